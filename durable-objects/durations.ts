@@ -1,0 +1,21 @@
+const UNITS_MS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
+
+/** What is allowed where a policy wants a duration; the wording of every error about one. */
+export const DURATION_ALLOWED = 'a duration of 1 ms or more: whole milliseconds, or a string such as "250ms" "10s" "15m" "1h" "30d"';
+
+/**
+ * Reads a duration as policies write them: a number of milliseconds, or `"250ms" "10s" "15m" "1h" "30d"`.
+ *
+ * @returns whole milliseconds, 1 or more; `undefined` when it is not a duration
+ */
+export function parseDurationMs(value: unknown): number | undefined {
+  const durationMs = typeof value === "string" ? fromText(value) : value;
+  return typeof durationMs === "number" && Number.isSafeInteger(durationMs) && durationMs >= 1
+    ? durationMs
+    : undefined;
+}
+
+function fromText(text: string): number | undefined {
+  const match = /^(\d{1,16})(ms|s|m|h|d)$/.exec(text);
+  return match === null ? undefined : Number(match[1]) * UNITS_MS[match[2] as keyof typeof UNITS_MS];
+}

@@ -1,0 +1,118 @@
+/**
+ * Holds: units set apart for somebody who may still use them.
+ *
+ * Every level holds units of the level beneath it, spends from them without asking, and settles later.
+ * Units held are not in the algorithm's state; they are `outstanding`, and what can be admitted is what
+ * the state offers minus what is outstanding. Only settling, or expiry, debits, at that moment and with
+ * the units really used. So units that were held and not used come back without a credit, and in any
+ * interval the units used are by its end either debited or outstanding, which the level covers: no
+ * schedule of holders, late messages or crashes can exceed the bound.
+ *
+ * Pure: values in, values out, time an argument.
+ */
+import type { Allowed, DenialReason } from "./algorithms/algorithm.ts";
+import type { Rule } from "./policies.ts";
+
+export interface Hold {
+  /** Unique within its account. */
+  readonly id: string;
+  readonly units: number;
+  /** At this instant the units count as used. */
+  readonly expiresAtMs: number;
+}
+
+/** One rule's books for one key. Absent state is an untouched quota. */
+export interface Account {
+  readonly state: unknown;
+  /** Soonest to expire first. */
+  readonly holds: readonly Hold[];
+}
+
+export const UNTOUCHED: Account = { state: undefined, holds: [] };
+
+export type AccountDecision =
+  | (Omit<Allowed<unknown>, "state"> & { readonly allowed: true; readonly account: Account })
+  | {
+      readonly allowed: false;
+      readonly reason: DenialReason;
+      readonly retryAfterMs: number | null;
+      readonly remaining: number;
+      readonly resetAfterMs: number;
+    };
+
+/** Decides on `cost` units. The account must have been advanced to `nowMs`; a denial leaves it as it is. */
+export function decide(rule: Rule, account: Account, nowMs: number, cost: number): AccountDecision {
+  const outstanding = outstandingOf(account);
+  const decision = rule.algorithm.decide(rule.config, account.state, nowMs, cost, outstanding);
+  if (decision.allowed) {
+    const { state, remaining } = decision;
+    const after = { state, holds: account.holds };
+    const resetAfterMs = outstanding === 0 ? decision.resetAfterMs : wholeAtMs(rule, after, nowMs) - nowMs;
+    return { allowed: true, account: after, remaining, resetAfterMs };
+  }
+  if (outstanding === 0) return decision;
+  return {
+    ...decision,
+    retryAfterMs: cost > rule.capacity ? null : waitMs(rule, account, nowMs, cost),
+    resetAfterMs: wholeAtMs(rule, account, nowMs) - nowMs,
+  };
+}
+
+/** Debits every hold that has expired by `nowMs`, each at its own instant. */
+export function advance(rule: Rule, account: Account, nowMs: number): Account {
+  let current = account;
+  for (let next = current.holds[0]; next !== undefined && next.expiresAtMs <= nowMs; next = current.holds[0]) {
+    current = settle(rule, current, next.expiresAtMs, next.id, next.units);
+  }
+  return current;
+}
+
+/** Sets `units` apart. Whether there are that many is the caller's question: ask `decide` first. */
+export function place(account: Account, hold: Hold): Account {
+  const holds = [...account.holds, hold].toSorted((a, b) => a.expiresAtMs - b.expiresAtMs);
+  return { state: account.state, holds };
+}
+
+/** Ends a hold with the units really used: more than were held are debited too. An unknown id changes nothing. */
+export function settle(rule: Rule, account: Account, nowMs: number, id: string, used: number): Account {
+  const holds = account.holds.filter((hold) => hold.id !== id);
+  if (holds.length === account.holds.length) return account;
+  return { state: rule.algorithm.debit(rule.config, account.state, nowMs, used), holds };
+}
+
+/** Gives units back that were taken and not used. */
+export function refund(rule: Rule, account: Account, nowMs: number, units: number): Account {
+  return { state: rule.algorithm.credit(rule.config, account.state, nowMs, units), holds: account.holds };
+}
+
+export function outstandingOf(account: Account): number {
+  let units = 0;
+  for (const hold of account.holds) units += hold.units;
+  return units;
+}
+
+/** The instant from which the account equals an untouched one if nobody comes: `nowMs` when it does already. */
+export function wholeAtMs(rule: Rule, account: Account, nowMs: number): number {
+  const last = account.holds.at(-1)?.expiresAtMs ?? nowMs;
+  const { state } = advance(rule, account, last);
+  if (state === undefined) return Math.max(last, nowMs);
+  return Math.max(last, nowMs, rule.algorithm.wholeAtMs(rule.config, state));
+}
+
+/** The exact wait for a cost that fits the capacity, while holds expire one after another, all of them used. */
+function waitMs(rule: Rule, account: Account, nowMs: number, cost: number): number | null {
+  let current = account;
+  let atMs = nowMs;
+  for (;;) {
+    const { state, holds } = current;
+    const decision = rule.algorithm.decide(rule.config, state, atMs, cost, outstandingOf(current));
+    if (decision.allowed) return atMs - nowMs;
+    const nextExpiryMs = holds[0]?.expiresAtMs;
+    const passesAtMs = decision.retryAfterMs === null ? undefined : atMs + decision.retryAfterMs;
+    if (nextExpiryMs === undefined || (passesAtMs !== undefined && passesAtMs <= nextExpiryMs)) {
+      return passesAtMs === undefined ? null : passesAtMs - nowMs;
+    }
+    atMs = nextExpiryMs;
+    current = advance(rule, current, atMs);
+  }
+}

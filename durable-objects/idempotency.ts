@@ -1,0 +1,47 @@
+import type { Entry, KeyBook } from "./key-book.ts";
+import type { Conflict, Decided } from "./protocol.ts";
+import { ANSWERS_DROPPED, MOST_ANSWERS, type Storage } from "./storage.ts";
+
+/** A call that must be charged once however often it is made. */
+export interface Idempotent {
+  readonly idempotencyKey: string;
+  /** The rest of the request in words, to tell another request under the same key. Stored: never reword. */
+  readonly request: string;
+}
+
+/** An answer stands for this long, or until the quota is whole again, whichever is later. */
+export const REMEMBERED_MS = 24 * 60 * 60 * 1_000;
+
+/** What was answered before under this idempotency key, if it still stands. Denials changed nothing and were not kept. */
+export function findAnswer(
+  storage: Storage,
+  book: KeyBook,
+  entry: Entry,
+  { idempotencyKey, request }: Idempotent,
+  nowMs: number,
+): Decided | Conflict | undefined {
+  const found = storage.answer(entry.key, idempotencyKey);
+  if (found === undefined) return undefined;
+  if (nowMs >= found.atMs + REMEMBERED_MS && book.isWhole(entry, nowMs)) return undefined;
+  if (found.request !== request) return { conflict: { request: found.request } };
+  return JSON.parse(found.answer) as Decided;
+}
+
+/** Remembers an answer, forgetting the key's oldest ones when there are too many. */
+export function rememberAnswer(
+  storage: Storage,
+  entry: Entry,
+  { idempotencyKey, request }: Idempotent,
+  answer: Decided,
+  nowMs: number,
+): void {
+  const { key } = entry;
+  storage.writeAnswer(key, idempotencyKey, { request, answer: JSON.stringify(answer), atMs: nowMs });
+  entry.answers = entry.answers === undefined ? storage.countAnswers(key) : entry.answers + 1;
+  if (entry.answers <= MOST_ANSWERS) return;
+  // The count in memory misses what the alarm has forgotten since.
+  entry.answers = storage.countAnswers(key);
+  if (entry.answers <= MOST_ANSWERS) return;
+  storage.removeOldestAnswers(key);
+  entry.answers -= ANSWERS_DROPPED;
+}

@@ -1,0 +1,165 @@
+import { advance, UNTOUCHED, wholeAtMs, type Account } from "./holds.ts";
+import type { Policy, Rule } from "./policies.ts";
+import type { Storage } from "./storage.ts";
+import { aheadUnits, covers, record, restore, type StoredAccount } from "./write-ahead.ts";
+
+/** One key in memory. */
+export interface Entry {
+  readonly key: string;
+  readonly policy: Policy;
+  /** One per rule, in the policy's order. */
+  readonly books: readonly Book[];
+  /** When units were last taken, to tell a hot key from a quiet one. */
+  takenAtMs: number;
+  /** Used since the last search for something to drop. */
+  touched: boolean;
+  /** How many answers storage remembers of it, at most; `undefined`: not counted yet. */
+  answers: number | undefined;
+}
+
+/** One rule of a key: its account, and what storage has of it (`undefined`: nothing). */
+export interface Book {
+  readonly rule: Rule;
+  account: Account;
+  stored: StoredAccount | undefined;
+}
+
+/**
+ * A key is hot when units were taken within this time before: then its memory may be ahead of its storage.
+ * After as long without, the exact state is written. Longer would lose more to a crash, shorter would write
+ * more for keys that come about once a second.
+ */
+export const QUIET_MS = 1_000;
+
+/** Keys in memory, about 1 KiB each; the rest are read from storage when they come. */
+export const MOST_ENTRIES = 20_000;
+
+/**
+ * The object's memory: a cache of its storage, ahead of it by what write-ahead allows. Everything here is
+ * synchronous, and memory changes only after storage has: a write that throws has changed nothing.
+ */
+export class KeyBook {
+  readonly #storage: Storage;
+  readonly #entries = new Map<string, Entry>();
+  /** Entries that are ahead of their record. */
+  readonly #ahead = new Set<Entry>();
+
+  constructor(storage: Storage) {
+    this.#storage = storage;
+  }
+
+  /** Whether anything is ahead of its record, so that somebody should call `writeQuiet` in a while. */
+  get isAhead(): boolean {
+    return this.#ahead.size > 0;
+  }
+
+  /** The key's entry, every hold that has expired debited. */
+  open(policy: Policy, key: string, nowMs: number): Entry {
+    const entry = this.#entries.get(key) ?? this.#load(policy, key, nowMs);
+    entry.touched = true;
+    for (const book of entry.books) {
+      if (book.account.holds.length > 0) book.account = advance(book.rule, book.account, nowMs);
+    }
+    return entry;
+  }
+
+  /** Whether what is stored covers these accounts, so that they need no write. */
+  isCovered({ books }: Entry, accounts: readonly Account[], nowMs: number): boolean {
+    return books.every(({ rule, stored }, index) => covers(rule, stored, accounts[index] ?? UNTOUCHED, nowMs));
+  }
+
+  /** Whether units were taken so lately that memory may go ahead of storage. */
+  isHot(entry: Entry, nowMs: number): boolean {
+    return nowMs - entry.takenAtMs < QUIET_MS;
+  }
+
+  /** Writes these accounts as the key's record and returns the instant from which the key is whole. */
+  write(entry: Entry, accounts: readonly Account[], nowMs: number, isHot: boolean): number {
+    const stored = entry.books.map(({ rule }, index) =>
+      record(rule, accounts[index] ?? UNTOUCHED, isHot ? aheadUnits(rule) : 0),
+    );
+    const rules: Record<string, StoredAccount> = {};
+    for (const [index, { rule }] of entry.books.entries()) {
+      const storedAccount = stored[index];
+      if (storedAccount !== undefined) rules[rule.name] = storedAccount;
+    }
+    const wholeMs = latestWholeMs(entry.books, accounts, nowMs);
+    this.#storage.write({ key: entry.key, policy: entry.policy.name, rules }, wholeMs);
+    for (const [index, book] of entry.books.entries()) book.stored = stored[index];
+    this.#note(entry);
+    return wholeMs;
+  }
+
+  /** Takes over accounts that have been written or are covered. */
+  take(entry: Entry, accounts: readonly Account[], nowMs: number): void {
+    for (const [index, book] of entry.books.entries()) book.account = accounts[index] ?? UNTOUCHED;
+    entry.takenAtMs = nowMs;
+  }
+
+  /** Whether the key is as good as new. */
+  isWhole({ books }: Entry, nowMs: number): boolean {
+    return books.every(
+      ({ rule, account }) => account.holds.length === 0 && wholeAtMs(rule, account, nowMs) <= nowMs,
+    );
+  }
+
+  /** Drops the key from memory and its record from storage. */
+  remove(entry: Entry): void {
+    this.#storage.remove(entry.key);
+    this.#drop(entry);
+  }
+
+  /** Writes the exact state of every key that has been quiet, once, unless units are outstanding. */
+  writeQuiet(nowMs: number): void {
+    for (const entry of this.#ahead) {
+      const accounts = entry.books.map(({ rule, account }) => advance(rule, account, nowMs));
+      if (this.isHot(entry, nowMs) || accounts.some((account) => account.holds.length > 0)) continue;
+      this.write(entry, accounts, nowMs, false);
+    }
+  }
+
+  #load(policy: Policy, key: string, nowMs: number): Entry {
+    if (this.#entries.size >= MOST_ENTRIES) this.#dropOne(nowMs);
+    const stored = this.#storage.read(key)?.rules;
+    const books = policy.rules.map((rule) => {
+      const found = stored?.[rule.name];
+      const account = restore(rule, found, nowMs, policy.reservationTtlMs);
+      return { rule, account, stored: account === UNTOUCHED ? undefined : found };
+    });
+    const entry = { key, policy, books, takenAtMs: -Infinity, touched: true, answers: undefined };
+    this.#entries.set(key, entry);
+    this.#note(entry);
+    return entry;
+  }
+
+  #note(entry: Entry): void {
+    if (entry.books.some(({ stored }) => stored !== undefined && stored.ahead > 0)) this.#ahead.add(entry);
+    else this.#ahead.delete(entry);
+  }
+
+  /** Drops the first key in insertion order that nobody used since the last search ("second chance"). */
+  #dropOne(nowMs: number): void {
+    for (const entry of this.#entries.values()) {
+      if (!entry.touched) {
+        if (this.#ahead.has(entry)) this.write(entry, accountsOf(entry), nowMs, false);
+        return this.#drop(entry);
+      }
+      entry.touched = false;
+      this.#entries.delete(entry.key);
+      this.#entries.set(entry.key, entry);
+    }
+  }
+
+  #drop(entry: Entry): void {
+    this.#entries.delete(entry.key);
+    this.#ahead.delete(entry);
+  }
+}
+
+export function accountsOf({ books }: Entry): Account[] {
+  return books.map(({ account }) => account);
+}
+
+function latestWholeMs(books: readonly Book[], accounts: readonly Account[], nowMs: number): number {
+  return Math.max(...books.map(({ rule }, index) => wholeAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs)));
+}

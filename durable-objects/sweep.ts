@@ -1,0 +1,37 @@
+import { REMEMBERED_MS } from "./idempotency.ts";
+import { accountsOf, type KeyBook } from "./key-book.ts";
+import type { Policies } from "./policies.ts";
+import { SWEEP_KEYS, type Storage } from "./storage.ts";
+
+/**
+ * How long after becoming whole a key's record goes. Sooner would delete and insert again for keys that come
+ * every few seconds, later keeps more storage; an idle object leaves memory after about as long anyway.
+ */
+export const FORGET_AFTER_MS = 10_000;
+
+/**
+ * Forgets keys that are whole again, and answers that no longer stand.
+ *
+ * @returns when to sweep again; `undefined`: nothing is left
+ */
+export function sweep(storage: Storage, book: KeyBook, policies: Policies, nowMs: number): number | undefined {
+  const due = storage.readWholeBy(nowMs);
+  for (const { key, policy: name } of due) {
+    const policy = policies.get(name);
+    if (policy === undefined) {
+      storage.remove(key);
+      continue;
+    }
+    // What was written may be older than memory, and the policy may have changed since.
+    const entry = book.open(policy, key, nowMs);
+    if (book.isWhole(entry, nowMs)) book.remove(entry);
+    else book.write(entry, accountsOf(entry), nowMs, book.isHot(entry, nowMs));
+  }
+  storage.removeAnswersUntil(nowMs - REMEMBERED_MS);
+  if (due.length === SWEEP_KEYS) return nowMs;
+  const dueMs = Math.min(
+    (storage.nextWholeAtMs() ?? Infinity) + FORGET_AFTER_MS,
+    (storage.oldestAnswerAtMs() ?? Infinity) + REMEMBERED_MS,
+  );
+  return dueMs === Infinity ? undefined : Math.max(dueMs, nowMs + FORGET_AFTER_MS);
+}

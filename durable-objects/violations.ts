@@ -1,0 +1,65 @@
+import * as v from "valibot";
+
+/** One thing that is wrong with an input: where, and a sentence with the field, the value and what is allowed. */
+export interface Violation {
+  readonly path: readonly string[];
+  readonly detail: string;
+}
+
+/** Turns a validator's issues into sentences. Every schema's own message says what is allowed there. */
+export function violationsOf(issues: readonly v.BaseIssue<unknown>[]): Violation[] {
+  return issues.map((issue) => {
+    const path = (issue.path ?? []).map((item) => String(item.key));
+    return { path, detail: issue.expected === "never" ? issue.message : violation(path, issue.input, issue.message) };
+  });
+}
+
+/** The sentence for one field. */
+export function violation(path: readonly string[], value: unknown, allowed: string): string {
+  const field = path.length === 0 ? "the value" : clip(path.join("."));
+  if (value === undefined) return `${field} is missing: must be ${allowed}`;
+  return `${field} is ${describe(value)}: must be ${allowed}`;
+}
+
+/** A value as an error may show it: short, and never more than one level deep. */
+export function describe(value: unknown): string {
+  if (Array.isArray(value)) return "an array";
+  if (typeof value === "object" && value !== null) return "an object";
+  if (typeof value === "string") return clip(JSON.stringify(value));
+  return String(value);
+}
+
+/** Errors quote at most this many characters of an input. */
+const MOST_QUOTED = 80;
+
+function clip(text: string): string {
+  return text.length <= MOST_QUOTED ? text : `${text.slice(0, MOST_QUOTED).toWellFormed()}…`;
+}
+
+/** An object with these fields and no others. Each field's schema says in its message what is allowed. */
+export function table<Entries extends v.ObjectEntries>(entries: Entries) {
+  const fields = Object.keys(entries).join(", ");
+  return v.strictObject(entries, (issue) => {
+    const field = issue.path?.at(-1)?.key;
+    if (issue.expected === "never") return `${clip(String(field))} is not a field: there are ${fields}`;
+    return typeof field === "string" && issue.input === undefined
+      ? allowedIn(entries[field])
+      : `an object with the fields ${fields}`;
+  });
+}
+
+/** An integer within bounds, both allowed. */
+export function integer(least: number, most: number) {
+  const allowed = `an integer from ${least} to ${most}`;
+  return v.pipe(v.number(allowed), v.integer(allowed), v.minValue(least, allowed), v.maxValue(most, allowed));
+}
+
+/** One of a few words. */
+export function oneOf<const Words extends readonly string[]>(words: Words) {
+  return v.picklist(words, `one of ${words.map((word) => JSON.stringify(word)).join(", ")}`);
+}
+
+function allowedIn(schema: v.ObjectEntries[string] | undefined): string {
+  const message: unknown = schema !== undefined && "message" in schema ? schema.message : undefined;
+  return typeof message === "string" ? message : "given";
+}

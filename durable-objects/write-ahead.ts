@@ -1,0 +1,61 @@
+/**
+ * Write-ahead: the object's memory holds units of its own storage, so that not every decision writes.
+ *
+ * A record in storage is a state and `ahead`, units that memory may give out before it must write again.
+ * When the object starts, what is stored is all there is: the state is taken as it is, and `ahead` becomes
+ * a hold that lasts as long as a reservation can live (somebody may still be spending it), then counts as
+ * used. So a crash never admits a unit twice, and loses at most `ahead` units, once.
+ *
+ * Pure, like holds.ts.
+ */
+import { outstandingOf, place, UNTOUCHED, type Account } from "./holds.ts";
+import type { Rule } from "./policies.ts";
+
+/** One rule's part of a key's record. It is stored as JSON: the field names are for ever. */
+export interface StoredAccount {
+  readonly algorithm: string;
+  /** Absent: untouched. */
+  readonly state?: unknown;
+  readonly ahead: number;
+}
+
+/**
+ * The share of the capacity that memory may be ahead of storage, in units: what one crash can cost, against
+ * one row written per so many units. 2 % is 2,000 decisions per write at 100,000/s. Below 50 it comes to
+ * nothing: small limits write every decision and lose none.
+ */
+const AHEAD_SHARE = 0.02;
+
+/** How many units the memory of a hot key may be ahead of its storage. */
+export function aheadUnits(rule: Rule): number {
+  return Math.floor(rule.capacity * AHEAD_SHARE);
+}
+
+/** The record of an account as it is now, with `ahead` more units to give out before the next. */
+export function record(rule: Rule, account: Account, ahead: number): StoredAccount {
+  return { algorithm: rule.algorithm.name, state: account.state, ahead: ahead + outstandingOf(account) };
+}
+
+/** Whether a record, if it were all that is left, would offer no more than the account. */
+export function covers(rule: Rule, stored: StoredAccount | undefined, account: Account, nowMs: number): boolean {
+  const { state, ahead } = stored ?? { state: undefined, ahead: 0 };
+  return rule.algorithm.covers(rule.config, state, ahead, account.state, outstandingOf(account), nowMs);
+}
+
+/** Whether there is nothing in memory that the record does not say exactly. */
+export function isExact(stored: StoredAccount): boolean {
+  return stored.ahead === 0;
+}
+
+/** The account of a record found at start-up. Another algorithm's state means nothing to this one. */
+export function restore(
+  rule: Rule,
+  stored: StoredAccount | undefined,
+  nowMs: number,
+  reservationTtlMs: number,
+): Account {
+  if (stored === undefined || stored.algorithm !== rule.algorithm.name) return UNTOUCHED;
+  const account: Account = { state: stored.state, holds: [] };
+  if (stored.ahead === 0) return account;
+  return place(account, { id: "write-ahead", units: stored.ahead, expiresAtMs: nowMs + reservationTtlMs });
+}
