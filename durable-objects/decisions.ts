@@ -11,7 +11,11 @@ export interface Ruled {
 
 /** What all rules say of one cost. Only an admission carries the accounts to go on with. */
 export type JointDecision =
-  | { readonly admitted: true; readonly accounts: readonly Account[]; readonly rules: readonly RuleDecision[] }
+  | {
+      readonly admitted: true;
+      readonly accounts: readonly Account[];
+      readonly rules: readonly RuleDecision[];
+    }
   | { readonly admitted: false; readonly rules: readonly RuleDecision[] };
 
 /** Decides on `cost` units under every rule; one denial denies. */

@@ -61,7 +61,11 @@ export function decide(rule: Rule, account: Account, nowMs: number, cost: number
 /** Debits every hold that has expired by `nowMs`, each at its own instant. */
 export function advance(rule: Rule, account: Account, nowMs: number): Account {
   let current = account;
-  for (let next = current.holds[0]; next !== undefined && next.expiresAtMs <= nowMs; next = current.holds[0]) {
+  for (
+    let next = current.holds[0];
+    next !== undefined && next.expiresAtMs <= nowMs;
+    next = current.holds[0]
+  ) {
     current = settle(rule, current, next.expiresAtMs, next.id, next.units);
   }
   return current;

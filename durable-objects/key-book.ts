@@ -65,7 +65,9 @@ export class KeyBook {
 
   /** Whether what is stored covers these accounts, so that they need no write. */
   isCovered({ books }: Entry, accounts: readonly Account[], nowMs: number): boolean {
-    return books.every(({ rule, stored }, index) => covers(rule, stored, accounts[index] ?? UNTOUCHED, nowMs));
+    return books.every(({ rule, stored }, index) =>
+      covers(rule, stored, accounts[index] ?? UNTOUCHED, nowMs),
+    );
   }
 
   /** Whether units were taken so lately that memory may go ahead of storage. */

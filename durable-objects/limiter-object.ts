@@ -41,7 +41,8 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   limit(policy: string, key: string, cost: number, idempotencyKey?: string): Decided | Conflict {
     const nowMs = this.#nowMs();
     const entry = this.#open(policy, key, nowMs);
-    const idempotent = idempotencyKey === undefined ? undefined : { idempotencyKey, request: `limit of ${cost}` };
+    const idempotent =
+      idempotencyKey === undefined ? undefined : { idempotencyKey, request: `limit of ${cost}` };
     const earlier = idempotent && findAnswer(this.#storage, this.#book, entry, idempotent, nowMs);
     if (earlier !== undefined) return earlier;
     const decision = decideTogether(entry.books, nowMs, cost);
@@ -57,9 +58,18 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     const idempotent = { idempotencyKey, request: `refund of ${units}` };
     const earlier = findAnswer(this.#storage, this.#book, entry, idempotent, nowMs);
     if (earlier !== undefined) return earlier;
-    const refunded = entry.books.map(({ rule, account }) => ({ rule, account: refund(rule, account, nowMs, units) }));
+    const refunded = entry.books.map(({ rule, account }) => ({
+      rule,
+      account: refund(rule, account, nowMs, units),
+    }));
     const answer = { rules: withoutTaking(refunded, nowMs, 0) };
-    this.#commit(entry, refunded.map(({ account }) => account), nowMs, answer, idempotent);
+    this.#commit(
+      entry,
+      refunded.map(({ account }) => account),
+      nowMs,
+      answer,
+      idempotent,
+    );
     return answer;
   }
 
@@ -92,7 +102,8 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   #open(policyName: string, key: string, nowMs: number): Entry {
     const policy = policies.get(policyName);
     // Only while versions mix: the worker has a policy that this object's version does not know yet.
-    if (policy === undefined) throw new Error(`this version of the object has no policy ${JSON.stringify(policyName)}`);
+    if (policy === undefined)
+      throw new Error(`this version of the object has no policy ${JSON.stringify(policyName)}`);
     const entry = this.#book.open(policy, key, nowMs);
     this.#watchQuiet();
     return entry;

@@ -59,7 +59,8 @@ export function parsePolicies(vars: unknown): Policies {
     const parsed = NAME.test(name)
       ? parsePolicy(name, table)
       : { problems: [violation(["its name"], name, NAME_ALLOWED)] };
-    if ("problems" in parsed) problems.push(...parsed.problems.map((text) => `policy ${JSON.stringify(name)}: ${text}`));
+    if ("problems" in parsed)
+      problems.push(...parsed.problems.map((text) => `policy ${JSON.stringify(name)}: ${text}`));
     else policies.set(name, parsed);
   }
   if (problems.length > 0) throw new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
@@ -84,7 +85,8 @@ function parseJson(text: string): unknown {
 }
 
 function parsePolicy(name: string, fields: unknown): Policy | { problems: string[] } {
-  const algorithmName = typeof fields === "object" && fields !== null && "algorithm" in fields ? fields.algorithm : undefined;
+  const algorithmName =
+    typeof fields === "object" && fields !== null && "algorithm" in fields ? fields.algorithm : undefined;
   const algorithm = typeof algorithmName === "string" ? algorithms.get(algorithmName) : undefined;
   if (algorithm === undefined) {
     const names = [...algorithms.keys()].map((each) => JSON.stringify(each)).join(", ");
@@ -95,7 +97,16 @@ function parsePolicy(name: string, fields: unknown): Policy | { problems: string
   const rule = ruleOf(name, algorithm, parsed.output);
   if ("problems" in rule) return rule;
   const { onFailure, deadlineMs, objects, reservation, shadow, keyKind } = parsed.output;
-  return { name, rules: [rule], onFailure, deadlineMs, objects, reservationTtlMs: reservation, shadow, keyKind };
+  return {
+    name,
+    rules: [rule],
+    onFailure,
+    deadlineMs,
+    objects,
+    reservationTtlMs: reservation,
+    shadow,
+    keyKind,
+  };
 }
 
 function ruleOf(
@@ -120,7 +131,8 @@ function ruleOf(
 function parseReservation(value: unknown): number | undefined {
   if (value === "off") return 0;
   if (value === "auto") return DEFAULT_RESERVATION_TTL_MS;
-  if (typeof value !== "object" || value === null || !("ttl" in value) || Object.keys(value).length > 1) return undefined;
+  if (typeof value !== "object" || value === null || !("ttl" in value) || Object.keys(value).length > 1)
+    return undefined;
   const ttlMs = parseDurationMs(value.ttl);
   return ttlMs === undefined || ttlMs > MOST_RESERVATION_TTL_MS ? undefined : ttlMs;
 }
@@ -139,7 +151,9 @@ const FIELD_SCHEMAS = {
 } satisfies Record<FieldKind, v.GenericSchema<unknown, number | undefined>>;
 
 function ruleFields(algorithm: AnyAlgorithm): Record<string, v.GenericSchema<unknown, number | undefined>> {
-  return Object.fromEntries(Object.entries(algorithm.fields).map(([field, kind]) => [field, FIELD_SCHEMAS[kind]]));
+  return Object.fromEntries(
+    Object.entries(algorithm.fields).map(([field, kind]) => [field, FIELD_SCHEMAS[kind]]),
+  );
 }
 
 /** What any policy may also say, whatever its algorithm. */

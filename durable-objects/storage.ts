@@ -45,7 +45,8 @@ export class Storage {
 
   constructor(storage: DurableObjectStorage) {
     this.#storage = storage;
-    this.#hasTables = storage.sql.exec("SELECT 1 FROM sqlite_master WHERE name = 'keys'").toArray().length > 0;
+    this.#hasTables =
+      storage.sql.exec("SELECT 1 FROM sqlite_master WHERE name = 'keys'").toArray().length > 0;
   }
 
   get hasTables(): boolean {
@@ -54,7 +55,9 @@ export class Storage {
 
   read(key: string): StoredKey | undefined {
     if (!this.#hasTables) return undefined;
-    const row = this.#storage.sql.exec<KeyRow>("SELECT key, policy, rules FROM keys WHERE key = ?", key).toArray()[0];
+    const row = this.#storage.sql
+      .exec<KeyRow>("SELECT key, policy, rules FROM keys WHERE key = ?", key)
+      .toArray()[0];
     return row === undefined ? undefined : fromRow(row);
   }
 
@@ -126,7 +129,10 @@ export class Storage {
 
   /** Forgets answers given at or before `atMs` of keys that are whole, that is, have no record. */
   removeAnswersUntil(atMs: number): void {
-    this.#storage.sql.exec("DELETE FROM answers WHERE at_ms <= ? AND key NOT IN (SELECT key FROM keys)", atMs);
+    this.#storage.sql.exec(
+      "DELETE FROM answers WHERE at_ms <= ? AND key NOT IN (SELECT key FROM keys)",
+      atMs,
+    );
   }
 
   /** When the next key becomes whole, as far as is stored. */

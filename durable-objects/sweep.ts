@@ -14,7 +14,13 @@ export const FORGET_AFTER_MS = 10_000;
  *
  * @returns when to sweep again; `undefined`: nothing is left
  */
-export function sweep(storage: Storage, book: KeyBook, policies: Policies, nowMs: number): number | undefined {
+export function sweep(
+  storage: Storage,
+  book: KeyBook,
+  policies: Policies,
+  nowMs: number,
+): number | undefined {
+  if (!storage.hasTables) return undefined;
   const due = storage.readWholeBy(nowMs);
   for (const { key, policy: name } of due) {
     const policy = policies.get(name);

@@ -10,7 +10,10 @@ export interface Violation {
 export function violationsOf(issues: readonly v.BaseIssue<unknown>[]): Violation[] {
   return issues.map((issue) => {
     const path = (issue.path ?? []).map((item) => String(item.key));
-    return { path, detail: issue.expected === "never" ? issue.message : violation(path, issue.input, issue.message) };
+    return {
+      path,
+      detail: issue.expected === "never" ? issue.message : violation(path, issue.input, issue.message),
+    };
   });
 }
 

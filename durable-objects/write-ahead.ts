@@ -37,7 +37,12 @@ export function record(rule: Rule, account: Account, ahead: number): StoredAccou
 }
 
 /** Whether a record, if it were all that is left, would offer no more than the account. */
-export function covers(rule: Rule, stored: StoredAccount | undefined, account: Account, nowMs: number): boolean {
+export function covers(
+  rule: Rule,
+  stored: StoredAccount | undefined,
+  account: Account,
+  nowMs: number,
+): boolean {
   const { state, ahead } = stored ?? { state: undefined, ahead: 0 };
   return rule.algorithm.covers(rule.config, state, ahead, account.state, outstandingOf(account), nowMs);
 }

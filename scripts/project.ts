@@ -1,0 +1,45 @@
+/** Where things are, and what the project's own configuration says. */
+import { spawnSync } from "node:child_process";
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { parseEnv } from "node:util";
+import { unstable_readConfig as readConfig } from "wrangler";
+
+export const ROOT = join(import.meta.dirname, "..");
+export const BUNDLE = join(ROOT, "dist", "index.js");
+export const WRANGLER_TOML = join(ROOT, "wrangler.toml");
+export const DEV_VARS = join(ROOT, ".dev.vars");
+
+/** What wrangler.toml says, as far as running the bundle needs it. */
+export function readWranglerToml(): { compatibilityDate: string; policies: unknown } {
+  const { compatibility_date: compatibilityDate, vars } = readConfig({ config: WRANGLER_TOML });
+  if (compatibilityDate === undefined) throw new Error("wrangler.toml has no compatibility_date");
+  return { compatibilityDate, policies: vars["POLICIES"] };
+}
+
+/** The variables of .dev.vars; none when there is no such file. */
+export function readDevVars(): NodeJS.Dict<string> {
+  return existsSync(DEV_VARS) ? parseEnv(readFileSync(DEV_VARS, "utf8")) : {};
+}
+
+/** Bundles the worker into dist/, with the bundler that deploys it. */
+export function build(): void {
+  const built = spawnSync(
+    join(ROOT, "node_modules", ".bin", "wrangler"),
+    ["deploy", "--dry-run", "--outdir", "dist", "-c", WRANGLER_TOML],
+    {
+      cwd: ROOT,
+      encoding: "utf8",
+      env: { ...process.env, WRANGLER_SEND_METRICS: "false", NO_COLOR: "1" },
+    },
+  );
+  if (built.status === 0) return;
+  throw new Error(`the build failed:\n${built.stdout}${built.stderr}`);
+}
+
+/** Runs one of the project's tools to its end, on this terminal. Returns its exit code. */
+export function run(tool: string, args: readonly string[]): number {
+  return (
+    spawnSync(join(ROOT, "node_modules", ".bin", tool), args, { cwd: ROOT, stdio: "inherit" }).status ?? 1
+  );
+}

@@ -1,0 +1,43 @@
+/** Builds the bundle and serves it with plain workerd: the way to self-host, and to measure. */
+import { parsePolicies } from "../durable-objects/policies.ts";
+import { build, readDevVars, readWranglerToml } from "./project.ts";
+import { serve } from "./workerd.ts";
+
+async function main(): Promise<void> {
+  const {
+    HOST: host = "127.0.0.1",
+    PORT = "8787",
+    STATE_DIR: stateDir = ".weir",
+    POLICIES,
+    API_TOKENS,
+  } = process.env;
+  const port = Number(PORT);
+  if (!Number.isInteger(port) || port < 1 || port > 65_535) {
+    throw new Error(`PORT is ${JSON.stringify(PORT)}: must be an integer from 1 to 65535`);
+  }
+  const policies = POLICIES ?? readWranglerToml().policies;
+  // The worker would refuse to start too; here the error comes before a build, and without a stack.
+  const names = [...parsePolicies(policies).keys()];
+  const apiTokens = API_TOKENS ?? readDevVars()["API_TOKENS"];
+  build();
+  const serving = await serve({
+    host,
+    port,
+    stateDir,
+    policies: typeof policies === "string" ? JSON.parse(policies) : policies,
+    apiTokens,
+  });
+  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const)
+    process.on(signal, () => void serving.stop());
+  console.log(`Weir serves ${names.join(", ")} on ${serving.url}, storage in ${stateDir}`);
+  if (apiTokens === undefined)
+    console.log("API_TOKENS is not set: every call but /healthz answers 503 and says how to set it.");
+  process.exitCode = (await serving.exited) ?? 0;
+}
+
+try {
+  await main();
+} catch (error) {
+  console.error(error instanceof Error ? error.message : String(error));
+  process.exitCode = 1;
+}

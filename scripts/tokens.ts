@@ -1,0 +1,17 @@
+/** Making tokens: random, shown once, kept only as a hash. */
+import { createHash, randomBytes } from "node:crypto";
+
+export interface TokenEntry {
+  readonly name: string;
+  readonly sha256: string;
+  readonly scopes: readonly string[];
+  readonly policies?: readonly string[];
+  readonly keyPrefix?: string;
+}
+
+/** A new token of 256 random bits, and its entry for API_TOKENS. */
+export function makeToken(fields: Omit<TokenEntry, "sha256">): { token: string; entry: TokenEntry } {
+  const token = `weir_${randomBytes(32).toString("base64url")}`;
+  const { name, ...rest } = fields;
+  return { token, entry: { name, sha256: createHash("sha256").update(token).digest("hex"), ...rest } };
+}

@@ -1,0 +1,54 @@
+/** Policies and tokens that the tests use; nothing here is secret. */
+
+/** The tokens themselves. API_TOKENS has only their SHA-256, below. */
+export const TOKENS = {
+  /** limit and admin, everything. */
+  full: "weir_test_full",
+  limit: "weir_test_limit",
+  admin: "weir_test_admin",
+  /** The policy "api" only, keys that begin with "tenant-a:". */
+  tenant: "weir_test_tenant",
+} as const;
+
+export const TEST_TOKENS = [
+  {
+    name: "full",
+    sha256: "596d995236ebff5281c8e48de3ce4f43e0bb022570d656e4a988ad20282234af",
+    scopes: ["limit", "admin"],
+  },
+  {
+    name: "limit",
+    sha256: "10c1885c4469c041a2760a1dbb33f42563ee33475547e0c8419e385d45db8059",
+    scopes: ["limit"],
+  },
+  {
+    name: "admin",
+    sha256: "c242584ed987ae337449af40b9c1dc37f38afd848f86c4b54c8579b524c503e0",
+    scopes: ["admin"],
+  },
+  {
+    name: "tenant",
+    sha256: "1bb806561cf549535a1fb8424ebc8adf42d33510a4edaeb424b0934aa42c22ba",
+    scopes: ["limit"],
+    policies: ["api"],
+    keyPrefix: "tenant-a:",
+  },
+];
+
+export const TEST_POLICIES = {
+  api: { algorithm: "token-bucket", limit: 100, window: "1s", burst: 500 },
+  /** Refills so slowly that a test sees none of it. */
+  slow: { algorithm: "token-bucket", limit: 5, window: "30d" },
+  /** Big enough for memory to go ahead of storage: 2 % is 200 units. */
+  ahead: { algorithm: "token-bucket", limit: 10_000, window: "30d" },
+  fast: { algorithm: "token-bucket", limit: 1_000_000, window: "1s" },
+  /** Whole again a millisecond after each unit. */
+  brief: { algorithm: "token-bucket", limit: 1_000, window: "1s" },
+  shared: { algorithm: "token-bucket", limit: 5, window: "30d", objects: 4 },
+  address: { algorithm: "token-bucket", limit: 5, window: "30d", keyKind: "ip" },
+  shadow: { algorithm: "token-bucket", limit: 2, window: "30d", shadow: true },
+  open: { algorithm: "token-bucket", limit: 5, window: "30d", onFailure: "open", deadlineMs: 200 },
+  closed: { algorithm: "token-bucket", limit: 5, window: "30d", deadlineMs: 200 },
+  "shadow-closed": { algorithm: "token-bucket", limit: 5, window: "30d", shadow: true, deadlineMs: 200 },
+  constructor: { algorithm: "token-bucket", limit: 1, window: "30d" },
+} as const;

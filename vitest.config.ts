@@ -1,0 +1,39 @@
+import { cloudflareTest } from "@cloudflare/vitest-plugin";
+import { defineConfig } from "vitest/config";
+import { TEST_POLICIES, TEST_TOKENS } from "./test/support/fixtures.ts";
+
+export default defineConfig({
+  test: {
+    projects: [
+      {
+        // The pure core and the project's structure: plain Node, thousands of cases a second.
+        test: {
+          name: "core",
+          include: ["test/**/*.test.ts"],
+          exclude: ["test/**/*.workerd.test.ts", "test/system/**"],
+        },
+      },
+      {
+        // Worker and objects inside real workerd, with a way to evict objects and run their alarms.
+        plugins: [
+          cloudflareTest({
+            wrangler: { configPath: "./wrangler.toml" },
+            miniflare: { bindings: { POLICIES: TEST_POLICIES, API_TOKENS: JSON.stringify(TEST_TOKENS) } },
+          }),
+        ],
+        test: { name: "workerd", include: ["test/**/*.workerd.test.ts"] },
+      },
+      {
+        // Black box: the built bundle on plain workerd, over HTTP, and killed. One at a time.
+        test: {
+          name: "system",
+          include: ["test/system/**/*.test.ts"],
+          globalSetup: ["test/support/build.ts"],
+          fileParallelism: false,
+          testTimeout: 300_000,
+          hookTimeout: 120_000,
+        },
+      },
+    ],
+  },
+});

@@ -1,0 +1,48 @@
+import type { Policy, Rule } from "../durable-objects/policies.ts";
+import type { Decision } from "./schemas.ts";
+
+/**
+ * The headers of a decision, as draft-ietf-httpapi-ratelimit-headers-11 has them: one member a rule in each.
+ * A degraded decision knows the policy and no figures.
+ */
+export function decisionHeaders(policy: Policy, decision: Decision): Record<string, string> {
+  const headers: Record<string, string> = {
+    "content-type": "application/json",
+    "cache-control": "no-store",
+    "RateLimit-Policy": policyHeader(policy),
+  };
+  if (decision.rules.length > 0) {
+    headers["RateLimit"] = decision.rules
+      .map(({ name, remaining, resetAfterMs }) => `"${name}";r=${remaining};t=${seconds(resetAfterMs)}`)
+      .join(", ");
+  }
+  if (!decision.success && typeof decision.retryAfterMs === "number") {
+    headers["Retry-After"] = String(seconds(decision.retryAfterMs));
+  }
+  return headers;
+}
+
+const policyHeaders = new WeakMap<Policy, string>();
+
+function policyHeader(policy: Policy): string {
+  let header = policyHeaders.get(policy);
+  if (header === undefined) {
+    header = policy.rules.map(quotaItem).join(", ");
+    policyHeaders.set(policy, header);
+  }
+  return header;
+}
+
+/**
+ * The draft's window is in whole seconds. A window that is not is told as the next whole one, with as many
+ * units as its rate gives in that time: 10 per 250 ms is 40 per second.
+ */
+function quotaItem({ name, quota }: Rule): string {
+  const window = seconds(quota.windowMs);
+  const units = Math.floor((quota.units * window * 1_000) / quota.windowMs);
+  return `"${name}";q=${units};w=${window}`;
+}
+
+function seconds(durationMs: number): number {
+  return Math.ceil(durationMs / 1_000);
+}

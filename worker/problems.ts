@@ -1,0 +1,89 @@
+/** What went wrong, as RFC 9457 has it. A value, until HTTP makes it a response and RPC throws it. */
+export class Problem {
+  readonly status: number;
+  /** The last part of `type`; it never changes, so clients may compare it. */
+  readonly code: string;
+  readonly title: string;
+  readonly detail: string;
+  readonly errors: readonly FieldError[];
+  readonly headers: Readonly<Record<string, string>>;
+
+  constructor(
+    [status, code, title]: Kind,
+    detail: string,
+    {
+      errors = [],
+      headers = {},
+    }: { errors?: readonly FieldError[]; headers?: Readonly<Record<string, string>> } = {},
+  ) {
+    this.status = status;
+    this.code = code;
+    this.title = title;
+    this.detail = detail;
+    this.errors = errors;
+    this.headers = headers;
+  }
+
+  toResponse(): Response {
+    const { status, title, detail, errors } = this;
+    const body = { type: `urn:weir:problem:${this.code}`, title, status, detail };
+    return problemResponse(status, errors.length === 0 ? body : { ...body, errors }, this.headers);
+  }
+
+  /** The same for a caller over RPC: what HTTP would say, as properties of the error. */
+  toError(): LimiterError {
+    return new LimiterError(this);
+  }
+}
+
+/** One field at fault: a JSON pointer into the input, and a sentence with the field, the value and what is allowed. */
+export interface FieldError {
+  readonly pointer: string;
+  readonly detail: string;
+}
+
+/** What a call over the service binding throws on bad input, or when refund, peek or reset cannot be done. */
+export class LimiterError extends Error {
+  override readonly name = "LimiterError";
+  readonly status: number;
+  readonly code: string;
+  readonly errors: readonly FieldError[];
+
+  constructor({ status, code, title, detail, errors }: Problem) {
+    super(`${title}: ${[detail, ...errors.map((error) => error.detail)].join("; ")}`);
+    this.status = status;
+    this.code = code;
+    this.errors = errors;
+  }
+}
+
+type Kind = readonly [status: number, code: string, title: string];
+
+/** Every kind of problem there is: status, code and title. */
+export const PROBLEMS = {
+  malformed: [400, "malformed", "The request could not be read"],
+  unauthorized: [401, "unauthorized", "A valid token is needed"],
+  forbidden: [403, "forbidden", "The token does not allow this"],
+  noRoute: [404, "not-found", "There is nothing at this address"],
+  policyNotFound: [404, "policy-not-found", "There is no such policy"],
+  methodNotAllowed: [405, "method-not-allowed", "This address does not take that method"],
+  idempotencyConflict: [409, "idempotency-key-reused", "The idempotency key was used for another request"],
+  tooLarge: [413, "body-too-large", "The body is too large"],
+  unsupportedMediaType: [415, "unsupported-media-type", "The body must be JSON"],
+  notAllowed: [422, "not-allowed", "The request was understood, but a value is not allowed"],
+  internal: [500, "internal", "The limiter failed"],
+  notConfigured: [503, "not-configured", "The limiter is not configured"],
+  unavailable: [503, "unavailable", "The key's object did not answer"],
+} as const satisfies Record<string, Kind>;
+
+/** A response of type application/problem+json. */
+export function problemResponse(
+  status: number,
+  body: object,
+  headers: Readonly<Record<string, string>> = {},
+): Response {
+  return new Response(JSON.stringify(body), {
+    status,
+    headers: { ...headers, "content-type": "application/problem+json", "cache-control": "no-store" },
+  });
+}
