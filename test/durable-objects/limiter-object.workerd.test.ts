@@ -1,0 +1,231 @@
+import { runInDurableObject } from "cloudflare:test";
+import { afterEach, describe, expect, test, vi } from "vitest";
+import { UNTOUCHED } from "../../durable-objects/holds.ts";
+import { KeyBook } from "../../durable-objects/key-book.ts";
+import { freshKey } from "../support/limiter.ts";
+import { objectOf } from "../support/objects.ts";
+
+const DAY_MS = 86_400_000;
+/** About when the tests of a moved clock play; any instant ahead of the machine's would do. */
+const LATER_MS = Date.now() + DAY_MS;
+
+/** Moves the clock that objects read; timers stay real, since faked ones break objects. */
+function at(nowMs: number): void {
+  vi.useFakeTimers({ toFake: ["Date"], now: nowMs });
+}
+
+afterEach(() => {
+  vi.useRealTimers();
+  vi.restoreAllMocks();
+});
+
+describe("what is stored is all that counts", () => {
+  test("a small limit survives an eviction exactly", async () => {
+    const object = objectOf("slow", freshKey());
+    for (const remaining of [4, 3, 2]) expect(await object.limit()).toMatchObject({ remaining });
+    await object.evict();
+    expect(await object.remaining()).toBe(2);
+  });
+
+  test("corrupted memory counts for nothing after an eviction", async () => {
+    const object = objectOf("slow", freshKey());
+    await object.limit(3);
+    const open = vi.spyOn(KeyBook.prototype, "open");
+    await object.remaining();
+    const [book] = open.mock.results[0]?.value.books ?? [];
+    if (book === undefined) throw new Error("the key is not in memory");
+    // Memory now believes that nothing was ever taken.
+    book.account = UNTOUCHED;
+    expect(await object.remaining()).toBe(5);
+    await object.evict();
+    expect(await object.remaining()).toBe(2);
+  });
+
+  test("a crash loses at most the units memory was ahead by, and admits none twice", async () => {
+    const object = objectOf("ahead", freshKey());
+    for (let call = 0; call < 50; call += 1) await object.limit();
+    await object.crash();
+    const remaining = Number(await object.remaining());
+    expect(remaining).toBeLessThanOrEqual(10_000 - 50);
+    expect(remaining).toBeGreaterThanOrEqual(10_000 - 50 - 200);
+  });
+
+  test("a quiet second later the exact state is written, so an eviction loses nothing", async () => {
+    const object = objectOf("ahead", freshKey());
+    for (let call = 0; call < 50; call += 1) await object.limit();
+    await vi.waitFor(
+      async () =>
+        expect((await object.stored()).tables["keys"]).toMatchObject([
+          { rules: expect.stringContaining('"ahead":0') },
+        ]),
+      {
+        timeout: 10_000,
+        interval: 100,
+      },
+    );
+    await object.evict();
+    expect(await object.remaining()).toBe(10_000 - 50);
+  });
+
+  test(
+    "units lost to a crash are lost once, however often it crashes again",
+    { timeout: 20_000 },
+    async () => {
+      const object = objectOf("ahead", freshKey());
+      for (let call = 0; call < 50; call += 1) await object.limit();
+      await object.crash();
+      const after = Number(await object.remaining());
+      expect(after).toBeLessThan(10_000 - 50);
+      for (let crash = 0; crash < 3; crash += 1) {
+        await object.crash();
+        expect(await object.remaining()).toBe(after);
+      }
+      // The hold expires, counts as used, and that is written: there is nothing left to lose.
+      await vi.waitFor(
+        async () => expect(JSON.stringify((await object.stored()).tables)).toContain(String.raw`\"ahead\":0`),
+        { timeout: 10_000, interval: 200 },
+      );
+      await object.crash();
+      expect(await object.remaining()).toBe(after);
+    },
+  );
+
+  test("200 simultaneous first calls all see each other", async () => {
+    const object = objectOf("slow", freshKey());
+    const answers = await Promise.all(Array.from({ length: 200 }, () => object.limit()));
+    expect(answers.filter((answer) => answer && "success" in answer && answer.success)).toHaveLength(5);
+  });
+
+  test("a save that fails takes nothing", async () => {
+    const object = objectOf("slow", freshKey());
+    await object.limit(2);
+    await runInDurableObject(
+      object.stub,
+      (_, { storage }) => void storage.sql.exec("ALTER TABLE keys RENAME TO gone"),
+    );
+    await expect(object.limit(1)).rejects.toThrow("no such table");
+    expect(await object.remaining()).toBe(3);
+    await runInDurableObject(
+      object.stub,
+      (_, { storage }) => void storage.sql.exec("ALTER TABLE gone RENAME TO keys"),
+    );
+    expect(await object.limit(1)).toMatchObject({ success: true, remaining: 2 });
+  });
+});
+
+describe("what is written", () => {
+  test("denials, looks and peeks write nothing", async () => {
+    const object = objectOf("slow", freshKey());
+    await object.limit(6);
+    await object.limit(0);
+    await object.remaining();
+    expect(await object.stored()).toEqual({ tables: {}, alarmAtMs: null });
+    await object.limit(5);
+    const before = await object.stored();
+    await object.limit(1);
+    expect(await object.stored()).toEqual(before);
+  });
+
+  test("a hot key writes once per 2 % of its capacity", async () => {
+    const object = objectOf("ahead", freshKey());
+    const write = vi.spyOn(KeyBook.prototype, "write");
+    for (let call = 0; call < 602; call += 1) await object.limit();
+    // The first, the second (now it is hot), and then every 201st.
+    expect(write.mock.calls.length).toBeLessThanOrEqual(5);
+    expect(write.mock.calls.length).toBeGreaterThanOrEqual(4);
+  });
+});
+
+describe("forgetting", () => {
+  test("an object whose keys are whole deletes everything it stored", async () => {
+    const object = objectOf("slow", freshKey());
+    await object.limit();
+    expect(Object.keys((await object.stored()).tables)).toEqual(["keys", "answers"]);
+    at(LATER_MS + 31 * DAY_MS);
+    expect(await object.runAlarm()).toBe(true);
+    vi.useRealTimers();
+    expect(await object.stored()).toEqual({ tables: {}, alarmAtMs: null });
+  });
+
+  test("an alarm keeps what is not whole yet, and comes again", async () => {
+    const object = objectOf("slow", freshKey());
+    await object.limit(2);
+    at(LATER_MS);
+    await object.runAlarm();
+    const { tables, alarmAtMs } = await object.stored();
+    expect(tables["keys"]).toHaveLength(1);
+    expect(alarmAtMs).toBeGreaterThan(LATER_MS + 10 * DAY_MS);
+    expect(await object.remaining()).toBe(3);
+  });
+
+  test("one object forgets its keys one by one", async () => {
+    const [first, second] = [freshKey(), freshKey()];
+    const object = objectOf("shared", first);
+    await object.stub.limit("shared", first, 1);
+    await object.stub.limit("shared", second, 5);
+    at(LATER_MS + 7 * DAY_MS);
+    await object.runAlarm();
+    expect((await object.stored()).tables["keys"]).toMatchObject([{ key: second }]);
+    expect((await object.stub.peek("shared", second)).rules[0]).toMatchObject({ remaining: 1 });
+  });
+
+  test("a key of a policy that is gone is forgotten when it was due", async () => {
+    const object = objectOf("slow", freshKey());
+    await object.limit();
+    await runInDurableObject(
+      object.stub,
+      (_, { storage }) => void storage.sql.exec("UPDATE keys SET policy = 'gone'"),
+    );
+    at(LATER_MS + 31 * DAY_MS);
+    await object.runAlarm();
+    expect(await object.stored()).toEqual({ tables: {}, alarmAtMs: null });
+  });
+});
+
+describe("the clock", () => {
+  test("running backwards gains nothing, in memory and after an eviction", async () => {
+    const object = objectOf("slow", freshKey());
+    at(LATER_MS);
+    await object.limit(5);
+    at(LATER_MS - 20 * DAY_MS);
+    expect(await object.limit()).toMatchObject({ success: false });
+    await object.evict();
+    expect(await object.limit()).toMatchObject({ success: false });
+    at(LATER_MS + 6 * DAY_MS);
+    expect(await object.limit()).toMatchObject({ success: true, remaining: 0 });
+  });
+
+  test("the promised wait is exact through the object", async () => {
+    const object = objectOf("slow", freshKey());
+    at(LATER_MS);
+    await object.limit(5);
+    const denied = await object.limit(3);
+    const retryAfterMs = Number(denied && "retryAfterMs" in denied && denied.retryAfterMs);
+    at(LATER_MS + retryAfterMs - 1);
+    expect(await object.limit(3)).toMatchObject({ success: false, retryAfterMs: 1 });
+    at(LATER_MS + retryAfterMs);
+    expect(await object.limit(3)).toMatchObject({ success: true });
+  });
+});
+
+describe("keys", () => {
+  test.each([
+    ["__proto__", "constructor"],
+    ["\u00e9", "e\u0301"],
+    ["a\u0000b", "a"],
+    ["a/b", "a%2Fb"],
+    ["a", "A"],
+    ["'; DROP TABLE keys; --", "' OR 1=1"],
+    ["\u{1f512}".repeat(128), "\u{1f512}".repeat(127)],
+  ])("%j and %j are two keys, in one object too", async (one, other) => {
+    const shared = objectOf("shared", freshKey()).stub;
+    for (const key of [one, other]) {
+      await shared.reset("shared", key);
+      expect((await shared.limit("shared", key, 5)) as object).toMatchObject({ rules: [{ success: true }] });
+    }
+    const [prefix, single] = [freshKey(), objectOf];
+    await single("slow", prefix + one).limit(5);
+    expect(await single("slow", prefix + other).remaining()).toBe(5);
+    expect(await single("slow", prefix + one).remaining()).toBe(0);
+  });
+});

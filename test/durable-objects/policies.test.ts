@@ -1,0 +1,107 @@
+import { expect, test } from "vitest";
+import { parsePolicies } from "../../durable-objects/policies.ts";
+
+const BUCKET = { algorithm: "token-bucket", limit: 5, window: "1s" };
+
+test("a policy says what it says, and the rest has defaults", () => {
+  const policy = parsePolicies({ api: BUCKET }).get("api");
+  expect(policy).toMatchObject({
+    name: "api",
+    onFailure: "closed",
+    deadlineMs: 500,
+    objects: "per-key",
+    reservationTtlMs: 1_000,
+    shadow: false,
+    keyKind: "text",
+  });
+  expect(policy?.rules).toMatchObject([
+    { name: "api", capacity: 5, config: { limit: 5, windowMs: 1_000, burst: 5 } },
+  ]);
+});
+
+test.each([
+  [250, 250],
+  ["250ms", 250],
+  ["10s", 10_000],
+  ["15m", 900_000],
+  ["1h", 3_600_000],
+  ["30d", 2_592_000_000],
+])("a window of %j is %d ms", (window, windowMs) => {
+  expect(parsePolicies({ a: { ...BUCKET, window } }).get("a")?.rules[0].quota.windowMs).toBe(windowMs);
+});
+
+test("reservations can be off, automatic, or have a time to live", () => {
+  const ttl = (reservation: unknown) =>
+    parsePolicies({ a: { ...BUCKET, reservation } }).get("a")?.reservationTtlMs;
+  expect(["off", "auto", { ttl: "2s" }, { ttl: 5 }].map(ttl)).toEqual([0, 1_000, 2_000, 5]);
+});
+
+test("policies may come as JSON text", () => {
+  expect([...parsePolicies(JSON.stringify({ a: BUCKET })).keys()]).toEqual(["a"]);
+});
+
+test.each([
+  ["no policies", {}, "POLICIES must be a table"],
+  ["nothing", undefined, "POLICIES must be a table"],
+  ["a list", [BUCKET], "POLICIES must be a table"],
+  ["text that is not JSON", "{", "POLICIES must be a table"],
+  ["a name with a slash", { "a/b": BUCKET }, 'policy "a/b": its name is "a/b": must be 1 to 64 letters'],
+  ["a name of many letters", { ["a".repeat(65)]: BUCKET }, "must be 1 to 64 letters"],
+  ["__proto__", JSON.parse(`{"__proto__":${JSON.stringify(BUCKET)}}`), 'policy "__proto__": its name'],
+  ["no algorithm", { a: { limit: 1 } }, 'policy "a": algorithm is missing: must be one of "token-bucket"'],
+  [
+    "another algorithm",
+    { a: { ...BUCKET, algorithm: "gcra" } },
+    'algorithm is "gcra": must be one of "token-bucket"',
+  ],
+  ["no table", { a: 3 }, 'policy "a": algorithm is missing'],
+  [
+    "no limit",
+    { a: { algorithm: "token-bucket", window: 1 } },
+    "limit is missing: must be an integer from 1 to 1000000000",
+  ],
+  ["a limit of 0", { a: { ...BUCKET, limit: 0 } }, "limit is 0: must be an integer from 1"],
+  ["a fraction", { a: { ...BUCKET, limit: 1.5 } }, "limit is 1.5: must be an integer"],
+  ["text for a limit", { a: { ...BUCKET, limit: "5" } }, 'limit is "5": must be an integer'],
+  ["NaN", { a: { ...BUCKET, limit: Number.NaN } }, "limit is NaN: must be an integer"],
+  ["a window of 0", { a: { ...BUCKET, window: 0 } }, "window is 0: must be a duration of 1 ms or more"],
+  ["a window in weeks", { a: { ...BUCKET, window: "2w" } }, 'window is "2w": must be a duration'],
+  ["a burst of -1", { a: { ...BUCKET, burst: -1 } }, "burst is -1: must be an integer"],
+  [
+    "a misspelt field",
+    { a: { ...BUCKET, brust: 7 } },
+    'policy "a": brust is not a field: there are algorithm, ',
+  ],
+  [
+    "onFailure",
+    { a: { ...BUCKET, onFailure: "maybe" } },
+    'onFailure is "maybe": must be one of "closed", "open"',
+  ],
+  [
+    "deadlineMs",
+    { a: { ...BUCKET, deadlineMs: "1s" } },
+    'deadlineMs is "1s": must be an integer from 1 to 60000',
+  ],
+  [
+    "objects",
+    { a: { ...BUCKET, objects: "many" } },
+    'objects is "many": must be "per-key" or an integer from 1',
+  ],
+  ["reservation", { a: { ...BUCKET, reservation: { ttl: "2h" } } }, "reservation is an object: must be"],
+  ["shadow", { a: { ...BUCKET, shadow: "yes" } }, 'shadow is "yes": must be true or false'],
+  ["keyKind", { a: { ...BUCKET, keyKind: "cidr" } }, 'keyKind is "cidr": must be one of "text", "ip"'],
+  [
+    "an inexact bucket",
+    { a: { ...BUCKET, limit: 1e9, window: "30d" } },
+    "limit is 1000000000: must be at most 3474",
+  ],
+])("%s is refused, and the error says what is allowed", (_, policies, message) => {
+  expect(() => parsePolicies(policies)).toThrow(message);
+});
+
+test("every bad policy and field is named at once", () => {
+  const bad = { a: { ...BUCKET, limit: 0, window: 0 }, b: BUCKET, c: { ...BUCKET, shadow: 1 } };
+  expect(() => parsePolicies(bad)).toThrow(
+    /policy "a": limit is 0.*\n.*policy "a": window is 0.*\n.*policy "c": shadow is 1/,
+  );
+});

@@ -1,0 +1,48 @@
+/** Calling the worker from inside workerd. */
+import { SELF } from "cloudflare:test";
+import { TOKENS } from "./fixtures.ts";
+
+export interface Called {
+  readonly status: number;
+  readonly headers: Headers;
+  readonly body: Record<string, unknown>;
+}
+
+interface Options {
+  readonly token?: string | undefined;
+  readonly method?: string;
+  readonly body?: unknown;
+  readonly headers?: Record<string, string>;
+}
+
+/** One call over HTTP with the full token, or another one; the body becomes JSON unless it is text already. */
+export async function call(
+  path: string,
+  { token = TOKENS.full, method, body, headers }: Options = {},
+): Promise<Called> {
+  const response = await SELF.fetch(`https://weir.test${path}`, {
+    method: method ?? (body === undefined ? "GET" : "POST"),
+    headers: {
+      ...(token !== "" && { authorization: `Bearer ${token}` }),
+      ...(body !== undefined && { "content-type": "application/json" }),
+      ...headers,
+    },
+    ...(body !== undefined && { body: typeof body === "string" ? body : JSON.stringify(body) }),
+  });
+  const text = await response.text();
+  return {
+    status: response.status,
+    headers: response.headers,
+    body: text === "" ? {} : (JSON.parse(text) as Record<string, unknown>),
+  };
+}
+
+/** `POST /v1/limit`. */
+export function limit(policy: string, key: string, fields: Record<string, unknown> = {}): Promise<Called> {
+  return call("/v1/limit", { body: { policy, key, ...fields } });
+}
+
+/** A key no other test uses; storage is shared within a file. */
+export function freshKey(name = "key"): string {
+  return `${name}-${crypto.randomUUID()}`;
+}

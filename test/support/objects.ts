@@ -1,0 +1,50 @@
+/** Reaching an object itself from inside workerd: its methods, its storage, its life. */
+import { evictDurableObject, runDurableObjectAlarm, runInDurableObject } from "cloudflare:test";
+import { env } from "cloudflare:workers";
+import { policies } from "../../durable-objects/deployment.ts";
+import type { LimiterObject } from "../../durable-objects/limiter-object.ts";
+import { objectName } from "../../worker/keys.ts";
+
+/** The object that holds a key, and calls to it by that key. */
+export function objectOf(policyName: string, key: string) {
+  const policy = policies.get(policyName);
+  if (policy === undefined) throw new Error(`no policy ${policyName}`);
+  const objects = (env as unknown as { OBJECTS: DurableObjectNamespace<LimiterObject> }).OBJECTS;
+  // A stub whose object has crashed stays broken, so each use makes a new one.
+  const stubNow = () => objects.getByName(objectName(policy, key));
+  return {
+    get stub() {
+      return stubNow();
+    },
+    async limit(cost = 1, idempotencyKey?: string) {
+      const answer = await stubNow().limit(policyName, key, cost, idempotencyKey);
+      return "conflict" in answer ? answer : answer.rules[0];
+    },
+    async refund(units: number, idempotencyKey: string) {
+      const answer = await stubNow().refund(policyName, key, units, idempotencyKey);
+      return "conflict" in answer ? answer : answer.rules[0];
+    },
+    async remaining(): Promise<number | undefined> {
+      return (await stubNow().peek(policyName, key)).rules[0]?.remaining;
+    },
+    reset: () => stubNow().reset(policyName, key),
+    /** The runtime lets an idle object go: what it was about to do is done first. */
+    evict: () => evictDurableObject(stubNow()),
+    /** The object dies where it stands: timers and memory are gone, only what was written remains. */
+    crash: () =>
+      runInDurableObject(stubNow(), (_, state) => state.abort("crashed by a test")).catch(() => undefined),
+    /** Everything the object has stored: rows by table, and its alarm. */
+    stored: () =>
+      runInDurableObject(stubNow(), async (_, { storage }) => {
+        const tables = storage.sql
+          .exec<{ name: string }>("SELECT name FROM sqlite_master WHERE name NOT LIKE '\\_%' ESCAPE '\\'")
+          .toArray();
+        const rows = tables.map(({ name }) => [name, storage.sql.exec(`SELECT * FROM ${name}`).toArray()]);
+        return {
+          tables: Object.fromEntries(rows) as Record<string, object[]>,
+          alarmAtMs: await storage.getAlarm(),
+        };
+      }),
+    runAlarm: () => runDurableObjectAlarm(stubNow()),
+  };
+}
