@@ -55,9 +55,9 @@ export function parsePolicies(vars: unknown): Policies {
   const tables = tablesOf(vars);
   const problems: string[] = [];
   const policies = new Map<string, Policy>();
-  for (const [name, table] of tables) {
+  for (const [name, fields] of tables) {
     const parsed = NAME.test(name)
-      ? parsePolicy(name, table)
+      ? parsePolicy(name, fields)
       : { problems: [violation(["its name"], name, NAME_ALLOWED)] };
     if ("problems" in parsed)
       problems.push(...parsed.problems.map((text) => `policy ${JSON.stringify(name)}: ${text}`));

@@ -50,7 +50,7 @@ export class LimiterError extends Error {
   readonly errors: readonly FieldError[];
 
   constructor({ status, code, title, detail, errors }: Problem) {
-    super(`${title}: ${[detail, ...errors.map((error) => error.detail)].join("; ")}`);
+    super(`${title}: ${errors.length === 0 ? detail : errors.map((error) => error.detail).join("; ")}`);
     this.status = status;
     this.code = code;
     this.errors = errors;

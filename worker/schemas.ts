@@ -106,7 +106,10 @@ export const PolicyList = v.object({
   policies: v.array(
     v.object({
       name: v.string(),
-      rules: v.array(v.looseObject({ name: v.string(), algorithm: v.string() })),
+      // What else a rule says is its algorithm's: limits in units, durations in milliseconds.
+      rules: v.array(
+        v.objectWithRest({ name: v.string(), algorithm: v.string() }, v.union([v.string(), v.number()])),
+      ),
       onFailure: v.picklist(["closed", "open"]),
       deadlineMs: milliseconds("The longest a caller waits for a decision."),
       objects: v.union([v.literal("per-key"), v.pipe(v.number(), v.integer())]),
