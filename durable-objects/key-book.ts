@@ -105,10 +105,10 @@ export class KeyBook {
     );
   }
 
-  /** Drops the key from memory and its record from storage. */
-  remove(entry: Entry): void {
-    this.#storage.remove(entry.key);
-    this.#drop(entry);
+  /** Forgets what memory has of the key; what storage has is then all there is. */
+  drop(entry: Entry): void {
+    this.#entries.delete(entry.key);
+    this.#ahead.delete(entry);
   }
 
   /** Writes the exact state of every key that has been quiet, once, unless units are outstanding. */
@@ -144,17 +144,12 @@ export class KeyBook {
     for (const entry of this.#entries.values()) {
       if (!entry.touched) {
         if (this.#ahead.has(entry)) this.write(entry, accountsOf(entry), nowMs, false);
-        return this.#drop(entry);
+        return this.drop(entry);
       }
       entry.touched = false;
       this.#entries.delete(entry.key);
       this.#entries.set(entry.key, entry);
     }
-  }
-
-  #drop(entry: Entry): void {
-    this.#entries.delete(entry.key);
-    this.#ahead.delete(entry);
   }
 }
 

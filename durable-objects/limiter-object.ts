@@ -30,7 +30,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     super(ctx, env);
     this.#storage = new Storage(ctx.storage);
     this.#book = new KeyBook(this.#storage);
-    if (this.#storage.hasTables) {
+    if (!this.#storage.isEmpty) {
       void ctx.blockConcurrencyWhile(async () => {
         this.#alarmAtMs = (await ctx.storage.getAlarm()) ?? Infinity;
       });
@@ -84,10 +84,11 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   /** Makes the key as new: its consumption and its idempotency keys are forgotten. */
   reset(policy: string, key: string): void {
     const entry = this.#open(policy, key, this.#nowMs());
-    this.ctx.storage.transactionSync(() => {
+    this.#storage.atomically(() => {
       this.#storage.removeAnswers(key);
-      this.#book.remove(entry);
+      this.#storage.remove(key);
     });
+    this.#book.drop(entry);
   }
 
   /** Forgets keys that are whole again and answers that no longer stand; deletes everything when nothing is left. */
@@ -119,15 +120,27 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   ): void {
     const write = () => this.#book.write(entry, accounts, nowMs, this.#book.isHot(entry, nowMs));
     if (idempotent !== undefined) {
-      this.ctx.storage.transactionSync(() => {
+      const writeBoth = () => {
         rememberAnswer(this.#storage, entry, idempotent, answer, nowMs);
-        this.#alarmBy(write() + FORGET_AFTER_MS, nowMs);
-      });
+        return write();
+      };
+      this.#alarmBy(this.#allOrNothing(entry, writeBoth) + FORGET_AFTER_MS, nowMs);
     } else if (!this.#book.isCovered(entry, accounts, nowMs)) {
       this.#alarmBy(write() + FORGET_AFTER_MS, nowMs);
     }
     this.#book.take(entry, accounts, nowMs);
     this.#watchQuiet();
+  }
+
+  /** A charge without its answer would be charged twice, an answer without its charge not at all. */
+  #allOrNothing<Result>(entry: Entry, work: () => Result): Result {
+    try {
+      return this.#storage.atomically(work);
+    } catch (error) {
+      // What memory believes to be stored may not be: start over from what is.
+      this.#book.drop(entry);
+      throw error;
+    }
   }
 
   /** Sees to it that an alarm comes by then. */

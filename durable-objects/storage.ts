@@ -25,15 +25,20 @@ export const ANSWERS_DROPPED = MOST_ANSWERS / 10;
 /** An alarm looks at so many keys and then comes again at once, so that no sweep holds up the callers. */
 export const SWEEP_KEYS = 1_000;
 
-/** The tables. Their names and columns are for ever. `WITHOUT ROWID` makes a write one row, not two. */
-const SCHEMA = `
-  CREATE TABLE IF NOT EXISTS keys (
+/**
+ * The tables. Their names and columns are for ever. Each is made when it is first written to, since making
+ * one is two rows written; `WITHOUT ROWID` makes a write to it one row, not two.
+ */
+const SCHEMA = {
+  keys: `CREATE TABLE IF NOT EXISTS keys (
     key TEXT PRIMARY KEY, policy TEXT NOT NULL, rules TEXT NOT NULL, whole_at_ms INTEGER NOT NULL
-  ) WITHOUT ROWID;
-  CREATE TABLE IF NOT EXISTS answers (
+  ) WITHOUT ROWID`,
+  answers: `CREATE TABLE IF NOT EXISTS answers (
     key TEXT, idempotency_key TEXT, request TEXT NOT NULL, answer TEXT NOT NULL, at_ms INTEGER NOT NULL,
     PRIMARY KEY (key, idempotency_key)
-  ) WITHOUT ROWID;`;
+  ) WITHOUT ROWID`,
+};
+type Table = keyof typeof SCHEMA;
 
 /**
  * The object's storage: synchronous, so nothing comes between reading and writing. The tables exist only
@@ -41,20 +46,31 @@ const SCHEMA = `
  */
 export class Storage {
   readonly #storage: DurableObjectStorage;
-  #hasTables: boolean;
+  #tables: Set<string>;
 
   constructor(storage: DurableObjectStorage) {
     this.#storage = storage;
-    this.#hasTables =
-      storage.sql.exec("SELECT 1 FROM sqlite_master WHERE name = 'keys'").toArray().length > 0;
+    this.#tables = this.#readTables();
   }
 
-  get hasTables(): boolean {
-    return this.#hasTables;
+  /** Whether anything is stored. Answers never are without a key's record beside them at first. */
+  get isEmpty(): boolean {
+    return !this.#tables.has("keys");
+  }
+
+  /** Does all of it or, if any of it throws, none. */
+  atomically<Result>(work: () => Result): Result {
+    try {
+      return this.#storage.transactionSync(work);
+    } catch (error) {
+      // A table that the work made has gone with it.
+      this.#tables = this.#readTables();
+      throw error;
+    }
   }
 
   read(key: string): StoredKey | undefined {
-    if (!this.#hasTables) return undefined;
+    if (!this.#tables.has("keys")) return undefined;
     const row = this.#storage.sql
       .exec<KeyRow>("SELECT key, policy, rules FROM keys WHERE key = ?", key)
       .toArray()[0];
@@ -62,7 +78,7 @@ export class Storage {
   }
 
   write({ key, policy, rules }: StoredKey, wholeAtMs: number): void {
-    this.#createTables();
+    this.#make("keys");
     this.#storage.sql.exec(
       "INSERT OR REPLACE INTO keys (key, policy, rules, whole_at_ms) VALUES (?, ?, ?, ?)",
       key,
@@ -73,11 +89,11 @@ export class Storage {
   }
 
   remove(key: string): void {
-    if (this.#hasTables) this.#storage.sql.exec("DELETE FROM keys WHERE key = ?", key);
+    if (this.#tables.has("keys")) this.#storage.sql.exec("DELETE FROM keys WHERE key = ?", key);
   }
 
   answer(key: string, idempotencyKey: string): StoredAnswer | undefined {
-    if (!this.#hasTables) return undefined;
+    if (!this.#tables.has("answers")) return undefined;
     return this.#storage.sql
       .exec<{ request: string; answer: string; atMs: number }>(
         "SELECT request, answer, at_ms AS atMs FROM answers WHERE key = ? AND idempotency_key = ?",
@@ -88,7 +104,7 @@ export class Storage {
   }
 
   writeAnswer(key: string, idempotencyKey: string, { request, answer, atMs }: StoredAnswer): void {
-    this.#createTables();
+    this.#make("answers");
     this.#storage.sql.exec(
       "INSERT OR REPLACE INTO answers (key, idempotency_key, request, answer, at_ms) VALUES (?, ?, ?, ?, ?)",
       key,
@@ -100,7 +116,7 @@ export class Storage {
   }
 
   countAnswers(key: string): number {
-    if (!this.#hasTables) return 0;
+    if (!this.#tables.has("answers")) return 0;
     return this.#number("SELECT count(*) AS number FROM answers WHERE key = ?", key) ?? 0;
   }
 
@@ -115,12 +131,12 @@ export class Storage {
   }
 
   removeAnswers(key: string): void {
-    if (this.#hasTables) this.#storage.sql.exec("DELETE FROM answers WHERE key = ?", key);
+    if (this.#tables.has("answers")) this.#storage.sql.exec("DELETE FROM answers WHERE key = ?", key);
   }
 
   /** Keys that were expected to be whole by `nowMs` when they were written. */
   readWholeBy(nowMs: number): StoredKey[] {
-    if (!this.#hasTables) return [];
+    if (!this.#tables.has("keys")) return [];
     return this.#storage.sql
       .exec<KeyRow>("SELECT key, policy, rules FROM keys WHERE whole_at_ms <= ? LIMIT ?", nowMs, SWEEP_KEYS)
       .toArray()
@@ -129,6 +145,7 @@ export class Storage {
 
   /** Forgets answers given at or before `atMs` of keys that are whole, that is, have no record. */
   removeAnswersUntil(atMs: number): void {
+    if (!this.#tables.has("answers")) return;
     this.#storage.sql.exec(
       "DELETE FROM answers WHERE at_ms <= ? AND key NOT IN (SELECT key FROM keys)",
       atMs,
@@ -142,20 +159,28 @@ export class Storage {
 
   /** When the oldest answer was given that only its age keeps. */
   oldestAnswerAtMs(): number | undefined {
+    if (!this.#tables.has("answers")) return undefined;
     return this.#number("SELECT min(at_ms) AS number FROM answers WHERE key NOT IN (SELECT key FROM keys)");
   }
 
   /** Deletes everything, tables and alarm too: storage is as if the object had never been. */
   removeAll(): Promise<void> {
     // workerd deletes before the promise resolves, so whoever writes next must make the tables anew.
-    this.#hasTables = false;
+    this.#tables.clear();
     return this.#storage.deleteAll();
   }
 
-  #createTables(): void {
-    if (this.#hasTables) return;
-    this.#storage.sql.exec(SCHEMA);
-    this.#hasTables = true;
+  #make(table: Table): void {
+    if (this.#tables.has(table)) return;
+    this.#storage.sql.exec(SCHEMA[table]);
+    this.#tables.add(table);
+  }
+
+  #readTables(): Set<string> {
+    const tables = this.#storage.sql.exec<{ name: string }>(
+      "SELECT name FROM sqlite_master WHERE type = 'table'",
+    );
+    return new Set(tables.toArray().map(({ name }) => name));
   }
 
   #number(query: string, ...bindings: string[]): number | undefined {

@@ -20,7 +20,7 @@ export function sweep(
   policies: Policies,
   nowMs: number,
 ): number | undefined {
-  if (!storage.hasTables) return undefined;
+  if (storage.isEmpty) return undefined;
   const due = storage.readWholeBy(nowMs);
   for (const { key, policy: name } of due) {
     const policy = policies.get(name);
@@ -30,8 +30,12 @@ export function sweep(
     }
     // What was written may be older than memory, and the policy may have changed since.
     const entry = book.open(policy, key, nowMs);
-    if (book.isWhole(entry, nowMs)) book.remove(entry);
-    else book.write(entry, accountsOf(entry), nowMs, book.isHot(entry, nowMs));
+    if (!book.isWhole(entry, nowMs)) {
+      book.write(entry, accountsOf(entry), nowMs, book.isHot(entry, nowMs));
+      continue;
+    }
+    storage.remove(key);
+    book.drop(entry);
   }
   storage.removeAnswersUntil(nowMs - REMEMBERED_MS);
   if (due.length === SWEEP_KEYS) return nowMs;
