@@ -1,0 +1,26 @@
+/** The built bundle on plain workerd, with storage of its own that goes when it does. */
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { serve, type Serving } from "../../scripts/workerd.ts";
+import { TEST_TOKENS } from "./fixtures.ts";
+
+/** A folder for objects' storage; remove it with `removeState`. */
+export function makeState(): string {
+  return mkdtempSync(join(tmpdir(), "weir-state-"));
+}
+
+export function removeState(stateDir: string): void {
+  rmSync(stateDir, { recursive: true, force: true });
+}
+
+/** Serves the bundle with these policies and the tests' tokens. */
+export function serveBundle(stateDir: string, policies: object, main?: string): Promise<Serving> {
+  return serve({
+    stateDir,
+    policies,
+    apiTokens: JSON.stringify(TEST_TOKENS),
+    ...(main !== undefined && { main }),
+    onOutput: () => undefined,
+  });
+}
