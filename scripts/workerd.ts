@@ -1,7 +1,7 @@
 /** Runs a bundle with plain workerd: for self-hosting, for tests and for benchmarks. */
 import { spawn, type ChildProcess } from "node:child_process";
 import { copyFileSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { createServer, connect } from "node:net";
+import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { BUNDLE, readWranglerToml, ROOT } from "./project.ts";
@@ -33,6 +33,9 @@ export interface Serving {
   stop(signal?: NodeJS.Signals): Promise<void>;
 }
 
+/** So much of what workerd prints goes into the error when it does not start. */
+const MOST_PRINTED = 4_000;
+
 /** Starts workerd and waits until it takes connections, or throws with what it printed. */
 export async function serve(options: ServeOptions): Promise<Serving> {
   const { host = "127.0.0.1", stateDir, onOutput } = options;
@@ -44,21 +47,29 @@ export async function serve(options: ServeOptions): Promise<Serving> {
   const child = spawn(join(ROOT, "node_modules", ".bin", "workerd"), ["serve", config], {
     stdio: onOutput === undefined ? ["ignore", "inherit", "inherit"] : ["ignore", "pipe", "pipe"],
   });
-  child.stdout?.on("data", (data: Buffer) => onOutput?.(data.toString()));
-  child.stderr?.on("data", (data: Buffer) => onOutput?.(data.toString()));
+  let printed = "";
+  for (const stream of [child.stdout, child.stderr]) {
+    stream?.on("data", (data: Buffer) => {
+      if (printed.length < MOST_PRINTED) printed += data.toString();
+      onOutput?.(data.toString());
+    });
+  }
   const exited = new Promise<number | null>((done) => {
-    child.on("exit", (code) => {
+    // "close" and not "exit": by then all that it printed has been read.
+    child.on("close", (code) => {
       rmSync(configDir, { recursive: true, force: true });
       done(code);
     });
   });
-  const isUp = await Promise.race([takesConnections(host, port), exited.then(() => false)]);
-  if (!isUp) throw new Error("workerd stopped before it served; it says why above");
+  const url = `http://${host.includes(":") ? `[${host}]` : host}:${port}`;
+  const isUp = await Promise.race([answers(url), exited.then(() => false)]);
+  if (!isUp)
+    throw new Error(`workerd stopped before it served: ${printed === "" ? "it says why above" : printed}`);
   const stop = async (signal: NodeJS.Signals = "SIGTERM") => {
     child.kill(signal);
     await exited;
   };
-  return { url: `http://${host.includes(":") ? `[${host}]` : host}:${port}`, process: child, exited, stop };
+  return { url, process: child, exited, stop };
 }
 
 /** A TCP port that was free a moment ago. */
@@ -118,13 +129,13 @@ function text(value: string): string {
   return `"${escaped}"`;
 }
 
-async function takesConnections(host: string, port: number): Promise<true> {
+/** Resolves when the worker itself answers anything; workerd takes connections before it has read the worker. */
+async function answers(url: string): Promise<true> {
   for (;;) {
-    const isUp = await new Promise<boolean>((done) => {
-      const socket = connect({ host, port });
-      socket.on("connect", () => done(true)).on("error", () => done(false));
-      socket.on("connect", () => socket.destroy());
-    });
+    const isUp = await fetch(`${url}/healthz`).then(
+      () => true,
+      () => false,
+    );
     if (isUp) return true;
     await new Promise((done) => setTimeout(done, 20));
   }
