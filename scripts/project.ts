@@ -43,3 +43,9 @@ export function run(tool: string, args: readonly string[]): number {
     spawnSync(join(ROOT, "node_modules", ".bin", tool), args, { cwd: ROOT, stdio: "inherit" }).status ?? 1
   );
 }
+
+/** The version of an installed package. */
+export function installedVersion(name: string): string {
+  const text = readFileSync(join(ROOT, "node_modules", name, "package.json"), "utf8");
+  return (JSON.parse(text) as { version: string }).version;
+}

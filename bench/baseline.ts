@@ -1,0 +1,54 @@
+/**
+ * What Weir is measured against: Hono routes that answer a constant of a decision's size to the same POST body,
+ * without reading it. (a) nothing else, (b) and one RPC to an object that counts in memory, (c) and one row
+ * written by that object.
+ */
+import { DurableObject } from "cloudflare:workers";
+import { Hono } from "hono";
+
+/** Named as Weir's, because the configuration that serves it is Weir's. */
+export class LimiterObject extends DurableObject {
+  #count = 0;
+
+  constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
+    super(ctx, env);
+    ctx.storage.sql.exec(
+      "CREATE TABLE IF NOT EXISTS counts (key TEXT PRIMARY KEY, count INTEGER) WITHOUT ROWID",
+    );
+  }
+
+  count(): number {
+    this.#count += 1;
+    return this.#count;
+  }
+
+  countAndWrite(): number {
+    this.#count += 1;
+    this.ctx.storage.sql.exec("INSERT OR REPLACE INTO counts (key, count) VALUES ('x', ?)", this.#count);
+    return this.#count;
+  }
+}
+
+const rule = {
+  name: "hot",
+  success: true,
+  limit: 1_000_000,
+  remaining: 999_999,
+  resetAfterMs: 1,
+  retryAfterMs: 0,
+  reason: "ok",
+};
+const answer = { ...rule, policy: "hot", key: "user:42", source: "object", rules: [rule] };
+
+const app = new Hono<{ Bindings: { OBJECTS: DurableObjectNamespace<LimiterObject> } }>();
+app.post("/constant", (c) => c.json(answer));
+app.post("/rpc", async (c) => {
+  await c.env.OBJECTS.getByName("x").count();
+  return c.json(answer);
+});
+app.post("/write", async (c) => {
+  await c.env.OBJECTS.getByName("x").countAndWrite();
+  return c.json(answer);
+});
+
+export default app;

@@ -1,0 +1,167 @@
+/**
+ * `npm run bench`: the built bundle beside three baselines, in one run, on plain workerd.
+ *
+ * Machines are noisy, so every target is loaded for a short while in turn, several rounds over, and each
+ * round's figures are compared only with those of the same round. ROUNDS and SECONDS change how many and how long.
+ */
+import { mkdtempSync, rmSync } from "node:fs";
+import { arch, cpus, tmpdir, type } from "node:os";
+import { join } from "node:path";
+import { build as bundle } from "esbuild";
+import { BUNDLE, build, installedVersion } from "../scripts/project.ts";
+import { makeToken } from "../scripts/tokens.ts";
+import { serve, type Serving } from "../scripts/workerd.ts";
+import { seededRandom } from "../test/support/random.ts";
+import { CONNECTIONS, load, requestsFor, zipfKeys, type Load } from "./load.ts";
+
+const ROUNDS = Number(process.env["ROUNDS"] ?? 7);
+const SECONDS = Number(process.env["SECONDS"] ?? 3);
+const KEYS = 10_000;
+
+const BUCKET = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: 10_000 };
+const POLICIES = {
+  hot: BUCKET,
+  "per-key": { ...BUCKET, limit: 1_000 },
+  shared: { ...BUCKET, limit: 1_000, objects: 16 },
+};
+
+interface Target {
+  readonly name: string;
+  readonly port: number;
+  readonly requests: readonly Buffer[];
+  /** Of a baseline, known without counting; of Weir, counted in a pass of its own. */
+  readonly perThousand: { readonly rows: number; readonly calls: number };
+  readonly loads: Load[];
+}
+
+const folder = mkdtempSync(join(tmpdir(), "weir-bench-"));
+const servings: Serving[] = [];
+const { token, entry } = makeToken({ name: "bench", scopes: ["limit"] });
+
+async function serveModule(
+  name: string,
+  main: string,
+  modules: Readonly<Record<string, string>> = {},
+): Promise<string> {
+  const apiTokens = JSON.stringify([entry]);
+  const serving = await serve({ stateDir: join(folder, name), policies: POLICIES, apiTokens, main, modules });
+  servings.push(serving);
+  return serving.url;
+}
+
+/** Bundles one of this folder's modules for workerd. */
+async function bundled(name: string): Promise<string> {
+  const outfile = join(folder, `${name}.js`);
+  const entryPoint = join(import.meta.dirname, `${name}.ts`);
+  await bundle({
+    entryPoints: [entryPoint],
+    outfile,
+    bundle: true,
+    format: "esm",
+    external: ["cloudflare:workers", "weir.js"],
+  });
+  return outfile;
+}
+
+/** Rows written and object calls per 1,000 decisions, once the keys' first writes are over. */
+async function count(url: string, bodies: readonly string[]): Promise<{ rows: number; calls: number }> {
+  const counts = async () =>
+    (await (await fetch(`${url}/counts`)).json()) as { objectCalls: number; rowsWritten: number };
+  const requests = requestsFor(`${url}/v1/limit`, token, bodies);
+  await load(portOf(url), requests, 2);
+  const before = await counts();
+  const { count: decisions } = await load(portOf(url), requests, 3);
+  const after = await counts();
+  const perThousand = (from: number, to: number) => (1_000 * (to - from)) / decisions;
+  return {
+    rows: perThousand(before.rowsWritten, after.rowsWritten),
+    calls: perThousand(before.objectCalls, after.objectCalls),
+  };
+}
+
+async function targets(): Promise<Target[]> {
+  const random = seededRandom(1);
+  const keys = zipfKeys(KEYS, 4 * KEYS, random);
+  const bodies = (policy: string, of: readonly string[]) =>
+    of.map((key) => JSON.stringify({ policy, key, cost: 1 }));
+  const one = bodies("hot", ["user:42"]);
+  const baseline = await serveModule("baseline", await bundled("baseline"));
+  const weir = `${await serveModule("weir", BUNDLE)}/v1/limit`;
+  const counting = await serveModule("counting", await bundled("counting"), { "weir.js": BUNDLE });
+  const target = (name: string, url: string, of: readonly string[], rows: number, calls: number): Target => ({
+    name,
+    port: portOf(url),
+    requests: requestsFor(url, token, of),
+    perThousand: { rows, calls },
+    loads: [],
+  });
+  const ofWeir = async (name: string, of: readonly string[]): Promise<Target> => {
+    const { rows, calls } = await count(counting, of);
+    return target(name, weir, of, rows, calls);
+  };
+  return [
+    target("(a) constant route", `${baseline}/constant`, one, 0, 0),
+    target("(b) and one RPC", `${baseline}/rpc`, one, 0, 1_000),
+    target("(c) and one row", `${baseline}/write`, one, 1_000, 1_000),
+    await ofWeir("(d) Weir, one hot key", one),
+    await ofWeir("(d) Weir, 10,000 Zipf keys, an object each", bodies("per-key", keys)),
+    await ofWeir("(d) Weir, the same keys on 16 objects", bodies("shared", keys)),
+  ];
+}
+
+function portOf(url: string): number {
+  return Number(new URL(url).port);
+}
+
+const sorted = (numbers: readonly number[]) => numbers.toSorted((a, b) => a - b);
+const median = (numbers: readonly number[]) => sorted(numbers)[numbers.length >> 1] ?? Number.NaN;
+
+/** The ratio to another target, round by round: its median, and in brackets the least and the most. */
+function ratio(target: Target, to: Target): { readonly median: number; readonly text: string } {
+  const ratios = target.loads.map(
+    (each, round) => each.requestsPerSecond / (to.loads[round]?.requestsPerSecond ?? Number.NaN),
+  );
+  const middle = median(ratios);
+  return {
+    median: middle,
+    text: `${middle.toFixed(2)} (${sorted(ratios)[0]?.toFixed(2)}–${sorted(ratios).at(-1)?.toFixed(2)})`,
+  };
+}
+
+function print(all: readonly Target[]): void {
+  const [constant, rpc, write, hot] = all as [Target, Target, Target, Target];
+  const rows = all.map((target) => {
+    const of = (figure: keyof Load) => median(target.loads.map((each) => each[figure]));
+    const { rows: written, calls } = target.perThousand;
+    const figures = [
+      Math.round(of("requestsPerSecond")),
+      ratio(target, constant).text,
+      ratio(target, rpc).text,
+    ];
+    return [target.name, ...figures, written.toFixed(2), Math.round(calls), of("p50Ms"), of("p99Ms")].join(
+      " | ",
+    );
+  });
+  console.log(`
+| | requests/s | ratio to (a) | ratio to (b) | rows per 1,000 | object calls per 1,000 | p50 ms | p99 ms |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+${rows.map((row) => `| ${row} |`).join("\n")}
+
+${cpus()[0]?.model}, ${cpus().length} cores, ${type()} ${arch()}, workerd ${installedVersion("workerd")}, Node ${process.versions.node}, ${CONNECTIONS} connections, ${ROUNDS} rounds of ${SECONDS} s, ${new Date().toISOString().slice(0, 10)}. Ratios are medians over the rounds (least–most).
+
+Wanted, one hot key: at least 0.85 of (b), is ${ratio(hot, rpc).median.toFixed(2)}; at least 3 times (c), is ${ratio(hot, write).median.toFixed(2)};
+at most 1 row written per 1,000 decisions, is ${hot.perThousand.rows.toFixed(2)}.`);
+}
+
+try {
+  build();
+  const all = await targets();
+  for (const target of all) await load(target.port, target.requests, SECONDS);
+  for (let round = 0; round < ROUNDS; round += 1) {
+    for (const target of all) target.loads.push(await load(target.port, target.requests, SECONDS));
+  }
+  print(all);
+} finally {
+  await Promise.all(servings.map((serving) => serving.stop()));
+  rmSync(folder, { recursive: true, force: true });
+}

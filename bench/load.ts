@@ -1,0 +1,109 @@
+/**
+ * The load: kept connections that ask again as soon as they are answered.
+ *
+ * Written for this, since generators that take many different bodies build every request anew for every
+ * connection: with 10,000 keys that takes longer than the measurement, and the core that it needs is the
+ * server's. Here requests are bytes made once, and of an answer only status and length are read.
+ */
+import { connect } from "node:net";
+
+export const CONNECTIONS = 32;
+
+export interface Load {
+  readonly requestsPerSecond: number;
+  readonly p50Ms: number;
+  readonly p99Ms: number;
+  readonly count: number;
+}
+
+/** The requests of a target, ready to be sent. */
+export function requestsFor(url: string, token: string, bodies: readonly string[]): Buffer[] {
+  const { pathname, host } = new URL(url);
+  const made = new Map<string, Buffer>();
+  return bodies.map((body) => {
+    const head = `POST ${pathname} HTTP/1.1\r\nHost: ${host}\r\nAuthorization: Bearer ${token}\r\nContent-Type: application/json`;
+    const request =
+      made.get(body) ?? Buffer.from(`${head}\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`);
+    made.set(body, request);
+    return request;
+  });
+}
+
+/** Loads a port for some seconds; rejects if any answer is not a 200. Connections take the requests in turn. */
+export async function load(port: number, requests: readonly Buffer[], seconds: number): Promise<Load> {
+  const latenciesMs: number[] = [];
+  const startMs = performance.now();
+  const endMs = startMs + seconds * 1_000;
+  const connections = Array.from({ length: CONNECTIONS }, (_, index) => {
+    const from = Math.floor((index * requests.length) / CONNECTIONS);
+    return drive(port, requests, from, endMs, latenciesMs);
+  });
+  await Promise.all(connections);
+  const tookMs = performance.now() - startMs;
+  const sorted = Float64Array.from(latenciesMs).toSorted();
+  const percentile = (share: number) =>
+    Number((sorted[Math.floor(sorted.length * share)] ?? Number.NaN).toFixed(1));
+  return {
+    requestsPerSecond: (1_000 * latenciesMs.length) / tookMs,
+    p50Ms: percentile(0.5),
+    p99Ms: percentile(0.99),
+    count: latenciesMs.length,
+  };
+}
+
+function drive(
+  port: number,
+  requests: readonly Buffer[],
+  from: number,
+  endMs: number,
+  latenciesMs: number[],
+): Promise<void> {
+  return new Promise((done, fail) => {
+    const socket = connect(port, "127.0.0.1");
+    socket.setNoDelay(true).setEncoding("latin1");
+    let [next, received, sentAtMs] = [from, "", 0];
+    const send = () => {
+      sentAtMs = performance.now();
+      socket.write(requests[next % requests.length] ?? "");
+      next += 1;
+    };
+    socket.on("connect", send);
+    socket.on("error", fail);
+    socket.on("close", () => fail(new Error("the server closed a connection")));
+    socket.on("data", (data: string) => {
+      received += data;
+      const end = received.indexOf("\r\n\r\n");
+      if (end < 0) return;
+      const length = Number(/content-length: (\d+)/i.exec(received)?.[1]);
+      if (received.length < end + 4 + length) return;
+      if (!received.startsWith("HTTP/1.1 200") || received.includes('"degraded"'))
+        fail(new Error(`not a decision: ${received}`));
+      const nowMs = performance.now();
+      latenciesMs.push(nowMs - sentAtMs);
+      received = "";
+      if (nowMs < endMs) return send();
+      socket.destroy();
+      return done();
+    });
+  });
+}
+
+/** `count` keys out of `distinct`, drawn by Zipf's law (the n-th most common 1/n as often as the first), always the same. */
+export function zipfKeys(distinct: number, count: number, random: () => number): string[] {
+  const cumulative: number[] = [];
+  let sum = 0;
+  for (let rank = 1; rank <= distinct; rank += 1) {
+    sum += 1 / rank;
+    cumulative.push(sum);
+  }
+  return Array.from({ length: count }, () => {
+    const drawn = random() * sum;
+    let [low, high] = [0, distinct - 1];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if ((cumulative[middle] ?? 0) < drawn) low = middle + 1;
+      else high = middle;
+    }
+    return `user:${low}`;
+  });
+}
