@@ -2,7 +2,9 @@
  * `npm run bench`: the built bundle beside three baselines, in one run, on plain workerd.
  *
  * Machines are noisy, so every target is loaded for a short while in turn, several rounds over, and each
- * round's figures are compared only with those of the same round. ROUNDS and SECONDS change how many and how long.
+ * round's figures are compared only with those of the same round. Each time it is started anew, with nothing
+ * stored, warmed up and ended, so that no target pays for what another left behind (10,000 objects' alarms, say).
+ * ROUNDS and SECONDS change how many and how long.
  */
 import { mkdtempSync, rmSync } from "node:fs";
 import { arch, cpus, tmpdir, type } from "node:os";
@@ -10,12 +12,13 @@ import { join } from "node:path";
 import { build as bundle } from "esbuild";
 import { BUNDLE, build, installedVersion } from "../scripts/project.ts";
 import { makeToken } from "../scripts/tokens.ts";
-import { serve, type Serving } from "../scripts/workerd.ts";
+import { serve } from "../scripts/workerd.ts";
 import { seededRandom } from "../test/support/random.ts";
 import { CONNECTIONS, load, requestsFor, zipfKeys, type Load } from "./load.ts";
 
 const ROUNDS = Number(process.env["ROUNDS"] ?? 7);
 const SECONDS = Number(process.env["SECONDS"] ?? 3);
+const WARM_UP_SECONDS = 2;
 const KEYS = 10_000;
 
 const BUCKET = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: 10_000 };
@@ -25,28 +28,39 @@ const POLICIES = {
   shared: { ...BUCKET, limit: 1_000, objects: 16 },
 };
 
+/** A module to run, an address of it, and what to send there. */
 interface Target {
   readonly name: string;
-  readonly port: number;
-  readonly requests: readonly Buffer[];
+  readonly main: string;
+  readonly path: string;
+  readonly bodies: readonly string[];
   /** Of a baseline, known without counting; of Weir, counted in a pass of its own. */
   readonly perThousand: { readonly rows: number; readonly calls: number };
   readonly loads: Load[];
 }
 
 const folder = mkdtempSync(join(tmpdir(), "weir-bench-"));
-const servings: Serving[] = [];
 const { token, entry } = makeToken({ name: "bench", scopes: ["limit"] });
+let servings = 0;
 
-async function serveModule(
-  name: string,
-  main: string,
-  modules: Readonly<Record<string, string>> = {},
-): Promise<string> {
+/** Starts a module with nothing stored, and ends it when `use` is done with its address. */
+async function serving<Result>(main: string, use: (url: string) => Promise<Result>): Promise<Result> {
+  servings += 1;
+  const stateDir = join(folder, `state-${servings}`);
   const apiTokens = JSON.stringify([entry]);
-  const serving = await serve({ stateDir: join(folder, name), policies: POLICIES, apiTokens, main, modules });
-  servings.push(serving);
-  return serving.url;
+  const running = await serve({
+    stateDir,
+    policies: POLICIES,
+    apiTokens,
+    main,
+    modules: { "weir.js": BUNDLE },
+  });
+  try {
+    return await use(running.url);
+  } finally {
+    await running.stop("SIGKILL");
+    rmSync(stateDir, { recursive: true, force: true });
+  }
 }
 
 /** Bundles one of this folder's modules for workerd. */
@@ -63,54 +77,62 @@ async function bundled(name: string): Promise<string> {
   return outfile;
 }
 
-/** Rows written and object calls per 1,000 decisions, once the keys' first writes are over. */
-async function count(url: string, bodies: readonly string[]): Promise<{ rows: number; calls: number }> {
-  const counts = async () =>
-    (await (await fetch(`${url}/counts`)).json()) as { objectCalls: number; rowsWritten: number };
-  const requests = requestsFor(`${url}/v1/limit`, token, bodies);
-  await load(portOf(url), requests, 2);
-  const before = await counts();
-  const { count: decisions } = await load(portOf(url), requests, 3);
-  const after = await counts();
-  const perThousand = (from: number, to: number) => (1_000 * (to - from)) / decisions;
-  return {
-    rows: perThousand(before.rowsWritten, after.rowsWritten),
-    calls: perThousand(before.objectCalls, after.objectCalls),
-  };
+/** Rows written and object calls per 1,000 decisions, after a warm-up. */
+function count(counting: string, bodies: readonly string[]): Promise<{ rows: number; calls: number }> {
+  return serving(counting, async (url) => {
+    const counts = async () =>
+      (await (await fetch(`${url}/counts`)).json()) as { objectCalls: number; rowsWritten: number };
+    const requests = requestsFor(`${url}/v1/limit`, token, bodies);
+    await load(requests, WARM_UP_SECONDS);
+    const before = await counts();
+    const { count: decisions } = await load(requests, SECONDS);
+    const after = await counts();
+    const perThousand = (from: number, to: number) => (1_000 * (to - from)) / decisions;
+    return {
+      rows: perThousand(before.rowsWritten, after.rowsWritten),
+      calls: perThousand(before.objectCalls, after.objectCalls),
+    };
+  });
 }
 
-async function targets(): Promise<Target[]> {
-  const random = seededRandom(1);
-  const keys = zipfKeys(KEYS, 4 * KEYS, random);
-  const bodies = (policy: string, of: readonly string[]) =>
+async function makeTargets(): Promise<Target[]> {
+  const keys = zipfKeys(KEYS, 4 * KEYS, seededRandom(1));
+  const bodiesOf = (policy: string, of: readonly string[]) =>
     of.map((key) => JSON.stringify({ policy, key, cost: 1 }));
-  const one = bodies("hot", ["user:42"]);
-  const baseline = await serveModule("baseline", await bundled("baseline"));
-  const weir = `${await serveModule("weir", BUNDLE)}/v1/limit`;
-  const counting = await serveModule("counting", await bundled("counting"), { "weir.js": BUNDLE });
-  const target = (name: string, url: string, of: readonly string[], rows: number, calls: number): Target => ({
+  const one = bodiesOf("hot", ["user:42"]);
+  const [baseline, counting] = [await bundled("baseline"), await bundled("counting")];
+  const ofBaseline = (name: string, path: string, rows: number, calls: number): Target => ({
     name,
-    port: portOf(url),
-    requests: requestsFor(url, token, of),
+    main: baseline,
+    path,
+    bodies: one,
     perThousand: { rows, calls },
     loads: [],
   });
-  const ofWeir = async (name: string, of: readonly string[]): Promise<Target> => {
-    const { rows, calls } = await count(counting, of);
-    return target(name, weir, of, rows, calls);
-  };
+  const ofWeir = async (name: string, bodies: readonly string[]): Promise<Target> => ({
+    name,
+    main: BUNDLE,
+    path: "/v1/limit",
+    bodies,
+    perThousand: await count(counting, bodies),
+    loads: [],
+  });
   return [
-    target("(a) constant route", `${baseline}/constant`, one, 0, 0),
-    target("(b) and one RPC", `${baseline}/rpc`, one, 0, 1_000),
-    target("(c) and one row", `${baseline}/write`, one, 1_000, 1_000),
+    ofBaseline("(a) constant route", "/constant", 0, 0),
+    ofBaseline("(b) and one RPC", "/rpc", 0, 1_000),
+    ofBaseline("(c) and one row", "/write", 1_000, 1_000),
     await ofWeir("(d) Weir, one hot key", one),
-    await ofWeir("(d) Weir, 10,000 Zipf keys, an object each", bodies("per-key", keys)),
-    await ofWeir("(d) Weir, the same keys on 16 objects", bodies("shared", keys)),
+    await ofWeir("(d) Weir, 10,000 Zipf keys, an object each", bodiesOf("per-key", keys)),
+    await ofWeir("(d) Weir, the same keys on 16 objects", bodiesOf("shared", keys)),
   ];
 }
 
-function portOf(url: string): number {
-  return Number(new URL(url).port);
+function measure({ main, path, bodies }: Target): Promise<Load> {
+  return serving(main, async (url) => {
+    const requests = requestsFor(`${url}${path}`, token, bodies);
+    await load(requests, WARM_UP_SECONDS);
+    return await load(requests, SECONDS);
+  });
 }
 
 const sorted = (numbers: readonly number[]) => numbers.toSorted((a, b) => a - b);
@@ -155,13 +177,11 @@ at most 1 row written per 1,000 decisions, is ${hot.perThousand.rows.toFixed(2)}
 
 try {
   build();
-  const all = await targets();
-  for (const target of all) await load(target.port, target.requests, SECONDS);
+  const targets = await makeTargets();
   for (let round = 0; round < ROUNDS; round += 1) {
-    for (const target of all) target.loads.push(await load(target.port, target.requests, SECONDS));
+    for (const target of targets) target.loads.push(await measure(target));
   }
-  print(all);
+  print(targets);
 } finally {
-  await Promise.all(servings.map((serving) => serving.stop()));
   rmSync(folder, { recursive: true, force: true });
 }

@@ -16,27 +16,34 @@ export interface Load {
   readonly count: number;
 }
 
-/** The requests of a target, ready to be sent. */
-export function requestsFor(url: string, token: string, bodies: readonly string[]): Buffer[] {
-  const { pathname, host } = new URL(url);
+/** Requests ready to be sent, and the port to send them to. */
+export interface Requests {
+  readonly port: number;
+  readonly bytes: readonly Buffer[];
+}
+
+/** A POST of each body to an address. */
+export function requestsFor(url: string, token: string, bodies: readonly string[]): Requests {
+  const { pathname, host, port } = new URL(url);
   const made = new Map<string, Buffer>();
-  return bodies.map((body) => {
+  const bytes = bodies.map((body) => {
     const head = `POST ${pathname} HTTP/1.1\r\nHost: ${host}\r\nAuthorization: Bearer ${token}\r\nContent-Type: application/json`;
     const request =
       made.get(body) ?? Buffer.from(`${head}\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`);
     made.set(body, request);
     return request;
   });
+  return { port: Number(port), bytes };
 }
 
-/** Loads a port for some seconds; rejects if any answer is not a 200. Connections take the requests in turn. */
-export async function load(port: number, requests: readonly Buffer[], seconds: number): Promise<Load> {
+/** Sends these for some seconds; rejects if any answer is not a 200. Connections take the requests in turn. */
+export async function load({ port, bytes }: Requests, seconds: number): Promise<Load> {
   const latenciesMs: number[] = [];
   const startMs = performance.now();
   const endMs = startMs + seconds * 1_000;
   const connections = Array.from({ length: CONNECTIONS }, (_, index) => {
-    const from = Math.floor((index * requests.length) / CONNECTIONS);
-    return drive(port, requests, from, endMs, latenciesMs);
+    const from = Math.floor((index * bytes.length) / CONNECTIONS);
+    return drive(port, bytes, from, endMs, latenciesMs);
   });
   await Promise.all(connections);
   const tookMs = performance.now() - startMs;
