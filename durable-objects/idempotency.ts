@@ -1,5 +1,5 @@
 import type { Entry, KeyBook } from "./key-book.ts";
-import type { Conflict, Decided } from "./protocol.ts";
+import type { AnswerText, Conflict } from "./protocol.ts";
 import { ANSWERS_DROPPED, MOST_ANSWERS, type Storage } from "./storage.ts";
 
 /** A call that must be charged once however often it is made. */
@@ -19,12 +19,14 @@ export function findAnswer(
   entry: Entry,
   { idempotencyKey, request }: Idempotent,
   nowMs: number,
-): Decided | Conflict | undefined {
+): AnswerText | undefined {
   const found = storage.answer(entry.key, idempotencyKey);
   if (found === undefined) return undefined;
   if (nowMs >= found.atMs + REMEMBERED_MS && book.isWhole(entry, nowMs)) return undefined;
-  if (found.request !== request) return { conflict: { request: found.request } };
-  return JSON.parse(found.answer) as Decided;
+  if (found.request !== request) {
+    return JSON.stringify({ conflict: { request: found.request } } satisfies Conflict);
+  }
+  return found.answer;
 }
 
 /** Remembers an answer, forgetting the key's oldest ones when there are too many. */
@@ -32,11 +34,11 @@ export function rememberAnswer(
   storage: Storage,
   entry: Entry,
   { idempotencyKey, request }: Idempotent,
-  answer: Decided,
+  answer: AnswerText,
   nowMs: number,
 ): void {
   const { key } = entry;
-  storage.writeAnswer(key, idempotencyKey, { request, answer: JSON.stringify(answer), atMs: nowMs });
+  storage.writeAnswer(key, idempotencyKey, { request, answer, atMs: nowMs });
   entry.answers = entry.answers === undefined ? storage.countAnswers(key) : entry.answers + 1;
   if (entry.answers <= MOST_ANSWERS) return;
   // The count in memory misses what the alarm has forgotten since.

@@ -5,7 +5,7 @@ import { policies } from "./deployment.ts";
 import { outstandingOf, refund, type Account } from "./holds.ts";
 import { findAnswer, rememberAnswer, type Idempotent } from "./idempotency.ts";
 import { accountsOf, KeyBook, QUIET_MS, type Entry } from "./key-book.ts";
-import type { Conflict, Decided, LimiterMethods, Peeked } from "./protocol.ts";
+import type { AnswerText, Decided, LimiterMethods, Peeked } from "./protocol.ts";
 import { Storage } from "./storage.ts";
 import { FORGET_AFTER_MS, sweep } from "./sweep.ts";
 
@@ -38,7 +38,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   }
 
   /** Decides on `cost` units and takes them if every rule admits them. */
-  limit(policy: string, key: string, cost: number, idempotencyKey?: string): Decided | Conflict {
+  limit(policy: string, key: string, cost: number, idempotencyKey?: string): AnswerText {
     const nowMs = this.#nowMs();
     const entry = this.#open(policy, key, nowMs);
     const idempotent =
@@ -46,13 +46,13 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     const earlier = idempotent && findAnswer(this.#storage, this.#book, entry, idempotent, nowMs);
     if (earlier !== undefined) return earlier;
     const decision = decideTogether(entry.books, nowMs, cost);
-    const { rules } = decision;
-    if (decision.admitted && cost > 0) this.#commit(entry, decision.accounts, nowMs, { rules }, idempotent);
-    return { rules };
+    const answer = JSON.stringify({ rules: decision.rules } satisfies Decided);
+    if (decision.admitted && cost > 0) this.#commit(entry, decision.accounts, nowMs, answer, idempotent);
+    return answer;
   }
 
   /** Gives units back, at most up to an untouched quota. */
-  refund(policy: string, key: string, units: number, idempotencyKey: string): Decided | Conflict {
+  refund(policy: string, key: string, units: number, idempotencyKey: string): AnswerText {
     const nowMs = this.#nowMs();
     const entry = this.#open(policy, key, nowMs);
     const idempotent = { idempotencyKey, request: `refund of ${units}` };
@@ -62,7 +62,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
       rule,
       account: refund(rule, account, nowMs, units),
     }));
-    const answer = { rules: withoutTaking(refunded, nowMs, 0) };
+    const answer = JSON.stringify({ rules: withoutTaking(refunded, nowMs, 0) } satisfies Decided);
     this.#commit(
       entry,
       refunded.map(({ account }) => account),
@@ -115,7 +115,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     entry: Entry,
     accounts: readonly Account[],
     nowMs: number,
-    answer: Decided,
+    answer: AnswerText,
     idempotent: Idempotent | undefined,
   ): void {
     const write = () => this.#book.write(entry, accounts, nowMs, this.#book.isHot(entry, nowMs));

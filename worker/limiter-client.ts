@@ -1,5 +1,5 @@
 import type { Policy } from "../durable-objects/policies.ts";
-import type { Conflict, LimiterMethods } from "../durable-objects/protocol.ts";
+import { readAnswer, type AnswerText, type LimiterMethods } from "../durable-objects/protocol.ts";
 import { decisionOf, degradedDecision } from "./decisions.ts";
 import { objectName } from "./keys.ts";
 import { Problem, PROBLEMS } from "./problems.ts";
@@ -36,12 +36,12 @@ export class LimiterClient {
     idempotencyKey?: string,
   ): Promise<Decision | Problem> {
     const asked = await this.#ask(policy, key, (object) =>
-      object.limit(policy.name, key, cost, idempotencyKey),
+      // An argument that is `undefined` is sent too, so it is left out.
+      idempotencyKey === undefined
+        ? object.limit(policy.name, key, cost)
+        : object.limit(policy.name, key, cost, idempotencyKey),
     );
-    if (asked === undefined) return degradedDecision(policy, key);
-    return "conflict" in asked.answer
-      ? conflictProblem(asked.answer)
-      : decisionOf(policy, key, asked.answer.rules);
+    return asked === undefined ? degradedDecision(policy, key) : decisionIn(policy, key, asked.answer);
   }
 
   async refund(
@@ -53,13 +53,8 @@ export class LimiterClient {
     const asked = await this.#ask(policy, key, (object) =>
       object.refund(policy.name, key, units, idempotencyKey),
     );
-    if (asked === undefined)
-      return unavailable(
-        "whether the units were given back is not known: ask again with the same idempotencyKey",
-      );
-    return "conflict" in asked.answer
-      ? conflictProblem(asked.answer)
-      : decisionOf(policy, key, asked.answer.rules);
+    const detail = "whether the units were given back is not known: ask again with the same idempotencyKey";
+    return asked === undefined ? unavailable(detail) : decisionIn(policy, key, asked.answer);
   }
 
   async peek(policy: Policy, key: string): Promise<KeyReport | Problem> {
@@ -95,12 +90,23 @@ export class LimiterClient {
 function withinDeadline<Answer>(call: Promise<Answer>, deadlineMs: number): Promise<Answer> {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(() => reject(new Error(`deadline of ${deadlineMs} ms passed`)), deadlineMs);
-    call.finally(() => clearTimeout(timer)).then(resolve, reject);
+    call.then(
+      (answer) => {
+        clearTimeout(timer);
+        resolve(answer);
+      },
+      (error: unknown) => {
+        clearTimeout(timer);
+        reject(error);
+      },
+    );
   });
 }
 
-function conflictProblem({ conflict }: Conflict): Problem {
-  const detail = `the idempotency key stands for a ${conflict.request}: use another for another request`;
+function decisionIn(policy: Policy, key: string, text: AnswerText): Decision | Problem {
+  const answer = readAnswer(text);
+  if (!("conflict" in answer)) return decisionOf(policy, key, answer.rules);
+  const detail = `the idempotency key stands for a ${answer.conflict.request}: use another for another request`;
   return new Problem(PROBLEMS.idempotencyConflict, detail, {
     errors: [{ pointer: "/idempotencyKey", detail }],
   });

@@ -2,6 +2,7 @@ import { runInDurableObject } from "cloudflare:test";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { UNTOUCHED } from "../../durable-objects/holds.ts";
 import { KeyBook } from "../../durable-objects/key-book.ts";
+import { readAnswer } from "../../durable-objects/protocol.ts";
 import { freshKey } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
 
@@ -221,7 +222,7 @@ describe("keys", () => {
     const shared = objectOf("shared", freshKey()).stub;
     for (const key of [one, other]) {
       await shared.reset("shared", key);
-      expect((await shared.limit("shared", key, 5)) as object).toMatchObject({ rules: [{ success: true }] });
+      expect(readAnswer(await shared.limit("shared", key, 5))).toMatchObject({ rules: [{ success: true }] });
     }
     const [prefix, single] = [freshKey(), objectOf];
     await single("slow", prefix + one).limit(5);

@@ -3,6 +3,7 @@ import { evictDurableObject, runDurableObjectAlarm, runInDurableObject } from "c
 import { env } from "cloudflare:workers";
 import { policies } from "../../durable-objects/deployment.ts";
 import type { LimiterObject } from "../../durable-objects/limiter-object.ts";
+import { readAnswer } from "../../durable-objects/protocol.ts";
 import { objectName } from "../../worker/keys.ts";
 
 /** The object that holds a key, and calls to it by that key. */
@@ -17,11 +18,11 @@ export function objectOf(policyName: string, key: string) {
       return stubNow();
     },
     async limit(cost = 1, idempotencyKey?: string) {
-      const answer = await stubNow().limit(policyName, key, cost, idempotencyKey);
+      const answer = readAnswer(await stubNow().limit(policyName, key, cost, idempotencyKey));
       return "conflict" in answer ? answer : answer.rules[0];
     },
     async refund(units: number, idempotencyKey: string) {
-      const answer = await stubNow().refund(policyName, key, units, idempotencyKey);
+      const answer = readAnswer(await stubNow().refund(policyName, key, units, idempotencyKey));
       return "conflict" in answer ? answer : answer.rules[0];
     },
     async remaining(): Promise<number | undefined> {
