@@ -1,0 +1,48 @@
+/** A worker that asks Weir over HTTP before it answers, and says what it does when Weir does not. */
+
+interface Env {
+  readonly WEIR_URL: string;
+  readonly WEIR_TOKEN: string;
+}
+
+/** What is read of a decision. */
+interface Decision {
+  readonly success: boolean;
+  readonly remaining?: number;
+  readonly retryAfterMs?: number | null;
+}
+
+/** How long this worker waits for Weir; longer than the policy's own deadline, which answers first. */
+const PATIENCE_MS = 1_000;
+
+export default {
+  async fetch(request, env): Promise<Response> {
+    const key = `customer:${request.headers.get("x-api-key") ?? "anonymous"}`;
+    const decision = await limit(env, { policy: "payments", key });
+    // Payments: rather refuse than let one through uncounted. A page view would go on here.
+    if (decision === undefined) return new Response("try again later", { status: 503 });
+    if (decision.success)
+      return new Response("paid", { headers: { "x-remaining": String(decision.remaining) } });
+    const waitMs = decision.retryAfterMs;
+    const headers = typeof waitMs === "number" ? { "retry-after": String(Math.ceil(waitMs / 1_000)) } : {};
+    return new Response("too many payments", { status: 429, headers });
+  },
+} satisfies ExportedHandler<Env>;
+
+/** Asks once; `undefined` when there is no decision, whatever the reason. */
+async function limit(env: Env, call: { policy: string; key: string }): Promise<Decision | undefined> {
+  try {
+    const response = await fetch(`${env.WEIR_URL}/v1/limit`, {
+      method: "POST",
+      headers: { authorization: `Bearer ${env.WEIR_TOKEN}`, "content-type": "application/json" },
+      body: JSON.stringify(call),
+      signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+    // A decision is 200, also when it denies. Anything else is a problem document: ours to mend, not the caller's.
+    if (response.ok) return await response.json<Decision>();
+    console.error(`Weir answered ${response.status}: ${await response.text()}`);
+  } catch (error) {
+    console.error(`Weir did not answer: ${String(error)}`);
+  }
+  return undefined;
+}
