@@ -36,7 +36,7 @@ function countRows(storage: DurableObjectStorage): void {
   if (isCounting) return;
   isCounting = true;
   const sql = Object.getPrototypeOf(storage.sql) as SqlStorage;
-  const exec = Reflect.get(sql, "exec") as SqlStorage["exec"];
+  const exec = Reflect.get(sql, "exec");
   sql.exec = function countedExec(this: SqlStorage, ...args: Parameters<SqlStorage["exec"]>) {
     const cursor = exec.apply(this, args);
     // A write is done when `exec` returns; reading a cursor to its end would leave nothing for Weir to read.
@@ -44,7 +44,7 @@ function countRows(storage: DurableObjectStorage): void {
     return cursor;
   } as SqlStorage["exec"];
   const prototype = Object.getPrototypeOf(storage) as DurableObjectStorage;
-  const setAlarm = Reflect.get(prototype, "setAlarm") as DurableObjectStorage["setAlarm"];
+  const setAlarm = Reflect.get(prototype, "setAlarm");
   prototype.setAlarm = function countedSetAlarm(this: DurableObjectStorage, ...args) {
     rowsWritten += 1;
     return setAlarm.apply(this, args);
