@@ -74,6 +74,8 @@ for (const [path, methods] of Object.entries({
   "/openapi.json": "GET, HEAD",
 })) {
   app.all(path, (c) => {
+    const problem = path === "/healthz" ? undefined : configurationProblem(c.env.API_TOKENS);
+    if (problem !== undefined) return problem.toResponse();
     const detail = `the method is ${c.req.method}: must be one of ${methods}`;
     return new Problem(PROBLEMS.methodNotAllowed, detail, { headers: { allow: methods } }).toResponse();
   });
