@@ -62,5 +62,7 @@ export function restore(
   if (stored === undefined || stored.algorithm !== rule.algorithm.name) return UNTOUCHED;
   const account: Account = { state: stored.state, holds: [] };
   if (stored.ahead === 0) return account;
-  return place(account, { id: "write-ahead", units: stored.ahead, expiresAtMs: nowMs + reservationTtlMs });
+  // A policy may have shrunk since; more than all it has cannot be missing.
+  const units = Math.min(stored.ahead, rule.capacity);
+  return place(account, { id: "write-ahead", units, expiresAtMs: nowMs + reservationTtlMs });
 }

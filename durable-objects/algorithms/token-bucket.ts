@@ -38,8 +38,9 @@ export interface TokenBucketConfig {
 export interface TokenBucketState {
   /** Parts spent at `atMs`; one unit is `windowMs` parts. More than the capacity is debt. */
   readonly spentParts: number;
-  /** The denominator that `spentParts` was written with; a changed policy converts it. */
+  /** The denominator and the burst that `spentParts` was written under; a changed policy converts it. */
   readonly windowMs: number;
+  readonly burst: number;
   readonly atMs: number;
 }
 
@@ -122,20 +123,21 @@ function decide(
 /** Parts spent at `nowMs`. A clock that runs backwards gives nothing back. */
 function spentAt(config: TokenBucketConfig, state: TokenBucketState | undefined, nowMs: number): number {
   if (state === undefined) return 0;
-  const spent =
-    state.windowMs === config.windowMs
-      ? state.spentParts
-      : convert(state.spentParts, state.windowMs, config.windowMs);
+  const isUnchanged = state.windowMs === config.windowMs && state.burst === config.burst;
+  const spent = isUnchanged ? state.spentParts : convert(state, config);
   // Past 2^53 the product is inexact, but then it is larger than anything that can have been spent.
   const refilled = config.limit * Math.max(0, nowMs - state.atMs);
   return Math.max(0, spent - refilled);
 }
 
-/** The same consumption with another denominator, rounded up so that a change of policy never mints. */
-function convert(parts: number, fromWindowMs: number, toWindowMs: number): number {
-  const from = BigInt(fromWindowMs);
-  const converted = (BigInt(parts) * BigInt(toWindowMs) + from - 1n) / from;
-  return Math.min(Number(converted), MOST_PARTS);
+/**
+ * The same consumption under another policy: rounded up, so that a change never mints, and at most the whole
+ * new bucket, so that one that shrinks begins empty and not in debt for a hundred windows.
+ */
+function convert(state: TokenBucketState, { windowMs, burst }: TokenBucketConfig): number {
+  const from = BigInt(state.windowMs);
+  const converted = (BigInt(state.spentParts) * BigInt(windowMs) + from - 1n) / from;
+  return Math.min(Number(converted), burst * windowMs);
 }
 
 function stamp(state: TokenBucketState | undefined, nowMs: number): number {
@@ -143,5 +145,6 @@ function stamp(state: TokenBucketState | undefined, nowMs: number): number {
 }
 
 function stateOf(config: TokenBucketConfig, spentParts: number, atMs: number): TokenBucketState | undefined {
-  return spentParts === 0 ? undefined : { spentParts, windowMs: config.windowMs, atMs };
+  const { windowMs, burst } = config;
+  return spentParts === 0 ? undefined : { spentParts, windowMs, burst, atMs };
 }

@@ -34,6 +34,12 @@ test("what is restored holds the units that memory was ahead by, then counts the
   expect(decide(rule, advance(rule, restored, 1_600), 1_600, 0).remaining).toBe(81);
 });
 
+test("a policy that shrinks does not owe units ahead that it never had", () => {
+  const rule = bucket({ limit: 5, window: 10_000 });
+  const restored = restore(rule, { algorithm: "token-bucket", ahead: 400 }, 0, 1_000);
+  expect(decide(rule, advance(rule, restored, 1_000), 1_000, 1)).toMatchObject({ retryAfterMs: 2_000 });
+});
+
 const step = fc.record({
   afterMs: fc.oneof(fc.nat(5), fc.nat(300), fc.nat(5_000)),
   cost: fc.oneof(fc.constant(1), fc.integer({ min: 1, max: 12 })),

@@ -133,5 +133,20 @@ test("a policy that changes keeps the consumption, and its new limit counts", ()
   expect(remaining({ limit: 10, window: 30 * DAY_MS }, seven)).toBe(3);
   expect(remaining({ limit: 10, window: 7 }, seven)).toBe(3);
   // Rounding is never in the caller's favour: 1 part of 3 becomes 1 of 2 and not 0.
-  expect(remaining({ limit: 1, window: 2, burst: 1 }, { spentParts: 1, windowMs: 3, atMs: 0 })).toBe(0);
+  expect(
+    remaining({ limit: 1, window: 2, burst: 1 }, { spentParts: 1, windowMs: 3, burst: 1, atMs: 0 }),
+  ).toBe(0);
+});
+
+test("a policy that shrinks far below the consumption begins empty, and not in debt for years", () => {
+  const spent = tokenBucket.debit(configure({ limit: 500, window: 1_000 }), undefined, 0, 400);
+  const login = configure({ limit: 5, window: 900_000 });
+  expect(tokenBucket.decide(login, spent, 0, 1, 0)).toMatchObject({ allowed: false, retryAfterMs: 180_000 });
+});
+
+test("debt of the same policy is owed in full", () => {
+  const config = configure({ limit: 5, window: 1_000 });
+  expect(tokenBucket.decide(config, tokenBucket.debit(config, undefined, 0, 400), 0, 1, 0)).toMatchObject({
+    retryAfterMs: 79_200,
+  });
 });
