@@ -11,13 +11,8 @@ import {
   wholeAtMs,
   type Account,
 } from "../../durable-objects/holds.ts";
-import { parsePolicies, type Rule } from "../../durable-objects/policies.ts";
-
-function bucket(fields: { limit: number; window: number; burst?: number }): Rule {
-  const policy = parsePolicies({ test: { algorithm: "token-bucket", ...fields } }).get("test");
-  if (policy === undefined) throw new Error("no policy");
-  return policy.rules[0];
-}
+import type { Rule } from "../../durable-objects/policies.ts";
+import { bucket } from "../support/rules.ts";
 
 function taken(rule: Rule, account: Account, nowMs: number, cost: number): Account {
   const decision = decide(rule, account, nowMs, cost);

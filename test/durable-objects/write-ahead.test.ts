@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { advance, decide, outstandingOf, UNTOUCHED, type Account } from "../../durable-objects/holds.ts";
-import { parsePolicies, type Rule } from "../../durable-objects/policies.ts";
+import type { Rule } from "../../durable-objects/policies.ts";
 import {
   aheadUnits,
   covers,
@@ -9,12 +9,7 @@ import {
   restore,
   type StoredAccount,
 } from "../../durable-objects/write-ahead.ts";
-
-function bucket(fields: { limit: number; window: number; burst?: number }): Rule {
-  const policy = parsePolicies({ test: { algorithm: "token-bucket", ...fields } }).get("test");
-  if (policy === undefined) throw new Error("no policy");
-  return policy.rules[0];
-}
+import { bucket } from "../support/rules.ts";
 
 test("memory may be ahead by 2 % of the capacity, and not at all below 50", () => {
   const ahead = (burst: number) => aheadUnits(bucket({ limit: 1, window: 1_000, burst }));

@@ -35,18 +35,21 @@ export const TEST_TOKENS = [
   },
 ];
 
+/** Longer than any stall of a busy machine: who tests a decision does not test the deadline. */
+const PATIENT_MS = 20_000;
+
 export const TEST_POLICIES = {
   api: { algorithm: "token-bucket", limit: 100, window: "1s", burst: 500 },
   /** Refills so slowly that a test sees none of it. */
-  slow: { algorithm: "token-bucket", limit: 5, window: "30d" },
+  slow: { algorithm: "token-bucket", limit: 5, window: "30d", deadlineMs: PATIENT_MS },
   /** Big enough for memory to go ahead of storage: 2 % is 200 units. */
-  ahead: { algorithm: "token-bucket", limit: 10_000, window: "30d" },
-  fast: { algorithm: "token-bucket", limit: 1_000_000, window: "1s" },
+  ahead: { algorithm: "token-bucket", limit: 10_000, window: "30d", deadlineMs: PATIENT_MS },
+  fast: { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: PATIENT_MS },
   /** Whole again a millisecond after each unit. */
-  brief: { algorithm: "token-bucket", limit: 1_000, window: "1s" },
-  shared: { algorithm: "token-bucket", limit: 5, window: "30d", objects: 4 },
-  address: { algorithm: "token-bucket", limit: 5, window: "30d", keyKind: "ip" },
-  shadow: { algorithm: "token-bucket", limit: 2, window: "30d", shadow: true },
+  brief: { algorithm: "token-bucket", limit: 1_000, window: "1s", deadlineMs: PATIENT_MS },
+  shared: { algorithm: "token-bucket", limit: 5, window: "30d", objects: 4, deadlineMs: PATIENT_MS },
+  address: { algorithm: "token-bucket", limit: 5, window: "30d", keyKind: "ip", deadlineMs: PATIENT_MS },
+  shadow: { algorithm: "token-bucket", limit: 2, window: "30d", shadow: true, deadlineMs: PATIENT_MS },
   open: { algorithm: "token-bucket", limit: 5, window: "30d", onFailure: "open", deadlineMs: 200 },
   closed: { algorithm: "token-bucket", limit: 5, window: "30d", deadlineMs: 200 },
   "shadow-closed": { algorithm: "token-bucket", limit: 5, window: "30d", shadow: true, deadlineMs: 200 },
