@@ -50,7 +50,9 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
   #complete(call: unknown): unknown {
     const props = parse(Props, this.ctx.props ?? {});
     if (props instanceof Problem) throw props.toError();
-    return typeof call === "object" && call !== null ? { ...props, ...call } : call;
+    if (typeof call !== "object" || call === null) return call;
+    const { policy = props.policy, ...rest } = call as { readonly policy?: unknown };
+    return { policy, ...rest };
   }
 }
 

@@ -51,6 +51,8 @@ test("with props that name a policy, a key is enough; a call may still name anot
   const limiter = bound({ policy: "slow" });
   const key = freshKey();
   expect(await limiter.limit({ key })).toMatchObject({ success: true, policy: "slow", remaining: 4 });
+  // @ts-expect-error a caller with looser types
+  expect(await limiter.limit({ policy: undefined, key })).toMatchObject({ policy: "slow", remaining: 3 });
   expect(await limiter.limit({ policy: "shared", key })).toMatchObject({ policy: "shared", remaining: 4 });
 });
 
