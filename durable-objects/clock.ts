@@ -9,3 +9,16 @@
 export function readClockMs(): number {
   return Date.now();
 }
+
+/**
+ * The only place that makes randomness, for ids that nobody can guess.
+ *
+ * @returns 128 random bits as 22 characters of base64url
+ */
+export function randomId(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return btoa(String.fromCharCode(...bytes))
+    .replaceAll("+", "-")
+    .replaceAll("/", "_")
+    .replaceAll("=", "");
+}

@@ -1,5 +1,5 @@
 /**
- * Holds: units set apart for somebody who may still use them.
+ * Holds: units set apart for somebody who may still use them, or, when the rule leases units, who has them.
  *
  * Every level holds units of the level beneath it, spends from them without asking, and settles later.
  * Units held are not in the algorithm's state; they are `outstanding`, and what can be admitted is what
@@ -7,6 +7,9 @@
  * the units really used. So units that were held and not used come back without a credit, and in any
  * interval the units used are by its end either debited or outstanding, which the level covers: no
  * schedule of holders, late messages or crashes can exceed the bound.
+ *
+ * A lease is a hold too. Its units are occupied and not used, so its rule's debit takes nothing, and units are free
+ * again when it is settled or expires.
  *
  * Pure: values in, values out, time an argument.
  */
@@ -17,8 +20,10 @@ export interface Hold {
   /** Unique within its account. */
   readonly id: string;
   readonly units: number;
-  /** At this instant the units count as used. */
+  /** At this instant the units count as used, or, of a lease, are free. */
   readonly expiresAtMs: number;
+  /** Storage has it as well, so it comes back by itself after a crash. */
+  readonly isStored?: boolean;
 }
 
 /** One rule's books for one key. Absent state is an untouched quota. */
@@ -38,6 +43,8 @@ export type AccountDecision =
       readonly retryAfterMs: number | null;
       readonly remaining: number;
       readonly resetAfterMs: number;
+      /** Present when the rule counts what it denied. */
+      readonly counted?: Account;
     };
 
 /** Decides on `cost` units. The account must have been advanced to `nowMs`; a denial leaves it as it is. */
@@ -50,31 +57,48 @@ export function decide(rule: Rule, account: Account, nowMs: number, cost: number
     const resetAfterMs = outstanding === 0 ? decision.resetAfterMs : wholeAtMs(rule, after, nowMs) - nowMs;
     return { allowed: true, account: after, remaining, resetAfterMs };
   }
-  if (outstanding === 0) return decision;
-  return {
-    ...decision,
-    retryAfterMs: cost > rule.capacity ? null : waitMs(rule, account, nowMs, cost),
-    resetAfterMs: wholeAtMs(rule, account, nowMs) - nowMs,
-  };
+  const { counted, ...denied } = decision;
+  const after = counted === undefined ? account : { state: counted, holds: account.holds };
+  const figures =
+    outstanding === 0
+      ? denied
+      : {
+          ...denied,
+          retryAfterMs: cost > rule.capacity ? null : waitMs(rule, after, nowMs, cost),
+          resetAfterMs: wholeAtMs(rule, after, nowMs) - nowMs,
+        };
+  return counted === undefined ? figures : { ...figures, counted: after };
 }
 
 /** Debits every hold that has expired by `nowMs`, each at its own instant. */
 export function advance(rule: Rule, account: Account, nowMs: number): Account {
-  let current = account;
-  for (
-    let next = current.holds[0];
-    next !== undefined && next.expiresAtMs <= nowMs;
-    next = current.holds[0]
-  ) {
-    current = settle(rule, current, next.expiresAtMs, next.id, next.units);
+  const { holds } = account;
+  let [state, expired] = [account.state, 0];
+  for (let next = holds[0]; next !== undefined && next.expiresAtMs <= nowMs; next = holds[expired]) {
+    state = rule.algorithm.debit(rule.config, state, next.expiresAtMs, next.units);
+    expired += 1;
   }
-  return current;
+  return expired === 0 ? account : { state, holds: holds.slice(expired) };
 }
 
 /** Sets `units` apart. Whether there are that many is the caller's question: ask `decide` first. */
-export function place(account: Account, hold: Hold): Account {
-  const holds = [...account.holds, hold].toSorted((a, b) => a.expiresAtMs - b.expiresAtMs);
-  return { state: account.state, holds };
+export function place({ state, holds }: Account, hold: Hold): Account {
+  const index = holds.findLastIndex(({ expiresAtMs }) => expiresAtMs <= hold.expiresAtMs);
+  return { state, holds: holds.toSpliced(index + 1, 0, hold) };
+}
+
+/** Sets units apart of a rate, whose own state may have to note that something was admitted. */
+export function placeNoted(rule: Rule, account: Account, nowMs: number, hold: Hold): Account {
+  const state = rule.algorithm.noteHold(rule.config, account.state, nowMs);
+  return place({ state, holds: account.holds }, hold);
+}
+
+/** Moves a hold's expiry. An unknown id changes nothing. */
+export function extend(account: Account, id: string, expiresAtMs: number): Account {
+  const hold = account.holds.find((each) => each.id === id);
+  if (hold === undefined) return account;
+  const holds = account.holds.filter((each) => each !== hold);
+  return place({ state: account.state, holds }, { ...hold, expiresAtMs });
 }
 
 /** Ends a hold with the units really used: more than were held are debited too. An unknown id changes nothing. */
@@ -95,9 +119,18 @@ export function outstandingOf(account: Account): number {
   return units;
 }
 
+/** Units of holds that only memory has. */
+export function unstoredOf(account: Account): number {
+  let units = 0;
+  for (const hold of account.holds) units += hold.isStored === true ? 0 : hold.units;
+  return units;
+}
+
 /** The instant from which the account equals an untouched one if nobody comes: `nowMs` when it does already. */
 export function wholeAtMs(rule: Rule, account: Account, nowMs: number): number {
   const last = account.holds.at(-1)?.expiresAtMs ?? nowMs;
+  // Leases leave nothing behind; there may be thousands.
+  if (rule.lease !== undefined) return Math.max(last, nowMs);
   const { state } = advance(rule, account, last);
   if (state === undefined) return Math.max(last, nowMs);
   return Math.max(last, nowMs, rule.algorithm.wholeAtMs(rule.config, state));
@@ -105,11 +138,13 @@ export function wholeAtMs(rule: Rule, account: Account, nowMs: number): number {
 
 /** The exact wait for a cost that fits the capacity, while holds expire one after another, all of them used. */
 function waitMs(rule: Rule, account: Account, nowMs: number, cost: number): number | null {
+  if (rule.lease !== undefined) return leaseWaitMs(rule, account, nowMs, cost);
   let current = account;
   let atMs = nowMs;
   for (;;) {
     const { state, holds } = current;
-    const decision = rule.algorithm.decide(rule.config, state, atMs, cost, outstandingOf(current));
+    const outstanding = outstandingOf(current);
+    const decision = rule.algorithm.decide(rule.config, state, atMs, cost, outstanding);
     if (decision.allowed) return atMs - nowMs;
     const nextExpiryMs = holds[0]?.expiresAtMs;
     const passesAtMs = decision.retryAfterMs === null ? undefined : atMs + decision.retryAfterMs;
@@ -119,4 +154,14 @@ function waitMs(rule: Rule, account: Account, nowMs: number, cost: number): numb
     atMs = nextExpiryMs;
     current = advance(rule, current, atMs);
   }
+}
+
+/** The same of leases: until as many have expired as have to. */
+function leaseWaitMs(rule: Rule, account: Account, nowMs: number, cost: number): number | null {
+  let missing = cost + outstandingOf(account) - rule.capacity;
+  for (const { units, expiresAtMs } of account.holds) {
+    missing -= units;
+    if (missing <= 0) return expiresAtMs - nowMs;
+  }
+  return null;
 }

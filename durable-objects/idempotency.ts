@@ -1,6 +1,6 @@
 import type { Entry, KeyBook } from "./key-book.ts";
 import type { AnswerText, Conflict } from "./protocol.ts";
-import { ANSWERS_DROPPED, MOST_ANSWERS, type Storage } from "./storage.ts";
+import { ANSWERS_DROPPED, MOST_ANSWERS, type Claim, type Storage } from "./storage.ts";
 
 /** A call that must be charged once however often it is made. */
 export interface Idempotent {
@@ -46,4 +46,18 @@ export function rememberAnswer(
   if (entry.answers <= MOST_ANSWERS) return;
   storage.removeOldestAnswers(key);
   entry.answers -= ANSWERS_DROPPED;
+}
+
+/** What a hold's end is remembered as, under its own id: another settling is answered as the first was. */
+export const HOLD_ENDED = "end of a hold";
+/** In place of the answer to a settling that never came. */
+export const EXPIRED = "expired";
+export const CANCELLED = "cancelled";
+
+/** Forgets an expired hold or lease. That a hold was there is remembered, for who settles too late. */
+export function endExpired(storage: Storage, entry: Entry, claim: Claim): void {
+  storage.removeClaim(entry.key, claim.id);
+  if (claim.kind === "lease" || claim.isProvisional === true) return;
+  const ended = { idempotencyKey: claim.id, request: HOLD_ENDED };
+  rememberAnswer(storage, entry, ended, EXPIRED, claim.expiresAtMs);
 }

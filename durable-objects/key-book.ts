@@ -1,6 +1,7 @@
-import { advance, UNTOUCHED, wholeAtMs, type Account } from "./holds.ts";
+import { advance, place, unstoredOf, UNTOUCHED, wholeAtMs, type Account } from "./holds.ts";
 import type { Policy, Rule } from "./policies.ts";
-import type { Storage } from "./storage.ts";
+import type { Claim, Storage } from "./storage.ts";
+import { endExpired } from "./idempotency.ts";
 import { aheadUnits, covers, record, restore, type StoredAccount } from "./write-ahead.ts";
 
 /** One key in memory. */
@@ -9,6 +10,12 @@ export interface Entry {
   readonly policy: Policy;
   /** One per rule, in the policy's order. */
   readonly books: readonly Book[];
+  /** Holds and leases that callers have, as storage has them too. */
+  readonly claims: Map<string, Claim>;
+  /** Those that expired and whose rows are still there. */
+  expired: Claim[];
+  /** How many callers wait for this key: it stays in memory. */
+  waiting: number;
   /** When units were last taken, to tell a hot key from a quiet one. */
   takenAtMs: number;
   /** Used since the last search for something to drop. */
@@ -57,10 +64,24 @@ export class KeyBook {
   open(policy: Policy, key: string, nowMs: number): Entry {
     const entry = this.#entries.get(key) ?? this.#load(policy, key, nowMs);
     entry.touched = true;
-    for (const book of entry.books) {
-      if (book.account.holds.length > 0) book.account = advance(book.rule, book.account, nowMs);
-    }
+    this.advance(entry, nowMs);
     return entry;
+  }
+
+  /** Debits every hold that has expired. */
+  advance(entry: Entry, nowMs: number): void {
+    let hasExpired = false;
+    for (const book of entry.books) {
+      const account = advance(book.rule, book.account, nowMs);
+      hasExpired ||= account !== book.account;
+      book.account = account;
+    }
+    if (!hasExpired) return;
+    for (const claim of entry.claims.values()) {
+      if (claim.expiresAtMs > nowMs) continue;
+      entry.claims.delete(claim.id);
+      entry.expired.push(claim);
+    }
   }
 
   /** Whether what is stored covers these accounts, so that they need no write. */
@@ -77,17 +98,26 @@ export class KeyBook {
 
   /** Writes these accounts as the key's record and returns the instant from which the key is whole. */
   write(entry: Entry, accounts: readonly Account[], nowMs: number, isHot: boolean): number {
-    const stored = entry.books.map(({ rule }, index) =>
-      record(rule, accounts[index] ?? UNTOUCHED, isHot ? aheadUnits(rule) : 0),
-    );
-    const rules: Record<string, StoredAccount> = {};
-    for (const [index, { rule }] of entry.books.entries()) {
-      const storedAccount = stored[index];
-      if (storedAccount !== undefined) rules[rule.name] = storedAccount;
-    }
     const wholeMs = latestWholeMs(entry.books, accounts, nowMs);
-    this.#storage.write({ key: entry.key, policy: entry.policy.name, rules }, wholeMs);
-    for (const [index, book] of entry.books.entries()) book.stored = stored[index];
+    const records = entry.books.map(({ rule, stored }, index) =>
+      record(rule, accounts[index] ?? UNTOUCHED, isHot ? aheadUnits(rule) : 0, nowMs, stored),
+    );
+    const rules = Object.fromEntries(
+      entry.books.map(({ rule }, index) => [rule.name, records[index]?.stored]),
+    ) as Record<string, StoredAccount>;
+    const write = () => {
+      this.#storage.write({ key: entry.key, policy: entry.policy.name, rules }, wholeMs);
+      for (const [index, { rule }] of entry.books.entries()) {
+        const segment = records[index]?.segment;
+        if (segment !== undefined) this.#storage.writeSegment(entry.key, rule.name, segment);
+      }
+      for (const claim of entry.expired) endExpired(this.#storage, entry, claim);
+    };
+    const isOneRow = entry.expired.length === 0 && records.every(({ segment }) => segment === undefined);
+    if (isOneRow) write();
+    else this.#storage.atomically(write);
+    entry.expired = [];
+    for (const [index, book] of entry.books.entries()) book.stored = records[index]?.stored;
     this.#note(entry);
     return wholeMs;
   }
@@ -99,39 +129,55 @@ export class KeyBook {
   }
 
   /** Whether the key is as good as new. */
-  isWhole({ books }: Entry, nowMs: number): boolean {
-    return books.every(
-      ({ rule, account }) => account.holds.length === 0 && wholeAtMs(rule, account, nowMs) <= nowMs,
-    );
+  isWhole({ books, waiting }: Entry, nowMs: number): boolean {
+    const isWholeBook = ({ rule, account }: Book) =>
+      account.holds.length === 0 && wholeAtMs(rule, account, nowMs) <= nowMs;
+    return waiting === 0 && books.every(isWholeBook);
   }
 
   /** Forgets what memory has of the key; what storage has is then all there is. */
-  drop(entry: Entry): void {
-    this.#entries.delete(entry.key);
+  drop(entry: Entry, nowMs: number): void {
     this.#ahead.delete(entry);
+    if (entry.waiting === 0) return void this.#entries.delete(entry.key);
+    // Callers wait in this very entry, so it is filled anew and not replaced.
+    Object.assign(entry, this.#read(entry.policy, entry.key, nowMs), { expired: [] });
+    this.#note(entry);
   }
 
   /** Writes the exact state of every key that has been quiet, once, unless units are outstanding. */
   writeQuiet(nowMs: number): void {
     for (const entry of this.#ahead) {
-      const accounts = entry.books.map(({ rule, account }) => advance(rule, account, nowMs));
-      if (this.isHot(entry, nowMs) || accounts.some((account) => account.holds.length > 0)) continue;
-      this.write(entry, accounts, nowMs, false);
+      this.advance(entry, nowMs);
+      const isHeld = entry.books.some(({ account }) => unstoredOf(account) > 0);
+      if (!isHeld && !this.isHot(entry, nowMs)) this.write(entry, accountsOf(entry), nowMs, false);
     }
   }
 
   #load(policy: Policy, key: string, nowMs: number): Entry {
     if (this.#entries.size >= MOST_ENTRIES) this.#dropOne(nowMs);
-    const stored = this.#storage.read(key)?.rules;
-    const books = policy.rules.map((rule) => {
-      const found = stored?.[rule.name];
-      const account = restore(rule, found, nowMs, policy.reservationTtlMs);
-      return { rule, account, stored: account === UNTOUCHED ? undefined : found };
-    });
-    const entry = { key, policy, books, takenAtMs: -Infinity, touched: true, answers: undefined };
+    const nothing = { expired: [], waiting: 0, takenAtMs: -Infinity, touched: true, answers: undefined };
+    const entry = { key, policy, ...this.#read(policy, key, nowMs), ...nothing };
     this.#entries.set(key, entry);
     this.#note(entry);
     return entry;
+  }
+
+  /** What storage has of a key. */
+  #read(policy: Policy, key: string, nowMs: number): Pick<Entry, "books" | "claims"> {
+    const stored = this.#storage.read(key)?.rules ?? {};
+    const claims = new Map(this.#storage.claims(key).map((claim) => [claim.id, claim]));
+    const books = policy.rules.map((rule) => {
+      const found = Object.hasOwn(stored, rule.name) ? stored[rule.name] : undefined;
+      const segments = found === undefined ? [] : this.#storage.segments(key, rule.name);
+      let account = restore(rule, found, segments, nowMs, policy.reservationTtlMs);
+      const isFound = account !== UNTOUCHED;
+      for (const { id, units: byRule, expiresAtMs } of claims.values()) {
+        const units = Object.hasOwn(byRule, rule.name) ? (byRule[rule.name] ?? 0) : 0;
+        if (units > 0) account = place(account, { id, units, expiresAtMs, isStored: true });
+      }
+      return { rule, account, stored: isFound ? found : undefined };
+    });
+    return { books, claims };
   }
 
   #note(entry: Entry): void {
@@ -142,9 +188,9 @@ export class KeyBook {
   /** Drops the first key in insertion order that nobody used since the last search ("second chance"). */
   #dropOne(nowMs: number): void {
     for (const entry of this.#entries.values()) {
-      if (!entry.touched) {
+      if (!entry.touched && entry.waiting === 0) {
         if (this.#ahead.has(entry)) this.write(entry, accountsOf(entry), nowMs, false);
-        return this.drop(entry);
+        return this.drop(entry, nowMs);
       }
       entry.touched = false;
       this.#entries.delete(entry.key);

@@ -1,5 +1,5 @@
 import * as v from "valibot";
-import type { AnyAlgorithm, FieldKind, Quota } from "./algorithms/algorithm.ts";
+import type { AnyAlgorithm, FieldKind, Fields, LeaseTerms, Quota } from "./algorithms/algorithm.ts";
 import { algorithms } from "./algorithms/registry.ts";
 import { DURATION_ALLOWED, parseDurationMs } from "./durations.ts";
 import { integer, oneOf, table, violation, violationsOf } from "./violations.ts";
@@ -12,12 +12,18 @@ export interface Rule {
   readonly config: object;
   readonly capacity: number;
   readonly quota: Quota;
+  /** What its units are; a cost may be given for each unit by this name. */
+  readonly unit: string;
+  /** Present when units are leased and not used up. */
+  readonly lease?: LeaseTerms;
 }
 
 /** What a key is limited by, as the deployer wrote it in `[vars.POLICIES.<name>]`. */
 export interface Policy {
   readonly name: string;
   readonly rules: readonly [Rule, ...Rule[]];
+  /** Present when some rule leases units: a call is an acquire, on the strictest terms of those rules. */
+  readonly lease?: LeaseTerms;
   /** What to answer when the level beneath does not. */
   readonly onFailure: "closed" | "open";
   /** The longest a caller waits for the object, in milliseconds. */
@@ -41,6 +47,9 @@ const DEFAULT_DEADLINE_MS = 500;
 /** How long units may stay reserved unless a policy says otherwise; what a crash then holds that long. */
 const DEFAULT_RESERVATION_TTL_MS = 1_000;
 const MOST_RESERVATION_TTL_MS = 60_000;
+
+/** Rules are all decided at every call, and each is a member of a header. */
+const MOST_RULES = 16;
 
 const NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
 const NAME_ALLOWED = "1 to 64 letters, digits, - or _, beginning with a letter or digit";
@@ -84,48 +93,92 @@ function parseJson(text: string): unknown {
   }
 }
 
-function parsePolicy(name: string, fields: unknown): Policy | { problems: string[] } {
-  const algorithmName =
-    typeof fields === "object" && fields !== null && "algorithm" in fields ? fields.algorithm : undefined;
-  const algorithm = typeof algorithmName === "string" ? algorithms.get(algorithmName) : undefined;
-  if (algorithm === undefined) {
-    const names = [...algorithms.keys()].map((each) => JSON.stringify(each)).join(", ");
-    return { problems: [violation(["algorithm"], algorithmName, `one of ${names}`)] };
+function parsePolicy(name: string, given: unknown): Policy | { problems: string[] } {
+  const { rules: tables, policyFields, problems } = splitRules(name, given);
+  if (problems.length > 0) return { problems };
+  const parsed = v.safeParse(table(POLICY_FIELDS), policyFields);
+  if (!parsed.success) problems.push(...violationsOf(parsed.issues).map(({ detail }) => detail));
+  const rules: Rule[] = [];
+  for (const { path, ruleName, fields } of tables) {
+    const rule = parseRule(ruleName, path, fields);
+    if ("problems" in rule) problems.push(...rule.problems);
+    else rules.push(rule);
   }
-  const parsed = v.safeParse(table({ ...POLICY_FIELDS, ...ruleFields(algorithm) }), fields);
-  if (!parsed.success) return { problems: violationsOf(parsed.issues).map(({ detail }) => detail) };
-  const rule = ruleOf(name, algorithm, parsed.output);
-  if ("problems" in rule) return rule;
-  const { onFailure, deadlineMs, objects, reservation, shadow, keyKind } = parsed.output;
+  const [first, ...others] = rules;
+  if (!parsed.success || problems.length > 0 || first === undefined) return { problems };
+  const { reservation: reservationTtlMs, ...policy } = parsed.output;
+  const lease = strictest(rules.flatMap((rule) => rule.lease ?? []));
+  return { name, rules: [first, ...others], ...policy, reservationTtlMs, ...(lease && { lease }) };
+}
+
+function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {
+  if (terms.length === 0) return undefined;
+  const least = (field: keyof LeaseTerms) => Math.min(...terms.map((each) => each[field]));
   return {
-    name,
-    rules: [rule],
-    onFailure,
-    deadlineMs,
-    objects,
-    reservationTtlMs: reservation,
-    shadow,
-    keyKind,
+    ttlMs: least("ttlMs"),
+    maxTtlMs: least("maxTtlMs"),
+    maxWaitMs: least("maxWaitMs"),
+    maxWaiters: least("maxWaiters"),
   };
 }
 
-function ruleOf(
+interface RuleTable {
+  readonly path: readonly string[];
+  readonly ruleName: string;
+  readonly fields: unknown;
+}
+
+/** Tells the fields of the policy from those of its rules: one rule of the policy's own name, or those in `rules`. */
+function splitRules(
   name: string,
-  algorithm: AnyAlgorithm,
-  output: Readonly<Record<string, unknown>>,
-): Rule | { problems: string[] } {
-  const fields: Record<string, number> = {};
-  for (const field of Object.keys(algorithm.fields)) {
-    const value = output[field];
-    if (typeof value === "number") fields[field] = value;
+  given: unknown,
+): { rules: RuleTable[]; policyFields: unknown; problems: string[] } {
+  if (typeof given !== "object" || given === null || Array.isArray(given)) {
+    const problems = [violation([], given, "a table with an algorithm or with rules")];
+    return { rules: [], policyFields: given, problems };
   }
-  const config = algorithm.configure(fields);
+  const ofPolicy = new Set(Object.keys(POLICY_FIELDS));
+  const entries = Object.entries(given);
+  const policyFields = Object.fromEntries(entries.filter(([field]) => ofPolicy.has(field)));
+  const others = Object.fromEntries(entries.filter(([field]) => !ofPolicy.has(field)));
+  if (!Object.hasOwn(given, "rules"))
+    return { rules: [{ path: [], ruleName: name, fields: others }], policyFields, problems: [] };
+  const { rules: named, ...strays } = others;
+  const problems = Object.keys(strays).map(
+    (field) => `${field} is beside rules: must be in one of them, or be one of ${[...ofPolicy].join(", ")}`,
+  );
+  const isTable = typeof named === "object" && named !== null && !Array.isArray(named);
+  const tables = isTable ? Object.entries(named) : [];
+  if (tables.length === 0 || tables.length > MOST_RULES)
+    problems.push(violation(["rules"], named, `1 to ${MOST_RULES} tables, one a rule`));
+  for (const [ruleName] of tables)
+    if (!NAME.test(ruleName)) problems.push(violation(["the name of a rule"], ruleName, NAME_ALLOWED));
+  const rules = tables.map(([ruleName, fields]) => ({ path: ["rules", ruleName], ruleName, fields }));
+  return { rules, policyFields, problems };
+}
+
+function parseRule(name: string, path: readonly string[], given: unknown): Rule | { problems: string[] } {
+  const algorithmName =
+    typeof given === "object" && given !== null && "algorithm" in given ? given.algorithm : undefined;
+  const algorithm = typeof algorithmName === "string" ? algorithms.get(algorithmName) : undefined;
+  if (algorithm === undefined) {
+    const names = [...algorithms.keys()].map((each) => JSON.stringify(each)).join(", ");
+    return { problems: [violation([...path, "algorithm"], algorithmName, `one of ${names}`)] };
+  }
+  const policyFields = path.length === 0 ? Object.keys(POLICY_FIELDS) : [];
+  const parsed = v.safeParse(table({ ...RULE_FIELDS, ...fieldsOf(algorithm) }, policyFields), given);
+  if (!parsed.success) return { problems: violationsOf(parsed.issues, path).map(({ detail }) => detail) };
+  const { algorithm: _, unit, ...fields } = parsed.output;
+  const config = algorithm.configure(fields as Fields);
   if ("problem" in config) {
     const { field, allowed } = config.problem;
-    return { problems: [violation([field], fields[field], allowed)] };
+    return { problems: [violation([...path, field], (fields as Fields)[field], allowed)] };
   }
   const capacity = algorithm.capacity(config);
-  return { name, algorithm, config, capacity, quota: algorithm.quota(config) };
+  const lease = algorithm.leasing?.terms(config);
+  const defaultUnit = lease === undefined ? "requests" : "concurrent-requests";
+  const quota = algorithm.quota(config);
+  return { name, algorithm, config, capacity, quota, unit: unit ?? defaultUnit, ...(lease && { lease }) };
 }
 
 function parseReservation(value: unknown): number | undefined {
@@ -148,17 +201,23 @@ const FIELD_SCHEMAS = {
   "units?": v.optional(UNITS),
   duration: DURATION,
   "duration?": v.optional(DURATION),
-} satisfies Record<FieldKind, v.GenericSchema<unknown, number | undefined>>;
+  "boolean?": v.optional(v.boolean("true or false")),
+} satisfies Record<FieldKind, v.GenericSchema<unknown, number | boolean | undefined>>;
 
-function ruleFields(algorithm: AnyAlgorithm): Record<string, v.GenericSchema<unknown, number | undefined>> {
+function fieldsOf(algorithm: AnyAlgorithm): Record<string, v.GenericSchema<unknown, Fields[string]>> {
   return Object.fromEntries(
     Object.entries(algorithm.fields).map(([field, kind]) => [field, FIELD_SCHEMAS[kind]]),
   );
 }
 
-/** What any policy may also say, whatever its algorithm. */
-const POLICY_FIELDS = {
+/** What any rule says, whatever its algorithm. The default unit of a quota is the draft's: see headers.ts. */
+const RULE_FIELDS = {
   algorithm: v.string(),
+  unit: v.optional(v.pipe(v.string(NAME_ALLOWED), v.regex(NAME, NAME_ALLOWED))),
+};
+
+/** What any policy may also say, whatever its rules. */
+const POLICY_FIELDS = {
   onFailure: v.optional(oneOf(["closed", "open"]), "closed"),
   deadlineMs: v.optional(integer(1, MOST_DEADLINE_MS), DEFAULT_DEADLINE_MS),
   objects: v.optional(

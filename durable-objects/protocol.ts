@@ -3,6 +3,9 @@
  */
 import type { DenialReason } from "./algorithms/algorithm.ts";
 
+/** Units to take: of every rule, or by the unit that a rule counts; a unit that is left out counts once. */
+export type Cost = number | Readonly<Record<string, number>>;
+
 /** What one rule said. */
 export interface RuleDecision {
   readonly name: string;
@@ -21,6 +24,27 @@ export interface RuleDecision {
 /** All rules of one decision. It was admitted when every one of them says so. */
 export interface Decided {
   readonly rules: readonly RuleDecision[];
+  /** Why an acquire ended without a lease, if not because of a rule alone. */
+  readonly reason?: "wait-timeout" | "queue-full";
+  /** How long an acquire stood in the queue. */
+  readonly waitedMs?: number;
+  readonly lease?: Leased;
+  readonly hold?: Held;
+  /** A call on several keys was denied only for what others of its kind have apart for the moment. */
+  readonly isContended?: boolean;
+}
+
+/** Ids are those of the object: the caller's say where to go as well (see claim-ids.ts). */
+export interface Leased {
+  readonly id: string;
+  readonly fencingToken: number;
+  readonly expiresAfterMs: number;
+}
+
+export interface Held {
+  readonly id: string;
+  readonly units: Cost;
+  readonly expiresAfterMs: number;
 }
 
 /** The idempotency key was used for another request; `request` is that one, in words. */
@@ -28,23 +52,83 @@ export interface Conflict {
   readonly conflict: { readonly request: string };
 }
 
+/** There is no such hold or lease, or no longer. */
+export interface Missing {
+  readonly missing: true;
+}
+
 export interface Peeked extends Decided {
-  /** Units held by somebody who may still use them. */
+  /** Units held by somebody who may still use them, leased ones included. */
   readonly outstanding: number;
+  /** How many holds and leases callers have. */
+  readonly holds: number;
+  readonly leases: number;
+  /** How many leases expired instead of being released, since the key was last idle for long. */
+  readonly reclaimed: number;
+  /** How many callers wait for a lease, and how long the one that waits longest has. */
+  readonly queueLength: number;
+  readonly longestWaitMs: number;
 }
 
 /** A decision or a conflict as JSON text: a nested object would cost a tenth of the whole call to send. */
 export type AnswerText = string;
 
+/** A call that takes units and gives them back: of leased rules a lease, of the others they are used. */
+export interface AcquireCall {
+  readonly policy: string;
+  readonly key: string;
+  readonly cost: Cost;
+  readonly ttlMs: number;
+  readonly waitMs: number;
+  readonly idempotencyKey?: string;
+  /** The lease ends this soon unless `confirm` comes: for callers who may have gone when it is granted. */
+  readonly confirmWithinMs?: number;
+}
+
+/** A call that waits until a key has no leases. */
+export interface IdleCall {
+  readonly policy: string;
+  readonly key: string;
+  readonly waitMs: number;
+}
+
+/** A call that sets units apart, to be settled with what was used. */
+export interface HoldCall {
+  readonly policy: string;
+  readonly key: string;
+  readonly cost: Cost;
+  readonly ttlMs: number;
+  readonly idempotencyKey?: string;
+  /** Part of a call that decides on several keys: so long it waits for others like it to end (0: not at all). */
+  readonly provisional?: { readonly waitMs: number };
+}
+
+/** A lease with what its holder needs: disposing of `slot`, which the runtime does when the holder ends, releases it. */
+export interface Attached {
+  readonly answer: AnswerText;
+  readonly slot?: Disposable;
+  /** Moves the lease's end; throws when there is no lease any more. */
+  readonly renew?: (call?: { readonly ttlMs?: number }) => Leased;
+  /** Ends the lease; throws when there is none any more. */
+  readonly release?: () => void;
+}
+
 /** The object's methods. Costs and units are whole numbers, keys normalised: nothing is checked again. */
 export interface LimiterMethods {
-  limit(policy: string, key: string, cost: number, idempotencyKey?: string): AnswerText;
-  refund(policy: string, key: string, units: number, idempotencyKey: string): AnswerText;
+  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): AnswerText;
+  refund(policy: string, key: string, units: Cost, idempotencyKey: string): AnswerText;
+  hold(call: HoldCall): AnswerText | Promise<AnswerText>;
+  settle(policy: string, key: string, id: string, used: Cost): AnswerText;
+  cancel(policy: string, key: string, id: string): AnswerText;
+  acquire(call: AcquireCall): Promise<Attached>;
+  confirm(policy: string, key: string, id: string, ttlMs: number, isAttached: boolean): Attached;
+  renew(policy: string, key: string, id: string, ttlMs?: number): AnswerText;
+  release(policy: string, key: string, id: string): boolean;
   peek(policy: string, key: string): Peeked;
   reset(policy: string, key: string): void;
 }
 
-/** Reads what `limit` and `refund` answer. */
-export function readAnswer(text: AnswerText): Decided | Conflict {
-  return JSON.parse(text) as Decided | Conflict;
+/** Reads what `limit` and the like answer. */
+export function readAnswer(text: AnswerText): Decided | Conflict | Missing {
+  return JSON.parse(text) as Decided | Conflict | Missing;
 }

@@ -1,3 +1,5 @@
+import { Tables } from "./tables.ts";
+import type { NewSegment, Segment } from "./algorithms/algorithm.ts";
 import type { StoredAccount } from "./write-ahead.ts";
 
 /** One key's record: its policy and, by rule name, what is stored of each rule. */
@@ -5,6 +7,27 @@ export interface StoredKey {
   readonly key: string;
   readonly policy: string;
   readonly rules: Readonly<Record<string, StoredAccount>>;
+}
+
+/** A hold or lease that a caller has: a row of its own. Stored as JSON: the field names are for ever. */
+export interface Claim {
+  /** Unguessable, and unique within its key. */
+  readonly id: string;
+  readonly kind: "hold" | "lease";
+  /** By the name of the rule. */
+  readonly units: Readonly<Record<string, number>>;
+  /** How long it was asked for, and when it ends unless it is renewed. */
+  readonly ttlMs: number;
+  readonly expiresAtMs: number;
+  /** Of a lease. */
+  readonly fencingToken?: number;
+  /** Kept by an open WebSocket. */
+  readonly isSocket?: boolean;
+  /** Of a hold for a call that decides on several keys: it ends within moments. */
+  readonly isProvisional?: boolean;
+  /** Of a hold: the lease that was taken with it, and what the call is remembered under. */
+  readonly lease?: string;
+  readonly idempotencyKey?: string;
 }
 
 /** What an idempotency key was used for, and what was answered. */
@@ -26,60 +49,41 @@ export const ANSWERS_DROPPED = MOST_ANSWERS / 10;
 export const SWEEP_KEYS = 1_000;
 
 /**
- * The tables. Their names and columns are for ever. Each is made when it is first written to, since making
- * one is two rows written; `WITHOUT ROWID` makes a write to it one row, not two.
- */
-const SCHEMA = {
-  keys: `CREATE TABLE IF NOT EXISTS keys (
-    key TEXT PRIMARY KEY, policy TEXT NOT NULL, rules TEXT NOT NULL, whole_at_ms INTEGER NOT NULL
-  ) WITHOUT ROWID`,
-  answers: `CREATE TABLE IF NOT EXISTS answers (
-    key TEXT, idempotency_key TEXT, request TEXT NOT NULL, answer TEXT NOT NULL, at_ms INTEGER NOT NULL,
-    PRIMARY KEY (key, idempotency_key)
-  ) WITHOUT ROWID`,
-};
-type Table = keyof typeof SCHEMA;
-
-/**
- * The object's storage: synchronous, so nothing comes between reading and writing. The tables exist only
- * while there is something in them.
+ * The object's storage, record by record. Synchronous, so nothing comes between reading and writing.
  */
 export class Storage {
-  readonly #storage: DurableObjectStorage;
-  #tables: Set<string>;
+  readonly #tables: Tables;
 
   constructor(storage: DurableObjectStorage) {
-    this.#storage = storage;
-    this.#tables = this.#readTables();
+    this.#tables = new Tables(storage);
   }
 
-  /** Whether anything is stored. Answers never are without a key's record beside them at first. */
+  /** Whether anything is stored. Nothing ever is without a key's record beside it at first. */
   get isEmpty(): boolean {
     return !this.#tables.has("keys");
   }
 
   /** Does all of it or, if any of it throws, none. */
   atomically<Result>(work: () => Result): Result {
-    try {
-      return this.#storage.transactionSync(work);
-    } catch (error) {
-      // A table that the work made has gone with it.
-      this.#tables = this.#readTables();
-      throw error;
-    }
+    return this.#tables.atomically(work);
+  }
+
+  /** Deletes everything, tables and alarm too: storage is as if the object had never been. */
+  removeAll(): Promise<void> {
+    return this.#tables.removeAll();
   }
 
   read(key: string): StoredKey | undefined {
     if (!this.#tables.has("keys")) return undefined;
-    const row = this.#storage.sql
+    const row = this.#tables
       .exec<KeyRow>("SELECT key, policy, rules FROM keys WHERE key = ?", key)
       .toArray()[0];
     return row === undefined ? undefined : fromRow(row);
   }
 
   write({ key, policy, rules }: StoredKey, wholeAtMs: number): void {
-    this.#make("keys");
-    this.#storage.sql.exec(
+    this.#tables.make("keys");
+    this.#tables.exec(
       "INSERT OR REPLACE INTO keys (key, policy, rules, whole_at_ms) VALUES (?, ?, ?, ?)",
       key,
       policy,
@@ -88,13 +92,68 @@ export class Storage {
     );
   }
 
+  /** Forgets all there is of a key but its answers. */
   remove(key: string): void {
-    if (this.#tables.has("keys")) this.#storage.sql.exec("DELETE FROM keys WHERE key = ?", key);
+    for (const table of ["keys", "holds", "segments"] as const) {
+      if (this.#tables.has(table)) this.#tables.exec(`DELETE FROM ${table} WHERE key = ?`, key);
+    }
+  }
+
+  claims(key: string): Claim[] {
+    if (!this.#tables.has("holds")) return [];
+    return this.#tables
+      .exec<{ claim: string }>("SELECT claim FROM holds WHERE key = ?", key)
+      .toArray()
+      .map(({ claim }) => JSON.parse(claim) as Claim);
+  }
+
+  writeClaim(key: string, claim: Claim): void {
+    this.#tables.make("holds");
+    const text = JSON.stringify(claim);
+    this.#tables.exec("INSERT OR REPLACE INTO holds (key, id, claim) VALUES (?, ?, ?)", key, claim.id, text);
+  }
+
+  removeClaim(key: string, id: string): void {
+    this.#tables.exec("DELETE FROM holds WHERE key = ? AND id = ?", key, id);
+  }
+
+  /** The segments of a rule's state, in order. */
+  segments(key: string, rule: string): Segment[] {
+    if (!this.#tables.has("segments")) return [];
+    return this.#tables
+      .exec<{ log: number; from: number; entries: ArrayBuffer }>(
+        `SELECT log, start AS "from", entries FROM segments WHERE key = ? AND rule = ? ORDER BY log, start`,
+        key,
+        rule,
+      )
+      .toArray()
+      .map(({ entries, ...segment }) => ({ ...segment, entries: [...new Float64Array(entries)] }));
+  }
+
+  /** Adds a segment and forgets those that are not needed any more. */
+  writeSegment(key: string, rule: string, { log, from, toMs, keepFromMs, entries }: NewSegment): void {
+    this.#tables.make("segments");
+    this.#tables.exec(
+      "DELETE FROM segments WHERE key = ? AND rule = ? AND (log <> ? OR to_ms < ?)",
+      key,
+      rule,
+      log,
+      keepFromMs,
+    );
+    this.#tables.exec(
+      "INSERT OR REPLACE INTO segments (key, rule, log, start, to_ms, entries) VALUES (?, ?, ?, ?, ?, ?)",
+      key,
+      rule,
+      log,
+      from,
+      toMs,
+      Float64Array.from(entries).buffer,
+    );
   }
 
   answer(key: string, idempotencyKey: string): StoredAnswer | undefined {
     if (!this.#tables.has("answers")) return undefined;
-    return this.#storage.sql
+    return this.#tables
       .exec<{ request: string; answer: string; atMs: number }>(
         "SELECT request, answer, at_ms AS atMs FROM answers WHERE key = ? AND idempotency_key = ?",
         key,
@@ -104,8 +163,8 @@ export class Storage {
   }
 
   writeAnswer(key: string, idempotencyKey: string, { request, answer, atMs }: StoredAnswer): void {
-    this.#make("answers");
-    this.#storage.sql.exec(
+    this.#tables.make("answers");
+    this.#tables.exec(
       "INSERT OR REPLACE INTO answers (key, idempotency_key, request, answer, at_ms) VALUES (?, ?, ?, ?, ?)",
       key,
       idempotencyKey,
@@ -115,14 +174,18 @@ export class Storage {
     );
   }
 
+  removeAnswer(key: string, idempotencyKey: string): void {
+    this.#tables.exec("DELETE FROM answers WHERE key = ? AND idempotency_key = ?", key, idempotencyKey);
+  }
+
   countAnswers(key: string): number {
     if (!this.#tables.has("answers")) return 0;
-    return this.#number("SELECT count(*) AS number FROM answers WHERE key = ?", key) ?? 0;
+    return this.#tables.number("SELECT count(*) AS number FROM answers WHERE key = ?", key) ?? 0;
   }
 
   /** Forgets the oldest tenth of a key's answers. */
   removeOldestAnswers(key: string): void {
-    this.#storage.sql.exec(
+    this.#tables.exec(
       `DELETE FROM answers WHERE key = ?1 AND idempotency_key IN
         (SELECT idempotency_key FROM answers WHERE key = ?1 ORDER BY at_ms LIMIT ?2)`,
       key,
@@ -131,13 +194,13 @@ export class Storage {
   }
 
   removeAnswers(key: string): void {
-    if (this.#tables.has("answers")) this.#storage.sql.exec("DELETE FROM answers WHERE key = ?", key);
+    if (this.#tables.has("answers")) this.#tables.exec("DELETE FROM answers WHERE key = ?", key);
   }
 
   /** Keys that were expected to be whole by `nowMs` when they were written. */
   readWholeBy(nowMs: number): StoredKey[] {
     if (!this.#tables.has("keys")) return [];
-    return this.#storage.sql
+    return this.#tables
       .exec<KeyRow>("SELECT key, policy, rules FROM keys WHERE whole_at_ms <= ? LIMIT ?", nowMs, SWEEP_KEYS)
       .toArray()
       .map(fromRow);
@@ -146,45 +209,20 @@ export class Storage {
   /** Forgets answers given at or before `atMs` of keys that are whole, that is, have no record. */
   removeAnswersUntil(atMs: number): void {
     if (!this.#tables.has("answers")) return;
-    this.#storage.sql.exec(
-      "DELETE FROM answers WHERE at_ms <= ? AND key NOT IN (SELECT key FROM keys)",
-      atMs,
-    );
+    this.#tables.exec("DELETE FROM answers WHERE at_ms <= ? AND key NOT IN (SELECT key FROM keys)", atMs);
   }
 
   /** When the next key becomes whole, as far as is stored. */
   nextWholeAtMs(): number | undefined {
-    return this.#number("SELECT min(whole_at_ms) AS number FROM keys");
+    return this.#tables.number("SELECT min(whole_at_ms) AS number FROM keys");
   }
 
   /** When the oldest answer was given that only its age keeps. */
   oldestAnswerAtMs(): number | undefined {
     if (!this.#tables.has("answers")) return undefined;
-    return this.#number("SELECT min(at_ms) AS number FROM answers WHERE key NOT IN (SELECT key FROM keys)");
-  }
-
-  /** Deletes everything, tables and alarm too: storage is as if the object had never been. */
-  removeAll(): Promise<void> {
-    // workerd deletes before the promise resolves, so whoever writes next must make the tables anew.
-    this.#tables.clear();
-    return this.#storage.deleteAll();
-  }
-
-  #make(table: Table): void {
-    if (this.#tables.has(table)) return;
-    this.#storage.sql.exec(SCHEMA[table]);
-    this.#tables.add(table);
-  }
-
-  #readTables(): Set<string> {
-    const tables = this.#storage.sql.exec<{ name: string }>(
-      "SELECT name FROM sqlite_master WHERE type = 'table'",
+    return this.#tables.number(
+      "SELECT min(at_ms) AS number FROM answers WHERE key NOT IN (SELECT key FROM keys)",
     );
-    return new Set(tables.toArray().map(({ name }) => name));
-  }
-
-  #number(query: string, ...bindings: string[]): number | undefined {
-    return this.#storage.sql.exec<{ number: number | null }>(query, ...bindings).one().number ?? undefined;
   }
 }
 

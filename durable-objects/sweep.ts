@@ -35,7 +35,7 @@ export function sweep(
       continue;
     }
     storage.remove(key);
-    book.drop(entry);
+    book.drop(entry, nowMs);
   }
   storage.removeAnswersUntil(nowMs - REMEMBERED_MS);
   if (due.length === SWEEP_KEYS) return nowMs;

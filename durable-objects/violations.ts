@@ -6,10 +6,13 @@ export interface Violation {
   readonly detail: string;
 }
 
-/** Turns a validator's issues into sentences. Every schema's own message says what is allowed there. */
-export function violationsOf(issues: readonly v.BaseIssue<unknown>[]): Violation[] {
+/** Turns a validator's issues into sentences, below a path. Every schema's own message says what is allowed there. */
+export function violationsOf(
+  issues: readonly v.BaseIssue<unknown>[],
+  below: readonly string[] = [],
+): Violation[] {
   return issues.map((issue) => {
-    const path = (issue.path ?? []).map((item) => String(item.key));
+    const path = [...below, ...(issue.path ?? []).map((item) => String(item.key))];
     return {
       path,
       detail: issue.expected === "never" ? issue.message : violation(path, issue.input, issue.message),
@@ -39,9 +42,12 @@ function clip(text: string): string {
   return text.length <= MOST_QUOTED ? text : `${text.slice(0, MOST_QUOTED).toWellFormed()}…`;
 }
 
-/** An object with these fields and no others. Each field's schema says in its message what is allowed. */
-export function table<Entries extends v.ObjectEntries>(entries: Entries) {
-  const fields = Object.keys(entries).join(", ");
+/**
+ * An object with these fields and no others. Each field's schema says in its message what is allowed; fields that
+ * are read elsewhere are named too.
+ */
+export function table<Entries extends v.ObjectEntries>(entries: Entries, elsewhere: readonly string[] = []) {
+  const fields = [...Object.keys(entries), ...elsewhere].join(", ");
   return v.strictObject(entries, (issue) => {
     const field = issue.path?.at(-1)?.key;
     if (issue.expected === "never") return `${clip(String(field))} is not a field: there are ${fields}`;

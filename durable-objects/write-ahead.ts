@@ -4,17 +4,19 @@
  * A record in storage is a state and `ahead`, units that memory may give out before it must write again.
  * When the object starts, what is stored is all there is: the state is taken as it is, and `ahead` becomes
  * a hold that lasts as long as a reservation can live (somebody may still be spending it), then counts as
- * used. So a crash never admits a unit twice, and loses at most `ahead` units, once.
+ * used. So a crash never admits a unit twice, and loses at most `ahead` units, once. Holds and leases of callers
+ * are rows of their own and come back as they were.
  *
  * Pure, like holds.ts.
  */
-import { outstandingOf, place, UNTOUCHED, type Account } from "./holds.ts";
+import type { Packed, Segment } from "./algorithms/algorithm.ts";
+import { place, unstoredOf, UNTOUCHED, type Account } from "./holds.ts";
 import type { Rule } from "./policies.ts";
 
 /** One rule's part of a key's record. It is stored as JSON: the field names are for ever. */
 export interface StoredAccount {
   readonly algorithm: string;
-  /** Absent: untouched. */
+  /** What the algorithm's `pack` made. Absent: untouched. */
   readonly state?: unknown;
   readonly ahead: number;
 }
@@ -26,14 +28,24 @@ export interface StoredAccount {
  */
 const AHEAD_SHARE = 0.02;
 
-/** How many units the memory of a hot key may be ahead of its storage. */
+/** How many units the memory of a hot key may be ahead of its storage. Leases are written one by one. */
 export function aheadUnits(rule: Rule): number {
-  return Math.floor(rule.capacity * AHEAD_SHARE);
+  return rule.lease === undefined ? Math.floor(rule.capacity * AHEAD_SHARE) : 0;
 }
 
-/** The record of an account as it is now, with `ahead` more units to give out before the next. */
-export function record(rule: Rule, account: Account, ahead: number): StoredAccount {
-  return { algorithm: rule.algorithm.name, state: account.state, ahead: ahead + outstandingOf(account) };
+/** What to store of an account as it is now, with `ahead` more units to give out before the next time. */
+export function record(
+  rule: Rule,
+  { state, ...account }: Account,
+  ahead: number,
+  nowMs: number,
+  before: StoredAccount | undefined,
+): { readonly stored: StoredAccount; readonly segment?: Packed["segment"] } {
+  const header = { algorithm: rule.algorithm.name, ahead: ahead + unstoredOf({ state, ...account }) };
+  if (state === undefined) return { stored: header };
+  const earlier = before?.algorithm === header.algorithm ? before.state : undefined;
+  const { record: packed, segment } = rule.algorithm.pack(rule.config, state, nowMs, earlier);
+  return { stored: { ...header, state: packed }, segment };
 }
 
 /** Whether a record, if it were all that is left, would offer no more than the account. */
@@ -44,7 +56,7 @@ export function covers(
   nowMs: number,
 ): boolean {
   const { state, ahead } = stored ?? { state: undefined, ahead: 0 };
-  return rule.algorithm.covers(rule.config, state, ahead, account.state, outstandingOf(account), nowMs);
+  return rule.algorithm.covers(rule.config, state, ahead, account.state, unstoredOf(account), nowMs);
 }
 
 /** Whether there is nothing in memory that the record does not say exactly. */
@@ -56,11 +68,14 @@ export function isExact(stored: StoredAccount): boolean {
 export function restore(
   rule: Rule,
   stored: StoredAccount | undefined,
+  segments: readonly Segment[],
   nowMs: number,
   reservationTtlMs: number,
 ): Account {
   if (stored === undefined || stored.algorithm !== rule.algorithm.name) return UNTOUCHED;
-  const account: Account = { state: stored.state, holds: [] };
+  const { algorithm, config } = rule;
+  const state = stored.state === undefined ? undefined : algorithm.unpack(config, stored.state, segments);
+  const account: Account = { state, holds: [] };
   if (stored.ahead === 0) return account;
   // A policy may have shrunk since; more than all it has cannot be missing.
   const units = Math.min(stored.ahead, rule.capacity);

@@ -11,10 +11,15 @@ export const WRANGLER_TOML = join(ROOT, "wrangler.toml");
 export const DEV_VARS = join(ROOT, ".dev.vars");
 
 /** What wrangler.toml says, as far as running the bundle needs it. */
-export function readWranglerToml(): { compatibilityDate: string; policies: unknown } {
-  const { compatibility_date: compatibilityDate, vars } = readConfig({ config: WRANGLER_TOML });
+export function readWranglerToml(): {
+  compatibilityDate: string;
+  compatibilityFlags: readonly string[];
+  policies: unknown;
+} {
+  const config = readConfig({ config: WRANGLER_TOML });
+  const { compatibility_date: compatibilityDate, compatibility_flags: compatibilityFlags, vars } = config;
   if (compatibilityDate === undefined) throw new Error("wrangler.toml has no compatibility_date");
-  return { compatibilityDate, policies: vars["POLICIES"] };
+  return { compatibilityDate, compatibilityFlags, policies: vars["POLICIES"] };
 }
 
 /** The variables of .dev.vars; none when there is no such file. */

@@ -90,7 +90,7 @@ type Settled = ServeOptions & { readonly host: string; readonly port: number };
 /** The configuration in Cap'n Proto's text form. The unique key names the objects' folder: it is for ever. */
 function workerdConfig(options: Settled, configDir: string): string {
   const { host, port, stateDir, apiTokens } = options;
-  const { compatibilityDate, policies } = readWranglerToml();
+  const { compatibilityDate, compatibilityFlags, policies } = readWranglerToml();
   const address = `${host.includes(":") ? `[${host}]` : host}:${port}`;
   const modules = { "index.js": options.main ?? BUNDLE, ...options.modules };
   const embedded = Object.entries(modules).map(([name, path], index) => {
@@ -114,6 +114,7 @@ const config :Workerd.Config = (
 const weir :Workerd.Worker = (
   modules = [${embedded.join(", ")}],
   compatibilityDate = ${text(compatibilityDate)},
+  compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],
   bindings = [${bindings.join(", ")}],
   durableObjectNamespaces = [(className = "LimiterObject", uniqueKey = "weir-LimiterObject", enableSql = true)],
   durableObjectStorage = (localDisk = "state"),

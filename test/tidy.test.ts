@@ -58,12 +58,12 @@ describe.each(sources)("%s", (file) => {
     expect(code).not.toMatch(/Date\.now|new Date\b|performance\.now|Math\.random|randomUUID|getRandomValues/);
   });
 
-  test("imports along the arrow: worker -> durable-objects, and an algorithm only the types of algorithms", () => {
+  test("imports along the arrow: worker -> durable-objects, and an algorithm only types and the log of units", () => {
     const imports = importsOf(file);
     if (file.startsWith("durable-objects/"))
       expect(imports.filter((each) => each.includes("worker/"))).toEqual([]);
     if (/\/algorithms\/(?!registry)/.test(file))
-      expect(imports.filter((each) => each !== "./algorithm.ts")).toEqual([]);
+      expect(imports.filter((each) => each !== "./algorithm.ts" && each !== "../unit-log.ts")).toEqual([]);
     expect(imports.filter((each) => each.includes("test/") || each.startsWith("node:"))).toEqual([]);
   });
 });

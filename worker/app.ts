@@ -1,12 +1,14 @@
 import { Hono, type Context } from "hono";
 import { violation } from "../durable-objects/violations.ts";
-import { callLimit, callPeek, callRefund, callReset, listPolicies, type Answered } from "./calls.ts";
-import { decisionHeaders } from "./headers.ts";
+import { callLimit, callPeek, callRefund, callReset, listPolicies } from "./calls.ts";
+import { callCancel, callHold, callSettle } from "./hold-calls.ts";
+import { callAcquire, callRelease, callRenew, callSocket } from "./lease-calls.ts";
+import { callLimitAll } from "./limit-all.ts";
 import { LimiterClient, type LimiterNamespace } from "./limiter-client.ts";
 import { openApiDocument } from "./openapi.ts";
 import { notAllowed, readJson } from "./parse.ts";
-import { Problem, problemResponse, PROBLEMS } from "./problems.ts";
-import type { Decision } from "./schemas.ts";
+import { Problem, PROBLEMS } from "./problems.ts";
+import { allResponse, decisionResponse, type DenyStatus } from "./responses.ts";
 import { authenticate, configurationProblem, scopeProblem, type Principal, type Scope } from "./tokens.ts";
 
 /** What the deployment gives the worker. */
@@ -20,23 +22,71 @@ type Ctx = Context<{ Bindings: Env }>;
 
 export const app = new Hono<{ Bindings: Env }>();
 
+/** Calls that are answered with a decision, and what they do with their body. */
+const DECISIONS = {
+  "/v1/limit": callLimit,
+  "/v1/refund": callRefund,
+  "/v1/holds": callHold,
+  "/v1/leases": (client, principal, input, c) =>
+    callAcquire(client, principal, input, c.req.raw.signal, (work) => c.executionCtx.waitUntil(work)),
+} satisfies Record<string, DecisionCall>;
+
+type DecisionCall = (
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+  c: Ctx,
+) => ReturnType<typeof callLimit>;
+
+for (const [path, call] of Object.entries<DecisionCall>(DECISIONS)) {
+  app.post(
+    path,
+    withBody(async (c, principal, input, deny) =>
+      decisionResponse(await call(clientOf(c), principal, input, c), deny),
+    ),
+  );
+}
 app.post(
-  "/v1/limit",
+  "/v1/limit/all",
+  withBody(async (c, principal, input, deny) =>
+    allResponse(await callLimitAll(clientOf(c), principal, input), deny),
+  ),
+);
+app.post(
+  "/v1/holds/:id/settle",
+  withBody(async (c, principal, input) =>
+    decisionResponse(await callSettle(clientOf(c), principal, withId(c, input)), 200),
+  ),
+);
+app.delete(
+  "/v1/holds/:id",
+  authorized(["limit"], async (c, principal) =>
+    noContent(c, await callCancel(clientOf(c), principal, { id: c.req.param("id") })),
+  ),
+);
+app.get(
+  "/v1/leases/socket",
   authorized(["limit"], async (c, principal) => {
-    const deny = denyStatus(c);
-    if (deny instanceof Problem) return deny;
-    const body = await readJson(c.req.raw);
-    if (body instanceof Problem) return body;
-    return decisionResponse(await callLimit(clientOf(c), principal, body.value), deny);
+    if (c.req.raw.headers.get("upgrade")?.toLowerCase() !== "websocket") {
+      const detail = "the Upgrade header must be websocket";
+      return new Problem(PROBLEMS.upgradeRequired, detail, { headers: { upgrade: "websocket" } });
+    }
+    const answered = await callSocket(clientOf(c), principal, queryInput(c, ["units", "waitMs"]));
+    return answered instanceof Problem ? answered : answered.answer;
   }),
 );
 app.post(
-  "/v1/refund",
-  authorized(["limit"], async (c, principal) => {
-    const body = await readJson(c.req.raw);
-    if (body instanceof Problem) return body;
-    return decisionResponse(await callRefund(clientOf(c), principal, body.value), 200);
+  "/v1/leases/:id/renew",
+  withBody(async (c, principal, input) => {
+    const lease = await callRenew(clientOf(c), principal, withId(c, input));
+    return lease instanceof Problem ? lease : c.json(lease, 200, NOT_STORED);
   }),
+);
+app.delete(
+  "/v1/leases/:id",
+  authorized(["limit"], async (c, principal) =>
+    noContent(c, await callRelease(clientOf(c), principal, { id: c.req.param("id") })),
+  ),
 );
 app.get(
   "/v1/policies",
@@ -46,9 +96,10 @@ const KEY_PATH = "/v1/policies/:policy/keys/:key";
 app.get(
   KEY_PATH,
   authorized(["limit", "admin"], async (c, principal) => {
-    const input = pathInput(c);
-    if (input instanceof Problem) return input;
-    return decisionResponse(await callPeek(clientOf(c), principal, input), 200);
+    const place = pathInput(c);
+    if (place instanceof Problem) return place;
+    const input = { ...queryInput(c, ["waitMs"]), ...place };
+    return decisionResponse(await callPeek(clientOf(c), principal, input, c.req.raw.signal), 200);
   }),
 );
 app.delete(
@@ -56,7 +107,7 @@ app.delete(
   authorized(["admin"], async (c, principal) => {
     const input = pathInput(c);
     const answered = input instanceof Problem ? input : await callReset(clientOf(c), principal, input);
-    return answered instanceof Problem ? answered : c.body(null, 204);
+    return noContent(c, answered instanceof Problem ? answered : undefined);
   }),
 );
 app.get("/healthz", (c) => c.json({ status: "ok" }, 200, NOT_STORED));
@@ -67,7 +118,15 @@ app.get(
 
 for (const [path, methods] of Object.entries({
   "/v1/limit": "POST",
+  "/v1/limit/all": "POST",
   "/v1/refund": "POST",
+  "/v1/holds": "POST",
+  "/v1/holds/:id": "DELETE",
+  "/v1/holds/:id/settle": "POST",
+  "/v1/leases": "POST",
+  "/v1/leases/socket": "GET",
+  "/v1/leases/:id": "DELETE",
+  "/v1/leases/:id/renew": "POST",
   "/v1/policies": "GET, HEAD",
   [KEY_PATH]: "GET, HEAD, DELETE",
   "/healthz": "GET, HEAD",
@@ -110,52 +169,47 @@ function authorized(
   };
 }
 
+/** The same for calls with a JSON body, which may be left out where nothing in it is needed. */
+function withBody(
+  handle: (c: Ctx, principal: Principal, input: unknown, deny: DenyStatus) => Promise<Response | Problem>,
+): (c: Ctx) => Promise<Response> {
+  return authorized(["limit"], async (c, principal) => {
+    const deny = denyStatus(c);
+    if (deny instanceof Problem) return deny;
+    const body = await readJson(c.req.raw);
+    return body instanceof Problem ? body : handle(c, principal, body.value, deny);
+  });
+}
+
+/** An address's id beside the fields of the body. */
+function withId(c: Ctx, input: unknown): unknown {
+  const isTable = typeof input === "object" && input !== null && !Array.isArray(input);
+  return isTable ? { ...input, id: c.req.param("id") } : input;
+}
+
+/** The fields of a query. Each may be given once; those that are numbers have to look like one. */
+function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown> {
+  const input: Record<string, unknown> = {};
+  for (const [field, value] of new URL(c.req.raw.url).searchParams)
+    input[field] = numbers.includes(field) && /^\d{1,15}$/.test(value) ? Number(value) : value;
+  return input;
+}
+
+function noContent(c: Ctx, problem: Problem | undefined): Response | Problem {
+  return problem ?? c.body(null, 204);
+}
+
 function clientOf(c: Ctx): LimiterClient {
   return new LimiterClient(c.env.OBJECTS);
 }
 
 /** 200 for every decision, unless the caller is a proxy that only reads the status: then `?deny=429`. */
-function denyStatus(c: Ctx): 200 | 429 | Problem {
+function denyStatus(c: Ctx): DenyStatus | Problem {
   // A look at the text first: most calls have no query, and parsing one costs more than finding none.
   const deny = c.req.raw.url.includes("?") ? c.req.query("deny") : undefined;
   if (deny === undefined) return 200;
   if (deny === "429") return 429;
   return notAllowed([{ path: ["deny"], detail: violation(["deny"], deny, "429, or left out") }]);
-}
-
-function decisionResponse(answered: Answered<Decision> | Problem, deny: 200 | 429): Response | Problem {
-  if (answered instanceof Problem) return answered;
-  const { policy, answer } = answered;
-  const headers = decisionHeaders(policy, answer);
-  if (answer.success || deny === 200) return new Response(JSON.stringify(answer), { headers });
-  if (answer.reason === "degraded") return problemResponse(503, temporarilyReduced(answer), headers);
-  return problemResponse(429, quotaExceeded(answer), headers);
-}
-
-/** The two problem types of draft-ietf-httpapi-ratelimit-headers-11, with the decision in them. */
-function quotaExceeded(decision: Decision): object {
-  return {
-    type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
-    title: "The quota of this key is used up",
-    status: 429,
-    detail:
-      decision.retryAfterMs === null
-        ? "the cost is over the limit: it will never be admitted"
-        : `the same call passes in ${decision.retryAfterMs} ms if nobody else comes`,
-    "violated-policies": decision.violated ?? [],
-    decision,
-  };
-}
-
-function temporarilyReduced(decision: Decision): object {
-  return {
-    type: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-    title: "The limiter could not decide",
-    status: 503,
-    detail: 'the key\'s object did not answer, and this policy is onFailure = "closed"',
-    "violated-policies": [],
-    decision,
-  };
 }
 
 /** Policy and key of an address, decoded strictly: a broken escape is an error and not another key. */

@@ -1,94 +1,74 @@
-/** The calls themselves, the same over HTTP and over RPC: parse, find the policy, normalise the key, ask the object. */
-import type * as v from "valibot";
+/** The calls on a key, the same over HTTP and over RPC. Those on holds and leases are in files of their own. */
 import { policies } from "../durable-objects/deployment.ts";
-import type { Policy } from "../durable-objects/policies.ts";
-import { violation } from "../durable-objects/violations.ts";
-import { ADDRESS_ALLOWED, normaliseKey } from "./keys.ts";
 import type { LimiterClient } from "./limiter-client.ts";
-import { notAllowed, parse } from "./parse.ts";
-import { Problem, PROBLEMS } from "./problems.ts";
+import type { Problem } from "./problems.ts";
 import {
   KeyRequest,
   LimitRequest,
+  PeekRequest,
   RefundRequest,
   type Decision,
   type KeyReport,
   type PolicyList,
 } from "./schemas.ts";
-import { keyProblem, mayUse, type Principal } from "./tokens.ts";
+import { call, costProblem, rateProblem, refused, type Answered } from "./targets.ts";
+import { mayUse, type Principal } from "./tokens.ts";
 
-/** An answer with the policy that gave it, which the headers need. */
-export interface Answered<Answer> {
-  readonly policy: Policy;
-  readonly answer: Answer;
-}
+type Promised<Answer> = Promise<Answered<Answer> | Problem>;
 
 export function callLimit(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
-  return call(principal, LimitRequest, input, (policy, key, { cost, idempotencyKey }) =>
-    client.limit(policy, key, cost, idempotencyKey),
-  );
+  return call(principal, LimitRequest, input, ({ policy, key }, { cost, idempotencyKey }) => {
+    const problem = rateProblem(policy, cost) ?? costProblem(policy, ["cost"], cost, given(input, "cost"));
+    return problem ?? client.limit(policy, key, cost, idempotencyKey);
+  });
 }
 
 export function callRefund(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
-  return call(principal, RefundRequest, input, (policy, key, { units, idempotencyKey }) =>
-    client.refund(policy, key, units, idempotencyKey),
-  );
+  return call(principal, RefundRequest, input, ({ policy, key }, { units, idempotencyKey }) => {
+    const problem =
+      rateProblem(policy, units) ?? costProblem(policy, ["units"], units, given(input, "units"));
+    return problem ?? client.refund(policy, key, units, idempotencyKey);
+  });
 }
 
-export function callPeek(client: LimiterClient, principal: Principal, input: unknown): Promised<KeyReport> {
-  return call(principal, KeyRequest, input, (policy, key) => client.peek(policy, key));
+/** Looks at a key, at once or when it has no leases. */
+export function callPeek(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+  signal?: AbortSignal,
+): Promised<KeyReport> {
+  return call(principal, PeekRequest, input, ({ policy, key }, { waitFor, waitMs }) => {
+    const mostMs = policy.lease?.maxWaitMs ?? 0;
+    if (waitFor === undefined && waitMs > 0) return refused(["waitMs"], waitMs, "left out, or with waitFor");
+    if (waitMs > mostMs && policy.lease !== undefined)
+      return refused(["waitMs"], waitMs, `an integer from 0 to ${mostMs}, the policy's maxWait`);
+    const waits = policy.lease !== undefined && waitMs > 0;
+    return waits ? client.waitForIdle(policy, key, waitMs, signal) : client.peek(policy, key);
+  });
 }
 
 export function callReset(client: LimiterClient, principal: Principal, input: unknown): Promised<undefined> {
-  return call(principal, KeyRequest, input, (policy, key) => client.reset(policy, key));
+  return call(principal, KeyRequest, input, ({ policy, key }) => client.reset(policy, key));
 }
 
 /** The policies that the principal may use. */
 export function listPolicies(principal: Principal): PolicyList {
   const usable = [...policies.values()].filter(({ name }) => mayUse(principal, name));
   return {
-    policies: usable.map(({ rules, ...policy }) => ({
+    policies: usable.map(({ rules, lease: _, ...policy }) => ({
       ...policy,
-      rules: rules.map(({ name, algorithm, config }) => ({ name, algorithm: algorithm.name, ...config })),
+      rules: rules.map(({ name, algorithm, unit, config }) => ({
+        name,
+        algorithm: algorithm.name,
+        unit,
+        ...config,
+      })),
     })),
   };
 }
 
-type Promised<Answer> = Promise<Answered<Answer> | Problem>;
-
-async function call<Schema extends v.GenericSchema<unknown, { policy: string; key: string }>, Answer>(
-  principal: Principal,
-  schema: Schema,
-  input: unknown,
-  ask: (policy: Policy, key: string, request: v.InferOutput<Schema>) => Promise<Answer | Problem>,
-): Promised<Answer> {
-  const request = parse(schema, input);
-  if (request instanceof Problem) return request;
-  const policy = findPolicy(principal, request.policy);
-  if (policy instanceof Problem) return policy;
-  const key = normaliseKey(policy, request.key);
-  if (key === undefined)
-    return notAllowed([{ path: ["key"], detail: violation(["key"], request.key, ADDRESS_ALLOWED) }]);
-  const problem = keyProblem(principal, key);
-  if (problem !== undefined) return problem;
-  const answer = await ask(policy, key, request);
-  return answer instanceof Problem ? answer : { policy, answer };
-}
-
-function findPolicy(principal: Principal, name: string): Policy | Problem {
-  if (!mayUse(principal, name)) {
-    return new Problem(
-      PROBLEMS.forbidden,
-      `the token ${JSON.stringify(principal.name)} may not use this policy`,
-    );
-  }
-  const policy = policies.get(name);
-  if (policy !== undefined) return policy;
-  const names = [...policies.keys()].filter((each) => mayUse(principal, each));
-  const detail = violation(
-    ["policy"],
-    name,
-    `one of ${names.map((each) => JSON.stringify(each)).join(", ")}`,
-  );
-  return new Problem(PROBLEMS.policyNotFound, detail, { errors: [{ pointer: "/policy", detail }] });
+/** A field as it came in: parsing leaves out what JSON can smuggle in (`__proto__`). */
+export function given(input: unknown, field: string): unknown {
+  return typeof input === "object" && input !== null ? (input as Record<string, unknown>)[field] : undefined;
 }

@@ -35,12 +35,15 @@ function policyHeader(policy: Policy): string {
 
 /**
  * The draft's window is in whole seconds. A window that is not is told as the next whole one, with as many
- * units as its rate gives in that time: 10 per 250 ms is 40 per second.
+ * units as its rate gives in that time: 10 per 250 ms is 40 per second. Units at once have none. The draft's own unit
+ * is requests, so only another is named.
  */
-function quotaItem({ name, quota }: Rule): string {
+function quotaItem({ name, quota, unit }: Rule): string {
+  const named = unit === "requests" ? "" : `;qu="${unit}"`;
+  if (quota.windowMs === undefined) return `"${name}";q=${quota.units}${named}`;
   const window = seconds(quota.windowMs);
   const units = Math.floor((quota.units * window * 1_000) / quota.windowMs);
-  return `"${name}";q=${units};w=${window}`;
+  return `"${name}";q=${units};w=${window}${named}`;
 }
 
 function seconds(durationMs: number): number {

@@ -1,14 +1,34 @@
 import { WorkerEntrypoint } from "cloudflare:workers";
+import { degradedDecision } from "../durable-objects/answers.ts";
+import type { Attached, Cost } from "../durable-objects/protocol.ts";
 import type { Env } from "./app.ts";
-import { callLimit, callPeek, callRefund, callReset, listPolicies, type Answered } from "./calls.ts";
-import { LimiterClient } from "./limiter-client.ts";
+import { callLimit, callPeek, callRefund, callReset, given, listPolicies } from "./calls.ts";
+import { callCancel, callHold, callSettle } from "./hold-calls.ts";
+import { acquireOf, callRelease, callRenew } from "./lease-calls.ts";
+import { callLimitAll } from "./limit-all.ts";
+import { decisionIn, LimiterClient } from "./limiter-client.ts";
 import { parse } from "./parse.ts";
 import { Problem } from "./problems.ts";
-import { Props, type Decision, type KeyReport, type PolicyList } from "./schemas.ts";
+import {
+  BoundAcquireRequest,
+  Props,
+  type AllDecisions,
+  type Decision,
+  type KeyReport,
+  type Lease,
+  type PolicyList,
+} from "./schemas.ts";
+import { call, findClaim, type Answered } from "./targets.ts";
 import type { Principal } from "./tokens.ts";
 
 /** A call that may leave out what the binding's `props` say. */
 type Call<Fields> = Fields & { readonly policy?: string; readonly key: string };
+interface Idempotent {
+  readonly idempotencyKey?: string;
+}
+
+/** A decision with what keeps its lease: disposing of it, which happens when the caller ends, releases the lease. */
+export type Grant = Decision & Omit<Attached, "answer">;
 
 /**
  * The limiter as a service binding: the same calls as over HTTP, the same answers, no token (whoever is bound
@@ -18,24 +38,99 @@ type Call<Fields> = Fields & { readonly policy?: string; readonly key: string };
  * the binding drops in for Cloudflare's own rate limit binding.
  */
 export class Limiter extends WorkerEntrypoint<Env, unknown> {
-  /** Takes `cost` units (default 1; 0 looks) if they fit. A denial is an answer, not an error. */
-  async limit(call: Call<{ readonly cost?: number; readonly idempotencyKey?: string }>): Promise<Decision> {
-    return answerOf(await callLimit(this.#client, BOUND, this.#complete(call)));
+  /** Takes a cost (default 1; 0 looks) if it fits. A denial is an answer, not an error. */
+  async limit(asked: Call<Idempotent & { readonly cost?: Cost }>): Promise<Decision> {
+    return answerOf(await callLimit(this.#client, BOUND, this.#complete(asked)));
+  }
+
+  /** Takes the costs of up to 16 checks, of all or of none. */
+  async limitAll(
+    asked: Idempotent & { readonly checks: readonly Call<{ readonly cost?: Cost }>[] },
+  ): Promise<AllDecisions> {
+    const { checks } = asked;
+    const input = Array.isArray(checks)
+      ? { ...asked, checks: checks.map((check: unknown) => this.#complete(check)) }
+      : asked;
+    return orThrow(await callLimitAll(this.#client, BOUND, input));
   }
 
   /** Gives units back that were taken and not used, once per `idempotencyKey`. */
-  async refund(call: Call<{ readonly units: number; readonly idempotencyKey: string }>): Promise<Decision> {
-    return answerOf(await callRefund(this.#client, BOUND, this.#complete(call)));
+  async refund(asked: Call<{ readonly units: Cost; readonly idempotencyKey: string }>): Promise<Decision> {
+    return answerOf(await callRefund(this.#client, BOUND, this.#complete(asked)));
   }
 
-  /** What `limit({ key })` would be answered; takes nothing. */
-  async peek(call: Call<object>): Promise<KeyReport> {
-    return answerOf(await callPeek(this.#client, BOUND, this.#complete(call)));
+  /** Sets units apart until it is known how many were used: `settle`, or `cancel` when none were. */
+  async hold(asked: Call<Idempotent & { readonly units: Cost; readonly ttlMs?: number }>): Promise<Decision> {
+    return answerOf(await callHold(this.#client, BOUND, this.#complete(asked)));
+  }
+
+  /** Ends a hold with the units really used. */
+  async settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision> {
+    return answerOf(await callSettle(this.#client, BOUND, asked));
+  }
+
+  /** Ends a hold of which nothing was used. */
+  async cancel(asked: { readonly id: string }): Promise<void> {
+    return orThrow((await callCancel(this.#client, BOUND, asked)) ?? undefined);
+  }
+
+  /**
+   * Leases units, waiting up to `waitMs` in the queue. The lease ends with the caller, however that ends (`using` ends
+   * it sooner), unless `detached`: then with `release`, or when it expires.
+   */
+  async acquire(
+    asked: Call<
+      Idempotent & {
+        readonly units?: Cost;
+        readonly ttlMs?: number;
+        readonly waitMs?: number;
+        readonly detached?: boolean;
+      }
+    >,
+  ): Promise<Grant> {
+    const input = this.#complete(asked);
+    return answerOf(
+      await call(BOUND, BoundAcquireRequest, input, async (target, request) => {
+        const acquire = acquireOf(target, request, given(input, "units"));
+        if (acquire instanceof Problem) return acquire;
+        const { policy, key, asked: wanted } = acquire;
+        const isAttached = !request.detached;
+        if (wanted.waitMs === 0 && isAttached) {
+          const attached = await this.#client.acquireAttached(policy, key, wanted);
+          if (attached === undefined) return degradedDecision(policy, key);
+          return grantOf(decisionIn(policy, key, attached.answer), attached);
+        }
+        // Who waits may have gone when its turn comes. Nothing tells, so the grant is brief until this confirms it.
+        const brief = { ...wanted, confirmWithinMs: CONFIRM_WITHIN_MS };
+        const decision = await this.#client.acquire(policy, key, brief);
+        if (decision instanceof Problem || decision.lease === undefined) return decision;
+        const secret = findClaim(BOUND, "lease", decision.lease.id)?.secret ?? "";
+        const attached = await this.#client.confirm(policy, key, secret, wanted.ttlMs, isAttached);
+        if (attached === undefined) return degradedDecision(policy, key);
+        const lease = { ...decision.lease, expiresAfterMs: wanted.ttlMs };
+        return grantOf({ ...decision, lease }, attached);
+      }),
+    );
+  }
+
+  /** Moves a lease's end to `ttlMs` from now. */
+  async renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
+    return orThrow(await callRenew(this.#client, BOUND, asked));
+  }
+
+  /** Ends a lease; whoever waits next gets its units at once. */
+  async release(asked: { readonly id: string }): Promise<void> {
+    return orThrow(await callRelease(this.#client, BOUND, asked));
+  }
+
+  /** What `limit({ key })` would be answered, and who holds and waits; takes nothing. */
+  async peek(asked: Call<{ readonly waitFor?: "idle"; readonly waitMs?: number }>): Promise<KeyReport> {
+    return answerOf(await callPeek(this.#client, BOUND, this.#complete(asked)));
   }
 
   /** Makes the key as new. */
-  async reset(call: Call<object>): Promise<void> {
-    return answerOf(await callReset(this.#client, BOUND, this.#complete(call)));
+  async reset(asked: Call<object>): Promise<void> {
+    return answerOf(await callReset(this.#client, BOUND, this.#complete(asked)));
   }
 
   /** The policies of this deployment. */
@@ -47,19 +142,30 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
     return new LimiterClient(this.env.OBJECTS);
   }
 
-  #complete(call: unknown): unknown {
+  #complete(asked: unknown): unknown {
     const props = parse(Props, this.ctx.props ?? {});
     if (props instanceof Problem) throw props.toError();
-    if (typeof call !== "object" || call === null) return call;
-    const { policy = props.policy, ...rest } = call as { readonly policy?: unknown };
+    if (typeof asked !== "object" || asked === null) return asked;
+    const { policy = props.policy, ...rest } = asked as { readonly policy?: unknown };
     return { policy, ...rest };
   }
 }
 
+/** Long for a message between worker and object, short for a slot that nobody has. */
+const CONFIRM_WITHIN_MS = 5_000;
+
 /** Whoever is bound to the worker; the binding is the permission. */
 const BOUND: Principal = { name: "service binding", scopes: ["limit", "admin"] };
 
+function grantOf(decision: Decision | Problem, { answer: _, ...kept }: Attached): Grant | Problem {
+  return decision instanceof Problem ? decision : { ...decision, ...kept };
+}
+
 function answerOf<Answer>(answered: Answered<Answer> | Problem): Answer {
-  if (answered instanceof Problem) throw answered.toError();
-  return answered.answer;
+  return orThrow(answered).answer;
+}
+
+function orThrow<Answer>(answer: Answer | Problem): Answer {
+  if (answer instanceof Problem) throw answer.toError();
+  return answer;
 }

@@ -13,8 +13,14 @@ export interface Algorithm<Config extends object, State> {
   /** The fields a policy gives it, by name: what kind of value, and whether it may be left out. */
   readonly fields: Readonly<Record<string, FieldKind>>;
 
+  /**
+   * Present when units are occupied until they are given back, and not used up. Such an algorithm says whether there
+   * is room; what is taken is always a hold (see holds.ts), and one that expires frees its units.
+   */
+  readonly leasing?: Leasing<Config, State>;
+
   /** Turns the parsed fields into a configuration, or says which field cannot be, and why. */
-  configure(fields: Readonly<Record<string, number | undefined>>): Config | ConfigProblem;
+  configure(fields: Fields): Config | ConfigProblem;
 
   /** The most units that can be admitted at once. */
   capacity(config: Config): number;
@@ -22,7 +28,10 @@ export interface Algorithm<Config extends object, State> {
   /** The quota as the RateLimit-Policy header words it: `units` per `windowMs`. */
   quota(config: Config): Quota;
 
-  /** Decides on `cost` units (0 takes nothing). A denial carries no state: it cannot change anything. */
+  /**
+   * Decides on `cost` units (0 takes nothing). A denial cannot change anything, unless the configuration counts
+   * what is denied: only then it carries a state, `counted`.
+   */
   decide(
     config: Config,
     state: State | undefined,
@@ -30,6 +39,9 @@ export interface Algorithm<Config extends object, State> {
     cost: number,
     outstanding: number,
   ): AlgorithmDecision<State>;
+
+  /** What an admission changes when its units are held and not taken: nothing, unless the instant itself counts. */
+  noteHold(config: Config, state: State | undefined, nowMs: number): State | undefined;
 
   /** Takes `units` without asking; the quota may go below zero. */
   debit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
@@ -41,17 +53,66 @@ export interface Algorithm<Config extends object, State> {
   wholeAtMs(config: Config, state: State): number;
 
   /**
-   * Whether storage may be left as it is: `stored` with `ahead` units held offers, from `nowMs` on,
-   * no more than `state` with `outstanding` units held.
+   * Whether storage may be left as it is: `stored` (a record that `pack` made) with `ahead` units held offers, from
+   * `nowMs` on, no more than `state` with `outstanding` units held.
    */
   covers(
     config: Config,
-    stored: State | undefined,
+    stored: unknown,
     ahead: number,
     state: State | undefined,
     outstanding: number,
     nowMs: number,
   ): boolean;
+
+  /**
+   * The state as storage keeps it: a record that is written each time, and now and then a segment that is written
+   * once and stays, for states that grow. `before` is the record that was written last.
+   */
+  pack(config: Config, state: State, nowMs: number, before: unknown): Packed;
+
+  /** The state of a record, with all segments there are. */
+  unpack(config: Config, record: unknown, segments: readonly Segment[]): State;
+}
+
+/** What there is to know of leases: the terms they are given on, and what a state says of them. */
+export interface Leasing<Config extends object, State> {
+  terms(config: Config): LeaseTerms;
+  /** The token of the latest grant. */
+  fencingToken(state: State): number;
+  /** How many leases expired without being released. */
+  reclaimed(state: State): number;
+}
+
+export interface LeaseTerms {
+  /** A lease's life unless renewed, and the longest that a caller may ask for. */
+  readonly ttlMs: number;
+  readonly maxTtlMs: number;
+  /** The longest a caller may wait in the queue, and the most callers in it. */
+  readonly maxWaitMs: number;
+  readonly maxWaiters: number;
+}
+
+/** A state in parts. The record is JSON. */
+export interface Packed {
+  readonly record: unknown;
+  readonly segment?: NewSegment;
+}
+
+/** A part of a state that does not change any more. */
+export interface Segment {
+  /** Which of the key's states over time it belongs to. */
+  readonly log: number;
+  /** Its place among the segments of that. */
+  readonly from: number;
+  readonly entries: readonly number[];
+}
+
+export interface NewSegment extends Segment {
+  /** Nothing in it is needed once segments are kept from a later instant only. */
+  readonly toMs: number;
+  /** From which instant on segments are needed; those of another log never are. */
+  readonly keepFromMs: number;
 }
 
 /**
@@ -61,7 +122,10 @@ export interface Algorithm<Config extends object, State> {
 export type AnyAlgorithm = Algorithm<object, unknown>;
 
 /** `units`: a positive integer. `duration`: positive milliseconds. A `?` marks an optional field. */
-export type FieldKind = "units" | "units?" | "duration" | "duration?";
+export type FieldKind = "units" | "units?" | "duration" | "duration?" | "boolean?";
+
+/** What a policy says, parsed: units and milliseconds are numbers. */
+export type Fields = Readonly<Record<string, number | boolean | undefined>>;
 
 /** A configuration that cannot be: the field at fault, and what is allowed instead. */
 export interface ConfigProblem {
@@ -70,11 +134,12 @@ export interface ConfigProblem {
 
 export interface Quota {
   readonly units: number;
-  readonly windowMs: number;
+  /** Absent: so many at once, however long. */
+  readonly windowMs?: number;
 }
 
-/** Why an algorithm refuses: wait, or never. */
-export type DenialReason = "quota" | "cost-over-limit";
+/** Why an algorithm refuses: wait for units, wait because the last call was just now, or never. */
+export type DenialReason = "quota" | "min-interval" | "cost-over-limit";
 
 interface Figures {
   /** The largest cost that would pass now (after this decision), 0 or more. */
@@ -88,8 +153,10 @@ export interface Allowed<State> extends Figures {
   readonly state: State | undefined;
 }
 
-export interface Denied extends Figures {
+export interface Denied<State = unknown> extends Figures {
   readonly allowed: false;
+  /** Present when this denial counts. */
+  readonly counted?: State;
   readonly reason: DenialReason;
   /**
    * The exact wait for this cost while `outstanding` stays as it is: one millisecond earlier is
@@ -98,4 +165,4 @@ export interface Denied extends Figures {
   readonly retryAfterMs: number | null;
 }
 
-export type AlgorithmDecision<State> = Allowed<State> | Denied;
+export type AlgorithmDecision<State> = Allowed<State> | Denied<State>;

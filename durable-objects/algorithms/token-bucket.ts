@@ -51,7 +51,9 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
   name: "token-bucket",
   fields: { limit: "units", window: "duration", burst: "units?" },
 
-  configure({ limit = 0, window: windowMs = 0, burst = limit }) {
+  configure(fields) {
+    const [limit, windowMs] = [Number(fields["limit"]), Number(fields["window"])];
+    const burst = Number(fields["burst"] ?? limit);
     if (burst * windowMs > MOST_PARTS) {
       const field = burst === limit ? "limit" : "burst";
       const most = Math.floor(MOST_PARTS / windowMs);
@@ -70,6 +72,8 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
     return decide(config, spentAt(config, state, nowMs), stamp(state, nowMs), cost, outstanding);
   },
 
+  noteHold: (_, state) => state,
+
   debit(config, state, nowMs, units) {
     const spent = spentAt(config, state, nowMs) + units * config.windowMs;
     return stateOf(config, Math.min(spent, MOST_PARTS), stamp(state, nowMs));
@@ -86,8 +90,12 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
     const heldParts = (ahead - outstanding) * config.windowMs;
-    return heldParts >= 0 && spentAt(config, stored, nowMs) + heldParts >= spentAt(config, state, nowMs);
+    const storedSpent = spentAt(config, stored as TokenBucketState | undefined, nowMs);
+    return heldParts >= 0 && storedSpent + heldParts >= spentAt(config, state, nowMs);
   },
+
+  pack: (_, state) => ({ record: state }),
+  unpack: (_, record) => record as TokenBucketState,
 };
 
 function decide(

@@ -54,7 +54,7 @@ test.each([
     { a: { ...BUCKET, algorithm: "gcra" } },
     'algorithm is "gcra": must be one of "token-bucket"',
   ],
-  ["no table", { a: 3 }, 'policy "a": algorithm is missing'],
+  ["no table", { a: 3 }, 'policy "a": the value is 3: must be a table with an algorithm or with rules'],
   [
     "no limit",
     { a: { algorithm: "token-bucket", window: 1 } },

@@ -1,6 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { advance, decide, outstandingOf, UNTOUCHED, type Account } from "../../durable-objects/holds.ts";
+import type { Segment } from "../../durable-objects/algorithms/algorithm.ts";
 import type { Rule } from "../../durable-objects/policies.ts";
 import {
   aheadUnits,
@@ -9,7 +10,7 @@ import {
   restore,
   type StoredAccount,
 } from "../../durable-objects/write-ahead.ts";
-import { bucket } from "../support/rules.ts";
+import { bucket, log } from "../support/rules.ts";
 
 test("memory may be ahead by 2 % of the capacity, and not at all below 50", () => {
   const ahead = (burst: number) => aheadUnits(bucket({ limit: 1, window: 1_000, burst }));
@@ -18,12 +19,14 @@ test("memory may be ahead by 2 % of the capacity, and not at all below 50", () =
 
 test("a record of another algorithm is not this one's state", () => {
   const rule = bucket({ limit: 5, window: 1_000 });
-  expect(restore(rule, { algorithm: "other", state: { spentParts: 1 }, ahead: 3 }, 0, 1_000)).toBe(UNTOUCHED);
+  expect(restore(rule, { algorithm: "other", state: { spentParts: 1 }, ahead: 3 }, [], 0, 1_000)).toBe(
+    UNTOUCHED,
+  );
 });
 
 test("what is restored holds the units that memory was ahead by, then counts them as used, once", () => {
   const rule = bucket({ limit: 100, window: 10_000 });
-  const restored = restore(rule, { algorithm: "token-bucket", ahead: 20 }, 1_000, 500);
+  const restored = restore(rule, { algorithm: "token-bucket", ahead: 20 }, [], 1_000, 500);
   expect(decide(rule, restored, 1_000, 0).remaining).toBe(80);
   expect(decide(rule, advance(rule, restored, 1_500), 1_500, 0).remaining).toBe(80);
   expect(decide(rule, advance(rule, restored, 1_600), 1_600, 0).remaining).toBe(81);
@@ -31,7 +34,7 @@ test("what is restored holds the units that memory was ahead by, then counts the
 
 test("a policy that shrinks does not owe units ahead that it never had", () => {
   const rule = bucket({ limit: 5, window: 10_000 });
-  const restored = restore(rule, { algorithm: "token-bucket", ahead: 400 }, 0, 1_000);
+  const restored = restore(rule, { algorithm: "token-bucket", ahead: 400 }, [], 0, 1_000);
   expect(decide(rule, advance(rule, restored, 1_000), 1_000, 1)).toMatchObject({ retryAfterMs: 2_000 });
 });
 
@@ -58,13 +61,18 @@ function play(
   const admitted: { nowMs: number; units: number }[] = [];
   let account: Account = UNTOUCHED;
   let stored: StoredAccount | undefined;
+  let segments: Segment[] = [];
   let nowMs = 0;
   for (const { afterMs, cost, isHot, crash, downMs } of steps) {
     nowMs += afterMs;
     account = advance(rule, account, nowMs);
     if (crash) {
       const before = decide(rule, account, nowMs, 0).remaining;
-      account = advance(rule, restore(rule, structuredClone(stored), nowMs, reservationTtlMs), nowMs);
+      account = advance(
+        rule,
+        restore(rule, structuredClone(stored), segments, nowMs, reservationTtlMs),
+        nowMs,
+      );
       restored(before - decide(rule, account, nowMs, 0).remaining, stored?.ahead ?? 0);
       nowMs += downMs;
       account = advance(rule, account, nowMs);
@@ -72,7 +80,11 @@ function play(
     const decision = decide(rule, account, nowMs, cost);
     if (!decision.allowed) continue;
     ({ account } = decision);
-    if (!covers(rule, stored, account, nowMs)) stored = record(rule, account, isHot ? aheadUnits(rule) : 0);
+    if (!covers(rule, stored, account, nowMs)) {
+      const written = record(rule, account, isHot ? aheadUnits(rule) : 0, nowMs, stored);
+      ({ stored } = written);
+      if (written.segment !== undefined) segments = [...segments, structuredClone(written.segment)];
+    }
     expect(covers(rule, stored, account, nowMs)).toBe(true);
     expect(outstandingOf(account)).toBeLessThanOrEqual(stored?.ahead ?? 0);
     admitted.push({ nowMs, units: cost });
@@ -80,29 +92,48 @@ function play(
   return admitted;
 }
 
-test("whenever it crashes, nothing is admitted twice and at most the units ahead are lost", () => {
-  fc.assert(
-    fc.property(
-      rates,
-      fc.array(step, { maxLength: 60 }),
-      fc.constantFrom(0, 1, 1_000),
-      (fields, steps, ttlMs) => {
-        const rule = bucket(fields);
-        const admitted = play(rule, steps, ttlMs, (lost, ahead) => {
-          expect(lost).toBeGreaterThanOrEqual(0);
-          expect(lost).toBeLessThanOrEqual(ahead);
-        });
-        for (const [from, first] of admitted.entries()) {
-          let units = 0;
-          for (const each of admitted.slice(from)) {
-            units += each.units;
-            expect(units * fields.window).toBeLessThanOrEqual(
-              fields.burst * fields.window + fields.limit * (each.nowMs - first.nowMs),
-            );
+const rules = {
+  "token-bucket": {
+    rule: bucket,
+    keepsBound: ({ limit, window, burst }: Rates, units: number, lengthMs: number) =>
+      units * window <= burst * window + limit * lengthMs,
+  },
+  "sliding-log": {
+    rule: ({ limit, window }: Rates) => log({ limit, window }),
+    keepsBound: ({ limit, window }: Rates, units: number, lengthMs: number) =>
+      lengthMs >= window || units <= limit,
+  },
+};
+
+test.each(Object.entries(rules))(
+  "%s: whenever it crashes, nothing is admitted twice and at most the units ahead are lost",
+  (_, { rule: ruleOf, keepsBound }) => {
+    fc.assert(
+      fc.property(
+        rates,
+        fc.array(step, { maxLength: 60 }),
+        fc.constantFrom(0, 1, 1_000),
+        (fields, steps, ttlMs) => {
+          const admitted = play(ruleOf(fields), steps, ttlMs, (lost, ahead) => {
+            expect(lost).toBeGreaterThanOrEqual(0);
+            expect(lost).toBeLessThanOrEqual(ahead);
+          });
+          for (const [from, first] of admitted.entries()) {
+            let units = 0;
+            for (const each of admitted.slice(from)) {
+              units += each.units;
+              expect(keepsBound(fields, units, each.nowMs - first.nowMs)).toBe(true);
+            }
           }
-        }
-      },
-    ),
-    { numRuns: 3_000 },
-  );
-});
+        },
+      ),
+      { numRuns: 3_000 },
+    );
+  },
+);
+
+interface Rates {
+  readonly limit: number;
+  readonly window: number;
+  readonly burst: number;
+}

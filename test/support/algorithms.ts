@@ -1,13 +1,19 @@
 /** For every algorithm of the registry, what the law suite needs to know of it. A new algorithm adds an entry. */
 import fc from "fast-check";
 import type { AnyAlgorithm } from "../../durable-objects/algorithms/algorithm.ts";
+import type { Rule } from "../../durable-objects/policies.ts";
+import { ruleOf } from "./rules.ts";
 
 export interface Specimen {
   /** Fields as a policy gives them, durations in milliseconds; `configure` must accept every one. */
-  readonly fields: fc.Arbitrary<Record<string, number>>;
+  readonly fields: fc.Arbitrary<Given>;
   /** Whether `units` admitted within `lengthMs` (first to last instant) keep the bound the algorithm promises. */
-  keepsBound(fields: Readonly<Record<string, number>>, units: number, lengthMs: number): boolean;
+  keepsBound(fields: Given, units: number, lengthMs: number): boolean;
+  /** How far apart calls of cost 1 are that the quota always admits. */
+  paceMs(fields: Given): number;
 }
+
+export type Given = Readonly<Record<string, number>>;
 
 const DAY_MS = 86_400_000;
 
@@ -31,12 +37,37 @@ export const specimens: Readonly<Record<string, Specimen>> = {
       .filter(({ window, burst }) => burst * window <= 2 ** 53),
     keepsBound: ({ limit = 0, window = 0, burst = 0 }, units, lengthMs) =>
       BigInt(units) * BigInt(window) <= BigInt(burst) * BigInt(window) + BigInt(limit) * BigInt(lengthMs),
+    paceMs: ({ limit = 0, window = 0 }) => Math.ceil(window / limit),
+  },
+  "sliding-log": {
+    fields: fc
+      .record({
+        limit: fc.oneof(fc.integer({ min: 1, max: 12 }), fc.integer({ min: 1, max: 1_000_000 })),
+        window: fc.oneof(
+          fc.integer({ min: 1, max: 200 }),
+          fc.constantFrom(1, 60, 1_000, 60_000, DAY_MS, 365 * DAY_MS),
+        ),
+        // Most policies have none; 0 stands for that.
+        minInterval: fc.oneof({ weight: 3, arbitrary: fc.constant(0) }, fc.integer({ min: 1, max: 60 })),
+      })
+      .map(({ minInterval, ...fields }) => (minInterval === 0 ? fields : { ...fields, minInterval })),
+    keepsBound: ({ limit = 0, window = 1 }, units, lengthMs) =>
+      units <= limit * (Math.floor(lengthMs / window) + 1),
+    paceMs: ({ limit = 0, window = 0, minInterval = 0 }) => Math.max(Math.ceil(window / limit), minInterval),
+  },
+  concurrency: {
+    fields: fc.record({
+      limit: fc.oneof(fc.integer({ min: 1, max: 12 }), fc.integer({ min: 1, max: 1_000_000 })),
+      ttl: fc.oneof(fc.integer({ min: 1, max: 200 }), fc.constantFrom(1, 1_000, 60_000, DAY_MS)),
+    }),
+    // Nobody releases here: whoever was granted something has it for all of its ttl.
+    keepsBound: ({ limit = 0, ttl = 1 }, units, lengthMs) =>
+      units <= limit * (Math.floor(lengthMs / ttl) + 1),
+    paceMs: ({ limit = 0, ttl = 0 }) => Math.ceil(ttl / limit),
   },
 };
 
-/** A configuration, or the reason there is none, which a specimen must not give. */
-export function configured(algorithm: AnyAlgorithm, fields: Readonly<Record<string, number>>): object {
-  const config = algorithm.configure(fields);
-  if ("problem" in config) throw new Error(`the specimen is refused: ${JSON.stringify({ fields, config })}`);
-  return config;
+/** A rule with these fields. */
+export function ruleWith(algorithm: AnyAlgorithm, fields: Readonly<Record<string, number | boolean>>): Rule {
+  return ruleOf({ algorithm: algorithm.name, ...fields });
 }

@@ -19,11 +19,11 @@ export function objectOf(policyName: string, key: string) {
     },
     async limit(cost = 1, idempotencyKey?: string) {
       const answer = readAnswer(await stubNow().limit(policyName, key, cost, idempotencyKey));
-      return "conflict" in answer ? answer : answer.rules[0];
+      return "rules" in answer ? answer.rules[0] : answer;
     },
     async refund(units: number, idempotencyKey: string) {
       const answer = readAnswer(await stubNow().refund(policyName, key, units, idempotencyKey));
-      return "conflict" in answer ? answer : answer.rules[0];
+      return "rules" in answer ? answer.rules[0] : answer;
     },
     async remaining(): Promise<number | undefined> {
       return (await stubNow().peek(policyName, key)).rules[0]?.remaining;

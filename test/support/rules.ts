@@ -1,8 +1,21 @@
 import { parsePolicies, type Rule } from "../../durable-objects/policies.ts";
 
-/** The rule of a token-bucket policy with these fields. */
-export function bucket(fields: { limit: number; window: number; burst?: number }): Rule {
-  const policy = parsePolicies({ test: { algorithm: "token-bucket", ...fields } }).get("test");
+/** The rule of a policy with these fields. */
+export function ruleOf(fields: Readonly<Record<string, unknown>>): Rule {
+  const policy = parsePolicies({ test: fields }).get("test");
   if (policy === undefined) throw new Error("no policy");
   return policy.rules[0];
+}
+
+export function bucket(fields: { limit: number; window: number; burst?: number }): Rule {
+  return ruleOf({ algorithm: "token-bucket", ...fields });
+}
+
+export function log(fields: {
+  limit: number;
+  window: number;
+  minInterval?: number;
+  countDenied?: boolean;
+}): Rule {
+  return ruleOf({ algorithm: "sliding-log", ...fields });
 }

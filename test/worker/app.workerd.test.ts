@@ -106,7 +106,9 @@ describe("200", () => {
     expect(policies.map(({ name }) => name)).toEqual(Object.keys(TEST_POLICIES));
     expect(policies[0]).toEqual({
       name: "api",
-      rules: [{ name: "api", algorithm: "token-bucket", limit: 100, windowMs: 1_000, burst: 500 }],
+      rules: [
+        { name: "api", algorithm: "token-bucket", unit: "requests", limit: 100, windowMs: 1_000, burst: 500 },
+      ],
       onFailure: "closed",
       deadlineMs: 500,
       objects: "per-key",

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { parsePolicies } from "../../durable-objects/policies.ts";
-import { decisionOf, degradedDecision } from "../../worker/decisions.ts";
+import { degradedDecision, publicDecision } from "../../durable-objects/answers.ts";
 import { decisionHeaders } from "../../worker/headers.ts";
 
 function headersOf(
@@ -17,7 +17,7 @@ function headersOf(
     reason: success ? ("ok" as const) : ("quota" as const),
     ...decided,
   };
-  return decisionHeaders(policy, decisionOf(policy, "k", [rule]));
+  return decisionHeaders(policy, publicDecision(policy, "k", { rules: [rule] }));
 }
 
 test.each([

@@ -1,0 +1,112 @@
+import type { Algorithm, LeaseTerms } from "./algorithm.ts";
+
+/**
+ * Concurrency: at most `limit` units held at once, a semaphore; with a limit of 1 a mutex.
+ *
+ * Units are occupied and given back, not used up, so nothing is counted here at all: who has some has a lease,
+ * which is a hold (holds.ts) like any other but that its units are free when it expires. What is left is
+ *
+ *     cost + outstanding  <=  limit
+ *
+ * and the exact wait, which is until enough leases have expired, is found where holds are.
+ *
+ * Example: limit 10, leases of 4 until 300 ms and of 5 until 800 ms. A cost of 1 passes, a cost of 2 waits 300 ms.
+ *
+ * The state is only what outlasts a lease. The fencing token rises with every grant: it is the time in microseconds, or
+ * one more than the last if that is later. So it goes on rising when the state has been forgotten, as long as the clock
+ * is not put back by more than the key was idle. (Fencing: M. Kleppmann, "How to do distributed locking", 2016.)
+ *
+ * The bound, at any instant: `limit` units. Its worst boundary is a holder that pauses for longer than its lease and
+ * does not notice; what the token is for. What it is bad at: a rate; many short leases are many calls.
+ */
+export interface ConcurrencyConfig extends LeaseTerms {
+  readonly limit: number;
+}
+
+export interface ConcurrencyState {
+  readonly fencingToken: number;
+  /** Leases that expired instead of being released. */
+  readonly reclaimed: number;
+}
+
+const DEFAULT_TTL_MS = 60_000;
+/** A caller may renew for ever anyway; an hour is only how long a crash can cost its slots if it asked for that. */
+const DEFAULT_MAX_TTL_MS = 3_600_000;
+const DEFAULT_MAX_WAIT_MS = 30_000;
+/** A request that waits in a queue holds memory and a connection, and the runtime ends it after some minutes anyway. */
+const MOST_WAIT_MS = 600_000;
+const DEFAULT_MAX_WAITERS = 1_000;
+/** Each waiter is a pending request in the object: 2,000 took 110 KB each of 128 MB. */
+const MOST_WAITERS = 1_000;
+/** A lease can be as long as a timer (2^31 ms). */
+const MOST_TTL_MS = 2_147_483_647;
+
+export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
+  name: "concurrency",
+  fields: {
+    limit: "units",
+    ttl: "duration?",
+    maxTtl: "duration?",
+    maxWait: "duration?",
+    maxWaiters: "units?",
+  },
+  leasing: {
+    terms: (config) => config,
+    fencingToken: (state) => state.fencingToken,
+    reclaimed: (state) => state.reclaimed,
+  },
+
+  configure(fields) {
+    const ttlMs = Number(fields["ttl"] ?? DEFAULT_TTL_MS);
+    const maxTtlMs = Number(fields["maxTtl"] ?? Math.max(ttlMs, DEFAULT_MAX_TTL_MS));
+    const maxWaitMs = Number(fields["maxWait"] ?? DEFAULT_MAX_WAIT_MS);
+    const maxWaiters = Number(fields["maxWaiters"] ?? DEFAULT_MAX_WAITERS);
+    if (ttlMs > MOST_TTL_MS) return { problem: { field: "ttl", allowed: `at most ${MOST_TTL_MS} ms` } };
+    if (maxTtlMs < ttlMs || maxTtlMs > MOST_TTL_MS)
+      return {
+        problem: {
+          field: "maxTtl",
+          allowed: `at least the ttl of ${ttlMs} ms and at most ${MOST_TTL_MS} ms`,
+        },
+      };
+    if (maxWaitMs > MOST_WAIT_MS)
+      return { problem: { field: "maxWait", allowed: `at most ${MOST_WAIT_MS} ms` } };
+    if (maxWaiters > MOST_WAITERS)
+      return { problem: { field: "maxWaiters", allowed: `at most ${MOST_WAITERS}` } };
+    return { limit: Number(fields["limit"]), ttlMs, maxTtlMs, maxWaitMs, maxWaiters };
+  },
+
+  capacity: (config) => config.limit,
+  quota: (config) => ({ units: config.limit }),
+
+  decide({ limit }, state, nowMs, cost, outstanding) {
+    const remaining = Math.max(0, limit - outstanding);
+    if (cost === 0) return { allowed: true, state, remaining, resetAfterMs: 0 };
+    if (cost <= remaining) {
+      const fencingToken = Math.max((state?.fencingToken ?? 0) + 1, nowMs * 1_000);
+      const granted = { fencingToken, reclaimed: state?.reclaimed ?? 0 };
+      return { allowed: true, state: granted, remaining: remaining - cost, resetAfterMs: 0 };
+    }
+    const reason = cost > limit ? "cost-over-limit" : "quota";
+    return { allowed: false, reason, retryAfterMs: null, remaining, resetAfterMs: 0 };
+  },
+
+  noteHold: (_, state) => state,
+
+  // A hold that expired with its units: they are free again, and it is counted.
+  debit: (_, state, __, units) =>
+    units === 0 || state === undefined ? state : { ...state, reclaimed: state.reclaimed + 1 },
+
+  // Nothing was used up, so there is nothing to give back but by releasing.
+  credit: (_, state) => state,
+
+  wholeAtMs: () => -Infinity,
+
+  // The token of every grant is written with its lease.
+  covers: (_, stored, ahead, state, outstanding) =>
+    outstanding <= ahead &&
+    (state === undefined || (stored as ConcurrencyState | undefined)?.fencingToken === state.fencingToken),
+
+  pack: (_, state) => ({ record: state }),
+  unpack: (_, record) => record as ConcurrencyState,
+};

@@ -1,0 +1,111 @@
+import { publicDecision } from "./answers.ts";
+import type { Entry } from "./key-book.ts";
+import type { Leases } from "./leases.ts";
+import { readAnswer, type AcquireCall, type Decided } from "./protocol.ts";
+
+/** What a socket says of itself while the object sleeps. Kept by the runtime with the socket. */
+interface Attachment {
+  readonly policy: string;
+  readonly key: string;
+  /** Of the lease; absent while waiting for it. */
+  readonly id?: string;
+}
+
+/** What the sockets need of the object. */
+export interface SocketHost {
+  open(policy: string, key: string): [entry: Entry, nowMs: number];
+  /** Sees to it that `renew` is called by then. */
+  alarmBy(dueMs: number, nowMs: number): void;
+}
+
+/** Codes of this protocol, from the range that RFC 6455 leaves to applications. */
+const CLOSE_DENIED = 4429;
+const CLOSE_LOST = 4408;
+
+/**
+ * Leases that live as long as a WebSocket. The socket is handed to the runtime, so the object may sleep
+ * ("hibernate") meanwhile; an alarm halfway through the lease renews it if the socket is still open, and tells the
+ * holder, which also finds out whether the other end is there. A close or a broken connection releases it at once.
+ */
+export class LeaseSockets {
+  readonly #ctx: DurableObjectState;
+  readonly #leases: Leases;
+  readonly #host: SocketHost;
+  /** Who waits for a lease: told when its socket closes. */
+  readonly #waiting = new Map<WebSocket, AbortController>();
+
+  constructor(ctx: DurableObjectState, leases: Leases, host: SocketHost) {
+    this.#ctx = ctx;
+    this.#leases = leases;
+    this.#host = host;
+  }
+
+  /** Takes a socket. Its first message is the decision. */
+  accept(call: AcquireCall): Response {
+    const { 0: client, 1: socket } = new WebSocketPair();
+    this.#ctx.acceptWebSocket(socket);
+    socket.serializeAttachment({ policy: call.policy, key: call.key } satisfies Attachment);
+    void this.#acquire(socket, call);
+    return new Response(null, { status: 101, webSocket: client });
+  }
+
+  /** Ends what the socket had. */
+  closed(socket: WebSocket): void {
+    this.#waiting.get(socket)?.abort();
+    const { policy, key, id } = socket.deserializeAttachment() as Attachment;
+    if (id === undefined) return;
+    const [entry, nowMs] = this.#host.open(policy, key);
+    this.#leases.release(entry, id, nowMs);
+  }
+
+  /** Renews the lease of every open socket, and closes those whose lease has gone (reset, or expired meanwhile). */
+  renew(): void {
+    for (const socket of this.#ctx.getWebSockets()) {
+      const { policy, key, id } = socket.deserializeAttachment() as Attachment;
+      if (id === undefined || socket.readyState !== WebSocket.OPEN) continue;
+      const [entry, nowMs] = this.#host.open(policy, key);
+      const renewed = JSON.parse(this.#leases.renew(entry, id, undefined, nowMs)) as {
+        expiresAfterMs?: number;
+      };
+      const { expiresAfterMs } = renewed;
+      if (expiresAfterMs === undefined) {
+        socket.close(CLOSE_LOST, "the lease has ended");
+        continue;
+      }
+      socket.send(JSON.stringify({ renewed: { expiresAfterMs } }));
+      this.#host.alarmBy(nowMs + expiresAfterMs / 2, nowMs);
+    }
+  }
+
+  async #acquire(socket: WebSocket, { policy, key, ...call }: AcquireCall): Promise<void> {
+    const [entry, nowMs] = this.#host.open(policy, key);
+    const gone = new AbortController();
+    this.#waiting.set(socket, gone);
+    try {
+      const asked = { ...call, isSocket: true, signal: gone.signal };
+      const answer = readAnswer(await this.#leases.acquire(entry, asked, nowMs));
+      if ("rules" in answer) this.#tell(socket, entry, answer);
+    } catch (error) {
+      if (!gone.signal.aborted) socket.close(1011, "the limiter failed");
+      if (!gone.signal.aborted) throw error;
+    } finally {
+      this.#waiting.delete(socket);
+    }
+  }
+
+  #tell(socket: WebSocket, entry: Entry, decided: Decided): void {
+    const { policy, key } = entry;
+    const { lease } = decided;
+    if (lease !== undefined) {
+      const [, nowMs] = this.#host.open(policy.name, key);
+      const attachment = { policy: policy.name, key, id: lease.id } satisfies Attachment;
+      socket.serializeAttachment(attachment);
+      // It may have closed in the moment between.
+      if (socket.readyState !== WebSocket.OPEN) return this.closed(socket);
+      this.#host.alarmBy(nowMs + lease.expiresAfterMs / 2, nowMs);
+    }
+    const decision = publicDecision(policy, key, decided);
+    socket.send(JSON.stringify(decision));
+    if (!decision.success) socket.close(CLOSE_DENIED, decision.reason);
+  }
+}

@@ -1,0 +1,164 @@
+import { randomId } from "./clock.ts";
+import { inWords, leasedOf, leaseIn, MISSING, newLease } from "./claims.ts";
+import { decideTogether, withoutTaking } from "./decisions.ts";
+import { extend, settle } from "./holds.ts";
+import type { Idempotent } from "./idempotency.ts";
+import type { Entry } from "./key-book.ts";
+import type { Ledger } from "./ledger.ts";
+import type { AcquireCall, AnswerText, Cost, Decided, RuleDecision } from "./protocol.ts";
+import { jointWaitMs, waitBehindMs, type Waiter, type WaitingRoom } from "./waiting.ts";
+
+/** How a waiting caller says that it does not wait any longer. */
+export type LeaveSignal = Pick<AbortSignal, "aborted" | "addEventListener">;
+
+/** What an acquire asks for, and who asks. */
+export type Acquiring = Omit<AcquireCall, "policy" | "key"> & {
+  readonly isSocket?: boolean;
+  /** Aborted when the caller has gone: it leaves the queue, and is granted nothing. */
+  readonly signal?: LeaveSignal;
+};
+
+/** Callers' leases: granted, waited for, renewed, released. */
+export class Leases {
+  readonly #ledger: Ledger;
+  readonly #room: WaitingRoom;
+
+  constructor(ledger: Ledger, room: WaitingRoom) {
+    this.#ledger = ledger;
+    this.#room = room;
+  }
+
+  /** Grants a lease, now or when its turn comes, or says why not. Nobody who waits is passed. */
+  acquire(entry: Entry, call: Acquiring, nowMs: number): AnswerText | Promise<AnswerText> {
+    this.#room.serve(entry);
+    const earlier = this.#ledger.earlier(entry, idempotentOf(call), nowMs);
+    if (earlier !== undefined) return earlier;
+    const waiters = this.#room.waitersOf(entry);
+    const granted = waiters.length === 0 ? this.#grant(entry, call, nowMs, 0) : undefined;
+    if (granted !== undefined) return granted;
+    const canPass = jointWaitMs(entry.books, call.cost, nowMs) !== null;
+    if (call.waitMs === 0 || !canPass || entry.policy.shadow) return this.#deny(entry, call, nowMs, 0);
+    if (waiters.length >= (entry.policy.lease?.maxWaiters ?? 0))
+      return this.#deny(entry, call, nowMs, 0, "queue-full");
+    return new Promise<AnswerText>((resolve, reject) => {
+      const waiter = this.#waiter(entry, call, nowMs, resolve, reject);
+      call.signal?.addEventListener("abort", () => {
+        this.#room.leave(entry, waiter);
+        reject(new Error("the caller has gone"));
+      });
+      this.#room.join(entry, waiter);
+    });
+  }
+
+  /** What a cost would be answered now, behind those who wait. */
+  look(entry: Entry, cost: Cost, nowMs: number): RuleDecision[] {
+    const waiters = this.#room.waitersOf(entry);
+    const isFirst = waiters.length === 0;
+    return isFirst ? withoutTaking(entry.books, nowMs, cost) : behind(entry, cost, nowMs, waiters);
+  }
+
+  /** Moves a lease's end to `ttlMs` from now; by default as long as it was asked for at first. */
+  renew(entry: Entry, id: string, ttlMs: number | undefined, nowMs: number): AnswerText {
+    const claim = leaseIn(entry, id);
+    if (claim === undefined) return MISSING;
+    const renewed = { ...claim, expiresAtMs: nowMs + (ttlMs ?? claim.ttlMs) };
+    const accounts = entry.books.map(({ account }) => extend(account, id, renewed.expiresAtMs));
+    this.#ledger.commit(entry, { accounts, put: [renewed] }, nowMs);
+    this.#room.serve(entry);
+    return JSON.stringify(leasedOf(renewed, nowMs));
+  }
+
+  /** Ends a lease; whoever waits next gets its units at once. */
+  release(entry: Entry, id: string, nowMs: number): boolean {
+    const claim = leaseIn(entry, id);
+    if (claim === undefined) return false;
+    const accounts = entry.books.map(({ rule, account }) => settle(rule, account, nowMs, id, 0));
+    this.#ledger.commit(entry, { accounts, end: [claim] }, nowMs);
+    this.#room.serve(entry);
+    return true;
+  }
+
+  #waiter(
+    entry: Entry,
+    call: Acquiring,
+    sinceMs: number,
+    resolve: (answer: AnswerText) => void,
+    reject: (error: unknown) => void,
+  ): Waiter {
+    const { cost, ttlMs, waitMs } = call;
+    /** An answer ends the waiting; a storage that refuses ends it too, with an error and not for the others. */
+    const end = (find: () => AnswerText | undefined): boolean => {
+      try {
+        const answer = find();
+        if (answer !== undefined) resolve(answer);
+        return answer !== undefined;
+      } catch (error) {
+        reject(error);
+        return true;
+      }
+    };
+    const earlier = (nowMs: number) => this.#ledger.earlier(entry, idempotentOf(call), nowMs);
+    return {
+      cost,
+      ttlMs,
+      sinceMs,
+      untilMs: sinceMs + waitMs,
+      attempt: (nowMs) => {
+        if (end(() => earlier(nowMs) ?? this.#grant(entry, call, nowMs, nowMs - sinceMs))) return undefined;
+        return jointWaitMs(entry.books, cost, nowMs) ?? Infinity;
+      },
+      giveUp: (nowMs) => {
+        const timeout = () => this.#deny(entry, call, nowMs, nowMs - sinceMs, "wait-timeout");
+        end(() => earlier(nowMs) ?? timeout());
+      },
+    };
+  }
+
+  /** Takes the units if every rule admits them: leased ones as a lease, others for good. */
+  #grant(entry: Entry, call: Acquiring, nowMs: number, waitedMs: number): AnswerText | undefined {
+    const { cost, ttlMs, confirmWithinMs = Infinity, isSocket } = call;
+    const lease = { id: randomId(), expiresAtMs: nowMs + Math.min(ttlMs, confirmWithinMs) };
+    const { admitted, accounts, rules } = decideTogether(entry.books, nowMs, cost, { lease });
+    if (!admitted || accounts === undefined) return undefined;
+    const claim = newLease(entry, accounts, cost, { ...lease, ttlMs, ...(isSocket && { isSocket }) });
+    // A cost of 0 looks, so it leases nothing.
+    if (claim === undefined) return JSON.stringify({ rules, waitedMs } satisfies Decided);
+    const answer = JSON.stringify({ rules, waitedMs, lease: leasedOf(claim, nowMs) } satisfies Decided);
+    const idempotent = idempotentOf(call);
+    const remember = idempotent === undefined ? [] : [{ ...idempotent, answer }];
+    this.#ledger.commit(entry, { accounts, put: [claim], remember }, nowMs);
+    return answer;
+  }
+
+  /** A denial, with the exact wait behind those who wait already. A rule may count it. */
+  #deny(
+    entry: Entry,
+    { cost }: Acquiring,
+    nowMs: number,
+    waitedMs: number,
+    reason?: "wait-timeout" | "queue-full",
+  ): AnswerText {
+    const waiters = this.#room.waitersOf(entry);
+    const isFirst = waiters.length === 0;
+    const { rules, accounts } = isFirst
+      ? decideTogether(entry.books, nowMs, cost)
+      : { rules: behind(entry, cost, nowMs, waiters), accounts: undefined };
+    if (accounts !== undefined) this.#ledger.commit(entry, { accounts }, nowMs);
+    return JSON.stringify({ rules, waitedMs, ...(reason && { reason }) } satisfies Decided);
+  }
+}
+
+/** What the rules say to somebody who comes after these: leased units are theirs first. */
+function behind({ books }: Entry, cost: Cost, nowMs: number, waiters: readonly Waiter[]): RuleDecision[] {
+  const retryAfterMs = waitBehindMs(books, waiters, cost, nowMs);
+  return withoutTaking(books, nowMs, cost).map((decision, index): RuleDecision => {
+    const isLeased = books[index]?.rule.lease !== undefined;
+    if (!isLeased || decision.reason === "cost-over-limit") return decision;
+    return { ...decision, success: false, remaining: 0, retryAfterMs, reason: "quota" };
+  });
+}
+
+function idempotentOf({ idempotencyKey, cost, ttlMs }: Acquiring): Idempotent | undefined {
+  if (idempotencyKey === undefined) return undefined;
+  return { idempotencyKey, request: `lease of ${inWords(cost)} for ${ttlMs} ms` };
+}

@@ -1,0 +1,95 @@
+import { policies } from "./deployment.ts";
+import type { Account } from "./holds.ts";
+import { findAnswer, rememberAnswer, type Idempotent } from "./idempotency.ts";
+import type { Entry, KeyBook } from "./key-book.ts";
+import type { AnswerText } from "./protocol.ts";
+import type { Claim, Storage } from "./storage.ts";
+
+/** What one call changes. All of it is saved, or nothing. */
+export interface Change {
+  readonly accounts: readonly Account[];
+  /** A hold or lease that begins or is renewed, and those that end. */
+  readonly put?: readonly Claim[];
+  readonly end?: readonly Claim[];
+  /** Answers to give again to whoever repeats the call. */
+  readonly remember?: readonly (Idempotent & { readonly answer: AnswerText })[];
+  /** Idempotency keys whose answers do not stand any more. */
+  readonly forget?: readonly string[];
+}
+
+/**
+ * Opens keys, and saves what a call changed before it becomes the truth. Everything is synchronous: nothing comes
+ * between opening a key and saving it.
+ */
+export class Ledger {
+  readonly #storage: Storage;
+  readonly #book: KeyBook;
+  /** Told of the instant from which a key that was written is whole. */
+  readonly #onWritten: (wholeMs: number, nowMs: number) => void;
+
+  constructor(storage: Storage, book: KeyBook, onWritten: (wholeMs: number, nowMs: number) => void) {
+    this.#storage = storage;
+    this.#book = book;
+    this.#onWritten = onWritten;
+  }
+
+  open(policyName: string, key: string, nowMs: number): Entry {
+    const policy = policies.get(policyName);
+    // Only while versions mix: the worker has a policy that this object's version does not know yet.
+    if (policy === undefined)
+      throw new Error(`this version of the object has no policy ${JSON.stringify(policyName)}`);
+    return this.#book.open(policy, key, nowMs);
+  }
+
+  /** What was answered before under an idempotency key. */
+  earlier(entry: Entry, idempotent: Idempotent | undefined, nowMs: number): AnswerText | undefined {
+    return idempotent && findAnswer(this.#storage, this.#book, entry, idempotent, nowMs);
+  }
+
+  /** Saves what has to be saved, then makes it the truth. If saving throws, nothing has happened. */
+  commit(entry: Entry, change: Change, nowMs: number): void {
+    const { accounts, put = [], end = [], remember = [], forget = [] } = change;
+    const isCovered = this.#book.isCovered(entry, accounts, nowMs);
+    // Whatever else is stored has a record beside it, which the alarm finds it by.
+    const isRecorded = entry.books.some(({ stored }) => stored !== undefined);
+    const write = () => this.#book.write(entry, accounts, nowMs, this.#book.isHot(entry, nowMs));
+    const writesRecord = !isCovered || remember.length > 0 || (put.length > 0 && !isRecorded);
+    const writesRows = put.length + end.length + remember.length + forget.length > 0;
+    const writeAll = () => {
+      for (const claim of end) this.#storage.removeClaim(entry.key, claim.id);
+      for (const claim of put) this.#storage.writeClaim(entry.key, claim);
+      for (const each of forget) this.#storage.removeAnswer(entry.key, each);
+      for (const { answer, ...each } of remember) rememberAnswer(this.#storage, entry, each, answer, nowMs);
+      return writesRecord ? write() : undefined;
+    };
+    const wholeMs = writesRows
+      ? this.#allOrNothing(entry, writeAll, nowMs)
+      : writesRecord
+        ? write()
+        : undefined;
+    if (wholeMs !== undefined) this.#onWritten(wholeMs, nowMs);
+    for (const claim of end) entry.claims.delete(claim.id);
+    for (const claim of put) entry.claims.set(claim.id, claim);
+    this.#book.take(entry, accounts, nowMs);
+  }
+
+  /** Makes the key as new. */
+  reset(entry: Entry, nowMs: number): void {
+    this.#storage.atomically(() => {
+      this.#storage.removeAnswers(entry.key);
+      this.#storage.remove(entry.key);
+    });
+    this.#book.drop(entry, nowMs);
+  }
+
+  /** A charge without its answer would be charged twice, an answer without its charge not at all. */
+  #allOrNothing<Result>(entry: Entry, work: () => Result, nowMs: number): Result {
+    try {
+      return this.#storage.atomically(work);
+    } catch (error) {
+      // What memory believes to be stored may not be: start over from what is.
+      this.#book.drop(entry, nowMs);
+      throw error;
+    }
+  }
+}

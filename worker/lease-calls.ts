@@ -1,0 +1,127 @@
+/** Leases: units that somebody has for a while, waited for in a queue. */
+import { claimId } from "../durable-objects/claim-ids.ts";
+import type { Policy } from "../durable-objects/policies.ts";
+import type { Cost, Leased } from "../durable-objects/protocol.ts";
+import { given } from "./calls.ts";
+import { leaseMissing, type Acquiring, type LimiterClient } from "./limiter-client.ts";
+import { parse } from "./parse.ts";
+import { Problem } from "./problems.ts";
+import {
+  AcquireRequest,
+  ReleaseRequest,
+  RenewRequest,
+  SocketRequest,
+  type Decision,
+  type Lease,
+} from "./schemas.ts";
+import { call, costProblem, findClaim, refused, type Answered, type Target } from "./targets.ts";
+import type { Principal } from "./tokens.ts";
+
+/** An acquire that its policy can grant. */
+export interface Acquire extends Target {
+  readonly asked: Acquiring;
+}
+
+/**
+ * Leases units for a caller who may go at any time.
+ *
+ * @param signal aborted when the caller has gone: it leaves the queue, and what it was granted is taken back
+ * @param waitUntil keeps the work going for that
+ */
+export function callAcquire(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+  signal: AbortSignal,
+  waitUntil: (promise: Promise<unknown>) => void,
+): Promise<Answered<Decision> | Problem> {
+  const answered = call(principal, AcquireRequest, input, async (target, request) => {
+    const acquire = acquireOf(target, request, given(input, "units"));
+    if (acquire instanceof Problem) return acquire;
+    const { policy, key, asked } = acquire;
+    const answer = await client.acquire(policy, key, asked, signal);
+    const isOurs = !(answer instanceof Problem) && asked.idempotencyKey === undefined;
+    if (signal.aborted && isOurs && answer.lease !== undefined)
+      await callRelease(client, principal, { id: answer.lease.id });
+    return answer;
+  });
+  waitUntil(answered.catch(() => undefined));
+  return answered;
+}
+
+/** Opens a WebSocket that is told the decision and keeps the lease. */
+export function callSocket(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promise<Answered<Response> | Problem> {
+  return call(principal, SocketRequest, input, (target, request) => {
+    const acquire = acquireOf(target, request, given(input, "units"));
+    if (acquire instanceof Problem) return acquire;
+    return client.openSocket(acquire.policy, acquire.key, acquire.asked);
+  });
+}
+
+export async function callRenew(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promise<Lease | Problem> {
+  const request = parse(RenewRequest, input);
+  if (request instanceof Problem) return request;
+  const claim = findClaim(principal, "lease", request.id);
+  if (claim === undefined) return leaseMissing();
+  const { policy, key, secret } = claim;
+  const problem = ttlProblem(policy, request.ttlMs);
+  const answer = problem ?? (await client.renew(policy, key, secret, request.ttlMs));
+  return answer instanceof Problem ? answer : publicLease(claim, answer);
+}
+
+export async function callRelease(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promise<Problem | undefined> {
+  const request = parse(ReleaseRequest, input);
+  if (request instanceof Problem) return request;
+  const claim = findClaim(principal, "lease", request.id);
+  return claim === undefined ? leaseMissing() : client.release(claim.policy, claim.key, claim.secret);
+}
+
+/** Holds an acquire against its policy's terms. */
+export function acquireOf(
+  target: Target,
+  request: {
+    readonly units: Cost;
+    readonly ttlMs?: number | undefined;
+    readonly waitMs: number;
+    readonly idempotencyKey?: string | undefined;
+  },
+  givenUnits: unknown,
+): Acquire | Problem {
+  const { policy } = target;
+  const { units, waitMs, idempotencyKey } = request;
+  if (policy.lease === undefined)
+    return refused(
+      ["policy"],
+      policy.name,
+      "a policy with a concurrency rule (of this one units are used: limit)",
+    );
+  const { maxWaitMs, ttlMs } = policy.lease;
+  if (waitMs > maxWaitMs)
+    return refused(["waitMs"], waitMs, `an integer from 0 to ${maxWaitMs}, the policy's maxWait`);
+  const problem = ttlProblem(policy, request.ttlMs) ?? costProblem(policy, ["units"], units, givenUnits);
+  if (problem !== undefined) return problem;
+  const asked = { cost: units, ttlMs: request.ttlMs ?? ttlMs, waitMs };
+  return { ...target, asked: idempotencyKey === undefined ? asked : { ...asked, idempotencyKey } };
+}
+
+function ttlProblem({ lease }: Policy, ttlMs: number | undefined): Problem | undefined {
+  const mostMs = lease?.maxTtlMs ?? 0;
+  if (ttlMs === undefined || ttlMs <= mostMs) return undefined;
+  return refused(["ttlMs"], ttlMs, `an integer from 1 to ${mostMs}, the policy's maxTtl`);
+}
+
+function publicLease(place: { policy: Policy; key: string }, { id, ...lease }: Leased): Lease {
+  return { id: claimId("lease", { policy: place.policy.name, key: place.key }, id), ...lease };
+}

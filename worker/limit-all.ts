@@ -1,0 +1,203 @@
+/**
+ * Several checks of any policies and keys, all or nothing.
+ *
+ * Each check holds its units at its key's object; when every hold is there all are settled, else all are cancelled.
+ * Nothing is taken before all have passed, and if this worker dies in between the holds expire.
+ *
+ * First all holds are asked for at once. Two calls that want the same keys may then each have what the other lacks, and
+ * both be denied although there was enough for one. Such a denial says that it was contended, and its call then asks
+ * again *in order of the keys*, one after the other, waiting at each for the holds of others like it to end. That
+ * cannot deadlock: those who ask at once never wait; those who ask in order wait only at a key beyond all they have, so
+ * of all who wait the one at the furthest key waits for nobody who waits. And they cannot fail for ever together: who
+ * waits in order is served before any later hold of this kind, so when its wait ends it passes, or what it wanted has
+ * been used by a call that succeeded.
+ */
+import { degradedDecision } from "../durable-objects/answers.ts";
+import type { Cost, Decided } from "../durable-objects/protocol.ts";
+import { given } from "./calls.ts";
+import { decisionOf, type LimiterClient } from "./limiter-client.ts";
+import { parse } from "./parse.ts";
+import { Problem, PROBLEMS } from "./problems.ts";
+import { LimitAllRequest, type AllDecisions, type Decision } from "./schemas.ts";
+import { costProblem, findTarget, type Target } from "./targets.ts";
+import type { Principal } from "./tokens.ts";
+
+/** Longer than settling takes, deadlines and all; if the worker dies, so long the units are missing. */
+const PROVISIONAL_TTL_MS = 15_000;
+/** Asking in order waits at most so long at one key. */
+const MOST_WAIT_MS = 500;
+
+interface Check extends Target {
+  readonly cost: Cost;
+  readonly idempotencyKey?: string;
+}
+
+/** What a check was answered: a decision, and the hold to settle or cancel if it passed. */
+interface Outcome {
+  readonly decision: Decision;
+  readonly holdId?: string;
+  readonly isContended: boolean;
+}
+
+export async function callLimitAll(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promise<AllDecisions | Problem> {
+  const checks = parseChecks(principal, input);
+  if (checks instanceof Problem) return checks;
+  let outcomes = await askAtOnce(client, checks);
+  const denials = Array.isArray(outcomes) ? outcomes.filter(({ decision }) => !decision.success) : [];
+  if (Array.isArray(outcomes) && denials.length > 0) {
+    await cancelAll(client, checks, outcomes);
+    if (!denials.every(({ isContended }) => isContended)) return answerOf(outcomes);
+    outcomes = await askInOrder(client, checks, outcomes);
+  }
+  if (outcomes instanceof Problem) return outcomes;
+  if (!outcomes.every(({ decision }) => decision.success)) return answerOf(outcomes);
+  const settled = await settleAll(client, checks, outcomes);
+  return settled instanceof Problem ? settled : answerOf(settled);
+}
+
+function parseChecks(principal: Principal, input: unknown): Check[] | Problem {
+  const request = parse(LimitAllRequest, input);
+  if (request instanceof Problem) return request;
+  const { idempotencyKey } = request;
+  const checks: Check[] = [];
+  for (const [index, check] of request.checks.entries()) {
+    const path = ["checks", String(index)];
+    const target = findTarget(principal, check, path);
+    if (target instanceof Problem) return target;
+    const raw = (given(input, "checks") as readonly unknown[])[index];
+    const problem = costProblem(target.policy, [...path, "cost"], check.cost, given(raw, "cost"));
+    if (problem !== undefined) return problem;
+    const key = idempotencyKey === undefined ? {} : { idempotencyKey: `all ${index} ${idempotencyKey}` };
+    checks.push({ ...target, cost: check.cost, ...key });
+  }
+  return checks;
+}
+
+async function askAtOnce(client: LimiterClient, checks: readonly Check[]): Promise<Outcome[] | Problem> {
+  const asked = await Promise.all(checks.map((check) => ask(client, check, 0)));
+  return await withoutProblems(client, checks, asked);
+}
+
+/** One after the other, by policy and key; the first denial ends it, and what there was is given back. */
+async function askInOrder(
+  client: LimiterClient,
+  checks: readonly Check[],
+  before: readonly Outcome[],
+): Promise<Outcome[] | Problem> {
+  const outcomes: (Outcome | Problem)[] = before.map(({ decision }) => ({ decision, isContended: false }));
+  const order = [...checks.entries()].toSorted(([, a], [, b]) => compare(nameOf(a), nameOf(b)));
+  for (const [index, check] of order) {
+    const outcome = await ask(client, check, MOST_WAIT_MS);
+    outcomes[index] = outcome;
+    if (outcome instanceof Problem || outcome.decision.success) continue;
+    const whole = await withoutProblems(client, checks, outcomes);
+    if (Array.isArray(whole)) await cancelAll(client, checks, whole);
+    // Those after it have not been asked again; of what was contended there is enough for one.
+    return whole;
+  }
+  return await withoutProblems(client, checks, outcomes);
+}
+
+async function ask(client: LimiterClient, check: Check, waitMs: number): Promise<Outcome | Problem> {
+  const { policy, key, cost, idempotencyKey } = check;
+  if (cost === 0) {
+    const decision = await client.limit(policy, key, 0);
+    return decision instanceof Problem ? decision : { decision, isContended: false };
+  }
+  const held = await client.hold(policy, key, {
+    cost,
+    ttlMs: PROVISIONAL_TTL_MS,
+    provisional: { waitMs },
+    ...(idempotencyKey !== undefined && { idempotencyKey }),
+  });
+  const decision = held === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, held);
+  if (decision instanceof Problem) return decision;
+  const { hold, ...rest } = decision;
+  const answer = held as Decided | undefined;
+  const isContended = answer?.isContended === true && !policy.shadow;
+  // Contended, and every rule admits: it only stood behind others.
+  const success = decision.success && !(isContended && hold === undefined);
+  const holdId = answer?.hold?.id;
+  return { decision: { ...rest, success }, isContended, ...(holdId !== undefined && { holdId }) };
+}
+
+/** A problem (another request under this idempotency key) is the whole call's: what was held is given back. */
+async function withoutProblems(
+  client: LimiterClient,
+  checks: readonly Check[],
+  outcomes: readonly (Outcome | Problem)[],
+): Promise<Outcome[] | Problem> {
+  const problem = outcomes.find((each) => each instanceof Problem);
+  if (problem === undefined) return outcomes as Outcome[];
+  await cancelAll(client, checks, outcomes);
+  return problem;
+}
+
+async function cancelAll(
+  client: LimiterClient,
+  checks: readonly Check[],
+  outcomes: readonly (Outcome | Problem)[],
+): Promise<void> {
+  await forHolds(checks, outcomes, ({ policy, key }, holdId) => client.cancel(policy, key, holdId));
+}
+
+/** If a settling does not come through, the hold expires, which counts as used as well. */
+async function settleAll(
+  client: LimiterClient,
+  checks: readonly Check[],
+  outcomes: readonly Outcome[],
+): Promise<Outcome[] | Problem> {
+  const settled = [...outcomes];
+  let wasCancelled = false;
+  await forHolds(checks, outcomes, async ({ policy, key, cost, idempotencyKey }, holdId, index) => {
+    const decision = await client.settle(policy, key, holdId, cost);
+    // The same call, made twice at once, was denied for the other one's part: that one has given this hold back.
+    wasCancelled ||= idempotencyKey !== undefined && decision instanceof Problem && decision.status === 404;
+    const before = outcomes[index];
+    if (decision instanceof Problem || before === undefined) return;
+    const { lease } = before.decision;
+    settled[index] = {
+      isContended: false,
+      decision: lease === undefined ? decision : { ...decision, lease },
+    };
+  });
+  if (!wasCancelled) return settled;
+  const detail = "this call is being made twice at once and was denied the other time: make it again";
+  return new Problem(PROBLEMS.unavailable, detail);
+}
+
+async function forHolds(
+  checks: readonly Check[],
+  outcomes: readonly (Outcome | Problem)[],
+  work: (check: Check, holdId: string, index: number) => Promise<unknown>,
+): Promise<void> {
+  await Promise.all(
+    checks.map((check, index) => {
+      const outcome = outcomes[index];
+      const holdId = outcome instanceof Problem ? undefined : outcome?.holdId;
+      return holdId === undefined ? undefined : work(check, holdId, index);
+    }),
+  );
+}
+
+function answerOf(outcomes: readonly Outcome[]): AllDecisions {
+  const success = outcomes.every(({ decision }) => decision.success);
+  // Leases of checks that passed beside one that did not have been given back.
+  const decisions = outcomes.map(({ decision: { lease, ...decision } }) =>
+    success && lease !== undefined ? { ...decision, lease } : decision,
+  );
+  return { success, decisions };
+}
+
+/** The order of everything: any would do that all calls share. */
+function nameOf({ policy, key }: Target): string {
+  return `${policy.name}/${key}`;
+}
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0;
+}

@@ -1,0 +1,67 @@
+/** Decisions as HTTP answers them. */
+import { decisionHeaders } from "./headers.ts";
+import { Problem, problemResponse } from "./problems.ts";
+import type { AllDecisions, Decision } from "./schemas.ts";
+import type { Answered } from "./targets.ts";
+
+/** The status of a denial. */
+export type DenyStatus = 200 | 429;
+
+/** 200 with the decision, or what `?deny=429` asks for. */
+export function decisionResponse(
+  answered: Answered<Decision> | Problem,
+  deny: DenyStatus,
+): Response | Problem {
+  if (answered instanceof Problem) return answered;
+  const { policy, answer } = answered;
+  const headers = decisionHeaders(policy, answer);
+  if (answer.success || deny === 200) return new Response(JSON.stringify(answer), { headers });
+  if (answer.reason === "degraded") return problemResponse(503, temporarilyReduced(answer), headers);
+  return problemResponse(429, quotaExceeded(answer), headers);
+}
+
+/** The same of a call on several keys; the headers of the one that denied would not say which it is, so there are none. */
+export function allResponse(answered: AllDecisions | Problem, deny: DenyStatus): Response | Problem {
+  if (answered instanceof Problem) return answered;
+  const denied = answered.decisions.filter(({ success }) => !success);
+  const [first] = denied;
+  if (first === undefined || deny === 200)
+    return new Response(JSON.stringify(answered), { headers: JSON_NOT_STORED });
+  const isDegraded = denied.every(({ reason }) => reason === "degraded");
+  const problem = isDegraded ? temporarilyReduced(first) : quotaExceeded(first);
+  return problemResponse(isDegraded ? 503 : 429, {
+    ...problem,
+    ...(!isDegraded && {
+      "violated-policies": [...new Set(denied.flatMap(({ violated = [] }) => violated))],
+    }),
+    decisions: answered.decisions,
+  });
+}
+
+const JSON_NOT_STORED = { "content-type": "application/json", "cache-control": "no-store" };
+
+/** The two problem types of draft-ietf-httpapi-ratelimit-headers-11, with the decision in them. */
+function quotaExceeded(decision: Decision): object {
+  return {
+    type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
+    title: "The quota of this key is used up",
+    status: 429,
+    detail:
+      decision.retryAfterMs === null
+        ? "the cost is over the limit: it will never be admitted"
+        : `the same call passes in ${decision.retryAfterMs} ms if nobody else comes`,
+    "violated-policies": decision.violated ?? [],
+    decision,
+  };
+}
+
+function temporarilyReduced(decision: Decision): object {
+  return {
+    type: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+    title: "The limiter could not decide",
+    status: 503,
+    detail: 'the key\'s object did not answer, and this policy is onFailure = "closed"',
+    "violated-policies": [],
+    decision,
+  };
+}

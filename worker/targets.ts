@@ -1,0 +1,116 @@
+/** What a call is about: a policy and a key that the caller may use, and costs that the policy can count. */
+import type * as v from "valibot";
+import { readClaimId, type ClaimKind } from "../durable-objects/claim-ids.ts";
+import { policies } from "../durable-objects/deployment.ts";
+import type { Policy } from "../durable-objects/policies.ts";
+import type { Cost } from "../durable-objects/protocol.ts";
+import { violation } from "../durable-objects/violations.ts";
+import { ADDRESS_ALLOWED, normaliseKey } from "./keys.ts";
+import { notAllowed, parse } from "./parse.ts";
+import { Problem, PROBLEMS } from "./problems.ts";
+import { COST_ALLOWED } from "./schemas.ts";
+import { keyProblem, mayUse, type Principal } from "./tokens.ts";
+
+/** A key of a policy: there, normalised, and the caller's to use. */
+export interface Target {
+  readonly policy: Policy;
+  readonly key: string;
+}
+
+/** An answer with the policy that gave it, which the headers need. */
+export interface Answered<Answer> {
+  readonly policy: Policy;
+  readonly answer: Answer;
+}
+
+/** Parses a call and finds what it is about. */
+export async function call<Schema extends v.GenericSchema<unknown, { policy: string; key: string }>, Answer>(
+  principal: Principal,
+  schema: Schema,
+  input: unknown,
+  ask: (target: Target, request: v.InferOutput<Schema>) => Promise<Answer | Problem> | Problem,
+): Promise<Answered<Answer> | Problem> {
+  const request = parse(schema, input);
+  if (request instanceof Problem) return request;
+  const target = findTarget(principal, request);
+  if (target instanceof Problem) return target;
+  const answer = await ask(target, request);
+  return answer instanceof Problem ? answer : { policy: target.policy, answer };
+}
+
+/** The policy and the key of a request, below a path of the input. */
+export function findTarget(
+  principal: Principal,
+  { policy: name, key: given }: { readonly policy: string; readonly key: string },
+  below: readonly string[] = [],
+): Target | Problem {
+  const policy = findPolicy(principal, name, below);
+  if (policy instanceof Problem) return policy;
+  const key = normaliseKey(policy, given);
+  if (key === undefined) return refused([...below, "key"], given, ADDRESS_ALLOWED);
+  return keyProblem(principal, key) ?? { policy, key };
+}
+
+/** The hold or lease of an id; `undefined`: there is none that this caller could know of. */
+export function findClaim(
+  principal: Principal,
+  kind: ClaimKind,
+  id: string,
+): (Target & { readonly secret: string }) | undefined {
+  const claim = readClaimId(kind, id);
+  const policy = claim && policies.get(claim.policy);
+  if (claim === undefined || policy === undefined || !mayUse(principal, policy.name)) return undefined;
+  if (keyProblem(principal, claim.key) !== undefined) return undefined;
+  return { policy, key: claim.key, secret: claim.secret };
+}
+
+/** What stands against a cost: units that no rule of the policy counts. `given` is the cost before it was parsed. */
+export function costProblem(
+  { rules }: Policy,
+  path: readonly string[],
+  cost: Cost,
+  given: unknown,
+): Problem | undefined {
+  if (typeof cost === "number" || typeof given !== "object" || given === null) return undefined;
+  if (Array.isArray(given)) return refused(path, given, COST_ALLOWED);
+  const units = [...new Set(rules.map(({ unit }) => unit))];
+  const unknown = Object.keys(given).filter((unit) => !units.includes(unit));
+  if (unknown.length === 0) return undefined;
+  const allowed = `is not a unit of this policy: there are ${units.join(", ")}`;
+  return notAllowed(unknown.map((unit) => ({ path: [...path, unit], detail: `${unit} ${allowed}` })));
+}
+
+/** What stands against taking units of a rate: a policy that leases is acquired from. Looking (0) is free. */
+export function rateProblem(
+  { name, lease }: Policy,
+  cost: Cost,
+  below: readonly string[] = [],
+): Problem | undefined {
+  if (lease === undefined || cost === 0) return undefined;
+  const allowed =
+    "a policy without a concurrency rule (of this one units are leased: acquire, POST /v1/leases)";
+  return refused([...below, "policy"], name, allowed);
+}
+
+/** The problem of one value. */
+export function refused(path: readonly string[], value: unknown, allowed: string): Problem {
+  return notAllowed([{ path, detail: violation(path, value, allowed) }]);
+}
+
+function findPolicy(principal: Principal, name: string, below: readonly string[]): Policy | Problem {
+  if (!mayUse(principal, name)) {
+    return new Problem(
+      PROBLEMS.forbidden,
+      `the token ${JSON.stringify(principal.name)} may not use this policy`,
+    );
+  }
+  const policy = policies.get(name);
+  if (policy !== undefined) return policy;
+  const names = [...policies.keys()].filter((each) => mayUse(principal, each));
+  const allowed = `one of ${names.map((each) => JSON.stringify(each)).join(", ")}`;
+  const path = [...below, "policy"];
+  const detail = violation(path, name, allowed);
+  return new Problem(PROBLEMS.policyNotFound, detail, {
+    errors: [{ pointer: `/${path.join("/")}`, detail }],
+  });
+}
