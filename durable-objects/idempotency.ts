@@ -1,6 +1,7 @@
 import type { Entry, KeyBook } from "./key-book.ts";
 import type { AnswerText, Conflict } from "./protocol.ts";
-import { ANSWERS_DROPPED, MOST_ANSWERS, type Claim, type Storage } from "./storage.ts";
+import type { Claim, Storage } from "./storage.ts";
+import { ANSWERS_DROPPED, MOST_ANSWERS } from "./stored-answers.ts";
 
 /** A call that must be charged once however often it is made. */
 export interface Idempotent {
@@ -20,7 +21,7 @@ export function findAnswer(
   { idempotencyKey, request }: Idempotent,
   nowMs: number,
 ): AnswerText | undefined {
-  const found = storage.answer(entry.key, idempotencyKey);
+  const found = storage.answers.read(entry.key, idempotencyKey);
   if (found === undefined) return undefined;
   if (nowMs >= found.atMs + REMEMBERED_MS && book.isWhole(entry, nowMs)) return undefined;
   if (found.request !== request) {
@@ -38,13 +39,13 @@ export function rememberAnswer(
   nowMs: number,
 ): void {
   const { key } = entry;
-  storage.writeAnswer(key, idempotencyKey, { request, answer, atMs: nowMs });
-  entry.answers = entry.answers === undefined ? storage.countAnswers(key) : entry.answers + 1;
+  storage.answers.write(key, idempotencyKey, { request, answer, atMs: nowMs });
+  entry.answers = entry.answers === undefined ? storage.answers.count(key) : entry.answers + 1;
   if (entry.answers <= MOST_ANSWERS) return;
   // The count in memory misses what the alarm has forgotten since.
-  entry.answers = storage.countAnswers(key);
+  entry.answers = storage.answers.count(key);
   if (entry.answers <= MOST_ANSWERS) return;
-  storage.removeOldestAnswers(key);
+  storage.answers.removeOldest(key);
   entry.answers -= ANSWERS_DROPPED;
 }
 

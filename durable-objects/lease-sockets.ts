@@ -15,7 +15,7 @@ interface Attachment {
 export interface SocketHost {
   open(policy: string, key: string): [entry: Entry, nowMs: number];
   /** Sees to it that `renew` is called by then. */
-  alarmBy(dueMs: number, nowMs: number): void;
+  renewBy(dueMs: number, nowMs: number): void;
 }
 
 /** Codes of this protocol, from the range that RFC 6455 leaves to applications. */
@@ -49,9 +49,10 @@ export class LeaseSockets {
     return new Response(null, { status: 101, webSocket: client });
   }
 
-  /** Ends what the socket had. */
+  /** Ends what the socket had, and says goodbye to a client that did: it waits for that. */
   closed(socket: WebSocket): void {
     this.#waiting.get(socket)?.abort();
+    socket.close();
     const { policy, key, id } = socket.deserializeAttachment() as Attachment;
     if (id === undefined) return;
     const [entry, nowMs] = this.#host.open(policy, key);
@@ -73,7 +74,7 @@ export class LeaseSockets {
         continue;
       }
       socket.send(JSON.stringify({ renewed: { expiresAfterMs } }));
-      this.#host.alarmBy(nowMs + expiresAfterMs / 2, nowMs);
+      this.#host.renewBy(nowMs + expiresAfterMs / 2, nowMs);
     }
   }
 
@@ -102,7 +103,7 @@ export class LeaseSockets {
       socket.serializeAttachment(attachment);
       // It may have closed in the moment between.
       if (socket.readyState !== WebSocket.OPEN) return this.closed(socket);
-      this.#host.alarmBy(nowMs + lease.expiresAfterMs / 2, nowMs);
+      this.#host.renewBy(nowMs + lease.expiresAfterMs / 2, nowMs);
     }
     const decision = publicDecision(policy, key, decided);
     socket.send(JSON.stringify(decision));

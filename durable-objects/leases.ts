@@ -44,10 +44,26 @@ export class Leases {
       const waiter = this.#waiter(entry, call, nowMs, resolve, reject);
       call.signal?.addEventListener("abort", () => {
         this.#room.leave(entry, waiter);
-        reject(new Error("the caller has gone"));
+        reject(callerHasGone());
       });
       this.#room.join(entry, waiter);
     });
+  }
+
+  /** The same for a caller who may have gone by then: what it was granted is taken back. */
+  async acquireFor(
+    entry: Entry,
+    call: Acquiring & { signal: AbortSignal },
+    nowMs: number,
+  ): Promise<AnswerText> {
+    const { signal, idempotencyKey } = call;
+    if (signal.aborted) throw callerHasGone();
+    const answer = await this.acquire(entry, call, nowMs);
+    const { lease } = JSON.parse(answer) as Decided;
+    // A repeated call has its lease from before: it is not this one's to take back.
+    if (signal.aborted && lease !== undefined && idempotencyKey === undefined)
+      this.release(entry, lease.id, nowMs);
+    return answer;
   }
 
   /** What a cost would be answered now, behind those who wait. */
@@ -146,6 +162,10 @@ export class Leases {
     if (accounts !== undefined) this.#ledger.commit(entry, { accounts }, nowMs);
     return JSON.stringify({ rules, waitedMs, ...(reason && { reason }) } satisfies Decided);
   }
+}
+
+function callerHasGone(): Error {
+  return new Error("the caller has gone");
 }
 
 /** What the rules say to somebody who comes after these: leased units are theirs first. */

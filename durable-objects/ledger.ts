@@ -58,7 +58,7 @@ export class Ledger {
     const writeAll = () => {
       for (const claim of end) this.#storage.removeClaim(entry.key, claim.id);
       for (const claim of put) this.#storage.writeClaim(entry.key, claim);
-      for (const each of forget) this.#storage.removeAnswer(entry.key, each);
+      for (const each of forget) this.#storage.answers.remove(entry.key, each);
       for (const { answer, ...each } of remember) rememberAnswer(this.#storage, entry, each, answer, nowMs);
       return writesRecord ? write() : undefined;
     };
@@ -76,7 +76,7 @@ export class Ledger {
   /** Makes the key as new. */
   reset(entry: Entry, nowMs: number): void {
     this.#storage.atomically(() => {
-      this.#storage.removeAnswers(entry.key);
+      this.#storage.answers.removeAll(entry.key);
       this.#storage.remove(entry.key);
     });
     this.#book.drop(entry, nowMs);

@@ -1,12 +1,10 @@
 import { DurableObject } from "cloudflare:workers";
 import { CallerHolds } from "./caller-holds.ts";
-import { claimId } from "./claim-ids.ts";
 import { inWords } from "./claims.ts";
-import { readClockMs } from "./clock.ts";
 import { costOf, decideTogether, withoutTaking } from "./decisions.ts";
 import { policies } from "./deployment.ts";
-import { outstandingOf, refund } from "./holds.ts";
-import { KeyBook, QUIET_MS, accountsOf, type Entry } from "./key-book.ts";
+import { refund } from "./holds.ts";
+import { KeyBook, type Entry } from "./key-book.ts";
 import { LeaseSockets } from "./lease-sockets.ts";
 import { Leases } from "./leases.ts";
 import { Ledger } from "./ledger.ts";
@@ -17,21 +15,15 @@ import type {
   Cost,
   Decided,
   HoldCall,
-  IdleCall,
-  Leased,
   LimiterMethods,
-  Missing,
   Peeked,
 } from "./protocol.ts";
-import { leaseNotFound, renewalOf, Slot } from "./slot.ts";
+import { report } from "./report.ts";
+import { keptLease } from "./slot.ts";
 import { Storage } from "./storage.ts";
 import { FORGET_AFTER_MS, sweep } from "./sweep.ts";
-import { isIdle, WaitingRoom, type Idler } from "./waiting.ts";
-
-/** An alarm is moved forward only for this much or more: each move is a row written. */
-const ALARM_SLACK_MS = 60_000;
-/** No alarm is set further ahead; it looks again then. */
-const MOST_ALARM_MS = 30 * 24 * 60 * 60 * 1_000;
+import { Upkeep } from "./upkeep.ts";
+import { WaitingRoom } from "./waiting.ts";
 
 /**
  * The object: load, decide, save, answer. It serves one or many keys of one policy. Nothing is awaited
@@ -46,20 +38,20 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   readonly #leases: Leases;
   readonly #holds: CallerHolds;
   readonly #sockets: LeaseSockets;
-  #lastNowMs = 0;
-  #alarmAtMs = Infinity;
-  #hasQuietTimer = false;
+  readonly #upkeep: Upkeep;
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
     this.#storage = new Storage(ctx.storage);
     this.#book = new KeyBook(this.#storage);
+    const upkeep = new Upkeep(ctx.storage, this.#book);
+    this.#upkeep = upkeep;
     this.#ledger = new Ledger(this.#storage, this.#book, (wholeMs, nowMs) => {
-      this.#alarmBy(wholeMs + FORGET_AFTER_MS, nowMs, ALARM_SLACK_MS);
-      this.#watchQuiet();
+      upkeep.alarmBy(wholeMs + FORGET_AFTER_MS, nowMs);
+      upkeep.watchQuiet();
     });
     this.#room = new WaitingRoom((entry) => {
-      const nowMs = this.#nowMs();
+      const nowMs = upkeep.nowMs();
       this.#book.advance(entry, nowMs);
       return nowMs;
     });
@@ -67,13 +59,9 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     this.#holds = new CallerHolds(this.#ledger, this.#room);
     this.#sockets = new LeaseSockets(ctx, this.#leases, {
       open: (policy, key) => this.#open(policy, key),
-      alarmBy: (dueMs, nowMs) => this.#alarmBy(dueMs, nowMs, 0),
+      renewBy: (dueMs, nowMs) => upkeep.alarmBy(dueMs, nowMs, 0),
     });
-    if (!this.#storage.isEmpty) {
-      void ctx.blockConcurrencyWhile(async () => {
-        this.#alarmAtMs = (await ctx.storage.getAlarm()) ?? Infinity;
-      });
-    }
+    if (!this.#storage.isEmpty) void ctx.blockConcurrencyWhile(() => upkeep.readAlarm());
   }
 
   /** Decides on a cost and takes it if every rule admits it. */
@@ -153,22 +141,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   /** What a call of cost 1 would be answered, and who has and waits for units; nothing is taken. */
   peek(policy: string, key: string): Peeked {
     const [entry, nowMs] = this.#open(policy, key);
-    const kinds = [...entry.claims.values()].map(({ kind }) => kind);
-    const waiters = this.#room.waitersOf(entry);
-    return {
-      rules: this.#leases.look(entry, 1, nowMs),
-      outstanding: Math.max(...accountsOf(entry).map(outstandingOf)),
-      holds: kinds.filter((kind) => kind === "hold").length,
-      leases: kinds.filter((kind) => kind === "lease").length,
-      reclaimed: Math.max(
-        0,
-        ...entry.books.map(({ rule, account }) =>
-          account.state === undefined ? 0 : (rule.algorithm.leasing?.reclaimed(account.state) ?? 0),
-        ),
-      ),
-      queueLength: waiters.length,
-      longestWaitMs: waiters[0] === undefined ? 0 : nowMs - waiters[0].sinceMs,
-    };
+    return report(entry, this.#leases.look(entry, 1, nowMs), this.#room.waitersOf(entry), nowMs);
   }
 
   /** Makes the key as new: its consumption, holds, leases and idempotency keys are forgotten. */
@@ -184,11 +157,14 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
    */
   override async fetch(request: Request): Promise<Response> {
     const { pathname, searchParams } = new URL(request.url);
-    if (pathname === "/socket")
-      return this.#sockets.accept(JSON.parse(searchParams.get("call") ?? "") as AcquireCall);
-    if (pathname === "/idle")
-      return Response.json(await this.#idle((await request.json()) as IdleCall, request.signal));
-    return new Response(await this.#acquireFor((await request.json()) as AcquireCall, request.signal));
+    const message = searchParams.get("call") ?? (await request.text());
+    const { policy, key, ...call } = JSON.parse(message) as AcquireCall;
+    if (pathname === "/socket") return this.#sockets.accept({ policy, key, ...call });
+    const [entry, nowMs] = this.#open(policy, key);
+    if (pathname === "/acquire")
+      return new Response(await this.#leases.acquireFor(entry, { ...call, signal: request.signal }, nowMs));
+    await this.#room.untilIdle(entry, nowMs + call.waitMs, request.signal);
+    return Response.json(this.peek(policy, key));
   }
 
   override webSocketClose(socket: WebSocket): void {
@@ -201,89 +177,23 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
 
   /** Forgets keys that are whole again and answers that no longer stand; deletes everything when nothing is left. */
   override async alarm(): Promise<void> {
-    const nowMs = this.#nowMs();
-    this.#alarmAtMs = Infinity;
+    const nowMs = this.#upkeep.nowMs();
+    this.#upkeep.alarmCame();
     this.#sockets.renew();
     const dueMs = sweep(this.#storage, this.#book, policies, nowMs);
     if (dueMs === undefined) await this.#storage.removeAll();
-    else this.#alarmBy(dueMs, nowMs, ALARM_SLACK_MS);
-  }
-
-  /** Leases units for a caller who may have gone when they are granted: then they are taken back. */
-  async #acquireFor({ policy, key, ...call }: AcquireCall, signal: AbortSignal): Promise<AnswerText> {
-    if (signal.aborted) throw new Error("the caller has gone");
-    const [entry, nowMs] = this.#open(policy, key);
-    const answer = await this.#leases.acquire(entry, { ...call, signal }, nowMs);
-    const { lease } = JSON.parse(answer) as Decided;
-    // A repeated call has its lease from before: it is not this one's to take back.
-    if (signal.aborted && lease !== undefined && call.idempotencyKey === undefined)
-      this.release(policy, key, lease.id);
-    return answer;
-  }
-
-  /** Answers when the key has no leases, or when the time is over. */
-  async #idle({ policy, key, waitMs }: IdleCall, signal: AbortSignal): Promise<Peeked> {
-    const [entry, nowMs] = this.#open(policy, key);
-    if (!isIdle(entry) && waitMs > 0) {
-      await new Promise<void>((resolve) => {
-        const idler: Idler = { untilMs: nowMs + waitMs, resolve };
-        signal.addEventListener("abort", () => {
-          this.#room.leaveIdle(entry, idler);
-          resolve();
-        });
-        this.#room.joinIdle(entry, idler);
-      });
-    }
-    return this.peek(policy, key);
+    else this.#upkeep.alarmBy(dueMs, nowMs);
   }
 
   #attached(policy: string, key: string, id: string, answer: AnswerText): Attached {
-    const release = () => this.release(policy, key, id);
-    return {
-      answer,
-      slot: new Slot(release),
-      release: () => {
-        if (!release()) throw leaseNotFound();
-      },
-      renew: (call) => {
-        const [entry, nowMs] = this.#open(policy, key);
-        const ttlMs = renewalOf(entry.policy, call);
-        const renewed = JSON.parse(this.#leases.renew(entry, id, ttlMs, nowMs)) as Leased | Missing;
-        if ("missing" in renewed) throw leaseNotFound();
-        return { ...renewed, id: claimId("lease", { policy, key }, id) };
-      },
-    };
+    const open = () => this.#open(policy, key);
+    return { answer, ...keptLease(this.#leases, open, id) };
   }
 
   #open(policy: string, key: string): [entry: Entry, nowMs: number] {
-    const nowMs = this.#nowMs();
+    const nowMs = this.#upkeep.nowMs();
     const entry = this.#ledger.open(policy, key, nowMs);
-    this.#watchQuiet();
+    this.#upkeep.watchQuiet();
     return [entry, nowMs];
-  }
-
-  /** Sees to it that an alarm comes by then, give or take `slackMs`. */
-  #alarmBy(dueMs: number, nowMs: number, slackMs: number): void {
-    const alarmAtMs = Math.min(dueMs, nowMs + MOST_ALARM_MS);
-    if (this.#alarmAtMs <= alarmAtMs + slackMs) return;
-    this.#alarmAtMs = alarmAtMs;
-    void this.ctx.storage.setAlarm(alarmAtMs);
-  }
-
-  /** While memory is ahead of storage, a timer writes what has been quiet; it keeps no idle object in memory. */
-  #watchQuiet(): void {
-    if (this.#hasQuietTimer || !this.#book.isAhead) return;
-    this.#hasQuietTimer = true;
-    setTimeout(() => {
-      this.#hasQuietTimer = false;
-      this.#book.writeQuiet(this.#nowMs());
-      this.#watchQuiet();
-    }, QUIET_MS);
-  }
-
-  /** The clock of this object never runs backwards. */
-  #nowMs(): number {
-    this.#lastNowMs = Math.max(this.#lastNowMs, readClockMs());
-    return this.#lastNowMs;
   }
 }

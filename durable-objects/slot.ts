@@ -1,6 +1,10 @@
 import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
+import { claimId } from "./claim-ids.ts";
+import type { Entry } from "./key-book.ts";
+import type { Leases } from "./leases.ts";
 import type { Policy } from "./policies.ts";
+import type { Attached, Leased, Missing } from "./protocol.ts";
 import { integer, table, violationsOf } from "./violations.ts";
 
 /**
@@ -9,7 +13,7 @@ import { integer, table, violationsOf } from "./violations.ts";
  * 1.20261023.1: within 2 ms, and at once when nobody is there any more to take it). A deployment may drop it without
  * a word: then the lease ends when it expires.
  */
-export class Slot extends RpcTarget {
+class Slot extends RpcTarget {
   readonly #release: () => void;
 
   constructor(release: () => void) {
@@ -22,12 +26,37 @@ export class Slot extends RpcTarget {
   }
 }
 
+/** What keeps a lease for whoever has it, and its ways to renew and to release. */
+export function keptLease(
+  leases: Leases,
+  open: () => [entry: Entry, nowMs: number],
+  id: string,
+): Omit<Attached, "answer"> {
+  const release = () => {
+    const [entry, nowMs] = open();
+    return leases.release(entry, id, nowMs);
+  };
+  return {
+    slot: new Slot(release),
+    release: () => {
+      if (!release()) throw leaseNotFound();
+    },
+    renew: (call) => {
+      const [entry, nowMs] = open();
+      const { policy, key } = entry;
+      const renewed = JSON.parse(leases.renew(entry, id, renewalOf(policy, call), nowMs)) as Leased | Missing;
+      if ("missing" in renewed) throw leaseNotFound();
+      return { ...renewed, id: claimId("lease", { policy: policy.name, key }, id) };
+    },
+  };
+}
+
 /**
  * The ttl that a holder asks a renewal for; `undefined`: as before.
  *
  * @throws TypeError that names the field, the value and what is allowed
  */
-export function renewalOf({ lease }: Policy, call: unknown): number | undefined {
+function renewalOf({ lease }: Policy, call: unknown): number | undefined {
   const schema = table({ ttlMs: v.optional(integer(1, lease?.maxTtlMs ?? 0)) });
   const parsed = v.safeParse(schema, call ?? {});
   if (!parsed.success)
@@ -40,7 +69,7 @@ export function renewalOf({ lease }: Policy, call: unknown): number | undefined 
 }
 
 /** What a holder is told whose lease has ended; the same properties as the errors of the service binding. */
-export function leaseNotFound(): Error {
+function leaseNotFound(): Error {
   const error = new Error("There is no such lease, or no longer");
   return Object.assign(error, { name: "LimiterError", status: 404, code: "lease-not-found" });
 }

@@ -1,5 +1,6 @@
-import { Tables } from "./tables.ts";
 import type { NewSegment, Segment } from "./algorithms/algorithm.ts";
+import { StoredAnswers } from "./stored-answers.ts";
+import { Tables } from "./tables.ts";
 import type { StoredAccount } from "./write-ahead.ts";
 
 /** One key's record: its policy and, by rule name, what is stored of each rule. */
@@ -30,21 +31,6 @@ export interface Claim {
   readonly idempotencyKey?: string;
 }
 
-/** What an idempotency key was used for, and what was answered. */
-export interface StoredAnswer {
-  readonly request: string;
-  readonly answer: string;
-  readonly atMs: number;
-}
-
-/**
- * How many answers a key remembers: enough for 24 hours at one idempotent call in eight seconds, against
- * about 300 bytes each. When there are more, the oldest tenth goes at once, so a call costs one deleted row
- * on average and not a search for the oldest each time.
- */
-export const MOST_ANSWERS = 10_000;
-export const ANSWERS_DROPPED = MOST_ANSWERS / 10;
-
 /** An alarm looks at so many keys and then comes again at once, so that no sweep holds up the callers. */
 export const SWEEP_KEYS = 1_000;
 
@@ -52,10 +38,12 @@ export const SWEEP_KEYS = 1_000;
  * The object's storage, record by record. Synchronous, so nothing comes between reading and writing.
  */
 export class Storage {
+  readonly answers: StoredAnswers;
   readonly #tables: Tables;
 
   constructor(storage: DurableObjectStorage) {
     this.#tables = new Tables(storage);
+    this.answers = new StoredAnswers(this.#tables);
   }
 
   /** Whether anything is stored. Nothing ever is without a key's record beside it at first. */
@@ -151,52 +139,6 @@ export class Storage {
     );
   }
 
-  answer(key: string, idempotencyKey: string): StoredAnswer | undefined {
-    if (!this.#tables.has("answers")) return undefined;
-    return this.#tables
-      .exec<{ request: string; answer: string; atMs: number }>(
-        "SELECT request, answer, at_ms AS atMs FROM answers WHERE key = ? AND idempotency_key = ?",
-        key,
-        idempotencyKey,
-      )
-      .toArray()[0];
-  }
-
-  writeAnswer(key: string, idempotencyKey: string, { request, answer, atMs }: StoredAnswer): void {
-    this.#tables.make("answers");
-    this.#tables.exec(
-      "INSERT OR REPLACE INTO answers (key, idempotency_key, request, answer, at_ms) VALUES (?, ?, ?, ?, ?)",
-      key,
-      idempotencyKey,
-      request,
-      answer,
-      atMs,
-    );
-  }
-
-  removeAnswer(key: string, idempotencyKey: string): void {
-    this.#tables.exec("DELETE FROM answers WHERE key = ? AND idempotency_key = ?", key, idempotencyKey);
-  }
-
-  countAnswers(key: string): number {
-    if (!this.#tables.has("answers")) return 0;
-    return this.#tables.number("SELECT count(*) AS number FROM answers WHERE key = ?", key) ?? 0;
-  }
-
-  /** Forgets the oldest tenth of a key's answers. */
-  removeOldestAnswers(key: string): void {
-    this.#tables.exec(
-      `DELETE FROM answers WHERE key = ?1 AND idempotency_key IN
-        (SELECT idempotency_key FROM answers WHERE key = ?1 ORDER BY at_ms LIMIT ?2)`,
-      key,
-      ANSWERS_DROPPED,
-    );
-  }
-
-  removeAnswers(key: string): void {
-    if (this.#tables.has("answers")) this.#tables.exec("DELETE FROM answers WHERE key = ?", key);
-  }
-
   /** Keys that were expected to be whole by `nowMs` when they were written. */
   readWholeBy(nowMs: number): StoredKey[] {
     if (!this.#tables.has("keys")) return [];
@@ -206,23 +148,9 @@ export class Storage {
       .map(fromRow);
   }
 
-  /** Forgets answers given at or before `atMs` of keys that are whole, that is, have no record. */
-  removeAnswersUntil(atMs: number): void {
-    if (!this.#tables.has("answers")) return;
-    this.#tables.exec("DELETE FROM answers WHERE at_ms <= ? AND key NOT IN (SELECT key FROM keys)", atMs);
-  }
-
   /** When the next key becomes whole, as far as is stored. */
   nextWholeAtMs(): number | undefined {
     return this.#tables.number("SELECT min(whole_at_ms) AS number FROM keys");
-  }
-
-  /** When the oldest answer was given that only its age keeps. */
-  oldestAnswerAtMs(): number | undefined {
-    if (!this.#tables.has("answers")) return undefined;
-    return this.#tables.number(
-      "SELECT min(at_ms) AS number FROM answers WHERE key NOT IN (SELECT key FROM keys)",
-    );
   }
 }
 

@@ -37,11 +37,11 @@ export function sweep(
     storage.remove(key);
     book.drop(entry, nowMs);
   }
-  storage.removeAnswersUntil(nowMs - REMEMBERED_MS);
+  storage.answers.removeUntil(nowMs - REMEMBERED_MS);
   if (due.length === SWEEP_KEYS) return nowMs;
   const dueMs = Math.min(
     (storage.nextWholeAtMs() ?? Infinity) + FORGET_AFTER_MS,
-    (storage.oldestAnswerAtMs() ?? Infinity) + REMEMBERED_MS,
+    (storage.answers.oldestAtMs() ?? Infinity) + REMEMBERED_MS,
   );
   return dueMs === Infinity ? undefined : Math.max(dueMs, nowMs + FORGET_AFTER_MS);
 }

@@ -82,19 +82,20 @@ export function totalOf({ closedUnits, openUnits }: Pick<UnitLog, "closedUnits" 
 
 /** The log as storage keeps it; `before` is the record that was written last. */
 export function packLog(
-  { runs, first: _, end, ...rest }: UnitLog,
+  log: UnitLog,
   before: UnitLogRecord | undefined,
   live: { readonly first: number },
 ): { readonly record: UnitLogRecord; readonly segment?: NewSegment } {
-  const log = { runs, end, ...rest, first: live.first };
+  const { sinceMs, runs, end, goneUnits, closedUnits, openMs, openUnits } = log;
+  const rest = { sinceMs, end, goneUnits, closedUnits, openMs, openUnits };
   const sealed = before?.sinceMs === log.sinceMs ? before.end - before.tail.length / 2 : 0;
   const from = Math.max(sealed, live.first);
   const tail: number[] = [];
   for (let at = from; at < end; at += 1) tail.push(runs.atMs(at), unitsTo(log, at));
-  if (tail.length <= 2 * MOST_TAIL) return { record: { ...rest, end, tail } };
+  if (tail.length <= 2 * MOST_TAIL) return { record: { ...rest, tail } };
   const keepFromMs = live.first < end ? runs.atMs(live.first) : log.openMs;
   const segment = { log: log.sinceMs, from, toMs: runs.atMs(end - 1), keepFromMs, entries: tail };
-  return { record: { ...rest, end, tail: [] }, segment };
+  return { record: { ...rest, tail: [] }, segment };
 }
 
 /** The log of a record, with all segments there are. */

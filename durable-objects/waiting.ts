@@ -17,7 +17,7 @@ export interface Waiter {
 }
 
 /** Somebody who waits until a key has no leases. */
-export interface Idler {
+interface Idler {
   readonly untilMs: number;
   resolve(): void;
 }
@@ -39,11 +39,11 @@ const LONGEST_TIMER_MS = 60_000;
  */
 export class WaitingRoom {
   readonly #lines = new Map<Entry, Line>();
-  readonly #advance: (entry: Entry) => number;
+  readonly #toNow: (entry: Entry) => number;
 
-  /** @param advance debits and frees what has expired and returns the time, in milliseconds */
-  constructor(advance: (entry: Entry) => number) {
-    this.#advance = advance;
+  /** @param toNow debits and frees what has expired and returns the time, in milliseconds */
+  constructor(toNow: (entry: Entry) => number) {
+    this.#toNow = toNow;
   }
 
   waitersOf(entry: Entry): readonly Waiter[] {
@@ -67,23 +67,27 @@ export class WaitingRoom {
     this.serve(entry);
   }
 
-  joinIdle(entry: Entry, idler: Idler): void {
-    this.#lineOf(entry).idlers.add(idler);
-    entry.waiting += 1;
-    this.serve(entry);
-  }
-
-  leaveIdle(entry: Entry, idler: Idler): void {
-    if (!this.#lineOf(entry).idlers.delete(idler)) return;
-    entry.waiting -= 1;
-    this.serve(entry);
+  /** Resolves when the key has no leases, or at that instant, or when the caller has gone. */
+  untilIdle(entry: Entry, untilMs: number, signal: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      const idler: Idler = { untilMs, resolve };
+      const { idlers } = this.#lineOf(entry);
+      idlers.add(idler);
+      entry.waiting += 1;
+      signal.addEventListener("abort", () => {
+        if (idlers.delete(idler)) entry.waiting -= 1;
+        resolve();
+        this.serve(entry);
+      });
+      this.serve(entry);
+    });
   }
 
   /** Gives what there is to those who wait, in their order, and sets the timer for the next thing that time brings. */
   serve(entry: Entry): void {
     const line = this.#lines.get(entry);
     if (line === undefined) return;
-    const nowMs = this.#advance(entry);
+    const nowMs = this.#toNow(entry);
     const headMs = this.#serveWaiters(entry, line.waiters, nowMs);
     for (const idler of line.idlers) {
       if (!isIdle(entry) && idler.untilMs > nowMs) continue;
@@ -130,7 +134,7 @@ export class WaitingRoom {
 }
 
 /** Whether nobody has a lease. */
-export function isIdle({ claims }: Entry): boolean {
+function isIdle({ claims }: Entry): boolean {
   for (const { kind } of claims.values()) if (kind === "lease") return false;
   return true;
 }

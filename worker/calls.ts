@@ -2,15 +2,8 @@
 import { policies } from "../durable-objects/deployment.ts";
 import type { LimiterClient } from "./limiter-client.ts";
 import type { Problem } from "./problems.ts";
-import {
-  KeyRequest,
-  LimitRequest,
-  PeekRequest,
-  RefundRequest,
-  type Decision,
-  type KeyReport,
-  type PolicyList,
-} from "./schemas.ts";
+import type { Decision, KeyReport, PolicyList } from "./answer-schemas.ts";
+import { KeyRequest, LimitRequest, PeekRequest, RefundRequest } from "./request-schemas.ts";
 import { call, costProblem, rateProblem, refused, type Answered } from "./targets.ts";
 import { mayUse, type Principal } from "./tokens.ts";
 
@@ -56,10 +49,16 @@ export function callReset(client: LimiterClient, principal: Principal, input: un
 export function listPolicies(principal: Principal): PolicyList {
   const usable = [...policies.values()].filter(({ name }) => mayUse(principal, name));
   return {
-    policies: usable.map(({ rules, lease: _, ...policy }) => ({
-      ...policy,
-      rules: rules.map(({ name, algorithm, unit, config }) => ({
-        name,
+    policies: usable.map(({ name, rules, ...policy }) => ({
+      name,
+      onFailure: policy.onFailure,
+      deadlineMs: policy.deadlineMs,
+      objects: policy.objects,
+      reservationTtlMs: policy.reservationTtlMs,
+      shadow: policy.shadow,
+      keyKind: policy.keyKind,
+      rules: rules.map(({ name: ruleName, algorithm, unit, config }) => ({
+        name: ruleName,
         algorithm: algorithm.name,
         unit,
         ...config,

@@ -1,5 +1,5 @@
 import type { Policy, Rule } from "../durable-objects/policies.ts";
-import type { Decision } from "./schemas.ts";
+import type { Decision } from "./answer-schemas.ts";
 
 /**
  * The headers of a decision, as draft-ietf-httpapi-ratelimit-headers-11 has them: one member a rule in each.

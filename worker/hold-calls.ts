@@ -4,7 +4,8 @@ import { given } from "./calls.ts";
 import { decisionOf, holdMissing, type LimiterClient } from "./limiter-client.ts";
 import { parse } from "./parse.ts";
 import { Problem } from "./problems.ts";
-import { CancelRequest, HoldRequest, SettleRequest, type Decision } from "./schemas.ts";
+import type { Decision } from "./answer-schemas.ts";
+import { CancelRequest, HoldRequest, SettleRequest } from "./request-schemas.ts";
 import { call, costProblem, findClaim, rateProblem, type Answered } from "./targets.ts";
 import type { Principal } from "./tokens.ts";
 

@@ -6,14 +6,8 @@ import { given } from "./calls.ts";
 import { leaseMissing, type Acquiring, type LimiterClient } from "./limiter-client.ts";
 import { parse } from "./parse.ts";
 import { Problem } from "./problems.ts";
-import {
-  AcquireRequest,
-  ReleaseRequest,
-  RenewRequest,
-  SocketRequest,
-  type Decision,
-  type Lease,
-} from "./schemas.ts";
+import type { Decision, Lease } from "./answer-schemas.ts";
+import { AcquireRequest, ReleaseRequest, RenewRequest, SocketRequest } from "./request-schemas.ts";
 import { call, costProblem, findClaim, refused, type Answered, type Target } from "./targets.ts";
 import type { Principal } from "./tokens.ts";
 

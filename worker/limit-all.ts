@@ -18,7 +18,8 @@ import { given } from "./calls.ts";
 import { decisionOf, type LimiterClient } from "./limiter-client.ts";
 import { parse } from "./parse.ts";
 import { Problem, PROBLEMS } from "./problems.ts";
-import { LimitAllRequest, type AllDecisions, type Decision } from "./schemas.ts";
+import type { AllDecisions, Decision } from "./answer-schemas.ts";
+import { LimitAllRequest } from "./request-schemas.ts";
 import { costProblem, findTarget, type Target } from "./targets.ts";
 import type { Principal } from "./tokens.ts";
 
@@ -49,7 +50,7 @@ export async function callLimitAll(
   let outcomes = await askAtOnce(client, checks);
   const denials = Array.isArray(outcomes) ? outcomes.filter(({ decision }) => !decision.success) : [];
   if (Array.isArray(outcomes) && denials.length > 0) {
-    await cancelAll(client, checks, outcomes);
+    outcomes = await cancelAll(client, checks, outcomes);
     if (!denials.every(({ isContended }) => isContended)) return answerOf(outcomes);
     outcomes = await askInOrder(client, checks, outcomes);
   }
@@ -95,9 +96,8 @@ async function askInOrder(
     outcomes[index] = outcome;
     if (outcome instanceof Problem || outcome.decision.success) continue;
     const whole = await withoutProblems(client, checks, outcomes);
-    if (Array.isArray(whole)) await cancelAll(client, checks, whole);
     // Those after it have not been asked again; of what was contended there is enough for one.
-    return whole;
+    return Array.isArray(whole) ? await cancelAll(client, checks, whole) : whole;
   }
   return await withoutProblems(client, checks, outcomes);
 }
@@ -133,16 +133,22 @@ async function withoutProblems(
 ): Promise<Outcome[] | Problem> {
   const problem = outcomes.find((each) => each instanceof Problem);
   if (problem === undefined) return outcomes as Outcome[];
-  await cancelAll(client, checks, outcomes);
+  await forHolds(checks, outcomes, ({ policy, key }, holdId) => client.cancel(policy, key, holdId));
   return problem;
 }
 
+/** Gives back what was held. Returns what the checks say then: nothing was taken. */
 async function cancelAll(
   client: LimiterClient,
   checks: readonly Check[],
-  outcomes: readonly (Outcome | Problem)[],
-): Promise<void> {
-  await forHolds(checks, outcomes, ({ policy, key }, holdId) => client.cancel(policy, key, holdId));
+  outcomes: readonly Outcome[],
+): Promise<Outcome[]> {
+  const cancelled = [...outcomes];
+  await forHolds(checks, outcomes, async ({ policy, key }, holdId, index) => {
+    const decision = await client.cancel(policy, key, holdId);
+    if (!(decision instanceof Problem)) cancelled[index] = { decision, isContended: false };
+  });
+  return cancelled;
 }
 
 /** If a settling does not come through, the hold expires, which counts as used as well. */
@@ -176,10 +182,10 @@ async function forHolds(
   work: (check: Check, holdId: string, index: number) => Promise<unknown>,
 ): Promise<void> {
   await Promise.all(
-    checks.map((check, index) => {
+    checks.map(async (check, index) => {
       const outcome = outcomes[index];
       const holdId = outcome instanceof Problem ? undefined : outcome?.holdId;
-      return holdId === undefined ? undefined : work(check, holdId, index);
+      if (holdId !== undefined) await work(check, holdId, index);
     }),
   );
 }

@@ -9,46 +9,28 @@ import {
   type Cost,
   type Decided,
   type HoldCall,
-  type IdleCall,
   type Leased,
-  type LimiterMethods,
   type Missing,
   type Peeked,
 } from "../durable-objects/protocol.ts";
-import { objectName } from "./keys.ts";
+import { Objects, type LimiterNamespace } from "./objects.ts";
 import { Problem, PROBLEMS } from "./problems.ts";
-import type { Decision, KeyReport } from "./schemas.ts";
-
-/** The object's methods as a caller has them: every call is a message. */
-export type LimiterStub = {
-  [Method in keyof LimiterMethods]: (
-    ...args: Parameters<LimiterMethods[Method]>
-  ) => Promise<Awaited<ReturnType<LimiterMethods[Method]>>>;
-} & { fetch(url: string, init: RequestInit): Promise<Response> };
-
-/** The binding OBJECTS, as far as it is used; the runtime's own type loses the unions of what comes back. */
-export interface LimiterNamespace {
-  getByName(name: string): LimiterStub;
-}
+import type { Decision, KeyReport } from "./answer-schemas.ts";
 
 /** What an acquire asks for. */
 export type Acquiring = Omit<AcquireCall, "policy" | "key">;
 export type Holding = Omit<HoldCall, "policy" | "key">;
 
-/**
- * Asks a key's object. The one place where a level beneath that throws, hangs or is overloaded becomes an
- * answer: a decision that cannot be had is made by the policy's `onFailure` and says so. There is no retry
- * here: the runtime repeats what never reached the object, and anything else may have been counted.
- */
+/** The calls on a key's object, in the caller's words. */
 export class LimiterClient {
-  readonly #namespace: LimiterNamespace;
+  readonly #objects: Objects;
 
   constructor(namespace: LimiterNamespace) {
-    this.#namespace = namespace;
+    this.#objects = new Objects(namespace);
   }
 
   async limit(policy: Policy, key: string, cost: Cost, idempotencyKey?: string): Promise<Decision | Problem> {
-    const asked = await this.#ask(policy, key, (object) =>
+    const asked = await this.#objects.ask(policy, key, (object) =>
       // An argument that is `undefined` is sent too, so it is left out.
       idempotencyKey === undefined
         ? object.limit(policy.name, key, cost)
@@ -63,7 +45,7 @@ export class LimiterClient {
     units: Cost,
     idempotencyKey: string,
   ): Promise<Decision | Problem> {
-    const asked = await this.#ask(policy, key, (object) =>
+    const asked = await this.#objects.ask(policy, key, (object) =>
       object.refund(policy.name, key, units, idempotencyKey),
     );
     const detail = "whether the units were given back is not known: ask again with the same idempotencyKey";
@@ -73,18 +55,23 @@ export class LimiterClient {
   /** What the object says of a hold; `undefined`: it does not answer. */
   async hold(policy: Policy, key: string, call: Holding): Promise<Decided | Conflict | undefined> {
     const message = { policy: policy.name, key, ...call };
-    const asked = await this.#ask(policy, key, (object) => object.hold(message), call.provisional?.waitMs);
+    const asked = await this.#objects.ask(
+      policy,
+      key,
+      (object) => object.hold(message),
+      call.provisional?.waitMs,
+    );
     return asked && (readAnswer(asked.answer) as Decided | Conflict);
   }
 
   async settle(policy: Policy, key: string, id: string, used: Cost): Promise<Decision | Problem> {
-    const asked = await this.#ask(policy, key, (object) => object.settle(policy.name, key, id, used));
+    const asked = await this.#objects.ask(policy, key, (object) => object.settle(policy.name, key, id, used));
     const detail = "whether the hold was settled is not known: ask again, it changes nothing twice";
     return asked === undefined ? unavailable(detail) : decisionIn(policy, key, asked.answer, holdMissing);
   }
 
   async cancel(policy: Policy, key: string, id: string): Promise<Decision | Problem> {
-    const asked = await this.#ask(policy, key, (object) => object.cancel(policy.name, key, id));
+    const asked = await this.#objects.ask(policy, key, (object) => object.cancel(policy.name, key, id));
     const detail = "whether the hold was cancelled is not known: ask again, it changes nothing twice";
     return asked === undefined ? unavailable(detail) : decisionIn(policy, key, asked.answer, holdMissing);
   }
@@ -97,14 +84,14 @@ export class LimiterClient {
     signal?: AbortSignal,
   ): Promise<Decision | Problem> {
     const message: AcquireCall = { policy: policy.name, key, ...call };
-    const asked = await this.#wait(policy, key, "acquire", message, signal);
+    const asked = await this.#objects.wait(policy, key, "acquire", message, signal);
     return asked === undefined ? degradedDecision(policy, key) : decisionIn(policy, key, asked.answer);
   }
 
   /** Leases units for as long as what comes back is not disposed of; without waiting. */
   async acquireAttached(policy: Policy, key: string, call: Acquiring): Promise<Attached | undefined> {
     const message: AcquireCall = { policy: policy.name, key, ...call, waitMs: 0 };
-    return (await this.#ask(policy, key, (object) => object.acquire(message)))?.answer;
+    return (await this.#objects.ask(policy, key, (object) => object.acquire(message)))?.answer;
   }
 
   /** Makes a lease last that was waited for; `undefined`: it has gone, or the object does not answer. */
@@ -115,14 +102,14 @@ export class LimiterClient {
     ttlMs: number,
     isAttached: boolean,
   ): Promise<Attached | undefined> {
-    const asked = await this.#ask(policy, key, (object) =>
+    const asked = await this.#objects.ask(policy, key, (object) =>
       object.confirm(policy.name, key, id, ttlMs, isAttached),
     );
     return asked === undefined || isMissing(asked.answer.answer) ? undefined : asked.answer;
   }
 
   async renew(policy: Policy, key: string, id: string, ttlMs?: number): Promise<Leased | Problem> {
-    const asked = await this.#ask(policy, key, (object) =>
+    const asked = await this.#objects.ask(policy, key, (object) =>
       ttlMs === undefined ? object.renew(policy.name, key, id) : object.renew(policy.name, key, id, ttlMs),
     );
     if (asked === undefined) return unavailable("whether the lease was renewed is not known: ask again");
@@ -130,13 +117,13 @@ export class LimiterClient {
   }
 
   async release(policy: Policy, key: string, id: string): Promise<Problem | undefined> {
-    const asked = await this.#ask(policy, key, (object) => object.release(policy.name, key, id));
+    const asked = await this.#objects.ask(policy, key, (object) => object.release(policy.name, key, id));
     if (asked === undefined) return unavailable("whether the lease was released is not known: ask again");
     return asked.answer ? undefined : leaseMissing();
   }
 
   async peek(policy: Policy, key: string): Promise<KeyReport | Problem> {
-    const asked = await this.#ask(policy, key, (object) => object.peek(policy.name, key));
+    const asked = await this.#objects.ask(policy, key, (object) => object.peek(policy.name, key));
     return asked === undefined ? unavailable("ask again") : reportOf(policy, key, asked.answer);
   }
 
@@ -147,13 +134,13 @@ export class LimiterClient {
     waitMs: number,
     signal?: AbortSignal,
   ): Promise<KeyReport | Problem> {
-    const asked = await this.#wait(policy, key, "idle", { policy: policy.name, key, waitMs }, signal);
+    const asked = await this.#objects.wait(policy, key, "idle", { policy: policy.name, key, waitMs }, signal);
     if (asked === undefined) return unavailable("ask again");
     return reportOf(policy, key, JSON.parse(asked.answer) as Peeked);
   }
 
   async reset(policy: Policy, key: string): Promise<Problem | undefined> {
-    const asked = await this.#ask(policy, key, (object) => object.reset(policy.name, key));
+    const asked = await this.#objects.ask(policy, key, (object) => object.reset(policy.name, key));
     return asked === undefined ? unavailable("whether the key was reset is not known: ask again") : undefined;
   }
 
@@ -161,73 +148,8 @@ export class LimiterClient {
   openSocket(policy: Policy, key: string, call: Acquiring): Promise<Response> {
     const message: AcquireCall = { policy: policy.name, key, ...call };
     const url = `https://object/socket?call=${encodeURIComponent(JSON.stringify(message))}`;
-    return this.#objectOf(policy, key).fetch(url, { headers: { upgrade: "websocket" } });
+    return this.#objects.objectOf(policy, key).fetch(url, { headers: { upgrade: "websocket" } });
   }
-
-  /** A call that waits is a request, which ends with its caller; and with its deadline, so that nothing is granted late. */
-  #wait(
-    policy: Policy,
-    key: string,
-    path: string,
-    message: AcquireCall | IdleCall,
-    signal?: AbortSignal,
-  ): Promise<{ readonly answer: AnswerText } | undefined> {
-    const stop = new AbortController();
-    if (signal?.aborted === true) stop.abort();
-    signal?.addEventListener("abort", () => stop.abort());
-    const call = async (object: LimiterStub) => {
-      const init = { method: "POST", body: JSON.stringify(message), signal: stop.signal };
-      const response = await object.fetch(`https://object/${path}`, init);
-      if (!response.ok) throw new Error(`the object answered ${response.status}`);
-      return response.text();
-    };
-    return this.#ask(policy, key, call, message.waitMs, () => stop.abort());
-  }
-
-  /** The object's answer; `undefined` when it failed or took longer than the policy's deadline. */
-  async #ask<Answer>(
-    policy: Policy,
-    key: string,
-    call: (object: LimiterStub) => Promise<Answer>,
-    waitMs = 0,
-    onDeadline: () => void = () => undefined,
-  ): Promise<{ readonly answer: Answer } | undefined> {
-    try {
-      const deadlineMs = policy.deadlineMs + waitMs;
-      return { answer: await withinDeadline(call(this.#objectOf(policy, key)), deadlineMs, onDeadline) };
-    } catch (error) {
-      console.warn(`policy ${policy.name}: no answer from the object: ${String(error)}`);
-      return undefined;
-    }
-  }
-
-  /** A new stub each time: one that has thrown stays broken, and none may cross requests. */
-  #objectOf(policy: Policy, key: string): LimiterStub {
-    return this.#namespace.getByName(objectName(policy, key));
-  }
-}
-/** A call that is not waited for any longer may still be carried out; its answer is dropped. */
-function withinDeadline<Answer>(
-  call: Promise<Answer>,
-  deadlineMs: number,
-  onDeadline: () => void,
-): Promise<Answer> {
-  return new Promise((resolve, reject) => {
-    const timer = setTimeout(() => {
-      onDeadline();
-      reject(new Error(`deadline of ${deadlineMs} ms passed`));
-    }, deadlineMs);
-    call.then(
-      (answer) => {
-        clearTimeout(timer);
-        resolve(answer);
-      },
-      (error: unknown) => {
-        clearTimeout(timer);
-        reject(error);
-      },
-    );
-  });
 }
 
 /** What an object's answer says, in the caller's words. */

@@ -1,7 +1,7 @@
 import { WorkerEntrypoint } from "cloudflare:workers";
 import { degradedDecision } from "../durable-objects/answers.ts";
 import type { Attached, Cost } from "../durable-objects/protocol.ts";
-import type { Env } from "./app.ts";
+import type { Env } from "./handlers.ts";
 import { callLimit, callPeek, callRefund, callReset, given, listPolicies } from "./calls.ts";
 import { callCancel, callHold, callSettle } from "./hold-calls.ts";
 import { acquireOf, callRelease, callRenew } from "./lease-calls.ts";
@@ -9,15 +9,8 @@ import { callLimitAll } from "./limit-all.ts";
 import { decisionIn, LimiterClient } from "./limiter-client.ts";
 import { parse } from "./parse.ts";
 import { Problem } from "./problems.ts";
-import {
-  BoundAcquireRequest,
-  Props,
-  type AllDecisions,
-  type Decision,
-  type KeyReport,
-  type Lease,
-  type PolicyList,
-} from "./schemas.ts";
+import type { AllDecisions, Decision, KeyReport, Lease, PolicyList } from "./answer-schemas.ts";
+import { BoundAcquireRequest, Props } from "./request-schemas.ts";
 import { call, findClaim, type Answered } from "./targets.ts";
 import type { Principal } from "./tokens.ts";
 
@@ -157,8 +150,9 @@ const CONFIRM_WITHIN_MS = 5_000;
 /** Whoever is bound to the worker; the binding is the permission. */
 const BOUND: Principal = { name: "service binding", scopes: ["limit", "admin"] };
 
-function grantOf(decision: Decision | Problem, { answer: _, ...kept }: Attached): Grant | Problem {
-  return decision instanceof Problem ? decision : { ...decision, ...kept };
+function grantOf(decision: Decision | Problem, { slot, renew, release }: Attached): Grant | Problem {
+  if (decision instanceof Problem || slot === undefined) return decision;
+  return { ...decision, slot, ...(renew && { renew }), ...(release && { release }) };
 }
 
 function answerOf<Answer>(answered: Answered<Answer> | Problem): Answer {

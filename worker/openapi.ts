@@ -1,15 +1,7 @@
 import { toJsonSchema } from "@valibot/to-json-schema";
 import type * as v from "valibot";
-import {
-  Decision,
-  KeyReport,
-  LimitRequest,
-  MOST_KEY_BYTES,
-  PolicyList,
-  ProblemDetails,
-  QuotaExceeded,
-  RefundRequest,
-} from "./schemas.ts";
+import { Decision, KeyReport, PolicyList, ProblemDetails, QuotaExceeded } from "./answer-schemas.ts";
+import { LimitRequest, MOST_KEY_BYTES, RefundRequest } from "./request-schemas.ts";
 
 let document: object | undefined;
 

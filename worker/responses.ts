@@ -1,7 +1,7 @@
 /** Decisions as HTTP answers them. */
 import { decisionHeaders } from "./headers.ts";
 import { Problem, problemResponse } from "./problems.ts";
-import type { AllDecisions, Decision } from "./schemas.ts";
+import type { AllDecisions, Decision } from "./answer-schemas.ts";
 import type { Answered } from "./targets.ts";
 
 /** The status of a denial. */

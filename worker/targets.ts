@@ -8,7 +8,7 @@ import { violation } from "../durable-objects/violations.ts";
 import { ADDRESS_ALLOWED, normaliseKey } from "./keys.ts";
 import { notAllowed, parse } from "./parse.ts";
 import { Problem, PROBLEMS } from "./problems.ts";
-import { COST_ALLOWED } from "./schemas.ts";
+import { COST_ALLOWED } from "./request-schemas.ts";
 import { keyProblem, mayUse, type Principal } from "./tokens.ts";
 
 /** A key of a policy: there, normalised, and the caller's to use. */

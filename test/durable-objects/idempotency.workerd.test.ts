@@ -1,5 +1,5 @@
 import { afterEach, expect, test, vi } from "vitest";
-import { MOST_ANSWERS } from "../../durable-objects/storage.ts";
+import { MOST_ANSWERS } from "../../durable-objects/stored-answers.ts";
 import { call, freshKey, limit } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
 

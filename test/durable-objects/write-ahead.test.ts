@@ -61,7 +61,7 @@ function play(
   const admitted: { nowMs: number; units: number }[] = [];
   let account: Account = UNTOUCHED;
   let stored: StoredAccount | undefined;
-  let segments: Segment[] = [];
+  const segments: Segment[] = [];
   let nowMs = 0;
   for (const { afterMs, cost, isHot, crash, downMs } of steps) {
     nowMs += afterMs;
@@ -83,7 +83,7 @@ function play(
     if (!covers(rule, stored, account, nowMs)) {
       const written = record(rule, account, isHot ? aheadUnits(rule) : 0, nowMs, stored);
       ({ stored } = written);
-      if (written.segment !== undefined) segments = [...segments, structuredClone(written.segment)];
+      if (written.segment !== undefined) segments.push(structuredClone(written.segment));
     }
     expect(covers(rule, stored, account, nowMs)).toBe(true);
     expect(outstandingOf(account)).toBeLessThanOrEqual(stored?.ahead ?? 0);

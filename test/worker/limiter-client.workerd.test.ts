@@ -1,7 +1,8 @@
 import { runInDurableObject } from "cloudflare:test";
 import { afterEach, expect, test, vi } from "vitest";
-import { app, type Env } from "../../worker/app.ts";
-import type { LimiterStub } from "../../worker/limiter-client.ts";
+import { app } from "../../worker/app.ts";
+import type { Env } from "../../worker/handlers.ts";
+import type { LimiterStub } from "../../worker/objects.ts";
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
 import { call, freshKey, limit } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";

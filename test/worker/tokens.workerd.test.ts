@@ -1,6 +1,7 @@
 import { env } from "cloudflare:workers";
 import { expect, test } from "vitest";
-import { app, type Env } from "../../worker/app.ts";
+import { app } from "../../worker/app.ts";
+import type { Env } from "../../worker/handlers.ts";
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
 
 async function get(path: string, secret: string | undefined, authorization = `Bearer ${TOKENS.full}`) {

@@ -1,0 +1,93 @@
+import type { Policy } from "../durable-objects/policies.ts";
+import type { AcquireCall, AnswerText, IdleCall, LimiterMethods } from "../durable-objects/protocol.ts";
+import { objectName } from "./keys.ts";
+
+/** The object's methods as a caller has them: every call is a message. */
+export type LimiterStub = {
+  [Method in keyof LimiterMethods]: (
+    ...args: Parameters<LimiterMethods[Method]>
+  ) => Promise<Awaited<ReturnType<LimiterMethods[Method]>>>;
+} & { fetch(url: string, init: RequestInit): Promise<Response> };
+
+/** The binding OBJECTS, as far as it is used; the runtime's own type loses the unions of what comes back. */
+export interface LimiterNamespace {
+  getByName(name: string): LimiterStub;
+}
+
+/**
+ * Asks a key's object. The one place where a level beneath that throws, hangs or is overloaded becomes an
+ * answer, `undefined`, and the limiter client makes of it what the policy says. There is no retry
+ * here: the runtime repeats what never reached the object, and anything else may have been counted.
+ */
+export class Objects {
+  readonly #namespace: LimiterNamespace;
+
+  constructor(namespace: LimiterNamespace) {
+    this.#namespace = namespace;
+  }
+
+  /** A call that waits is a request, which ends with its caller; and with its deadline, so that nothing is granted late. */
+  wait(
+    policy: Policy,
+    key: string,
+    path: string,
+    message: AcquireCall | IdleCall,
+    signal?: AbortSignal,
+  ): Promise<{ readonly answer: AnswerText } | undefined> {
+    const stop = new AbortController();
+    if (signal?.aborted === true) stop.abort();
+    signal?.addEventListener("abort", () => stop.abort());
+    const call = async (object: LimiterStub) => {
+      const init = { method: "POST", body: JSON.stringify(message), signal: stop.signal };
+      const response = await object.fetch(`https://object/${path}`, init);
+      if (!response.ok) throw new Error(`the object answered ${response.status}`);
+      return response.text();
+    };
+    return this.ask(policy, key, call, message.waitMs, () => stop.abort());
+  }
+
+  /** The object's answer; `undefined` when it failed or took longer than the policy's deadline. */
+  async ask<Answer>(
+    policy: Policy,
+    key: string,
+    call: (object: LimiterStub) => Promise<Answer>,
+    waitMs = 0,
+    onDeadline: () => void = () => undefined,
+  ): Promise<{ readonly answer: Answer } | undefined> {
+    try {
+      const deadlineMs = policy.deadlineMs + waitMs;
+      return { answer: await withinDeadline(call(this.objectOf(policy, key)), deadlineMs, onDeadline) };
+    } catch (error) {
+      console.warn(`policy ${policy.name}: no answer from the object: ${String(error)}`);
+      return undefined;
+    }
+  }
+
+  /** A new stub each time: one that has thrown stays broken, and none may cross requests. */
+  objectOf(policy: Policy, key: string): LimiterStub {
+    return this.#namespace.getByName(objectName(policy, key));
+  }
+}
+/** A call that is not waited for any longer may still be carried out; its answer is dropped. */
+function withinDeadline<Answer>(
+  call: Promise<Answer>,
+  deadlineMs: number,
+  onDeadline: () => void,
+): Promise<Answer> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => {
+      onDeadline();
+      reject(new Error(`deadline of ${deadlineMs} ms passed`));
+    }, deadlineMs);
+    call.then(
+      (answer) => {
+        clearTimeout(timer);
+        resolve(answer);
+      },
+      (error: unknown) => {
+        clearTimeout(timer);
+        reject(error);
+      },
+    );
+  });
+}
