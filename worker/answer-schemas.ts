@@ -124,5 +124,6 @@ export const ProblemDetails = v.object({
 export const QuotaExceeded = v.object({
   ...ProblemDetails.entries,
   "violated-policies": v.array(v.string()),
-  decision: Decision,
+  decision: v.optional(Decision),
+  decisions: v.optional(v.pipe(v.array(Decision), v.description("Of a call on several keys."))),
 });

@@ -28,7 +28,13 @@ test("what the parser demands stands in the document: fields, bounds, defaults",
     additionalProperties: false,
     properties: {
       key: { type: "string", minLength: 1, maxLength: 512 },
-      cost: { type: "integer", minimum: 0, maximum: 1_000_000_000, default: 1 },
+      cost: {
+        anyOf: [
+          { type: "integer", minimum: 0, maximum: 1_000_000_000 },
+          { type: "object", additionalProperties: { type: "integer", minimum: 0, maximum: 1_000_000_000 } },
+        ],
+        default: 1,
+      },
       idempotencyKey: { type: "string", minLength: 1, maxLength: 256 },
     },
   });

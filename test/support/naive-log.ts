@@ -1,0 +1,52 @@
+/** The oracle of the sliding log: every unit is a line of a list. Slow, and too simple to be wrong. */
+import type { SlidingLogConfig } from "../../durable-objects/algorithms/sliding-log.ts";
+
+export class NaiveLog {
+  readonly #config: SlidingLogConfig;
+  /** When each unit was taken, oldest first. */
+  #units: number[] = [];
+  #lastMs = -Infinity;
+
+  constructor(config: SlidingLogConfig) {
+    this.#config = config;
+  }
+
+  decide(nowMs: number, cost: number): { allowed: boolean; remaining: number; retryAfterMs: number | null } {
+    const { limit, countDenied, minIntervalMs } = this.#config;
+    const allowed = cost === 0 || this.#passes(nowMs, cost);
+    if (cost > 0 && (allowed || (countDenied && cost <= limit))) {
+      this.debit(nowMs, cost);
+      this.#lastMs = nowMs;
+      if (!allowed) this.#units = this.#units.slice(-limit);
+    }
+    const isTooSoon = minIntervalMs > 0 && nowMs < this.#lastMs + minIntervalMs;
+    const remaining = isTooSoon ? 0 : Math.max(0, limit - this.#countedAt(nowMs));
+    return { allowed, remaining, retryAfterMs: allowed ? 0 : this.#waitMs(nowMs, cost) };
+  }
+
+  debit(nowMs: number, units: number): void {
+    for (let count = 0; count < units; count += 1) this.#units.push(nowMs);
+  }
+
+  credit(nowMs: number, units: number): void {
+    this.#units = this.#units.filter((takenAtMs) => nowMs < takenAtMs + this.#config.windowMs).slice(units);
+  }
+
+  #countedAt(nowMs: number): number {
+    return this.#units.filter((takenAtMs) => nowMs < takenAtMs + this.#config.windowMs).length;
+  }
+
+  #passes(nowMs: number, cost: number): boolean {
+    const { limit, minIntervalMs } = this.#config;
+    return this.#countedAt(nowMs) + cost <= limit && nowMs >= this.#lastMs + minIntervalMs;
+  }
+
+  /** Found by trying every instant at which something changes. */
+  #waitMs(nowMs: number, cost: number): number | null {
+    const { limit, windowMs, minIntervalMs } = this.#config;
+    if (cost > limit) return null;
+    const instants = [this.#lastMs + minIntervalMs, ...this.#units.map((takenAtMs) => takenAtMs + windowMs)];
+    const passes = instants.filter((atMs) => atMs > nowMs && this.#passes(atMs, cost));
+    return Math.min(...passes) - nowMs;
+  }
+}
