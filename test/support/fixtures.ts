@@ -54,4 +54,32 @@ export const TEST_POLICIES = {
   closed: { algorithm: "token-bucket", limit: 5, window: "30d", deadlineMs: 200 },
   "shadow-closed": { algorithm: "token-bucket", limit: 5, window: "30d", shadow: true, deadlineMs: 200 },
   constructor: { algorithm: "token-bucket", limit: 1, window: "30d" },
+  log: { algorithm: "sliding-log", limit: 5, window: "30d", deadlineMs: PATIENT_MS },
+  "long-log": { algorithm: "sliding-log", limit: 100_000, window: "30d", deadlineMs: PATIENT_MS },
+  hammered: { algorithm: "sliding-log", limit: 2, window: "1h", countDenied: true, deadlineMs: PATIENT_MS },
+  export: {
+    algorithm: "concurrency",
+    limit: 2,
+    ttl: "60s",
+    maxTtl: "10m",
+    maxWait: "20s",
+    maxWaiters: 3,
+    deadlineMs: PATIENT_MS,
+  },
+  "shadow-export": { algorithm: "concurrency", limit: 1, shadow: true, deadlineMs: PATIENT_MS },
+  "broken-export": { algorithm: "concurrency", limit: 1, deadlineMs: 200 },
+  several: {
+    rules: {
+      requests: { algorithm: "token-bucket", limit: 5, window: "30d" },
+      tokens: { algorithm: "sliding-log", limit: 100, window: "30d", unit: "tokens" },
+    },
+    deadlineMs: PATIENT_MS,
+  },
+  mixed: {
+    rules: {
+      rate: { algorithm: "token-bucket", limit: 3, window: "30d" },
+      slots: { algorithm: "concurrency", limit: 2 },
+    },
+    deadlineMs: PATIENT_MS,
+  },
 } as const;

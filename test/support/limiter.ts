@@ -42,6 +42,25 @@ export function limit(policy: string, key: string, fields: Record<string, unknow
   return call("/v1/limit", { body: { policy, key, ...fields } });
 }
 
+/** `POST /v1/leases`. */
+export function acquire(policy: string, key: string, fields: Record<string, unknown> = {}): Promise<Called> {
+  return call("/v1/leases", { body: { policy, key, ...fields } });
+}
+
+export function release(id: string): Promise<Called> {
+  return call(`/v1/leases/${id}`, { method: "DELETE" });
+}
+
+/** The id of the lease or hold that a call was given. */
+export function idIn({ body }: Called): string {
+  const { id } = (body["lease"] ?? body["hold"]) as { id: string };
+  return id;
+}
+
+export function report(policy: string, key: string): Promise<Called> {
+  return call(`/v1/policies/${policy}/keys/${key}`);
+}
+
 /** A key no other test uses; storage is shared within a file. */
 export function freshKey(name = "key"): string {
   return `${name}-${crypto.randomUUID()}`;
