@@ -1,4 +1,4 @@
-import { REMEMBERED_MS } from "./idempotency.ts";
+import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
 import { accountsOf, type KeyBook } from "./key-book.ts";
 import type { Policies } from "./policies.ts";
 import { SWEEP_KEYS, type Storage } from "./storage.ts";
@@ -34,6 +34,7 @@ export function sweep(
       book.write(entry, accountsOf(entry), nowMs, book.isHot(entry, nowMs));
       continue;
     }
+    for (const claim of entry.expired) endExpired(storage, entry, claim);
     storage.remove(key);
     book.drop(entry, nowMs);
   }

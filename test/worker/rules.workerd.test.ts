@@ -1,0 +1,134 @@
+import { expect, test } from "vitest";
+import { acquire, call, freshKey, idIn, limit, release, report, type Called } from "../support/limiter.ts";
+import { objectOf } from "../support/objects.ts";
+
+const figures = ({ body }: Called) =>
+  (body["rules"] as { name: string; success: boolean; remaining: number }[]).map(
+    ({ name, success, remaining }) => [name, success, remaining] as const,
+  );
+
+test("rules are decided together: all are named, the one that binds is on top", async () => {
+  const called = await limit("several", freshKey(), { cost: { requests: 1, tokens: 98 } });
+  expect(called.body).toMatchObject({ success: true, limit: 100, remaining: 2, reason: "ok" });
+  expect(figures(called)).toEqual([
+    ["requests", true, 4],
+    ["tokens", true, 2],
+  ]);
+  expect(called.headers.get("ratelimit-policy")).toBe(
+    '"requests";q=5;w=2592000, "tokens";q=100;w=2592000;qu="tokens"',
+  );
+  expect(called.headers.get("ratelimit")).toMatch(/^"requests";r=4;t=\d+, "tokens";r=2;t=2592000$/);
+});
+
+test("a denial by one rule takes nothing from any, and names who denied", async () => {
+  const key = freshKey();
+  await limit("several", key, { cost: { tokens: 60 } });
+  const denied = await limit("several", key, { cost: { tokens: 41 } });
+  expect(denied.body).toMatchObject({ success: false, violated: ["tokens"], reason: "quota", remaining: 40 });
+  expect(figures(denied)).toEqual([
+    ["requests", true, 4],
+    ["tokens", false, 40],
+  ]);
+  expect(figures(await report("several", key))).toEqual([
+    ["requests", true, 4],
+    ["tokens", true, 40],
+  ]);
+  const both = await limit("several", key, { cost: { requests: 5, tokens: 41 } });
+  expect(both.body["violated"]).toEqual(["requests", "tokens"]);
+});
+
+test("a number costs the same under every rule, and a unit that is left out costs 1", async () => {
+  const key = freshKey();
+  expect(figures(await limit("several", key, { cost: 2 }))).toEqual([
+    ["requests", true, 3],
+    ["tokens", true, 98],
+  ]);
+  expect(figures(await limit("several", key, { cost: { requests: 0, tokens: 8 } }))).toEqual([
+    ["requests", true, 3],
+    ["tokens", true, 90],
+  ]);
+  expect(figures(await limit("several", key))).toEqual([
+    ["requests", true, 2],
+    ["tokens", true, 89],
+  ]);
+});
+
+test.each([
+  [{ tokens: 1, words: 2 }, "/cost/words", "words is not a unit of this policy: there are requests, tokens"],
+  ['{"__proto__":1}', "/cost/__proto__", "__proto__ is not a unit of this policy"],
+  [{ tokens: -1 }, "/cost/tokens", "must be an integer from 0 to 1000000000"],
+  [{ tokens: 1.5 }, "/cost/tokens", "must be an integer from 0 to 1000000000"],
+  [[1], "/cost", "cost is an array: must be an integer"],
+  ["1", "/cost", 'cost is "1": must be an integer'],
+])("a cost of %j is refused at %s", async (cost, pointer, detail) => {
+  const text = typeof cost === "string" && cost.startsWith("{") ? cost : JSON.stringify(cost);
+  const called = await call("/v1/limit", { body: `{"policy":"several","key":"a","cost":${text}}` });
+  expect(called.status).toBe(422);
+  expect(called.body["errors"]).toEqual([{ pointer, detail: expect.stringContaining(detail) }]);
+});
+
+test("an acquire charges the rates only if the slot is granted, and not when it is given back", async () => {
+  const key = freshKey();
+  const ids = [idIn(await acquire("mixed", key)), idIn(await acquire("mixed", key))];
+  const denied = await acquire("mixed", key);
+  expect(denied.body).toMatchObject({ success: false, violated: ["slots"] });
+  expect(figures(denied)).toEqual([
+    ["rate", true, 1],
+    ["slots", false, 0],
+  ]);
+  for (const id of ids) await release(id);
+  expect(figures(await report("mixed", key))).toEqual([
+    ["rate", true, 1],
+    ["slots", true, 2],
+  ]);
+});
+
+test("a rate that denies leases nothing", async () => {
+  const key = freshKey();
+  const denied = await acquire("mixed", key, { units: { requests: 4, "concurrent-requests": 1 } });
+  expect(denied.body).toMatchObject({ success: false, violated: ["rate"], retryAfterMs: null });
+  expect((await report("mixed", key)).body).toMatchObject({ leases: 0 });
+});
+
+test("several rules survive a crash, each with what was taken of it", async () => {
+  const key = freshKey();
+  await limit("several", key, { cost: { tokens: 60 } });
+  await objectOf("several", key).crash();
+  expect(figures(await report("several", key))).toEqual([
+    ["requests", true, 4],
+    ["tokens", true, 40],
+  ]);
+});
+
+test("a rule that counts denied attempts keeps who hammers out, and remembers a retried denial", async () => {
+  const key = freshKey();
+  await limit("hammered", key, { cost: 2 });
+  const denied = await limit("hammered", key, { idempotencyKey: "a" });
+  const waitMs = denied.body["retryAfterMs"] as number;
+  // This attempt counts: only when it has left too is there room for one... of two units.
+  expect(waitMs).toBeGreaterThan(3_590_000);
+  const before = await objectOf("hammered", key).stored();
+  expect((await limit("hammered", key, { idempotencyKey: "a" })).body).toEqual(denied.body);
+  expect(await objectOf("hammered", key).stored()).toEqual(before);
+});
+
+test("a large log goes to storage in segments and comes back after a crash", async () => {
+  const key = freshKey();
+  const object = objectOf("long-log", key);
+  let taken = 0;
+  for (let batch = 0; batch < 40; batch += 1) {
+    const costs = Array.from({ length: 10 }, (_, index) => 1 + ((batch + index) % 300));
+    for (const cost of costs) {
+      await object.limit(cost);
+      taken += cost;
+    }
+  }
+  // Enough quiet for the exact state to be written.
+  await new Promise((done) => setTimeout(done, 1_500));
+  const { tables } = await object.stored();
+  expect(tables["segments"]?.length).toBeGreaterThan(0);
+  await object.crash();
+  expect(await object.remaining()).toBe(100_000 - taken);
+  await object.reset();
+  expect((await object.stored()).tables["segments"]).toEqual([]);
+});
