@@ -18,6 +18,8 @@ export interface SocketHost {
   renewBy(dueMs: number, nowMs: number): void;
 }
 
+/** "Internal error" of RFC 6455. */
+const CLOSE_FAILED = 1011;
 /** Codes of this protocol, from the range that RFC 6455 leaves to applications. */
 const CLOSE_DENIED = 4429;
 const CLOSE_LOST = 4408;
@@ -85,10 +87,10 @@ export class LeaseSockets {
     try {
       const asked = { ...call, isSocket: true, signal: gone.signal };
       const answer = readAnswer(await this.#leases.acquire(entry, asked, nowMs));
-      if ("rules" in answer) this.#tell(socket, entry, answer);
+      if ("rules" in answer && !gone.signal.aborted) this.#tell(socket, entry, answer);
     } catch (error) {
-      if (!gone.signal.aborted) socket.close(1011, "the limiter failed");
-      if (!gone.signal.aborted) throw error;
+      socket.close(CLOSE_FAILED, "the limiter failed");
+      throw error;
     } finally {
       this.#waiting.delete(socket);
     }

@@ -44,7 +44,7 @@ export class Leases {
       const waiter = this.#waiter(entry, call, nowMs, resolve, reject);
       call.signal?.addEventListener("abort", () => {
         this.#room.leave(entry, waiter);
-        reject(callerHasGone());
+        resolve(TO_NOBODY);
       });
       this.#room.join(entry, waiter);
     });
@@ -57,7 +57,7 @@ export class Leases {
     nowMs: number,
   ): Promise<AnswerText> {
     const { signal, idempotencyKey } = call;
-    if (signal.aborted) throw callerHasGone();
+    if (signal.aborted) return TO_NOBODY;
     const answer = await this.acquire(entry, call, nowMs);
     const { lease } = JSON.parse(answer) as Decided;
     // A repeated call has its lease from before: it is not this one's to take back.
@@ -164,9 +164,8 @@ export class Leases {
   }
 }
 
-function callerHasGone(): Error {
-  return new Error("the caller has gone");
-}
+/** What is answered when nobody is there to hear it. */
+const TO_NOBODY: AnswerText = JSON.stringify({ rules: [] } satisfies Decided);
 
 /** What the rules say to somebody who comes after these: leased units are theirs first. */
 function behind({ books }: Entry, cost: Cost, nowMs: number, waiters: readonly Waiter[]): RuleDecision[] {

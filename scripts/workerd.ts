@@ -20,12 +20,16 @@ export interface ServeOptions {
   readonly main?: string;
   /** Further modules that it imports, by the name it imports them under. */
   readonly modules?: Readonly<Record<string, string>>;
+  /** A worker to run beside it that has the service binding LIMITER; it answers at `callerUrl`. */
+  readonly caller?: string;
   /** Pipes what workerd prints to `onOutput` instead of this process's own output. */
   readonly onOutput?: (text: string) => void;
 }
 
 export interface Serving {
   readonly url: string;
+  /** Where the caller answers; the same as `url` when there is none. */
+  readonly callerUrl: string;
   readonly process: ChildProcess;
   /** Resolves when the process has gone, with its exit code; `null` when a signal ended it. */
   readonly exited: Promise<number | null>;
@@ -43,7 +47,8 @@ export async function serve(options: ServeOptions): Promise<Serving> {
   mkdirSync(stateDir, { recursive: true });
   const configDir = mkdtempSync(join(tmpdir(), "weir-"));
   const config = join(configDir, "config.capnp");
-  writeFileSync(config, workerdConfig({ ...options, host, port }, configDir));
+  const callerPort = options.caller === undefined ? port : await freePort();
+  writeFileSync(config, workerdConfig({ ...options, host, port, callerPort }, configDir));
   const child = spawn(join(ROOT, "node_modules", ".bin", "workerd"), ["serve", config], {
     stdio: onOutput === undefined ? ["ignore", "inherit", "inherit"] : ["ignore", "pipe", "pipe"],
   });
@@ -61,7 +66,9 @@ export async function serve(options: ServeOptions): Promise<Serving> {
       done(code);
     });
   });
-  const url = `http://${host.includes(":") ? `[${host}]` : host}:${port}`;
+  const hostName = host.includes(":") ? `[${host}]` : host;
+  const url = `http://${hostName}:${port}`;
+  const callerUrl = `http://${hostName}:${callerPort}`;
   const isUp = await Promise.race([answers(url), exited.then(() => false)]);
   if (!isUp)
     throw new Error(`workerd stopped before it served: ${printed === "" ? "it says why above" : printed}`);
@@ -69,7 +76,7 @@ export async function serve(options: ServeOptions): Promise<Serving> {
     child.kill(signal);
     await exited;
   };
-  return { url, process: child, exited, stop };
+  return { url, callerUrl, process: child, exited, stop };
 }
 
 /** A TCP port that was free a moment ago. */
@@ -85,13 +92,13 @@ export async function freePort(): Promise<number> {
   return port;
 }
 
-type Settled = ServeOptions & { readonly host: string; readonly port: number };
+type Settled = ServeOptions & { readonly host: string; readonly port: number; readonly callerPort: number };
 
 /** The configuration in Cap'n Proto's text form. The unique key names the objects' folder: it is for ever. */
 function workerdConfig(options: Settled, configDir: string): string {
   const { host, port, stateDir, apiTokens } = options;
   const { compatibilityDate, compatibilityFlags, policies } = readWranglerToml();
-  const address = `${host.includes(":") ? `[${host}]` : host}:${port}`;
+  const hostName = host.includes(":") ? `[${host}]` : host;
   const modules = { "index.js": options.main ?? BUNDLE, ...options.modules };
   const embedded = Object.entries(modules).map(([name, path], index) => {
     // `embed` reads relative to the configuration.
@@ -103,23 +110,44 @@ function workerdConfig(options: Settled, configDir: string): string {
     `(name = "POLICIES", json = ${text(JSON.stringify(options.policies ?? policies))})`,
     ...(apiTokens === undefined ? [] : [`(name = "API_TOKENS", text = ${text(apiTokens)})`]),
   ];
+  const flags = `compatibilityDate = ${text(compatibilityDate)}, compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],`;
+  const { caller: callerService, callerSocket, worker: caller } = callerConfig(options, configDir, flags);
   return `using Workerd = import "/workerd/workerd.capnp";
 const config :Workerd.Config = (
   services = [
     (name = "weir", worker = .weir),
-    (name = "state", disk = (path = ${text(resolve(stateDir))}, writable = true)),
+${callerService}    (name = "state", disk = (path = ${text(resolve(stateDir))}, writable = true)),
   ],
-  sockets = [(name = "http", address = ${text(address)}, http = (), service = "weir")],
+  sockets = [(name = "http", address = ${text(`${hostName}:${port}`)}, http = (), service = "weir")${callerSocket}],
 );
-const weir :Workerd.Worker = (
+${caller}const weir :Workerd.Worker = (
   modules = [${embedded.join(", ")}],
-  compatibilityDate = ${text(compatibilityDate)},
-  compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],
+  ${flags}
   bindings = [${bindings.join(", ")}],
   durableObjectNamespaces = [(className = "LimiterObject", uniqueKey = "weir-LimiterObject", enableSql = true)],
   durableObjectStorage = (localDisk = "state"),
 );
 `;
+}
+
+/** The parts of it that a caller needs; empty when there is none. */
+function callerConfig(
+  { caller, host, callerPort }: Settled,
+  configDir: string,
+  flags: string,
+): { caller: string; callerSocket: string; worker: string } {
+  if (caller === undefined) return { caller: "", callerSocket: "", worker: "" };
+  copyFileSync(caller, join(configDir, "caller"));
+  return {
+    caller: `    (name = "caller", worker = .caller),\n`,
+    callerSocket: `, (name = "caller", address = ${text(`${host}:${callerPort}`)}, http = (), service = "caller")`,
+    worker: `const caller :Workerd.Worker = (
+  modules = [(name = "caller.js", esModule = embed "caller")],
+  ${flags}
+  bindings = [(name = "LIMITER", service = (name = "weir", entrypoint = "Limiter"))],
+);
+`,
+  };
 }
 
 /** A string in Cap'n Proto's text form. */

@@ -66,6 +66,15 @@ export const TEST_POLICIES = {
     maxWaiters: 3,
     deadlineMs: PATIENT_MS,
   },
+  /** For the model: three units, a queue of two. */
+  modelled: {
+    algorithm: "concurrency",
+    limit: 3,
+    ttl: "10s",
+    maxWait: "30s",
+    maxWaiters: 2,
+    deadlineMs: PATIENT_MS,
+  },
   "shadow-export": { algorithm: "concurrency", limit: 1, shadow: true, deadlineMs: PATIENT_MS },
   "broken-export": { algorithm: "concurrency", limit: 1, deadlineMs: 200 },
   several: {

@@ -15,12 +15,17 @@ export function removeState(stateDir: string): void {
 }
 
 /** Serves the bundle with these policies and the tests' tokens. */
-export function serveBundle(stateDir: string, policies: object, main?: string): Promise<Serving> {
+export function serveBundle(
+  stateDir: string,
+  policies: object,
+  { main, caller }: { readonly main?: string; readonly caller?: string } = {},
+): Promise<Serving> {
   return serve({
     stateDir,
     policies,
     apiTokens: JSON.stringify(TEST_TOKENS),
     ...(main !== undefined && { main }),
+    ...(caller !== undefined && { caller }),
     onOutput: () => undefined,
   });
 }

@@ -1,0 +1,69 @@
+/** A client that may go before it is answered, the way a crashed machine does: with a TCP reset. */
+import { connect, type Socket } from "node:net";
+import { TOKENS } from "./fixtures.ts";
+
+export interface LeavingClient {
+  /** All that was received when it ended, or was left. */
+  readonly received: Promise<string>;
+  /** Resets the connection. */
+  leave(): void;
+}
+
+/** Sends a request; the answer ends with the connection. */
+export function send(url: string, path: string, body: object): LeavingClient {
+  const text = JSON.stringify(body);
+  return open(url, [
+    `POST ${path} HTTP/1.1`,
+    "Content-Type: application/json",
+    `Content-Length: ${Buffer.byteLength(text)}`,
+    "Connection: close",
+    "",
+    text,
+  ]);
+}
+
+/** Opens a WebSocket and reads its frames as text. */
+export function openSocket(url: string, path: string): LeavingClient & { readonly first: Promise<string> } {
+  let tell: (text: string) => void = () => undefined;
+  const first = new Promise<string>((resolve) => (tell = resolve));
+  const client = open(
+    url,
+    [
+      `GET ${path} HTTP/1.1`,
+      "Upgrade: websocket",
+      "Connection: Upgrade",
+      "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+      "Sec-WebSocket-Version: 13",
+      "",
+      "",
+    ],
+    (received) => {
+      const message = /\{"success".*\}/.exec(received)?.[0];
+      if (message !== undefined) tell(message);
+    },
+  );
+  return { ...client, first };
+}
+
+function open(
+  url: string,
+  [requestLine = "", ...lines]: readonly string[],
+  onData: (received: string) => void = () => undefined,
+): LeavingClient {
+  const { hostname, port } = new URL(url);
+  const socket: Socket = connect(Number(port), hostname);
+  socket.setNoDelay(true);
+  let text = "";
+  const received = new Promise<string>((resolve) => {
+    socket.on("data", (data: Buffer) => {
+      text += data.toString("latin1");
+      onData(text);
+    });
+    socket.on("error", () => undefined);
+    socket.on("close", () => resolve(text));
+  });
+  socket.write(
+    [requestLine, "Host: weir.test", `Authorization: Bearer ${TOKENS.full}`, ...lines].join("\r\n"),
+  );
+  return { received, leave: () => socket.resetAndDestroy() };
+}
