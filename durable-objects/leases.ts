@@ -1,4 +1,3 @@
-import { randomId } from "./clock.ts";
 import { inWords, leasedOf, leaseIn, MISSING, newLease } from "./claims.ts";
 import { decideTogether, withoutTaking } from "./decisions.ts";
 import { extend, settle } from "./holds.ts";
@@ -132,8 +131,8 @@ export class Leases {
 
   /** Takes the units if every rule admits them: leased ones as a lease, others for good. */
   #grant(entry: Entry, call: Acquiring, nowMs: number, waitedMs: number): AnswerText | undefined {
-    const { cost, ttlMs, confirmWithinMs = Infinity, isSocket } = call;
-    const lease = { id: randomId(), expiresAtMs: nowMs + Math.min(ttlMs, confirmWithinMs) };
+    const { id, cost, ttlMs, confirmWithinMs = Infinity, isSocket } = call;
+    const lease = { id, expiresAtMs: nowMs + Math.min(ttlMs, confirmWithinMs) };
     const { admitted, accounts, rules } = decideTogether(entry.books, nowMs, cost, { lease });
     if (!admitted || accounts === undefined) return undefined;
     const claim = newLease(entry, accounts, cost, { ...lease, ttlMs, ...(isSocket && { isSocket }) });

@@ -80,6 +80,8 @@ export interface AcquireCall {
   readonly cost: Cost;
   readonly ttlMs: number;
   readonly waitMs: number;
+  /** The id of the lease if it is granted: who asks can end it without having heard the answer. Unguessable. */
+  readonly id: string;
   readonly idempotencyKey?: string;
   /** The lease ends this soon unless `confirm` comes: for callers who may have gone when it is granted. */
   readonly confirmWithinMs?: number;

@@ -1,5 +1,6 @@
 /** Leases: units that somebody has for a while, waited for in a queue. */
 import { claimId } from "../durable-objects/claim-ids.ts";
+import { randomId } from "../durable-objects/clock.ts";
 import type { Policy } from "../durable-objects/policies.ts";
 import type { Cost, Leased } from "../durable-objects/protocol.ts";
 import { given } from "./calls.ts";
@@ -34,9 +35,9 @@ export function callAcquire(
     if (acquire instanceof Problem) return acquire;
     const { policy, key, asked } = acquire;
     const answer = await client.acquire(policy, key, asked, signal);
-    const isOurs = !(answer instanceof Problem) && asked.idempotencyKey === undefined;
-    if (signal.aborted && isOurs && answer.lease !== undefined)
-      await callRelease(client, principal, { id: answer.lease.id });
+    // Granted or not, nobody will hear of it; a call with an idempotency key may be made again, and then has its lease.
+    const isLost = signal.aborted || (!(answer instanceof Problem) && answer.reason === "degraded");
+    if (isLost && asked.idempotencyKey === undefined) waitUntil(client.release(policy, key, asked.id));
     return answer;
   });
   waitUntil(answered.catch(() => undefined));
@@ -106,7 +107,7 @@ export function acquireOf(
     return refused(["waitMs"], waitMs, `an integer from 0 to ${maxWaitMs}, the policy's maxWait`);
   const problem = ttlProblem(policy, request.ttlMs) ?? costProblem(policy, ["units"], units, givenUnits);
   if (problem !== undefined) return problem;
-  const asked = { cost: units, ttlMs: request.ttlMs ?? ttlMs, waitMs };
+  const asked = { id: randomId(), cost: units, ttlMs: request.ttlMs ?? ttlMs, waitMs };
   return { ...target, asked: idempotencyKey === undefined ? asked : { ...asked, idempotencyKey } };
 }
 

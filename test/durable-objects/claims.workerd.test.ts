@@ -12,6 +12,7 @@ import { objectOf } from "../support/objects.ts";
 afterEach(() => void vi.useRealTimers());
 
 const START_MS = Date.now();
+let names = 0;
 const LEASED = "modelled";
 const HELD = "slow";
 
@@ -26,7 +27,8 @@ class Callers {
   readonly tokens: number[] = [];
 
   ask(path: string, message: object, signal?: AbortSignal): Promise<Response> {
-    const body = JSON.stringify({ policy: LEASED, key: this.key, ...message });
+    const id = `lease ${(names += 1)}`;
+    const body = JSON.stringify({ policy: LEASED, key: this.key, id, ...message });
     const init = { method: "POST", body, ...(signal && { signal }) };
     return this.leased.stub.fetch(`https://object/${path}`, init);
   }
@@ -43,7 +45,6 @@ class Callers {
 }
 
 type Command = fc.AsyncCommand<ClaimsModel, Callers>;
-let names = 0;
 
 /** A command, and after it everything that can be seen is compared. */
 function command(name: string, run: (model: ClaimsModel, callers: Callers) => Promise<void>): Command {

@@ -91,22 +91,18 @@ test("a waiter who goes leaves the queue at once, over the service binding", asy
   await untilKey(key, { queueLength: 0, leases: 1 });
 });
 
-test("who goes at the moment of the grant leaves no slot taken", async () => {
+test("who goes at the moment of the grant keeps no slot for longer than a lease", async () => {
   const key = freshKey();
   for (let round = 0; round < 30; round += 1) {
-    const held = await take(key, { units: 2 });
-    const gone = send(serving.url, "/v1/leases", { policy: "slots", key, waitMs: 60_000 });
-    await untilKey(key, { queueLength: 1 });
+    const held = await take(key, {}, "brief");
+    const gone = send(serving.url, "/v1/leases", { policy: "brief", key, waitMs: 60_000 });
+    await untilKey(key, { queueLength: 1 }, "brief");
     const released = release(held.id);
-    // Sometimes before, sometimes after the grant is on its way.
+    // Sometimes before, sometimes after the grant is on its way, or in the kernel of a client that never reads it.
     if (round % 3 > 0) await new Promise((done) => setTimeout(done, round % 3));
     gone.leave();
     await released;
-    // A client that had its answer before it went holds what it was told of.
-    const answer = await gone.received;
-    const id = /"id":"(lease_[^"]+)"/.exec(answer)?.[1];
-    if (id !== undefined) await release(id);
-    await untilKey(key, { leases: 0, queueLength: 0 });
+    await untilKey(key, { leases: 0, queueLength: 0 }, "brief");
   }
 });
 
