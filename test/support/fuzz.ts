@@ -15,6 +15,11 @@ const STRINGS = [
   "a",
   "slow",
   "api",
+  "export",
+  "mixed",
+  "several",
+  "log",
+  "idle",
   "__proto__",
   "constructor",
   "toString",
@@ -67,6 +72,13 @@ const FIELDS = [
   "key",
   "cost",
   "units",
+  "used",
+  "ttlMs",
+  "waitMs",
+  "checks",
+  "id",
+  "tokens",
+  "requests",
   "idempotencyKey",
   "__proto__",
   "constructor",
@@ -108,6 +120,16 @@ const PATHS = [
   "/openapi.json",
   "/healthz",
   "/v1/policies",
+  "/v1/policies/export/keys/a?waitFor=idle&waitMs=1",
+  "/v1/policies/export/keys/a?waitFor=x&waitMs=-1",
+  "/v1/leases/socket",
+  "/v1/leases/socket?policy=export&key=a&units=%00",
+  "/v1/leases/lease_x.y",
+  "/v1/leases/lease_c2xvdy9h.AAAAAAAAAAAAAAAAAAAAAA",
+  "/v1/leases/%ff",
+  "/v1/leases/__proto__/renew",
+  "/v1/holds/hold_c2xvdy9h.AAAAAAAAAAAAAAAAAAAAAA",
+  "/v1/holds/hold_____.AAAAAAAAAAAAAAAAAAAAAA",
   "/v1/policies/slow/keys/",
   "/v1/policies/slow/keys/%",
   "/v1/policies/slow/keys/%ff",
@@ -142,15 +164,34 @@ function value(random: Random, depth = 0): string {
 /** JSON text whose fields may be missing, wrong, unknown or given twice. */
 function fields(random: Random): string {
   const given = [
-    `"policy":${random() < 0.7 ? '"slow"' : value(random)}`,
+    `"policy":${random() < 0.7 ? pick(random, ['"slow"', '"slow"', '"export"', '"mixed"']) : value(random)}`,
     `"key":${random() < 0.4 ? '"fuzz"' : value(random)}`,
   ];
   while (random() < 0.5) given.push(`${JSON.stringify(pick(random, FIELDS))}:${value(random)}`);
   return `{${given.filter(() => random() < 0.95).join(",")}}`;
 }
 
+const POSTS = [
+  "/v1/limit",
+  "/v1/limit",
+  "/v1/limit?deny=429",
+  "/v1/refund",
+  "/v1/limit/all",
+  "/v1/holds",
+  "/v1/holds/hold_c2xvdy9mdXp6.AAAAAAAAAAAAAAAAAAAAAA/settle",
+  "/v1/leases",
+  "/v1/leases/lease_ZXhwb3J0L2Z1eno.AAAAAAAAAAAAAAAAAAAAAA/renew",
+];
+
+/** Of a call on several keys: checks that look like calls, mostly. */
+function checks(random: Random): string {
+  const count = random() < 0.1 ? 17 : Math.floor(random() * 4);
+  return `{"checks":[${Array.from({ length: count }, () => fields(random)).join(",")}]}`;
+}
+
 function body(random: Random): Buffer {
   const kind = random();
+  if (kind < 0.1) return Buffer.from(checks(random));
   if (kind < 0.6) return Buffer.from(fields(random));
   if (kind < 0.7) return Buffer.from(fields(random).slice(0, Math.floor(random() * 60)));
   if (kind < 0.78) return Buffer.from(value(random));
@@ -171,9 +212,7 @@ function body(random: Random): Buffer {
 export function fuzzedRequest(random: Random): FuzzedRequest {
   const isPlain = random() < 0.75;
   const method = isPlain || random() < 0.4 ? "POST" : pick(random, METHODS);
-  const path = isPlain
-    ? pick(random, ["/v1/limit", "/v1/limit", "/v1/limit?deny=429", "/v1/refund"])
-    : pick(random, PATHS);
+  const path = isPlain ? pick(random, POSTS) : pick(random, PATHS);
   const authorization = random() < 0.85 ? `Bearer ${TOKENS.full}` : pick(random, AUTHORIZATIONS);
   const contentType = random() < 0.9 ? "application/json" : pick(random, CONTENT_TYPES);
   const hasBody = method !== "GET" && method !== "HEAD" && method !== "TRACE";

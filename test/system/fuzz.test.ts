@@ -36,7 +36,14 @@ function fault({ status, contentType, body }: RawAnswer, isHead: boolean): strin
     const isWhole = [type, title, detail].every((text) => typeof text === "string" && text !== "");
     return isWhole && told === status ? undefined : "a problem document that lacks something";
   }
-  if (!("success" in answer)) return undefined;
+  if (Array.isArray(answer["decisions"])) {
+    const decisions = answer["decisions"] as Record<string, unknown>[];
+    return decisions.map(faultInDecision).find((wrong) => wrong !== undefined);
+  }
+  return "success" in answer ? faultInDecision(answer) : undefined;
+}
+
+function faultInDecision(answer: Record<string, unknown>): string | undefined {
   const { success, limit, remaining, resetAfterMs, rules, reason } = answer;
   const isWhole =
     typeof success === "boolean" && Array.isArray(rules) && rules.length > 0 && reason !== "degraded";

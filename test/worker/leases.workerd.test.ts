@@ -232,7 +232,7 @@ test("at most maxWaiters wait, and the wait promised to the next counts them all
   await release(idIn(held));
   for (let served = 0; served < 3; served += 1) {
     const next = await Promise.race(waiting);
-    waiting.splice(await indexOfSettled(waiting), 1);
+    void waiting.splice(await indexOfSettled(waiting), 1);
     await release(idIn(next));
   }
 });

@@ -140,7 +140,7 @@ test("who wants the same keys in another order neither deadlocks nor loses what 
     const keys = [freshKey(), freshKey(), freshKey()];
     const checks = keys.map((key) => ({ policy: "slow", key, cost: 3 }));
     const called = await Promise.all([limitAll(checks), limitAll(checks.toReversed())]);
-    expect(called.map(({ body }) => body["success"]).toSorted()).toEqual([false, true]);
+    expect(called.filter(({ body }) => body["success"] === true)).toHaveLength(1);
     for (const key of keys) expect(await remaining("slow", key)).toBe(2);
   }
 });
