@@ -14,7 +14,9 @@ import { BUNDLE, build, installedVersion } from "../scripts/project.ts";
 import { makeToken } from "../scripts/tokens.ts";
 import { serve } from "../scripts/workerd.ts";
 import { seededRandom } from "../test/support/random.ts";
-import { CONNECTIONS, load, requestsFor, zipfKeys, type Load } from "./load.ts";
+import { CONNECTIONS, leasesFor, load, requestsFor, zipfKeys, type Load, type Requests } from "./load.ts";
+import { printLogSizes } from "./log-sizes.ts";
+import { measureWaking } from "./waking.ts";
 
 const ROUNDS = Number(process.env["ROUNDS"] ?? 7);
 const SECONDS = Number(process.env["SECONDS"] ?? 3);
@@ -26,14 +28,22 @@ const POLICIES = {
   hot: BUCKET,
   "per-key": { ...BUCKET, limit: 1_000 },
   shared: { ...BUCKET, limit: 1_000, objects: 16 },
+  log: { ...BUCKET, algorithm: "sliding-log" },
+  "two-rules": {
+    rules: {
+      rate: { algorithm: "token-bucket", limit: 1_000_000, window: "1s" },
+      total: { algorithm: "sliding-log", limit: 1_000_000, window: "1s" },
+    },
+    deadlineMs: 10_000,
+  },
+  slots: { algorithm: "concurrency", limit: 10_000, deadlineMs: 10_000 },
 };
 
-/** A module to run, an address of it, and what to send there. */
+/** A module to run, and what to send it at its address. */
 interface Target {
   readonly name: string;
   readonly main: string;
-  readonly path: string;
-  readonly bodies: readonly string[];
+  readonly requests: (url: string) => Requests;
   /** Of a baseline, known without counting; of Weir, counted in a pass of its own. */
   readonly perThousand: { readonly rows: number; readonly calls: number };
   readonly loads: Load[];
@@ -78,11 +88,14 @@ async function bundled(name: string): Promise<string> {
 }
 
 /** Rows written and object calls per 1,000 decisions, after a warm-up. */
-function count(counting: string, bodies: readonly string[]): Promise<{ rows: number; calls: number }> {
+function count(
+  counting: string,
+  requestsAt: (url: string) => Requests,
+): Promise<{ rows: number; calls: number }> {
   return serving(counting, async (url) => {
     const counts = async () =>
       (await (await fetch(`${url}/counts`)).json()) as { objectCalls: number; rowsWritten: number };
-    const requests = requestsFor(`${url}/v1/limit`, token, bodies);
+    const requests = requestsAt(url);
     await load(requests, WARM_UP_SECONDS);
     const before = await counts();
     const { count: decisions } = await load(requests, SECONDS);
@@ -104,34 +117,39 @@ async function makeTargets(): Promise<Target[]> {
   const ofBaseline = (name: string, path: string, rows: number, calls: number): Target => ({
     name,
     main: baseline,
-    path,
-    bodies: one,
+    requests: (url) => requestsFor(`${url}${path}`, token, one),
     perThousand: { rows, calls },
     loads: [],
   });
-  const ofWeir = async (name: string, bodies: readonly string[]): Promise<Target> => ({
+  const ofWeir = async (name: string, requests: Target["requests"]): Promise<Target> => ({
     name,
     main: BUNDLE,
-    path: "/v1/limit",
-    bodies,
-    perThousand: await count(counting, bodies),
+    requests,
+    perThousand: await count(counting, requests),
     loads: [],
   });
+  const limits = (bodies: readonly string[]) => (url: string) =>
+    requestsFor(`${url}/v1/limit`, token, bodies);
+  const leases = [JSON.stringify({ policy: "slots", key: "user:42" })];
   return [
     ofBaseline("(a) constant route", "/constant", 0, 0),
     ofBaseline("(b) and one RPC", "/rpc", 0, 1_000),
     ofBaseline("(c) and one row", "/write", 1_000, 1_000),
-    await ofWeir("(d) Weir, one hot key", one),
-    await ofWeir("(d) Weir, 10,000 Zipf keys, an object each", bodiesOf("per-key", keys)),
-    await ofWeir("(d) Weir, the same keys on 16 objects", bodiesOf("shared", keys)),
+    await ofWeir("(d) Weir, one hot key", limits(one)),
+    await ofWeir("(d) Weir, 10,000 Zipf keys, an object each", limits(bodiesOf("per-key", keys))),
+    await ofWeir("(d) Weir, the same keys on 16 objects", limits(bodiesOf("shared", keys))),
+    await ofWeir("(d) Weir, one hot key, sliding log", limits(bodiesOf("log", ["user:42"]))),
+    await ofWeir("(d) Weir, one hot key, two rules", limits(bodiesOf("two-rules", ["user:42"]))),
+    await ofWeir("(d) Weir, acquire and release (a pair counts once)", (url) =>
+      leasesFor(url, token, leases),
+    ),
   ];
 }
 
-function measure({ main, path, bodies }: Target): Promise<Load> {
+function measure({ main, requests }: Target): Promise<Load> {
   return serving(main, async (url) => {
-    const requests = requestsFor(`${url}${path}`, token, bodies);
-    await load(requests, WARM_UP_SECONDS);
-    return await load(requests, SECONDS);
+    await load(requests(url), WARM_UP_SECONDS);
+    return await load(requests(url), SECONDS);
   });
 }
 
@@ -182,6 +200,8 @@ try {
     for (const target of targets) target.loads.push(await measure(target));
   }
   print(targets);
+  await serving(BUNDLE, (url) => measureWaking(url, token));
+  printLogSizes();
 } finally {
   rmSync(folder, { recursive: true, force: true });
 }

@@ -18,6 +18,16 @@ export class LimiterObject extends weir.LimiterObject {
     objectCalls += 1;
     return super.limit(...args);
   }
+
+  release(...args: readonly unknown[]): unknown {
+    objectCalls += 1;
+    return super.release(...args);
+  }
+
+  fetch(...args: readonly unknown[]): unknown {
+    objectCalls += 1;
+    return super.fetch(...args);
+  }
 }
 
 export const Limiter = weir.Limiter;

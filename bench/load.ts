@@ -20,6 +20,8 @@ export interface Load {
 export interface Requests {
   readonly port: number;
   readonly bytes: readonly Buffer[];
+  /** Made of each answer, and sent before the next: the two count as one. */
+  readonly followUp?: (answer: string) => Buffer;
 }
 
 /** A POST of each body to an address. */
@@ -36,14 +38,28 @@ export function requestsFor(url: string, token: string, bodies: readonly string[
   return { port: Number(port), bytes };
 }
 
+/** An acquire of each body, each followed by the release of its lease. */
+export function leasesFor(url: string, token: string, bodies: readonly string[]): Requests {
+  const { host } = new URL(url);
+  const followUp = (answer: string) => {
+    const id = /"id":"([^"]+)"/.exec(answer)?.[1];
+    if (id === undefined) throw new Error(`no lease: ${answer}`);
+    return Buffer.from(
+      `DELETE /v1/leases/${id} HTTP/1.1\r\nHost: ${host}\r\nAuthorization: Bearer ${token}\r\n\r\n`,
+    );
+  };
+  return { ...requestsFor(`${url}/v1/leases`, token, bodies), followUp };
+}
+
 /** Sends these for some seconds; rejects if any answer is not a 200. Connections take the requests in turn. */
-export async function load({ port, bytes }: Requests, seconds: number): Promise<Load> {
+export async function load(requests: Requests, seconds: number): Promise<Load> {
+  const { bytes } = requests;
   const latenciesMs: number[] = [];
   const startMs = performance.now();
   const endMs = startMs + seconds * 1_000;
   const connections = Array.from({ length: CONNECTIONS }, (_, index) => {
     const from = Math.floor((index * bytes.length) / CONNECTIONS);
-    return drive(port, bytes, from, endMs, latenciesMs);
+    return drive(requests, from, endMs, latenciesMs);
   });
   await Promise.all(connections);
   const tookMs = performance.now() - startMs;
@@ -59,8 +75,7 @@ export async function load({ port, bytes }: Requests, seconds: number): Promise<
 }
 
 function drive(
-  port: number,
-  requests: readonly Buffer[],
+  { port, bytes, followUp }: Requests,
   from: number,
   endMs: number,
   latenciesMs: number[],
@@ -68,11 +83,12 @@ function drive(
   return new Promise((done, fail) => {
     const socket = connect(port, "127.0.0.1");
     socket.setNoDelay(true).setEncoding("latin1");
-    let [next, received, sentAtMs] = [from, "", 0];
+    let [next, received, sentAtMs, isFollowed] = [from, "", 0, false];
     const send = () => {
       sentAtMs = performance.now();
-      socket.write(requests[next % requests.length] ?? "");
+      socket.write(bytes[next % bytes.length] ?? "");
       next += 1;
+      isFollowed = false;
     };
     socket.on("connect", send);
     socket.on("error", fail);
@@ -81,10 +97,17 @@ function drive(
       received += data;
       const end = received.indexOf("\r\n\r\n");
       if (end < 0) return;
-      const length = Number(/content-length: (\d+)/i.exec(received)?.[1]);
+      const isEmpty = received.startsWith("HTTP/1.1 204");
+      const length = isEmpty ? 0 : Number(/content-length: (\d+)/i.exec(received)?.[1]);
       if (received.length < end + 4 + length) return;
-      if (!received.startsWith("HTTP/1.1 200") || received.includes('"degraded"'))
-        fail(new Error(`not a decision: ${received}`));
+      if (!(isEmpty || received.startsWith("HTTP/1.1 200")) || received.includes('"degraded"'))
+        return fail(new Error(`not a decision: ${received}`));
+      if (followUp !== undefined && !isFollowed) {
+        isFollowed = true;
+        socket.write(followUp(received));
+        received = "";
+        return;
+      }
       const nowMs = performance.now();
       latenciesMs.push(nowMs - sentAtMs);
       received = "";
