@@ -222,4 +222,4 @@ test("whatever happens in whatever order, leases, holds and the queue are those 
     ),
     { numRuns: 150 },
   );
-});
+}, 120_000);
