@@ -3,7 +3,7 @@ import { randomId } from "./clock.ts";
 import { costOf, decideTogether, withoutTaking } from "./decisions.ts";
 import { settle, type Account } from "./holds.ts";
 import { CANCELLED, EXPIRED, HOLD_ENDED, type Idempotent } from "./idempotency.ts";
-import type { Book, Entry } from "./key-book.ts";
+import type { Book, Entry } from "./entries.ts";
 import type { Ledger } from "./ledger.ts";
 import type { AnswerText, Cost, Decided, HoldCall } from "./protocol.ts";
 import type { Claim } from "./storage.ts";

@@ -1,7 +1,7 @@
 /** What holds and leases have in common: units that a caller has of a key. */
 import { costOf, decideTogether } from "./decisions.ts";
 import type { Account } from "./holds.ts";
-import type { Entry } from "./key-book.ts";
+import type { Entry } from "./entries.ts";
 import type { AnswerText, Cost, Leased, Missing } from "./protocol.ts";
 import type { Claim } from "./storage.ts";
 

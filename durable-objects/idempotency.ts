@@ -1,4 +1,5 @@
-import type { Entry, KeyBook } from "./key-book.ts";
+import type { Entry } from "./entries.ts";
+import type { KeyBook } from "./key-book.ts";
 import type { AnswerText, Conflict } from "./protocol.ts";
 import type { Claim, Storage } from "./storage.ts";
 import { ANSWERS_DROPPED, MOST_ANSWERS } from "./stored-answers.ts";

@@ -1,35 +1,9 @@
-import { advance, place, unstoredOf, UNTOUCHED, wholeAtMs, type Account } from "./holds.ts";
-import type { Policy, Rule } from "./policies.ts";
-import type { Claim, Storage } from "./storage.ts";
+import { accountsOf, latestWholeMs, readEntry, type Entry } from "./entries.ts";
+import { advance, unstoredOf, UNTOUCHED, wholeAtMs, type Account } from "./holds.ts";
 import { endExpired } from "./idempotency.ts";
-import { aheadUnits, covers, record, restore, type StoredAccount } from "./write-ahead.ts";
-
-/** One key in memory. */
-export interface Entry {
-  readonly key: string;
-  readonly policy: Policy;
-  /** One per rule, in the policy's order. */
-  readonly books: readonly Book[];
-  /** Holds and leases that callers have, as storage has them too. */
-  readonly claims: Map<string, Claim>;
-  /** Those that expired and whose rows are still there. */
-  expired: Claim[];
-  /** How many callers wait for this key: it stays in memory. */
-  waiting: number;
-  /** When units were last taken, to tell a hot key from a quiet one. */
-  takenAtMs: number;
-  /** Used since the last search for something to drop. */
-  touched: boolean;
-  /** How many answers storage remembers of it, at most; `undefined`: not counted yet. */
-  answers: number | undefined;
-}
-
-/** One rule of a key: its account, and what storage has of it (`undefined`: nothing). */
-export interface Book {
-  readonly rule: Rule;
-  account: Account;
-  stored: StoredAccount | undefined;
-}
+import type { Policy } from "./policies.ts";
+import type { Storage } from "./storage.ts";
+import { aheadUnits, covers, record, type StoredAccount } from "./write-ahead.ts";
 
 /**
  * A key is hot when units were taken within this time before: then its memory may be ahead of its storage.
@@ -40,6 +14,8 @@ export const QUIET_MS = 1_000;
 
 /** Keys in memory, about 1 KiB each; the rest are read from storage when they come. */
 export const MOST_ENTRIES = 20_000;
+/** What large states (logs) may take of an isolate's 128 MB before others make room: two of the largest. */
+const MOST_BYTES = 32 * 2 ** 20;
 
 /**
  * The object's memory: a cache of its storage, ahead of it by what write-ahead allows. Everything here is
@@ -50,6 +26,7 @@ export class KeyBook {
   readonly #entries = new Map<string, Entry>();
   /** Entries that are ahead of their record. */
   readonly #ahead = new Set<Entry>();
+  #bytes = 0;
 
   constructor(storage: Storage) {
     this.#storage = storage;
@@ -126,11 +103,12 @@ export class KeyBook {
   take(entry: Entry, accounts: readonly Account[], nowMs: number): void {
     for (const [index, book] of entry.books.entries()) book.account = accounts[index] ?? UNTOUCHED;
     entry.takenAtMs = nowMs;
+    this.#weigh(entry);
   }
 
   /** Whether the key is as good as new. */
   isWhole({ books, waiting }: Entry, nowMs: number): boolean {
-    const isWholeBook = ({ rule, account }: Book) =>
+    const isWholeBook = ({ rule, account }: Entry["books"][number]) =>
       account.holds.length === 0 && wholeAtMs(rule, account, nowMs) <= nowMs;
     return waiting === 0 && books.every(isWholeBook);
   }
@@ -138,9 +116,12 @@ export class KeyBook {
   /** Forgets what memory has of the key; what storage has is then all there is. */
   drop(entry: Entry, nowMs: number): void {
     this.#ahead.delete(entry);
-    if (entry.waiting === 0) return void this.#entries.delete(entry.key);
+    if (entry.waiting === 0) {
+      this.#bytes -= entry.bytes;
+      return void this.#entries.delete(entry.key);
+    }
     // Callers wait in this very entry, so it is filled anew and not replaced.
-    Object.assign(entry, this.#read(entry.policy, entry.key, nowMs), { expired: [] });
+    Object.assign(entry, readEntry(this.#storage, entry.policy, entry.key, nowMs), { expired: [] });
     this.#note(entry);
   }
 
@@ -154,30 +135,29 @@ export class KeyBook {
   }
 
   #load(policy: Policy, key: string, nowMs: number): Entry {
-    if (this.#entries.size >= MOST_ENTRIES) this.#dropOne(nowMs);
-    const nothing = { expired: [], waiting: 0, takenAtMs: -Infinity, touched: true, answers: undefined };
-    const entry = { key, policy, ...this.#read(policy, key, nowMs), ...nothing };
+    if (this.#entries.size >= MOST_ENTRIES || this.#bytes > MOST_BYTES) this.#dropOne(nowMs);
+    const nothing = {
+      expired: [],
+      waiting: 0,
+      bytes: 0,
+      takenAtMs: -Infinity,
+      touched: true,
+      answers: undefined,
+    };
+    const entry = { key, policy, ...readEntry(this.#storage, policy, key, nowMs), ...nothing };
     this.#entries.set(key, entry);
+    this.#weigh(entry);
     this.#note(entry);
     return entry;
   }
 
-  /** What storage has of a key. */
-  #read(policy: Policy, key: string, nowMs: number): Pick<Entry, "books" | "claims"> {
-    const stored = this.#storage.read(key)?.rules ?? {};
-    const claims = new Map(this.#storage.claims(key).map((claim) => [claim.id, claim]));
-    const books = policy.rules.map((rule) => {
-      const found = Object.hasOwn(stored, rule.name) ? stored[rule.name] : undefined;
-      const segments = found === undefined ? [] : this.#storage.segments(key, rule.name);
-      let account = restore(rule, found, segments, nowMs, policy.reservationTtlMs);
-      const isFound = account !== UNTOUCHED;
-      for (const { id, units: byRule, expiresAtMs } of claims.values()) {
-        const units = Object.hasOwn(byRule, rule.name) ? (byRule[rule.name] ?? 0) : 0;
-        if (units > 0) account = place(account, { id, units, expiresAtMs, isStored: true });
-      }
-      return { rule, account, stored: isFound ? found : undefined };
-    });
-    return { books, claims };
+  #weigh(entry: Entry): void {
+    let bytes = 0;
+    for (const { rule, account } of entry.books) {
+      if (account.state !== undefined) bytes += rule.algorithm.bytes?.(account.state) ?? 0;
+    }
+    this.#bytes += bytes - entry.bytes;
+    entry.bytes = bytes;
   }
 
   #note(entry: Entry): void {
@@ -187,6 +167,8 @@ export class KeyBook {
 
   /** Drops the first key in insertion order that nobody used since the last search ("second chance"). */
   #dropOne(nowMs: number): void {
+    // Twice round finds one, unless callers wait for every key there is.
+    let steps = 2 * this.#entries.size;
     for (const entry of this.#entries.values()) {
       if (!entry.touched && entry.waiting === 0) {
         if (this.#ahead.has(entry)) this.write(entry, accountsOf(entry), nowMs, false);
@@ -195,14 +177,8 @@ export class KeyBook {
       entry.touched = false;
       this.#entries.delete(entry.key);
       this.#entries.set(entry.key, entry);
+      steps -= 1;
+      if (steps === 0) return;
     }
   }
-}
-
-export function accountsOf({ books }: Entry): Account[] {
-  return books.map(({ account }) => account);
-}
-
-function latestWholeMs(books: readonly Book[], accounts: readonly Account[], nowMs: number): number {
-  return Math.max(...books.map(({ rule }, index) => wholeAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs)));
 }

@@ -1,5 +1,6 @@
 import { publicDecision } from "./answers.ts";
-import type { Entry } from "./key-book.ts";
+import { policies } from "./deployment.ts";
+import type { Entry } from "./entries.ts";
 import type { Leases } from "./leases.ts";
 import { readAnswer, type AcquireCall, type Decided } from "./protocol.ts";
 
@@ -56,7 +57,7 @@ export class LeaseSockets {
     this.#waiting.get(socket)?.abort();
     socket.close();
     const { policy, key, id } = socket.deserializeAttachment() as Attachment;
-    if (id === undefined) return;
+    if (id === undefined || !policies.has(policy)) return;
     const [entry, nowMs] = this.#host.open(policy, key);
     this.#leases.release(entry, id, nowMs);
   }
@@ -66,6 +67,11 @@ export class LeaseSockets {
     for (const socket of this.#ctx.getWebSockets()) {
       const { policy, key, id } = socket.deserializeAttachment() as Attachment;
       if (id === undefined || socket.readyState !== WebSocket.OPEN) continue;
+      // A deployment may have taken the policy away.
+      if (!policies.has(policy)) {
+        socket.close(CLOSE_LOST, "there is no such policy any more");
+        continue;
+      }
       const [entry, nowMs] = this.#host.open(policy, key);
       const renewed = JSON.parse(this.#leases.renew(entry, id, undefined, nowMs)) as {
         expiresAfterMs?: number;

@@ -2,7 +2,7 @@ import { inWords, leasedOf, leaseIn, MISSING, newLease } from "./claims.ts";
 import { decideTogether, withoutTaking } from "./decisions.ts";
 import { extend, settle } from "./holds.ts";
 import type { Idempotent } from "./idempotency.ts";
-import type { Entry } from "./key-book.ts";
+import type { Entry } from "./entries.ts";
 import type { Ledger } from "./ledger.ts";
 import type { AcquireCall, AnswerText, Cost, Decided, RuleDecision } from "./protocol.ts";
 import { jointWaitMs, waitBehindMs, type Waiter, type WaitingRoom } from "./waiting.ts";

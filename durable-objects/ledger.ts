@@ -1,7 +1,8 @@
 import { policies } from "./deployment.ts";
 import type { Account } from "./holds.ts";
 import { findAnswer, rememberAnswer, type Idempotent } from "./idempotency.ts";
-import type { Entry, KeyBook } from "./key-book.ts";
+import type { Entry } from "./entries.ts";
+import type { KeyBook } from "./key-book.ts";
 import type { AnswerText } from "./protocol.ts";
 import type { Claim, Storage } from "./storage.ts";
 

@@ -1,5 +1,5 @@
 import { outstandingOf } from "./holds.ts";
-import { accountsOf, type Entry } from "./key-book.ts";
+import { accountsOf, type Entry } from "./entries.ts";
 import type { Peeked, RuleDecision } from "./protocol.ts";
 import type { Waiter } from "./waiting.ts";
 

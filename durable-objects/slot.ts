@@ -1,7 +1,7 @@
 import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
 import { claimId } from "./claim-ids.ts";
-import type { Entry } from "./key-book.ts";
+import type { Entry } from "./entries.ts";
 import type { Leases } from "./leases.ts";
 import type { Policy } from "./policies.ts";
 import type { Attached, Leased, Missing } from "./protocol.ts";

@@ -1,5 +1,6 @@
 import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
-import { accountsOf, type KeyBook } from "./key-book.ts";
+import { accountsOf } from "./entries.ts";
+import type { KeyBook } from "./key-book.ts";
 import type { Policies } from "./policies.ts";
 import { SWEEP_KEYS, type Storage } from "./storage.ts";
 

@@ -1,6 +1,6 @@
 import { decideTogether, withoutTaking, type Ruled } from "./decisions.ts";
 import { advance } from "./holds.ts";
-import type { Entry } from "./key-book.ts";
+import type { Entry } from "./entries.ts";
 import type { Cost } from "./protocol.ts";
 
 /** Somebody who waits for units of a key. */
@@ -59,7 +59,7 @@ export class WaitingRoom {
 
   /** Takes somebody out who does not wait any longer. */
   leave(entry: Entry, waiter: Waiter): void {
-    const { waiters } = this.#lineOf(entry);
+    const waiters = this.#lines.get(entry)?.waiters ?? [];
     const index = waiters.indexOf(waiter);
     if (index < 0) return;
     waiters.splice(index, 1);

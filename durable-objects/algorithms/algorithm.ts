@@ -73,6 +73,9 @@ export interface Algorithm<Config extends object, State> {
 
   /** The state of a record, with all segments there are. */
   unpack(config: Config, record: unknown, segments: readonly Segment[]): State;
+
+  /** Bytes of memory that a state takes, if it can be large. */
+  bytes?(state: State): number;
 }
 
 /** What there is to know of leases: the terms they are given on, and what a state says of them. */

@@ -134,6 +134,8 @@ export const slidingLog: Algorithm<Config, State> = {
     const { lastMs, ...record } = stored as Record;
     return { ...unpackLog(record, segments), lastMs };
   },
+
+  bytes: (state) => state.runs.bytes,
 };
 
 function deny(
