@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { worstExcess, type AdmittedCall, type Bucket } from "./interval-bound.ts";
+import { mostInWindow, worstExcess, type AdmittedCall, type Bucket } from "./interval-bound.ts";
 
 /** The same by asking of every pair of instants. */
 function naive(calls: readonly AdmittedCall[], { limit, windowMs, burst }: Bucket): number {
@@ -44,4 +44,12 @@ test("one unit too many is found, and the bound itself is not", () => {
   expect(worstExcess(kept, bucket)).toBe(0);
   expect(worstExcess([...kept, at(299)], bucket)).toBeCloseTo(0.01, 9);
   expect(worstExcess([...kept, at(200)], bucket)).toBe(1);
+});
+
+test("the most within one window counts what is surely in it, and not what may lie outside", () => {
+  const call = (sentAtMs: number, receivedAtMs: number, units = 1) => ({ sentAtMs, receivedAtMs, units });
+  expect(mostInWindow([call(0, 1, 2), call(5, 6, 3), call(9, 9)], 10)).toBe(6);
+  // Received at 10: it may have been decided then, which is the next window.
+  expect(mostInWindow([call(0, 1, 2), call(5, 6, 3), call(9, 10)], 10)).toBe(5);
+  expect(mostInWindow([], 10)).toBe(0);
 });

@@ -44,6 +44,21 @@ export function worstExcess(calls: readonly AdmittedCall[], { limit, windowMs, b
   return worst / windowMs;
 }
 
+/** The most units that were surely admitted within one window: sent at its start or later, received before its end. */
+export function mostInWindow(calls: readonly AdmittedCall[], windowMs: number): number {
+  const inOrder = calls.toSorted((a, b) => a.sentAtMs - b.sentAtMs);
+  let most = 0;
+  for (const [index, { sentAtMs: startMs }] of inOrder.entries()) {
+    let units = 0;
+    for (let other = index; (inOrder[other]?.sentAtMs ?? Infinity) < startMs + windowMs; other += 1) {
+      const call = inOrder[other];
+      if (call !== undefined && call.receivedAtMs < startMs + windowMs) units += call.units;
+    }
+    most = Math.max(most, units);
+  }
+  return most;
+}
+
 /** Keeps an end out of the maximum until a call within [s, e] makes it one: before that e may lie before s. */
 const NOT_YET = 2 ** 50;
 
