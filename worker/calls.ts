@@ -4,7 +4,7 @@ import type { LimiterClient } from "./limiter-client.ts";
 import type { Problem } from "./problems.ts";
 import type { Decision, KeyReport, PolicyList } from "./answer-schemas.ts";
 import { KeyRequest, LimitRequest, PeekRequest, RefundRequest } from "./request-schemas.ts";
-import { call, costProblem, rateProblem, refused, type Answered } from "./targets.ts";
+import { call, costProblem, rateProblem, refused, unitsProblem, type Answered } from "./targets.ts";
 import { mayUse, type Principal } from "./tokens.ts";
 
 type Promised<Answer> = Promise<Answered<Answer> | Problem>;
@@ -18,8 +18,7 @@ export function callLimit(client: LimiterClient, principal: Principal, input: un
 
 export function callRefund(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
   return call(principal, RefundRequest, input, ({ policy, key }, { units, idempotencyKey }) => {
-    const problem =
-      rateProblem(policy, units) ?? costProblem(policy, ["units"], units, given(input, "units"));
+    const problem = rateProblem(policy, units) ?? unitsProblem(policy, units, given(input, "units"));
     return problem ?? client.refund(policy, key, units, idempotencyKey);
   });
 }

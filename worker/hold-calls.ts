@@ -6,15 +6,14 @@ import { parse } from "./parse.ts";
 import { Problem } from "./problems.ts";
 import type { Decision } from "./answer-schemas.ts";
 import { CancelRequest, HoldRequest, SettleRequest } from "./request-schemas.ts";
-import { call, costProblem, findClaim, rateProblem, type Answered } from "./targets.ts";
+import { call, costProblem, findClaim, rateProblem, unitsProblem, type Answered } from "./targets.ts";
 import type { Principal } from "./tokens.ts";
 
 type Promised<Answer> = Promise<Answered<Answer> | Problem>;
 
 export function callHold(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
   return call(principal, HoldRequest, input, async ({ policy, key }, { units, ttlMs, idempotencyKey }) => {
-    const problem =
-      rateProblem(policy, units) ?? costProblem(policy, ["units"], units, given(input, "units"));
+    const problem = rateProblem(policy, units) ?? unitsProblem(policy, units, given(input, "units"));
     if (problem !== undefined) return problem;
     const asked = { cost: units, ttlMs, ...(idempotencyKey !== undefined && { idempotencyKey }) };
     const answer = await client.hold(policy, key, asked);

@@ -1,7 +1,9 @@
 /** Leases: units that somebody has for a while, waited for in a queue. */
 import { claimId } from "../durable-objects/claim-ids.ts";
 import { randomId } from "../durable-objects/clock.ts";
+import { costOf } from "../durable-objects/decisions.ts";
 import type { Policy } from "../durable-objects/policies.ts";
+import { MOST_UNITS } from "../durable-objects/policy-fields.ts";
 import type { Cost, Leased } from "../durable-objects/protocol.ts";
 import { given } from "./calls.ts";
 import { leaseMissing, type Acquiring, type LimiterClient } from "./limiter-client.ts";
@@ -9,7 +11,7 @@ import { parse } from "./parse.ts";
 import { Problem } from "./problems.ts";
 import type { Decision, Lease } from "./answer-schemas.ts";
 import { AcquireRequest, ReleaseRequest, RenewRequest, SocketRequest } from "./request-schemas.ts";
-import { call, costProblem, findClaim, refused, type Answered, type Target } from "./targets.ts";
+import { call, findClaim, refused, unitsProblem, type Answered, type Target } from "./targets.ts";
 import type { Principal } from "./tokens.ts";
 
 /** An acquire that its policy can grant. */
@@ -105,10 +107,18 @@ export function acquireOf(
   const { maxWaitMs, ttlMs } = policy.lease;
   if (waitMs > maxWaitMs)
     return refused(["waitMs"], waitMs, `an integer from 0 to ${maxWaitMs}, the policy's maxWait`);
-  const problem = ttlProblem(policy, request.ttlMs) ?? costProblem(policy, ["units"], units, givenUnits);
+  const problem = ttlProblem(policy, request.ttlMs) ?? leasedProblem(policy, units, givenUnits);
   if (problem !== undefined) return problem;
   const asked = { id: randomId(), cost: units, ttlMs: request.ttlMs ?? ttlMs, waitMs };
   return { ...target, asked: idempotencyKey === undefined ? asked : { ...asked, idempotencyKey } };
+}
+
+/** Without units of every rule that leases some, there would be no lease. */
+function leasedProblem(policy: Policy, units: Cost, givenUnits: unknown): Problem | undefined {
+  const problem = unitsProblem(policy, units, givenUnits);
+  const none = policy.rules.find((rule) => rule.lease !== undefined && costOf(rule, units) === 0);
+  if (problem !== undefined || none === undefined) return problem;
+  return refused(["units", none.unit], 0, `an integer from 1 to ${MOST_UNITS}`);
 }
 
 function ttlProblem({ lease }: Policy, ttlMs: number | undefined): Problem | undefined {

@@ -24,26 +24,29 @@ const idempotencyKey = v.pipe(
   ),
 );
 
-/** What is allowed where a call wants units. */
-export const COST_ALLOWED = `an integer from 0 to ${MOST_UNITS}, or a table of such integers by unit`;
+/** What is allowed where a call wants units, and where it wants some. */
+export const COST_ALLOWED = unitsAllowed(0);
+export const UNITS_ALLOWED = unitsAllowed(1);
 
-/** Units of every rule, or by the unit that a rule counts. */
-function cost(description: string) {
+function unitsAllowed(least: number): string {
+  return `an integer from ${least} to ${MOST_UNITS}, or a table of such integers by unit`;
+}
+
+/** Units of every rule, or by the unit that a rule counts: there a 0 leaves one out. */
+function costFrom(least: 0 | 1, description: string) {
   return v.pipe(
-    v.union([integer(0, MOST_UNITS), v.record(v.string(), integer(0, MOST_UNITS))], COST_ALLOWED),
+    v.union(
+      [integer(least, MOST_UNITS), v.record(v.string(), integer(0, MOST_UNITS))],
+      least === 0 ? COST_ALLOWED : UNITS_ALLOWED,
+    ),
     v.description(
       `${description} A number counts for every rule; by unit, one that is left out counts once.`,
     ),
   );
 }
 
-/** The same where nothing is no answer. */
-function units(description: string) {
-  return v.pipe(
-    cost(description),
-    v.check((value) => value !== 0, COST_ALLOWED.replace("0", "1")),
-  );
-}
+const cost = (description: string) => costFrom(0, description);
+const units = (description: string) => costFrom(1, description);
 
 function durationMs(most: number, description: string) {
   return v.pipe(integer(1, most), v.description(description));

@@ -1,6 +1,7 @@
 /** What a call is about: a policy and a key that the caller may use, and costs that the policy can count. */
 import type * as v from "valibot";
 import { readClaimId, type ClaimKind } from "../durable-objects/claim-ids.ts";
+import { costOf } from "../durable-objects/decisions.ts";
 import { policies } from "../durable-objects/deployment.ts";
 import type { Policy } from "../durable-objects/policies.ts";
 import type { Cost } from "../durable-objects/protocol.ts";
@@ -8,7 +9,7 @@ import { violation } from "../durable-objects/violations.ts";
 import { ADDRESS_ALLOWED, normaliseKey } from "./keys.ts";
 import { notAllowed, parse } from "./parse.ts";
 import { Problem, PROBLEMS } from "./problems.ts";
-import { COST_ALLOWED } from "./request-schemas.ts";
+import { COST_ALLOWED, UNITS_ALLOWED } from "./request-schemas.ts";
 import { keyProblem, mayUse, type Principal } from "./tokens.ts";
 
 /** A key of a policy: there, normalised, and the caller's to use. */
@@ -78,6 +79,13 @@ export function costProblem(
   if (unknown.length === 0) return undefined;
   const allowed = `is not a unit of this policy: there are ${units.join(", ")}`;
   return notAllowed(unknown.map((unit) => ({ path: [...path, unit], detail: `${unit} ${allowed}` })));
+}
+
+/** The same where there have to be some: a 0 for every unit asks for nothing. */
+export function unitsProblem(policy: Policy, units: Cost, given: unknown): Problem | undefined {
+  const problem = costProblem(policy, ["units"], units, given);
+  if (problem !== undefined || policy.rules.some((rule) => costOf(rule, units) > 0)) return problem;
+  return refused(["units"], given, `${UNITS_ALLOWED}, at least one of them not 0`);
 }
 
 /** What stands against taking units of a rate: a policy that leases is acquired from. Looking (0) is free. */

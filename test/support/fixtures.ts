@@ -56,6 +56,13 @@ export const TEST_POLICIES = {
   constructor: { algorithm: "token-bucket", limit: 1, window: "30d" },
   log: { algorithm: "sliding-log", limit: 5, window: "30d", deadlineMs: PATIENT_MS },
   "long-log": { algorithm: "sliding-log", limit: 100_000, window: "30d", deadlineMs: PATIENT_MS },
+  spaced: {
+    algorithm: "sliding-log",
+    limit: 5,
+    window: "1h",
+    minInterval: "1s",
+    deadlineMs: PATIENT_MS,
+  },
   hammered: { algorithm: "sliding-log", limit: 2, window: "1h", countDenied: true, deadlineMs: PATIENT_MS },
   export: {
     algorithm: "concurrency",

@@ -96,6 +96,20 @@ test("cancelling gives all of it back, once; again it is the same, and settling 
   expect(await remaining("slow", key)).toBe(4);
 });
 
+test("a hold is a call that passed: the next has to keep the interval, also after a crash", async () => {
+  const key = freshKey();
+  at(0);
+  await hold("spaced", key, 1);
+  at(999);
+  const tooSoon = { success: false, reason: "min-interval", retryAfterMs: 1 };
+  expect((await hold("spaced", key, 1)).body).toMatchObject(tooSoon);
+  expect((await limit("spaced", key)).body).toMatchObject(tooSoon);
+  await objectOf("spaced", key).crash();
+  expect((await limit("spaced", key)).body).toMatchObject(tooSoon);
+  at(1_000);
+  expect((await limit("spaced", key)).body).toMatchObject({ success: true });
+});
+
 test("a hold survives a crash: its units stay apart and it can be settled", async () => {
   const key = freshKey();
   const id = idIn(await hold("ahead", key, 6_000));
@@ -147,6 +161,9 @@ test("bad holds are refused by name", async () => {
   ]);
   expect(await errors("slow", "a", 1, { ttlMs: 0 })).toEqual([
     { pointer: "/ttlMs", detail: "ttlMs is 0: must be an integer from 1 to 86400000" },
+  ]);
+  expect(await errors("several", "a", { requests: 0, tokens: 0 })).toEqual([
+    { pointer: "/units", detail: expect.stringContaining("at least one of them not 0") },
   ]);
   expect(await errors("export", "a", 1)).toEqual([
     { pointer: "/policy", detail: expect.stringContaining("leased") },

@@ -90,6 +90,21 @@ test("a rate that denies leases nothing", async () => {
   expect((await report("mixed", key)).body).toMatchObject({ leases: 0 });
 });
 
+test.each([
+  [
+    { "concurrent-requests": 0, requests: 1 },
+    "/units/concurrent-requests",
+    "is 0: must be an integer from 1",
+  ],
+  [{ "concurrent-requests": 0, requests: 0 }, "/units", "at least one of them not 0"],
+  [0, "/units", "units is 0: must be an integer from 1"],
+])("an acquire of %j would be no lease, and is refused", async (units, pointer, detail) => {
+  const key = freshKey();
+  const refused = await acquire("mixed", key, { units });
+  expect(refused.body["errors"]).toEqual([{ pointer, detail: expect.stringContaining(detail) }]);
+  expect(figures(await report("mixed", key))[0]).toEqual(["rate", true, 3]);
+});
+
 test("several rules survive a crash, each with what was taken of it", async () => {
   const key = freshKey();
   await limit("several", key, { cost: { tokens: 60 } });
