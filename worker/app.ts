@@ -78,10 +78,13 @@ app.get(
 );
 app.post(
   "/v1/leases/:id/renew",
-  withBody(async (c, principal, input) => {
-    const lease = await callRenew(clientOf(c), principal, withId(c, input));
-    return lease instanceof Problem ? lease : c.json(lease, 200, NOT_STORED);
-  }),
+  withBody(
+    async (c, principal, input) => {
+      const lease = await callRenew(clientOf(c), principal, withId(c, input));
+      return lease instanceof Problem ? lease : c.json(lease, 200, NOT_STORED);
+    },
+    { isOptional: true },
+  ),
 );
 app.delete(
   "/v1/leases/:id",

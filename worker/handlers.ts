@@ -36,11 +36,13 @@ export function authorized(
 /** The same for calls with a JSON body, which may be left out where nothing in it is needed. */
 export function withBody(
   handle: (c: Ctx, principal: Principal, input: unknown, deny: DenyStatus) => Promise<Response | Problem>,
+  { isOptional = false } = {},
 ): (c: Ctx) => Promise<Response> {
   return authorized(["limit"], async (c, principal) => {
     const deny = denyStatus(c);
     if (deny instanceof Problem) return deny;
-    const body = await readJson(c.req.raw);
+    const isLeftOut = isOptional && c.req.raw.body === null;
+    const body = isLeftOut ? { value: {} } : await readJson(c.req.raw);
     return body instanceof Problem ? body : handle(c, principal, body.value, deny);
   });
 }
@@ -51,12 +53,16 @@ export function withId(c: Ctx, input: unknown): unknown {
   return isTable ? { ...input, id: c.req.param("id") } : input;
 }
 
-/** The fields of a query. Each may be given once; those that are numbers have to look like one. */
+/** The fields of a query; one that is given twice is a list, and those that are numbers have to look like one. */
 export function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown> {
-  const input: Record<string, unknown> = {};
-  for (const [field, value] of new URL(c.req.raw.url).searchParams)
-    input[field] = numbers.includes(field) && /^\d{1,15}$/.test(value) ? Number(value) : value;
-  return input;
+  const { searchParams } = new URL(c.req.raw.url);
+  const entries = [...new Set(searchParams.keys())].map((field): [string, unknown] => {
+    const values = searchParams.getAll(field);
+    const [value = ""] = values;
+    if (values.length > 1) return [field, values];
+    return [field, numbers.includes(field) && /^\d{1,15}$/.test(value) ? Number(value) : value];
+  });
+  return Object.fromEntries(entries);
 }
 
 export function noContent(c: Ctx, problem: Problem | undefined): Response | Problem {

@@ -127,7 +127,7 @@ function leasePaths(): object {
         operationId: "renew",
         summary: "Move a lease's end",
         parameters: [idParameter("lease")],
-        requestBody: body("RenewRequest"),
+        requestBody: { ...body("RenewRequest"), required: false },
         responses: { 200: answer("The lease", "Lease"), ...problems(...BODY_PROBLEMS) },
       },
     },
@@ -241,7 +241,7 @@ function answer(description: string, name: string, headers: object = {}): object
   return { description, headers, content: { "application/json": { schema: reference(name) } } };
 }
 
-function body(name: string): object {
+function body(name: string) {
   return { required: true, content: { "application/json": { schema: reference(name) } } };
 }
 

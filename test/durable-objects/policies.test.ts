@@ -36,6 +36,26 @@ test("reservations can be off, automatic, or have a time to live", () => {
   expect(["off", "auto", { ttl: "2s" }, { ttl: 5 }].map(ttl)).toEqual([0, 1_000, 2_000, 5]);
 });
 
+test("rules have names, units and algorithms of their own, and share what the policy says", () => {
+  const rules = {
+    constructor: BUCKET,
+    tokens: { algorithm: "sliding-log", limit: 9, window: "1m", unit: "tokens" },
+    slots: { algorithm: "concurrency", limit: 2, ttl: "10s", maxWait: "5s" },
+    others: { algorithm: "concurrency", limit: 3, ttl: "20s", maxTtl: "30s", maxWaiters: 7 },
+  };
+  const policy = parsePolicies({ a: { rules, onFailure: "open" } }).get("a");
+  expect(policy).toMatchObject({ name: "a", onFailure: "open" });
+  expect(policy?.rules.map(({ name, unit, capacity }) => [name, unit, capacity])).toEqual([
+    ["constructor", "requests", 5],
+    ["tokens", "tokens", 9],
+    ["slots", "concurrent-requests", 2],
+    ["others", "concurrent-requests", 3],
+  ]);
+  // One lease of several rules keeps to the strictest terms.
+  expect(policy?.lease).toEqual({ ttlMs: 10_000, maxTtlMs: 30_000, maxWaitMs: 5_000, maxWaiters: 7 });
+  expect(parsePolicies({ a: BUCKET }).get("a")?.lease).toBeUndefined();
+});
+
 test("policies may come as JSON text", () => {
   expect([...parsePolicies(JSON.stringify({ a: BUCKET })).keys()]).toEqual(["a"]);
 });
@@ -90,6 +110,60 @@ test.each([
   ["reservation", { a: { ...BUCKET, reservation: { ttl: "2h" } } }, "reservation is an object: must be"],
   ["shadow", { a: { ...BUCKET, shadow: "yes" } }, 'shadow is "yes": must be true or false'],
   ["keyKind", { a: { ...BUCKET, keyKind: "cidr" } }, 'keyKind is "cidr": must be one of "text", "ip"'],
+  [
+    "rules that are none",
+    { a: { rules: {} } },
+    'policy "a": rules is an object: must be 1 to 16 tables, one a rule',
+  ],
+  ["rules that are a list", { a: { rules: [BUCKET] } }, "rules is an array: must be 1 to 16 tables"],
+  [
+    "17 rules",
+    { a: { rules: Object.fromEntries(Array.from({ length: 17 }, (_, index) => [`r${index}`, BUCKET])) } },
+    "must be 1 to 16 tables",
+  ],
+  [
+    "a field beside rules",
+    { a: { limit: 3, rules: { b: BUCKET } } },
+    'policy "a": limit is beside rules: must be in one of them, or be one of onFailure, ',
+  ],
+  [
+    "a policy's field in a rule",
+    { a: { rules: { b: { ...BUCKET, shadow: true } } } },
+    "shadow is not a field: there are algorithm, unit, limit, window, burst",
+  ],
+  [
+    "a rule's limit",
+    { a: { rules: { b: BUCKET, c: { ...BUCKET, limit: 0 } } } },
+    'policy "a": rules.c.limit is 0: must be an integer from 1',
+  ],
+  [
+    "a rule's algorithm",
+    { a: { rules: { b: {} } } },
+    'rules.b.algorithm is missing: must be one of "token-bucket", "sliding-log", "concurrency"',
+  ],
+  [
+    "a rule's name",
+    { a: { rules: { "b c": BUCKET } } },
+    'the name of a rule is "b c": must be 1 to 64 letters',
+  ],
+  ["a unit", { a: { ...BUCKET, unit: "" } }, 'unit is "": must be 1 to 64 letters'],
+  [
+    "a log of too many",
+    { a: { algorithm: "sliding-log", limit: 1_000_001, window: "1h" } },
+    "limit is 1000001: must be at most 1000000",
+  ],
+  [
+    "countDenied",
+    { a: { algorithm: "sliding-log", limit: 1, window: 1, countDenied: 1 } },
+    "countDenied is 1: must be true or false",
+  ],
+  ["a lease's ttl", { a: { algorithm: "concurrency", limit: 1, ttl: 0 } }, "ttl is 0: must be a duration"],
+  [
+    "a lease's maxTtl",
+    { a: { algorithm: "concurrency", limit: 1, ttl: "2m", maxTtl: "1m" } },
+    "maxTtl is 60000: must be at least the ttl of 120000 ms",
+  ],
+  ["a pool", { a: { ...BUCKET, pool: "redis" } }, "pool is not a field"],
   [
     "an inexact bucket",
     { a: { ...BUCKET, limit: 1e9, window: "30d" } },

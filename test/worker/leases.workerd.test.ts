@@ -65,6 +65,7 @@ test("a renewal before the end extends, after it fails, and frees nobody else's 
   at(2_899);
   // As long as it was asked for at first.
   expect((await call(`/v1/leases/${id}/renew`, { body: {} })).body["expiresAfterMs"]).toBe(1_000);
+  expect((await call(`/v1/leases/${id}/renew`, { method: "POST" })).body["expiresAfterMs"]).toBe(1_000);
   at(3_899);
   await acquire("export", key);
   expect((await call(`/v1/leases/${id}/renew`, { body: {} })).status).toBe(404);
@@ -312,6 +313,8 @@ test.each([
   "waitMs=5",
   "waitFor=idle&waitMs=x",
   "waitFor=idle&waitMs=20001",
+  "waitFor=idle&waitFor=idle",
+  "__proto__=1",
   "wait=1",
 ])("waiting with %s is refused", async (query) => {
   expect((await call(`/v1/policies/export/keys/a?${query}`)).status).toBe(422);
