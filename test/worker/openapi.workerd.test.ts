@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { call, freshKey, limit, type Called } from "../support/limiter.ts";
+import { acquire, call, freshKey, idIn, limit, release, type Called } from "../support/limiter.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { matches } from "../support/json-schema.ts";
 
@@ -49,6 +49,34 @@ test("every kind of answer is one that the document promises", async () => {
     "post",
     await call("/v1/refund", { body: { policy: "slow", key, units: 1, idempotencyKey: "b" } }),
   );
+  const body429 = { policy: "export", key, units: 2 };
+  const lease = await acquire("export", key, { ttlMs: 9_000 });
+  expectPromised("/v1/leases", "post", lease);
+  expectPromised("/v1/leases", "post", await acquire("mixed", key, { waitMs: 1, units: { requests: 2 } }));
+  expectPromised("/v1/leases", "post", await acquire("export", key, { units: 2, waitMs: 5 }));
+  expectPromised("/v1/leases", "post", await call("/v1/leases?deny=429", { body: body429 }));
+  expectPromised(
+    "/v1/leases/{id}/renew",
+    "post",
+    await call(`/v1/leases/${idIn(lease)}/renew`, { body: {} }),
+  );
+  expectPromised("/v1/leases/{id}", "delete", await release(idIn(lease)));
+  expectPromised("/v1/leases/{id}", "delete", await release(idIn(lease)));
+  expectPromised("/v1/leases/socket", "get", await call("/v1/leases/socket?policy=export&key=a"));
+  const held = await call("/v1/holds", { body: { policy: "several", key, units: { tokens: 3 } } });
+  expectPromised("/v1/holds", "post", held);
+  const settled = await call(`/v1/holds/${idIn(held)}/settle`, { body: { used: { tokens: 2 } } });
+  expectPromised("/v1/holds/{id}/settle", "post", settled);
+  expectPromised("/v1/holds/{id}", "delete", await call(`/v1/holds/${idIn(held)}`, { method: "DELETE" }));
+  const all = {
+    checks: [
+      { policy: "export", key },
+      { policy: "several", key, cost: { tokens: 1 } },
+    ],
+  };
+  expectPromised("/v1/limit/all", "post", await call("/v1/limit/all", { body: all }));
+  const never = { checks: [...all.checks, { policy: "slow", key, cost: 9 }] };
+  expectPromised("/v1/limit/all", "post", await call("/v1/limit/all?deny=429", { body: never }));
   expectPromised("/v1/policies", "get", await call("/v1/policies"));
   const keyPath = "/v1/policies/{policy}/keys/{key}";
   expectPromised(keyPath, "get", await call(`/v1/policies/slow/keys/${key}`));

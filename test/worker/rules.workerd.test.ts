@@ -1,6 +1,13 @@
-import { expect, test } from "vitest";
+import { afterEach, expect, test, vi } from "vitest";
 import { acquire, call, freshKey, idIn, limit, release, report, type Called } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
+
+afterEach(() => void vi.useRealTimers());
+
+function at(laterMs: number): void {
+  vi.useFakeTimers({ toFake: ["Date"], now: START_MS + laterMs });
+}
+const START_MS = Date.now();
 
 const figures = ({ body }: Called) =>
   (body["rules"] as { name: string; success: boolean; remaining: number }[]).map(
@@ -127,23 +134,34 @@ test("a rule that counts denied attempts keeps who hammers out, and remembers a 
   expect(await objectOf("hammered", key).stored()).toEqual(before);
 });
 
-test("a large log goes to storage in segments and comes back after a crash", async () => {
+test("a large log goes to storage in segments and comes back after a crash, run by run", async () => {
   const key = freshKey();
   const object = objectOf("long-log", key);
-  let taken = 0;
-  for (let batch = 0; batch < 40; batch += 1) {
-    const costs = Array.from({ length: 10 }, (_, index) => 1 + ((batch + index) % 300));
-    for (const cost of costs) {
-      await object.limit(cost);
-      taken += cost;
-    }
+  const taken = Array.from({ length: 300 }, (_, index) => ({
+    atMs: index * 10,
+    cost: 1 + ((index * 7) % 300),
+  }));
+  for (const { atMs, cost } of taken) {
+    at(atMs);
+    await object.limit(cost);
   }
-  // Enough quiet for the exact state to be written.
-  await new Promise((done) => setTimeout(done, 1_500));
-  const { tables } = await object.stored();
-  expect(tables["segments"]?.length).toBeGreaterThan(0);
+  // Enough quiet for the exact state to be written: the date says so, and the timer is a real one.
+  at(10_000);
+  await vi.waitFor(
+    async () => expect(JSON.stringify((await object.stored()).tables["keys"])).toContain('"ahead\\":0'),
+    {
+      timeout: 4_000,
+      interval: 50,
+    },
+  );
+  expect((await object.stored()).tables["segments"]?.length).toBeGreaterThan(2);
   await object.crash();
-  expect(await object.remaining()).toBe(100_000 - taken);
+  const windowMs = 30 * 86_400_000;
+  for (const leftMs of [-1, 0, 500, 1_234, 2_990]) {
+    at(windowMs + leftMs);
+    const counted = taken.filter(({ atMs }) => atMs > leftMs).reduce((sum, { cost }) => sum + cost, 0);
+    expect(await object.remaining()).toBe(100_000 - counted);
+  }
   await object.reset();
   expect((await object.stored()).tables["segments"]).toEqual([]);
 });
