@@ -1,5 +1,6 @@
-import { holdIn, inWords, isProvisionallyBlocked, leasedOf, leaseIn, MISSING, newLease } from "./claims.ts";
+import { holdIn, inWords, leasedOf, leaseIn, MISSING, newLease } from "./claims.ts";
 import { randomId } from "./clock.ts";
+import { CONTENTION_WAIT_MS, isProvisionallyBlocked, whenUncontended } from "./contention.ts";
 import { costOf, decideTogether, withoutTaking } from "./decisions.ts";
 import { settle, type Account } from "./holds.ts";
 import { CANCELLED, EXPIRED, HOLD_ENDED, type Idempotent } from "./idempotency.ts";
@@ -7,7 +8,7 @@ import type { Book, Entry } from "./entries.ts";
 import type { Ledger } from "./ledger.ts";
 import type { AnswerText, Cost, Decided, HoldCall } from "./protocol.ts";
 import type { Claim } from "./storage.ts";
-import { jointWaitMs, type WaitingRoom } from "./waiting.ts";
+import type { WaitingRoom } from "./waiting.ts";
 
 type Holding = Omit<HoldCall, "policy" | "key">;
 
@@ -24,16 +25,18 @@ export class CallerHolds {
   /** Sets units apart if every rule admits them. */
   hold(entry: Entry, call: Holding, nowMs: number): AnswerText | Promise<AnswerText> {
     const { cost, provisional } = call;
-    const earlier = this.#ledger.earlier(entry, idempotentOf(call), nowMs);
+    const earlier = this.#earlier(entry, call, nowMs);
     if (earlier !== undefined) return earlier;
     // A call on several keys respects who waits, as the others of its kind do.
     const isBehind = provisional !== undefined && this.#room.waitersOf(entry).length > 0;
     const placed = isBehind ? undefined : this.#place(entry, call, nowMs);
     if (placed !== undefined) return placed;
-    const waitMs = provisional?.waitMs ?? 0;
-    if (waitMs > 0 && isProvisionallyBlocked(entry, cost, nowMs))
-      return this.#wait(entry, call, nowMs, nowMs + waitMs);
-    return this.#deny(entry, cost, nowMs);
+    const waitMs = provisional === undefined ? CONTENTION_WAIT_MS : provisional.waitMs;
+    if (waitMs === 0 || !isProvisionallyBlocked(entry, cost, nowMs)) return this.#deny(entry, cost, nowMs);
+    return whenUncontended(this.#room, entry, { ...call, waitMs }, nowMs, (atMs, isLast) => {
+      const isOver = isLast || !isProvisionallyBlocked(entry, cost, atMs);
+      return this.#place(entry, call, atMs) ?? (isOver ? this.#deny(entry, cost, atMs) : undefined);
+    });
   }
 
   /** Ends a hold with what was used. Late or again, it is answered and changes nothing. */
@@ -115,34 +118,19 @@ export class CallerHolds {
     return JSON.stringify({ rules, ...(isContended && { isContended }) } satisfies Decided);
   }
 
-  #wait(entry: Entry, call: Holding, sinceMs: number, untilMs: number): Promise<AnswerText> {
-    const { cost, ttlMs } = call;
-    return new Promise((resolve, reject) => {
-      const attempt = (nowMs: number, isLast: boolean) => {
-        try {
-          const placed = this.#place(entry, call, nowMs);
-          const isOver = isLast || !isProvisionallyBlocked(entry, cost, nowMs);
-          if (placed === undefined && !isOver) return jointWaitMs(entry.books, cost, nowMs) ?? Infinity;
-          resolve(placed ?? this.#deny(entry, cost, nowMs));
-        } catch (error) {
-          reject(error);
-        }
-        return undefined;
-      };
-      this.#room.join(entry, {
-        cost,
-        ttlMs,
-        sinceMs,
-        untilMs,
-        attempt: (nowMs) => attempt(nowMs, false),
-        giveUp: (nowMs) => void attempt(nowMs, true),
-      });
-    });
+  /** The same call's answer from before; of a hold that is still there, how long it still lasts. */
+  #earlier(entry: Entry, call: Holding, nowMs: number): AnswerText | undefined {
+    const earlier = this.#ledger.earlier(entry, idempotentOf(call), nowMs);
+    const answer = earlier === undefined ? undefined : (JSON.parse(earlier) as Partial<Decided>);
+    const claim = holdIn(entry, answer?.hold?.id ?? "");
+    if (answer?.hold === undefined || claim === undefined) return earlier;
+    return JSON.stringify({ ...answer, hold: { ...answer.hold, expiresAfterMs: claim.expiresAtMs - nowMs } });
   }
 }
 
-function idempotentOf({ idempotencyKey, cost }: Holding): Idempotent | undefined {
-  return idempotencyKey === undefined ? undefined : { idempotencyKey, request: `hold of ${inWords(cost)}` };
+function idempotentOf({ idempotencyKey, cost, provisional }: Holding): Idempotent | undefined {
+  if (idempotencyKey === undefined) return undefined;
+  return { idempotencyKey, request: provisional?.request ?? `hold of ${inWords(cost)}` };
 }
 
 /** How the end of a hold is remembered: under its own id. */

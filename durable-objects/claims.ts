@@ -1,5 +1,5 @@
 /** What holds and leases have in common: units that a caller has of a key. */
-import { costOf, decideTogether } from "./decisions.ts";
+import { costOf } from "./decisions.ts";
 import type { Account } from "./holds.ts";
 import type { Entry } from "./entries.ts";
 import type { AnswerText, Cost, Leased, Missing } from "./protocol.ts";
@@ -38,22 +38,6 @@ export function newLease(
   }
   if (Object.keys(units).length === 0) return undefined;
   return { ...lease, kind: "lease", units, fencingToken };
-}
-
-/** Whether a cost would pass if no other call that decides on several keys had units apart for the moment. */
-export function isProvisionallyBlocked({ books, claims }: Entry, cost: Cost, nowMs: number): boolean {
-  const provisional = new Set<string>();
-  for (const { id, lease, isProvisional } of claims.values()) {
-    if (isProvisional !== true) continue;
-    provisional.add(id);
-    if (lease !== undefined) provisional.add(lease);
-  }
-  if (provisional.size === 0) return false;
-  const without = books.map(({ rule, account: { state, holds } }) => ({
-    rule,
-    account: { state, holds: holds.filter(({ id }) => !provisional.has(id)) },
-  }));
-  return decideTogether(without, nowMs, cost).admitted;
 }
 
 /** A cost as text, the same for the same cost however it was written. */

@@ -88,16 +88,16 @@ function denied(ruled: readonly Ruled[], nowMs: number, cost: Cost): JointDecisi
   const decisions = ruled.map(({ rule, account }) => decide(rule, account, nowMs, costOf(rule, cost)));
   const isNever = decisions.some((decision) => !decision.allowed && decision.retryAfterMs === null);
   const counted = decisions.map((decision) => (decision.allowed || isNever ? undefined : decision.counted));
-  if (counted.every((account) => account === undefined))
+  if (counted.every((denial) => denial === undefined))
     return { admitted: false, rules: withoutTaking(ruled, nowMs, cost) };
   const rules = ruled.map(({ rule, account }, index) => {
-    const decision = decisions[index];
-    const isCounted = counted[index] !== undefined && decision !== undefined;
-    return isCounted ? inWords(rule, decision) : lookAt(rule, account, nowMs, costOf(rule, cost));
+    const denial = counted[index];
+    if (denial === undefined) return lookAt(rule, account, nowMs, costOf(rule, cost));
+    return inWords(rule, { ...denial, allowed: false });
   });
   return {
     admitted: false,
-    accounts: ruled.map(({ account }, index) => counted[index] ?? account),
+    accounts: ruled.map(({ account }, index) => counted[index]?.account ?? account),
     rules,
   };
 }

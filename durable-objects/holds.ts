@@ -13,7 +13,7 @@
  *
  * Pure: values in, values out, time an argument.
  */
-import type { Allowed, DenialReason } from "./algorithms/algorithm.ts";
+import type { Allowed, Denial } from "./algorithms/algorithm.ts";
 import type { Rule } from "./policies.ts";
 
 export interface Hold {
@@ -37,15 +37,11 @@ export const UNTOUCHED: Account = { state: undefined, holds: [] };
 
 export type AccountDecision =
   | (Omit<Allowed<unknown>, "state"> & { readonly allowed: true; readonly account: Account })
-  | {
+  | (Denial & {
       readonly allowed: false;
-      readonly reason: DenialReason;
-      readonly retryAfterMs: number | null;
-      readonly remaining: number;
-      readonly resetAfterMs: number;
-      /** Present when the rule counts what it denied. */
-      readonly counted?: Account;
-    };
+      /** Present when the rule counts what it denied: the account then, and the figures once it has been counted. */
+      readonly counted?: Denial & { readonly account: Account };
+    });
 
 /** Decides on `cost` units. The account must have been advanced to `nowMs`; a denial leaves it as it is. */
 export function decide(rule: Rule, account: Account, nowMs: number, cost: number): AccountDecision {
@@ -58,16 +54,23 @@ export function decide(rule: Rule, account: Account, nowMs: number, cost: number
     return { allowed: true, account: after, remaining, resetAfterMs };
   }
   const { counted, ...denied } = decision;
-  const after = counted === undefined ? account : { state: counted, holds: account.holds };
-  const figures =
+  /** The same once holds are reckoned with, which are used as they expire. */
+  const withHolds = (of: Account, denial: Denial): Denial =>
     outstanding === 0
-      ? denied
+      ? denial
       : {
-          ...denied,
-          retryAfterMs: cost > rule.capacity ? null : waitMs(rule, after, nowMs, cost),
-          resetAfterMs: wholeAtMs(rule, after, nowMs) - nowMs,
+          ...denial,
+          retryAfterMs: cost > rule.capacity ? null : waitMs(rule, of, nowMs, cost),
+          resetAfterMs: wholeAtMs(rule, of, nowMs) - nowMs,
         };
-  return counted === undefined ? figures : { ...figures, counted: after };
+  if (counted === undefined) return { ...withHolds(account, denied), allowed: false };
+  const { state, ...countedDenial } = counted;
+  const after = { state, holds: account.holds };
+  return {
+    ...withHolds(account, denied),
+    allowed: false,
+    counted: { ...withHolds(after, countedDenial), account: after },
+  };
 }
 
 /** Debits every hold that has expired by `nowMs`, each at its own instant. */

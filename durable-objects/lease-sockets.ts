@@ -24,6 +24,7 @@ const CLOSE_FAILED = 1011;
 /** Codes of this protocol, from the range that RFC 6455 leaves to applications. */
 const CLOSE_DENIED = 4429;
 const CLOSE_LOST = 4408;
+const LOST = "the lease has ended";
 
 /**
  * Leases that live as long as a WebSocket. The socket is handed to the runtime, so the object may sleep
@@ -78,11 +79,20 @@ export class LeaseSockets {
       };
       const { expiresAfterMs } = renewed;
       if (expiresAfterMs === undefined) {
-        socket.close(CLOSE_LOST, "the lease has ended");
+        socket.close(CLOSE_LOST, LOST);
         continue;
       }
       socket.send(JSON.stringify({ renewed: { expiresAfterMs } }));
       this.#host.renewBy(nowMs + expiresAfterMs / 2, nowMs);
+    }
+  }
+
+  /** Closes the sockets of a key whose leases somebody else has ended. */
+  closeLost({ policy, key, claims }: Entry): void {
+    for (const socket of this.#ctx.getWebSockets()) {
+      const attached = socket.deserializeAttachment() as Attachment;
+      const isOfKey = attached.policy === policy.name && attached.key === key && attached.id !== undefined;
+      if (isOfKey && !claims.has(attached.id)) socket.close(CLOSE_LOST, LOST);
     }
   }
 

@@ -30,7 +30,7 @@ export class Leases {
   /** Grants a lease, now or when its turn comes, or says why not. Nobody who waits is passed. */
   acquire(entry: Entry, call: Acquiring, nowMs: number): AnswerText | Promise<AnswerText> {
     this.#room.serve(entry);
-    const earlier = this.#ledger.earlier(entry, idempotentOf(call), nowMs);
+    const earlier = this.#earlier(entry, call, nowMs);
     if (earlier !== undefined) return earlier;
     const waiters = this.#room.waitersOf(entry);
     const granted = waiters.length === 0 ? this.#grant(entry, call, nowMs, 0) : undefined;
@@ -112,7 +112,7 @@ export class Leases {
         return true;
       }
     };
-    const earlier = (nowMs: number) => this.#ledger.earlier(entry, idempotentOf(call), nowMs);
+    const earlier = (nowMs: number) => this.#earlier(entry, call, nowMs);
     return {
       cost,
       ttlMs,
@@ -127,6 +127,18 @@ export class Leases {
         end(() => earlier(nowMs) ?? timeout());
       },
     };
+  }
+
+  /**
+   * The same call's answer from before, with how long its lease still lasts. One that has ended is not answered again:
+   * somebody else may have its slot.
+   */
+  #earlier(entry: Entry, call: Acquiring, nowMs: number): AnswerText | undefined {
+    const earlier = this.#ledger.earlier(entry, idempotentOf(call), nowMs);
+    const answer = earlier === undefined ? undefined : (JSON.parse(earlier) as Partial<Decided>);
+    if (answer?.lease === undefined) return earlier;
+    const claim = leaseIn(entry, answer.lease.id);
+    return claim && JSON.stringify({ ...answer, lease: leasedOf(claim, nowMs) });
   }
 
   /** Takes the units if every rule admits them: leased ones as a lease, others for good. */

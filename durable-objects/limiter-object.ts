@@ -1,13 +1,11 @@
 import { DurableObject } from "cloudflare:workers";
 import { CallerHolds } from "./caller-holds.ts";
-import { inWords } from "./claims.ts";
-import { costOf, decideTogether, withoutTaking } from "./decisions.ts";
 import { policies } from "./deployment.ts";
-import { refund } from "./holds.ts";
 import type { Entry } from "./entries.ts";
 import { KeyBook } from "./key-book.ts";
 import { LeaseSockets } from "./lease-sockets.ts";
 import { Leases } from "./leases.ts";
+import { Limits } from "./limits.ts";
 import { Ledger } from "./ledger.ts";
 import type {
   AcquireCall,
@@ -36,6 +34,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   readonly #book: KeyBook;
   readonly #ledger: Ledger;
   readonly #room: WaitingRoom;
+  readonly #limits: Limits;
   readonly #leases: Leases;
   readonly #holds: CallerHolds;
   readonly #sockets: LeaseSockets;
@@ -56,6 +55,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
       this.#book.advance(entry, nowMs);
       return nowMs;
     });
+    this.#limits = new Limits(this.#ledger, this.#room);
     this.#leases = new Leases(this.#ledger, this.#room);
     this.#holds = new CallerHolds(this.#ledger, this.#room);
     this.#sockets = new LeaseSockets(ctx, this.#leases, {
@@ -66,34 +66,15 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   }
 
   /** Decides on a cost and takes it if every rule admits it. */
-  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): AnswerText {
+  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): AnswerText | Promise<AnswerText> {
     const [entry, nowMs] = this.#open(policy, key);
-    const idempotent =
-      idempotencyKey === undefined ? undefined : { idempotencyKey, request: `limit of ${inWords(cost)}` };
-    const earlier = this.#ledger.earlier(entry, idempotent, nowMs);
-    if (earlier !== undefined) return earlier;
-    const { accounts, rules } = decideTogether(entry.books, nowMs, cost);
-    const answer = JSON.stringify({ rules } satisfies Decided);
-    if (accounts === undefined || cost === 0) return answer;
-    this.#ledger.commit(entry, { accounts, remember: idempotent ? [{ ...idempotent, answer }] : [] }, nowMs);
-    return answer;
+    return this.#limits.limit(entry, cost, idempotencyKey, nowMs);
   }
 
   /** Gives units back, at most up to an untouched quota. */
   refund(policy: string, key: string, units: Cost, idempotencyKey: string): AnswerText {
     const [entry, nowMs] = this.#open(policy, key);
-    const idempotent = { idempotencyKey, request: `refund of ${inWords(units)}` };
-    const earlier = this.#ledger.earlier(entry, idempotent, nowMs);
-    if (earlier !== undefined) return earlier;
-    const refunded = entry.books.map(({ rule, account }) => ({
-      rule,
-      account: refund(rule, account, nowMs, costOf(rule, units)),
-    }));
-    const answer = JSON.stringify({ rules: withoutTaking(refunded, nowMs, 0) } satisfies Decided);
-    const accounts = refunded.map(({ account }) => account);
-    this.#ledger.commit(entry, { accounts, remember: [{ ...idempotent, answer }] }, nowMs);
-    this.#room.serve(entry);
-    return answer;
+    return this.#limits.refund(entry, units, idempotencyKey, nowMs);
   }
 
   /** Sets units apart; only a call that decides on several keys may wait, for others of its kind. */
@@ -136,7 +117,10 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
 
   release(policy: string, key: string, id: string): boolean {
     const [entry, nowMs] = this.#open(policy, key);
-    return this.#leases.release(entry, id, nowMs);
+    const isSocket = entry.claims.get(id)?.isSocket === true;
+    const isReleased = this.#leases.release(entry, id, nowMs);
+    if (isSocket) this.#sockets.closeLost(entry);
+    return isReleased;
   }
 
   /** What a call of cost 1 would be answered, and who has and waits for units; nothing is taken. */
@@ -150,6 +134,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     const [entry, nowMs] = this.#open(policy, key);
     this.#ledger.reset(entry, nowMs);
     this.#room.serve(entry);
+    this.#sockets.closeLost(this.#open(policy, key)[0]);
   }
 
   /**

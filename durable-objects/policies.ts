@@ -67,19 +67,17 @@ export function parsePolicies(vars: unknown): Policies {
 
 function tablesOf(vars: unknown): [string, unknown][] {
   const wanted = "POLICIES must be a table of policies: add one to wrangler.toml as [vars.POLICIES.<name>]";
-  const tables = typeof vars === "string" ? parseJson(vars) : vars;
-  const isTable = typeof tables === "object" && tables !== null && !Array.isArray(tables);
-  const entries = isTable ? Object.entries(tables) : [];
-  if (entries.length === 0) throw new Error(`bad configuration, not serving:\n${wanted}`);
-  return entries;
-}
-
-function parseJson(text: string): unknown {
+  let tables: unknown = vars;
+  let found = "";
   try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
+    if (typeof vars === "string") tables = JSON.parse(vars) as unknown;
+  } catch (error) {
+    found = ` (it is text that is not JSON: ${String(error)})`;
   }
+  const isTable = typeof tables === "object" && tables !== null && !Array.isArray(tables);
+  const entries = isTable ? Object.entries(tables as object) : [];
+  if (entries.length === 0) throw new Error(`bad configuration, not serving:\n${wanted}${found}`);
+  return entries;
 }
 
 function parsePolicy(name: string, given: unknown): Policy | { problems: string[] } {
@@ -95,7 +93,8 @@ function parsePolicy(name: string, given: unknown): Policy | { problems: string[
   }
   const [first, ...others] = rules;
   if (!parsed.success || problems.length > 0 || first === undefined) return { problems };
-  const { reservation: reservationTtlMs, ...policy } = parsed.output;
+  const { onFailure, deadlineMs, objects, shadow, keyKind, reservation: reservationTtlMs } = parsed.output;
+  const policy = { onFailure, deadlineMs, objects, shadow, keyKind };
   const lease = strictest(rules.flatMap((rule) => rule.lease ?? []));
   return { name, rules: [first, ...others], ...policy, reservationTtlMs, ...(lease && { lease }) };
 }

@@ -72,6 +72,7 @@ export const POLICY_FIELDS = {
     ),
     v.transform((value) => parseReservation(value) ?? 0),
   ),
+  pool: v.optional(v.custom<undefined>(() => false, "left out: pools in Redis are not in this version")),
   shadow: v.optional(v.boolean("true or false"), false),
   keyKind: v.optional(oneOf(["text", "ip"]), "text"),
 };

@@ -101,8 +101,11 @@ export interface HoldCall {
   readonly cost: Cost;
   readonly ttlMs: number;
   readonly idempotencyKey?: string;
-  /** Part of a call that decides on several keys: so long it waits for others like it to end (0: not at all). */
-  readonly provisional?: { readonly waitMs: number };
+  /**
+   * Part of a call that decides on several keys: so long it waits for others like it to end (0: not at all), and the
+   * call in words, to tell another one under the same idempotency key.
+   */
+  readonly provisional?: { readonly waitMs: number; readonly request: string };
 }
 
 /** A lease with what its holder needs: disposing of `slot`, which the runtime does when the holder ends, releases it. */
@@ -117,7 +120,7 @@ export interface Attached {
 
 /** The object's methods. Costs and units are whole numbers, keys normalised: nothing is checked again. */
 export interface LimiterMethods {
-  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): AnswerText;
+  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): AnswerText | Promise<AnswerText>;
   refund(policy: string, key: string, units: Cost, idempotencyKey: string): AnswerText;
   hold(call: HoldCall): AnswerText | Promise<AnswerText>;
   settle(policy: string, key: string, id: string, used: Cost): AnswerText;

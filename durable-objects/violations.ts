@@ -29,7 +29,7 @@ export function violation(path: readonly string[], value: unknown, allowed: stri
 
 /** A value as an error may show it: short, and never more than one level deep. */
 export function describe(value: unknown): string {
-  if (Array.isArray(value)) return "an array";
+  if (Array.isArray(value)) return `an array of ${value.length}`;
   if (typeof value === "object" && value !== null) return "an object";
   if (typeof value === "string") return clip(JSON.stringify(value));
   return String(value);

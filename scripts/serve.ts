@@ -27,12 +27,17 @@ async function main(): Promise<void> {
     policies: typeof policies === "string" ? JSON.parse(policies) : policies,
     apiTokens,
   });
+  let isStopping = false;
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const)
-    process.on(signal, () => void serving.stop());
+    process.on(signal, () => {
+      isStopping = true;
+      void serving.stop();
+    });
   console.log(`Weir serves ${names.join(", ")} on ${serving.url}, storage in ${stateDir}`);
   if (apiTokens === undefined)
     console.log("API_TOKENS is not set: every call but /healthz answers 503 and says how to set it.");
-  process.exitCode = (await serving.exited) ?? 0;
+  const code = await serving.exited;
+  if (!isStopping) throw new Error(`workerd ended by itself (${code === null ? "killed" : `code ${code}`})`);
 }
 
 try {

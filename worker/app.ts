@@ -55,9 +55,11 @@ app.post(
 );
 app.post(
   "/v1/holds/:id/settle",
-  withBody(async (c, principal, input) =>
-    decisionResponse(await callSettle(clientOf(c), principal, withId(c, input)), 200),
-  ),
+  withBody(async (c, principal, body) => {
+    const input = withId(c, body);
+    if (input instanceof Problem) return input;
+    return decisionResponse(await callSettle(clientOf(c), principal, input), 200);
+  }),
 );
 app.delete(
   "/v1/holds/:id",
@@ -79,8 +81,9 @@ app.get(
 app.post(
   "/v1/leases/:id/renew",
   withBody(
-    async (c, principal, input) => {
-      const lease = await callRenew(clientOf(c), principal, withId(c, input));
+    async (c, principal, body) => {
+      const input = withId(c, body);
+      const lease = input instanceof Problem ? input : await callRenew(clientOf(c), principal, input);
       return lease instanceof Problem ? lease : c.json(lease, 200, NOT_STORED);
     },
     { isOptional: true },

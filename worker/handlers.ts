@@ -47,10 +47,12 @@ export function withBody(
   });
 }
 
-/** An address's id beside the fields of the body. */
+/** An address's id beside the fields of the body, which must not have another. */
 export function withId(c: Ctx, input: unknown): unknown {
   const isTable = typeof input === "object" && input !== null && !Array.isArray(input);
-  return isTable ? { ...input, id: c.req.param("id") } : input;
+  if (!isTable) return input;
+  if ("id" in input) return notAllowed([{ path: ["id"], detail: "id stands in the address: leave it out" }]);
+  return { ...input, id: c.req.param("id") };
 }
 
 /** The fields of a query; one that is given twice is a list, and those that are numbers have to look like one. */

@@ -16,10 +16,12 @@ export function decisionHeaders(policy: Policy, decision: Decision): Record<stri
       .map(({ name, remaining, resetAfterMs }) => `"${name}";r=${remaining};t=${seconds(resetAfterMs)}`)
       .join(", ");
   }
-  if (!decision.success && typeof decision.retryAfterMs === "number") {
-    headers["Retry-After"] = String(seconds(decision.retryAfterMs));
-  }
-  return headers;
+  return decision.success ? headers : { ...headers, ...retryAfter(decision.retryAfterMs ?? null) };
+}
+
+/** The Retry-After header, in whole seconds; none when waiting does not help, or nobody knows. */
+export function retryAfter(waitMs: number | null): Record<string, string> {
+  return waitMs === null ? {} : { "Retry-After": String(seconds(waitMs)) };
 }
 
 const policyHeaders = new WeakMap<Policy, string>();

@@ -13,25 +13,17 @@
  * been used by a call that succeeded.
  */
 import { degradedDecision } from "../durable-objects/answers.ts";
-import type { Cost, Decided } from "../durable-objects/protocol.ts";
-import { given } from "./calls.ts";
-import { decisionOf, type LimiterClient } from "./limiter-client.ts";
-import { parse } from "./parse.ts";
-import { Problem, PROBLEMS } from "./problems.ts";
+import type { Decided } from "../durable-objects/protocol.ts";
 import type { AllDecisions, Decision } from "./answer-schemas.ts";
-import { LimitAllRequest } from "./request-schemas.ts";
-import { costProblem, findTarget, type Target } from "./targets.ts";
+import { compare, isNever, nameOf, parseChecks, type Check } from "./checks.ts";
+import { decisionOf, type LimiterClient } from "./limiter-client.ts";
+import { Problem, PROBLEMS } from "./problems.ts";
 import type { Principal } from "./tokens.ts";
 
 /** Longer than settling takes, deadlines and all; if the worker dies, so long the units are missing. */
 const PROVISIONAL_TTL_MS = 15_000;
 /** Asking in order waits at most so long at one key. */
 const MOST_WAIT_MS = 500;
-
-interface Check extends Target {
-  readonly cost: Cost;
-  readonly idempotencyKey?: string;
-}
 
 /** What a check was answered: a decision, and the hold to settle or cancel if it passed. */
 interface Outcome {
@@ -45,8 +37,10 @@ export async function callLimitAll(
   principal: Principal,
   input: unknown,
 ): Promise<AllDecisions | Problem> {
-  const checks = parseChecks(principal, input);
+  const checks = await parseChecks(principal, input);
   if (checks instanceof Problem) return checks;
+  // What can never pass needs no holds, which would be in the way of others meanwhile.
+  if (checks.some(isNever)) return answerOfAll(await lookAtAll(client, checks));
   let outcomes = await askAtOnce(client, checks);
   const denials = Array.isArray(outcomes) ? outcomes.filter(({ decision }) => !decision.success) : [];
   if (Array.isArray(outcomes) && denials.length > 0) {
@@ -60,22 +54,19 @@ export async function callLimitAll(
   return settled instanceof Problem ? settled : answerOf(settled);
 }
 
-function parseChecks(principal: Principal, input: unknown): Check[] | Problem {
-  const request = parse(LimitAllRequest, input);
-  if (request instanceof Problem) return request;
-  const { idempotencyKey } = request;
-  const checks: Check[] = [];
-  for (const [index, check] of request.checks.entries()) {
-    const path = ["checks", String(index)];
-    const target = findTarget(principal, check, path);
-    if (target instanceof Problem) return target;
-    const raw = (given(input, "checks") as readonly unknown[])[index];
-    const problem = costProblem(target.policy, [...path, "cost"], check.cost, given(raw, "cost"));
-    if (problem !== undefined) return problem;
-    const key = idempotencyKey === undefined ? {} : { idempotencyKey: `all ${index} ${idempotencyKey}` };
-    checks.push({ ...target, cost: check.cost, ...key });
-  }
-  return checks;
+/** What each check says by itself while nothing is taken: who can never pass is denied, the others are looked at. */
+async function lookAtAll(client: LimiterClient, checks: readonly Check[]): Promise<(Decision | Problem)[]> {
+  return await Promise.all(
+    checks.map((check) => {
+      const { policy, key, cost } = check;
+      return client.limit(policy, key, isNever(check) ? cost : 0);
+    }),
+  );
+}
+
+function answerOfAll(decisions: readonly (Decision | Problem)[]): AllDecisions | Problem {
+  const problem = decisions.find((each) => each instanceof Problem);
+  return problem ?? { success: false, decisions: decisions as Decision[] };
 }
 
 async function askAtOnce(client: LimiterClient, checks: readonly Check[]): Promise<Outcome[] | Problem> {
@@ -103,7 +94,7 @@ async function askInOrder(
 }
 
 async function ask(client: LimiterClient, check: Check, waitMs: number): Promise<Outcome | Problem> {
-  const { policy, key, cost, idempotencyKey } = check;
+  const { policy, key, cost, request, idempotencyKey } = check;
   if (cost === 0) {
     const decision = await client.limit(policy, key, 0);
     return decision instanceof Problem ? decision : { decision, isContended: false };
@@ -111,7 +102,7 @@ async function ask(client: LimiterClient, check: Check, waitMs: number): Promise
   const held = await client.hold(policy, key, {
     cost,
     ttlMs: PROVISIONAL_TTL_MS,
-    provisional: { waitMs },
+    provisional: { waitMs, request },
     ...(idempotencyKey !== undefined && { idempotencyKey }),
   });
   const decision = held === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, held);
@@ -197,13 +188,4 @@ function answerOf(outcomes: readonly Outcome[]): AllDecisions {
     success && lease !== undefined ? { ...decision, lease } : decision,
   );
   return { success, decisions };
-}
-
-/** The order of everything: any would do that all calls share. */
-function nameOf({ policy, key }: Target): string {
-  return `${policy.name}/${key}`;
-}
-
-function compare(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0;
 }

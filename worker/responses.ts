@@ -1,5 +1,5 @@
 /** Decisions as HTTP answers them. */
-import { decisionHeaders } from "./headers.ts";
+import { decisionHeaders, retryAfter } from "./headers.ts";
 import { Problem, problemResponse } from "./problems.ts";
 import type { AllDecisions, Decision } from "./answer-schemas.ts";
 import type { Answered } from "./targets.ts";
@@ -20,22 +20,29 @@ export function decisionResponse(
   return problemResponse(429, quotaExceeded(answer), headers);
 }
 
-/** The same of a call on several keys; the headers of the one that denied would not say which it is, so there are none. */
+/** The same of a call on several keys. Whose limits headers would tell of is not clear, so there is only the wait. */
 export function allResponse(answered: AllDecisions | Problem, deny: DenyStatus): Response | Problem {
   if (answered instanceof Problem) return answered;
   const denied = answered.decisions.filter(({ success }) => !success);
   const [first] = denied;
-  if (first === undefined || deny === 200)
-    return new Response(JSON.stringify(answered), { headers: JSON_NOT_STORED });
+  const headers = { ...JSON_NOT_STORED, ...retryAfter(longestWaitMs(denied)) };
+  if (first === undefined || deny === 200) return new Response(JSON.stringify(answered), { headers });
   const isDegraded = denied.every(({ reason }) => reason === "degraded");
   const problem = isDegraded ? temporarilyReduced(first) : quotaExceeded(first);
-  return problemResponse(isDegraded ? 503 : 429, {
+  const violated = [...new Set(denied.flatMap((each) => each.violated ?? []))];
+  const whole = {
     ...problem,
-    ...(!isDegraded && {
-      "violated-policies": [...new Set(denied.flatMap(({ violated = [] }) => violated))],
-    }),
+    ...(!isDegraded && { "violated-policies": violated }),
     decisions: answered.decisions,
-  });
+  };
+  return problemResponse(isDegraded ? 503 : 429, whole, headers);
+}
+
+/** How long until all of these pass; `null`: some never does, or nobody knows. */
+function longestWaitMs(denied: readonly Decision[]): number | null {
+  const waits = denied.map(({ retryAfterMs }) => retryAfterMs ?? Infinity);
+  const longest = Math.max(0, ...waits);
+  return longest === 0 || longest === Infinity ? null : longest;
 }
 
 const JSON_NOT_STORED = { "content-type": "application/json", "cache-control": "no-store" };

@@ -156,10 +156,13 @@ export interface Allowed<State> extends Figures {
   readonly state: State | undefined;
 }
 
-export interface Denied<State = unknown> extends Figures {
+export interface Denied<State = unknown> extends Denial {
   readonly allowed: false;
-  /** Present when this denial counts. */
-  readonly counted?: State;
+  /** Present when this denial counts: what the state is then, and the figures once it has been counted. */
+  readonly counted?: Denial & { readonly state: State };
+}
+
+export interface Denial extends Figures {
   readonly reason: DenialReason;
   /**
    * The exact wait for this cost while `outstanding` stays as it is: one millisecond earlier is

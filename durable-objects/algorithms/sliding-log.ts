@@ -13,7 +13,7 @@ import {
   type UnitLog,
   type UnitLogRecord,
 } from "../unit-log.ts";
-import type { Algorithm, AlgorithmDecision, Denied } from "./algorithm.ts";
+import type { Algorithm, AlgorithmDecision, Denial } from "./algorithm.ts";
 
 /**
  * Sliding log: at most `limit` units in any window, exactly.
@@ -84,10 +84,11 @@ export const slidingLog: Algorithm<Config, State> = {
     const free = limit - countedAt(state, config.windowMs, nowMs) - outstanding;
     const isTooSoon = minIntervalMs > 0 && state !== undefined && nowMs < state.lastMs + minIntervalMs;
     if (cost > 0 && (cost > free || isTooSoon)) {
-      const isCounted = countDenied && cost <= limit;
-      const after = isCounted ? logged(config, state, nowMs, cost, limit) : state;
-      const denied = deny(config, after, nowMs, cost, outstanding);
-      return isCounted && after !== undefined ? { ...denied, counted: after } : denied;
+      const denied = deny(config, state, nowMs, cost, outstanding);
+      if (!countDenied || cost > limit) return { allowed: false, ...denied };
+      const after = logged(config, state, nowMs, cost, limit);
+      const counted = { ...deny(config, after, nowMs, cost, outstanding), state: after };
+      return { allowed: false, ...denied, counted };
     }
     const isWhole = state === undefined || slidingLog.wholeAtMs(config, state) <= nowMs;
     const untaken = isWhole ? undefined : state;
@@ -144,7 +145,7 @@ function deny(
   nowMs: number,
   cost: number,
   outstanding: number,
-): Denied<State> {
+): Denial {
   const { limit, windowMs, minIntervalMs } = config;
   const free = limit - countedAt(state, windowMs, nowMs) - outstanding;
   const fits = state === undefined || cost <= free;
@@ -152,7 +153,6 @@ function deny(
   const intervalMs = state === undefined || minIntervalMs === 0 ? nowMs : state.lastMs + minIntervalMs;
   const isInterval = intervalMs > quotaMs;
   return {
-    allowed: false,
     reason: cost > limit ? "cost-over-limit" : isInterval ? "min-interval" : "quota",
     retryAfterMs: cost + outstanding > limit ? null : Math.max(quotaMs, intervalMs) - nowMs,
     remaining: intervalMs > nowMs ? 0 : Math.max(0, free),

@@ -5,6 +5,8 @@ import { TOKENS } from "./fixtures.ts";
 export interface LeavingClient {
   /** All that was received when it ended, or was left. */
   readonly received: Promise<string>;
+  /** All that was received so far, a character a byte. */
+  text(): string;
   /** Resets the connection. */
   leave(): void;
 }
@@ -65,5 +67,5 @@ function open(
   socket.write(
     [requestLine, "Host: weir.test", `Authorization: Bearer ${TOKENS.full}`, ...lines].join("\r\n"),
   );
-  return { received, leave: () => socket.resetAndDestroy() };
+  return { received, text: () => text, leave: () => socket.resetAndDestroy() };
 }

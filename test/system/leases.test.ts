@@ -237,6 +237,22 @@ test("a socket is told the decision, and its lease lives as long as it is open",
   await untilKey(key, { leases: 0 }, "brief");
 });
 
+test.each(["release", "reset"])("a socket is closed at once when a %s ends its lease", async (how) => {
+  const key = freshKey();
+  const socket = openSocket(serving.url, `/v1/leases/socket?policy=slots&key=${key}&units=2`);
+  const other = openSocket(serving.url, `/v1/leases/socket?policy=slots&key=${key}-other`);
+  const { lease } = JSON.parse(await socket.first) as { lease: Lease };
+  await other.first;
+  if (how === "release") expect(await release(lease.id)).toBe(204);
+  else await client.call("DELETE", `/v1/policies/slots/keys/${key}`);
+  expect(await acquire(key, { units: 2 })).toMatchObject({ success: true });
+  // A close frame (0x88) with 4408 (0x1138).
+  await vi.waitFor(() => expect(socket.text()).toContain("\u0088\u0015\u0011\u0038the lease has ended"));
+  expect(other.text()).not.toContain("the lease has ended");
+  socket.leave();
+  other.leave();
+});
+
 test("a socket that goes while it waits leaves the queue", async () => {
   const key = freshKey();
   await take(key, { units: 2 });

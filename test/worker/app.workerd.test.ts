@@ -306,7 +306,7 @@ describe("422", () => {
     [{ policy: "slow", key, cost: 1_000_000_001 }, "/cost", "cost is 1000000001: must be an integer"],
     [{ policy: "slow", key, cost: "1" }, "/cost", 'cost is "1": must be an integer'],
     [{ policy: "slow", key, cost: null }, "/cost", "cost is null: must be an integer"],
-    [{ policy: "slow", key, cost: [1] }, "/cost", "cost is an array: must be an integer"],
+    [{ policy: "slow", key, cost: [1] }, "/cost", "cost is an array of 1: must be an integer"],
     [{ policy: "slow", key, idempotencyKey: "" }, "/idempotencyKey", "must be 1 to 256 bytes"],
     [
       { policy: "slow", key, costs: 5 },

@@ -123,6 +123,7 @@ test("a hold survives a crash: its units stay apart and it can be settled", asyn
 
 test("the same hold again is one hold, and another under its key is a conflict", async () => {
   const key = freshKey();
+  at(0);
   const first = await hold("slow", key, 2, { idempotencyKey: "a" });
   expect((await hold("slow", key, 2, { idempotencyKey: "a" })).body).toEqual(first.body);
   expect(await remaining("slow", key)).toBe(3);

@@ -144,15 +144,35 @@ test("an acknowledged lease survives a crash, and the limit holds across it", as
   for (const id of ids) expect((await release(id)).status).toBe(204);
 });
 
-test("the same call again is given the same lease", async () => {
+test("the same call again is given the same lease, with how long it still lasts", async () => {
   const key = freshKey();
-  const first = await acquire("export", key, { idempotencyKey: "a" });
-  const again = await acquire("export", key, { idempotencyKey: "a" });
-  expect(again.body).toEqual(first.body);
+  at(0);
+  const first = await acquire("export", key, { idempotencyKey: "a", ttlMs: 9_000 });
+  at(4_000);
+  const again = await acquire("export", key, { idempotencyKey: "a", ttlMs: 9_000 });
+  const lease = first.body["lease"] as object;
+  expect(again.body).toEqual({ ...first.body, lease: { ...lease, expiresAfterMs: 5_000 } });
   expect((await report("export", key)).body["leases"]).toBe(1);
-  expect((await acquire("export", key, { idempotencyKey: "a", units: 2 })).status).toBe(409);
+  expect((await acquire("export", key, { idempotencyKey: "a", units: 2, ttlMs: 9_000 })).status).toBe(409);
   expect((await acquire("export", key, { idempotencyKey: "a", ttlMs: 7 })).status).toBe(409);
 });
+
+test.each(["expired", "was released"])(
+  "the same call again when its lease %s is never told that it has it",
+  async (how) => {
+    const key = freshKey();
+    at(0);
+    const fields = { units: 2, idempotencyKey: "a", ttlMs: 1_000 };
+    const first = await acquire("export", key, fields);
+    if (how === "expired") at(1_000);
+    else await release(idIn(first));
+    const other = await acquire("export", key, { units: 2 });
+    expect((await acquire("export", key, fields)).body).toMatchObject({ success: false, reason: "quota" });
+    await release(idIn(other));
+    const anew = await acquire("export", key, fields);
+    expect(idIn(anew)).not.toBe(idIn(first));
+  },
+);
 
 test("the same call again while the first waits is given the same lease", async () => {
   const key = freshKey();

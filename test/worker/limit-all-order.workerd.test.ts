@@ -7,20 +7,20 @@ import { callLimitAll } from "../../worker/limit-all.ts";
 import { LimiterClient } from "../../worker/limiter-client.ts";
 import type { LimiterNamespace, LimiterStub } from "../../worker/objects.ts";
 import { Problem } from "../../worker/problems.ts";
-import { freshKey, report } from "../support/limiter.ts";
+import { call, freshKey, limit, report } from "../support/limiter.ts";
 
 const { OBJECTS } = env as unknown as { OBJECTS: LimiterNamespace };
 const CALLER = { name: "test", scopes: ["limit"] } as const;
 
 /** A client whose holds wait for this before they are sent. */
-function clientDelayedBy(delay: (call: HoldCall) => Promise<void>): LimiterClient {
+function clientDelayedBy(delay: (held: HoldCall) => Promise<void>): LimiterClient {
   return new LimiterClient({
     getByName: (name) => {
       const stub = OBJECTS.getByName(name);
       return {
-        hold: async (call: HoldCall) => {
-          await delay(call);
-          return await stub.hold(call);
+        hold: async (held: HoldCall) => {
+          await delay(held);
+          return await stub.hold(held);
         },
         settle: (...args: Parameters<LimiterStub["settle"]>) => stub.settle(...args),
         cancel: (...args: Parameters<LimiterStub["cancel"]>) => stub.cancel(...args),
@@ -61,6 +61,31 @@ test("each has what the other lacks: both are denied at first, and in the end on
     ]);
     expect(passed.filter(Boolean)).toHaveLength(1);
     expect([await remaining(one), await remaining(other)]).toEqual([2, 2]);
+  }
+});
+
+test("a plain call is not denied for what a call on several keys gives back: it waits for that", async () => {
+  for (let round = 0; round < 5; round += 1) {
+    const [key, empty] = [freshKey(), freshKey()];
+    await limit("slow", empty, { cost: 5 });
+    let placed: () => void = () => undefined;
+    const isPlaced = new Promise<void>((resolve) => (placed = resolve));
+    const client = clientDelayedBy(async ({ key: of }) => {
+      if (of !== empty) return;
+      // All of the other key is held by now, and this check is going to be denied.
+      setTimeout(placed, 10);
+      await new Promise((done) => setTimeout(done, 60));
+    });
+    const all = limitAll(client, [key, empty], 5);
+    await isPlaced;
+    expect((await report("slow", key)).body).toMatchObject({ holds: 1, outstanding: 5 });
+    const plain = await Promise.all([
+      limit("slow", key, { cost: 2 }),
+      call("/v1/holds", { body: { policy: "slow", key, units: 2 } }),
+    ]);
+    expect(plain.map(({ body }) => body["success"])).toEqual([true, true]);
+    expect(await all).toBe(false);
+    expect((await report("slow", key)).body).toMatchObject({ remaining: 1, holds: 1 });
   }
 });
 

@@ -107,6 +107,54 @@ test("the same call again is charged once, also when the object crashed in betwe
   expect([await remaining("slow", one), await remaining("slow", other)]).toEqual([3, 4]);
 });
 
+test("the same checks in another order are the same call", async () => {
+  const key = freshKey();
+  const checks = [
+    { policy: "slow", key, cost: 2 },
+    { policy: "several", key, cost: { tokens: 3, requests: 1 } },
+  ];
+  const first = await limitAll(checks, { idempotencyKey: "a" });
+  const same = [{ policy: "several", key, cost: { requests: 1, tokens: 3 } }, checks[0] as Check];
+  const again = await limitAll(same, { idempotencyKey: "a" });
+  expect(again.body["decisions"]).toEqual((first.body["decisions"] as unknown[]).toReversed());
+  expect(await remaining("slow", key)).toBe(3);
+});
+
+test("some of the checks, more of them, or one of them by itself are another call", async () => {
+  const key = freshKey();
+  const checks = [
+    { policy: "slow", key },
+    { policy: "log", key },
+  ];
+  await limitAll(checks, { idempotencyKey: "a" });
+  const fewer = await limitAll(checks.slice(0, 1), { idempotencyKey: "a" });
+  expect(fewer.status).toBe(409);
+  expect(fewer.body["errors"]).toEqual([
+    { pointer: "/idempotencyKey", detail: expect.stringContaining("stands for a call on 2 checks") },
+  ]);
+  const more = [...checks, { policy: "slow", key: freshKey() }];
+  expect((await limitAll(more, { idempotencyKey: "a" })).status).toBe(409);
+  expect((await limit("slow", key, { idempotencyKey: "a" })).status).toBe(409);
+  expect([await remaining("slow", key), await remaining("log", key)]).toEqual([4, 4]);
+});
+
+test("a check that can never pass holds nothing of the others", async () => {
+  const key = freshKey();
+  const checks = [
+    { policy: "slow", key, cost: 5 },
+    { policy: "log", key, cost: 6 },
+  ];
+  const called = await limitAll(checks);
+  expect(called.body).toMatchObject({
+    success: false,
+    decisions: [
+      { success: true, remaining: 5 },
+      { success: false, reason: "cost-over-limit", retryAfterMs: null },
+    ],
+  });
+  expect((await objectOf("slow", key).stored()).tables).toEqual({});
+});
+
 test("another call under its idempotency key is a conflict, and takes nothing", async () => {
   const [one, other] = [freshKey(), freshKey()];
   await limitAll([{ policy: "slow", key: one, cost: 2 }], { idempotencyKey: "a" });
@@ -211,6 +259,7 @@ test("with ?deny=429 a denial has that status, names who denied, and has all dec
   const key = freshKey();
   await limit("slow", key, { cost: 5 });
   const called = await limitAll([{ policy: "slow", key }], {}, "?deny=429");
+  expect(Number(called.headers.get("retry-after"))).toBeGreaterThan(500_000);
   expect(called).toMatchObject({
     status: 429,
     body: { "violated-policies": ["slow"], decisions: [{ success: false }] },

@@ -65,7 +65,7 @@ test.each([
   ['{"__proto__":1}', "/cost/__proto__", "__proto__ is not a unit of this policy"],
   [{ tokens: -1 }, "/cost/tokens", "must be an integer from 0 to 1000000000"],
   [{ tokens: 1.5 }, "/cost/tokens", "must be an integer from 0 to 1000000000"],
-  [[1], "/cost", "cost is an array: must be an integer"],
+  [[1], "/cost", "cost is an array of 1: must be an integer"],
   ["1", "/cost", 'cost is "1": must be an integer'],
 ])("a cost of %j is refused at %s", async (cost, pointer, detail) => {
   const text = typeof cost === "string" && cost.startsWith("{") ? cost : JSON.stringify(cost);
@@ -122,16 +122,33 @@ test("several rules survive a crash, each with what was taken of it", async () =
   ]);
 });
 
-test("a rule that counts denied attempts keeps who hammers out, and remembers a retried denial", async () => {
+test("a rule that counts denied attempts counts each once: made again it is decided anew", async () => {
   const key = freshKey();
+  at(0);
   await limit("hammered", key, { cost: 2 });
-  const denied = await limit("hammered", key, { idempotencyKey: "a" });
-  const waitMs = denied.body["retryAfterMs"] as number;
-  // This attempt counts: only when it has left too is there room for one... of two units.
-  expect(waitMs).toBeGreaterThan(3_590_000);
+  at(1_000);
+  const denied = await limit("hammered", key, { cost: 2, idempotencyKey: "a" });
+  // The attempt itself counts, so its own units have to leave too.
+  expect(denied.body["retryAfterMs"]).toBe(3_600_000);
   const before = await objectOf("hammered", key).stored();
-  expect((await limit("hammered", key, { idempotencyKey: "a" })).body).toEqual(denied.body);
+  at(3_600_999);
+  const again = await limit("hammered", key, { cost: 2, idempotencyKey: "a" });
+  expect(again.body).toMatchObject({ success: false, retryAfterMs: 1 });
   expect(await objectOf("hammered", key).stored()).toEqual(before);
+  at(3_601_000);
+  const passed = await limit("hammered", key, { cost: 2, idempotencyKey: "a" });
+  expect(passed.body).toMatchObject({ success: true, remaining: 0 });
+  expect((await limit("hammered", key, { cost: 2, idempotencyKey: "a" })).body).toEqual(passed.body);
+});
+
+test("looking at a rule that counts denied attempts does not count, nor does its wait pretend so", async () => {
+  const key = freshKey();
+  at(0);
+  await limit("hammered", key, { cost: 2 });
+  at(1_000);
+  expect((await report("hammered", key)).body).toMatchObject({ success: false, retryAfterMs: 3_599_000 });
+  at(3_600_000);
+  expect((await limit("hammered", key)).body["success"]).toBe(true);
 });
 
 test("a large log goes to storage in segments and comes back after a crash, run by run", async () => {

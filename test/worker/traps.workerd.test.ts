@@ -263,6 +263,7 @@ describe("11. an object that does not answer is no denial, and a denial is no fa
 
 test("12. a retried request is charged once, whatever it does", async () => {
   const key = freshKey();
+  at(0);
   const again = async (make: () => Promise<Called>) => {
     const [first, second] = [await make(), await make()];
     expect(second.body).toEqual(first.body);

@@ -73,10 +73,12 @@ test("every history is decided as a list of units would be: whether, how much is
         } else {
           const decision = slidingLog.decide(config, state, nowMs, units, 0);
           const expected = naive.decide(nowMs, units);
-          const { allowed, remaining } = decision;
-          const retryAfterMs = decision.allowed ? 0 : decision.retryAfterMs;
+          const { allowed } = decision;
+          const { remaining, retryAfterMs } = decision.allowed
+            ? { ...decision, retryAfterMs: 0 }
+            : (decision.counted ?? decision);
           expect({ allowed, remaining, retryAfterMs }).toEqual(expected);
-          state = decision.allowed ? decision.state : (decision.counted ?? state);
+          state = decision.allowed ? decision.state : (decision.counted?.state ?? state);
         }
       }
     }),
@@ -116,7 +118,7 @@ describe("countDenied", () => {
     for (let nowMs = 100; nowMs <= 5_000; nowMs += 100) {
       const decision = slidingLog.decide(config, state, nowMs, 1, 0);
       if (decision.allowed) throw new Error("a hammering client got in");
-      state = decision.counted;
+      state = decision.counted?.state;
     }
     // The latest two attempts, at 4,900 and 5,000 ms, fill the window.
     expect(slidingLog.decide(config, state, 5_899, 1, 0).allowed).toBe(false);
@@ -134,7 +136,7 @@ describe("countDenied", () => {
     let state = taken(config, undefined, 0, 2);
     for (let nowMs = 1; nowMs <= 900; nowMs += 1) {
       const decision = slidingLog.decide(config, state, nowMs, 1, 0);
-      state = decision.allowed ? decision.state : decision.counted;
+      state = decision.allowed ? decision.state : decision.counted?.state;
     }
     expect(state?.runs.bytes).toBeLessThan(300);
   });

@@ -1,0 +1,61 @@
+/** What calls on several keys have apart for the moment, and how others wait for it instead of being denied. */
+import { decideTogether } from "./decisions.ts";
+import type { Entry } from "./entries.ts";
+import type { AnswerText, Cost } from "./protocol.ts";
+import { jointWaitMs, type WaitingRoom } from "./waiting.ts";
+
+/**
+ * Such units are settled or given back within a few messages, so a call that would pass without them waits for that:
+ * a denial would be for nothing, and its wait wrong. This long at most, which leaves time within the usual deadline.
+ */
+export const CONTENTION_WAIT_MS = 250;
+
+/** Whether a cost would pass if no other call that decides on several keys had units apart for the moment. */
+export function isProvisionallyBlocked({ books, claims }: Entry, cost: Cost, nowMs: number): boolean {
+  const provisional = new Set<string>();
+  for (const { id, lease, isProvisional } of claims.values()) {
+    if (isProvisional !== true) continue;
+    provisional.add(id);
+    if (lease !== undefined) provisional.add(lease);
+  }
+  if (provisional.size === 0) return false;
+  const without = books.map(({ rule, account: { state, holds } }) => ({
+    rule,
+    account: { state, holds: holds.filter(({ id }) => !provisional.has(id)) },
+  }));
+  return decideTogether(without, nowMs, cost).admitted;
+}
+
+/**
+ * Asks for an answer until there is one: not while the cost is only held up by calls on several keys.
+ *
+ * @param answerAt the answer at an instant, or `undefined`: not yet; when `isLast` there must be one
+ */
+export function whenUncontended(
+  room: WaitingRoom,
+  entry: Entry,
+  { cost, ttlMs = 0, waitMs }: { readonly cost: Cost; readonly ttlMs?: number; readonly waitMs: number },
+  nowMs: number,
+  answerAt: (atMs: number, isLast: boolean) => AnswerText | undefined,
+): Promise<AnswerText> {
+  return new Promise((resolve, reject) => {
+    const attempt = (atMs: number, isLast: boolean) => {
+      try {
+        const answer = answerAt(atMs, isLast);
+        if (answer === undefined) return jointWaitMs(entry.books, cost, atMs) ?? Infinity;
+        resolve(answer);
+      } catch (error) {
+        reject(error);
+      }
+      return undefined;
+    };
+    room.join(entry, {
+      cost,
+      ttlMs,
+      sinceMs: nowMs,
+      untilMs: nowMs + waitMs,
+      attempt: (atMs) => attempt(atMs, false),
+      giveUp: (atMs) => void attempt(atMs, true),
+    });
+  });
+}
