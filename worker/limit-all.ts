@@ -40,33 +40,47 @@ export async function callLimitAll(
   const checks = await parseChecks(principal, input);
   if (checks instanceof Problem) return checks;
   // What can never pass needs no holds, which would be in the way of others meanwhile.
-  if (checks.some(isNever)) return answerOfAll(await lookAtAll(client, checks));
+  if (checks.some(isNever)) return await denied(client, checks, checks.map(isNever), []);
   let outcomes = await askAtOnce(client, checks);
-  const denials = Array.isArray(outcomes) ? outcomes.filter(({ decision }) => !decision.success) : [];
-  if (Array.isArray(outcomes) && denials.length > 0) {
-    outcomes = await cancelAll(client, checks, outcomes);
-    if (!denials.every(({ isContended }) => isContended)) return answerOf(outcomes);
-    outcomes = await askInOrder(client, checks, outcomes);
-  }
   if (outcomes instanceof Problem) return outcomes;
-  if (!outcomes.every(({ decision }) => decision.success)) return answerOf(outcomes);
-  const settled = await settleAll(client, checks, outcomes);
-  return settled instanceof Problem ? settled : answerOf(settled);
+  if (
+    outcomes.some(isContendedDenial) &&
+    outcomes.every((each) => each.decision.success || isContendedDenial(each))
+  )
+    outcomes = await askInOrder(client, checks, await cancelAll(client, checks, outcomes));
+  if (outcomes instanceof Problem) return outcomes;
+  if (outcomes.every(({ decision }) => decision.success)) return await settleAll(client, checks, outcomes);
+  outcomes = await cancelAll(client, checks, outcomes);
+  const isDenied = outcomes.some((each) => !each.decision.success && !each.isContended);
+  return await denied(client, checks, isDenied ? outcomes.map(isContendedDenial) : [], outcomes);
 }
 
-/** What each check says by itself while nothing is taken: who can never pass is denied, the others are looked at. */
-async function lookAtAll(client: LimiterClient, checks: readonly Check[]): Promise<(Decision | Problem)[]> {
-  return await Promise.all(
-    checks.map((check) => {
-      const { policy, key, cost } = check;
-      return client.limit(policy, key, isNever(check) ? cost : 0);
-    }),
-  );
+function isContendedDenial({ decision, isContended }: Outcome): boolean {
+  return !decision.success && isContended;
 }
 
-function answerOfAll(decisions: readonly (Decision | Problem)[]): AllDecisions | Problem {
-  const problem = decisions.find((each) => each instanceof Problem);
-  return problem ?? { success: false, decisions: decisions as Decision[] };
+/**
+ * A denial: what the checks were answered, but for those to be asked anew. Who can never pass is asked what that is,
+ * others only looked at: what others have apart for the moment denies nobody.
+ */
+async function denied(
+  client: LimiterClient,
+  checks: readonly Check[],
+  isAnew: readonly boolean[],
+  outcomes: readonly Outcome[],
+): Promise<AllDecisions | Problem> {
+  const decisions: Decision[] = [];
+  for (const [index, check] of checks.entries()) {
+    const { policy, key, cost } = check;
+    const outcome = outcomes[index];
+    const isKnown = outcome !== undefined && isAnew[index] !== true;
+    const decision = isKnown ? outcome.decision : await client.limit(policy, key, isNever(check) ? cost : 0);
+    if (decision instanceof Problem) return decision;
+    // Whatever was leased for it has been given back.
+    const { lease, ...rest } = decision;
+    decisions.push(lease === undefined ? decision : rest);
+  }
+  return { success: false, decisions };
 }
 
 async function askAtOnce(client: LimiterClient, checks: readonly Check[]): Promise<Outcome[] | Problem> {
@@ -80,15 +94,13 @@ async function askInOrder(
   checks: readonly Check[],
   before: readonly Outcome[],
 ): Promise<Outcome[] | Problem> {
-  const outcomes: (Outcome | Problem)[] = before.map(({ decision }) => ({ decision, isContended: false }));
+  const outcomes: (Outcome | Problem)[] = [...before];
   const order = [...checks.entries()].toSorted(([, a], [, b]) => compare(nameOf(a), nameOf(b)));
   for (const [index, check] of order) {
     const outcome = await ask(client, check, MOST_WAIT_MS);
     outcomes[index] = outcome;
     if (outcome instanceof Problem || outcome.decision.success) continue;
-    const whole = await withoutProblems(client, checks, outcomes);
-    // Those after it have not been asked again; of what was contended there is enough for one.
-    return Array.isArray(whole) ? await cancelAll(client, checks, whole) : whole;
+    break;
   }
   return await withoutProblems(client, checks, outcomes);
 }
@@ -147,8 +159,8 @@ async function settleAll(
   client: LimiterClient,
   checks: readonly Check[],
   outcomes: readonly Outcome[],
-): Promise<Outcome[] | Problem> {
-  const settled = [...outcomes];
+): Promise<AllDecisions | Problem> {
+  const settled = outcomes.map(({ decision }) => decision);
   let wasCancelled = false;
   await forHolds(checks, outcomes, async ({ policy, key, cost, idempotencyKey }, holdId, index) => {
     const decision = await client.settle(policy, key, holdId, cost);
@@ -157,12 +169,9 @@ async function settleAll(
     const before = outcomes[index];
     if (decision instanceof Problem || before === undefined) return;
     const { lease } = before.decision;
-    settled[index] = {
-      isContended: false,
-      decision: lease === undefined ? decision : { ...decision, lease },
-    };
+    settled[index] = lease === undefined ? decision : { ...decision, lease };
   });
-  if (!wasCancelled) return settled;
+  if (!wasCancelled) return { success: true, decisions: settled };
   const detail = "this call is being made twice at once and was denied the other time: make it again";
   return new Problem(PROBLEMS.unavailable, detail);
 }
@@ -179,13 +188,4 @@ async function forHolds(
       if (holdId !== undefined) await work(check, holdId, index);
     }),
   );
-}
-
-function answerOf(outcomes: readonly Outcome[]): AllDecisions {
-  const success = outcomes.every(({ decision }) => decision.success);
-  // Leases of checks that passed beside one that did not have been given back.
-  const decisions = outcomes.map(({ decision: { lease, ...decision } }) =>
-    success && lease !== undefined ? { ...decision, lease } : decision,
-  );
-  return { success, decisions };
 }

@@ -85,7 +85,10 @@ export class LimiterClient {
   ): Promise<Decision | Problem> {
     const message: AcquireCall = { policy: policy.name, key, ...call };
     const asked = await this.#objects.wait(policy, key, "acquire", message, signal);
-    return asked === undefined ? degradedDecision(policy, key) : decisionIn(policy, key, asked.answer);
+    const answer = asked === undefined ? undefined : readAnswer(asked.answer);
+    // Without rules it is what is answered to somebody who has gone.
+    const isToNobody = answer === undefined || ("rules" in answer && answer.rules.length === 0);
+    return isToNobody ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
   }
 
   /** Leases units for as long as what comes back is not disposed of; without waiting. */
@@ -145,10 +148,12 @@ export class LimiterClient {
   }
 
   /** Hands a WebSocket on to the object. */
-  openSocket(policy: Policy, key: string, call: Acquiring): Promise<Response> {
+  async openSocket(policy: Policy, key: string, call: Acquiring): Promise<Response | Problem> {
     const message: AcquireCall = { policy: policy.name, key, ...call };
     const url = `https://object/socket?call=${encodeURIComponent(JSON.stringify(message))}`;
-    return this.#objects.objectOf(policy, key).fetch(url, { headers: { upgrade: "websocket" } });
+    const init = { headers: { upgrade: "websocket" } };
+    const asked = await this.#objects.ask(policy, key, (object) => object.fetch(url, init));
+    return asked?.answer ?? unavailable("no socket was opened: ask again");
   }
 }
 

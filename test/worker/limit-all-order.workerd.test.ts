@@ -89,6 +89,24 @@ test("a plain call is not denied for what a call on several keys gives back: it 
   }
 });
 
+test("a check that only met what others had apart is not named among those that denied", async () => {
+  const [key, empty] = [freshKey(), freshKey()];
+  await limit("slow", empty, { cost: 5 });
+  let placed: () => void = () => undefined;
+  const isPlaced = new Promise<void>((resolve) => (placed = resolve));
+  const slow = clientDelayedBy(async ({ key: of }) => {
+    if (of !== empty) return;
+    setTimeout(placed, 10);
+    await new Promise((done) => setTimeout(done, 100));
+  });
+  const other = limitAll(slow, [key, empty], 5);
+  await isPlaced;
+  const checks = [key, empty].map((of) => ({ policy: "slow", key: of, cost: 5 }));
+  const { body } = await call("/v1/limit/all", { body: { checks } });
+  expect(body).toMatchObject({ success: false, decisions: [{ success: true }, { success: false, reason: "quota" }] });
+  expect(await other).toBe(false);
+});
+
 test("however their messages are delayed, all ends, nothing is lost, and whoever could have passed has", async () => {
   const calls = fc.array(
     fc.record({
