@@ -103,7 +103,10 @@ test("a check that only met what others had apart is not named among those that 
   await isPlaced;
   const checks = [key, empty].map((of) => ({ policy: "slow", key: of, cost: 5 }));
   const { body } = await call("/v1/limit/all", { body: { checks } });
-  expect(body).toMatchObject({ success: false, decisions: [{ success: true }, { success: false, reason: "quota" }] });
+  expect(body).toMatchObject({
+    success: false,
+    decisions: [{ success: true }, { success: false, reason: "quota" }],
+  });
   expect(await other).toBe(false);
 });
 
