@@ -111,7 +111,7 @@ export interface HoldCall {
 /** A lease with what its holder needs: disposing of `slot`, which the runtime does when the holder ends, releases it. */
 export interface Attached {
   readonly answer: AnswerText;
-  readonly slot?: Disposable;
+  readonly slot?: Rpc.RpcTargetBranded;
   /** Moves the lease's end; throws when there is no lease any more. */
   readonly renew?: (call?: { readonly ttlMs?: number }) => Leased;
   /** Ends the lease; throws when there is none any more. */

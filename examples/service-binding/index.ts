@@ -1,6 +1,6 @@
 /**
  * An API behind Weir. Callers send an API key; each may make so many requests of the policy "api", and log in as
- * often as "login" allows. A request whose upstream failed is given back.
+ * often as "login" allows. A request whose upstream failed is given back. Exports run ten at a time.
  */
 import type { Limiter } from "../../worker/limiter.ts";
 
@@ -18,6 +18,7 @@ export default {
       const { success } = await env.RATE_LIMITER.limit({ key });
       return new Response(success ? "welcome" : "too many attempts", { status: success ? 200 : 429 });
     }
+    if (pathname === "/export") return await exported(env, key);
     const cost = Number(searchParams.get("cost") ?? "1");
     try {
       return await limited(request, env, key, cost);
@@ -29,6 +30,14 @@ export default {
     }
   },
 } satisfies ExportedHandler<Env>;
+
+/** At most ten at a time for each customer. The slot is free again however this ends: `using` sees to it. */
+async function exported(env: Env, key: string): Promise<Response> {
+  using grant = await env.LIMITER.acquire({ policy: "export", key });
+  if (!grant.success) return new Response("all slots are taken", { status: 503 });
+  await scheduler.wait(1_000);
+  return new Response("exported");
+}
 
 async function limited(request: Request, env: Env, key: string, cost: number): Promise<Response> {
   const { success, remaining, retryAfterMs } = await env.LIMITER.limit({ policy: "api", key, cost });

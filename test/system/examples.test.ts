@@ -39,6 +39,15 @@ describe("examples/service-binding", () => {
     expect(statuses).toEqual([200, 200, 200, 200, 200, 429]);
   });
 
+  test("ten exports run at a time, and their slots are free when they have ended", async () => {
+    const statuses = async (count: number) => {
+      const answers = await Promise.all(Array.from({ length: count }, () => get("/export", "erin")));
+      return answers.map(({ status }) => status).toSorted((a, b) => a - b);
+    };
+    expect(await statuses(12)).toEqual([...Array.from({ length: 10 }, () => 200), 503, 503]);
+    expect(await statuses(10)).toEqual(Array.from({ length: 10 }, () => 200));
+  });
+
   test("bad input throws what HTTP would say", async () => {
     const refused = await get("/?cost=-1", "dave");
     expect(refused.status).toBe(422);

@@ -91,3 +91,70 @@ test("props that say something else are refused, with what they may say", async 
     message: expect.stringContaining("polcy is not a field: there are policy"),
   });
 });
+
+test("limitAll takes all or nothing, and props name the policy of checks that name none", async () => {
+  const [one, other] = [freshKey(), freshKey()];
+  const checks = [
+    { key: one, cost: 2 },
+    { policy: "log", key: other },
+  ];
+  expect(await bound({ policy: "slow" }).limitAll({ checks })).toMatchObject({
+    success: true,
+    decisions: [
+      { policy: "slow", key: one, remaining: 3 },
+      { policy: "log", key: other, remaining: 4 },
+    ],
+  });
+  const never = await bound({ policy: "slow" }).limitAll({ checks: [...checks, { key: one, cost: 6 }] });
+  expect(never.success).toBe(false);
+  expect(await bound().peek({ policy: "slow", key: one })).toMatchObject({ remaining: 3 });
+});
+
+test("hold, settle and cancel answer as over HTTP, and an unknown hold throws", async () => {
+  const limiter = bound({ policy: "slow" });
+  const key = freshKey();
+  const [first, second] = [await limiter.hold({ key, units: 2 }), await limiter.hold({ key, units: 2 })];
+  expect(second).toMatchObject({ success: true, remaining: 1, hold: { units: 2 } });
+  expect(await limiter.settle({ id: first.hold?.id ?? "", used: 1 })).toMatchObject({ remaining: 2 });
+  await limiter.cancel({ id: second.hold?.id ?? "" });
+  expect(await limiter.peek({ key })).toMatchObject({ remaining: 4, holds: 0 });
+  const missing = await thrownBy(() => bound().cancel({ id: `${first.hold?.id}` }));
+  expect(missing).toMatchObject({ name: "LimiterError", status: 404, code: "hold-not-found" });
+});
+
+test("a detached lease is renewed and released by its id, and then throws", async () => {
+  const limiter = bound({ policy: "export" });
+  const key = freshKey();
+  const grant = await limiter.acquire({ key, units: 2, ttlMs: 5_000, detached: true });
+  expect(grant).toMatchObject({ success: true, waitedMs: 0, lease: { expiresAfterMs: 5_000 } });
+  const id = grant.lease?.id ?? "";
+  expect(await limiter.renew({ id, ttlMs: 9_000 })).toMatchObject({ id, expiresAfterMs: 9_000 });
+  expect(await limiter.acquire({ key })).toMatchObject({ success: false, reason: "quota" });
+  await limiter.release({ id });
+  const missing = await thrownBy(() => bound().release({ id }));
+  expect(missing).toMatchObject({ name: "LimiterError", status: 404, code: "lease-not-found" });
+});
+
+test("a grant is given up by disposing of it, and the next waiter has it", async () => {
+  const limiter = bound({ policy: "export" });
+  const key = freshKey();
+  const grant = await limiter.acquire({ key, units: 2 });
+  const waiting = limiter.acquire({ key, units: 2, waitMs: 15_000, detached: true });
+  while ((await limiter.peek({ key })).queueLength !== 1);
+  (grant as unknown as Disposable)[Symbol.dispose]();
+  const next = await waiting;
+  expect(next).toMatchObject({ success: true, reason: "ok" });
+  const idle = limiter.peek({ key, waitFor: "idle", waitMs: 15_000 });
+  await limiter.release({ id: next.lease?.id ?? "" });
+  expect(await idle).toMatchObject({ leases: 0 });
+});
+
+test("bad acquires throw what HTTP would say", async () => {
+  const call = { policy: "export", key: "a", waitMs: 20_001 };
+  expect(await thrownBy(() => bound().acquire(call))).toMatchObject({
+    status: 422,
+    errors: [{ pointer: "/waitMs", detail: expect.stringContaining("the policy's maxWait") }],
+  });
+  const unknown = { policy: "export", key: "a", detach: true } as unknown as typeof call;
+  expect(await thrownBy(() => bound().acquire(unknown))).toMatchObject({ status: 422 });
+});
