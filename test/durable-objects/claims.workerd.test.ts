@@ -219,8 +219,16 @@ test("whatever happens in whatever order, leases, holds and the queue are those 
       fc.commands(
         [
           ...Array.from({ length: 8 }, () => acquire),
-          ...[release, release, release, leave, renew, pass, pass],
-          ...[hold, hold, settle, cancel, crash],
+          ...Array.from({ length: 3 }, () => release),
+          leave,
+          renew,
+          pass,
+          pass,
+          hold,
+          hold,
+          settle,
+          cancel,
+          crash,
         ],
         { maxCommands: 60, size: "max" },
       ),
