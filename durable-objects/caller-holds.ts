@@ -1,6 +1,6 @@
 import { holdIn, inWords, leasedOf, leaseIn, MISSING, newLease } from "./claims.ts";
 import { randomId } from "./clock.ts";
-import { CONTENTION_WAIT_MS, isProvisionallyBlocked, whenUncontended } from "./contention.ts";
+import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
 import { costOf, decideTogether, withoutTaking } from "./decisions.ts";
 import { settle, type Account } from "./holds.ts";
 import { CANCELLED, EXPIRED, HOLD_ENDED, type Idempotent } from "./idempotency.ts";
@@ -31,11 +31,14 @@ export class CallerHolds {
     const isBehind = provisional !== undefined && this.#room.waitersOf(entry).length > 0;
     const placed = isBehind ? undefined : this.#place(entry, call, nowMs);
     if (placed !== undefined) return placed;
-    const waitMs = provisional === undefined ? CONTENTION_WAIT_MS : provisional.waitMs;
-    if (waitMs === 0 || !isProvisionallyBlocked(entry, cost, nowMs)) return this.#deny(entry, cost, nowMs);
-    return whenUncontended(this.#room, entry, { ...call, waitMs }, nowMs, (atMs, isLast) => {
+    if (provisional?.waitMs === 0 || !isProvisionallyBlocked(entry, cost, nowMs))
+      return this.#deny(entry, cost, nowMs);
+    const waiting = { cost, ttlMs: call.ttlMs, ...(provisional && { waitMs: provisional.waitMs }) };
+    return whenUncontended(this.#room, entry, waiting, nowMs, (atMs, isLast) => {
+      // The same call made again may have been answered while this one waited.
+      const placedNow = this.#earlier(entry, call, atMs) ?? this.#place(entry, call, atMs);
       const isOver = isLast || !isProvisionallyBlocked(entry, cost, atMs);
-      return this.#place(entry, call, atMs) ?? (isOver ? this.#deny(entry, cost, atMs) : undefined);
+      return placedNow ?? (isOver ? this.#deny(entry, cost, atMs) : undefined);
     });
   }
 

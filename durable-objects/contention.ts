@@ -6,9 +6,9 @@ import { jointWaitMs, type WaitingRoom } from "./waiting.ts";
 
 /**
  * Such units are settled or given back within a few messages, so a call that would pass without them waits for that:
- * a denial would be for nothing, and its wait wrong. This long at most, which leaves time within the usual deadline.
+ * a denial would be for nothing, and its wait wrong. This long at most, and half the policy's deadline.
  */
-export const CONTENTION_WAIT_MS = 250;
+const CONTENTION_WAIT_MS = 250;
 
 /** Whether a cost would pass if no other call that decides on several keys had units apart for the moment. */
 export function isProvisionallyBlocked({ books, claims }: Entry, cost: Cost, nowMs: number): boolean {
@@ -34,7 +34,7 @@ export function isProvisionallyBlocked({ books, claims }: Entry, cost: Cost, now
 export function whenUncontended(
   room: WaitingRoom,
   entry: Entry,
-  { cost, ttlMs = 0, waitMs }: { readonly cost: Cost; readonly ttlMs?: number; readonly waitMs: number },
+  { cost, ttlMs = 0, waitMs }: { readonly cost: Cost; readonly ttlMs?: number; readonly waitMs?: number },
   nowMs: number,
   answerAt: (atMs: number, isLast: boolean) => AnswerText | undefined,
 ): Promise<AnswerText> {
@@ -53,7 +53,7 @@ export function whenUncontended(
       cost,
       ttlMs,
       sinceMs: nowMs,
-      untilMs: nowMs + waitMs,
+      untilMs: nowMs + (waitMs ?? Math.min(CONTENTION_WAIT_MS, Math.floor(entry.policy.deadlineMs / 2))),
       attempt: (atMs) => attempt(atMs, false),
       giveUp: (atMs) => void attempt(atMs, true),
     });

@@ -103,7 +103,7 @@ export class LeaseSockets {
     try {
       const asked = { ...call, isSocket: true, signal: gone.signal };
       const answer = readAnswer(await this.#leases.acquire(entry, asked, nowMs));
-      if ("rules" in answer && !gone.signal.aborted) this.#tell(socket, entry, answer);
+      if ("rules" in answer && answer.rules.length > 0) this.#tell(socket, entry, answer, gone.signal);
     } catch (error) {
       socket.close(CLOSE_FAILED, "the limiter failed");
       throw error;
@@ -112,7 +112,7 @@ export class LeaseSockets {
     }
   }
 
-  #tell(socket: WebSocket, entry: Entry, decided: Decided): void {
+  #tell(socket: WebSocket, entry: Entry, decided: Decided, gone: AbortSignal): void {
     const { policy, key } = entry;
     const { lease } = decided;
     if (lease !== undefined) {
@@ -120,9 +120,10 @@ export class LeaseSockets {
       const attachment = { policy: policy.name, key, id: lease.id } satisfies Attachment;
       socket.serializeAttachment(attachment);
       // It may have closed in the moment between.
-      if (socket.readyState !== WebSocket.OPEN) return this.closed(socket);
+      if (gone.aborted || socket.readyState !== WebSocket.OPEN) return this.closed(socket);
       this.#host.renewBy(nowMs + lease.expiresAfterMs / 2, nowMs);
     }
+    if (gone.aborted) return;
     const decision = publicDecision(policy, key, decided);
     socket.send(JSON.stringify(decision));
     if (!decision.success) socket.close(CLOSE_DENIED, decision.reason);

@@ -1,5 +1,5 @@
 import { inWords } from "./claims.ts";
-import { CONTENTION_WAIT_MS, isProvisionallyBlocked, whenUncontended } from "./contention.ts";
+import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
 import { costOf, decideTogether, withoutTaking } from "./decisions.ts";
 import type { Entry } from "./entries.ts";
 import { refund } from "./holds.ts";
@@ -26,11 +26,12 @@ export class Limits {
   ): AnswerText | Promise<AnswerText> {
     const idempotent =
       idempotencyKey === undefined ? undefined : { idempotencyKey, request: `limit of ${inWords(cost)}` };
-    const earlier = this.#ledger.earlier(entry, idempotent, nowMs);
-    // A denial that was counted is not counted again, but decided anew.
-    const isCounted = earlier !== undefined && isDenial(earlier);
-    if (earlier !== undefined && !isCounted) return earlier;
     const answerAt = (atMs: number, isLast: boolean): AnswerText | undefined => {
+      // Looked up each time: the same call made again may have been answered while this one waited.
+      const earlier = this.#ledger.earlier(entry, idempotent, atMs);
+      // A denial that was counted is not counted again, but decided anew.
+      const isCounted = earlier !== undefined && isDenial(earlier);
+      if (earlier !== undefined && !isCounted) return earlier;
       const { admitted, accounts, rules } = decideTogether(entry.books, atMs, cost);
       if (!admitted && !isLast && isProvisionallyBlocked(entry, cost, atMs)) return undefined;
       if (!admitted && isCounted) return JSON.stringify({ rules: withoutTaking(entry.books, atMs, cost) });
@@ -39,10 +40,7 @@ export class Limits {
       if (accounts !== undefined && cost !== 0) this.#ledger.commit(entry, { accounts, remember }, atMs);
       return answer;
     };
-    return (
-      answerAt(nowMs, false) ??
-      whenUncontended(this.#room, entry, { cost, waitMs: CONTENTION_WAIT_MS }, nowMs, answerAt)
-    );
+    return answerAt(nowMs, false) ?? whenUncontended(this.#room, entry, { cost }, nowMs, answerAt);
   }
 
   /** Gives units back, at most up to an untouched quota. */

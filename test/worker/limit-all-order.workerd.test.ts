@@ -79,11 +79,15 @@ test("a plain call is not denied for what a call on several keys gives back: it 
     const all = limitAll(client, [key, empty], 5);
     await isPlaced;
     expect((await report("slow", key)).body).toMatchObject({ holds: 1, outstanding: 5 });
+    // Each of them twice at once, as when a client is impatient: one charge.
+    const held = { policy: "slow", key, units: 2, idempotencyKey: "hold" };
     const plain = await Promise.all([
-      limit("slow", key, { cost: 2 }),
-      call("/v1/holds", { body: { policy: "slow", key, units: 2 } }),
+      limit("slow", key, { cost: 2, idempotencyKey: "limit" }),
+      limit("slow", key, { cost: 2, idempotencyKey: "limit" }),
+      call("/v1/holds", { body: held }),
+      call("/v1/holds", { body: held }),
     ]);
-    expect(plain.map(({ body }) => body["success"])).toEqual([true, true]);
+    expect(plain.map(({ body }) => body["success"])).toEqual([true, true, true, true]);
     expect(await all).toBe(false);
     expect((await report("slow", key)).body).toMatchObject({ remaining: 1, holds: 1 });
   }
