@@ -6,12 +6,11 @@ import type { Policy } from "../durable-objects/policies.ts";
 import { MOST_UNITS } from "../durable-objects/policy-fields.ts";
 import type { Cost, Leased } from "../durable-objects/protocol.ts";
 import { given } from "./calls.ts";
-import { leaseMissing, type Acquiring, type LimiterClient } from "./limiter-client.ts";
-import { parse } from "./parse.ts";
+import type { Acquiring, LimiterClient } from "./limiter-client.ts";
 import { Problem } from "./problems.ts";
 import type { Decision, Lease } from "./answer-schemas.ts";
 import { AcquireRequest, ReleaseRequest, RenewRequest, SocketRequest } from "./request-schemas.ts";
-import { call, findClaim, refused, unitsProblem, type Answered, type Target } from "./targets.ts";
+import { call, callClaim, refused, unitsProblem, type Answered, type Target } from "./targets.ts";
 import type { Principal } from "./tokens.ts";
 
 /** An acquire that its policy can grant. */
@@ -59,30 +58,26 @@ export function callSocket(
   });
 }
 
-export async function callRenew(
+export function callRenew(
   client: LimiterClient,
   principal: Principal,
   input: unknown,
 ): Promise<Lease | Problem> {
-  const request = parse(RenewRequest, input);
-  if (request instanceof Problem) return request;
-  const claim = findClaim(principal, "lease", request.id);
-  if (claim === undefined) return leaseMissing();
-  const { policy, key, secret } = claim;
-  const problem = ttlProblem(policy, request.ttlMs);
-  const answer = problem ?? (await client.renew(policy, key, secret, request.ttlMs));
-  return answer instanceof Problem ? answer : publicLease(claim, answer);
+  return callClaim(principal, "lease", RenewRequest, input, async (claim, { ttlMs }) => {
+    const { policy, key, secret } = claim;
+    const answer = ttlProblem(policy, ttlMs) ?? (await client.renew(policy, key, secret, ttlMs));
+    return answer instanceof Problem ? answer : publicLease(claim, answer);
+  });
 }
 
-export async function callRelease(
+export function callRelease(
   client: LimiterClient,
   principal: Principal,
   input: unknown,
 ): Promise<Problem | undefined> {
-  const request = parse(ReleaseRequest, input);
-  if (request instanceof Problem) return request;
-  const claim = findClaim(principal, "lease", request.id);
-  return claim === undefined ? leaseMissing() : client.release(claim.policy, claim.key, claim.secret);
+  return callClaim(principal, "lease", ReleaseRequest, input, ({ policy, key, secret }) =>
+    client.release(policy, key, secret),
+  );
 }
 
 /** Holds an acquire against its policy's terms. */

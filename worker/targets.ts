@@ -7,6 +7,7 @@ import type { Policy } from "../durable-objects/policies.ts";
 import type { Cost } from "../durable-objects/protocol.ts";
 import { violation } from "../durable-objects/violations.ts";
 import { ADDRESS_ALLOWED, normaliseKey } from "./keys.ts";
+import { holdMissing, leaseMissing } from "./limiter-client.ts";
 import { notAllowed, parse } from "./parse.ts";
 import { Problem, PROBLEMS } from "./problems.ts";
 import { COST_ALLOWED, UNITS_ALLOWED } from "./request-schemas.ts";
@@ -52,12 +53,28 @@ export function findTarget(
   return keyProblem(principal, key) ?? { policy, key };
 }
 
-/** The hold or lease of an id; `undefined`: there is none that this caller could know of. */
-export function findClaim(
+/** Parses a call on a hold or lease and finds it. */
+export async function callClaim<Schema extends v.GenericSchema<unknown, { id: string }>, Answer>(
   principal: Principal,
   kind: ClaimKind,
-  id: string,
-): (Target & { readonly secret: string }) | undefined {
+  schema: Schema,
+  input: unknown,
+  ask: (claim: ClaimTarget, request: v.InferOutput<Schema>) => Promise<Answer | Problem> | Problem,
+): Promise<Answer | Problem> {
+  const request = parse(schema, input);
+  if (request instanceof Problem) return request;
+  const claim = findClaim(principal, kind, request.id);
+  if (claim === undefined) return kind === "lease" ? leaseMissing() : holdMissing();
+  return await ask(claim, request);
+}
+
+/** A hold or lease: its key, and what makes its id valid. */
+export interface ClaimTarget extends Target {
+  readonly secret: string;
+}
+
+/** The hold or lease of an id; `undefined`: there is none that this caller could know of. */
+export function findClaim(principal: Principal, kind: ClaimKind, id: string): ClaimTarget | undefined {
   const claim = readClaimId(kind, id);
   const policy = claim && policies.get(claim.policy);
   if (claim === undefined || policy === undefined || !mayUse(principal, policy.name)) return undefined;

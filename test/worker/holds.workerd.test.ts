@@ -1,13 +1,9 @@
 import { afterEach, expect, test, vi } from "vitest";
 import { call, freshKey, idIn, limit, report, type Called } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
+import { at } from "../support/virtual-date.ts";
 
 afterEach(() => void vi.useRealTimers());
-
-function at(laterMs: number): void {
-  vi.useFakeTimers({ toFake: ["Date"], now: START_MS + laterMs });
-}
-const START_MS = Date.now();
 
 const hold = (policy: string, key: string, units: unknown, fields: object = {}) =>
   call("/v1/holds", { body: { policy, key, units, ...fields } });

@@ -2,14 +2,9 @@ import { afterEach, expect, test, vi } from "vitest";
 import { TOKENS } from "../support/fixtures.ts";
 import { acquire, call, freshKey, idIn, release, report } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
+import { at } from "../support/virtual-date.ts";
 
 afterEach(() => void vi.useRealTimers());
-
-/** Objects and tests share this clock; timers stay real. */
-function at(laterMs: number): void {
-  vi.useFakeTimers({ toFake: ["Date"], now: START_MS + laterMs });
-}
-const START_MS = Date.now();
 
 test("a lease has an id, a token and a life, and the answer says how long it waited", async () => {
   const { status, body, headers } = await acquire("export", freshKey(), { ttlMs: 5_000 });

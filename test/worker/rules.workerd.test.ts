@@ -1,13 +1,9 @@
 import { afterEach, expect, test, vi } from "vitest";
 import { acquire, call, freshKey, idIn, limit, release, report, type Called } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
+import { at } from "../support/virtual-date.ts";
 
 afterEach(() => void vi.useRealTimers());
-
-function at(laterMs: number): void {
-  vi.useFakeTimers({ toFake: ["Date"], now: START_MS + laterMs });
-}
-const START_MS = Date.now();
 
 const figures = ({ body }: Called) =>
   (body["rules"] as { name: string; success: boolean; remaining: number }[]).map(

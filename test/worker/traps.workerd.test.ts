@@ -4,13 +4,9 @@ import { afterEach, describe, expect, test, vi } from "vitest";
 import type { LimiterObject } from "../../durable-objects/limiter-object.ts";
 import { acquire, call, freshKey, idIn, limit, release, report, type Called } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
+import { at, START_MS } from "../support/virtual-date.ts";
 
 afterEach(() => void vi.useRealTimers());
-
-function at(laterMs: number): void {
-  vi.useFakeTimers({ toFake: ["Date"], now: START_MS + laterMs });
-}
-const START_MS = Date.now();
 
 const hold = (policy: string, key: string, units: unknown, fields: object = {}) =>
   call("/v1/holds", { body: { policy, key, units, ...fields } });

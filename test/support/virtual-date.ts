@@ -1,0 +1,9 @@
+/** A date that tests and objects share and that stands still; timers stay real. */
+import { vi } from "vitest";
+
+export const START_MS = Date.now();
+
+/** Sets the date to so long after the start of the file. */
+export function at(laterMs: number): void {
+  vi.useFakeTimers({ toFake: ["Date"], now: START_MS + laterMs });
+}
