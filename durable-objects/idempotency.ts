@@ -1,5 +1,4 @@
 import type { Entry } from "./entries.ts";
-import type { KeyBook } from "./key-book.ts";
 import type { AnswerText, Conflict } from "./protocol.ts";
 import type { Claim, Storage } from "./storage.ts";
 import { ANSWERS_DROPPED, MOST_ANSWERS } from "./stored-answers.ts";
@@ -17,14 +16,14 @@ export const REMEMBERED_MS = 24 * 60 * 60 * 1_000;
 /** What was answered before under this idempotency key, if it still stands. Denials changed nothing and were not kept. */
 export function findAnswer(
   storage: Storage,
-  book: KeyBook,
   entry: Entry,
   { idempotencyKey, request }: Idempotent,
   nowMs: number,
+  isWhole: () => boolean,
 ): AnswerText | undefined {
   const found = storage.answers.read(entry.key, idempotencyKey);
   if (found === undefined) return undefined;
-  if (nowMs >= found.atMs + REMEMBERED_MS && book.isWhole(entry, nowMs)) return undefined;
+  if (nowMs >= found.atMs + REMEMBERED_MS && isWhole()) return undefined;
   if (found.request !== request) {
     return JSON.stringify({ conflict: { request: found.request } } satisfies Conflict);
   }

@@ -44,7 +44,8 @@ export class Ledger {
 
   /** What was answered before under an idempotency key. */
   earlier(entry: Entry, idempotent: Idempotent | undefined, nowMs: number): AnswerText | undefined {
-    return idempotent && findAnswer(this.#storage, this.#book, entry, idempotent, nowMs);
+    const isWhole = () => this.#book.isWhole(entry, nowMs);
+    return idempotent && findAnswer(this.#storage, entry, idempotent, nowMs, isWhole);
   }
 
   /** Saves what has to be saved, then makes it the truth. If saving throws, nothing has happened. */
