@@ -2,7 +2,7 @@
 import { decideTogether } from "./decisions.ts";
 import type { Entry } from "./entries.ts";
 import type { AnswerText, Cost } from "./protocol.ts";
-import { jointWaitMs, type WaitingRoom } from "./waiting.ts";
+import type { WaitingRoom } from "./waiting.ts";
 
 /**
  * Such units are settled or given back within a few messages, so a call that would pass without them waits for that:
@@ -38,24 +38,6 @@ export function whenUncontended(
   nowMs: number,
   answerAt: (atMs: number, isLast: boolean) => AnswerText | undefined,
 ): Promise<AnswerText> {
-  return new Promise((resolve, reject) => {
-    const attempt = (atMs: number, isLast: boolean) => {
-      try {
-        const answer = answerAt(atMs, isLast);
-        if (answer === undefined) return jointWaitMs(entry.books, cost, atMs) ?? Infinity;
-        resolve(answer);
-      } catch (error) {
-        reject(error);
-      }
-      return undefined;
-    };
-    room.join(entry, {
-      cost,
-      ttlMs,
-      sinceMs: nowMs,
-      untilMs: nowMs + (waitMs ?? Math.min(CONTENTION_WAIT_MS, Math.floor(entry.policy.deadlineMs / 2))),
-      attempt: (atMs) => attempt(atMs, false),
-      giveUp: (atMs) => void attempt(atMs, true),
-    });
-  });
+  const mostMs = waitMs ?? Math.min(CONTENTION_WAIT_MS, Math.floor(entry.policy.deadlineMs / 2));
+  return room.wait(entry, { cost, ttlMs, sinceMs: nowMs, untilMs: nowMs + mostMs }, answerAt);
 }

@@ -85,21 +85,21 @@ function taken(
 
 /** A denial, and the accounts of those rules that count what they denied, unless it could never have passed. */
 function denied(ruled: readonly Ruled[], nowMs: number, cost: Cost): JointDecision {
-  const decisions = ruled.map(({ rule, account }) => decide(rule, account, nowMs, costOf(rule, cost)));
-  const isNever = decisions.some((decision) => !decision.allowed && decision.retryAfterMs === null);
-  const counted = decisions.map((decision) => (decision.allowed || isNever ? undefined : decision.counted));
-  if (counted.every((denial) => denial === undefined))
-    return { admitted: false, rules: withoutTaking(ruled, nowMs, cost) };
-  const rules = ruled.map(({ rule, account }, index) => {
-    const denial = counted[index];
-    if (denial === undefined) return lookAt(rule, account, nowMs, costOf(rule, cost));
-    return inWords(rule, { ...denial, allowed: false });
+  const decided = ruled.map((each) => ({
+    ...each,
+    decision: decide(each.rule, each.account, nowMs, costOf(each.rule, cost)),
+  }));
+  const isNever = decided.some(({ decision }) => !decision.allowed && decision.retryAfterMs === null);
+  let hasCounted = false;
+  const accounts: Account[] = [];
+  const rules = decided.map(({ rule, account, decision }) => {
+    const counted = decision.allowed || isNever ? undefined : decision.counted;
+    hasCounted ||= counted !== undefined;
+    accounts.push(counted?.account ?? account);
+    if (counted !== undefined) return inWords(rule, { ...counted, allowed: false });
+    return decision.allowed ? lookAt(rule, account, nowMs, costOf(rule, cost)) : inWords(rule, decision);
   });
-  return {
-    admitted: false,
-    accounts: ruled.map(({ account }, index) => counted[index]?.account ?? account),
-    rules,
-  };
+  return hasCounted ? { admitted: false, accounts, rules } : { admitted: false, rules };
 }
 
 function inWords(rule: Rule, decision: AccountDecision): RuleDecision {

@@ -122,6 +122,7 @@ export class KeyBook {
     }
     // Callers wait in this very entry, so it is filled anew and not replaced.
     Object.assign(entry, readEntry(this.#storage, entry.policy, entry.key, nowMs), { expired: [] });
+    this.#weigh(entry);
     this.#note(entry);
   }
 

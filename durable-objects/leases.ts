@@ -5,10 +5,8 @@ import type { Idempotent } from "./idempotency.ts";
 import type { Entry } from "./entries.ts";
 import type { Ledger } from "./ledger.ts";
 import type { AcquireCall, AnswerText, Cost, Decided, RuleDecision } from "./protocol.ts";
-import { jointWaitMs, waitBehindMs, type Waiter, type WaitingRoom } from "./waiting.ts";
-
-/** How a waiting caller says that it does not wait any longer. */
-export type LeaveSignal = Pick<AbortSignal, "aborted" | "addEventListener">;
+import type { LeaveSignal, Waiter, WaitingRoom } from "./waiting.ts";
+import { jointWaitMs, waitBehindMs } from "./waits.ts";
 
 /** What an acquire asks for, and who asks. */
 export type Acquiring = Omit<AcquireCall, "policy" | "key"> & {
@@ -39,14 +37,14 @@ export class Leases {
     if (call.waitMs === 0 || !canPass || entry.policy.shadow) return this.#deny(entry, call, nowMs, 0);
     if (waiters.length >= (entry.policy.lease?.maxWaiters ?? 0))
       return this.#deny(entry, call, nowMs, 0, "queue-full");
-    return new Promise<AnswerText>((resolve, reject) => {
-      const waiter = this.#waiter(entry, call, nowMs, resolve, reject);
-      call.signal?.addEventListener("abort", () => {
-        this.#room.leave(entry, waiter);
-        resolve(TO_NOBODY);
-      });
-      this.#room.join(entry, waiter);
-    });
+    const { cost, ttlMs, waitMs, signal } = call;
+    const waiting = { cost, ttlMs, sinceMs: nowMs, untilMs: nowMs + waitMs };
+    const answerAt = (atMs: number, isLast: boolean) =>
+      this.#earlier(entry, call, atMs) ??
+      (isLast
+        ? this.#deny(entry, call, atMs, atMs - nowMs, "wait-timeout")
+        : this.#grant(entry, call, atMs, atMs - nowMs));
+    return this.#room.wait(entry, waiting, answerAt, signal && { signal, answer: TO_NOBODY });
   }
 
   /** The same for a caller who may have gone by then: what it was granted is taken back. */
@@ -58,10 +56,8 @@ export class Leases {
     const { signal, idempotencyKey } = call;
     if (signal.aborted) return TO_NOBODY;
     const answer = await this.acquire(entry, call, nowMs);
-    const { lease } = JSON.parse(answer) as Decided;
     // A repeated call has its lease from before: it is not this one's to take back.
-    if (signal.aborted && lease !== undefined && idempotencyKey === undefined)
-      this.release(entry, lease.id, nowMs);
+    if (signal.aborted && idempotencyKey === undefined) this.release(entry, call.id, nowMs);
     return answer;
   }
 
@@ -91,42 +87,6 @@ export class Leases {
     this.#ledger.commit(entry, { accounts, end: [claim] }, nowMs);
     this.#room.serve(entry);
     return true;
-  }
-
-  #waiter(
-    entry: Entry,
-    call: Acquiring,
-    sinceMs: number,
-    resolve: (answer: AnswerText) => void,
-    reject: (error: unknown) => void,
-  ): Waiter {
-    const { cost, ttlMs, waitMs } = call;
-    /** An answer ends the waiting; a storage that refuses ends it too, with an error and not for the others. */
-    const end = (find: () => AnswerText | undefined): boolean => {
-      try {
-        const answer = find();
-        if (answer !== undefined) resolve(answer);
-        return answer !== undefined;
-      } catch (error) {
-        reject(error);
-        return true;
-      }
-    };
-    const earlier = (nowMs: number) => this.#earlier(entry, call, nowMs);
-    return {
-      cost,
-      ttlMs,
-      sinceMs,
-      untilMs: sinceMs + waitMs,
-      attempt: (nowMs) => {
-        if (end(() => earlier(nowMs) ?? this.#grant(entry, call, nowMs, nowMs - sinceMs))) return undefined;
-        return jointWaitMs(entry.books, cost, nowMs) ?? Infinity;
-      },
-      giveUp: (nowMs) => {
-        const timeout = () => this.#deny(entry, call, nowMs, nowMs - sinceMs, "wait-timeout");
-        end(() => earlier(nowMs) ?? timeout());
-      },
-    };
   }
 
   /**

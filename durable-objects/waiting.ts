@@ -1,20 +1,17 @@
-import { decideTogether, withoutTaking, type Ruled } from "./decisions.ts";
-import { advance } from "./holds.ts";
 import type { Entry } from "./entries.ts";
-import type { Cost } from "./protocol.ts";
+import type { AnswerText } from "./protocol.ts";
+import { jointWaitMs, type Queued } from "./waits.ts";
 
 /** Somebody who waits for units of a key. */
-export interface Waiter {
-  readonly cost: Cost;
-  /** How long a lease would be, to say how long those behind will wait. */
-  readonly ttlMs: number;
+export interface Waiter extends Queued {
   readonly sinceMs: number;
-  /** When the waiting ends without anything. */
-  readonly untilMs: number;
   /** Takes what is waited for, or is told that it never comes: `undefined`. Else how long until it can. */
   attempt(nowMs: number): number | undefined;
   giveUp(nowMs: number): void;
 }
+
+/** How a waiting caller says that it does not wait any longer. */
+export type LeaveSignal = Pick<AbortSignal, "aborted" | "addEventListener">;
 
 /** Somebody who waits until a key has no leases. */
 interface Idler {
@@ -50,21 +47,43 @@ export class WaitingRoom {
     return this.#lines.get(entry)?.waiters ?? [];
   }
 
-  /** Puts somebody at the end of the line. */
-  join(entry: Entry, waiter: Waiter): void {
-    this.#lineOf(entry).waiters.push(waiter);
-    entry.waiting += 1;
-    this.serve(entry);
-  }
-
-  /** Takes somebody out who does not wait any longer. */
-  leave(entry: Entry, waiter: Waiter): void {
-    const waiters = this.#lines.get(entry)?.waiters ?? [];
-    const index = waiters.indexOf(waiter);
-    if (index < 0) return;
-    waiters.splice(index, 1);
-    entry.waiting -= 1;
-    this.serve(entry);
+  /**
+   * Waits in line for an answer: asked for when it is first, and, when its time is over, a last time, wherever it stands.
+   *
+   * @param answerAt the answer at an instant, or `undefined`: not yet; when `isLast` there must be one. If it throws, the
+   * promise rejects, and the others go on.
+   * @param leaving aborted when the caller has gone: it leaves the line, and is answered with that
+   */
+  wait(
+    entry: Entry,
+    waiting: Pick<Waiter, "cost" | "ttlMs" | "sinceMs" | "untilMs">,
+    answerAt: (atMs: number, isLast: boolean) => AnswerText | undefined,
+    leaving?: { readonly signal: LeaveSignal; readonly answer: AnswerText },
+  ): Promise<AnswerText> {
+    return new Promise((resolve, reject) => {
+      const attempt = (atMs: number, isLast: boolean) => {
+        try {
+          const answer = answerAt(atMs, isLast);
+          if (answer === undefined) return jointWaitMs(entry.books, waiting.cost, atMs) ?? Infinity;
+          resolve(answer);
+        } catch (error) {
+          reject(error);
+        }
+        return undefined;
+      };
+      const waiter: Waiter = {
+        ...waiting,
+        attempt: (atMs) => attempt(atMs, false),
+        giveUp: (atMs) => void attempt(atMs, true),
+      };
+      leaving?.signal.addEventListener("abort", () => {
+        this.#leave(entry, waiter);
+        resolve(leaving.answer);
+      });
+      this.#lineOf(entry).waiters.push(waiter);
+      entry.waiting += 1;
+      this.serve(entry);
+    });
   }
 
   /** Resolves when the key has no leases, or at that instant, or when the caller has gone. */
@@ -126,6 +145,15 @@ export class WaitingRoom {
     return waiters.length === 0 ? Infinity : headMs;
   }
 
+  #leave(entry: Entry, waiter: Waiter): void {
+    const waiters = this.#lines.get(entry)?.waiters ?? [];
+    const index = waiters.indexOf(waiter);
+    if (index < 0) return;
+    waiters.splice(index, 1);
+    entry.waiting -= 1;
+    this.serve(entry);
+  }
+
   #lineOf(entry: Entry): Line {
     const line = this.#lines.get(entry) ?? { waiters: [], idlers: new Set(), timer: undefined };
     this.#lines.set(entry, line);
@@ -137,44 +165,4 @@ export class WaitingRoom {
 function isIdle({ claims }: Entry): boolean {
   for (const { kind } of claims.values()) if (kind === "lease") return false;
   return true;
-}
-
-/**
- * The exact wait for a cost behind those who wait already, if nobody else comes and every lease runs to its end:
- * each gets its lease as soon as it can, or leaves when its time is over. `null`: it never passes.
- */
-export function waitBehindMs(
-  ruled: readonly Ruled[],
-  waiters: readonly Waiter[],
-  cost: Cost,
-  nowMs: number,
-): number | null {
-  let [current, atMs] = [ruled, nowMs];
-  const moveTo = (toMs: number) => {
-    atMs = toMs;
-    current = current.map(({ rule, account }) => ({ rule, account: advance(rule, account, toMs) }));
-  };
-  for (const [index, waiter] of waiters.entries()) {
-    const waitMs = jointWaitMs(current, waiter.cost, atMs);
-    if (waitMs === null || atMs + waitMs > waiter.untilMs) {
-      moveTo(Math.max(atMs, waiter.untilMs));
-      continue;
-    }
-    moveTo(atMs + waitMs);
-    const lease = { id: `waiter ${index}`, expiresAtMs: atMs + waiter.ttlMs };
-    const { accounts } = decideTogether(current, atMs, waiter.cost, { lease });
-    current = current.map(({ rule, account }, each) => ({ rule, account: accounts?.[each] ?? account }));
-  }
-  const waitMs = jointWaitMs(current, cost, atMs);
-  return waitMs === null ? null : atMs + waitMs - nowMs;
-}
-
-/** How long until every rule admits a cost. */
-export function jointWaitMs(ruled: readonly Ruled[], cost: Cost, nowMs: number): number | null {
-  let longest = 0;
-  for (const { retryAfterMs } of withoutTaking(ruled, nowMs, cost)) {
-    if (retryAfterMs === null) return null;
-    longest = Math.max(longest, retryAfterMs);
-  }
-  return longest;
 }

@@ -36,12 +36,13 @@ export function aheadUnits(rule: Rule): number {
 /** What to store of an account as it is now, with `ahead` more units to give out before the next time. */
 export function record(
   rule: Rule,
-  { state, ...account }: Account,
+  account: Account,
   ahead: number,
   nowMs: number,
   before: StoredAccount | undefined,
 ): { readonly stored: StoredAccount; readonly segment?: Packed["segment"] } {
-  const header = { algorithm: rule.algorithm.name, ahead: ahead + unstoredOf({ state, ...account }) };
+  const { state } = account;
+  const header = { algorithm: rule.algorithm.name, ahead: ahead + unstoredOf(account) };
   if (state === undefined) return { stored: header };
   const earlier = before?.algorithm === header.algorithm ? before.state : undefined;
   const { record: packed, segment } = rule.algorithm.pack(rule.config, state, nowMs, earlier);
@@ -57,11 +58,6 @@ export function covers(
 ): boolean {
   const { state, ahead } = stored ?? { state: undefined, ahead: 0 };
   return rule.algorithm.covers(rule.config, state, ahead, account.state, unstoredOf(account), nowMs);
-}
-
-/** Whether there is nothing in memory that the record does not say exactly. */
-export function isExact(stored: StoredAccount): boolean {
-  return stored.ahead === 0;
 }
 
 /** The account of a record found at start-up. Another algorithm's state means nothing to this one. */

@@ -1,4 +1,5 @@
 /** The checks of a call on several keys: parsed, allowed, and put into words. */
+import { inWords as costInWords } from "../durable-objects/claims.ts";
 import { costOf } from "../durable-objects/decisions.ts";
 import type { Cost } from "../durable-objects/protocol.ts";
 import { given } from "./calls.ts";
@@ -45,15 +46,11 @@ export async function parseChecks(principal: Principal, input: unknown): Promise
 /** The call as idempotency remembers it: the same for the same checks in another order. For ever. */
 async function inWords(targets: readonly (Target & { readonly cost: Cost })[]): Promise<string> {
   const lines = targets
-    .map((target) => JSON.stringify([nameOf(target), sorted(target.cost)]))
+    .map((target) => JSON.stringify([nameOf(target), costInWords(target.cost)]))
     .toSorted(compare);
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(lines.join("\n")));
   const hex = Array.from(new Uint8Array(digest, 0, 8), (byte) => byte.toString(16).padStart(2, "0")).join("");
   return `call on ${targets.length} checks (${hex})`;
-}
-
-function sorted(cost: Cost): unknown {
-  return typeof cost === "number" ? cost : Object.entries(cost).toSorted(([a], [b]) => compare(a, b));
 }
 
 /** Whether a check can never pass, whatever there is. */

@@ -99,8 +99,7 @@ async function askInOrder(
   for (const [index, check] of order) {
     const outcome = await ask(client, check, MOST_WAIT_MS);
     outcomes[index] = outcome;
-    if (outcome instanceof Problem || outcome.decision.success) continue;
-    break;
+    if (outcome instanceof Problem || !outcome.decision.success) break;
   }
   return await withoutProblems(client, checks, outcomes);
 }

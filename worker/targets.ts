@@ -106,15 +106,11 @@ export function unitsProblem(policy: Policy, units: Cost, given: unknown): Probl
 }
 
 /** What stands against taking units of a rate: a policy that leases is acquired from. Looking (0) is free. */
-export function rateProblem(
-  { name, lease }: Policy,
-  cost: Cost,
-  below: readonly string[] = [],
-): Problem | undefined {
+export function rateProblem({ name, lease }: Policy, cost: Cost): Problem | undefined {
   if (lease === undefined || cost === 0) return undefined;
   const allowed =
     "a policy without a concurrency rule (of this one units are leased: acquire, POST /v1/leases)";
-  return refused([...below, "policy"], name, allowed);
+  return refused(["policy"], name, allowed);
 }
 
 /** The problem of one value. */
