@@ -36,13 +36,12 @@ export function authorized(
 /** The same for calls with a JSON body, which may be left out where nothing in it is needed. */
 export function withBody(
   handle: (c: Ctx, principal: Principal, input: unknown, deny: DenyStatus) => Promise<Response | Problem>,
-  { isOptional = false } = {},
+  options: { readonly isOptional?: boolean } = {},
 ): (c: Ctx) => Promise<Response> {
   return authorized(["limit"], async (c, principal) => {
     const deny = denyStatus(c);
     if (deny instanceof Problem) return deny;
-    const isLeftOut = isOptional && c.req.raw.body === null;
-    const body = isLeftOut ? { value: {} } : await readJson(c.req.raw);
+    const body = await readJson(c.req.raw, options);
     return body instanceof Problem ? body : handle(c, principal, body.value, deny);
   });
 }

@@ -24,10 +24,15 @@ export function notAllowed(violations: readonly { path: readonly string[]; detai
   );
 }
 
-/** Reads a JSON body of at most 16 KiB. */
-export async function readJson(request: Request): Promise<{ readonly value: unknown } | Problem> {
+/** Reads a JSON body of at most 16 KiB. One that is optional may be empty, and then needs no type: it is `{}`. */
+export async function readJson(
+  request: Request,
+  { isOptional = false } = {},
+): Promise<{ readonly value: unknown } | Problem> {
   const contentType = request.headers.get("content-type");
   if (contentType !== "application/json" && !isJson(contentType)) {
+    // Whether there is a body at all is known only by reading it: an empty one may be announced as a stream.
+    if (isOptional && contentType === null && (await isEmpty(request))) return NOTHING;
     const detail = `content-type is ${contentType === null ? "missing" : JSON.stringify(contentType)}: must be application/json`;
     return new Problem(PROBLEMS.unsupportedMediaType, detail, { headers: { accept: "application/json" } });
   }
@@ -42,6 +47,7 @@ export async function readJson(request: Request): Promise<{ readonly value: unkn
     const bytes = await readBytes(request);
     if (bytes === undefined)
       return new Problem(PROBLEMS.tooLarge, `the body is over ${MOST_BODY_BYTES} bytes`);
+    if (isOptional && bytes.byteLength === 0) return NOTHING;
     return { value: JSON.parse(decoder.decode(bytes)) as unknown };
   } catch (error) {
     // Not JSON, not UTF-8, or the body broke off.
@@ -55,6 +61,16 @@ const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 function isJson(contentType: string | null): boolean {
   return contentType !== null && /^application\/json\s*(;\s*charset="?utf-8"?\s*)?$/i.test(contentType);
+}
+
+const NOTHING = { value: {} };
+
+async function isEmpty(request: Request): Promise<boolean> {
+  try {
+    return (await readBytes(request))?.byteLength === 0;
+  } catch {
+    return false;
+  }
 }
 
 async function readBytes(request: Request): Promise<ArrayBuffer | Uint8Array | undefined> {

@@ -2,6 +2,7 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
+import { TOKENS } from "../support/fixtures.ts";
 import { HttpClient } from "../support/http-client.ts";
 import { openSocket, send } from "../support/leaving-client.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
@@ -104,6 +105,24 @@ test("who goes at the moment of the grant keeps no slot for longer than a lease"
     await released;
     await untilKey(key, { leases: 0, queueLength: 0 }, "brief");
   }
+});
+
+test("a renewal may have no body at all, an empty one, or an empty table; nothing else that is no JSON", async () => {
+  const { id } = await take(freshKey(), { ttlMs: 9_000 });
+  const renew = async (headers: Record<string, string>, body?: string) => {
+    const init = { method: "POST", headers: { authorization: `Bearer ${TOKENS.full}`, ...headers } };
+    const url = `${serving.url}/v1/leases/${id}/renew`;
+    return (await fetch(url, body === undefined ? init : { ...init, body })).status;
+  };
+  const json = { "content-type": "application/json" };
+  expect(await Promise.all([renew({}), renew(json), renew(json, ""), renew(json, "{}")])).toEqual([
+    200, 200, 200, 200,
+  ]);
+  // As curl and others send it: nothing, and no word of a length.
+  expect((await client.call("POST", `/v1/leases/${id}/renew`)).status).toBe(200);
+  expect(await renew({ "content-type": "text/plain" }, "")).toBe(415);
+  expect(await renew({ "content-type": "text/plain" }, "{}")).toBe(415);
+  expect(await renew(json, "{")).toBe(400);
 });
 
 test("two hundred waiters are served in the order in which they came", async () => {
