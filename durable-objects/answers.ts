@@ -14,7 +14,7 @@ export interface Decision {
   readonly resetAfterMs?: number;
   readonly retryAfterMs?: number | null;
   readonly reason: "ok" | DenialReason | "wait-timeout" | "queue-full" | "shadow" | "degraded";
-  readonly source: "object" | "fallback";
+  readonly source: "isolate" | "object" | "fallback";
   readonly rules: RuleDecision[];
   readonly violated?: string[];
   readonly waitedMs?: number;
@@ -29,7 +29,12 @@ export interface Lease {
 }
 
 /** The figures on top are those of the rule that binds. */
-export function publicDecision(policy: Policy, key: string, decided: Decided): Decision {
+export function publicDecision(
+  policy: Policy,
+  key: string,
+  decided: Decided,
+  source: "isolate" | "object" = "object",
+): Decision {
   const { rules, waitedMs, lease, hold } = decided;
   const violated = rules.filter(({ success }) => !success).map(({ name }) => name);
   const { limit, remaining, resetAfterMs, retryAfterMs, reason } = bindingRule(rules);
@@ -40,7 +45,7 @@ export function publicDecision(policy: Policy, key: string, decided: Decided): D
     ...(hold && { hold: { ...hold, id: claimId("hold", place, hold.id) } }),
   };
   const admitted = { success: true, ...place, limit, remaining, resetAfterMs, retryAfterMs: 0 };
-  const decision = { source: "object" as const, rules: [...rules], ...ids };
+  const decision = { source, rules: [...rules], ...ids };
   if (violated.length === 0) return { ...admitted, reason, ...decision };
   if (policy.shadow) return { ...admitted, reason: "shadow", ...decision, violated };
   return {

@@ -1,4 +1,5 @@
 /** Keys in memory. */
+import type { Holder } from "./grants.ts";
 import { place, UNTOUCHED, wholeAtMs, type Account } from "./holds.ts";
 import type { Policy, Rule } from "./policies.ts";
 import type { Claim, Storage } from "./storage.ts";
@@ -12,6 +13,8 @@ export interface Entry {
   readonly books: readonly Book[];
   /** Holds and leases that callers have, as storage has them too. */
   readonly claims: Map<string, Claim>;
+  /** Isolates that hold units of it, or asked for some lately, by their ids. */
+  readonly holders: Map<string, Holder>;
   /** Those that expired and whose rows are still there. */
   expired: Claim[];
   /** How many callers wait for this key: it stays in memory. */
@@ -45,7 +48,7 @@ export function readEntry(
   const books = policy.rules.map((rule) => {
     const found = Object.hasOwn(stored, rule.name) ? stored[rule.name] : undefined;
     const segments = found === undefined ? [] : storage.segments(key, rule.name);
-    let account = restore(rule, found, segments, nowMs, policy.reservationTtlMs);
+    let account = restore(rule, found, segments, nowMs, policy.reservation.mostMs);
     const isFound = account !== UNTOUCHED;
     for (const { id, units: byRule, expiresAtMs } of claims.values()) {
       const units = Object.hasOwn(byRule, rule.name) ? (byRule[rule.name] ?? 0) : 0;

@@ -17,6 +17,8 @@ export const MOST_ENTRIES = 20_000;
 /** What large states (logs) may take of an isolate's 128 MB before others make room: two of the largest. */
 const MOST_BYTES = 32 * 2 ** 20;
 
+const HOLDER_BYTES = 300;
+
 /**
  * The object's memory: a cache of its storage, ahead of it by what write-ahead allows. Everything here is
  * synchronous, and memory changes only after storage has: a write that throws has changed nothing.
@@ -54,6 +56,7 @@ export class KeyBook {
       book.account = account;
     }
     if (!hasExpired) return;
+    this.#note(entry);
     for (const claim of entry.claims.values()) {
       if (claim.expiresAtMs > nowMs) continue;
       entry.claims.delete(claim.id);
@@ -76,8 +79,9 @@ export class KeyBook {
   /** Writes these accounts as the key's record and returns the instant from which the key is whole. */
   write(entry: Entry, accounts: readonly Account[], nowMs: number, isHot: boolean): number {
     const wholeMs = latestWholeMs(entry.books, accounts, nowMs);
+    const ttlMs = entry.policy.reservation.mostMs;
     const records = entry.books.map(({ rule, stored }, index) =>
-      record(rule, accounts[index] ?? UNTOUCHED, isHot ? aheadUnits(rule) : 0, nowMs, stored),
+      record(rule, accounts[index] ?? UNTOUCHED, isHot ? aheadUnits(rule) : 0, nowMs, ttlMs, stored),
     );
     const rules = Object.fromEntries(
       entry.books.map(({ rule }, index) => [rule.name, records[index]?.stored]),
@@ -95,7 +99,7 @@ export class KeyBook {
     else this.#storage.atomically(write);
     entry.expired = [];
     for (const [index, book] of entry.books.entries()) book.stored = records[index]?.stored;
-    this.#note(entry);
+    this.#note(entry, accounts);
     return wholeMs;
   }
 
@@ -103,6 +107,7 @@ export class KeyBook {
   take(entry: Entry, accounts: readonly Account[], nowMs: number): void {
     for (const [index, book] of entry.books.entries()) book.account = accounts[index] ?? UNTOUCHED;
     entry.takenAtMs = nowMs;
+    this.#note(entry);
     this.#weigh(entry);
   }
 
@@ -126,18 +131,18 @@ export class KeyBook {
     this.#note(entry);
   }
 
-  /** Writes the exact state of every key that has been quiet, once, unless units are outstanding. */
+  /** Writes the exact state of every key that has been quiet, once. Units that are reserved stay covered. */
   writeQuiet(nowMs: number): void {
     for (const entry of this.#ahead) {
       this.advance(entry, nowMs);
-      const isHeld = entry.books.some(({ account }) => unstoredOf(account) > 0);
-      if (!isHeld && !this.isHot(entry, nowMs)) this.write(entry, accountsOf(entry), nowMs, false);
+      if (!this.isHot(entry, nowMs)) this.write(entry, accountsOf(entry), nowMs, false);
     }
   }
 
   #load(policy: Policy, key: string, nowMs: number): Entry {
     if (this.#entries.size >= MOST_ENTRIES || this.#bytes > MOST_BYTES) this.#dropOne(nowMs);
     const nothing = {
+      holders: new Map(),
       expired: [],
       waiting: 0,
       bytes: 0,
@@ -153,7 +158,7 @@ export class KeyBook {
   }
 
   #weigh(entry: Entry): void {
-    let bytes = 0;
+    let bytes = HOLDER_BYTES * entry.holders.size;
     for (const { rule, account } of entry.books) {
       if (account.state !== undefined) bytes += rule.algorithm.bytes?.(account.state) ?? 0;
     }
@@ -161,8 +166,12 @@ export class KeyBook {
     entry.bytes = bytes;
   }
 
-  #note(entry: Entry): void {
-    if (entry.books.some(({ stored }) => stored !== undefined && stored.ahead > 0)) this.#ahead.add(entry);
+  /** An entry is ahead while its record covers more than the units that are reserved. */
+  #note(entry: Entry, accounts: readonly Account[] = accountsOf(entry)): void {
+    const isAhead = entry.books.some(
+      ({ stored }, index) => (stored?.ahead ?? 0) > unstoredOf(accounts[index] ?? UNTOUCHED),
+    );
+    if (isAhead) this.#ahead.add(entry);
     else this.#ahead.delete(entry);
   }
 

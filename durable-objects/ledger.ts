@@ -1,8 +1,8 @@
-import { policies } from "./deployment.ts";
 import type { Account } from "./holds.ts";
 import { findAnswer, rememberAnswer, type Idempotent } from "./idempotency.ts";
 import type { Entry } from "./entries.ts";
 import type { KeyBook } from "./key-book.ts";
+import type { Policies } from "./policies.ts";
 import type { AnswerText } from "./protocol.ts";
 import type { Claim, Storage } from "./storage.ts";
 
@@ -23,19 +23,26 @@ export interface Change {
  * between opening a key and saving it.
  */
 export class Ledger {
+  readonly #policies: Policies;
   readonly #storage: Storage;
   readonly #book: KeyBook;
   /** Told of the instant from which a key that was written is whole. */
   readonly #onWritten: (wholeMs: number, nowMs: number) => void;
 
-  constructor(storage: Storage, book: KeyBook, onWritten: (wholeMs: number, nowMs: number) => void) {
+  constructor(
+    policies: Policies,
+    storage: Storage,
+    book: KeyBook,
+    onWritten: (wholeMs: number, nowMs: number) => void,
+  ) {
+    this.#policies = policies;
     this.#storage = storage;
     this.#book = book;
     this.#onWritten = onWritten;
   }
 
   open(policyName: string, key: string, nowMs: number): Entry {
-    const policy = policies.get(policyName);
+    const policy = this.#policies.get(policyName);
     // Only while versions mix: the worker has a policy that this object's version does not know yet.
     if (policy === undefined)
       throw new Error(`this version of the object has no policy ${JSON.stringify(policyName)}`);
@@ -75,13 +82,22 @@ export class Ledger {
     this.#book.take(entry, accounts, nowMs);
   }
 
-  /** Makes the key as new. */
+  /** Makes the key as new, but for units that isolates may still be spending: those stay apart. */
   reset(entry: Entry, nowMs: number): void {
+    const { holders } = entry;
+    const accounts = entry.books.map(({ account: { holds } }) => ({
+      state: undefined,
+      holds: holds.filter(({ isStored }) => isStored !== true),
+    }));
     this.#storage.atomically(() => {
       this.#storage.answers.removeAll(entry.key);
       this.#storage.remove(entry.key);
     });
     this.#book.drop(entry, nowMs);
+    if (accounts.every(({ holds }) => holds.length === 0)) return;
+    const renewed = this.#book.open(entry.policy, entry.key, nowMs);
+    for (const [id, holder] of holders) renewed.holders.set(id, holder);
+    this.commit(renewed, { accounts }, nowMs);
   }
 
   /** A charge without its answer would be charged twice, an answer without its charge not at all. */

@@ -2,6 +2,7 @@ import { DurableObject } from "cloudflare:workers";
 import { CallerHolds } from "./caller-holds.ts";
 import { policies } from "./deployment.ts";
 import type { Entry } from "./entries.ts";
+import { Grants } from "./grants.ts";
 import { KeyBook } from "./key-book.ts";
 import { LeaseSockets } from "./lease-sockets.ts";
 import { Leases } from "./leases.ts";
@@ -16,6 +17,8 @@ import type {
   HoldCall,
   LimiterMethods,
   Peeked,
+  ReserveCall,
+  Returned,
 } from "./protocol.ts";
 import { report } from "./report.ts";
 import { keptLease } from "./slot.ts";
@@ -35,6 +38,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   readonly #ledger: Ledger;
   readonly #room: WaitingRoom;
   readonly #limits: Limits;
+  readonly #grants: Grants;
   readonly #leases: Leases;
   readonly #holds: CallerHolds;
   readonly #sockets: LeaseSockets;
@@ -46,7 +50,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     this.#book = new KeyBook(this.#storage);
     const upkeep = new Upkeep(ctx.storage, this.#book);
     this.#upkeep = upkeep;
-    this.#ledger = new Ledger(this.#storage, this.#book, (wholeMs, nowMs) => {
+    this.#ledger = new Ledger(policies, this.#storage, this.#book, (wholeMs, nowMs) => {
       upkeep.alarmBy(wholeMs + FORGET_AFTER_MS, nowMs);
       upkeep.watchQuiet();
     });
@@ -56,6 +60,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
       return nowMs;
     });
     this.#limits = new Limits(this.#ledger, this.#room);
+    this.#grants = new Grants(this.#ledger, this.#limits, this.#room);
     this.#leases = new Leases(this.#ledger, this.#room);
     this.#holds = new CallerHolds(this.#ledger, this.#room);
     this.#sockets = new LeaseSockets(ctx, this.#leases, {
@@ -69,6 +74,20 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): AnswerText | Promise<AnswerText> {
     const [entry, nowMs] = this.#open(policy, key);
     return this.#limits.limit(entry, cost, idempotencyKey, nowMs);
+  }
+
+  /** The same, and reserves units for an isolate, which settles those it had. */
+  reserve({ policy, key, ...call }: ReserveCall): AnswerText | Promise<AnswerText> {
+    const [entry, nowMs] = this.#open(policy, key);
+    return this.#grants.reserve(entry, call, nowMs);
+  }
+
+  /** Ends reservations of an isolate, each with what was used of it. */
+  giveBack(policy: string, returned: readonly Returned[]): void {
+    for (const each of returned) {
+      const [entry, nowMs] = this.#open(policy, each.key);
+      this.#grants.giveBack(entry, each, nowMs);
+    }
   }
 
   /** Gives units back, at most up to an untouched quota. */

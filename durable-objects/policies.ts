@@ -1,7 +1,8 @@
 import * as v from "valibot";
-import type { AnyAlgorithm, Fields, LeaseTerms, Quota } from "./algorithms/algorithm.ts";
+import type { AnyAlgorithm, Elsewhere, Fields, LeaseTerms, Quota } from "./algorithms/algorithm.ts";
 import { algorithms } from "./algorithms/registry.ts";
 import { fieldsOf, NAME, NAME_ALLOWED, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
+import type { Lifetimes } from "./sizing.ts";
 import { table, violation, violationsOf } from "./violations.ts";
 
 /** One limit: an algorithm with its configuration. */
@@ -30,8 +31,10 @@ export interface Policy {
   readonly deadlineMs: number;
   /** One object a key, or so many objects that share all keys. */
   readonly objects: "per-key" | number;
-  /** The longest a reservation made from this policy can live; 0 when there are none. */
-  readonly reservationTtlMs: number;
+  /** How long isolates may reserve units; 0 when they do not, and every call is decided by the object. */
+  readonly reservation: Lifetimes;
+  /** What an isolate may decide, as far as every rule allows it. */
+  readonly elsewhere: Elsewhere;
   /** Decide and report, never deny. */
   readonly shadow: boolean;
   /** `ip`: keys are addresses, an IPv6 one counts with its /64. */
@@ -93,10 +96,13 @@ function parsePolicy(name: string, given: unknown): Policy | { problems: string[
   }
   const [first, ...others] = rules;
   if (!parsed.success || problems.length > 0 || first === undefined) return { problems };
-  const { onFailure, deadlineMs, objects, shadow, keyKind, reservation: reservationTtlMs } = parsed.output;
-  const policy = { onFailure, deadlineMs, objects, shadow, keyKind };
+  const { pool: _, ...policy } = parsed.output;
   const lease = strictest(rules.flatMap((rule) => rule.lease ?? []));
-  return { name, rules: [first, ...others], ...policy, reservationTtlMs, ...(lease && { lease }) };
+  const mayBe = (what: keyof Elsewhere) =>
+    policy.reservation.mostMs > 0 &&
+    rules.every(({ algorithm, config }) => algorithm.elsewhere(config)[what]);
+  const elsewhere = { admits: mayBe("admits"), denies: mayBe("denies") };
+  return { name, rules: [first, ...others], ...policy, elsewhere, ...(lease && { lease }) };
 }
 
 function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {

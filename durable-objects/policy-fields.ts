@@ -2,26 +2,29 @@
 import * as v from "valibot";
 import type { AnyAlgorithm, FieldKind, Fields } from "./algorithms/algorithm.ts";
 import { DURATION_ALLOWED, parseDurationMs } from "./durations.ts";
+import { LEAST_TTL_MS, MOST_TTL_MS, type Lifetimes } from "./sizing.ts";
 import { integer, oneOf } from "./violations.ts";
 
 export const MOST_UNITS = 1_000_000_000;
 export const MOST_OBJECTS = 65_536;
 const MOST_DEADLINE_MS = 60_000;
 const DEFAULT_DEADLINE_MS = 500;
-/** How long units may stay reserved unless a policy says otherwise; what a crash then holds that long. */
-const DEFAULT_RESERVATION_TTL_MS = 1_000;
 const MOST_RESERVATION_TTL_MS = 60_000;
 
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
 export const NAME_ALLOWED = "1 to 64 letters, digits, - or _, beginning with a letter or digit";
 
-function parseReservation(value: unknown): number | undefined {
-  if (value === "off") return 0;
-  if (value === "auto") return DEFAULT_RESERVATION_TTL_MS;
+const OFF: Lifetimes = { leastMs: 0, mostMs: 0 };
+
+function parseReservation(value: unknown): Lifetimes | undefined {
+  if (value === "off") return OFF;
+  if (value === "auto") return { leastMs: LEAST_TTL_MS, mostMs: MOST_TTL_MS };
   if (typeof value !== "object" || value === null || !("ttl" in value) || Object.keys(value).length > 1)
     return undefined;
   const ttlMs = parseDurationMs(value.ttl);
-  return ttlMs === undefined || ttlMs > MOST_RESERVATION_TTL_MS ? undefined : ttlMs;
+  if (ttlMs === undefined || ttlMs > MOST_RESERVATION_TTL_MS) return undefined;
+  // Who holds units gives them back in the background, where the platform lets nothing run for longer.
+  return { leastMs: Math.min(ttlMs, MOST_TTL_MS), mostMs: Math.min(ttlMs, MOST_TTL_MS) };
 }
 
 const DURATION = v.pipe(
@@ -70,7 +73,7 @@ export const POLICY_FIELDS = {
       ),
       "auto",
     ),
-    v.transform((value) => parseReservation(value) ?? 0),
+    v.transform((value) => parseReservation(value) ?? OFF),
   ),
   pool: v.optional(v.custom<undefined>(() => false, "left out: pools in Redis are not in this version")),
   shadow: v.optional(v.boolean("true or false"), false),

@@ -30,8 +30,57 @@ export interface Decided {
   readonly waitedMs?: number;
   readonly lease?: Leased;
   readonly hold?: Held;
+  readonly reserved?: Reserved;
+  /** With a reservation, when nothing is left for anybody: what a call of cost 1 would be answered. */
+  readonly next?: readonly RuleDecision[];
   /** A call on several keys was denied only for what others of its kind have apart for the moment. */
   readonly isContended?: boolean;
+}
+
+/**
+ * Decides on a cost, as `limit` does, and reserves units for a holder (an isolate), who spends them without asking.
+ *
+ * A message says all there is to know of the holder so far, so it does not matter which of the earlier ones arrived:
+ * `turn` rises with each, and what comes late or twice changes nothing.
+ */
+export interface ReserveCall {
+  readonly policy: string;
+  readonly key: string;
+  /** 0: no caller waits for a decision. */
+  readonly cost: Cost;
+  /** The holder's id. Unguessable. */
+  readonly holder: string;
+  readonly turn: number;
+  /** How long the units are wanted. The holder has counted from before it asked, so it always stops first. */
+  readonly ttlMs: number;
+  /** By the name of the rule. */
+  readonly rules: Readonly<Record<string, Reserving>>;
+}
+
+export interface Reserving {
+  /** Units used since the holder began. */
+  readonly used: number;
+  /** Units that it goes on to have; all others that it had are free again. */
+  readonly kept: number;
+  /** Units that it would like to have, those that are kept included. */
+  readonly wanted: number;
+}
+
+export interface Reserved {
+  /** How long the units may be spent: as long as was asked for, or less. */
+  readonly ttlMs: number;
+  /** The object did not know the holder's units (it crashed, say): what was kept may not be spent any more. */
+  readonly isNew: boolean;
+  /** Units granted beside those that are kept, by the name of the rule. */
+  readonly units: Readonly<Record<string, number>>;
+}
+
+/** The end of a holder's reservation: what it did not use is free again. */
+export interface Returned {
+  readonly key: string;
+  readonly holder: string;
+  readonly turn: number;
+  readonly used: Readonly<Record<string, number>>;
 }
 
 /** Ids are those of the object: the caller's say where to go as well (see claim-ids.ts). */
@@ -121,6 +170,8 @@ export interface Attached {
 /** The object's methods. Costs and units are whole numbers, keys normalised: nothing is checked again. */
 export interface LimiterMethods {
   limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): AnswerText | Promise<AnswerText>;
+  reserve(call: ReserveCall): AnswerText | Promise<AnswerText>;
+  giveBack(policy: string, returned: readonly Returned[]): void;
   refund(policy: string, key: string, units: Cost, idempotencyKey: string): AnswerText;
   hold(call: HoldCall): AnswerText | Promise<AnswerText>;
   settle(policy: string, key: string, id: string, used: Cost): AnswerText;

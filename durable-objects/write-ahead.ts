@@ -19,6 +19,8 @@ export interface StoredAccount {
   /** What the algorithm's `pack` made. Absent: untouched. */
   readonly state?: unknown;
   readonly ahead: number;
+  /** How long somebody may still spend units that were reserved; absent in records of before there were reservations. */
+  readonly ttlMs?: number;
 }
 
 /**
@@ -39,10 +41,12 @@ export function record(
   account: Account,
   ahead: number,
   nowMs: number,
+  ttlMs: number,
   before: StoredAccount | undefined,
 ): { readonly stored: StoredAccount; readonly segment?: Packed["segment"] } {
   const { state } = account;
-  const header = { algorithm: rule.algorithm.name, ahead: ahead + unstoredOf(account) };
+  const units = ahead + unstoredOf(account);
+  const header = { algorithm: rule.algorithm.name, ahead: units, ...(units > 0 && { ttlMs }) };
   if (state === undefined) return { stored: header };
   const earlier = before?.algorithm === header.algorithm ? before.state : undefined;
   const { record: packed, segment } = rule.algorithm.pack(rule.config, state, nowMs, earlier);
@@ -66,7 +70,7 @@ export function restore(
   stored: StoredAccount | undefined,
   segments: readonly Segment[],
   nowMs: number,
-  reservationTtlMs: number,
+  ttlMs: number,
 ): Account {
   if (stored === undefined || stored.algorithm !== rule.algorithm.name) return UNTOUCHED;
   const { algorithm, config } = rule;
@@ -75,5 +79,7 @@ export function restore(
   if (stored.ahead === 0) return account;
   // A policy may have shrunk since; more than all it has cannot be missing.
   const units = Math.min(stored.ahead, rule.capacity);
-  return place(account, { id: "write-ahead", units, expiresAtMs: nowMs + reservationTtlMs });
+  // Holders of the deployment that wrote this keep units for as long as its policy allowed.
+  const expiresAtMs = nowMs + Math.max(ttlMs, stored.ttlMs ?? 0);
+  return place(account, { id: "write-ahead", units, expiresAtMs });
 }

@@ -63,7 +63,13 @@ export const Decision = v.object({
         "and the policy's onFailure did.",
     ),
   ),
-  source: v.pipe(v.picklist(["object", "fallback"]), v.description("Who decided.")),
+  source: v.pipe(
+    v.picklist(["isolate", "object", "fallback"]),
+    v.description(
+      "Who decided. An `isolate` decides from what it has reserved and does not know what others do meanwhile: then " +
+        "`remaining` is a floor, and `resetAfterMs` a ceiling.",
+    ),
+  ),
   rules: v.pipe(v.array(RuleDecision), v.description("What every rule said. Empty when degraded.")),
   violated: v.optional(v.pipe(v.array(v.string()), v.description("The rules that denied."))),
   waitedMs: v.optional(milliseconds("How long an acquire waited in the queue.")),

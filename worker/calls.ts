@@ -53,7 +53,7 @@ export function listPolicies(principal: Principal): PolicyList {
       onFailure: policy.onFailure,
       deadlineMs: policy.deadlineMs,
       objects: policy.objects,
-      reservationTtlMs: policy.reservationTtlMs,
+      reservationTtlMs: policy.reservation.mostMs,
       shadow: policy.shadow,
       keyKind: policy.keyKind,
       rules: rules.map(({ name: ruleName, algorithm, unit, config }) => ({

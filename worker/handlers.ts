@@ -71,7 +71,7 @@ export function noContent(c: Ctx, problem: Problem | undefined): Response | Prob
 }
 
 export function clientOf(c: Ctx): LimiterClient {
-  return new LimiterClient(c.env.OBJECTS);
+  return new LimiterClient(c.env.OBJECTS, (work) => c.executionCtx.waitUntil(work));
 }
 
 /** 200 for every decision, unless the caller is a proxy that only reads the status: then `?deny=429`. */

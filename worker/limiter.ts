@@ -132,7 +132,7 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
   }
 
   get #client(): LimiterClient {
-    return new LimiterClient(this.env.OBJECTS);
+    return new LimiterClient(this.env.OBJECTS, (work) => this.ctx.waitUntil(work));
   }
 
   #complete(asked: unknown): unknown {

@@ -1,6 +1,13 @@
 import type { Policy } from "../durable-objects/policies.ts";
-import type { AcquireCall, AnswerText, IdleCall, LimiterMethods } from "../durable-objects/protocol.ts";
+import type {
+  AcquireCall,
+  AnswerText,
+  IdleCall,
+  LimiterMethods,
+  Returned,
+} from "../durable-objects/protocol.ts";
 import { objectName } from "./keys.ts";
+import type { Ending } from "./reservation-book.ts";
 
 /** The object's methods as a caller has them: every call is a message. */
 export type LimiterStub = {
@@ -46,6 +53,22 @@ export class Objects {
     return this.ask(policy, key, call, message.waitMs, () => stop.abort());
   }
 
+  /** Asks, and before that settles a reservation that has ended. One stub delivers in order. */
+  askAfter<Answer>(
+    returned: Returned | undefined,
+    policy: Policy,
+    key: string,
+    call: (object: LimiterStub) => Promise<Answer>,
+    waitMs = 0,
+  ): Promise<{ readonly answer: Answer } | undefined> {
+    if (returned === undefined) return this.ask(policy, key, call, waitMs);
+    const settleAndCall = async (object: LimiterStub) => {
+      const [, answer] = await Promise.all([object.giveBack(policy.name, [returned]), call(object)]);
+      return answer;
+    };
+    return this.ask(policy, key, settleAndCall, waitMs);
+  }
+
   /** The object's answer; `undefined` when it failed or took longer than the policy's deadline. */
   async ask<Answer>(
     policy: Policy,
@@ -68,6 +91,21 @@ export class Objects {
     return this.#namespace.getByName(objectName(policy, key));
   }
 }
+
+/** Settles reservations that have ended: one message for all of an object. What does not arrive counts as used. */
+export async function giveBack(objects: Objects, endings: readonly Ending[]): Promise<void> {
+  const byObject = Map.groupBy(endings, ({ policy, returned }) => objectName(policy, returned.key));
+  await Promise.all(
+    [...byObject.values()].map(async (each) => {
+      const [first] = each;
+      if (first === undefined) return;
+      const { policy, returned } = first;
+      const all = each.map((ending) => ending.returned);
+      await objects.ask(policy, returned.key, (object) => object.giveBack(policy.name, all));
+    }),
+  );
+}
+
 /** A call that is not waited for any longer may still be carried out; its answer is dropped. */
 function withinDeadline<Answer>(
   call: Promise<Answer>,

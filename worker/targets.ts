@@ -30,7 +30,7 @@ export async function call<Schema extends v.GenericSchema<unknown, { policy: str
   principal: Principal,
   schema: Schema,
   input: unknown,
-  ask: (target: Target, request: v.InferOutput<Schema>) => Promise<Answer | Problem> | Problem,
+  ask: (target: Target, request: v.InferOutput<Schema>) => Promise<Answer | Problem> | Answer | Problem,
 ): Promise<Answered<Answer> | Problem> {
   const request = parse(schema, input);
   if (request instanceof Problem) return request;

@@ -28,6 +28,12 @@ export interface Algorithm<Config extends object, State> {
   /** The quota as the RateLimit-Policy header words it: `units` per `windowMs`. */
   quota(config: Config): Quota;
 
+  /** What may be decided without the state: see `Elsewhere`. */
+  elsewhere(config: Config): Elsewhere;
+
+  /** The longest it takes from nothing left, with nothing outstanding, to whole. */
+  wholeFromEmptyMs(config: Config): number;
+
   /**
    * Decides on `cost` units (0 takes nothing). A denial cannot change anything, unless the configuration counts
    * what is denied: only then it carries a state, `counted`.
@@ -76,6 +82,15 @@ export interface Algorithm<Config extends object, State> {
 
   /** Bytes of memory that a state takes, if it can be large. */
   bytes?(state: State): number;
+}
+
+/**
+ * What somebody may decide who has units of a rule and not its state. `admits`: units may be spent one by one and
+ * reported later, since only how many were used counts, and not when. `denies`: a denial may be repeated, since it changes nothing.
+ */
+export interface Elsewhere {
+  readonly admits: boolean;
+  readonly denies: boolean;
 }
 
 /** What there is to know of leases: the terms they are given on, and what a state says of them. */

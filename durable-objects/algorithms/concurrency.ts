@@ -79,6 +79,9 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
   capacity: (config) => config.limit,
   quota: (config) => ({ units: config.limit }),
 
+  elsewhere: () => ({ admits: false, denies: false }),
+  wholeFromEmptyMs: () => 0,
+
   decide({ limit }, state, nowMs, cost, outstanding) {
     const remaining = Math.max(0, limit - outstanding);
     if (cost === 0) return { allowed: true, state, remaining, resetAfterMs: 0 };

@@ -79,6 +79,12 @@ export const slidingLog: Algorithm<Config, State> = {
   capacity: (config) => config.limit,
   quota: (config) => ({ units: config.limit, windowMs: config.windowMs }),
 
+  elsewhere: ({ minIntervalMs, countDenied }) => ({
+    admits: minIntervalMs === 0 && !countDenied,
+    denies: !countDenied,
+  }),
+  wholeFromEmptyMs: ({ windowMs, minIntervalMs }) => Math.max(windowMs, minIntervalMs),
+
   decide(config, state, nowMs, cost, outstanding): AlgorithmDecision<State> {
     const { minIntervalMs, limit, countDenied } = config;
     const free = limit - countedAt(state, config.windowMs, nowMs) - outstanding;

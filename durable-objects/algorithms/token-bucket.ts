@@ -68,6 +68,9 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
   capacity: (config) => config.burst,
   quota: (config) => ({ units: config.limit, windowMs: config.windowMs }),
 
+  elsewhere: () => ({ admits: true, denies: true }),
+  wholeFromEmptyMs: ({ burst, windowMs, limit }) => Math.ceil((burst * windowMs) / limit),
+
   decide(config, state, nowMs, cost, outstanding) {
     return decide(config, spentAt(config, state, nowMs), stamp(state, nowMs), cost, outstanding);
   },

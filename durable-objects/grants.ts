@@ -1,0 +1,184 @@
+import { isProvisionallyBlocked } from "./contention.ts";
+import { decideTogether, withoutTaking, type Ruled } from "./decisions.ts";
+import type { Entry } from "./entries.ts";
+import { decide, place, settle, unstoredOf } from "./holds.ts";
+import type { Ledger } from "./ledger.ts";
+import type { Limits } from "./limits.ts";
+import type { AnswerText, Decided, ReserveCall, Reserving, Returned } from "./protocol.ts";
+import { grantedTogether, isSpare, type Wish } from "./sizing.ts";
+import type { WaitingRoom } from "./waiting.ts";
+
+/** What the object knows of somebody who reserves units of a key: in memory only, its units are covered by write-ahead. */
+export interface Holder {
+  /** The last message that counted; earlier ones that arrive later do not. */
+  readonly turn: number;
+  /** The id of its hold in every rule's account. */
+  readonly hold: string;
+  /** By rule: units it has reported as used since it began, and those it wanted last. */
+  readonly used: readonly number[];
+  readonly wanted: readonly number[];
+  /** It competes with others for units until then, unless it asks again. */
+  readonly untilMs: number;
+}
+
+/** More isolates than that find no room to reserve, and ask for each decision. About 200 bytes each. */
+const MOST_HOLDERS = 1_000;
+/** A holder that has returned everything is remembered so long, for messages that it sent before and that come later. */
+const GONE_MS = 5_000;
+type Reserve = Omit<ReserveCall, "policy" | "key">;
+
+const NOTHING: Reserving = { used: 0, kept: 0, wanted: 0 };
+
+/** Units that isolates reserve, and settle with what they used. */
+export class Grants {
+  readonly #ledger: Ledger;
+  readonly #limits: Limits;
+  readonly #room: WaitingRoom;
+
+  constructor(ledger: Ledger, limits: Limits, room: WaitingRoom) {
+    this.#ledger = ledger;
+    this.#limits = limits;
+    this.#room = room;
+  }
+
+  /** Settles what the holder used, decides on a cost, and reserves units for it. */
+  reserve(entry: Entry, call: Reserve, nowMs: number): AnswerText | Promise<AnswerText> {
+    const { cost } = call;
+    const reported = report(entry, call.holder, call, nowMs);
+    // It was overtaken. Whoever waits for it is answered, and nothing is reserved.
+    if (reported === undefined) return this.#limits.limit(entry, cost, undefined, nowMs);
+    const decision = decideTogether(reported.ruled, nowMs, cost);
+    if (!decision.admitted && isProvisionallyBlocked(entry, cost, nowMs)) {
+      this.#commit(entry, call.holder, reported, nowMs);
+      return this.#limits.limit(entry, cost, undefined, nowMs);
+    }
+    const accounts = cost === 0 ? undefined : decision.accounts;
+    const ruled = reported.ruled.map(({ rule, account }, index) => ({
+      rule,
+      account: accounts?.[index] ?? account,
+    }));
+    const { ttlMs, units } = grant(entry, ruled, reported, call, nowMs);
+    const { hold } = reported.holder;
+    // Units that are kept are never let go sooner than was said before: this answer may be lost.
+    const keptUntilMs = ruled.flatMap(({ account }) => account.holds.filter(({ id }) => id === hold));
+    const expiresAtMs = Math.max(nowMs + ttlMs, ...keptUntilMs.map((each) => each.expiresAtMs));
+    const reserved = ruled.map(({ rule, account }, index) => {
+      const kept = reported.kept[index] ?? 0;
+      const holding = { id: hold, units: kept + (units[index] ?? 0), expiresAtMs };
+      const without = kept === 0 ? account : settle(rule, account, nowMs, hold, 0);
+      return { rule, account: holding.units === 0 ? without : place(without, holding) };
+    });
+    const holder = { ...reported.holder, untilMs: expiresAtMs };
+    this.#commit(entry, call.holder, { ruled: reserved, holder }, nowMs);
+    this.#room.serve(entry);
+    const next = withoutTaking(reserved, nowMs, 1);
+    const named = Object.fromEntries(ruled.map(({ rule }, index) => [rule.name, units[index] ?? 0]));
+    return JSON.stringify({
+      rules: decision.rules,
+      reserved: { ttlMs, isNew: reported.isNew, units: named },
+      ...(next.some(({ success }) => !success) && { next }),
+    } satisfies Decided);
+  }
+
+  /** Ends a holder's reservation with what it used. Late or again, it changes nothing. */
+  giveBack(entry: Entry, { holder, turn, used }: Returned, nowMs: number): void {
+    const rules = Object.fromEntries(
+      Object.entries(used).map(([name, units]) => [name, { used: units, kept: 0, wanted: 0 }]),
+    );
+    const reported = report(entry, holder, { turn, ttlMs: GONE_MS, rules }, nowMs);
+    if (reported === undefined) return;
+    this.#commit(entry, holder, reported, nowMs);
+    this.#room.serve(entry);
+  }
+
+  #commit(
+    entry: Entry,
+    id: string,
+    { ruled, holder }: Pick<Reported, "ruled" | "holder">,
+    nowMs: number,
+  ): void {
+    const accounts = ruled.map(({ account }) => account);
+    // A denial that changes nothing writes nothing, and makes no key hot.
+    if (entry.books.some(({ account }, index) => account !== accounts[index]))
+      this.#ledger.commit(entry, { accounts }, nowMs);
+    entry.holders.set(id, holder);
+  }
+}
+
+/** A holder's message, taken note of: the accounts with what it used debited and only what it keeps held. */
+interface Reported {
+  readonly ruled: readonly Ruled[];
+  readonly holder: Holder;
+  readonly kept: readonly number[];
+  readonly isNew: boolean;
+}
+
+/** `undefined`: a later message has been there before. */
+function report(
+  entry: Entry,
+  id: string,
+  { turn, ttlMs, rules }: Pick<ReserveCall, "turn" | "ttlMs" | "rules">,
+  nowMs: number,
+): Reported | undefined {
+  const { books, holders } = entry;
+  for (const [each, { untilMs }] of holders) if (untilMs <= nowMs) holders.delete(each);
+  const before = holders.get(id);
+  if (before !== undefined && turn <= before.turn) return undefined;
+  const said = books.map(({ rule, account }, index) => {
+    const { used, kept, wanted } = rules[rule.name] ?? NOTHING;
+    const reportedBefore = before?.used[index] ?? 0;
+    const held = account.holds.find((hold) => hold.id === before?.hold);
+    return { used: Math.max(used, reportedBefore), kept, wanted, held, delta: used - reportedBefore };
+  });
+  // What the object does not know of is covered by what it was restored with, and so it stays apart from what is granted.
+  const isNew =
+    before === undefined ||
+    said.some(({ kept, delta, held }) => kept > 0 && (held?.units ?? 0) < delta + kept);
+  const holder: Holder = {
+    turn,
+    hold: isNew ? `${id}.${turn}` : before.hold,
+    used: said.map(({ used }) => used),
+    wanted: said.map(({ wanted }) => wanted),
+    untilMs: nowMs + ttlMs,
+  };
+  const ruled = books.map(({ rule, account }, index): Ruled => {
+    const { held, delta = 0, kept = 0 } = said[index] ?? {};
+    if (isNew || held === undefined) return { rule, account };
+    const settled = settle(rule, account, nowMs, held.id, Math.max(0, delta));
+    return { rule, account: kept === 0 ? settled : place(settled, { ...held, units: kept }) };
+  });
+  return { ruled, holder, kept: said.map(({ kept }) => (isNew ? 0 : kept)), isNew };
+}
+
+/** How many units of each rule, and for how long: for longer than the shortest lifetime only what can be spared. */
+function grant(
+  { holders, policy }: Entry,
+  ruled: readonly Ruled[],
+  { kept }: Reported,
+  { holder: id, rules, ttlMs: askedMs }: Reserve,
+  nowMs: number,
+): { readonly ttlMs: number; readonly units: readonly number[] } {
+  const { leastMs, mostMs } = policy.reservation;
+  const ttlMs = Math.min(askedMs, mostMs);
+  if (!policy.elsewhere.admits || (!holders.has(id) && holders.size >= MOST_HOLDERS))
+    return { ttlMs, units: ruled.map(() => 0) };
+  const wishes = ruled.map(({ rule, account }, index): Wish => {
+    const keeps = kept[index] ?? 0;
+    let wantedByOthers = 0;
+    for (const [each, { wanted }] of holders) if (each !== id) wantedByOthers += wanted[index] ?? 0;
+    return {
+      wanted: rules[rule.name]?.wanted ?? 0,
+      kept: keeps,
+      free: decide(rule, account, nowMs, 0).remaining,
+      capacity: rule.capacity,
+      heldByOthers: unstoredOf(account) - keeps,
+      wantedByOthers,
+    };
+  });
+  const units = grantedTogether(wishes);
+  const isSpared = wishes.every(({ kept: keeps, free }, index) => isSpare(keeps + (units[index] ?? 0), free));
+  if (ttlMs <= leastMs || isSpared) return { ttlMs, units };
+  const part = leastMs / askedMs;
+  const shorter = wishes.map((wish) => ({ ...wish, wanted: Math.floor(wish.wanted * part) }));
+  return { ttlMs: leastMs, units: grantedTogether(shorter) };
+}

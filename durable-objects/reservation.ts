@@ -1,0 +1,232 @@
+import { costOf } from "./decisions.ts";
+import { Demand, type Wanted } from "./demand.ts";
+import { Denials } from "./denials.ts";
+import type { Policy, Rule } from "./policies.ts";
+import type { Cost, Decided, ReserveCall, Returned, RuleDecision } from "./protocol.ts";
+import { refillMs, spendableMs } from "./sizing.ts";
+
+/** A question to the object, and who waits for its answer. */
+export interface Message {
+  readonly call: ReserveCall;
+  readonly sentAtMs: number;
+  readonly wanted: Wanted;
+  /** By rule: units that callers wait for. */
+  readonly promised: number[];
+}
+
+/**
+ * What one isolate knows of one key: units it may spend without asking, what it has been denied, and how much it is
+ * asked for. The other side is grants.ts.
+ *
+ * Why no unit is spent twice, whatever happens to messages: the object keeps apart all units that this holder may have,
+ * until it is told otherwise or the lifetime is over, and this side's lifetime begins before it asks and ends earlier.
+ * Every message says how many were used since the holder began, and how many it goes on to have, so one that
+ * is lost is made good by the next. Answers other than to the last message are not looked at: what they granted stays
+ * apart until it expires. All other units that it had, it must not touch from the moment it says so.
+ *
+ * Plain state, no I/O: `worker/isolate.ts` sends the messages.
+ */
+export class Reservation {
+  readonly policy: Policy;
+  readonly key: string;
+  readonly #holder: string;
+  readonly #denials = new Denials();
+  #turn = 0;
+  /** By rule: units that may be spent, and units spent since the holder began. */
+  #units: number[];
+  #used: number[];
+  #low: readonly number[];
+  #grantedAtMs = -Infinity;
+  #ttlMs = 0;
+  /** The object may have units apart for this holder. */
+  #isHeld = false;
+  /** By rule: when the object said that its quota would be whole. */
+  #wholeAtMs: number[];
+  readonly #demand: Demand;
+  #message: Message | undefined;
+
+  /** @param holder an id that nobody can guess */
+  constructor(policy: Policy, key: string, holder: string, nowMs: number) {
+    this.policy = policy;
+    this.key = key;
+    this.#holder = holder;
+    this.#units = policy.rules.map(() => 0);
+    this.#used = [...this.#units];
+    this.#low = this.#units;
+    this.#wholeAtMs = [...this.#units];
+    this.#demand = new Demand(policy, nowMs);
+  }
+
+  /** The message that has not been answered yet, if there is one and an answer may still come. */
+  messageAt(nowMs: number): Message | undefined {
+    const message = this.#message;
+    return message !== undefined && nowMs < message.sentAtMs + this.policy.deadlineMs ? message : undefined;
+  }
+
+  /** The instant at which units that are left have to go back; `undefined`: there is nothing to give back. */
+  get endsAtMs(): number | undefined {
+    return this.#isHeld ? this.#grantedAtMs + spendableMs(this.#ttlMs) : undefined;
+  }
+
+  get isHot(): boolean {
+    return this.policy.elsewhere.admits && this.#demand.isHot;
+  }
+
+  /** Notes that a caller asks for this much. Once for each call, before `spend`. */
+  note(cost: Cost, nowMs: number): void {
+    this.#demand.note(cost, nowMs);
+  }
+
+  /** Takes a cost from what is reserved; `undefined`: there is not so much. */
+  spend(cost: Cost, nowMs: number): Decided | undefined {
+    if (!this.#isSpendable(nowMs) || !this.#fits(cost)) return undefined;
+    const { rules } = this.policy;
+    for (const [index, rule] of rules.entries()) {
+      const units = costOf(rule, cost);
+      this.#units[index] = (this.#units[index] ?? 0) - units;
+      this.#used[index] = (this.#used[index] ?? 0) + units;
+    }
+    return { rules: rules.map((rule, index) => this.#admitted(rule, index, nowMs)) };
+  }
+
+  /** Denies a cost as the object did before; `undefined`: the object has to be asked. */
+  deny(cost: Cost, nowMs: number): Decided | undefined {
+    return this.#denials.find(this.policy, cost, this.#floor(nowMs), nowMs, (rule, index) =>
+      this.#ceilingMs(rule, index, nowMs),
+    );
+  }
+
+  /** Promises a caller its part of what a message asks for; `false`: there is not so much in it. */
+  promise({ wanted, promised }: Message, cost: Cost): boolean {
+    const costs = this.policy.rules.map((rule) => costOf(rule, cost));
+    const fits = costs.every((units, index) => (promised[index] ?? 0) + units <= (wanted.units[index] ?? 0));
+    if (!fits) return false;
+    for (const [index, units] of costs.entries()) promised[index] = (promised[index] ?? 0) + units;
+    return true;
+  }
+
+  /** Whether it is time to ask for more, so that nobody has to wait: few units are left, or little time. */
+  needsRefill(nowMs: number): boolean {
+    if (!this.#isHeld || this.messageAt(nowMs) !== undefined) return false;
+    const isOld = nowMs >= this.#grantedAtMs + refillMs(this.#ttlMs);
+    return isOld || this.#units.some((units, index) => units <= (this.#low[index] ?? 0));
+  }
+
+  /**
+   * A message that asks for units. With the cost of a caller all that are left go back with it, so that the object
+   * decides on everything there is; without one (0) they are kept, as far as they are still wanted.
+   */
+  ask(cost: Cost, nowMs: number): Message {
+    const wanted = this.#demand.want(nowMs);
+    const kept = this.#units.map((units, index) =>
+      cost === 0 ? Math.min(units, wanted.units[index] ?? 0) : 0,
+    );
+    this.#units = [...kept];
+    this.#turn += 1;
+    this.#isHeld = true;
+    this.#message = {
+      sentAtMs: nowMs,
+      wanted,
+      promised: kept.map(() => 0),
+      call: {
+        policy: this.policy.name,
+        key: this.key,
+        cost,
+        holder: this.#holder,
+        turn: this.#turn,
+        ttlMs: wanted.ttlMs,
+        rules: this.#byRule((index) => ({
+          used: this.#used[index] ?? 0,
+          kept: kept[index] ?? 0,
+          wanted: wanted.units[index] ?? 0,
+        })),
+      },
+    };
+    return this.#message;
+  }
+
+  /** Takes over what was granted. Only the answer to the last message counts, and only once. */
+  answered(message: Message, { rules, reserved, next }: Decided, nowMs: number): void {
+    if (message !== this.#message) return;
+    this.#message = undefined;
+    this.learn(message.call.cost, rules, nowMs);
+    if (next !== undefined) this.learn(1, next, nowMs);
+    if (reserved === undefined) return;
+    this.#units = this.policy.rules.map(({ name }, index) => {
+      const granted = Object.hasOwn(reserved.units, name) ? (reserved.units[name] ?? 0) : 0;
+      return (reserved.isNew ? 0 : (this.#units[index] ?? 0)) + granted;
+    });
+    this.#grantedAtMs = message.sentAtMs;
+    this.#ttlMs = Math.min(message.call.ttlMs, reserved.ttlMs);
+    this.#low = message.wanted.low.map((low, index) =>
+      Math.min(low, Math.floor((this.#units[index] ?? 0) / 2)),
+    );
+  }
+
+  /** No answer came to a message. What was kept may be spent until its lifetime ends; what was granted is lost to this side. */
+  failed(message: Message): void {
+    if (message === this.#message) this.#message = undefined;
+  }
+
+  /** Remembers what the object said of a cost. */
+  learn(cost: Cost, rules: readonly RuleDecision[], nowMs: number): void {
+    this.#wholeAtMs = this.#wholeAtMs.map((atMs, index) =>
+      Math.max(atMs, nowMs + (rules[index]?.resetAfterMs ?? 0)),
+    );
+    if (cost !== 0) this.#denials.learn(this.policy, cost, rules, nowMs);
+  }
+
+  /** Ends the reservation and says what was used of it; `undefined`: there is none. */
+  giveBack(): Returned | undefined {
+    if (!this.#isHeld) return undefined;
+    this.#isHeld = false;
+    this.#message = undefined;
+    this.#grantedAtMs = -Infinity;
+    this.#units = this.#units.map(() => 0);
+    this.#turn += 1;
+    const used = this.#byRule((index) => this.#used[index] ?? 0);
+    return { key: this.key, holder: this.#holder, turn: this.#turn, used };
+  }
+
+  /** What was denied may pass now. */
+  forgetDenials(): void {
+    this.#denials.forget();
+  }
+
+  #fits(cost: Cost): boolean {
+    const { rules } = this.policy;
+    for (let index = 0; index < rules.length; index += 1) {
+      const rule = rules[index];
+      if (rule !== undefined && costOf(rule, cost) > (this.#units[index] ?? 0)) return false;
+    }
+    return true;
+  }
+
+  #isSpendable(nowMs: number): boolean {
+    return nowMs < this.#grantedAtMs + spendableMs(this.#ttlMs);
+  }
+
+  /*
+   * Figures promise no more than the object would: what others did meanwhile is not known here. So `remaining` is what
+   * is here, a floor, and the time until the quota is whole that of one which others have emptied, a ceiling.
+   */
+  #floor(nowMs: number): readonly number[] {
+    return this.#isSpendable(nowMs) ? this.#units : this.#units.map(() => 0);
+  }
+
+  #ceilingMs({ algorithm, config }: Rule, index: number, nowMs: number): number {
+    const emptiedMs = this.policy.reservation.mostMs + algorithm.wholeFromEmptyMs(config);
+    return Math.max((this.#wholeAtMs[index] ?? 0) - nowMs, emptiedMs);
+  }
+
+  #admitted(rule: Rule, index: number, nowMs: number): RuleDecision {
+    const { name, capacity } = rule;
+    const resetAfterMs = this.#ceilingMs(rule, index, nowMs);
+    const remaining = this.#units[index] ?? 0;
+    return { name, success: true, limit: capacity, remaining, resetAfterMs, retryAfterMs: 0, reason: "ok" };
+  }
+
+  #byRule<Value>(value: (index: number) => Value): Record<string, Value> {
+    return Object.fromEntries(this.policy.rules.map(({ name }, index) => [name, value(index)]));
+  }
+}

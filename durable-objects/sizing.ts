@@ -1,0 +1,121 @@
+/**
+ * How many units a holder asks for, for how long, and how many it is given. All numbers of reservations stand here.
+ *
+ * A reservation spares calls and costs freedom: units that sit with one isolate are out of reach for the others until
+ * they are used, given back or expire. So it should be as large as is needed soon, and no larger. Pure functions:
+ *
+ * - *Hot* is a key that is asked for `HOT_ASKS` times without a pause as long as the longest lifetime. Below that two calls
+ *   in a row would make one reservation that the second half of all keys never uses.
+ * - *Lifetime*: time enough for `ASKS_PER_LIFETIME` calls at the pace that was measured, within what the policy allows
+ *   (1 to 20 s). A busy key has the shortest: what it wants is then least, it reacts to a change of demand within a second,
+ *   and units of an isolate that vanished are out of reach no longer than that. A key with a call a second would use two
+ *   units of such a reservation, so it keeps a few for longer, but only while they are at most `SPARE_SHARE` of what is
+ *   free; where units are scarce the shortest lifetime is all there is.
+ * - *Wanted* is the demand measured since the last message, over the lifetime; at most `GROWTH` times what was asked for
+ *   meanwhile. So the first reservation is small, four small ones lead to any size, and a single burst reserves little.
+ *   A rise is seen when the units run out early, a fall when the lifetime ends; both take at most one lifetime.
+ * - *Granted* is a share of what is free or reserved in proportion to what is wanted, among those that hold or asked lately,
+ *   with as much again for whoever comes next (a lone isolate gets half). Every call then has the same chance, wherever it
+ *   came in. Near exhaustion the share comes to less than a unit, and units go one by one to who asks. Nobody holds more
+ *   than `MOST_SHARE` of the capacity: that is what one vanished isolate costs, and why limits below 32 reserve nothing.
+ * - *Refilled* is ahead of need: when what is left lasts `AHEAD_MS`, longer than a message takes, or is half of what
+ *   there was; and in the last quarter of a lifetime.
+ *
+ * `test/simulation/` tries these with up to 32 isolates, and the README has what comes out.
+ */
+
+/** Lifetimes that are chosen unless a policy says one. A background task ends 30 s after its request (waitUntil). */
+export const LEAST_TTL_MS = 1_000;
+export const MOST_TTL_MS = 20_000;
+
+const HOT_ASKS = 3;
+const ASKS_PER_LIFETIME = 8;
+const GROWTH = 4;
+const MOST_SHARE = 1 / 16;
+const SPARE_SHARE = 1 / 32;
+const AHEAD_MS = 100;
+/** A denial is believed so long at most: others may give units back. */
+export const MOST_DENIED_MS = 1_000;
+/** The end of a lifetime in which nothing is spent any more: what is unused goes home in it, and clocks may differ. */
+const MOST_MARGIN_MS = 250;
+
+/** What was asked for since `sinceMs`: how often, and how many units of each rule. */
+export interface Demand {
+  readonly asks: number;
+  readonly units: readonly number[];
+  readonly sinceMs: number;
+}
+
+/** The shortest and the longest lifetime that a policy allows. */
+export interface Lifetimes {
+  readonly leastMs: number;
+  readonly mostMs: number;
+}
+
+/** Whether so many calls without a long pause make a key hot. */
+export function isHot(asks: number): boolean {
+  return asks >= HOT_ASKS;
+}
+
+export function lifetimeMs({ asks, sinceMs }: Demand, nowMs: number, { leastMs, mostMs }: Lifetimes): number {
+  const paceMs = Math.max(1, nowMs - sinceMs) / Math.max(1, asks);
+  return Math.min(mostMs, Math.max(leastMs, Math.ceil(ASKS_PER_LIFETIME * paceMs)));
+}
+
+/** Units to have when the answer is there, those that are left included. */
+export function wantedUnits({ units, sinceMs }: Demand, nowMs: number, ttlMs: number): number[] {
+  const lifetimes = ttlMs / Math.max(1, nowMs - sinceMs);
+  return units.map((asked) => Math.min(Math.ceil(asked * lifetimes), GROWTH * asked));
+}
+
+/** How long units may be spent that were reserved for `ttlMs`. */
+export function spendableMs(ttlMs: number): number {
+  return ttlMs - Math.min(ttlMs / 4, MOST_MARGIN_MS);
+}
+
+/** The age at which a reservation is renewed by whoever comes next. */
+export function refillMs(ttlMs: number): number {
+  return 0.75 * spendableMs(ttlMs);
+}
+
+/** With so many units left, or fewer, it is time to ask for more. */
+export function lowUnits(units: number, asked: number, elapsedMs: number): number {
+  return Math.floor(Math.min(units / 2, (asked / Math.max(1, elapsedMs)) * AHEAD_MS));
+}
+
+/** What one rule says of a wish. */
+export interface Wish {
+  readonly wanted: number;
+  /** Of those, units that the holder has already. */
+  readonly kept: number;
+  /** Units that nobody holds and nobody used. */
+  readonly free: number;
+  readonly capacity: number;
+  /** What the others hold, and what they last wanted. */
+  readonly heldByOthers: number;
+  readonly wantedByOthers: number;
+}
+
+/** Units to grant beside those that are kept: of all rules the same part of what is wanted, since one alone is of no use. */
+export function grantedTogether(wishes: readonly Wish[]): number[] {
+  const missing = wishes.map(({ wanted, kept }) => Math.max(0, wanted - kept));
+  const parts = wishes.map((wish, index) => {
+    const units = missing[index] ?? 0;
+    return units === 0 ? 1 : grantedUnits(wish) / units;
+  });
+  const part = Math.min(...parts);
+  // Rounding must not lose the unit that a product of fractions just fails to reach.
+  return missing.map((units) => Math.floor(units * part + 1e-6));
+}
+
+function grantedUnits({ wanted, kept, free, capacity, ...others }: Wish): number {
+  const share = wanted / (2 * wanted + others.wantedByOthers);
+  const fair = (free + kept + others.heldByOthers) * share;
+  const most = Math.floor(Math.min(wanted, fair, capacity * MOST_SHARE));
+  return Math.max(0, Math.min(most - kept, free));
+}
+
+/** Whether so few units may be away for longer than the shortest lifetime. */
+export function isSpare(units: number, free: number): boolean {
+  return units <= free * SPARE_SHARE;
+}

@@ -1,0 +1,166 @@
+/**
+ * The isolate: decides what it can from its own reservations, and asks the object otherwise.
+ *
+ * Many requests share one isolate, one runs at a time, and each may end at any await: the client leaves, or the runtime
+ * ends it. So nothing of a request's own (stubs, timers) is shared, only plain data and one kind of promise: the answer to
+ * a message. Its request keeps it alive (`waitUntil`), and whoever waits for it has a timer of its own. A message whose
+ * request dies is taken for lost after the policy's deadline.
+ */
+import { publicDecision, degradedDecision, type Decision } from "../durable-objects/answers.ts";
+import { randomId, readClockMs } from "../durable-objects/clock.ts";
+import type { Policy } from "../durable-objects/policies.ts";
+import type { Cost, Decided } from "../durable-objects/protocol.ts";
+import type { Message, Reservation } from "../durable-objects/reservation.ts";
+import { MOST_TTL_MS } from "../durable-objects/sizing.ts";
+import { giveBack, type Objects } from "./objects.ts";
+import { ReservationBook } from "./reservation-book.ts";
+
+/** What a request brings. */
+export interface Caller {
+  readonly objects: Objects;
+  /** The runtime's `waitUntil`: work that goes on when the request has been answered. */
+  readonly inBackground: (work: Promise<unknown>) => void;
+}
+
+interface Keeper {
+  readonly untilMs: number;
+  lookedAtMs: number;
+}
+
+/** A request that waited for so many answers in vain asks for itself. */
+const MOST_WAITS = 3;
+/** Background work ends 30 s after its request; another request takes over before. */
+const KEEP_MS = 25_000;
+/** So often it looks what has to go back: sooner than the end of the shortest lifetime that auto makes. */
+const LOOK_MS = 200;
+/** A keeper that has not looked for so long was ended with its request. */
+const SILENT_MS = 2_000;
+
+export class Isolate {
+  readonly #book = new ReservationBook(randomId);
+  readonly #answers = new WeakMap<Message, Promise<Decided | undefined>>();
+  /** Whose request gives back what is left at the end of lifetimes. */
+  #keeper: Keeper | undefined;
+
+  /** Decides on a cost that is not 0; at once if the object need not be asked. */
+  limit(caller: Caller, policy: Policy, key: string, cost: Cost): Decision | Promise<Decision> {
+    const nowMs = readClockMs();
+    const reservation = this.#book.open(policy, key, nowMs);
+    reservation.note(cost, nowMs);
+    const decided = this.#decide(caller, reservation, cost, nowMs);
+    if (decided === undefined) return this.#ask(caller, reservation, cost, nowMs);
+    return publicDecision(policy, key, decided, "isolate");
+  }
+
+  /**
+   * Ends the reservation of a key, for a call that the object decides on: it is to have everything there is.
+   *
+   * @returns what to settle, with the same stub and before that call
+   */
+  end(policy: Policy, key: string): ReturnType<Reservation["giveBack"]> {
+    const reservation = this.#book.find(policy, key);
+    reservation?.forgetDenials();
+    return reservation && this.#book.end(reservation);
+  }
+
+  #decide(caller: Caller, reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {
+    const admitted = reservation.spend(cost, nowMs);
+    if (admitted === undefined) return reservation.deny(cost, nowMs);
+    if (reservation.needsRefill(nowMs)) void this.#send(caller, reservation, 0, nowMs);
+    return admitted;
+  }
+
+  async #ask(caller: Caller, reservation: Reservation, cost: Cost, sinceMs: number): Promise<Decision> {
+    const { policy, key } = reservation;
+    // Half the deadline is for waiting, so that there is time to ask.
+    const untilMs = sinceMs + policy.deadlineMs / 2;
+    let nowMs = sinceMs;
+    for (let waits = 0; waits < MOST_WAITS && nowMs < untilMs; waits += 1) {
+      const message = reservation.messageAt(nowMs);
+      if (!reservation.isHot || message === undefined || !reservation.promise(message, cost)) break;
+      await orTimeout(this.#answers.get(message), untilMs - nowMs);
+      nowMs = readClockMs();
+      const decided = this.#decide(caller, reservation, cost, nowMs);
+      if (decided !== undefined) return publicDecision(policy, key, decided, "isolate");
+    }
+    const isFree = reservation.isHot && reservation.messageAt(nowMs) === undefined;
+    const decided = isFree
+      ? await this.#send(caller, reservation, cost, nowMs, sinceMs)
+      : await this.#askAlone(caller, reservation, cost, nowMs - sinceMs);
+    return decided === undefined ? degradedDecision(policy, key) : publicDecision(policy, key, decided);
+  }
+
+  /** Asks for units, and, unless `cost` is 0, for a decision. */
+  #send(
+    caller: Caller,
+    reservation: Reservation,
+    cost: Cost,
+    nowMs: number,
+    sinceMs = nowMs,
+  ): Promise<Decided | undefined> {
+    const { policy, key } = reservation;
+    const message = reservation.ask(cost, nowMs);
+    this.#book.hold(reservation);
+    const answer = async () => {
+      const waitedMs = nowMs - sinceMs;
+      const asked = await caller.objects.ask(
+        policy,
+        key,
+        (object) => object.reserve(message.call),
+        -waitedMs,
+      );
+      if (asked === undefined) return void reservation.failed(message);
+      const decided = JSON.parse(asked.answer) as Decided;
+      reservation.answered(message, decided, readClockMs());
+      return decided;
+    };
+    const answered = answer();
+    this.#answers.set(message, answered);
+    caller.inBackground(answered);
+    this.#keep(caller, nowMs);
+    return answered;
+  }
+
+  async #askAlone(
+    { objects }: Caller,
+    reservation: Reservation,
+    cost: Cost,
+    waitedMs: number,
+  ): Promise<Decided | undefined> {
+    const { policy, key } = reservation;
+    const asked = await objects.ask(policy, key, (object) => object.limit(policy.name, key, cost), -waitedMs);
+    if (asked === undefined) return undefined;
+    const decided = JSON.parse(asked.answer) as Decided;
+    const nowMs = readClockMs();
+    reservation.learn(cost, decided.rules, nowMs);
+    // Denied perhaps for units that were on their way here.
+    const isDenied = decided.rules.some(({ success }) => !success);
+    return (isDenied ? reservation.spend(cost, nowMs) : undefined) ?? decided;
+  }
+
+  /** Sees to it that some request gives back what is left when lifetimes end. */
+  #keep({ objects, inBackground }: Caller, nowMs: number): void {
+    const keeper = this.#keeper;
+    const isKept = keeper !== undefined && nowMs < keeper.lookedAtMs + SILENT_MS;
+    if (isKept && nowMs + MOST_TTL_MS <= keeper.untilMs) return;
+    this.#keeper = { untilMs: nowMs + KEEP_MS, lookedAtMs: nowMs };
+    inBackground(this.#giveBackInTime(objects, this.#keeper));
+  }
+
+  async #giveBackInTime(objects: Objects, keeper: Keeper): Promise<void> {
+    while (this.#keeper === keeper && keeper.lookedAtMs < keeper.untilMs && this.#book.isHolding) {
+      await new Promise((done) => setTimeout(done, LOOK_MS));
+      keeper.lookedAtMs = readClockMs();
+      await giveBack(objects, this.#book.endDue(keeper.lookedAtMs));
+    }
+    if (this.#keeper === keeper) this.#keeper = undefined;
+  }
+}
+
+/** Waits for an answer that another request asked for, but not for ever: that request may be no more. */
+async function orTimeout(answer: Promise<unknown> | undefined, ms: number): Promise<void> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const timeout = new Promise<void>((done) => (timer = setTimeout(done, ms)));
+  await Promise.race([answer, timeout]);
+  clearTimeout(timer);
+}
