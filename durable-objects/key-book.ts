@@ -3,7 +3,7 @@ import { advance, unstoredOf, UNTOUCHED, wholeAtMs, type Account } from "./holds
 import { endExpired } from "./idempotency.ts";
 import type { Policy } from "./policies.ts";
 import type { Storage } from "./storage.ts";
-import { aheadUnits, covers, record, type StoredAccount } from "./write-ahead.ts";
+import { aheadUnits, covers, isRestored, record, type StoredAccount } from "./write-ahead.ts";
 
 /**
  * A key is hot when units were taken within this time before: then its memory may be ahead of its storage.
@@ -135,7 +135,8 @@ export class KeyBook {
   writeQuiet(nowMs: number): void {
     for (const entry of this.#ahead) {
       this.advance(entry, nowMs);
-      if (!this.isHot(entry, nowMs)) this.write(entry, accountsOf(entry), nowMs, false);
+      const isUnclear = accountsOf(entry).some(isRestored);
+      if (!isUnclear && !this.isHot(entry, nowMs)) this.write(entry, accountsOf(entry), nowMs, false);
     }
   }
 
@@ -166,11 +167,12 @@ export class KeyBook {
     entry.bytes = bytes;
   }
 
-  /** An entry is ahead while its record covers more than the units that are reserved. */
+  /** An entry is ahead while its record covers more than the units that are reserved now. */
   #note(entry: Entry, accounts: readonly Account[] = accountsOf(entry)): void {
-    const isAhead = entry.books.some(
-      ({ stored }, index) => (stored?.ahead ?? 0) > unstoredOf(accounts[index] ?? UNTOUCHED),
-    );
+    const isAhead = entry.books.some(({ stored }, index) => {
+      const account = accounts[index] ?? UNTOUCHED;
+      return (stored?.ahead ?? 0) > unstoredOf(account) || isRestored(account);
+    });
     if (isAhead) this.#ahead.add(entry);
     else this.#ahead.delete(entry);
   }

@@ -1,18 +1,10 @@
 import { costOf } from "./decisions.ts";
-import { Demand, type Wanted } from "./demand.ts";
+import { Demand } from "./demand.ts";
 import { Denials } from "./denials.ts";
+import { Message } from "./message.ts";
 import type { Policy, Rule } from "./policies.ts";
-import type { Cost, Decided, ReserveCall, Returned, RuleDecision } from "./protocol.ts";
+import type { Cost, Decided, Returned, RuleDecision } from "./protocol.ts";
 import { refillMs, spendableMs } from "./sizing.ts";
-
-/** A question to the object, and who waits for its answer. */
-export interface Message {
-  readonly call: ReserveCall;
-  readonly sentAtMs: number;
-  readonly wanted: Wanted;
-  /** By rule: units that callers wait for. */
-  readonly promised: number[];
-}
 
 /**
  * What one isolate knows of one key: units it may spend without asking, what it has been denied, and how much it is
@@ -96,15 +88,6 @@ export class Reservation {
     );
   }
 
-  /** Promises a caller its part of what a message asks for; `false`: there is not so much in it. */
-  promise({ wanted, promised }: Message, cost: Cost): boolean {
-    const costs = this.policy.rules.map((rule) => costOf(rule, cost));
-    const fits = costs.every((units, index) => (promised[index] ?? 0) + units <= (wanted.units[index] ?? 0));
-    if (!fits) return false;
-    for (const [index, units] of costs.entries()) promised[index] = (promised[index] ?? 0) + units;
-    return true;
-  }
-
   /** Whether it is time to ask for more, so that nobody has to wait: few units are left, or little time. */
   needsRefill(nowMs: number): boolean {
     if (!this.#isHeld || this.messageAt(nowMs) !== undefined) return false;
@@ -124,24 +107,14 @@ export class Reservation {
     this.#units = [...kept];
     this.#turn += 1;
     this.#isHeld = true;
-    this.#message = {
-      sentAtMs: nowMs,
-      wanted,
-      promised: kept.map(() => 0),
-      call: {
-        policy: this.policy.name,
-        key: this.key,
-        cost,
-        holder: this.#holder,
-        turn: this.#turn,
-        ttlMs: wanted.ttlMs,
-        rules: this.#byRule((index) => ({
-          used: this.#used[index] ?? 0,
-          kept: kept[index] ?? 0,
-          wanted: wanted.units[index] ?? 0,
-        })),
-      },
-    };
+    const rules = this.#byRule((index) => ({
+      used: this.#used[index] ?? 0,
+      kept: kept[index] ?? 0,
+      wanted: wanted.units[index] ?? 0,
+    }));
+    const { key, policy } = this;
+    const holding = { holder: this.#holder, turn: this.#turn, ttlMs: wanted.ttlMs, rules };
+    this.#message = new Message({ policy: policy.name, key, cost, ...holding }, wanted, nowMs);
     return this.#message;
   }
 
@@ -194,12 +167,7 @@ export class Reservation {
   }
 
   #fits(cost: Cost): boolean {
-    const { rules } = this.policy;
-    for (let index = 0; index < rules.length; index += 1) {
-      const rule = rules[index];
-      if (rule !== undefined && costOf(rule, cost) > (this.#units[index] ?? 0)) return false;
-    }
-    return true;
+    return this.policy.rules.every((rule, index) => costOf(rule, cost) <= (this.#units[index] ?? 0));
   }
 
   #isSpendable(nowMs: number): boolean {

@@ -81,5 +81,12 @@ export function restore(
   const units = Math.min(stored.ahead, rule.capacity);
   // Holders of the deployment that wrote this keep units for as long as its policy allowed.
   const expiresAtMs = nowMs + Math.max(ttlMs, stored.ttlMs ?? 0);
-  return place(account, { id: "write-ahead", units, expiresAtMs });
+  return place(account, { id: RESTORED, units, expiresAtMs });
+}
+
+const RESTORED = "write-ahead";
+
+/** Whether units are held that were ahead when the object started: until they count as used there is nothing exact to write. */
+export function isRestored({ holds }: Account): boolean {
+  return holds.some(({ id }) => id === RESTORED);
 }

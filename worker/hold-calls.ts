@@ -1,7 +1,8 @@
 /** Holds: units set apart, and settled when it is known how many were used. */
 import { degradedDecision } from "../durable-objects/answers.ts";
 import { given } from "./calls.ts";
-import { decisionOf, type LimiterClient } from "./limiter-client.ts";
+import type { LimiterClient } from "./limiter-client.ts";
+import { decisionOf } from "./wording.ts";
 import { Problem } from "./problems.ts";
 import type { Decision } from "./answer-schemas.ts";
 import { CancelRequest, HoldRequest, SettleRequest } from "./request-schemas.ts";

@@ -10,7 +10,8 @@ import { publicDecision, degradedDecision, type Decision } from "../durable-obje
 import { randomId, readClockMs } from "../durable-objects/clock.ts";
 import type { Policy } from "../durable-objects/policies.ts";
 import type { Cost, Decided } from "../durable-objects/protocol.ts";
-import type { Message, Reservation } from "../durable-objects/reservation.ts";
+import type { Message } from "../durable-objects/message.ts";
+import type { Reservation } from "../durable-objects/reservation.ts";
 import { MOST_TTL_MS } from "../durable-objects/sizing.ts";
 import { giveBack, type Objects } from "./objects.ts";
 import { ReservationBook } from "./reservation-book.ts";
@@ -77,7 +78,7 @@ export class Isolate {
     let nowMs = sinceMs;
     for (let waits = 0; waits < MOST_WAITS && nowMs < untilMs; waits += 1) {
       const message = reservation.messageAt(nowMs);
-      if (!reservation.isHot || message === undefined || !reservation.promise(message, cost)) break;
+      if (!reservation.isHot || message === undefined || !message.promise(policy, cost)) break;
       await orTimeout(this.#answers.get(message), untilMs - nowMs);
       nowMs = readClockMs();
       const decided = this.#decide(caller, reservation, cost, nowMs);

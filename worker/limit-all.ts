@@ -16,7 +16,8 @@ import { degradedDecision } from "../durable-objects/answers.ts";
 import type { Decided } from "../durable-objects/protocol.ts";
 import type { AllDecisions, Decision } from "./answer-schemas.ts";
 import { compare, isNever, nameOf, parseChecks, type Check } from "./checks.ts";
-import { decisionOf, type LimiterClient } from "./limiter-client.ts";
+import type { LimiterClient } from "./limiter-client.ts";
+import { decisionOf } from "./wording.ts";
 import { Problem, PROBLEMS } from "./problems.ts";
 import type { Principal } from "./tokens.ts";
 

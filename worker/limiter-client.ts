@@ -1,23 +1,30 @@
-import { degradedDecision, publicDecision } from "../durable-objects/answers.ts";
+import { degradedDecision } from "../durable-objects/answers.ts";
 import { costOf } from "../durable-objects/decisions.ts";
 import type { Policy } from "../durable-objects/policies.ts";
 import {
   readAnswer,
   type AcquireCall,
-  type AnswerText,
   type Attached,
   type Conflict,
   type Cost,
   type Decided,
   type HoldCall,
   type Leased,
-  type Missing,
   type Peeked,
 } from "../durable-objects/protocol.ts";
 import { Isolate, type Caller } from "./isolate.ts";
 import { Objects, type LimiterNamespace, type LimiterStub } from "./objects.ts";
-import { Problem, PROBLEMS } from "./problems.ts";
+import type { Problem } from "./problems.ts";
 import type { Decision, KeyReport } from "./answer-schemas.ts";
+import {
+  decisionIn,
+  decisionOf,
+  holdMissing,
+  isMissing,
+  leaseMissing,
+  reportOf,
+  unavailable,
+} from "./wording.ts";
 
 /** What an acquire asks for. */
 export type Acquiring = Omit<AcquireCall, "policy" | "key">;
@@ -194,48 +201,4 @@ export class LimiterClient {
 
 function isNothing({ rules }: Policy, cost: Cost): boolean {
   return typeof cost === "number" ? cost === 0 : rules.every((rule) => costOf(rule, cost) === 0);
-}
-
-/** What an object's answer says, in the caller's words. */
-export function decisionIn(
-  policy: Policy,
-  key: string,
-  text: AnswerText,
-  missing: () => Problem = leaseMissing,
-): Decision | Problem {
-  return decisionOf(policy, key, readAnswer(text), missing);
-}
-
-export function decisionOf(
-  policy: Policy,
-  key: string,
-  answer: Decided | Conflict | Missing,
-  missing: () => Problem = leaseMissing,
-): Decision | Problem {
-  if ("missing" in answer) return missing();
-  if (!("conflict" in answer)) return publicDecision(policy, key, answer);
-  const detail = `the idempotency key stands for a ${answer.conflict.request}: use another for another request`;
-  return new Problem(PROBLEMS.idempotencyConflict, detail, {
-    errors: [{ pointer: "/idempotencyKey", detail }],
-  });
-}
-
-function reportOf(policy: Policy, key: string, { rules, ...report }: Peeked): KeyReport {
-  return { ...publicDecision(policy, key, { rules }), ...report };
-}
-
-function isMissing(text: AnswerText): boolean {
-  return "missing" in (JSON.parse(text) as object);
-}
-
-export function leaseMissing(): Problem {
-  return new Problem(PROBLEMS.leaseNotFound, "it was released, it has expired, or it never was");
-}
-
-export function holdMissing(): Problem {
-  return new Problem(PROBLEMS.holdNotFound, "it was settled, it has expired, or it never was");
-}
-
-function unavailable(detail: string): Problem {
-  return new Problem(PROBLEMS.unavailable, detail);
 }

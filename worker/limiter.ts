@@ -6,7 +6,8 @@ import { callLimit, callPeek, callRefund, callReset, given, listPolicies } from 
 import { callCancel, callHold, callSettle } from "./hold-calls.ts";
 import { acquireOf, callRelease, callRenew } from "./lease-calls.ts";
 import { callLimitAll } from "./limit-all.ts";
-import { decisionIn, LimiterClient } from "./limiter-client.ts";
+import { LimiterClient } from "./limiter-client.ts";
+import { decisionIn } from "./wording.ts";
 import { parse } from "./parse.ts";
 import { Problem } from "./problems.ts";
 import type { AllDecisions, Decision, KeyReport, Lease, PolicyList } from "./answer-schemas.ts";

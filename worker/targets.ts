@@ -7,7 +7,7 @@ import type { Policy } from "../durable-objects/policies.ts";
 import type { Cost } from "../durable-objects/protocol.ts";
 import { violation } from "../durable-objects/violations.ts";
 import { ADDRESS_ALLOWED, normaliseKey } from "./keys.ts";
-import { holdMissing, leaseMissing } from "./limiter-client.ts";
+import { holdMissing, leaseMissing } from "./wording.ts";
 import { notAllowed, parse } from "./parse.ts";
 import { Problem, PROBLEMS } from "./problems.ts";
 import { COST_ALLOWED, UNITS_ALLOWED } from "./request-schemas.ts";

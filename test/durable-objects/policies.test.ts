@@ -10,7 +10,8 @@ test("a policy says what it says, and the rest has defaults", () => {
     onFailure: "closed",
     deadlineMs: 500,
     objects: "per-key",
-    reservationTtlMs: 1_000,
+    reservation: { leastMs: 1_000, mostMs: 20_000 },
+    elsewhere: { admits: true, denies: true },
     shadow: false,
     keyKind: "text",
   });
@@ -31,9 +32,35 @@ test.each([
 });
 
 test("reservations can be off, automatic, or have a time to live", () => {
-  const ttl = (reservation: unknown) =>
-    parsePolicies({ a: { ...BUCKET, reservation } }).get("a")?.reservationTtlMs;
-  expect(["off", "auto", { ttl: "2s" }, { ttl: 5 }].map(ttl)).toEqual([0, 1_000, 2_000, 5]);
+  const lifetimes = (reservation: unknown) =>
+    parsePolicies({ a: { ...BUCKET, reservation } }).get("a")?.reservation;
+  expect(["off", "auto", { ttl: "2s" }, { ttl: 5 }, { ttl: "1m" }].map(lifetimes)).toEqual([
+    { leastMs: 0, mostMs: 0 },
+    { leastMs: 1_000, mostMs: 20_000 },
+    { leastMs: 2_000, mostMs: 2_000 },
+    { leastMs: 5, mostMs: 5 },
+    { leastMs: 20_000, mostMs: 20_000 },
+  ]);
+});
+
+test("an isolate decides only what it can without knowing when units were taken, or what a denial changes", () => {
+  const elsewhere = (fields: object) =>
+    parsePolicies({ a: { limit: 5, window: "1s", ...fields } }).get("a")?.elsewhere;
+  const both = { admits: true, denies: true };
+  const none = { admits: false, denies: false };
+  expect(elsewhere({ algorithm: "token-bucket" })).toEqual(both);
+  expect(elsewhere({ algorithm: "sliding-log" })).toEqual(both);
+  expect(elsewhere({ algorithm: "token-bucket", reservation: "off" })).toEqual(none);
+  expect(elsewhere({ algorithm: "sliding-log", minInterval: 5 })).toEqual({ admits: false, denies: true });
+  expect(elsewhere({ algorithm: "sliding-log", countDenied: true })).toEqual(none);
+  const slots = { algorithm: "concurrency", limit: 5 };
+  const rate = { algorithm: "token-bucket", limit: 5, window: "1s" };
+  const elsewhereOf = (rules: object) => parsePolicies({ a: { rules } }).get("a")?.elsewhere;
+  expect(elsewhereOf({ slots, rate })).toEqual(none);
+  expect(elsewhereOf({ rate, other: { ...rate, algorithm: "sliding-log", minInterval: 1 } })).toEqual({
+    admits: false,
+    denies: true,
+  });
 });
 
 test("rules have names, units and algorithms of their own, and share what the policy says", () => {

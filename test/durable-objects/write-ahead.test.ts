@@ -55,7 +55,7 @@ const rates = fc.record({
 function play(
   rule: Rule,
   steps: readonly { afterMs: number; cost: number; isHot: boolean; crash: boolean; downMs: number }[],
-  reservationTtlMs: number,
+  ttlMs: number,
   restored: (lost: number, ahead: number) => void,
 ): { nowMs: number; units: number }[] {
   const admitted: { nowMs: number; units: number }[] = [];
@@ -68,11 +68,7 @@ function play(
     account = advance(rule, account, nowMs);
     if (crash) {
       const before = decide(rule, account, nowMs, 0).remaining;
-      account = advance(
-        rule,
-        restore(rule, structuredClone(stored), segments, nowMs, reservationTtlMs),
-        nowMs,
-      );
+      account = advance(rule, restore(rule, structuredClone(stored), segments, nowMs, ttlMs), nowMs);
       restored(before - decide(rule, account, nowMs, 0).remaining, stored?.ahead ?? 0);
       nowMs += downMs;
       account = advance(rule, account, nowMs);
@@ -81,7 +77,7 @@ function play(
     if (!decision.allowed) continue;
     ({ account } = decision);
     if (!covers(rule, stored, account, nowMs)) {
-      const written = record(rule, account, isHot ? aheadUnits(rule) : 0, nowMs, stored);
+      const written = record(rule, account, isHot ? aheadUnits(rule) : 0, nowMs, ttlMs, stored);
       ({ stored } = written);
       if (written.segment !== undefined) segments.push(structuredClone(written.segment));
     }

@@ -43,7 +43,13 @@ export const TEST_POLICIES = {
   /** Refills so slowly that a test sees none of it. */
   slow: { algorithm: "token-bucket", limit: 5, window: "30d", deadlineMs: PATIENT_MS },
   /** Big enough for memory to go ahead of storage: 2 % is 200 units. */
-  ahead: { algorithm: "token-bucket", limit: 10_000, window: "30d", deadlineMs: PATIENT_MS },
+  ahead: {
+    algorithm: "token-bucket",
+    limit: 10_000,
+    window: "30d",
+    reservation: { ttl: "1s" },
+    deadlineMs: PATIENT_MS,
+  },
   fast: { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: PATIENT_MS },
   /** Whole again a millisecond after each unit. */
   brief: { algorithm: "token-bucket", limit: 1_000, window: "1s", deadlineMs: PATIENT_MS },

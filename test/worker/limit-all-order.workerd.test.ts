@@ -14,19 +14,22 @@ const CALLER = { name: "test", scopes: ["limit"] } as const;
 
 /** A client whose holds wait for this before they are sent. */
 function clientDelayedBy(delay: (held: HoldCall) => Promise<void>): LimiterClient {
-  return new LimiterClient({
-    getByName: (name) => {
-      const stub = OBJECTS.getByName(name);
-      return {
-        hold: async (held: HoldCall) => {
-          await delay(held);
-          return await stub.hold(held);
-        },
-        settle: (...args: Parameters<LimiterStub["settle"]>) => stub.settle(...args),
-        cancel: (...args: Parameters<LimiterStub["cancel"]>) => stub.cancel(...args),
-      } as unknown as LimiterStub;
+  return new LimiterClient(
+    {
+      getByName: (name) => {
+        const stub = OBJECTS.getByName(name);
+        return {
+          hold: async (held: HoldCall) => {
+            await delay(held);
+            return await stub.hold(held);
+          },
+          settle: (...args: Parameters<LimiterStub["settle"]>) => stub.settle(...args),
+          cancel: (...args: Parameters<LimiterStub["cancel"]>) => stub.cancel(...args),
+        } as unknown as LimiterStub;
+      },
     },
-  });
+    () => undefined,
+  );
 }
 
 async function limitAll(client: LimiterClient, keys: readonly string[], cost: number): Promise<boolean> {
