@@ -10,6 +10,21 @@ export function readClockMs(): number {
   return Date.now();
 }
 
+/** A clock and timers, for what has to wait. A simulation has its own. */
+export interface Time {
+  nowMs(): number;
+  /** Does something later, unless what it returns is called before. */
+  after(ms: number, work: () => void): () => void;
+}
+
+export const SYSTEM_TIME: Time = {
+  nowMs: readClockMs,
+  after(ms, work) {
+    const timer = setTimeout(work, ms);
+    return () => clearTimeout(timer);
+  },
+};
+
 /**
  * The only place that makes randomness, for ids that nobody can guess.
  *

@@ -23,8 +23,8 @@ export interface Holder {
 
 /** More isolates than that find no room to reserve, and ask for each decision. About 200 bytes each. */
 const MOST_HOLDERS = 1_000;
-/** A holder that has returned everything is remembered so long, for messages that it sent before and that come later. */
-const GONE_MS = 5_000;
+/** A holder is remembered for so long after its end, since messages that it sent before may come later. */
+const REMEMBERED_MS = 5_000;
 type Reserve = Omit<ReserveCall, "policy" | "key">;
 
 const NOTHING: Reserving = { used: 0, kept: 0, wanted: 0 };
@@ -85,7 +85,7 @@ export class Grants {
     const rules = Object.fromEntries(
       Object.entries(used).map(([name, units]) => [name, { used: units, kept: 0, wanted: 0 }]),
     );
-    const reported = report(entry, holder, { turn, ttlMs: GONE_MS, rules }, nowMs);
+    const reported = report(entry, holder, { turn, ttlMs: 0, rules }, nowMs);
     if (reported === undefined) return;
     this.#commit(entry, holder, reported, nowMs);
     this.#room.serve(entry);
@@ -121,7 +121,7 @@ function report(
   nowMs: number,
 ): Reported | undefined {
   const { books, holders } = entry;
-  for (const [each, { untilMs }] of holders) if (untilMs <= nowMs) holders.delete(each);
+  for (const [each, { untilMs }] of holders) if (untilMs + REMEMBERED_MS <= nowMs) holders.delete(each);
   const before = holders.get(id);
   if (before !== undefined && turn <= before.turn) return undefined;
   const said = books.map(({ rule, account }, index) => {
@@ -165,7 +165,8 @@ function grant(
   const wishes = ruled.map(({ rule, account }, index): Wish => {
     const keeps = kept[index] ?? 0;
     let wantedByOthers = 0;
-    for (const [each, { wanted }] of holders) if (each !== id) wantedByOthers += wanted[index] ?? 0;
+    for (const [each, { wanted, untilMs }] of holders)
+      if (each !== id && untilMs > nowMs) wantedByOthers += wanted[index] ?? 0;
     return {
       wanted: rules[rule.name]?.wanted ?? 0,
       kept: keeps,

@@ -21,7 +21,7 @@ import { refillMs, spendableMs } from "./sizing.ts";
 export class Reservation {
   readonly policy: Policy;
   readonly key: string;
-  readonly #holder: string;
+  readonly holder: string;
   readonly #denials = new Denials();
   #turn = 0;
   /** By rule: units that may be spent, and units spent since the holder began. */
@@ -41,7 +41,7 @@ export class Reservation {
   constructor(policy: Policy, key: string, holder: string, nowMs: number) {
     this.policy = policy;
     this.key = key;
-    this.#holder = holder;
+    this.holder = holder;
     this.#units = policy.rules.map(() => 0);
     this.#used = [...this.#units];
     this.#low = this.#units;
@@ -64,26 +64,40 @@ export class Reservation {
     return this.policy.elsewhere.admits && this.#demand.isHot;
   }
 
+  /** By rule: units that may be spent. */
+  spendableAt(nowMs: number): readonly number[] {
+    return this.#isSpendable(nowMs) ? this.#units : this.#units.map(() => 0);
+  }
+
+  /** By rule: units spent since the holder began. */
+  get used(): readonly number[] {
+    return this.#used;
+  }
+
   /** Notes that a caller asks for this much. Once for each call, before `spend`. */
   note(cost: Cost, nowMs: number): void {
     this.#demand.note(cost, nowMs);
   }
 
-  /** Takes a cost from what is reserved; `undefined`: there is not so much. */
-  spend(cost: Cost, nowMs: number): Decided | undefined {
-    if (!this.#isSpendable(nowMs) || !this.#fits(cost)) return undefined;
-    const { rules } = this.policy;
-    for (const [index, rule] of rules.entries()) {
+  /** Takes a cost from what is reserved; `false`: there is not so much. */
+  spend(cost: Cost, nowMs: number): boolean {
+    if (!this.#isSpendable(nowMs) || !this.#fits(cost)) return false;
+    for (const [index, rule] of this.policy.rules.entries()) {
       const units = costOf(rule, cost);
       this.#units[index] = (this.#units[index] ?? 0) - units;
       this.#used[index] = (this.#used[index] ?? 0) + units;
     }
-    return { rules: rules.map((rule, index) => this.#admitted(rule, index, nowMs)) };
+    return true;
+  }
+
+  /** The decision on a cost that has been taken. */
+  admitted(nowMs: number): Decided {
+    return { rules: this.policy.rules.map((rule, index) => this.#admittedBy(rule, index, nowMs)) };
   }
 
   /** Denies a cost as the object did before; `undefined`: the object has to be asked. */
   deny(cost: Cost, nowMs: number): Decided | undefined {
-    return this.#denials.find(this.policy, cost, this.#floor(nowMs), nowMs, (rule, index) =>
+    return this.#denials.find(this.policy, cost, this.spendableAt(nowMs), nowMs, (rule, index) =>
       this.#ceilingMs(rule, index, nowMs),
     );
   }
@@ -113,7 +127,7 @@ export class Reservation {
       wanted: wanted.units[index] ?? 0,
     }));
     const { key, policy } = this;
-    const holding = { holder: this.#holder, turn: this.#turn, ttlMs: wanted.ttlMs, rules };
+    const holding = { holder: this.holder, turn: this.#turn, ttlMs: wanted.ttlMs, rules };
     this.#message = new Message({ policy: policy.name, key, cost, ...holding }, wanted, nowMs);
     return this.#message;
   }
@@ -125,9 +139,11 @@ export class Reservation {
     this.learn(message.call.cost, rules, nowMs);
     if (next !== undefined) this.learn(1, next, nowMs);
     if (reserved === undefined) return;
+    // Then what was spent meanwhile came from units that the object has counted as used, or will: it is not reported.
+    if (reserved.isNew) this.#beginAnew(message);
     this.#units = this.policy.rules.map(({ name }, index) => {
       const granted = Object.hasOwn(reserved.units, name) ? (reserved.units[name] ?? 0) : 0;
-      return (reserved.isNew ? 0 : (this.#units[index] ?? 0)) + granted;
+      return (this.#units[index] ?? 0) + granted;
     });
     this.#grantedAtMs = message.sentAtMs;
     this.#ttlMs = Math.min(message.call.ttlMs, reserved.ttlMs);
@@ -158,12 +174,17 @@ export class Reservation {
     this.#units = this.#units.map(() => 0);
     this.#turn += 1;
     const used = this.#byRule((index) => this.#used[index] ?? 0);
-    return { key: this.key, holder: this.#holder, turn: this.#turn, used };
+    return { key: this.key, holder: this.holder, turn: this.#turn, used };
   }
 
   /** What was denied may pass now. */
   forgetDenials(): void {
     this.#denials.forget();
+  }
+
+  #beginAnew({ call }: Message): void {
+    this.#units = this.#units.map(() => 0);
+    this.#used = this.policy.rules.map(({ name }) => call.rules[name]?.used ?? 0);
   }
 
   #fits(cost: Cost): boolean {
@@ -178,16 +199,12 @@ export class Reservation {
    * Figures promise no more than the object would: what others did meanwhile is not known here. So `remaining` is what
    * is here, a floor, and the time until the quota is whole that of one which others have emptied, a ceiling.
    */
-  #floor(nowMs: number): readonly number[] {
-    return this.#isSpendable(nowMs) ? this.#units : this.#units.map(() => 0);
-  }
-
   #ceilingMs({ algorithm, config }: Rule, index: number, nowMs: number): number {
     const emptiedMs = this.policy.reservation.mostMs + algorithm.wholeFromEmptyMs(config);
     return Math.max((this.#wholeAtMs[index] ?? 0) - nowMs, emptiedMs);
   }
 
-  #admitted(rule: Rule, index: number, nowMs: number): RuleDecision {
+  #admittedBy(rule: Rule, index: number, nowMs: number): RuleDecision {
     const { name, capacity } = rule;
     const resetAfterMs = this.#ceilingMs(rule, index, nowMs);
     const remaining = this.#units[index] ?? 0;

@@ -7,18 +7,19 @@
  * request dies is taken for lost after the policy's deadline.
  */
 import { publicDecision, degradedDecision, type Decision } from "../durable-objects/answers.ts";
-import { randomId, readClockMs } from "../durable-objects/clock.ts";
+import type { Time } from "../durable-objects/clock.ts";
 import type { Policy } from "../durable-objects/policies.ts";
 import type { Cost, Decided } from "../durable-objects/protocol.ts";
 import type { Message } from "../durable-objects/message.ts";
 import type { Reservation } from "../durable-objects/reservation.ts";
 import { MOST_TTL_MS } from "../durable-objects/sizing.ts";
 import { giveBack, type Objects } from "./objects.ts";
-import { ReservationBook } from "./reservation-book.ts";
+import type { ReservationBook } from "./reservation-book.ts";
 
 /** What a request brings. */
 export interface Caller {
   readonly objects: Objects;
+  readonly time: Time;
   /** The runtime's `waitUntil`: work that goes on when the request has been answered. */
   readonly inBackground: (work: Promise<unknown>) => void;
 }
@@ -32,20 +33,27 @@ interface Keeper {
 const MOST_WAITS = 3;
 /** Background work ends 30 s after its request; another request takes over before. */
 const KEEP_MS = 25_000;
-/** So often it looks what has to go back: sooner than the end of the shortest lifetime that auto makes. */
+/**
+ * So often it looks what has to go back, and whether the clock was put back, which would make lifetimes longer: sooner
+ * than the part of a lifetime is over in which nothing is spent any more (sizing.ts).
+ */
 const LOOK_MS = 200;
 /** A keeper that has not looked for so long was ended with its request. */
 const SILENT_MS = 2_000;
 
 export class Isolate {
-  readonly #book = new ReservationBook(randomId);
+  readonly #book: ReservationBook;
   readonly #answers = new WeakMap<Message, Promise<Decided | undefined>>();
   /** Whose request gives back what is left at the end of lifetimes. */
   #keeper: Keeper | undefined;
 
+  constructor(book: ReservationBook) {
+    this.#book = book;
+  }
+
   /** Decides on a cost that is not 0; at once if the object need not be asked. */
   limit(caller: Caller, policy: Policy, key: string, cost: Cost): Decision | Promise<Decision> {
-    const nowMs = readClockMs();
+    const nowMs = caller.time.nowMs();
     const reservation = this.#book.open(policy, key, nowMs);
     reservation.note(cost, nowMs);
     const decided = this.#decide(caller, reservation, cost, nowMs);
@@ -65,30 +73,34 @@ export class Isolate {
   }
 
   #decide(caller: Caller, reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {
-    const admitted = reservation.spend(cost, nowMs);
-    if (admitted === undefined) return reservation.deny(cost, nowMs);
+    if (!reservation.spend(cost, nowMs)) return reservation.deny(cost, nowMs);
     if (reservation.needsRefill(nowMs)) void this.#send(caller, reservation, 0, nowMs);
-    return admitted;
+    return reservation.admitted(nowMs);
   }
 
   async #ask(caller: Caller, reservation: Reservation, cost: Cost, sinceMs: number): Promise<Decision> {
     const { policy, key } = reservation;
     // Half the deadline is for waiting, so that there is time to ask.
-    const untilMs = sinceMs + policy.deadlineMs / 2;
+    const mostMs = policy.deadlineMs / 2;
     let nowMs = sinceMs;
-    for (let waits = 0; waits < MOST_WAITS && nowMs < untilMs; waits += 1) {
+    for (let waits = 0; waits < MOST_WAITS && nowMs - sinceMs < mostMs; waits += 1) {
       const message = reservation.messageAt(nowMs);
       if (!reservation.isHot || message === undefined || !message.promise(policy, cost)) break;
-      await orTimeout(this.#answers.get(message), untilMs - nowMs);
-      nowMs = readClockMs();
+      await orTimeout(this.#answers.get(message), caller.time, Math.min(mostMs, sinceMs + mostMs - nowMs));
+      nowMs = caller.time.nowMs();
       const decided = this.#decide(caller, reservation, cost, nowMs);
       if (decided !== undefined) return publicDecision(policy, key, decided, "isolate");
     }
     const isFree = reservation.isHot && reservation.messageAt(nowMs) === undefined;
     const decided = isFree
       ? await this.#send(caller, reservation, cost, nowMs, sinceMs)
-      : await this.#askAlone(caller, reservation, cost, nowMs - sinceMs);
-    return decided === undefined ? degradedDecision(policy, key) : publicDecision(policy, key, decided);
+      : await this.#askAlone(caller, reservation, cost, Math.max(0, nowMs - sinceMs));
+    if (decided === undefined) return degradedDecision(policy, key);
+    // Denied perhaps for units that were on their way here.
+    const isDenied = decided.rules.some(({ success }) => !success);
+    nowMs = caller.time.nowMs();
+    if (!isDenied || !reservation.spend(cost, nowMs)) return publicDecision(policy, key, decided);
+    return publicDecision(policy, key, reservation.admitted(nowMs), "isolate");
   }
 
   /** Asks for units, and, unless `cost` is 0, for a decision. */
@@ -103,7 +115,7 @@ export class Isolate {
     const message = reservation.ask(cost, nowMs);
     this.#book.hold(reservation);
     const answer = async () => {
-      const waitedMs = nowMs - sinceMs;
+      const waitedMs = Math.max(0, nowMs - sinceMs);
       const asked = await caller.objects.ask(
         policy,
         key,
@@ -112,7 +124,7 @@ export class Isolate {
       );
       if (asked === undefined) return void reservation.failed(message);
       const decided = JSON.parse(asked.answer) as Decided;
-      reservation.answered(message, decided, readClockMs());
+      reservation.answered(message, decided, caller.time.nowMs());
       return decided;
     };
     const answered = answer();
@@ -123,7 +135,7 @@ export class Isolate {
   }
 
   async #askAlone(
-    { objects }: Caller,
+    { objects, time }: Caller,
     reservation: Reservation,
     cost: Cost,
     waitedMs: number,
@@ -132,26 +144,25 @@ export class Isolate {
     const asked = await objects.ask(policy, key, (object) => object.limit(policy.name, key, cost), -waitedMs);
     if (asked === undefined) return undefined;
     const decided = JSON.parse(asked.answer) as Decided;
-    const nowMs = readClockMs();
-    reservation.learn(cost, decided.rules, nowMs);
-    // Denied perhaps for units that were on their way here.
-    const isDenied = decided.rules.some(({ success }) => !success);
-    return (isDenied ? reservation.spend(cost, nowMs) : undefined) ?? decided;
+    reservation.learn(cost, decided.rules, time.nowMs());
+    return decided;
   }
 
   /** Sees to it that some request gives back what is left when lifetimes end. */
-  #keep({ objects, inBackground }: Caller, nowMs: number): void {
+  #keep(caller: Caller, nowMs: number): void {
     const keeper = this.#keeper;
     const isKept = keeper !== undefined && nowMs < keeper.lookedAtMs + SILENT_MS;
     if (isKept && nowMs + MOST_TTL_MS <= keeper.untilMs) return;
     this.#keeper = { untilMs: nowMs + KEEP_MS, lookedAtMs: nowMs };
-    inBackground(this.#giveBackInTime(objects, this.#keeper));
+    caller.inBackground(this.#giveBackInTime(caller, this.#keeper));
   }
 
-  async #giveBackInTime(objects: Objects, keeper: Keeper): Promise<void> {
+  async #giveBackInTime({ objects, time }: Caller, keeper: Keeper): Promise<void> {
     while (this.#keeper === keeper && keeper.lookedAtMs < keeper.untilMs && this.#book.isHolding) {
-      await new Promise((done) => setTimeout(done, LOOK_MS));
-      keeper.lookedAtMs = readClockMs();
+      await new Promise<void>((done) => time.after(LOOK_MS, done));
+      const nowMs = time.nowMs();
+      if (nowMs < keeper.lookedAtMs + LOOK_MS / 2) this.#book.endAll();
+      keeper.lookedAtMs = nowMs;
       await giveBack(objects, this.#book.endDue(keeper.lookedAtMs));
     }
     if (this.#keeper === keeper) this.#keeper = undefined;
@@ -159,9 +170,9 @@ export class Isolate {
 }
 
 /** Waits for an answer that another request asked for, but not for ever: that request may be no more. */
-async function orTimeout(answer: Promise<unknown> | undefined, ms: number): Promise<void> {
-  let timer: ReturnType<typeof setTimeout> | undefined;
-  const timeout = new Promise<void>((done) => (timer = setTimeout(done, ms)));
+async function orTimeout(answer: Promise<unknown> | undefined, time: Time, ms: number): Promise<void> {
+  let cancel = () => {};
+  const timeout = new Promise<void>((done) => (cancel = time.after(ms, done)));
   await Promise.race([answer, timeout]);
-  clearTimeout(timer);
+  cancel();
 }

@@ -1,4 +1,5 @@
 import { degradedDecision } from "../durable-objects/answers.ts";
+import { randomId, SYSTEM_TIME } from "../durable-objects/clock.ts";
 import { costOf } from "../durable-objects/decisions.ts";
 import type { Policy } from "../durable-objects/policies.ts";
 import {
@@ -14,6 +15,7 @@ import {
 } from "../durable-objects/protocol.ts";
 import { Isolate, type Caller } from "./isolate.ts";
 import { Objects, type LimiterNamespace, type LimiterStub } from "./objects.ts";
+import { ReservationBook } from "./reservation-book.ts";
 import type { Problem } from "./problems.ts";
 import type { Decision, KeyReport } from "./answer-schemas.ts";
 import {
@@ -31,7 +33,7 @@ export type Acquiring = Omit<AcquireCall, "policy" | "key">;
 export type Holding = Omit<HoldCall, "policy" | "key">;
 
 /** What all requests of this isolate share. */
-const isolate = new Isolate();
+const isolate = new Isolate(new ReservationBook(randomId));
 
 /** The calls on a key, in the caller's words: decided here, or by the key's object. One for each request. */
 export class LimiterClient {
@@ -39,7 +41,7 @@ export class LimiterClient {
 
   /** @param inBackground the runtime's `waitUntil` */
   constructor(namespace: LimiterNamespace, inBackground: Caller["inBackground"]) {
-    this.#caller = { objects: new Objects(namespace), inBackground };
+    this.#caller = { objects: new Objects(namespace), time: SYSTEM_TIME, inBackground };
   }
 
   /** Decides at once if the object need not be asked. */

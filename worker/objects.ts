@@ -1,3 +1,4 @@
+import { SYSTEM_TIME, type Time } from "../durable-objects/clock.ts";
 import type { Policy } from "../durable-objects/policies.ts";
 import type {
   AcquireCall,
@@ -28,9 +29,11 @@ export interface LimiterNamespace {
  */
 export class Objects {
   readonly #namespace: LimiterNamespace;
+  readonly #time: Time;
 
-  constructor(namespace: LimiterNamespace) {
+  constructor(namespace: LimiterNamespace, time: Time = SYSTEM_TIME) {
     this.#namespace = namespace;
+    this.#time = time;
   }
 
   /** A call that waits is a request, which ends with its caller; and with its deadline, so that nothing is granted late. */
@@ -79,11 +82,31 @@ export class Objects {
   ): Promise<{ readonly answer: Answer } | undefined> {
     try {
       const deadlineMs = policy.deadlineMs + waitMs;
-      return { answer: await withinDeadline(call(this.objectOf(policy, key)), deadlineMs, onDeadline) };
+      return { answer: await this.#inTime(call(this.objectOf(policy, key)), deadlineMs, onDeadline) };
     } catch (error) {
       console.warn(`policy ${policy.name}: no answer from the object: ${String(error)}`);
       return undefined;
     }
+  }
+
+  /** A call that is not waited for any longer may still be carried out; its answer is dropped. */
+  #inTime<Answer>(call: Promise<Answer>, deadlineMs: number, onDeadline: () => void): Promise<Answer> {
+    return new Promise((resolve, reject) => {
+      const cancel = this.#time.after(deadlineMs, () => {
+        onDeadline();
+        reject(new Error(`deadline of ${deadlineMs} ms passed`));
+      });
+      call.then(
+        (answer) => {
+          cancel();
+          resolve(answer);
+        },
+        (error: unknown) => {
+          cancel();
+          reject(error);
+        },
+      );
+    });
   }
 
   /** A new stub each time: one that has thrown stays broken, and none may cross requests. */
@@ -104,28 +127,4 @@ export async function giveBack(objects: Objects, endings: readonly Ending[]): Pr
       await objects.ask(policy, returned.key, (object) => object.giveBack(policy.name, all));
     }),
   );
-}
-
-/** A call that is not waited for any longer may still be carried out; its answer is dropped. */
-function withinDeadline<Answer>(
-  call: Promise<Answer>,
-  deadlineMs: number,
-  onDeadline: () => void,
-): Promise<Answer> {
-  return new Promise((resolve, reject) => {
-    const timer = setTimeout(() => {
-      onDeadline();
-      reject(new Error(`deadline of ${deadlineMs} ms passed`));
-    }, deadlineMs);
-    call.then(
-      (answer) => {
-        clearTimeout(timer);
-        resolve(answer);
-      },
-      (error: unknown) => {
-        clearTimeout(timer);
-        reject(error);
-      },
-    );
-  });
 }

@@ -37,7 +37,7 @@ export class ReservationBook {
 
   /** The reservation of a key, a new one if need be. */
   open(policy: Policy, key: string, nowMs: number): Reservation {
-    if (nowMs < this.#lastMs) this.#endAll();
+    if (nowMs < this.#lastMs) this.endAll();
     this.#lastMs = nowMs;
     const name = nameOf(policy, key);
     const known = this.#reservations.get(name);
@@ -92,8 +92,8 @@ export class ReservationBook {
     return new Reservation(policy, key, `${this.#holder}.${this.#count}`, nowMs);
   }
 
-  /** A clock that was put back would make lifetimes longer than the object reckons with. */
-  #endAll(): void {
+  /** For a clock that was put back: lifetimes would be longer than the object reckons with. */
+  endAll(): void {
     for (const reservation of this.#held) this.#end(reservation);
     this.#reservations.clear();
     this.#nameLength = 0;

@@ -1,0 +1,82 @@
+/** The rule of holds, broken in the ways that are easy to break it: the laws have to find each. */
+import type { Entry } from "../../durable-objects/entries.ts";
+import { place, refund, settle, type Hold } from "../../durable-objects/holds.ts";
+import type { Policy } from "../../durable-objects/policies.ts";
+import type { Breakage } from "./schedule.ts";
+import type { SimulatedObject } from "./simulated-object.ts";
+
+const KEY = "key";
+const FAR_MS = 1e12;
+
+/** Units are debited when they are reserved, and what was not used is credited when it is settled. */
+export function debitAtReservation(): Breakage {
+  const debited = new Map<string, Hold>();
+  return {
+    after: (object, policy) =>
+      eachBook(object, policy, (book, nowMs) => {
+        for (const hold of book.account.holds) {
+          debited.set(`${book.rule.name} ${hold.id}`, hold);
+          book.account = settle(book.rule, book.account, nowMs, hold.id, hold.units);
+        }
+      }),
+    before: (object, policy) =>
+      eachBook(object, policy, (book, nowMs) => {
+        for (const [name, hold] of debited) {
+          if (!name.startsWith(`${book.rule.name} `)) continue;
+          debited.delete(name);
+          if (hold.expiresAtMs > nowMs)
+            book.account = place(refund(book.rule, book.account, nowMs, hold.units), hold);
+        }
+      }),
+    atCrash: () => debited.clear(),
+  };
+}
+
+/** Units that were not settled in time are free again, as if nobody had used them. */
+export function freeAtExpiry(): Breakage {
+  const expiries = new Map<string, number>();
+  return {
+    after: (object, policy) =>
+      eachBook(object, policy, (book) => {
+        const { state, holds } = book.account;
+        for (const { id, expiresAtMs } of holds) if (expiresAtMs < FAR_MS) expiries.set(id, expiresAtMs);
+        book.account = { state, holds: holds.map((hold) => ({ ...hold, expiresAtMs: FAR_MS })) };
+      }),
+    before: (object, policy) =>
+      eachBook(object, policy, (book, nowMs) => {
+        for (const { id } of book.account.holds)
+          if ((expiries.get(id) ?? Infinity) <= nowMs)
+            book.account = settle(book.rule, book.account, nowMs, id, 0);
+      }),
+  };
+}
+
+/** After a crash nobody knows of units that isolates still have. */
+export function forgottenAtCrash(): Breakage {
+  return {
+    atCrash: ({ database }) => database.rewrite((rules) => rules.replaceAll(/"ahead":\d+/g, '"ahead":0')),
+  };
+}
+
+/** A message that shortens a lifetime shortens it also for units whose holder does not hear of it. */
+export function shortenedWhenKept(): Breakage {
+  return {
+    after: (object, policy) =>
+      eachBook(object, policy, (book, nowMs) => {
+        const { state, holds } = book.account;
+        const until = nowMs + policy.reservation.leastMs;
+        book.account = {
+          state,
+          holds: holds.map((hold) => ({ ...hold, expiresAtMs: Math.min(hold.expiresAtMs, until) })),
+        };
+      }),
+  };
+}
+
+function eachBook(
+  object: SimulatedObject,
+  policy: Policy,
+  change: (book: Entry["books"][number], nowMs: number) => void,
+): void {
+  for (const book of object.open(policy, KEY).books) change(book, object.nowMs);
+}

@@ -1,0 +1,60 @@
+import { DatabaseSync, type SQLInputValue, type StatementSync } from "node:sqlite";
+
+/**
+ * An object's storage on a real SQLite in memory: as much of the runtime's interface as the code uses. What was written
+ * survives whatever happens to the object, as it does on disk.
+ */
+export class Database {
+  readonly #db = new DatabaseSync(":memory:");
+  readonly #statements = new Map<string, StatementSync>();
+  rowsWritten = 0;
+
+  /** The same database, as good as new. */
+  clear(): void {
+    for (const { name } of this.#all("SELECT name FROM sqlite_master WHERE type = 'table'")) {
+      this.#db.exec(`DROP TABLE ${String(name)}`);
+    }
+    this.rowsWritten = 0;
+  }
+
+  /** Changes what is stored of every key's rules. */
+  rewrite(change: (rules: string) => string): void {
+    const hasKeys = this.#all("SELECT name FROM sqlite_master WHERE name = 'keys'").length > 0;
+    for (const { key, rules } of hasKeys ? this.#all("SELECT key, rules FROM keys") : [])
+      this.#prepare("UPDATE keys SET rules = ? WHERE key = ?").run(change(String(rules)), String(key));
+  }
+
+  get storage(): DurableObjectStorage {
+    const exec = (query: string, ...bindings: SQLInputValue[]) => {
+      if (!query.startsWith("SELECT")) {
+        this.rowsWritten += Number(this.#prepare(query).run(...bindings).changes);
+        return { toArray: () => [], one: () => undefined };
+      }
+      const rows = this.#all(query, ...bindings);
+      return { toArray: () => rows, one: () => rows[0] };
+    };
+    const transactionSync = <Result>(work: () => Result): Result => {
+      this.#db.exec("SAVEPOINT work");
+      try {
+        const result = work();
+        this.#db.exec("RELEASE work");
+        return result;
+      } catch (error) {
+        this.#db.exec("ROLLBACK TO work");
+        throw error;
+      }
+    };
+    return { sql: { exec }, transactionSync } as unknown as DurableObjectStorage;
+  }
+
+  #all(query: string, ...bindings: SQLInputValue[]): Record<string, unknown>[] {
+    return this.#prepare(query).all(...bindings);
+  }
+
+  #prepare(query: string): StatementSync {
+    const isKept = !query.startsWith("CREATE");
+    const statement = this.#statements.get(query) ?? this.#db.prepare(query);
+    if (isKept) this.#statements.set(query, statement);
+    return statement;
+  }
+}

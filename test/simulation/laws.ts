@@ -1,0 +1,113 @@
+import type { Entry } from "../../durable-objects/entries.ts";
+import { decide, outstandingOf, wholeAtMs } from "../../durable-objects/holds.ts";
+import type { Rule } from "../../durable-objects/policies.ts";
+import { isRestored } from "../../durable-objects/write-ahead.ts";
+import type { Decision } from "../../durable-objects/answers.ts";
+import type { Reservation } from "../../durable-objects/reservation.ts";
+
+/** A law that was broken, in words. */
+export class BrokenLaw extends Error {}
+
+export function law(isKept: boolean, inWords: () => string): void {
+  if (!isKept) throw new BrokenLaw(inWords());
+}
+
+/**
+ * The exact limiter, that sees every admitted unit at its instant: a bucket that may not be overdrawn, which is the
+ * bound of every interval at once, or a log of which no window may have more than the limit.
+ */
+export class Oracle {
+  readonly #rule: Rule;
+  #spentParts = 0;
+  #atMs = 0;
+  readonly #log: { readonly atMs: number; readonly units: number }[] = [];
+
+  constructor(rule: Rule) {
+    this.#rule = rule;
+  }
+
+  reset(): void {
+    this.#spentParts = 0;
+    this.#log.length = 0;
+  }
+
+  /** Units over the bound once these have been admitted; 0 or less: it is kept. */
+  admit(units: number, nowMs: number): number {
+    const { capacity, quota, algorithm } = this.#rule;
+    const windowMs = quota.windowMs ?? 1;
+    if (algorithm.name === "token-bucket") {
+      const left = Math.max(0, this.#spentParts - quota.units * (nowMs - this.#atMs));
+      this.#spentParts = left + units * windowMs;
+      this.#atMs = nowMs;
+      return this.#spentParts / windowMs - capacity;
+    }
+    this.#log.push({ atMs: nowMs, units });
+    while ((this.#log[0]?.atMs ?? nowMs) + windowMs <= nowMs) this.#log.shift();
+    return this.#log.reduce((sum, each) => sum + each.units, 0) - capacity;
+  }
+}
+
+/**
+ * Conservation, at the object: what is free, what is outstanding and what is used make up the capacity, and nothing is
+ * outstanding that is not there. And between the levels: whatever isolates may still spend, and what they have spent and
+ * not reported, is outstanding.
+ */
+export function checkConservation(
+  entry: Entry,
+  nowMs: number,
+  isolates: readonly { readonly reservation: Reservation | undefined; readonly nowMs: number }[],
+): void {
+  for (const [index, { rule, account }] of entry.books.entries()) {
+    const outstanding = outstandingOf(account);
+    const level = decide(rule, { state: account.state, holds: [] }, nowMs, 0).remaining;
+    const free = decide(rule, account, nowMs, 0).remaining;
+    const used = rule.capacity - level;
+    // What was ahead when it started may be more than there is: then it keeps everything apart.
+    law(
+      isRestored(account) ? free <= level : free + outstanding + used === rule.capacity,
+      () =>
+        `free ${free} + outstanding ${outstanding} + used ${used} is not the capacity of ${rule.capacity}`,
+    );
+    let away = 0;
+    for (const { reservation, nowMs: isolateMs } of isolates) {
+      if (reservation === undefined) continue;
+      const spendable = reservation.spendableAt(isolateMs)[index] ?? 0;
+      away += spendable;
+      const holder = entry.holders.get(reservation.holder);
+      const isHeld = account.holds.some(({ id }) => id === holder?.hold);
+      // The answer that told of this hold may not have come: what was used is of another, which was settled as used.
+      const isUnknown = spendable === 0 && holder?.hold === `${reservation.holder}.${holder?.turn}`;
+      if (holder !== undefined && isHeld && !isUnknown)
+        away += Math.max(0, (reservation.used[index] ?? 0) - (holder.used[index] ?? 0));
+    }
+    law(
+      away <= outstanding,
+      () => `isolates have ${away} units of ${rule.name}, and only ${outstanding} are outstanding`,
+    );
+  }
+}
+
+/**
+ * What an isolate says promises no more than the object would. An object that has crashed may have counted units as used
+ * that were not, beyond all there are, and then takes longer to be whole than any isolate can know.
+ */
+export function checkFigures(
+  decision: Decision,
+  { policy, ...entry }: Entry,
+  nowMs: number,
+  own: readonly number[],
+  hasCrashed: boolean,
+): void {
+  for (const [index, said] of decision.rules.entries()) {
+    const book = entry.books[index];
+    if (book === undefined) continue;
+    const { remaining } = decide(book.rule, book.account, nowMs, 0);
+    const most = remaining + (own[index] ?? 0);
+    law(said.remaining <= most, () => `remaining is said to be ${said.remaining} and is at most ${most}`);
+    const resetMs = wholeAtMs(book.rule, book.account, nowMs) - nowMs;
+    law(
+      hasCrashed || said.resetAfterMs >= resetMs,
+      () => `${policy.name} is said to be whole in ${said.resetAfterMs} ms, and is in ${resetMs} ms`,
+    );
+  }
+}

@@ -1,0 +1,42 @@
+import type { LimiterNamespace, LimiterStub } from "../../worker/objects.ts";
+import type { VirtualTime } from "./virtual-time.ts";
+
+/** What happens to one message; without a delay it is lost on that way. */
+export interface Fate {
+  readonly thereMs?: number;
+  readonly backMs?: number;
+  /** It arrives a second time after so long. */
+  readonly againMs?: number;
+}
+
+/** Calls that isolates make of an object. */
+export type Method = "limit" | "reserve" | "giveBack";
+
+/** A namespace of one object that is reached over a network which does with messages what it likes. */
+export function simulatedNamespace(
+  time: VirtualTime,
+  handle: (method: Method, args: readonly unknown[]) => unknown,
+  fateOf: () => Fate,
+  isGone: () => boolean,
+): LimiterNamespace {
+  const send = (method: Method, args: readonly unknown[]): Promise<unknown> => {
+    const { thereMs, backMs, againMs } = fateOf();
+    return new Promise((resolve) => {
+      if (isGone() || thereMs === undefined) return;
+      time.at(time.nowMs + thereMs, () => {
+        const answer = handle(method, args);
+        if (againMs !== undefined) time.at(time.nowMs + againMs, () => void handle(method, args));
+        if (backMs === undefined) return;
+        time.at(time.nowMs + backMs, () => {
+          if (!isGone()) resolve(answer);
+        });
+      });
+    });
+  };
+  const stub = {
+    limit: (...args: unknown[]) => send("limit", args),
+    reserve: (...args: unknown[]) => send("reserve", args),
+    giveBack: (...args: unknown[]) => send("giveBack", args),
+  } as unknown as LimiterStub;
+  return { getByName: () => stub };
+}

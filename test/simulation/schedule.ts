@@ -1,0 +1,271 @@
+/** One random history of isolates, an object and the messages between them, from a seed. */
+import type { Decision } from "../../durable-objects/answers.ts";
+import { costOf } from "../../durable-objects/decisions.ts";
+import { parsePolicies, type Policy } from "../../durable-objects/policies.ts";
+import type { AnswerText, Cost, Decided, ReserveCall } from "../../durable-objects/protocol.ts";
+import { Isolate } from "../../worker/isolate.ts";
+import { Objects } from "../../worker/objects.ts";
+import { ReservationBook } from "../../worker/reservation-book.ts";
+import { seededRandom } from "../support/random.ts";
+import type { Database } from "./database.ts";
+import { checkConservation, checkFigures, law, Oracle } from "./laws.ts";
+import { simulatedNamespace, type Fate, type Method } from "./network.ts";
+import { SimulatedObject } from "./simulated-object.ts";
+import { VirtualTime } from "./virtual-time.ts";
+
+const BUCKET = { algorithm: "token-bucket", limit: 40, window: 1_000 };
+const LOG = { algorithm: "sliding-log", limit: 64, window: 400 };
+const deadlineMs = 100;
+
+/** Small enough that units are scarce within a few calls, and with lifetimes of a few messages. */
+const POLICIES = parsePolicies({
+  brief: { ...BUCKET, burst: 48, reservation: { ttl: 40 }, deadlineMs },
+  bucket: { ...BUCKET, limit: 200, burst: 96, reservation: { ttl: 120 }, deadlineMs },
+  slow: { ...BUCKET, limit: 1, window: 60_000, burst: 64, reservation: { ttl: 60 }, deadlineMs },
+  auto: { ...BUCKET, limit: 500, burst: 400, deadlineMs },
+  log: { ...LOG, reservation: { ttl: 50 }, deadlineMs },
+  long: { ...LOG, window: 3_000, limit: 100, reservation: { ttl: 200 }, deadlineMs },
+  two: {
+    rules: { rate: { ...BUCKET, burst: 64 }, total: { ...LOG, window: 900 } },
+    reservation: { ttl: 80 },
+    deadlineMs,
+  },
+});
+const NAMES = [...POLICIES.keys()];
+const KEY = "key";
+
+/** A rule broken on purpose, to see that the laws find it. */
+export interface Breakage {
+  /** Only the bound is looked at, as a caller would see it, and not how the levels get there. */
+  readonly isBoundOnly?: boolean;
+  /** Called before an object is asked, and when it has answered. */
+  readonly before?: (object: SimulatedObject, policy: Policy) => void;
+  readonly after?: (object: SimulatedObject, policy: Policy) => void;
+  readonly atCrash?: (object: SimulatedObject) => void;
+}
+
+export interface Outcome {
+  readonly calls: number;
+  readonly admittedByIsolates: number;
+  readonly admittedByObject: number;
+  readonly denied: number;
+  readonly degraded: number;
+  readonly crashes: number;
+}
+
+/** An isolate, its clock, and whether it has been killed. */
+interface Running {
+  readonly isolate: Isolate;
+  readonly book: ReservationBook;
+  readonly clock: { ms: number };
+  isKilled: boolean;
+  isPutBack: boolean;
+}
+
+export class Schedule {
+  readonly #random: () => number;
+  readonly #time = new VirtualTime();
+  readonly #object: SimulatedObject;
+  readonly #objectClock: { ms: number };
+  readonly #policy: Policy;
+  readonly #oracles: readonly Oracle[];
+  readonly #isolates: Running[] = [];
+  readonly #isFaulty: boolean;
+  readonly #breakage: Breakage;
+  readonly #open = new Map<number, Running>();
+  #failure: unknown;
+  #outcome = { calls: 0, admittedByIsolates: 0, admittedByObject: 0, denied: 0, degraded: 0, crashes: 0 };
+
+  constructor(seed: number, database: Database, breakage: Breakage = {}) {
+    this.#random = seededRandom(seed);
+    this.#breakage = breakage;
+    this.#isFaulty = this.#chance(0.8);
+    this.#policy = POLICIES.get(this.#of(NAMES)) as Policy;
+    this.#oracles = this.#policy.rules.map((rule) => new Oracle(rule));
+    this.#objectClock = { ms: 1_000_000 + this.#upTo(500) };
+    database.clear();
+    this.#object = new SimulatedObject(
+      database,
+      POLICIES,
+      () => Math.floor(this.#time.nowMs) + this.#objectClock.ms,
+    );
+    for (let count = 1 + this.#upTo(4); count > 0; count -= 1) this.#isolates.push(this.#start());
+    this.#plan();
+  }
+
+  /** @throws BrokenLaw */
+  async run(): Promise<Outcome> {
+    await this.#time.run(10_000, () => this.#check());
+    law(this.#open.size === 0, () => `${this.#open.size} calls were never answered`);
+    return this.#outcome;
+  }
+
+  /** Bursts of calls, each at one isolate, and now and then a fault. */
+  #plan(): void {
+    let atMs = 0;
+    for (let burst = 3 + this.#upTo(4); burst > 0; burst -= 1) {
+      const index = this.#upTo(this.#isolates.length - 1);
+      const paceMs = this.#of([0, 0, 1, 3, 10]);
+      for (let call = 2 + this.#upTo(8); call > 0; call -= 1) {
+        const cost = this.#cost();
+        this.#time.at(atMs, () => this.#call(index, cost));
+        atMs += this.#upTo(paceMs);
+      }
+      if (this.#isFaulty && this.#chance(0.25)) this.#time.at(atMs, () => this.#fault());
+      atMs += this.#of([0, 2, 5, 20, 60, 200, 1_100]);
+    }
+    for (const quietMs of [1_000, 2_500]) this.#time.at(quietMs, () => this.#object.writeQuiet());
+  }
+
+  #call(index: number, cost: Cost): void {
+    const running = this.#isolates[index];
+    if (running === undefined) return;
+    const startMs = this.#time.nowMs;
+    const id = this.#outcome.calls;
+    const request = { isGone: false };
+    const isGone = () => request.isGone || running.isKilled;
+    const time = this.#time.clock(running.clock, isGone);
+    const handle = (method: Method, args: readonly unknown[]) => this.#handle(method, args);
+    const namespace = simulatedNamespace(this.#time, handle, () => this.#fate(), isGone);
+    this.#outcome.calls += 1;
+    this.#open.set(id, running);
+    if (this.#isFaulty && this.#chance(0.05))
+      this.#time.at(startMs + this.#upTo(20), () => {
+        request.isGone = true;
+        this.#open.delete(id);
+      });
+    const done = (decision: Decision) => {
+      if (isGone()) return;
+      this.#open.delete(id);
+      const tookMs = this.#time.nowMs - startMs;
+      // A clock that is put back makes whoever waits by it wait longer.
+      const mostMs = this.#policy.deadlineMs * (this.#isFaulty ? 3 : 1);
+      law(tookMs <= mostMs, () => `a call took ${tookMs} ms`);
+      this.#decided(decision, cost);
+    };
+    const caller = { objects: new Objects(namespace, time), time, inBackground: () => undefined };
+    const decided = running.isolate.limit(caller, this.#policy, KEY, cost);
+    if (!(decided instanceof Promise)) {
+      this.#checkFigures(decided, running);
+      return done(decided);
+    }
+    decided.then(done).catch((error: unknown) => (this.#failure ??= error));
+  }
+
+  #decided(decision: Decision, cost: Cost): void {
+    if (decision.reason === "degraded") this.#outcome.degraded += 1;
+    else if (!decision.success) this.#outcome.denied += 1;
+    if (decision.source !== "isolate" || !decision.success) return;
+    this.#outcome.admittedByIsolates += 1;
+    this.#admit(cost);
+  }
+
+  /** Only of what is decided at once: before a promise settles others may have spent. */
+  #checkFigures(decision: Decision, { book, clock }: Running): void {
+    if (this.#breakage.isBoundOnly === true) return;
+    const entry = this.#object.open(this.#policy, KEY);
+    const nowMs = Math.floor(this.#time.nowMs) + clock.ms;
+    const own = book.find(this.#policy, KEY)?.spendableAt(nowMs) ?? [];
+    checkFigures(decision, entry, this.#object.nowMs, own, this.#outcome.crashes > 0);
+  }
+
+  #handle(method: Method, args: readonly unknown[]): unknown {
+    this.#breakage.before?.(this.#object, this.#policy);
+    const answer = this.#object.handle(method, args);
+    this.#breakage.after?.(this.#object, this.#policy);
+    if (method === "giveBack") return answer;
+    const cost = (method === "limit" ? args[2] : (args[0] as ReserveCall).cost) as Cost;
+    const { rules } = JSON.parse(answer as AnswerText) as Decided;
+    if (cost === 0 || rules.some(({ success }) => !success)) return answer;
+    this.#outcome.admittedByObject += 1;
+    this.#admit(cost);
+    return answer;
+  }
+
+  #admit(cost: Cost): void {
+    for (const [index, rule] of this.#policy.rules.entries()) {
+      const over = this.#oracles[index]?.admit(costOf(rule, cost), this.#time.nowMs) ?? 0;
+      law(over <= 0, () => `${over} units of ${rule.name} over the bound`);
+    }
+  }
+
+  #check(): void {
+    if (this.#failure !== undefined) throw this.#failure;
+    if (this.#breakage.isBoundOnly === true) return;
+    const isolates = this.#isolates.map(({ book, clock }) => ({
+      reservation: book.find(this.#policy, KEY),
+      nowMs: Math.floor(this.#time.nowMs) + clock.ms,
+    }));
+    checkConservation(this.#object.open(this.#policy, KEY), this.#object.nowMs, isolates);
+  }
+
+  #fault(): void {
+    const index = this.#upTo(this.#isolates.length - 1);
+    const running = this.#isolates[index];
+    const what = this.#of(["crash", "crash", "kill", "clock", "reset"]);
+    if (what === "crash") {
+      this.#outcome.crashes += 1;
+      this.#breakage.atCrash?.(this.#object);
+      // It starts on another machine, whose clock is behind.
+      this.#objectClock.ms -= this.#upTo(30);
+      this.#object.crash();
+    } else if (what === "kill" && running !== undefined) {
+      running.isKilled = true;
+      for (const [id, of] of this.#open) if (of === running) this.#open.delete(id);
+      this.#isolates[index] = this.#start();
+    } else if (what === "reset") {
+      this.#object.reset(this.#policy.name, KEY);
+      // It is as new from here on, but for what isolates still spend of what they had before.
+      for (const oracle of this.#oracles) oracle.reset();
+    } else if (what === "clock" && running !== undefined) {
+      // Once: so much is what the end of each lifetime, in which nothing is spent, is for.
+      const marginMs = running.isPutBack ? 0 : Math.floor(this.#policy.reservation.leastMs / 4);
+      running.isPutBack = true;
+      running.clock.ms += this.#of([-Math.min(200, marginMs), -Math.min(5, marginMs), 20, 200]);
+    }
+  }
+
+  #start(): Running {
+    const id = `isolate-${this.#isolates.length}-${this.#upTo(1e9)}`;
+    const book = new ReservationBook(() => id);
+    return {
+      book,
+      isolate: new Isolate(book),
+      clock: { ms: this.#upTo(1_000) },
+      isKilled: false,
+      isPutBack: false,
+    };
+  }
+
+  /** Most messages take a moment; some are lost, some arrive long after the reservation has ended, some twice. */
+  #fate(): Fate {
+    const delayMs = () =>
+      this.#isFaulty && this.#chance(0.06)
+        ? this.#upTo(2.5 * this.#policy.reservation.leastMs)
+        : this.#upTo(4);
+    const isLost = () => this.#isFaulty && this.#chance(0.05);
+    return {
+      ...(!isLost() && { thereMs: delayMs() }),
+      ...(!isLost() && { backMs: delayMs() }),
+      ...(this.#isFaulty && this.#chance(0.04) && { againMs: delayMs() }),
+    };
+  }
+
+  #cost(): Cost {
+    const units = this.#of([1, 1, 1, 1, 2, 5, 20]);
+    return this.#policy.rules.length > 1 && this.#chance(0.3) ? { requests: 1 } : units;
+  }
+
+  #chance(share: number): boolean {
+    return this.#random() < share;
+  }
+
+  /** From 0 to `most`. */
+  #upTo(most: number): number {
+    return Math.floor(this.#random() * (most + 1));
+  }
+
+  #of<Value>(values: readonly Value[]): Value {
+    return values[Math.floor(this.#random() * values.length)] as Value;
+  }
+}

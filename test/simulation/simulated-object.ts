@@ -1,0 +1,93 @@
+import { Grants } from "../../durable-objects/grants.ts";
+import type { Entry } from "../../durable-objects/entries.ts";
+import { KeyBook } from "../../durable-objects/key-book.ts";
+import { Ledger } from "../../durable-objects/ledger.ts";
+import { Limits } from "../../durable-objects/limits.ts";
+import type { Policies, Policy } from "../../durable-objects/policies.ts";
+import type { AnswerText, Cost, ReserveCall, Returned } from "../../durable-objects/protocol.ts";
+import { Storage } from "../../durable-objects/storage.ts";
+import { WaitingRoom } from "../../durable-objects/waiting.ts";
+import type { Database } from "./database.ts";
+import type { Method } from "./network.ts";
+
+/** The parts of an object that a process has in memory. */
+interface Memory {
+  readonly book: KeyBook;
+  readonly ledger: Ledger;
+  readonly limits: Limits;
+  readonly grants: Grants;
+}
+
+/** One object: the production modules on a storage that outlives them, and a clock that never runs backwards while they live. */
+export class SimulatedObject {
+  readonly database: Database;
+  readonly #policies: Policies;
+  readonly #readClockMs: () => number;
+  #memory: Memory;
+  #lastNowMs = 0;
+
+  constructor(database: Database, policies: Policies, readClockMs: () => number) {
+    this.database = database;
+    this.#policies = policies;
+    this.#readClockMs = readClockMs;
+    this.#memory = this.#start();
+  }
+
+  get nowMs(): number {
+    this.#lastNowMs = Math.max(this.#lastNowMs, this.#readClockMs());
+    return this.#lastNowMs;
+  }
+
+  /** Its memory is gone: a crash, an eviction, a deployment. */
+  crash(): void {
+    this.#lastNowMs = 0;
+    this.#memory = this.#start();
+  }
+
+  open({ name }: Pick<Policy, "name">, key: string): Entry {
+    return this.#memory.ledger.open(name, key, this.nowMs);
+  }
+
+  writeQuiet(): void {
+    this.#memory.book.writeQuiet(this.nowMs);
+  }
+
+  /** What a message asks for. */
+  handle(method: Method, args: readonly unknown[]): unknown {
+    if (method === "reserve") return this.reserve(...(args as Parameters<typeof this.reserve>));
+    if (method === "giveBack") return this.giveBack(...(args as Parameters<typeof this.giveBack>));
+    return this.limit(...(args as Parameters<typeof this.limit>));
+  }
+
+  limit(policy: string, key: string, cost: Cost): AnswerText {
+    return now(this.#memory.limits.limit(this.open({ name: policy }, key), cost, undefined, this.nowMs));
+  }
+
+  reserve({ policy, key, ...call }: ReserveCall): AnswerText {
+    return now(this.#memory.grants.reserve(this.open({ name: policy }, key), call, this.nowMs));
+  }
+
+  giveBack(policy: string, returned: readonly Returned[]): void {
+    for (const each of returned)
+      this.#memory.grants.giveBack(this.open({ name: policy }, each.key), each, this.nowMs);
+  }
+
+  reset(policy: string, key: string): void {
+    this.#memory.ledger.reset(this.open({ name: policy }, key), this.nowMs);
+  }
+
+  #start(): Memory {
+    const storage = new Storage(this.database.storage);
+    const book = new KeyBook(storage);
+    const ledger = new Ledger(this.#policies, storage, book, () => undefined);
+    const room = new WaitingRoom(() => this.nowMs);
+    const limits = new Limits(ledger, room);
+    return { book, ledger, limits, grants: new Grants(ledger, limits, room) };
+  }
+}
+
+/** Only calls on several keys make others wait, and there are none here. */
+function now(answer: AnswerText | Promise<AnswerText>): AnswerText {
+  if (typeof answer !== "string") throw new Error("nobody is to wait");
+  return answer;
+}

@@ -1,0 +1,96 @@
+import type { Time } from "../../durable-objects/clock.ts";
+
+interface Due {
+  readonly atMs: number;
+  readonly order: number;
+  readonly work: () => void;
+}
+
+/** Events in order of their time; at one time in the order they were made. Between two of them all promises settle. */
+export class VirtualTime {
+  nowMs = 0;
+  readonly #heap: Due[] = [];
+  #order = 0;
+
+  at(atMs: number, work: () => void): Due {
+    const due = { atMs: Math.max(atMs, this.nowMs), order: this.#order, work };
+    this.#order += 1;
+    this.#heap.push(due);
+    this.#up(this.#heap.length - 1);
+    return due;
+  }
+
+  /** A clock that is ahead by `offsetMs`, with timers that can be stopped for good. */
+  clock(offset: { readonly ms: number }, isStopped: () => boolean = () => false): Time {
+    return {
+      nowMs: () => Math.floor(this.nowMs) + offset.ms,
+      after: (ms, work) => {
+        let isCancelled = false;
+        this.at(this.nowMs + Math.max(0, ms), () => {
+          if (!isCancelled && !isStopped()) work();
+        });
+        return () => {
+          isCancelled = true;
+        };
+      },
+    };
+  }
+
+  /** Runs until nothing is left to happen before `untilMs`. */
+  async run(untilMs: number, afterEach: () => void): Promise<void> {
+    for (let next = this.#pop(untilMs); next !== undefined; next = this.#pop(untilMs)) {
+      this.nowMs = next.atMs;
+      next.work();
+      await settled();
+      afterEach();
+    }
+  }
+
+  #pop(untilMs: number): Due | undefined {
+    const heap = this.#heap;
+    const [first] = heap;
+    if (first === undefined || first.atMs > untilMs) return undefined;
+    const last = heap.pop();
+    if (last !== undefined && heap.length > 0) {
+      heap[0] = last;
+      this.#down(0);
+    }
+    return first;
+  }
+
+  #up(index: number): void {
+    const parent = (index - 1) >> 1;
+    if (index === 0 || !this.#isBefore(index, parent)) return;
+    this.#swap(index, parent);
+    this.#up(parent);
+  }
+
+  #down(index: number): void {
+    let least = index;
+    for (const child of [2 * index + 1, 2 * index + 2])
+      if (child < this.#heap.length && this.#isBefore(child, least)) least = child;
+    if (least === index) return;
+    this.#swap(index, least);
+    this.#down(least);
+  }
+
+  #isBefore(a: number, b: number): boolean {
+    const [left, right] = [this.#heap[a], this.#heap[b]];
+    if (left === undefined || right === undefined) return false;
+    return left.atMs < right.atMs || (left.atMs === right.atMs && left.order < right.order);
+  }
+
+  #swap(a: number, b: number): void {
+    const [left, right] = [this.#heap[a], this.#heap[b]];
+    if (left === undefined || right === undefined) return;
+    this.#heap[a] = right;
+    this.#heap[b] = left;
+  }
+}
+
+/** More turns of the queue than any chain of promises in the code has. */
+const TURNS = 16;
+
+async function settled(): Promise<void> {
+  for (let turn = 0; turn < TURNS; turn += 1) await undefined;
+}
