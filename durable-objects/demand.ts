@@ -9,6 +9,8 @@ export interface Wanted {
   /** By rule: units to have then, and the mark below which it is time to ask again. */
   readonly units: readonly number[];
   readonly low: readonly number[];
+  /** Calls had to wait: there was less than was needed. */
+  readonly isShort: boolean;
 }
 
 /** How much one key is asked for in one isolate. */
@@ -18,6 +20,7 @@ export class Demand {
   #streak = 0;
   #asks = 0;
   #units: number[];
+  #isShort = false;
   #sinceMs: number;
   #lastMs: number;
 
@@ -47,17 +50,24 @@ export class Demand {
     }
   }
 
+  /** Notes that a call has to wait for units. */
+  miss(): void {
+    this.#isShort = true;
+  }
+
   /** What to ask for now; from here on it is measured anew. */
   want(nowMs: number): Wanted {
     const measured = { asks: this.#asks, units: this.#units, sinceMs: this.#sinceMs };
     const ttlMs = lifetimeMs(measured, nowMs, this.#policy.reservation);
     const units = wantedUnits(measured, nowMs, ttlMs);
     const low = units.map((each, index) => lowUnits(each, this.#units[index] ?? 0, nowMs - this.#sinceMs));
+    const isShort = this.#isShort;
     this.#begin(nowMs);
-    return { ttlMs, units, low };
+    return { ttlMs, units, low, isShort };
   }
 
   #begin(nowMs: number): void {
+    this.#isShort = false;
     this.#asks = 0;
     this.#units = this.#units.map(() => 0);
     this.#sinceMs = nowMs;

@@ -155,7 +155,7 @@ function grant(
   { holders, policy }: Entry,
   ruled: readonly Ruled[],
   { kept }: Reported,
-  { holder: id, rules, ttlMs: askedMs }: Reserve,
+  { holder: id, rules, ttlMs: askedMs, isShort }: Reserve,
   nowMs: number,
 ): { readonly ttlMs: number; readonly units: readonly number[] } {
   const { leastMs, mostMs } = policy.reservation;
@@ -174,6 +174,7 @@ function grant(
       capacity: rule.capacity,
       heldByOthers: unstoredOf(account) - keeps,
       wantedByOthers,
+      isShort,
     };
   });
   const units = grantedTogether(wishes);

@@ -53,6 +53,8 @@ export interface ReserveCall {
   readonly turn: number;
   /** How long the units are wanted. The holder has counted from before it asked, so it always stops first. */
   readonly ttlMs: number;
+  /** Calls had to wait for units: whatever is granted is used at once. */
+  readonly isShort: boolean;
   /** By the name of the rule. */
   readonly rules: Readonly<Record<string, Reserving>>;
 }

@@ -79,6 +79,11 @@ export class Reservation {
     this.#demand.note(cost, nowMs);
   }
 
+  /** Notes that a call waits for what is being asked for. */
+  miss(): void {
+    this.#demand.miss();
+  }
+
   /** Takes a cost from what is reserved; `false`: there is not so much. */
   spend(cost: Cost, nowMs: number): boolean {
     if (!this.#isSpendable(nowMs) || !this.#fits(cost)) return false;
@@ -127,7 +132,8 @@ export class Reservation {
       wanted: wanted.units[index] ?? 0,
     }));
     const { key, policy } = this;
-    const holding = { holder: this.holder, turn: this.#turn, ttlMs: wanted.ttlMs, rules };
+    const { ttlMs, isShort } = wanted;
+    const holding = { holder: this.holder, turn: this.#turn, ttlMs, isShort, rules };
     this.#message = new Message({ policy: policy.name, key, cost, ...holding }, wanted, nowMs);
     return this.#message;
   }

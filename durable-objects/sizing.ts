@@ -15,8 +15,8 @@
  *   meanwhile. So the first reservation is small, four small ones lead to any size, and a single burst reserves little.
  *   A rise is seen when the units run out early, a fall when the lifetime ends; both take at most one lifetime.
  * - *Granted* is a share of what is free or reserved in proportion to what is wanted, among those that hold or asked lately,
- *   with as much again for whoever comes next (a lone isolate gets half). Every call then has the same chance, wherever it
- *   came in. Near exhaustion the share comes to less than a unit, and units go one by one to who asks. Nobody holds more
+ *   with as much again for whoever comes next (a lone isolate gets half), unless calls wait for it already. Every call then
+ *   has the same chance, wherever it came in. Near exhaustion the share comes to less than a unit, and units go one by one to who asks. Nobody holds more
  *   than `MOST_SHARE` of the capacity: that is what one vanished isolate costs, and why limits below 32 reserve nothing.
  * - *Refilled* is ahead of need: when what is left lasts `AHEAD_MS`, longer than a message takes, or is half of what
  *   there was; and in the last quarter of a lifetime.
@@ -94,6 +94,7 @@ export interface Wish {
   /** What the others hold, and what they last wanted. */
   readonly heldByOthers: number;
   readonly wantedByOthers: number;
+  readonly isShort: boolean;
 }
 
 /** Units to grant beside those that are kept: of all rules the same part of what is wanted, since one alone is of no use. */
@@ -108,8 +109,8 @@ export function grantedTogether(wishes: readonly Wish[]): number[] {
   return missing.map((units) => Math.floor(units * part + 1e-6));
 }
 
-function grantedUnits({ wanted, kept, free, capacity, ...others }: Wish): number {
-  const share = wanted / (2 * wanted + others.wantedByOthers);
+function grantedUnits({ wanted, kept, free, capacity, isShort, ...others }: Wish): number {
+  const share = wanted / ((isShort ? 1 : 2) * wanted + others.wantedByOthers);
   const fair = (free + kept + others.heldByOthers) * share;
   const most = Math.floor(Math.min(wanted, fair, capacity * MOST_SHARE));
   return Math.max(0, Math.min(most - kept, free));

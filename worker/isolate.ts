@@ -86,6 +86,7 @@ export class Isolate {
     for (let waits = 0; waits < MOST_WAITS && nowMs - sinceMs < mostMs; waits += 1) {
       const message = reservation.messageAt(nowMs);
       if (!reservation.isHot || message === undefined || !message.promise(policy, cost)) break;
+      reservation.miss();
       await orTimeout(this.#answers.get(message), caller.time, Math.min(mostMs, sinceMs + mostMs - nowMs));
       nowMs = caller.time.nowMs();
       const decided = this.#decide(caller, reservation, cost, nowMs);

@@ -1,7 +1,6 @@
 import type { Entry } from "../../durable-objects/entries.ts";
 import { decide, outstandingOf, wholeAtMs } from "../../durable-objects/holds.ts";
 import type { Rule } from "../../durable-objects/policies.ts";
-import { isRestored } from "../../durable-objects/write-ahead.ts";
 import type { Decision } from "../../durable-objects/answers.ts";
 import type { Reservation } from "../../durable-objects/reservation.ts";
 
@@ -50,21 +49,22 @@ export class Oracle {
 /**
  * Conservation, at the object: what is free, what is outstanding and what is used make up the capacity, and nothing is
  * outstanding that is not there. And between the levels: whatever isolates may still spend, and what they have spent and
- * not reported, is outstanding.
+ * not reported, is outstanding. An object that has crashed takes units for used that were only ahead, which may be more
+ * than there are: then nothing is free.
  */
 export function checkConservation(
   entry: Entry,
   nowMs: number,
   isolates: readonly { readonly reservation: Reservation | undefined; readonly nowMs: number }[],
+  hasCrashed: boolean,
 ): void {
   for (const [index, { rule, account }] of entry.books.entries()) {
     const outstanding = outstandingOf(account);
     const level = decide(rule, { state: account.state, holds: [] }, nowMs, 0).remaining;
     const free = decide(rule, account, nowMs, 0).remaining;
     const used = rule.capacity - level;
-    // What was ahead when it started may be more than there is: then it keeps everything apart.
     law(
-      isRestored(account) ? free <= level : free + outstanding + used === rule.capacity,
+      hasCrashed ? free <= level : free + outstanding + used === rule.capacity,
       () =>
         `free ${free} + outstanding ${outstanding} + used ${used} is not the capacity of ${rule.capacity}`,
     );

@@ -196,7 +196,12 @@ export class Schedule {
       reservation: book.find(this.#policy, KEY),
       nowMs: Math.floor(this.#time.nowMs) + clock.ms,
     }));
-    checkConservation(this.#object.open(this.#policy, KEY), this.#object.nowMs, isolates);
+    checkConservation(
+      this.#object.open(this.#policy, KEY),
+      this.#object.nowMs,
+      isolates,
+      this.#outcome.crashes > 0,
+    );
   }
 
   #fault(): void {

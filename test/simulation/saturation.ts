@@ -1,0 +1,158 @@
+/** One key under a steady load from several isolates: how much of what an exact limiter would admit is admitted. */
+import { decide, UNTOUCHED, type Account } from "../../durable-objects/holds.ts";
+import { parsePolicies, type Policy } from "../../durable-objects/policies.ts";
+import type { Decision } from "../../durable-objects/answers.ts";
+import { Isolate } from "../../worker/isolate.ts";
+import { Objects } from "../../worker/objects.ts";
+import { ReservationBook } from "../../worker/reservation-book.ts";
+import { seededRandom } from "../support/random.ts";
+import { Database } from "./database.ts";
+import { simulatedNamespace, type Method } from "./network.ts";
+import { SimulatedObject } from "./simulated-object.ts";
+import { VirtualTime } from "./virtual-time.ts";
+
+export interface Load {
+  /** Units per second. */
+  readonly limit: number;
+  readonly isolates: number;
+  /** The first isolate gets nine tenths of all calls. */
+  readonly isSkewed: boolean;
+  /** Units asked for, as a multiple of the limit. */
+  readonly factor: number;
+  readonly algorithm?: "token-bucket" | "sliding-log";
+  /** Instead of reservations every isolate takes so many units at a time, for good. */
+  readonly fixedBatch?: number;
+  readonly seed?: number;
+}
+
+export interface Figures {
+  /** Of what one exact limiter would admit of the same calls. */
+  readonly admittedShare: number;
+  /** Object calls per 1,000 decisions. */
+  readonly calls: number;
+  /** Of the calls, those that had to wait for the object. */
+  readonly waitedShare: number;
+}
+
+export const SECONDS = 10;
+/** A message between isolate and object takes so long on average, each way. */
+const MESSAGE_MS = 2;
+/** Beyond so many calls a second each call is for more units. */
+const MOST_CALLS = 20_000;
+const KEY = "key";
+
+export async function saturate(load: Load): Promise<Figures> {
+  const { limit, isolates, factor, isSkewed, algorithm = "token-bucket", seed = 1 } = load;
+  const random = seededRandom(seed);
+  const cost = Math.max(1, Math.round((limit * factor) / MOST_CALLS));
+  const policies = parsePolicies({ key: { algorithm, limit, window: "1s", deadlineMs: 1_000 } });
+  const policy = policies.get("key") as Policy;
+  const time = new VirtualTime();
+  const clock = time.clock({ ms: 1_000_000 });
+  const object = new SimulatedObject(new Database(), policies, clock.nowMs);
+  const exact = new Exact(policy);
+  const sum = { calls: 0, admitted: 0, exactly: 0, messages: 0, waited: 0 };
+  const handle = (method: Method, args: readonly unknown[]) => {
+    sum.messages += 1;
+    return object.handle(method, args);
+  };
+  const messageMs = () => MESSAGE_MS * (0.5 + random());
+  const fateOf = () => ({ thereMs: messageMs(), backMs: messageMs() });
+  const objects = new Objects(
+    simulatedNamespace(time, handle, fateOf, () => false),
+    clock,
+  );
+  const caller = { objects, time: clock, inBackground: () => undefined };
+  const limiters = Array.from({ length: isolates }, (_, index) =>
+    load.fixedBatch === undefined
+      ? new Isolate(new ReservationBook(() => `isolate-${index}`))
+      : new FixedBatch(load.fixedBatch),
+  );
+  const done = (decision: Decision | { readonly success: boolean }) => {
+    if (decision.success && time.nowMs <= SECONDS * 1_000) sum.admitted += cost;
+  };
+  const call = (index: number) => {
+    sum.calls += 1;
+    if (exact.admits(cost, clock.nowMs())) sum.exactly += cost;
+    const decided = limiters[index]?.limit(caller, policy, KEY, cost);
+    if (decided instanceof Promise) {
+      sum.waited += 1;
+      void decided.then(done);
+    } else if (decided !== undefined) done(decided);
+  };
+  const perMs = (limit * factor) / cost / 1_000;
+  for (let index = 0; index < isolates; index += 1) {
+    const share = isSkewed && isolates > 1 ? (index === 0 ? 0.9 : 0.1 / (isolates - 1)) : 1 / isolates;
+    const next = () => {
+      call(index);
+      time.at(time.nowMs - Math.log(1 - random()) / (perMs * share), next);
+    };
+    time.at(-Math.log(1 - random()) / (perMs * share), next);
+  }
+  await time.run(SECONDS * 1_000, () => undefined);
+  return {
+    admittedShare: sum.admitted / sum.exactly,
+    calls: (1_000 * sum.messages) / sum.calls,
+    waitedShare: sum.waited / sum.calls,
+  };
+}
+
+/** The same calls, decided at one place and without delay. */
+class Exact {
+  readonly #policy: Policy;
+  #account: Account = UNTOUCHED;
+
+  constructor(policy: Policy) {
+    this.#policy = policy;
+  }
+
+  admits(cost: number, nowMs: number): boolean {
+    const decision = decide(this.#policy.rules[0], this.#account, nowMs, cost);
+    if (decision.allowed) this.#account = decision.account;
+    return decision.allowed;
+  }
+}
+
+/** What the literature has: a batch of a fixed part of the limit, debited when it is fetched and kept until it is used. */
+class FixedBatch {
+  readonly #batch: number;
+  #units = 0;
+  #fetch: Promise<void> | undefined;
+
+  constructor(batch: number) {
+    this.#batch = Math.max(1, batch);
+  }
+
+  limit(
+    { objects }: { readonly objects: Objects },
+    policy: Policy,
+    key: string,
+    cost: number,
+  ): { readonly success: boolean } | Promise<{ readonly success: boolean }> {
+    if (this.#units >= cost) {
+      this.#units -= cost;
+      return { success: true };
+    }
+    return this.#fetched(objects, policy, key, cost);
+  }
+
+  async #fetched(
+    objects: Objects,
+    policy: Policy,
+    key: string,
+    cost: number,
+  ): Promise<{ readonly success: boolean }> {
+    const batch = Math.max(this.#batch, cost);
+    this.#fetch ??= objects
+      .ask(policy, key, (object) => object.limit(policy.name, key, batch))
+      .then((asked) => {
+        const { rules } = JSON.parse(asked?.answer ?? "{}") as { rules?: { success: boolean }[] };
+        if (rules?.every(({ success }) => success) === true) this.#units += batch;
+        this.#fetch = undefined;
+      });
+    await this.#fetch;
+    const success = this.#units >= cost;
+    if (success) this.#units -= cost;
+    return { success };
+  }
+}
