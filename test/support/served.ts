@@ -2,6 +2,7 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { BUNDLE } from "../../scripts/project.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
 import { TEST_TOKENS } from "./fixtures.ts";
 
@@ -18,13 +19,18 @@ export function removeState(stateDir: string): void {
 export function serveBundle(
   stateDir: string,
   policies: object,
-  { main, caller }: { readonly main?: string; readonly caller?: string } = {},
+  {
+    main,
+    caller,
+    isolates = 1,
+  }: { readonly main?: string; readonly caller?: string; readonly isolates?: number } = {},
 ): Promise<Serving> {
   return serve({
     stateDir,
     policies,
     apiTokens: JSON.stringify(TEST_TOKENS),
-    ...(main !== undefined && { main }),
+    isolates,
+    ...(main !== undefined && { main, modules: { "weir.js": BUNDLE } }),
     ...(caller !== undefined && { caller }),
     onOutput: () => undefined,
   });

@@ -1,0 +1,87 @@
+/** What plain workerd is told to run. */
+import { copyFileSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { BUNDLE, readWranglerToml } from "./project.ts";
+import type { ServeOptions } from "./workerd.ts";
+
+type Settled = ServeOptions & {
+  readonly host: string;
+  /** One for each isolate. */
+  readonly ports: readonly number[];
+  readonly callerPort: number;
+};
+
+/** The configuration in Cap'n Proto's text form. The unique key names the objects' folder: it is for ever. */
+export function workerdConfig(options: Settled, configDir: string): string {
+  const { host, ports, stateDir, apiTokens } = options;
+  const { compatibilityDate, compatibilityFlags, policies } = readWranglerToml();
+  const hostName = host.includes(":") ? `[${host}]` : host;
+  const modules = { "index.js": options.main ?? BUNDLE, ...options.modules };
+  const embedded = Object.entries(modules).map(([name, path], index) => {
+    // `embed` reads relative to the configuration.
+    copyFileSync(path, join(configDir, `module-${index}`));
+    return `(name = ${text(name)}, esModule = embed ${text(`module-${index}`)})`;
+  });
+  const shared = [
+    `(name = "POLICIES", json = ${text(JSON.stringify(options.policies ?? policies))})`,
+    ...(apiTokens === undefined ? [] : [`(name = "API_TOKENS", text = ${text(apiTokens)})`]),
+  ];
+  const flags = `compatibilityDate = ${text(compatibilityDate)}, compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],`;
+  const { caller: callerService, callerSocket, worker: caller } = callerConfig(options, configDir, flags);
+  // The objects are the first worker's; the others are isolates of their own that reach the same ones.
+  const isolates = ports.map((port, index) => {
+    const name = index === 0 ? "weir" : `weir${index + 1}`;
+    const socket = index === 0 ? "http" : `http${index + 1}`;
+    const objects = index === 0 ? `"LimiterObject"` : `(className = "LimiterObject", serviceName = "weir")`;
+    const bindings = [`(name = "OBJECTS", durableObjectNamespace = ${objects})`, ...shared];
+    const ownsObjects = `durableObjectNamespaces = [(className = "LimiterObject", uniqueKey = "weir-LimiterObject", enableSql = true)],
+  durableObjectStorage = (localDisk = "state"),`;
+    return {
+      service: `    (name = ${text(name)}, worker = .${name}),\n`,
+      socket: `(name = "${socket}", address = ${text(`${hostName}:${port}`)}, http = (), service = "${name}")`,
+      worker: `const ${name} :Workerd.Worker = (
+  modules = [${embedded.join(", ")}],
+  ${flags}
+  bindings = [${bindings.join(", ")}],
+  ${index === 0 ? ownsObjects : ""}
+);
+`,
+    };
+  });
+  return `using Workerd = import "/workerd/workerd.capnp";
+const config :Workerd.Config = (
+  services = [
+${isolates.map(({ service }) => service).join("")}${callerService}    (name = "state", disk = (path = ${text(resolve(stateDir))}, writable = true)),
+  ],
+  sockets = [${isolates.map(({ socket }) => socket).join(", ")}${callerSocket}],
+);
+${caller}${isolates.map(({ worker }) => worker).join("")}`;
+}
+
+/** The parts of it that a caller needs; empty when there is none. */
+function callerConfig(
+  { caller, host, callerPort }: Settled,
+  configDir: string,
+  flags: string,
+): { caller: string; callerSocket: string; worker: string } {
+  if (caller === undefined) return { caller: "", callerSocket: "", worker: "" };
+  copyFileSync(caller, join(configDir, "caller"));
+  return {
+    caller: `    (name = "caller", worker = .caller),\n`,
+    callerSocket: `, (name = "caller", address = ${text(`${host}:${callerPort}`)}, http = (), service = "caller")`,
+    worker: `const caller :Workerd.Worker = (
+  modules = [(name = "caller.js", esModule = embed "caller")],
+  ${flags}
+  bindings = [(name = "LIMITER", service = (name = "weir", entrypoint = "Limiter"))],
+);
+`,
+  };
+}
+
+/** A string in Cap'n Proto's text form. */
+function text(value: string): string {
+  const escaped = value
+    .replaceAll(/[\\"]/g, String.raw`\$&`)
+    .replaceAll(/\p{Cc}/gu, (control) => `\\x${control.charCodeAt(0).toString(16).padStart(2, "0")}`);
+  return `"${escaped}"`;
+}

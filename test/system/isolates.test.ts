@@ -1,0 +1,119 @@
+/** Several isolates over one object, on plain workerd: the bound in every interval, and what they spare the object. */
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterAll, describe, expect, test } from "vitest";
+import type { Serving } from "../../scripts/workerd.ts";
+import { HttpClient } from "../support/http-client.ts";
+import { mostInWindow, worstExcess, type AdmittedCall } from "../support/interval-bound.ts";
+import { announcedSeed, seededRandom } from "../support/random.ts";
+import { makeState, removeState, serveBundle } from "../support/served.ts";
+
+const RATES = {
+  /** Large enough to be reserved, small enough to be scarce at once. */
+  scarce: { limit: 200, windowMs: 1_000, burst: 100 },
+  thousand: { limit: 1_000, windowMs: 1_000, burst: 1_000 },
+  brief: { limit: 500, windowMs: 1_000, burst: 300, reservation: { ttl: "300ms" } },
+  log: { limit: 400, windowMs: 800 },
+  tiny: { limit: 5, windowMs: 1_000, burst: 5 },
+};
+type Name = keyof typeof RATES;
+
+const policies = Object.fromEntries(
+  Object.entries(RATES).map(([name, { windowMs, ...fields }]) => {
+    const algorithm = name === "log" ? "sliding-log" : "token-bucket";
+    return [name, { algorithm, window: windowMs, deadlineMs: 2_000, ...fields }];
+  }),
+);
+
+const CONNECTIONS = 48;
+const LOAD_MS = 3_000;
+const random = seededRandom(announcedSeed("isolates"));
+const states: string[] = [];
+const servings: Serving[] = [];
+afterAll(async () => {
+  for (const serving of servings) await serving.stop("SIGKILL");
+  for (const state of states) removeState(state);
+});
+
+async function serveIsolates(isolates: number, state: string, main?: string): Promise<Serving> {
+  const serving = await serveBundle(state, policies, { isolates, ...(main !== undefined && { main }) });
+  servings.push(serving);
+  return serving;
+}
+
+interface Tally {
+  readonly admitted: Map<Name, AdmittedCall[]>;
+  readonly sources: Record<string, number>;
+}
+
+const newTally = (): Tally => ({
+  admitted: new Map(Object.keys(RATES).map((name) => [name as Name, []])),
+  sources: {},
+});
+
+/** Asks all isolates for every policy until it is told to stop; the first isolate gets more than the others. */
+async function hammer(
+  urls: readonly string[],
+  { admitted, sources }: Tally,
+  isOver: () => boolean,
+): Promise<void> {
+  const clients = urls.map((url) => new HttpClient(url, CONNECTIONS));
+  const worker = async () => {
+    while (!isOver()) {
+      const isolate = random() < 0.3 ? 0 : Math.floor(random() * clients.length);
+      const names = [...admitted.keys()];
+      const name = names[Math.floor(random() * names.length)] ?? "tiny";
+      const units = random() < 0.9 ? 1 : 1 + Math.floor(random() * 5);
+      const client = clients[isolate] as HttpClient;
+      const { body, sentAtMs, receivedAtMs } = await client.limit(name, "key", { cost: units });
+      const source = `${String(body["source"])} ${body["success"] === true ? "admits" : "denies"}`;
+      sources[source] = (sources[source] ?? 0) + 1;
+      if (body["success"] === true) admitted.get(name)?.push({ sentAtMs, receivedAtMs, units });
+    }
+  };
+  // A connection that breaks ends its worker: the server was killed.
+  await Promise.all(Array.from({ length: CONNECTIONS }, () => worker().catch(() => undefined)));
+  for (const client of clients) client.close();
+}
+
+function expectBounds({ admitted }: Tally): void {
+  for (const [name, calls] of admitted) {
+    const rate = RATES[name];
+    expect(calls.length).toBeGreaterThan(0);
+    if (!("burst" in rate)) expect(mostInWindow(calls, rate.windowMs)).toBeLessThanOrEqual(rate.limit);
+    else expect({ name, excess: Math.max(0, worstExcess(calls, rate)) }).toEqual({ name, excess: 0 });
+  }
+}
+
+describe.each([1, 4, 32])("%d isolates", (isolates) => {
+  test("never admit more than the bound in any interval, and decide for themselves", async () => {
+    const state = makeState();
+    states.push(state);
+    const { urls } = await serveIsolates(isolates, state);
+    const tally = newTally();
+    const untilMs = Date.now() + LOAD_MS;
+    await hammer(urls, tally, () => Date.now() > untilMs);
+    expectBounds(tally);
+    expect(tally.sources["isolate admits"]).toBeGreaterThan(100);
+    expect(tally.sources["isolate denies"]).toBeGreaterThan(100);
+  });
+
+  test("nor when answers are lost, late or doubled, objects lose their memory and the server is killed", async () => {
+    const state = makeState();
+    states.push(state);
+    const tally = newTally();
+    const main = join(import.meta.dirname, "..", "support", "faulty-object.mjs");
+    for (let crash = 0; crash < 3; crash += 1) {
+      const serving = await serveIsolates(isolates, state, main);
+      let isOver = false;
+      const load = hammer(serving.urls, tally, () => isOver);
+      await sleep(1_000 + 800 * random());
+      await serving.stop("SIGKILL");
+      isOver = true;
+      await load;
+    }
+    expectBounds(tally);
+    expect(tally.sources["isolate admits"]).toBeGreaterThan(100);
+    expect(tally.sources["fallback denies"]).toBeGreaterThan(0);
+  });
+});
