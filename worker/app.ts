@@ -17,7 +17,7 @@ import { callAcquire, callRelease, callRenew, callSocket } from "./lease-calls.t
 import { callLimitAll } from "./limit-all.ts";
 import type { LimiterClient } from "./limiter-client.ts";
 import { openApiDocument } from "./openapi.ts";
-import { Problem, PROBLEMS } from "./problems.ts";
+import { internalProblem, Problem, PROBLEMS } from "./problems.ts";
 import { allResponse, decisionResponse } from "./responses.ts";
 import { configurationProblem, type Principal } from "./tokens.ts";
 
@@ -152,10 +152,4 @@ app.notFound((c) => {
   return (problem ?? new Problem(PROBLEMS.noRoute, "see /openapi.json for what there is")).toResponse();
 });
 
-app.onError((error) => {
-  console.error(error);
-  return new Problem(
-    PROBLEMS.internal,
-    "this is a bug in the limiter; nothing about it is secret, see its log",
-  ).toResponse();
-});
+app.onError(internalProblem);

@@ -1,19 +1,36 @@
 /** The calls on a key, the same over HTTP and over RPC. Those on holds and leases are in files of their own. */
+import type * as v from "valibot";
 import { policies } from "../durable-objects/deployment.ts";
 import type { LimiterClient } from "./limiter-client.ts";
 import type { Problem } from "./problems.ts";
 import type { Decision, KeyReport, PolicyList } from "./answer-schemas.ts";
 import { KeyRequest, LimitRequest, PeekRequest, RefundRequest } from "./request-schemas.ts";
-import { call, costProblem, rateProblem, refused, unitsProblem, type Answered } from "./targets.ts";
+import {
+  call,
+  costProblem,
+  rateProblem,
+  refused,
+  unitsProblem,
+  type Answered,
+  type Target,
+} from "./targets.ts";
 import { mayUse, type Principal } from "./tokens.ts";
 
 type Promised<Answer> = Promise<Answered<Answer> | Problem>;
 
 export function callLimit(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
-  return call(principal, LimitRequest, input, ({ policy, key }, { cost, idempotencyKey }) => {
-    const problem = rateProblem(policy, cost) ?? costProblem(policy, ["cost"], cost, given(input, "cost"));
-    return problem ?? client.limit(policy, key, cost, idempotencyKey);
-  });
+  return call(principal, LimitRequest, input, (target, request) => limitOf(client, target, request, input));
+}
+
+/** Decides on a parsed request; `input` is what it was parsed from. */
+export function limitOf(
+  client: LimiterClient,
+  { policy, key }: Target,
+  { cost, idempotencyKey }: Pick<v.InferOutput<typeof LimitRequest>, "cost" | "idempotencyKey">,
+  input: unknown,
+): ReturnType<LimiterClient["limit"]> | Problem {
+  const problem = rateProblem(policy, cost) ?? costProblem(policy, ["cost"], cost, given(input, "cost"));
+  return problem ?? client.limit(policy, key, cost, idempotencyKey);
 }
 
 export function callRefund(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {

@@ -12,11 +12,16 @@ export function decisionHeaders(policy: Policy, decision: Decision): Record<stri
     "RateLimit-Policy": policyHeader(policy),
   };
   if (decision.rules.length > 0) {
-    headers["RateLimit"] = decision.rules
-      .map(({ name, remaining, resetAfterMs }) => `"${name}";r=${remaining};t=${seconds(resetAfterMs)}`)
-      .join(", ");
+    headers["RateLimit"] = rateLimit(decision);
   }
   return decision.success ? headers : { ...headers, ...retryAfter(decision.retryAfterMs ?? null) };
+}
+
+/** The RateLimit header. */
+export function rateLimit({ rules }: Decision): string {
+  return rules
+    .map(({ name, remaining, resetAfterMs }) => `"${name}";r=${remaining};t=${seconds(resetAfterMs)}`)
+    .join(", ");
 }
 
 /** The Retry-After header, in whole seconds; none when waiting does not help, or nobody knows. */
@@ -26,7 +31,8 @@ export function retryAfter(waitMs: number | null): Record<string, string> {
 
 const policyHeaders = new WeakMap<Policy, string>();
 
-function policyHeader(policy: Policy): string {
+/** The RateLimit-Policy header. */
+export function policyHeader(policy: Policy): string {
   let header = policyHeaders.get(policy);
   if (header === undefined) {
     header = policy.rules.map(quotaItem).join(", ");

@@ -48,12 +48,21 @@ export async function readJson(
     if (bytes === undefined)
       return new Problem(PROBLEMS.tooLarge, `the body is over ${MOST_BODY_BYTES} bytes`);
     if (isOptional && bytes.byteLength === 0) return NOTHING;
-    return { value: JSON.parse(decoder.decode(bytes)) as unknown };
+    return { value: decode(bytes) };
   } catch (error) {
-    // Not JSON, not UTF-8, or the body broke off.
-    const detail = error instanceof Error ? error.message : String(error);
-    return new Problem(PROBLEMS.malformed, "the body must be JSON", { errors: [{ pointer: "", detail }] });
+    return malformed(error);
   }
+}
+
+/** @throws Error when it is not JSON, or not UTF-8 */
+export function decode(bytes: ArrayBuffer | Uint8Array): unknown {
+  return JSON.parse(decoder.decode(bytes));
+}
+
+/** The problem of a body that is not JSON, not UTF-8, or broke off. */
+export function malformed(error: unknown): Problem {
+  const detail = error instanceof Error ? error.message : String(error);
+  return new Problem(PROBLEMS.malformed, "the body must be JSON", { errors: [{ pointer: "", detail }] });
 }
 
 // Fatal, so that broken UTF-8 is an error and not another key.

@@ -79,6 +79,13 @@ export const PROBLEMS = {
   unavailable: [503, "unavailable", "The key's object did not answer"],
 } as const satisfies Record<string, Kind>;
 
+/** The answer to what must not happen. */
+export function internalProblem(error: unknown): Response {
+  console.error(error);
+  const detail = "this is a bug in the limiter; nothing about it is secret, see its log";
+  return new Problem(PROBLEMS.internal, detail).toResponse();
+}
+
 /** A response of type application/problem+json. */
 export function problemResponse(
   status: number,

@@ -1,5 +1,6 @@
 /** Decisions as HTTP answers them. */
-import { decisionHeaders, retryAfter } from "./headers.ts";
+import type { Policy } from "../durable-objects/policies.ts";
+import { decisionHeaders, policyHeader, rateLimit, retryAfter } from "./headers.ts";
 import { Problem, problemResponse } from "./problems.ts";
 import type { AllDecisions, Decision } from "./answer-schemas.ts";
 import type { Answered } from "./targets.ts";
@@ -18,6 +19,44 @@ export function decisionResponse(
   if (answer.success || deny === 200) return new Response(JSON.stringify(answer), { headers });
   if (answer.reason === "degraded") return problemResponse(503, temporarilyReduced(answer), headers);
   return problemResponse(429, quotaExceeded(answer), headers);
+}
+
+const templates = new WeakMap<Policy, Headers>();
+
+/**
+ * The same for what was decided here, with nothing in it but the rules. The headers that all decisions of a policy share
+ * are made once: copying them costs less than looking at four names and values anew.
+ */
+export function plainResponse(policy: Policy, decision: Decision, deny: DenyStatus): Response {
+  if (!decision.success && deny !== 200) {
+    const response = decisionResponse({ policy, answer: decision }, deny);
+    return response instanceof Problem ? response.toResponse() : response;
+  }
+  let headers = templates.get(policy);
+  if (headers === undefined) {
+    headers = new Headers({ ...JSON_NOT_STORED, "RateLimit-Policy": policyHeader(policy) });
+    templates.set(policy, headers);
+  }
+  // Set in the template itself, which the response copies: nothing is awaited in between.
+  headers.set("RateLimit", rateLimit(decision));
+  const response = new Response(decisionText(decision), { headers });
+  if (decision.success) return response;
+  for (const [name, value] of Object.entries(retryAfter(decision.retryAfterMs ?? null)))
+    response.headers.set(name, value);
+  return response;
+}
+
+/** JSON.stringify of such a decision. Only the key is the caller's; names of policies and rules have nothing to escape. */
+export function decisionText(decision: Decision): string {
+  const { success, policy, key, limit, remaining, resetAfterMs, retryAfterMs, reason, source, violated } =
+    decision;
+  let rules = "";
+  for (const rule of decision.rules) {
+    if (rules !== "") rules += ",";
+    rules += `{"name":"${rule.name}","success":${rule.success},"limit":${rule.limit},"remaining":${rule.remaining},"resetAfterMs":${rule.resetAfterMs},"retryAfterMs":${rule.retryAfterMs},"reason":"${rule.reason}"}`;
+  }
+  const end = violated === undefined ? "" : `,"violated":${JSON.stringify(violated)}`;
+  return `{"success":${success},"policy":"${policy}","key":${JSON.stringify(key)},"limit":${limit},"remaining":${remaining},"resetAfterMs":${resetAfterMs},"retryAfterMs":${retryAfterMs},"reason":"${reason}","source":"${source}","rules":[${rules}]${end}}`;
 }
 
 /** The same of a call on several keys. Whose limits headers would tell of is not clear, so there is only the wait. */

@@ -62,6 +62,12 @@ export function authenticate(
   return authenticated.get(authorization) ?? verify(authorization, tokens);
 }
 
+/** Who calls, of a token that was verified before; `undefined`: `authenticate` has to say. */
+export function knownCaller(authorization: string | null, secret: string | undefined): Principal | undefined {
+  if (authorization === null || tokensOf(secret) instanceof Problem) return undefined;
+  return authenticated.get(authorization);
+}
+
 /** Whether the secret API_TOKENS is there and can be used; `undefined`: it is. */
 export function configurationProblem(secret: string | undefined): Problem | undefined {
   const tokens = tokensOf(secret);
