@@ -130,10 +130,13 @@ function report(
     const held = account.holds.find((hold) => hold.id === before?.hold);
     return { used: Math.max(used, reportedBefore), kept, wanted, held, delta: used - reportedBefore };
   });
-  // What the object does not know of is covered by what it was restored with, and so it stays apart from what is granted.
+  // It has, or used, units that this hold is not for (this object crashed, or an old message came late): those are covered
+  // by what the object was restored with, or have been settled, and this hold is left to itself.
   const isNew =
     before === undefined ||
-    said.some(({ kept, delta, held }) => kept > 0 && (held?.units ?? 0) < delta + kept);
+    said.some(({ kept, delta, held }) =>
+      held === undefined ? kept > 0 : Math.max(0, delta) + kept > held.units,
+    );
   const holder: Holder = {
     turn,
     hold: isNew ? `${id}.${turn}` : before.hold,

@@ -74,11 +74,10 @@ export function checkConservation(
       const spendable = reservation.spendableAt(isolateMs)[index] ?? 0;
       away += spendable;
       const holder = entry.holders.get(reservation.holder);
-      const isHeld = account.holds.some(({ id }) => id === holder?.hold);
-      // The answer that told of this hold may not have come: what was used is of another, which was settled as used.
-      const isUnknown = spendable === 0 && holder?.hold === `${reservation.holder}.${holder?.turn}`;
-      if (holder !== undefined && isHeld && !isUnknown)
-        away += Math.max(0, (reservation.used[index] ?? 0) - (holder.used[index] ?? 0));
+      const hold = account.holds.find(({ id }) => id === holder?.hold);
+      const unreported = (reservation.used[index] ?? 0) - (holder?.used[index] ?? 0);
+      // More than is held was of another hold, of before a crash, say: that has been settled, or is among the outstanding.
+      if (hold !== undefined && unreported > 0 && unreported + spendable <= hold.units) away += unreported;
     }
     law(
       away <= outstanding,
