@@ -3,7 +3,7 @@
  * without reading it. (a) nothing else, (b) and one RPC to an object that counts in memory, (c) and one row
  * written by that object.
  */
-import { DurableObject } from "cloudflare:workers";
+import { DurableObject, WorkerEntrypoint } from "cloudflare:workers";
 import { Hono } from "hono";
 
 /** Named as Weir's, because the configuration that serves it is Weir's. */
@@ -39,6 +39,13 @@ const rule = {
   reason: "ok",
 };
 const answer = { ...rule, policy: "hot", key: "user:42", source: "object", rules: [rule] };
+
+/** (e) what a service binding costs. */
+export class Limiter extends WorkerEntrypoint {
+  limit(): typeof answer {
+    return answer;
+  }
+}
 
 const app = new Hono<{ Bindings: { OBJECTS: DurableObjectNamespace<LimiterObject> } }>();
 app.post("/constant", (c) => c.json(answer));

@@ -19,6 +19,16 @@ export class LimiterObject extends weir.LimiterObject {
     return super.limit(...args);
   }
 
+  reserve(...args: readonly unknown[]): unknown {
+    objectCalls += 1;
+    return super.reserve(...args);
+  }
+
+  giveBack(...args: readonly unknown[]): unknown {
+    objectCalls += 1;
+    return super.giveBack(...args);
+  }
+
   release(...args: readonly unknown[]): unknown {
     objectCalls += 1;
     return super.release(...args);
