@@ -5,7 +5,7 @@ import { decide, place, settle, unstoredOf } from "./holds.ts";
 import type { Ledger } from "./ledger.ts";
 import type { Limits } from "./limits.ts";
 import type { AnswerText, Decided, ReserveCall, Reserving, Returned } from "./protocol.ts";
-import { grantedTogether, isSpare, type Wish } from "./sizing.ts";
+import { grantedTogether, heldMs, isSpare, type Wish } from "./sizing.ts";
 import type { WaitingRoom } from "./waiting.ts";
 
 /** What the object knows of somebody who reserves units of a key: in memory only, its units are covered by write-ahead. */
@@ -61,7 +61,7 @@ export class Grants {
     const { hold } = reported.holder;
     // Units that are kept are never let go sooner than was said before: this answer may be lost.
     const keptUntilMs = ruled.flatMap(({ account }) => account.holds.filter(({ id }) => id === hold));
-    const expiresAtMs = Math.max(nowMs + ttlMs, ...keptUntilMs.map((each) => each.expiresAtMs));
+    const expiresAtMs = Math.max(nowMs + heldMs(ttlMs), ...keptUntilMs.map((each) => each.expiresAtMs));
     const reserved = ruled.map(({ rule, account }, index) => {
       const kept = reported.kept[index] ?? 0;
       const holding = { id: hold, units: kept + (units[index] ?? 0), expiresAtMs };

@@ -4,7 +4,7 @@ import { Denials } from "./denials.ts";
 import { Message } from "./message.ts";
 import type { Policy, Rule } from "./policies.ts";
 import type { Cost, Decided, Returned, RuleDecision } from "./protocol.ts";
-import { refillMs, spendableMs } from "./sizing.ts";
+import { heldMs, refillMs, spendableMs } from "./sizing.ts";
 
 /**
  * What one isolate knows of one key: units it may spend without asking, what it has been denied, and how much it is
@@ -206,7 +206,7 @@ export class Reservation {
    * is here, a floor, and the time until the quota is whole that of one which others have emptied, a ceiling.
    */
   #ceilingMs({ algorithm, config }: Rule, index: number, nowMs: number): number {
-    const emptiedMs = this.policy.reservation.mostMs + algorithm.wholeFromEmptyMs(config);
+    const emptiedMs = heldMs(this.policy.reservation.mostMs) + algorithm.wholeFromEmptyMs(config);
     return Math.max((this.#wholeAtMs[index] ?? 0) - nowMs, emptiedMs);
   }
 

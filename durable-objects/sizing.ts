@@ -39,6 +39,8 @@ export const MOST_DENIED_MS = 1_000;
 /** The end of a lifetime in which nothing is spent any more: what is unused goes home in it, and clocks may differ. */
 const MOST_MARGIN_MS = 250;
 
+const MOST_LATE_MS = 1_000;
+
 /** What was asked for since `sinceMs`: how often, and how many units of each rule. */
 export interface Demand {
   readonly asks: number;
@@ -71,6 +73,14 @@ export function wantedUnits({ units, sinceMs }: Demand, nowMs: number, ttlMs: nu
 /** How long units may be spent that were reserved for `ttlMs`. */
 export function spendableMs(ttlMs: number): number {
   return ttlMs - Math.min(ttlMs / 4, MOST_MARGIN_MS);
+}
+
+/**
+ * How long the object keeps apart what was reserved for `ttlMs`: also while a message that gives units back waits its turn at
+ * a busy object, since what comes later counts as used.
+ */
+export function heldMs(ttlMs: number): number {
+  return ttlMs + Math.min(ttlMs, MOST_LATE_MS);
 }
 
 /** The age at which a reservation is renewed by whoever comes next. */

@@ -2,6 +2,7 @@
 import type { Entry } from "../../durable-objects/entries.ts";
 import { place, refund, settle, type Hold } from "../../durable-objects/holds.ts";
 import type { Policy } from "../../durable-objects/policies.ts";
+import { heldMs } from "../../durable-objects/sizing.ts";
 import type { Breakage } from "./schedule.ts";
 import type { SimulatedObject } from "./simulated-object.ts";
 
@@ -64,7 +65,7 @@ export function shortenedWhenKept(): Breakage {
     after: (object, policy) =>
       eachBook(object, policy, (book, nowMs) => {
         const { state, holds } = book.account;
-        const until = nowMs + policy.reservation.leastMs;
+        const until = nowMs + heldMs(policy.reservation.leastMs);
         book.account = {
           state,
           holds: holds.map((hold) => ({ ...hold, expiresAtMs: Math.min(hold.expiresAtMs, until) })),

@@ -37,6 +37,7 @@ export const TEST_TOKENS = [
 
 /** Longer than any stall of a busy machine: who tests a decision does not test the deadline. */
 const PATIENT_MS = 20_000;
+const PATIENT = { reservation: { ttl: "20s" }, deadlineMs: PATIENT_MS };
 
 export const TEST_POLICIES = {
   api: { algorithm: "token-bucket", limit: 100, window: "1s", burst: 500 },
@@ -51,6 +52,37 @@ export const TEST_POLICIES = {
     deadlineMs: PATIENT_MS,
   },
   fast: { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: PATIENT_MS },
+  /** For isolates: large enough to be reserved, a refill that a test does not see, a lifetime longer than any stall. */
+  hot: { algorithm: "token-bucket", limit: 1_000, window: "30d", ...PATIENT },
+  "hot-log": { algorithm: "sliding-log", limit: 1_000, window: "30d", ...PATIENT },
+  "hot-brief": {
+    algorithm: "token-bucket",
+    limit: 1_000,
+    window: "30d",
+    reservation: { ttl: "1s" },
+    deadlineMs: PATIENT_MS,
+  },
+  "hot-off": {
+    algorithm: "token-bucket",
+    limit: 1_000,
+    window: "30d",
+    reservation: "off",
+    deadlineMs: PATIENT_MS,
+  },
+  "hot-shadow": {
+    algorithm: "token-bucket",
+    limit: 100,
+    window: "30d",
+    shadow: true,
+    deadlineMs: PATIENT_MS,
+  },
+  "hot-rules": {
+    rules: {
+      requests: { algorithm: "token-bucket", limit: 1_000, window: "30d" },
+      tokens: { algorithm: "sliding-log", limit: 100_000, window: "30d", unit: "tokens" },
+    },
+    ...PATIENT,
+  },
   /** Whole again a millisecond after each unit. */
   brief: { algorithm: "token-bucket", limit: 1_000, window: "1s", deadlineMs: PATIENT_MS },
   shared: { algorithm: "token-bucket", limit: 5, window: "30d", objects: 4, deadlineMs: PATIENT_MS },
