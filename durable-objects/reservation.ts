@@ -23,6 +23,7 @@ export class Reservation {
   readonly key: string;
   readonly holder: string;
   readonly #denials = new Denials();
+  #forgotten = 0;
   #turn = 0;
   /** By rule: units that may be spent, and units spent since the holder began. */
   #units: number[];
@@ -123,6 +124,7 @@ export class Reservation {
     const kept = this.#units.map((units, index) =>
       cost === 0 ? Math.min(units, wanted.units[index] ?? 0) : 0,
     );
+    if (this.#units.some((units, index) => units > (kept[index] ?? 0))) this.forgetDenials();
     this.#units = [...kept];
     this.#turn += 1;
     this.#isHeld = true;
@@ -175,6 +177,7 @@ export class Reservation {
   giveBack(): Returned | undefined {
     if (!this.#isHeld) return undefined;
     this.#isHeld = false;
+    this.forgetDenials();
     this.#message = undefined;
     this.#grantedAtMs = -Infinity;
     this.#units = this.#units.map(() => 0);
@@ -183,9 +186,15 @@ export class Reservation {
     return { key: this.key, holder: this.holder, turn: this.#turn, used };
   }
 
-  /** What was denied may pass now. */
+  /** What was denied may pass now, since units went back. */
   forgetDenials(): void {
     this.#denials.forget();
+    this.#forgotten += 1;
+  }
+
+  /** How often denials were forgotten: one that was asked for before is out of date. */
+  get forgotten(): number {
+    return this.#forgotten;
   }
 
   #beginAnew({ call }: Message): void {

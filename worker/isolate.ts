@@ -141,11 +141,12 @@ export class Isolate {
     cost: Cost,
     waitedMs: number,
   ): Promise<Decided | undefined> {
-    const { policy, key } = reservation;
+    const { policy, key, forgotten } = reservation;
     const asked = await objects.ask(policy, key, (object) => object.limit(policy.name, key, cost), -waitedMs);
     if (asked === undefined) return undefined;
     const decided = JSON.parse(asked.answer) as Decided;
-    reservation.learn(cost, decided.rules, time.nowMs());
+    // Units that went back meanwhile may be enough for the next.
+    if (forgotten === reservation.forgotten) reservation.learn(cost, decided.rules, time.nowMs());
     return decided;
   }
 
