@@ -1,0 +1,21 @@
+/** The built bundle with an object that takes its time to reserve, and counts how often it is asked. */
+import * as weir from "weir.js";
+
+const SLOW_MS = 400;
+let reserves = 0;
+
+export class LimiterObject extends weir.LimiterObject {
+  async reserve(...args) {
+    reserves += 1;
+    await new Promise((done) => setTimeout(done, SLOW_MS));
+    return super.reserve(...args);
+  }
+}
+
+export const Limiter = weir.Limiter;
+export default {
+  fetch(request, env, ctx) {
+    if (new URL(request.url).pathname === "/reserves") return Response.json(reserves);
+    return weir.default.fetch(request, env, ctx);
+  },
+};

@@ -1,0 +1,85 @@
+/** Many requests of one isolate that wait for one message, on plain workerd: also when the request that sent it dies. */
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import type { Serving } from "../../scripts/workerd.ts";
+import { HttpClient } from "../support/http-client.ts";
+import { send } from "../support/leaving-client.ts";
+import { makeState, removeState, serveBundle } from "../support/served.ts";
+
+const policies = {
+  patient: { algorithm: "token-bucket", limit: 10_000, window: "30d", deadlineMs: 10_000 },
+  /** Half of it is for waiting: less than the object takes. */
+  hasty: { algorithm: "token-bucket", limit: 10_000, window: "30d", deadlineMs: 600 },
+};
+
+const state = makeState();
+let serving: Serving;
+let client: HttpClient;
+beforeAll(async () => {
+  const main = join(import.meta.dirname, "..", "support", "slow-object.mjs");
+  serving = await serveBundle(state, policies, { main });
+  client = new HttpClient(serving.url, 32);
+});
+afterAll(async () => {
+  client.close();
+  await serving.stop("SIGKILL");
+  removeState(state);
+});
+
+const reserves = async () => Number(await (await fetch(`${serving.url}/reserves`)).json());
+const ask = async (policy: string, key: string) => (await client.limit(policy, key)).body;
+
+/** Two calls: with the next the key is hot. */
+async function warm(policy: string, key: string): Promise<void> {
+  for (let call = 0; call < 2; call += 1) expect((await ask(policy, key))["source"]).toBe("object");
+}
+
+test("one message is under way at a time: who fits into it waits, and is decided by the isolate", async () => {
+  await warm("patient", "one");
+  const before = await reserves();
+  const leader = ask("patient", "one");
+  await sleep(50);
+  const followers = await Promise.all(Array.from({ length: 8 }, () => ask("patient", "one")));
+  expect((await leader)["source"]).toBe("object");
+  expect(followers.map(({ success, source }) => `${String(success)} ${String(source)}`)).toEqual(
+    followers.map(() => "true isolate"),
+  );
+  // And perhaps one more, that asks ahead of need.
+  expect((await reserves()) - before).toBeLessThanOrEqual(2);
+  expect((await client.peek("patient", "one")).body["remaining"]).toBe(10_000 - 11);
+});
+
+test("who does not fit asks for itself", async () => {
+  await warm("patient", "many");
+  const leader = ask("patient", "many");
+  await sleep(50);
+  const answers = await Promise.all(Array.from({ length: 28 }, () => ask("patient", "many")));
+  expect(answers.filter(({ source }) => source === "object").length).toBeGreaterThan(10);
+  expect(answers.every(({ success }) => success === true)).toBe(true);
+  expect((await leader)["success"]).toBe(true);
+  expect((await client.peek("patient", "many")).body["remaining"]).toBe(10_000 - 31);
+});
+
+test("when the client of the message has gone, those who wait for it are answered all the same", async () => {
+  await warm("patient", "left");
+  const leader = send(serving.url, "/v1/limit", { policy: "patient", key: "left" });
+  await sleep(100);
+  const followers = Array.from({ length: 6 }, () => ask("patient", "left"));
+  await sleep(50);
+  leader.leave();
+  const answers = await Promise.all(followers);
+  expect(answers.map(({ success }) => success)).toEqual(answers.map(() => true));
+  // And the key goes on as before.
+  expect((await ask("patient", "left"))["success"]).toBe(true);
+});
+
+test("who has waited for half its deadline asks for itself, and nobody for longer than the deadline", async () => {
+  await warm("hasty", "late");
+  const leader = ask("hasty", "late");
+  await sleep(20);
+  const answers = await Promise.all(Array.from({ length: 6 }, () => ask("hasty", "late")));
+  expect(answers.map(({ success }) => success)).toEqual(answers.map(() => true));
+  expect(new Set(answers.map(({ source }) => source))).toEqual(new Set(["object"]));
+  expect((await leader)["success"]).toBe(true);
+});
