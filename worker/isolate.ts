@@ -123,7 +123,10 @@ export class Isolate {
         (object) => object.reserve(message.call),
         -waitedMs,
       );
-      if (asked === undefined) return void reservation.failed(message);
+      if (asked === undefined) {
+        reservation.failed(message);
+        return undefined;
+      }
       const decided = JSON.parse(asked.answer) as Decided;
       reservation.answered(message, decided, caller.time.nowMs());
       return decided;

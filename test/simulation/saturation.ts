@@ -49,7 +49,7 @@ export async function saturate(load: Load): Promise<Figures> {
   const policy = policies.get("key") as Policy;
   const time = new VirtualTime();
   const clock = time.clock({ ms: 1_000_000 });
-  const object = new SimulatedObject(new Database(), policies, clock.nowMs);
+  const object = new SimulatedObject(new Database(), policies, () => clock.nowMs());
   const exact = new Exact(policy);
   const sum = { calls: 0, admitted: 0, exactly: 0, messages: 0, waited: 0 };
   const handle = (method: Method, args: readonly unknown[]) => {

@@ -90,7 +90,8 @@ export class VirtualTime {
 
 /** More turns of the queue than any chain of promises in the code has. */
 const TURNS = 16;
+const NOTHING = Promise.resolve();
 
 async function settled(): Promise<void> {
-  for (let turn = 0; turn < TURNS; turn += 1) await undefined;
+  for (let turn = 0; turn < TURNS; turn += 1) await NOTHING;
 }
