@@ -13,7 +13,7 @@ import type { Cost, Decided } from "../durable-objects/protocol.ts";
 import type { Message } from "../durable-objects/message.ts";
 import type { Reservation } from "../durable-objects/reservation.ts";
 import { MOST_TTL_MS } from "../durable-objects/sizing.ts";
-import { giveBack, type Objects } from "./objects.ts";
+import { giveBack, type LimiterStub, type Objects } from "./objects.ts";
 import type { ReservationBook } from "./reservation-book.ts";
 
 /** What a request brings. */
@@ -117,12 +117,16 @@ export class Isolate {
     this.#book.hold(reservation);
     const answer = async () => {
       const waitedMs = Math.max(0, nowMs - sinceMs);
-      const asked = await caller.objects.ask(
-        policy,
-        key,
-        (object) => object.reserve(message.call),
-        -waitedMs,
-      );
+      const ask = async (object: LimiterStub) => {
+        try {
+          return await object.reserve(message.call);
+        } catch (error) {
+          // While a deployment is rolled out the object may be of a version that did not know reservations.
+          if (!String(error).includes("does not implement")) throw error;
+          return await object.limit(policy.name, key, cost);
+        }
+      };
+      const asked = await caller.objects.ask(policy, key, ask, -waitedMs);
       if (asked === undefined) {
         reservation.failed(message);
         return undefined;

@@ -66,7 +66,9 @@ export class Objects {
   ): Promise<{ readonly answer: Answer } | undefined> {
     if (returned === undefined) return this.ask(policy, key, call, waitMs);
     const settleAndCall = async (object: LimiterStub) => {
-      const [, answer] = await Promise.all([object.giveBack(policy.name, [returned]), call(object)]);
+      const settled = quietly(object.giveBack(policy.name, [returned]));
+      const answer = await call(object);
+      await settled;
       return answer;
     };
     return this.ask(policy, key, settleAndCall, waitMs);
@@ -112,6 +114,15 @@ export class Objects {
   /** A new stub each time: one that has thrown stays broken, and none may cross requests. */
   objectOf(policy: Policy, key: string): LimiterStub {
     return this.#namespace.getByName(objectName(policy, key));
+  }
+}
+
+/** What is not settled counts as used: that need not fail the call it comes with. */
+async function quietly(settled: Promise<void>): Promise<void> {
+  try {
+    await settled;
+  } catch (error) {
+    console.warn(`units were not given back: ${String(error)}`);
   }
 }
 

@@ -83,3 +83,23 @@ test("who has waited for half its deadline asks for itself, and nobody for longe
   expect(new Set(answers.map(({ source }) => source))).toEqual(new Set(["object"]));
   expect((await leader)["success"]).toBe(true);
 });
+
+test("an object of a version without reservations decides all the same, and every unit is counted", async () => {
+  const olderState = makeState();
+  const main = join(import.meta.dirname, "..", "support", "older-object.mjs");
+  const older = await serveBundle(olderState, policies, { main });
+  const caller = new HttpClient(older.url, 8);
+  try {
+    const answers = await Promise.all(
+      Array.from({ length: 40 }, async () => (await caller.limit("patient", "key")).body),
+    );
+    expect(answers.map(({ success, source }) => `${String(success)} ${String(source)}`)).toEqual(
+      answers.map(() => "true object"),
+    );
+    expect((await caller.peek("patient", "key")).body["remaining"]).toBe(10_000 - 40);
+  } finally {
+    caller.close();
+    await older.stop("SIGKILL");
+    removeState(olderState);
+  }
+});
