@@ -8,25 +8,52 @@ const FACTOR = 2;
 /** The batch of the literature, as a part of the limit. */
 const FIXED = 1 / 1_000;
 
-export async function printSaturation(): Promise<void> {
-  const percent = (share: number) => `${(100 * share).toFixed(2)} %`;
-  console.log(`
-Asked for ${FACTOR} times the limit for ${SECONDS} s, of what one exact bucket admits; in brackets object calls per 1,000 decisions.
+const ISOLATES = [1, 4, 32];
+const percent = (share: number) => `${(100 * share).toFixed(2)} %`;
 
-| limit | isolates | load | admitted | with a fixed batch of 1/1000 |
-| --- | --- | --- | --- | --- |`);
+export async function printSaturation(): Promise<void> {
+  console.log(`
+Asked for ${FACTOR} times the limit for ${SECONDS} s: admitted, of what one exact bucket admits; object calls per 1,000 decisions.
+
+| limit | isolates | load | admitted | calls | with a fixed batch of 1/1000 | calls | units stranded in the end |
+| --- | --- | --- | --- | --- | --- | --- | --- |`);
   for (const limit of [100, 1_000, 100_000])
-    for (const isolates of [1, 4, 32])
+    for (const isolates of ISOLATES)
       for (const isSkewed of isolates === 1 ? [false] : [false, true]) {
         const load: Load = { limit, isolates, isSkewed, factor: FACTOR };
         const held = await saturate(load);
         const fixed = await saturate({ ...load, fixedBatch: limit * FIXED });
-        const row = [`${limit}/s`, isolates, isSkewed ? "9 of 10 at one" : "even"];
-        const figures = [held, fixed].map(
-          (each) => `${percent(each.admittedShare)} (${each.calls.toFixed(0)})`,
-        );
-        console.log(`| ${[...row, ...figures].join(" | ")} |`);
+        const figures = [held, fixed].flatMap((each) => [percent(each.admittedShare), each.calls.toFixed(0)]);
+        const row = [
+          `${limit}/s`,
+          isolates,
+          isSkewed ? "9 of 10 at one" : "even",
+          ...figures,
+          fixed.stranded,
+        ];
+        console.log(`| ${row.join(" | ")} |`);
       }
+  await printSteady();
+}
+
+/** Below the limit: nobody is denied, and the question is who has to wait. */
+async function printSteady(): Promise<void> {
+  console.log(`
+Asked for 0.8 times the limit: calls that waited for the object, and object calls per 1,000 decisions.
+
+| limit | isolates | admitted | waited | calls |
+| --- | --- | --- | --- | --- |`);
+  for (const limit of [1_000, 10_000, 100_000])
+    for (const isolates of ISOLATES) {
+      const { admittedShare, waitedShare, calls } = await saturate({
+        limit,
+        isolates,
+        isSkewed: false,
+        factor: 0.8,
+      });
+      const figures = [percent(admittedShare), percent(waitedShare), calls.toFixed(1)];
+      console.log(`| ${[`${limit}/s`, isolates, ...figures].join(" | ")} |`);
+    }
 }
 
 if (process.argv[1] === import.meta.filename) await printSaturation();

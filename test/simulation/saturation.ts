@@ -32,6 +32,8 @@ export interface Figures {
   readonly calls: number;
   /** Of the calls, those that had to wait for the object. */
   readonly waitedShare: number;
+  /** Of fixed batches, units that are left at isolates in the end and are nobody else's any more. */
+  readonly stranded: number;
 }
 
 export const SECONDS = 10;
@@ -94,6 +96,7 @@ export async function saturate(load: Load): Promise<Figures> {
     admittedShare: sum.admitted / sum.exactly,
     calls: (1_000 * sum.messages) / sum.calls,
     waitedShare: sum.waited / sum.calls,
+    stranded: limiters.reduce((units, each) => units + (each instanceof FixedBatch ? each.units : 0), 0),
   };
 }
 
@@ -113,11 +116,14 @@ class Exact {
   }
 }
 
-/** What the literature has: a batch of a fixed part of the limit, debited when it is fetched and kept until it is used. */
+/**
+ * What the literature has: a batch of a fixed part of the limit, debited when it is fetched and kept until it is used. One
+ * fetch at a time; a call is denied when the object denies the batch.
+ */
 class FixedBatch {
   readonly #batch: number;
-  #units = 0;
-  #fetch: Promise<void> | undefined;
+  #fetch: Promise<boolean> | undefined;
+  units = 0;
 
   constructor(batch: number) {
     this.#batch = Math.max(1, batch);
@@ -129,11 +135,9 @@ class FixedBatch {
     key: string,
     cost: number,
   ): { readonly success: boolean } | Promise<{ readonly success: boolean }> {
-    if (this.#units >= cost) {
-      this.#units -= cost;
-      return { success: true };
-    }
-    return this.#fetched(objects, policy, key, cost);
+    if (this.units < cost) return this.#fetched(objects, policy, key, cost);
+    this.units -= cost;
+    return { success: true };
   }
 
   async #fetched(
@@ -143,16 +147,20 @@ class FixedBatch {
     cost: number,
   ): Promise<{ readonly success: boolean }> {
     const batch = Math.max(this.#batch, cost);
-    this.#fetch ??= objects
-      .ask(policy, key, (object) => object.limit(policy.name, key, batch))
-      .then((asked) => {
-        const { rules } = JSON.parse(asked?.answer ?? "{}") as { rules?: { success: boolean }[] };
-        if (rules?.every(({ success }) => success) === true) this.#units += batch;
-        this.#fetch = undefined;
-      });
-    await this.#fetch;
-    const success = this.#units >= cost;
-    if (success) this.#units -= cost;
-    return { success };
+    while (this.units < cost) {
+      this.#fetch ??= this.#fetchBatch(objects, policy, key, batch);
+      if (!(await this.#fetch) && this.units < cost) return { success: false };
+    }
+    this.units -= cost;
+    return { success: true };
+  }
+
+  async #fetchBatch(objects: Objects, policy: Policy, key: string, batch: number): Promise<boolean> {
+    const asked = await objects.ask(policy, key, (object) => object.limit(policy.name, key, batch));
+    const { rules } = JSON.parse(asked?.answer ?? "{}") as { rules?: { success: boolean }[] };
+    const isGranted = rules?.every(({ success }) => success) === true;
+    if (isGranted) this.units += batch;
+    this.#fetch = undefined;
+    return isGranted;
   }
 }
