@@ -13,50 +13,14 @@ import { build as bundle } from "esbuild";
 import { BUNDLE, build, installedVersion } from "../scripts/project.ts";
 import { makeToken } from "../scripts/tokens.ts";
 import { serve } from "../scripts/workerd.ts";
-import { seededRandom } from "../test/support/random.ts";
-import { CONNECTIONS, leasesFor, load, requestsFor, zipfKeys, type Load, type Requests } from "./load.ts";
+import { CONNECTIONS, load, type Load, type Requests } from "./load.ts";
 import { printLogSizes } from "./log-sizes.ts";
 import { printSaturation } from "./saturation.ts";
+import { makeTargets, POLICIES, type Target } from "./targets.ts";
 import { measureWaking } from "./waking.ts";
 
 const ROUNDS = Number(process.env["ROUNDS"] ?? 7);
 const SECONDS = Number(process.env["SECONDS"] ?? 3);
-const WARM_UP_SECONDS = 2;
-const MANY_KEYS_WARM_UP_SECONDS = 22;
-const KEYS = 10_000;
-
-const BUCKET = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: 10_000 };
-const POLICIES = {
-  hot: BUCKET,
-  off: { ...BUCKET, reservation: "off" },
-  log: { ...BUCKET, algorithm: "sliding-log" },
-  "two-rules": {
-    rules: {
-      rate: { algorithm: "token-bucket", limit: 1_000_000, window: "1s" },
-      total: { algorithm: "sliding-log", limit: 1_000_000, window: "1s" },
-    },
-    deadlineMs: 10_000,
-  },
-  over: { ...BUCKET, limit: 100 },
-  "per-key": { ...BUCKET, limit: 10_000 },
-  shared: { ...BUCKET, limit: 10_000, objects: 16 },
-  tiny: { ...BUCKET, limit: 5, window: "1m", objects: 16 },
-  slots: { algorithm: "concurrency", limit: 10_000, deadlineMs: 10_000 },
-};
-
-/** A module to run, and what to send it at its address. */
-interface Target {
-  readonly name: string;
-  readonly main: string;
-  readonly requests: (url: string) => Requests;
-  /** Of a baseline, known without counting; of Weir, counted in a pass of its own. */
-  readonly perThousand: { readonly rows: number; readonly calls: number };
-  /** Before it is measured, in seconds: keys by the thousand take as long as their reservations live. */
-  readonly warmUp: number;
-  /** Reached through the service binding of a worker beside it. */
-  readonly isBound: boolean;
-  readonly loads: Load[];
-}
 
 const folder = mkdtempSync(join(tmpdir(), "weir-bench-"));
 const { token, entry } = makeToken({ name: "bench", scopes: ["limit"] });
@@ -123,52 +87,6 @@ function count(
   });
 }
 
-async function makeTargets(counting: string, baseline: string): Promise<Target[]> {
-  const keys = zipfKeys(KEYS, 4 * KEYS, seededRandom(1));
-  const bodiesOf = (policy: string, of: readonly string[]) =>
-    of.map((key) => JSON.stringify({ policy, key, cost: 1 }));
-  const one = (policy: string) => bodiesOf(policy, ["user:42"]);
-  const ofBaseline = (name: string, path: string, rows: number, calls: number, isBound = false): Target => ({
-    name,
-    main: baseline,
-    requests: (url) => requestsFor(`${url}${path}`, token, one("hot")),
-    perThousand: { rows, calls },
-    warmUp: WARM_UP_SECONDS,
-    isBound,
-    loads: [],
-  });
-  const ofWeir = async (
-    name: string,
-    bodies: readonly string[],
-    { warmUp = WARM_UP_SECONDS, isBound = false, requests = requestsFor, path = "/v1/limit" } = {},
-  ): Promise<Target> => {
-    const requestsAt = (url: string) => requests(`${url}${path}`, token, bodies);
-    const perThousand = await count(counting, requestsAt, warmUp);
-    return { name, main: BUNDLE, requests: requestsAt, perThousand, warmUp, isBound, loads: [] };
-  };
-  const many = { warmUp: MANY_KEYS_WARM_UP_SECONDS };
-  return [
-    ofBaseline("(a) constant route", "/constant", 0, 0),
-    ofBaseline("(b) and one RPC", "/rpc", 0, 1_000),
-    ofBaseline("(c) and one row", "/write", 1_000, 1_000),
-    await ofWeir("one hot key", one("hot")),
-    await ofWeir("one hot key, sliding log", one("log")),
-    await ofWeir("one hot key, two rules", one("two-rules")),
-    await ofWeir('one hot key, `reservation = "off"`', one("off")),
-    await ofWeir("one key far over its limit (100/s)", one("over")),
-    await ofWeir("10,000 Zipf keys, an object each", bodiesOf("per-key", keys), many),
-    await ofWeir("the same keys on 16 objects", bodiesOf("shared", keys), many),
-    await ofWeir("10,000 Zipf keys, 5/min each, mostly denied", bodiesOf("tiny", keys), many),
-    await ofWeir("acquire and release (a pair counts once)", one("slots"), {
-      requests: leasesFor,
-      path: "",
-    }),
-    ofBaseline("(e) service binding to a constant", "/v1/limit", 0, 0, true),
-    await ofWeir("one hot key over the service binding", one("hot"), { isBound: true }),
-    await ofWeir("one key far over its limit, over the service binding", one("over"), { isBound: true }),
-  ];
-}
-
 function measure({ main, requests, warmUp, isBound }: Target, caller: string): Promise<Load> {
   const use = async (url: string) => {
     await load(requests(url), warmUp);
@@ -215,7 +133,12 @@ try {
     await bundled("counting"),
     await bundled("caller"),
   ];
-  const targets = await makeTargets(counting, baseline);
+  const targets = await makeTargets({
+    token,
+    baseline,
+    main: BUNDLE,
+    count: (requests, warmUp) => count(counting, requests, warmUp),
+  });
   for (let round = 0; round < ROUNDS; round += 1) {
     for (const target of targets) target.loads.push(await measure(target, caller));
   }

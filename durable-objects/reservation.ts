@@ -1,10 +1,10 @@
-import { costOf } from "./decisions.ts";
 import { Demand } from "./demand.ts";
 import { Denials } from "./denials.ts";
 import { Message } from "./message.ts";
 import type { Policy, Rule } from "./policies.ts";
 import type { Cost, Decided, Returned, RuleDecision } from "./protocol.ts";
-import { heldMs, refillMs, spendableMs } from "./sizing.ts";
+import { ReservedUnits } from "./reserved-units.ts";
+import { heldMs } from "./sizing.ts";
 
 /**
  * What one isolate knows of one key: units it may spend without asking, what it has been denied, and how much it is
@@ -22,20 +22,15 @@ export class Reservation {
   readonly policy: Policy;
   readonly key: string;
   readonly holder: string;
+  readonly #units: ReservedUnits;
+  readonly #demand: Demand;
   readonly #denials = new Denials();
   #forgotten = 0;
   #turn = 0;
-  /** By rule: units that may be spent, and units spent since the holder began. */
-  #units: number[];
-  #used: number[];
-  #low: readonly number[];
-  #grantedAtMs = -Infinity;
-  #ttlMs = 0;
   /** The object may have units apart for this holder. */
   #isHeld = false;
   /** By rule: when the object said that its quota would be whole. */
-  #wholeAtMs: number[];
-  readonly #demand: Demand;
+  #wholeAtMs: readonly number[];
   #message: Message | undefined;
 
   /** @param holder an id that nobody can guess */
@@ -43,11 +38,9 @@ export class Reservation {
     this.policy = policy;
     this.key = key;
     this.holder = holder;
-    this.#units = policy.rules.map(() => 0);
-    this.#used = [...this.#units];
-    this.#low = this.#units;
-    this.#wholeAtMs = [...this.#units];
+    this.#units = new ReservedUnits(policy);
     this.#demand = new Demand(policy, nowMs);
+    this.#wholeAtMs = policy.rules.map(() => 0);
   }
 
   /** The message that has not been answered yet, if there is one and an answer may still come. */
@@ -58,7 +51,7 @@ export class Reservation {
 
   /** The instant at which units that are left have to go back; `undefined`: there is nothing to give back. */
   get endsAtMs(): number | undefined {
-    return this.#isHeld ? this.#grantedAtMs + spendableMs(this.#ttlMs) : undefined;
+    return this.#isHeld ? this.#units.endsAtMs : undefined;
   }
 
   get isHot(): boolean {
@@ -67,12 +60,12 @@ export class Reservation {
 
   /** By rule: units that may be spent. */
   spendableAt(nowMs: number): readonly number[] {
-    return this.#isSpendable(nowMs) ? this.#units : this.#units.map(() => 0);
+    return this.#units.at(nowMs);
   }
 
   /** By rule: units spent since the holder began. */
   get used(): readonly number[] {
-    return this.#used;
+    return this.#units.used;
   }
 
   /** Notes that a caller asks for this much. Once for each call, before `spend`. */
@@ -87,32 +80,39 @@ export class Reservation {
 
   /** Takes a cost from what is reserved; `false`: there is not so much. */
   spend(cost: Cost, nowMs: number): boolean {
-    if (!this.#isSpendable(nowMs) || !this.#fits(cost)) return false;
-    for (const [index, rule] of this.policy.rules.entries()) {
-      const units = costOf(rule, cost);
-      this.#units[index] = (this.#units[index] ?? 0) - units;
-      this.#used[index] = (this.#used[index] ?? 0) + units;
-    }
-    return true;
+    return this.#units.spend(cost, nowMs);
   }
 
-  /** The decision on a cost that has been taken. */
+  /**
+   * The decision on a cost that has been taken. Figures promise no more than the object would, since what others did
+   * meanwhile is not known here: `remaining` is what is here, a floor, and the time until the quota is whole that of one
+   * which others have emptied, a ceiling.
+   */
   admitted(nowMs: number): Decided {
-    return { rules: this.policy.rules.map((rule, index) => this.#admittedBy(rule, index, nowMs)) };
+    const units = this.#units.at(nowMs);
+    return {
+      rules: this.policy.rules.map((rule, index) => ({
+        name: rule.name,
+        success: true,
+        limit: rule.capacity,
+        remaining: units[index] ?? 0,
+        resetAfterMs: this.#ceilingMs(rule, index, nowMs),
+        retryAfterMs: 0,
+        reason: "ok",
+      })),
+    };
   }
 
   /** Denies a cost as the object did before; `undefined`: the object has to be asked. */
   deny(cost: Cost, nowMs: number): Decided | undefined {
-    return this.#denials.find(this.policy, cost, this.spendableAt(nowMs), nowMs, (rule, index) =>
+    return this.#denials.find(this.policy, cost, this.#units.at(nowMs), nowMs, (rule, index) =>
       this.#ceilingMs(rule, index, nowMs),
     );
   }
 
-  /** Whether it is time to ask for more, so that nobody has to wait: few units are left, or little time. */
+  /** Whether it is time to ask for more, so that nobody has to wait. */
   needsRefill(nowMs: number): boolean {
-    if (!this.#isHeld || this.messageAt(nowMs) !== undefined) return false;
-    const isOld = nowMs >= this.#grantedAtMs + refillMs(this.#ttlMs);
-    return isOld || this.#units.some((units, index) => units <= (this.#low[index] ?? 0));
+    return this.#isHeld && this.messageAt(nowMs) === undefined && this.#units.isLow(nowMs);
   }
 
   /**
@@ -121,15 +121,14 @@ export class Reservation {
    */
   ask(cost: Cost, nowMs: number): Message {
     const wanted = this.#demand.want(nowMs);
-    const kept = this.#units.map((units, index) =>
-      cost === 0 ? Math.min(units, wanted.units[index] ?? 0) : 0,
-    );
-    if (this.#units.some((units, index) => units > (kept[index] ?? 0))) this.forgetDenials();
-    this.#units = [...kept];
+    const kept = this.#units
+      .at(nowMs)
+      .map((units, index) => (cost === 0 ? Math.min(units, wanted.units[index] ?? 0) : 0));
+    if (this.#units.keep(kept)) this.forgetDenials();
     this.#turn += 1;
     this.#isHeld = true;
     const rules = this.#byRule((index) => ({
-      used: this.#used[index] ?? 0,
+      used: this.used[index] ?? 0,
       kept: kept[index] ?? 0,
       wanted: wanted.units[index] ?? 0,
     }));
@@ -144,20 +143,20 @@ export class Reservation {
   answered(message: Message, { rules, reserved, next }: Decided, nowMs: number): void {
     if (message !== this.#message) return;
     this.#message = undefined;
-    this.learn(message.call.cost, rules, nowMs);
+    const { call, wanted, sentAtMs } = message;
+    this.learn(call.cost, rules, nowMs);
     if (next !== undefined) this.learn(1, next, nowMs);
     if (reserved === undefined) return;
-    // Then what was spent meanwhile came from units that the object has counted as used, or will: it is not reported.
-    if (reserved.isNew) this.#beginAnew(message);
-    this.#units = this.policy.rules.map(({ name }, index) => {
-      const granted = Object.hasOwn(reserved.units, name) ? (reserved.units[name] ?? 0) : 0;
-      return (this.#units[index] ?? 0) + granted;
-    });
-    this.#grantedAtMs = message.sentAtMs;
-    this.#ttlMs = Math.min(message.call.ttlMs, reserved.ttlMs);
-    this.#low = message.wanted.low.map((low, index) =>
-      Math.min(low, Math.floor((this.#units[index] ?? 0) / 2)),
+    const names = this.policy.rules.map(({ name }) => name);
+    if (reserved.isNew) {
+      // What was spent meanwhile came from units that the object has counted as used, or will: it is not reported.
+      this.#units.clear();
+      this.#units.recount(names.map((name) => call.rules[name]?.used ?? 0));
+    }
+    const granted = names.map((name) =>
+      Object.hasOwn(reserved.units, name) ? (reserved.units[name] ?? 0) : 0,
     );
+    this.#units.add(granted, sentAtMs, Math.min(call.ttlMs, reserved.ttlMs), wanted.low);
   }
 
   /** No answer came to a message. What was kept may be spent until its lifetime ends; what was granted is lost to this side. */
@@ -177,12 +176,11 @@ export class Reservation {
   giveBack(): Returned | undefined {
     if (!this.#isHeld) return undefined;
     this.#isHeld = false;
-    this.forgetDenials();
     this.#message = undefined;
-    this.#grantedAtMs = -Infinity;
-    this.#units = this.#units.map(() => 0);
+    this.#units.clear();
+    this.forgetDenials();
     this.#turn += 1;
-    const used = this.#byRule((index) => this.#used[index] ?? 0);
+    const used = this.#byRule((index) => this.used[index] ?? 0);
     return { key: this.key, holder: this.holder, turn: this.#turn, used };
   }
 
@@ -197,33 +195,9 @@ export class Reservation {
     return this.#forgotten;
   }
 
-  #beginAnew({ call }: Message): void {
-    this.#units = this.#units.map(() => 0);
-    this.#used = this.policy.rules.map(({ name }) => call.rules[name]?.used ?? 0);
-  }
-
-  #fits(cost: Cost): boolean {
-    return this.policy.rules.every((rule, index) => costOf(rule, cost) <= (this.#units[index] ?? 0));
-  }
-
-  #isSpendable(nowMs: number): boolean {
-    return nowMs < this.#grantedAtMs + spendableMs(this.#ttlMs);
-  }
-
-  /*
-   * Figures promise no more than the object would: what others did meanwhile is not known here. So `remaining` is what
-   * is here, a floor, and the time until the quota is whole that of one which others have emptied, a ceiling.
-   */
   #ceilingMs({ algorithm, config }: Rule, index: number, nowMs: number): number {
     const emptiedMs = heldMs(this.policy.reservation.mostMs) + algorithm.wholeFromEmptyMs(config);
     return Math.max((this.#wholeAtMs[index] ?? 0) - nowMs, emptiedMs);
-  }
-
-  #admittedBy(rule: Rule, index: number, nowMs: number): RuleDecision {
-    const { name, capacity } = rule;
-    const resetAfterMs = this.#ceilingMs(rule, index, nowMs);
-    const remaining = this.#units[index] ?? 0;
-    return { name, success: true, limit: capacity, remaining, resetAfterMs, retryAfterMs: 0, reason: "ok" };
   }
 
   #byRule<Value>(value: (index: number) => Value): Record<string, Value> {

@@ -13,7 +13,8 @@
  *   free; where units are scarce the shortest lifetime is all there is.
  * - *Wanted* is the demand measured since the last message, over the lifetime; at most `GROWTH` times what was asked for
  *   meanwhile. So the first reservation is small, four small ones lead to any size, and a single burst reserves little.
- *   A rise is seen when the units run out early, a fall when the lifetime ends; both take at most one lifetime.
+ *   A rise is seen when the units run out early, and followed within a lifetime. A fall is seen in the last quarter of one:
+ *   what is wanted has fallen to two thirds or less within a lifetime, and to the new demand within one and a half.
  * - *Granted* is a share of what is free or reserved in proportion to what is wanted, among those that hold or asked lately,
  *   with as much again for whoever comes next (a lone isolate gets half), unless calls wait for it already. Every call then
  *   has the same chance, wherever it came in. Near exhaustion the share comes to less than a unit, and units go one by one to who asks. Nobody holds more

@@ -1,0 +1,96 @@
+/** What the benchmark loads: three baselines, and Weir in its various uses. */
+import { seededRandom } from "../test/support/random.ts";
+import { leasesFor, requestsFor, zipfKeys, type Load, type Requests } from "./load.ts";
+
+const WARM_UP_SECONDS = 2;
+const MANY_KEYS_WARM_UP_SECONDS = 22;
+const KEYS = 10_000;
+
+const BUCKET = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: 10_000 };
+export const POLICIES = {
+  hot: BUCKET,
+  off: { ...BUCKET, reservation: "off" },
+  log: { ...BUCKET, algorithm: "sliding-log" },
+  "two-rules": {
+    rules: {
+      rate: { algorithm: "token-bucket", limit: 1_000_000, window: "1s" },
+      total: { algorithm: "sliding-log", limit: 1_000_000, window: "1s" },
+    },
+    deadlineMs: 10_000,
+  },
+  over: { ...BUCKET, limit: 100 },
+  "per-key": { ...BUCKET, limit: 10_000 },
+  shared: { ...BUCKET, limit: 10_000, objects: 16 },
+  tiny: { ...BUCKET, limit: 5, window: "1m", objects: 16 },
+  slots: { algorithm: "concurrency", limit: 10_000, deadlineMs: 10_000 },
+};
+
+/** A module to run, and what to send it at its address. */
+export interface Target {
+  readonly name: string;
+  readonly main: string;
+  readonly requests: (url: string) => Requests;
+  /** Of a baseline, known without counting; of Weir, counted in a pass of its own. */
+  readonly perThousand: { readonly rows: number; readonly calls: number };
+  /** Before it is measured, in seconds: keys by the thousand take as long as their reservations live. */
+  readonly warmUp: number;
+  /** Reached through the service binding of a worker beside it. */
+  readonly isBound: boolean;
+  readonly loads: Load[];
+}
+
+interface Making {
+  readonly token: string;
+  /** The modules to run. */
+  readonly baseline: string;
+  readonly main: string;
+  /** Rows written and object calls per 1,000 decisions, after a warm-up in seconds. */
+  readonly count: (requests: Target["requests"], warmUp: number) => Promise<Target["perThousand"]>;
+}
+
+/** All targets; those of Weir with their rows and object calls counted. */
+export async function makeTargets({ token, baseline, main, count }: Making): Promise<Target[]> {
+  const keys = zipfKeys(KEYS, 4 * KEYS, seededRandom(1));
+  const bodiesOf = (policy: string, of: readonly string[]) =>
+    of.map((key) => JSON.stringify({ policy, key, cost: 1 }));
+  const one = (policy: string) => bodiesOf(policy, ["user:42"]);
+  const ofBaseline = (name: string, path: string, rows: number, calls: number, isBound = false): Target => ({
+    name,
+    main: baseline,
+    requests: (url) => requestsFor(`${url}${path}`, token, one("hot")),
+    perThousand: { rows, calls },
+    warmUp: WARM_UP_SECONDS,
+    isBound,
+    loads: [],
+  });
+  const ofWeir = async (
+    name: string,
+    bodies: readonly string[],
+    { warmUp = WARM_UP_SECONDS, isBound = false, requests = requestsFor, path = "/v1/limit" } = {},
+  ): Promise<Target> => {
+    const requestsAt = (url: string) => requests(`${url}${path}`, token, bodies);
+    const perThousand = await count(requestsAt, warmUp);
+    return { name, main, requests: requestsAt, perThousand, warmUp, isBound, loads: [] };
+  };
+  const many = { warmUp: MANY_KEYS_WARM_UP_SECONDS };
+  return [
+    ofBaseline("(a) constant route", "/constant", 0, 0),
+    ofBaseline("(b) and one RPC", "/rpc", 0, 1_000),
+    ofBaseline("(c) and one row", "/write", 1_000, 1_000),
+    await ofWeir("one hot key", one("hot")),
+    await ofWeir("one hot key, sliding log", one("log")),
+    await ofWeir("one hot key, two rules", one("two-rules")),
+    await ofWeir('one hot key, `reservation = "off"`', one("off")),
+    await ofWeir("one key far over its limit (100/s)", one("over")),
+    await ofWeir("10,000 Zipf keys, an object each", bodiesOf("per-key", keys), many),
+    await ofWeir("the same keys on 16 objects", bodiesOf("shared", keys), many),
+    await ofWeir("10,000 Zipf keys, 5/min each, mostly denied", bodiesOf("tiny", keys), many),
+    await ofWeir("acquire and release (a pair counts once)", one("slots"), {
+      requests: leasesFor,
+      path: "",
+    }),
+    ofBaseline("(e) service binding to a constant", "/v1/limit", 0, 0, true),
+    await ofWeir("one hot key over the service binding", one("hot"), { isBound: true }),
+    await ofWeir("one key far over its limit, over the service binding", one("over"), { isBound: true }),
+  ];
+}
