@@ -21,7 +21,9 @@ export function decisionResponse(
   return problemResponse(429, quotaExceeded(answer), headers);
 }
 
-const templates = new WeakMap<Policy, Headers>();
+/** What the headers of decisions have in common, with and without a wait. */
+const admissions = new WeakMap<Policy, Headers>();
+const denials = new WeakMap<Policy, Headers>();
 
 /**
  * The same for what was decided here, with nothing in it but the rules. The headers that all decisions of a policy share
@@ -32,18 +34,20 @@ export function plainResponse(policy: Policy, decision: Decision, deny: DenyStat
     const response = decisionResponse({ policy, answer: decision }, deny);
     return response instanceof Problem ? response.toResponse() : response;
   }
-  let headers = templates.get(policy);
-  if (headers === undefined) {
-    headers = new Headers({ ...JSON_NOT_STORED, "RateLimit-Policy": policyHeader(policy) });
-    templates.set(policy, headers);
-  }
-  // Set in the template itself, which the response copies: nothing is awaited in between.
+  // Set in a template itself, which the response copies: nothing is awaited in between.
+  const wait = decision.success ? null : (decision.retryAfterMs ?? null);
+  const headers = templateOf(policy, wait === null ? admissions : denials);
   headers.set("RateLimit", rateLimit(decision));
-  const response = new Response(decisionText(decision), { headers });
-  if (decision.success) return response;
-  for (const [name, value] of Object.entries(retryAfter(decision.retryAfterMs ?? null)))
-    response.headers.set(name, value);
-  return response;
+  for (const [name, value] of Object.entries(retryAfter(wait))) headers.set(name, value);
+  return new Response(decisionText(decision), { headers });
+}
+
+function templateOf(policy: Policy, templates: WeakMap<Policy, Headers>): Headers {
+  const known = templates.get(policy);
+  if (known !== undefined) return known;
+  const headers = new Headers({ ...JSON_NOT_STORED, "RateLimit-Policy": policyHeader(policy) });
+  templates.set(policy, headers);
+  return headers;
 }
 
 /** JSON.stringify of such a decision. Only the key is the caller's; names of policies and rules have nothing to escape. */
