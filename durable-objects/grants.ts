@@ -101,8 +101,12 @@ export class Grants {
     // A denial that changes nothing writes nothing, and makes no key hot.
     if (entry.books.some(({ account }, index) => account !== accounts[index]))
       this.#ledger.commit(entry, { accounts }, nowMs);
-    entry.holders.set(id, holder);
+    if (hasRoom(entry, id)) entry.holders.set(id, holder);
   }
+}
+
+function hasRoom({ holders }: Entry, id: string): boolean {
+  return holders.has(id) || holders.size < MOST_HOLDERS;
 }
 
 /** A holder's message, taken note of: the accounts with what it used debited and only what it keeps held. */
@@ -155,16 +159,16 @@ function report(
 
 /** How many units of each rule, and for how long: for longer than the shortest lifetime only what can be spared. */
 function grant(
-  { holders, policy }: Entry,
+  entry: Entry,
   ruled: readonly Ruled[],
   { kept }: Reported,
   { holder: id, rules, ttlMs: askedMs, isShort }: Reserve,
   nowMs: number,
 ): { readonly ttlMs: number; readonly units: readonly number[] } {
+  const { holders, policy } = entry;
   const { leastMs, mostMs } = policy.reservation;
   const ttlMs = Math.min(askedMs, mostMs);
-  if (!policy.elsewhere.admits || (!holders.has(id) && holders.size >= MOST_HOLDERS))
-    return { ttlMs, units: ruled.map(() => 0) };
+  if (!policy.elsewhere.admits || !hasRoom(entry, id)) return { ttlMs, units: ruled.map(() => 0) };
   const wishes = ruled.map(({ rule, account }, index): Wish => {
     const keeps = kept[index] ?? 0;
     let wantedByOthers = 0;

@@ -17,8 +17,9 @@
  *   what is wanted has fallen to two thirds or less within a lifetime, and to the new demand within one and a half.
  * - *Granted* is a share of what is free or reserved in proportion to what is wanted, among those that hold or asked lately,
  *   with as much again for whoever comes next (a lone isolate gets half), unless calls wait for it already. Every call then
- *   has the same chance, wherever it came in. Near exhaustion the share comes to less than a unit, and units go one by one to who asks. Nobody holds more
- *   than `MOST_SHARE` of the capacity: that is what one vanished isolate costs, and why limits below 32 reserve nothing.
+ *   has the same chance, wherever it came in. Near exhaustion the share comes to less than a unit, and units go one by one
+ *   to who asks. Nobody holds more than `MOST_SHARE` of the capacity: that is what one vanished isolate costs, and why
+ *   limits below 32 reserve nothing.
  * - *Refilled* is ahead of need: when what is left lasts `AHEAD_MS`, longer than a message takes, or is half of what
  *   there was; and in the last quarter of a lifetime.
  *
@@ -39,11 +40,11 @@ const AHEAD_MS = 100;
 export const MOST_DENIED_MS = 1_000;
 /** The end of a lifetime in which nothing is spent any more: what is unused goes home in it, and clocks may differ. */
 const MOST_MARGIN_MS = 250;
-
+/** How much longer the object keeps units apart. */
 const MOST_LATE_MS = 1_000;
 
 /** What was asked for since `sinceMs`: how often, and how many units of each rule. */
-export interface Demand {
+export interface Measured {
   readonly asks: number;
   readonly units: readonly number[];
   readonly sinceMs: number;
@@ -60,13 +61,17 @@ export function isHot(asks: number): boolean {
   return asks >= HOT_ASKS;
 }
 
-export function lifetimeMs({ asks, sinceMs }: Demand, nowMs: number, { leastMs, mostMs }: Lifetimes): number {
+export function lifetimeMs(
+  { asks, sinceMs }: Measured,
+  nowMs: number,
+  { leastMs, mostMs }: Lifetimes,
+): number {
   const paceMs = Math.max(1, nowMs - sinceMs) / Math.max(1, asks);
   return Math.min(mostMs, Math.max(leastMs, Math.ceil(ASKS_PER_LIFETIME * paceMs)));
 }
 
 /** Units to have when the answer is there, those that are left included. */
-export function wantedUnits({ units, sinceMs }: Demand, nowMs: number, ttlMs: number): number[] {
+export function wantedUnits({ units, sinceMs }: Measured, nowMs: number, ttlMs: number): number[] {
   const lifetimes = ttlMs / Math.max(1, nowMs - sinceMs);
   return units.map((asked) => Math.min(Math.ceil(asked * lifetimes), GROWTH * asked));
 }
@@ -121,6 +126,8 @@ export function grantedTogether(wishes: readonly Wish[]): number[] {
 }
 
 function grantedUnits({ wanted, kept, free, capacity, isShort, ...others }: Wish): number {
+  // A unit at a time is no reservation.
+  if (capacity * MOST_SHARE < 2) return 0;
   const share = wanted / ((isShort ? 1 : 2) * wanted + others.wantedByOthers);
   const fair = (free + kept + others.heldByOthers) * share;
   const most = Math.floor(Math.min(wanted, fair, capacity * MOST_SHARE));

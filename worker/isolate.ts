@@ -93,9 +93,11 @@ export class Isolate {
       if (decided !== undefined) return publicDecision(policy, key, decided, "isolate");
     }
     const isFree = reservation.isHot && reservation.messageAt(nowMs) === undefined;
+    // By a clock that may have been set meanwhile.
+    const waitedMs = Math.min(mostMs, Math.max(0, nowMs - sinceMs));
     const decided = isFree
-      ? await this.#send(caller, reservation, cost, nowMs, sinceMs)
-      : await this.#askAlone(caller, reservation, cost, Math.max(0, nowMs - sinceMs));
+      ? await this.#send(caller, reservation, cost, nowMs, waitedMs)
+      : await this.#askAlone(caller, reservation, cost, waitedMs);
     if (decided === undefined) return degradedDecision(policy, key);
     // Denied perhaps for units that were on their way here.
     const isDenied = decided.rules.some(({ success }) => !success);
@@ -110,13 +112,12 @@ export class Isolate {
     reservation: Reservation,
     cost: Cost,
     nowMs: number,
-    sinceMs = nowMs,
+    waitedMs = 0,
   ): Promise<Decided | undefined> {
     const { policy, key } = reservation;
     const message = reservation.ask(cost, nowMs);
     this.#book.hold(reservation);
     const answer = async () => {
-      const waitedMs = Math.max(0, nowMs - sinceMs);
       const ask = async (object: LimiterStub) => {
         try {
           return await object.reserve(message.call);
