@@ -3,7 +3,7 @@ import { seededRandom } from "../test/support/random.ts";
 import { leasesFor, requestsFor, zipfKeys, type Load, type Requests } from "./load.ts";
 
 const WARM_UP_SECONDS = 2;
-const MANY_KEYS_WARM_UP_SECONDS = 22;
+const MANY_KEYS_WARM_UP_SECONDS = 10;
 const KEYS = 10_000;
 
 const BUCKET = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: 10_000 };

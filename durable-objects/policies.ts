@@ -2,7 +2,7 @@ import * as v from "valibot";
 import type { AnyAlgorithm, Elsewhere, Fields, LeaseTerms, Quota } from "./algorithms/algorithm.ts";
 import { algorithms } from "./algorithms/registry.ts";
 import { fieldsOf, NAME, NAME_ALLOWED, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
-import type { Lifetimes } from "./sizing.ts";
+import { LEAST_USEFUL_TTL_MS, type Lifetimes } from "./sizing.ts";
 import { table, violation, violationsOf } from "./violations.ts";
 
 /** One limit: an algorithm with its configuration. */
@@ -101,7 +101,8 @@ function parsePolicy(name: string, given: unknown): Policy | { problems: string[
   const mayBe = (what: keyof Elsewhere) =>
     policy.reservation.mostMs > 0 &&
     rules.every(({ algorithm, config }) => algorithm.elsewhere(config)[what]);
-  const elsewhere = { admits: mayBe("admits"), denies: mayBe("denies") };
+  const isLongEnough = policy.reservation.mostMs >= LEAST_USEFUL_TTL_MS;
+  const elsewhere = { admits: isLongEnough && mayBe("admits"), denies: mayBe("denies") };
   return { name, rules: [first, ...others], ...policy, elsewhere, ...(lease && { lease }) };
 }
 

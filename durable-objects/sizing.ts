@@ -7,7 +7,7 @@
  * - *Hot* is a key that is asked for `HOT_ASKS` times without a pause as long as the longest lifetime. Below that two calls
  *   in a row would make one reservation that the second half of all keys never uses.
  * - *Lifetime*: time enough for `ASKS_PER_LIFETIME` calls at the pace that was measured, within what the policy allows
- *   (1 to 20 s). A busy key has the shortest: what it wants is then least, it reacts to a change of demand within a second,
+ *   (1 to 8 s). A busy key has the shortest: what it wants is then least, it reacts to a change of demand within a second,
  *   and units of an isolate that vanished are out of reach no longer than that. A key with a call a second would use two
  *   units of such a reservation, so it keeps a few for longer, but only while they are at most `SPARE_SHARE` of what is
  *   free; where units are scarce the shortest lifetime is all there is.
@@ -26,9 +26,14 @@
  * `test/simulation/` tries these with up to 32 isolates, and the README has what comes out.
  */
 
-/** Lifetimes that are chosen unless a policy says one. A background task ends 30 s after its request (waitUntil). */
+/**
+ * Lifetimes that are chosen unless a policy says one. An object that nobody asks leaves memory after about 10 s, and then
+ * what isolates had reserved counts as used: so it is given back before. (waitUntil would end after 30 s.)
+ */
 export const LEAST_TTL_MS = 1_000;
-export const MOST_TTL_MS = 20_000;
+export const MOST_TTL_MS = 8_000;
+/** Messages take some of it; shorter lifetimes are not worth the asking, and nothing is reserved. */
+export const LEAST_USEFUL_TTL_MS = 20;
 
 const HOT_ASKS = 3;
 const ASKS_PER_LIFETIME = 8;

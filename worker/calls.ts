@@ -70,7 +70,7 @@ export function listPolicies(principal: Principal): PolicyList {
       onFailure: policy.onFailure,
       deadlineMs: policy.deadlineMs,
       objects: policy.objects,
-      reservationTtlMs: policy.reservation.mostMs,
+      reservationTtlMs: policy.elsewhere.admits ? policy.reservation.mostMs : 0,
       shadow: policy.shadow,
       keyKind: policy.keyKind,
       rules: rules.map(({ name: ruleName, algorithm, unit, config }) => ({

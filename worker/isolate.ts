@@ -32,7 +32,7 @@ interface Keeper {
 /** A request that waited for so many answers in vain asks for itself. */
 const MOST_WAITS = 3;
 /** Background work ends 30 s after its request; another request takes over before. */
-const KEEP_MS = 25_000;
+const KEEP_MS = 20_000;
 /**
  * So often it looks what has to go back, and whether the clock was put back, which would make lifetimes longer: sooner
  * than the part of a lifetime is over in which nothing is spent any more (sizing.ts).
@@ -169,9 +169,10 @@ export class Isolate {
 
   async #giveBackInTime({ objects, time }: Caller, keeper: Keeper): Promise<void> {
     while (this.#keeper === keeper && keeper.lookedAtMs < keeper.untilMs && this.#book.isHolding) {
-      await new Promise<void>((done) => time.after(LOOK_MS, done));
+      const lookMs = Math.min(LOOK_MS, this.#book.shortestMs / 4);
+      await new Promise<void>((done) => time.after(lookMs, done));
       const nowMs = time.nowMs();
-      if (nowMs < keeper.lookedAtMs + LOOK_MS / 2) this.#book.endAll();
+      if (nowMs < keeper.lookedAtMs + lookMs / 2) this.#book.endAll();
       keeper.lookedAtMs = nowMs;
       await giveBack(objects, this.#book.endDue(keeper.lookedAtMs));
     }

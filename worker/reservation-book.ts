@@ -22,6 +22,7 @@ export class ReservationBook {
   readonly #held = new Set<Reservation>();
   #ended: Ending[] = [];
   #nameLength = 0;
+  #shortestMs = Infinity;
   #lastMs = -Infinity;
   #count = 0;
   #holder = "";
@@ -54,6 +55,12 @@ export class ReservationBook {
   /** The reservation has asked for units, so it may have some. */
   hold(reservation: Reservation): void {
     this.#held.add(reservation);
+    this.#shortestMs = Math.min(this.#shortestMs, reservation.policy.reservation.leastMs);
+  }
+
+  /** The shortest lifetime that a reservation ever had here. */
+  get shortestMs(): number {
+    return this.#shortestMs;
   }
 
   /** Ends a reservation; `undefined`: there is nothing to settle. */

@@ -140,11 +140,11 @@ test.each(["brief", "log"])("%s: a moment before the end it can still be given b
 
 test("units that are kept do not end sooner when a later message asks for a shorter lifetime", () => {
   const { clock, free, reserve, giveBack } = start("auto");
-  expect(reserve({ turn: 1, wanted: 20, ttlMs: 20_000 }).reserved?.ttlMs).toBe(20_000);
+  expect(reserve({ turn: 1, wanted: 20, ttlMs: 8_000 }).reserved?.ttlMs).toBe(8_000);
   clock.ms = 100;
   expect(reserve({ turn: 2, used: 3, kept: 17, wanted: 17 }).reserved).toMatchObject({ ttlMs: 1_000 });
   // The answer to the second message was lost, so its holder goes on by the first.
-  clock.ms = spendableMs(20_000) - 1;
+  clock.ms = spendableMs(8_000) - 1;
   expect(free()).toBe(UNITS - 20);
   giveBack(3, 5);
   expect(free()).toBe(UNITS - 5);
@@ -152,8 +152,8 @@ test("units that are kept do not end sooner when a later message asks for a shor
 
 test("units that cannot be spared are had for the shortest lifetime only", () => {
   const { reserve } = start("auto");
-  expect(reserve({ turn: 1, wanted: 50, ttlMs: 20_000 }).reserved?.ttlMs).toBe(20_000);
-  const longer = reserve({ turn: 1, holder: "b", wanted: 100, ttlMs: 20_000 });
+  expect(reserve({ turn: 1, wanted: 50, ttlMs: 8_000 }).reserved?.ttlMs).toBe(8_000);
+  const longer = reserve({ turn: 1, holder: "b", wanted: 100, ttlMs: 8_000 });
   expect(longer.reserved).toMatchObject({ ttlMs: 1_000, units: { auto: 5 } });
 });
 

@@ -10,7 +10,7 @@ test("a policy says what it says, and the rest has defaults", () => {
     onFailure: "closed",
     deadlineMs: 500,
     objects: "per-key",
-    reservation: { leastMs: 1_000, mostMs: 20_000 },
+    reservation: { leastMs: 1_000, mostMs: 8_000 },
     elsewhere: { admits: true, denies: true },
     shadow: false,
     keyKind: "text",
@@ -36,10 +36,10 @@ test("reservations can be off, automatic, or have a time to live", () => {
     parsePolicies({ a: { ...BUCKET, reservation } }).get("a")?.reservation;
   expect(["off", "auto", { ttl: "2s" }, { ttl: 5 }, { ttl: "1m" }].map(lifetimes)).toEqual([
     { leastMs: 0, mostMs: 0 },
-    { leastMs: 1_000, mostMs: 20_000 },
+    { leastMs: 1_000, mostMs: 8_000 },
     { leastMs: 2_000, mostMs: 2_000 },
     { leastMs: 5, mostMs: 5 },
-    { leastMs: 20_000, mostMs: 20_000 },
+    { leastMs: 8_000, mostMs: 8_000 },
   ]);
 });
 

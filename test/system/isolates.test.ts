@@ -25,6 +25,7 @@ const policies = Object.fromEntries(
   }),
 );
 
+const LUKEWARM = { algorithm: "token-bucket", limit: 1_000, window: "30d", deadlineMs: 2_000 };
 const CONNECTIONS = 48;
 const LOAD_MS = 3_000;
 const random = seededRandom(announcedSeed("isolates"));
@@ -36,7 +37,11 @@ afterAll(async () => {
 });
 
 async function serveIsolates(isolates: number, state: string, main?: string): Promise<Serving> {
-  const serving = await serveBundle(state, policies, { isolates, ...(main !== undefined && { main }) });
+  const serving = await serveBundle(
+    state,
+    { ...policies, auto: LUKEWARM, long: { ...LUKEWARM, reservation: { ttl: "1m" } } },
+    { isolates, ...(main !== undefined && { main }) },
+  );
   servings.push(serving);
   return serving;
 }
@@ -116,4 +121,22 @@ describe.each([1, 4, 32])("%d isolates", (isolates) => {
     expect(tally.sources["isolate admits"]).toBeGreaterThan(100);
     expect(tally.sources["fallback denies"]).toBeGreaterThan(0);
   });
+});
+
+test("an object that nobody asks leaves memory, and units that isolates did not use have come home before", async () => {
+  const state = makeState();
+  states.push(state);
+  const { urls } = await serveIsolates(4, state);
+  const clients = urls.map((url) => new HttpClient(url, 8));
+  for (const policy of ["auto", "long"])
+    await Promise.all(
+      Array.from({ length: 60 }, async (_, call) => clients[call % 4]?.limit(policy, "quiet")),
+    );
+  // An idle object is gone after about 10 s, and with it what it knows of isolates.
+  await sleep(13_000);
+  for (const policy of ["auto", "long"]) {
+    const { body } = await (clients[0] as HttpClient).peek(policy, "quiet");
+    expect(body).toMatchObject({ remaining: 940, outstanding: 0 });
+  }
+  for (const client of clients) client.close();
 });

@@ -112,7 +112,7 @@ describe("200", () => {
       onFailure: "closed",
       deadlineMs: 500,
       objects: "per-key",
-      reservationTtlMs: 20_000,
+      reservationTtlMs: 8_000,
       shadow: false,
       keyKind: "text",
     });
