@@ -154,7 +154,7 @@ test("units that cannot be spared are had for the shortest lifetime only", () =>
   const { reserve } = start("auto");
   expect(reserve({ turn: 1, wanted: 50, ttlMs: 8_000 }).reserved?.ttlMs).toBe(8_000);
   const longer = reserve({ turn: 1, holder: "b", wanted: 100, ttlMs: 8_000 });
-  expect(longer.reserved).toMatchObject({ ttlMs: 1_000, units: { auto: 5 } });
+  expect(longer.reserved).toMatchObject({ ttlMs: 1_000, units: { auto: 12 } });
 });
 
 test("a reset keeps apart what holders may still spend, and counts what they used of it", () => {
