@@ -25,6 +25,7 @@ export interface Holder {
 const MOST_HOLDERS = 1_000;
 /** A holder is remembered for so long after its end, since messages that it sent before may come later. */
 const REMEMBERED_MS = 5_000;
+
 type Reserve = Omit<ReserveCall, "policy" | "key">;
 
 const NOTHING: Reserving = { used: 0, kept: 0, wanted: 0 };
@@ -60,8 +61,8 @@ export class Grants {
     const { ttlMs, units } = grant(entry, ruled, reported, call, nowMs);
     const { hold } = reported.holder;
     // Units that are kept are never let go sooner than was said before: this answer may be lost.
-    const keptUntilMs = ruled.flatMap(({ account }) => account.holds.filter(({ id }) => id === hold));
-    const expiresAtMs = Math.max(nowMs + heldMs(ttlMs), ...keptUntilMs.map((each) => each.expiresAtMs));
+    const keptHolds = ruled.flatMap(({ account }) => account.holds.filter(({ id }) => id === hold));
+    const expiresAtMs = Math.max(nowMs + heldMs(ttlMs), ...keptHolds.map((each) => each.expiresAtMs));
     const reserved = ruled.map(({ rule, account }, index) => {
       const kept = reported.kept[index] ?? 0;
       const holding = { id: hold, units: kept + (units[index] ?? 0), expiresAtMs };

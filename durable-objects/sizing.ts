@@ -4,8 +4,8 @@
  * A reservation spares calls and costs freedom: units that sit with one isolate are out of reach for the others until
  * they are used, given back or expire. So it should be as large as is needed soon, and no larger. Pure functions:
  *
- * - *Hot* is a key that is asked for `HOT_ASKS` times without a pause as long as the longest lifetime. Below that two calls
- *   in a row would make one reservation that the second half of all keys never uses.
+ * - *Hot* is a key that is asked for `HOT_ASKS` times without a pause as long as the longest lifetime. Fewer would reserve
+ *   for keys that come twice and not again; more would leave keys with a call every few seconds to the object.
  * - *Lifetime*: time enough for `ASKS_PER_LIFETIME` calls at the pace that was measured, within what the policy allows
  *   (1 to 8 s). A busy key has the shortest: what it wants is then least, it reacts to a change of demand within a second,
  *   and units of an isolate that vanished are out of reach no longer than that. A key with a call a second would use two
