@@ -1,8 +1,40 @@
 import { env } from "cloudflare:workers";
-import { parsePolicies } from "./policies.ts";
+import { parsePolicies, type Policy } from "./policies.ts";
+import { requirePool } from "./pool/secrets.ts";
+import { sharesOf } from "./pool/shares.ts";
+import { parseRegions } from "./regions.ts";
+import { RegionalPolicies } from "./regional-policies.ts";
+
+const vars = env as {
+  readonly POLICIES?: unknown;
+  readonly REGIONS?: unknown;
+  readonly UPSTASH_REDIS_REST_URL?: unknown;
+  readonly UPSTASH_REDIS_REST_TOKEN?: unknown;
+};
 
 /**
  * The policies of this deployment, read while the worker starts: a bad one stops it there and then.
  * Worker and object read the same ones, and a new deployment restarts both.
  */
-export const policies = parsePolicies((env as { readonly POLICIES?: unknown }).POLICIES);
+export const policies = parsePolicies(vars.POLICIES);
+
+/** The regions of this deployment; they matter to policies with a pool only. */
+export const regions = parseRegions(vars.REGIONS);
+
+/** The same policies by all their names. */
+export const regionalPolicies = new RegionalPolicies(policies, regions);
+
+/** The same as objects decide by them: of a pool, a region has a share. */
+export const objectPolicies = {
+  get(name: string): Policy | undefined {
+    const policy = regionalPolicies.get(name);
+    if (policy?.pool === undefined) return policy;
+    const shares = known.get(name) ?? sharesOf(policy);
+    known.set(name, shares);
+    return shares;
+  },
+};
+const known = new Map<string, Policy>();
+
+/** Where the pools are; `undefined`: no policy has one. */
+export const poolAddress = requirePool(policies, vars);

@@ -23,6 +23,10 @@ export interface Entry {
   takenAtMs: number;
   /** Used since the last search for something to drop. */
   touched: boolean;
+  /**
+   * Whatever is passed on of it has to end by then: of a region's share, the instant until which the pool keeps units apart.
+   */
+  endsByMs: number;
   /** What its states take, beside that. */
   bytes: number;
   /** How many answers storage remembers of it, at most; `undefined`: not counted yet. */

@@ -5,7 +5,7 @@ import { decide, place, settle, unstoredOf } from "./holds.ts";
 import type { Ledger } from "./ledger.ts";
 import type { Limits } from "./limits.ts";
 import type { AnswerText, Decided, ReserveCall, Reserving, Returned } from "./protocol.ts";
-import { grantedTogether, heldMs, isSpare, type Wish } from "./sizing.ts";
+import { grantedTogether, heldMs, isSpare, LEAST_USEFUL_TTL_MS, type Wish } from "./sizing.ts";
 import type { WaitingRoom } from "./waiting.ts";
 
 /** What the object knows of somebody who reserves units of a key: in memory only, its units are covered by write-ahead. */
@@ -168,8 +168,8 @@ function grant(
 ): { readonly ttlMs: number; readonly units: readonly number[] } {
   const { holders, policy } = entry;
   const { leastMs, mostMs } = policy.reservation;
-  const ttlMs = Math.min(askedMs, mostMs);
-  if (!policy.elsewhere.admits || !hasRoom(entry, id)) return { ttlMs, units: ruled.map(() => 0) };
+  const ttlMs = Math.min(askedMs, mostMs, entry.endsByMs - nowMs);
+  if (!policy.elsewhere.admits || !hasRoom(entry, id) || ttlMs < Math.min(askedMs, LEAST_USEFUL_TTL_MS)) return { ttlMs: Math.max(0, ttlMs), units: ruled.map(() => 0) };
   const wishes = ruled.map(({ rule, account }, index): Wish => {
     const keeps = kept[index] ?? 0;
     let wantedByOthers = 0;

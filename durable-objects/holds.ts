@@ -47,16 +47,18 @@ export type AccountDecision =
 export function decide(rule: Rule, account: Account, nowMs: number, cost: number): AccountDecision {
   const outstanding = outstandingOf(account);
   const decision = rule.algorithm.decide(rule.config, account.state, nowMs, cost, outstanding);
+  // A share's figures are of the level beneath, where what is held from here is reckoned with.
+  const isExact = outstanding === 0 || rule.algorithm.isShare === true;
   if (decision.allowed) {
     const { state, remaining } = decision;
     const after = { state, holds: account.holds };
-    const resetAfterMs = outstanding === 0 ? decision.resetAfterMs : wholeAtMs(rule, after, nowMs) - nowMs;
+    const resetAfterMs = isExact ? decision.resetAfterMs : wholeAtMs(rule, after, nowMs) - nowMs;
     return { allowed: true, account: after, remaining, resetAfterMs };
   }
   const { counted, ...denied } = decision;
   /** The same once holds are reckoned with, which are used as they expire. */
   const withHolds = (of: Account, denial: Denial): Denial =>
-    outstanding === 0
+    isExact
       ? denial
       : {
           ...denial,

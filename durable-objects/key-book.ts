@@ -148,6 +148,7 @@ export class KeyBook {
       waiting: 0,
       bytes: 0,
       takenAtMs: -Infinity,
+      endsByMs: policy.pool === undefined ? Infinity : -Infinity,
       touched: true,
       answers: undefined,
     };

@@ -1,7 +1,7 @@
 import { publicDecision } from "./answers.ts";
-import { policies } from "./deployment.ts";
+import { objectPolicies } from "./deployment.ts";
+import type { Desk } from "./desk.ts";
 import type { Entry } from "./entries.ts";
-import type { Leases } from "./leases.ts";
 import { readAnswer, type AcquireCall, type Decided } from "./protocol.ts";
 
 /** What a socket says of itself while the object sleeps. Kept by the runtime with the socket. */
@@ -33,14 +33,14 @@ const LOST = "the lease has ended";
  */
 export class LeaseSockets {
   readonly #ctx: DurableObjectState;
-  readonly #leases: Leases;
+  readonly #desk: Desk;
   readonly #host: SocketHost;
   /** Who waits for a lease: told when its socket closes. */
   readonly #waiting = new Map<WebSocket, AbortController>();
 
-  constructor(ctx: DurableObjectState, leases: Leases, host: SocketHost) {
+  constructor(ctx: DurableObjectState, desk: Desk, host: SocketHost) {
     this.#ctx = ctx;
-    this.#leases = leases;
+    this.#desk = desk;
     this.#host = host;
   }
 
@@ -58,26 +58,24 @@ export class LeaseSockets {
     this.#waiting.get(socket)?.abort();
     socket.close();
     const { policy, key, id } = socket.deserializeAttachment() as Attachment;
-    if (id === undefined || !policies.has(policy)) return;
+    if (id === undefined || objectPolicies.get(policy) === undefined) return;
     const [entry, nowMs] = this.#host.open(policy, key);
-    this.#leases.release(entry, id, nowMs);
+    void this.#desk.release(entry, id, nowMs);
   }
 
   /** Renews the lease of every open socket, and closes those whose lease has gone (reset, or expired meanwhile). */
-  renew(): void {
+  async renew(): Promise<void> {
     for (const socket of this.#ctx.getWebSockets()) {
       const { policy, key, id } = socket.deserializeAttachment() as Attachment;
       if (id === undefined || socket.readyState !== WebSocket.OPEN) continue;
       // A deployment may have taken the policy away.
-      if (!policies.has(policy)) {
+      if (objectPolicies.get(policy) === undefined) {
         socket.close(CLOSE_LOST, "there is no such policy any more");
         continue;
       }
       const [entry, nowMs] = this.#host.open(policy, key);
-      const renewed = JSON.parse(this.#leases.renew(entry, id, undefined, nowMs)) as {
-        expiresAfterMs?: number;
-      };
-      const { expiresAfterMs } = renewed;
+      const answer = await this.#desk.renew(entry, id, undefined, nowMs);
+      const { expiresAfterMs } = JSON.parse(answer) as { expiresAfterMs?: number };
       if (expiresAfterMs === undefined) {
         socket.close(CLOSE_LOST, LOST);
         continue;
@@ -102,7 +100,7 @@ export class LeaseSockets {
     this.#waiting.set(socket, gone);
     try {
       const asked = { ...call, isSocket: true, signal: gone.signal };
-      const answer = readAnswer(await this.#leases.acquire(entry, asked, nowMs));
+      const answer = readAnswer(await this.#desk.acquire(entry, asked, nowMs));
       if ("rules" in answer && answer.rules.length > 0) this.#tell(socket, entry, answer, gone.signal);
     } catch (error) {
       socket.close(CLOSE_FAILED, "the limiter failed");

@@ -47,20 +47,6 @@ export class Leases {
     return this.#room.wait(entry, waiting, answerAt, signal && { signal, answer: TO_NOBODY });
   }
 
-  /** The same for a caller who may have gone by then: what it was granted is taken back. */
-  async acquireFor(
-    entry: Entry,
-    call: Acquiring & { signal: AbortSignal },
-    nowMs: number,
-  ): Promise<AnswerText> {
-    const { signal, idempotencyKey } = call;
-    if (signal.aborted) return TO_NOBODY;
-    const answer = await this.acquire(entry, call, nowMs);
-    // A repeated call has its lease from before: it is not this one's to take back.
-    if (signal.aborted && idempotencyKey === undefined) this.release(entry, call.id, nowMs);
-    return answer;
-  }
-
   /** What a cost would be answered now, behind those who wait. */
   look(entry: Entry, cost: Cost, nowMs: number): RuleDecision[] {
     const waiters = this.#room.waitersOf(entry);
@@ -105,6 +91,7 @@ export class Leases {
   #grant(entry: Entry, call: Acquiring, nowMs: number, waitedMs: number): AnswerText | undefined {
     const { id, cost, ttlMs, confirmWithinMs = Infinity, isSocket } = call;
     const lease = { id, expiresAtMs: nowMs + Math.min(ttlMs, confirmWithinMs) };
+    if (lease.expiresAtMs > entry.endsByMs) return undefined;
     const { admitted, accounts, rules } = decideTogether(entry.books, nowMs, cost, { lease });
     if (!admitted || accounts === undefined) return undefined;
     const claim = newLease(entry, accounts, cost, { ...lease, ttlMs, ...(isSocket && { isSocket }) });
@@ -136,7 +123,7 @@ export class Leases {
 }
 
 /** What is answered when nobody is there to hear it. */
-const TO_NOBODY: AnswerText = JSON.stringify({ rules: [] } satisfies Decided);
+export const TO_NOBODY: AnswerText = JSON.stringify({ rules: [] } satisfies Decided);
 
 /** What the rules say to somebody who comes after these: leased units are theirs first. */
 function behind({ books }: Entry, cost: Cost, nowMs: number, waiters: readonly Waiter[]): RuleDecision[] {

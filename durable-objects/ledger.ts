@@ -23,14 +23,14 @@ export interface Change {
  * between opening a key and saving it.
  */
 export class Ledger {
-  readonly #policies: Policies;
+  readonly #policies: Pick<Policies, "get">;
   readonly #storage: Storage;
   readonly #book: KeyBook;
   /** Told of the instant from which a key that was written is whole. */
   readonly #onWritten: (wholeMs: number, nowMs: number) => void;
 
   constructor(
-    policies: Policies,
+    policies: Pick<Policies, "get">,
     storage: Storage,
     book: KeyBook,
     onWritten: (wholeMs: number, nowMs: number) => void,

@@ -1,9 +1,11 @@
 import { DurableObject } from "cloudflare:workers";
 import { CallerHolds } from "./caller-holds.ts";
-import { policies } from "./deployment.ts";
+import { objectPolicies } from "./deployment.ts";
+import { Desk } from "./desk.ts";
 import type { Entry } from "./entries.ts";
 import { Grants } from "./grants.ts";
 import { KeyBook } from "./key-book.ts";
+import { loadRegional } from "./load-regional.ts";
 import { LeaseSockets } from "./lease-sockets.ts";
 import { Leases } from "./leases.ts";
 import { Limits } from "./limits.ts";
@@ -16,11 +18,11 @@ import type {
   Decided,
   HoldCall,
   LimiterMethods,
+  Maybe,
   Peeked,
   ReserveCall,
   Returned,
 } from "./protocol.ts";
-import { report } from "./report.ts";
 import { keptLease } from "./slot.ts";
 import { Storage } from "./storage.ts";
 import { FORGET_AFTER_MS, sweep } from "./sweep.ts";
@@ -37,10 +39,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   readonly #book: KeyBook;
   readonly #ledger: Ledger;
   readonly #room: WaitingRoom;
-  readonly #limits: Limits;
-  readonly #grants: Grants;
-  readonly #leases: Leases;
-  readonly #holds: CallerHolds;
+  readonly #desk: Desk;
   readonly #sockets: LeaseSockets;
   readonly #upkeep: Upkeep;
 
@@ -50,20 +49,13 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     this.#book = new KeyBook(this.#storage);
     const upkeep = new Upkeep(ctx.storage, this.#book);
     this.#upkeep = upkeep;
-    this.#ledger = new Ledger(policies, this.#storage, this.#book, (wholeMs, nowMs) => {
+    this.#ledger = new Ledger(objectPolicies, this.#storage, this.#book, (wholeMs, nowMs) => {
       upkeep.alarmBy(wholeMs + FORGET_AFTER_MS, nowMs);
       upkeep.watchQuiet();
     });
-    this.#room = new WaitingRoom((entry) => {
-      const nowMs = upkeep.nowMs();
-      this.#book.advance(entry, nowMs);
-      return nowMs;
-    });
-    this.#limits = new Limits(this.#ledger, this.#room);
-    this.#grants = new Grants(this.#ledger, this.#limits, this.#room);
-    this.#leases = new Leases(this.#ledger, this.#room);
-    this.#holds = new CallerHolds(this.#ledger, this.#room);
-    this.#sockets = new LeaseSockets(ctx, this.#leases, {
+    this.#room = new WaitingRoom((entry) => this.#toNow(entry));
+    this.#desk = this.#makeDesk();
+    this.#sockets = new LeaseSockets(ctx, this.#desk, {
       open: (policy, key) => this.#open(policy, key),
       renewBy: (dueMs, nowMs) => upkeep.alarmBy(dueMs, nowMs, 0),
     });
@@ -71,89 +63,98 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   }
 
   /** Decides on a cost and takes it if every rule admits it. */
-  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): AnswerText | Promise<AnswerText> {
+  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): Maybe<AnswerText> {
     const [entry, nowMs] = this.#open(policy, key);
-    return this.#limits.limit(entry, cost, idempotencyKey, nowMs);
+    return this.#desk.limit(entry, cost, idempotencyKey, nowMs);
   }
 
   /** The same, and reserves units for an isolate, which settles those it had. */
-  reserve({ policy, key, ...call }: ReserveCall): AnswerText | Promise<AnswerText> {
+  reserve({ policy, key, ...call }: ReserveCall): Maybe<AnswerText> {
     const [entry, nowMs] = this.#open(policy, key);
-    return this.#grants.reserve(entry, call, nowMs);
+    return this.#desk.reserve(entry, call, nowMs);
   }
 
   /** Ends reservations of an isolate, each with what was used of it. */
   giveBack(policy: string, returned: readonly Returned[]): void {
     for (const each of returned) {
       const [entry, nowMs] = this.#open(policy, each.key);
-      this.#grants.giveBack(entry, each, nowMs);
+      this.#desk.giveBack(entry, each, nowMs);
     }
   }
 
   /** Gives units back, at most up to an untouched quota. */
-  refund(policy: string, key: string, units: Cost, idempotencyKey: string): AnswerText {
+  refund(policy: string, key: string, units: Cost, idempotencyKey: string): Maybe<AnswerText> {
     const [entry, nowMs] = this.#open(policy, key);
-    return this.#limits.refund(entry, units, idempotencyKey, nowMs);
+    return this.#desk.refund(entry, units, idempotencyKey, nowMs);
   }
 
   /** Sets units apart; only a call that decides on several keys may wait, for others of its kind. */
-  hold({ policy, key, ...call }: HoldCall): AnswerText | Promise<AnswerText> {
+  hold({ policy, key, ...call }: HoldCall): Maybe<AnswerText> {
     const [entry, nowMs] = this.#open(policy, key);
-    return this.#holds.hold(entry, call, nowMs);
+    return this.#desk.hold(entry, call, nowMs);
   }
 
   /** Ends a hold with what was used. */
-  settle(policy: string, key: string, id: string, used: Cost): AnswerText {
+  settle(policy: string, key: string, id: string, used: Cost): Maybe<AnswerText> {
     const [entry, nowMs] = this.#open(policy, key);
-    return this.#holds.settle(entry, id, used, nowMs);
+    return this.#desk.settle(entry, id, used, nowMs);
   }
 
   /** Ends a hold of which nothing was used. */
-  cancel(policy: string, key: string, id: string): AnswerText {
+  cancel(policy: string, key: string, id: string): Maybe<AnswerText> {
     const [entry, nowMs] = this.#open(policy, key);
-    return this.#holds.cancel(entry, id, nowMs);
+    return this.#desk.cancel(entry, id, nowMs);
   }
 
   /** Leases units for as long as the caller keeps what comes back; without waiting, which `fetch` does. */
   async acquire({ policy, key, ...call }: AcquireCall): Promise<Attached> {
     const [entry, nowMs] = this.#open(policy, key);
-    const answer = await this.#leases.acquire(entry, { ...call, waitMs: 0 }, nowMs);
+    const answer = await this.#desk.acquire(entry, { ...call, waitMs: 0 }, nowMs);
     const { lease } = JSON.parse(answer) as Decided;
     return lease === undefined ? { answer } : this.#attached(policy, key, lease.id, answer);
   }
 
   /** Makes a lease last that was granted to a caller who might have gone. */
-  confirm(policy: string, key: string, id: string, ttlMs: number, isAttached: boolean): Attached {
-    const answer = this.renew(policy, key, id, ttlMs);
+  async confirm(
+    policy: string,
+    key: string,
+    id: string,
+    ttlMs: number,
+    isAttached: boolean,
+  ): Promise<Attached> {
+    const answer = await this.renew(policy, key, id, ttlMs);
     const isThere = !("missing" in (JSON.parse(answer) as object));
     return isAttached && isThere ? this.#attached(policy, key, id, answer) : { answer };
   }
 
-  renew(policy: string, key: string, id: string, ttlMs?: number): AnswerText {
+  renew(policy: string, key: string, id: string, ttlMs?: number): Maybe<AnswerText> {
     const [entry, nowMs] = this.#open(policy, key);
-    return this.#leases.renew(entry, id, ttlMs, nowMs);
+    return this.#desk.renew(entry, id, ttlMs, nowMs);
   }
 
-  release(policy: string, key: string, id: string): boolean {
+  release(policy: string, key: string, id: string): Maybe<boolean> {
     const [entry, nowMs] = this.#open(policy, key);
     const isSocket = entry.claims.get(id)?.isSocket === true;
-    const isReleased = this.#leases.release(entry, id, nowMs);
-    if (isSocket) this.#sockets.closeLost(entry);
-    return isReleased;
+    const isReleased = this.#desk.release(entry, id, nowMs);
+    if (!isSocket) return isReleased;
+    return Promise.resolve(isReleased).then((each) => {
+      this.#sockets.closeLost(entry);
+      return each;
+    });
   }
 
   /** What a call of cost 1 would be answered, and who has and waits for units; nothing is taken. */
-  peek(policy: string, key: string): Peeked {
+  peek(policy: string, key: string): Maybe<Peeked> {
     const [entry, nowMs] = this.#open(policy, key);
-    return report(entry, this.#leases.look(entry, 1, nowMs), this.#room.waitersOf(entry), nowMs);
+    return this.#desk.peek(entry, nowMs);
   }
 
   /** Makes the key as new: its consumption, holds, leases and idempotency keys are forgotten. */
-  reset(policy: string, key: string): void {
-    const [entry, nowMs] = this.#open(policy, key);
-    this.#ledger.reset(entry, nowMs);
-    this.#room.serve(entry);
-    this.#sockets.closeLost(this.#open(policy, key)[0]);
+  async reset(policy: string, key: string): Promise<void> {
+    const open = () => this.#open(policy, key);
+    const [entry, nowMs] = open();
+    await this.#desk.reset(entry, open, nowMs);
+    this.#sockets.closeLost(open()[0]);
   }
 
   /**
@@ -167,9 +168,9 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     if (pathname === "/socket") return this.#sockets.accept({ policy, key, ...call });
     const [entry, nowMs] = this.#open(policy, key);
     if (pathname === "/acquire")
-      return new Response(await this.#leases.acquireFor(entry, { ...call, signal: request.signal }, nowMs));
+      return new Response(await this.#desk.acquireFor(entry, { ...call, signal: request.signal }, nowMs));
     await this.#room.untilIdle(entry, nowMs + call.waitMs, request.signal);
-    return Response.json(this.peek(policy, key));
+    return Response.json(await this.peek(policy, key));
   }
 
   override webSocketClose(socket: WebSocket): void {
@@ -184,15 +185,15 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   override async alarm(): Promise<void> {
     const nowMs = this.#upkeep.nowMs();
     this.#upkeep.alarmCame();
-    this.#sockets.renew();
-    const dueMs = sweep(this.#storage, this.#book, policies, nowMs);
+    await this.#sockets.renew();
+    const dueMs = sweep(this.#storage, this.#book, objectPolicies, nowMs);
     if (dueMs === undefined) await this.#storage.removeAll();
     else this.#upkeep.alarmBy(dueMs, nowMs);
   }
 
   #attached(policy: string, key: string, id: string, answer: AnswerText): Attached {
     const open = () => this.#open(policy, key);
-    return { answer, ...keptLease(this.#leases, open, id) };
+    return { answer, ...keptLease(this.#desk, open, id) };
   }
 
   #open(policy: string, key: string): [entry: Entry, nowMs: number] {
@@ -200,5 +201,31 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     const entry = this.#ledger.open(policy, key, nowMs);
     this.#upkeep.watchQuiet();
     return [entry, nowMs];
+  }
+
+  #toNow(entry: Entry): number {
+    const nowMs = this.#upkeep.nowMs();
+    this.#book.advance(entry, nowMs);
+    return nowMs;
+  }
+
+  #makeDesk(): Desk {
+    const [ledger, room] = [this.#ledger, this.#room];
+    const limits = new Limits(ledger, room);
+    const clerks = {
+      ledger,
+      room,
+      limits,
+      grants: new Grants(ledger, limits, room),
+      leases: new Leases(ledger, room),
+      holds: new CallerHolds(ledger, room),
+    };
+    return new Desk(clerks, () =>
+      loadRegional(clerks, {
+        nowMs: () => this.#upkeep.nowMs(),
+        toNow: (entry) => this.#toNow(entry),
+        open: (policy, key) => this.#open(policy, key),
+      }),
+    );
   }
 }

@@ -3,15 +3,15 @@ import type { Wanted } from "./demand.ts";
 import type { Policy } from "./policies.ts";
 import type { Cost, ReserveCall } from "./protocol.ts";
 
-/** A question to the object that has been sent, and what callers who wait for its answer count on. */
-export class Message {
-  readonly call: ReserveCall;
+/** A question to the level beneath that has been sent, and what callers who wait for its answer count on. */
+export class Message<Call = ReserveCall> {
+  readonly call: Call;
   readonly sentAtMs: number;
   readonly wanted: Wanted;
   /** By rule. */
   readonly #promised: number[];
 
-  constructor(call: ReserveCall, wanted: Wanted, sentAtMs: number) {
+  constructor(call: Call, wanted: Wanted, sentAtMs: number) {
     this.call = call;
     this.wanted = wanted;
     this.sentAtMs = sentAtMs;

@@ -1,6 +1,7 @@
 import * as v from "valibot";
 import type { AnyAlgorithm, Elsewhere, Fields, LeaseTerms, Quota } from "./algorithms/algorithm.ts";
 import { algorithms } from "./algorithms/registry.ts";
+import type { Region } from "./regions.ts";
 import { fieldsOf, NAME, NAME_ALLOWED, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
 import { LEAST_USEFUL_TTL_MS, type Lifetimes } from "./sizing.ts";
 import { table, violation, violationsOf } from "./violations.ts";
@@ -25,8 +26,12 @@ export interface Policy {
   readonly rules: readonly [Rule, ...Rule[]];
   /** Present when some rule leases units: a call is an acquire, on the strictest terms of those rules. */
   readonly lease?: LeaseTerms;
-  /** What to answer when the level beneath does not. */
-  readonly onFailure: "closed" | "open";
+  /** What to answer when the level beneath does not; `local`: a region whose pool does not answer goes on alone. */
+  readonly onFailure: "closed" | "open" | "local";
+  /** Present when units are in a pool that regions share. */
+  readonly pool?: Pool;
+  /** Present in a region's copy of it, whose name says so too: see regional-policies.ts. */
+  readonly region?: Region;
   /** The longest a caller waits for the object, in milliseconds. */
   readonly deadlineMs: number;
   /** One object a key, or so many objects that share all keys. */
@@ -39,6 +44,12 @@ export interface Policy {
   readonly shadow: boolean;
   /** `ip`: keys are addresses, an IPv6 one counts with its /64. */
   readonly keyKind: "text" | "ip";
+}
+
+export interface Pool {
+  readonly kind: "redis";
+  /** The part of the limit that a region goes on with alone; absent: 1 divided by the number of regions. */
+  readonly localShare?: number;
 }
 
 export type Policies = ReadonlyMap<string, Policy>;
@@ -96,14 +107,20 @@ function parsePolicy(name: string, given: unknown): Policy | { problems: string[
   }
   const [first, ...others] = rules;
   if (!parsed.success || problems.length > 0 || first === undefined) return { problems };
-  const { pool: _, ...policy } = parsed.output;
+  const { pool: kind, localShare, ...policy } = parsed.output;
+  if (kind === undefined && (policy.onFailure === "local" || localShare !== undefined)) {
+    const [field, value] =
+      localShare === undefined ? ["onFailure", policy.onFailure] : ["localShare", localShare];
+    return { problems: [`${violation([field], value, 'left out, or with pool = "redis"')}`] };
+  }
+  const pool = kind && { kind, ...(localShare !== undefined && { localShare }) };
   const lease = strictest(rules.flatMap((rule) => rule.lease ?? []));
   const mayBe = (what: keyof Elsewhere) =>
     policy.reservation.mostMs > 0 &&
     rules.every(({ algorithm, config }) => algorithm.elsewhere(config)[what]);
   const isLongEnough = policy.reservation.mostMs >= LEAST_USEFUL_TTL_MS;
   const elsewhere = { admits: isLongEnough && mayBe("admits"), denies: mayBe("denies") };
-  return { name, rules: [first, ...others], ...policy, elsewhere, ...(lease && { lease }) };
+  return { name, rules: [first, ...others], ...policy, elsewhere, ...(lease && { lease }), ...(pool && { pool }) };
 }
 
 function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {

@@ -56,7 +56,7 @@ export const RULE_FIELDS = {
 
 /** What any policy may also say, whatever its rules. */
 export const POLICY_FIELDS = {
-  onFailure: v.optional(oneOf(["closed", "open"]), "closed"),
+  onFailure: v.optional(oneOf(["closed", "open", "local"]), "closed"),
   deadlineMs: v.optional(integer(1, MOST_DEADLINE_MS), DEFAULT_DEADLINE_MS),
   objects: v.optional(
     v.custom<"per-key" | number>(
@@ -75,7 +75,13 @@ export const POLICY_FIELDS = {
     ),
     v.transform((value) => parseReservation(value) ?? OFF),
   ),
-  pool: v.optional(v.custom<undefined>(() => false, "left out: pools in Redis are not in this version")),
+  pool: v.optional(oneOf(["redis"])),
+  localShare: v.optional(
+    v.custom<number>(
+      (value) => typeof value === "number" && value > 0 && value <= 1,
+      "a number above 0 and at most 1",
+    ),
+  ),
   shadow: v.optional(v.boolean("true or false"), false),
   keyKind: v.optional(oneOf(["text", "ip"]), "text"),
 };

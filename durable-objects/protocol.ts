@@ -35,6 +35,8 @@ export interface Decided {
   readonly next?: readonly RuleDecision[];
   /** A call on several keys was denied only for what others of its kind have apart for the moment. */
   readonly isContended?: boolean;
+  /** Who decided, if it was not the object. */
+  readonly source?: "pool" | "fallback";
 }
 
 /**
@@ -164,26 +166,28 @@ export interface Attached {
   readonly answer: AnswerText;
   readonly slot?: Rpc.RpcTargetBranded;
   /** Moves the lease's end; throws when there is no lease any more. */
-  readonly renew?: (call?: { readonly ttlMs?: number }) => Leased;
+  readonly renew?: (call?: { readonly ttlMs?: number }) => Promise<Leased>;
   /** Ends the lease; throws when there is none any more. */
-  readonly release?: () => void;
+  readonly release?: () => Promise<void>;
 }
+
+export type Maybe<Value> = Value | Promise<Value>;
 
 /** The object's methods. Costs and units are whole numbers, keys normalised: nothing is checked again. */
 export interface LimiterMethods {
-  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): AnswerText | Promise<AnswerText>;
-  reserve(call: ReserveCall): AnswerText | Promise<AnswerText>;
+  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): Maybe<AnswerText>;
+  reserve(call: ReserveCall): Maybe<AnswerText>;
   giveBack(policy: string, returned: readonly Returned[]): void;
-  refund(policy: string, key: string, units: Cost, idempotencyKey: string): AnswerText;
-  hold(call: HoldCall): AnswerText | Promise<AnswerText>;
-  settle(policy: string, key: string, id: string, used: Cost): AnswerText;
-  cancel(policy: string, key: string, id: string): AnswerText;
+  refund(policy: string, key: string, units: Cost, idempotencyKey: string): Maybe<AnswerText>;
+  hold(call: HoldCall): Maybe<AnswerText>;
+  settle(policy: string, key: string, id: string, used: Cost): Maybe<AnswerText>;
+  cancel(policy: string, key: string, id: string): Maybe<AnswerText>;
   acquire(call: AcquireCall): Promise<Attached>;
-  confirm(policy: string, key: string, id: string, ttlMs: number, isAttached: boolean): Attached;
-  renew(policy: string, key: string, id: string, ttlMs?: number): AnswerText;
-  release(policy: string, key: string, id: string): boolean;
-  peek(policy: string, key: string): Peeked;
-  reset(policy: string, key: string): void;
+  confirm(policy: string, key: string, id: string, ttlMs: number, isAttached: boolean): Maybe<Attached>;
+  renew(policy: string, key: string, id: string, ttlMs?: number): Maybe<AnswerText>;
+  release(policy: string, key: string, id: string): Maybe<boolean>;
+  peek(policy: string, key: string): Maybe<Peeked>;
+  reset(policy: string, key: string): Maybe<void>;
 }
 
 /** Reads what `limit` and the like answer. */

@@ -2,7 +2,7 @@ import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
 import { claimId } from "./claim-ids.ts";
 import type { Entry } from "./entries.ts";
-import type { Leases } from "./leases.ts";
+import type { Desk } from "./desk.ts";
 import type { Policy } from "./policies.ts";
 import type { Attached, Leased, Missing } from "./protocol.ts";
 import { integer, table, violationsOf } from "./violations.ts";
@@ -14,9 +14,9 @@ import { integer, table, violationsOf } from "./violations.ts";
  * a word: then the lease ends when it expires.
  */
 class Slot extends RpcTarget {
-  readonly #release: () => void;
+  readonly #release: () => unknown;
 
-  constructor(release: () => void) {
+  constructor(release: () => unknown) {
     super();
     this.#release = release;
   }
@@ -28,23 +28,24 @@ class Slot extends RpcTarget {
 
 /** What keeps a lease for whoever has it, and its ways to renew and to release. */
 export function keptLease(
-  leases: Leases,
+  desk: Desk,
   open: () => [entry: Entry, nowMs: number],
   id: string,
 ): Omit<Attached, "answer"> {
   const release = () => {
     const [entry, nowMs] = open();
-    return leases.release(entry, id, nowMs);
+    return desk.release(entry, id, nowMs);
   };
   return {
     slot: new Slot(release),
-    release: () => {
-      if (!release()) throw leaseNotFound();
+    release: async () => {
+      if (!(await release())) throw leaseNotFound();
     },
-    renew: (call) => {
+    renew: async (call) => {
       const [entry, nowMs] = open();
       const { policy, key } = entry;
-      const renewed = JSON.parse(leases.renew(entry, id, renewalOf(policy, call), nowMs)) as Leased | Missing;
+      const answer = await desk.renew(entry, id, renewalOf(policy, call), nowMs);
+      const renewed = JSON.parse(answer) as Leased | Missing;
       if ("missing" in renewed) throw leaseNotFound();
       return { ...renewed, id: claimId("lease", { policy: policy.name, key }, id) };
     },

@@ -18,7 +18,7 @@ export const FORGET_AFTER_MS = 10_000;
 export function sweep(
   storage: Storage,
   book: KeyBook,
-  policies: Policies,
+  policies: Pick<Policies, "get">,
   nowMs: number,
 ): number | undefined {
   if (storage.isEmpty) return undefined;

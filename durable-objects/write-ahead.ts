@@ -45,7 +45,8 @@ export function record(
   before: StoredAccount | undefined,
 ): { readonly stored: StoredAccount; readonly segment?: Packed["segment"] } {
   const { state } = account;
-  const units = ahead + unstoredOf(account);
+  const { isShare = false } = rule.algorithm;
+  const units = isShare ? 0 : ahead + unstoredOf(account);
   const header = { algorithm: rule.algorithm.name, ahead: units, ...(units > 0 && { ttlMs }) };
   if (state === undefined) return { stored: header };
   const earlier = before?.algorithm === header.algorithm ? before.state : undefined;

@@ -34,6 +34,9 @@ export interface Algorithm<Config extends object, State> {
   /** The longest it takes from nothing left, with nothing outstanding, to whole. */
   wholeFromEmptyMs(config: Config): number;
 
+  /** A part (above 0, at most 1) of the quota, rounded down; `undefined`: not one unit is left. */
+  scale(config: Config, part: number): Config | undefined;
+
   /**
    * Decides on `cost` units (0 takes nothing). A denial cannot change anything, unless the configuration counts
    * what is denied: only then it carries a state, `counted`.
@@ -79,6 +82,12 @@ export interface Algorithm<Config extends object, State> {
 
   /** The state of a record, with all segments there are. */
   unpack(config: Config, record: unknown, segments: readonly Segment[]): State;
+
+  /**
+   * Present when the state is what somebody holds of a level beneath, which decides and remembers: figures are its own, and
+   * nothing of it is stored.
+   */
+  readonly isShare?: true;
 
   /** Bytes of memory that a state takes, if it can be large. */
   bytes?(state: State): number;

@@ -82,6 +82,11 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
   elsewhere: () => ({ admits: false, denies: false }),
   wholeFromEmptyMs: () => 0,
 
+  scale(config, part) {
+    const limit = Math.floor(config.limit * part);
+    return limit < 1 ? undefined : { ...config, limit };
+  },
+
   decide({ limit }, state, nowMs, cost, outstanding) {
     const remaining = Math.max(0, limit - outstanding);
     if (cost === 0) return { allowed: true, state, remaining, resetAfterMs: 0 };

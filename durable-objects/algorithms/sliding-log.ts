@@ -85,6 +85,11 @@ export const slidingLog: Algorithm<Config, State> = {
   }),
   wholeFromEmptyMs: ({ windowMs, minIntervalMs }) => Math.max(windowMs, minIntervalMs),
 
+  scale(config, part) {
+    const limit = Math.floor(config.limit * part);
+    return limit < 1 ? undefined : { ...config, limit };
+  },
+
   decide(config, state, nowMs, cost, outstanding): AlgorithmDecision<State> {
     const { minIntervalMs, limit, countDenied } = config;
     const free = limit - countedAt(state, config.windowMs, nowMs) - outstanding;

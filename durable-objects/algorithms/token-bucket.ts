@@ -71,6 +71,12 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
   elsewhere: () => ({ admits: true, denies: true }),
   wholeFromEmptyMs: ({ burst, windowMs, limit }) => Math.ceil((burst * windowMs) / limit),
 
+  // The window is stretched instead of the limit cut: 5 in 15 minutes have a sixth too.
+  scale({ limit, windowMs, burst }, part) {
+    const least = Math.floor(burst * part);
+    return least < 1 ? undefined : { limit, windowMs: Math.ceil(windowMs / part), burst: least };
+  },
+
   decide(config, state, nowMs, cost, outstanding) {
     return decide(config, spentAt(config, state, nowMs), stamp(state, nowMs), cost, outstanding);
   },

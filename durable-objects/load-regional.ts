@@ -1,0 +1,35 @@
+import { SYSTEM_TIME } from "./clock.ts";
+import { poolAddress } from "./deployment.ts";
+import type { Clerks } from "./desk.ts";
+import type { Entry } from "./entries.ts";
+import type { Regional } from "./pool/regional.ts";
+import { localName } from "./regional-policies.ts";
+
+/** What it needs of the object. */
+interface ObjectParts {
+  nowMs(): number;
+  toNow(entry: Entry): number;
+  open(policy: string, key: string): [entry: Entry, nowMs: number];
+}
+
+/**
+ * Makes a key of what a region has alone, beside the same key of the pool: longer than any key of a caller, so it is none.
+ * It is stored. For ever.
+ */
+const ALONE = "alone/".padEnd(512, "/");
+
+/** Loads the region's side of pools: Upstash's client, the script and the rest, of which nothing is loaded without. */
+export async function loadRegional(clerks: Clerks, { nowMs, toNow, open }: ObjectParts): Promise<Regional> {
+  if (poolAddress === undefined) throw new Error("this version of the object has no pools");
+  const [{ Regional: Loaded }, { RedisPool }] = await Promise.all([
+    import("./pool/regional.ts"),
+    import("./pool/client.ts"),
+  ]);
+  return new Loaded({
+    ...clerks,
+    pool: new RedisPool(poolAddress),
+    time: { ...SYSTEM_TIME, nowMs },
+    toNow,
+    openAlone: ({ policy, key }) => open(localName(policy), ALONE + key),
+  });
+}

@@ -1,0 +1,110 @@
+import { inWords } from "../claims.ts";
+import { randomId } from "../clock.ts";
+import { costOf } from "../decisions.ts";
+import type { Entry } from "../entries.ts";
+import type { Conflict, Cost, Decided, HoldCall, Missing, Peeked } from "../protocol.ts";
+import type { PoolAnswer } from "./calls.ts";
+import type { Asked, Exchange } from "./exchange.ts";
+import { costsOf } from "./share-units.ts";
+
+type Answer = Decided | Conflict | Missing;
+
+/**
+ * Calls that the pool itself decides and remembers, so that they may be repeated or ended in any region. What the region
+ * has to spare goes home with the call: the pool decides on all there is.
+ */
+export class RegionalClaims {
+  readonly #exchange: Exchange;
+
+  constructor(exchange: Exchange) {
+    this.#exchange = exchange;
+  }
+
+  /** Takes a cost once for an idempotency key, or, of nothing, looks. */
+  limit(entry: Entry, cost: Cost, idempotencyKey: string | undefined): Promise<Answer> {
+    const request = idempotencyKey === undefined ? {} : { request: `limit of ${inWords(cost)}` };
+    return this.#ask(entry, { op: "limit", cost: costsOf(entry, cost), ...request }, named(idempotencyKey));
+  }
+
+  refund(entry: Entry, units: Cost, idempotencyKey: string): Promise<Answer> {
+    const request = `refund of ${inWords(units)}`;
+    return this.#ask(entry, { op: "refund", cost: costsOf(entry, units), request }, [idempotencyKey]);
+  }
+
+  async hold(entry: Entry, { cost, ttlMs, idempotencyKey, provisional }: Holding): Promise<Answer> {
+    const id = randomId();
+    const request = provisional?.request ?? `hold of ${inWords(cost)}`;
+    const asked = { op: "hold", cost: costsOf(entry, cost), id, ttlMs } as const;
+    const isRepeatable = idempotencyKey !== undefined;
+    const names = [id, ...named(idempotencyKey)];
+    return await this.#send(entry, isRepeatable ? { ...asked, request } : asked, names, (answer) => {
+      const { hold } = answer;
+      const held = hold && { id: hold.id, units: cost, expiresAfterMs: hold.expiresAfterMs };
+      return { ...decidedOf(answer), ...(held && { hold: held }) };
+    });
+  }
+
+  settle(entry: Entry, id: string, used: Cost): Promise<Answer> {
+    const units = entry.books.map(({ rule }) => {
+      const isLeftOut = typeof used === "object" && !Object.hasOwn(used, rule.unit);
+      return isLeftOut ? AS_HELD : costOf(rule, used);
+    });
+    return this.#ask(entry, { op: "settle", cost: costsOf(entry, 0), id, used: units }, [id]);
+  }
+
+  cancel(entry: Entry, id: string): Promise<Answer> {
+    return this.#ask(entry, { op: "settle", cost: costsOf(entry, 0), id }, [id]);
+  }
+
+  /** @param longestWaitMs of who waits here */
+  peek(entry: Entry, longestWaitMs: number): Promise<Peeked> {
+    return this.#send(entry, { op: "peek", cost: costsOf(entry, 1) }, [], ({ rules = [], report }) => ({
+      rules,
+      source: "pool",
+      ...(report ?? NOTHING),
+      longestWaitMs,
+    }));
+  }
+
+  async reset(entry: Entry): Promise<void> {
+    await this.#send(entry, { op: "reset", cost: costsOf(entry, 0) }, [], () => undefined);
+  }
+
+  #ask(entry: Entry, asked: Asked, names: readonly string[]): Promise<Answer> {
+    return this.#send(entry, asked, names, answerOf);
+  }
+
+  #send<Result>(
+    entry: Entry,
+    asked: Asked,
+    names: readonly string[],
+    read: (answer: PoolAnswer) => Result,
+  ): Promise<Awaited<Result>> {
+    const share = this.#exchange.shareOf(entry);
+    share.denials.forget();
+    // A key that is reset begins anew here too, and says so.
+    const isKnown = share.isHeld || asked.op === "reset";
+    const asking = isKnown ? { asking: {} } : {};
+    return this.#exchange.send(entry, asked, { names, ...asking }, read);
+  }
+}
+
+type Holding = Omit<HoldCall, "policy" | "key">;
+
+/** In place of the units of a settling: as many as were held. */
+const AS_HELD = -1;
+const NOTHING = { outstanding: 0, holds: 0, leases: 0, reclaimed: 0, queueLength: 0 };
+
+function named(idempotencyKey: string | undefined): string[] {
+  return idempotencyKey === undefined ? [] : [idempotencyKey];
+}
+
+function answerOf(answer: PoolAnswer): Answer {
+  if (answer.missing === true) return { missing: true };
+  if (answer.conflict !== undefined) return { conflict: answer.conflict };
+  return decidedOf(answer);
+}
+
+function decidedOf({ rules = [], conflict }: PoolAnswer): Answer {
+  return conflict === undefined ? { rules, source: "pool" } : { conflict };
+}

@@ -1,0 +1,141 @@
+import { decideTogether } from "../decisions.ts";
+import type { Entry } from "../entries.ts";
+import type { Cost, RuleDecision } from "../protocol.ts";
+import type { WaitingRoom } from "../waiting.ts";
+import { PoolFailure, type Exchange } from "./exchange.ts";
+import type { Asking } from "./regional-share.ts";
+import { costsOf } from "./share-units.ts";
+
+/**
+ * So often a region asks for slots that its callers wait for: nothing tells it that another region has given some back. The
+ * half of it is what a slot is idle on its way from one region to another.
+ */
+const ASK_AGAIN_MS = 200;
+const LEAST_WAIT_MS = 10;
+
+/**
+ * Slots of a pool: the region holds them, and its object leases them to callers, with the queue, sockets and stored leases
+ * of any object (leases.ts). No lease outlives what the pool keeps apart (`endsByMs`).
+ */
+export class RegionalLeases {
+  readonly #exchange: Exchange;
+  readonly #room: WaitingRoom;
+  readonly #asked = new Set<Entry>();
+  readonly #pending = new Set<Pending>();
+
+  constructor(exchange: Exchange, room: WaitingRoom) {
+    this.#exchange = exchange;
+    this.#room = room;
+  }
+
+  /**
+   * Does something for which the region may need more slots, or for longer. When the pool has none it is done as well: what it
+   * asks for is denied, or waits.
+   *
+   * @throws PoolFailure
+   */
+  async withSlots<Result>(
+    entry: Entry,
+    cost: Cost,
+    ttlMs: number,
+    work: (nowMs: number, rules?: readonly RuleDecision[]) => Result,
+  ): Promise<Awaited<Result>> {
+    const done = (nowMs: number, rules?: readonly RuleDecision[]) => {
+      const result = work(nowMs, rules);
+      this.#exchange.shareOf(entry).noteLeases();
+      this.serve(entry);
+      return result;
+    };
+    const share = this.#exchange.shareOf(entry);
+    const pending: Pending = { entry, units: costsOf(entry, cost) };
+    for (;;) {
+      const nowMs = this.#exchange.toNow(entry);
+      // Who comes later waits behind those who wait for the pool already.
+      const isBehind = cost !== 0 && this.#room.waitersOf(entry).length > 0;
+      if (isBehind || isCovered(entry, cost, ttlMs, nowMs)) return await done(nowMs);
+      const message = share.messageAt(nowMs);
+      if (message === undefined) {
+        const call = asked(entry, cost, nowMs);
+        return await this.#exchange.send(entry, call, this.#asking(entry, ttlMs), ({ rules }, atMs) =>
+          done(atMs, rules),
+        );
+      }
+      this.#pending.add(pending);
+      await this.#exchange.follow(message, entry.policy.deadlineMs);
+      this.#pending.delete(pending);
+    }
+  }
+
+  /** Slots may have come free, or somebody may have begun to wait for some. */
+  serve(entry: Entry): void {
+    const share = this.#exchange.shareOf(entry);
+    const isWanted = this.#room.waitersOf(entry).length > 0;
+    if (isWanted) void this.#askForWaiters(entry);
+    else if (share.isContended && share.isHeld && !share.isAtRest)
+      this.#exchange.refill(entry, { isGivingBack: true });
+    this.#exchange.watch(entry);
+  }
+
+  async #askForWaiters(entry: Entry): Promise<void> {
+    if (this.#asked.has(entry)) return;
+    this.#asked.add(entry);
+    const { time } = this.#exchange;
+    try {
+      for (;;) {
+        const nowMs = time.nowMs();
+        const [head] = this.#room.waitersOf(entry);
+        if (head === undefined) return;
+        const untilMs = Math.min(ASK_AGAIN_MS, Math.max(LEAST_WAIT_MS, head.untilMs - nowMs));
+        await new Promise<void>((resolve) => time.after(untilMs, resolve));
+        await this.#askFor(entry);
+      }
+    } finally {
+      this.#asked.delete(entry);
+    }
+  }
+
+  /** Asks for what the first in line waits for. */
+  async #askFor(entry: Entry): Promise<void> {
+    const [head] = this.#room.waitersOf(entry);
+    const nowMs = this.#exchange.toNow(entry);
+    if (head === undefined || this.#exchange.shareOf(entry).messageAt(nowMs) !== undefined) return;
+    const call = asked(entry, head.cost, nowMs);
+    try {
+      await this.#exchange.send(entry, call, this.#asking(entry, head.ttlMs), () => {
+        this.#room.serve(entry);
+        this.#exchange.shareOf(entry).noteLeases();
+      });
+    } catch (error) {
+      // Who waits goes on waiting: the pool may be back before the time is over.
+      if (!(error instanceof PoolFailure)) throw error;
+    }
+  }
+
+  /** What all who wait for slots of a key want, so that one message brings slots for many. */
+  #asking(entry: Entry, leaseTtlMs: number): { readonly asking: Asking } {
+    const waiters = this.#room.waitersOf(entry);
+    const wanted = [
+      ...[...this.#pending].filter((each) => each.entry === entry).map(({ units }) => units),
+      ...waiters.map(({ cost }) => costsOf(entry, cost)),
+    ];
+    const slots = entry.books.map((_, index) => wanted.reduce((sum, units) => sum + (units[index] ?? 0), 0));
+    return { asking: { leaseTtlMs, slots, queueLength: waiters.length } };
+  }
+}
+
+/** A caller who waits for a message. */
+interface Pending {
+  readonly entry: Entry;
+  readonly units: readonly number[];
+}
+
+/** What is missing of a cost; nothing, when only the time is too short. */
+function asked(entry: Entry, cost: Cost, nowMs: number): { readonly op: "limit"; readonly cost: number[] } {
+  const { admitted } = decideTogether(entry.books, nowMs, cost);
+  return { op: "limit", cost: costsOf(entry, admitted ? 0 : cost) };
+}
+
+/** Whether there are slots for a lease of so long. */
+function isCovered(entry: Entry, cost: Cost, ttlMs: number, nowMs: number): boolean {
+  return nowMs + ttlMs <= entry.endsByMs && decideTogether(entry.books, nowMs, cost).admitted;
+}

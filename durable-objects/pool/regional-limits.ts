@@ -1,0 +1,158 @@
+import { decideTogether } from "../decisions.ts";
+import type { Entry } from "../entries.ts";
+import type { Grants } from "../grants.ts";
+import type { Ledger } from "../ledger.ts";
+import type { AnswerText, Cost, Decided, ReserveCall } from "../protocol.ts";
+import type { PoolAnswer } from "./calls.ts";
+import { PoolFailure, type Exchange } from "./exchange.ts";
+import { costsOf, freeUnits, stateOf, type Lending } from "./share-units.ts";
+
+/** A call that waited for so many answers in vain asks for itself. */
+const MOST_WAITS = 3;
+
+type Reserve = Omit<ReserveCall, "policy" | "key">;
+
+/** Costs of rates: decided from the region's share, and by the pool when that has not enough. */
+export class RegionalLimits {
+  readonly #exchange: Exchange;
+  readonly #ledger: Ledger;
+  readonly #grants: Grants;
+
+  constructor(exchange: Exchange, ledger: Ledger, grants: Grants) {
+    this.#exchange = exchange;
+    this.#ledger = ledger;
+    this.#grants = grants;
+  }
+
+  /** @throws PoolFailure */
+  async limit(entry: Entry, cost: Cost): Promise<Decided> {
+    const { policy } = entry;
+    const share = this.#exchange.shareOf(entry);
+    share.note(cost, this.#exchange.toNow(entry));
+    const here = await this.#untilHere(entry, cost, (nowMs) => this.#decideHere(entry, cost, nowMs));
+    if (here !== undefined) return here;
+    const asked = { op: "limit", cost: costsOf(entry, cost) } as const;
+    const isHolding = policy.elsewhere.admits && (share.isHot || share.isHeld);
+    return this.#exchange.send(entry, asked, isHolding ? { asking: {} } : {}, (answer, nowMs) => {
+      const { rules = [], next } = answer;
+      if (!isAdmitted(answer)) share.denials.learn(policy, cost, rules, nowMs);
+      // What was admitted has come into the share, and is used at once.
+      else if (isAdded(answer) && this.#spend(entry, cost, nowMs) === undefined) throw tooLate();
+      return { rules, source: "pool", ...(next && { next }) };
+    });
+  }
+
+  /**
+   * Decides on a cost, and passes units on to an isolate.
+   *
+   * @throws PoolFailure
+   */
+  async reserve(entry: Entry, call: Reserve): Promise<AnswerText> {
+    const { cost, holder, rules } = call;
+    const { policy } = entry;
+    const share = this.#exchange.shareOf(entry);
+    share.note(0, this.#exchange.toNow(entry));
+    const units = policy.rules.map(({ name }) => rules[name]?.wanted ?? 0);
+    const lending: Lending = { holder, units };
+    const here = await this.#untilHere(entry, cost, (nowMs) => {
+      if (!decideTogether(entry.books, nowMs, cost).admitted || isPoor(entry, call, nowMs))
+        return undefined;
+      const reserved = this.#grants.reserve(entry, call, nowMs);
+      if (share.needsRefill(nowMs)) this.#exchange.refill(entry, { lending });
+      return reserved;
+    });
+    if (here !== undefined) return withoutNext(await here);
+    const asked = { op: "limit", cost: costsOf(entry, cost) } as const;
+    return this.#exchange.send(entry, asked, { asking: { lending } }, async (answer, nowMs) => {
+      const isHere = isAdmitted(answer) && isAdded(answer);
+      const reserved = this.#grants.reserve(entry, isHere ? call : { ...call, cost: 0 }, nowMs);
+      const { next: _, ...decided } = JSON.parse(await reserved) as Decided;
+      if (!isAllowed(decided)) throw tooLate();
+      const { rules: decisions = [], next } = answer;
+      return JSON.stringify({ ...decided, rules: decisions, source: "pool", ...(next && { next }) });
+    });
+  }
+
+  /** Units come home from an isolate; if others want them, they go on to the pool at once. */
+  gaveBack(entry: Entry): void {
+    const share = this.#exchange.shareOf(entry);
+    if (share.isContended && share.messageAt(this.#exchange.toNow(entry)) === undefined)
+      this.#exchange.refill(entry);
+  }
+
+  /** Tries to decide here, again after each message under way that has a place for this cost. */
+  async #untilHere<Result>(
+    entry: Entry,
+    cost: Cost,
+    decide: (nowMs: number) => Result | undefined,
+  ): Promise<Result | undefined> {
+    const { policy } = entry;
+    const share = this.#exchange.shareOf(entry);
+    const mostMs = policy.deadlineMs / 4;
+    const sinceMs = this.#exchange.toNow(entry);
+    let nowMs = sinceMs;
+    for (let waits = 0; ; waits += 1) {
+      const decided = decide(nowMs);
+      if (decided !== undefined) return decided;
+      const message = share.messageAt(nowMs);
+      const leftMs = sinceMs + mostMs - nowMs;
+      if (waits === MOST_WAITS || leftMs <= 0 || message?.promise(policy, cost) !== true) return undefined;
+      share.miss();
+      await this.#exchange.follow(message, Math.min(mostMs, leftMs));
+      nowMs = this.#exchange.toNow(entry);
+    }
+  }
+
+  /** What the share admits, or the pool has denied before; `undefined`: the pool has to be asked. */
+  #decideHere(entry: Entry, cost: Cost, nowMs: number): Decided | undefined {
+    const { policy, books } = entry;
+    const share = this.#exchange.shareOf(entry);
+    const decided = this.#spend(entry, cost, nowMs);
+    if (decided === undefined)
+      return share.denials.find(policy, cost, books.map(freeUnits), nowMs, (_, index) => {
+        const book = books[index];
+        return book === undefined ? 0 : Math.max(0, stateOf(book).wholeAtMs - nowMs);
+      });
+    if (share.needsRefill(nowMs)) this.#exchange.refill(entry);
+    return decided;
+  }
+
+  /** Uses units of the share; `undefined`: there are not so many. */
+  #spend(entry: Entry, cost: Cost, nowMs: number): Decided | undefined {
+    const { admitted, accounts, rules } = decideTogether(entry.books, nowMs, cost);
+    if (!admitted || accounts === undefined) return undefined;
+    this.#ledger.commit(entry, { accounts }, nowMs);
+    return { rules };
+  }
+}
+
+/** Whether so little is here of what an isolate wants that the pool is asked first, unless it has just said that there is none. */
+function isPoor(entry: Entry, { rules }: Reserve, nowMs: number): boolean {
+  return entry.books.some((book) => {
+    const { wanted = 0, kept = 0 } = rules[book.rule.name] ?? {};
+    return 2 * freeUnits(book) < wanted - kept && stateOf(book).retryAtMs <= nowMs;
+  });
+}
+
+function isAdmitted({ rules = [] }: PoolAnswer): boolean {
+  return isAllowed({ rules });
+}
+
+function isAllowed({ rules }: Pick<Decided, "rules">): boolean {
+  return rules.every(({ success }) => success);
+}
+
+/** Whether an admitted cost is in the share, and was not taken by the pool itself. */
+function isAdded({ granted }: PoolAnswer): boolean {
+  return granted !== undefined && granted.overtakenBy === undefined;
+}
+
+function tooLate(): PoolFailure {
+  return new PoolFailure("the pool's answer came when its units could not be spent any more");
+}
+
+/** What is not here may be in the pool, so that nothing is left here says nothing. */
+function withoutNext(reserved: AnswerText): AnswerText {
+  const { next: _, ...decided } = JSON.parse(reserved) as Decided;
+  return JSON.stringify(decided);
+}

@@ -1,0 +1,216 @@
+import { Demand, type Wanted } from "../demand.ts";
+import { Denials } from "../denials.ts";
+import type { Entry } from "../entries.ts";
+import { outstandingOf } from "../holds.ts";
+import { Message } from "../message.ts";
+import type { Cost } from "../protocol.ts";
+import { refillMs, spendableMs } from "../sizing.ts";
+import type { Holding, Mark, PoolAnswer, PoolCall } from "./calls.ts";
+import {
+  addUnits,
+  freeUnits,
+  idleSlots,
+  keepUnits,
+  lentUnits,
+  stateOf,
+  update,
+  type Lending,
+} from "./share-units.ts";
+import { lifetimesOf, slotMs } from "./sizing.ts";
+
+/** What a message asks for beside the call that it comes with. */
+export interface Asking {
+  /** For an isolate. */
+  readonly lending?: Lending;
+  /** How long a lease has to last that is waited for. */
+  readonly leaseTtlMs?: number;
+  /** By rule: slots that other callers wait for. */
+  readonly slots?: readonly number[];
+  /** How many callers wait, for whoever looks. */
+  readonly queueLength?: number;
+  /** All that can be spared goes back. */
+  readonly isGivingBack?: boolean;
+}
+
+export type PoolMessage = Message<PoolCall & { readonly holding: Holding }>;
+
+/**
+ * What the object of one region knows of one key's pool: how much of it is here, what it has been denied, and how much it
+ * is asked for. The units themselves are in the entry's accounts (shares.ts). The other side is the script's `holding`;
+ * why no unit is spent twice is what reservation.ts says of isolates, one level up.
+ *
+ * Plain state, no I/O: regional.ts sends the messages.
+ */
+export class RegionalShare {
+  readonly denials = new Denials();
+  /** The pool may have units apart for this region. */
+  isHeld = false;
+  /** Other regions want units too. */
+  isContended = false;
+  readonly #entry: Entry;
+  readonly #books: Entry["books"];
+  readonly #demand: Demand;
+  #turn = 0;
+  #isFresh = true;
+  #seen: Mark | undefined;
+  #message: PoolMessage | undefined;
+  /** By rule: units below which it is time to ask for more. */
+  #low: readonly number[];
+  #askedAtMs = -Infinity;
+  #ttlMs = 0;
+  /** By rule: the most units of leases at a time since the last message. */
+  #peak: readonly number[];
+
+  constructor(entry: Entry, nowMs: number) {
+    this.#entry = entry;
+    this.#books = entry.books;
+    this.#demand = new Demand(entry.policy, nowMs);
+    this.#low = entry.books.map(() => 0);
+    this.#peak = this.#low;
+  }
+
+  /** The message that has not been answered yet, if there is one and an answer may still come. */
+  messageAt(nowMs: number): PoolMessage | undefined {
+    const message = this.#message;
+    const isDue = message !== undefined && nowMs < message.sentAtMs + this.#entry.policy.deadlineMs;
+    return isDue ? message : undefined;
+  }
+
+  /** Whether it is asked for so often that units are worth having, here or in some isolate. */
+  get isHot(): boolean {
+    return this.#demand.isHot || this.#entry.holders.size > 0;
+  }
+
+  /** Notes that a caller asks for this much. */
+  note(cost: Cost, nowMs: number): void {
+    this.#demand.note(cost, nowMs);
+  }
+
+  /** Notes that a call waits for what is being asked for. */
+  miss(): void {
+    this.#demand.miss();
+  }
+
+  /** Notes how many units are leased, after a lease was granted. */
+  noteLeases(): void {
+    this.#peak = this.#books.map(({ account }, index) => Math.max(this.#peak[index] ?? 0, outstandingOf(account)));
+  }
+
+  /** Whether it is time to ask for more, so that nobody has to wait. */
+  needsRefill(nowMs: number): boolean {
+    if (!this.isHeld || this.messageAt(nowMs) !== undefined) return false;
+    const isLow = (index: number) => {
+      const book = this.#books[index];
+      return book?.rule.lease === undefined && book !== undefined && freeUnits(book) <= (this.#low[index] ?? 0);
+    };
+    return nowMs >= this.#askedAtMs + refillMs(this.#ttlMs) || this.#low.some((_, index) => isLow(index));
+  }
+
+  /** Whether units are here that nobody spends, or may spend, any more. */
+  isOver(nowMs: number): boolean {
+    const { lease, reservation } = this.#entry.policy;
+    const endsAfterMs = lease === undefined ? spendableMs(this.#ttlMs) : reservation.leastMs;
+    const isIdle = nowMs >= this.#askedAtMs + endsAfterMs && this.messageAt(nowMs) === undefined;
+    return this.isHeld && isIdle && !this.isAtRest;
+  }
+
+  /** Whether leases are in all its slots, so that there is nothing to do until one of them ends. */
+  get isAtRest(): boolean {
+    return this.#entry.policy.lease !== undefined && idleSlots(this.#entry) === 0;
+  }
+
+  /** Makes the message that goes with a call. What is not kept may not be spent from here on. */
+  ask(call: Omit<PoolCall, "holding">, asking: Asking, nowMs: number): PoolMessage {
+    const { policy, claims } = this.#entry;
+    const books = this.#books;
+    const measured = this.#demand.want(nowMs);
+    const wanted = this.#wanted(measured, asking, nowMs);
+    // With a cost all that is free goes home, so that the pool decides on everything there is.
+    const isFor = call.cost.some((units) => units > 0);
+    const kept = books.map((book, index) => keepUnits(book, isFor ? 0 : (wanted.units[index] ?? 0), nowMs));
+    this.#peak = books.map(({ account }) => outstandingOf(account));
+    // Higher than any turn of before a crash, unless the clock was put back: then the pool says how far it was.
+    this.#turn = Math.max(this.#turn + 1, nowMs * 1_000);
+    this.isHeld = true;
+    const holding = {
+      holder: policy.region?.name ?? "",
+      turn: this.#turn,
+      isFresh: this.#isFresh,
+      ...(this.#seen !== undefined && { seen: this.#seen }),
+      used: books.map((book) => stateOf(book).used),
+      kept,
+      wanted: wanted.units,
+      isShort: wanted.isShort,
+      ...lifetimesOf(this.#entry, wanted.ttlMs, asking.leaseTtlMs ?? 0, nowMs),
+      mostHeldMs: slotMs(policy.lease?.maxTtlMs ?? 0),
+      leases: [...claims.values()].filter(({ kind }) => kind === "lease").length,
+      queueLength: asking.queueLength ?? 0,
+    };
+    this.#message = new Message({ ...call, holding }, wanted, nowMs);
+    return this.#message;
+  }
+
+  /**
+   * Takes over what was granted, and the cost of a `limit` that was admitted. Only the answer to the last message counts.
+   *
+   * @returns whether it did
+   */
+  answered(message: PoolMessage, { rules = [], granted, next }: PoolAnswer, nowMs: number): boolean {
+    if (message !== this.#message) return false;
+    this.#message = undefined;
+    if (granted === undefined) return false;
+    this.isContended = granted.isContended;
+    if (granted.overtakenBy !== undefined) {
+      this.#turn = granted.overtakenBy;
+      return false;
+    }
+    const { call, sentAtMs, wanted } = message;
+    const books = this.#books;
+    this.#isFresh = false;
+    this.#seen = granted.mark;
+    const isAdded = call.op === "limit" && call.request === undefined && rules.every(({ success }) => success);
+    for (const [index, book] of books.entries()) {
+      const units = (granted.units[index] ?? 0) + (isAdded ? (call.cost[index] ?? 0) : 0);
+      addUnits(book, units, granted, call.holding.used[index] ?? 0, sentAtMs);
+      const { retryAfterMs = 0, resetAfterMs = 0 } = next?.[index] ?? rules[index] ?? {};
+      update(book, { retryAtMs: nowMs + (retryAfterMs ?? 0), wholeAtMs: nowMs + resetAfterMs });
+    }
+    this.#low = books.map((book, index) => Math.min(wanted.low[index] ?? 0, Math.floor(freeUnits(book) / 2)));
+    this.#askedAtMs = sentAtMs;
+    this.#ttlMs = granted.ttlMs;
+    const { lifetime, shortest } = call.holding;
+    const endsByMs = sentAtMs + (granted.ttlMs > shortest.ttlMs ? lifetime : shortest).heldMs;
+    this.#entry.endsByMs = granted.isNew ? endsByMs : Math.max(endsByMs, this.#entry.endsByMs);
+    this.isHeld = books.some((book) => stateOf(book).units > 0);
+    if (granted.units.some((units) => units > 0)) this.denials.forget();
+    return true;
+  }
+
+  /** No answer came. What was kept may be spent until its lifetime ends; what was granted is lost to this side. */
+  failed(message: PoolMessage): void {
+    if (message === this.#message) this.#message = undefined;
+  }
+
+  /** The pool has counted everything as used, or freed it. */
+  lose(): void {
+    this.isHeld = false;
+    for (const book of this.#books) update(book, { units: 0 });
+  }
+
+  /** Units to have: what isolates want twice, since theirs are renewed before they end; slots as many as were in use lately. */
+  #wanted(measured: Wanted, { lending, isGivingBack, slots }: Asking, nowMs: number): Wanted {
+    const { policy } = this.#entry;
+    const books = this.#books;
+    const lent = lentUnits(this.#entry, nowMs, lending);
+    const units = books.map(({ rule, account }, index) => {
+      if (isGivingBack === true) return 0;
+      if (policy.elsewhere.admits)
+        return Math.min(rule.capacity, (measured.units[index] ?? 0) + 2 * (lent[index] ?? 0));
+      const leased = outstandingOf(account);
+      if (rule.lease === undefined) return leased;
+      return Math.max(leased + (slots?.[index] ?? 0), this.isContended ? 0 : (this.#peak[index] ?? 0));
+    });
+    const low = measured.low.map((each, index) => Math.max(each, Math.floor((lent[index] ?? 0) / 2)));
+    return { ...measured, units, low };
+  }
+}

@@ -1,0 +1,191 @@
+/**
+ * The object of a region, for policies with a pool. Loaded when the first is asked for.
+ *
+ * Costs of rates are decided from the region's share (regional-limits.ts), leases are given in its slots
+ * (regional-leases.ts), and what has to be known everywhere (holds, refunds, idempotency keys) is the pool's (regional-claims.ts).
+ * When the pool does not answer, a policy with `onFailure = "local"` goes on with a part of its limit that is this region's
+ * own; else the call fails, and the worker answers as the policy says.
+ */
+import type { CallerHolds } from "../caller-holds.ts";
+import type { Time } from "../clock.ts";
+import type { Entry } from "../entries.ts";
+import type { Grants } from "../grants.ts";
+import { UNTOUCHED } from "../holds.ts";
+import type { Ledger } from "../ledger.ts";
+import type { Acquiring, Leases } from "../leases.ts";
+import type { Limits } from "../limits.ts";
+import { MISSING } from "../claims.ts";
+import type { AnswerText, Cost, Decided, HoldCall, Maybe, Peeked, ReserveCall, RuleDecision } from "../protocol.ts";
+import type { WaitingRoom } from "../waiting.ts";
+import type { Pool } from "./client.ts";
+import { Exchange, PoolFailure } from "./exchange.ts";
+import { RegionalClaims } from "./regional-claims.ts";
+import { RegionalLeases } from "./regional-leases.ts";
+import { RegionalLimits } from "./regional-limits.ts";
+
+/** What it needs of its object. */
+export interface RegionalHost {
+  readonly pool: Pool;
+  readonly time: Time;
+  readonly ledger: Ledger;
+  readonly room: WaitingRoom;
+  readonly limits: Limits;
+  readonly grants: Grants;
+  readonly leases: Leases;
+  readonly holds: CallerHolds;
+  /** Debits and frees what has expired of a key and returns the time, in milliseconds. */
+  toNow(entry: Entry): number;
+  /** The same key as the region has it alone. */
+  openAlone(entry: Entry): [entry: Entry, nowMs: number];
+}
+
+export class Regional {
+  readonly #host: RegionalHost;
+  readonly #exchange: Exchange;
+  readonly #limits: RegionalLimits;
+  readonly #leases: RegionalLeases;
+  readonly #claims: RegionalClaims;
+
+  constructor(host: RegionalHost) {
+    this.#host = host;
+    this.#exchange = new Exchange(host.pool, host.time, (entry) => host.toNow(entry));
+    this.#limits = new RegionalLimits(this.#exchange, host.ledger, host.grants);
+    this.#leases = new RegionalLeases(this.#exchange, host.room);
+    this.#claims = new RegionalClaims(this.#exchange);
+  }
+
+  limit(entry: Entry, cost: Cost, idempotencyKey: string | undefined): Promise<AnswerText> {
+    const isPlain = idempotencyKey === undefined && cost !== 0;
+    const ask = async () =>
+      JSON.stringify(
+        await (isPlain ? this.#limits.limit(entry, cost) : this.#claims.limit(entry, cost, idempotencyKey)),
+      );
+    return this.#orAlone(entry, ask, (alone, nowMs) =>
+      this.#host.limits.limit(alone, cost, idempotencyKey, nowMs),
+    );
+  }
+
+  reserve(entry: Entry, call: Omit<ReserveCall, "policy" | "key">): Promise<AnswerText> {
+    const ask = () => this.#limits.reserve(entry, call);
+    // Alone nothing is reserved: every answer is to say that it is one.
+    return this.#orAlone(entry, ask, (alone, nowMs) =>
+      this.#host.limits.limit(alone, call.cost, undefined, nowMs),
+    );
+  }
+
+  /** Units have come home from an isolate. */
+  gaveBack(entry: Entry): void {
+    this.#limits.gaveBack(entry);
+  }
+
+  refund(entry: Entry, units: Cost, idempotencyKey: string): Promise<AnswerText> {
+    const ask = async () => JSON.stringify(await this.#claims.refund(entry, units, idempotencyKey));
+    return this.#orAlone(entry, ask, (alone, nowMs) =>
+      this.#host.limits.refund(alone, units, idempotencyKey, nowMs),
+    );
+  }
+
+  hold(entry: Entry, call: Omit<HoldCall, "policy" | "key">): Promise<AnswerText> {
+    const { lease } = entry.policy;
+    const alone = (own: Entry, nowMs: number) => this.#host.holds.hold(own, call, nowMs);
+    const ask = async () =>
+      lease === undefined
+        ? JSON.stringify(await this.#claims.hold(entry, call))
+        : await this.#leases.withSlots(entry, call.cost, Math.max(call.ttlMs, lease.ttlMs), (nowMs) =>
+            alone(entry, nowMs),
+          );
+    return this.#orAlone(entry, ask, alone);
+  }
+
+  async settle(entry: Entry, id: string, used: Cost): Promise<AnswerText> {
+    const [own, nowMs] = this.#ownerOf(entry, id);
+    if (own !== undefined) return this.#host.holds.settle(own, id, used, nowMs);
+    return JSON.stringify(await this.#claims.settle(entry, id, used));
+  }
+
+  async cancel(entry: Entry, id: string): Promise<AnswerText> {
+    const [own, nowMs] = this.#ownerOf(entry, id);
+    if (own === undefined) return JSON.stringify(await this.#claims.cancel(entry, id));
+    const answer = this.#host.holds.cancel(own, id, nowMs);
+    this.#leases.serve(entry);
+    return answer;
+  }
+
+  acquire(entry: Entry, call: Acquiring): Promise<AnswerText> {
+    const acquire = (own: Entry, nowMs: number) => this.#host.leases.acquire(own, call, nowMs);
+    const ask = () =>
+      this.#leases.withSlots(entry, call.cost, call.ttlMs, (nowMs, rules) => {
+        const answer = acquire(entry, nowMs);
+        return typeof answer === "string" && rules ? withPoolsFigures(answer, rules) : answer;
+      });
+    return this.#orAlone(entry, ask, acquire);
+  }
+
+  async renew(entry: Entry, id: string, ttlMs: number | undefined): Promise<AnswerText> {
+    const [own, nowMs] = this.#ownerOf(entry, id);
+    if (own === undefined) return MISSING;
+    if (own !== entry) return this.#host.leases.renew(own, id, ttlMs, nowMs);
+    const askedMs = ttlMs ?? entry.claims.get(id)?.ttlMs ?? 0;
+    return await this.#leases.withSlots(entry, 0, askedMs, (atMs) => {
+      if (atMs + askedMs > entry.endsByMs) throw new PoolFailure("the pool does not keep the slot for so long");
+      return this.#host.leases.renew(entry, id, ttlMs, atMs);
+    });
+  }
+
+  release(entry: Entry, id: string): boolean {
+    const [own, nowMs] = this.#ownerOf(entry, id);
+    const isReleased = own !== undefined && this.#host.leases.release(own, id, nowMs);
+    this.#leases.serve(entry);
+    return isReleased;
+  }
+
+  peek(entry: Entry): Promise<Peeked> {
+    const nowMs = this.#host.toNow(entry);
+    const [first] = this.#host.room.waitersOf(entry);
+    return this.#claims.peek(entry, first === undefined ? 0 : nowMs - first.sinceMs);
+  }
+
+  /** Makes the key as new, here and in the pool; units that somebody may still be spending stay apart there. */
+  async reset(entry: Entry, open: () => [entry: Entry, nowMs: number]): Promise<void> {
+    this.#host.ledger.reset(entry, this.#host.toNow(entry));
+    const [renewed] = open();
+    for (const book of renewed.books) book.account = UNTOUCHED;
+    renewed.holders.clear();
+    this.#host.room.serve(renewed);
+    if (entry.policy.onFailure === "local") this.#host.ledger.reset(...this.#host.openAlone(entry));
+    await this.#claims.reset(renewed);
+  }
+
+  /** Whose hold or lease it is that is not the pool's; rates' holds are the pool's, unless the region was alone. */
+  #ownerOf(entry: Entry, id: string): [owner: Entry | undefined, nowMs: number] {
+    const nowMs = this.#host.toNow(entry);
+    if (entry.claims.has(id)) return [entry, nowMs];
+    if (entry.policy.onFailure === "local") {
+      const [alone, atMs] = this.#host.openAlone(entry);
+      if (alone.claims.has(id)) return [alone, atMs];
+    }
+    return [entry.policy.lease === undefined ? undefined : entry, nowMs];
+  }
+
+  async #orAlone(
+    entry: Entry,
+    ask: () => Promise<AnswerText>,
+    alone: (entry: Entry, nowMs: number) => Maybe<AnswerText>,
+  ): Promise<AnswerText> {
+    try {
+      return await ask();
+    } catch (error) {
+      if (!(error instanceof PoolFailure) || entry.policy.onFailure !== "local") throw error;
+      const answer = await alone(...this.#host.openAlone(entry));
+      return JSON.stringify({ ...(JSON.parse(answer) as Decided), source: "fallback" } satisfies Decided);
+    }
+  }
+}
+
+/** A denial with what the pool said, which knows how long to wait. */
+function withPoolsFigures(answer: AnswerText, rules: readonly RuleDecision[]): AnswerText {
+  const decided = JSON.parse(answer) as Partial<Decided>;
+  if (decided.rules === undefined || decided.rules.every(({ success }) => success)) return answer;
+  if (rules.every(({ success }) => success)) return answer;
+  return JSON.stringify({ ...decided, rules, source: "pool" });
+}

@@ -1,0 +1,81 @@
+/** The units of a region's share, rule by rule, as the accounts have them. */
+import { costOf } from "../decisions.ts";
+import type { Book, Entry } from "../entries.ts";
+import { outstandingOf } from "../holds.ts";
+import type { Cost } from "../protocol.ts";
+import { spendableMs } from "../sizing.ts";
+import type { Granted } from "./calls.ts";
+import { NO_SHARE, type ShareState } from "./shares.ts";
+
+/** An isolate that asks for units while the pool is asked for some. */
+export interface Lending {
+  readonly holder: string;
+  readonly units: readonly number[];
+}
+
+export function stateOf({ account }: Book): ShareState {
+  return (account.state ?? NO_SHARE) as ShareState;
+}
+
+export function update(book: Book, change: Partial<ShareState>): void {
+  book.account = { ...book.account, state: { ...stateOf(book), ...change } };
+}
+
+/** Units that nobody holds. */
+export function freeUnits(book: Book): number {
+  return stateOf(book).units - outstandingOf(book.account);
+}
+
+/** Slots that no lease is in. */
+export function idleSlots({ books }: Entry): number {
+  const leased = books.filter(({ rule }) => rule.lease !== undefined);
+  return Math.max(0, ...leased.map(freeUnits));
+}
+
+/** What isolates want of each rule. */
+export function lentUnits({ books, holders }: Entry, nowMs: number, lending?: Lending): number[] {
+  return books.map((_, index) => {
+    let units = lending?.units[index] ?? 0;
+    for (const [id, { wanted, untilMs }] of holders)
+      if (id !== lending?.holder && untilMs > nowMs) units += wanted[index] ?? 0;
+    return units;
+  });
+}
+
+/** Gives up what is not wanted of a rule, and returns what is left: never less than others have of it. */
+export function keepUnits(book: Book, wanted: number, nowMs: number): number {
+  const { account, rule } = book;
+  const state = stateOf(book);
+  const outstanding = outstandingOf(account);
+  const isLeased = rule.lease !== undefined;
+  const units = isLeased || nowMs < state.endsAtMs ? state.units : Math.min(state.units, outstanding);
+  // Leases that were found in storage have their slots, whatever is known of the share.
+  const least = isLeased ? outstanding : Math.min(units, outstanding);
+  const kept = Math.max(0, least, Math.min(units, wanted));
+  update(book, { units: kept });
+  return kept;
+}
+
+/**
+ * Takes over what the pool granted of a rule.
+ *
+ * @param units with the cost that was admitted
+ * @param reported units that the message had reported as used
+ */
+export function addUnits(book: Book, units: number, granted: Granted, reported: number, sentAtMs: number): void {
+  const state = stateOf(book);
+  if (book.rule.lease !== undefined) {
+    const fencingToken = Math.max(state.fencingToken, Number(granted.fencingToken ?? 0) - 1);
+    return update(book, { units: state.units + units, fencingToken });
+  }
+  const endsAtMs = sentAtMs + spendableMs(granted.ttlMs);
+  if (!granted.isNew) return update(book, { units: state.units + units, endsAtMs });
+  // What was here has been counted as used, or will be: none of it is reported, and isolates' units of it are forgotten.
+  book.account = { state, holds: [] };
+  update(book, { units, used: reported, endsAtMs });
+}
+
+/** A cost, rule by rule. */
+export function costsOf({ books }: Pick<Entry, "books">, cost: Cost): number[] {
+  return books.map(({ rule }) => costOf(rule, cost));
+}
