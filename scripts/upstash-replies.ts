@@ -1,6 +1,4 @@
 /** Redis' replies, as Upstash's REST API writes them in JSON. */
-// The global has no type here, where those of Workers are too.
-import { Buffer } from "node:buffer";
 import { ErrorReply, RESP_TYPES } from "redis";
 
 export interface Answer {
@@ -31,14 +29,19 @@ export function answerError(status: number, error: string): Answer {
 function member(reply: unknown): { result: unknown } | { error: string } {
   if (reply instanceof ErrorReply) return { error: reply.message };
   // Upstash leaves this one in the clear. Only here: within an array its client decodes every string.
-  if (Buffer.isBuffer(reply) && reply.equals(OK)) return { result: "OK" };
+  if (isBytes(reply) && reply.equals(OK)) return { result: "OK" };
   return { result: plain(reply) };
 }
 
 /** A reply in JSON's own types: strings in base64 where node-redis gave bytes. */
 function plain(reply: unknown): unknown {
-  if (Buffer.isBuffer(reply)) return reply.toString("base64");
+  if (isBytes(reply)) return reply.toString("base64");
   if (Array.isArray(reply)) return reply.map(plain);
   if (reply instanceof ErrorReply) return reply.message;
   return reply;
+}
+
+/** Says it to the compiler: beside the types of Workers, those of Node's Buffer tell it nothing. */
+function isBytes(reply: unknown): reply is Buffer {
+  return reply instanceof Uint8Array;
 }
