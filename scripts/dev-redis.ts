@@ -1,0 +1,106 @@
+/**
+ * Runs the limiter locally as `npm start` does, with a policy whose pool is in Redis: a private redis-server, in
+ * front of it a bridge that speaks Upstash's REST protocol, and the limiter with the bridge's address and token.
+ * All of it is gone when it ends, but for what `npm start` keeps.
+ */
+import { randomBytes } from "node:crypto";
+import { parsePolicies } from "../durable-objects/policies.ts";
+import { startLimiter } from "./local-limiter.ts";
+import { readWranglerToml } from "./project.ts";
+import { startRedis } from "./redis-server.ts";
+import { startBridge, type Bridge, type BridgeOptions } from "./upstash-bridge.ts";
+
+/** The same every time, so that what was pasted elsewhere goes on working; another when it is taken. */
+const BRIDGE_PORT = 8079;
+
+/** Joins those of wrangler.toml when none of them has a pool in Redis. */
+const REDIS_POLICIES = {
+  "redis-demo": { algorithm: "token-bucket", limit: 10, window: "10s", pool: "redis" },
+};
+
+async function main(): Promise<void> {
+  const { policies, name } = policiesWithRedis(readWranglerToml().policies);
+  // The worker would refuse to start too; here the error comes first, and without a stack.
+  parsePolicies(policies);
+  // Taken from here on: a signal while things start must find them, and stop them too.
+  const signalled = new Promise<NodeJS.Signals>((done) => {
+    for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) process.on(signal, done);
+  });
+  const redis = await startRedis();
+  try {
+    const bridge = await startBridgeOnFreePort({
+      redisUrl: `redis://127.0.0.1:${redis.port}`,
+      token: randomBytes(24).toString("base64url"),
+      port: BRIDGE_PORT,
+      log: (line) => console.log(line),
+    });
+    try {
+      process.exitCode = await runLimiter(policies, name, bridge, redis.port, signalled);
+    } finally {
+      await bridge.stop();
+    }
+  } finally {
+    await redis.stop();
+  }
+}
+
+/** Runs the limiter until it ends, by a signal or by itself. Returns its exit code. */
+async function runLimiter(
+  policies: object,
+  policy: string,
+  bridge: Bridge,
+  redisPort: number,
+  signalled: Promise<NodeJS.Signals>,
+): Promise<number> {
+  const limiter = startLimiter({
+    POLICIES: JSON.stringify(policies),
+    UPSTASH_REDIS_REST_URL: bridge.url,
+    UPSTASH_REDIS_REST_TOKEN: bridge.token,
+  });
+  void signalled.then((signal) => limiter.stop(signal));
+  if (await limiter.isUp) console.log(instructions(limiter.curl(policy), bridge, redisPort));
+  return await limiter.exited;
+}
+
+function instructions(limiterLine: string, { url, token }: Bridge, redisPort: number): string {
+  return `
+The limiter is up, with Redis. Paste this in another terminal:
+
+${limiterLine}
+
+What it keeps in Redis:
+
+redis-cli -p ${redisPort} --scan
+
+The bridge to Redis, that stands in for Upstash. It is for development only:
+
+UPSTASH_REDIS_REST_URL=${url}
+UPSTASH_REDIS_REST_TOKEN=${token}
+curl -s ${url} -H 'Authorization: Bearer ${token}' -d '["PING"]'
+`;
+}
+
+/** The policies to run, and the name of one whose pool is in Redis. */
+function policiesWithRedis(given: unknown): { policies: object; name: string } {
+  const policies = { ...(given as Readonly<Record<string, { pool?: unknown }>>) };
+  const [name] = Object.entries(policies).find(([, { pool }]) => pool === "redis") ?? [];
+  if (name !== undefined) return { policies, name };
+  return { policies: { ...policies, ...REDIS_POLICIES }, name: "redis-demo" };
+}
+
+/** A port that is taken is not worth failing for. */
+async function startBridgeOnFreePort(options: BridgeOptions): Promise<Bridge> {
+  try {
+    return await startBridge(options);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "EADDRINUSE") throw error;
+    return await startBridge({ ...options, port: 0 });
+  }
+}
+
+try {
+  await main();
+} catch (error) {
+  console.error(error instanceof Error ? error.message : String(error));
+  process.exitCode = 1;
+}

@@ -1,0 +1,179 @@
+/**
+ * Speaks Upstash's REST protocol in front of a Redis of one's own. A development and test tool, not for production:
+ * it knows one token, has no TLS, no limits of a plan, and trusts whoever has the token with everything.
+ *
+ * All requests share one connection to Redis, and the commands of one turn of the event loop go out together. A
+ * command is sent once: when the connection breaks before its reply, nobody knows whether it ran, so the caller
+ * gets 503 and decides. While Redis hangs, so do the requests.
+ */
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import { createClient, ErrorReply } from "redis";
+import { answerError, answerOne, answerSeveral, AS_BYTES, AS_TEXT, type Answer } from "./upstash-replies.ts";
+import { readRequest, refused, type RedisCommand, type Wanted } from "./upstash-request.ts";
+
+export interface BridgeOptions {
+  /** Where Redis is, e.g. `redis://127.0.0.1:6379`. */
+  readonly redisUrl: string;
+  /** What callers must show. */
+  readonly token: string;
+  /** Absent: a free one. */
+  readonly port?: number;
+  /** Takes the line that it prints when it is up; absent: it prints nothing. */
+  readonly log?: (line: string) => void;
+}
+
+export interface Bridge {
+  readonly url: string;
+  readonly token: string;
+  /** So many commands of callers were passed on to Redis. A transaction's MULTI and EXEC are not counted. */
+  commands(): number;
+  /** Closes every connection; requests that wait for Redis get no answer. */
+  stop(): Promise<void>;
+}
+
+type Client = ReturnType<typeof connectTo>;
+
+const HOST = "127.0.0.1";
+const RECONNECT_MS = 50;
+/** What Upstash takes in one request, on the plans that most have. */
+const MOST_BYTES = 10 * 1024 * 1024;
+/** Longer than clients keep a connection for reuse: who sends just when it closes would see a reset. */
+const KEEP_ALIVE_MS = 120_000;
+
+/** Starts it. It is up whether or not Redis is, and connects to Redis as soon as that can be. */
+export async function startBridge(options: BridgeOptions): Promise<Bridge> {
+  const { token } = options;
+  const client = connectTo(options.redisUrl);
+  let commands = 0;
+  const execute = async (wanted: Wanted, isBase64: boolean): Promise<Answer> => {
+    if (wanted.kind === "refused") return answerError(wanted.status, wanted.error);
+    if (client.isReady) commands += wanted.kind === "command" ? 1 : wanted.commands.length;
+    const typeMapping = isBase64 ? AS_BYTES : AS_TEXT;
+    const send = (command: RedisCommand) => replyTo(client.sendCommand(command, { typeMapping }));
+    if (wanted.kind === "command") return answerOne(await send(wanted.command));
+    if (wanted.kind === "pipeline") return answerSeveral(await Promise.all(wanted.commands.map(send)));
+    return await transaction(wanted.commands, send);
+  };
+  const server = createServer((request, response) => {
+    respond(request, response, token, execute).catch((error: unknown) =>
+      write(response, answerError(503, `ERR Redis is not available: ${String(error)}`)),
+    );
+  });
+  server.keepAliveTimeout = KEEP_ALIVE_MS;
+  const port = await listen(server, options.port ?? 0);
+  await firstAttempt(client);
+  const url = `http://${HOST}:${port}`;
+  options.log?.(`Upstash bridge on ${url} (a development and test tool, not for production)`);
+  const stop = async () => {
+    client.destroy();
+    server.closeAllConnections();
+    await new Promise((done) => server.close(done));
+  };
+  return { url, token, commands: () => commands, stop };
+}
+
+function connectTo(url: string) {
+  return createClient({
+    url,
+    // What Upstash answers is in the terms of the older protocol: pairs are flat arrays.
+    RESP: 2,
+    // A command that cannot be sent now fails now, and none is sent again after a reconnection.
+    disableOfflineQueue: true,
+    // Zero: none. It bounds only the wait before a command is written, with a timer for each.
+    commandOptions: { timeout: 0 },
+    socket: { reconnectStrategy: () => RECONNECT_MS },
+  });
+}
+
+/** Resolves when the first attempt to connect has succeeded or failed; further ones go on by themselves. */
+async function firstAttempt(client: Client): Promise<void> {
+  const failed = new Promise<void>((done) => client.on("error", () => done()));
+  // Rejects when the bridge is stopped while it still tries.
+  const connected = client.connect().then(
+    () => undefined,
+    () => undefined,
+  );
+  await Promise.race([connected, failed]);
+}
+
+async function listen(server: Server, port: number): Promise<number> {
+  await new Promise<void>((done, fail) => {
+    server.once("error", fail);
+    server.listen(port, HOST, () => {
+      server.off("error", fail);
+      done();
+    });
+  });
+  const address = server.address();
+  return typeof address === "object" && address !== null ? address.port : port;
+}
+
+async function respond(
+  request: IncomingMessage,
+  response: ServerResponse,
+  token: string,
+  execute: (wanted: Wanted, isBase64: boolean) => Promise<Answer>,
+): Promise<void> {
+  const { method = "", url = "/", headers } = request;
+  const mark = url.indexOf("?");
+  const path = mark === -1 ? url : url.slice(0, mark);
+  const query = mark === -1 ? "" : url.slice(mark + 1);
+  const body = await readBody(request);
+  const isAllowed =
+    headers.authorization === `Bearer ${token}` ||
+    (query !== "" && new URLSearchParams(query).get("_token") === token);
+  const wanted = isAllowed ? read(method, path, query, body) : refused(401, WRONG_TOKEN);
+  write(response, await execute(wanted, headers["upstash-encoding"] === "base64"));
+}
+
+const WRONG_TOKEN = "WRONGPASS invalid or missing auth token";
+
+function read(method: string, path: string, query: string, body: Buffer | number): Wanted {
+  if (typeof body !== "number") return readRequest(method, path, query, body);
+  return refused(400, `ERR max request size exceeded. Limit: ${MOST_BYTES} bytes, Actual: ${body} bytes`);
+}
+
+/** The whole body, or its size when that is too much. Too much is read to its end, so that the answer is heard. */
+function readBody(request: IncomingMessage): Promise<Buffer | number> {
+  return new Promise((done, fail) => {
+    const chunks: Buffer[] = [];
+    let size = 0;
+    request.on("data", (chunk: Buffer) => {
+      size += chunk.length;
+      if (size <= MOST_BYTES) chunks.push(chunk);
+      else chunks.length = 0;
+    });
+    request.on("end", () => {
+      const [only] = chunks;
+      if (size > MOST_BYTES) done(size);
+      else done(chunks.length === 1 && only !== undefined ? only : Buffer.concat(chunks));
+    });
+    request.on("error", fail);
+  });
+}
+
+function write(response: ServerResponse, { status, body }: Answer): void {
+  response.writeHead(status, {
+    "Content-Type": "application/json",
+    "Content-Length": Buffer.byteLength(body),
+  });
+  response.end(body);
+}
+
+/** What Redis replied: its errors are replies too, and only a broken connection rejects. */
+function replyTo(sent: Promise<unknown>): Promise<unknown> {
+  return sent.catch((error: unknown) => {
+    if (error instanceof ErrorReply) return error;
+    throw error;
+  });
+}
+
+/** All or none: sent in one go, so no other caller's command comes between. */
+async function transaction(
+  commands: readonly RedisCommand[],
+  send: (command: RedisCommand) => Promise<unknown>,
+): Promise<Answer> {
+  const replies = await Promise.all([send(["MULTI"]), ...commands.map(send), send(["EXEC"])]);
+  const executed = replies.at(-1);
+  return Array.isArray(executed) ? answerSeveral(executed) : answerOne(executed);
+}
