@@ -3,6 +3,7 @@ import { claimId } from "./claim-ids.ts";
 import type { DenialReason } from "./algorithms/algorithm.ts";
 import type { Policy } from "./policies.ts";
 import type { Cost, Decided, RuleDecision } from "./protocol.ts";
+import { publicName } from "./regional-policies.ts";
 
 /** A decision as HTTP and RPC answer it. What the fields mean is in the schemas, which the OpenAPI document is made of. */
 export interface Decision {
@@ -14,7 +15,7 @@ export interface Decision {
   readonly resetAfterMs?: number;
   readonly retryAfterMs?: number | null;
   readonly reason: "ok" | DenialReason | "wait-timeout" | "queue-full" | "shadow" | "degraded";
-  readonly source: "isolate" | "object" | "fallback";
+  readonly source: "isolate" | "object" | "pool" | "fallback";
   readonly rules: RuleDecision[];
   readonly violated?: string[];
   readonly waitedMs?: number;
@@ -33,20 +34,24 @@ export function publicDecision(
   policy: Policy,
   key: string,
   decided: Decided,
-  source: "isolate" | "object" = "object",
+  decidedBy: "isolate" | "object" = "object",
 ): Decision {
-  const { rules, waitedMs, lease, hold } = decided;
+  const { rules, waitedMs, lease, hold, source = decidedBy } = decided;
   const violated = rules.filter(({ success }) => !success).map(({ name }) => name);
   const { limit, remaining, resetAfterMs, retryAfterMs, reason } = bindingRule(rules);
   const place = { policy: policy.name, key };
+  // What the caller knows it by; its holds and leases are found by the name in full.
+  const named = { policy: publicName(policy.name), key };
   const ids = {
     ...(waitedMs !== undefined && { waitedMs }),
     ...(lease && { lease: { ...lease, id: claimId("lease", place, lease.id) } }),
     ...(hold && { hold: { ...hold, id: claimId("hold", place, hold.id) } }),
   };
-  const admitted = { success: true, ...place, limit, remaining, resetAfterMs, retryAfterMs: 0 };
+  const admitted = { success: true, ...named, limit, remaining, resetAfterMs, retryAfterMs: 0 };
   const decision = { source, rules: [...rules], ...ids };
-  if (violated.length === 0) return { ...admitted, reason, ...decision };
+  // A region that decides alone, without its pool, says so.
+  if (violated.length === 0)
+    return { ...admitted, reason: source === "fallback" ? "degraded" : reason, ...decision };
   if (policy.shadow) return { ...admitted, reason: "shadow", ...decision, violated };
   return {
     ...admitted,
@@ -62,7 +67,7 @@ export function publicDecision(
 export function degradedDecision(policy: Policy, key: string): Decision {
   return {
     success: policy.shadow || policy.onFailure === "open",
-    policy: policy.name,
+    policy: publicName(policy.name),
     key,
     limit: Math.min(...policy.rules.map(({ capacity }) => capacity)),
     reason: "degraded",

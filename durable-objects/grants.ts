@@ -169,7 +169,8 @@ function grant(
   const { holders, policy } = entry;
   const { leastMs, mostMs } = policy.reservation;
   const ttlMs = Math.min(askedMs, mostMs, entry.endsByMs - nowMs);
-  if (!policy.elsewhere.admits || !hasRoom(entry, id) || ttlMs < Math.min(askedMs, LEAST_USEFUL_TTL_MS)) return { ttlMs: Math.max(0, ttlMs), units: ruled.map(() => 0) };
+  if (!policy.elsewhere.admits || !hasRoom(entry, id) || ttlMs < Math.min(askedMs, LEAST_USEFUL_TTL_MS))
+    return { ttlMs: Math.max(0, ttlMs), units: ruled.map(() => 0) };
   const wishes = ruled.map(({ rule, account }, index): Wish => {
     const keeps = kept[index] ?? 0;
     let wantedByOthers = 0;

@@ -7,9 +7,10 @@ import { localName } from "./regional-policies.ts";
 
 /** What it needs of the object. */
 interface ObjectParts {
-  nowMs(): number;
-  toNow(entry: Entry): number;
-  open(policy: string, key: string): [entry: Entry, nowMs: number];
+  readonly nowMs: () => number;
+  /** Debits and frees what has expired of a key and returns the time, in milliseconds. */
+  readonly toNow: (entry: Entry) => number;
+  readonly open: (policy: string, key: string) => [entry: Entry, nowMs: number];
 }
 
 /**

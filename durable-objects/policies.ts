@@ -111,7 +111,7 @@ function parsePolicy(name: string, given: unknown): Policy | { problems: string[
   if (kind === undefined && (policy.onFailure === "local" || localShare !== undefined)) {
     const [field, value] =
       localShare === undefined ? ["onFailure", policy.onFailure] : ["localShare", localShare];
-    return { problems: [`${violation([field], value, 'left out, or with pool = "redis"')}`] };
+    return { problems: [violation([field], value, 'left out, or with pool = "redis"')] };
   }
   const pool = kind && { kind, ...(localShare !== undefined && { localShare }) };
   const lease = strictest(rules.flatMap((rule) => rule.lease ?? []));
@@ -120,7 +120,14 @@ function parsePolicy(name: string, given: unknown): Policy | { problems: string[
     rules.every(({ algorithm, config }) => algorithm.elsewhere(config)[what]);
   const isLongEnough = policy.reservation.mostMs >= LEAST_USEFUL_TTL_MS;
   const elsewhere = { admits: isLongEnough && mayBe("admits"), denies: mayBe("denies") };
-  return { name, rules: [first, ...others], ...policy, elsewhere, ...(lease && { lease }), ...(pool && { pool }) };
+  return {
+    name,
+    rules: [first, ...others],
+    ...policy,
+    elsewhere,
+    ...(lease && { lease }),
+    ...(pool && { pool }),
+  };
 }
 
 function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {

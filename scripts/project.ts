@@ -15,11 +15,12 @@ export function readWranglerToml(): {
   compatibilityDate: string;
   compatibilityFlags: readonly string[];
   policies: unknown;
+  regions: unknown;
 } {
   const config = readConfig({ config: WRANGLER_TOML });
   const { compatibility_date: compatibilityDate, compatibility_flags: compatibilityFlags, vars } = config;
   if (compatibilityDate === undefined) throw new Error("wrangler.toml has no compatibility_date");
-  return { compatibilityDate, compatibilityFlags, policies: vars["POLICIES"] };
+  return { compatibilityDate, compatibilityFlags, policies: vars["POLICIES"], regions: vars["REGIONS"] };
 }
 
 /** The variables of .dev.vars; none when there is no such file. */

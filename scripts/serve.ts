@@ -26,6 +26,7 @@ async function main(): Promise<void> {
     stateDir,
     policies: typeof policies === "string" ? JSON.parse(policies) : policies,
     apiTokens,
+    pool: poolOf({ ...readDevVars(), ...process.env }),
   });
   let isStopping = false;
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const)
@@ -38,6 +39,11 @@ async function main(): Promise<void> {
     console.log("API_TOKENS is not set: every call but /healthz answers 503 and says how to set it.");
   const code = await serving.exited;
   if (!isStopping) throw new Error(`workerd ended by itself (${code === null ? "killed" : `code ${code}`})`);
+}
+
+/** Where the pools are, as secrets say it; the worker says what is missing. */
+function poolOf({ UPSTASH_REDIS_REST_URL: url, UPSTASH_REDIS_REST_TOKEN: token }: NodeJS.Dict<string>) {
+  return url === undefined || token === undefined ? undefined : { url, token };
 }
 
 try {

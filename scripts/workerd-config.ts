@@ -14,7 +14,7 @@ type Settled = ServeOptions & {
 /** The configuration in Cap'n Proto's text form. The unique key names the objects' folder: it is for ever. */
 export function workerdConfig(options: Settled, configDir: string): string {
   const { host, ports, stateDir, apiTokens } = options;
-  const { compatibilityDate, compatibilityFlags, policies } = readWranglerToml();
+  const { compatibilityDate, compatibilityFlags, policies, regions } = readWranglerToml();
   const hostName = host.includes(":") ? `[${host}]` : host;
   const modules = { "index.js": options.main ?? BUNDLE, ...options.modules };
   const embedded = Object.entries(modules).map(([name, path], index) => {
@@ -25,6 +25,7 @@ export function workerdConfig(options: Settled, configDir: string): string {
   const shared = [
     `(name = "POLICIES", json = ${text(JSON.stringify(options.policies ?? policies))})`,
     ...(apiTokens === undefined ? [] : [`(name = "API_TOKENS", text = ${text(apiTokens)})`]),
+    ...poolBindings(options, options.regions ?? regions),
   ];
   const flags = `compatibilityDate = ${text(compatibilityDate)}, compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],`;
   const { caller: callerService, callerSocket, worker: caller } = callerConfig(options, configDir, flags);
@@ -34,11 +35,12 @@ export function workerdConfig(options: Settled, configDir: string): string {
     const socket = index === 0 ? "http" : `http${index + 1}`;
     const objects = index === 0 ? `"LimiterObject"` : `(className = "LimiterObject", serviceName = "weir")`;
     const bindings = [`(name = "OBJECTS", durableObjectNamespace = ${objects})`, ...shared];
+    const http = options.originHeader === undefined ? "" : `cfBlobHeader = ${text(options.originHeader)}`;
     const ownsObjects = `durableObjectNamespaces = [(className = "LimiterObject", uniqueKey = "weir-LimiterObject", enableSql = true)],
   durableObjectStorage = (localDisk = "state"),`;
     return {
       service: `    (name = ${text(name)}, worker = .${name}),\n`,
-      socket: `(name = "${socket}", address = ${text(`${hostName}:${port}`)}, http = (), service = "${name}")`,
+      socket: `(name = "${socket}", address = ${text(`${hostName}:${port}`)}, http = (${http}), service = "${name}")`,
       worker: `const ${name} :Workerd.Worker = (
   modules = [${embedded.join(", ")}],
   ${flags}
@@ -51,11 +53,24 @@ export function workerdConfig(options: Settled, configDir: string): string {
   return `using Workerd = import "/workerd/workerd.capnp";
 const config :Workerd.Config = (
   services = [
-${isolates.map(({ service }) => service).join("")}${callerService}    (name = "state", disk = (path = ${text(resolve(stateDir))}, writable = true)),
+${isolates.map(({ service }) => service).join("")}${callerService}${options.pool === undefined ? "" : NETWORK}    (name = "state", disk = (path = ${text(resolve(stateDir))}, writable = true)),
   ],
   sockets = [${isolates.map(({ socket }) => socket).join(", ")}${callerSocket}],
 );
 ${caller}${isolates.map(({ worker }) => worker).join("")}`;
+}
+
+/** A pool may be at a private address too, which workerd does not reach unless it is told. */
+const NETWORK = `    (name = "internet", network = (allow = ["public", "private"], tlsOptions = (trustBrowserCas = true))),
+`;
+
+function poolBindings({ pool }: Settled, regions: unknown): string[] {
+  const secrets =
+    pool === undefined ? {} : { UPSTASH_REDIS_REST_URL: pool.url, UPSTASH_REDIS_REST_TOKEN: pool.token };
+  return [
+    ...Object.entries(secrets).map(([name, value]) => `(name = "${name}", text = ${text(value)})`),
+    ...(regions === undefined ? [] : [`(name = "REGIONS", json = ${text(JSON.stringify(regions))})`]),
+  ];
 }
 
 /** The parts of it that a caller needs; empty when there is none. */

@@ -17,6 +17,12 @@ export interface ServeOptions {
   readonly policies?: unknown;
   /** Absent: no tokens, so everything is closed. */
   readonly apiTokens?: string | undefined;
+  /** Where the pools are; absent: no policy may have one. */
+  readonly pool?: { readonly url: string; readonly token: string } | undefined;
+  /** Absent: those of wrangler.toml, or one a continent. */
+  readonly regions?: unknown;
+  /** The header that says, as JSON, where a request comes from (`request.cf`): for tests. */
+  readonly originHeader?: string;
   /** The module to run; absent: the built bundle. */
   readonly main?: string;
   /** Further modules that it imports, by the name it imports them under. */

@@ -64,10 +64,11 @@ export const Decision = v.object({
     ),
   ),
   source: v.pipe(
-    v.picklist(["isolate", "object", "fallback"]),
+    v.picklist(["isolate", "object", "pool", "fallback"]),
     v.description(
       "Who decided. An `isolate` decides from what it has reserved and does not know what others do meanwhile: then " +
-        "`remaining` is a floor, and `resetAfterMs` a ceiling.",
+        "`remaining` is a floor, and `resetAfterMs` a ceiling; so does the `object` of a region that decides from its share of " +
+        "a pool. `fallback`: whoever should have decided did not answer.",
     ),
   ),
   rules: v.pipe(v.array(RuleDecision), v.description("What every rule said. Empty when degraded.")),
@@ -106,10 +107,12 @@ export const PolicyList = v.object({
           v.union([v.string(), v.number(), v.boolean()]),
         ),
       ),
-      onFailure: v.picklist(["closed", "open"]),
+      onFailure: v.picklist(["closed", "open", "local"]),
       deadlineMs: milliseconds("The longest a caller waits for a decision."),
       objects: v.union([v.literal("per-key"), v.pipe(v.number(), v.integer())]),
       reservationTtlMs: milliseconds("The longest a reservation can live; 0: none are made."),
+      pool: v.optional(v.literal("redis")),
+      localShare: v.optional(v.pipe(v.number(), v.description("Of a region whose pool does not answer."))),
       shadow: v.boolean(),
       keyKind: v.picklist(["text", "ip"]),
     }),

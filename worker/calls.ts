@@ -1,6 +1,6 @@
 /** The calls on a key, the same over HTTP and over RPC. Those on holds and leases are in files of their own. */
 import type * as v from "valibot";
-import { policies } from "../durable-objects/deployment.ts";
+import { policies, regions } from "../durable-objects/deployment.ts";
 import type { LimiterClient } from "./limiter-client.ts";
 import type { Problem } from "./problems.ts";
 import type { Decision, KeyReport, PolicyList } from "./answer-schemas.ts";
@@ -71,6 +71,8 @@ export function listPolicies(principal: Principal): PolicyList {
       deadlineMs: policy.deadlineMs,
       objects: policy.objects,
       reservationTtlMs: policy.elsewhere.admits ? policy.reservation.mostMs : 0,
+      ...(policy.pool && { pool: policy.pool.kind }),
+      ...(policy.onFailure === "local" && { localShare: policy.pool?.localShare ?? 1 / regions.length }),
       shadow: policy.shadow,
       keyKind: policy.keyKind,
       rules: rules.map(({ name: ruleName, algorithm, unit, config }) => ({

@@ -2,6 +2,7 @@
 import { inWords as costInWords } from "../durable-objects/claims.ts";
 import { costOf } from "../durable-objects/decisions.ts";
 import type { Cost } from "../durable-objects/protocol.ts";
+import { publicName } from "../durable-objects/regional-policies.ts";
 import { given } from "./calls.ts";
 import { parse } from "./parse.ts";
 import { Problem } from "./problems.ts";
@@ -60,7 +61,7 @@ export function isNever({ policy, cost }: Check): boolean {
 
 /** The order of everything: any would do that all calls share. */
 export function nameOf({ policy, key }: Target): string {
-  return `${policy.name}/${key}`;
+  return `${publicName(policy.name)}/${key}`;
 }
 
 export function compare(a: string, b: string): number {

@@ -2,6 +2,7 @@
 import type { Context } from "hono";
 import { violation } from "../durable-objects/violations.ts";
 import { LimiterClient } from "./limiter-client.ts";
+import { callingFrom } from "./origin.ts";
 import type { LimiterNamespace } from "./objects.ts";
 import { notAllowed, readJson } from "./parse.ts";
 import { Problem, PROBLEMS } from "./problems.ts";
@@ -28,7 +29,7 @@ export function authorized(
     const authentication = authenticate(c.req.raw.headers.get("authorization"), c.env.API_TOKENS);
     const principal = authentication instanceof Promise ? await authentication : authentication;
     if (principal instanceof Problem) return principal.toResponse();
-    const answer = scopeProblem(principal, scopes) ?? (await handle(c, principal));
+    const answer = scopeProblem(principal, scopes) ?? (await handle(c, callingFrom(principal, c.req.raw)));
     return answer instanceof Problem ? answer.toResponse() : answer;
   };
 }

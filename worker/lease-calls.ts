@@ -5,6 +5,7 @@ import { costOf } from "../durable-objects/decisions.ts";
 import type { Policy } from "../durable-objects/policies.ts";
 import { MOST_UNITS } from "../durable-objects/policy-fields.ts";
 import type { Cost, Leased } from "../durable-objects/protocol.ts";
+import { publicName } from "../durable-objects/regional-policies.ts";
 import { given } from "./calls.ts";
 import type { Acquiring, LimiterClient } from "./limiter-client.ts";
 import { Problem } from "./problems.ts";
@@ -96,7 +97,7 @@ export function acquireOf(
   if (policy.lease === undefined)
     return refused(
       ["policy"],
-      policy.name,
+      publicName(policy.name),
       "a policy with a concurrency rule (of this one units are used: limit)",
     );
   const { maxWaitMs, ttlMs } = policy.lease;

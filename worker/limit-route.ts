@@ -9,6 +9,7 @@ import type { Decision } from "./answer-schemas.ts";
 import { limitOf } from "./calls.ts";
 import type { Env } from "./handlers.ts";
 import { LimiterClient } from "./limiter-client.ts";
+import { callingFrom } from "./origin.ts";
 import { decode, malformed, MOST_BODY_BYTES, parse } from "./parse.ts";
 import { internalProblem, Problem } from "./problems.ts";
 import { LimitRequest, MOST_KEY_BYTES } from "./request-schemas.ts";
@@ -32,7 +33,7 @@ export function answerLimit(
   const respond = (bytes: ArrayBuffer) => {
     try {
       const client = new LimiterClient(env.OBJECTS, (work) => ctx.waitUntil(work));
-      return answer(client, principal, bytes, deny);
+      return answer(client, callingFrom(principal, request), bytes, deny);
     } catch (error) {
       return internalProblem(error);
     }

@@ -1,5 +1,6 @@
 import { WorkerEntrypoint } from "cloudflare:workers";
 import { degradedDecision } from "../durable-objects/answers.ts";
+import { regions } from "../durable-objects/deployment.ts";
 import type { Attached, Cost } from "../durable-objects/protocol.ts";
 import type { Env } from "./handlers.ts";
 import { callLimit, callPeek, callRefund, callReset, given, listPolicies } from "./calls.ts";
@@ -12,11 +13,16 @@ import { parse } from "./parse.ts";
 import { Problem } from "./problems.ts";
 import type { AllDecisions, Decision, KeyReport, Lease, PolicyList } from "./answer-schemas.ts";
 import { BoundAcquireRequest, Props } from "./request-schemas.ts";
-import { call, findClaim, type Answered } from "./targets.ts";
+import { regionNamed } from "./origin.ts";
+import { call, findClaim, refused, type Answered } from "./targets.ts";
 import type { Principal } from "./tokens.ts";
 
 /** A call that may leave out what the binding's `props` say. */
-type Call<Fields> = Fields & { readonly policy?: string; readonly key: string };
+type Call<Fields> = Fields & Regional & { readonly policy?: string; readonly key: string };
+interface Regional {
+  /** Of a policy with a pool, the region to ask; by default where this isolate is, as far as an HTTP request has told. */
+  readonly region?: string;
+}
 interface Idempotent {
   readonly idempotencyKey?: string;
 }
@@ -34,28 +40,30 @@ export type Grant = Decision & Omit<Attached, "answer">;
 export class Limiter extends WorkerEntrypoint<Env, unknown> {
   /** Takes a cost (default 1; 0 looks) if it fits. A denial is an answer, not an error. */
   async limit(asked: Call<Idempotent & { readonly cost?: Cost }>): Promise<Decision> {
-    return answerOf(await callLimit(this.#client, BOUND, this.#complete(asked)));
+    return answerOf(await callLimit(this.#client, ...this.#read(asked)));
   }
 
   /** Takes the costs of up to 16 checks, of all or of none. */
   async limitAll(
-    asked: Idempotent & { readonly checks: readonly Call<{ readonly cost?: Cost }>[] },
+    asked: Idempotent & Regional & { readonly checks: readonly Call<{ readonly cost?: Cost }>[] },
   ): Promise<AllDecisions> {
-    const { checks } = asked;
-    const input = Array.isArray(checks)
-      ? { ...asked, checks: checks.map((check: unknown) => this.#complete(check)) }
-      : asked;
-    return orThrow(await callLimitAll(this.#client, BOUND, input));
+    const [principal] = this.#read(asked);
+    const { region: _, ...input } = asked;
+    const { checks } = input;
+    const complete = Array.isArray(checks)
+      ? { ...input, checks: checks.map((check: unknown) => this.#read(check)[1]) }
+      : input;
+    return orThrow(await callLimitAll(this.#client, principal, complete));
   }
 
   /** Gives units back that were taken and not used, once per `idempotencyKey`. */
   async refund(asked: Call<{ readonly units: Cost; readonly idempotencyKey: string }>): Promise<Decision> {
-    return answerOf(await callRefund(this.#client, BOUND, this.#complete(asked)));
+    return answerOf(await callRefund(this.#client, ...this.#read(asked)));
   }
 
   /** Sets units apart until it is known how many were used: `settle`, or `cancel` when none were. */
   async hold(asked: Call<Idempotent & { readonly units: Cost; readonly ttlMs?: number }>): Promise<Decision> {
-    return answerOf(await callHold(this.#client, BOUND, this.#complete(asked)));
+    return answerOf(await callHold(this.#client, ...this.#read(asked)));
   }
 
   /** Ends a hold with the units really used. */
@@ -82,9 +90,9 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
       }
     >,
   ): Promise<Grant> {
-    const input = this.#complete(asked);
+    const [principal, input] = this.#read(asked);
     return answerOf(
-      await call(BOUND, BoundAcquireRequest, input, async (target, request) => {
+      await call(principal, BoundAcquireRequest, input, async (target, request) => {
         const acquire = acquireOf(target, request, given(input, "units"));
         if (acquire instanceof Problem) return acquire;
         const { policy, key, asked: wanted } = acquire;
@@ -98,7 +106,7 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
         const brief = { ...wanted, confirmWithinMs: CONFIRM_WITHIN_MS };
         const decision = await this.#client.acquire(policy, key, brief);
         if (decision instanceof Problem || decision.lease === undefined) return decision;
-        const secret = findClaim(BOUND, "lease", decision.lease.id)?.secret ?? "";
+        const secret = findClaim(principal, "lease", decision.lease.id)?.secret ?? "";
         const attached = await this.#client.confirm(policy, key, secret, wanted.ttlMs, isAttached);
         if (attached === undefined) return degradedDecision(policy, key);
         const lease = { ...decision.lease, expiresAfterMs: wanted.ttlMs };
@@ -119,12 +127,12 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
 
   /** What `limit({ key })` would be answered, and who holds and waits; takes nothing. */
   async peek(asked: Call<{ readonly waitFor?: "idle"; readonly waitMs?: number }>): Promise<KeyReport> {
-    return answerOf(await callPeek(this.#client, BOUND, this.#complete(asked)));
+    return answerOf(await callPeek(this.#client, ...this.#read(asked)));
   }
 
   /** Makes the key as new. */
   async reset(asked: Call<object>): Promise<void> {
-    return answerOf(await callReset(this.#client, BOUND, this.#complete(asked)));
+    return answerOf(await callReset(this.#client, ...this.#read(asked)));
   }
 
   /** The policies of this deployment. */
@@ -136,12 +144,21 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
     return new LimiterClient(this.env.OBJECTS, (work) => this.ctx.waitUntil(work));
   }
 
-  #complete(asked: unknown): unknown {
+  /** Who calls from where, and the call with what the binding's `props` say. */
+  #read(asked: unknown): [principal: Principal, input: unknown] {
     const props = parse(Props, this.ctx.props ?? {});
     if (props instanceof Problem) throw props.toError();
-    if (typeof asked !== "object" || asked === null) return asked;
-    const { policy = props.policy, ...rest } = asked as { readonly policy?: unknown };
-    return { policy, ...rest };
+    if (typeof asked !== "object" || asked === null) return [BOUND, asked];
+    const { policy = props.policy, region: name = props.region, ...rest } = asked as Record<string, unknown>;
+    const region = regionNamed(name);
+    if (region === undefined) {
+      const names = regions.map((each) => JSON.stringify(each.name)).join(", ");
+      throw refused(["region"], name, `left out, or one of ${names}`).toError();
+    }
+    return [
+      { ...BOUND, region },
+      { policy, ...rest },
+    ];
   }
 }
 

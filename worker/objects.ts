@@ -19,7 +19,7 @@ export type LimiterStub = {
 
 /** The binding OBJECTS, as far as it is used; the runtime's own type loses the unions of what comes back. */
 export interface LimiterNamespace {
-  getByName(name: string): LimiterStub;
+  getByName(name: string, options?: { readonly locationHint?: DurableObjectLocationHint }): LimiterStub;
 }
 
 /**
@@ -113,7 +113,11 @@ export class Objects {
 
   /** A new stub each time: one that has thrown stays broken, and none may cross requests. */
   objectOf(policy: Policy, key: string): LimiterStub {
-    return this.#namespace.getByName(objectName(policy, key));
+    const hint = policy.region?.locationHint;
+    const name = objectName(policy, key);
+    return hint === undefined
+      ? this.#namespace.getByName(name)
+      : this.#namespace.getByName(name, { locationHint: hint });
   }
 }
 

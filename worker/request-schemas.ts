@@ -160,7 +160,10 @@ export const PeekRequest = table({
 export const KeyRequest = table({ policy, key });
 
 /** What a service binding's `props` may say. */
-export const Props = table({ policy: v.optional(policy) });
+export const Props = table({
+  policy: v.optional(policy),
+  region: v.optional(v.string("the name of a region")),
+});
 
 /** Text of 1 to `mostBytes` bytes of UTF-8. A lone surrogate has no UTF-8, and two of them would be one key. */
 function text(mostBytes: number) {

@@ -2,9 +2,10 @@
 import type * as v from "valibot";
 import { readClaimId, type ClaimKind } from "../durable-objects/claim-ids.ts";
 import { costOf } from "../durable-objects/decisions.ts";
-import { policies } from "../durable-objects/deployment.ts";
+import { policies, regionalPolicies } from "../durable-objects/deployment.ts";
 import type { Policy } from "../durable-objects/policies.ts";
 import type { Cost } from "../durable-objects/protocol.ts";
+import { publicName } from "../durable-objects/regional-policies.ts";
 import { violation } from "../durable-objects/violations.ts";
 import { ADDRESS_ALLOWED, normaliseKey } from "./keys.ts";
 import { holdMissing, leaseMissing } from "./wording.ts";
@@ -50,7 +51,7 @@ export function findTarget(
   if (policy instanceof Problem) return policy;
   const key = normaliseKey(policy, given);
   if (key === undefined) return refused([...below, "key"], given, ADDRESS_ALLOWED);
-  return keyProblem(principal, key) ?? { policy, key };
+  return keyProblem(principal, key) ?? { policy: regionalPolicies.within(policy, principal.region), key };
 }
 
 /** Parses a call on a hold or lease and finds it. */
@@ -76,8 +77,9 @@ export interface ClaimTarget extends Target {
 /** The hold or lease of an id; `undefined`: there is none that this caller could know of. */
 export function findClaim(principal: Principal, kind: ClaimKind, id: string): ClaimTarget | undefined {
   const claim = readClaimId(kind, id);
-  const policy = claim && policies.get(claim.policy);
-  if (claim === undefined || policy === undefined || !mayUse(principal, policy.name)) return undefined;
+  const policy = claim && regionalPolicies.get(claim.policy);
+  if (claim === undefined || policy === undefined) return undefined;
+  if (!mayUse(principal, publicName(policy.name))) return undefined;
   if (keyProblem(principal, claim.key) !== undefined) return undefined;
   return { policy, key: claim.key, secret: claim.secret };
 }
@@ -110,7 +112,7 @@ export function rateProblem({ name, lease }: Policy, cost: Cost): Problem | unde
   if (lease === undefined || cost === 0) return undefined;
   const allowed =
     "a policy without a concurrency rule (of this one units are leased: acquire, POST /v1/leases)";
-  return refused(["policy"], name, allowed);
+  return refused(["policy"], publicName(name), allowed);
 }
 
 /** The problem of one value. */

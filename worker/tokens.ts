@@ -1,4 +1,5 @@
 import * as v from "valibot";
+import type { Region } from "../durable-objects/regions.ts";
 import { oneOf, table, violationsOf } from "../durable-objects/violations.ts";
 import { Problem, PROBLEMS } from "./problems.ts";
 
@@ -12,6 +13,8 @@ export interface Principal {
   readonly policies?: readonly string[] | undefined;
   /** Absent: every key. */
   readonly keyPrefix?: string | undefined;
+  /** Where the call came in; policies without a pool are the same everywhere. */
+  readonly region?: Region;
 }
 
 interface Token extends Principal {

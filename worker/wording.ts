@@ -36,8 +36,8 @@ export function decisionOf(
   });
 }
 
-export function reportOf(policy: Policy, key: string, { rules, ...report }: Peeked): KeyReport {
-  return { ...publicDecision(policy, key, { rules }), ...report };
+export function reportOf(policy: Policy, key: string, { rules, source, ...report }: Peeked): KeyReport {
+  return { ...publicDecision(policy, key, { rules, ...(source && { source }) }), ...report };
 }
 
 export function isMissing(text: AnswerText): boolean {

@@ -45,7 +45,7 @@ export class RedisPool implements Pool {
         [...keys],
         [JSON.stringify(call), JSON.stringify(POOL_SIZING)],
       );
-      return readPoolAnswer(await briefly(asked));
+      return readPoolAnswer(await asked.catch(briefly));
     });
   }
 
@@ -69,14 +69,10 @@ export class RedisPool implements Pool {
   }
 }
 
-/** The client's errors quote the command, which may be the whole script and has the keys of callers in it. */
-async function briefly<Result>(asked: Promise<Result>): Promise<Result> {
-  try {
-    return await asked;
-  } catch (error) {
-    const [said = ""] = String(error).split(", command was:");
-    throw new Error(said.slice(0, MOST_SAID), { cause: undefined });
-  }
+/** The client's errors quote the command, which may be the whole script and has the keys of callers in it: not for a log. */
+function briefly(error: unknown): never {
+  const [said = ""] = String(error).split(", command was:");
+  throw new Error(said.slice(0, MOST_SAID));
 }
 
 /** @throws when it is no answer of the script: a proxy's page, say, or another program's key */
@@ -84,6 +80,6 @@ export function readPoolAnswer(text: unknown): PoolAnswer {
   const answer: unknown = typeof text === "string" ? JSON.parse(text) : undefined;
   const isAnswer = typeof answer === "object" && answer !== null && !Array.isArray(answer);
   if (isAnswer && ["rules", "missing", "conflict", "expiresAfterMs"].some((field) => field in answer))
-    return answer as PoolAnswer;
+    return answer;
   throw new Error(`not an answer of a pool: ${String(text).slice(0, MOST_SAID)}`);
 }

@@ -76,7 +76,8 @@ export class Exchange {
     const call = { ...asked, rules: pooledRules(policy) };
     const isFree = asking !== undefined && share.messageAt(nowMs) === undefined;
     // Slots that no holder has would never be given back.
-    const isForSlots = policy.lease !== undefined && asked.op === "limit" && asked.cost.some((units) => units > 0);
+    const isForSlots =
+      policy.lease !== undefined && asked.op === "limit" && asked.cost.some((units) => units > 0);
     if (isForSlots && !isFree) throw new PoolFailure("another message for slots is under way");
     const message = isFree ? share.ask(call, asking, nowMs) : undefined;
     const ruleNames = policy.rules.map(({ name }) => name);

@@ -55,13 +55,12 @@ export class RegionalLimits {
     const units = policy.rules.map(({ name }) => rules[name]?.wanted ?? 0);
     const lending: Lending = { holder, units };
     const here = await this.#untilHere(entry, cost, (nowMs) => {
-      if (!decideTogether(entry.books, nowMs, cost).admitted || isPoor(entry, call, nowMs))
-        return undefined;
+      if (!decideTogether(entry.books, nowMs, cost).admitted || isPoor(entry, call, nowMs)) return undefined;
       const reserved = this.#grants.reserve(entry, call, nowMs);
       if (share.needsRefill(nowMs)) this.#exchange.refill(entry, { lending });
       return reserved;
     });
-    if (here !== undefined) return withoutNext(await here);
+    if (here !== undefined) return withoutNext(here);
     const asked = { op: "limit", cost: costsOf(entry, cost) } as const;
     return this.#exchange.send(entry, asked, { asking: { lending } }, async (answer, nowMs) => {
       const isHere = isAdmitted(answer) && isAdded(answer);

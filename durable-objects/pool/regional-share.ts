@@ -93,7 +93,9 @@ export class RegionalShare {
 
   /** Notes how many units are leased, after a lease was granted. */
   noteLeases(): void {
-    this.#peak = this.#books.map(({ account }, index) => Math.max(this.#peak[index] ?? 0, outstandingOf(account)));
+    this.#peak = this.#books.map(({ account }, index) =>
+      Math.max(this.#peak[index] ?? 0, outstandingOf(account)),
+    );
   }
 
   /** Whether it is time to ask for more, so that nobody has to wait. */
@@ -101,7 +103,9 @@ export class RegionalShare {
     if (!this.isHeld || this.messageAt(nowMs) !== undefined) return false;
     const isLow = (index: number) => {
       const book = this.#books[index];
-      return book?.rule.lease === undefined && book !== undefined && freeUnits(book) <= (this.#low[index] ?? 0);
+      return (
+        book?.rule.lease === undefined && book !== undefined && freeUnits(book) <= (this.#low[index] ?? 0)
+      );
     };
     return nowMs >= this.#askedAtMs + refillMs(this.#ttlMs) || this.#low.some((_, index) => isLow(index));
   }
@@ -168,7 +172,8 @@ export class RegionalShare {
     const books = this.#books;
     this.#isFresh = false;
     this.#seen = granted.mark;
-    const isAdded = call.op === "limit" && call.request === undefined && rules.every(({ success }) => success);
+    const isAdded =
+      call.op === "limit" && call.request === undefined && rules.every(({ success }) => success);
     for (const [index, book] of books.entries()) {
       const units = (granted.units[index] ?? 0) + (isAdded ? (call.cost[index] ?? 0) : 0);
       addUnits(book, units, granted, call.holding.used[index] ?? 0, sentAtMs);

@@ -15,7 +15,16 @@ import type { Ledger } from "../ledger.ts";
 import type { Acquiring, Leases } from "../leases.ts";
 import type { Limits } from "../limits.ts";
 import { MISSING } from "../claims.ts";
-import type { AnswerText, Cost, Decided, HoldCall, Maybe, Peeked, ReserveCall, RuleDecision } from "../protocol.ts";
+import type {
+  AnswerText,
+  Cost,
+  Decided,
+  HoldCall,
+  Maybe,
+  Peeked,
+  ReserveCall,
+  RuleDecision,
+} from "../protocol.ts";
 import type { WaitingRoom } from "../waiting.ts";
 import type { Pool } from "./client.ts";
 import { Exchange, PoolFailure } from "./exchange.ts";
@@ -127,7 +136,8 @@ export class Regional {
     if (own !== entry) return this.#host.leases.renew(own, id, ttlMs, nowMs);
     const askedMs = ttlMs ?? entry.claims.get(id)?.ttlMs ?? 0;
     return await this.#leases.withSlots(entry, 0, askedMs, (atMs) => {
-      if (atMs + askedMs > entry.endsByMs) throw new PoolFailure("the pool does not keep the slot for so long");
+      if (atMs + askedMs > entry.endsByMs)
+        throw new PoolFailure("the pool does not keep the slot for so long");
       return this.#host.leases.renew(entry, id, ttlMs, atMs);
     });
   }

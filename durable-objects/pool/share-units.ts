@@ -62,7 +62,13 @@ export function keepUnits(book: Book, wanted: number, nowMs: number): number {
  * @param units with the cost that was admitted
  * @param reported units that the message had reported as used
  */
-export function addUnits(book: Book, units: number, granted: Granted, reported: number, sentAtMs: number): void {
+export function addUnits(
+  book: Book,
+  units: number,
+  granted: Granted,
+  reported: number,
+  sentAtMs: number,
+): void {
   const state = stateOf(book);
   if (book.rule.lease !== undefined) {
     const fencingToken = Math.max(state.fencingToken, Number(granted.fencingToken ?? 0) - 1);

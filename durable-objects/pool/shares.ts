@@ -1,5 +1,5 @@
 /** A region's share of a pool, as rules that decide like any other: from the units that are here, whatever the pool's algorithm. */
-import type { Algorithm, AnyAlgorithm, LeaseTerms } from "../algorithms/algorithm.ts";
+import type { Algorithm, AnyAlgorithm, LeaseTerms, Leasing } from "../algorithms/algorithm.ts";
 import type { Policy, Rule } from "../policies.ts";
 import type { PoolRule } from "./calls.ts";
 
@@ -59,15 +59,20 @@ function shareOf(rule: Rule): Rule {
   const config: ShareConfig = { ...terms, capacity, isLeased: lease !== undefined, pooled };
   const elsewhere = rule.algorithm.elsewhere(rule.config);
   const wholeFromEmptyMs = rule.algorithm.wholeFromEmptyMs(rule.config);
-  const { leasing, ...rate } = share;
-  const algorithm = {
-    ...(lease === undefined ? rate : share),
+  const algorithm: Algorithm<ShareConfig, ShareState> = {
+    ...(lease === undefined ? share : { ...share, leasing }),
     elsewhere: () => elsewhere,
     wholeFromEmptyMs: () => wholeFromEmptyMs,
     quota: () => rule.quota,
   };
   return { ...rule, algorithm: algorithm as AnyAlgorithm, config };
 }
+
+const leasing: Leasing<ShareConfig, ShareState> = {
+  terms: (config) => config,
+  fencingToken: (state) => state.fencingToken,
+  reclaimed: (state) => state.reclaimed,
+};
 
 /** When nobody has said how long to wait: others may give units back at any time. */
 const LOOK_AGAIN_MS = 250;
@@ -76,12 +81,6 @@ const share: Algorithm<ShareConfig, ShareState> = {
   name: "share",
   isShare: true,
   fields: {},
-  leasing: {
-    terms: (config) => config,
-    fencingToken: (state) => state.fencingToken,
-    reclaimed: (state) => state.reclaimed,
-  },
-
   configure: () => ({ problem: { field: "algorithm", allowed: "one of the registry" } }),
   capacity: ({ capacity }) => capacity,
   quota: ({ capacity }) => ({ units: capacity }),
