@@ -10,7 +10,6 @@ import type { CallerHolds } from "../caller-holds.ts";
 import type { Time } from "../clock.ts";
 import type { Entry } from "../entries.ts";
 import type { Grants } from "../grants.ts";
-import { UNTOUCHED } from "../holds.ts";
 import type { Ledger } from "../ledger.ts";
 import type { Acquiring, Leases } from "../leases.ts";
 import type { Limits } from "../limits.ts";
@@ -157,12 +156,12 @@ export class Regional {
 
   /** Makes the key as new, here and in the pool; units that somebody may still be spending stay apart there. */
   async reset(entry: Entry, open: () => [entry: Entry, nowMs: number]): Promise<void> {
+    if (entry.policy.onFailure === "local") this.#host.ledger.reset(...this.#host.openAlone(entry));
+    // Of a rate nothing is stored, and what isolates have of the share is known.
+    if (entry.policy.lease === undefined) return await this.#claims.reset(entry);
     this.#host.ledger.reset(entry, this.#host.toNow(entry));
     const [renewed] = open();
-    for (const book of renewed.books) book.account = UNTOUCHED;
-    renewed.holders.clear();
     this.#host.room.serve(renewed);
-    if (entry.policy.onFailure === "local") this.#host.ledger.reset(...this.#host.openAlone(entry));
     await this.#claims.reset(renewed);
   }
 
@@ -192,10 +191,10 @@ export class Regional {
   }
 }
 
-/** A denial with what the pool said, which knows how long to wait. */
+/** The same answer in the pool's figures, which knows what is left and how long to wait. */
 function withPoolsFigures(answer: AnswerText, rules: readonly RuleDecision[]): AnswerText {
   const decided = JSON.parse(answer) as Partial<Decided>;
-  if (decided.rules === undefined || decided.rules.every(({ success }) => success)) return answer;
-  if (rules.every(({ success }) => success)) return answer;
+  const isAdmission = (each: readonly RuleDecision[]) => each.every(({ success }) => success);
+  if (decided.rules === undefined || isAdmission(decided.rules) !== isAdmission(rules)) return answer;
   return JSON.stringify({ ...decided, rules, source: "pool" });
 }

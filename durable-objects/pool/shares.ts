@@ -59,13 +59,13 @@ function shareOf(rule: Rule): Rule {
   const config: ShareConfig = { ...terms, capacity, isLeased: lease !== undefined, pooled };
   const elsewhere = rule.algorithm.elsewhere(rule.config);
   const wholeFromEmptyMs = rule.algorithm.wholeFromEmptyMs(rule.config);
-  const algorithm: Algorithm<ShareConfig, ShareState> = {
+  const algorithm = {
     ...(lease === undefined ? share : { ...share, leasing }),
     elsewhere: () => elsewhere,
     wholeFromEmptyMs: () => wholeFromEmptyMs,
     quota: () => rule.quota,
-  };
-  return { ...rule, algorithm: algorithm as AnyAlgorithm, config };
+  } as AnyAlgorithm;
+  return { ...rule, algorithm, config };
 }
 
 const leasing: Leasing<ShareConfig, ShareState> = {
