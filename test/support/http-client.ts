@@ -12,9 +12,12 @@ export interface TimedAnswer {
 export class HttpClient {
   readonly #url: string;
   readonly #agent: Agent;
+  readonly #headers: Readonly<Record<string, string>>;
 
-  constructor(url: string, connections: number) {
+  /** @param headers of every call */
+  constructor(url: string, connections: number, headers: Readonly<Record<string, string>> = {}) {
     this.#url = url;
+    this.#headers = headers;
     this.#agent = new Agent({ keepAlive: true, maxSockets: connections });
   }
 
@@ -23,6 +26,7 @@ export class HttpClient {
     const text = body === undefined ? "" : JSON.stringify(body);
     return new Promise((resolve, reject) => {
       const headers = {
+        ...this.#headers,
         authorization: `Bearer ${TOKENS.full}`,
         ...(text !== "" && { "content-type": "application/json", "content-length": Buffer.byteLength(text) }),
       };

@@ -1,0 +1,93 @@
+/** Regions as they are in the world: a workerd of its own each, and one Redis for all, behind a bridge. */
+import { startRedis, type RedisServer } from "../../scripts/redis-server.ts";
+import { startBridge, type Bridge } from "../../scripts/upstash-bridge.ts";
+import { serve, type Serving } from "../../scripts/workerd.ts";
+import { TEST_TOKENS } from "./fixtures.ts";
+import { HttpClient } from "./http-client.ts";
+import { makeState, removeState } from "./served.ts";
+import { startUnreliable, type Unreliable } from "./unreliable-http.ts";
+
+const TOKEN = "local";
+const ORIGIN_HEADER = "x-origin";
+
+export interface RegionRunning {
+  readonly continent: string;
+  readonly client: HttpClient;
+  readonly serving: Serving;
+  /** What workerd printed. */
+  printed: string;
+}
+
+export interface World {
+  readonly regions: readonly RegionRunning[];
+  readonly redis: RedisServer;
+  readonly bridge: Bridge;
+  /** What stands between the regions and the bridge. */
+  readonly network: Unreliable;
+  /** Ends a region's process without a word, and starts another one over the same storage. */
+  restartRegion(index: number): Promise<void>;
+  /** Kills Redis; it is empty when it is back. */
+  restartRedis(): Promise<void>;
+  stop(): Promise<void>;
+}
+
+/** Starts one region a continent. */
+export async function startWorld(
+  policies: object,
+  continents: readonly string[],
+  { connections = 32, isolates = 1 } = {},
+): Promise<World> {
+  let redis = await startRedis();
+  const { port } = redis;
+  const bridge = await startBridge({ redisUrl: `redis://127.0.0.1:${port}`, token: TOKEN });
+  const network = await startUnreliable(bridge.url);
+  const states = continents.map(() => makeState());
+  const start = async (index: number): Promise<RegionRunning> => {
+    const continent = continents[index] ?? "";
+    const running = { printed: "" };
+    const serving = await serve({
+      stateDir: states[index] ?? "",
+      policies,
+      apiTokens: JSON.stringify(TEST_TOKENS),
+      pool: { url: network.url, token: TOKEN },
+      originHeader: ORIGIN_HEADER,
+      isolates,
+      onOutput: (text) => (running.printed += text),
+    });
+    const headers = { [ORIGIN_HEADER]: JSON.stringify({ continent }) };
+    return Object.assign(running, {
+      continent,
+      serving,
+      client: new HttpClient(serving.url, connections, headers),
+    });
+  };
+  const regions = await Promise.all(continents.map((_, index) => start(index)));
+  return {
+    regions,
+    get redis() {
+      return redis;
+    },
+    bridge,
+    network,
+    async restartRegion(index) {
+      const region = regions[index];
+      region?.client.close();
+      await region?.serving.stop("SIGKILL");
+      regions[index] = await start(index);
+    },
+    async restartRedis() {
+      await redis.stop("SIGKILL");
+      redis = await startRedis({ port });
+    },
+    async stop() {
+      for (const { client, serving } of regions) {
+        client.close();
+        await serving.stop("SIGKILL");
+      }
+      await network.stop();
+      await bridge.stop();
+      await redis.stop();
+      for (const state of states) removeState(state);
+    },
+  };
+}
