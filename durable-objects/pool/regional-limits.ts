@@ -7,9 +7,6 @@ import type { PoolAnswer } from "./calls.ts";
 import { PoolFailure, type Exchange } from "./exchange.ts";
 import { costsOf, freeUnits, stateOf, type Lending } from "./share-units.ts";
 
-/** A call that waited for so many answers in vain asks for itself. */
-const MOST_WAITS = 3;
-
 type Reserve = Omit<ReserveCall, "policy" | "key">;
 
 /** Costs of rates: decided from the region's share, and by the pool when that has not enough. */
@@ -79,7 +76,7 @@ export class RegionalLimits {
       this.#exchange.refill(entry);
   }
 
-  /** Tries to decide here, again after each message under way that has a place for this cost. */
+  /** Tries to decide here, again after each message under way. */
   async #untilHere<Result>(
     entry: Entry,
     cost: Cost,
@@ -90,13 +87,14 @@ export class RegionalLimits {
     const mostMs = policy.deadlineMs / 4;
     const sinceMs = this.#exchange.toNow(entry);
     let nowMs = sinceMs;
-    for (let waits = 0; ; waits += 1) {
+    for (;;) {
       const decided = decide(nowMs);
       if (decided !== undefined) return decided;
       const message = share.messageAt(nowMs);
       const leftMs = sinceMs + mostMs - nowMs;
-      if (waits === MOST_WAITS || leftMs <= 0 || message?.promise(policy, cost) !== true) return undefined;
-      share.miss();
+      if (leftMs <= 0 || message === undefined) return undefined;
+      // Also when there is no place for it in what was asked for: a denial would answer it too.
+      if (message.promise(policy, cost)) share.miss();
       await this.#exchange.follow(message, Math.min(mostMs, leftMs));
       nowMs = this.#exchange.toNow(entry);
     }

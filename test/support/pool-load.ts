@@ -1,0 +1,65 @@
+/** Load on pools from several regions, and what of it was admitted. */
+import { expect } from "vitest";
+import type { HttpClient } from "./http-client.ts";
+import { mostInWindow, worstExcess, type AdmittedCall } from "./interval-bound.ts";
+
+export interface Rate {
+  readonly limit: number;
+  readonly windowMs: number;
+  /** Absent: a sliding log. */
+  readonly burst?: number;
+}
+
+export interface Tally {
+  readonly admitted: AdmittedCall[];
+  /** By who decided and how. */
+  readonly answers: Record<string, number>;
+}
+
+/** The policy of a pool with this rate. */
+export function pooled({ windowMs, ...rate }: Rate, fields: object = {}): object {
+  const algorithm = rate.burst === undefined ? "sliding-log" : "token-bucket";
+  return { algorithm, window: windowMs, ...rate, pool: "redis", deadlineMs: 4_000, ...fields };
+}
+
+export function newTally(): Tally {
+  return { admitted: [], answers: {} };
+}
+
+/** Asks in `workers` loops until it is told to stop; a connection that breaks ends its loop. */
+export async function hammer(
+  client: () => HttpClient,
+  workers: number,
+  { policy, key }: { readonly policy: string; readonly key: string },
+  { admitted, answers }: Tally,
+  isOver: () => boolean,
+): Promise<void> {
+  const work = async () => {
+    while (!isOver()) {
+      try {
+        const { body, sentAtMs, receivedAtMs } = await client().limit(policy, key);
+        const answer = `${String(body["source"])} ${body["success"] === true ? "admits" : "denies"}`;
+        answers[answer] = (answers[answer] ?? 0) + 1;
+        if (body["success"] === true) admitted.push({ sentAtMs, receivedAtMs, units: 1 });
+      } catch {
+        await new Promise((done) => setTimeout(done, 20));
+      }
+    }
+  };
+  await Promise.all(Array.from({ length: workers }, work));
+}
+
+/** No interval has more than the bound. */
+export function expectBound({ admitted }: Tally, { limit, windowMs, burst }: Rate): void {
+  expect(admitted.length).toBeGreaterThan(0);
+  if (burst === undefined) return expect(mostInWindow(admitted, windowMs)).toBeLessThanOrEqual(limit);
+  return expect(Math.max(0, worstExcess(admitted, { limit, windowMs, burst }))).toBe(0);
+}
+
+/** The part that was admitted of what one exact bucket or log would have, whose callers never pause. */
+export function shareOfBound({ admitted }: Tally, { limit, windowMs, burst }: Rate): number {
+  const firstMs = Math.min(...admitted.map(({ sentAtMs }) => sentAtMs));
+  const lastMs = Math.max(...admitted.map(({ receivedAtMs }) => receivedAtMs));
+  const windows = (lastMs - firstMs) / windowMs;
+  return admitted.length / (burst === undefined ? limit * (Math.floor(windows) + 1) : burst + limit * windows);
+}

@@ -1,0 +1,115 @@
+/** What regions do when Redis, or the way to it, fails: the bound in every interval, and a named outcome for each call. */
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { expectBound, hammer, newTally, pooled, type Rate, type Tally } from "../support/pool-load.ts";
+import { announcedSeed, seededRandom } from "../support/random.ts";
+import { startWorld, type World } from "../support/regions.ts";
+import type { Fault } from "../support/unreliable-http.ts";
+
+const RATE: Rate = { limit: 300, windowMs: 1_000, burst: 200 };
+const LOG: Rate = { limit: 200, windowMs: 1_000 };
+const BRIEF = { deadlineMs: 600 };
+const POLICIES = {
+  bucket: pooled(RATE, BRIEF),
+  log: pooled(LOG, BRIEF),
+  open: pooled(RATE, { ...BRIEF, onFailure: "open" }),
+  local: pooled(
+    { limit: 60, windowMs: 60_000, burst: 60 },
+    { ...BRIEF, onFailure: "local", localShare: 0.25 },
+  ),
+  slots: {
+    algorithm: "concurrency",
+    limit: 4,
+    ttl: "2s",
+    maxTtl: "3s",
+    maxWait: "10s",
+    pool: "redis",
+    deadlineMs: 600,
+  },
+};
+const CONTINENTS = ["EU", "NA", "AS"];
+const random = seededRandom(announcedSeed("pool faults"));
+
+let world: World;
+beforeAll(async () => {
+  world = await startWorld(POLICIES, CONTINENTS);
+});
+afterAll(() => world.stop());
+
+/** Loads a bucket and a log in all regions while something happens to them, and expects both bounds. */
+async function underLoad(key: string, happens: () => Promise<void>): Promise<Tally> {
+  const tallies = { bucket: newTally(), log: newTally() };
+  let isOver = false;
+  const loads = CONTINENTS.flatMap((_, index) => {
+    const client = () => (world.regions[index] as World["regions"][number]).client;
+    return (["bucket", "log"] as const).map((policy) =>
+      hammer(client, 4, { policy, key }, tallies[policy], () => isOver),
+    );
+  });
+  await sleep(1_000);
+  await happens();
+  await sleep(1_500);
+  isOver = true;
+  await Promise.all(loads);
+  expectBound(tallies.bucket, RATE);
+  expectBound(tallies.log, LOG);
+  return tallies.bucket;
+}
+
+/** Calls that were admitted after the last fault: it works again. */
+async function expectService(policy: string, key: string): Promise<void> {
+  for (const { client } of world.regions)
+    await expect.poll(async () => (await client.limit(policy, key)).body["success"], { timeout: 10_000 }).toBe(true);
+}
+
+const FAULTS: Record<string, readonly [fault: Fault, probability: number]> = {
+  "delayed on the way": [{ kind: "delay-request", ms: 150 }, 0.5],
+  "delayed on the way back": [{ kind: "delay-reply", ms: 150 }, 0.5],
+  "delayed beyond the deadline": [{ kind: "delay-request", ms: 900 }, 0.4],
+  "answered beyond every lifetime": [{ kind: "delay-reply", ms: 4_000 }, 0.3],
+  lost: [{ kind: "lose-request" }, 0.4],
+  "carried out and the reply lost": [{ kind: "lose-reply" }, 0.4],
+  "carried out twice": [{ kind: "duplicate" }, 0.6],
+  "never answered": [{ kind: "hang-reply" }, 0.3],
+};
+
+describe.each(Object.entries(FAULTS))("calls to Redis are %s", (name, [fault, probability]) => {
+  test("and no interval has more than the bound", async () => {
+    await underLoad(name, async () => {
+      world.network.setFault(fault, probability);
+      await sleep(3_000);
+      world.network.setFault({ kind: "pass" });
+    });
+    await expectService("bucket", name);
+  });
+});
+
+test("Redis is paused, and no interval has more than the bound", async () => {
+  const { answers } = await underLoad("paused", async () => {
+    world.redis.process.kill("SIGSTOP");
+    await sleep(3_000);
+    world.redis.process.kill("SIGCONT");
+  });
+  expect(answers["fallback denies"]).toBeGreaterThan(0);
+  await expectService("bucket", "paused");
+});
+
+test("Redis is killed and comes back empty, and no interval has more than the bound", async () => {
+  const { answers } = await underLoad("emptied", async () => {
+    await world.restartRedis();
+    await sleep(2_000);
+    await world.restartRedis();
+  });
+  expect(answers["fallback denies"]).toBeGreaterThan(0);
+  await expectService("bucket", "emptied");
+});
+
+test("regions are killed and come back, and no interval has more than the bound", async () => {
+  await underLoad("killed", async () => {
+    for (let kill = 0; kill < 4; kill += 1) {
+      await world.restartRegion(Math.floor(random() * CONTINENTS.length));
+      await sleep(300 * random());
+    }
+  });
+  await expectService("bucket", "killed");
+});
