@@ -38,7 +38,9 @@ export function callAcquire(
     const { policy, key, asked } = acquire;
     const answer = await client.acquire(policy, key, asked, signal);
     // Granted or not, nobody will hear of it; a call with an idempotency key may be made again, and then has its lease.
-    const isLost = signal.aborted || (!(answer instanceof Problem) && answer.reason === "degraded");
+    const isUnknown =
+      !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
+    const isLost = signal.aborted || isUnknown;
     if (isLost && asked.idempotencyKey === undefined) waitUntil(client.release(policy, key, asked.id));
     return answer;
   });

@@ -61,5 +61,7 @@ export function shareOfBound({ admitted }: Tally, { limit, windowMs, burst }: Ra
   const firstMs = Math.min(...admitted.map(({ sentAtMs }) => sentAtMs));
   const lastMs = Math.max(...admitted.map(({ receivedAtMs }) => receivedAtMs));
   const windows = (lastMs - firstMs) / windowMs;
-  return admitted.length / (burst === undefined ? limit * (Math.floor(windows) + 1) : burst + limit * windows);
+  return (
+    admitted.length / (burst === undefined ? limit * (Math.floor(windows) + 1) : burst + limit * windows)
+  );
 }

@@ -59,7 +59,9 @@ async function underLoad(key: string, happens: () => Promise<void>): Promise<Tal
 /** Calls that were admitted after the last fault: it works again. */
 async function expectService(policy: string, key: string): Promise<void> {
   for (const { client } of world.regions)
-    await expect.poll(async () => (await client.limit(policy, key)).body["success"], { timeout: 10_000 }).toBe(true);
+    await expect
+      .poll(async () => (await client.limit(policy, key)).body["success"], { timeout: 10_000 })
+      .toBe(true);
 }
 
 const FAULTS: Record<string, readonly [fault: Fault, probability: number]> = {

@@ -1,0 +1,77 @@
+/** Three regions over one Redis: the bound in every interval, hardly less, and what the pool is asked for. */
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import {
+  expectBound,
+  hammer,
+  newTally,
+  pooled,
+  shareOfBound,
+  type Rate,
+  type Tally,
+} from "../support/pool-load.ts";
+import { startWorld, type World } from "../support/regions.ts";
+
+const CONTINENTS = ["EU", "NA", "AS"];
+const RATES = {
+  small: { limit: 20, windowMs: 1_000, burst: 20 },
+  bucket: { limit: 300, windowMs: 1_000, burst: 300 },
+  large: { limit: 100_000, windowMs: 1_000, burst: 100_000 },
+  log: { limit: 300, windowMs: 3_000 },
+} satisfies Record<string, Rate>;
+const POLICIES = {
+  ...Object.fromEntries(Object.entries(RATES).map(([name, rate]) => [name, pooled(rate)])),
+  slots: {
+    algorithm: "concurrency",
+    limit: 4,
+    ttl: "20s",
+    maxWait: "30s",
+    pool: "redis",
+    deadlineMs: 4_000,
+  },
+};
+/** Loops that ask, in each region. */
+const LOADS = { even: [8, 8, 8], skewed: [20, 3, 1] };
+const LOAD_MS = 8_000;
+
+let world: World;
+beforeAll(async () => {
+  world = await startWorld(POLICIES, CONTINENTS);
+});
+afterAll(() => world.stop());
+
+async function load(policy: string, workers: readonly number[], key: string): Promise<Tally> {
+  const tally = newTally();
+  const untilMs = Date.now() + LOAD_MS;
+  const loads = world.regions.map((region, index) =>
+    hammer(
+      () => region.client,
+      workers[index] ?? 0,
+      { policy, key },
+      tally,
+      () => Date.now() > untilMs,
+    ),
+  );
+  await Promise.all(loads);
+  return tally;
+}
+
+describe.each(Object.entries(LOADS))("%s load", (name, workers) => {
+  // Of the small one a part is what is left in it at the end: a few of some hundred units.
+  test.each([
+    ["small", 0.95],
+    ["bucket", 0.98],
+    ["log", 0.98],
+  ] as const)("%s: never over, and at least %d of it", async (policy, least) => {
+    const tally = await load(policy, workers, name);
+    expectBound(tally, RATES[policy]);
+    expect(shareOfBound(tally, RATES[policy])).toBeGreaterThanOrEqual(least);
+  });
+
+  test("far below the limit nobody is denied, and Redis is hardly asked", async () => {
+    const before = world.bridge.commands();
+    const { answers, admitted } = await load("large", workers, name);
+    expect(Object.keys(answers).filter((answer) => answer.endsWith("denies"))).toEqual([]);
+    expect(answers["isolate admits"]).toBeGreaterThan(0.9 * admitted.length);
+    expect(world.bridge.commands() - before).toBeLessThan(0.05 * admitted.length);
+  });
+});
