@@ -1,0 +1,24 @@
+/** algorithms/concurrency.ts in Lua: nothing is counted, units are occupied by holds. So there is no state. */
+export const CONCURRENCY = `
+local concurrency = { isLeased = true }
+
+concurrency.read = function() return nil end
+
+concurrency.decide = function(rule, _, _, cost, outstanding)
+  local remaining = math.max(0, rule.limit - outstanding)
+  if cost == 0 then return { allowed = true, remaining = remaining, resetAfterMs = 0 } end
+  if cost <= remaining then return { allowed = true, remaining = remaining - cost, resetAfterMs = 0 } end
+  local reason = cost > rule.limit and 'cost-over-limit' or 'quota'
+  return { allowed = false, reason = reason, remaining = remaining, resetAfterMs = 0 }
+end
+
+-- A lease that expires, is settled or given back has used nothing.
+local function untouched() return nil end
+concurrency.noteHold = untouched
+concurrency.debit = untouched
+concurrency.credit = untouched
+concurrency.empty = untouched
+
+local ALGORITHMS = {
+  ['token-bucket'] = tokenBucket, ['sliding-log'] = slidingLog, concurrency = concurrency }
+`;

@@ -1,0 +1,125 @@
+/** What a holder is given: sizing.ts in Lua, and how the pool remembers it. */
+export const GRANTS = `
+local function wantedByOthers(name)
+  local units = 0
+  for id, record in pairs(pool.holders) do
+    if id ~= holding.holder and record.untilMs > nowMs then units = units + tonumber(record.wanted[name] or 0) end
+  end
+  return units
+end
+
+local function isContended()
+  for id, record in pairs(pool.holders) do
+    if id ~= holding.holder and record.untilMs > nowMs then
+      if record.queueLength > 0 then return true end
+      for _, units in pairs(record.wanted) do
+        if tonumber(units) > 0 then return true end
+      end
+    end
+  end
+  return false
+end
+
+local function grantedUnits(wish)
+  -- A unit at a time is no reservation.
+  local most = wish.capacity * sizing.mostShare
+  if most < 2 then return 0 end
+  local share = wish.wanted / ((holding.isShort and 1 or 2) * wish.wanted + wish.wantedByOthers)
+  local fair = (wish.free + wish.kept + wish.heldByOthers) * share
+  most = math.floor(math.min(wish.wanted, fair, most))
+  return math.max(0, math.min(most - wish.kept, wish.free))
+end
+
+-- Of all rules the same part of what is wanted, since one alone is of no use.
+local function grantedTogether(wishes)
+  local part, missing, units = 1, {}, {}
+  for index, wish in ipairs(wishes) do
+    missing[index] = math.max(0, wish.wanted - wish.kept)
+    if missing[index] > 0 then part = math.min(part, grantedUnits(wish) / missing[index]) end
+  end
+  -- Rounding must not lose the unit that a product of fractions just fails to reach.
+  for index in ipairs(wishes) do units[index] = math.floor(missing[index] * part + 1e-6) end
+  return units
+end
+
+local function wishesOf(own)
+  local wishes = {}
+  for index, book in ipairs(books) do
+    local rule = book.rule
+    -- Units of such a log cannot be spent elsewhere: the instant of each call counts.
+    if rule.minIntervalMs > 0 or rule.countDenied then return nil end
+    local hold = findHold(own.id)
+    wishes[index] = {
+      wanted = holding.wanted[index] or 0,
+      kept = own.said[index].kept,
+      free = decide(book, 0).remaining,
+      capacity = rule.capacity,
+      heldByOthers = book.held.regional - (hold and hold.units[book.name] or 0),
+      wantedByOthers = wantedByOthers(book.name) }
+  end
+  return wishes
+end
+
+-- How many units of each rule, and for how long: for longer than the shortest lifetime only what can be spared.
+local function sized(own)
+  local wishes = wishesOf(own)
+  local none = {}
+  for index in ipairs(books) do none[index] = 0 end
+  if not wishes then return none, holding.shortest end
+  local units, isSpared = grantedTogether(wishes), true
+  for index, wish in ipairs(wishes) do
+    isSpared = isSpared and wish.kept + units[index] <= wish.free * sizing.spareShare
+  end
+  if isSpared or holding.lifetime.ttlMs <= holding.shortest.ttlMs then return units, holding.lifetime end
+  local part = holding.shortest.ttlMs / holding.lifetime.ttlMs
+  for _, wish in ipairs(wishes) do wish.wanted = math.floor(wish.wanted * part) end
+  return grantedTogether(wishes), holding.shortest
+end
+
+-- Tokens that were never given out, and are later than all that were. Returns the first.
+local function takeTokens(count)
+  local first = math.max(numberIn('fence') + 1, nowMs * 1000)
+  set('fence', text(first + count - 1))
+  return text(first)
+end
+
+local function markOf(mark)
+  return '{"turn":' .. text(mark.turn) .. ',"atMs":' .. text(mark.atMs) .. ',"untilMs":' .. text(mark.rememberMs)
+    .. ',"wholeMs":' .. text(mark.wholeMs or 0) .. '}'
+end
+
+local function answerOf(granted, units, lifetime, token)
+  local texts = {}
+  for index in ipairs(books) do texts[index] = text(units[index] or 0) end
+  return '{' .. (granted.overtakenBy and '"overtakenBy":' .. text(granted.overtakenBy) .. ',' or '')
+    .. '"mark":' .. markOf(granted.mark)
+    .. ',"isNew":' .. tostring(granted.isNew or false)
+    .. ',"units":' .. listed(texts)
+    .. ',"ttlMs":' .. text(lifetime.ttlMs)
+    .. ',"isContended":' .. tostring(isContended())
+    .. (token and ',"fencingToken":"' .. token .. '"' or '') .. '}'
+end
+
+-- Sets units apart for the holder, and remembers it. "isLeasing": its cost has units that are leased.
+local function grant(own, isLeasing)
+  local units, lifetime = sized(own)
+  local untilMs = math.max(nowMs + lifetime.heldMs, own.atMs)
+  addTo(own, units, untilMs)
+  local record = { turn = holding.turn, hold = own.id, untilMs = untilMs, atMs = nowMs,
+    rememberMs = math.max(own.rememberMs, untilMs + sizing.rememberedMs),
+    leases = holding.leases, queueLength = holding.queueLength }
+  local used, wanted = {}, {}
+  for index, book in ipairs(books) do
+    used[book.name], wanted[book.name] = own.said[index].used, holding.wanted[index] or 0
+    isLeasing = isLeasing or (book.rule.isLeased and units[index] > 0)
+  end
+  record.used, record.wanted = exactly(used), exactly(wanted)
+  pool.holders[holding.holder], pool.areHoldersChanged = record, true
+  record.wholeMs = nowMs
+  for _, book in ipairs(books) do record.wholeMs = math.max(record.wholeMs, wholeAtMs(book, book.state)) end
+  -- The keys live until then, or they would seem to be lost.
+  set('marked', text(math.max(numberIn('marked'), record.wholeMs)))
+  local token = isLeasing and takeTokens(sizing.fencingTokens) or nil
+  return answerOf({ mark = record, isNew = own.isNew }, units, lifetime, token)
+end
+`;

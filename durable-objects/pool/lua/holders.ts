@@ -1,0 +1,120 @@
+/**
+ * grants.ts and sizing.ts in Lua: what a holder (a region) says of itself, and what it is given.
+ *
+ * What a holder has is one hold, "r:<holder>.<turn>". It says all there is to know each time, so late, lost, repeated and
+ * reordered messages do no harm; and it says what the pool told it last (its mark), so that a pool which has forgotten that
+ * knows that it has lost writes.
+ */
+export const HOLDERS = `
+local holding = call.holding
+
+local function readHolders()
+  pool.holders = pool.fields.holders and cjson.decode(pool.fields.holders) or {}
+  pool.holdersCount, pool.soonestForgottenMs = 0, math.huge
+  for id, record in pairs(pool.holders) do
+    if record.rememberMs <= nowMs then
+      pool.holders[id] = nil
+    else
+      pool.holdersCount = pool.holdersCount + 1
+      pool.soonestForgottenMs = math.min(pool.soonestForgottenMs, record.rememberMs)
+    end
+  end
+end
+
+-- A mark says that there was a write then. A pool whose writes end before that, which began after it, or which does not
+-- know the holder any more although it should, has lost some.
+local function hasLostWrites(record)
+  local seen = holding.seen
+  if not seen or seen.atMs < numberIn('lost') then return false end
+  local isKnown = record and record.turn >= seen.turn
+  if nowMs < seen.untilMs and not isKnown then return true end
+  local began = pool.before.since
+  local isOlder = not began or tonumber(began) > seen.atMs or tonumber(pool.before.now) < seen.atMs
+  return nowMs < (seen.wholeMs or 0) and isOlder
+end
+
+-- Nobody knows what was taken meanwhile, but it cannot have been more than everything. What holders had is within that.
+local function coverLostWrites()
+  readRest()
+  local regional = {}
+  for _, hold in ipairs(pool.live) do
+    if isRegional(hold.id) then regional[#regional + 1] = hold.id end
+  end
+  for _, id in ipairs(regional) do removeHold(id) end
+  for _, book in ipairs(books) do
+    book.state = book.rule.algorithm.empty(book.rule, book.state, nowMs)
+  end
+  pool.holders, pool.holdersCount = {}, 0
+  pool.blockedMs = math.max(pool.blockedMs, nowMs + holding.mostHeldMs)
+  set('blocked', text(pool.blockedMs))
+  set('lost', text(nowMs))
+end
+
+-- What the holder used and keeps, and whether this is another hold than before.
+local function reported(record, hold)
+  local said, isNew = {}, not record or holding.isFresh
+  for index, book in ipairs(books) do
+    local before = record and not holding.isFresh and tonumber(record.used[book.name] or 0) or 0
+    local used, kept = holding.used[index] or 0, holding.kept[index] or 0
+    local units = hold and hold.units[book.name]
+    said[index] = { used = math.max(used, before), delta = math.max(0, used - before), kept = kept, held = units }
+    if not book.rule.isLeased then
+      isNew = isNew or (units and said[index].delta + kept > units) or (not units and kept > 0)
+    end
+  end
+  return said, isNew
+end
+
+-- Leases were promised: what is kept of those is moved to the holder's hold, whatever there was.
+local function settleReport(record, said, hold, isNew)
+  local kept, left = {}, {}
+  for name, units in pairs(hold and hold.units or {}) do left[name] = units end
+  for index, book in ipairs(books) do
+    local told = said[index]
+    if book.rule.isLeased then
+      kept[book.name], left[book.name] = told.kept, nil
+    elseif not isNew and told.held then
+      book.state = book.rule.algorithm.debit(book.rule, book.state, nowMs, told.delta)
+      kept[book.name] = told.kept
+    end
+    if isNew and not book.rule.isLeased then told.kept = 0 end
+  end
+  if isNew and hold then placeHold(hold.id, hold.atMs, left) end
+  local id = isNew and 'r:' .. holding.holder .. '.' .. text(holding.turn) or record.hold
+  local untilMs = math.max(nowMs + holding.lifetime.heldMs, not isNew and hold and hold.atMs or 0)
+  placeHold(id, untilMs, kept)
+  return { id = id, isNew = isNew, said = said, units = kept, atMs = not isNew and hold and hold.atMs or 0,
+    untilMs = untilMs }
+end
+
+-- Takes note of a message. Returns what the holder has now; nil: nothing is noted, and nothing granted but that answer.
+local function noteHolding()
+  local record = pool.holders[holding.holder]
+  if record and holding.turn <= record.turn then
+    return nil, { overtakenBy = record.turn, mark = record, hold = record.hold }
+  end
+  if hasLostWrites(record) then
+    coverLostWrites()
+    record = nil
+  end
+  if not record and pool.holdersCount >= sizing.mostHolders then
+    -- A mark that is over, since nobody remembers it; and no leases, which nobody would account for.
+    for _, book in ipairs(books) do
+      if book.rule.isLeased then pool.blockedMs = math.max(pool.blockedMs, pool.soonestForgottenMs) end
+    end
+    return nil, { isNew = true, mark = { turn = holding.turn, atMs = nowMs, rememberMs = nowMs } }
+  end
+  local hold = record and findHold(record.hold)
+  local said, isNew = reported(record, hold)
+  pool.isChanged = true
+  local own = settleReport(record, said, hold, isNew)
+  own.rememberMs = record and record.rememberMs or 0
+  return own
+end
+
+-- Adds units to what a holder has.
+local function addTo(own, costs, untilMs)
+  for name, units in pairs(byName(costs)) do own.units[name] = (own.units[name] or 0) + units end
+  placeHold(own.id, untilMs, own.units)
+end
+`;

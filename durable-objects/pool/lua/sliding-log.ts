@@ -1,0 +1,192 @@
+/**
+ * algorithms/sliding-log.ts and unit-log.ts in Lua.
+ *
+ * The closed runs are members of a sorted set, "<ms>:<all units up to and with this run>" with the millisecond as score,
+ * and the open one, which more units may join, stands in the state. A decision tries out states that are never written
+ * (what is left once this hold has expired?), so a state is a value here too: runs that it closed itself hang on it as a
+ * list, the latest first, and only the state that is kept is written.
+ */
+export const SLIDING_LOG = `
+local MOST_COUNTED = 4294967295
+local NEVER = -math.huge
+local slidingLog = {}
+
+slidingLog.read = function(stored, rule)
+  local total, closed, gone, openMs, lastMs = string.match(stored, '^sliding%-log (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  if not total then return nil end
+  return { total = tonumber(total), closed = tonumber(closed), gone = tonumber(gone), openMs = tonumber(openMs),
+    lastMs = tonumber(lastMs), key = rule.logKey }
+end
+
+slidingLog.write = function(log)
+  return 'sliding-log ' .. text(log.total) .. ' ' .. text(log.closed) .. ' ' .. text(log.gone) .. ' '
+    .. text(log.openMs) .. ' ' .. text(log.lastMs)
+end
+
+local function logWith(log, changes)
+  local copy = {}
+  for name, value in pairs(log) do copy[name] = value end
+  for name, value in pairs(changes) do copy[name] = value end
+  return copy
+end
+
+-- No key: runs that may be stored there belong to a log that is over.
+local function beginLog(nowMs)
+  return { total = 0, closed = 0, gone = 0, openMs = nowMs, lastMs = 0 }
+end
+
+local function unitsOf(member)
+  return tonumber(string.match(member, ':(%d+)$'))
+end
+
+-- All units logged in closed runs up to an instant; 0 when no such run is left.
+local function unitsUntil(log, atMs)
+  local run = log.runs
+  while run do
+    if run.ms <= atMs then return run.units end
+    run = run.before
+  end
+  if not log.key then return 0 end
+  local last = redis.call('ZREVRANGEBYSCORE', log.key, text(atMs), '-inf', 'LIMIT', '0', '1')
+  return last[1] and unitsOf(last[1]) or 0
+end
+
+-- When the earliest closed run was that comes to so many units; none does: nil.
+local function closedRunMs(log, units)
+  local foundMs, run = nil, log.runs
+  while run and run.units >= units do
+    foundMs, run = run.ms, run.before
+  end
+  if run or not log.key then return foundMs end
+  local low, high = 0, redis.call('ZCARD', log.key)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local member = redis.call('ZRANGE', log.key, text(middle), text(middle))[1]
+    if unitsOf(member) >= units then
+      foundMs, high = tonumber(string.match(member, '^(%d+):')), middle
+    else
+      low = middle + 1
+    end
+  end
+  return foundMs
+end
+
+local function goneAt(log, windowMs, nowMs)
+  if log.openMs <= nowMs - windowMs then return log.total end
+  return math.min(log.total, math.max(log.gone, unitsUntil(log, nowMs - windowMs)))
+end
+
+local function countedAt(log, windowMs, nowMs)
+  return log and log.total - goneAt(log, windowMs, nowMs) or 0
+end
+
+-- When so many of the units that count will have left.
+local function leavesAtMs(log, windowMs, nowMs, units)
+  return windowMs + (closedRunMs(log, goneAt(log, windowMs, nowMs) + units) or log.openMs)
+end
+
+slidingLog.wholeAtMs = function(rule, log)
+  local emptyMs = log.total > log.gone and log.openMs + rule.windowMs or NEVER
+  if rule.minIntervalMs == 0 then return emptyMs end
+  return math.max(emptyMs, log.lastMs + rule.minIntervalMs)
+end
+
+-- The log with more units at an instant, at most the newest "most" of all.
+local function logged(rule, state, nowMs, units, most, lastMs)
+  local isOver = state and slidingLog.wholeAtMs(rule, state) <= nowMs and state.openMs < nowMs
+  local log = (isOver or not state) and beginLog(nowMs) or state
+  local gone = goneAt(log, rule.windowMs, nowMs)
+  local added = logWith(log, { forgetMs = nowMs - rule.windowMs, openMs = math.max(log.openMs, nowMs) })
+  if added.openMs > log.openMs and log.total > log.closed then
+    added.runs = { ms = log.openMs, units = log.total, before = log.runs }
+    added.closed = log.total
+  end
+  added.total = log.total + math.min(units, MOST_COUNTED - (log.total - gone))
+  added.gone = math.max(gone, added.total - most)
+  added.lastMs = (isOver or not state) and lastMs or math.max(state.lastMs, lastMs)
+  return added
+end
+
+local function intervalMs(rule, state, nowMs)
+  if not state or rule.minIntervalMs == 0 then return nowMs end
+  return state.lastMs + rule.minIntervalMs
+end
+
+local function wholeAfterMs(rule, state, nowMs)
+  return state and math.max(0, slidingLog.wholeAtMs(rule, state) - nowMs) or 0
+end
+
+local function denyLog(rule, state, nowMs, cost, outstanding)
+  local free = rule.limit - countedAt(state, rule.windowMs, nowMs) - outstanding
+  local quotaMs = nowMs
+  if state and cost > free then quotaMs = leavesAtMs(state, rule.windowMs, nowMs, cost - free) end
+  local soonestMs = intervalMs(rule, state, nowMs)
+  return {
+    allowed = false,
+    reason = cost > rule.limit and 'cost-over-limit' or soonestMs > quotaMs and 'min-interval' or 'quota',
+    retryAfterMs = cost + outstanding <= rule.limit and math.max(quotaMs, soonestMs) - nowMs or nil,
+    remaining = soonestMs > nowMs and 0 or math.max(0, free),
+    resetAfterMs = wholeAfterMs(rule, state, nowMs) }
+end
+
+slidingLog.decide = function(rule, state, nowMs, cost, outstanding)
+  local free = rule.limit - countedAt(state, rule.windowMs, nowMs) - outstanding
+  local isTooSoon = intervalMs(rule, state, nowMs) > nowMs
+  if cost > 0 and (cost > free or isTooSoon) then
+    local denied = denyLog(rule, state, nowMs, cost, outstanding)
+    if not rule.countDenied or cost > rule.limit then return denied end
+    local after = logged(rule, state, nowMs, cost, rule.limit, nowMs)
+    denied.counted = denyLog(rule, after, nowMs, cost, outstanding)
+    denied.counted.state = after
+    return denied
+  end
+  local after = nil
+  if cost > 0 then
+    after = logged(rule, state, nowMs, cost, MOST_COUNTED, nowMs)
+  elseif state and slidingLog.wholeAtMs(rule, state) > nowMs then
+    after = state
+  end
+  local isSpaced = isTooSoon or (cost > 0 and rule.minIntervalMs > 0)
+  return {
+    allowed = true,
+    state = after,
+    remaining = isSpaced and 0 or math.max(0, free - cost),
+    resetAfterMs = wholeAfterMs(rule, after, nowMs) }
+end
+
+slidingLog.noteHold = function(rule, state, nowMs)
+  if rule.minIntervalMs == 0 then return state end
+  local log = state or beginLog(nowMs)
+  return logWith(log, { lastMs = math.max(nowMs, log.lastMs) })
+end
+
+slidingLog.debit = function(rule, state, nowMs, units)
+  if units == 0 then return state end
+  return logged(rule, state, nowMs, units, MOST_COUNTED, state and state.lastMs or 0)
+end
+
+-- The oldest units go, which are the first to leave anyway.
+slidingLog.credit = function(rule, state, nowMs, units)
+  if not state then return nil end
+  return logWith(state, { gone = state.total - math.max(0, countedAt(state, rule.windowMs, nowMs) - units) })
+end
+
+-- All units count, and from now on.
+slidingLog.empty = function(rule, state, nowMs)
+  return logged(rule, state, nowMs, rule.limit, rule.limit, state and state.lastMs or 0)
+end
+
+-- Runs that have left go from the set, those that were closed join it.
+slidingLog.save = function(rule, log)
+  if not log or not log.key then redis.call('DEL', rule.logKey) end
+  if not log then return end
+  if log.forgetMs and log.key then redis.call('ZREMRANGEBYSCORE', log.key, '-inf', text(log.forgetMs)) end
+  local run = log.runs
+  while run do
+    if run.ms > log.forgetMs then
+      redis.call('ZADD', rule.logKey, text(run.ms), text(run.ms) .. ':' .. text(run.units))
+    end
+    run = run.before
+  end
+end
+`;

@@ -1,0 +1,111 @@
+/** algorithms/token-bucket.ts in Lua, to the part. Lua's numbers are doubles as JavaScript's are. */
+export const TOKEN_BUCKET = `
+local MOST_PARTS = 9007199254740992
+
+-- Whole numbers as text: tostring and cjson round from 1e14 on. (Adding 0 makes -0 a 0.)
+local function text(number)
+  return string.format('%.0f', number + 0)
+end
+
+-- ceil(a * b / divisor) for a < divisor, exactly, also when the product is over 2^53: digit by digit of b.
+local function scaledUp(a, b, divisor)
+  if a * b < MOST_PARTS then
+    local rest = math.fmod(a * b, divisor)
+    return (a * b - rest) / divisor + (rest > 0 and 1 or 0)
+  end
+  local base = 2
+  while base * 2 * divisor <= MOST_PARTS / 2 do base = base * 2 end
+  local place = 1
+  while place * base <= b do place = place * base end
+  local quotient, rest = 0, 0
+  while place >= 1 do
+    local below = math.fmod(b, place)
+    local sum = rest * base + a * ((b - below) / place)
+    rest = math.fmod(sum, divisor)
+    quotient = quotient * base + (sum - rest) / divisor
+    b, place = below, place / base
+  end
+  return quotient + (rest > 0 and 1 or 0)
+end
+
+local tokenBucket = {}
+
+tokenBucket.read = function(stored)
+  local spent, windowMs, burst, atMs = string.match(stored, '^token%-bucket (%d+) (%d+) (%d+) (%d+)$')
+  if not spent then return nil end
+  return { spent = tonumber(spent), windowMs = tonumber(windowMs), burst = tonumber(burst), atMs = tonumber(atMs) }
+end
+
+tokenBucket.write = function(state)
+  return 'token-bucket ' .. text(state.spent) .. ' ' .. text(state.windowMs) .. ' ' .. text(state.burst)
+    .. ' ' .. text(state.atMs)
+end
+
+local function bucketState(rule, spent, atMs)
+  if spent == 0 then return nil end
+  return { spent = spent, windowMs = rule.windowMs, burst = rule.burst, atMs = atMs }
+end
+
+-- The same consumption under another policy: rounded up, and at most the whole new bucket.
+local function converted(state, rule)
+  local rest = math.fmod(state.spent, state.windowMs)
+  local units = (state.spent - rest) / state.windowMs
+  return math.min(units * rule.windowMs + scaledUp(rest, rule.windowMs, state.windowMs), rule.burst * rule.windowMs)
+end
+
+local function spentAt(rule, state, nowMs)
+  if not state then return 0 end
+  local spent = state.spent
+  if state.windowMs ~= rule.windowMs or state.burst ~= rule.burst then spent = converted(state, rule) end
+  return math.max(0, spent - rule.limit * math.max(0, nowMs - state.atMs))
+end
+
+local function stamp(state, nowMs)
+  return state and math.max(state.atMs, nowMs) or nowMs
+end
+
+tokenBucket.decide = function(rule, state, nowMs, cost, outstanding)
+  local spent = spentAt(rule, state, nowMs)
+  local unheldParts = (rule.burst - outstanding) * rule.windowMs
+  local costParts = cost * rule.windowMs
+  local room = unheldParts - costParts
+  if cost == 0 or spent <= room then
+    return {
+      allowed = true,
+      state = bucketState(rule, spent + costParts, stamp(state, nowMs)),
+      remaining = math.max(0, math.floor((room - spent) / rule.windowMs)),
+      resetAfterMs = math.ceil((spent + costParts) / rule.limit) }
+  end
+  return {
+    allowed = false,
+    reason = cost > rule.burst and 'cost-over-limit' or 'quota',
+    retryAfterMs = room >= 0 and math.ceil((spent - room) / rule.limit) or nil,
+    remaining = math.max(0, math.floor((unheldParts - spent) / rule.windowMs)),
+    resetAfterMs = math.ceil(spent / rule.limit) }
+end
+
+tokenBucket.noteHold = function(rule, state)
+  return state
+end
+
+tokenBucket.debit = function(rule, state, nowMs, units)
+  local spent = spentAt(rule, state, nowMs) + units * rule.windowMs
+  return bucketState(rule, math.min(spent, MOST_PARTS), stamp(state, nowMs))
+end
+
+tokenBucket.credit = function(rule, state, nowMs, units)
+  local spent = spentAt(rule, state, nowMs) - units * rule.windowMs
+  if spent <= 0 then return nil end
+  return bucketState(rule, spent, stamp(state, nowMs))
+end
+
+-- Nothing is left, whatever there was.
+tokenBucket.empty = function(rule, state, nowMs)
+  local spent = math.max(spentAt(rule, state, nowMs), rule.burst * rule.windowMs)
+  return bucketState(rule, spent, stamp(state, nowMs))
+end
+
+tokenBucket.wholeAtMs = function(rule, state)
+  return state.atMs + math.ceil(spentAt(rule, state, state.atMs) / rule.limit)
+end
+`;

@@ -1,0 +1,195 @@
+/** Pools on a real Redis server with a clock of the test's own. */
+import { createClient } from "redis";
+import type {
+  Granted,
+  Holding,
+  Mark,
+  PoolAnswer,
+  PoolCall,
+  PoolRule,
+  PoolSizing,
+} from "../../durable-objects/pool/calls.ts";
+import { poolKeys } from "../../durable-objects/pool/keys.ts";
+import { POOL_SCRIPT } from "../../durable-objects/pool/script.ts";
+import type { Rule } from "../../durable-objects/policies.ts";
+import { startRedis } from "./redis.ts";
+
+/**
+ * What stands before the script, which itself stays as it is: `redis` is another table, in which `TIME` is the last
+ * argument, and the expiry of keys is kept in a hash and done here, at the beginning of each call.
+ */
+const PRELUDE = `
+local server, now = redis, tonumber(ARGV[#ARGV])
+local DEADLINES = KEYS[1] .. '~deadlines'
+local deadlines = server.call('HGETALL', DEADLINES)
+for index = 1, #deadlines, 2 do
+  if tonumber(deadlines[index + 1]) <= now then
+    server.call('DEL', deadlines[index])
+    server.call('HDEL', DEADLINES, deadlines[index])
+  end
+end
+local redis = { call = function(command, key, ...)
+  if command == 'TIME' then
+    return { string.format('%.0f', math.floor(now / 1000)), string.format('%.0f', now % 1000 * 1000) }
+  elseif command == 'PEXPIRE' then
+    if server.call('EXISTS', key) == 1 then
+      server.call('HSET', DEADLINES, key, string.format('%.0f', now + tonumber((...))))
+    end
+    return 1
+  elseif command == 'SET' then
+    local value, px, lifetime = ...
+    if px ~= 'PX' then error('a value without an expiry') end
+    server.call('HSET', DEADLINES, key, string.format('%.0f', now + tonumber(lifetime)))
+    return server.call('SET', key, value)
+  elseif command == 'DEL' then
+    server.call('HDEL', DEADLINES, key)
+  end
+  return server.call(command, key, ...)
+end }
+`;
+
+export const SIZING: PoolSizing = {
+  mostShare: 1 / 16,
+  spareShare: 1 / 32,
+  mostHolders: 1_000,
+  rememberedMs: 5_000,
+  fencingTokens: 1_000,
+};
+
+export async function startPools(options: readonly string[] = [], prelude = PRELUDE) {
+  const server = await startRedis(options);
+  const client = createClient({ url: `redis://127.0.0.1:${server.port}` });
+  await client.connect();
+  const script = prelude + POOL_SCRIPT;
+  const digest = await client.scriptLoad(script);
+  let pools = 0;
+  return {
+    port: server.port,
+    client,
+    /** A pool that nobody has used. */
+    create(rules: readonly PoolRule[], sizing = SIZING): Pool {
+      pools += 1;
+      const run = (keys: string[], args: string[]) => client.evalSha(digest, { keys, arguments: args });
+      return new Pool(client, run, `key ${pools}`, rules, sizing);
+    },
+    async stop() {
+      client.destroy();
+      await server.stop();
+    },
+  };
+}
+
+export type Pools = Awaited<ReturnType<typeof startPools>>;
+type Client = Pools["client"];
+export type PartOfCall = Omit<PoolCall, "rules" | "cost"> & Partial<PoolCall>;
+
+/** One pool, and what a test wants of it. */
+export class Pool {
+  readonly client: Client;
+  readonly #run: (keys: string[], args: string[]) => Promise<unknown>;
+  readonly key: string;
+  rules: readonly PoolRule[];
+  readonly sizing: PoolSizing;
+
+  constructor(
+    client: Client,
+    run: (keys: string[], args: string[]) => Promise<unknown>,
+    key: string,
+    rules: readonly PoolRule[],
+    sizing: PoolSizing,
+  ) {
+    this.client = client;
+    this.#run = run;
+    this.key = key;
+    this.rules = rules;
+    this.sizing = sizing;
+  }
+
+  get name(): string {
+    return `weir:{test/${this.key}}`;
+  }
+
+  async call(part: PartOfCall, nowMs: number): Promise<PoolAnswer> {
+    const call: PoolCall = { rules: this.rules, cost: this.rules.map(() => 0), ...part };
+    const byId = call.op === "hold" || call.op === "settle" || call.op === "renew";
+    const names = [...(byId ? [call.id ?? ""] : []), ...(call.request === undefined ? [] : ["idempotent"])];
+    const ruleNames = call.rules.map(({ name }) => name);
+    const keys = poolKeys("test", this.key, ruleNames, names);
+    const answer = await this.#run(keys, [JSON.stringify(call), JSON.stringify(this.sizing), String(nowMs)]);
+    return JSON.parse(String(answer)) as PoolAnswer;
+  }
+
+  limit(cost: readonly number[], nowMs: number, request?: string): Promise<PoolAnswer> {
+    return this.call({ op: "limit", cost, ...(request !== undefined && { request }) }, nowMs);
+  }
+
+  peek(nowMs: number, cost?: readonly number[]): Promise<PoolAnswer> {
+    return this.call({ op: "peek", ...(cost && { cost }) }, nowMs);
+  }
+
+  /** All keys of the pool. */
+  async keys(): Promise<string[]> {
+    const found = await this.client.keys(`${this.name.replaceAll(/[[\]*?]/g, "\\$&")}*`);
+    return found.filter((key) => !key.endsWith("~deadlines")).toSorted();
+  }
+
+  /** Everything that is stored, in the order of the keys. */
+  async dump(): Promise<Map<string, string>> {
+    const dumps = new Map<string, string>();
+    for (const key of await this.keys()) {
+      const type = await this.client.type(key);
+      const value =
+        type === "hash"
+          ? Object.entries(await this.client.hGetAll(key)).toSorted(([a], [b]) => (a < b ? -1 : 1))
+          : type === "zset"
+            ? await this.client.zRangeWithScores(key, 0, -1)
+            : await this.client.get(key);
+      dumps.set(key, JSON.stringify(value));
+    }
+    return dumps;
+  }
+
+  /** When each key would be forgotten. */
+  async deadlines(): Promise<Record<string, number>> {
+    const stored = await this.client.hGetAll(`${this.name}~deadlines`);
+    return Object.fromEntries(Object.entries(stored).map(([key, value]) => [key, Number(value)]));
+  }
+
+  /** As if the server had started without anything. */
+  async forget(): Promise<void> {
+    const keys = [...(await this.keys()), `${this.name}~deadlines`];
+    await this.client.del(keys);
+  }
+}
+
+/** A rule of a policy in the words of the pool. */
+export function poolRule({ name, algorithm, config }: Rule): PoolRule {
+  const fields = config as Record<string, number | boolean>;
+  const known = ["limit", "windowMs", "burst", "minIntervalMs", "countDenied"];
+  const given = Object.fromEntries(Object.entries(fields).filter(([field]) => known.includes(field)));
+  return { name, algorithm: algorithm.name, ...given } as unknown as PoolRule;
+}
+
+/** What a holder says of itself, unless a test says otherwise. */
+export function holdingOf(part: Partial<Holding> & Pick<Holding, "holder" | "turn">): Holding {
+  const lifetime = { ttlMs: 1_000, heldMs: 2_000 };
+  return {
+    isFresh: false,
+    used: [0],
+    kept: [0],
+    wanted: [0],
+    isShort: false,
+    lifetime,
+    shortest: lifetime,
+    mostHeldMs: 5_000,
+    leases: 0,
+    queueLength: 0,
+    ...part,
+  };
+}
+
+/** What was granted; there must be something. */
+export function grantedIn({ granted }: PoolAnswer): Granted & { readonly mark: Mark } {
+  if (granted === undefined) throw new Error("nothing was said of what is granted");
+  return granted;
+}
