@@ -81,7 +81,9 @@ export async function startPools(options: readonly string[] = [], prelude = PREL
 
 export type Pools = Awaited<ReturnType<typeof startPools>>;
 type Client = Pools["client"];
-export type PartOfCall = Omit<PoolCall, "rules" | "cost"> & Partial<PoolCall>;
+/** `answerName` is the idempotency key. */
+export type PartOfCall = Omit<PoolCall, "rules" | "cost"> &
+  Partial<PoolCall> & { readonly answerName?: string };
 
 /** One pool, and what a test wants of it. */
 export class Pool {
@@ -109,18 +111,18 @@ export class Pool {
     return `weir:{test/${this.key}}`;
   }
 
-  async call(part: PartOfCall, nowMs: number): Promise<PoolAnswer> {
+  async call({ answerName = "once", ...part }: PartOfCall, nowMs: number): Promise<PoolAnswer> {
     const call: PoolCall = { rules: this.rules, cost: this.rules.map(() => 0), ...part };
     const byId = call.op === "hold" || call.op === "settle" || call.op === "renew";
-    const names = [...(byId ? [call.id ?? ""] : []), ...(call.request === undefined ? [] : ["idempotent"])];
+    const names = [...(byId ? [call.id ?? ""] : []), ...(call.request === undefined ? [] : [answerName])];
     const ruleNames = call.rules.map(({ name }) => name);
     const keys = poolKeys("test", this.key, ruleNames, names);
     const answer = await this.#run(keys, [JSON.stringify(call), JSON.stringify(this.sizing), String(nowMs)]);
     return JSON.parse(String(answer)) as PoolAnswer;
   }
 
-  limit(cost: readonly number[], nowMs: number, request?: string): Promise<PoolAnswer> {
-    return this.call({ op: "limit", cost, ...(request !== undefined && { request }) }, nowMs);
+  limit(cost: readonly number[], nowMs: number): Promise<PoolAnswer> {
+    return this.call({ op: "limit", cost }, nowMs);
   }
 
   peek(nowMs: number, cost?: readonly number[]): Promise<PoolAnswer> {

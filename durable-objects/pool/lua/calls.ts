@@ -21,7 +21,7 @@ end
 -- What was answered to the same call before; to another one under the same idempotency key it says so.
 local function repeated()
   local earlier = recall(requestKey)
-  if earlier and earlier.request ~= call.request then return { conflict = earlier.request } end
+  if earlier and earlier.request ~= call.request then return { conflict = earlier.request or '' } end
   return earlier
 end
 

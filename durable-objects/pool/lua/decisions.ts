@@ -109,14 +109,13 @@ local function take(decisions, costs, hold)
     elseif costs[index] > 0 then
       book.state = decisions[index].state
     end
-    decisions[index].isHeld = isHeld
   end
   if hold then hold.place() end
   pool.isChanged = pool.isChanged or takesAny(costs)
   local rules = {}
   for index, book in ipairs(books) do
     local decision = decisions[index]
-    if decision.isHeld or costs[index] == 0 then decision = decide(book, 0) end
+    if hold or costs[index] == 0 then decision = decide(book, 0) end
     rules[index] = words(book, decision, true)
   end
   return listed(rules)
