@@ -23,7 +23,8 @@ local function decide(book, cost)
   local rule = book.rule
   local decision = rule.algorithm.decide(rule, book.state, nowMs, cost, book.held.all)
   if decision.allowed then
-    if book.held.all > 0 then decision.resetAfterMs = wholeAtMs(book, decision.state) - nowMs end
+    local state = cost == 0 and book.state or decision.state
+    if book.held.all > 0 then decision.resetAfterMs = wholeAtMs(book, state) - nowMs end
   else
     withHolds(book, book.state, decision, cost)
     if decision.counted then withHolds(book, decision.counted.state, decision.counted, cost) end

@@ -2,6 +2,9 @@
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { algorithms } from "../../../durable-objects/algorithms/registry.ts";
+import type { AnyAlgorithm } from "../../../durable-objects/algorithms/algorithm.ts";
+import { tokenBucket } from "../../../durable-objects/algorithms/token-bucket.ts";
+import { decide, UNTOUCHED } from "../../../durable-objects/holds.ts";
 import type { PoolAnswer } from "../../../durable-objects/pool/calls.ts";
 import { ruleWith, specimens, type Given } from "../../support/algorithms.ts";
 import { worstExcess } from "../../support/interval-bound.ts";
@@ -204,10 +207,10 @@ describe.each([...algorithms.values()])("$name", (algorithm) => {
         const { pool, nowMs, capacity } = await play(given, calls);
         const before = figures(await pool.peek(nowMs));
         const answer = await take(pool, given, cost, nowMs);
-        const taken = admitted(answer) && !leases ? cost : 0;
+        const used = admitted(answer) && !leases ? cost : 0;
         const after = figures(await pool.call({ op: "refund", cost: [units] }, nowMs))?.remaining ?? 0;
         expect(after).toBeLessThanOrEqual(capacity);
-        const most = (before?.remaining ?? 0) - taken + units;
+        const most = (before?.remaining ?? 0) - used + units;
         if (!("minInterval" in given)) expect(after).toBeLessThanOrEqual(Math.max(most, 0));
         if (leases) expect(after).toBe(figures(answer)?.remaining);
       }),
@@ -281,4 +284,36 @@ test.each([
   }
   expect(worstExcess(calls, config)).toBeLessThanOrEqual(0);
   expect(worstExcess(calls, config)).toBeGreaterThan(-1);
+});
+
+test("a bucket's consumption under another policy is what the algorithm says it is, to the part", async () => {
+  const { fields } = specimens["token-bucket"] ?? {};
+  if (fields === undefined) throw new Error("no specimen of a bucket");
+  await fc.assert(
+    fc.asyncProperty(
+      fields,
+      fields,
+      fc.nat(1_000_000),
+      fc.nat(5_000),
+      async (given, other, cost, laterMs) => {
+        const [before, after] = [given, other].map((each) => ruleWith(tokenBucket as AnyAlgorithm, each));
+        if (before === undefined || after === undefined) return;
+        const pool = pools.create([poolRule(before)]);
+        await pool.limit([Math.min(cost, before.capacity)], START_MS);
+        await pool.limit([1], START_MS + laterMs);
+        let account = UNTOUCHED;
+        for (const [units, atMs] of [
+          [Math.min(cost, before.capacity), 0],
+          [1, laterMs],
+        ] as const) {
+          const decision = decide(before, account, START_MS + atMs, units);
+          if (decision.allowed) ({ account } = decision);
+        }
+        pool.rules = [poolRule(after)];
+        const { remaining, resetAfterMs } = decide(after, account, START_MS + laterMs, 0);
+        expect(figures(await pool.peek(START_MS + laterMs))).toEqual({ remaining, resetAfterMs });
+      },
+    ),
+    { numRuns: 500 },
+  );
 });
