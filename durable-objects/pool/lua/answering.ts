@@ -7,7 +7,7 @@ local function charged(own, refused)
     local function place() addTo(own, call.cost, own.untilMs) end
     return { takes = function() return true end, place = place }
   end
-  if not refused or not refused.hold then return nil end
+  if not refused or not refused.hold or not leases(call.cost) then return nil end
   local function place()
     local hold = findHold(refused.hold)
     local has = { id = refused.hold, units = {} }

@@ -23,7 +23,8 @@ local function decide(book, cost)
   local rule = book.rule
   local decision = rule.algorithm.decide(rule, book.state, nowMs, cost, book.held.all)
   if decision.allowed then
-    if book.held.all > 0 then decision.resetAfterMs = wholeAtMs(book, decision.state) - nowMs end
+    local state = cost == 0 and book.state or decision.state
+    if book.held.all > 0 then decision.resetAfterMs = wholeAtMs(book, state) - nowMs end
   else
     withHolds(book, book.state, decision, cost)
     if decision.counted then withHolds(book, decision.counted.state, decision.counted, cost) end
@@ -109,14 +110,13 @@ local function take(decisions, costs, hold)
     elseif costs[index] > 0 then
       book.state = decisions[index].state
     end
-    decisions[index].isHeld = isHeld
   end
   if hold then hold.place() end
   pool.isChanged = pool.isChanged or takesAny(costs)
   local rules = {}
   for index, book in ipairs(books) do
     local decision = decisions[index]
-    if decision.isHeld or costs[index] == 0 then decision = decide(book, 0) end
+    if hold or costs[index] == 0 then decision = decide(book, 0) end
     rules[index] = words(book, decision, true)
   end
   return listed(rules)

@@ -15,6 +15,7 @@ local function readRest()
     end
     from = from + CHUNK
   until #holds < CHUNK
+  pool.moves = pool.moves + 1
   table.sort(pool.live, function(one, other) return one.atMs < other.atMs end)
 end
 
@@ -61,7 +62,7 @@ local function lastExpiryMs(name)
 end
 
 -- From when on the rule is as untouched if nobody comes. With very many holds it may be sooner, never later.
-local function wholeAtMs(book, state)
+local function computedWholeMs(book, state)
   local rule, lastMs = book.rule, lastExpiryMs(book.name)
   if rule.isLeased then return lastMs end
   local seen = 0
@@ -73,6 +74,13 @@ local function wholeAtMs(book, state)
   if book.held.all > seen then state = rule.algorithm.debit(rule, state, lastMs, book.held.all - seen) end
   if not state then return lastMs end
   return math.max(lastMs, rule.algorithm.wholeAtMs(rule, state))
+end
+
+-- Asked for again and again in one call: remembered until holds or the state are others.
+local function wholeAtMs(book, state)
+  if book.wholeMs and book.wholeOf == state and book.wholeSince == pool.moves then return book.wholeMs end
+  book.wholeMs, book.wholeOf, book.wholeSince = computedWholeMs(book, state), state, pool.moves
+  return book.wholeMs
 end
 
 local function leaseWaitMs(book, cost)

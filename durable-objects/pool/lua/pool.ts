@@ -15,7 +15,7 @@ local CHUNK = 200
 local FIELDS = { 'now', 'since', 'holders', 'fence', 'reclaimed', 'blocked', 'lost', 'reset', 'answers',
   'marked' }
 
-local pool = { before = {}, fields = {}, held = {}, changed = {}, isChanged = false, mayPlaceMore = true }
+local pool = { before = {}, fields = {}, held = {}, changed = {}, isChanged = false, moves = 0 }
 local books, nowMs, clockMs = {}, 0, 0
 
 local function isRegional(id) return string.sub(id, 1, 2) == 'r:' end
@@ -98,6 +98,7 @@ end
 
 -- Counts a hold's units as outstanding, or no longer.
 local function shift(hold, sign)
+  pool.moves = pool.moves + 1
   for name, units in pairs(hold.units) do
     local held = heldOf(name)
     held.all = math.max(0, held.all + sign * units)

@@ -1,0 +1,400 @@
+/**
+ * What the script of a pool should answer: the same calls on the functions that the objects use (algorithms, holds.ts,
+ * decisions.ts, sizing.ts). Nothing is ever lost here.
+ */
+import { costOf, decideTogether, withoutTaking, type NewHold } from "../../durable-objects/decisions.ts";
+import {
+  advance,
+  decide,
+  outstandingOf,
+  place,
+  refund,
+  settle,
+  UNTOUCHED,
+  wholeAtMs,
+  type Account,
+} from "../../durable-objects/holds.ts";
+import type { Granted, Holding, PoolAnswer, PoolCall } from "../../durable-objects/pool/calls.ts";
+import type { Rule } from "../../durable-objects/policies.ts";
+import { grantedTogether, isSpare, type Wish } from "../../durable-objects/sizing.ts";
+import { SIZING, type PartOfCall } from "./pools.ts";
+
+interface Holder {
+  readonly turn: number;
+  readonly hold: string;
+  readonly used: readonly number[];
+  readonly wanted: readonly number[];
+  readonly untilMs: number;
+  readonly mark: Granted["mark"];
+  readonly leases: number;
+  readonly queueLength: number;
+}
+
+interface Kept {
+  readonly request: string | undefined;
+  readonly answer: PoolAnswer;
+  readonly isDenied?: boolean;
+}
+
+interface Own {
+  readonly id: string;
+  readonly isNew: boolean;
+  readonly used: readonly number[];
+  readonly kept: readonly number[];
+  /** When the hold ended that it goes on with. */
+  readonly beforeMs: number;
+  readonly rememberMs: number;
+}
+
+export class PoolModel {
+  readonly rules: readonly Rule[];
+  nowMs = 0;
+  #accounts: readonly Account[];
+  #holders: ReadonlyMap<string, Holder> = new Map();
+  #fence = 0;
+  #reclaimed = 0;
+  readonly #answers = new Map<string, Kept>();
+  readonly #ended = new Map<string, PoolAnswer | undefined>();
+  /** Callers' holds by id, also those of no units, and when they end. */
+  readonly #claims = new Map<string, number>();
+  /** Of the call that is made. */
+  #isChanged = false;
+
+  constructor(rules: readonly Rule[]) {
+    this.rules = rules.map((rule) => ({ ...rule, unit: rule.name }));
+    this.#accounts = rules.map(() => UNTOUCHED);
+  }
+
+  get ruled() {
+    return this.rules.map((rule, index) => ({ rule, account: this.#accounts[index] ?? UNTOUCHED }));
+  }
+
+  call(part: PartOfCall, clockMs: number): PoolAnswer {
+    const call: PoolCall = { rules: [], cost: this.rules.map(() => 0), ...part };
+    const before = [this.nowMs, this.#accounts, this.#holders, this.#reclaimed] as const;
+    this.#isChanged = false;
+    this.nowMs = Math.max(this.nowMs, clockMs);
+    this.#advance();
+    const answer = this.#answer(call, part.answerName ?? "");
+    // What changes nothing is not remembered, the instant included.
+    if (!this.#isChanged) [this.nowMs, this.#accounts, this.#holders, this.#reclaimed] = before;
+    return answer;
+  }
+
+  #advance(): void {
+    const leases = this.ruled.flatMap(({ rule, account }) => (rule.lease ? account.holds : []));
+    const ended = leases.filter(({ id, expiresAtMs }) => id.startsWith("h:") && expiresAtMs <= this.nowMs);
+    this.#reclaimed += new Set(ended.map(({ id }) => id)).size;
+    this.#accounts = this.ruled.map(({ rule, account }) => advance(rule, account, this.nowMs));
+    this.#holders = new Map([...this.#holders].filter(([, { mark }]) => mark.untilMs > this.nowMs));
+  }
+
+  #answer(call: PoolCall, answerName: string): PoolAnswer {
+    const { holding } = call;
+    if (holding === undefined) return this.#decided(call, answerName);
+    const record = this.#holders.get(holding.holder);
+    if (record !== undefined && holding.turn <= record.turn) return this.#overtaken(call, record, answerName);
+    const own = this.#note(holding, record);
+    this.#isChanged = true;
+    const tentative = {
+      id: own.id,
+      expiresAtMs: Math.max(this.nowMs + holding.lifetime.heldMs, own.beforeMs),
+    };
+    const answer = this.#decided(call, answerName, tentative);
+    const isLeasing = this.#isLeasing(call, answer);
+    const granted = this.#grant(holding, own, isLeasing);
+    return { ...answer, granted, ...this.#next() };
+  }
+
+  #overtaken(call: PoolCall, record: Holder, answerName: string): PoolAnswer {
+    const { holding } = call;
+    const held = this.#accounts.flatMap(({ holds }) => holds).find(({ id }) => id === record.hold);
+    const untilMs = Math.max(held?.expiresAtMs ?? 0, this.nowMs + (holding?.lifetime.heldMs ?? 0));
+    const answer = this.#decided(call, answerName, { id: record.hold, expiresAtMs: untilMs }, true);
+    const token = this.#isLeasing(call, answer)
+      ? { fencingToken: String(this.#tokens(SIZING.fencingTokens)) }
+      : {};
+    const granted: Granted = {
+      overtakenBy: record.turn,
+      mark: record.mark,
+      isNew: false,
+      units: this.rules.map(() => 0),
+      ttlMs: 0,
+      isContended: this.#isContended(holding?.holder ?? ""),
+      ...token,
+    };
+    return { ...answer, granted, ...this.#next() };
+  }
+
+  #isLeasing(call: PoolCall, answer: PoolAnswer): boolean {
+    const isAdmitted = answer.rules?.every(({ success }) => success) === true && this.#isFirst;
+    const hasLeased = this.rules.some(
+      ({ lease }, index) => lease !== undefined && (call.cost[index] ?? 0) > 0,
+    );
+    return isAdmitted && hasLeased && call.op === "limit";
+  }
+
+  #next(): Pick<PoolAnswer, "next"> {
+    const next = withoutTaking(this.ruled, this.nowMs, 1);
+    return next.some(({ success }) => !success) ? { next } : {};
+  }
+
+  /** Whether the answer was made now, and is not one from before. */
+  #isFirst = true;
+
+  #decided(call: PoolCall, answerName: string, own?: NewHold, isOvertaken = false): PoolAnswer {
+    const { op, request } = call;
+    this.#isFirst = true;
+    const units = Object.fromEntries(this.rules.map(({ name }, index) => [name, call.cost[index] ?? 0]));
+    if (op === "settle" || op === "renew") return this.#claimed(call);
+    if (op === "reset") return this.#reset();
+    if (op === "peek") return { rules: withoutTaking(this.ruled, this.nowMs, units), report: this.#report() };
+    const earlier = request === undefined ? undefined : this.#answers.get(answerName);
+    if (earlier !== undefined && earlier.request !== request)
+      return { conflict: { request: earlier.request ?? "" } };
+    if (earlier !== undefined && earlier.isDenied !== true) {
+      this.#isFirst = false;
+      return op === "hold" ? this.#heldAgain(earlier.answer) : earlier.answer;
+    }
+    const remember = (answer: PoolAnswer, isDenied = false) => {
+      if (request !== undefined) this.#answers.set(answerName, { request, answer, isDenied });
+    };
+    if (op === "refund") return this.#refund(units, remember);
+    return op === "hold"
+      ? this.#hold(call, units, remember)
+      : this.#limit(units, earlier !== undefined, remember, own, isOvertaken);
+  }
+
+  #refund(units: Record<string, number>, remember: (answer: PoolAnswer) => void): PoolAnswer {
+    this.#isChanged = true;
+    this.#accounts = this.ruled.map(({ rule, account }) =>
+      units[rule.name] === 0 ? account : refund(rule, account, this.nowMs, costOf(rule, units)),
+    );
+    const answer = { rules: withoutTaking(this.ruled, this.nowMs, 0) };
+    remember(answer);
+    return answer;
+  }
+
+  #hold(call: PoolCall, units: Record<string, number>, remember: (answer: PoolAnswer) => void): PoolAnswer {
+    const hold = { id: `h:${call.id}`, expiresAtMs: this.nowMs + (call.ttlMs ?? 0) };
+    const { admitted, accounts, rules } = decideTogether(this.ruled, this.nowMs, units, {
+      hold,
+      lease: hold,
+    });
+    if (accounts !== undefined) [this.#accounts, this.#isChanged] = [accounts, true];
+    if (!admitted) return { rules };
+    const leases = this.rules.some(({ lease, name }) => lease !== undefined && units[name] !== 0);
+    const token = leases ? { fencingToken: String(this.#tokens(1)) } : {};
+    const answer = { rules, hold: { id: call.id ?? "", expiresAfterMs: call.ttlMs ?? 0, ...token } };
+    this.#ended.set(call.id ?? "", undefined);
+    this.#claims.set(call.id ?? "", hold.expiresAtMs);
+    remember(answer);
+    return answer;
+  }
+
+  #limit(
+    units: Record<string, number>,
+    isCounted: boolean,
+    remember: (answer: PoolAnswer, isDenied: boolean) => void,
+    own: NewHold | undefined,
+    isOvertaken: boolean,
+  ): PoolAnswer {
+    const taking = own === undefined ? {} : isOvertaken ? { lease: own } : { hold: own, lease: own };
+    // What is added to a hold that is there already is one hold with it; a denial leaves that as it is.
+    const isAdmitted = decideTogether(this.ruled, this.nowMs, units).admitted;
+    const ruled = isAdmitted ? this.#joined(units, own, isOvertaken) : this.ruled;
+    const { admitted, accounts, rules } = decideTogether(ruled, this.nowMs, units, taking);
+    if (!admitted && isCounted) return { rules: withoutTaking(this.ruled, this.nowMs, units) };
+    if (accounts === undefined || Object.values(units).every((each) => each === 0)) return { rules };
+    this.#accounts = this.#merged(accounts, own);
+    this.#isChanged = true;
+    remember({ rules }, !admitted);
+    return { rules };
+  }
+
+  /** The accounts with the holder's hold as long as it will be when something joins it. */
+  #joined(units: Record<string, number>, own: NewHold | undefined, isOvertaken: boolean) {
+    if (own === undefined) return this.ruled;
+    const isAny = this.rules.some(({ name, lease }) => units[name] !== 0 && (!isOvertaken || lease));
+    return this.ruled.map(({ rule, account }) => {
+      const held = account.holds.find(({ id }) => id === own.id);
+      if (held === undefined || !isAny) return { rule, account };
+      const without = account.holds.filter((each) => each !== held);
+      return {
+        rule,
+        account: place({ state: account.state, holds: without }, { ...held, expiresAtMs: own.expiresAtMs }),
+      };
+    });
+  }
+
+  #merged(accounts: readonly Account[], own: NewHold | undefined): Account[] {
+    return accounts.map(({ state, holds }) => {
+      const [first, ...others] = holds.filter(({ id }) => id === own?.id);
+      if (first === undefined) return { state, holds };
+      const units = others.reduce((sum, each) => sum + each.units, first.units);
+      const without = holds.filter(({ id }) => id !== own?.id);
+      return place({ state, holds: without }, { ...first, units });
+    });
+  }
+
+  #claimed({ op, id = "", ttlMs = 0, used }: PoolCall): PoolAnswer {
+    const holdId = `h:${id}`;
+    const isThere = (this.#claims.get(id) ?? 0) > this.nowMs;
+    if (!isThere && (op === "renew" || !this.#ended.has(id))) return { missing: true };
+    if (!isThere) return this.#ended.get(id) ?? { rules: withoutTaking(this.ruled, this.nowMs, 0) };
+    this.#isChanged = true;
+    if (op === "renew") {
+      const expiresAtMs = this.nowMs + ttlMs;
+      this.#claims.set(id, expiresAtMs);
+      this.#accounts = this.#accounts.map((account) => {
+        const hold = account.holds.find((each) => each.id === holdId);
+        const holds = account.holds.filter((each) => each !== hold);
+        return hold === undefined ? account : place({ ...account, holds }, { ...hold, expiresAtMs });
+      });
+      return { expiresAfterMs: ttlMs };
+    }
+    this.#claims.delete(id);
+    this.#accounts = this.ruled.map(({ rule, account }, index) => {
+      const units = rule.lease === undefined ? (used?.[index] ?? 0) : 0;
+      const settled = settle(rule, account, this.nowMs, holdId, units);
+      if (settled !== account || units === 0) return settled;
+      return { ...account, state: rule.algorithm.debit(rule.config, account.state, this.nowMs, units) };
+    });
+    const answer = { rules: withoutTaking(this.ruled, this.nowMs, 0) };
+    this.#ended.set(id, answer);
+    return answer;
+  }
+
+  #reset(): PoolAnswer {
+    this.#isChanged = true;
+    this.#accounts = this.#accounts.map(({ holds }) => ({
+      state: undefined,
+      holds: holds.filter(({ id }) => id.startsWith("r:")),
+    }));
+    this.#answers.clear();
+    this.#ended.clear();
+    this.#claims.clear();
+    this.#reclaimed = 0;
+    return { rules: withoutTaking(this.ruled, this.nowMs, 0) };
+  }
+
+  #report(): NonNullable<PoolAnswer["report"]> {
+    const ofCallers = (isLeased: boolean) =>
+      new Set(
+        this.ruled
+          .filter(({ rule }) => (rule.lease !== undefined) === isLeased)
+          .flatMap(({ account }) => account.holds.map(({ id }) => id))
+          .filter((id) => id.startsWith("h:")),
+      ).size;
+    const holders = [...this.#holders.values()];
+    return {
+      outstanding: Math.max(...this.#accounts.map(outstandingOf)),
+      holds: ofCallers(false),
+      leases: ofCallers(true) + holders.reduce((sum, { leases }) => sum + leases, 0),
+      reclaimed: this.#reclaimed,
+      queueLength: holders.reduce((sum, { queueLength }) => sum + queueLength, 0),
+    };
+  }
+
+  #heldAgain(answer: PoolAnswer): PoolAnswer {
+    const expiresAtMs = this.#claims.get(answer.hold?.id ?? "") ?? 0;
+    if (answer.hold === undefined || expiresAtMs <= this.nowMs) return answer;
+    return { ...answer, hold: { ...answer.hold, expiresAfterMs: expiresAtMs - this.nowMs } };
+  }
+
+  #tokens(count: number): number {
+    const first = Math.max(this.#fence + 1, this.nowMs * 1_000);
+    this.#fence = first + count - 1;
+    return first;
+  }
+
+  #isContended(holder: string): boolean {
+    return [...this.#holders].some(
+      ([id, { untilMs, wanted, queueLength }]) =>
+        id !== holder && untilMs > this.nowMs && (queueLength > 0 || wanted.some((units) => units > 0)),
+    );
+  }
+
+  #note(holding: Holding, record: Holder | undefined): Own {
+    const said = this.ruled.map(({ account }, index) => {
+      const before = holding.isFresh ? 0 : (record?.used[index] ?? 0);
+      const used = Math.max(holding.used[index] ?? 0, before);
+      const held = account.holds.find(({ id }) => id === record?.hold);
+      return { used, delta: used - before, kept: holding.kept[index] ?? 0, held };
+    });
+    const isNew =
+      record === undefined ||
+      holding.isFresh ||
+      said.some(
+        ({ delta, kept, held }, index) =>
+          this.rules[index]?.lease === undefined &&
+          (held === undefined ? kept > 0 : delta + kept > held.units),
+      );
+    const beforeMs = isNew ? 0 : Math.max(0, ...said.map(({ held }) => held?.expiresAtMs ?? 0));
+    const id = isNew ? `r:${holding.holder}.${holding.turn}` : record.hold;
+    const expiresAtMs = Math.max(beforeMs, this.nowMs + holding.lifetime.heldMs);
+    this.#accounts = this.ruled.map(({ rule, account }, index) => {
+      const { held, delta = 0, kept = 0 } = said[index] ?? {};
+      if (rule.lease === undefined && (isNew || held === undefined)) return account;
+      const taken = rule.lease === undefined ? delta : 0;
+      const settled = held === undefined ? account : settle(rule, account, this.nowMs, held.id, taken);
+      return kept === 0 ? settled : place(settled, { id, units: kept, expiresAtMs });
+    });
+    const kept = said.map((each, index) => (isNew && this.rules[index]?.lease === undefined ? 0 : each.kept));
+    const used = said.map((each) => each.used);
+    return { id, isNew, used, kept, beforeMs, rememberMs: record?.mark.untilMs ?? 0 };
+  }
+
+  #grant(holding: Holding, own: Own, isLeasing: boolean): Granted {
+    const { units, lifetime } = this.#sized(holding, own);
+    const expiresAtMs = Math.max(own.beforeMs, this.nowMs + lifetime.heldMs);
+    this.#accounts = this.#accounts.map((account, index) => {
+      const held = account.holds.find(({ id }) => id === own.id);
+      const holds = account.holds.filter((each) => each !== held);
+      const all = (held?.units ?? 0) + (units[index] ?? 0);
+      const without = { state: account.state, holds };
+      return all === 0 ? without : place(without, { id: own.id, units: all, expiresAtMs });
+    });
+    const mark = {
+      turn: holding.turn,
+      atMs: this.nowMs,
+      untilMs: Math.max(own.rememberMs, expiresAtMs + SIZING.rememberedMs),
+      wholeMs: Math.max(...this.ruled.map(({ rule, account }) => wholeAtMs(rule, account, this.nowMs))),
+    };
+    const { turn, wanted, leases, queueLength } = holding;
+    const record = { turn, hold: own.id, used: own.used, wanted, untilMs: expiresAtMs, mark };
+    this.#holders = new Map(this.#holders).set(holding.holder, { ...record, leases, queueLength });
+    const isLeased = this.rules.some(({ lease }, index) => lease !== undefined && (units[index] ?? 0) > 0);
+    const token = isLeasing || isLeased ? { fencingToken: String(this.#tokens(SIZING.fencingTokens)) } : {};
+    const isContended = this.#isContended(holding.holder);
+    return { mark, isNew: own.isNew, units, ttlMs: lifetime.ttlMs, isContended, ...token };
+  }
+
+  #sized(holding: Holding, own: Own) {
+    const { lifetime, shortest } = holding;
+    const admits = this.rules.every(
+      ({ algorithm, config, lease }) => lease !== undefined || algorithm.elsewhere(config).admits,
+    );
+    if (!admits) return { units: this.rules.map(() => 0), lifetime: shortest };
+    const others = [...this.#holders].filter(
+      ([id, { untilMs }]) => id !== holding.holder && untilMs > this.nowMs,
+    );
+    const wishes = this.ruled.map(({ rule, account }, index): Wish => ({
+      wanted: holding.wanted[index] ?? 0,
+      kept: own.kept[index] ?? 0,
+      free: decide(rule, account, this.nowMs, 0).remaining,
+      capacity: rule.capacity,
+      heldByOthers: account.holds
+        .filter(({ id }) => id.startsWith("r:") && id !== own.id)
+        .reduce((sum, { units }) => sum + units, 0),
+      wantedByOthers: others.reduce((sum, [, { wanted }]) => sum + (wanted[index] ?? 0), 0),
+      isShort: holding.isShort,
+    }));
+    const units = grantedTogether(wishes);
+    const isSpared = wishes.every(({ kept, free }, index) => isSpare(kept + (units[index] ?? 0), free));
+    if (lifetime.ttlMs <= shortest.ttlMs || isSpared) return { units, lifetime };
+    const part = shortest.ttlMs / lifetime.ttlMs;
+    const shorter = wishes.map((wish) => ({ ...wish, wanted: Math.floor(wish.wanted * part) }));
+    return { units: grantedTogether(shorter), lifetime: shortest };
+  }
+}

@@ -1,0 +1,168 @@
+/** Leases of a pool's slots, given in three regions: never too many at any instant, none lost, none leaked. */
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { announcedSeed, seededRandom } from "../support/random.ts";
+import { startWorld, type World } from "../support/regions.ts";
+
+const LIMIT = 4;
+const TTL_MS = 1_500;
+const slots = { algorithm: "concurrency", pool: "redis", deadlineMs: 2_000, maxWait: "30s" };
+const POLICIES = {
+  storm: { ...slots, limit: LIMIT, ttl: TTL_MS, maxTtl: TTL_MS },
+  slots: { ...slots, limit: LIMIT, ttl: "30s" },
+  mutex: { ...slots, limit: 1, ttl: "30s" },
+  mixed: {
+    rules: {
+      slots: { algorithm: "concurrency", limit: 2, ttl: "30s" },
+      rate: { algorithm: "token-bucket", limit: 3, window: "1h" },
+    },
+    pool: "redis",
+    deadlineMs: 2_000,
+  },
+};
+/** Two readings of one clock, a fraction of a millisecond apart, may differ by one. */
+const ROUNDING_MS = 2;
+const random = seededRandom(announcedSeed("pool leases"));
+
+let world: World;
+beforeAll(async () => {
+  world = await startWorld(POLICIES, ["EU", "NA", "AS"]);
+});
+afterAll(() => world.stop());
+
+interface Lease {
+  readonly id: string;
+  readonly fencingToken: number;
+  readonly expiresAfterMs: number;
+}
+const [EU, NA, AS] = [0, 1, 2];
+const call = async (region: number, method: string, path: string, body?: unknown) =>
+  await (world.regions[region] as World["regions"][number]).client.call(method, path, body);
+const acquire = async (region: number, policy: string, key: string, fields: object = {}) =>
+  await call(region, "POST", "/v1/leases", { policy, key, ...fields });
+const release = async (region: number, { id }: Lease) => await call(region, "DELETE", `/v1/leases/${id}`);
+const look = async (region: number, policy: string, key: string) =>
+  (await call(region, "GET", `/v1/policies/${policy}/keys/${key}`)).body;
+const leaseIn = ({ body }: { readonly body: Record<string, unknown> }) => body["lease"] as Lease | undefined;
+
+/** Units that a client certainly had. */
+interface Held {
+  readonly key: string;
+  readonly fromMs: number;
+  readonly untilMs: number;
+}
+
+/** One caller: waits or not, holds, releases, in any region, or never comes back. */
+async function visit(key: string, held: Held[]): Promise<void> {
+  const region = Math.floor(random() * 3);
+  const waitMs = random() < 0.5 ? 0 : Math.floor(random() * 2_000);
+  const asked = await acquire(region, "storm", key, { waitMs }).catch(() => undefined);
+  const lease = asked && leaseIn(asked);
+  if (asked === undefined || lease === undefined) return void (await sleep(20 + random() * 100));
+  const waitedMs = Number(asked.body["waitedMs"] ?? 0);
+  const endMs = asked.sentAtMs + waitedMs + lease.expiresAfterMs - ROUNDING_MS;
+  await sleep(random() * 200);
+  const isCrash = random() < 0.1;
+  held.push({ key, fromMs: asked.receivedAtMs, untilMs: isCrash ? endMs : Math.min(endMs, Date.now()) });
+  // Whoever crashes leaves a lease behind, which ends by itself.
+  if (!isCrash) await release(Math.floor(random() * 3), lease).catch(() => undefined);
+}
+
+function mostAtOnce(held: readonly Held[]): number {
+  const edges = held
+    .filter(({ fromMs, untilMs }) => untilMs > fromMs)
+    .flatMap(({ fromMs, untilMs }) => [
+      [fromMs, 1],
+      [untilMs, -1],
+    ] as const)
+    // What ends at an instant has ended then.
+    .toSorted(([a, first], [b, second]) => a - b || first - second);
+  let [now, most] = [0, 0];
+  for (const [, change] of edges) most = Math.max(most, (now += change));
+  return most;
+}
+
+test("a storm of leases in all regions, which are killed meanwhile: never more than the limit at once", async () => {
+  const held: Held[] = [];
+  const keys = ["one", "two"];
+  const untilMs = Date.now() + 12_000;
+  const visitor = async (index: number) => {
+    while (Date.now() < untilMs) await visit(keys[index % keys.length] ?? "", held);
+  };
+  const visitors = Promise.all(Array.from({ length: 30 }, (_, index) => visitor(index)));
+  for (let kill = 0; kill < 3; kill += 1) {
+    await sleep(2_500);
+    await world.restartRegion(kill);
+  }
+  await visitors;
+  for (const key of keys) {
+    const ofKey = held.filter((each) => each.key === key);
+    expect(ofKey.length).toBeGreaterThan(50);
+    expect(mostAtOnce(ofKey)).toBeLessThanOrEqual(LIMIT);
+  }
+  // Slots of those who crashed, and of regions, come back by themselves.
+  for (const key of keys)
+    await expect.poll(async () => (await look(EU, "storm", key))["remaining"], { timeout: 20_000 }).toBe(LIMIT);
+});
+
+test("a slot goes from one region to another: released there, it is granted to who waits here", async () => {
+  const leases = [];
+  for (let count = 0; count < LIMIT; count += 1) leases.push(leaseIn(await acquire(EU, "slots", "handed")));
+  expect(leases.every((lease) => lease !== undefined)).toBe(true);
+  expect((await acquire(NA, "slots", "handed")).body).toMatchObject({ success: false, reason: "quota" });
+  const waiting = acquire(NA, "slots", "handed", { waitMs: 20_000 });
+  await sleep(300);
+  expect((await look(AS, "slots", "handed"))["queueLength"]).toBe(1);
+  expect((await release(EU, leases[0] as Lease)).status).toBe(204);
+  expect((await waiting).body).toMatchObject({ success: true });
+  // A lease is released wherever its holder is by then, once.
+  expect((await release(AS, leases[1] as Lease)).status).toBe(204);
+  expect((await release(NA, leases[1] as Lease)).status).toBe(404);
+});
+
+test("a mutex has one holder in the whole world, and its token rises from holder to holder", async () => {
+  let last = 0;
+  for (let turn = 0; turn < 9; turn += 1) {
+    const granted = await acquire(turn % 3, "mutex", "m", { waitMs: 20_000 });
+    const lease = leaseIn(granted) as Lease;
+    expect(granted.body).toMatchObject({ success: true });
+    expect(lease.fencingToken).toBeGreaterThan(last);
+    last = lease.fencingToken;
+    expect((await acquire((turn + 1) % 3, "mutex", "m")).body).toMatchObject({ success: false });
+    await release(turn % 3, lease);
+  }
+});
+
+test("leases survive the crash of their region: they are renewed and released after it", async () => {
+  const granted = await Promise.all([1, 2, 3].map(() => acquire(NA, "slots", "crash")));
+  const leases = granted.map((each) => leaseIn(each) as Lease);
+  await world.restartRegion(NA);
+  expect((await call(NA, "POST", `/v1/leases/${leases[0]?.id}/renew`, {})).status).toBe(200);
+  expect((await acquire(EU, "slots", "crash", { units: 2 })).body).toMatchObject({ success: false });
+  for (const lease of leases) expect((await release(EU, lease)).status).toBe(204);
+  await expect.poll(async () => (await look(EU, "slots", "crash"))["remaining"], { timeout: 10_000 }).toBe(LIMIT);
+});
+
+test("many short leases in one region cost Redis little: it keeps the slots it uses", async () => {
+  await leaseIn(await acquire(AS, "slots", "busy"));
+  const before = world.bridge.commands();
+  const visits = 300;
+  for (let count = 0; count < visits; count += 1) {
+    const lease = leaseIn(await acquire(AS, "slots", "busy")) as Lease;
+    await release(AS, lease);
+  }
+  expect(world.bridge.commands() - before).toBeLessThan(visits / 10);
+});
+
+test("slots and a rate together, all or nothing", async () => {
+  const first = leaseIn(await acquire(EU, "mixed", "m")) as Lease;
+  const second = leaseIn(await acquire(NA, "mixed", "m")) as Lease;
+  // No slot: the rate is not touched.
+  expect((await acquire(AS, "mixed", "m")).body).toMatchObject({ success: false, violated: ["slots"] });
+  await release(EU, first);
+  await release(NA, second);
+  await expect
+    .poll(async () => (await acquire(AS, "mixed", "m", { waitMs: 0 })).body["success"], { timeout: 10_000 })
+    .toBe(true);
+  expect((await acquire(AS, "mixed", "m")).body).toMatchObject({ success: false, violated: ["rate"] });
+});
