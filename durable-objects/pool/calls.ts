@@ -85,6 +85,7 @@ export interface Mark {
   readonly turn: number;
   readonly atMs: number;
   readonly untilMs: number;
+  readonly wholeMs?: number;
 }
 
 /** Numbers of the sizing (sizing.ts) that the script computes with. */

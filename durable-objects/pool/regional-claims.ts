@@ -28,7 +28,7 @@ export class RegionalClaims {
 
   refund(entry: Entry, units: Cost, idempotencyKey: string): Promise<Answer> {
     const request = `refund of ${inWords(units)}`;
-    return this.#ask(entry, { op: "refund", cost: costsOf(entry, units), request }, [idempotencyKey]);
+    return this.#ask(entry, { op: "refund", cost: costsOf(entry, units), request }, named(idempotencyKey));
   }
 
   async hold(entry: Entry, { cost, ttlMs, idempotencyKey, provisional }: Holding): Promise<Answer> {
@@ -36,11 +36,11 @@ export class RegionalClaims {
     const request = provisional?.request ?? `hold of ${inWords(cost)}`;
     const asked = { op: "hold", cost: costsOf(entry, cost), id, ttlMs } as const;
     const isRepeatable = idempotencyKey !== undefined;
-    const names = [id, ...named(idempotencyKey)];
+    const names = [...held(id), ...named(idempotencyKey)];
     return await this.#send(entry, isRepeatable ? { ...asked, request } : asked, names, (answer) => {
       const { hold } = answer;
-      const held = hold && { id: hold.id, units: cost, expiresAfterMs: hold.expiresAfterMs };
-      return { ...decidedOf(answer), ...(held && { hold: held }) };
+      const set = hold && { id: hold.id, units: cost, expiresAfterMs: hold.expiresAfterMs };
+      return { ...decidedOf(answer), ...(set && { hold: set }) };
     });
   }
 
@@ -49,11 +49,11 @@ export class RegionalClaims {
       const isLeftOut = typeof used === "object" && !Object.hasOwn(used, rule.unit);
       return isLeftOut ? AS_HELD : costOf(rule, used);
     });
-    return this.#ask(entry, { op: "settle", cost: costsOf(entry, 0), id, used: units }, [id]);
+    return this.#ask(entry, { op: "settle", cost: costsOf(entry, 0), id, used: units }, held(id));
   }
 
   cancel(entry: Entry, id: string): Promise<Answer> {
-    return this.#ask(entry, { op: "settle", cost: costsOf(entry, 0), id }, [id]);
+    return this.#ask(entry, { op: "settle", cost: costsOf(entry, 0), id }, held(id));
   }
 
   /** @param longestWaitMs of who waits here */
@@ -95,8 +95,13 @@ type Holding = Omit<HoldCall, "policy" | "key">;
 const AS_HELD = -1;
 const NOTHING = { outstanding: 0, holds: 0, leases: 0, reclaimed: 0, queueLength: 0 };
 
+/** Names of answers: a caller may choose an idempotency key that is another one's id. For ever. */
 function named(idempotencyKey: string | undefined): string[] {
-  return idempotencyKey === undefined ? [] : [idempotencyKey];
+  return idempotencyKey === undefined ? [] : [`call:${idempotencyKey}`];
+}
+
+function held(id: string): string[] {
+  return [`hold:${id}`];
 }
 
 function answerOf(answer: PoolAnswer): Answer {

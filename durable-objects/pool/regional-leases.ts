@@ -42,7 +42,7 @@ export class RegionalLeases {
   ): Promise<Awaited<Result>> {
     const done = (nowMs: number, rules?: readonly RuleDecision[]) => {
       const result = work(nowMs, rules);
-      this.#exchange.shareOf(entry).noteLeases();
+      this.#exchange.shareOf(entry).noteLeases(nowMs);
       this.serve(entry);
       return result;
     };
@@ -101,9 +101,9 @@ export class RegionalLeases {
     if (head === undefined || this.#exchange.shareOf(entry).messageAt(nowMs) !== undefined) return;
     const call = asked(entry, head.cost, nowMs);
     try {
-      await this.#exchange.send(entry, call, this.#asking(entry, head.ttlMs), () => {
+      await this.#exchange.send(entry, call, this.#asking(entry, head.ttlMs), (_, atMs) => {
         this.#room.serve(entry);
-        this.#exchange.shareOf(entry).noteLeases();
+        this.#exchange.shareOf(entry).noteLeases(atMs);
       });
     } catch (error) {
       // Who waits goes on waiting: the pool may be back before the time is over.

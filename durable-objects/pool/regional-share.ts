@@ -1,3 +1,4 @@
+import { randomId } from "../clock.ts";
 import { Demand, type Wanted } from "../demand.ts";
 import { Denials } from "../denials.ts";
 import type { Entry } from "../entries.ts";
@@ -16,7 +17,7 @@ import {
   update,
   type Lending,
 } from "./share-units.ts";
-import { lifetimesOf, slotMs } from "./sizing.ts";
+import { IDLE_SLOT_MS, lifetimesOf, slotMs } from "./sizing.ts";
 
 /** What a message asks for beside the call that it comes with. */
 export interface Asking {
@@ -50,6 +51,7 @@ export class RegionalShare {
   readonly #entry: Entry;
   readonly #books: Entry["books"];
   readonly #demand: Demand;
+  readonly #holder: string;
   #turn = 0;
   #isFresh = true;
   #seen: Mark | undefined;
@@ -58,6 +60,7 @@ export class RegionalShare {
   #low: readonly number[];
   #askedAtMs = -Infinity;
   #ttlMs = 0;
+  #leasedAtMs = -Infinity;
   /** By rule: the most units of leases at a time since the last message. */
   #peak: readonly number[];
 
@@ -67,6 +70,10 @@ export class RegionalShare {
     this.#demand = new Demand(entry.policy, nowMs);
     this.#low = entry.books.map(() => 0);
     this.#peak = this.#low;
+    const stored = this.#books.map((book) => stateOf(book).holder).find((holder) => holder !== "");
+    // Two objects must never be the same holder, wherever they run and whatever they call their region.
+    this.#holder = stored ?? `${entry.policy.region?.name ?? ""}.${randomId()}`;
+    for (const book of this.#books) update(book, { holder: this.#holder });
   }
 
   /** The message that has not been answered yet, if there is one and an answer may still come. */
@@ -92,7 +99,8 @@ export class RegionalShare {
   }
 
   /** Notes how many units are leased, after a lease was granted. */
-  noteLeases(): void {
+  noteLeases(nowMs: number): void {
+    this.#leasedAtMs = nowMs;
     this.#peak = this.#books.map(({ account }, index) =>
       Math.max(this.#peak[index] ?? 0, outstandingOf(account)),
     );
@@ -112,10 +120,12 @@ export class RegionalShare {
 
   /** Whether units are here that nobody spends, or may spend, any more. */
   isOver(nowMs: number): boolean {
-    const { lease, reservation } = this.#entry.policy;
-    const endsAfterMs = lease === undefined ? spendableMs(this.#ttlMs) : reservation.leastMs;
-    const isIdle = nowMs >= this.#askedAtMs + endsAfterMs && this.messageAt(nowMs) === undefined;
-    return this.isHeld && isIdle && !this.isAtRest;
+    const { lease } = this.#entry.policy;
+    const endsAtMs =
+      lease === undefined
+        ? this.#askedAtMs + spendableMs(this.#ttlMs)
+        : Math.max(this.#askedAtMs, this.#leasedAtMs) + IDLE_SLOT_MS;
+    return this.isHeld && nowMs >= endsAtMs && this.messageAt(nowMs) === undefined && !this.isAtRest;
   }
 
   /** Whether leases are in all its slots, so that there is nothing to do until one of them ends. */
@@ -137,7 +147,7 @@ export class RegionalShare {
     this.#turn = Math.max(this.#turn + 1, nowMs * 1_000);
     this.isHeld = true;
     const holding = {
-      holder: policy.region?.name ?? "",
+      holder: this.#holder,
       turn: this.#turn,
       isFresh: this.#isFresh,
       ...(this.#seen !== undefined && { seen: this.#seen }),

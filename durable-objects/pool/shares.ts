@@ -27,6 +27,8 @@ export interface ShareState {
   /** The token of the latest lease; the next is one more. */
   readonly fencingToken: number;
   readonly reclaimed: number;
+  /** Who the pool knows this object by. Of slots it is stored, so that an object that comes back has its slots again. */
+  readonly holder: string;
 }
 
 export const NO_SHARE: ShareState = {
@@ -37,6 +39,7 @@ export const NO_SHARE: ShareState = {
   wholeAtMs: -Infinity,
   fencingToken: 0,
   reclaimed: 0,
+  holder: "",
 };
 
 /** The policy as a region's object decides it: every rule a share of the pool's. */
@@ -124,6 +127,6 @@ const share: Algorithm<ShareConfig, ShareState> = {
   wholeAtMs: (_, state) => state.endsAtMs,
   // What is here is written nowhere: after a crash the pool counts it as used when its hold expires.
   covers: () => true,
-  pack: () => ({ record: undefined }),
-  unpack: () => NO_SHARE,
+  pack: ({ isLeased }, { holder }) => ({ record: isLeased ? { holder } : undefined }),
+  unpack: (_, record) => ({ ...NO_SHARE, holder: (record as Pick<ShareState, "holder">).holder }),
 };

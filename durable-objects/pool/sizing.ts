@@ -20,6 +20,9 @@ const AHEAD_OF_ISOLATES = 2;
 const SLOT_SLACK = 1.5;
 const LEAST_SLOT_SLACK_MS = 1_000;
 
+/** A slot in which nobody came for so long goes back: sooner asks the pool more often, later keeps it from other regions. */
+export const IDLE_SLOT_MS = 250;
+
 /** How long slots are held for leases of so long. */
 export function slotMs(leaseMs: number): number {
   return Math.ceil(Math.max(leaseMs * SLOT_SLACK, leaseMs + LEAST_SLOT_SLACK_MS));

@@ -162,7 +162,14 @@ export class PoolModel {
     if (op === "refund") return this.#refund(units, remember);
     return op === "hold"
       ? this.#hold(call, units, remember)
-      : this.#limit(units, earlier !== undefined, remember, own, isOvertaken);
+      : // What is to be charged once is used at once.
+        this.#limit(
+          units,
+          earlier !== undefined,
+          remember,
+          request === undefined ? own : undefined,
+          isOvertaken,
+        );
   }
 
   #refund(units: Record<string, number>, remember: (answer: PoolAnswer) => void): PoolAnswer {

@@ -31,29 +31,34 @@ export interface World {
   stop(): Promise<void>;
 }
 
-/** Starts one region a continent. */
+/**
+ * Starts one region a continent. With `isOneProcess` the processes are one, as all regions reach each other's objects;
+ * without, each has objects of its own, and can be killed alone.
+ */
 export async function startWorld(
   policies: object,
   continents: readonly string[],
-  { connections = 32, isolates = 1 } = {},
+  { connections = 32, isolates = 1, isOneProcess = false } = {},
 ): Promise<World> {
   let redis = await startRedis();
   const { port } = redis;
   const bridge = await startBridge({ redisUrl: `redis://127.0.0.1:${port}`, token: TOKEN });
   const network = await startUnreliable(bridge.url);
   const states = continents.map(() => makeState());
-  const start = async (index: number): Promise<RegionRunning> => {
+  const start = async (index: number, known?: Serving): Promise<RegionRunning> => {
     const continent = continents[index] ?? "";
     const running = { printed: "" };
-    const serving = await serve({
-      stateDir: states[index] ?? "",
-      policies,
-      apiTokens: JSON.stringify(TEST_TOKENS),
-      pool: { url: network.url, token: TOKEN },
-      originHeader: ORIGIN_HEADER,
-      isolates,
-      onOutput: (text) => (running.printed += text),
-    });
+    const begin = async () =>
+      await serve({
+        stateDir: states[index] ?? "",
+        policies,
+        apiTokens: JSON.stringify(TEST_TOKENS),
+        pool: { url: network.url, token: TOKEN },
+        originHeader: ORIGIN_HEADER,
+        isolates,
+        onOutput: (text) => (running.printed += text),
+      });
+    const serving = known ?? (await begin());
     const headers = { [ORIGIN_HEADER]: JSON.stringify({ continent }) };
     return Object.assign(running, {
       continent,
@@ -61,7 +66,9 @@ export async function startWorld(
       client: new HttpClient(serving.url, connections, headers),
     });
   };
-  const regions = await Promise.all(continents.map((_, index) => start(index)));
+  const regions: RegionRunning[] = [];
+  for (const index of continents.keys())
+    regions.push(await start(index, isOneProcess ? regions[0]?.serving : undefined));
   return {
     regions,
     get redis() {

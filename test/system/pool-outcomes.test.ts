@@ -178,7 +178,7 @@ test("a region alone leases its share, and what was leased then is released and 
   for (let count = 0; count < 3; count += 1) leases.push((await lease(NA, "local-slots", key)).body);
   expect(leases.map(({ success }) => success)).toEqual([true, true, false]);
   expect(leases[0]).toMatchObject({ reason: "degraded", source: "fallback", limit: 2 });
-  const { id } = leases[0]?.["lease"] as { id: string };
+  const { id } = (leases[0] as Record<string, unknown>)["lease"] as { id: string };
   expect((await call(NA, "POST", `/v1/leases/${id}/renew`, {})).status).toBe(200);
   world.network.setFault({ kind: "pass" });
   await expectBack("closed");

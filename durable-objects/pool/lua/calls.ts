@@ -72,6 +72,7 @@ calls.settle = function()
   removeHold(id)
   for index, book in ipairs(books) do
     local used = call.used and call.used[index] or 0
+    if used < 0 then used = hold.units[book.name] or 0 end
     if used > 0 then book.state = book.rule.algorithm.debit(book.rule, book.state, nowMs, used) end
   end
   local answer = inFigures(NOTHING)

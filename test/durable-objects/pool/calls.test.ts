@@ -101,7 +101,7 @@ describe("a call with an idempotency key", () => {
     expect(again.rules).toEqual(first.rules);
     expect(grantedIn(again)).toMatchObject({ isNew: false, units: [6] });
     expect((await pool.peek(T)).report?.outstanding).toBe(8);
-    expect((await pool.peek(T)).rules).toMatchObject([{ remaining: 306 }]);
+    expect((await pool.peek(T)).rules).toMatchObject([{ remaining: 302 }]);
   });
 });
 
