@@ -1,8 +1,10 @@
 /** One call from beginning to end. */
 export const ANSWERING = `
 -- What a holder is charged for is added to what it has. When its message is not noted (it was overtaken, or there is no room
--- for another holder) it is used at once, but what is leased has to be somebody's.
+-- for another holder) it is used at once, but what is leased has to be somebody's. So is what is charged once: the holder may
+-- hear of it again and again, and does not count it.
 local function charged(own, refused)
+  if call.request then return nil end
   if own then
     local function place() addTo(own, call.cost, own.untilMs) end
     return { takes = function() return true end, place = place }
