@@ -112,6 +112,7 @@ local function grant(own, isLeasing)
   for index, book in ipairs(books) do
     used[book.name], wanted[book.name] = own.said[index].used, holding.wanted[index] or 0
     isLeasing = isLeasing or (book.rule.isLeased and units[index] > 0)
+    units[index] = units[index] - own.said[index].lacking
   end
   record.used, record.wanted = exactly(used), exactly(wanted)
   pool.holders[holding.holder], pool.areHoldersChanged = record, true

@@ -50,14 +50,18 @@ local function coverLostWrites()
   set('lost', text(nowMs))
 end
 
--- What the holder used and keeps, and whether this is another hold than before.
+-- What the holder used and keeps, and whether this is another hold than before. Slots that it would keep may have expired on
+-- the way, and others have them: they are lacking, unless nobody can have got any since writes were lost.
 local function reported(record, hold)
   local said, isNew = {}, not record or holding.isFresh
   for index, book in ipairs(books) do
     local before = record and not holding.isFresh and tonumber(record.used[book.name] or 0) or 0
     local used, kept = holding.used[index] or 0, holding.kept[index] or 0
     local units = hold and hold.units[book.name]
-    said[index] = { used = math.max(used, before), delta = math.max(0, used - before), kept = kept, held = units }
+    local isOver = book.rule.isLeased and record and pool.blockedMs <= nowMs
+    local lacking = isOver and math.max(0, kept - (units or 0)) or 0
+    said[index] = { used = math.max(used, before), delta = math.max(0, used - before), kept = kept - lacking,
+      held = units, lacking = lacking }
     if not book.rule.isLeased then
       isNew = isNew or (units and said[index].delta + kept > units) or (not units and kept > 0)
     end
