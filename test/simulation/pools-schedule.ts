@@ -70,7 +70,7 @@ export class PoolHistory {
       {
         pool: new SimulatedPool(script, poolKeys(this.#policyName, this.#key, names)),
         time: this.#time,
-        clock: { ms: 50_000_000 + this.#upTo(1_000) },
+        clock: { ms: 1_791_000_000_000 + this.#upTo(1_000) },
         fateOf: () => this.#poolFate(),
         onCall: (_, call, answer, keys) => this.#carriedOut(call, answer, keys),
       },
@@ -100,7 +100,7 @@ export class PoolHistory {
 
   #startRegion(index: number, database: Database): Place {
     database.clear();
-    const clock = { ms: 1_000_000 + this.#upTo(500) };
+    const clock = { ms: 1_790_000_000_000 + this.#upTo(500) };
     const name = REGIONS[index]?.name ?? "";
     const policy = policyIn(this.#policyName, index);
     const region = new SimulatedRegion({
