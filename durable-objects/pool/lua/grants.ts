@@ -105,7 +105,8 @@ local function grant(own, isLeasing)
   local units, lifetime = sized(own)
   local untilMs = math.max(nowMs + lifetime.heldMs, own.atMs)
   addTo(own, units, untilMs)
-  local record = { turn = holding.turn, begun = own.begun, hold = own.id, untilMs = untilMs, atMs = nowMs,
+  -- As text: cjson writes 14 digits, and turns have 16.
+  local record = { turn = text(holding.turn), begun = text(own.begun), hold = own.id, untilMs = untilMs, atMs = nowMs,
     rememberMs = math.max(own.rememberMs, untilMs + sizing.rememberedMs),
     leases = holding.leases, queueLength = holding.queueLength }
   local used, wanted = {}, {}

@@ -26,7 +26,7 @@ end
 local function hasLostWrites(record)
   local seen = holding.seen
   if not seen or seen.atMs < numberIn('lost') then return false end
-  local isKnown = record and record.turn >= seen.turn
+  local isKnown = record and tonumber(record.turn) >= seen.turn
   if nowMs < seen.untilMs and not isKnown then return true end
   local began = pool.before.since
   local isOlder = not began or tonumber(began) > seen.atMs or tonumber(pool.before.now) < seen.atMs
@@ -53,7 +53,7 @@ end
 -- Whether the message is of another life of the holder than the last one. It crashed; and as its clock was put back then,
 -- messages of before may come later and be taken for later ones. Nothing that the other life has is touched.
 local function isOfAnotherLife(record)
-  return not record or holding.isFresh or not holding.seen or holding.seen.turn < (record.begun or 0)
+  return not record or holding.isFresh or not holding.seen or holding.seen.turn < tonumber(record.begun or 0)
 end
 
 -- What the holder used and keeps, and whether this is another hold than before. Slots that it would keep may have expired on
@@ -98,13 +98,13 @@ local function settleReport(record, said, hold, isNew, isOther)
   local untilMs = math.max(nowMs + holding.lifetime.heldMs, atMs)
   placeHold(id, untilMs, kept)
   return { id = id, isNew = isNew, said = said, units = kept, atMs = atMs, untilMs = untilMs,
-    begun = isOther and holding.turn or record.begun }
+    begun = isOther and holding.turn or record.begun or 0 }
 end
 
 -- Takes note of a message. Returns what the holder has now; nil: nothing is noted, and nothing granted but that answer.
 local function noteHolding()
   local record = pool.holders[holding.holder]
-  if record and holding.turn <= record.turn then
+  if record and holding.turn <= tonumber(record.turn) then
     return nil, { overtakenBy = record.turn, mark = record, hold = record.hold }
   end
   if hasLostWrites(record) then
