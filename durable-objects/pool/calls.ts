@@ -129,7 +129,7 @@ export interface Granted {
   readonly mark: Mark;
   /** The pool did not know its units (they expired, or were lost): of rates, what was kept may not be spent any more. */
   readonly isNew: boolean;
-  /** Units granted beside those that are kept and the cost. */
+  /** Units granted beside those that are kept and the cost. Below 0: so many of the slots kept are not there any more. */
   readonly units: readonly number[];
   readonly ttlMs: number;
   /** Others want units too: what is not needed should go back at once. */

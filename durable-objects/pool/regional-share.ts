@@ -135,13 +135,15 @@ export class RegionalShare {
 
   /** Makes the message that goes with a call. What is not kept may not be spent from here on. */
   ask(call: Omit<PoolCall, "holding">, asking: Asking, nowMs: number): PoolMessage {
-    const { policy, claims } = this.#entry;
+    const { policy, claims, endsByMs } = this.#entry;
     const books = this.#books;
     const measured = this.#demand.want(nowMs);
     const wanted = this.#wanted(measured, asking, nowMs);
     // With a cost all that is free goes home, so that the pool decides on everything there is.
     const isFor = call.cost.some((units) => units > 0);
-    const kept = books.map((book, index) => keepUnits(book, isFor ? 0 : (wanted.units[index] ?? 0), nowMs));
+    const kept = books.map((book, index) =>
+      keepUnits(book, isFor ? 0 : (wanted.units[index] ?? 0), nowMs, endsByMs),
+    );
     this.#peak = books.map(({ account }) => outstandingOf(account));
     // Higher than any turn of before a crash, unless the clock was put back: then the pool says how far it was.
     this.#turn = Math.max(this.#turn + 1, nowMs * 1_000);

@@ -30,6 +30,7 @@ import { Exchange, PoolFailure } from "./exchange.ts";
 import { RegionalClaims } from "./regional-claims.ts";
 import { RegionalLeases } from "./regional-leases.ts";
 import { RegionalLimits } from "./regional-limits.ts";
+import { freeUnits } from "./share-units.ts";
 
 /** What it needs of its object. */
 export interface RegionalHost {
@@ -135,7 +136,7 @@ export class Regional {
     if (own !== entry) return this.#host.leases.renew(own, id, ttlMs, nowMs);
     const askedMs = ttlMs ?? entry.claims.get(id)?.ttlMs ?? 0;
     return await this.#leases.withSlots(entry, 0, askedMs, (atMs) => {
-      if (atMs + askedMs > entry.endsByMs)
+      if (atMs + askedMs > entry.endsByMs || entry.books.some((book) => freeUnits(book) < 0))
         throw new PoolFailure("the pool does not keep the slot for so long");
       return this.#host.leases.renew(entry, id, ttlMs, atMs);
     });

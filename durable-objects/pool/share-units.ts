@@ -42,13 +42,17 @@ export function lentUnits({ books, holders }: Entry, nowMs: number, lending?: Le
   });
 }
 
-/** Gives up what is not wanted of a rule, and returns what is left: never less than others have of it. */
-export function keepUnits(book: Book, wanted: number, nowMs: number): number {
+/**
+ * Gives up what is not wanted of a rule, and returns what is left: never less than others have of it. What the pool does not
+ * keep any more (`endsByMs`, of slots) is given up in any case.
+ */
+export function keepUnits(book: Book, wanted: number, nowMs: number, endsByMs: number): number {
   const { account, rule } = book;
   const state = stateOf(book);
   const outstanding = outstandingOf(account);
   const isLeased = rule.lease !== undefined;
-  const units = isLeased || nowMs < state.endsAtMs ? state.units : Math.min(state.units, outstanding);
+  const units =
+    nowMs < (isLeased ? endsByMs : state.endsAtMs) ? state.units : Math.min(state.units, outstanding);
   // Leases that were found in storage have their slots, whatever is known of the share.
   const least = isLeased ? outstanding : Math.min(units, outstanding);
   const kept = Math.max(0, least, Math.min(units, wanted));

@@ -3,16 +3,24 @@ import type { Time } from "../../durable-objects/clock.ts";
 interface Due {
   readonly atMs: number;
   readonly order: number;
-  readonly work: () => void;
+  readonly work: () => unknown;
 }
 
-/** Events in order of their time; at one time in the order they were made. Between two of them all promises settle. */
+/**
+ * Events in order of their time; at one time in the order they were made. Between two of them all promises settle, and if
+ * an event is a promise itself (a real server is asked at that instant) time stands still until it is there.
+ */
 export class VirtualTime {
   nowMs = 0;
+  readonly #settled: () => Promise<unknown>;
   readonly #heap: Due[] = [];
   #order = 0;
 
-  at(atMs: number, work: () => void): Due {
+  constructor(settled: () => Promise<unknown> = someTurns) {
+    this.#settled = settled;
+  }
+
+  at(atMs: number, work: () => unknown): Due {
     const due = { atMs: Math.max(atMs, this.nowMs), order: this.#order, work };
     this.#order += 1;
     this.#heap.push(due);
@@ -40,8 +48,9 @@ export class VirtualTime {
   async run(untilMs: number, afterEach: () => void): Promise<void> {
     for (let next = this.#pop(untilMs); next !== undefined; next = this.#pop(untilMs)) {
       this.nowMs = next.atMs;
-      next.work();
-      await settled();
+      const work = next.work();
+      if (work instanceof Promise) await work;
+      await this.#settled();
       afterEach();
     }
   }
@@ -92,6 +101,6 @@ export class VirtualTime {
 const TURNS = 16;
 const NOTHING = Promise.resolve();
 
-async function settled(): Promise<void> {
+async function someTurns(): Promise<void> {
   for (let turn = 0; turn < TURNS; turn += 1) await NOTHING;
 }

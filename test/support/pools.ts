@@ -18,7 +18,7 @@ import { startRedis } from "./redis.ts";
  * What stands before the script, which itself stays as it is: `redis` is another table, in which `TIME` is the last
  * argument, and the expiry of keys is kept in a hash and done here, at the beginning of each call.
  */
-const PRELUDE = `
+export const PRELUDE = `
 local server, now = redis, tonumber(ARGV[#ARGV])
 local DEADLINES = KEYS[1] .. '~deadlines'
 local deadlines = server.call('HGETALL', DEADLINES)

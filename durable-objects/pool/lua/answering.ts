@@ -1,10 +1,11 @@
 /** One call from beginning to end. */
 export const ANSWERING = `
--- What is to be charged once, however often it is asked for, is used at once and nobody's.
 -- What a holder is charged for is added to what it has. When its message is not noted (it was overtaken, or there is no room
--- for another holder) it is used at once, but what is leased has to be somebody's.
+-- for another holder) it is used at once, but what is leased has to be somebody's. So is what is charged once: the holder may
+-- hear of it again and again, and does not count it.
 local function charged(own, refused)
-  if own and not call.request then
+  if call.request then return nil end
+  if own then
     local function place() addTo(own, call.cost, own.untilMs) end
     return { takes = function() return true end, place = place }
   end

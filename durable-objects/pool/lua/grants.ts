@@ -105,13 +105,15 @@ local function grant(own, isLeasing)
   local units, lifetime = sized(own)
   local untilMs = math.max(nowMs + lifetime.heldMs, own.atMs)
   addTo(own, units, untilMs)
-  local record = { turn = holding.turn, hold = own.id, untilMs = untilMs, atMs = nowMs,
+  -- As text: cjson writes 14 digits, and turns have 16.
+  local record = { turn = text(holding.turn), begun = text(own.begun), hold = own.id, untilMs = untilMs, atMs = nowMs,
     rememberMs = math.max(own.rememberMs, untilMs + sizing.rememberedMs),
     leases = holding.leases, queueLength = holding.queueLength }
   local used, wanted = {}, {}
   for index, book in ipairs(books) do
     used[book.name], wanted[book.name] = own.said[index].used, holding.wanted[index] or 0
     isLeasing = isLeasing or (book.rule.isLeased and units[index] > 0)
+    units[index] = units[index] - own.said[index].lacking
   end
   record.used, record.wanted = exactly(used), exactly(wanted)
   pool.holders[holding.holder], pool.areHoldersChanged = record, true

@@ -26,7 +26,7 @@ end
 local function hasLostWrites(record)
   local seen = holding.seen
   if not seen or seen.atMs < numberIn('lost') then return false end
-  local isKnown = record and record.turn >= seen.turn
+  local isKnown = record and tonumber(record.turn) >= seen.turn
   if nowMs < seen.untilMs and not isKnown then return true end
   local began = pool.before.since
   local isOlder = not began or tonumber(began) > seen.atMs or tonumber(pool.before.now) < seen.atMs
@@ -50,29 +50,43 @@ local function coverLostWrites()
   set('lost', text(nowMs))
 end
 
--- What the holder used and keeps, and whether this is another hold than before.
+-- Whether the message is of another life of the holder than the last one. It crashed; and as its clock was put back then,
+-- messages of before may come later and be taken for later ones. Nothing that the other life has is touched.
+local function isOfAnotherLife(record)
+  return not record or holding.isFresh or not holding.seen or holding.seen.turn < tonumber(record.begun or 0)
+end
+
+-- What the holder used and keeps, and whether this is another hold than before. Slots that it would keep may have expired on
+-- the way, and others have them: they are lacking, unless nobody can have got any since writes were lost.
 local function reported(record, hold)
-  local said, isNew = {}, not record or holding.isFresh
+  local said, isOther = {}, isOfAnotherLife(record)
+  local isNew = isOther
   for index, book in ipairs(books) do
-    local before = record and not holding.isFresh and tonumber(record.used[book.name] or 0) or 0
+    local before = not isOther and tonumber(record.used[book.name] or 0) or 0
     local used, kept = holding.used[index] or 0, holding.kept[index] or 0
     local units = hold and hold.units[book.name]
-    said[index] = { used = math.max(used, before), delta = math.max(0, used - before), kept = kept, held = units }
+    local isOver = book.rule.isLeased and record and pool.blockedMs <= nowMs
+    local lacking = isOver and math.max(0, kept - (units or 0)) or 0
+    said[index] = { used = math.max(used, before), delta = math.max(0, used - before), kept = kept - lacking,
+      held = units, lacking = lacking }
     if not book.rule.isLeased then
       isNew = isNew or (units and said[index].delta + kept > units) or (not units and kept > 0)
     end
   end
-  return said, isNew
+  return said, isNew, isOther
 end
 
--- Leases were promised: what is kept of those is moved to the holder's hold, whatever there was.
-local function settleReport(record, said, hold, isNew)
-  local kept, left = {}, {}
+-- Leases were promised: what is kept of those is moved to the holder's hold, for as long as was said before. Idle slots of
+-- another life stay where they are until they expire.
+local function settleReport(record, said, hold, isNew, isOther)
+  local kept, left, atMs = {}, {}, not isNew and hold and hold.atMs or 0
   for name, units in pairs(hold and hold.units or {}) do left[name] = units end
   for index, book in ipairs(books) do
     local told = said[index]
     if book.rule.isLeased then
-      kept[book.name], left[book.name] = told.kept, nil
+      kept[book.name] = told.kept
+      left[book.name] = isOther and left[book.name] and math.max(0, left[book.name] - told.kept) or nil
+      if hold and told.kept > 0 then atMs = hold.atMs end
     elseif not isNew and told.held then
       book.state = book.rule.algorithm.debit(book.rule, book.state, nowMs, told.delta)
       kept[book.name] = told.kept
@@ -81,16 +95,16 @@ local function settleReport(record, said, hold, isNew)
   end
   if isNew and hold then placeHold(hold.id, hold.atMs, left) end
   local id = isNew and 'r:' .. holding.holder .. '.' .. text(holding.turn) or record.hold
-  local untilMs = math.max(nowMs + holding.lifetime.heldMs, not isNew and hold and hold.atMs or 0)
+  local untilMs = math.max(nowMs + holding.lifetime.heldMs, atMs)
   placeHold(id, untilMs, kept)
-  return { id = id, isNew = isNew, said = said, units = kept, atMs = not isNew and hold and hold.atMs or 0,
-    untilMs = untilMs }
+  return { id = id, isNew = isNew, said = said, units = kept, atMs = atMs, untilMs = untilMs,
+    begun = isOther and holding.turn or record.begun or 0 }
 end
 
 -- Takes note of a message. Returns what the holder has now; nil: nothing is noted, and nothing granted but that answer.
 local function noteHolding()
   local record = pool.holders[holding.holder]
-  if record and holding.turn <= record.turn then
+  if record and holding.turn <= tonumber(record.turn) then
     return nil, { overtakenBy = record.turn, mark = record, hold = record.hold }
   end
   if hasLostWrites(record) then
@@ -105,9 +119,9 @@ local function noteHolding()
     return nil, { isNew = true, mark = { turn = holding.turn, atMs = nowMs, rememberMs = nowMs } }
   end
   local hold = record and findHold(record.hold)
-  local said, isNew = reported(record, hold)
+  local said, isNew, isOther = reported(record, hold)
   pool.isChanged = true
-  local own = settleReport(record, said, hold, isNew)
+  local own = settleReport(record, said, hold, isNew, isOther)
   own.rememberMs = record and record.rememberMs or 0
   return own
 end

@@ -1,0 +1,71 @@
+/** Isolates in front of a region's object, and the callers of both. */
+import type { Time } from "../../durable-objects/clock.ts";
+import { Isolate } from "../../worker/isolate.ts";
+import { Objects, type LimiterNamespace, type LimiterStub } from "../../worker/objects.ts";
+import { ReservationBook } from "../../worker/reservation-book.ts";
+import type { Fate } from "./network.ts";
+import type { Asked } from "./pools-region.ts";
+import type { VirtualTime } from "./virtual-time.ts";
+
+/** An isolate, its clock, and whether it has been killed. */
+export interface Running {
+  readonly isolate: Isolate;
+  readonly book: ReservationBook;
+  readonly clock: { ms: number };
+  isKilled: boolean;
+}
+
+export function startIsolate(id: string, clockMs: number): Running {
+  const book = new ReservationBook(() => id);
+  return { book, isolate: new Isolate(book), clock: { ms: clockMs }, isKilled: false };
+}
+
+export interface Wire {
+  readonly time: VirtualTime;
+  readonly fateOf: () => Fate;
+  readonly handle: (asked: Asked) => Promise<unknown>;
+}
+
+/** The object as a request in an isolate reaches it. */
+export function objectsOf({ time, fateOf, handle }: Wire, isGone: () => boolean, timers: Time): Objects {
+  const send = (asked: Asked): Promise<unknown> =>
+    new Promise((resolve, reject) => {
+      const { thereMs, backMs, againMs } = fateOf();
+      if (isGone() || thereMs === undefined) return;
+      const back = (answer: () => void) => {
+        if (backMs === undefined) return;
+        time.at(time.nowMs + backMs, () => {
+          if (!isGone()) answer();
+        });
+      };
+      time.at(time.nowMs + thereMs, () => {
+        handle(asked).then(
+          (answer) => back(() => resolve(answer)),
+          (error: unknown) => back(() => reject(error as Error)),
+        );
+        if (againMs !== undefined)
+          time.at(time.nowMs + againMs, () => void handle(asked).catch(() => undefined));
+      });
+    });
+  return new Objects(namespaceOf(send), timers);
+}
+
+function namespaceOf(send: (asked: Asked) => Promise<unknown>): LimiterNamespace {
+  const stub: Partial<Record<keyof LimiterStub, unknown>> = {
+    limit: (_: string, __: string, cost: number, idempotencyKey?: string) =>
+      send({ method: "limit", cost, ...(idempotencyKey !== undefined && { idempotencyKey }) }),
+    reserve: (call: Extract<Asked, { method: "reserve" }>["call"]) => send({ method: "reserve", call }),
+    giveBack: (_: string, returned: Extract<Asked, { method: "giveBack" }>["returned"]) =>
+      send({ method: "giveBack", returned }),
+    hold: (call: Extract<Asked, { method: "hold" }>["call"]) => send({ method: "hold", call }),
+    settle: (_: string, __: string, id: string, used: number) => send({ method: "settle", id, used }),
+    cancel: (_: string, __: string, id: string) => send({ method: "cancel", id }),
+    refund: (_: string, __: string, units: number, idempotencyKey: string) =>
+      send({ method: "refund", units, idempotencyKey }),
+    acquire: (call: Extract<Asked, { method: "acquire" }>["call"]) => send({ method: "acquire", call }),
+    renew: (_: string, __: string, id: string, ttlMs: number) => send({ method: "renew", id, ttlMs }),
+    release: (_: string, __: string, id: string) => send({ method: "release", id }),
+    reset: () => send({ method: "reset" }),
+  };
+  return { getByName: () => stub as unknown as LimiterStub };
+}

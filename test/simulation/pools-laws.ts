@@ -1,0 +1,146 @@
+/** What has to hold between a pool, the regions that have units of it, and their isolates. */
+import type { Entry } from "../../durable-objects/entries.ts";
+import { outstandingOf } from "../../durable-objects/holds.ts";
+import type { Rule } from "../../durable-objects/policies.ts";
+import { freeUnits, stateOf } from "../../durable-objects/pool/share-units.ts";
+import type { Reservation } from "../../durable-objects/reservation.ts";
+import { law } from "./laws.ts";
+import type { Stored } from "./pools-server.ts";
+
+/** A pool's rule at an instant, reckoned from what is stored without the script. */
+export interface Level {
+  /** Of a bucket in parts of a unit, `partsPerUnit` of them. */
+  readonly usedParts: number;
+  readonly partsPerUnit: number;
+  readonly outstanding: number;
+  readonly free: number;
+}
+
+export function levelOf({ fields, holds, logs }: Stored, rule: Rule, index: number, nowMs: number): Level {
+  const live = holds.filter(({ atMs }) => atMs > nowMs);
+  const expired = holds.filter(({ atMs }) => atMs <= nowMs);
+  const outstanding = sumOf(live, rule.name);
+  if (rule.lease !== undefined)
+    return { usedParts: 0, partsPerUnit: 1, outstanding, free: Math.max(0, rule.capacity - outstanding) };
+  const windowMs = rule.quota.windowMs ?? 1;
+  const state = fields[`s:${rule.name}`]?.split(" ") ?? [];
+  if (rule.algorithm.name === "sliding-log") {
+    const used =
+      loggedIn(state, logs[index] ?? [], windowMs, nowMs) + recent(expired, rule.name, windowMs, nowMs);
+    const free = Math.max(0, rule.capacity - used - outstanding);
+    return { usedParts: used, partsPerUnit: 1, outstanding, free };
+  }
+  let [parts, atMs] = [Number(state[1] ?? 0), Number(state[4] ?? 0)];
+  const leakTo = (toMs: number) => {
+    parts = Math.max(0, parts - rule.quota.units * Math.max(0, toMs - atMs));
+    atMs = Math.max(atMs, toMs);
+  };
+  for (const hold of expired) {
+    leakTo(hold.atMs);
+    parts += (hold.units[rule.name] ?? 0) * windowMs;
+  }
+  leakTo(nowMs);
+  const free = Math.max(0, Math.floor(rule.capacity - outstanding - parts / windowMs));
+  return { usedParts: parts, partsPerUnit: windowMs, outstanding, free };
+}
+
+/**
+ * Conservation, at the pool: what is used, outstanding and free makes up the capacity. Nothing is outstanding that is not
+ * there, unless `isOverdrawn`: writes were lost, and everything was taken for used.
+ */
+export function checkPool(stored: Stored, rules: readonly Rule[], nowMs: number, isOverdrawn: boolean): void {
+  for (const [index, rule] of rules.entries()) {
+    const { usedParts, partsPerUnit, outstanding, free } = levelOf(stored, rule, index, nowMs);
+    const said = (stored.fields[`o:${rule.name}`] ?? "0 0").split(" ").map(Number);
+    const regional = stored.holds.filter(({ id }) => id.startsWith("r:"));
+    law(
+      said[0] === sumOf(stored.holds, rule.name) && said[1] === sumOf(regional, rule.name),
+      () => `the pool counts ${said.join(" and ")} units of ${rule.name} outstanding, and its holds do not`,
+    );
+    const sumParts = usedParts + (outstanding + free) * partsPerUnit;
+    const isWhole = Math.floor(sumParts / partsPerUnit) <= rule.capacity;
+    law(
+      isOverdrawn || (isWhole && sumParts > (rule.capacity - 1) * partsPerUnit),
+      () =>
+        `at the pool used ${usedParts / partsPerUnit} + outstanding ${outstanding} + free ${free} of ${rule.name} ` +
+        `is not the capacity of ${rule.capacity}`,
+    );
+  }
+}
+
+/** What a region has, with its isolates. */
+export interface Having {
+  readonly name: string;
+  /** Absent: nobody is there any more. */
+  readonly entry?: Entry;
+  readonly nowMs: number;
+  readonly isolates: readonly { readonly reservation: Reservation | undefined; readonly nowMs: number }[];
+}
+
+/** Whatever a region and its isolates may still spend, or have leased, the pool keeps apart for it. */
+export function checkRegion(stored: Stored, rules: readonly Rule[], having: Having, poolMs: number): void {
+  const holds = stored.holds.filter(({ id, atMs }) => id.startsWith(`r:${having.name}.`) && atMs > poolMs);
+  for (const [index, rule] of rules.entries()) {
+    const kept = sumOf(holds, rule.name);
+    const book = having.entry?.books[index];
+    let units = 0;
+    if (book !== undefined && rule.lease !== undefined) units = outstandingOf(book.account);
+    else if (book !== undefined && having.nowMs < stateOf(book).endsAtMs)
+      units = Math.max(0, freeUnits(book));
+    for (const { reservation, nowMs } of having.isolates)
+      units += reservation?.spendableAt(nowMs)[index] ?? 0;
+    law(
+      units <= kept,
+      () => `region ${having.name} has ${units} units of ${rule.name}, and the pool keeps ${kept} for it`,
+    );
+  }
+}
+
+/** The script says the same as what is stored, and looking changed nothing. */
+export function checkPeek(
+  remaining: readonly number[],
+  stored: Stored,
+  rules: readonly Rule[],
+  nowMs: number,
+): void {
+  for (const [index, rule] of rules.entries()) {
+    const { free } = levelOf(stored, rule, index, nowMs);
+    // Nothing is leased for a while after writes were lost.
+    const isBlocked = rule.lease !== undefined && Number(stored.fields["blocked"] ?? 0) > nowMs;
+    const said = remaining[index] ?? 0;
+    law(
+      said === (isBlocked ? 0 : free),
+      () => `the pool says that ${said} units of ${rule.name} remain, and they are ${free}`,
+    );
+  }
+}
+
+function sumOf(holds: Stored["holds"], name: string): number {
+  return holds.reduce((sum, { units }) => sum + Number(units[name] ?? 0), 0);
+}
+
+/** Holds that expired, as a log has them that has not been written since. */
+function recent(expired: Stored["holds"], name: string, windowMs: number, nowMs: number): number {
+  return sumOf(
+    expired.filter(({ atMs }) => atMs > nowMs - windowMs),
+    name,
+  );
+}
+
+/** Units of a stored log that count: those of the closed runs in the window, and of the open one. */
+function loggedIn(
+  state: readonly string[],
+  runs: readonly string[],
+  windowMs: number,
+  nowMs: number,
+): number {
+  if (state.length === 0) return 0;
+  const [total = 0, , gone = 0, openMs = 0] = state.slice(1).map(Number);
+  if (openMs <= nowMs - windowMs) return 0;
+  let left = gone;
+  for (const run of runs) {
+    const [atMs = 0, units = 0] = run.split(":").map(Number);
+    if (atMs <= nowMs - windowMs) left = Math.max(left, units);
+  }
+  return total - Math.min(total, left);
+}

@@ -1,0 +1,195 @@
+import { CallerHolds } from "../../durable-objects/caller-holds.ts";
+import type { Time } from "../../durable-objects/clock.ts";
+import { Desk } from "../../durable-objects/desk.ts";
+import type { Entry } from "../../durable-objects/entries.ts";
+import { Grants } from "../../durable-objects/grants.ts";
+import { KeyBook } from "../../durable-objects/key-book.ts";
+import { Leases } from "../../durable-objects/leases.ts";
+import { Ledger } from "../../durable-objects/ledger.ts";
+import { Limits } from "../../durable-objects/limits.ts";
+import type { Policies } from "../../durable-objects/policies.ts";
+import type { Pool } from "../../durable-objects/pool/client.ts";
+import { Regional } from "../../durable-objects/pool/regional.ts";
+import type { HoldCall, AcquireCall, Cost, ReserveCall, Returned } from "../../durable-objects/protocol.ts";
+import { Storage } from "../../durable-objects/storage.ts";
+import { WaitingRoom } from "../../durable-objects/waiting.ts";
+import type { Database } from "./database.ts";
+import type { VirtualTime } from "./virtual-time.ts";
+
+/** A call that a region's object is asked, as RPC has it. */
+export type Asked =
+  | { readonly method: "limit"; readonly cost: Cost; readonly idempotencyKey?: string }
+  | { readonly method: "reserve"; readonly call: ReserveCall }
+  | { readonly method: "giveBack"; readonly returned: readonly Returned[] }
+  | { readonly method: "hold"; readonly call: HoldCall }
+  | { readonly method: "settle"; readonly id: string; readonly used: Cost }
+  | { readonly method: "cancel"; readonly id: string }
+  | { readonly method: "refund"; readonly units: Cost; readonly idempotencyKey: string }
+  | { readonly method: "acquire"; readonly call: AcquireCall }
+  | { readonly method: "renew"; readonly id: string; readonly ttlMs: number }
+  | { readonly method: "release"; readonly id: string }
+  | { readonly method: "reset" };
+
+/** What a process has in memory; it ends with it. */
+interface Memory {
+  readonly life: { isGone: boolean };
+  readonly ledger: Ledger;
+  readonly book: KeyBook;
+  readonly desk: Desk;
+  lastNowMs: number;
+}
+
+/** What a process does after its end. */
+export class Gone extends Error {}
+
+export interface RegionParts {
+  readonly database: Database;
+  readonly policies: Pick<Policies, "get">;
+  readonly time: VirtualTime;
+  readonly clock: { ms: number };
+  readonly poolFor: (time: Time) => Pool;
+  readonly policy: string;
+  readonly key: string;
+}
+
+/** The object of one region: the production modules on a storage that outlives them. */
+export class SimulatedRegion {
+  readonly #parts: RegionParts;
+  #memory: Memory;
+  isVanished = false;
+
+  constructor(parts: RegionParts) {
+    this.#parts = parts;
+    this.#memory = this.#start();
+  }
+
+  get nowMs(): number {
+    return nowMsOf(this.#memory, this.#parts);
+  }
+
+  /** Its memory is gone: a crash, an eviction, a deployment. */
+  crash(): void {
+    this.#memory.life.isGone = true;
+    this.#memory = this.#start();
+  }
+
+  vanish(): void {
+    this.isVanished = true;
+    this.#memory.life.isGone = true;
+  }
+
+  open(): Entry {
+    const { policy, key } = this.#parts;
+    return this.#memory.ledger.open(policy, key, this.nowMs);
+  }
+
+  writeQuiet(): void {
+    this.#memory.book.writeQuiet(this.nowMs);
+  }
+
+  /** Never settles when the process ends before. */
+  handle(asked: Asked): Promise<unknown> {
+    if (this.isVanished) return new Promise(() => undefined);
+    const { life } = this.#memory;
+    return new Promise((resolve, reject) => {
+      const answered = async () => this.#answer(asked);
+      answered().then(
+        (answer) => {
+          if (!life.isGone) resolve(answer);
+        },
+        (error: unknown) => {
+          // The runtime says no more of it than that it failed.
+          if (!life.isGone) reject(error as Error);
+        },
+      );
+    });
+  }
+
+  #answer(asked: Asked): unknown {
+    const { desk } = this.#memory;
+    const [entry, nowMs] = [this.open(), this.nowMs];
+    switch (asked.method) {
+      case "limit":
+        return desk.limit(entry, asked.cost, asked.idempotencyKey, nowMs);
+      case "reserve":
+        return desk.reserve(entry, asked.call, nowMs);
+      case "giveBack":
+        for (const each of asked.returned) desk.giveBack(entry, each, nowMs);
+        return undefined;
+      case "hold":
+        return desk.hold(entry, asked.call, nowMs);
+      case "settle":
+        return desk.settle(entry, asked.id, asked.used, nowMs);
+      case "cancel":
+        return desk.cancel(entry, asked.id, nowMs);
+      case "refund":
+        return desk.refund(entry, asked.units, asked.idempotencyKey, nowMs);
+      case "acquire":
+        return desk.acquire(entry, asked.call, nowMs);
+      case "renew":
+        return desk.renew(entry, asked.id, asked.ttlMs, nowMs);
+      case "release":
+        return desk.release(entry, asked.id, nowMs);
+      case "reset":
+        return desk.reset(entry, () => [this.open(), this.nowMs], nowMs);
+    }
+  }
+
+  #start(): Memory {
+    const { database, policies, time, clock } = this.#parts;
+    const life = { isGone: false };
+    const storage = new Storage(mortal(database.storage, life));
+    const book = new KeyBook(storage);
+    const ledger = new Ledger(policies, storage, book, () => undefined);
+    const nowMs = () => nowMsOf(memory, this.#parts);
+    const toNow = (entry: Entry) => {
+      book.advance(entry, nowMs());
+      return nowMs();
+    };
+    const room = new WaitingRoom(toNow);
+    const limits = new Limits(ledger, room);
+    const grants = new Grants(ledger, limits, room);
+    const clerks = {
+      ledger,
+      room,
+      limits,
+      grants,
+      leases: new Leases(ledger, room),
+      holds: new CallerHolds(ledger, room),
+    };
+    const clocked = { ...time.clock(clock, () => life.isGone), nowMs };
+    const openAlone = () => {
+      throw new Error("no policy here goes on alone");
+    };
+    const pool = this.#parts.poolFor(clocked);
+    const host = { ...clerks, pool, time: clocked, toNow, openAlone };
+    const desk = new Desk(clerks, () => Promise.resolve(new Regional(host)));
+    const memory: Memory = { life, ledger, book, desk, lastNowMs: 0 };
+    return memory;
+  }
+}
+
+/** A clock that never runs backwards while the process lives. */
+function nowMsOf(memory: Memory, { time, clock }: RegionParts): number {
+  memory.lastNowMs = Math.max(memory.lastNowMs, Math.floor(time.nowMs) + clock.ms);
+  return memory.lastNowMs;
+}
+
+/** A storage that a process which has ended cannot reach. */
+function mortal(storage: DurableObjectStorage, life: { readonly isGone: boolean }): DurableObjectStorage {
+  const alive = () => {
+    if (life.isGone) throw new Gone("the process has ended");
+  };
+  return {
+    sql: {
+      exec: (...args: Parameters<SqlStorage["exec"]>) => {
+        alive();
+        return storage.sql.exec(...args);
+      },
+    },
+    transactionSync: (work: () => unknown) => {
+      alive();
+      return storage.transactionSync(work);
+    },
+  } as unknown as DurableObjectStorage;
+}

@@ -1,0 +1,64 @@
+import { startPools } from "../support/pools.ts";
+import { Database } from "./database.ts";
+import { Gone } from "./pools-region.ts";
+import { PoolHistory, type Breakage, type Outcome } from "./pools-schedule.ts";
+import { loadScript } from "./pools-server.ts";
+import type { VirtualTime } from "./virtual-time.ts";
+
+/** Keys of so many histories are kept, and then all forgotten. */
+const KEPT = 200;
+
+/** Runs histories one seed after another. @throws Error that names the seed of the first that broke a law */
+export async function simulatePools(
+  firstSeed: number,
+  histories: number,
+  breakage: Breakage = {},
+): Promise<Outcome> {
+  const pools = await startPools();
+  const databases = [new Database(), new Database(), new Database()];
+  const sum: Outcome = {};
+  let policy = "";
+  try {
+    const script = await loadScript(pools, breakage.script);
+    for (let seed = firstSeed; seed < firstSeed + histories; seed += 1) {
+      if ((seed - firstSeed) % KEPT === KEPT - 1) await pools.client.flushAll();
+      try {
+        const history = new PoolHistory(seed, script, databases, breakage);
+        policy = history.policyName;
+        const outcome = await withTimersOf(history.time, () => history.run());
+        for (const [name, count] of Object.entries(outcome)) sum[name] = (sum[name] ?? 0) + count;
+      } catch (error) {
+        const said = error instanceof Error ? error.message : String(error);
+        throw new Error(`SEED=${seed} (${policy}): ${said}`, { cause: error });
+      }
+    }
+  } finally {
+    await pools.stop();
+  }
+  return sum;
+}
+
+/** Waiting rooms have the runtime's timers: these run in virtual time meanwhile, and not after the end of their process. */
+async function withTimersOf<Result>(time: VirtualTime, work: () => Promise<Result>): Promise<Result> {
+  const { setTimeout, clearTimeout } = globalThis;
+  const set = (callback: () => void, ms = 0) => {
+    const timer = { isCancelled: false };
+    time.at(time.nowMs + ms, () => {
+      try {
+        if (!timer.isCancelled) callback();
+      } catch (error) {
+        if (!(error instanceof Gone)) throw error;
+      }
+    });
+    return timer;
+  };
+  const clear = (timer: { isCancelled: boolean } | undefined) => {
+    if (timer !== undefined) timer.isCancelled = true;
+  };
+  Object.assign(globalThis, { setTimeout: set, clearTimeout: clear });
+  try {
+    return await work();
+  } finally {
+    Object.assign(globalThis, { setTimeout, clearTimeout });
+  }
+}

@@ -1,0 +1,104 @@
+/** What callers were really given of a pool, as one observer sees it who knows everything. */
+import { costOf } from "../../durable-objects/decisions.ts";
+import type { Policy } from "../../durable-objects/policies.ts";
+import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/calls.ts";
+import type { Cost } from "../../durable-objects/protocol.ts";
+import { law, Oracle } from "./laws.ts";
+import type { Stored } from "./pools-server.ts";
+
+/** A lease or hold as its caller has it: its lifetime begins before it asks. */
+export interface Having {
+  readonly id: string;
+  readonly region: number;
+  readonly isolate: number;
+  readonly units: Cost;
+  untilMs: number;
+}
+
+export class Truth {
+  readonly #policy: Policy;
+  readonly #oracles: readonly Oracle[];
+  readonly #charged = new Set<string>();
+  readonly leases = new Map<string, Having>();
+  readonly holds = new Map<string, Having>();
+  /** Writes were lost, and the first to come was somebody who could not know: nothing is promised any more. */
+  isVoid = false;
+  /** When writes were lost last, by the pool's clock. */
+  lostMs: number | undefined;
+  #isForgetful = false;
+
+  constructor(policy: Policy) {
+    this.#policy = policy;
+    this.#oracles = policy.rules.map((rule) => new Oracle(rule));
+  }
+
+  admit(cost: Cost, nowMs: number): void {
+    for (const [index, rule] of this.#policy.rules.entries()) {
+      if (rule.lease !== undefined) continue;
+      const over = this.#oracles[index]?.admit(costOf(rule, cost), nowMs) ?? 0;
+      law(over <= 0 || this.isVoid, () => `${over} units of ${rule.name} over the bound`);
+    }
+  }
+
+  /** Everything that is leased at this instant. */
+  checkLeases(nowMs: number): void {
+    for (const [id, { untilMs }] of this.leases) if (untilMs <= nowMs) this.leases.delete(id);
+    for (const rule of this.#policy.rules) {
+      if (rule.lease === undefined) continue;
+      let units = 0;
+      for (const lease of this.leases.values()) units += costOf(rule, lease.units);
+      law(
+        units <= rule.capacity || this.isVoid,
+        () => `${units} units of ${rule.name} are leased, of ${rule.capacity}`,
+      );
+    }
+  }
+
+  lost(poolMs: number): void {
+    this.lostMs = poolMs;
+    this.#isForgetful = true;
+  }
+
+  /**
+   * The pool has carried out a call. Units that it took itself, and did not add to what the region has, are used here and now.
+   *
+   * @returns whether it did
+   */
+  carriedOut(call: PoolCall, answer: PoolAnswer, name: string, stored: Stored, at: Instant): boolean {
+    this.#checkLoss(call, stored, at.poolMs);
+    const { rules = [{ success: false }], granted } = answer;
+    const isAdded = granted !== undefined && granted.overtakenBy === undefined;
+    const isTaken = call.op === "limit" && rules.every(({ success }) => success);
+    if (!isTaken || (isAdded && call.request === undefined)) return false;
+    if (call.request !== undefined && this.#charged.has(name)) return true;
+    this.#charged.add(name);
+    for (const [index, rule] of this.#policy.rules.entries()) {
+      if (rule.lease !== undefined) continue;
+      const over = this.#oracles[index]?.admit(call.cost[index] ?? 0, at.nowMs) ?? 0;
+      law(over <= 0 || this.isVoid, () => `the pool took ${over} units of ${rule.name} over the bound`);
+    }
+    return true;
+  }
+
+  /** Who knows that there were writes makes the pool forget itself; if somebody else comes before, nobody can know. */
+  #checkLoss({ holding, op }: PoolCall, { fields }: Stored, poolMs: number): void {
+    if (this.lostMs === undefined) return;
+    const seen = holding?.seen;
+    const isCovered = Number(fields["lost"] ?? -1) >= this.lostMs;
+    const isKnowing = seen !== undefined && seen.atMs < this.lostMs && poolMs < seen.untilMs;
+    if (!this.#isForgetful) return;
+    if (isCovered) this.#isForgetful = false;
+    else {
+      law(
+        !isKnowing || this.isVoid,
+        () => "a region knew that writes were lost, and the pool did not believe it",
+      );
+      if (op !== "peek") this.isVoid = true;
+    }
+  }
+}
+
+interface Instant {
+  readonly nowMs: number;
+  readonly poolMs: number;
+}
