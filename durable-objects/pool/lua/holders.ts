@@ -53,7 +53,8 @@ end
 -- Whether the message is of another life of the holder than the last one. It crashed; and as its clock was put back then,
 -- messages of before may come later and be taken for later ones. Nothing that the other life has is touched.
 local function isOfAnotherLife(record)
-  return not record or holding.isFresh or not holding.seen or holding.seen.turn < tonumber(record.begun or 0)
+  if not record or holding.isFresh then return true end
+  return holding.seen and holding.seen.turn < tonumber(record.begun or 0)
 end
 
 -- What the holder used and keeps, and whether this is another hold than before. Slots that it would keep may have expired on

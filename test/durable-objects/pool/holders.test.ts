@@ -107,14 +107,25 @@ describe("what a holder has", () => {
 });
 
 describe("leases of a holder", () => {
-  test("what it keeps is its own whatever happened, and nothing is given beyond the limit", async () => {
+  test("slots that it would keep are lacking when they have expired: others may have them", async () => {
     const pool = pools.create([LEASES]);
     await say(pool, { turn: 1, wanted: [4] }, T);
     await pool.call({ op: "hold", cost: [60], id: "a", ttlMs: 60_000 }, T + 2_000);
-    const kept = await say(pool, { turn: 2, kept: [10], wanted: [20] }, T + 2_000, [1]);
+    const kept = await say(pool, { turn: 2, kept: [4], wanted: [4] }, T + 2_000);
+    expect(grantedIn(kept)).toMatchObject({ isNew: false });
+    const [change = 0] = grantedIn(kept).units;
+    expect(await outstandingIn(pool, T + 2_000)).toBe(60 + 4 + change);
+  });
+
+  test("what it keeps of leases is its own once writes were lost, and nothing is given beyond the limit", async () => {
+    const pool = pools.create([LEASES]);
+    const { mark } = grantedIn(await say(pool, { turn: 1, wanted: [4] }, T));
+    await pool.forget();
+    await pool.call({ op: "hold", cost: [60], id: "a", ttlMs: 60_000 }, T + 10);
+    const kept = await say(pool, { turn: 2, kept: [10], wanted: [20], seen: mark }, T + 20, [1]);
     expect(kept.rules).toMatchObject([{ success: false }]);
-    expect(grantedIn(kept)).toMatchObject({ isNew: false, units: [0] });
-    expect(await outstandingIn(pool, T + 2_000)).toBe(70);
+    expect(grantedIn(kept)).toMatchObject({ units: [0] });
+    expect(await outstandingIn(pool, T + 20)).toBe(70);
   });
 
   test("one that expires is free, and only those of callers are counted as reclaimed", async () => {
