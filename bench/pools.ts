@@ -9,13 +9,13 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { cpus, tmpdir } from "node:os";
 import { join } from "node:path";
-import { build as bundle } from "esbuild";
 import { BUNDLE, build, installedVersion } from "../scripts/project.ts";
 import { startRedis } from "../scripts/redis-server.ts";
 import { makeToken } from "../scripts/tokens.ts";
 import { serve, type Serving } from "../scripts/workerd.ts";
 import { seededRandom } from "../test/support/random.ts";
 import { startDistantBridge, type DistantBridge } from "./bridge.ts";
+import { bundleUpstash } from "./bundle-upstash.ts";
 import { CONNECTIONS, load, requestsFor } from "./load.ts";
 
 const ROUNDS = Number(process.env["ROUNDS"] ?? 7);
@@ -119,20 +119,6 @@ function targetsOf() {
   };
 }
 
-/** Bundles the other worker. */
-async function bundled(): Promise<string> {
-  const outfile = join(folder, "upstash.js");
-  await bundle({
-    entryPoints: [join(import.meta.dirname, "upstash.ts")],
-    outfile,
-    bundle: true,
-    format: "esm",
-    conditions: ["workerd", "worker", "browser"],
-    external: ["cloudflare:workers"],
-  });
-  return outfile;
-}
-
 const sorted = (numbers: readonly number[]) => numbers.toSorted((a, b) => a - b);
 const median = (numbers: readonly number[]) => sorted(numbers)[numbers.length >> 1] ?? Number.NaN;
 
@@ -168,7 +154,7 @@ try {
   const bridge = await startDistantBridge(`redis://127.0.0.1:${redis.port}`, "bench");
   try {
     build();
-    const [upstash, targets, random] = [await bundled(), targetsOf(), seededRandom(Date.now())];
+    const [upstash, targets, random] = [await bundleUpstash(folder), targetsOf(), seededRandom(Date.now())];
     for (let round = 0; round < ROUNDS; round += 1) {
       const turns = Object.values(targets).map((target) => ({ target, turn: random() }));
       for (const { target } of turns.toSorted((a, b) => a.turn - b.turn))
