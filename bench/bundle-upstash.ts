@@ -24,8 +24,8 @@ export async function bundleUpstash(folder: string): Promise<string> {
 /** Takes the flag out of the scripts, and puts the digests right, or each call would send its script whole. */
 const forRedis: Plugin = {
   name: "for-redis",
-  setup({ onLoad }) {
-    onLoad({ filter: /@upstash[\\/]ratelimit[\\/]dist[\\/]index\.m?js$/ }, ({ path }) => {
+  setup(building) {
+    building.onLoad({ filter: /@upstash[\\/]ratelimit[\\/]dist[\\/]index\.m?js$/ }, ({ path }) => {
       let contents = readFileSync(path, "utf8");
       for (const [, script = ""] of contents.matchAll(/`(#!lua flags=allow-key-locking[^`]*)`/g)) {
         const plain = script.replace(FLAG, "");

@@ -36,6 +36,9 @@ const POLICIES = {
 
 interface Measured {
   readonly requestsPerSecond: number;
+  /** Of the process that fared worst. */
+  readonly p50Ms: number;
+  readonly p99Ms: number;
   /** Commands that Redis was sent per 1,000 decisions. */
   readonly commands: number;
 }
@@ -85,7 +88,11 @@ async function measure(target: Target, bridge: DistantBridge, upstash: string): 
     const after = await bridge.commands();
     const decisions = loads.reduce((sum, { count }) => sum + count, 0);
     const requestsPerSecond = loads.reduce((sum, each) => sum + each.requestsPerSecond, 0);
-    return { requestsPerSecond, commands: (1_000 * (after - before)) / decisions };
+    const [p50Ms, p99Ms] = [
+      Math.max(...loads.map((each) => each.p50Ms)),
+      Math.max(...loads.map((each) => each.p99Ms)),
+    ];
+    return { requestsPerSecond, p50Ms, p99Ms, commands: (1_000 * (after - before)) / decisions };
   } finally {
     await Promise.all(running.map((each) => each.stop("SIGKILL")));
     for (const stateDir of stateDirs) rmSync(stateDir, { recursive: true, force: true });
@@ -133,14 +140,15 @@ function ratio(target: Target, to: Target): string {
 function print(targets: ReturnType<typeof targetsOf>): void {
   const { bucket, upstashBucket, log, upstashWindow } = targets;
   const rows = Object.values(targets).map(({ name, measured }) => {
-    const perSecond = Math.round(median(measured.map((each) => each.requestsPerSecond)));
+    const of = (figure: keyof Measured) => median(measured.map((each) => each[figure]));
+    const perSecond = Math.round(of("requestsPerSecond"));
     const commands = measured.map((each) => each.commands);
     const spread = `${sorted(commands)[0]?.toFixed(2)}–${sorted(commands).at(-1)?.toFixed(2)}`;
-    return `| ${name} | ${perSecond} | ${median(commands).toFixed(2)} (${spread}) |`;
+    return `| ${name} | ${perSecond} | ${median(commands).toFixed(2)} (${spread}) | ${of("p50Ms")} | ${of("p99Ms")} |`;
   });
   console.log(`
-| | requests/s | Redis commands per 1,000 decisions |
-| --- | --- | --- |
+| | requests/s | Redis commands per 1,000 decisions | p50 ms | p99 ms |
+| --- | --- | --- | --- | --- |
 ${rows.join("\n")}
 
 Weir to \`@upstash/ratelimit\`: ${ratio(bucket, upstashBucket)} the token bucket to \`tokenBucket\`, ${ratio(log, upstashWindow)} the
