@@ -4,7 +4,7 @@
  *
  * As in bench.ts every target is started anew for each round (here with a key of its own too), warmed up, loaded and ended;
  * the targets take their turns in another order each round, and figures are compared only with those of the same round.
- * ROUNDS and SECONDS change how many and how long.
+ * ROUNDS and SECONDS change how many and how long; DISTANCE_MS puts Redis so far away (there and back), which it is not here.
  */
 import { mkdtempSync, rmSync } from "node:fs";
 import { cpus, tmpdir } from "node:os";
@@ -20,6 +20,7 @@ import { CONNECTIONS, load, requestsFor } from "./load.ts";
 
 const ROUNDS = Number(process.env["ROUNDS"] ?? 7);
 const SECONDS = Number(process.env["SECONDS"] ?? 3);
+const DISTANCE_MS = Number(process.env["DISTANCE_MS"] ?? 0);
 const WARM_UP_SECONDS = 2;
 /** Enough for each message to be answered on a machine that is busy with the load. */
 const DEADLINE_MS = 10_000;
@@ -154,12 +155,12 @@ ${rows.join("\n")}
 Weir to \`@upstash/ratelimit\`: ${ratio(bucket, upstashBucket)} the token bucket to \`tokenBucket\`, ${ratio(log, upstashWindow)} the
 sliding log to \`slidingWindow\`; a pool to none: ${ratio(bucket, targets.alone)}. Wanted: at least 3, with at most 1 command.
 
-${cpus()[0]?.model}, ${cpus().length} cores, workerd ${installedVersion("workerd")}, @upstash/ratelimit ${installedVersion("@upstash/ratelimit")}, Node ${process.versions.node}, ${CONNECTIONS} connections to each process, ${ROUNDS} rounds of ${SECONDS} s, ${new Date().toISOString().slice(0, 10)}. Medians over the rounds (least–most).`);
+${cpus()[0]?.model}, ${cpus().length} cores, workerd ${installedVersion("workerd")}, @upstash/ratelimit ${installedVersion("@upstash/ratelimit")}, Node ${process.versions.node}, ${CONNECTIONS} connections to each process, Redis ${DISTANCE_MS} ms away, ${ROUNDS} rounds of ${SECONDS} s, ${new Date().toISOString().slice(0, 10)}. Medians over the rounds (least–most).`);
 }
 
 const redis = await startRedis();
 try {
-  const bridge = await startDistantBridge(`redis://127.0.0.1:${redis.port}`, "bench");
+  const bridge = await startDistantBridge(redis.port, "bench", DISTANCE_MS);
   try {
     build();
     const [upstash, targets, random] = [await bundleUpstash(folder), targetsOf(), seededRandom(Date.now())];
