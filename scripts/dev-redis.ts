@@ -16,6 +16,7 @@ const BRIDGE_PORT = 8079;
 /** Joins those of wrangler.toml when none of them has a pool in Redis. */
 const REDIS_POLICIES = {
   "redis-demo": { algorithm: "token-bucket", limit: 10, window: "10s", pool: "redis" },
+  "redis-slots": { algorithm: "concurrency", limit: 3, pool: "redis" },
 };
 
 async function main(): Promise<void> {

@@ -1,0 +1,48 @@
+/**
+ * What pools are measured against: a worker that uses `@upstash/ratelimit` as its documentation has it, with the cache that it
+ * makes by default kept between requests.
+ */
+import { DurableObject, env } from "cloudflare:workers";
+import { Ratelimit } from "@upstash/ratelimit";
+import { Redis } from "@upstash/redis/cloudflare";
+
+/** Named as Weir's, because the configuration that serves it is Weir's. */
+export class LimiterObject extends DurableObject {}
+
+const { UPSTASH_REDIS_REST_URL: url, UPSTASH_REDIS_REST_TOKEN: token } = env as unknown as Record<
+  string,
+  string
+>;
+const redis = new Redis({ url, token });
+const LIMIT = 1_000_000;
+const limiters = new Map([
+  [
+    "/token-bucket",
+    new Ratelimit({
+      redis,
+      prefix: "bucket",
+      limiter: Ratelimit.tokenBucket(LIMIT, "1 s", LIMIT),
+      analytics: false,
+    }),
+  ],
+  [
+    "/sliding-window",
+    new Ratelimit({
+      redis,
+      prefix: "window",
+      limiter: Ratelimit.slidingWindow(LIMIT, "1 s"),
+      analytics: false,
+    }),
+  ],
+]);
+
+export default {
+  async fetch(request: Request, _: unknown, ctx: ExecutionContext): Promise<Response> {
+    const limiter = limiters.get(new URL(request.url).pathname);
+    if (limiter === undefined) return new Response("up");
+    const { key } = await request.json<{ key: string }>();
+    const { pending, ...decision } = await limiter.limit(key);
+    ctx.waitUntil(pending);
+    return Response.json(decision);
+  },
+};
