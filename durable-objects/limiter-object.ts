@@ -1,14 +1,9 @@
 import { DurableObject } from "cloudflare:workers";
-import { CallerHolds } from "./caller-holds.ts";
 import { objectPolicies } from "./deployment.ts";
-import { Desk } from "./desk.ts";
+import { makeDesk, type Desk } from "./desk.ts";
 import type { Entry } from "./entries.ts";
-import { Grants } from "./grants.ts";
 import { KeyBook } from "./key-book.ts";
-import { loadRegional } from "./load-regional.ts";
 import { LeaseSockets } from "./lease-sockets.ts";
-import { Leases } from "./leases.ts";
-import { Limits } from "./limits.ts";
 import { Ledger } from "./ledger.ts";
 import type {
   AcquireCall,
@@ -54,7 +49,11 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
       upkeep.watchQuiet();
     });
     this.#room = new WaitingRoom((entry) => this.#toNow(entry));
-    this.#desk = this.#makeDesk();
+    this.#desk = makeDesk(this.#ledger, this.#room, {
+      nowMs: () => upkeep.nowMs(),
+      toNow: (entry) => this.#toNow(entry),
+      open: (policy, key) => this.#open(policy, key),
+    });
     this.#sockets = new LeaseSockets(ctx, this.#desk, {
       open: (policy, key) => this.#open(policy, key),
       renewBy: (dueMs, nowMs) => upkeep.alarmBy(dueMs, nowMs, 0),
@@ -207,25 +206,5 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     const nowMs = this.#upkeep.nowMs();
     this.#book.advance(entry, nowMs);
     return nowMs;
-  }
-
-  #makeDesk(): Desk {
-    const [ledger, room] = [this.#ledger, this.#room];
-    const limits = new Limits(ledger, room);
-    const clerks = {
-      ledger,
-      room,
-      limits,
-      grants: new Grants(ledger, limits, room),
-      leases: new Leases(ledger, room),
-      holds: new CallerHolds(ledger, room),
-    };
-    return new Desk(clerks, () =>
-      loadRegional(clerks, {
-        nowMs: () => this.#upkeep.nowMs(),
-        toNow: (entry) => this.#toNow(entry),
-        open: (policy, key) => this.#open(policy, key),
-      }),
-    );
   }
 }

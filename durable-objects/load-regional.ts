@@ -6,7 +6,7 @@ import type { Regional } from "./pool/regional.ts";
 import { localName } from "./regional-policies.ts";
 
 /** What it needs of the object. */
-interface ObjectParts {
+export interface ObjectParts {
   readonly nowMs: () => number;
   /** Debits and frees what has expired of a key and returns the time, in milliseconds. */
   readonly toNow: (entry: Entry) => number;

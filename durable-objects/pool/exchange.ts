@@ -4,7 +4,8 @@ import { publicName } from "../regional-policies.ts";
 import type { PoolAnswer, PoolCall } from "./calls.ts";
 import type { Pool } from "./client.ts";
 import { poolKeys } from "./keys.ts";
-import { RegionalShare, type Asking, type PoolMessage } from "./regional-share.ts";
+import type { Asking } from "./regional-demand.ts";
+import { RegionalShare, type PoolMessage } from "./regional-share.ts";
 import { pooledRules } from "./shares.ts";
 
 /** So often it looks what has to go back: sooner than the part of a lifetime is over in which nothing is spent (sizing.ts). */

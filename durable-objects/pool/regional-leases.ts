@@ -3,7 +3,7 @@ import type { Entry } from "../entries.ts";
 import type { Cost, RuleDecision } from "../protocol.ts";
 import type { WaitingRoom } from "../waiting.ts";
 import { PoolFailure, type Exchange } from "./exchange.ts";
-import type { Asking } from "./regional-share.ts";
+import type { Asking } from "./regional-demand.ts";
 import { costsOf } from "./share-units.ts";
 
 /**
@@ -42,7 +42,7 @@ export class RegionalLeases {
   ): Promise<Awaited<Result>> {
     const done = (nowMs: number, rules?: readonly RuleDecision[]) => {
       const result = work(nowMs, rules);
-      this.#exchange.shareOf(entry).noteLeases(nowMs);
+      this.#exchange.shareOf(entry).demand.noteLeases(nowMs);
       this.serve(entry);
       return result;
     };
@@ -103,7 +103,7 @@ export class RegionalLeases {
     try {
       await this.#exchange.send(entry, call, this.#asking(entry, head.ttlMs), (_, atMs) => {
         this.#room.serve(entry);
-        this.#exchange.shareOf(entry).noteLeases(atMs);
+        this.#exchange.shareOf(entry).demand.noteLeases(atMs);
       });
     } catch (error) {
       // Who waits goes on waiting: the pool may be back before the time is over.

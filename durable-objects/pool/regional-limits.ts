@@ -2,7 +2,7 @@ import { decideTogether } from "../decisions.ts";
 import type { Entry } from "../entries.ts";
 import type { Grants } from "../grants.ts";
 import type { Ledger } from "../ledger.ts";
-import type { AnswerText, Cost, Decided, ReserveCall } from "../protocol.ts";
+import type { AnswerText, Cost, Decided, Maybe, ReserveCall } from "../protocol.ts";
 import type { PoolAnswer } from "./calls.ts";
 import { PoolFailure, type Exchange } from "./exchange.ts";
 import { costsOf, freeUnits, stateOf, type Lending } from "./share-units.ts";
@@ -25,11 +25,11 @@ export class RegionalLimits {
   async limit(entry: Entry, cost: Cost): Promise<Decided> {
     const { policy } = entry;
     const share = this.#exchange.shareOf(entry);
-    share.note(cost, this.#exchange.toNow(entry));
+    share.demand.note(cost, this.#exchange.toNow(entry));
     const here = await this.#untilHere(entry, cost, (nowMs) => this.#decideHere(entry, cost, nowMs));
     if (here !== undefined) return here;
     const asked = { op: "limit", cost: costsOf(entry, cost) } as const;
-    const isHolding = policy.elsewhere.admits && (share.isHot || share.isHeld);
+    const isHolding = policy.elsewhere.admits && (share.demand.isHot || share.isHeld);
     return this.#exchange.send(entry, asked, isHolding ? { asking: {} } : {}, (answer, nowMs) => {
       const { rules = [], next } = answer;
       if (!isAdmitted(answer)) share.denials.learn(policy, cost, rules, nowMs);
@@ -48,11 +48,12 @@ export class RegionalLimits {
     const { cost, holder, rules } = call;
     const { policy } = entry;
     const share = this.#exchange.shareOf(entry);
-    share.note(0, this.#exchange.toNow(entry));
+    share.demand.note(0, this.#exchange.toNow(entry));
     const units = policy.rules.map(({ name }) => rules[name]?.wanted ?? 0);
     const lending: Lending = { holder, units };
     const here = await this.#untilHere(entry, cost, (nowMs) => {
-      if (!decideTogether(entry.books, nowMs, cost).admitted || isPoor(entry, call, nowMs)) return undefined;
+      const isHere = decideTogether(entry.books, nowMs, cost).admitted && !isPoor(entry, call, nowMs);
+      if (!isHere) return this.#denyAgain(entry, call, nowMs);
       const reserved = this.#grants.reserve(entry, call, nowMs);
       if (share.needsRefill(nowMs)) this.#exchange.refill(entry, { lending });
       return reserved;
@@ -60,6 +61,7 @@ export class RegionalLimits {
     if (here !== undefined) return withoutNext(here);
     const asked = { op: "limit", cost: costsOf(entry, cost) } as const;
     return this.#exchange.send(entry, asked, { asking: { lending } }, async (answer, nowMs) => {
+      if (!isAdmitted(answer)) share.denials.learn(policy, cost, answer.rules ?? [], nowMs);
       const isHere = isAdmitted(answer) && isAdded(answer);
       const reserved = this.#grants.reserve(entry, isHere ? call : { ...call, cost: 0 }, nowMs);
       const { next: _, ...decided } = JSON.parse(await reserved) as Decided;
@@ -94,7 +96,7 @@ export class RegionalLimits {
       const leftMs = sinceMs + mostMs - nowMs;
       if (leftMs <= 0 || message === undefined) return undefined;
       // Also when there is no place for it in what was asked for: a denial would answer it too.
-      if (message.promise(policy, cost)) share.miss();
+      if (message.promise(policy, cost)) share.demand.miss();
       await this.#exchange.follow(message, Math.min(mostMs, leftMs));
       nowMs = this.#exchange.toNow(entry);
     }
@@ -102,16 +104,31 @@ export class RegionalLimits {
 
   /** What the share admits, or the pool has denied before; `undefined`: the pool has to be asked. */
   #decideHere(entry: Entry, cost: Cost, nowMs: number): Decided | undefined {
-    const { policy, books } = entry;
     const share = this.#exchange.shareOf(entry);
     const decided = this.#spend(entry, cost, nowMs);
-    if (decided === undefined)
-      return share.denials.find(policy, cost, books.map(freeUnits), nowMs, (_, index) => {
-        const book = books[index];
-        return book === undefined ? 0 : Math.max(0, stateOf(book).wholeAtMs - nowMs);
-      });
+    if (decided === undefined) return this.#deny(entry, cost, nowMs);
     if (share.needsRefill(nowMs)) this.#exchange.refill(entry);
     return decided;
+  }
+
+  /** What the pool has denied before. */
+  #deny(entry: Entry, cost: Cost, nowMs: number): Decided | undefined {
+    const { policy, books } = entry;
+    const { denials } = this.#exchange.shareOf(entry);
+    return denials.find(policy, cost, books.map(freeUnits), nowMs, (_, index) => {
+      const book = books[index];
+      return book === undefined ? 0 : Math.max(0, stateOf(book).wholeAtMs - nowMs);
+    });
+  }
+
+  /** The same for an isolate, of which note is taken; what it gives back may be of use to the next. */
+  #denyAgain(entry: Entry, call: Reserve, nowMs: number): Maybe<AnswerText> | undefined {
+    const denied = call.cost === 0 ? undefined : this.#deny(entry, call.cost, nowMs);
+    if (denied === undefined) return undefined;
+    const { rules } = denied;
+    const reserved = this.#grants.reserve(entry, { ...call, cost: 0 }, nowMs);
+    const withDenial = (text: AnswerText) => JSON.stringify({ ...(JSON.parse(text) as Decided), rules });
+    return typeof reserved === "string" ? withDenial(reserved) : reserved.then(withDenial);
   }
 
   /** Uses units of the share; `undefined`: there are not so many. */

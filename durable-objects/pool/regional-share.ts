@@ -1,37 +1,12 @@
 import { randomId } from "../clock.ts";
-import { Demand, type Wanted } from "../demand.ts";
 import { Denials } from "../denials.ts";
 import type { Entry } from "../entries.ts";
-import { outstandingOf } from "../holds.ts";
 import { Message } from "../message.ts";
-import type { Cost } from "../protocol.ts";
 import { refillMs, spendableMs } from "../sizing.ts";
 import type { Holding, Mark, PoolAnswer, PoolCall } from "./calls.ts";
-import {
-  addUnits,
-  freeUnits,
-  idleSlots,
-  keepUnits,
-  lentUnits,
-  stateOf,
-  update,
-  type Lending,
-} from "./share-units.ts";
+import { RegionalDemand, type Asking } from "./regional-demand.ts";
+import { addUnits, freeUnits, idleSlots, keepUnits, stateOf, update } from "./share-units.ts";
 import { IDLE_SLOT_MS, lifetimesOf, slotMs } from "./sizing.ts";
-
-/** What a message asks for beside the call that it comes with. */
-export interface Asking {
-  /** For an isolate. */
-  readonly lending?: Lending;
-  /** How long a lease has to last that is waited for. */
-  readonly leaseTtlMs?: number;
-  /** By rule: slots that other callers wait for. */
-  readonly slots?: readonly number[];
-  /** How many callers wait, for whoever looks. */
-  readonly queueLength?: number;
-  /** All that can be spared goes back. */
-  readonly isGivingBack?: boolean;
-}
 
 export type PoolMessage = Message<PoolCall & { readonly holding: Holding }>;
 
@@ -43,6 +18,7 @@ export type PoolMessage = Message<PoolCall & { readonly holding: Holding }>;
  * Plain state, no I/O: regional.ts sends the messages.
  */
 export class RegionalShare {
+  readonly demand: RegionalDemand;
   readonly denials = new Denials();
   /** The pool may have units apart for this region. */
   isHeld = false;
@@ -50,7 +26,6 @@ export class RegionalShare {
   isContended = false;
   readonly #entry: Entry;
   readonly #books: Entry["books"];
-  readonly #demand: Demand;
   readonly #holder: string;
   #turn = 0;
   #isFresh = true;
@@ -60,16 +35,12 @@ export class RegionalShare {
   #low: readonly number[];
   #askedAtMs = -Infinity;
   #ttlMs = 0;
-  #leasedAtMs = -Infinity;
-  /** By rule: the most units of leases at a time since the last message. */
-  #peak: readonly number[];
 
   constructor(entry: Entry, nowMs: number) {
     this.#entry = entry;
     this.#books = entry.books;
-    this.#demand = new Demand(entry.policy, nowMs);
+    this.demand = new RegionalDemand(entry, nowMs);
     this.#low = entry.books.map(() => 0);
-    this.#peak = this.#low;
     const stored = this.#books.map((book) => stateOf(book).holder).find((holder) => holder !== "");
     // Two objects must never be the same holder, wherever they run and whatever they call their region.
     this.#holder = stored ?? `${entry.policy.region?.name ?? ""}.${randomId()}`;
@@ -81,29 +52,6 @@ export class RegionalShare {
     const message = this.#message;
     const isDue = message !== undefined && nowMs < message.sentAtMs + this.#entry.policy.deadlineMs;
     return isDue ? message : undefined;
-  }
-
-  /** Whether it is asked for so often that units are worth having, here or in some isolate. */
-  get isHot(): boolean {
-    return this.#demand.isHot || this.#entry.holders.size > 0;
-  }
-
-  /** Notes that a caller asks for this much. */
-  note(cost: Cost, nowMs: number): void {
-    this.#demand.note(cost, nowMs);
-  }
-
-  /** Notes that a call waits for what is being asked for. */
-  miss(): void {
-    this.#demand.miss();
-  }
-
-  /** Notes how many units are leased, after a lease was granted. */
-  noteLeases(nowMs: number): void {
-    this.#leasedAtMs = nowMs;
-    this.#peak = this.#books.map(({ account }, index) =>
-      Math.max(this.#peak[index] ?? 0, outstandingOf(account)),
-    );
   }
 
   /** Whether it is time to ask for more, so that nobody has to wait. */
@@ -124,7 +72,7 @@ export class RegionalShare {
     const endsAtMs =
       lease === undefined
         ? this.#askedAtMs + spendableMs(this.#ttlMs)
-        : Math.max(this.#askedAtMs, this.#leasedAtMs) + IDLE_SLOT_MS;
+        : Math.max(this.#askedAtMs, this.demand.leasedAtMs) + IDLE_SLOT_MS;
     return this.isHeld && nowMs >= endsAtMs && this.messageAt(nowMs) === undefined && !this.isAtRest;
   }
 
@@ -137,14 +85,12 @@ export class RegionalShare {
   ask(call: Omit<PoolCall, "holding">, asking: Asking, nowMs: number): PoolMessage {
     const { policy, claims, endsByMs } = this.#entry;
     const books = this.#books;
-    const measured = this.#demand.want(nowMs);
-    const wanted = this.#wanted(measured, asking, nowMs);
+    const wanted = this.demand.want(asking, this.isContended, nowMs);
     // With a cost all that is free goes home, so that the pool decides on everything there is.
     const isFor = call.cost.some((units) => units > 0);
     const kept = books.map((book, index) =>
       keepUnits(book, isFor ? 0 : (wanted.units[index] ?? 0), nowMs, endsByMs),
     );
-    this.#peak = books.map(({ account }) => outstandingOf(account));
     // Higher than any turn of before a crash, unless the clock was put back: then the pool says how far it was.
     this.#turn = Math.max(this.#turn + 1, nowMs * 1_000);
     this.isHeld = true;
@@ -212,22 +158,5 @@ export class RegionalShare {
   lose(): void {
     this.isHeld = false;
     for (const book of this.#books) update(book, { units: 0 });
-  }
-
-  /** Units to have: what isolates want twice, since theirs are renewed before they end; slots as many as were in use lately. */
-  #wanted(measured: Wanted, { lending, isGivingBack, slots }: Asking, nowMs: number): Wanted {
-    const { policy } = this.#entry;
-    const books = this.#books;
-    const lent = lentUnits(this.#entry, nowMs, lending);
-    const units = books.map(({ rule, account }, index) => {
-      if (isGivingBack === true) return 0;
-      if (policy.elsewhere.admits)
-        return Math.min(rule.capacity, (measured.units[index] ?? 0) + 2 * (lent[index] ?? 0));
-      const leased = outstandingOf(account);
-      if (rule.lease === undefined) return leased;
-      return Math.max(leased + (slots?.[index] ?? 0), this.isContended ? 0 : (this.#peak[index] ?? 0));
-    });
-    const low = measured.low.map((each, index) => Math.max(each, Math.floor((lent[index] ?? 0) / 2)));
-    return { ...measured, units, low };
   }
 }
