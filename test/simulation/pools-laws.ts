@@ -1,6 +1,6 @@
 /** What has to hold between a pool, the regions that have units of it, and their isolates. */
 import type { Entry } from "../../durable-objects/entries.ts";
-import { outstandingOf } from "../../durable-objects/holds.ts";
+import { outstandingOf, type Hold } from "../../durable-objects/holds.ts";
 import type { Rule } from "../../durable-objects/policies.ts";
 import { freeUnits, stateOf } from "../../durable-objects/pool/share-units.ts";
 import type { Reservation } from "../../durable-objects/reservation.ts";
@@ -25,7 +25,8 @@ export function levelOf({ fields, holds, logs }: Stored, rule: Rule, index: numb
   const windowMs = rule.quota.windowMs ?? 1;
   const state = fields[`s:${rule.name}`]?.split(" ") ?? [];
   if (rule.algorithm.name === "sliding-log") {
-    const used = loggedIn(state, logs[index] ?? [], windowMs, nowMs) + recent(expired, rule.name, windowMs, nowMs);
+    const used =
+      loggedIn(state, logs[index] ?? [], windowMs, nowMs) + recent(expired, rule.name, windowMs, nowMs);
     const free = Math.max(0, rule.capacity - used - outstanding);
     return { usedParts: used, partsPerUnit: 1, outstanding, free };
   }
@@ -73,19 +74,25 @@ export interface Having {
   /** Absent: nobody is there any more. */
   readonly entry?: Entry;
   readonly nowMs: number;
+  /** The latest instant that it ever saw: before a crash its clock may have been ahead. */
+  readonly latestMs: number;
   readonly isolates: readonly { readonly reservation: Reservation | undefined; readonly nowMs: number }[];
 }
 
 /** Whatever a region and its isolates may still spend, or have leased, the pool keeps apart for it. */
 export function checkRegion(stored: Stored, rules: readonly Rule[], having: Having, poolMs: number): void {
   const holds = stored.holds.filter(({ id, atMs }) => id.startsWith(`r:${having.name}.`) && atMs > poolMs);
+  const isLive = ({ expiresAtMs }: Hold) => expiresAtMs > having.latestMs;
   for (const [index, rule] of rules.entries()) {
     const kept = sumOf(holds, rule.name);
     const book = having.entry?.books[index];
     let units = 0;
-    if (book !== undefined && rule.lease !== undefined) units = outstandingOf(book.account);
-    else if (book !== undefined && having.nowMs < stateOf(book).endsAtMs) units = Math.max(0, freeUnits(book));
-    for (const { reservation, nowMs } of having.isolates) units += reservation?.spendableAt(nowMs)[index] ?? 0;
+    if (book !== undefined && rule.lease !== undefined)
+      units = outstandingOf({ ...book.account, holds: book.account.holds.filter(isLive) });
+    else if (book !== undefined && having.nowMs < stateOf(book).endsAtMs)
+      units = Math.max(0, freeUnits(book));
+    for (const { reservation, nowMs } of having.isolates)
+      units += reservation?.spendableAt(nowMs)[index] ?? 0;
     law(
       units <= kept,
       () => `region ${having.name} has ${units} units of ${rule.name}, and the pool keeps ${kept} for it`,
@@ -94,7 +101,12 @@ export function checkRegion(stored: Stored, rules: readonly Rule[], having: Havi
 }
 
 /** The script says the same as what is stored, and looking changed nothing. */
-export function checkPeek(remaining: readonly number[], stored: Stored, rules: readonly Rule[], nowMs: number): void {
+export function checkPeek(
+  remaining: readonly number[],
+  stored: Stored,
+  rules: readonly Rule[],
+  nowMs: number,
+): void {
   for (const [index, rule] of rules.entries()) {
     const { free } = levelOf(stored, rule, index, nowMs);
     // Nothing is leased for a while after writes were lost.
@@ -120,7 +132,12 @@ function recent(expired: Stored["holds"], name: string, windowMs: number, nowMs:
 }
 
 /** Units of a stored log that count: those of the closed runs in the window, and of the open one. */
-function loggedIn(state: readonly string[], runs: readonly string[], windowMs: number, nowMs: number): number {
+function loggedIn(
+  state: readonly string[],
+  runs: readonly string[],
+  windowMs: number,
+  nowMs: number,
+): number {
   if (state.length === 0) return 0;
   const [total = 0, , gone = 0, openMs = 0] = state.slice(1).map(Number);
   if (openMs <= nowMs - windowMs) return 0;

@@ -199,18 +199,24 @@ export class PoolHistory {
     const waitMs = this.#of([0, 0, 0, 50, 400]);
     const id = `lease ${this.#calls}`;
     const lease = { id, cost, ttlMs: this.#of([ttlMs, ttlMs, 60, maxTtlMs]), waitMs };
-    this.#ask(running, place, async (objects) => {
-      const { policy } = place;
-      const call = { policy: policy.name, key: this.#key, ...lease };
-      const ask = async (object: ReturnType<Objects["objectOf"]>) => (await object.acquire(call)) as unknown;
-      const asked = await objects.ask(policy, this.#key, ask, waitMs);
-      const decided = JSON.parse((asked?.answer as string | undefined) ?? "{}") as Partial<Decided>;
-      if (asked === undefined) this.#note("degraded");
-      if (decided.lease === undefined) return;
-      this.#note("leases");
-      const untilMs = sentMs + decided.lease.expiresAfterMs;
-      this.#truth.leases.set(id, { id, region: index, isolate, units: cost, untilMs });
-    }, waitMs);
+    this.#ask(
+      running,
+      place,
+      async (objects) => {
+        const { policy } = place;
+        const call = { policy: policy.name, key: this.#key, ...lease };
+        const ask = async (object: ReturnType<Objects["objectOf"]>) =>
+          (await object.acquire(call)) as unknown;
+        const asked = await objects.ask(policy, this.#key, ask, waitMs);
+        const decided = JSON.parse((asked?.answer as string | undefined) ?? "{}") as Partial<Decided>;
+        if (asked === undefined) this.#note("degraded");
+        if (decided.lease === undefined) return;
+        this.#note("leases");
+        const untilMs = sentMs + decided.lease.expiresAfterMs;
+        this.#truth.leases.set(id, { id, region: index, isolate, units: cost, untilMs });
+      },
+      waitMs,
+    );
   }
 
   /** Renews or ends what some caller has. */
@@ -294,7 +300,8 @@ export class PoolHistory {
     if (!["limit", "reserve", "acquire"].includes(asked.method) || typeof answer !== "string") return answer;
     const { rules = [], lease } = JSON.parse(answer) as Partial<Decided>;
     const isDirect = rules.some((rule) => "isDirect" in rule);
-    const cost = asked.method === "limit" ? asked.cost : "call" in asked && "cost" in asked.call ? asked.call.cost : 0;
+    const cost =
+      asked.method === "limit" ? asked.cost : "call" in asked && "cost" in asked.call ? asked.call.cost : 0;
     const isTaken = asked.method === "acquire" ? lease !== undefined : rules.every(({ success }) => success);
     try {
       if (isTaken && !isDirect && cost !== 0) {
@@ -332,7 +339,8 @@ export class PoolHistory {
         nowMs: Math.floor(this.#time.nowMs) + clock.ms,
       }));
       const entry = region.isVanished ? {} : { entry: region.open() };
-      const having = { name, ...entry, nowMs: region.nowMs, isolates: spending };
+      const { nowMs, latestMs } = region;
+      const having = { name, ...entry, nowMs, latestMs, isolates: spending };
       checkRegion(stored, this.#policy.rules, having, poolMs);
     }
   }
@@ -359,7 +367,17 @@ export class PoolHistory {
 
   async #fault(): Promise<void> {
     const place = this.#of(this.#places);
-    const what = this.#of(["crash", "crash", "kill", "pause", "pause", "save", "restore", "forget", "vanish"]);
+    const what = this.#of([
+      "crash",
+      "crash",
+      "kill",
+      "pause",
+      "pause",
+      "save",
+      "restore",
+      "forget",
+      "vanish",
+    ]);
     this.#note(what);
     const { pool } = this.#wire;
     if (what === "crash" && !place.region.isVanished) {

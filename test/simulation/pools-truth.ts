@@ -89,7 +89,10 @@ export class Truth {
     if (!this.#isForgetful) return;
     if (isCovered) this.#isForgetful = false;
     else {
-      law(!isKnowing || this.isVoid, () => "a region knew that writes were lost, and the pool did not believe it");
+      law(
+        !isKnowing || this.isVoid,
+        () => "a region knew that writes were lost, and the pool did not believe it",
+      );
       if (op !== "peek") this.isVoid = true;
     }
   }
