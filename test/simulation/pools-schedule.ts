@@ -236,7 +236,8 @@ export class PoolHistory {
   }
 
   #renew(lease: Having, place: Place, running: Running): void {
-    const ttlMs = this.#of([100, 400, this.#policy.lease?.maxTtlMs ?? 0]);
+    // A shorter one that comes twice, the second time late, would end what a longer one has promised since.
+    const ttlMs = this.#policy.lease?.maxTtlMs ?? 0;
     const sentMs = this.#time.nowMs;
     this.#ask(running, place, async (objects) => {
       const { policy } = place;
