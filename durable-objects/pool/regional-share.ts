@@ -143,7 +143,9 @@ export class RegionalShare {
     this.#ttlMs = granted.ttlMs;
     const { lifetime, shortest } = call.holding;
     const endsByMs = sentAtMs + (granted.ttlMs > shortest.ttlMs ? lifetime : shortest).heldMs;
-    this.#entry.endsByMs = granted.isNew ? endsByMs : Math.max(endsByMs, this.#entry.endsByMs);
+    // When nothing was kept, nothing is left of what the pool had promised before.
+    const isKept = !granted.isNew && call.holding.kept.some((units) => units > 0);
+    this.#entry.endsByMs = isKept ? Math.max(endsByMs, this.#entry.endsByMs) : endsByMs;
     this.isHeld = books.some((book) => stateOf(book).units > 0);
     if (granted.units.some((units) => units > 0)) this.denials.forget();
     return true;

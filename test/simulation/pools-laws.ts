@@ -1,6 +1,6 @@
 /** What has to hold between a pool, the regions that have units of it, and their isolates. */
 import type { Entry } from "../../durable-objects/entries.ts";
-import { outstandingOf } from "../../durable-objects/holds.ts";
+import { outstandingOf, type Hold } from "../../durable-objects/holds.ts";
 import type { Rule } from "../../durable-objects/policies.ts";
 import { freeUnits, stateOf } from "../../durable-objects/pool/share-units.ts";
 import type { Reservation } from "../../durable-objects/reservation.ts";
@@ -74,17 +74,21 @@ export interface Having {
   /** Absent: nobody is there any more. */
   readonly entry?: Entry;
   readonly nowMs: number;
+  /** The latest instant that it ever saw: before a crash its clock may have been ahead. */
+  readonly latestMs: number;
   readonly isolates: readonly { readonly reservation: Reservation | undefined; readonly nowMs: number }[];
 }
 
 /** Whatever a region and its isolates may still spend, or have leased, the pool keeps apart for it. */
 export function checkRegion(stored: Stored, rules: readonly Rule[], having: Having, poolMs: number): void {
   const holds = stored.holds.filter(({ id, atMs }) => id.startsWith(`r:${having.name}.`) && atMs > poolMs);
+  const isLive = ({ expiresAtMs }: Hold) => expiresAtMs > having.latestMs;
   for (const [index, rule] of rules.entries()) {
     const kept = sumOf(holds, rule.name);
     const book = having.entry?.books[index];
     let units = 0;
-    if (book !== undefined && rule.lease !== undefined) units = outstandingOf(book.account);
+    if (book !== undefined && rule.lease !== undefined)
+      units = outstandingOf({ ...book.account, holds: book.account.holds.filter(isLive) });
     else if (book !== undefined && having.nowMs < stateOf(book).endsAtMs)
       units = Math.max(0, freeUnits(book));
     for (const { reservation, nowMs } of having.isolates)

@@ -57,6 +57,7 @@ export class SimulatedRegion {
   readonly #parts: RegionParts;
   #memory: Memory;
   isVanished = false;
+  #latestMs = -Infinity;
 
   constructor(parts: RegionParts) {
     this.#parts = parts;
@@ -65,6 +66,12 @@ export class SimulatedRegion {
 
   get nowMs(): number {
     return nowMsOf(this.#memory, this.#parts);
+  }
+
+  /** The latest instant that it ever saw. */
+  get latestMs(): number {
+    this.#latestMs = Math.max(this.#latestMs, this.nowMs);
+    return this.#latestMs;
   }
 
   /** Its memory is gone: a crash, an eviction, a deployment. */

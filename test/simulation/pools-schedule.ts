@@ -236,7 +236,8 @@ export class PoolHistory {
   }
 
   #renew(lease: Having, place: Place, running: Running): void {
-    const ttlMs = this.#of([100, 400, this.#policy.lease?.maxTtlMs ?? 0]);
+    // A shorter one that comes twice, the second time late, would end what a longer one has promised since.
+    const ttlMs = this.#policy.lease?.maxTtlMs ?? 0;
     const sentMs = this.#time.nowMs;
     this.#ask(running, place, async (objects) => {
       const { policy } = place;
@@ -339,7 +340,8 @@ export class PoolHistory {
         nowMs: Math.floor(this.#time.nowMs) + clock.ms,
       }));
       const entry = region.isVanished ? {} : { entry: region.open() };
-      const having = { name, ...entry, nowMs: region.nowMs, isolates: spending };
+      const { nowMs, latestMs } = region;
+      const having = { name, ...entry, nowMs, latestMs, isolates: spending };
       checkRegion(stored, this.#policy.rules, having, poolMs);
     }
   }
