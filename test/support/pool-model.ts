@@ -20,6 +20,7 @@ import { grantedTogether, isSpare, type Wish } from "../../durable-objects/sizin
 import { SIZING, type PartOfCall } from "./pools.ts";
 
 interface Holder {
+  readonly begun: number;
   readonly turn: number;
   readonly hold: string;
   readonly used: readonly number[];
@@ -37,6 +38,9 @@ interface Kept {
 }
 
 interface Own {
+  readonly lacking: readonly number[];
+  /** The turn at which this life of the holder began. */
+  readonly begun: number;
   readonly id: string;
   readonly isNew: boolean;
   readonly used: readonly number[];
@@ -323,33 +327,51 @@ export class PoolModel {
   }
 
   #note(holding: Holding, record: Holder | undefined): Own {
-    const said = this.ruled.map(({ account }, index) => {
-      const before = holding.isFresh ? 0 : (record?.used[index] ?? 0);
+    const { isFresh, seen, turn } = holding;
+    const isOther =
+      record === undefined || isFresh || (seen !== undefined && seen.turn < (record.begun ?? 0));
+    const said = this.ruled.map(({ rule, account }, index) => {
+      const before = isOther ? 0 : (record.used[index] ?? 0);
       const used = Math.max(holding.used[index] ?? 0, before);
       const held = account.holds.find(({ id }) => id === record?.hold);
-      return { used, delta: used - before, kept: holding.kept[index] ?? 0, held };
+      const wouldKeep = holding.kept[index] ?? 0;
+      const isOver = rule.lease !== undefined && record !== undefined;
+      const lacking = isOver ? Math.max(0, wouldKeep - (held?.units ?? 0)) : 0;
+      return { used, delta: used - before, kept: wouldKeep - lacking, held, lacking };
     });
     const isNew =
-      record === undefined ||
-      holding.isFresh ||
+      isOther ||
       said.some(
         ({ delta, kept, held }, index) =>
           this.rules[index]?.lease === undefined &&
           (held === undefined ? kept > 0 : delta + kept > held.units),
       );
-    const beforeMs = isNew ? 0 : Math.max(0, ...said.map(({ held }) => held?.expiresAtMs ?? 0));
-    const id = isNew ? `r:${holding.holder}.${holding.turn}` : record.hold;
+    const holdAtMs = Math.max(0, ...said.map(({ held }) => held?.expiresAtMs ?? 0));
+    const keepsLeases = said.some(({ kept }, index) => this.rules[index]?.lease !== undefined && kept > 0);
+    const beforeMs = !isNew || keepsLeases ? holdAtMs : 0;
+    const id = isNew ? `r:${holding.holder}.${turn}` : record.hold;
     const expiresAtMs = Math.max(beforeMs, this.nowMs + holding.lifetime.heldMs);
     this.#accounts = this.ruled.map(({ rule, account }, index) => {
       const { held, delta = 0, kept = 0 } = said[index] ?? {};
       if (rule.lease === undefined && (isNew || held === undefined)) return account;
       const taken = rule.lease === undefined ? delta : 0;
       const settled = held === undefined ? account : settle(rule, account, this.nowMs, held.id, taken);
-      return kept === 0 ? settled : place(settled, { id, units: kept, expiresAtMs });
+      // Idle slots of another life stay where they are.
+      const left = isOther && held !== undefined ? Math.max(0, held.units - kept) : 0;
+      const after = left > 0 && held !== undefined ? place(settled, { ...held, units: left }) : settled;
+      return kept === 0 ? after : place(after, { id, units: kept, expiresAtMs });
     });
     const kept = said.map((each, index) => (isNew && this.rules[index]?.lease === undefined ? 0 : each.kept));
-    const used = said.map((each) => each.used);
-    return { id, isNew, used, kept, beforeMs, rememberMs: record?.mark.untilMs ?? 0 };
+    return {
+      id,
+      isNew,
+      used: said.map(({ used }) => used),
+      kept,
+      lacking: said.map(({ lacking }) => lacking),
+      beforeMs,
+      rememberMs: record?.mark.untilMs ?? 0,
+      begun: isOther ? turn : (record.begun ?? 0),
+    };
   }
 
   #grant(holding: Holding, own: Own, isLeasing: boolean): Granted {
@@ -369,12 +391,14 @@ export class PoolModel {
       wholeMs: Math.max(...this.ruled.map(({ rule, account }) => wholeAtMs(rule, account, this.nowMs))),
     };
     const { turn, wanted, leases, queueLength } = holding;
-    const record = { turn, hold: own.id, used: own.used, wanted, untilMs: expiresAtMs, mark };
+    const { id: hold, used, begun } = own;
+    const record = { turn, begun, hold, used, wanted, untilMs: expiresAtMs, mark };
     this.#holders = new Map(this.#holders).set(holding.holder, { ...record, leases, queueLength });
     const isLeased = this.rules.some(({ lease }, index) => lease !== undefined && (units[index] ?? 0) > 0);
     const token = isLeasing || isLeased ? { fencingToken: String(this.#tokens(SIZING.fencingTokens)) } : {};
     const isContended = this.#isContended(holding.holder);
-    return { mark, isNew: own.isNew, units, ttlMs: lifetime.ttlMs, isContended, ...token };
+    const change = units.map((each, index) => each - (own.lacking[index] ?? 0));
+    return { mark, isNew: own.isNew, units: change, ttlMs: lifetime.ttlMs, isContended, ...token };
   }
 
   #sized(holding: Holding, own: Own) {
