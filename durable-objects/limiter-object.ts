@@ -136,10 +136,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     const isSocket = entry.claims.get(id)?.isSocket === true;
     const isReleased = this.#desk.release(entry, id, nowMs);
     if (!isSocket) return isReleased;
-    return Promise.resolve(isReleased).then((each) => {
-      this.#sockets.closeLost(entry);
-      return each;
-    });
+    return Promise.resolve(isReleased).finally(() => this.#sockets.closeLost(entry));
   }
 
   /** What a call of cost 1 would be answered, and who has and waits for units; nothing is taken. */

@@ -122,7 +122,7 @@ test.each([
   [
     "onFailure",
     { a: { ...BUCKET, onFailure: "maybe" } },
-    'onFailure is "maybe": must be one of "closed", "open"',
+    'onFailure is "maybe": must be one of "closed", "open", "local"',
   ],
   [
     "deadlineMs",
@@ -190,10 +190,21 @@ test.each([
     { a: { algorithm: "concurrency", limit: 1, ttl: "2m", maxTtl: "1m" } },
     "maxTtl is 60000: must be at least the ttl of 120000 ms",
   ],
+  ["a pool", { a: { ...BUCKET, pool: "memcached" } }, 'pool is "memcached": must be one of "redis"'],
   [
-    "a pool",
-    { a: { ...BUCKET, pool: "redis" } },
-    'pool is "redis": must be left out: pools in Redis are not in this version',
+    "local without a pool",
+    { a: { ...BUCKET, onFailure: "local" } },
+    'onFailure is "local": must be left out, or with pool = "redis"',
+  ],
+  [
+    "a share without a pool",
+    { a: { ...BUCKET, localShare: 0.5 } },
+    'localShare is 0.5: must be left out, or with pool = "redis"',
+  ],
+  [
+    "a share above 1",
+    { a: { ...BUCKET, pool: "redis", onFailure: "local", localShare: 1.5 } },
+    "localShare is 1.5: must be a number above 0 and at most 1",
   ],
   [
     "an inexact bucket",

@@ -1,0 +1,10 @@
+/** A worker with the service binding LIMITER that passes on what it is asked. Plain JavaScript, since workerd runs it as it is. */
+export default {
+  async fetch(request, env) {
+    try {
+      return Response.json(await env.LIMITER.limit(await request.json()));
+    } catch (error) {
+      return Response.json({ error: error.message });
+    }
+  },
+};
