@@ -24,7 +24,14 @@ export interface Breakage extends Tampering {
   /** After every event. */
   readonly after?: (region: SimulatedRegion) => void;
   readonly isBoundOnly?: boolean;
+  /** The only faults that there are. */
+  readonly faults?: readonly Fault[];
+  /** The only policies. */
+  readonly policies?: readonly string[];
 }
+
+type Fault = (typeof FAULTS)[number];
+const FAULTS = ["crash", "crash", "kill", "pause", "pause", "save", "restore", "forget", "vanish"] as const;
 
 interface Place {
   readonly name: string;
@@ -60,7 +67,7 @@ export class PoolHistory {
     this.#dice = new Dice(seed);
     this.#breakage = breakage;
     this.#isFaulty = this.#dice.chance(0.85);
-    this.#policyName = this.#dice.of(NAMES);
+    this.#policyName = this.#dice.of(breakage.policies ?? NAMES);
     this.#policy = policyIn(this.#policyName, 0);
     this.#key = `key ${seed}`;
     this.#truth = new Truth(this.#policy);
@@ -389,17 +396,7 @@ export class PoolHistory {
 
   async #fault(): Promise<void> {
     const place = this.#dice.of(this.#places);
-    const what = this.#dice.of([
-      "crash",
-      "crash",
-      "kill",
-      "pause",
-      "pause",
-      "save",
-      "restore",
-      "forget",
-      "vanish",
-    ]);
+    const what = this.#dice.of<Fault>(this.#breakage.faults ?? FAULTS);
     this.#note(what);
     const { pool } = this.#wire;
     if (what === "crash" && !place.region.isVanished) {

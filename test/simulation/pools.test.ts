@@ -43,11 +43,11 @@ test(
 );
 
 test.each(BROKEN_SCRIPTS)("found at the pool: %s", PATIENT, async (name) => {
-  await expect(simulatePools(1, 500, brokenScript(name))).rejects.toThrow(/SEED=\d+/);
+  await expect(simulatePools(1, 800, brokenScript(name))).rejects.toThrow(/SEED=\d+/);
 });
 
 test.each(Object.entries(BROKEN_REGIONS))("found in a region: %s", PATIENT, async (_, breakage) => {
-  await expect(simulatePools(1, 500, breakage)).rejects.toThrow(/SEED=\d+/);
+  await expect(simulatePools(1, 800, breakage)).rejects.toThrow(/SEED=\d+/);
 });
 
 test("a seed repeats a history", PATIENT, async () => {
