@@ -1,28 +1,13 @@
-import { CallerHolds } from "./caller-holds.ts";
+import type { CallerHolds } from "./caller-holds.ts";
 import type { Entry } from "./entries.ts";
-import { Grants } from "./grants.ts";
+import type { Grants } from "./grants.ts";
 import type { Ledger } from "./ledger.ts";
-import { Leases, TO_NOBODY, type Acquiring } from "./leases.ts";
-import { Limits } from "./limits.ts";
-import { loadRegional, type ObjectParts } from "./load-regional.ts";
+import { TO_NOBODY, type Acquiring, type Leases } from "./leases.ts";
+import type { Limits } from "./limits.ts";
 import type { Regional } from "./pool/regional.ts";
 import type { AnswerText, Cost, HoldCall, Maybe, Peeked, ReserveCall, Returned } from "./protocol.ts";
 import { report } from "./report.ts";
 import type { WaitingRoom } from "./waiting.ts";
-
-/** The desk of an object. */
-export function makeDesk(ledger: Ledger, room: WaitingRoom, parts: ObjectParts): Desk {
-  const limits = new Limits(ledger, room);
-  const clerks: Clerks = {
-    ledger,
-    room,
-    limits,
-    grants: new Grants(ledger, limits, room),
-    leases: new Leases(ledger, room),
-    holds: new CallerHolds(ledger, room),
-  };
-  return new Desk(clerks, () => loadRegional(clerks, parts));
-}
 
 /** Who does what with a key that has been opened. */
 export interface Clerks {

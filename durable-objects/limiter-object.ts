@@ -1,6 +1,7 @@
 import { DurableObject } from "cloudflare:workers";
 import { objectPolicies } from "./deployment.ts";
-import { makeDesk, type Desk } from "./desk.ts";
+import type { Desk } from "./desk.ts";
+import { makeDesk } from "./object-desk.ts";
 import type { Entry } from "./entries.ts";
 import { KeyBook } from "./key-book.ts";
 import { LeaseSockets } from "./lease-sockets.ts";

@@ -30,6 +30,16 @@ export class Oracle {
     this.#log.length = 0;
   }
 
+  /** Units that had been admitted were not used: of a log the oldest. */
+  credit(units: number): void {
+    this.#spentParts = Math.max(0, this.#spentParts - units * (this.#rule.quota.windowMs ?? 1));
+    let left = units;
+    for (let first = this.#log.shift(); first !== undefined; first = this.#log.shift()) {
+      if (first.units > left) return void this.#log.unshift({ ...first, units: first.units - left });
+      left -= first.units;
+    }
+  }
+
   /** Units over the bound once these have been admitted; 0 or less: it is kept. */
   admit(units: number, nowMs: number): number {
     const { capacity, quota, algorithm } = this.#rule;

@@ -41,7 +41,7 @@ export function objectsOf({ time, fateOf, handle }: Wire, isGone: () => boolean,
       time.at(time.nowMs + thereMs, () => {
         handle(asked).then(
           (answer) => back(() => resolve(answer)),
-          (error: unknown) => back(() => reject(error as Error)),
+          (error: Error) => back(() => reject(error)),
         );
         if (againMs !== undefined)
           time.at(time.nowMs + againMs, () => void handle(asked).catch(() => undefined));

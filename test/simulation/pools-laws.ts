@@ -120,7 +120,7 @@ export function checkPeek(
 }
 
 function sumOf(holds: Stored["holds"], name: string): number {
-  return holds.reduce((sum, { units }) => sum + Number(units[name] ?? 0), 0);
+  return holds.reduce((sum, { units }) => sum + (units[name] ?? 0), 0);
 }
 
 /** Holds that expired, as a log has them that has not been written since. */

@@ -104,9 +104,9 @@ export class SimulatedRegion {
         (answer) => {
           if (!life.isGone) resolve(answer);
         },
-        (error: unknown) => {
+        (error: Error) => {
           // The runtime says no more of it than that it failed.
-          if (!life.isGone) reject(error as Error);
+          if (!life.isGone) reject(error);
         },
       );
     });
@@ -121,8 +121,7 @@ export class SimulatedRegion {
       case "reserve":
         return desk.reserve(entry, asked.call, nowMs);
       case "giveBack":
-        for (const each of asked.returned) desk.giveBack(entry, each, nowMs);
-        return undefined;
+        return asked.returned.forEach((each) => desk.giveBack(entry, each, nowMs));
       case "hold":
         return desk.hold(entry, asked.call, nowMs);
       case "settle":
@@ -138,8 +137,9 @@ export class SimulatedRegion {
       case "release":
         return desk.release(entry, asked.id, nowMs);
       case "reset":
-        return desk.reset(entry, () => [this.open(), this.nowMs], nowMs);
+        break;
     }
+    return desk.reset(entry, () => [this.open(), this.nowMs], nowMs);
   }
 
   #start(): Memory {

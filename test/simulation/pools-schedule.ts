@@ -6,10 +6,9 @@ import { poolKeys } from "../../durable-objects/pool/keys.ts";
 import { pooledRules } from "../../durable-objects/pool/shares.ts";
 import type { Cost, Decided } from "../../durable-objects/protocol.ts";
 import type { Objects } from "../../worker/objects.ts";
-import { seededRandom } from "../support/random.ts";
 import type { Database } from "./database.ts";
+import { Dice } from "./dice.ts";
 import { law } from "./laws.ts";
-import type { Fate } from "./network.ts";
 import { objectsOf, startIsolate, type Running } from "./pools-callers.ts";
 import { checkPeek, checkPool, checkRegion } from "./pools-laws.ts";
 import { LONGEST_HELD_MS, NAMES, OBJECT_POLICIES, policyIn, REGIONS } from "./pools-policies.ts";
@@ -25,7 +24,14 @@ export interface Breakage extends Tampering {
   /** After every event. */
   readonly after?: (region: SimulatedRegion) => void;
   readonly isBoundOnly?: boolean;
+  /** The only faults that there are. */
+  readonly faults?: readonly Fault[];
+  /** The only policies. */
+  readonly policies?: readonly string[];
 }
+
+type Fault = (typeof FAULTS)[number];
+const FAULTS = ["crash", "crash", "kill", "pause", "pause", "save", "restore", "forget", "vanish"] as const;
 
 interface Place {
   readonly name: string;
@@ -41,7 +47,7 @@ const QUIET_MS = 30_000;
 const LONG_AFTER_MS = 10_000_000;
 
 export class PoolHistory {
-  readonly #random: () => number;
+  readonly #dice: Dice;
   readonly #time = new VirtualTime(() => new Promise((resolve) => setImmediate(resolve)));
   readonly #policyName: string;
   readonly #policy: Policy;
@@ -58,10 +64,10 @@ export class PoolHistory {
   #failure: unknown;
 
   constructor(seed: number, script: Script, databases: readonly Database[], breakage: Breakage = {}) {
-    this.#random = seededRandom(seed);
+    this.#dice = new Dice(seed);
     this.#breakage = breakage;
-    this.#isFaulty = this.#chance(0.85);
-    this.#policyName = this.#of(NAMES);
+    this.#isFaulty = this.#dice.chance(0.85);
+    this.#policyName = this.#dice.of(breakage.policies ?? NAMES);
     this.#policy = policyIn(this.#policyName, 0);
     this.#key = `key ${seed}`;
     this.#truth = new Truth(this.#policy);
@@ -70,13 +76,13 @@ export class PoolHistory {
       {
         pool: new SimulatedPool(script, poolKeys(this.#policyName, this.#key, names)),
         time: this.#time,
-        clock: { ms: 1_791_000_000_000 + this.#upTo(1_000) },
-        fateOf: () => this.#poolFate(),
+        clock: { ms: 1_791_000_000_000 + this.#dice.upTo(1_000) },
+        fateOf: () => this.#dice.fate(this.#isFaulty, 12, this.#dice.of([60, 300, 3_000])),
         onCall: (_, call, answer, keys) => this.#carriedOut(call, answer, keys),
       },
       breakage,
     );
-    for (let index = 0; index < 2 + this.#upTo(1); index += 1)
+    for (let index = 0; index < 2 + this.#dice.upTo(1); index += 1)
       this.#places.push(this.#startRegion(index, databases[index] as Database));
     this.#plan();
   }
@@ -87,6 +93,7 @@ export class PoolHistory {
     law(this.#open.size === 0, () => `${this.#open.size} calls were never answered`);
     await this.#checkQuiet();
     this.#note("poolCalls", this.#wire.pool.calls);
+    if (this.#truth.isVoid) this.#note("void");
     return this.#outcome;
   }
 
@@ -100,7 +107,7 @@ export class PoolHistory {
 
   #startRegion(index: number, database: Database): Place {
     database.clear();
-    const clock = { ms: 1_790_000_000_000 + this.#upTo(500) };
+    const clock = { ms: 1_790_000_000_000 + this.#dice.upTo(500) };
     const name = REGIONS[index]?.name ?? "";
     const policy = policyIn(this.#policyName, index);
     const region = new SimulatedRegion({
@@ -112,24 +119,24 @@ export class PoolHistory {
       policy: policy.name,
       key: this.#key,
     });
-    const isolates = Array.from({ length: 1 + this.#upTo(1) }, () => this.#startIsolate());
+    const isolates = Array.from({ length: 1 + this.#dice.upTo(1) }, () => this.#startIsolate());
     return { name, policy, region, clock, isolates };
   }
 
   /** Bursts of calls, each in one isolate, and now and then a fault. */
   #plan(): void {
     let atMs = 0;
-    for (let burst = 3 + this.#upTo(5); burst > 0; burst -= 1) {
-      const place = this.#upTo(this.#places.length - 1);
-      const isolate = this.#upTo(1);
-      const paceMs = this.#of([0, 1, 3, 10, 40]);
-      for (let call = 2 + this.#upTo(9); call > 0; call -= 1) {
+    for (let burst = 3 + this.#dice.upTo(5); burst > 0; burst -= 1) {
+      const place = this.#dice.upTo(this.#places.length - 1);
+      const isolate = this.#dice.upTo(1);
+      const paceMs = this.#dice.of([0, 1, 3, 10, 40]);
+      for (let call = 2 + this.#dice.upTo(9); call > 0; call -= 1) {
         this.#time.at(atMs, () => this.#call(place, isolate));
-        atMs += this.#upTo(paceMs);
+        atMs += this.#dice.upTo(paceMs);
       }
-      if (this.#chance(0.3)) this.#time.at(atMs, () => this.#peek());
-      if (this.#isFaulty && this.#chance(0.35)) this.#time.at(atMs, () => this.#fault());
-      atMs += this.#of([0, 2, 5, 20, 60, 200, 600, 1_100]);
+      if (this.#dice.chance(0.3)) this.#time.at(atMs, () => this.#peek());
+      if (this.#isFaulty && this.#dice.chance(0.35)) this.#time.at(atMs, () => this.#fault());
+      atMs += this.#dice.of([0, 2, 5, 20, 60, 200, 600, 1_100]);
     }
     this.#time.at(QUIET_MS, () => undefined);
     for (const quietMs of [1_000, 3_500])
@@ -142,11 +149,12 @@ export class PoolHistory {
     const place = this.#places[index];
     const running = place?.isolates[isolate % place.isolates.length];
     if (place === undefined || running === undefined) return;
-    const what = this.#chance(0.75) ? "take" : this.#of(["hold", "end", "end", "refund", "once"]);
+    const what = this.#dice.chance(0.75) ? "take" : this.#dice.of(["hold", "end", "end", "refund", "once"]);
     if (what === "end") return this.#end();
     if (this.#policy.lease !== undefined) return this.#acquire(index, isolate, place, running);
     if (what === "hold") return this.#hold(index, isolate, place, running);
     if (what === "once") return this.#once(place, running);
+    if (what === "refund") return this.#refund(place, running);
     const { cost } = { cost: this.#cost() };
     this.#ask(running, place, (objects, time) => {
       const caller = { objects, time, inBackground: () => undefined };
@@ -157,14 +165,14 @@ export class PoolHistory {
         this.#note("byIsolates");
         this.#truth.admit(cost, this.#time.nowMs);
       };
-      if (!(decided instanceof Promise)) return void done(decided);
+      if (!(decided instanceof Promise)) return done(decided);
       return decided.then(done);
     });
   }
 
   /** A call that is to be charged once, however often it is made. */
   #once(place: Place, running: Running): void {
-    const idempotencyKey = `once ${this.#of([1, 2, 3])} of ${this.#policy.name}`;
+    const idempotencyKey = `once ${this.#dice.of([1, 2, 3])} of ${this.#policy.name}`;
     const cost = idempotencyKey.startsWith("once 1") ? 1 : 3;
     this.#ask(running, place, async (objects) => {
       const { policy } = place;
@@ -176,9 +184,21 @@ export class PoolHistory {
     });
   }
 
+  #refund(place: Place, running: Running): void {
+    const idempotencyKey = `refund ${this.#dice.upTo(5)}`;
+    this.#ask(running, place, async (objects) => {
+      const { policy } = place;
+      const returned = running.isolate.end(policy, this.#key);
+      const asked = await objects.askAfter(returned, policy, this.#key, (object) =>
+        object.refund(policy.name, this.#key, 2, idempotencyKey),
+      );
+      if (asked !== undefined) this.#note("refunds");
+    });
+  }
+
   #hold(index: number, isolate: number, place: Place, running: Running): void {
     const sentMs = this.#time.nowMs;
-    const [cost, ttlMs] = [this.#of([1, 2, 8]), this.#of([100, 300, 1_000])];
+    const [cost, ttlMs] = [this.#dice.of([1, 2, 8]), this.#dice.of([100, 300, 1_000])];
     this.#ask(running, place, async (objects) => {
       const { policy } = place;
       const returned = running.isolate.end(policy, this.#key);
@@ -194,11 +214,11 @@ export class PoolHistory {
 
   #acquire(index: number, isolate: number, place: Place, running: Running): void {
     const sentMs = this.#time.nowMs;
-    const cost = this.#chance(0.8) ? 1 : 2;
+    const cost = this.#dice.chance(0.8) ? 1 : 2;
     const { ttlMs = 0, maxTtlMs = 0 } = this.#policy.lease ?? {};
-    const waitMs = this.#of([0, 0, 0, 50, 400]);
+    const waitMs = this.#dice.of([0, 0, 0, 50, 400]);
     const id = `lease ${this.#calls}`;
-    const lease = { id, cost, ttlMs: this.#of([ttlMs, ttlMs, 60, maxTtlMs]), waitMs };
+    const lease = { id, cost, ttlMs: this.#dice.of([ttlMs, ttlMs, 60, maxTtlMs]), waitMs };
     this.#ask(
       running,
       place,
@@ -221,12 +241,12 @@ export class PoolHistory {
 
   /** Renews or ends what some caller has. */
   #end(): void {
-    const having = this.#of([...this.#truth.leases.values(), ...this.#truth.holds.values()]);
+    const having = this.#dice.of([...this.#truth.leases.values(), ...this.#truth.holds.values()]);
     const place = this.#places[having?.region ?? -1];
     const running = place?.isolates[(having?.isolate ?? 0) % place.isolates.length];
     if (having === undefined || place === undefined || running === undefined) return;
     if (this.#truth.holds.delete(having.id)) return this.#endHold(having, place, running);
-    if (this.#chance(0.4)) return this.#renew(having, place, running);
+    if (this.#dice.chance(0.4)) return this.#renew(having, place, running);
     this.#truth.leases.delete(having.id);
     this.#ask(running, place, async (objects) => {
       await objects.ask(place.policy, this.#key, (object) =>
@@ -254,9 +274,9 @@ export class PoolHistory {
   /** The caller has used units by now, unless its time was over, and says so; or does not. */
   #endHold(hold: Having, place: Place, running: Running): void {
     const isInTime = this.#time.nowMs < hold.untilMs;
-    const used = isInTime ? this.#upTo(Number(hold.units)) : 0;
+    const used = isInTime ? this.#dice.upTo(Number(hold.units)) : 0;
     if (used > 0) this.#truth.admit(used, this.#time.nowMs);
-    if (this.#chance(0.3) && used === hold.units) return;
+    if (this.#dice.chance(0.3) && used === hold.units) return;
     this.#ask(running, place, async (objects) => {
       const { policy } = place;
       const settle = (object: ReturnType<Objects["objectOf"]>) =>
@@ -283,7 +303,15 @@ export class PoolHistory {
     const isGone = () => running.isKilled;
     const time = this.#time.clock(running.clock, isGone);
     const handle = (asked: Asked) => this.#handle(place, asked);
-    const objects = objectsOf({ time: this.#time, fateOf: () => this.#fate(), handle }, isGone, time);
+    const objects = objectsOf(
+      {
+        time: this.#time,
+        fateOf: () => this.#dice.fate(this.#isFaulty, 4, 2.5 * this.#policy.reservation.leastMs),
+        handle,
+      },
+      isGone,
+      time,
+    );
     const done = () => {
       if (isGone()) return;
       this.#open.delete(id);
@@ -367,26 +395,16 @@ export class PoolHistory {
   }
 
   async #fault(): Promise<void> {
-    const place = this.#of(this.#places);
-    const what = this.#of([
-      "crash",
-      "crash",
-      "kill",
-      "pause",
-      "pause",
-      "save",
-      "restore",
-      "forget",
-      "vanish",
-    ]);
+    const place = this.#dice.of(this.#places);
+    const what = this.#dice.of<Fault>(this.#breakage.faults ?? FAULTS);
     this.#note(what);
     const { pool } = this.#wire;
     if (what === "crash" && !place.region.isVanished) {
       // It starts on another machine, whose clock is behind.
-      place.clock.ms -= this.#upTo(30);
+      place.clock.ms -= this.#dice.upTo(30);
       place.region.crash();
     } else if (what === "vanish") place.region.vanish();
-    else if (what === "pause") this.#wire.pause(this.#of([30, 120, 700, 3_000]));
+    else if (what === "pause") this.#wire.pause(this.#dice.of([30, 120, 700, 3_000]));
     else if (what === "kill") this.#kill(place);
     else if (what === "save") {
       await pool.save();
@@ -398,7 +416,7 @@ export class PoolHistory {
   }
 
   #kill({ isolates }: Place): void {
-    const index = this.#upTo(isolates.length - 1);
+    const index = this.#dice.upTo(isolates.length - 1);
     const running = isolates[index];
     if (running === undefined) return;
     running.isKilled = true;
@@ -407,47 +425,15 @@ export class PoolHistory {
   }
 
   #startIsolate(): Running {
-    return startIsolate(`isolate-${this.#upTo(1e9)}`, this.#upTo(1_000));
-  }
-
-  /** Most messages take a moment; some are lost, some arrive long after a reservation has ended, some twice. */
-  #fate(): Fate {
-    return this.#fateOf(4, 2.5 * this.#policy.reservation.leastMs);
-  }
-
-  #poolFate(): Fate {
-    return this.#fateOf(12, this.#of([60, 300, 3_000]));
-  }
-
-  #fateOf(usualMs: number, lateMs: number): Fate {
-    const delayMs = () => (this.#isFaulty && this.#chance(0.06) ? this.#upTo(lateMs) : this.#upTo(usualMs));
-    const isLost = () => this.#isFaulty && this.#chance(0.05);
-    return {
-      ...(!isLost() && { thereMs: delayMs() }),
-      ...(!isLost() && { backMs: delayMs() }),
-      ...(this.#isFaulty && this.#chance(0.04) && { againMs: delayMs() }),
-    };
+    return startIsolate(`isolate-${this.#dice.upTo(1e9)}`, this.#dice.upTo(1_000));
   }
 
   #cost(): Cost {
-    const units = this.#of([1, 1, 1, 1, 2, 5, 20]);
-    return this.#policy.rules.length > 1 && this.#chance(0.3) ? { requests: 1 } : units;
+    const units = this.#dice.of([1, 1, 1, 1, 2, 5, 20]);
+    return this.#policy.rules.length > 1 && this.#dice.chance(0.3) ? { requests: 1 } : units;
   }
 
   #note(name: string, count = 1): void {
     this.#outcome[name] = (this.#outcome[name] ?? 0) + count;
-  }
-
-  #chance(share: number): boolean {
-    return this.#random() < share;
-  }
-
-  /** From 0 to `most`. */
-  #upTo(most: number): number {
-    return Math.floor(this.#random() * (most + 1));
-  }
-
-  #of<Value>(values: readonly Value[]): Value {
-    return values[Math.floor(this.#random() * values.length)] as Value;
   }
 }

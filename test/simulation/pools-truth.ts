@@ -67,6 +67,7 @@ export class Truth {
   carriedOut(call: PoolCall, answer: PoolAnswer, name: string, stored: Stored, at: Instant): boolean {
     this.#checkLoss(call, stored, at.poolMs);
     const { rules = [{ success: false }], granted } = answer;
+    if (call.op === "refund") this.#refunded(call, name);
     const isAdded = granted !== undefined && granted.overtakenBy === undefined;
     const isTaken = call.op === "limit" && rules.every(({ success }) => success);
     if (!isTaken || (isAdded && call.request === undefined)) return false;
@@ -78,6 +79,13 @@ export class Truth {
       law(over <= 0 || this.isVoid, () => `the pool took ${over} units of ${rule.name} over the bound`);
     }
     return true;
+  }
+
+  /** Once, unless the pool has forgotten it since. */
+  #refunded({ cost }: PoolCall, name: string): void {
+    if (this.#charged.has(name) && this.lostMs === undefined) return;
+    this.#charged.add(name);
+    for (const [index, oracle] of this.#oracles.entries()) oracle.credit(cost[index] ?? 0);
   }
 
   /** Who knows that there were writes makes the pool forget itself; if somebody else comes before, nobody can know. */

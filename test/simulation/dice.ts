@@ -1,0 +1,35 @@
+import { seededRandom } from "../support/random.ts";
+import type { Fate } from "./network.ts";
+
+/** What happens by chance in a history, repeated by its seed. */
+export class Dice {
+  readonly #random: () => number;
+
+  constructor(seed: number) {
+    this.#random = seededRandom(seed);
+  }
+
+  chance(share: number): boolean {
+    return this.#random() < share;
+  }
+
+  /** From 0 to `most`. */
+  upTo(most: number): number {
+    return Math.floor(this.#random() * (most + 1));
+  }
+
+  of<Value>(values: readonly Value[]): Value {
+    return values[Math.floor(this.#random() * values.length)] as Value;
+  }
+
+  /** Most messages take a moment; some are lost, some arrive long after a lifetime has ended, some twice. */
+  fate(isFaulty: boolean, usualMs: number, lateMs: number): Fate {
+    const delayMs = () => (isFaulty && this.chance(0.06) ? this.upTo(lateMs) : this.upTo(usualMs));
+    const isLost = () => isFaulty && this.chance(0.05);
+    return {
+      ...(!isLost() && { thereMs: delayMs() }),
+      ...(!isLost() && { backMs: delayMs() }),
+      ...(isFaulty && this.chance(0.04) && { againMs: delayMs() }),
+    };
+  }
+}

@@ -1,0 +1,101 @@
+/** The rules between a region and its pool, broken in the ways that are easy to break them: the laws have to find each. */
+import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/calls.ts";
+import { update } from "../../durable-objects/pool/share-units.ts";
+import type { Breakage } from "./pools-schedule.ts";
+
+/** Rules of the script, each by what stands there and what stands there instead. */
+const SCRIPTS: Readonly<Record<string, readonly (readonly [string, string])[]>> = {
+  "units are debited when they are set apart, and what is left is credited": [
+    [
+      "nowMs, cost, book.held.all)",
+      "nowMs, cost, book.rule.isLeased and book.held.all or book.held.all - book.held.regional)",
+    ],
+    [
+      "local function addTo(own, costs, untilMs)",
+      `local function addTo(own, costs, untilMs)
+        for index, book in ipairs(books) do
+          book.state = book.rule.algorithm.debit(book.rule, book.state, nowMs, costs[index])
+        end`,
+    ],
+    [
+      "book.rule.algorithm.debit(book.rule, book.state, nowMs, told.delta)",
+      "book.rule.algorithm.credit(book.rule, book.state, nowMs, told.held - told.delta - told.kept)",
+    ],
+    [
+      "if units > 0 then book.state = book.rule.algorithm.debit(book.rule, book.state, hold.atMs, units) end",
+      `if units > 0 and not isRegional(hold.id) then
+        book.state = book.rule.algorithm.debit(book.rule, book.state, hold.atMs, units)
+      end`,
+    ],
+  ],
+  "units that expired are free again": [
+    [
+      "if units > 0 then book.state = book.rule.algorithm.debit(book.rule, book.state, hold.atMs, units) end",
+      "",
+    ],
+  ],
+  "what a region has seen is not looked at": [["if not seen or", "if seen or not seen or"]],
+  "what a region used is counted twice": [["nowMs, told.delta)", "nowMs, 2 * told.delta)"]],
+  "what a region used is not counted": [["nowMs, told.delta)", "nowMs, 0)"]],
+  "what a region keeps is forgotten": [["      kept[book.name] = told.kept\n    end", "    end"]],
+  "a message that was overtaken counts": [["holding.turn <= tonumber(record.turn)", "false"]],
+  "turns are stored to 14 digits": [["turn = text(holding.turn)", "turn = holding.turn"]],
+  "idle slots of before a crash are free at once": [
+    ["isOther and left[book.name] and math.max(0, left[book.name] - told.kept) or nil", "nil"],
+  ],
+  "slots that expired are kept": [["local lacking = isOver", "local lacking = false"]],
+  "what is charged once is the region's": [["if call.request then return nil end", ""]],
+  "a hold is let go sooner than was said": [
+    ["math.max(nowMs + lifetime.heldMs, own.atMs)", "nowMs + lifetime.heldMs / 8"],
+  ],
+};
+
+/** @throws when a rule does not stand there any more */
+export function brokenScript(name: string): Breakage {
+  const script = (whole: string) =>
+    (SCRIPTS[name] ?? []).reduce((text, [rule, instead]) => {
+      if (!text.includes(rule)) throw new Error(`the script has no ${JSON.stringify(rule)}`);
+      return text.replaceAll(rule, instead);
+    }, whole);
+  // A message has to come late to an object that has just been lost, and that is rare among so many faults.
+  return name.includes("crash") ? { script, faults: ["crash"], policies: ["slots"] } : { script };
+}
+
+export const BROKEN_SCRIPTS = Object.keys(SCRIPTS);
+
+export const BROKEN_REGIONS: Readonly<Record<string, Breakage>> = {
+  "isolates and leases are given longer than the pool keeps units apart": {
+    after: (region) => {
+      const entry = region.open();
+      if (entry.endsByMs > region.nowMs) entry.endsByMs = Infinity;
+    },
+  },
+  "units are spent after their end": {
+    after: (region) => {
+      for (const book of region.open().books)
+        if (book.account.state !== undefined) update(book, { endsAtMs: Infinity });
+    },
+  },
+  "the cost comes in twice": {
+    answer: (answer, { cost, op }) =>
+      granting(answer, (granted) => ({
+        ...granted,
+        units: granted.units.map((units, index) => units + (op === "limit" ? (cost[index] ?? 0) : 0)),
+      })),
+  },
+  "slots go back while they are leased": {
+    call: (call) => holding(call, (units) => Math.max(0, units - 1)),
+  },
+};
+
+function granting(
+  answer: PoolAnswer,
+  change: (granted: NonNullable<PoolAnswer["granted"]>) => NonNullable<PoolAnswer["granted"]>,
+): PoolAnswer {
+  return answer.granted === undefined ? answer : { ...answer, granted: change(answer.granted) };
+}
+
+function holding(call: PoolCall, change: (units: number) => number): PoolCall {
+  if (call.holding === undefined) return call;
+  return { ...call, holding: { ...call.holding, kept: call.holding.kept.map(change) } };
+}

@@ -1,0 +1,55 @@
+import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { announcedSeed } from "../support/random.ts";
+import { BROKEN_REGIONS, BROKEN_SCRIPTS, brokenScript } from "./pools-breakages.ts";
+import { simulatePools } from "./pools-run.ts";
+
+const HISTORIES = 1_500;
+const PATIENT = { timeout: 300_000 };
+
+// A pool that does not answer is reported, and here it often does not.
+beforeAll(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
+afterAll(() => void vi.restoreAllMocks());
+
+test(
+  `in ${HISTORIES} random histories of regions over one pool nothing is admitted or leased over the bound, no unit is in two places or lost for ever, and every call is answered`,
+  PATIENT,
+  async () => {
+    const sum = await simulatePools(announcedSeed("pools"), HISTORIES);
+    // It is worth nothing unless all of this happens, and often.
+    const least = {
+      calls: 20,
+      poolCalls: 15,
+      admitted: 5,
+      byIsolates: 1.5,
+      byRegions: 4,
+      direct: 3,
+      denied: 1,
+      degraded: 1,
+      holds: 0.3,
+      once: 0.3,
+      refunds: 0.2,
+      leases: 1,
+      renewed: 0.05,
+      crash: 0.1,
+      kill: 0.05,
+      pause: 0.1,
+      vanish: 0.05,
+      forget: 0.05,
+      restore: 0.05,
+    };
+    for (const [name, share] of Object.entries(least))
+      expect([name, (sum[name] ?? 0) > share * HISTORIES]).toEqual([name, true]);
+  },
+);
+
+test.each(BROKEN_SCRIPTS)("found at the pool: %s", PATIENT, async (name) => {
+  await expect(simulatePools(1, 800, brokenScript(name))).rejects.toThrow(/SEED=\d+/);
+});
+
+test.each(Object.entries(BROKEN_REGIONS))("found in a region: %s", PATIENT, async (_, breakage) => {
+  await expect(simulatePools(1, 800, breakage)).rejects.toThrow(/SEED=\d+/);
+});
+
+test("a seed repeats a history", PATIENT, async () => {
+  expect(await simulatePools(5, 20)).toEqual(await simulatePools(5, 20));
+});
