@@ -72,7 +72,7 @@ test("the region is of the request, or of the call over the binding, and all reg
   expect(await call({ policy: "pooled", key: "k", region: "eu" })).toMatchObject({ remaining: 16 });
   expect(await call({ policy: "pooled", key: "k" })).toMatchObject({ remaining: 15 });
   expect(await call({ policy: "pooled", key: "k", region: "mars" })).toMatchObject({
-    error: 'region is "mars": must be left out, or one of "eu", "asia"',
+    error: expect.stringContaining('region is "mars": must be left out, or one of "eu", "asia"'),
   });
   const report = await clients[0]?.peek("pooled", "k");
   expect(report?.body).toMatchObject({ remaining: 15, source: "pool" });
