@@ -4,6 +4,7 @@ import { TEST_POLICIES, TEST_TOKENS } from "./test/support/fixtures.ts";
 
 export default defineConfig({
   test: {
+    globalSetup: ["test/support/require-redis.ts"],
     projects: [
       {
         // The pure core and the project's structure: plain Node, thousands of cases a second.

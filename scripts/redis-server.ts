@@ -4,13 +4,15 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { freePort } from "./workerd.ts";
+import { freePort } from "./free-port.ts";
 
 export interface RedisOptions {
   /** Absent: a free one. */
   readonly port?: number;
   /** Where it runs; absent: a folder of its own that goes when it does. */
   readonly dir?: string;
+  /** Further options of its command line. */
+  readonly args?: readonly string[];
 }
 
 export interface RedisServer {
@@ -33,9 +35,13 @@ export async function startRedis(options: RedisOptions = {}): Promise<RedisServe
   const port = options.port ?? (await freePort());
   const ownDir = options.dir === undefined ? mkdtempSync(join(tmpdir(), "weir-redis-")) : undefined;
   const args = ["--port", String(port), "--bind", HOST, "--dir", options.dir ?? ownDir ?? ""];
-  const child = spawn("redis-server", [...args, "--save", "", "--appendonly", "no"], {
-    stdio: ["ignore", "pipe", "pipe"],
-  });
+  const child = spawn(
+    "redis-server",
+    [...args, "--save", "", "--appendonly", "no", ...(options.args ?? [])],
+    {
+      stdio: ["ignore", "pipe", "pipe"],
+    },
+  );
   let printed = "";
   for (const stream of [child.stdout, child.stderr])
     stream.on("data", (data: Buffer) => {

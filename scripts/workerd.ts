@@ -1,9 +1,9 @@
 /** Runs a bundle with plain workerd: for self-hosting, for tests and for benchmarks. */
 import { spawn, type ChildProcess } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { freePort } from "./free-port.ts";
 import { ROOT } from "./project.ts";
 import { workerdConfig } from "./workerd-config.ts";
 
@@ -94,19 +94,6 @@ export async function serve(options: ServeOptions): Promise<Serving> {
     await exited;
   };
   return { url, urls, callerUrl, process: child, exited, stop };
-}
-
-/** A TCP port that was free a moment ago. */
-export async function freePort(): Promise<number> {
-  const server = createServer();
-  const port = await new Promise<number>((done) => {
-    server.listen(0, "127.0.0.1", () => {
-      const address = server.address();
-      done(typeof address === "object" && address !== null ? address.port : 0);
-    });
-  });
-  await new Promise((done) => server.close(done));
-  return port;
 }
 
 /** Resolves when the worker itself answers anything; workerd takes connections before it has read the worker. */

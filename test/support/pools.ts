@@ -12,7 +12,7 @@ import type {
 import { poolKeys } from "../../durable-objects/pool/keys.ts";
 import { POOL_SCRIPT } from "../../durable-objects/pool/script.ts";
 import type { Rule } from "../../durable-objects/policies.ts";
-import { startRedis } from "./redis.ts";
+import { startRedis } from "../../scripts/redis-server.ts";
 
 /**
  * What stands before the script, which itself stays as it is: `redis` is another table, in which `TIME` is the last
@@ -57,7 +57,7 @@ export const SIZING: PoolSizing = {
 };
 
 export async function startPools(options: readonly string[] = [], prelude = PRELUDE) {
-  const server = await startRedis(options);
+  const server = await startRedis({ args: options });
   const client = createClient({ url: `redis://127.0.0.1:${server.port}` });
   await client.connect();
   const script = prelude + POOL_SCRIPT;

@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { ROOT } from "../../scripts/project.ts";
-import { freePort } from "../../scripts/workerd.ts";
+import { freePort } from "../../scripts/free-port.ts";
 
 export interface WranglerDev {
   readonly url: string;

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { poolKeys } from "../../../durable-objects/pool/keys.ts";
 import { POOL_SCRIPT } from "../../../durable-objects/pool/script.ts";
 import { grantedIn, holdingOf, SIZING, startPools, type Pools } from "../../support/pools.ts";
-import { startRedis } from "../../support/redis.ts";
+import { startRedis } from "../../../scripts/redis-server.ts";
 
 let pools: Pools;
 beforeAll(async () => {
@@ -202,7 +202,7 @@ describe("the keys", () => {
   const part = fc.string({ unit: fc.constantFrom("a", "{", "}", "/", ":", "log", "holds", "answer") });
   let [stop, client] = [async () => {}, undefined as Pools["client"] | undefined];
   beforeAll(async () => {
-    const server = await startRedis(["--cluster-enabled", "yes"]);
+    const server = await startRedis({ args: ["--cluster-enabled", "yes"] });
     const connected = createClient({ url: `redis://127.0.0.1:${server.port}` });
     await connected.connect();
     client = connected;
