@@ -315,7 +315,8 @@ export class PoolHistory {
     const done = () => {
       if (isGone()) return;
       this.#open.delete(id);
-      const tookMs = this.#time.nowMs - startMs;
+      // Clocks show whole milliseconds.
+      const tookMs = Math.floor(this.#time.nowMs - startMs);
       const mostMs = this.#policy.deadlineMs + waitMs;
       law(tookMs <= mostMs, () => `a call took ${tookMs} ms`);
     };

@@ -3,7 +3,7 @@ import { announcedSeed } from "../support/random.ts";
 import { BROKEN_REGIONS, BROKEN_SCRIPTS, brokenScript } from "./pools-breakages.ts";
 import { simulatePools } from "./pools-run.ts";
 
-const HISTORIES = 1_500;
+const HISTORIES = 1_000;
 const PATIENT = { timeout: 300_000 };
 
 // A pool that does not answer is reported, and here it often does not.
