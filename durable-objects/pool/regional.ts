@@ -6,13 +6,10 @@
  * When the pool does not answer, a policy with `onFailure = "local"` goes on with a part of its limit that is this region's
  * own; else the call fails, and the worker answers as the policy says.
  */
-import type { CallerHolds } from "../caller-holds.ts";
 import type { Time } from "../clock.ts";
+import type { Clerks } from "../desk.ts";
 import type { Entry } from "../entries.ts";
-import type { Grants } from "../grants.ts";
-import type { Ledger } from "../ledger.ts";
-import type { Acquiring, Leases } from "../leases.ts";
-import type { Limits } from "../limits.ts";
+import type { Acquiring } from "../leases.ts";
 import { MISSING } from "../claims.ts";
 import type {
   AnswerText,
@@ -24,7 +21,6 @@ import type {
   ReserveCall,
   RuleDecision,
 } from "../protocol.ts";
-import type { WaitingRoom } from "../waiting.ts";
 import type { Pool } from "./client.ts";
 import { Exchange, PoolFailure } from "./exchange.ts";
 import { RegionalClaims } from "./regional-claims.ts";
@@ -33,15 +29,9 @@ import { RegionalLimits } from "./regional-limits.ts";
 import { freeUnits } from "./share-units.ts";
 
 /** What it needs of its object. */
-export interface RegionalHost {
+export interface RegionalHost extends Clerks {
   readonly pool: Pool;
   readonly time: Time;
-  readonly ledger: Ledger;
-  readonly room: WaitingRoom;
-  readonly limits: Limits;
-  readonly grants: Grants;
-  readonly leases: Leases;
-  readonly holds: CallerHolds;
   /** Debits and frees what has expired of a key and returns the time, in milliseconds. */
   toNow(entry: Entry): number;
   /** The same key as the region has it alone. */
