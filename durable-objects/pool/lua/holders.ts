@@ -6,10 +6,10 @@
  * knows that it has lost writes.
  */
 export const HOLDERS = `
-local holding = call.holding
+local sizing = cjson.decode(ARGV[2])
 
-local function readHolders()
-  pool.holders = pool.fields.holders and cjson.decode(pool.fields.holders) or {}
+function readHolders()
+  pool.holders = pool.fields.holders and decode(pool.fields.holders) or {}
   pool.holdersCount, pool.soonestForgottenMs = 0, math.huge
   for id, record in pairs(pool.holders) do
     if record.rememberMs <= nowMs then
@@ -28,8 +28,8 @@ local function hasLostWrites(record)
   if not seen or seen.atMs < numberIn('lost') then return false end
   local isKnown = record and record.turn >= seen.turn
   if nowMs < seen.untilMs and not isKnown then return true end
-  local began = pool.before.since
-  local isOlder = not began or tonumber(began) > seen.atMs or tonumber(pool.before.now) < seen.atMs
+  local began = pool.fields.since
+  local isOlder = not began or tonumber(began) > seen.atMs or numberIn('now') < seen.atMs
   return nowMs < (seen.wholeMs or 0) and isOlder
 end
 
@@ -88,7 +88,8 @@ local function settleReport(record, said, hold, isNew)
 end
 
 -- Takes note of a message. Returns what the holder has now; nil: nothing is noted, and nothing granted but that answer.
-local function noteHolding()
+function noteHolding()
+  readHolders()
   local record = pool.holders[holding.holder]
   if record and holding.turn <= record.turn then
     return nil, { overtakenBy = record.turn, mark = record, hold = record.hold }

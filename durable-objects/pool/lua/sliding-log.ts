@@ -189,4 +189,12 @@ slidingLog.save = function(rule, log)
     run = run.before
   end
 end
+-- The last hold's units are the last to leave.
+slidingLog.wholeAfterMs = function(rule, state, _, lastMs)
+  local emptyMs = max(lastMs, state and state.openMs or 0) + rule.windowMs
+  if rule.minIntervalMs == 0 then return emptyMs end
+  return max(emptyMs, (state and state.lastMs or 0) + rule.minIntervalMs)
+end
+
+return slidingLog
 `;

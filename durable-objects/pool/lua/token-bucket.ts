@@ -2,11 +2,6 @@
 export const TOKEN_BUCKET = `
 local MOST_PARTS = 9007199254740992
 
--- Whole numbers as text: tostring and cjson round from 1e14 on. (Adding 0 makes -0 a 0.)
-local function text(number)
-  return string.format('%.0f', number + 0)
-end
-
 -- ceil(a * b / divisor) for a < divisor, exactly, also when the product is over 2^53: digit by digit of b.
 local function scaledUp(a, b, divisor)
   if a * b < MOST_PARTS then
@@ -108,4 +103,22 @@ end
 tokenBucket.wholeAtMs = function(rule, state)
   return state.atMs + math.ceil(spentAt(rule, state, state.atMs) / rule.limit)
 end
+-- "debit" hold by hold, and then "wholeAtMs", but for a state for each: it is asked for in all calls while units are held.
+-- Units of holds that are not known here are used at an instant after them.
+tokenBucket.wholeAfterMs = function(rule, state, book, afterMs, holds)
+  local spent, atMs = 0, state and state.atMs or -math.huge
+  if state then spent = spentAt(rule, state, atMs) end
+  local name, limit, windowMs, unseen = book.name, rule.limit, rule.windowMs, book.held.all
+  local function debit(units, thenMs)
+    local left = spent > 0 and max(0, spent - limit * max(0, thenMs - atMs)) or 0
+    spent, atMs, unseen = math.min(left + units * windowMs, MOST_PARTS), max(atMs, thenMs), unseen - units
+  end
+  for index = 1, #holds do
+    local units = holds[index].units[name] or 0
+    if units > 0 then debit(units, holds[index].atMs) end
+  end
+  if unseen > 0 then debit(unseen, afterMs) end
+  return atMs + math.ceil(spent / limit)
+end
+return tokenBucket
 `;
