@@ -29,8 +29,8 @@ local function answer()
   if own then granted = grant(own, said.isLeasing) end
   if refused then granted = refuse(refused, said.isLeasing) end
   if holding then
-    local rules, isAdmitted = withoutTaking(ONES)
-    next = not isAdmitted and rules or nil
+    for _, book in ipairs(books) do next = next or not decide(book, 1).allowed end
+    next = next and withoutTaking(ONES)
   end
   save()
   return inWords(said, granted, next)

@@ -35,6 +35,8 @@ local function writeAnswers(wholeMs)
 end
 
 local function send(command, key, arguments)
+  if #arguments == 0 then return end
+  if #arguments <= MOST_ARGUMENTS then return redis.call(command, key, unpack(arguments)) end
   for from = 1, #arguments, MOST_ARGUMENTS do
     redis.call(command, key, unpack(arguments, from, math.min(from + MOST_ARGUMENTS - 1, #arguments)))
   end

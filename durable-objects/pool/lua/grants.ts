@@ -77,8 +77,8 @@ local function sized(own)
 end
 
 local function markOf(mark)
-  return '{"turn":' .. text(mark.turn) .. ',"atMs":' .. text(mark.atMs) .. ',"untilMs":' .. text(mark.rememberMs)
-    .. ',"wholeMs":' .. text(mark.wholeMs or 0) .. '}'
+  return format('{"turn":%.0f,"atMs":%.0f,"untilMs":%.0f,"wholeMs":%.0f}', mark.turn, mark.atMs, mark.rememberMs,
+    mark.wholeMs or 0)
 end
 
 local function answerOf(granted, units, lifetime, token)

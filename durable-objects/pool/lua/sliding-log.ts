@@ -19,8 +19,7 @@ slidingLog.read = function(stored, rule)
 end
 
 slidingLog.write = function(log)
-  return 'sliding-log ' .. text(log.total) .. ' ' .. text(log.closed) .. ' ' .. text(log.gone) .. ' '
-    .. text(log.openMs) .. ' ' .. text(log.lastMs)
+  return format('sliding-log %.0f %.0f %.0f %.0f %.0f', log.total, log.closed, log.gone, log.openMs, log.lastMs)
 end
 
 local function logWith(log, changes)

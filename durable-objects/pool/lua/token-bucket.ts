@@ -32,8 +32,7 @@ tokenBucket.read = function(stored)
 end
 
 tokenBucket.write = function(state)
-  return 'token-bucket ' .. text(state.spent) .. ' ' .. text(state.windowMs) .. ' ' .. text(state.burst)
-    .. ' ' .. text(state.atMs)
+  return format('token-bucket %.0f %.0f %.0f %.0f', state.spent, state.windowMs, state.burst, state.atMs)
 end
 
 local function bucketState(rule, spent, atMs)
