@@ -84,7 +84,7 @@ local function save()
   writeAnswers(wholeMs)
   local sets, deletes, keys = { 'now', text(nowMs) }, {}, { MAIN }
   if not pool.fields.since then note('since', sets[2]) end
-  if pool.areHoldersChanged then note('holders', next(pool.holders) and encode(pool.holders)) end
+  if pool.areHoldersChanged then note('holders', encode(pool.holderTexts)) end
   for field, value in pairs(pool.noted) do put(sets, deletes, field, value) end
   if next(pool.changed) then writeHolds(sets, deletes) end
   if pool.live[1] then keys[2] = HOLDS end

@@ -22,8 +22,8 @@ local function words(book, decision, isAllowed)
   local retryAfterMs = isAllowed and 0 or decision.retryAfterMs
   book.quoted = book.quoted or encode(book.name)
   return '{"name":' .. book.quoted
-    .. format(',"success":%s,"limit":%.0f,"remaining":%.0f,"resetAfterMs":%.0f', tostring(isAllowed),
-      book.rule.capacity, decision.remaining + 0, decision.resetAfterMs + 0)
+    .. format(',"success":%s,"limit":%d,"remaining":%d,"resetAfterMs":%d', tostring(isAllowed),
+      book.rule.capacity, decision.remaining, decision.resetAfterMs)
     .. ',"retryAfterMs":' .. (retryAfterMs and text(retryAfterMs) or 'null')
     .. ',"reason":"' .. (isAllowed and 'ok' or decision.reason) .. '"}'
 end

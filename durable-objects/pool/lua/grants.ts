@@ -77,7 +77,7 @@ local function sized(own)
 end
 
 local function markOf(mark)
-  return format('{"turn":%.0f,"atMs":%.0f,"untilMs":%.0f,"wholeMs":%.0f}', mark.turn, mark.atMs, mark.rememberMs,
+  return format('{"turn":%d,"atMs":%d,"untilMs":%d,"wholeMs":%d}', mark.turn, mark.atMs, mark.rememberMs,
     mark.wholeMs or 0)
 end
 
@@ -113,9 +113,10 @@ function grant(own, isLeasing)
     isLeasing = isLeasing or (book.rule.isLeased and units[index] > 0)
   end
   record.used, record.wanted = exactly(used), exactly(wanted)
-  pool.holders[holding.holder], pool.areHoldersChanged = record, true
+  pool.holders[holding.holder] = record
   record.wholeMs = nowMs
   for _, book in ipairs(books) do record.wholeMs = math.max(record.wholeMs, wholeAtMs(book, book.state)) end
+  pool.holderTexts[holding.holder], pool.areHoldersChanged = encode(record), true
   -- The keys live until then, or they would seem to be lost.
   set('marked', text(max(numberIn('marked'), record.wholeMs, record.rememberMs)))
   local token = isLeasing and takeTokens(sizing.fencingTokens) or nil

@@ -8,13 +8,16 @@
 export const HOLDERS = `
 local sizing = cjson.decode(ARGV[2])
 
+-- Of the others nothing changes, so they are written again as they were read: numbers take cjson long.
 function readHolders()
-  pool.holders = pool.fields.holders and decode(pool.fields.holders) or {}
+  pool.holders, pool.holderTexts = {}, pool.fields.holders and decode(pool.fields.holders) or {}
   pool.holdersCount, pool.soonestForgottenMs = 0, math.huge
-  for id, record in pairs(pool.holders) do
+  for id, stored in pairs(pool.holderTexts) do
+    local record = decode(stored)
     if record.rememberMs <= nowMs then
-      pool.holders[id] = nil
+      pool.holderTexts[id] = nil
     else
+      pool.holders[id] = record
       pool.holdersCount = pool.holdersCount + 1
       pool.soonestForgottenMs = math.min(pool.soonestForgottenMs, record.rememberMs)
     end
@@ -44,7 +47,7 @@ local function coverLostWrites()
   for _, book in ipairs(books) do
     book.state = book.rule.algorithm.empty(book.rule, book.state, nowMs)
   end
-  pool.holders, pool.holdersCount = {}, 0
+  pool.holders, pool.holderTexts, pool.holdersCount = {}, {}, 0
   pool.blockedMs = math.max(pool.blockedMs, nowMs + holding.mostHeldMs)
   set('blocked', text(pool.blockedMs))
   set('lost', text(nowMs))

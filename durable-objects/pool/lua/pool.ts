@@ -3,7 +3,7 @@
  *
  * Fields of the hash: `now` the latest instant of a change; `since` that of the first; `s:<rule>` a rule's state;
  * `o:<rule>` its units outstanding, all of them and those that holders (regions) have; `u:<hold>` a hold's units by rule;
- * `holders`; `fence` the highest fencing token that was given out; `reclaimed` leases that expired; `blocked` no leases are given
+ * `holders` each as JSON in JSON; `fence` the highest fencing token that was given out; `reclaimed` leases that expired; `blocked` no leases are given
  * until then; `lost` when it was last seen that writes were lost; `reset` the last reset; `answers` when the last answer is
  * forgotten; `marked` the latest instant in a mark.
  */
@@ -22,9 +22,9 @@ local pool = { fields = {}, noted = {}, held = {}, changed = {}, live = {}, answ
   moves = 0 }
 local books, nowMs, clockMs = {}, 0, 0
 
--- Whole numbers as text: tostring and cjson round from 1e14 on. (Adding 0 makes -0 a 0.)
+-- Whole numbers as text: tostring and cjson round from 1e14 on; and "%.0f" takes three times as long as "%d".
 local function text(number)
-  return format('%.0f', number + 0)
+  return format('%d', number)
 end
 
 local function numberIn(field)

@@ -19,7 +19,7 @@ slidingLog.read = function(stored, rule)
 end
 
 slidingLog.write = function(log)
-  return format('sliding-log %.0f %.0f %.0f %.0f %.0f', log.total, log.closed, log.gone, log.openMs, log.lastMs)
+  return format('sliding-log %d %d %d %d %d', log.total, log.closed, log.gone, log.openMs, log.lastMs)
 end
 
 local function logWith(log, changes)

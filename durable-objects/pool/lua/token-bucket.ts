@@ -32,7 +32,7 @@ tokenBucket.read = function(stored)
 end
 
 tokenBucket.write = function(state)
-  return format('token-bucket %.0f %.0f %.0f %.0f', state.spent, state.windowMs, state.burst, state.atMs)
+  return format('token-bucket %d %d %d %d', state.spent, state.windowMs, state.burst, state.atMs)
 end
 
 local function bucketState(rule, spent, atMs)
