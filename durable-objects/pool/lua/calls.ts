@@ -1,7 +1,7 @@
 /** The calls of the protocol (calls.ts), as limits.ts and caller-holds.ts answer them. The script ends here. */
 export const CALLS = `
-local NOTHING = {}
-for index in ipairs(call.rules) do NOTHING[index] = 0 end
+local NOTHING, ONES = {}, {}
+for index = 1, #call.rules do NOTHING[index], ONES[index] = 0, 1 end
 -- By the hold's id for those calls that have one, then by the idempotency key.
 local answerKey = KEYS[3 + #call.rules]
 local requestKey = call.request and KEYS[#KEYS] or nil
@@ -11,11 +11,6 @@ local function leases(costs)
     if book.rule.isLeased and costs[index] > 0 then return true end
   end
   return false
-end
-
-local function inFigures(costs)
-  local rules = withoutTaking(costs)
-  return { rules = rules }
 end
 
 -- What was answered to the same call before; to another one under the same idempotency key it says so.
@@ -35,6 +30,20 @@ calls.limit = function(hold)
   local answer = { request = call.request, rules = rules, isDenied = not isAdmitted }
   if takesAny(call.cost) and (isAdmitted or hasCounted) then remember(requestKey, answer) end
   return { rules = rules, isLeasing = isAdmitted and leases(call.cost) }
+end
+
+`;
+
+/** The calls but for `limit`. */
+export const OTHER_CALLS = `
+local function inFigures(costs)
+  local rules = withoutTaking(costs)
+  return { rules = rules }
+end
+
+function holdText(hold)
+  return '{"id":' .. cjson.encode(hold.id) .. ',"expiresAfterMs":' .. text(hold.ttlMs)
+    .. (hold.token and ',"fencingToken":"' .. hold.token .. '"' or '') .. '}'
 end
 
 -- The answer of a hold; of one that is still there, how long it still lasts.
@@ -106,6 +115,8 @@ calls.refund = function()
 end
 
 calls.peek = function()
+  defineHolders()
+  readHolders()
   local answer = inFigures(call.cost)
   readRest()
   local report = { outstanding = 0, holds = 0, leases = 0, queueLength = 0, reclaimed = numberIn('reclaimed') }
@@ -123,7 +134,9 @@ calls.peek = function()
     report.leases = report.leases + record.leases
     report.queueLength = report.queueLength + record.queueLength
   end
-  answer.report = report
+  local counts = {}
+  for name, count in pairs(report) do counts[#counts + 1] = '"' .. name .. '":' .. text(count) end
+  answer.report = '{' .. table.concat(counts, ',') .. '}'
   return answer
 end
 

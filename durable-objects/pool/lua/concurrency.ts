@@ -18,7 +18,5 @@ concurrency.noteHold = untouched
 concurrency.debit = untouched
 concurrency.credit = untouched
 concurrency.empty = untouched
-
-local ALGORITHMS = {
-  ['token-bucket'] = tokenBucket, ['sliding-log'] = slidingLog, concurrency = concurrency }
+return concurrency
 `;

@@ -1,45 +1,29 @@
 /** decisions.ts in Lua: what each rule says of a cost with what is outstanding, and all of them together. */
 export const DECISIONS = `
--- The figures of a denial (or of what it is once it has been counted) with holds reckoned in.
-local function withHolds(book, state, denial, cost)
-  if book.held.all == 0 then return end
-  denial.retryAfterMs = nil
-  if cost <= book.rule.capacity then denial.retryAfterMs = waitMs(book, state, cost) end
-  denial.resetAfterMs = wholeAtMs(book, state) - nowMs
-end
-
--- Nobody knows who has leases yet: none are given until those from before have ended.
-local function blocked(book, decision, cost)
-  local blockedMs = pool.blockedMs - nowMs
-  local isNever = cost > book.rule.capacity
-  local figures = { allowed = cost == 0, remaining = 0, resetAfterMs = math.max(decision.resetAfterMs, blockedMs) }
-  if cost == 0 then return figures end
-  figures.reason = isNever and 'cost-over-limit' or 'quota'
-  if not isNever then figures.retryAfterMs = math.max(waitMs(book, nil, cost) or 0, blockedMs) end
-  return figures
-end
-
 local function decide(book, cost)
   local rule = book.rule
   local decision = rule.algorithm.decide(rule, book.state, nowMs, cost, book.held.all)
   if decision.allowed then
     local state = cost == 0 and book.state or decision.state
     if book.held.all > 0 then decision.resetAfterMs = wholeAtMs(book, state) - nowMs end
-  else
+  elseif book.held.all > 0 then
+    defineWaits()
     withHolds(book, book.state, decision, cost)
     if decision.counted then withHolds(book, decision.counted.state, decision.counted, cost) end
   end
-  if rule.isLeased and pool.blockedMs > nowMs then return blocked(book, decision, cost) end
+  if rule.isLeased and pool.blockedMs > nowMs then
+    defineWaits()
+    return blocked(book, decision, cost)
+  end
   return decision
 end
 
 local function words(book, decision, isAllowed)
   local retryAfterMs = isAllowed and 0 or decision.retryAfterMs
-  return '{"name":' .. cjson.encode(book.name)
-    .. ',"success":' .. tostring(isAllowed)
-    .. ',"limit":' .. text(book.rule.capacity)
-    .. ',"remaining":' .. text(decision.remaining)
-    .. ',"resetAfterMs":' .. text(decision.resetAfterMs)
+  book.quoted = book.quoted or encode(book.name)
+  return '{"name":' .. book.quoted
+    .. format(',"success":%s,"limit":%d,"remaining":%d,"resetAfterMs":%d', tostring(isAllowed),
+      book.rule.capacity, decision.remaining, decision.resetAfterMs)
     .. ',"retryAfterMs":' .. (retryAfterMs and text(retryAfterMs) or 'null')
     .. ',"reason":"' .. (isAllowed and 'ok' or decision.reason) .. '"}'
 end

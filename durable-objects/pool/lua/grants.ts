@@ -76,16 +76,9 @@ local function sized(own)
   return grantedTogether(wishes), holding.shortest
 end
 
--- Tokens that were never given out, and are later than all that were. Returns the first.
-local function takeTokens(count)
-  local first = math.max(numberIn('fence') + 1, nowMs * 1000)
-  set('fence', text(first + count - 1))
-  return text(first)
-end
-
 local function markOf(mark)
-  return '{"turn":' .. text(mark.turn) .. ',"atMs":' .. text(mark.atMs) .. ',"untilMs":' .. text(mark.rememberMs)
-    .. ',"wholeMs":' .. text(mark.wholeMs or 0) .. '}'
+  return format('{"turn":%d,"atMs":%d,"untilMs":%d,"wholeMs":%d}', mark.turn, mark.atMs, mark.rememberMs,
+    mark.wholeMs or 0)
 end
 
 local function answerOf(granted, units, lifetime, token)
@@ -100,8 +93,14 @@ local function answerOf(granted, units, lifetime, token)
     .. (token and ',"fencingToken":"' .. token .. '"' or '') .. '}'
 end
 
+-- What a holder is told whose message was not noted.
+function refuse(refused, isLeasing)
+  local token = isLeasing and refused.hold and takeTokens(sizing.fencingTokens) or nil
+  return answerOf(refused, NOTHING, { ttlMs = 0 }, token)
+end
+
 -- Sets units apart for the holder, and remembers it. "isLeasing": its cost has units that are leased.
-local function grant(own, isLeasing)
+function grant(own, isLeasing)
   local units, lifetime = sized(own)
   local untilMs = math.max(nowMs + lifetime.heldMs, own.atMs)
   addTo(own, units, untilMs)
@@ -116,12 +115,33 @@ local function grant(own, isLeasing)
     units[index] = units[index] - own.said[index].lacking
   end
   record.used, record.wanted = exactly(used), exactly(wanted)
-  pool.holders[holding.holder], pool.areHoldersChanged = record, true
+  pool.holders[holding.holder] = record
   record.wholeMs = nowMs
   for _, book in ipairs(books) do record.wholeMs = math.max(record.wholeMs, wholeAtMs(book, book.state)) end
+  pool.holderTexts[holding.holder], pool.areHoldersChanged = encode(record), true
   -- The keys live until then, or they would seem to be lost.
-  set('marked', text(math.max(numberIn('marked'), record.wholeMs)))
+  set('marked', text(max(numberIn('marked'), record.wholeMs, record.rememberMs)))
   local token = isLeasing and takeTokens(sizing.fencingTokens) or nil
   return answerOf({ mark = record, isNew = own.isNew }, units, lifetime, token)
+end
+
+-- What a holder is charged for is added to what it has. When its message is not noted (it was overtaken, or there is no room
+-- for another holder) it is used at once, but what is leased has to be somebody's. So is what is charged once: the holder may
+-- hear of it again and again, and does not count it.
+function charged(own, refused)
+  if call.request then return nil end
+  if own then
+    local function place() addTo(own, call.cost, own.untilMs) end
+    return { takes = function() return true end, place = place }
+  end
+  if not refused or not refused.hold or not leases(call.cost) then return nil end
+  local function place()
+    local hold = findHold(refused.hold)
+    local has = { id = refused.hold, units = {} }
+    for name, units in pairs(hold and hold.units or {}) do has.units[name] = units end
+    for name, units in pairs(byName(call.cost, true)) do has.units[name] = (has.units[name] or 0) + units end
+    placeHold(has.id, math.max(hold and hold.atMs or 0, nowMs + holding.lifetime.heldMs), has.units)
+  end
+  return { takes = function(rule) return rule.isLeased end, place = place }
 end
 `;

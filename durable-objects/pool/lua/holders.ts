@@ -6,15 +6,18 @@
  * knows that it has lost writes.
  */
 export const HOLDERS = `
-local holding = call.holding
+local sizing = cjson.decode(ARGV[2])
 
-local function readHolders()
-  pool.holders = pool.fields.holders and cjson.decode(pool.fields.holders) or {}
+-- Of the others nothing changes, so they are written again as they were read: numbers take cjson long.
+function readHolders()
+  pool.holders, pool.holderTexts = {}, pool.fields.holders and decode(pool.fields.holders) or {}
   pool.holdersCount, pool.soonestForgottenMs = 0, math.huge
-  for id, record in pairs(pool.holders) do
+  for id, stored in pairs(pool.holderTexts) do
+    local record = decode(stored)
     if record.rememberMs <= nowMs then
-      pool.holders[id] = nil
+      pool.holderTexts[id] = nil
     else
+      pool.holders[id] = record
       pool.holdersCount = pool.holdersCount + 1
       pool.soonestForgottenMs = math.min(pool.soonestForgottenMs, record.rememberMs)
     end
@@ -28,8 +31,8 @@ local function hasLostWrites(record)
   if not seen or seen.atMs < numberIn('lost') then return false end
   local isKnown = record and tonumber(record.turn) >= seen.turn
   if nowMs < seen.untilMs and not isKnown then return true end
-  local began = pool.before.since
-  local isOlder = not began or tonumber(began) > seen.atMs or tonumber(pool.before.now) < seen.atMs
+  local began = pool.fields.since
+  local isOlder = not began or tonumber(began) > seen.atMs or numberIn('now') < seen.atMs
   return nowMs < (seen.wholeMs or 0) and isOlder
 end
 
@@ -44,7 +47,7 @@ local function coverLostWrites()
   for _, book in ipairs(books) do
     book.state = book.rule.algorithm.empty(book.rule, book.state, nowMs)
   end
-  pool.holders, pool.holdersCount = {}, 0
+  pool.holders, pool.holderTexts, pool.holdersCount = {}, {}, 0
   pool.blockedMs = math.max(pool.blockedMs, nowMs + holding.mostHeldMs)
   set('blocked', text(pool.blockedMs))
   set('lost', text(nowMs))
@@ -103,7 +106,8 @@ local function settleReport(record, said, hold, isNew, isOther)
 end
 
 -- Takes note of a message. Returns what the holder has now; nil: nothing is noted, and nothing granted but that answer.
-local function noteHolding()
+function noteHolding()
+  readHolders()
   local record = pool.holders[holding.holder]
   if record and holding.turn <= tonumber(record.turn) then
     return nil, { overtakenBy = record.turn, mark = record, hold = record.hold }

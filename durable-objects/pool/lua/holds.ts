@@ -1,14 +1,99 @@
-/** holds.ts in Lua: what is outstanding, and how long a cost has to wait while holds expire one after another. */
+/** holds.ts in Lua: what is outstanding, who has it, and until when. */
 export const HOLDS = `
+function isRegional(id) return string.sub(id, 1, 2) == 'r:' end
+
+-- Units outstanding of a rule, also one that this policy does not have (any more).
+local function heldOf(name)
+  if not pool.held[name] then
+    pool.held[name] = heldFrom(redis.call('HMGET', MAIN, 'o:' .. name)[1] or nil)
+  end
+  return pool.held[name]
+end
+
+-- cjson writes 14 digits.
+function exactly(units)
+  local exact = {}
+  for name, value in pairs(units) do exact[name] = value < 1e14 and value or text(value) end
+  return exact
+end
+
+-- Most holds have the same units as another one. Whoever changes units changes a copy.
+local unitsByText = {}
+
+local function unitsIn(stored)
+  if not stored then return {} end
+  local units = unitsByText[stored]
+  if units then return units end
+  units = decode(stored)
+  for name, value in pairs(units) do units[name] = tonumber(value) end
+  unitsByText[stored] = units
+  return units
+end
+
+-- Holds as they were found, soonest to expire first: { id, atMs, units by rule }.
+local function holdsOf(found)
+  local holds, fields = {}, {}
+  for index = 1, #found, 2 do
+    local at = #holds + 1
+    holds[at], fields[at] = { id = found[index], atMs = tonumber(found[index + 1]) }, 'u:' .. found[index]
+  end
+  if #holds == 0 then return holds end
+  local units = redis.call('HMGET', MAIN, unpack(fields))
+  for index = 1, #holds do holds[index].units = unitsIn(units[index]) end
+  return holds
+end
+
+local function readHolds(from)
+  return holdsOf(redis.call('ZRANGE', HOLDS, text(from), text(from + CHUNK - 1), 'WITHSCORES'))
+end
+
+-- Counts a hold's units as outstanding, or no longer.
+local function shift(hold, sign)
+  pool.moves = pool.moves + 1
+  for name, units in pairs(hold.units) do
+    local held = heldOf(name)
+    held.all = max(0, held.all + sign * units)
+    if isRegional(hold.id) then held.regional = max(0, held.regional + sign * units) end
+    held.isChanged = true
+  end
+end
+
+-- Debits every hold that has expired, each at its own instant; what was leased is free.
+local function expire(hold)
+  shift(hold, -1)
+  pool.changed[hold.id] = false
+  pool.due = pool.due + 1
+  local wasLeased = false
+  for _, book in ipairs(books) do
+    local units = hold.units[book.name] or 0
+    if units > 0 and book.rule.isLeased then wasLeased = true end
+    if units > 0 then book.state = book.rule.algorithm.debit(book.rule, book.state, hold.atMs, units) end
+  end
+  if wasLeased and not isRegional(hold.id) then note('reclaimed', text(numberIn('reclaimed') + 1)) end
+end
+
+function loadHolds(found)
+  local from, holds = 0, holdsOf(found)
+  while true do
+    for _, hold in ipairs(holds) do
+      if hold.atMs <= nowMs then expire(hold) else pool.live[#pool.live + 1] = hold end
+    end
+    pool.hasMore = #holds == CHUNK
+    if not pool.hasMore or #pool.live > 0 then return end
+    from = from + CHUNK
+    holds = readHolds(from)
+  end
+end
+
 -- The holds that were not read with the others: an exact wait may depend on any of them.
-local function readRest()
+function readRest()
   if not pool.hasMore then return end
   pool.hasMore = false
   local known = {}
   for _, hold in ipairs(pool.live) do known[hold.id] = true end
   local from, holds = 0, nil
   repeat
-    holds = readHolds(from, from + CHUNK - 1)
+    holds = readHolds(from)
     for _, hold in ipairs(holds) do
       local isKnown = known[hold.id] or pool.changed[hold.id] ~= nil
       if not isKnown then pool.live[#pool.live + 1] = hold end
@@ -19,16 +104,17 @@ local function readRest()
   table.sort(pool.live, function(one, other) return one.atMs < other.atMs end)
 end
 
-local function findHold(id)
-  for index, hold in ipairs(pool.live) do
-    if hold.id == id then return hold, index end
+function findHold(id)
+  local live = pool.live
+  for index = 1, #live do
+    if live[index].id == id then return live[index], index end
   end
   if not pool.hasMore or not redis.call('ZSCORE', HOLDS, id) then return nil end
   readRest()
   return findHold(id)
 end
 
-local function removeHold(id)
+function removeHold(id)
   local hold, index = findHold(id)
   if not hold then return end
   table.remove(pool.live, index)
@@ -37,7 +123,7 @@ local function removeHold(id)
 end
 
 -- Sets units apart, in place of what the id had. A holder without any units has no hold.
-local function placeHold(id, atMs, units)
+function placeHold(id, atMs, units)
   removeHold(id)
   local hold, isEmpty = { id = id, atMs = atMs, units = {} }, true
   for name, count in pairs(units) do
@@ -51,29 +137,36 @@ local function placeHold(id, atMs, units)
   pool.changed[id], pool.isChanged = hold, true
 end
 
+-- Tokens that were never given out, and are later than all that were. Returns the first.
+function takeTokens(count)
+  local first = max(numberIn('fence') + 1, nowMs * 1000)
+  set('fence', text(first + count - 1))
+  return text(first)
+end
+`;
+
+/** When everything will be as untouched. */
+export const WHOLE = `
 -- The instant of the last hold's expiry. Of those that were not read only the latest is known.
 local function lastExpiryMs(name)
-  local lastMs = nowMs
-  for _, hold in ipairs(pool.live) do
-    if not name or (hold.units[name] or 0) > 0 then lastMs = math.max(lastMs, hold.atMs) end
+  local lastMs, live = nowMs, pool.live
+  for index = #live, 1, -1 do
+    local hold = live[index]
+    if not name or (hold.units[name] or 0) > 0 then
+      lastMs = max(lastMs, hold.atMs)
+      break
+    end
   end
   if not pool.hasMore then return lastMs end
-  return math.max(lastMs, tonumber(redis.call('ZRANGE', HOLDS, '-1', '-1', 'WITHSCORES')[2]))
+  return max(lastMs, tonumber(redis.call('ZRANGE', HOLDS, '-1', '-1', 'WITHSCORES')[2]))
 end
 
 -- From when on the rule is as untouched if nobody comes. With very many holds it may be sooner, never later.
 local function computedWholeMs(book, state)
-  local rule, lastMs = book.rule, lastExpiryMs(book.name)
-  if rule.isLeased then return lastMs end
-  local seen = 0
-  for _, hold in ipairs(pool.live) do
-    local units = hold.units[book.name] or 0
-    if units > 0 then state = rule.algorithm.debit(rule, state, hold.atMs, units) end
-    seen = seen + units
-  end
-  if book.held.all > seen then state = rule.algorithm.debit(rule, state, lastMs, book.held.all - seen) end
-  if not state then return lastMs end
-  return math.max(lastMs, rule.algorithm.wholeAtMs(rule, state))
+  local rule, outstanding, lastMs = book.rule, book.held.all, lastExpiryMs(book.name)
+  if rule.isLeased or (outstanding == 0 and not state) then return lastMs end
+  if outstanding == 0 then return max(lastMs, rule.algorithm.wholeAtMs(rule, state)) end
+  return max(lastMs, rule.algorithm.wholeAfterMs(rule, state, book, lastMs, pool.live))
 end
 
 -- Asked for again and again in one call: remembered until holds or the state are others.
@@ -81,36 +174,5 @@ local function wholeAtMs(book, state)
   if book.wholeMs and book.wholeOf == state and book.wholeSince == pool.moves then return book.wholeMs end
   book.wholeMs, book.wholeOf, book.wholeSince = computedWholeMs(book, state), state, pool.moves
   return book.wholeMs
-end
-
-local function leaseWaitMs(book, cost)
-  local missing = cost + book.held.all - book.rule.capacity
-  if missing <= 0 then return 0 end
-  for _, hold in ipairs(pool.live) do
-    missing = missing - (hold.units[book.name] or 0)
-    if missing <= 0 then return hold.atMs - nowMs end
-  end
-  return nil
-end
-
--- The exact wait for a cost that fits the capacity, all holds being used as they expire.
-local function waitMs(book, state, cost)
-  readRest()
-  if book.rule.isLeased then return leaseWaitMs(book, cost) end
-  local rule, name, outstanding, atMs, index = book.rule, book.name, book.held.all, nowMs, 1
-  while true do
-    local decision = rule.algorithm.decide(rule, state, atMs, cost, outstanding)
-    if decision.allowed then return atMs - nowMs end
-    while pool.live[index] and (pool.live[index].units[name] or 0) == 0 do index = index + 1 end
-    local hold = pool.live[index]
-    local passesAtMs = decision.retryAfterMs and atMs + decision.retryAfterMs
-    if not hold or (passesAtMs and passesAtMs <= hold.atMs) then return passesAtMs and passesAtMs - nowMs end
-    atMs = hold.atMs
-    while pool.live[index] and pool.live[index].atMs <= atMs do
-      local units = pool.live[index].units[name] or 0
-      if units > 0 then state = rule.algorithm.debit(rule, state, atMs, units) end
-      outstanding, index = outstanding - units, index + 1
-    end
-  end
 end
 `;

@@ -19,8 +19,7 @@ slidingLog.read = function(stored, rule)
 end
 
 slidingLog.write = function(log)
-  return 'sliding-log ' .. text(log.total) .. ' ' .. text(log.closed) .. ' ' .. text(log.gone) .. ' '
-    .. text(log.openMs) .. ' ' .. text(log.lastMs)
+  return format('sliding-log %d %d %d %d %d', log.total, log.closed, log.gone, log.openMs, log.lastMs)
 end
 
 local function logWith(log, changes)
@@ -189,4 +188,12 @@ slidingLog.save = function(rule, log)
     run = run.before
   end
 end
+-- The last hold's units are the last to leave.
+slidingLog.wholeAfterMs = function(rule, state, _, lastMs)
+  local emptyMs = max(lastMs, state and state.openMs or 0) + rule.windowMs
+  if rule.minIntervalMs == 0 then return emptyMs end
+  return max(emptyMs, (state and state.lastMs or 0) + rule.minIntervalMs)
+end
+
+return slidingLog
 `;
