@@ -45,7 +45,13 @@ export class RedisPool implements Pool {
         [...keys],
         [JSON.stringify(call), JSON.stringify(POOL_SIZING)],
       );
-      return readPoolAnswer(await asked.catch(briefly));
+      try {
+        return readPoolAnswer(await asked.catch(briefly));
+      } catch (error) {
+        // Once for each call that was made; those that the breaker keeps back say nothing new.
+        console.warn(`no answer from the pool: ${String(error)}`);
+        throw error;
+      }
     });
   }
 

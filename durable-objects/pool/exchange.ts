@@ -1,6 +1,7 @@
 import type { Time } from "../clock.ts";
 import type { Entry } from "../entries.ts";
 import { publicName } from "../regional-policies.ts";
+import type { WaitingRoom } from "../waiting.ts";
 import type { PoolAnswer, PoolCall } from "./calls.ts";
 import type { Pool } from "./client.ts";
 import { poolKeys } from "./keys.ts";
@@ -13,6 +14,15 @@ const LOOK_MS = 200;
 
 /** Of the deadline of who asks this object: there has to be time left for an answer without the pool's. */
 const PART_OF_DEADLINE = 1 / 2;
+
+/** What it needs of its object. */
+export interface ExchangeHost {
+  readonly pool: Pool;
+  readonly time: Time;
+  readonly room: WaitingRoom;
+  /** Debits and frees what has expired of a key and returns the time, in milliseconds. */
+  readonly toNow: (entry: Entry) => number;
+}
 
 /** A call without what is the same for all of a key. */
 export type Asked = Omit<PoolCall, "rules" | "holding">;
@@ -35,9 +45,9 @@ export class PoolFailure extends Error {
  */
 export class Exchange {
   readonly time: Time;
-  /** Debits and frees what has expired of a key and returns the time, in milliseconds. */
-  readonly toNow: (entry: Entry) => number;
+  readonly toNow: ExchangeHost["toNow"];
   readonly #pool: Pool;
+  readonly #room: WaitingRoom;
   /** By the books of the key: when those are read anew from storage, the share begins anew as well. */
   readonly #shares = new WeakMap<Entry["books"], RegionalShare>();
   readonly #answers = new WeakMap<PoolMessage, Promise<unknown>>();
@@ -45,8 +55,9 @@ export class Exchange {
   readonly #held = new Set<Entry>();
   #isWatching = false;
 
-  constructor(pool: Pool, time: Time, toNow: (entry: Entry) => number) {
+  constructor({ pool, time, room, toNow }: ExchangeHost) {
     this.#pool = pool;
+    this.#room = room;
     this.time = time;
     this.toNow = toNow;
   }
@@ -80,35 +91,46 @@ export class Exchange {
     const isForSlots =
       policy.lease !== undefined && asked.op === "limit" && asked.cost.some((units) => units > 0);
     if (isForSlots && !isFree) throw new PoolFailure("another message for slots is under way");
-    const message = isFree ? share.ask(call, asking, nowMs) : undefined;
+    const queueLength = this.#room.waitersOf(entry).length;
+    const message = isFree ? share.ask(call, { ...asking, queueLength }, nowMs) : undefined;
     const ruleNames = policy.rules.map(({ name }) => name);
     const keys = poolKeys(publicName(policy.name), key, ruleNames, names);
-    const deadlineMs = Math.ceil(policy.deadlineMs * PART_OF_DEADLINE);
     let result: { readonly of: Result } | undefined;
-    // The key stays in memory meanwhile.
-    entry.waiting += 1;
     const work = async () => {
-      try {
-        const answer = await this.#pool.call(keys, message?.call ?? call, deadlineMs);
-        const atMs = this.toNow(entry);
-        const isTaken = message === undefined || share.answered(message, answer, atMs);
-        // Given to a region that has gone on without it: it comes back with the next message.
-        if (!isTaken && answer.granted?.overtakenBy === undefined) throw new Error("the answer came late");
-        result = { of: onAnswer(answer, atMs) };
-      } catch (error) {
-        if (message !== undefined) share.failed(message);
-        if (error instanceof PoolFailure) throw error;
-        console.warn(`policy ${policy.name}: no answer from the pool: ${String(error)}`);
-        throw new PoolFailure(String(error));
-      } finally {
-        entry.waiting -= 1;
-        this.watch(entry);
-      }
+      const answer = await this.#ask(entry, keys, message, call);
+      const atMs = this.toNow(entry);
+      const isTaken = message === undefined || share.answered(message, answer, atMs);
+      this.watch(entry);
+      // Given to a region that has gone on without it: it comes back with the next message.
+      if (!isTaken && answer.granted?.overtakenBy === undefined)
+        throw new PoolFailure("the pool's answer came late");
+      result = { of: onAnswer(answer, atMs) };
     };
     const answered = work();
     if (message !== undefined) this.#answers.set(message, answered);
     await answered;
     return await (result as unknown as { readonly of: Result }).of;
+  }
+
+  /** The one place where a pool that does not answer becomes a failure. */
+  async #ask(
+    entry: Entry,
+    keys: readonly string[],
+    message: PoolMessage | undefined,
+    call: PoolCall,
+  ): Promise<PoolAnswer> {
+    // The key stays in memory meanwhile.
+    entry.waiting += 1;
+    try {
+      const deadlineMs = Math.ceil(entry.policy.deadlineMs * PART_OF_DEADLINE);
+      return await this.#pool.call(keys, message?.call ?? call, deadlineMs);
+    } catch (error) {
+      if (message !== undefined) this.shareOf(entry).failed(message, this.toNow(entry));
+      this.watch(entry);
+      throw new PoolFailure(String(error));
+    } finally {
+      entry.waiting -= 1;
+    }
   }
 
   /** Asks for more ahead of need, in the background. */

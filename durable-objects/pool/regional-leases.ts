@@ -66,6 +66,25 @@ export class RegionalLeases {
     }
   }
 
+  /**
+   * Says what an object that was not in memory still has, before any of it ends: slots that it does not speak of stay apart until
+   * they expire, since messages of before may come late.
+   */
+  async adopt(entry: Entry): Promise<void> {
+    if (!this.#exchange.shareOf(entry).isUnknown) return;
+    const cost = costsOf(entry, 0);
+    try {
+      await this.#exchange.send(
+        entry,
+        { op: "limit", cost },
+        { asking: { isGivingBack: true } },
+        () => undefined,
+      );
+    } catch (error) {
+      if (!(error instanceof PoolFailure)) throw error;
+    }
+  }
+
   /** Slots may have come free, or somebody may have begun to wait for some. */
   serve(entry: Entry): void {
     const share = this.#exchange.shareOf(entry);
@@ -119,7 +138,7 @@ export class RegionalLeases {
       ...waiters.map(({ cost }) => costsOf(entry, cost)),
     ];
     const slots = entry.books.map((_, index) => wanted.reduce((sum, units) => sum + (units[index] ?? 0), 0));
-    return { asking: { leaseTtlMs, slots, queueLength: waiters.length } };
+    return { asking: { leaseTtlMs, slots } };
   }
 }
 

@@ -8,6 +8,9 @@ import { RegionalDemand, type Asking } from "./regional-demand.ts";
 import { addUnits, freeUnits, idleSlots, keepUnits, stateOf, update } from "./share-units.ts";
 import { IDLE_SLOT_MS, lifetimesOf, slotMs } from "./sizing.ts";
 
+/** After a failure nothing is asked for ahead of need for so long. */
+const PAUSE_MS = 250;
+
 export type PoolMessage = Message<PoolCall & { readonly holding: Holding }>;
 
 /**
@@ -22,6 +25,8 @@ export class RegionalShare {
   readonly denials = new Denials();
   /** The pool may have units apart for this region. */
   isHeld = false;
+  /** It had slots before it left memory, and has not spoken to the pool since. */
+  isUnknown: boolean;
   /** Other regions want units too. */
   isContended = false;
   readonly #entry: Entry;
@@ -35,6 +40,7 @@ export class RegionalShare {
   #low: readonly number[];
   #askedAtMs = -Infinity;
   #ttlMs = 0;
+  #failedAtMs = -Infinity;
 
   constructor(entry: Entry, nowMs: number) {
     this.#entry = entry;
@@ -45,6 +51,7 @@ export class RegionalShare {
     // Two objects must never be the same holder, wherever they run and whatever they call their region.
     this.#holder = stored ?? `${entry.policy.region?.name ?? ""}.${randomId()}`;
     for (const book of this.#books) update(book, { holder: this.#holder });
+    this.isUnknown = stored !== undefined;
   }
 
   /** The message that has not been answered yet, if there is one and an answer may still come. */
@@ -57,6 +64,7 @@ export class RegionalShare {
   /** Whether it is time to ask for more, so that nobody has to wait. */
   needsRefill(nowMs: number): boolean {
     if (!this.isHeld || this.messageAt(nowMs) !== undefined) return false;
+    if (nowMs < this.#failedAtMs + PAUSE_MS) return false;
     const isLow = (index: number) => {
       const book = this.#books[index];
       return (
@@ -129,6 +137,7 @@ export class RegionalShare {
     const { call, sentAtMs, wanted } = message;
     const books = this.#books;
     this.#isFresh = false;
+    this.isUnknown = false;
     this.#seen = granted.mark;
     const isAdded =
       call.op === "limit" && call.request === undefined && rules.every(({ success }) => success);
@@ -152,8 +161,10 @@ export class RegionalShare {
   }
 
   /** No answer came. What was kept may be spent until its lifetime ends; what was granted is lost to this side. */
-  failed(message: PoolMessage): void {
-    if (message === this.#message) this.#message = undefined;
+  failed(message: PoolMessage, nowMs: number): void {
+    if (message !== this.#message) return;
+    this.#message = undefined;
+    this.#failedAtMs = nowMs;
   }
 
   /** The pool has counted everything as used, or freed it. */

@@ -6,7 +6,6 @@
  * When the pool does not answer, a policy with `onFailure = "local"` goes on with a part of its limit that is this region's
  * own; else the call fails, and the worker answers as the policy says.
  */
-import type { Time } from "../clock.ts";
 import type { Clerks } from "../desk.ts";
 import type { Entry } from "../entries.ts";
 import type { Acquiring } from "../leases.ts";
@@ -21,19 +20,14 @@ import type {
   ReserveCall,
   RuleDecision,
 } from "../protocol.ts";
-import type { Pool } from "./client.ts";
-import { Exchange, PoolFailure } from "./exchange.ts";
+import { Exchange, PoolFailure, type ExchangeHost } from "./exchange.ts";
 import { RegionalClaims } from "./regional-claims.ts";
 import { RegionalLeases } from "./regional-leases.ts";
 import { RegionalLimits } from "./regional-limits.ts";
-import { freeUnits } from "./share-units.ts";
+import { costsOf, freeUnits } from "./share-units.ts";
 
 /** What it needs of its object. */
-export interface RegionalHost extends Clerks {
-  readonly pool: Pool;
-  readonly time: Time;
-  /** Debits and frees what has expired of a key and returns the time, in milliseconds. */
-  toNow(entry: Entry): number;
+export interface RegionalHost extends Clerks, ExchangeHost {
   /** The same key as the region has it alone. */
   openAlone(entry: Entry): [entry: Entry, nowMs: number];
 }
@@ -47,14 +41,14 @@ export class Regional {
 
   constructor(host: RegionalHost) {
     this.#host = host;
-    this.#exchange = new Exchange(host.pool, host.time, (entry) => host.toNow(entry));
+    this.#exchange = new Exchange(host);
     this.#limits = new RegionalLimits(this.#exchange, host.ledger, host.grants);
     this.#leases = new RegionalLeases(this.#exchange, host.room);
     this.#claims = new RegionalClaims(this.#exchange);
   }
 
   limit(entry: Entry, cost: Cost, idempotencyKey: string | undefined): Promise<AnswerText> {
-    const isPlain = idempotencyKey === undefined && cost !== 0;
+    const isPlain = idempotencyKey === undefined && costsOf(entry, cost).some((units) => units > 0);
     const ask = async () =>
       JSON.stringify(
         await (isPlain ? this.#limits.limit(entry, cost) : this.#claims.limit(entry, cost, idempotencyKey)),
@@ -105,6 +99,7 @@ export class Regional {
   async cancel(entry: Entry, id: string): Promise<AnswerText> {
     const [own, nowMs] = this.#ownerOf(entry, id);
     if (own === undefined) return JSON.stringify(await this.#claims.cancel(entry, id));
+    await this.#leases.adopt(entry);
     const answer = this.#host.holds.cancel(own, id, nowMs);
     this.#leases.serve(entry);
     return answer;
@@ -132,7 +127,8 @@ export class Regional {
     });
   }
 
-  release(entry: Entry, id: string): boolean {
+  async release(entry: Entry, id: string): Promise<boolean> {
+    await this.#leases.adopt(entry);
     const [own, nowMs] = this.#ownerOf(entry, id);
     const isReleased = own !== undefined && this.#host.leases.release(own, id, nowMs);
     this.#leases.serve(entry);

@@ -147,6 +147,17 @@ test("leases survive the crash of their region: they are renewed and released af
     .toBe(LIMIT);
 });
 
+test("a lease that is released after its object left memory gives its slot back at once", async () => {
+  const lease = leaseIn(await acquire(EU, "slots", "asleep", { units: 3 })) as Lease;
+  // An idle object is gone after about 10 s.
+  await sleep(13_000);
+  expect((await look(NA, "slots", "asleep"))["remaining"]).toBe(1);
+  expect((await release(EU, lease)).status).toBe(204);
+  await expect
+    .poll(async () => (await look(NA, "slots", "asleep"))["remaining"], { timeout: 5_000 })
+    .toBe(LIMIT);
+});
+
 test("many short leases in one region cost Redis little: it keeps the slots it uses", async () => {
   await acquire(AS, "slots", "busy");
   const before = world.bridge.commands();
