@@ -1,6 +1,7 @@
 /** Leases of a pool's slots, given in three regions: never too many at any instant, none lost, none leaked. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
+import { openSocket } from "../support/leaving-client.ts";
 import { announcedSeed, seededRandom } from "../support/random.ts";
 import { startWorld, type World } from "../support/regions.ts";
 
@@ -156,6 +157,18 @@ test("a lease that is released after its object left memory gives its slot back 
   await expect
     .poll(async () => (await look(NA, "slots", "asleep"))["remaining"], { timeout: 5_000 })
     .toBe(LIMIT);
+});
+
+test("a socket keeps its slot while it is open, beyond its lease, and gives it back when it closes", async () => {
+  const url = world.regions[EU]?.serving.url ?? "";
+  const socket = openSocket(url, "/v1/leases/socket?policy=storm&key=socket&units=4");
+  expect(JSON.parse(await socket.first)).toMatchObject({ success: true, lease: { expiresAfterMs: TTL_MS } });
+  await sleep(3 * TTL_MS);
+  expect((await acquire(NA, "storm", "socket")).body).toMatchObject({ success: false });
+  expect(socket.text()).toContain(`{"renewed":{"expiresAfterMs":${TTL_MS}}}`);
+  const waiting = acquire(NA, "storm", "socket", { waitMs: 10_000 });
+  socket.leave();
+  expect((await waiting).body).toMatchObject({ success: true });
 });
 
 test("many short leases in one region cost Redis little: it keeps the slots it uses", async () => {

@@ -149,6 +149,9 @@ calls.reset = function()
   end
   for _, id in ipairs(ids) do removeHold(id) end
   for _, book in ipairs(books) do book.state = nil end
+  -- Whoever resets knows that nobody has slots of before writes were lost, or does not mind.
+  pool.blockedMs = 0
+  set('blocked', nil)
   set('reclaimed', nil)
   set('reset', text(math.max(nowMs, numberIn('reset') + 1)))
   return inFigures(NOTHING)

@@ -201,6 +201,16 @@ describe("when the pool has lost writes", () => {
     expect((await pool.call(hold, T + 5_010)).rules).toMatchObject([{ success: true }]);
   });
 
+  test("unless somebody resets the key, who then knows that nobody has any", async () => {
+    const pool = pools.create([LEASES]);
+    const seen = markOf(await say(pool, { turn: 1, wanted: [4] }, T));
+    await pool.forget();
+    await say(pool, { turn: 2, seen }, T + 10);
+    await pool.call({ op: "reset", cost: [0] }, T + 20);
+    const hold = { op: "hold", cost: [64], id: "a", ttlMs: 1_000 } as const;
+    expect((await pool.call(hold, T + 20)).rules).toMatchObject([{ success: true }]);
+  });
+
   test("holds of callers that are still there stay", async () => {
     const pool = pools.create([DAY]);
     await pool.call({ op: "hold", cost: [7], id: "a", ttlMs: 60_000 }, T);
