@@ -132,11 +132,16 @@ export function grantedTogether(wishes: readonly Wish[]): number[] {
 
 function grantedUnits({ wanted, kept, free, capacity, isShort, ...others }: Wish): number {
   // A unit at a time is no reservation.
-  if (capacity * MOST_SHARE < 2) return 0;
+  if (mostUnits(capacity) < 2) return 0;
   const share = wanted / ((isShort ? 1 : 2) * wanted + others.wantedByOthers);
   const fair = (free + kept + others.heldByOthers) * share;
-  const most = Math.floor(Math.min(wanted, fair, capacity * MOST_SHARE));
+  const most = Math.floor(Math.min(wanted, fair, mostUnits(capacity)));
   return Math.max(0, Math.min(most - kept, free));
+}
+
+/** The most units that an isolate is given of a capacity. */
+export function mostUnits(capacity: number): number {
+  return capacity * MOST_SHARE;
 }
 
 /** Whether so few units may be away for longer than the shortest lifetime. */

@@ -3,6 +3,7 @@ import type { Entry } from "../entries.ts";
 import type { Grants } from "../grants.ts";
 import type { Ledger } from "../ledger.ts";
 import type { AnswerText, Cost, Decided, Maybe, ReserveCall } from "../protocol.ts";
+import { mostUnits } from "../sizing.ts";
 import type { PoolAnswer } from "./calls.ts";
 import { PoolFailure, type Exchange } from "./exchange.ts";
 import { costsOf, freeUnits, stateOf, type Lending } from "./share-units.ts";
@@ -144,7 +145,8 @@ export class RegionalLimits {
 function isPoor(entry: Entry, { rules }: Reserve, nowMs: number): boolean {
   return entry.books.some((book) => {
     const { wanted = 0, kept = 0 } = rules[book.rule.name] ?? {};
-    return 2 * freeUnits(book) < wanted - kept && stateOf(book).retryAtMs <= nowMs;
+    const missing = Math.min(wanted, mostUnits(book.rule.capacity)) - kept;
+    return 2 * freeUnits(book) < missing && stateOf(book).retryAtMs <= nowMs;
   });
 }
 
