@@ -11,7 +11,6 @@ const RATES: Record<string, Rate> = {
   "100/s": { limit: 100, windowMs: 1_000, burst: 100 },
   "300/s": { limit: 300, windowMs: 1_000, burst: 300 },
   "300 in any 3 s": { limit: 300, windowMs: 3_000 },
-  "3000 in any 30 s": { limit: 3_000, windowMs: 30_000 },
 };
 /** Loops that ask, in each region. */
 const LOADS: Record<string, readonly number[]> = { even: [8, 8, 8], "20 : 3 : 1": [20, 3, 1] };

@@ -157,6 +157,8 @@ export class RegionalShare {
     this.#entry.endsByMs = isKept ? Math.max(endsByMs, this.#entry.endsByMs) : endsByMs;
     this.isHeld = books.some((book) => stateOf(book).units > 0);
     if (granted.units.some((units) => units > 0)) this.denials.forget();
+    // Nothing is left for those who waited for this answer: they need not ask.
+    if (next !== undefined) this.denials.learn(this.#entry.policy, 1, next, nowMs);
     return true;
   }
 
