@@ -25,6 +25,8 @@ const CLOSE_FAILED = 1011;
 const CLOSE_DENIED = 4429;
 const CLOSE_LOST = 4408;
 const LOST = "the lease has ended";
+/** A pool that does not answer. */
+const NOT_KNOWN = "not known";
 
 /**
  * Leases that live as long as a WebSocket. The socket is handed to the runtime, so the object may sleep
@@ -74,14 +76,29 @@ export class LeaseSockets {
         continue;
       }
       const [entry, nowMs] = this.#host.open(policy, key);
-      const answer = await this.#desk.renew(entry, id, undefined, nowMs);
-      const { expiresAfterMs } = JSON.parse(answer) as { expiresAfterMs?: number };
+      const expiresAfterMs = await this.#renewed(entry, id, nowMs);
+      if (expiresAfterMs === NOT_KNOWN) {
+        // Until it ends it stands, and then this is called again.
+        this.#host.renewBy(entry.claims.get(id)?.expiresAtMs ?? nowMs, nowMs);
+        continue;
+      }
       if (expiresAfterMs === undefined) {
         socket.close(CLOSE_LOST, LOST);
         continue;
       }
       socket.send(JSON.stringify({ renewed: { expiresAfterMs } }));
       this.#host.renewBy(nowMs + expiresAfterMs / 2, nowMs);
+    }
+  }
+
+  /** How long the lease lasts now; `undefined`: it has ended. */
+  async #renewed(entry: Entry, id: string, nowMs: number): Promise<number | undefined | typeof NOT_KNOWN> {
+    try {
+      const answer = await this.#desk.renew(entry, id, undefined, nowMs);
+      return (JSON.parse(answer) as { expiresAfterMs?: number }).expiresAfterMs;
+    } catch (error) {
+      console.warn(`policy ${entry.policy.name}: a socket's lease was not renewed: ${String(error)}`);
+      return NOT_KNOWN;
     }
   }
 

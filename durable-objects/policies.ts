@@ -113,6 +113,8 @@ function parsePolicy(name: string, given: unknown): Policy | { problems: string[
       localShare === undefined ? ["onFailure", policy.onFailure] : ["localShare", localShare];
     return { problems: [violation([field], value, 'left out, or with pool = "redis"')] };
   }
+  if (localShare !== undefined && policy.onFailure !== "local")
+    return { problems: [violation(["localShare"], localShare, 'left out, or with onFailure = "local"')] };
   const pool = kind && { kind, ...(localShare !== undefined && { localShare }) };
   const lease = strictest(rules.flatMap((rule) => rule.lease ?? []));
   const mayBe = (what: keyof Elsewhere) =>

@@ -77,7 +77,9 @@ export function parseRegions(vars: unknown): Regions {
   }
   const [first, ...others] = regions;
   if (first === undefined && problems.length === 0)
-    problems.push(violation(["REGIONS"], vars, "left out, or a table of regions: [vars.REGIONS.<name>]"));
+    problems.push(
+      violation(["REGIONS"], vars, "left out, or a table of at least one region: [vars.REGIONS.<name>]"),
+    );
   if (first === undefined || problems.length > 0)
     throw new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
   return [first, ...others];

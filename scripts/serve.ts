@@ -9,6 +9,7 @@ async function main(): Promise<void> {
     PORT = "8787",
     STATE_DIR: stateDir = ".weir",
     POLICIES,
+    REGIONS,
     API_TOKENS,
   } = process.env;
   const port = Number(PORT);
@@ -26,6 +27,7 @@ async function main(): Promise<void> {
     stateDir,
     policies: typeof policies === "string" ? JSON.parse(policies) : policies,
     apiTokens,
+    regions: REGIONS === undefined ? undefined : (JSON.parse(REGIONS) as unknown),
     pool: poolOf({ ...readDevVars(), ...process.env }),
   });
   let isStopping = false;
@@ -43,7 +45,7 @@ async function main(): Promise<void> {
 
 /** Where the pools are, as secrets say it; the worker says what is missing. */
 function poolOf({ UPSTASH_REDIS_REST_URL: url, UPSTASH_REDIS_REST_TOKEN: token }: NodeJS.Dict<string>) {
-  return url === undefined || token === undefined ? undefined : { url, token };
+  return { ...(url !== undefined && { url }), ...(token !== undefined && { token }) };
 }
 
 try {

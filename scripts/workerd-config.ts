@@ -65,10 +65,11 @@ const NETWORK = `    (name = "internet", network = (allow = ["public", "private"
 `;
 
 function poolBindings({ pool }: Settled, regions: unknown): string[] {
-  const secrets =
-    pool === undefined ? {} : { UPSTASH_REDIS_REST_URL: pool.url, UPSTASH_REDIS_REST_TOKEN: pool.token };
+  const secrets = { UPSTASH_REDIS_REST_URL: pool?.url, UPSTASH_REDIS_REST_TOKEN: pool?.token };
   return [
-    ...Object.entries(secrets).map(([name, value]) => `(name = "${name}", text = ${text(value)})`),
+    ...Object.entries(secrets).flatMap(([name, value]) =>
+      value === undefined ? [] : [`(name = "${name}", text = ${text(value)})`],
+    ),
     ...(regions === undefined ? [] : [`(name = "REGIONS", json = ${text(JSON.stringify(regions))})`]),
   ];
 }

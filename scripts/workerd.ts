@@ -18,7 +18,7 @@ export interface ServeOptions {
   /** Absent: no tokens, so everything is closed. */
   readonly apiTokens?: string | undefined;
   /** Where the pools are; absent: no policy may have one. */
-  readonly pool?: { readonly url: string; readonly token: string } | undefined;
+  readonly pool?: { readonly url?: string; readonly token?: string } | undefined;
   /** Absent: those of wrangler.toml, or one a continent. */
   readonly regions?: unknown;
   /** The header that says, as JSON, where a request comes from (`request.cf`): for tests. */

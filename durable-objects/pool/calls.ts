@@ -9,7 +9,8 @@ import type { RuleDecision } from "../protocol.ts";
 
 export interface PoolCall {
   /**
-   * - `limit`: decides on `cost`, and takes it; with `holding` and without `request`, adds it to what that holder has
+   * - `limit`: decides on `cost`, and takes it; where units are leased, with `holding` and without `request`, adds it to
+   *   what that holder has
    * - `hold`: decides on `cost`, and sets it apart under `id` for `ttlMs`, units that are leased as a lease
    * - `settle`: ends the hold or lease `id`: `used` of it is debited, of a lease nothing
    * - `renew`: moves the end of the hold or lease `id` to `ttlMs` from now

@@ -4,9 +4,11 @@ import type { Grants } from "../grants.ts";
 import type { Ledger } from "../ledger.ts";
 import type { AnswerText, Cost, Decided, Maybe, ReserveCall } from "../protocol.ts";
 import { mostUnits } from "../sizing.ts";
-import type { PoolAnswer } from "./calls.ts";
-import { PoolFailure, type Exchange } from "./exchange.ts";
+import type { Exchange } from "./exchange.ts";
 import { costsOf, freeUnits, stateOf, type Lending } from "./share-units.ts";
+
+/** Between one message of an isolate, which is taken note of in two parts, and the next. */
+const HALF_A_TURN = 0.5;
 
 type Reserve = Omit<ReserveCall, "policy" | "key">;
 
@@ -33,9 +35,7 @@ export class RegionalLimits {
     const isHolding = policy.elsewhere.admits && (share.demand.isHot || share.isHeld);
     return this.#exchange.send(entry, asked, isHolding ? { asking: {} } : {}, (answer, nowMs) => {
       const { rules = [], next } = answer;
-      if (!isAdmitted(answer)) share.denials.learn(policy, cost, rules, nowMs);
-      // What was admitted has come into the share, and is used at once.
-      else if (isAdded(answer) && this.#spend(entry, cost, nowMs) === undefined) throw tooLate();
+      if (!isAllowed({ rules })) share.denials.learn(policy, cost, rules, nowMs);
       return { rules, source: "pool", ...(next && { next }) };
     });
   }
@@ -47,10 +47,9 @@ export class RegionalLimits {
    */
   async reserve(entry: Entry, call: Reserve): Promise<AnswerText> {
     const { cost, holder, rules } = call;
-    const { policy } = entry;
     const share = this.#exchange.shareOf(entry);
     share.demand.note(0, this.#exchange.toNow(entry));
-    const units = policy.rules.map(({ name }) => rules[name]?.wanted ?? 0);
+    const units = entry.policy.rules.map(({ name }) => rules[name]?.wanted ?? 0);
     const lending: Lending = { holder, units };
     const here = await this.#untilHere(entry, cost, (nowMs) => {
       const isHere = decideTogether(entry.books, nowMs, cost).admitted && !isPoor(entry, call, nowMs);
@@ -60,15 +59,33 @@ export class RegionalLimits {
       return reserved;
     });
     if (here !== undefined) return withoutNext(here);
+    return await this.#reserveOfPool(entry, call, lending);
+  }
+
+  async #reserveOfPool(entry: Entry, call: Reserve, lending: Lending): Promise<AnswerText> {
+    const { policy } = entry;
+    const { cost } = call;
+    const share = this.#exchange.shareOf(entry);
+    // What the isolate has comes home first, so that the pool decides on everything there is.
+    const noted = JSON.parse(
+      await this.#grants.reserve(entry, homecoming(call), this.#exchange.toNow(entry)),
+    ) as Decided;
+    if (noted.reserved === undefined) return JSON.stringify(await this.limit(entry, cost));
+    const { isNew } = noted.reserved;
     const asked = { op: "limit", cost: costsOf(entry, cost) } as const;
-    return this.#exchange.send(entry, asked, { asking: { lending } }, async (answer, nowMs) => {
-      if (!isAdmitted(answer)) share.denials.learn(policy, cost, answer.rules ?? [], nowMs);
-      const isHere = isAdmitted(answer) && isAdded(answer);
-      const reserved = this.#grants.reserve(entry, isHere ? call : { ...call, cost: 0 }, nowMs);
-      const { next: _, ...decided } = JSON.parse(await reserved) as Decided;
-      if (!isAllowed(decided)) throw tooLate();
-      const { rules: decisions = [], next } = answer;
-      return JSON.stringify({ ...decided, rules: decisions, source: "pool", ...(next && { next }) });
+    return await this.#exchange.send(entry, asked, { asking: { lending } }, async (answer, nowMs) => {
+      const { rules = [], next } = answer;
+      if (!isAllowed({ rules })) share.denials.learn(policy, cost, rules, nowMs);
+      // The pool has charged the cost itself.
+      const goingOn = { ...call, cost: 0, turn: call.turn + HALF_A_TURN };
+      const reserved = JSON.parse(await this.#grants.reserve(entry, goingOn, nowMs)) as Decided;
+      const granted = reserved.reserved && { ...reserved.reserved, isNew: isNew || reserved.reserved.isNew };
+      return JSON.stringify({
+        rules,
+        source: "pool",
+        ...(granted && { reserved: granted }),
+        ...(next && { next }),
+      } satisfies Decided);
     });
   }
 
@@ -150,21 +167,17 @@ function isPoor(entry: Entry, { rules }: Reserve, nowMs: number): boolean {
   });
 }
 
-function isAdmitted({ rules = [] }: PoolAnswer): boolean {
-  return isAllowed({ rules });
-}
-
 function isAllowed({ rules }: Pick<Decided, "rules">): boolean {
   return rules.every(({ success }) => success);
 }
 
-/** Whether an admitted cost is in the share, and was not taken by the pool itself. */
-function isAdded({ granted }: PoolAnswer): boolean {
-  return granted !== undefined && granted.overtakenBy === undefined;
-}
-
-function tooLate(): PoolFailure {
-  return new PoolFailure("the pool's answer came when its units could not be spent any more");
+/** The same message, which takes nothing and is granted nothing yet. */
+function homecoming(call: Reserve): Reserve {
+  const rules = Object.entries(call.rules).map(([name, { used, kept }]) => [
+    name,
+    { used, kept, wanted: kept },
+  ]);
+  return { ...call, cost: 0, rules: Object.fromEntries(rules) as Reserve["rules"] };
 }
 
 /** What is not here may be in the pool, so that nothing is left here says nothing. */

@@ -121,7 +121,8 @@ export class RegionalShare {
   }
 
   /**
-   * Takes over what was granted, and the cost of a `limit` that was admitted. Only the answer to the last message counts.
+   * Takes over what was granted, and, where units are leased, a cost that was admitted. Only the answer to the last message
+   * counts.
    *
    * @returns whether it did
    */
@@ -139,8 +140,8 @@ export class RegionalShare {
     this.#isFresh = false;
     this.isUnknown = false;
     this.#seen = granted.mark;
-    const isAdded =
-      call.op === "limit" && call.request === undefined && rules.every(({ success }) => success);
+    const isLeased = this.#entry.policy.lease !== undefined && call.op === "limit";
+    const isAdded = isLeased && call.request === undefined && rules.every(({ success }) => success);
     for (const [index, book] of books.entries()) {
       const units = (granted.units[index] ?? 0) + (isAdded ? (call.cost[index] ?? 0) : 0);
       addUnits(book, units, granted, call.holding.used[index] ?? 0, sentAtMs);

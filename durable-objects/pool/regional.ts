@@ -10,6 +10,7 @@ import type { Clerks } from "../desk.ts";
 import type { Entry } from "../entries.ts";
 import type { Acquiring } from "../leases.ts";
 import { MISSING } from "../claims.ts";
+import { costOf } from "../decisions.ts";
 import type {
   AnswerText,
   Cost,
@@ -24,7 +25,7 @@ import { Exchange, PoolFailure, type ExchangeHost } from "./exchange.ts";
 import { RegionalClaims } from "./regional-claims.ts";
 import { RegionalLeases } from "./regional-leases.ts";
 import { RegionalLimits } from "./regional-limits.ts";
-import { costsOf, freeUnits } from "./share-units.ts";
+import { costsOf, freeUnits, leaseWaitMs } from "./share-units.ts";
 
 /** What it needs of its object. */
 export interface RegionalHost extends Clerks, ExchangeHost {
@@ -81,12 +82,13 @@ export class Regional {
   hold(entry: Entry, call: Omit<HoldCall, "policy" | "key">): Promise<AnswerText> {
     const { lease } = entry.policy;
     const alone = (own: Entry, nowMs: number) => this.#host.holds.hold(own, call, nowMs);
+    // Slots are held for as long as the lease; units of rates beside them for as long as the hold.
+    const hasRates = entry.policy.rules.some((rule) => rule.lease === undefined);
+    const ttlMs = Math.max(hasRates ? call.ttlMs : 0, lease?.ttlMs ?? 0);
     const ask = async () =>
       lease === undefined
         ? JSON.stringify(await this.#claims.hold(entry, call))
-        : await this.#leases.withSlots(entry, call.cost, Math.max(call.ttlMs, lease.ttlMs), (nowMs) =>
-            alone(entry, nowMs),
-          );
+        : await this.#leases.withSlots(entry, call.cost, ttlMs, (nowMs) => alone(entry, nowMs));
     return this.#orAlone(entry, ask, alone);
   }
 
@@ -110,7 +112,8 @@ export class Regional {
     const ask = () =>
       this.#leases.withSlots(entry, call.cost, call.ttlMs, (nowMs, rules) => {
         const answer = acquire(entry, nowMs);
-        return typeof answer === "string" && rules ? withPoolsFigures(answer, rules) : answer;
+        if (typeof answer !== "string" || rules === undefined) return answer;
+        return withPoolsFigures(answer, sooner(entry, rules, call.cost, nowMs));
       });
     return this.#orAlone(entry, ask, acquire);
   }
@@ -176,6 +179,21 @@ export class Regional {
       return JSON.stringify({ ...(JSON.parse(answer) as Decided), source: "fallback" } satisfies Decided);
     }
   }
+}
+
+/** What the pool said, with the wait for slots that come free here before they are the pool's again. */
+function sooner(
+  entry: Entry,
+  rules: readonly RuleDecision[],
+  cost: Cost,
+  nowMs: number,
+): readonly RuleDecision[] {
+  return rules.map((rule, index): RuleDecision => {
+    const book = entry.books[index];
+    if (rule.success || rule.retryAfterMs === null || book?.rule.lease === undefined) return rule;
+    const hereMs = leaseWaitMs(book, costOf(book.rule, cost), nowMs) ?? Infinity;
+    return { ...rule, retryAfterMs: Math.min(rule.retryAfterMs, hereMs) };
+  });
 }
 
 /** The same answer in the pool's figures, which knows what is left and how long to wait. */

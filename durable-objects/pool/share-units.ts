@@ -26,6 +26,16 @@ export function freeUnits(book: Book): number {
   return stateOf(book).units - outstandingOf(book.account);
 }
 
+/** How long until leases of this region that expire make room for so many units; `undefined`: they do not. */
+export function leaseWaitMs(book: Book, units: number, nowMs: number): number | undefined {
+  let missing = units - freeUnits(book);
+  for (const hold of book.account.holds) {
+    missing -= hold.units;
+    if (missing <= 0) return Math.max(1, hold.expiresAtMs - nowMs);
+  }
+  return undefined;
+}
+
 /** Slots that no lease is in. */
 export function idleSlots({ books }: Entry): number {
   const leased = books.filter(({ rule }) => rule.lease !== undefined);

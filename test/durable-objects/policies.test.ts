@@ -202,6 +202,11 @@ test.each([
     'localShare is 0.5: must be left out, or with pool = "redis"',
   ],
   [
+    "a share that nothing uses",
+    { a: { ...BUCKET, pool: "redis", localShare: 0.5 } },
+    'localShare is 0.5: must be left out, or with onFailure = "local"',
+  ],
+  [
     "a share above 1",
     { a: { ...BUCKET, pool: "redis", onFailure: "local", localShare: 1.5 } },
     "localShare is 1.5: must be a number above 0 and at most 1",

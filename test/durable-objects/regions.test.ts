@@ -45,8 +45,8 @@ describe("regions", () => {
     [{ eu: { hint: "weur" } }, 'region "eu": hint is not a field: there are colos, countries, continents'],
     [{ eu: { locationHint: "mars" } }, 'region "eu": locationHint is "mars": must be one of "wnam"'],
     [{ "e@u": {} }, 'region "e@u": its name is "e@u": must be 1 to 64 letters'],
-    [{}, "REGIONS is an object: must be left out, or a table of regions"],
-    ["eu", 'REGIONS is "eu": must be left out, or a table of regions'],
+    [{}, "REGIONS is an object: must be left out, or a table of at least one region"],
+    ["eu", 'REGIONS is "eu": must be left out, or a table of at least one region'],
   ])("%j is refused", (vars, message) => {
     expect(() => parseRegions(vars)).toThrow(message);
   });
@@ -90,7 +90,7 @@ describe("a policy with a pool", () => {
       login: { ...BUCKET, burst: 1, limit: 1, pool: "redis", onFailure: "local" },
     });
     expect(() => new RegionalPolicies(small, regions)).toThrow(
-      'policy "login": with onFailure = "local" a region alone has 0.5 of the 1 units of login',
+      'policy "login": with onFailure = "local" a region alone has 1 times 0.500 units of login',
     );
   });
 

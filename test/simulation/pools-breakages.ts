@@ -44,7 +44,6 @@ const SCRIPTS: Readonly<Record<string, readonly (readonly [string, string])[]>> 
     ["isOther and left[book.name] and math.max(0, left[book.name] - told.kept) or nil", "nil"],
   ],
   "slots that expired are kept": [["local lacking = isOver", "local lacking = false"]],
-  "what is charged once is the region's": [["if call.request then return nil end", ""]],
   "a hold is let go sooner than was said": [
     ["math.max(nowMs + lifetime.heldMs, own.atMs)", "nowMs + lifetime.heldMs / 8"],
   ],

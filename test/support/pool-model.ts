@@ -171,7 +171,7 @@ export class PoolModel {
           units,
           earlier !== undefined,
           remember,
-          request === undefined ? own : undefined,
+          request === undefined && this.rules.some(({ lease }) => lease !== undefined) ? own : undefined,
           isOvertaken,
         );
   }

@@ -75,8 +75,9 @@ calls.settle = function()
   local id, known = 'h:' .. call.id, recall(answerKey)
   local hold = findHold(id)
   if not hold then
-    if not known then return { isMissing = true } end
-    return known.isSettled and known or inFigures(NOTHING)
+    -- Only what was cancelled is cancelled again.
+    if not known or (not call.used and not known.isCancelled) then return { isMissing = true } end
+    return known.isSettled and not known.isCancelled and known or inFigures(NOTHING)
   end
   removeHold(id)
   for index, book in ipairs(books) do
@@ -85,7 +86,7 @@ calls.settle = function()
     if used > 0 then book.state = book.rule.algorithm.debit(book.rule, book.state, nowMs, used) end
   end
   local answer = inFigures(NOTHING)
-  answer.isSettled = true
+  answer.isSettled, answer.isCancelled = true, not call.used
   remember(answerKey, answer)
   return answer
 end
@@ -130,9 +131,14 @@ calls.peek = function()
     report.holds = report.holds + (isHold and 1 or 0)
     report.leases = report.leases + (isLease and 1 or 0)
   end
-  for _, record in pairs(pool.holders) do
-    report.leases = report.leases + record.leases
-    report.queueLength = report.queueLength + record.queueLength
+  local function add(said)
+    report.leases = report.leases + said.leases
+    report.queueLength = report.queueLength + said.queueLength
+  end
+  -- Of who asks, what it says now.
+  if holding then add(holding) end
+  for id, record in pairs(pool.holders) do
+    if not holding or id ~= holding.holder then add(record) end
   end
   local counts = {}
   for name, count in pairs(report) do counts[#counts + 1] = '"' .. name .. '":' .. text(count) end

@@ -125,11 +125,13 @@ function grant(own, isLeasing)
   return answerOf({ mark = record, isNew = own.isNew }, units, lifetime, token)
 end
 
--- What a holder is charged for is added to what it has. When its message is not noted (it was overtaken, or there is no room
--- for another holder) it is used at once, but what is leased has to be somebody's. So is what is charged once: the holder may
--- hear of it again and again, and does not count it.
+-- What is leased has to be somebody's: it is added to what the holder has, with the other rules of the cost. Of rates alone a
+-- cost is used at once, as is what is charged once, and what comes with a message that is not noted (it was overtaken, or there
+-- is no room for another holder): added to a hold it would be debited with the next message only.
 function charged(own, refused)
-  if call.request then return nil end
+  local isLeasing = false
+  for _, book in ipairs(books) do isLeasing = isLeasing or book.rule.isLeased end
+  if call.request or not isLeasing then return nil end
   if own then
     local function place() addTo(own, call.cost, own.untilMs) end
     return { takes = function() return true end, place = place }

@@ -164,7 +164,20 @@ describe("a caller's hold", () => {
     await pool.call({ op: "limit", cost: [100], holding }, T);
     await pool.call({ op: "reset" }, T);
     expect(await pool.call({ op: "settle", id: "a", used: [9] }, T)).toEqual({ missing: true });
-    expect((await pool.peek(T)).rules).toMatchObject([{ remaining: 320 - 108 }]);
+    expect((await pool.peek(T)).rules).toMatchObject([{ remaining: 320 - 8 }]);
+  });
+
+  test("is cancelled again when it was cancelled, and not when it was settled or has expired", async () => {
+    const pool = pools.create([RATE]);
+    for (const id of ["cancelled", "settled", "expired"])
+      await pool.call({ op: "hold", cost: [1], id, ttlMs: 1_000 }, T);
+    await pool.call({ op: "settle", id: "cancelled" }, T);
+    await pool.call({ op: "settle", id: "settled", used: [1] }, T);
+    const cancel = async (id: string) => await pool.call({ op: "settle", id }, T + 2_000);
+    expect(await cancel("cancelled")).toHaveProperty("rules");
+    expect(await cancel("settled")).toEqual({ missing: true });
+    expect(await cancel("expired")).toEqual({ missing: true });
+    expect(await pool.call({ op: "settle", id: "expired", used: [1] }, T + 2_000)).toHaveProperty("rules");
   });
 
   test("hundreds of them: waits stay exact, and all are debited when they expire", async () => {

@@ -26,13 +26,13 @@ const remainingIn = ({ rules = [] }: PoolAnswer) => rules[0]?.remaining ?? 0;
 const outstandingIn = async (pool: Pool, nowMs: number) => (await pool.peek(nowMs)).report?.outstanding;
 
 describe("what a holder has", () => {
-  test("a cost is added to it, and what is granted comes on top; none of it is free", async () => {
+  test("is granted beside a cost, which is used at once; none of it is free", async () => {
     const pool = pools.create([DAY]);
     const answer = await say(pool, { turn: 1, wanted: [10] }, T, [5]);
     expect(answer.rules).toMatchObject([{ success: true, remaining: 315 }]);
     expect(answer.granted).toMatchObject({ isNew: true, units: [10], ttlMs: 1_000, isContended: false });
     expect(answer.granted).not.toHaveProperty("overtakenBy");
-    expect(await outstandingIn(pool, T)).toBe(15);
+    expect(await outstandingIn(pool, T)).toBe(10);
     expect(remainingIn(await pool.peek(T))).toBe(305);
   });
 
@@ -42,7 +42,7 @@ describe("what a holder has", () => {
     const answer = await say(pool, { turn: 2, used: [6], kept: [4] }, T);
     expect(grantedIn(answer).isNew).toBe(false);
     expect(await outstandingIn(pool, T)).toBe(4);
-    expect(remainingIn(await pool.peek(T))).toBe(310);
+    expect(remainingIn(await pool.peek(T))).toBe(305);
   });
 
   test("counts as used once when it expires, and a later report does not count it again", async () => {
