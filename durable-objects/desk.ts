@@ -123,9 +123,8 @@ export class Desk {
     );
   }
 
-  /** @param open opens the same key again */
-  async reset(entry: Entry, open: () => [entry: Entry, nowMs: number], nowMs: number): Promise<void> {
-    const pooled = this.#pooled(entry, (regional) => regional.reset(entry, open));
+  async reset(entry: Entry, nowMs: number): Promise<void> {
+    const pooled = this.#pooled(entry, (regional) => regional.reset(entry));
     if (pooled !== undefined) return await pooled;
     this.#clerks.ledger.reset(entry, nowMs);
     this.#clerks.room.serve(entry);

@@ -1,4 +1,4 @@
-import type { Account } from "./holds.ts";
+import { settle, type Account } from "./holds.ts";
 import { findAnswer, rememberAnswer, type Idempotent } from "./idempotency.ts";
 import type { Entry } from "./entries.ts";
 import type { KeyBook } from "./key-book.ts";
@@ -80,6 +80,16 @@ export class Ledger {
     for (const claim of end) entry.claims.delete(claim.id);
     for (const claim of put) entry.claims.set(claim.id, claim);
     this.#book.take(entry, accounts, nowMs);
+  }
+
+  /** Ends all that callers have of a key, and forgets what was answered. */
+  endClaims(entry: Entry, nowMs: number): void {
+    const end = [...entry.claims.values()];
+    const accounts = entry.books.map(({ rule, account }) =>
+      end.reduce((current, { id }) => settle(rule, current, nowMs, id, 0), account),
+    );
+    this.#storage.answers.removeAll(entry.key);
+    this.commit(entry, { accounts, end }, nowMs);
   }
 
   /** Makes the key as new, but for units that isolates may still be spending: those stay apart. */

@@ -150,7 +150,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   async reset(policy: string, key: string): Promise<void> {
     const open = () => this.#open(policy, key);
     const [entry, nowMs] = open();
-    await this.#desk.reset(entry, open, nowMs);
+    await this.#desk.reset(entry, nowMs);
     this.#sockets.closeLost(open()[0]);
   }
 

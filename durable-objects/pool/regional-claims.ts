@@ -84,7 +84,7 @@ export class RegionalClaims {
     share.denials.forget();
     // A key that is reset begins anew here too, and says so.
     const isKnown = share.isHeld || asked.op === "reset";
-    const asking = isKnown ? { asking: {} } : {};
+    const asking = isKnown ? { asking: { isGivingBack: asked.op === "reset" } } : {};
     return this.#exchange.send(entry, asked, { names, ...asking }, read);
   }
 }

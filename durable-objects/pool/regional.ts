@@ -145,14 +145,15 @@ export class Regional {
   }
 
   /** Makes the key as new, here and in the pool; units that somebody may still be spending stay apart there. */
-  async reset(entry: Entry, open: () => [entry: Entry, nowMs: number]): Promise<void> {
+  async reset(entry: Entry): Promise<void> {
     if (entry.policy.onFailure === "local") this.#host.ledger.reset(...this.#host.openAlone(entry));
     // Of a rate nothing is stored, and what isolates have of the share is known.
     if (entry.policy.lease === undefined) return await this.#claims.reset(entry);
-    this.#host.ledger.reset(entry, this.#host.toNow(entry));
-    const [renewed] = open();
-    this.#host.room.serve(renewed);
-    await this.#claims.reset(renewed);
+    await this.#leases.adopt(entry);
+    this.#host.ledger.endClaims(entry, this.#host.toNow(entry));
+    await this.#claims.reset(entry);
+    this.#host.room.serve(entry);
+    this.#leases.serve(entry);
   }
 
   /** Whose hold or lease it is that is not the pool's; rates' holds are the pool's, unless the region was alone. */

@@ -139,7 +139,7 @@ export class SimulatedRegion {
       case "reset":
         break;
     }
-    return desk.reset(entry, () => [this.open(), this.nowMs], nowMs);
+    return desk.reset(entry, nowMs);
   }
 
   #start(): Memory {

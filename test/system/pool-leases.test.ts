@@ -171,6 +171,14 @@ test("a socket keeps its slot while it is open, beyond its lease, and gives it b
   expect((await waiting).body).toMatchObject({ success: true });
 });
 
+test("a reset ends its region's leases, and their slots are free everywhere at once", async () => {
+  const lease = leaseIn(await acquire(EU, "slots", "reset", { units: 3 })) as Lease;
+  expect((await look(NA, "slots", "reset"))["remaining"]).toBe(1);
+  expect((await call(EU, "DELETE", "/v1/policies/slots/keys/reset")).status).toBe(204);
+  expect((await acquire(NA, "slots", "reset", { units: LIMIT })).body).toMatchObject({ success: true });
+  expect((await release(EU, lease)).status).toBe(404);
+});
+
 test("many short leases in one region cost Redis little: it keeps the slots it uses", async () => {
   await acquire(AS, "slots", "busy");
   const before = world.bridge.commands();
