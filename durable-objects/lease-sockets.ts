@@ -25,6 +25,7 @@ const CLOSE_FAILED = 1011;
 const CLOSE_DENIED = 4429;
 const CLOSE_LOST = 4408;
 const LOST = "the lease has ended";
+const SOON_MS = 50;
 /** A pool that does not answer. */
 const NOT_KNOWN = "not known";
 
@@ -65,8 +66,13 @@ export class LeaseSockets {
     void this.#desk.release(entry, id, nowMs);
   }
 
-  /** Renews the lease of every open socket, and closes those whose lease has gone (reset, or expired meanwhile). */
-  async renew(): Promise<void> {
+  /**
+   * Renews the lease of every open socket, and closes those whose lease has gone (reset, or expired meanwhile).
+   *
+   * @returns when to look again at leases of which it is not known whether they were renewed; `Infinity`: there are none
+   */
+  async renew(): Promise<number> {
+    let againMs = Infinity;
     for (const socket of this.#ctx.getWebSockets()) {
       const { policy, key, id } = socket.deserializeAttachment() as Attachment;
       if (id === undefined || socket.readyState !== WebSocket.OPEN) continue;
@@ -78,8 +84,9 @@ export class LeaseSockets {
       const [entry, nowMs] = this.#host.open(policy, key);
       const expiresAfterMs = await this.#renewed(entry, id, nowMs);
       if (expiresAfterMs === NOT_KNOWN) {
-        // Until it ends it stands, and then this is called again.
-        this.#host.renewBy(entry.claims.get(id)?.expiresAtMs ?? nowMs, nowMs);
+        // Until it ends it stands, and then this is called again. The clock has moved meanwhile.
+        const [later, laterMs] = this.#host.open(policy, key);
+        againMs = Math.min(againMs, later.claims.get(id)?.expiresAtMs ?? laterMs + SOON_MS);
         continue;
       }
       if (expiresAfterMs === undefined) {
@@ -89,6 +96,7 @@ export class LeaseSockets {
       socket.send(JSON.stringify({ renewed: { expiresAfterMs } }));
       this.#host.renewBy(nowMs + expiresAfterMs / 2, nowMs);
     }
+    return againMs;
   }
 
   /** How long the lease lasts now; `undefined`: it has ended. */

@@ -182,10 +182,11 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   override async alarm(): Promise<void> {
     const nowMs = this.#upkeep.nowMs();
     this.#upkeep.alarmCame();
-    await this.#sockets.renew();
+    const againMs = await this.#sockets.renew();
     const dueMs = sweep(this.#storage, this.#book, objectPolicies, nowMs);
-    if (dueMs === undefined) await this.#storage.removeAll();
-    else this.#upkeep.alarmBy(dueMs, nowMs);
+    if (dueMs === undefined) await this.#storage.removeAll().then(() => this.#upkeep.alarmCame());
+    const nextMs = Math.min(dueMs ?? Infinity, againMs);
+    if (nextMs < Infinity) this.#upkeep.alarmBy(nextMs, nowMs, againMs < Infinity ? 0 : undefined);
   }
 
   #attached(policy: string, key: string, id: string, answer: AnswerText): Attached {

@@ -120,7 +120,7 @@ export class Regional {
 
   async renew(entry: Entry, id: string, ttlMs: number | undefined): Promise<AnswerText> {
     const [own, nowMs] = this.#ownerOf(entry, id);
-    if (own === undefined) return MISSING;
+    if (own?.claims.has(id) !== true) return MISSING;
     if (own !== entry) return this.#host.leases.renew(own, id, ttlMs, nowMs);
     const askedMs = ttlMs ?? entry.claims.get(id)?.ttlMs ?? 0;
     return await this.#leases.withSlots(entry, 0, askedMs, (atMs) => {

@@ -179,6 +179,34 @@ test("a reset ends its region's leases, and their slots are free everywhere at o
   expect((await release(EU, lease)).status).toBe(404);
 });
 
+test("a socket is told that its lease has ended also while Redis is away", async () => {
+  const url = world.regions[EU]?.serving.url ?? "";
+  const socket = openSocket(url, "/v1/leases/socket?policy=storm&key=cut&units=4");
+  await socket.first;
+  world.redis.process.kill("SIGSTOP");
+  try {
+    await expect.poll(() => socket.text(), { timeout: 12_000 }).toContain("the lease has ended");
+  } finally {
+    world.redis.process.kill("SIGCONT");
+  }
+  expect((await acquire(NA, "storm", "cut", { waitMs: 20_000 })).body).toMatchObject({ success: true });
+});
+
+test("a lease of a call on several keys has its slot for as long as any lease", async () => {
+  const checks = [{ policy: "storm", key: "all", cost: LIMIT }];
+  const { body } = await call(EU, "POST", "/v1/limit/all", { checks });
+  expect(body).toMatchObject({ success: true, decisions: [{ lease: { expiresAfterMs: TTL_MS } }] });
+  const denied = await acquire(NA, "storm", "all");
+  expect(denied.body["retryAfterMs"]).toBeLessThanOrEqual(2 * TTL_MS);
+});
+
+test("a look tells what its own region leases now", async () => {
+  const lease = leaseIn(await acquire(AS, "slots", "looked")) as Lease;
+  expect(await look(AS, "slots", "looked")).toMatchObject({ leases: 1, outstanding: 1 });
+  await release(AS, lease);
+  expect(await look(AS, "slots", "looked")).toMatchObject({ leases: 0, outstanding: 0 });
+});
+
 test("many short leases in one region cost Redis little: it keeps the slots it uses", async () => {
   await acquire(AS, "slots", "busy");
   const before = world.bridge.commands();

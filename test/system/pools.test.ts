@@ -19,6 +19,9 @@ const RATES = {
   log: { limit: 300, windowMs: 3_000 },
 } satisfies Record<string, Rate>;
 const POLICIES = {
+  one: pooled({ limit: 1, windowMs: 300, burst: 1 }),
+  "one-log": pooled({ limit: 1, windowMs: 300 }),
+  month: pooled({ limit: 1_000, windowMs: 2_592_000_000, burst: 1_000 }),
   ...Object.fromEntries(Object.entries(RATES).map(([name, rate]) => [name, pooled(rate)])),
   slots: {
     algorithm: "concurrency",
@@ -54,6 +57,26 @@ async function load(policy: string, workers: readonly number[], key: string): Pr
   await Promise.all(loads);
   return tally;
 }
+
+test.each(["one", "one-log"])("%s: whoever waits as told is admitted, once a window", async (policy) => {
+  const { client } = world.regions[0] as World["regions"][number];
+  let admitted = 0;
+  for (let call = 0; call < 20; call += 1) {
+    const { body } = await client.limit(policy, "told");
+    if (body["success"] === true) admitted += 1;
+    // Nobody else is here, so no wait is longer than the window.
+    expect(body["retryAfterMs"]).toBeLessThanOrEqual(300);
+    await new Promise((done) => setTimeout(done, Number(body["retryAfterMs"])));
+  }
+  expect(admitted).toBeGreaterThanOrEqual(9);
+});
+
+test("all that a lone region and its isolate hold is there for a large cost", async () => {
+  const { client } = world.regions[1] as World["regions"][number];
+  for (let call = 0; call < 6; call += 1) await client.limit("month", "large");
+  const { body } = await client.limit("month", "large", { cost: 994 });
+  expect(body).toMatchObject({ success: true, remaining: 0 });
+});
 
 describe.each(Object.entries(LOADS))("%s load", (name, workers) => {
   // Of the small one a part is what is left in it at the end: a few of some hundred units.
