@@ -25,6 +25,14 @@ export const SYSTEM_TIME: Time = {
   },
 };
 
+/** Waits for an answer that another request asked for, but not for ever: that request may be no more. */
+export async function orTimeout(answer: Promise<unknown> | undefined, time: Time, ms: number): Promise<void> {
+  let cancel = () => {};
+  const timeout = new Promise<void>((done) => (cancel = time.after(ms, done)));
+  await Promise.race([answer, timeout]);
+  cancel();
+}
+
 /**
  * The only place that makes randomness, for ids that nobody can guess.
  *

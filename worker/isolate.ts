@@ -7,7 +7,7 @@
  * request dies is taken for lost after the policy's deadline.
  */
 import { publicDecision, degradedDecision, type Decision } from "../durable-objects/answers.ts";
-import type { Time } from "../durable-objects/clock.ts";
+import { orTimeout, type Time } from "../durable-objects/clock.ts";
 import type { Policy } from "../durable-objects/policies.ts";
 import type { Cost, Decided } from "../durable-objects/protocol.ts";
 import type { Message } from "../durable-objects/message.ts";
@@ -178,12 +178,4 @@ export class Isolate {
     }
     if (this.#keeper === keeper) this.#keeper = undefined;
   }
-}
-
-/** Waits for an answer that another request asked for, but not for ever: that request may be no more. */
-async function orTimeout(answer: Promise<unknown> | undefined, time: Time, ms: number): Promise<void> {
-  let cancel = () => {};
-  const timeout = new Promise<void>((done) => (cancel = time.after(ms, done)));
-  await Promise.race([answer, timeout]);
-  cancel();
 }

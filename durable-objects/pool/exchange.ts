@@ -1,4 +1,4 @@
-import type { Time } from "../clock.ts";
+import { orTimeout, type Time } from "../clock.ts";
 import type { Entry } from "../entries.ts";
 import { publicName } from "../regional-policies.ts";
 import type { WaitingRoom } from "../waiting.ts";
@@ -95,7 +95,7 @@ export class Exchange {
     const message = isFree ? share.ask(call, { ...asking, queueLength }, nowMs) : undefined;
     const ruleNames = policy.rules.map(({ name }) => name);
     const keys = poolKeys(publicName(policy.name), key, ruleNames, names);
-    let result: { readonly of: Result } | undefined;
+    let result: Result | undefined;
     const work = async () => {
       const answer = await this.#ask(entry, keys, message, call);
       const atMs = this.toNow(entry);
@@ -104,12 +104,12 @@ export class Exchange {
       // Given to a region that has gone on without it: it comes back with the next message.
       if (!isTaken && answer.granted?.overtakenBy === undefined)
         throw new PoolFailure("the pool's answer came late");
-      result = { of: onAnswer(answer, atMs) };
+      result = onAnswer(answer, atMs);
     };
     const answered = work();
     if (message !== undefined) this.#answers.set(message, answered);
     await answered;
-    return await (result as unknown as { readonly of: Result }).of;
+    return await (result as Result);
   }
 
   /** The one place where a pool that does not answer becomes a failure. */
@@ -133,32 +133,44 @@ export class Exchange {
     }
   }
 
-  /** Asks for more ahead of need, in the background. */
+  /** Asks for more ahead of need, or gives back, in the background. */
   refill(entry: Entry, asking: Asking = {}): void {
-    void this.#sendQuietly(entry, asking);
+    void this.tell(entry, asking);
+  }
+
+  /** Tells the pool what is here; that it does not answer is no failure of anybody's call. */
+  async tell(entry: Entry, asking: Asking): Promise<void> {
+    const cost = entry.books.map(() => 0);
+    try {
+      await this.send(entry, { op: "limit", cost }, { asking }, () => undefined);
+    } catch (error) {
+      if (!(error instanceof PoolFailure)) throw error;
+    }
   }
 
   /** Waits for a message that another call sent, but not for ever. */
-  async follow(message: PoolMessage, mostMs: number): Promise<void> {
-    let cancel = () => {};
-    const timeout = new Promise<void>((done) => (cancel = this.time.after(mostMs, done)));
-    await Promise.race([this.#answers.get(message)?.catch(() => undefined), timeout]);
-    cancel();
+  follow(message: PoolMessage, mostMs: number): Promise<void> {
+    return orTimeout(
+      this.#answers.get(message)?.catch(() => undefined),
+      this.time,
+      mostMs,
+    );
   }
 
   /** Sees to it that what is here goes back when nobody needs it any more. */
   watch(entry: Entry): void {
     const share = this.shareOf(entry);
     if (share.isHeld && !share.isAtRest) this.#held.add(entry);
+    this.#lookSoon();
+  }
+
+  #lookSoon(): void {
     if (this.#isWatching || this.#held.size === 0) return;
     this.#isWatching = true;
     this.time.after(LOOK_MS, () => {
       this.#isWatching = false;
       for (const held of this.#held) this.#look(held);
-      for (const held of this.#held) {
-        this.watch(held);
-        break;
-      }
+      this.#lookSoon();
     });
   }
 
@@ -168,17 +180,8 @@ export class Exchange {
     if (share.isOver(nowMs)) {
       // What the pool has counted as used is nobody's any more, and there is nothing to say.
       if (nowMs >= entry.endsByMs) share.lose();
-      else void this.#sendQuietly(entry, { isGivingBack: true });
+      else this.refill(entry, { isGivingBack: true });
     }
     if (!share.isHeld || share.isAtRest) this.#held.delete(entry);
-  }
-
-  async #sendQuietly(entry: Entry, asking: Asking): Promise<void> {
-    const cost = entry.books.map(() => 0);
-    try {
-      await this.send(entry, { op: "limit", cost }, { asking }, () => undefined);
-    } catch (error) {
-      if (!(error instanceof PoolFailure)) throw error;
-    }
   }
 }

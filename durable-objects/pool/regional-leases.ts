@@ -72,17 +72,7 @@ export class RegionalLeases {
    */
   async adopt(entry: Entry): Promise<void> {
     if (!this.#exchange.shareOf(entry).isUnknown) return;
-    const cost = costsOf(entry, 0);
-    try {
-      await this.#exchange.send(
-        entry,
-        { op: "limit", cost },
-        { asking: { isGivingBack: true } },
-        () => undefined,
-      );
-    } catch (error) {
-      if (!(error instanceof PoolFailure)) throw error;
-    }
+    await this.#exchange.tell(entry, { isGivingBack: true });
   }
 
   /** Slots may have come free, or somebody may have begun to wait for some. */

@@ -65,13 +65,10 @@ export class RegionalShare {
   needsRefill(nowMs: number): boolean {
     if (!this.isHeld || this.messageAt(nowMs) !== undefined) return false;
     if (nowMs < this.#failedAtMs + PAUSE_MS) return false;
-    const isLow = (index: number) => {
-      const book = this.#books[index];
-      return (
-        book?.rule.lease === undefined && book !== undefined && freeUnits(book) <= (this.#low[index] ?? 0)
-      );
-    };
-    return nowMs >= this.#askedAtMs + refillMs(this.#ttlMs) || this.#low.some((_, index) => isLow(index));
+    const isLow = this.#books.some(
+      (book, index) => book.rule.lease === undefined && freeUnits(book) <= (this.#low[index] ?? 0),
+    );
+    return isLow || nowMs >= this.#askedAtMs + refillMs(this.#ttlMs);
   }
 
   /** Whether units are here that nobody spends, or may spend, any more. */

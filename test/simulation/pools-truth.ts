@@ -68,7 +68,8 @@ export class Truth {
     this.#checkLoss(call, stored, at.poolMs);
     const { rules = [{ success: false }], granted } = answer;
     if (call.op === "refund") this.#refunded(call, name);
-    const isAdded = granted !== undefined && granted.overtakenBy === undefined;
+    const isLeasing = this.#policy.rules.some(({ lease }) => lease !== undefined);
+    const isAdded = isLeasing && granted !== undefined && granted.overtakenBy === undefined;
     const isTaken = call.op === "limit" && rules.every(({ success }) => success);
     if (!isTaken || (isAdded && call.request === undefined)) return false;
     if (call.request !== undefined && this.#charged.has(name)) return true;
