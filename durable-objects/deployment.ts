@@ -1,9 +1,8 @@
 import { env } from "cloudflare:workers";
-import { parsePolicies, type Policy } from "./policies.ts";
+import type { Policy } from "./policies.ts";
 import { requirePool } from "./pool/secrets.ts";
 import { sharesOf } from "./pool/shares.ts";
-import { parseRegions } from "./regions.ts";
-import { RegionalPolicies } from "./regional-policies.ts";
+import { parseDeployment } from "./regional-policies.ts";
 
 const vars = env as {
   readonly POLICIES?: unknown;
@@ -13,16 +12,13 @@ const vars = env as {
 };
 
 /**
- * The policies of this deployment, read while the worker starts: a bad one stops it there and then.
- * Worker and object read the same ones, and a new deployment restarts both.
+ * The policies of this deployment, by their names, and by those that they have in its regions. They are read while the worker
+ * starts: a bad one stops it there and then. Worker and object read the same ones, and a new deployment restarts both.
  */
-export const policies = parsePolicies(vars.POLICIES);
-
-/** The regions of this deployment; they matter to policies with a pool only. */
-export const regions = parseRegions(vars.REGIONS);
-
-/** The same policies by all their names. */
-export const regionalPolicies = new RegionalPolicies(policies, regions);
+export const { policies, regions, regionalPolicies } = parseDeployment({
+  policies: vars.POLICIES,
+  regions: vars.REGIONS,
+});
 
 /** The same as objects decide by them: of a pool, a region has a share. */
 export const objectPolicies = {

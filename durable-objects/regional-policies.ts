@@ -1,6 +1,23 @@
 /** Policies with a pool, region by region. */
-import type { Policies, Policy, Rule } from "./policies.ts";
-import type { Region, Regions } from "./regions.ts";
+import { parsePolicies, type Policies, type Policy, type Rule } from "./policies.ts";
+import { parseRegions, type Region, type Regions } from "./regions.ts";
+
+/**
+ * Reads all that a deployment configures: its policies, its regions, and what each region has of them.
+ *
+ * @throws Error that names what is bad: a worker with it does not start
+ */
+export function parseDeployment({ policies: given, regions: givenRegions }: Given) {
+  const policies = parsePolicies(given);
+  const regions = parseRegions(givenRegions);
+  return { policies, regions, regionalPolicies: new RegionalPolicies(policies, regions) };
+}
+
+/** As `wrangler.toml` has them, or as JSON. */
+interface Given {
+  readonly policies: unknown;
+  readonly regions?: unknown;
+}
 
 /**
  * A region's copy of the policy `api` is called `api@eu`. By this name objects are found, reservations kept and leases

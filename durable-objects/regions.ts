@@ -62,17 +62,18 @@ const REGION_FIELDS = {
  */
 export function parseRegions(vars: unknown): Regions {
   if (vars === undefined) return CONTINENTS;
-  const tables = typeof vars === "object" && vars !== null ? Object.entries(vars) : [];
+  const given = typeof vars === "string" ? jsonIn(vars) : vars;
+  const tables = typeof given === "object" && given !== null ? Object.entries(given) : [];
   const problems: string[] = [];
   const regions: Region[] = [];
-  for (const [name, given] of tables) {
-    const parsed = v.safeParse(table(REGION_FIELDS), given);
+  for (const [name, fields] of tables) {
+    const parsed = v.safeParse(table(REGION_FIELDS), fields);
     const found = parsed.success ? [] : violationsOf(parsed.issues).map(({ detail }) => detail);
     if (!NAME.test(name)) found.push(violation(["its name"], name, NAME_ALLOWED));
     problems.push(...found.map((detail) => `region ${JSON.stringify(name)}: ${detail}`));
     if (parsed.success) {
-      const { locationHint, ...fields } = parsed.output;
-      regions.push({ name, ...fields, ...(locationHint !== undefined && { locationHint }) });
+      const { locationHint, ...codesOf } = parsed.output;
+      regions.push({ name, ...codesOf, ...(locationHint !== undefined && { locationHint }) });
     }
   }
   const [first, ...others] = regions;
@@ -83,6 +84,14 @@ export function parseRegions(vars: unknown): Regions {
   if (first === undefined || problems.length > 0)
     throw new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
   return [first, ...others];
+}
+
+function jsonIn(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    return undefined;
+  }
 }
 
 /** The region that a request belongs to. */

@@ -1,9 +1,9 @@
-/** Deploys to Cloudflare, unless a policy is bad: then nothing is uploaded. Arguments go to wrangler. */
-import { parsePolicies } from "../durable-objects/policies.ts";
+/** Deploys to Cloudflare, unless a policy or a region is bad: then nothing is uploaded. Arguments go to wrangler. */
+import { parseDeployment } from "../durable-objects/regional-policies.ts";
 import { readWranglerToml, run } from "./project.ts";
 
 try {
-  parsePolicies(readWranglerToml().policies);
+  parseDeployment(readWranglerToml());
   process.exitCode = run("wrangler", ["deploy", ...process.argv.slice(2)]);
 } catch (error) {
   console.error(error instanceof Error ? error.message : String(error));

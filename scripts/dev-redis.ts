@@ -4,7 +4,7 @@
  * All of it is gone when it ends, but for what `npm start` keeps.
  */
 import { randomBytes } from "node:crypto";
-import { parsePolicies } from "../durable-objects/policies.ts";
+import { parseDeployment } from "../durable-objects/regional-policies.ts";
 import { startLimiter } from "./local-limiter.ts";
 import { readWranglerToml } from "./project.ts";
 import { startRedis } from "./redis-server.ts";
@@ -20,9 +20,10 @@ const REDIS_POLICIES = {
 };
 
 async function main(): Promise<void> {
-  const { policies, name } = policiesWithRedis(readWranglerToml().policies);
+  const { policies: ofToml, regions } = readWranglerToml();
+  const { policies, name } = policiesWithRedis(ofToml);
   // The worker would refuse to start too; here the error comes first, and without a stack.
-  parsePolicies(policies);
+  parseDeployment({ policies, regions });
   // Taken from here on: a signal while things start must find them, and stop them too.
   const signalled = new Promise<NodeJS.Signals>((done) => {
     for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) process.on(signal, done);

@@ -1,5 +1,5 @@
 /** Builds the bundle and serves it with plain workerd: the way to self-host, and to measure. */
-import { parsePolicies } from "../durable-objects/policies.ts";
+import { parseDeployment } from "../durable-objects/regional-policies.ts";
 import { build, readDevVars, readWranglerToml } from "./project.ts";
 import { serve } from "./workerd.ts";
 
@@ -16,9 +16,11 @@ async function main(): Promise<void> {
   if (!Number.isInteger(port) || port < 1 || port > 65_535) {
     throw new Error(`PORT is ${JSON.stringify(PORT)}: must be an integer from 1 to 65535`);
   }
-  const policies = POLICIES ?? readWranglerToml().policies;
+  const toml = readWranglerToml();
+  const policies = POLICIES ?? toml.policies;
+  const regions = REGIONS ?? toml.regions;
   // The worker would refuse to start too; here the error comes before a build, and without a stack.
-  const names = [...parsePolicies(policies).keys()];
+  const names = [...parseDeployment({ policies, regions }).policies.keys()];
   const apiTokens = API_TOKENS ?? readDevVars()["API_TOKENS"];
   build();
   const serving = await serve({
@@ -27,7 +29,7 @@ async function main(): Promise<void> {
     stateDir,
     policies: typeof policies === "string" ? JSON.parse(policies) : policies,
     apiTokens,
-    regions: REGIONS === undefined ? undefined : (JSON.parse(REGIONS) as unknown),
+    regions: typeof regions === "string" ? JSON.parse(regions) : regions,
     pool: poolOf({ ...readDevVars(), ...process.env }),
   });
   let isStopping = false;

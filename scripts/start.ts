@@ -1,10 +1,10 @@
 /** Runs the limiter locally with wrangler, and prints a curl line that works when pasted. */
-import { parsePolicies } from "../durable-objects/policies.ts";
+import { parseDeployment } from "../durable-objects/regional-policies.ts";
 import { startLimiter } from "./local-limiter.ts";
 import { readWranglerToml } from "./project.ts";
 
 async function main(): Promise<void> {
-  const policies = parsePolicies(readWranglerToml().policies);
+  const { policies } = parseDeployment(readWranglerToml());
   const limiter = startLimiter();
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const)
     process.on(signal, () => limiter.stop(signal));

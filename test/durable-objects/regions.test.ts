@@ -14,6 +14,11 @@ describe("regions", () => {
     expect(regionOf(regions, { continent: "EU" }).locationHint).toBe("weur");
   });
 
+  test("may be JSON, as variables of the environment are", () => {
+    const regions = { eu: { continents: ["EU"] } };
+    expect(parseRegions(JSON.stringify(regions))).toEqual(parseRegions(regions));
+  });
+
   test.each([
     [{ continent: "AN" }],
     [{}],
