@@ -1,8 +1,8 @@
 import { env } from "cloudflare:workers";
-import type { Policy } from "./policies.ts";
-import { requirePool } from "./pool/secrets.ts";
-import { sharesOf } from "./pool/shares.ts";
-import { parseDeployment } from "./regional-policies.ts";
+import type { Policy } from "../core/policies/parse-policies.ts";
+import { requirePool } from "./pool/redis/secrets.ts";
+import { sharesOf } from "./pool/share-algorithm.ts";
+import { parseDeployment } from "../core/policies/regional-policies.ts";
 
 const vars = env as {
   readonly POLICIES?: unknown;

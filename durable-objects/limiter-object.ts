@@ -1,11 +1,11 @@
 import { DurableObject } from "cloudflare:workers";
 import { objectPolicies } from "./deployment.ts";
-import type { Desk } from "./desk.ts";
+import type { Desk } from "./call-router.ts";
 import { makeDesk } from "./object-desk.ts";
-import type { Entry } from "./entries.ts";
-import { KeyBook } from "./key-book.ts";
-import { LeaseSockets } from "./lease-sockets.ts";
-import { Ledger } from "./ledger.ts";
+import type { Entry } from "./keys/key-state.ts";
+import { KeyBook } from "./keys/key-cache.ts";
+import { LeaseSockets } from "./connections/lease-sockets.ts";
+import { Ledger } from "./keys/key-store.ts";
 import type {
   AcquireCall,
   AnswerText,
@@ -18,12 +18,12 @@ import type {
   Peeked,
   ReserveCall,
   Returned,
-} from "./protocol.ts";
-import { keptLease } from "./slot.ts";
-import { Storage } from "./storage.ts";
-import { FORGET_AFTER_MS, sweep } from "./sweep.ts";
-import { Upkeep } from "./upkeep.ts";
-import { WaitingRoom } from "./waiting.ts";
+} from "../core/protocol/messages.ts";
+import { keptLease } from "./connections/lease-handle.ts";
+import { Storage } from "./storage/storage.ts";
+import { FORGET_AFTER_MS, sweep } from "./keys/garbage-collection.ts";
+import { Upkeep } from "./keys/timers.ts";
+import { WaitingRoom } from "./operations/wait-queue.ts";
 
 /**
  * The object: load, decide, save, answer. It serves one or many keys of one policy. Nothing is awaited

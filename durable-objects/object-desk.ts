@@ -1,11 +1,11 @@
-import { CallerHolds } from "./caller-holds.ts";
-import { Desk, type Clerks } from "./desk.ts";
-import { Grants } from "./grants.ts";
-import type { Ledger } from "./ledger.ts";
-import { Leases } from "./leases.ts";
-import { Limits } from "./limits.ts";
-import { loadRegional, type ObjectParts } from "./load-regional.ts";
-import type { WaitingRoom } from "./waiting.ts";
+import { CallerHolds } from "./operations/holds.ts";
+import { Desk, type Clerks } from "./call-router.ts";
+import { Grants } from "./operations/reservations.ts";
+import type { Ledger } from "./keys/key-store.ts";
+import { Leases } from "./operations/leases.ts";
+import { Limits } from "./operations/limits.ts";
+import { loadRegional, type ObjectParts } from "./load-pool.ts";
+import type { WaitingRoom } from "./operations/wait-queue.ts";
 
 /** The desk of an object. */
 export function makeDesk(ledger: Ledger, room: WaitingRoom, parts: ObjectParts): Desk {

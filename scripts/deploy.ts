@@ -1,5 +1,5 @@
 /** Deploys to Cloudflare, unless a policy or a region is bad: then nothing is uploaded. Arguments go to wrangler. */
-import { parseDeployment } from "../durable-objects/regional-policies.ts";
+import { parseDeployment } from "../core/policies/regional-policies.ts";
 import { readWranglerToml, run } from "./project.ts";
 
 try {

@@ -4,7 +4,7 @@
  * All of it is gone when it ends, but for what `npm start` keeps.
  */
 import { randomBytes } from "node:crypto";
-import { parseDeployment } from "../durable-objects/regional-policies.ts";
+import { parseDeployment } from "../core/policies/regional-policies.ts";
 import { startLimiter } from "./local-limiter.ts";
 import { readWranglerToml } from "./project.ts";
 import { startRedis } from "./redis-server.ts";

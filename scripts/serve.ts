@@ -1,5 +1,5 @@
 /** Builds the bundle and serves it with plain workerd: the way to self-host, and to measure. */
-import { parseDeployment } from "../durable-objects/regional-policies.ts";
+import { parseDeployment } from "../core/policies/regional-policies.ts";
 import { build, readDevVars, readWranglerToml } from "./project.ts";
 import { serve } from "./workerd.ts";
 

@@ -1,5 +1,5 @@
 /** Runs the limiter locally with wrangler, and prints a curl line that works when pasted. */
-import { parseDeployment } from "../durable-objects/regional-policies.ts";
+import { parseDeployment } from "../core/policies/regional-policies.ts";
 import { startLimiter } from "./local-limiter.ts";
 import { readWranglerToml } from "./project.ts";
 

@@ -1,9 +1,9 @@
-import { app } from "./app.ts";
-import type { Env } from "./handlers.ts";
-import { answerLimit } from "./limit-route.ts";
+import { app } from "./http/app.ts";
+import type { Env } from "./http/handlers.ts";
+import { answerLimit } from "./http/limit-fast-path.ts";
 
 /** The deployed module: the HTTP worker, the entrypoint for service bindings, and the object's class. */
-export { Limiter } from "./limiter.ts";
+export { Limiter } from "./rpc/limiter.ts";
 export { LimiterObject } from "../durable-objects/limiter-object.ts";
 
 export default {

@@ -1,11 +1,11 @@
 /** The units of a region's share, rule by rule, as the accounts have them. */
-import { costOf } from "../decisions.ts";
-import type { Book, Entry } from "../entries.ts";
-import { outstandingOf } from "../holds.ts";
-import type { Cost } from "../protocol.ts";
-import { spendableMs } from "../sizing.ts";
-import type { Granted } from "./calls.ts";
-import { NO_SHARE, type ShareState } from "./shares.ts";
+import { costOf } from "../../core/accounts/joint-decision.ts";
+import type { Book, Entry } from "../keys/key-state.ts";
+import { outstandingOf } from "../../core/accounts/account.ts";
+import type { Cost } from "../../core/protocol/messages.ts";
+import { spendableMs } from "../../core/reservations/sizing.ts";
+import type { Granted } from "./protocol.ts";
+import { NO_SHARE, type ShareState } from "./share-algorithm.ts";
 
 /** An isolate that asks for units while the pool is asked for some. */
 export interface Lending {

@@ -2,7 +2,7 @@
  * A gateway to a language model with a budget of tokens for each customer. What a call costs is known only when it has
  * been answered, so an estimate is held before and settled with the real usage after, while the answer streams through.
  */
-import type { Limiter } from "../../worker/limiter.ts";
+import type { Limiter } from "../../worker/rpc/limiter.ts";
 
 interface Env {
   readonly LIMITER: Service<typeof Limiter>;

@@ -3,7 +3,7 @@
  * each sees what the other took.
  */
 import { createClient } from "redis";
-import { POOL_SCRIPT } from "../../durable-objects/pool/script.ts";
+import { POOL_SCRIPT } from "../../durable-objects/pool/redis/script.ts";
 import { RedisPool, type Answer } from "./pool.ts";
 
 const KEY = "user:42";

@@ -2,7 +2,7 @@
  * An API behind Weir. Callers send an API key; each may make so many requests of the policy "api", and log in as
  * often as "login" allows. A request whose upstream failed is given back. Exports run ten at a time.
  */
-import type { Limiter } from "../../worker/limiter.ts";
+import type { Limiter } from "../../worker/rpc/limiter.ts";
 
 interface Env {
   readonly LIMITER: Service<typeof Limiter>;

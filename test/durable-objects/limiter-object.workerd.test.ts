@@ -1,8 +1,8 @@
 import { runInDurableObject } from "cloudflare:test";
 import { afterEach, describe, expect, test, vi } from "vitest";
-import { UNTOUCHED } from "../../durable-objects/holds.ts";
-import { KeyBook } from "../../durable-objects/key-book.ts";
-import { readAnswer } from "../../durable-objects/protocol.ts";
+import { UNTOUCHED } from "../../core/accounts/account.ts";
+import { KeyBook } from "../../durable-objects/keys/key-cache.ts";
+import { readAnswer } from "../../core/protocol/messages.ts";
 import { freshKey } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
 

@@ -1,8 +1,8 @@
 /** The rule of holds, broken in the ways that are easy to break it: the laws have to find each. */
-import type { Entry } from "../../durable-objects/entries.ts";
-import { place, refund, settle, type Hold } from "../../durable-objects/holds.ts";
-import type { Policy } from "../../durable-objects/policies.ts";
-import { heldMs } from "../../durable-objects/sizing.ts";
+import type { Entry } from "../../durable-objects/keys/key-state.ts";
+import { place, refund, settle, type Hold } from "../../core/accounts/account.ts";
+import type { Policy } from "../../core/policies/parse-policies.ts";
+import { heldMs } from "../../core/reservations/sizing.ts";
 import type { Breakage } from "./schedule.ts";
 import type { SimulatedObject } from "./simulated-object.ts";
 

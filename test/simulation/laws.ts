@@ -1,8 +1,8 @@
-import type { Entry } from "../../durable-objects/entries.ts";
-import { decide, outstandingOf, wholeAtMs } from "../../durable-objects/holds.ts";
-import type { Rule } from "../../durable-objects/policies.ts";
-import type { Decision } from "../../durable-objects/answers.ts";
-import type { Reservation } from "../../durable-objects/reservation.ts";
+import type { Entry } from "../../durable-objects/keys/key-state.ts";
+import { decide, outstandingOf, wholeAtMs } from "../../core/accounts/account.ts";
+import type { Rule } from "../../core/policies/parse-policies.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import type { Reservation } from "../../core/reservations/reservation.ts";
 
 /** A law that was broken, in words. */
 export class BrokenLaw extends Error {}

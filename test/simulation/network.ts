@@ -1,4 +1,4 @@
-import type { LimiterNamespace, LimiterStub } from "../../worker/objects.ts";
+import type { LimiterNamespace, LimiterStub } from "../../client/transports/objects.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
 /** What happens to one message; without a delay it is lost on that way. */

@@ -1,5 +1,5 @@
 /** The rules between a region and its pool, broken in the ways that are easy to break them: the laws have to find each. */
-import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/calls.ts";
+import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { update } from "../../durable-objects/pool/share-units.ts";
 import type { Breakage } from "./pools-schedule.ts";
 

@@ -1,9 +1,9 @@
 /** What has to hold between a pool, the regions that have units of it, and their isolates. */
-import type { Entry } from "../../durable-objects/entries.ts";
-import { outstandingOf, type Hold } from "../../durable-objects/holds.ts";
-import type { Rule } from "../../durable-objects/policies.ts";
+import type { Entry } from "../../durable-objects/keys/key-state.ts";
+import { outstandingOf, type Hold } from "../../core/accounts/account.ts";
+import type { Rule } from "../../core/policies/parse-policies.ts";
 import { freeUnits, stateOf } from "../../durable-objects/pool/share-units.ts";
-import type { Reservation } from "../../durable-objects/reservation.ts";
+import type { Reservation } from "../../core/reservations/reservation.ts";
 import { law } from "./laws.ts";
 import type { Stored } from "./pools-server.ts";
 

@@ -1,8 +1,8 @@
 /** Policies of histories with a pool: units are scarce within a few calls, and lifetimes are those of a few messages. */
-import { parsePolicies, type Policy } from "../../durable-objects/policies.ts";
-import { sharesOf } from "../../durable-objects/pool/shares.ts";
-import { parseRegions } from "../../durable-objects/regions.ts";
-import { RegionalPolicies } from "../../durable-objects/regional-policies.ts";
+import { parsePolicies, type Policy } from "../../core/policies/parse-policies.ts";
+import { sharesOf } from "../../durable-objects/pool/share-algorithm.ts";
+import { parseRegions } from "../../core/policies/regions.ts";
+import { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 
 const BUCKET = { algorithm: "token-bucket", limit: 40, window: 1_000 };
 const LOG = { algorithm: "sliding-log", limit: 64, window: 400 };

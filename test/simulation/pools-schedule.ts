@@ -1,11 +1,11 @@
 /** One random history of isolates, the objects of some regions, and the pool that these share, from a seed. */
-import type { Decision } from "../../durable-objects/answers.ts";
-import type { Policy } from "../../durable-objects/policies.ts";
-import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/calls.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import type { Policy } from "../../core/policies/parse-policies.ts";
+import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { poolKeys } from "../../durable-objects/pool/keys.ts";
-import { pooledRules } from "../../durable-objects/pool/shares.ts";
-import type { Cost, Decided } from "../../durable-objects/protocol.ts";
-import type { Objects } from "../../worker/objects.ts";
+import { pooledRules } from "../../durable-objects/pool/share-algorithm.ts";
+import type { Cost, Decided } from "../../core/protocol/messages.ts";
+import type { Objects } from "../../client/transports/objects.ts";
 import type { Database } from "./database.ts";
 import { Dice } from "./dice.ts";
 import { law } from "./laws.ts";

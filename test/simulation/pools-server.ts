@@ -1,8 +1,8 @@
 /** The pool of a history: the production script on a real Redis server, in virtual time. */
-import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/calls.ts";
-import { readPoolAnswer } from "../../durable-objects/pool/client.ts";
-import { POOL_SCRIPT } from "../../durable-objects/pool/script.ts";
-import { POOL_SIZING } from "../../durable-objects/pool/sizing.ts";
+import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
+import { readPoolAnswer } from "../../durable-objects/pool/redis/redis-pool.ts";
+import { POOL_SCRIPT } from "../../durable-objects/pool/redis/script.ts";
+import { POOL_SIZING } from "../../durable-objects/pool/share-sizing.ts";
 import { PRELUDE, type Pools } from "../support/pools.ts";
 
 /** What a pool has stored. */

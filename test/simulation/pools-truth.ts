@@ -1,8 +1,8 @@
 /** What callers were really given of a pool, as one observer sees it who knows everything. */
-import { costOf } from "../../durable-objects/decisions.ts";
-import type { Policy } from "../../durable-objects/policies.ts";
-import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/calls.ts";
-import type { Cost } from "../../durable-objects/protocol.ts";
+import { costOf } from "../../core/accounts/joint-decision.ts";
+import type { Policy } from "../../core/policies/parse-policies.ts";
+import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
+import type { Cost } from "../../core/protocol/messages.ts";
 import { law, Oracle } from "./laws.ts";
 import type { Stored } from "./pools-server.ts";
 

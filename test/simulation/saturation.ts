@@ -1,10 +1,10 @@
 /** One key under a steady load from several isolates: how much of what an exact limiter would admit is admitted. */
-import { decide, UNTOUCHED, type Account } from "../../durable-objects/holds.ts";
-import { parsePolicies, type Policy } from "../../durable-objects/policies.ts";
-import type { Decision } from "../../durable-objects/answers.ts";
-import { Isolate } from "../../worker/isolate.ts";
-import { Objects } from "../../worker/objects.ts";
-import { ReservationBook } from "../../worker/reservation-book.ts";
+import { decide, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import { parsePolicies, type Policy } from "../../core/policies/parse-policies.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import { Isolate } from "../../client/local-limiter.ts";
+import { Objects } from "../../client/transports/objects.ts";
+import { ReservationBook } from "../../client/reservation-cache.ts";
 import { seededRandom } from "../support/random.ts";
 import { Database } from "./database.ts";
 import { simulatedNamespace, type Method } from "./network.ts";

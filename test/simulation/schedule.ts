@@ -1,11 +1,11 @@
 /** One random history of isolates, an object and the messages between them, from a seed. */
-import type { Decision } from "../../durable-objects/answers.ts";
-import { costOf } from "../../durable-objects/decisions.ts";
-import { parsePolicies, type Policy } from "../../durable-objects/policies.ts";
-import type { AnswerText, Cost, Decided, ReserveCall } from "../../durable-objects/protocol.ts";
-import { Isolate } from "../../worker/isolate.ts";
-import { Objects } from "../../worker/objects.ts";
-import { ReservationBook } from "../../worker/reservation-book.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import { costOf } from "../../core/accounts/joint-decision.ts";
+import { parsePolicies, type Policy } from "../../core/policies/parse-policies.ts";
+import type { AnswerText, Cost, Decided, ReserveCall } from "../../core/protocol/messages.ts";
+import { Isolate } from "../../client/local-limiter.ts";
+import { Objects } from "../../client/transports/objects.ts";
+import { ReservationBook } from "../../client/reservation-cache.ts";
 import { seededRandom } from "../support/random.ts";
 import type { Database } from "./database.ts";
 import { checkConservation, checkFigures, law, Oracle } from "./laws.ts";

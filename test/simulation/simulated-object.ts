@@ -1,12 +1,12 @@
-import { Grants } from "../../durable-objects/grants.ts";
-import type { Entry } from "../../durable-objects/entries.ts";
-import { KeyBook } from "../../durable-objects/key-book.ts";
-import { Ledger } from "../../durable-objects/ledger.ts";
-import { Limits } from "../../durable-objects/limits.ts";
-import type { Policies, Policy } from "../../durable-objects/policies.ts";
-import type { AnswerText, Cost, ReserveCall, Returned } from "../../durable-objects/protocol.ts";
-import { Storage } from "../../durable-objects/storage.ts";
-import { WaitingRoom } from "../../durable-objects/waiting.ts";
+import { Grants } from "../../durable-objects/operations/reservations.ts";
+import type { Entry } from "../../durable-objects/keys/key-state.ts";
+import { KeyBook } from "../../durable-objects/keys/key-cache.ts";
+import { Ledger } from "../../durable-objects/keys/key-store.ts";
+import { Limits } from "../../durable-objects/operations/limits.ts";
+import type { Policies, Policy } from "../../core/policies/parse-policies.ts";
+import type { AnswerText, Cost, ReserveCall, Returned } from "../../core/protocol/messages.ts";
+import { Storage } from "../../durable-objects/storage/storage.ts";
+import { WaitingRoom } from "../../durable-objects/operations/wait-queue.ts";
 import type { Database } from "./database.ts";
 import type { Method } from "./network.ts";
 

@@ -1,4 +1,4 @@
-import type { Time } from "../../durable-objects/clock.ts";
+import type { Time } from "../../core/clock.ts";
 
 interface Due {
   readonly atMs: number;

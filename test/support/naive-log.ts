@@ -1,5 +1,5 @@
 /** The oracle of the sliding log: every unit is a line of a list. Slow, and too simple to be wrong. */
-import type { SlidingLogConfig } from "../../durable-objects/algorithms/sliding-log.ts";
+import type { SlidingLogConfig } from "../../core/algorithms/sliding-log.ts";
 
 export class NaiveLog {
   readonly #config: SlidingLogConfig;

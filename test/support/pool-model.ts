@@ -2,7 +2,7 @@
  * What the script of a pool should answer: the same calls on the functions that the objects use (algorithms, holds.ts,
  * decisions.ts, sizing.ts). Nothing is ever lost here.
  */
-import { costOf, decideTogether, withoutTaking, type NewHold } from "../../durable-objects/decisions.ts";
+import { costOf, decideTogether, withoutTaking, type NewHold } from "../../core/accounts/joint-decision.ts";
 import {
   advance,
   decide,
@@ -13,10 +13,10 @@ import {
   UNTOUCHED,
   wholeAtMs,
   type Account,
-} from "../../durable-objects/holds.ts";
-import type { Granted, Holding, PoolAnswer, PoolCall } from "../../durable-objects/pool/calls.ts";
-import type { Rule } from "../../durable-objects/policies.ts";
-import { grantedTogether, isSpare, type Wish } from "../../durable-objects/sizing.ts";
+} from "../../core/accounts/account.ts";
+import type { Granted, Holding, PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
+import type { Rule } from "../../core/policies/parse-policies.ts";
+import { grantedTogether, isSpare, type Wish } from "../../core/reservations/sizing.ts";
 import { SIZING, type PartOfCall } from "./pools.ts";
 
 interface Holder {

@@ -8,10 +8,10 @@ import type {
   PoolCall,
   PoolRule,
   PoolSizing,
-} from "../../durable-objects/pool/calls.ts";
+} from "../../durable-objects/pool/protocol.ts";
 import { poolKeys } from "../../durable-objects/pool/keys.ts";
-import { POOL_SCRIPT } from "../../durable-objects/pool/script.ts";
-import type { Rule } from "../../durable-objects/policies.ts";
+import { POOL_SCRIPT } from "../../durable-objects/pool/redis/script.ts";
+import type { Rule } from "../../core/policies/parse-policies.ts";
 import { startRedis } from "../../scripts/redis-server.ts";
 
 /**

@@ -1,7 +1,7 @@
 /** A reservation by itself, and answers made by hand. */
-import { parsePolicies, type Policy } from "../../durable-objects/policies.ts";
-import type { Decided, RuleDecision } from "../../durable-objects/protocol.ts";
-import { Reservation } from "../../durable-objects/reservation.ts";
+import { parsePolicies, type Policy } from "../../core/policies/parse-policies.ts";
+import type { Decided, RuleDecision } from "../../core/protocol/messages.ts";
+import { Reservation } from "../../core/reservations/reservation.ts";
 
 export const TTL_MS = 1_000;
 const reservation = { ttl: TTL_MS };

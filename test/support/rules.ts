@@ -1,4 +1,4 @@
-import { parsePolicies, type Rule } from "../../durable-objects/policies.ts";
+import { parsePolicies, type Rule } from "../../core/policies/parse-policies.ts";
 
 /** The rule of a policy with these fields. */
 export function ruleOf(fields: Readonly<Record<string, unknown>>): Rule {

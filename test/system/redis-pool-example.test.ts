@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { promisify } from "node:util";
 import { createClient } from "redis";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
-import { POOL_SCRIPT } from "../../durable-objects/pool/script.ts";
+import { POOL_SCRIPT } from "../../durable-objects/pool/redis/script.ts";
 import { RedisPool, type Answer } from "../../examples/redis-pool/pool.ts";
 import { startRedis, type RedisServer } from "../../scripts/redis-server.ts";
 import { startBridge, type Bridge } from "../../scripts/upstash-bridge.ts";

@@ -1,0 +1,46 @@
+import * as ipaddr from "ipaddr.js";
+import type { Policy } from "../core/policies/parse-policies.ts";
+
+/** What is allowed where a policy's keys are addresses. */
+export const ADDRESS_ALLOWED = 'an IPv4 or IPv6 address (this policy has keyKind "ip")';
+
+/** One IPv6 host has 2^64 addresses; its network's prefix is what can be limited. */
+const PREFIX_BITS = 64;
+
+/**
+ * The key that is counted. Text is taken byte by byte. Of an address: IPv4 as it is, also when written as
+ * IPv6 (`::ffff:192.0.2.1`), and IPv6 by its /64 (`2001:db8:1:2::/64`). What comes out goes in again unchanged.
+ *
+ * @returns `undefined` when the policy wants an address and this is none
+ */
+export function normaliseKey(policy: Policy, key: string): string | undefined {
+  if (policy.keyKind === "text") return key;
+  if (ipaddr.IPv4.isValidFourPartDecimal(key)) return key;
+  const suffix = `/${PREFIX_BITS}`;
+  const address = key.endsWith(suffix) ? key.slice(0, -suffix.length) : key;
+  // ipaddr.js reads a zone, which means nothing to another host.
+  if (address.includes("%") || !ipaddr.IPv6.isValid(address)) return undefined;
+  const parsed = ipaddr.IPv6.parse(address);
+  if (parsed.isIPv4MappedAddress()) return address === key ? parsed.toIPv4Address().toString() : undefined;
+  const network = new ipaddr.IPv6([...parsed.parts.slice(0, PREFIX_BITS / 16), 0, 0, 0, 0]);
+  return `${network.toRFC5952String()}${suffix}`;
+}
+
+/**
+ * The name of the object that holds a key. Names are for ever: another name is another object, and every
+ * key in it starts anew. A policy's name has no slash, so no two keys share a name by accident.
+ */
+export function objectName({ name, objects }: Policy, key: string): string {
+  return objects === "per-key" ? `${name}/key/${key}` : `${name}/shared/${hash(key) % objects}`;
+}
+
+/** FNV-1a over UTF-16 units, 32 bits: http://www.isthe.com/chongo/tech/comp/fnv/. Spreads keys, keeps no secrets. */
+function hash(text: string): number {
+  let value = 0x811c9dc5;
+  for (let index = 0; index < text.length; index += 1) {
+    const unit = text.charCodeAt(index);
+    value = Math.imul(value ^ (unit & 0xff), 0x01000193);
+    value = Math.imul(value ^ (unit >>> 8), 0x01000193);
+  }
+  return value >>> 0;
+}

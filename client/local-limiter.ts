@@ -1,0 +1,181 @@
+/**
+ * The isolate: decides what it can from its own reservations, and asks the object otherwise.
+ *
+ * Many requests share one isolate, one runs at a time, and each may end at any await: the client leaves, or the runtime
+ * ends it. So nothing of a request's own (stubs, timers) is shared, only plain data and one kind of promise: the answer to
+ * a message. Its request keeps it alive (`waitUntil`), and whoever waits for it has a timer of its own. A message whose
+ * request dies is taken for lost after the policy's deadline.
+ */
+import { publicDecision, degradedDecision, type Decision } from "../core/protocol/decision.ts";
+import { orTimeout, type Time } from "../core/clock.ts";
+import type { Policy } from "../core/policies/parse-policies.ts";
+import type { Cost, Decided } from "../core/protocol/messages.ts";
+import type { Message } from "../core/reservations/pending-request.ts";
+import type { Reservation } from "../core/reservations/reservation.ts";
+import { MOST_TTL_MS } from "../core/reservations/sizing.ts";
+import { giveBack, type LimiterStub, type Objects } from "./transports/objects.ts";
+import type { ReservationBook } from "./reservation-cache.ts";
+
+/** What a request brings. */
+export interface Caller {
+  readonly objects: Objects;
+  readonly time: Time;
+  /** The runtime's `waitUntil`: work that goes on when the request has been answered. */
+  readonly inBackground: (work: Promise<unknown>) => void;
+}
+
+interface Keeper {
+  readonly untilMs: number;
+  lookedAtMs: number;
+}
+
+/** A request that waited for so many answers in vain asks for itself. */
+const MOST_WAITS = 3;
+/** Background work ends 30 s after its request; another request takes over before. */
+const KEEP_MS = 20_000;
+/**
+ * So often it looks what has to go back, and whether the clock was put back, which would make lifetimes longer: sooner
+ * than the part of a lifetime is over in which nothing is spent any more (sizing.ts).
+ */
+const LOOK_MS = 200;
+/** A keeper that has not looked for so long was ended with its request. */
+const SILENT_MS = 2_000;
+
+export class Isolate {
+  readonly #book: ReservationBook;
+  readonly #answers = new WeakMap<Message, Promise<Decided | undefined>>();
+  /** Whose request gives back what is left at the end of lifetimes. */
+  #keeper: Keeper | undefined;
+
+  constructor(book: ReservationBook) {
+    this.#book = book;
+  }
+
+  /** Decides on a cost that is not 0; at once if the object need not be asked. */
+  limit(caller: Caller, policy: Policy, key: string, cost: Cost): Decision | Promise<Decision> {
+    const nowMs = caller.time.nowMs();
+    const reservation = this.#book.open(policy, key, nowMs);
+    reservation.note(cost, nowMs);
+    const decided = this.#decide(caller, reservation, cost, nowMs);
+    if (decided === undefined) return this.#ask(caller, reservation, cost, nowMs);
+    return publicDecision(policy, key, decided, "isolate");
+  }
+
+  /**
+   * Ends the reservation of a key, for a call that the object decides on: it is to have everything there is.
+   *
+   * @returns what to settle, with the same stub and before that call
+   */
+  end(policy: Policy, key: string): ReturnType<Reservation["giveBack"]> {
+    const reservation = this.#book.find(policy, key);
+    reservation?.forgetDenials();
+    return reservation && this.#book.end(reservation);
+  }
+
+  #decide(caller: Caller, reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {
+    if (!reservation.spend(cost, nowMs)) return reservation.deny(cost, nowMs);
+    if (reservation.needsRefill(nowMs)) void this.#send(caller, reservation, 0, nowMs);
+    return reservation.admitted(nowMs);
+  }
+
+  async #ask(caller: Caller, reservation: Reservation, cost: Cost, sinceMs: number): Promise<Decision> {
+    const { policy, key } = reservation;
+    // Half the deadline is for waiting, so that there is time to ask.
+    const mostMs = policy.deadlineMs / 2;
+    let nowMs = sinceMs;
+    for (let waits = 0; waits < MOST_WAITS && nowMs - sinceMs < mostMs; waits += 1) {
+      const message = reservation.messageAt(nowMs);
+      if (!reservation.isHot || message === undefined || !message.promise(policy, cost)) break;
+      reservation.miss();
+      await orTimeout(this.#answers.get(message), caller.time, Math.min(mostMs, sinceMs + mostMs - nowMs));
+      nowMs = caller.time.nowMs();
+      const decided = this.#decide(caller, reservation, cost, nowMs);
+      if (decided !== undefined) return publicDecision(policy, key, decided, "isolate");
+    }
+    const isFree = reservation.isHot && reservation.messageAt(nowMs) === undefined;
+    // By a clock that may have been set meanwhile.
+    const waitedMs = Math.min(mostMs, Math.max(0, nowMs - sinceMs));
+    const decided = isFree
+      ? await this.#send(caller, reservation, cost, nowMs, waitedMs)
+      : await this.#askAlone(caller, reservation, cost, waitedMs);
+    if (decided === undefined) return degradedDecision(policy, key);
+    // Denied perhaps for units that were on their way here.
+    const isDenied = decided.rules.some(({ success }) => !success);
+    nowMs = caller.time.nowMs();
+    if (!isDenied || !reservation.spend(cost, nowMs)) return publicDecision(policy, key, decided);
+    return publicDecision(policy, key, reservation.admitted(nowMs), "isolate");
+  }
+
+  /** Asks for units, and, unless `cost` is 0, for a decision. */
+  #send(
+    caller: Caller,
+    reservation: Reservation,
+    cost: Cost,
+    nowMs: number,
+    waitedMs = 0,
+  ): Promise<Decided | undefined> {
+    const { policy, key } = reservation;
+    const message = reservation.ask(cost, nowMs);
+    this.#book.hold(reservation);
+    const answer = async () => {
+      const ask = async (object: LimiterStub) => {
+        try {
+          return await object.reserve(message.call);
+        } catch (error) {
+          // While a deployment is rolled out the object may be of a version that did not know reservations.
+          if (!String(error).includes("does not implement")) throw error;
+          return await object.limit(policy.name, key, cost);
+        }
+      };
+      const asked = await caller.objects.ask(policy, key, ask, -waitedMs);
+      if (asked === undefined) {
+        reservation.failed(message);
+        return undefined;
+      }
+      const decided = JSON.parse(asked.answer) as Decided;
+      reservation.answered(message, decided, caller.time.nowMs());
+      return decided;
+    };
+    const answered = answer();
+    this.#answers.set(message, answered);
+    caller.inBackground(answered);
+    this.#keep(caller, nowMs);
+    return answered;
+  }
+
+  async #askAlone(
+    { objects, time }: Caller,
+    reservation: Reservation,
+    cost: Cost,
+    waitedMs: number,
+  ): Promise<Decided | undefined> {
+    const { policy, key, forgotten } = reservation;
+    const asked = await objects.ask(policy, key, (object) => object.limit(policy.name, key, cost), -waitedMs);
+    if (asked === undefined) return undefined;
+    const decided = JSON.parse(asked.answer) as Decided;
+    // Units that went back meanwhile may be enough for the next.
+    if (forgotten === reservation.forgotten) reservation.learn(cost, decided.rules, time.nowMs());
+    return decided;
+  }
+
+  /** Sees to it that some request gives back what is left when lifetimes end. */
+  #keep(caller: Caller, nowMs: number): void {
+    const keeper = this.#keeper;
+    const isKept = keeper !== undefined && nowMs < keeper.lookedAtMs + SILENT_MS;
+    if (isKept && nowMs + MOST_TTL_MS <= keeper.untilMs) return;
+    this.#keeper = { untilMs: nowMs + KEEP_MS, lookedAtMs: nowMs };
+    caller.inBackground(this.#giveBackInTime(caller, this.#keeper));
+  }
+
+  async #giveBackInTime({ objects, time }: Caller, keeper: Keeper): Promise<void> {
+    while (this.#keeper === keeper && keeper.lookedAtMs < keeper.untilMs && this.#book.isHolding) {
+      const lookMs = Math.min(LOOK_MS, this.#book.shortestMs / 4);
+      await new Promise<void>((done) => time.after(lookMs, done));
+      const nowMs = time.nowMs();
+      if (nowMs < keeper.lookedAtMs + lookMs / 2) this.#book.endAll();
+      keeper.lookedAtMs = nowMs;
+      await giveBack(objects, this.#book.endDue(keeper.lookedAtMs));
+    }
+    if (this.#keeper === keeper) this.#keeper = undefined;
+  }
+}

@@ -1,0 +1,117 @@
+/** All rules of a policy, decided together: all or nothing. Pure. */
+import { decide, place, placeNoted, type Account, type AccountDecision } from "./account.ts";
+import type { Rule } from "../policies/parse-policies.ts";
+import type { Cost, RuleDecision } from "../protocol/messages.ts";
+
+/** A rule and its account. */
+export interface Ruled {
+  readonly rule: Rule;
+  readonly account: Account;
+}
+
+/** How what is admitted is taken. */
+export interface Taking {
+  /** Units of a rate are set apart until then; absent: they are used at once. */
+  readonly hold?: NewHold;
+  /** Units that are leased are leased until then. */
+  readonly lease?: NewHold;
+}
+
+export interface NewHold {
+  readonly id: string;
+  readonly expiresAtMs: number;
+}
+
+/**
+ * What all rules say of one cost. Accounts are what to go on with: those of an admission, or of a denial when a rule
+ * counts what it denied.
+ */
+export interface JointDecision {
+  readonly admitted: boolean;
+  readonly accounts?: readonly Account[];
+  readonly rules: readonly RuleDecision[];
+}
+
+/** Decides on a cost under every rule; one denial denies. */
+export function decideTogether(
+  ruled: readonly Ruled[],
+  nowMs: number,
+  cost: Cost,
+  taking: Taking = {},
+): JointDecision {
+  const accounts: Account[] = [];
+  const rules: RuleDecision[] = [];
+  for (const { rule, account } of ruled) {
+    const units = costOf(rule, cost);
+    const decision = decide(rule, account, nowMs, units);
+    if (!decision.allowed) return denied(ruled, nowMs, cost);
+    const held = units === 0 ? account : taken(rule, account, decision.account, nowMs, units, taking);
+    accounts.push(held ?? decision.account);
+    rules.push(inWords(rule, held === undefined ? decision : decide(rule, held, nowMs, 0)));
+  }
+  return { admitted: true, accounts, rules };
+}
+
+/** What every rule would say of a cost, with the figures as they stand while nothing is taken. */
+export function withoutTaking(ruled: readonly Ruled[], nowMs: number, cost: Cost): RuleDecision[] {
+  return ruled.map(({ rule, account }) => lookAt(rule, account, nowMs, costOf(rule, cost)));
+}
+
+/** The units of a cost that a rule counts: a cost may be given per unit, and what is left out counts once. */
+export function costOf(rule: Rule, cost: Cost): number {
+  if (typeof cost === "number") return cost;
+  return Object.hasOwn(cost, rule.unit) ? (cost[rule.unit] ?? 1) : 1;
+}
+
+function lookAt(rule: Rule, account: Account, nowMs: number, cost: number): RuleDecision {
+  const decision = decide(rule, account, nowMs, cost);
+  if (!decision.allowed || cost === 0) return inWords(rule, decision);
+  const { remaining, resetAfterMs } = decide(rule, account, nowMs, 0);
+  return { ...inWords(rule, decision), remaining, resetAfterMs };
+}
+
+/** The account when units are held; `undefined`: they are used at once. */
+function taken(
+  rule: Rule,
+  before: Account,
+  after: Account,
+  nowMs: number,
+  units: number,
+  { hold, lease }: Taking,
+): Account | undefined {
+  if (rule.lease !== undefined) return lease && place(after, { ...lease, units, isStored: true });
+  return hold && placeNoted(rule, before, nowMs, { ...hold, units, isStored: true });
+}
+
+/** A denial, and the accounts of those rules that count what they denied, unless it could never have passed. */
+function denied(ruled: readonly Ruled[], nowMs: number, cost: Cost): JointDecision {
+  const decided = ruled.map((each) => ({
+    ...each,
+    decision: decide(each.rule, each.account, nowMs, costOf(each.rule, cost)),
+  }));
+  const isNever = decided.some(({ decision }) => !decision.allowed && decision.retryAfterMs === null);
+  let hasCounted = false;
+  const accounts: Account[] = [];
+  const rules = decided.map(({ rule, account, decision }) => {
+    const counted = decision.allowed || isNever ? undefined : decision.counted;
+    hasCounted ||= counted !== undefined;
+    accounts.push(counted?.account ?? account);
+    if (counted !== undefined) return inWords(rule, { ...counted, allowed: false });
+    return decision.allowed ? lookAt(rule, account, nowMs, costOf(rule, cost)) : inWords(rule, decision);
+  });
+  return hasCounted ? { admitted: false, accounts, rules } : { admitted: false, rules };
+}
+
+function inWords(rule: Rule, decision: AccountDecision): RuleDecision {
+  const { allowed, remaining, resetAfterMs } = decision;
+  const { name, capacity } = rule;
+  return {
+    name,
+    success: allowed,
+    limit: capacity,
+    remaining,
+    resetAfterMs,
+    retryAfterMs: allowed ? 0 : decision.retryAfterMs,
+    reason: allowed ? "ok" : decision.reason,
+  };
+}

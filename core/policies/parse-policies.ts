@@ -1,0 +1,203 @@
+import * as v from "valibot";
+import type { AnyAlgorithm, Elsewhere, Fields, LeaseTerms, Quota } from "../algorithms/algorithm.ts";
+import { algorithms } from "../algorithms/registry.ts";
+import type { Region } from "./regions.ts";
+import { fieldsOf, NAME, NAME_ALLOWED, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
+import { LEAST_USEFUL_TTL_MS, type Lifetimes } from "../reservations/sizing.ts";
+import { table, violation, violationsOf } from "../validation.ts";
+
+/** One limit: an algorithm with its configuration. */
+export interface Rule {
+  readonly name: string;
+  readonly algorithm: AnyAlgorithm;
+  /** Made by `algorithm.configure`, and only ever given back to it. */
+  readonly config: object;
+  readonly capacity: number;
+  readonly quota: Quota;
+  /** What its units are; a cost may be given for each unit by this name. */
+  readonly unit: string;
+  /** Present when units are leased and not used up. */
+  readonly lease?: LeaseTerms;
+}
+
+/** What a key is limited by, as the deployer wrote it in `[vars.POLICIES.<name>]`. */
+export interface Policy {
+  readonly name: string;
+  readonly rules: readonly [Rule, ...Rule[]];
+  /** Present when some rule leases units: a call is an acquire, on the strictest terms of those rules. */
+  readonly lease?: LeaseTerms;
+  /** What to answer when the level beneath does not; `local`: a region whose pool does not answer goes on alone. */
+  readonly onFailure: "closed" | "open" | "local";
+  /** Present when units are in a pool that regions share. */
+  readonly pool?: Pool;
+  /** Present in a region's copy of it, whose name says so too: see regional-policies.ts. */
+  readonly region?: Region;
+  /** The longest a caller waits for the object, in milliseconds. */
+  readonly deadlineMs: number;
+  /** One object a key, or so many objects that share all keys. */
+  readonly objects: "per-key" | number;
+  /** How long isolates may reserve units; 0 when they do not, and every call is decided by the object. */
+  readonly reservation: Lifetimes;
+  /** What an isolate may decide, as far as every rule allows it. */
+  readonly elsewhere: Elsewhere;
+  /** Decide and report, never deny. */
+  readonly shadow: boolean;
+  /** `ip`: keys are addresses, an IPv6 one counts with its /64. */
+  readonly keyKind: "text" | "ip";
+}
+
+export interface Pool {
+  readonly kind: "redis";
+  /** The part of the limit that a region goes on with alone; absent: 1 divided by the number of regions. */
+  readonly localShare?: number;
+}
+
+export type Policies = ReadonlyMap<string, Policy>;
+
+/** Rules are all decided at every call, and each is a member of a header. */
+const MOST_RULES = 16;
+
+/**
+ * Reads the policies of `wrangler.toml`, once, at start-up.
+ *
+ * @throws Error that names every bad policy, field and value, and what is allowed: a worker with a bad
+ * policy does not start, and a deployment with one is refused while the last good one goes on.
+ */
+export function parsePolicies(vars: unknown): Policies {
+  const tables = tablesOf(vars);
+  const problems: string[] = [];
+  const policies = new Map<string, Policy>();
+  for (const [name, fields] of tables) {
+    const parsed = NAME.test(name)
+      ? parsePolicy(name, fields)
+      : { problems: [violation(["its name"], name, NAME_ALLOWED)] };
+    if ("problems" in parsed)
+      problems.push(...parsed.problems.map((text) => `policy ${JSON.stringify(name)}: ${text}`));
+    else policies.set(name, parsed);
+  }
+  if (problems.length > 0) throw new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
+  return policies;
+}
+
+function tablesOf(vars: unknown): [string, unknown][] {
+  const wanted = "POLICIES must be a table of policies: add one to wrangler.toml as [vars.POLICIES.<name>]";
+  let tables: unknown = vars;
+  let found = "";
+  try {
+    if (typeof vars === "string") tables = JSON.parse(vars) as unknown;
+  } catch (error) {
+    found = ` (it is text that is not JSON: ${String(error)})`;
+  }
+  const isTable = typeof tables === "object" && tables !== null && !Array.isArray(tables);
+  const entries = isTable ? Object.entries(tables as object) : [];
+  if (entries.length === 0) throw new Error(`bad configuration, not serving:\n${wanted}${found}`);
+  return entries;
+}
+
+function parsePolicy(name: string, given: unknown): Policy | { problems: string[] } {
+  const { rules: tables, policyFields, problems } = splitRules(name, given);
+  if (problems.length > 0) return { problems };
+  const parsed = v.safeParse(table(POLICY_FIELDS), policyFields);
+  if (!parsed.success) problems.push(...violationsOf(parsed.issues).map(({ detail }) => detail));
+  const rules: Rule[] = [];
+  for (const { path, ruleName, fields } of tables) {
+    const rule = parseRule(ruleName, path, fields);
+    if ("problems" in rule) problems.push(...rule.problems);
+    else rules.push(rule);
+  }
+  const [first, ...others] = rules;
+  if (!parsed.success || problems.length > 0 || first === undefined) return { problems };
+  const { pool: kind, localShare, ...policy } = parsed.output;
+  if (kind === undefined && (policy.onFailure === "local" || localShare !== undefined)) {
+    const [field, value] =
+      localShare === undefined ? ["onFailure", policy.onFailure] : ["localShare", localShare];
+    return { problems: [violation([field], value, 'left out, or with pool = "redis"')] };
+  }
+  if (localShare !== undefined && policy.onFailure !== "local")
+    return { problems: [violation(["localShare"], localShare, 'left out, or with onFailure = "local"')] };
+  const pool = kind && { kind, ...(localShare !== undefined && { localShare }) };
+  const lease = strictest(rules.flatMap((rule) => rule.lease ?? []));
+  const mayBe = (what: keyof Elsewhere) =>
+    policy.reservation.mostMs > 0 &&
+    rules.every(({ algorithm, config }) => algorithm.elsewhere(config)[what]);
+  const isLongEnough = policy.reservation.mostMs >= LEAST_USEFUL_TTL_MS;
+  const elsewhere = { admits: isLongEnough && mayBe("admits"), denies: mayBe("denies") };
+  return {
+    name,
+    rules: [first, ...others],
+    ...policy,
+    elsewhere,
+    ...(lease && { lease }),
+    ...(pool && { pool }),
+  };
+}
+
+function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {
+  if (terms.length === 0) return undefined;
+  const least = (field: keyof LeaseTerms) => Math.min(...terms.map((each) => each[field]));
+  return {
+    ttlMs: least("ttlMs"),
+    maxTtlMs: least("maxTtlMs"),
+    maxWaitMs: least("maxWaitMs"),
+    maxWaiters: least("maxWaiters"),
+  };
+}
+
+interface RuleTable {
+  readonly path: readonly string[];
+  readonly ruleName: string;
+  readonly fields: unknown;
+}
+
+/** Tells the fields of the policy from those of its rules: one rule of the policy's own name, or those in `rules`. */
+function splitRules(
+  name: string,
+  given: unknown,
+): { rules: RuleTable[]; policyFields: unknown; problems: string[] } {
+  if (typeof given !== "object" || given === null || Array.isArray(given)) {
+    const problems = [violation([], given, "a table with an algorithm or with rules")];
+    return { rules: [], policyFields: given, problems };
+  }
+  const ofPolicy = new Set(Object.keys(POLICY_FIELDS));
+  const entries = Object.entries(given);
+  const policyFields = Object.fromEntries(entries.filter(([field]) => ofPolicy.has(field)));
+  const others = Object.fromEntries(entries.filter(([field]) => !ofPolicy.has(field)));
+  if (!Object.hasOwn(given, "rules"))
+    return { rules: [{ path: [], ruleName: name, fields: others }], policyFields, problems: [] };
+  const { rules: named, ...strays } = others;
+  const problems = Object.keys(strays).map(
+    (field) => `${field} is beside rules: must be in one of them, or be one of ${[...ofPolicy].join(", ")}`,
+  );
+  const isTable = typeof named === "object" && named !== null && !Array.isArray(named);
+  const tables = isTable ? Object.entries(named) : [];
+  if (tables.length === 0 || tables.length > MOST_RULES)
+    problems.push(violation(["rules"], named, `1 to ${MOST_RULES} tables, one a rule`));
+  for (const [ruleName] of tables)
+    if (!NAME.test(ruleName)) problems.push(violation(["the name of a rule"], ruleName, NAME_ALLOWED));
+  const rules = tables.map(([ruleName, fields]) => ({ path: ["rules", ruleName], ruleName, fields }));
+  return { rules, policyFields, problems };
+}
+
+function parseRule(name: string, path: readonly string[], given: unknown): Rule | { problems: string[] } {
+  const algorithmName =
+    typeof given === "object" && given !== null && "algorithm" in given ? given.algorithm : undefined;
+  const algorithm = typeof algorithmName === "string" ? algorithms.get(algorithmName) : undefined;
+  if (algorithm === undefined) {
+    const names = [...algorithms.keys()].map((each) => JSON.stringify(each)).join(", ");
+    return { problems: [violation([...path, "algorithm"], algorithmName, `one of ${names}`)] };
+  }
+  const policyFields = path.length === 0 ? Object.keys(POLICY_FIELDS) : [];
+  const parsed = v.safeParse(table({ ...RULE_FIELDS, ...fieldsOf(algorithm) }, policyFields), given);
+  if (!parsed.success) return { problems: violationsOf(parsed.issues, path).map(({ detail }) => detail) };
+  const { algorithm: _, unit, ...fields } = parsed.output;
+  const config = algorithm.configure(fields);
+  if ("problem" in config) {
+    const { field, allowed } = config.problem;
+    return { problems: [violation([...path, field], (fields as Fields)[field], allowed)] };
+  }
+  const capacity = algorithm.capacity(config);
+  const lease = algorithm.leasing?.terms(config);
+  const defaultUnit = lease === undefined ? "requests" : "concurrent-requests";
+  const quota = algorithm.quota(config);
+  return { name, algorithm, config, capacity, quota, unit: unit ?? defaultUnit, ...(lease && { lease }) };
+}

@@ -1,0 +1,87 @@
+/** The fields of a policy, with what each allows. */
+import * as v from "valibot";
+import type { AnyAlgorithm, FieldKind, Fields } from "../algorithms/algorithm.ts";
+import { DURATION_ALLOWED, parseDurationMs } from "./durations.ts";
+import { LEAST_TTL_MS, MOST_TTL_MS, type Lifetimes } from "../reservations/sizing.ts";
+import { integer, oneOf } from "../validation.ts";
+
+export const MOST_UNITS = 1_000_000_000;
+export const MOST_OBJECTS = 65_536;
+const MOST_DEADLINE_MS = 60_000;
+const DEFAULT_DEADLINE_MS = 500;
+const MOST_RESERVATION_TTL_MS = 60_000;
+
+export const NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
+export const NAME_ALLOWED = "1 to 64 letters, digits, - or _, beginning with a letter or digit";
+
+const OFF: Lifetimes = { leastMs: 0, mostMs: 0 };
+
+function parseReservation(value: unknown): Lifetimes | undefined {
+  if (value === "off") return OFF;
+  if (value === "auto") return { leastMs: LEAST_TTL_MS, mostMs: MOST_TTL_MS };
+  if (typeof value !== "object" || value === null || !("ttl" in value) || Object.keys(value).length > 1)
+    return undefined;
+  const ttlMs = parseDurationMs(value.ttl);
+  if (ttlMs === undefined || ttlMs > MOST_RESERVATION_TTL_MS) return undefined;
+  // Who holds units gives them back in the background, where the platform lets nothing run for longer.
+  return { leastMs: Math.min(ttlMs, MOST_TTL_MS), mostMs: Math.min(ttlMs, MOST_TTL_MS) };
+}
+
+const DURATION = v.pipe(
+  v.custom((value) => parseDurationMs(value) !== undefined, DURATION_ALLOWED),
+  v.transform((value) => parseDurationMs(value)),
+);
+const UNITS = integer(1, MOST_UNITS);
+
+const FIELD_SCHEMAS = {
+  units: UNITS,
+  "units?": v.optional(UNITS),
+  duration: DURATION,
+  "duration?": v.optional(DURATION),
+  "boolean?": v.optional(v.boolean("true or false")),
+} satisfies Record<FieldKind, v.GenericSchema<unknown, number | boolean | undefined>>;
+
+/** What a rule of an algorithm says besides. */
+export function fieldsOf(algorithm: AnyAlgorithm): Record<string, v.GenericSchema<unknown, Fields[string]>> {
+  return Object.fromEntries(
+    Object.entries(algorithm.fields).map(([field, kind]) => [field, FIELD_SCHEMAS[kind]]),
+  );
+}
+
+/** What any rule says, whatever its algorithm. The default unit of a quota is the draft's: see headers.ts. */
+export const RULE_FIELDS = {
+  algorithm: v.string(),
+  unit: v.optional(v.pipe(v.string(NAME_ALLOWED), v.regex(NAME, NAME_ALLOWED))),
+};
+
+/** What any policy may also say, whatever its rules. */
+export const POLICY_FIELDS = {
+  onFailure: v.optional(oneOf(["closed", "open", "local"]), "closed"),
+  deadlineMs: v.optional(integer(1, MOST_DEADLINE_MS), DEFAULT_DEADLINE_MS),
+  objects: v.optional(
+    v.custom<"per-key" | number>(
+      (value) => value === "per-key" || v.is(integer(1, MOST_OBJECTS), value),
+      `"per-key" or an integer from 1 to ${MOST_OBJECTS}`,
+    ),
+    "per-key",
+  ),
+  reservation: v.pipe(
+    v.optional(
+      v.custom(
+        (value) => parseReservation(value) !== undefined,
+        `"auto", "off" or a table { ttl = DURATION } with a ttl of at most ${MOST_RESERVATION_TTL_MS} ms`,
+      ),
+      "auto",
+    ),
+    v.transform((value) => parseReservation(value) ?? OFF),
+  ),
+  pool: v.optional(oneOf(["redis"])),
+  localShare: v.optional(
+    v.custom<number>(
+      (value) => typeof value === "number" && value > 0 && value <= 1,
+      "a number above 0 and at most 1",
+    ),
+  ),
+  shadow: v.optional(v.boolean("true or false"), false),
+  keyKind: v.optional(oneOf(["text", "ip"]), "text"),
+};

@@ -1,0 +1,206 @@
+import { Demand } from "./demand.ts";
+import { Denials } from "./denials.ts";
+import { Message } from "./pending-request.ts";
+import type { Policy, Rule } from "../policies/parse-policies.ts";
+import type { Cost, Decided, Returned, RuleDecision } from "../protocol/messages.ts";
+import { ReservedUnits } from "./reserved-units.ts";
+import { heldMs } from "./sizing.ts";
+
+/**
+ * What one isolate knows of one key: units it may spend without asking, what it has been denied, and how much it is
+ * asked for. The other side is grants.ts.
+ *
+ * Why no unit is spent twice, whatever happens to messages: the object keeps apart all units that this holder may have,
+ * until it is told otherwise or the lifetime is over, and this side's lifetime begins before it asks and ends earlier.
+ * Every message says how many were used since the holder began, and how many it goes on to have, so one that
+ * is lost is made good by the next. Answers other than to the last message are not looked at: what they granted stays
+ * apart until it expires. All other units that it had, it must not touch from the moment it says so.
+ *
+ * Plain state, no I/O: `worker/isolate.ts` sends the messages.
+ */
+export class Reservation {
+  readonly policy: Policy;
+  readonly key: string;
+  readonly holder: string;
+  readonly #units: ReservedUnits;
+  readonly #demand: Demand;
+  readonly #denials = new Denials();
+  #forgotten = 0;
+  #turn = 0;
+  /** The object may have units apart for this holder. */
+  #isHeld = false;
+  /** By rule: when the object said that its quota would be whole. */
+  #wholeAtMs: readonly number[];
+  #message: Message | undefined;
+
+  /** @param holder an id that nobody can guess */
+  constructor(policy: Policy, key: string, holder: string, nowMs: number) {
+    this.policy = policy;
+    this.key = key;
+    this.holder = holder;
+    this.#units = new ReservedUnits(policy);
+    this.#demand = new Demand(policy, nowMs);
+    this.#wholeAtMs = policy.rules.map(() => 0);
+  }
+
+  /** The message that has not been answered yet, if there is one and an answer may still come. */
+  messageAt(nowMs: number): Message | undefined {
+    const message = this.#message;
+    return message !== undefined && nowMs < message.sentAtMs + this.policy.deadlineMs ? message : undefined;
+  }
+
+  /** The instant at which units that are left have to go back; `undefined`: there is nothing to give back. */
+  get endsAtMs(): number | undefined {
+    return this.#isHeld ? this.#units.endsAtMs : undefined;
+  }
+
+  get isHot(): boolean {
+    return this.policy.elsewhere.admits && this.#demand.isHot;
+  }
+
+  /** By rule: units that may be spent. */
+  spendableAt(nowMs: number): readonly number[] {
+    return this.#units.at(nowMs);
+  }
+
+  /** By rule: units spent since the holder began. */
+  get used(): readonly number[] {
+    return this.#units.used;
+  }
+
+  /** Notes that a caller asks for this much. Once for each call, before `spend`. */
+  note(cost: Cost, nowMs: number): void {
+    this.#demand.note(cost, nowMs);
+  }
+
+  /** Notes that a call waits for what is being asked for. */
+  miss(): void {
+    this.#demand.miss();
+  }
+
+  /** Takes a cost from what is reserved; `false`: there is not so much. */
+  spend(cost: Cost, nowMs: number): boolean {
+    return this.#units.spend(cost, nowMs);
+  }
+
+  /**
+   * The decision on a cost that has been taken. Figures promise no more than the object would, since what others did
+   * meanwhile is not known here: `remaining` is what is here, a floor, and the time until the quota is whole that of one
+   * which others have emptied, a ceiling.
+   */
+  admitted(nowMs: number): Decided {
+    const units = this.#units.at(nowMs);
+    return {
+      rules: this.policy.rules.map((rule, index) => ({
+        name: rule.name,
+        success: true,
+        limit: rule.capacity,
+        remaining: units[index] ?? 0,
+        resetAfterMs: this.#ceilingMs(rule, index, nowMs),
+        retryAfterMs: 0,
+        reason: "ok",
+      })),
+    };
+  }
+
+  /** Denies a cost as the object did before; `undefined`: the object has to be asked. */
+  deny(cost: Cost, nowMs: number): Decided | undefined {
+    return this.#denials.find(this.policy, cost, this.#units.at(nowMs), nowMs, (rule, index) =>
+      this.#ceilingMs(rule, index, nowMs),
+    );
+  }
+
+  /** Whether it is time to ask for more, so that nobody has to wait. */
+  needsRefill(nowMs: number): boolean {
+    return this.#isHeld && this.messageAt(nowMs) === undefined && this.#units.isLow(nowMs);
+  }
+
+  /**
+   * A message that asks for units. With the cost of a caller all that are left go back with it, so that the object
+   * decides on everything there is; without one (0) they are kept, as far as they are still wanted.
+   */
+  ask(cost: Cost, nowMs: number): Message {
+    const wanted = this.#demand.want(nowMs);
+    const kept = this.#units
+      .at(nowMs)
+      .map((units, index) => (cost === 0 ? Math.min(units, wanted.units[index] ?? 0) : 0));
+    if (this.#units.keep(kept)) this.forgetDenials();
+    this.#turn += 1;
+    this.#isHeld = true;
+    const rules = this.#byRule((index) => ({
+      used: this.used[index] ?? 0,
+      kept: kept[index] ?? 0,
+      wanted: wanted.units[index] ?? 0,
+    }));
+    const { key, policy } = this;
+    const { ttlMs, isShort } = wanted;
+    const holding = { holder: this.holder, turn: this.#turn, ttlMs, isShort, rules };
+    this.#message = new Message({ policy: policy.name, key, cost, ...holding }, wanted, nowMs);
+    return this.#message;
+  }
+
+  /** Takes over what was granted. Only the answer to the last message counts, and only once. */
+  answered(message: Message, { rules, reserved, next }: Decided, nowMs: number): void {
+    if (message !== this.#message) return;
+    this.#message = undefined;
+    const { call, wanted, sentAtMs } = message;
+    this.learn(call.cost, rules, nowMs);
+    if (next !== undefined) this.learn(1, next, nowMs);
+    if (reserved === undefined) return;
+    const names = this.policy.rules.map(({ name }) => name);
+    if (reserved.isNew) {
+      // What was spent meanwhile came from units that the object has counted as used, or will: it is not reported.
+      this.#units.clear();
+      this.#units.recount(names.map((name) => call.rules[name]?.used ?? 0));
+    }
+    const granted = names.map((name) =>
+      Object.hasOwn(reserved.units, name) ? (reserved.units[name] ?? 0) : 0,
+    );
+    this.#units.add(granted, sentAtMs, Math.min(call.ttlMs, reserved.ttlMs), wanted.low);
+  }
+
+  /** No answer came to a message. What was kept may be spent until its lifetime ends; what was granted is lost to this side. */
+  failed(message: Message): void {
+    if (message === this.#message) this.#message = undefined;
+  }
+
+  /** Remembers what the object said of a cost. */
+  learn(cost: Cost, rules: readonly RuleDecision[], nowMs: number): void {
+    this.#wholeAtMs = this.#wholeAtMs.map((atMs, index) =>
+      Math.max(atMs, nowMs + (rules[index]?.resetAfterMs ?? 0)),
+    );
+    if (cost !== 0) this.#denials.learn(this.policy, cost, rules, nowMs);
+  }
+
+  /** Ends the reservation and says what was used of it; `undefined`: there is none. */
+  giveBack(): Returned | undefined {
+    if (!this.#isHeld) return undefined;
+    this.#isHeld = false;
+    this.#message = undefined;
+    this.#units.clear();
+    this.forgetDenials();
+    this.#turn += 1;
+    const used = this.#byRule((index) => this.used[index] ?? 0);
+    return { key: this.key, holder: this.holder, turn: this.#turn, used };
+  }
+
+  /** What was denied may pass now, since units went back. */
+  forgetDenials(): void {
+    this.#denials.forget();
+    this.#forgotten += 1;
+  }
+
+  /** How often denials were forgotten: one that was asked for before is out of date. */
+  get forgotten(): number {
+    return this.#forgotten;
+  }
+
+  #ceilingMs({ algorithm, config }: Rule, index: number, nowMs: number): number {
+    const emptiedMs = heldMs(this.policy.reservation.mostMs) + algorithm.wholeFromEmptyMs(config);
+    return Math.max((this.#wholeAtMs[index] ?? 0) - nowMs, emptiedMs);
+  }
+
+  #byRule<Value>(value: (index: number) => Value): Record<string, Value> {
+    return Object.fromEntries(this.policy.rules.map(({ name }, index) => [name, value(index)]));
+  }
+}

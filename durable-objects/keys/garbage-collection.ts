@@ -1,0 +1,49 @@
+import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
+import { accountsOf } from "./key-state.ts";
+import type { KeyBook } from "./key-cache.ts";
+import type { Policies } from "../../core/policies/parse-policies.ts";
+import { SWEEP_KEYS, type Storage } from "../storage/storage.ts";
+
+/**
+ * How long after becoming whole a key's record goes. Sooner would delete and insert again for keys that come
+ * every few seconds, later keeps more storage; an idle object leaves memory after about as long anyway.
+ */
+export const FORGET_AFTER_MS = 10_000;
+
+/**
+ * Forgets keys that are whole again, and answers that no longer stand.
+ *
+ * @returns when to sweep again; `undefined`: nothing is left
+ */
+export function sweep(
+  storage: Storage,
+  book: KeyBook,
+  policies: Pick<Policies, "get">,
+  nowMs: number,
+): number | undefined {
+  if (storage.isEmpty) return undefined;
+  const due = storage.readWholeBy(nowMs);
+  for (const { key, policy: name } of due) {
+    const policy = policies.get(name);
+    if (policy === undefined) {
+      storage.remove(key);
+      continue;
+    }
+    // What was written may be older than memory, and the policy may have changed since.
+    const entry = book.open(policy, key, nowMs);
+    if (!book.isWhole(entry, nowMs)) {
+      book.write(entry, accountsOf(entry), nowMs, book.isHot(entry, nowMs));
+      continue;
+    }
+    for (const claim of entry.expired) endExpired(storage, entry, claim);
+    storage.remove(key);
+    book.drop(entry, nowMs);
+  }
+  storage.answers.removeUntil(nowMs - REMEMBERED_MS);
+  if (due.length === SWEEP_KEYS) return nowMs;
+  const dueMs = Math.min(
+    (storage.nextWholeAtMs() ?? Infinity) + FORGET_AFTER_MS,
+    (storage.answers.oldestAtMs() ?? Infinity) + REMEMBERED_MS,
+  );
+  return dueMs === Infinity ? undefined : Math.max(dueMs, nowMs + FORGET_AFTER_MS);
+}

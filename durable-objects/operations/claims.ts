@@ -1,0 +1,50 @@
+/** What holds and leases have in common: units that a caller has of a key. */
+import { costOf } from "../../core/accounts/joint-decision.ts";
+import type { Account } from "../../core/accounts/account.ts";
+import type { Entry } from "../keys/key-state.ts";
+import type { AnswerText, Cost, Leased, Missing } from "../../core/protocol/messages.ts";
+import type { Claim } from "../storage/storage.ts";
+
+export const MISSING: AnswerText = JSON.stringify({ missing: true } satisfies Missing);
+
+export function leaseIn(entry: Entry, id: string): Claim | undefined {
+  const claim = entry.claims.get(id);
+  return claim?.kind === "lease" ? claim : undefined;
+}
+
+export function holdIn(entry: Entry, id: string): Claim | undefined {
+  const claim = entry.claims.get(id);
+  return claim?.kind === "hold" ? claim : undefined;
+}
+
+export function leasedOf({ id, fencingToken = 0, expiresAtMs }: Claim, nowMs: number): Leased {
+  return { id, fencingToken, expiresAfterMs: expiresAtMs - nowMs };
+}
+
+/** The lease that these accounts have been given room for; `undefined`: the cost leases nothing. */
+export function newLease(
+  { books }: Entry,
+  accounts: readonly Account[],
+  cost: Cost,
+  lease: Pick<Claim, "id" | "ttlMs" | "expiresAtMs" | "isSocket">,
+): Claim | undefined {
+  const units: Record<string, number> = {};
+  let fencingToken = 0;
+  for (const [index, { rule }] of books.entries()) {
+    const { leasing } = rule.algorithm;
+    if (leasing === undefined || costOf(rule, cost) === 0) continue;
+    units[rule.name] = costOf(rule, cost);
+    fencingToken = Math.max(fencingToken, leasing.fencingToken(accounts[index]?.state));
+  }
+  if (Object.keys(units).length === 0) return undefined;
+  return { ...lease, kind: "lease", units, fencingToken };
+}
+
+/** A cost as text, the same for the same cost however it was written. */
+export function inWords(cost: Cost): string {
+  if (typeof cost === "number") return String(cost);
+  return Object.keys(cost)
+    .toSorted()
+    .map((unit) => `${cost[unit]} ${unit}`)
+    .join(", ");
+}

@@ -1,0 +1,26 @@
+import { outstandingOf } from "../../core/accounts/account.ts";
+import { accountsOf, type Entry } from "../keys/key-state.ts";
+import type { Peeked, RuleDecision } from "../../core/protocol/messages.ts";
+import type { Waiter } from "./wait-queue.ts";
+
+/** What there is to see of a key: what its rules say, who holds units, and who waits for some. */
+export function report(
+  entry: Entry,
+  rules: readonly RuleDecision[],
+  waiters: readonly Waiter[],
+  nowMs: number,
+): Peeked {
+  const kinds = [...entry.claims.values()].map(({ kind }) => kind);
+  const reclaimed = entry.books.map(({ rule, account }) =>
+    account.state === undefined ? 0 : (rule.algorithm.leasing?.reclaimed(account.state) ?? 0),
+  );
+  return {
+    rules,
+    outstanding: Math.max(...accountsOf(entry).map(outstandingOf)),
+    holds: kinds.filter((kind) => kind === "hold").length,
+    leases: kinds.filter((kind) => kind === "lease").length,
+    reclaimed: Math.max(...reclaimed),
+    queueLength: waiters.length,
+    longestWaitMs: waiters[0] === undefined ? 0 : nowMs - waiters[0].sinceMs,
+  };
+}

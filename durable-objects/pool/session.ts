@@ -1,0 +1,187 @@
+import { orTimeout, type Time } from "../../core/clock.ts";
+import type { Entry } from "../keys/key-state.ts";
+import { publicName } from "../../core/policies/regional-policies.ts";
+import type { WaitingRoom } from "../operations/wait-queue.ts";
+import type { PoolAnswer, PoolCall } from "./protocol.ts";
+import type { Pool } from "./redis/redis-pool.ts";
+import { poolKeys } from "./keys.ts";
+import type { Asking } from "./share-demand.ts";
+import { RegionalShare, type PoolMessage } from "./share.ts";
+import { pooledRules } from "./share-algorithm.ts";
+
+/** So often it looks what has to go back: sooner than the part of a lifetime is over in which nothing is spent (sizing.ts). */
+const LOOK_MS = 200;
+
+/** Of the deadline of who asks this object: there has to be time left for an answer without the pool's. */
+const PART_OF_DEADLINE = 1 / 2;
+
+/** What it needs of its object. */
+export interface ExchangeHost {
+  readonly pool: Pool;
+  readonly time: Time;
+  readonly room: WaitingRoom;
+  /** Debits and frees what has expired of a key and returns the time, in milliseconds. */
+  readonly toNow: (entry: Entry) => number;
+}
+
+/** A call without what is the same for all of a key. */
+export type Asked = Omit<PoolCall, "rules" | "holding">;
+
+export interface SendOptions {
+  /** Names of answers that the call remembers, or may have been given before. */
+  readonly names?: readonly string[];
+  /** Present: the region's own message goes with the call, unless another one is under way. */
+  readonly asking?: Asking;
+}
+
+/** The level beneath did not answer, or nothing that makes sense. What the policy's `onFailure` says is up to who catches it. */
+export class PoolFailure extends Error {
+  override readonly name = "PoolFailure";
+}
+
+/**
+ * What an object says to pools: calls, and with them what its region has and wants. One message a key at a time; and what
+ * nobody needs goes back in time.
+ */
+export class Exchange {
+  readonly time: Time;
+  readonly toNow: ExchangeHost["toNow"];
+  readonly #pool: Pool;
+  readonly #room: WaitingRoom;
+  /** By the books of the key: when those are read anew from storage, the share begins anew as well. */
+  readonly #shares = new WeakMap<Entry["books"], RegionalShare>();
+  readonly #answers = new WeakMap<PoolMessage, Promise<unknown>>();
+  /** Entries of which units may have to go back. */
+  readonly #held = new Set<Entry>();
+  #isWatching = false;
+
+  constructor({ pool, time, room, toNow }: ExchangeHost) {
+    this.#pool = pool;
+    this.#room = room;
+    this.time = time;
+    this.toNow = toNow;
+  }
+
+  shareOf(entry: Entry): RegionalShare {
+    const known = this.#shares.get(entry.books);
+    if (known !== undefined) return known;
+    const share = new RegionalShare(entry, this.time.nowMs());
+    this.#shares.set(entry.books, share);
+    return share;
+  }
+
+  /**
+   * Asks the pool, and does something with the answer in the same instant in which what was granted comes in: nobody else
+   * can have taken it.
+   *
+   * @throws PoolFailure
+   */
+  async send<Result>(
+    entry: Entry,
+    asked: Asked,
+    { names = [], asking }: SendOptions,
+    onAnswer: (answer: PoolAnswer, nowMs: number) => Result,
+  ): Promise<Awaited<Result>> {
+    const { policy, key } = entry;
+    const share = this.shareOf(entry);
+    const nowMs = this.toNow(entry);
+    const call = { ...asked, rules: pooledRules(policy) };
+    const isFree = asking !== undefined && share.messageAt(nowMs) === undefined;
+    // Slots that no holder has would never be given back.
+    const isForSlots =
+      policy.lease !== undefined && asked.op === "limit" && asked.cost.some((units) => units > 0);
+    if (isForSlots && !isFree) throw new PoolFailure("another message for slots is under way");
+    const queueLength = this.#room.waitersOf(entry).length;
+    const message = isFree ? share.ask(call, { ...asking, queueLength }, nowMs) : undefined;
+    const ruleNames = policy.rules.map(({ name }) => name);
+    const keys = poolKeys(publicName(policy.name), key, ruleNames, names);
+    let result: Result | undefined;
+    const work = async () => {
+      const answer = await this.#ask(entry, keys, message, call);
+      const atMs = this.toNow(entry);
+      const isTaken = message === undefined || share.answered(message, answer, atMs);
+      this.watch(entry);
+      // Given to a region that has gone on without it: it comes back with the next message.
+      if (!isTaken && answer.granted?.overtakenBy === undefined)
+        throw new PoolFailure("the pool's answer came late");
+      result = onAnswer(answer, atMs);
+    };
+    const answered = work();
+    if (message !== undefined) this.#answers.set(message, answered);
+    await answered;
+    return await (result as Result);
+  }
+
+  /** The one place where a pool that does not answer becomes a failure. */
+  async #ask(
+    entry: Entry,
+    keys: readonly string[],
+    message: PoolMessage | undefined,
+    call: PoolCall,
+  ): Promise<PoolAnswer> {
+    // The key stays in memory meanwhile.
+    entry.waiting += 1;
+    try {
+      const deadlineMs = Math.ceil(entry.policy.deadlineMs * PART_OF_DEADLINE);
+      return await this.#pool.call(keys, message?.call ?? call, deadlineMs);
+    } catch (error) {
+      if (message !== undefined) this.shareOf(entry).failed(message, this.toNow(entry));
+      this.watch(entry);
+      throw new PoolFailure(String(error));
+    } finally {
+      entry.waiting -= 1;
+    }
+  }
+
+  /** Asks for more ahead of need, or gives back, in the background. */
+  refill(entry: Entry, asking: Asking = {}): void {
+    void this.tell(entry, asking);
+  }
+
+  /** Tells the pool what is here; that it does not answer is no failure of anybody's call. */
+  async tell(entry: Entry, asking: Asking): Promise<void> {
+    const cost = entry.books.map(() => 0);
+    try {
+      await this.send(entry, { op: "limit", cost }, { asking }, () => undefined);
+    } catch (error) {
+      if (!(error instanceof PoolFailure)) throw error;
+    }
+  }
+
+  /** Waits for a message that another call sent, but not for ever. */
+  follow(message: PoolMessage, mostMs: number): Promise<void> {
+    return orTimeout(
+      this.#answers.get(message)?.catch(() => undefined),
+      this.time,
+      mostMs,
+    );
+  }
+
+  /** Sees to it that what is here goes back when nobody needs it any more. */
+  watch(entry: Entry): void {
+    const share = this.shareOf(entry);
+    if (share.isHeld && !share.isAtRest) this.#held.add(entry);
+    this.#lookSoon();
+  }
+
+  #lookSoon(): void {
+    if (this.#isWatching || this.#held.size === 0) return;
+    this.#isWatching = true;
+    this.time.after(LOOK_MS, () => {
+      this.#isWatching = false;
+      for (const held of this.#held) this.#look(held);
+      this.#lookSoon();
+    });
+  }
+
+  #look(entry: Entry): void {
+    const share = this.shareOf(entry);
+    const nowMs = this.toNow(entry);
+    if (share.isOver(nowMs)) {
+      // What the pool has counted as used is nobody's any more, and there is nothing to say.
+      if (nowMs >= entry.endsByMs) share.lose();
+      else this.refill(entry, { isGivingBack: true });
+    }
+    if (!share.isHeld || share.isAtRest) this.#held.delete(entry);
+  }
+}

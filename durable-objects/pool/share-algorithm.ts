@@ -1,0 +1,132 @@
+/** A region's share of a pool, as rules that decide like any other: from the units that are here, whatever the pool's algorithm. */
+import type { Algorithm, AnyAlgorithm, LeaseTerms, Leasing } from "../../core/algorithms/algorithm.ts";
+import type { Policy, Rule } from "../../core/policies/parse-policies.ts";
+import type { PoolRule } from "./protocol.ts";
+
+/** What the pool's rule is, as far as its share has to know. */
+interface ShareConfig extends LeaseTerms {
+  readonly capacity: number;
+  readonly isLeased: boolean;
+  /** The rule that the pool decides by. */
+  readonly pooled: PoolRule;
+}
+
+/**
+ * Units that this region has of one rule. Those that its isolates hold, or its callers lease, are in `units` too: they are
+ * outstanding, as with any account (holds.ts).
+ */
+export interface ShareState {
+  readonly units: number;
+  /** Units of a rate that were used since the share began. */
+  readonly used: number;
+  /** Nothing may be spent from then on. */
+  readonly endsAtMs: number;
+  /** What the pool said of itself last: when a cost might pass that was denied, and when it is whole. */
+  readonly retryAtMs: number;
+  readonly wholeAtMs: number;
+  /** The token of the latest lease; the next is one more. */
+  readonly fencingToken: number;
+  readonly reclaimed: number;
+  /** Who the pool knows this object by. Of slots it is stored, so that an object that comes back has its slots again. */
+  readonly holder: string;
+}
+
+export const NO_SHARE: ShareState = {
+  units: 0,
+  used: 0,
+  endsAtMs: -Infinity,
+  retryAtMs: -Infinity,
+  wholeAtMs: -Infinity,
+  fencingToken: 0,
+  reclaimed: 0,
+  holder: "",
+};
+
+/** The policy as a region's object decides it: every rule a share of the pool's. */
+export function sharesOf(policy: Policy): Policy {
+  const [first, ...others] = policy.rules;
+  return { ...policy, rules: [shareOf(first), ...others.map(shareOf)] };
+}
+
+/** The rules of the pool that these are shares of. */
+export function pooledRules({ rules }: Policy): PoolRule[] {
+  return rules.map(({ config }) => (config as ShareConfig).pooled);
+}
+
+function shareOf(rule: Rule): Rule {
+  const { capacity, lease } = rule;
+  const terms = lease ?? { ttlMs: 0, maxTtlMs: 0, maxWaitMs: 0, maxWaiters: 0 };
+  // The fields that a pool's script knows are those that the algorithms' configurations have.
+  const fields = rule.config as Omit<PoolRule, "name" | "algorithm">;
+  const pooled = { ...fields, name: rule.name, algorithm: rule.algorithm.name };
+  const config: ShareConfig = { ...terms, capacity, isLeased: lease !== undefined, pooled };
+  const elsewhere = rule.algorithm.elsewhere(rule.config);
+  const wholeFromEmptyMs = rule.algorithm.wholeFromEmptyMs(rule.config);
+  const algorithm = {
+    ...(lease === undefined ? share : { ...share, leasing }),
+    elsewhere: () => elsewhere,
+    wholeFromEmptyMs: () => wholeFromEmptyMs,
+    quota: () => rule.quota,
+  } as AnyAlgorithm;
+  return { ...rule, algorithm, config };
+}
+
+const leasing: Leasing<ShareConfig, ShareState> = {
+  terms: (config) => config,
+  fencingToken: (state) => state.fencingToken,
+  reclaimed: (state) => state.reclaimed,
+};
+
+/** When nobody has said how long to wait: others may give units back at any time. */
+const LOOK_AGAIN_MS = 250;
+
+const share: Algorithm<ShareConfig, ShareState> = {
+  name: "share",
+  isShare: true,
+  fields: {},
+  configure: () => ({ problem: { field: "algorithm", allowed: "one of the registry" } }),
+  capacity: ({ capacity }) => capacity,
+  quota: ({ capacity }) => ({ units: capacity }),
+  elsewhere: () => ({ admits: true, denies: true }),
+  wholeFromEmptyMs: () => 0,
+  scale: () => undefined,
+
+  decide({ capacity, isLeased }, state = NO_SHARE, nowMs, cost, outstanding) {
+    const units = isLeased || nowMs < state.endsAtMs ? state.units : 0;
+    const free = Math.max(0, units - outstanding);
+    const figures = { resetAfterMs: Math.max(0, state.wholeAtMs - nowMs) };
+    if (cost > 0 && cost > free) {
+      const isNever = cost > capacity;
+      const waitMs = state.retryAtMs > nowMs ? state.retryAtMs - nowMs : LOOK_AGAIN_MS;
+      const retryAfterMs = isNever ? null : waitMs;
+      return {
+        allowed: false,
+        reason: isNever ? "cost-over-limit" : "quota",
+        retryAfterMs,
+        remaining: free,
+        ...figures,
+      };
+    }
+    const remaining = free - cost;
+    if (cost === 0) return { allowed: true, state, remaining, ...figures };
+    const after = isLeased
+      ? { ...state, fencingToken: state.fencingToken + 1 }
+      : { ...state, units: state.units - cost, used: state.used + cost };
+    return { allowed: true, state: after, remaining, ...figures };
+  },
+
+  noteHold: (_, state) => state,
+
+  debit({ isLeased }, state = NO_SHARE, _, units) {
+    if (units === 0) return state;
+    if (isLeased) return { ...state, reclaimed: state.reclaimed + 1 };
+    return { ...state, units: state.units - units, used: state.used + units };
+  },
+
+  credit: (_, state) => state,
+  wholeAtMs: (_, state) => state.endsAtMs,
+  // What is here is written nowhere: after a crash the pool counts it as used when its hold expires.
+  covers: () => true,
+  pack: ({ isLeased }, { holder }) => ({ record: isLeased ? { holder } : undefined }),
+  unpack: (_, record) => ({ ...NO_SHARE, holder: (record as Pick<ShareState, "holder">).holder }),
+};

@@ -1,0 +1,84 @@
+import { Demand, type Wanted } from "../../core/reservations/demand.ts";
+import type { Entry } from "../keys/key-state.ts";
+import { outstandingOf } from "../../core/accounts/account.ts";
+import type { Cost } from "../../core/protocol/messages.ts";
+import { lentUnits, type Lending } from "./share-units.ts";
+
+/** What a message asks for beside the call that it comes with. */
+export interface Asking {
+  /** For an isolate. */
+  readonly lending?: Lending;
+  /** How long a lease has to last that is waited for. */
+  readonly leaseTtlMs?: number;
+  /** By rule: slots that other callers wait for. */
+  readonly slots?: readonly number[];
+  /** How many callers wait, for whoever looks. */
+  readonly queueLength?: number;
+  /** All that can be spared goes back. */
+  readonly isGivingBack?: boolean;
+}
+
+/** How much a region is asked for of one key, by its callers and its isolates. */
+export class RegionalDemand {
+  readonly #entry: Entry;
+  readonly #books: Entry["books"];
+  readonly #direct: Demand;
+  /** By rule: the most units of leases at a time since the last message. */
+  #peak: readonly number[];
+  #leasedAtMs = -Infinity;
+
+  constructor(entry: Entry, nowMs: number) {
+    this.#entry = entry;
+    this.#books = entry.books;
+    this.#direct = new Demand(entry.policy, nowMs);
+    this.#peak = entry.books.map(() => 0);
+  }
+
+  /** Whether it is asked for so often that units are worth having, here or in some isolate. */
+  get isHot(): boolean {
+    return this.#direct.isHot || this.#entry.holders.size > 0;
+  }
+
+  /** When a lease was last granted. */
+  get leasedAtMs(): number {
+    return this.#leasedAtMs;
+  }
+
+  /** Notes that a caller asks for this much. */
+  note(cost: Cost, nowMs: number): void {
+    this.#direct.note(cost, nowMs);
+  }
+
+  /** Notes that a call waits for what is being asked for. */
+  miss(): void {
+    this.#direct.miss();
+  }
+
+  /** Notes how many units are leased, after a lease was granted. */
+  noteLeases(nowMs: number): void {
+    this.#leasedAtMs = nowMs;
+    this.#peak = this.#books.map(({ account }, index) =>
+      Math.max(this.#peak[index] ?? 0, outstandingOf(account)),
+    );
+  }
+
+  /**
+   * What to ask for now: of rates what isolates want twice, since theirs are renewed before they end, and slots as many as were
+   * in use lately. From here on it is measured anew.
+   */
+  want({ lending, isGivingBack, slots }: Asking, isContended: boolean, nowMs: number): Wanted {
+    const measured = this.#direct.want(nowMs);
+    const { admits } = this.#entry.policy.elsewhere;
+    const lent = lentUnits(this.#entry, nowMs, lending);
+    const units = this.#books.map(({ rule, account }, index) => {
+      if (isGivingBack === true) return 0;
+      if (admits) return Math.min(rule.capacity, (measured.units[index] ?? 0) + 2 * (lent[index] ?? 0));
+      const leased = outstandingOf(account);
+      if (rule.lease === undefined) return leased;
+      return Math.max(leased + (slots?.[index] ?? 0), isContended ? 0 : (this.#peak[index] ?? 0));
+    });
+    this.#peak = this.#books.map(({ account }) => outstandingOf(account));
+    const low = measured.low.map((each, index) => Math.max(each, Math.floor((lent[index] ?? 0) / 2)));
+    return { ...measured, units, low };
+  }
+}

@@ -1,0 +1,368 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import type { Segment } from "../../../core/algorithms/algorithm.ts";
+import { algorithms } from "../../../core/algorithms/registry.ts";
+import {
+  advance,
+  decide as decideAdvanced,
+  outstandingOf,
+  place,
+  UNTOUCHED,
+  type Account,
+  type AccountDecision,
+} from "../../../core/accounts/account.ts";
+import type { Rule } from "../../../core/policies/parse-policies.ts";
+import { ruleWith, specimens } from "../../support/algorithms.ts";
+
+/** A call some milliseconds after the one before it. */
+const call = fc.record({
+  afterMs: fc.oneof(fc.constant(0), fc.integer({ min: 0, max: 50 }), fc.integer({ min: 0, max: 5_000_000 })),
+  cost: fc.oneof(fc.integer({ min: 1, max: 5 }), fc.integer({ min: 0, max: 2_000_000 })),
+});
+const history = fc.array(call, { maxLength: 25 });
+const START_MS = 1_760_000_000_000;
+/** Later than anything here. */
+const NEVER_MS = 2 ** 52;
+
+let grants = 0;
+
+/** Decides at an instant, with so many units held by somebody for ever. What leases takes a lease of its ttl. */
+function decide(rule: Rule, account: Account, nowMs: number, cost: number, held = 0): AccountDecision {
+  const advanced = freeze(advance(rule, account, nowMs));
+  const other = { id: "other", units: held, expiresAtMs: NEVER_MS };
+  const decision = decideAdvanced(rule, held === 0 ? advanced : place(advanced, other), nowMs, cost);
+  if (!decision.allowed) return decision;
+  const holds = decision.account.holds.filter(({ id }) => id !== "other");
+  const after = { state: decision.account.state, holds };
+  if (rule.lease === undefined || cost === 0) return { ...decision, account: after };
+  grants += 1;
+  const leased = place(after, { id: `${grants}`, units: cost, expiresAtMs: nowMs + rule.lease.ttlMs });
+  const { resetAfterMs } = decideAdvanced(rule, leased, nowMs, 0);
+  return { ...decision, account: leased, resetAfterMs };
+}
+
+/** What a caller sees of an account. */
+function figures(rule: Rule, account: Account, nowMs: number) {
+  const { remaining, resetAfterMs } = decide(rule, account, nowMs, 0);
+  return { remaining, resetAfterMs };
+}
+
+/** The largest cost that passes, found by asking. */
+function largest(rule: Rule, account: Account, nowMs: number, held = 0): number {
+  let passes = 0;
+  let fails = rule.capacity + 1;
+  while (fails - passes > 1) {
+    const cost = Math.floor((passes + fails) / 2);
+    if (decide(rule, account, nowMs, cost, held).allowed) passes = cost;
+    else fails = cost;
+  }
+  return passes;
+}
+
+/** Plays a history; `seen` is told of every decision before its account is taken over. */
+function play(
+  rule: Rule,
+  calls: readonly { afterMs: number; cost: number }[],
+  seen?: (played: { nowMs: number; cost: number; decision: AccountDecision }) => void,
+) {
+  let account = UNTOUCHED;
+  let nowMs = START_MS;
+  for (const { afterMs, cost } of calls) {
+    nowMs += afterMs;
+    const decision = decide(rule, account, nowMs, cost);
+    seen?.({ nowMs, cost, decision });
+    if (decision.allowed) ({ account } = decision);
+  }
+  return { account, nowMs };
+}
+
+describe.each([...algorithms.values()])("$name", (algorithm) => {
+  const specimen = specimens[algorithm.name];
+  if (specimen === undefined)
+    throw new Error(`no specimen of ${algorithm.name} in test/support/algorithms.ts`);
+  const { fields } = specimen;
+  const leases = algorithm.leasing !== undefined;
+
+  test("never admits more than its bound in any interval", () => {
+    fc.assert(
+      fc.property(fields, history, (given, calls) => {
+        const admitted: { nowMs: number; cost: number }[] = [];
+        play(ruleWith(algorithm, given), calls, ({ nowMs, cost, decision }) => {
+          if (decision.allowed) admitted.push({ nowMs, cost });
+        });
+        for (let from = 0; from < admitted.length; from += 1) {
+          let units = 0;
+          for (const { nowMs, cost } of admitted.slice(from)) {
+            units += cost;
+            const lengthMs = nowMs - (admitted[from]?.nowMs ?? nowMs);
+            expect(specimen.keepsBound(given, units, lengthMs)).toBe(true);
+          }
+        }
+      }),
+      { numRuns: 2_000 },
+    );
+  });
+
+  test("a denial carries no account, so it cannot change anything", () => {
+    fc.assert(
+      fc.property(fields, history, call, (given, calls, { cost }) => {
+        const rule = ruleWith(algorithm, given);
+        const { account, nowMs } = play(rule, calls);
+        const before = figures(rule, account, nowMs);
+        const decision = decide(rule, account, nowMs, cost);
+        if (!decision.allowed) {
+          expect(decision).not.toHaveProperty("account");
+          expect(decision).not.toHaveProperty("counted");
+        }
+        expect(figures(rule, account, nowMs)).toEqual(before);
+      }),
+    );
+  });
+
+  test("the promised wait is exact: one millisecond earlier is refused, at that instant it passes", () => {
+    fc.assert(
+      fc.property(fields, history, call, fc.nat(3), (given, calls, { cost }, held) => {
+        const rule = ruleWith(algorithm, given);
+        const { account, nowMs } = play(rule, calls);
+        const decision = decide(rule, account, nowMs, cost, held);
+        if (decision.allowed || decision.retryAfterMs === null) return;
+        const passesAtMs = nowMs + decision.retryAfterMs;
+        // With units held for ever it is until those are used up: then it never passes.
+        if (passesAtMs >= NEVER_MS) return;
+        expect(decision.retryAfterMs).toBeGreaterThan(0);
+        expect(decide(rule, account, passesAtMs - 1, cost, held).allowed).toBe(false);
+        expect(decide(rule, account, passesAtMs, cost, held).allowed).toBe(true);
+      }),
+      { numRuns: 2_000 },
+    );
+  });
+
+  test("a cost over the capacity is refused for ever, and any other passes some time", () => {
+    fc.assert(
+      fc.property(fields, history, fc.nat(2_000_000), (given, calls, over) => {
+        const rule = ruleWith(algorithm, given);
+        const { account, nowMs } = play(rule, calls);
+        expect(decide(rule, account, nowMs, rule.capacity + 1 + over)).toMatchObject({
+          allowed: false,
+          reason: "cost-over-limit",
+          retryAfterMs: null,
+        });
+        const all = decide(rule, account, nowMs, rule.capacity);
+        expect(all.allowed || all.retryAfterMs !== null).toBe(true);
+      }),
+    );
+  });
+
+  test("remaining is the largest cost that passes, admitted or denied", () => {
+    fc.assert(
+      fc.property(fields, history, call, fc.nat(3), (given, calls, { cost }, held) => {
+        const rule = ruleWith(algorithm, given);
+        const { account, nowMs } = play(rule, calls);
+        const decision = decide(rule, account, nowMs, cost, held);
+        const after = decision.allowed ? decision.account : account;
+        expect(decision.remaining).toBe(largest(rule, after, nowMs, held));
+      }),
+    );
+  });
+
+  test("the quota is whole at resetAfterMs and not a millisecond earlier", () => {
+    fc.assert(
+      fc.property(fields, history, (given, calls) => {
+        const rule = ruleWith(algorithm, given);
+        const { account, nowMs } = play(rule, calls);
+        const { resetAfterMs } = decide(rule, account, nowMs, 0);
+        const untouched = { remaining: rule.capacity, resetAfterMs: 0 };
+        expect(figures(rule, account, nowMs + resetAfterMs)).toEqual(untouched);
+        if (resetAfterMs > 0) expect(figures(rule, account, nowMs + resetAfterMs - 1)).not.toEqual(untouched);
+      }),
+    );
+  });
+
+  test("a cost of n is n costs of 1 at one instant", () => {
+    fc.assert(
+      fc.property(
+        fields,
+        history,
+        fc.integer({ min: 1, max: 60 }),
+        fc.nat(1_000),
+        (given, calls, cost, later) => {
+          // Two calls at one instant are just what a minimal interval forbids.
+          if ("minInterval" in given) return;
+          const rule = ruleWith(algorithm, given);
+          const { account, nowMs } = play(rule, calls);
+          const whole = decide(rule, account, nowMs, cost);
+          let [current, admitted] = [account, 0];
+          for (; admitted < cost; admitted += 1) {
+            const one = decide(rule, current, nowMs, 1);
+            if (!one.allowed) break;
+            current = one.account;
+          }
+          expect(admitted === cost).toBe(whole.allowed);
+          if (!whole.allowed) return;
+          for (const atMs of [nowMs, nowMs + later])
+            expect(figures(rule, current, atMs)).toEqual(figures(rule, whole.account, atMs));
+        },
+      ),
+    );
+  });
+
+  test("a clock that runs backwards gains nothing", () => {
+    fc.assert(
+      fc.property(fields, history, fc.nat(10_000_000), (given, calls, backMs) => {
+        const rule = ruleWith(algorithm, given);
+        const { account, nowMs } = play(rule, calls);
+        const there = largest(rule, account, nowMs);
+        expect(largest(rule, account, nowMs - backMs)).toBeLessThanOrEqual(there);
+        const earlier = decide(rule, account, nowMs - backMs, 1);
+        if (earlier.allowed) expect(largest(rule, earlier.account, nowMs)).toBeLessThanOrEqual(there);
+      }),
+    );
+  });
+
+  test("forgetting an account from the instant it is whole changes nothing", () => {
+    fc.assert(
+      fc.property(fields, history, fc.nat(1_000), call, (given, calls, laterMs, { cost }) => {
+        const rule = ruleWith(algorithm, given);
+        const { account, nowMs } = play(rule, calls);
+        const atMs = nowMs + decide(rule, account, nowMs, 0).resetAfterMs + laterMs;
+        const { account: _, ...kept } = { account, ...decide(rule, account, atMs, cost) };
+        const { account: __, ...forgotten } = { account, ...decide(rule, UNTOUCHED, atMs, cost) };
+        expect(kept).toEqual(forgotten);
+      }),
+    );
+  });
+
+  test("steady traffic within the quota is never denied", () => {
+    fc.assert(
+      fc.property(fields, fc.integer({ min: 2, max: 60 }), (given, count) => {
+        const afterMs = specimen.paceMs(given);
+        const calls = Array.from({ length: count }, () => ({ afterMs, cost: 1 }));
+        play(ruleWith(algorithm, given), calls, ({ decision }) => expect(decision.allowed).toBe(true));
+      }),
+    );
+  });
+
+  test("state survives storage", () => {
+    fc.assert(
+      fc.property(fields, history, history, (given, first, second) => {
+        const rule = ruleWith(algorithm, given);
+        const { account, nowMs } = play(rule, first);
+        if (account.state === undefined) return;
+        const { record, segment } = algorithm.pack(rule.config, account.state, nowMs, undefined);
+        const copy = JSON.parse(JSON.stringify({ record, segment })) as {
+          record: unknown;
+          segment?: Segment;
+        };
+        const segments = copy.segment === undefined ? [] : [copy.segment];
+        const state = algorithm.unpack(rule.config, copy.record, segments);
+        let [kept, restored, atMs] = [account, { ...account, state }, nowMs];
+        for (const { afterMs, cost } of second) {
+          atMs += afterMs;
+          const [one, other] = [decide(rule, kept, atMs, cost), decide(rule, restored, atMs, cost)];
+          expect(other.allowed).toBe(one.allowed);
+          expect(figures(rule, restored, atMs)).toEqual(figures(rule, kept, atMs));
+          if (one.allowed && other.allowed) [kept, restored] = [one.account, other.account];
+        }
+      }),
+    );
+  });
+
+  test("units held are as good as taken, and are free again when they are not held", () => {
+    fc.assert(
+      fc.property(fields, history, fc.nat(1_000), (given, calls, wanted) => {
+        const rule = ruleWith(algorithm, given);
+        const { account, nowMs } = play(rule, calls);
+        const free = largest(rule, account, nowMs);
+        const held = Math.min(wanted, free);
+        expect(largest(rule, account, nowMs, held)).toBe(free - held);
+        expect(largest(rule, account, nowMs)).toBe(free);
+      }),
+    );
+  });
+
+  test.skipIf(leases)(
+    "a debit takes units whether they are there or not, and a credit gives back at most what is missing",
+    () => {
+      fc.assert(
+        fc.property(fields, history, fc.integer({ min: 1, max: 2_000_000 }), (given, calls, units) => {
+          const rule = ruleWith(algorithm, given);
+          const { account, nowMs } = play(rule, calls);
+          const { config } = rule;
+          // A debt beyond what is exact is cut there.
+          if ((rule.capacity + units) * (rule.quota.windowMs ?? 0) > 2 ** 53) return;
+          // Between two calls that are too close nothing passes, whatever there is.
+          if (decide(rule, account, nowMs, 1).remaining === 0 && "minInterval" in given) return;
+          const free = largest(rule, account, nowMs);
+          const of = (state: unknown) => ({ ...account, state });
+          const debited = algorithm.debit(config, freeze(account.state), nowMs, units);
+          expect(largest(rule, of(debited), nowMs)).toBe(Math.max(0, free - units));
+          const back = algorithm.credit(config, freeze(debited), nowMs, units);
+          expect(largest(rule, of(back), nowMs)).toBe(free);
+          const more = algorithm.credit(config, freeze(account.state), nowMs, units);
+          expect(largest(rule, of(more), nowMs)).toBe(Math.min(rule.capacity, free + units));
+        }),
+      );
+    },
+  );
+
+  test("what is stored, when it covers, never offers more than what was lost, at any later instant", () => {
+    const later = fc.array(fc.nat(100_000), { minLength: 1, maxLength: 4 });
+    fc.assert(
+      fc.property(
+        fields,
+        history,
+        history,
+        fc.nat(400),
+        fc.nat(4),
+        later,
+        (given, first, second, ahead, wanted, laterMs) => {
+          const rule = ruleWith(algorithm, given);
+          const { account: before, nowMs: storedAtMs } = play(rule, first);
+          const { account, nowMs } = play(rule, [...first, ...second]);
+          const held = Math.min(wanted, largest(rule, account, nowMs));
+          const record = packed(rule, before, storedAtMs);
+          if (!algorithm.covers(rule.config, record, ahead, account.state, held, nowMs)) return;
+          // Leases have rows of their own.
+          const lost = { state: before.state, holds: account.holds };
+          for (const after of [0, ...laterMs]) {
+            const offered = largest(rule, lost, nowMs + after, ahead);
+            expect(offered).toBeLessThanOrEqual(largest(rule, account, nowMs + after, held));
+          }
+        },
+      ),
+      { numRuns: 3_000 },
+    );
+  });
+
+  test("what has just been written covers itself", () => {
+    fc.assert(
+      fc.property(fields, history, fc.nat(5), (given, calls, ahead) => {
+        const rule = ruleWith(algorithm, given);
+        const { account, nowMs } = play(rule, calls);
+        const record = packed(rule, account, nowMs);
+        const covers = (held: number) =>
+          algorithm.covers(rule.config, record, ahead, account.state, held, nowMs);
+        expect([covers(ahead), covers(ahead + 1)]).toEqual([true, false]);
+      }),
+    );
+  });
+
+  test("what is outstanding is never more than the capacity", () => {
+    fc.assert(
+      fc.property(fields, history, (given, calls) => {
+        const rule = ruleWith(algorithm, given);
+        const { account } = play(rule, calls);
+        expect(outstandingOf(account)).toBeLessThanOrEqual(rule.capacity);
+      }),
+    );
+  });
+});
+
+function packed(rule: Rule, { state }: Account, nowMs: number): unknown {
+  return state === undefined ? undefined : rule.algorithm.pack(rule.config, state, nowMs, undefined).record;
+}
+
+/** States are values: an algorithm that writes into one throws here. */
+function freeze<Value>(value: Value): Value {
+  return typeof value === "object" && value !== null ? Object.freeze(value) : value;
+}

@@ -1,0 +1,217 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import type { Segment } from "../../../core/algorithms/algorithm.ts";
+import {
+  slidingLog,
+  type SlidingLogConfig,
+  type SlidingLogState,
+} from "../../../core/algorithms/sliding-log.ts";
+import { NaiveLog } from "../../support/naive-log.ts";
+
+const configure = (fields: Record<string, number | boolean>): SlidingLogConfig => {
+  const config = slidingLog.configure(fields);
+  if ("problem" in config) throw new Error(JSON.stringify(config));
+  return config;
+};
+
+type State = SlidingLogState | undefined;
+
+/** Takes units that have to fit. */
+function taken(config: SlidingLogConfig, state: State, nowMs: number, cost: number): State {
+  const decision = slidingLog.decide(config, state, nowMs, cost, 0);
+  if (!decision.allowed) throw new Error(`${cost} at ${nowMs} should pass`);
+  return decision.state;
+}
+
+test("the example of the essay: units at 0, 400 and 900 ms of 3 per second", () => {
+  const config = configure({ limit: 3, window: 1_000 });
+  const state = [0, 400, 900].reduce<State>((log, nowMs) => taken(config, log, nowMs, 1), undefined);
+  expect(slidingLog.decide(config, state, 950, 1, 0)).toMatchObject({ allowed: false, retryAfterMs: 50 });
+  expect(slidingLog.decide(config, state, 950, 2, 0)).toMatchObject({ allowed: false, retryAfterMs: 450 });
+  expect(slidingLog.decide(config, state, 1_000, 1, 0)).toMatchObject({ allowed: true, remaining: 0 });
+});
+
+test("a window's edge is no way around: limit at its end and limit after it are refused", () => {
+  const config = configure({ limit: 5, window: 1_000 });
+  const state = taken(config, undefined, 999, 5);
+  expect(slidingLog.decide(config, state, 1_000, 1, 0).allowed).toBe(false);
+  expect(slidingLog.decide(config, state, 1_998, 1, 0).allowed).toBe(false);
+  expect(slidingLog.decide(config, state, 1_999, 5, 0).allowed).toBe(true);
+});
+
+const step = fc.record({
+  afterMs: fc.oneof(fc.constant(0), fc.nat(3), fc.nat(120), fc.nat(1_500)),
+  units: fc.oneof(fc.constant(1), fc.nat(14)),
+  kind: fc.oneof(
+    { weight: 8, arbitrary: fc.constant("take" as const) },
+    fc.constantFrom("debit" as const, "credit" as const, "store" as const),
+  ),
+});
+const fields = fc.record({
+  limit: fc.integer({ min: 1, max: 12 }),
+  window: fc.integer({ min: 1, max: 400 }),
+  minInterval: fc.constantFrom(1, 7, 90, undefined),
+  countDenied: fc.boolean(),
+});
+
+test("every history is decided as a list of units would be: whether, how much is left, how long to wait", () => {
+  fc.assert(
+    fc.property(fields, fc.array(step, { maxLength: 60 }), ({ minInterval, ...given }, steps) => {
+      const config = configure(minInterval === undefined ? given : { ...given, minInterval });
+      const naive = new NaiveLog(config);
+      let [state, nowMs] = [undefined as State, 1_000_000];
+      for (const { afterMs, units, kind } of steps) {
+        nowMs += afterMs;
+        if (kind === "debit") {
+          state = slidingLog.debit(config, state, nowMs, units);
+          naive.debit(nowMs, units);
+        } else if (kind === "credit") {
+          state = slidingLog.credit(config, state, nowMs, units);
+          naive.credit(nowMs, units);
+        } else if (kind === "store") {
+          state = storedAndRead(config, state, nowMs);
+        } else {
+          const decision = slidingLog.decide(config, state, nowMs, units, 0);
+          const expected = naive.decide(nowMs, units);
+          const { allowed } = decision;
+          const { remaining, retryAfterMs } = decision.allowed
+            ? { ...decision, retryAfterMs: 0 }
+            : (decision.counted ?? decision);
+          expect({ allowed, remaining, retryAfterMs }).toEqual(expected);
+          state = decision.allowed ? decision.state : (decision.counted?.state ?? state);
+        }
+      }
+    }),
+    { numRuns: 5_000 },
+  );
+});
+
+function storedAndRead(config: SlidingLogConfig, state: State, nowMs: number): State {
+  if (state === undefined) return undefined;
+  const { record, segment } = structuredClone(slidingLog.pack(config, state, nowMs, undefined));
+  return slidingLog.unpack(config, record, segment === undefined ? [] : [segment]);
+}
+
+describe("minInterval", () => {
+  const config = configure({ limit: 5, window: 1_000, minInterval: 100 });
+  const state = taken(config, undefined, 0, 1);
+
+  test("a call sooner than that is refused with its own reason and its exact wait", () => {
+    const denied = { allowed: false, reason: "min-interval", retryAfterMs: 1, remaining: 0 };
+    expect(slidingLog.decide(config, state, 99, 1, 0)).toMatchObject(denied);
+    expect(slidingLog.decide(config, state, 100, 1, 0).allowed).toBe(true);
+  });
+
+  test("units that are held count from when they were set apart, not from when they were used", () => {
+    const held = slidingLog.noteHold(config, undefined, 0);
+    expect(slidingLog.decide(config, held, 99, 1, 1).allowed).toBe(false);
+    const settled = slidingLog.debit(config, held, 90, 1);
+    expect(slidingLog.decide(config, settled, 100, 1, 0).allowed).toBe(true);
+  });
+});
+
+describe("countDenied", () => {
+  const config = configure({ limit: 2, window: 1_000, countDenied: true });
+
+  test("who keeps hammering stays refused, who pauses for a window passes", () => {
+    let state = taken(config, undefined, 0, 2);
+    for (let nowMs = 100; nowMs <= 5_000; nowMs += 100) {
+      const decision = slidingLog.decide(config, state, nowMs, 1, 0);
+      if (decision.allowed) throw new Error("a hammering client got in");
+      state = decision.counted?.state;
+    }
+    // The latest two attempts, at 4,900 and 5,000 ms, fill the window.
+    expect(slidingLog.decide(config, state, 5_899, 1, 0).allowed).toBe(false);
+    expect(slidingLog.decide(config, state, 5_900, 1, 0).allowed).toBe(true);
+  });
+
+  test("a cost that never fits does not count, and neither does a look", () => {
+    expect(slidingLog.decide(config, taken(config, undefined, 0, 1), 1, 3, 0)).not.toHaveProperty("counted");
+    expect(slidingLog.decide(config, taken(config, undefined, 0, 2), 1, 0, 0)).toMatchObject({
+      allowed: true,
+    });
+  });
+
+  test("hammering for ever takes no more memory than the limit", () => {
+    let state = taken(config, undefined, 0, 2);
+    for (let nowMs = 1; nowMs <= 900; nowMs += 1) {
+      const decision = slidingLog.decide(config, state, nowMs, 1, 0);
+      state = decision.allowed ? decision.state : decision.counted?.state;
+    }
+    expect(state?.runs.bytes).toBeLessThan(300);
+  });
+});
+
+test("a large log takes at most 16 bytes for each distinct millisecond, growing and shrinking", () => {
+  const config = configure({ limit: 100_000, window: 200_000 });
+  let state: State;
+  let nowMs = 0;
+  const expectSmall = () => {
+    const runs = (state?.end ?? 0) - (state?.first ?? 0);
+    expect(state?.runs.bytes ?? 0).toBeLessThanOrEqual(16 * runs + 200);
+  };
+  for (let count = 0; count < 100_000; count += 1) {
+    nowMs += 2;
+    state = taken(config, state, nowMs, 1);
+    if (count % 1_000 === 0) expectSmall();
+  }
+  // Now it goes on ten times as slowly, and most of what there was leaves.
+  for (let count = 0; count < 20_000; count += 1) {
+    nowMs += 20;
+    state = taken(config, state, nowMs, 1);
+    if (count % 1_000 === 0) expectSmall();
+  }
+});
+
+test("a large log is stored in segments that are written once, and read back as it was", () => {
+  const config = configure({ limit: 10_000, window: 20_000 });
+  const segments: Segment[] = [];
+  let [state, record, written, nowMs] = [undefined as State, undefined as unknown, 0, 0];
+  for (let count = 0; count < 5_000; count += 1) {
+    nowMs += 2;
+    state = taken(config, state, nowMs, 1);
+    if (state === undefined) throw new Error("nothing was taken");
+    const packed = slidingLog.pack(config, state, nowMs, record);
+    ({ record } = packed);
+    written += JSON.stringify(packed).length;
+    if (packed.segment !== undefined) segments.push(packed.segment);
+  }
+  // Each decision was written; no run more than about 65 times, wherever in the log it is.
+  expect(written / 5_000).toBeLessThan(2_500);
+  expect(segments.length).toBe(Math.floor(4_999 / 65));
+  const read = slidingLog.unpack(config, structuredClone(record), segments);
+  for (const atMs of [nowMs, nowMs + 12_345, nowMs + 19_999])
+    for (const cost of [1, 4_000, 10_000])
+      expect(slidingLog.decide(config, read, atMs, cost, 0)).toEqual(
+        expect.objectContaining(withoutState(slidingLog.decide(config, state, atMs, cost, 0))),
+      );
+});
+
+function withoutState(decision: object): object {
+  return Object.fromEntries(Object.entries(decision).filter(([field]) => field !== "state"));
+}
+
+test("an attempt that was not taken over leaves the log as it was, however often", () => {
+  const config = configure({ limit: 100, window: 1_000 });
+  const state = taken(config, taken(config, undefined, 0, 1), 5, 2);
+  // Another rule denied these; each would have added to the same runs.
+  for (let nowMs = 6; nowMs < 20; nowMs += 1) taken(config, state, nowMs, 7);
+  expect(slidingLog.decide(config, state, 20, 0, 0)).toMatchObject({ remaining: 97 });
+  const other = taken(config, state, 20, 4);
+  expect(slidingLog.decide(config, taken(config, other, 21, 1), 21, 0, 0)).toMatchObject({ remaining: 92 });
+});
+
+test("a million units in a window are allowed, and more only where they cannot be a million runs", () => {
+  expect(configure({ limit: 1_000_000, window: 86_400_000 }).limit).toBe(1_000_000);
+  expect(configure({ limit: 1_000_000_000, window: 60_000 }).limit).toBe(1_000_000_000);
+  expect(slidingLog.configure({ limit: 1_000_001, window: 86_400_000 })).toMatchObject({
+    problem: { field: "limit", allowed: expect.stringContaining("at most 1000000") },
+  });
+});
+
+test("a debt goes below zero and leaves as its units do", () => {
+  const config = configure({ limit: 10, window: 1_000 });
+  const state = slidingLog.debit(config, taken(config, undefined, 0, 6), 100, 9);
+  expect(slidingLog.decide(config, state, 100, 1, 0)).toMatchObject({ remaining: 0, retryAfterMs: 900 });
+  expect(slidingLog.decide(config, state, 1_000, 1, 0)).toMatchObject({ allowed: true, remaining: 0 });
+});

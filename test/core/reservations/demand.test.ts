@@ -1,0 +1,120 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { Demand, type Wanted } from "../../../core/reservations/demand.ts";
+import { parsePolicies, type Policy } from "../../../core/policies/parse-policies.ts";
+import { isHot, refillMs, spendableMs } from "../../../core/reservations/sizing.ts";
+
+function policyWith(reservation: unknown): Policy {
+  const fields = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", reservation };
+  const policy = parsePolicies({ test: fields }).get("test");
+  if (policy === undefined) throw new Error("no policy");
+  return policy;
+}
+
+interface Asked {
+  readonly atMs: number;
+  readonly wanted: Wanted;
+}
+
+/** Calls of cost 1 at these instants, from an object that has all that is wanted: what is asked for, and when. */
+function drive(policy: Policy, instantsMs: readonly number[]): Asked[] {
+  const demand = new Demand(policy, instantsMs[0] ?? 0);
+  const asked: Asked[] = [];
+  let [units, grantedAtMs] = [0, -Infinity];
+  for (const nowMs of instantsMs) {
+    demand.note(1, nowMs);
+    const { ttlMs = 0, low = [] } = asked.at(-1)?.wanted ?? {};
+    const isSpent = units > 0 && nowMs < grantedAtMs + spendableMs(ttlMs);
+    if (isSpent) units -= 1;
+    if (isSpent && units > (low[0] ?? 0) && nowMs < grantedAtMs + refillMs(ttlMs)) continue;
+    if (!isSpent && !demand.isHot) continue;
+    const wanted = demand.want(nowMs);
+    asked.push({ atMs: nowMs, wanted });
+    [units, grantedAtMs] = [wanted.units[0] ?? 0, nowMs];
+  }
+  return asked;
+}
+
+/** So many instants after `fromMs`, so far apart. */
+function steady(fromMs: number, gapMs: number, count: number): number[] {
+  return Array.from({ length: count }, (_, index) => Math.floor(fromMs + (index + 1) * gapMs));
+}
+
+describe("demand that changes tenfold", () => {
+  const histories = fc.record({
+    // From a call in 10 ms to ten a millisecond when it is busiest.
+    gapMs: fc.double({ min: 1, max: 10, noNaN: true }),
+    calmMs: fc.integer({ min: 4_000, max: 8_000 }),
+    reservation: fc.constantFrom("auto", { ttl: "1s" }, { ttl: "4s" }),
+  });
+  const LIFETIMES = 5;
+
+  /** Calls at one pace for a while, then at another; what was asked for, and when the pace changed. */
+  function change(policy: Policy, gapMs: number, laterGapMs: number, calmMs: number) {
+    const lastMs = policy.reservation.leastMs * LIFETIMES;
+    const before = steady(0, gapMs, Math.ceil((calmMs + 2 * lastMs) / gapMs));
+    const changedMs = before.at(-1) ?? 0;
+    const asked = drive(policy, [
+      ...before,
+      ...steady(changedMs, laterGapMs, Math.ceil(lastMs / laterGapMs)),
+    ]);
+    return { asked, changedMs };
+  }
+  /** How many times as many units are wanted as calls use of them in a lifetime. */
+  const ratio = ({ wanted }: Asked, gapMs: number) => (wanted.units[0] ?? 0) / (wanted.ttlMs / gapMs);
+  const lastBefore = (asked: readonly Asked[], byMs: number) => asked.findLast(({ atMs }) => atMs <= byMs);
+
+  test("when it rises, as much is wanted within one lifetime", () => {
+    fc.assert(
+      fc.property(histories, ({ gapMs, calmMs, reservation }) => {
+        const policy = policyWith(reservation);
+        const { asked, changedMs } = change(policy, gapMs * 10, gapMs, calmMs);
+        const ttlMs = lastBefore(asked, changedMs)?.wanted.ttlMs ?? 0;
+        const after = lastBefore(asked, changedMs + ttlMs);
+        if (after === undefined) throw new Error("nothing was asked for");
+        expect(ratio(after, gapMs)).toBeGreaterThan(0.75);
+        expect(ratio(after, gapMs)).toBeLessThan(1.5);
+      }),
+      { numRuns: 60 },
+    );
+  });
+
+  test("when it falls, less is wanted within one lifetime, and as little as is used within one and a half", () => {
+    fc.assert(
+      fc.property(histories, ({ gapMs, calmMs, reservation }) => {
+        const laterGapMs = 10 * gapMs;
+        const { asked, changedMs } = change(policyWith(reservation), gapMs, laterGapMs, calmMs);
+        const before = lastBefore(asked, changedMs);
+        if (before === undefined) throw new Error("nothing was asked for");
+        const { ttlMs, units } = before.wanted;
+        // A message goes with a call, so it may be as late as the next one.
+        const [first, last] = [1, 1.5].map((part) =>
+          lastBefore(asked, changedMs + part * ttlMs + laterGapMs),
+        );
+        if (first === undefined || last === undefined) throw new Error("nothing was asked for");
+        expect(first.wanted.units[0]).toBeLessThanOrEqual(((units[0] ?? 0) * 2) / 3 + 1);
+        expect(ratio(last, laterGapMs)).toBeGreaterThan(0.75);
+        expect(ratio(last, laterGapMs)).toBeLessThan(1.5);
+      }),
+      { numRuns: 60 },
+    );
+  });
+});
+
+test("what is asked for counts once: after a message the next one begins at nothing", () => {
+  const demand = new Demand(policyWith({ ttl: "1s" }), 0);
+  for (const nowMs of steady(0, 10, 10)) demand.note(3, nowMs);
+  demand.miss();
+  expect(demand.want(100)).toMatchObject({ units: [120], ttlMs: 1_000, isShort: true });
+  expect(demand.want(200)).toMatchObject({ units: [0], low: [0], isShort: false });
+});
+
+test("a key is hot at its third call, and no longer after a pause as long as the longest lifetime", () => {
+  expect([0, 1, 2, 3].map(isHot)).toEqual([false, false, false, true]);
+  const demand = new Demand(policyWith({ ttl: "1s" }), 0);
+  for (const nowMs of [0, 1_000, 2_000]) demand.note(1, nowMs);
+  expect(demand.isHot).toBe(true);
+  demand.note(1, 3_001);
+  expect(demand.isHot).toBe(false);
+  expect(demand.want(3_001).units).toEqual([4]);
+});

@@ -1,0 +1,194 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import type { Message } from "../../../core/reservations/pending-request.ts";
+import { Reservation } from "../../../core/reservations/reservation.ts";
+import { heldMs, refillMs, spendableMs } from "../../../core/reservations/sizing.ts";
+import { granting, policyOf, said, TTL_MS, withUnits } from "../../support/reservations.ts";
+
+const sumUp = (made: Reservation, nowMs: number) => [made.spendableAt(nowMs)[0], made.used[0]];
+const of = ({ call }: Message) => call.rules["one"];
+
+describe("units", () => {
+  test("are spent from the moment they are here until the lifetime ends, and not after", () => {
+    const instants = { sentAtMs: fc.nat(5_000), tookMs: fc.nat(2_000), laterMs: fc.nat(25_000) };
+    const grants = { ttlMs: fc.integer({ min: 1, max: 30_000 }), units: fc.integer({ min: 1, max: 9 }) };
+    fc.assert(
+      fc.property(fc.record({ ...instants, ...grants }), ({ sentAtMs, tookMs, laterMs, ttlMs, units }) => {
+        const policy = policyOf("auto");
+        const made = new Reservation(policy, "key", "holder", 0);
+        made.note(1, sentAtMs);
+        const message = made.ask(0, sentAtMs);
+        expect(made.spend(1, sentAtMs)).toBe(false);
+        made.answered(message, granting(policy, units, { ttlMs }), sentAtMs + tookMs);
+        const endsAtMs = sentAtMs + spendableMs(Math.min(ttlMs, message.call.ttlMs));
+        expect(made.endsAtMs).toBe(endsAtMs);
+        for (const nowMs of [sentAtMs + tookMs + laterMs, Math.ceil(endsAtMs), Math.ceil(endsAtMs) - 1]) {
+          expect(made.spendableAt(nowMs)).toEqual([nowMs < endsAtMs ? units : 0]);
+          expect(made.spend(units + 1, nowMs)).toBe(false);
+          expect(made.spend(units, nowMs)).toBe(nowMs < endsAtMs);
+          if (nowMs < endsAtMs) return;
+        }
+      }),
+    );
+  });
+
+  test("of several rules are spent together or not at all, each by its unit", () => {
+    const made = withUnits(10, "two");
+    expect(made.spend({ tokens: 8 }, 2)).toBe(true);
+    expect(made.spend({ tokens: 3 }, 2)).toBe(false);
+    expect(made.spendableAt(2)).toEqual([9, 2]);
+    expect(made.used).toEqual([1, 8]);
+  });
+
+  test("that the object does not name are none", () => {
+    const made = withUnits(0, "two");
+    made.answered(
+      made.ask(0, 5),
+      { rules: said(policyOf("two")), reserved: { ttlMs: TTL_MS, isNew: false, units: { calls: 4 } } },
+      6,
+    );
+    expect(made.spendableAt(6)).toEqual([4, 0]);
+  });
+});
+
+describe("a message", () => {
+  test("with a cost takes home all that is left", () => {
+    const made = withUnits(10);
+    made.spend(4, 2);
+    expect(of(made.ask(1, 3))).toMatchObject({ used: 4, kept: 0 });
+    expect(sumUp(made, 3)).toEqual([0, 4]);
+    expect(made.spend(1, 3)).toBe(false);
+  });
+
+  test("without a cost keeps what there is, and it can be spent while the answer is on its way", () => {
+    const made = withUnits(10);
+    made.spend(4, 2);
+    const message = made.ask(0, 3);
+    expect(of(message)).toMatchObject({ used: 4, kept: 6 });
+    expect(made.spend(5, 4)).toBe(true);
+    made.answered(message, granting(made.policy, 20), 5);
+    expect(sumUp(made, 5)).toEqual([21, 9]);
+    made.failed(made.ask(0, 6));
+    expect(sumUp(made, 7)[1]).toBe(9);
+  });
+
+  test("keeps only what is still wanted, and touches nothing of the rest", () => {
+    const made = withUnits(50);
+    made.answered(made.ask(0, 2), granting(made.policy, 0), 3);
+    made.note(1, 500);
+    const message = made.ask(0, 502);
+    expect(of(message)).toMatchObject({ kept: 2, wanted: 2 });
+    expect(made.spendableAt(502)).toEqual([2]);
+  });
+
+  test("is the only one whose answer counts when it is the last, and it counts once", () => {
+    const made = withUnits(0);
+    const [first, last] = [made.ask(0, 0), made.ask(0, 10)];
+    made.answered(first, granting(made.policy, 50), 20);
+    expect(made.spendableAt(20)).toEqual([0]);
+    made.failed(first);
+    expect(made.messageAt(20)).toBe(last);
+    for (let time = 0; time < 2; time += 1) {
+      made.answered(last, granting(made.policy, 20), 21);
+      expect(made.spendableAt(21)).toEqual([20]);
+      expect(made.messageAt(21)).toBeUndefined();
+    }
+    expect(last.call.turn).toBeGreaterThan(first.call.turn);
+  });
+
+  test("is not waited for after the deadline, or when it failed", () => {
+    const made = withUnits(0);
+    const message = made.ask(0, 0);
+    const { deadlineMs } = made.policy;
+    expect([made.messageAt(deadlineMs - 1), made.messageAt(deadlineMs)]).toEqual([message, undefined]);
+    const next = made.ask(0, deadlineMs);
+    made.failed(next);
+    expect(made.messageAt(deadlineMs)).toBeUndefined();
+    made.answered(next, granting(made.policy, 20), deadlineMs + 1);
+    expect(made.spendableAt(deadlineMs + 1)).toEqual([0]);
+  });
+
+  test("answered by an object that did not know of the units drops what was kept, and what was spent of it since", () => {
+    const made = withUnits(10);
+    made.spend(2, 2);
+    const message = made.ask(0, 3);
+    made.spend(4, 4);
+    made.answered(message, granting(made.policy, 3, { isNew: true }), 5);
+    expect(sumUp(made, 5)).toEqual([3, 2]);
+    made.spend(1, 6);
+    expect(of(made.ask(1, 7))).toMatchObject({ used: 3 });
+  });
+
+  test("promises no more places than the units it asks for", () => {
+    const made = withUnits(0);
+    const message = made.ask(0, 0);
+    const [wanted = 0] = message.wanted.units;
+    expect(wanted).toBe(80);
+    const places = Array.from({ length: 90 }, () => message.promise(made.policy, 1));
+    expect(places.lastIndexOf(true)).toBe(wanted - 1);
+    expect(places.indexOf(false)).toBe(wanted);
+    const [large, small] = [{ tokens: wanted + 1 }, { tokens: wanted }];
+    const two = withUnits(0, "two");
+    const both = two.ask(0, 0);
+    expect([large, small, small].map((cost) => both.promise(two.policy, cost))).toEqual([false, true, false]);
+  });
+
+  test("is due when units or time run short, unless one is on its way", () => {
+    const made = withUnits(10);
+    expect(withUnits(0).needsRefill(0)).toBe(false);
+    expect(made.needsRefill(2)).toBe(false);
+    expect(made.needsRefill(refillMs(TTL_MS))).toBe(true);
+    made.spend(5, 2);
+    expect(made.needsRefill(2)).toBe(true);
+    made.ask(0, 3);
+    expect(made.needsRefill(4)).toBe(false);
+  });
+});
+
+describe("giving back", () => {
+  test("says what was used, and ends it", () => {
+    const made = withUnits(10);
+    made.spend(3, 2);
+    const message = made.ask(0, 3);
+    const returned = made.giveBack();
+    expect(returned).toEqual({ key: "key", holder: "holder", turn: expect.any(Number), used: { one: 3 } });
+    expect(returned?.turn).toBeGreaterThan(message.call.turn);
+    made.answered(message, granting(made.policy, 20), 4);
+    expect([made.spend(1, 4), made.endsAtMs, made.messageAt(4)]).toEqual([false, undefined, undefined]);
+    expect(made.giveBack()).toBeUndefined();
+  });
+
+  test("of what was never asked for says nothing", () => {
+    expect(withUnits(0).giveBack()).toBeUndefined();
+  });
+});
+
+describe("figures", () => {
+  test("are a floor of what remains and a ceiling of the time until the quota is whole", () => {
+    fc.assert(
+      fc.property(
+        fc.constantFrom("one", "auto", "two"),
+        fc.nat(9),
+        fc.nat(9_999_999),
+        (name, cost, resetAfterMs) => {
+          const made = withUnits(10, name);
+          made.learn(0, said(made.policy, { resetAfterMs }), 1);
+          made.spend(cost, 2);
+          const { rules } = made.admitted(2);
+          for (const [
+            index,
+            { algorithm, config, capacity, name: ruleName },
+          ] of made.policy.rules.entries()) {
+            const emptyMs = made.policy.reservation.mostMs + algorithm.wholeFromEmptyMs(config);
+            const figures = { name: ruleName, limit: capacity, remaining: 10 - cost };
+            expect(rules[index]).toMatchObject({ ...figures, success: true, retryAfterMs: 0, reason: "ok" });
+            expect(rules[index]?.resetAfterMs).toBeGreaterThanOrEqual(Math.max(emptyMs, resetAfterMs - 1));
+            expect(rules[index]?.resetAfterMs).toBeLessThanOrEqual(
+              Math.max(emptyMs + heldMs(made.policy.reservation.mostMs), resetAfterMs),
+            );
+          }
+        },
+      ),
+    );
+  });
+});

@@ -1,0 +1,175 @@
+/** The script on a real server answers every history as the functions that the objects use would. */
+import fc from "fast-check";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import type { Mark } from "../../../../durable-objects/pool/protocol.ts";
+import { PoolModel } from "../../../support/pool-model.ts";
+import { holdingOf, poolRule, startPools, type PartOfCall, type Pools } from "../../../support/pools.ts";
+import { ruleOf } from "../../../support/rules.ts";
+
+let pools: Pools;
+beforeAll(async () => {
+  pools = await startPools();
+});
+afterAll(() => pools.stop());
+
+const START_MS = 1_760_000_000_000;
+
+const limit = fc.oneof(fc.integer({ min: 1, max: 12 }), fc.integer({ min: 32, max: 400 }));
+const windowMs = fc.oneof(fc.integer({ min: 1, max: 3_000 }), fc.constantFrom(1, 60, 1_000, 60_000));
+const bucketFields = fc
+  .record({ limit, window: windowMs, burst: limit })
+  .map((fields) => ({ algorithm: "token-bucket", ...fields }));
+const logFields = fc
+  .record({
+    limit,
+    window: windowMs,
+    minInterval: fc.constantFrom(0, 0, 0, 7, 90),
+    countDenied: fc.boolean(),
+  })
+  .map(({ minInterval, countDenied, ...fields }) => ({
+    algorithm: "sliding-log",
+    ...fields,
+    ...(minInterval > 0 && { minInterval }),
+    ...(countDenied && { countDenied }),
+  }));
+const leasedFields = limit.map((most) => ({ algorithm: "concurrency", limit: most, ttl: 1_000 }));
+const policy = fc.array(fc.oneof(bucketFields, logFields, leasedFields), { minLength: 1, maxLength: 3 });
+/** Policies of which holders may have units. */
+const plainLog = logFields.map(({ algorithm, limit: most, window }) => ({ algorithm, limit: most, window }));
+const sharedPolicy = fc.array(fc.oneof(bucketFields, plainLog, leasedFields), { minLength: 1, maxLength: 3 });
+
+const few = fc.oneof(fc.nat(4), fc.nat(40), fc.constant(1));
+const step = fc.record({
+  afterMs: fc.oneof(
+    fc.constant(0),
+    fc.nat(20),
+    fc.nat(2_000),
+    fc.integer({ min: -300, max: 0 }),
+    fc.nat(20_000),
+  ),
+  op: fc.constantFrom(
+    "limit",
+    "limit",
+    "limit",
+    "hold",
+    "hold",
+    "settle",
+    "settle",
+    "renew",
+    "refund",
+    "peek",
+    "reset",
+  ),
+  cost: fc.array(few, { minLength: 3, maxLength: 3 }),
+  used: fc.array(few, { minLength: 3, maxLength: 3 }),
+  ttlMs: fc.oneof(fc.integer({ min: 1, max: 3_000 }), fc.constant(40_000)),
+  /** Which of the holds before. */
+  which: fc.nat(5),
+  request: fc.oneof({ weight: 4, arbitrary: fc.constant(undefined) }, fc.constantFrom("a", "b")),
+  answerName: fc.constantFrom("x", "y"),
+  /** Of a holder's message, if it is one. */
+  holder: fc.oneof({ weight: 2, arbitrary: fc.constant(undefined) }, fc.constantFrom("r1", "r2", "r3")),
+  turnsOn: fc.constantFrom(1, 1, 1, 1, 1, 2, 0, -1),
+  isFresh: fc.integer({ min: 0, max: 15 }).map((each) => each === 0),
+  /** Of what it has: how much it has used, and keeps. */
+  usedShare: fc.constantFrom(0, 0.3, 0.5, 1, 1),
+  keptShare: fc.constantFrom(0, 0.5, 1, 1, 1.2),
+  wanted: fc.array(fc.nat(60), { minLength: 3, maxLength: 3 }),
+  isShort: fc.boolean(),
+  lifetimeMs: fc.constantFrom(1_000, 2_000, 8_000),
+  queueLength: fc.constantFrom(0, 0, 0, 2),
+});
+type Step = typeof step extends fc.Arbitrary<infer Value> ? Value : never;
+
+/** A holder as the histories have it: what it thinks that it has. */
+class Region {
+  turn = 0;
+  used: number[] = [];
+  has: number[] = [];
+  seen: Mark | undefined;
+}
+
+function holdingIn(given: Step, region: Region, count: number) {
+  region.turn += given.turnsOn;
+  if (given.isFresh) region.used = [];
+  const indexes = Array.from({ length: count }, (_, index) => index);
+  const spent = indexes.map((index) => Math.floor((region.has[index] ?? 0) * given.usedShare));
+  region.used = indexes.map((index) => (region.used[index] ?? 0) + (spent[index] ?? 0));
+  const left = indexes.map((index) => (region.has[index] ?? 0) - (spent[index] ?? 0));
+  return holdingOf({
+    holder: given.holder ?? "",
+    turn: region.turn,
+    isFresh: given.isFresh,
+    ...(region.seen && { seen: region.seen }),
+    used: region.used,
+    kept: left.map((units) => Math.floor(units * given.keptShare)),
+    wanted: given.wanted.slice(0, count),
+    isShort: given.isShort,
+    lifetime: { ttlMs: given.lifetimeMs, heldMs: given.lifetimeMs + 1_000 },
+    shortest: { ttlMs: 1_000, heldMs: 2_000 },
+    queueLength: given.queueLength,
+  });
+}
+
+async function compare(
+  fields: readonly Record<string, unknown>[],
+  steps: readonly Step[],
+  isShared: boolean,
+) {
+  const rules = fields.map((each, index) => ({ ...ruleOf(each), name: `rule ${index}` }));
+  const pool = pools.create(rules.map(poolRule));
+  const model = new PoolModel(rules);
+  const regions = new Map<string, Region>();
+  let [nowMs, ids] = [START_MS, 0];
+  for (const [index, given] of steps.entries()) {
+    nowMs += given.afterMs;
+    const { op, ttlMs, request, answerName } = given;
+    if (op === "hold") ids += 1;
+    const id = op === "hold" ? `${ids}` : `${Math.max(0, ids - given.which)}`;
+    const byId = op === "hold" || op === "settle" || op === "renew";
+    const isRepeatable = op === "limit" || op === "hold" || op === "refund";
+    const region = regions.get(given.holder ?? "") ?? new Region();
+    const isReport = isShared && given.holder !== undefined && op === "limit";
+    if (isReport) regions.set(given.holder ?? "", region);
+    const holding = isReport ? holdingIn(given, region, rules.length) : undefined;
+    const call = {
+      op,
+      cost: given.cost.slice(0, rules.length),
+      ...(byId && { id, ttlMs, used: given.used.slice(0, rules.length) }),
+      ...(isRepeatable && request !== undefined && { request: `${op} ${request}`, answerName }),
+      ...(op === "refund" &&
+        request === undefined && { request: `refund ${index}`, answerName: `refund ${index}` }),
+      ...(holding && { holding }),
+    } as PartOfCall;
+    const answer = await pool.call(call, nowMs);
+    expect(answer, `step ${index}: ${JSON.stringify(call)}`).toEqual(model.call(call, nowMs));
+    if (answer.granted?.overtakenBy !== undefined) region.turn = answer.granted.overtakenBy;
+    else if (answer.granted !== undefined) {
+      const isAdmitted = answer.rules?.every(({ success }) => success) === true;
+      const { isNew, units, mark } = answer.granted;
+      region.seen = mark;
+      region.has = rules.map(({ lease }, rule) => {
+        const kept = isNew && lease === undefined ? 0 : (holding?.kept[rule] ?? 0);
+        return kept + (units[rule] ?? 0) + (isAdmitted ? (call.cost?.[rule] ?? 0) : 0);
+      });
+    }
+  }
+}
+
+test("every history of calls is answered alike", { timeout: 60_000 }, async () => {
+  await fc.assert(
+    fc.asyncProperty(policy, fc.array(step, { maxLength: 30 }), (fields, steps) =>
+      compare(fields, steps, false),
+    ),
+    { numRuns: Number(process.env["RUNS"] ?? 300) },
+  );
+});
+
+test("and so is every history with holders", { timeout: 60_000 }, async () => {
+  await fc.assert(
+    fc.asyncProperty(sharedPolicy, fc.array(step, { maxLength: 30 }), (fields, steps) =>
+      compare(fields, steps, true),
+    ),
+    { numRuns: Number(process.env["RUNS"] ?? 300) },
+  );
+});

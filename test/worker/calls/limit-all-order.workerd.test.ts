@@ -1,0 +1,155 @@
+/** Calls on several keys that get in each other's way: their messages are delayed on purpose, everything else is real. */
+import { env } from "cloudflare:workers";
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import type { HoldCall } from "../../../core/protocol/messages.ts";
+import { callLimitAll } from "../../../worker/calls/limit-all.ts";
+import { LimiterClient } from "../../../client/limiter-client.ts";
+import type { LimiterNamespace, LimiterStub } from "../../../client/transports/objects.ts";
+import { Problem } from "../../../core/protocol/problems.ts";
+import { call, freshKey, limit, report } from "../../support/limiter.ts";
+
+const { OBJECTS } = env as unknown as { OBJECTS: LimiterNamespace };
+const CALLER = { name: "test", scopes: ["limit"] } as const;
+
+/** A client whose holds wait for this before they are sent. */
+function clientDelayedBy(delay: (held: HoldCall) => Promise<void>): LimiterClient {
+  return new LimiterClient(
+    {
+      getByName: (name) => {
+        const stub = OBJECTS.getByName(name);
+        return {
+          hold: async (held: HoldCall) => {
+            await delay(held);
+            return await stub.hold(held);
+          },
+          settle: (...args: Parameters<LimiterStub["settle"]>) => stub.settle(...args),
+          cancel: (...args: Parameters<LimiterStub["cancel"]>) => stub.cancel(...args),
+        } as unknown as LimiterStub;
+      },
+    },
+    () => undefined,
+  );
+}
+
+async function limitAll(client: LimiterClient, keys: readonly string[], cost: number): Promise<boolean> {
+  const checks = keys.map((key) => ({ policy: "slow", key, cost }));
+  const answer = await callLimitAll(client, CALLER, { checks });
+  if (answer instanceof Problem) throw answer.toError();
+  return answer.success;
+}
+
+const remaining = async (key: string) => (await report("slow", key)).body["remaining"];
+
+test("each has what the other lacks: both are denied at first, and in the end one passes, not none", async () => {
+  for (let round = 0; round < 10; round += 1) {
+    const [one, other] = [freshKey(), freshKey()];
+    let [placed, goOn]: [number, () => void] = [0, () => undefined];
+    const bothHaveOne = new Promise<void>((resolve) => (goOn = resolve));
+    /** Asks for its first key at once, and for its second when both have their first. */
+    const crossing = (first: string) => {
+      let calls = 0;
+      return clientDelayedBy(async ({ key }) => {
+        calls += 1;
+        if (calls > 2) return;
+        if (key !== first) return await bothHaveOne;
+        placed += 1;
+        // The message of the first has been sent when this one's turn comes again.
+        if (placed === 2) setTimeout(goOn, 20);
+      });
+    };
+    const passed = await Promise.all([
+      limitAll(crossing(one), [one, other], 3),
+      limitAll(crossing(other), [other, one], 3),
+    ]);
+    expect(passed.filter(Boolean)).toHaveLength(1);
+    expect([await remaining(one), await remaining(other)]).toEqual([2, 2]);
+  }
+});
+
+test("a plain call is not denied for what a call on several keys gives back: it waits for that", async () => {
+  for (let round = 0; round < 5; round += 1) {
+    const [key, empty] = [freshKey(), freshKey()];
+    await limit("slow", empty, { cost: 5 });
+    let placed: () => void = () => undefined;
+    const isPlaced = new Promise<void>((resolve) => (placed = resolve));
+    const client = clientDelayedBy(async ({ key: of }) => {
+      if (of !== empty) return;
+      // All of the other key is held by now, and this check is going to be denied.
+      setTimeout(placed, 10);
+      await new Promise((done) => setTimeout(done, 60));
+    });
+    const all = limitAll(client, [key, empty], 5);
+    await isPlaced;
+    expect((await report("slow", key)).body).toMatchObject({ holds: 1, outstanding: 5 });
+    // Each of them twice at once, as when a client is impatient: one charge.
+    const held = { policy: "slow", key, units: 2, idempotencyKey: "hold" };
+    const plain = await Promise.all([
+      limit("slow", key, { cost: 2, idempotencyKey: "limit" }),
+      limit("slow", key, { cost: 2, idempotencyKey: "limit" }),
+      call("/v1/holds", { body: held }),
+      call("/v1/holds", { body: held }),
+    ]);
+    expect(plain.map(({ body }) => body["success"])).toEqual([true, true, true, true]);
+    expect(await all).toBe(false);
+    expect((await report("slow", key)).body).toMatchObject({ remaining: 1, holds: 1 });
+  }
+});
+
+test("a check that only met what others had apart is not named among those that denied", async () => {
+  const [key, empty] = [freshKey(), freshKey()];
+  await limit("slow", empty, { cost: 5 });
+  let placed: () => void = () => undefined;
+  const isPlaced = new Promise<void>((resolve) => (placed = resolve));
+  const slow = clientDelayedBy(async ({ key: of }) => {
+    if (of !== empty) return;
+    setTimeout(placed, 10);
+    await new Promise((done) => setTimeout(done, 100));
+  });
+  const other = limitAll(slow, [key, empty], 5);
+  await isPlaced;
+  const checks = [key, empty].map((of) => ({ policy: "slow", key: of, cost: 5 }));
+  const { body } = await call("/v1/limit/all", { body: { checks } });
+  expect(body).toMatchObject({
+    success: false,
+    decisions: [{ success: true }, { success: false, reason: "quota" }],
+  });
+  expect(await other).toBe(false);
+});
+
+test("however their messages are delayed, all ends, nothing is lost, and whoever could have passed has", async () => {
+  const calls = fc.array(
+    fc.record({
+      keys: fc.shuffledSubarray([0, 1, 2], { minLength: 2 }),
+      delaysMs: fc.array(fc.nat(4), { minLength: 6, maxLength: 6 }),
+    }),
+    { minLength: 2, maxLength: 5 },
+  );
+  await fc.assert(
+    fc.asyncProperty(calls, async (made) => {
+      const names = [freshKey(), freshKey(), freshKey()];
+      const passed = await Promise.all(
+        made.map(({ keys, delaysMs }) => {
+          let message = 0;
+          const client = clientDelayedBy(async () => {
+            message += 1;
+            await new Promise((done) => setTimeout(done, delaysMs[message % 6]));
+          });
+          return limitAll(
+            client,
+            keys.map((key) => names[key] ?? ""),
+            3,
+          );
+        }),
+      );
+      // Each key has room for one. A call that was denied lost one of its keys to a call that passed.
+      const won = made.filter((_, index) => passed[index]).flatMap(({ keys }) => keys);
+      expect(new Set(won).size).toBe(won.length);
+      for (const [index, { keys }] of made.entries())
+        if (passed[index] !== true) expect(keys.some((key) => won.includes(key))).toBe(true);
+      const left = await Promise.all(names.map(remaining));
+      expect(left).toEqual(names.map((_, key) => (won.includes(key) ? 2 : 5)));
+    }),
+    { numRuns: 60 },
+  );
+}, 60_000);

@@ -1,0 +1,155 @@
+/** POST /v1/limit has a short way past the router: whatever comes, it answers what the router would. */
+import { createExecutionContext } from "cloudflare:test";
+import { env } from "cloudflare:workers";
+import { beforeAll, afterAll, describe, expect, test, vi } from "vitest";
+import { app } from "../../../worker/http/app.ts";
+import type { Env } from "../../../worker/http/handlers.ts";
+import worker from "../../../worker/index.ts";
+import { answerLimit } from "../../../worker/http/limit-fast-path.ts";
+import { KNOWN, look, requestOf, TABLE, URL_OF, type Call } from "../../support/limit-calls.ts";
+import { freshKey } from "../../support/limiter.ts";
+
+const real = env as unknown as Env;
+
+type Fetch = (request: Request, env: Env, ctx: ExecutionContext) => Response | Promise<Response>;
+const LONG: Fetch = (request, bindings, ctx) => app.fetch(request, bindings, ctx);
+const WHOLE: Fetch = (request, bindings, ctx) => worker.fetch(request, bindings, ctx);
+
+async function answerBy(fetch: Fetch, call: Call) {
+  const ctx = createExecutionContext();
+  const response = await fetch(requestOf(call), call.env ?? real, ctx);
+  const { status, headers } = response;
+  return { status, headers: Object.fromEntries(headers), body: await response.text() };
+}
+
+/** Whether the short way takes a call. */
+async function isShort(call: Call): Promise<boolean> {
+  const ctx = createExecutionContext();
+  const answered = answerLimit(requestOf(call), call.env ?? real, ctx);
+  await (await answered)?.text();
+  return answered !== undefined;
+}
+
+/** Asks both ways, in either order; the answer. */
+async function expectAlike(call: Call) {
+  const answers = [];
+  for (const fetch of [WHOLE, LONG, WHOLE]) answers.push(await answerBy(fetch, call));
+  expect(answers[1]).toEqual(answers[0]);
+  expect(answers[2]).toEqual(answers[0]);
+  return answers[0];
+}
+
+// Nothing happens by itself: figures that count down stand still. A token is known once it has been seen.
+beforeAll(async () => {
+  vi.useFakeTimers({ toFake: ["Date", "setTimeout", "clearTimeout"] });
+  for (const token of KNOWN) await answerBy(LONG, { token, body: look() });
+});
+afterAll(() => void vi.useRealTimers());
+
+test.each<[string, Call]>([
+  ["plain", { body: look() }],
+  ["with ?deny=429", { url: `${URL_OF}?deny=429`, body: look() }],
+  ["to another host", { url: "http://h/v1/limit", body: look() }],
+  ["not allowed", { body: look({ cost: -1 }) }],
+  ["not JSON", { body: "{" }],
+  ["by a token for one policy", { token: KNOWN[3] ?? "", body: look() }],
+])("a call that is %s goes the short way", async (_, call) => {
+  expect(await isShort(call)).toBe(true);
+});
+
+test.each<[string, Call]>([
+  ["GET", { method: "GET" }],
+  ["by a token that is not known", { token: "Bearer other", body: look() }],
+  ["by a token that may only administer", { token: KNOWN[2] ?? "", body: look() }],
+  ["without a length", { headers: { "content-length": null }, body: look() }],
+  ["too long", { headers: { "content-length": "16385" }, body: look() }],
+  ["encoded", { headers: { "content-encoding": "identity" }, body: look() }],
+  ["of another type", { headers: { "content-type": "application/json; charset=utf-8" }, body: look() }],
+  ["with another query", { url: `${URL_OF}?deny=200`, body: look() }],
+])("a call that is %s goes the long way", async (_, call) => {
+  expect(await isShort(call)).toBe(false);
+});
+
+describe.each(Object.entries(TABLE))("%s", (_, calls) => {
+  test.each(Object.entries(calls))("%s", async (__, call) => {
+    await expectAlike(call);
+  });
+});
+
+test("the table has answers of every status that a call may have", async () => {
+  const statuses = new Set<number>();
+  for (const call of Object.values(TABLE).flatMap((calls) => Object.values(calls)))
+    statuses.add((await answerBy(WHOLE, call)).status);
+  expect(statuses).toEqual(new Set([200, 400, 401, 403, 404, 405, 413, 415, 422]));
+});
+
+test("without tokens, or with new ones, nothing that was known before is let in", async () => {
+  for (const secret of [undefined, "", "[]", "{"]) {
+    const bindings = { OBJECTS: real.OBJECTS, ...(secret !== undefined && { API_TOKENS: secret }) };
+    expect(await expectAlike({ env: bindings, body: look() })).toMatchObject({ status: 503 });
+  }
+  expect(await expectAlike({ body: look() })).toMatchObject({ status: 200 });
+});
+
+test("a body that breaks off is answered alike", async () => {
+  const broken = () =>
+    new ReadableStream({
+      pull(controller) {
+        controller.error(new Error("gone"));
+      },
+    });
+  const answers = [];
+  for (const fetch of [LONG, WHOLE])
+    answers.push(await answerBy(fetch, { headers: { "content-length": "20" }, body: broken() }));
+  expect(answers[1]).toEqual(answers[0]);
+  expect(answers[0]).toMatchObject({ status: 400 });
+});
+
+test("an object that throws is answered alike", async () => {
+  const bindings: Env = {
+    ...real,
+    OBJECTS: {
+      getByName: () => {
+        throw new Error("broken on purpose");
+      },
+    },
+  };
+  for (const policy of ["slow", "open", "shadow-closed"])
+    for (const cost of [0, 1])
+      for (const url of [URL_OF, `${URL_OF}?deny=429`])
+        await expectAlike({
+          env: bindings,
+          url,
+          body: look({ policy, cost, key: `${freshKey()}-${policy}` }),
+        });
+});
+
+/** The same calls on a key of its own each way, one after another. */
+async function historyBy(fetch: Fetch, policy: string, costs: readonly unknown[], url: string) {
+  const key = freshKey();
+  const answers = [];
+  for (const cost of costs) {
+    const { body, ...answer } = await answerBy(fetch, { url, body: { policy, key, cost } });
+    answers.push({ ...answer, body: body.replaceAll(key, "KEY") });
+  }
+  return answers;
+}
+
+describe.each([
+  ["slow", [undefined, 1, 4, 4, 3, undefined, 6, 0]],
+  ["shadow", [1, 1, 1, 1]],
+  ["log", [5, 1, 1, 6]],
+  ["hammered", [2, 1, 1]],
+  ["spaced", [1, 1, 1]],
+  ["several", [{ requests: 1, tokens: 60 }, { tokens: 60 }, { tokens: 60 }, 1]],
+  ["hot", [1, undefined, 1, 1, undefined, 1, 1, 2, 1, 1_001, 1_001, 990, 990, 1]],
+  ["hot-rules", [1, 1, 1, 1, 1, { tokens: 2 }, { requests: 0 }, 990, 990]],
+  ["hot-shadow", [40, 40, 40, 40, 40]],
+] as const)("a history of calls on %s", (policy, costs) => {
+  test.each([URL_OF, `${URL_OF}?deny=429`])("is answered alike at %s", async (url) => {
+    const long = await historyBy(LONG, policy, costs, url);
+    expect(await historyBy(WHOLE, policy, costs, url)).toEqual(long);
+    if (policy.startsWith("hot"))
+      expect(long.some(({ body }) => body.includes('"source":"isolate"'))).toBe(true);
+  });
+});

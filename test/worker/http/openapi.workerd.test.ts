@@ -1,0 +1,94 @@
+import { expect, test } from "vitest";
+import { acquire, call, freshKey, idIn, limit, release, type Called } from "../../support/limiter.ts";
+import { TOKENS } from "../../support/fixtures.ts";
+import { matches } from "../../support/json-schema.ts";
+
+interface Document {
+  readonly paths: Record<
+    string,
+    Record<string, { responses: Record<string, { content?: Record<string, { schema: object }> }> }>
+  >;
+  readonly components: { readonly schemas: Record<string, object> };
+}
+
+test("every kind of answer is one that the document promises", async () => {
+  const { body } = await call("/openapi.json", { token: "" });
+  const document = body as unknown as Document;
+  const expectPromised = (path: string, method: string, { status, headers, body: answer }: Called) => {
+    const promised = document.paths[path]?.[method]?.responses[String(status)];
+    if (status === 204) return expect(promised).toBeDefined();
+    const schema = promised?.content?.[headers.get("content-type") ?? ""]?.schema;
+    if (schema === undefined) throw new Error(`${method} ${path} ${status} is not in the document`);
+    return expect(matches(document, schema, answer)).toEqual([]);
+  };
+  const key = freshKey();
+  const idempotencyKey = "a";
+  expectPromised("/v1/limit", "post", await limit("slow", key, { cost: 2, idempotencyKey }));
+  expectPromised("/v1/limit", "post", await limit("slow", key, { cost: 1, idempotencyKey }));
+  expectPromised("/v1/limit", "post", await limit("slow", key, { cost: 4 }));
+  expectPromised("/v1/limit", "post", await limit("slow", key, { cost: 9 }));
+  expectPromised("/v1/limit", "post", await limit("shadow", key, { cost: 9 }));
+  expectPromised("/v1/limit", "post", await limit("nowhere", key));
+  expectPromised("/v1/limit", "post", await limit("slow", ""));
+  expectPromised("/v1/limit", "post", await call("/v1/limit", { body: "{" }));
+  expectPromised("/v1/limit", "post", await call("/v1/limit", { body: "x".repeat(20_000) }));
+  expectPromised(
+    "/v1/limit",
+    "post",
+    await call("/v1/limit", { body: "{}", headers: { "content-type": "text/plain" } }),
+  );
+  expectPromised("/v1/limit", "post", await call("/v1/limit", { body: {}, token: "weir_guess" }));
+  expectPromised("/v1/limit", "post", await call("/v1/limit", { body: {}, token: TOKENS.admin }));
+  expectPromised(
+    "/v1/limit",
+    "post",
+    await call("/v1/limit?deny=429", { body: { policy: "slow", key, cost: 4 } }),
+  );
+  expectPromised(
+    "/v1/refund",
+    "post",
+    await call("/v1/refund", { body: { policy: "slow", key, units: 1, idempotencyKey: "b" } }),
+  );
+  const body429 = { policy: "export", key, units: 2 };
+  const lease = await acquire("export", key, { ttlMs: 9_000 });
+  expectPromised("/v1/leases", "post", lease);
+  expectPromised("/v1/leases", "post", await acquire("mixed", key, { waitMs: 1, units: { requests: 2 } }));
+  expectPromised("/v1/leases", "post", await acquire("export", key, { units: 2, waitMs: 5 }));
+  expectPromised("/v1/leases", "post", await call("/v1/leases?deny=429", { body: body429 }));
+  expectPromised(
+    "/v1/leases/{id}/renew",
+    "post",
+    await call(`/v1/leases/${idIn(lease)}/renew`, { body: {} }),
+  );
+  expectPromised("/v1/leases/{id}", "delete", await release(idIn(lease)));
+  expectPromised("/v1/leases/{id}", "delete", await release(idIn(lease)));
+  expectPromised("/v1/leases/socket", "get", await call("/v1/leases/socket?policy=export&key=a"));
+  const held = await call("/v1/holds", { body: { policy: "several", key, units: { tokens: 3 } } });
+  expectPromised("/v1/holds", "post", held);
+  const settled = await call(`/v1/holds/${idIn(held)}/settle`, { body: { used: { tokens: 2 } } });
+  expectPromised("/v1/holds/{id}/settle", "post", settled);
+  expectPromised("/v1/holds/{id}", "delete", await call(`/v1/holds/${idIn(held)}`, { method: "DELETE" }));
+  const all = {
+    checks: [
+      { policy: "export", key },
+      { policy: "several", key, cost: { tokens: 1 } },
+    ],
+  };
+  expectPromised("/v1/limit/all", "post", await call("/v1/limit/all", { body: all }));
+  const never = { checks: [...all.checks, { policy: "slow", key, cost: 9 }] };
+  expectPromised("/v1/limit/all", "post", await call("/v1/limit/all?deny=429", { body: never }));
+  expectPromised("/v1/policies", "get", await call("/v1/policies"));
+  const keyPath = "/v1/policies/{policy}/keys/{key}";
+  expectPromised(keyPath, "get", await call(`/v1/policies/slow/keys/${key}`));
+  expectPromised(keyPath, "get", await call(`/v1/policies/address/keys/${key}`));
+  expectPromised(keyPath, "delete", await call(`/v1/policies/slow/keys/${key}`, { method: "DELETE" }));
+  expectPromised("/healthz", "get", await call("/healthz"));
+});
+
+test("the check itself finds a field too few, and one of another type", () => {
+  const schema = { type: "object", required: ["a"], properties: { a: { type: "integer" } } };
+  const nothing = { components: { schemas: {} } };
+  expect(matches(nothing, schema, { a: 1 })).toEqual([]);
+  expect(matches(nothing, schema, {})).not.toEqual([]);
+  expect(matches(nothing, schema, { a: "1" })).not.toEqual([]);
+});

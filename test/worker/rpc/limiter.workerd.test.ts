@@ -1,0 +1,160 @@
+import { exports } from "cloudflare:workers";
+import { expect, test } from "vitest";
+import type { Limiter } from "../../../worker/rpc/limiter.ts";
+import { freshKey } from "../../support/limiter.ts";
+
+/** The entrypoint as a service binding with these props would have it: over RPC. */
+function bound(props?: unknown): Service<typeof Limiter> {
+  const loopback = exports as unknown as {
+    Limiter: (options: { props: unknown }) => Service<typeof Limiter>;
+  };
+  return loopback.Limiter({ props });
+}
+
+/** What a call throws. An RPC promise that is only half awaited would count as an unhandled rejection too. */
+async function thrownBy(call: () => Promise<unknown>): Promise<unknown> {
+  try {
+    return await call();
+  } catch (error) {
+    return error;
+  }
+}
+
+test("limit, peek, refund and reset answer as over HTTP", async () => {
+  const limiter = bound();
+  const key = freshKey();
+  expect(await limiter.limit({ policy: "slow", key, cost: 3 })).toMatchObject({
+    success: true,
+    policy: "slow",
+    key,
+    remaining: 2,
+    source: "object",
+  });
+  expect(await limiter.limit({ policy: "slow", key, cost: 3 })).toMatchObject({
+    success: false,
+    reason: "quota",
+  });
+  expect(await limiter.peek({ policy: "slow", key })).toMatchObject({
+    success: true,
+    remaining: 2,
+    outstanding: 0,
+  });
+  const refund = { policy: "slow", key, units: 1, idempotencyKey: "r" };
+  expect(await limiter.refund(refund)).toMatchObject({ remaining: 3 });
+  expect(await limiter.refund(refund)).toMatchObject({ remaining: 3 });
+  await limiter.reset({ policy: "slow", key });
+  expect(await limiter.peek({ policy: "slow", key })).toMatchObject({ remaining: 5 });
+  expect((await limiter.policies()).policies.map(({ name }) => name)).toContain("slow");
+});
+
+test("with props that name a policy, a key is enough; a call may still name another", async () => {
+  const limiter = bound({ policy: "slow" });
+  const key = freshKey();
+  expect(await limiter.limit({ key })).toMatchObject({ success: true, policy: "slow", remaining: 4 });
+  // @ts-expect-error a caller with looser types
+  expect(await limiter.limit({ policy: undefined, key })).toMatchObject({ policy: "slow", remaining: 3 });
+  expect(await limiter.limit({ policy: "shared", key })).toMatchObject({ policy: "shared", remaining: 4 });
+});
+
+test("bad input throws what HTTP would say", async () => {
+  const limiter = bound();
+  const error = await thrownBy(() => limiter.limit({ policy: "slow", key: "", cost: -1 }));
+  expect(error).toMatchObject({
+    name: "LimiterError",
+    status: 422,
+    code: "not-allowed",
+    message: expect.stringContaining("cost is -1: must be an integer from 0"),
+    errors: [{ pointer: "/key" }, { pointer: "/cost" }],
+  });
+  expect(await thrownBy(() => limiter.limit({ key: "a" }))).toMatchObject({
+    status: 422,
+    errors: [{ pointer: "/policy" }],
+  });
+  expect(await thrownBy(() => limiter.limit({ policy: "nowhere", key: "a" }))).toMatchObject({ status: 404 });
+  // @ts-expect-error a caller without types
+  expect(await thrownBy(() => limiter.limit())).toMatchObject({ status: 422 });
+});
+
+test("the same idempotency key for another request throws a conflict", async () => {
+  const limiter = bound();
+  const key = freshKey();
+  await limiter.limit({ policy: "slow", key, idempotencyKey: "a" });
+  expect(
+    await thrownBy(() => limiter.limit({ policy: "slow", key, cost: 2, idempotencyKey: "a" })),
+  ).toMatchObject({
+    status: 409,
+  });
+});
+
+test("props that say something else are refused, with what they may say", async () => {
+  expect(await thrownBy(() => bound({ polcy: "slow" }).limit({ key: "a" }))).toMatchObject({
+    message: expect.stringContaining("polcy is not a field: there are policy"),
+  });
+});
+
+test("limitAll takes all or nothing, and props name the policy of checks that name none", async () => {
+  const [one, other] = [freshKey(), freshKey()];
+  const checks = [
+    { key: one, cost: 2 },
+    { policy: "log", key: other },
+  ];
+  expect(await bound({ policy: "slow" }).limitAll({ checks })).toMatchObject({
+    success: true,
+    decisions: [
+      { policy: "slow", key: one, remaining: 3 },
+      { policy: "log", key: other, remaining: 4 },
+    ],
+  });
+  const never = await bound({ policy: "slow" }).limitAll({ checks: [...checks, { key: one, cost: 6 }] });
+  expect(never.success).toBe(false);
+  expect(await bound().peek({ policy: "slow", key: one })).toMatchObject({ remaining: 3 });
+});
+
+test("hold, settle and cancel answer as over HTTP, and an unknown hold throws", async () => {
+  const limiter = bound({ policy: "slow" });
+  const key = freshKey();
+  const [first, second] = [await limiter.hold({ key, units: 2 }), await limiter.hold({ key, units: 2 })];
+  expect(second).toMatchObject({ success: true, remaining: 1, hold: { units: 2 } });
+  expect(await limiter.settle({ id: first.hold?.id ?? "", used: 1 })).toMatchObject({ remaining: 2 });
+  await limiter.cancel({ id: second.hold?.id ?? "" });
+  expect(await limiter.peek({ key })).toMatchObject({ remaining: 4, holds: 0 });
+  const missing = await thrownBy(() => bound().cancel({ id: `${first.hold?.id}` }));
+  expect(missing).toMatchObject({ name: "LimiterError", status: 404, code: "hold-not-found" });
+});
+
+test("a detached lease is renewed and released by its id, and then throws", async () => {
+  const limiter = bound({ policy: "export" });
+  const key = freshKey();
+  const grant = await limiter.acquire({ key, units: 2, ttlMs: 5_000, detached: true });
+  expect(grant).toMatchObject({ success: true, waitedMs: 0, lease: { expiresAfterMs: 5_000 } });
+  const id = grant.lease?.id ?? "";
+  expect(await limiter.renew({ id, ttlMs: 9_000 })).toMatchObject({ id, expiresAfterMs: 9_000 });
+  expect(await limiter.acquire({ key })).toMatchObject({ success: false, reason: "quota" });
+  await limiter.release({ id });
+  const missing = await thrownBy(() => bound().release({ id }));
+  expect(missing).toMatchObject({ name: "LimiterError", status: 404, code: "lease-not-found" });
+});
+
+test("a grant is given up by disposing of it, and the next waiter has it", async () => {
+  const limiter = bound({ policy: "export" });
+  const key = freshKey();
+  const grant = await limiter.acquire({ key, units: 2 });
+  const waiting = limiter.acquire({ key, units: 2, waitMs: 15_000, detached: true });
+  while ((await limiter.peek({ key })).queueLength !== 1);
+  (grant as unknown as Disposable)[Symbol.dispose]();
+  const next = await waiting;
+  expect(next).toMatchObject({ success: true, reason: "ok" });
+  const idle = limiter.peek({ key, waitFor: "idle", waitMs: 15_000 });
+  await limiter.release({ id: next.lease?.id ?? "" });
+  expect(await idle).toMatchObject({ leases: 0 });
+});
+
+test("bad acquires throw what HTTP would say", async () => {
+  const call = { policy: "export", key: "a", waitMs: 20_001 };
+  expect(await thrownBy(() => bound().acquire(call))).toMatchObject({
+    status: 422,
+    errors: [{ pointer: "/waitMs", detail: expect.stringContaining("the policy's maxWait") }],
+  });
+  const unknown = { policy: "export", key: "a", detach: true } as unknown as typeof call;
+  expect(await thrownBy(() => bound().acquire(unknown))).toMatchObject({ status: 422 });
+});

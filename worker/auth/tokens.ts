@@ -1,0 +1,160 @@
+import * as v from "valibot";
+import type { Region } from "../../core/policies/regions.ts";
+import { oneOf, table, violationsOf } from "../../core/validation.ts";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+
+export type Scope = "limit" | "admin";
+
+/** Who calls, and what they may do. */
+export interface Principal {
+  readonly name: string;
+  readonly scopes: readonly Scope[];
+  /** Absent: every policy. */
+  readonly policies?: readonly string[] | undefined;
+  /** Absent: every key. */
+  readonly keyPrefix?: string | undefined;
+  /** Where the call came in; policies without a pool are the same everywhere. */
+  readonly region?: Region;
+}
+
+interface Token extends Principal {
+  readonly digest: Uint8Array;
+}
+
+/** One entry of the secret API_TOKENS. The token itself is nowhere, only its SHA-256. */
+const TokenEntry = table({
+  name: v.pipe(v.string("a name"), v.minLength(1, "a name")),
+  sha256: v.pipe(
+    v.string("64 hexadecimal digits"),
+    v.regex(/^[0-9a-f]{64}$/i, "64 hexadecimal digits, the SHA-256 of the token"),
+  ),
+  scopes: v.pipe(
+    v.array(oneOf(["limit", "admin"]), 'a list of "limit" and "admin"'),
+    v.minLength(1, 'a list of "limit" and "admin", not empty'),
+  ),
+  policies: v.optional(v.array(v.string("the name of a policy"), "a list of names of policies")),
+  keyPrefix: v.optional(v.string("a prefix that keys must have")),
+});
+
+const HOW_TO =
+  'Make an entry with "npm run token -- --name NAME --scope limit" and set it with "npx wrangler secret put API_TOKENS".';
+
+/** Entries that were checked before: reading the secret and hashing the token anew each time would cost more than deciding. */
+let configured:
+  | { readonly secret: string | undefined; readonly tokens: readonly Token[] | Problem }
+  | undefined;
+const authenticated = new Map<string, Principal>();
+/** A valid token can be written in many ways (`bearer`, spaces), so this needs a bound. */
+const MOST_AUTHENTICATED = 1_000;
+
+/**
+ * Says who calls. Closed while there are no tokens.
+ *
+ * @param authorization the Authorization header
+ * @param secret the secret API_TOKENS
+ */
+export function authenticate(
+  authorization: string | null,
+  secret: string | undefined,
+): Principal | Problem | Promise<Principal | Problem> {
+  const tokens = tokensOf(secret);
+  if (tokens instanceof Problem) return tokens;
+  if (authorization === null)
+    return unauthorized("the Authorization header is missing: must be Bearer TOKEN");
+  // Only valid tokens are in here, so a lookup tells nothing about one that is guessed.
+  return authenticated.get(authorization) ?? verify(authorization, tokens);
+}
+
+/** Who calls, of a token that was verified before; `undefined`: `authenticate` has to say. */
+export function knownCaller(authorization: string | null, secret: string | undefined): Principal | undefined {
+  if (authorization === null || tokensOf(secret) instanceof Problem) return undefined;
+  return authenticated.get(authorization);
+}
+
+/** Whether the secret API_TOKENS is there and can be used; `undefined`: it is. */
+export function configurationProblem(secret: string | undefined): Problem | undefined {
+  const tokens = tokensOf(secret);
+  return tokens instanceof Problem ? tokens : undefined;
+}
+
+/** What stands against a call with this scope, if anything does. */
+export function scopeProblem({ name, scopes }: Principal, anyOf: readonly Scope[]): Problem | undefined {
+  if (anyOf.some((scope) => scopes.includes(scope))) return undefined;
+  return new Problem(
+    PROBLEMS.forbidden,
+    `the token ${JSON.stringify(name)} has no scope ${anyOf.join(" or ")}`,
+  );
+}
+
+/** Whether the principal may use the policy at all. */
+export function mayUse({ policies }: Principal, policy: string): boolean {
+  return policies === undefined || policies.includes(policy);
+}
+
+/** What stands against the principal's use of a key, if anything does. */
+export function keyProblem({ name, keyPrefix }: Principal, key: string): Problem | undefined {
+  if (keyPrefix === undefined || key.startsWith(keyPrefix)) return undefined;
+  return new Problem(
+    PROBLEMS.forbidden,
+    `the token ${JSON.stringify(name)} may use keys that begin with ${JSON.stringify(keyPrefix)} only`,
+  );
+}
+
+function tokensOf(secret: string | undefined): readonly Token[] | Problem {
+  if (configured === undefined || configured.secret !== secret) {
+    configured = { secret, tokens: parseTokens(secret) };
+    authenticated.clear();
+  }
+  return configured.tokens;
+}
+
+async function verify(authorization: string, tokens: readonly Token[]): Promise<Principal | Problem> {
+  const presented = /^Bearer +([\x21-\x7e]+) *$/i.exec(authorization)?.[1];
+  if (presented === undefined)
+    return unauthorized("the Authorization header is not of the form Bearer TOKEN");
+  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(presented));
+  let principal: Principal | undefined;
+  // Every entry is compared, in constant time, so that the time taken tells nothing about any of them.
+  for (const token of tokens) {
+    if (crypto.subtle.timingSafeEqual(digest, token.digest)) principal ??= token;
+  }
+  if (principal === undefined) return unauthorized("the token is not known");
+  if (authenticated.size >= MOST_AUTHENTICATED) authenticated.clear();
+  authenticated.set(authorization, principal);
+  return principal;
+}
+
+function unauthorized(detail: string): Problem {
+  return new Problem(PROBLEMS.unauthorized, detail, {
+    headers: { "www-authenticate": 'Bearer realm="weir"' },
+  });
+}
+
+/** Errors name the entry and the field; they quote nothing, since this is a secret. */
+function parseTokens(secret: string | undefined): readonly Token[] | Problem {
+  if (secret === undefined || secret.trim() === "")
+    return notConfigured(`the secret API_TOKENS is not set. ${HOW_TO}`);
+  const allowed = `the secret API_TOKENS must be a JSON array of { "name", "sha256", "scopes", "policies"?, "keyPrefix"? }`;
+  let value: unknown;
+  try {
+    value = JSON.parse(secret);
+  } catch {
+    return notConfigured(`${allowed}, and it is not JSON. ${HOW_TO}`);
+  }
+  const parsed = v.safeParse(v.pipe(v.array(TokenEntry), v.minLength(1)), value);
+  if (!parsed.success) {
+    const fields = violationsOf(parsed.issues).map(({ path }) => path.join("."));
+    return notConfigured(
+      `${allowed}, and something is wrong with: ${fields.map((field) => field || "the array").join(", ")}. ${HOW_TO}`,
+    );
+  }
+  return parsed.output.map(({ sha256, ...principal }) => ({ ...principal, digest: bytesOf(sha256) }));
+}
+
+function notConfigured(detail: string): Problem {
+  return new Problem(PROBLEMS.notConfigured, detail);
+}
+
+function bytesOf(hex: string): Uint8Array {
+  return Uint8Array.from(hex.match(/../g) ?? [], (pair) => Number.parseInt(pair, 16));
+}

@@ -1,0 +1,69 @@
+/** The checks of a call on several keys: parsed, allowed, and put into words. */
+import { inWords as costInWords } from "../../durable-objects/operations/claims.ts";
+import { costOf } from "../../core/accounts/joint-decision.ts";
+import type { Cost } from "../../core/protocol/messages.ts";
+import { publicName } from "../../core/policies/regional-policies.ts";
+import { given } from "./limits.ts";
+import { parse } from "../http/body.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import { LimitAllRequest } from "./request-schemas.ts";
+import { costProblem, findTarget, type Target } from "./target.ts";
+import type { Principal } from "../auth/tokens.ts";
+
+export interface Check extends Target {
+  readonly cost: Cost;
+  /** The whole call in words, and what it is remembered under at this key. */
+  readonly request: string;
+  readonly idempotencyKey?: string;
+}
+
+/** The checks of a call, or what is wrong with them. */
+export async function parseChecks(principal: Principal, input: unknown): Promise<Check[] | Problem> {
+  const request = parse(LimitAllRequest, input);
+  if (request instanceof Problem) return request;
+  const { idempotencyKey } = request;
+  const targets: (Target & { readonly cost: Cost })[] = [];
+  for (const [index, check] of request.checks.entries()) {
+    const path = ["checks", String(index)];
+    const target = findTarget(principal, check, path);
+    if (target instanceof Problem) return target;
+    const raw = (given(input, "checks") as readonly unknown[])[index];
+    const problem = costProblem(target.policy, [...path, "cost"], check.cost, given(raw, "cost"));
+    if (problem !== undefined) return problem;
+    targets.push({ ...target, cost: check.cost });
+  }
+  const words = await inWords(targets);
+  const times = new Map<string, number>();
+  return targets.map((target) => {
+    // The same key may be checked more than once.
+    const time = times.get(nameOf(target)) ?? 0;
+    times.set(nameOf(target), time + 1);
+    if (idempotencyKey === undefined) return { ...target, request: words };
+    const key = time === 0 ? idempotencyKey : `${idempotencyKey} (${time + 1})`;
+    return { ...target, request: words, idempotencyKey: key };
+  });
+}
+
+/** The call as idempotency remembers it: the same for the same checks in another order. For ever. */
+async function inWords(targets: readonly (Target & { readonly cost: Cost })[]): Promise<string> {
+  const lines = targets
+    .map((target) => JSON.stringify([nameOf(target), costInWords(target.cost)]))
+    .toSorted(compare);
+  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(lines.join("\n")));
+  const hex = Array.from(new Uint8Array(digest, 0, 8), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return `call on ${targets.length} checks (${hex})`;
+}
+
+/** Whether a check can never pass, whatever there is. */
+export function isNever({ policy, cost }: Check): boolean {
+  return !policy.shadow && policy.rules.some((rule) => costOf(rule, cost) > rule.capacity);
+}
+
+/** The order of everything: any would do that all calls share. */
+export function nameOf({ policy, key }: Target): string {
+  return `${publicName(policy.name)}/${key}`;
+}
+
+export function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0;
+}

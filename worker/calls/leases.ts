@@ -1,0 +1,130 @@
+/** Leases: units that somebody has for a while, waited for in a queue. */
+import { claimId } from "../../core/protocol/claim-ids.ts";
+import { randomId } from "../../core/clock.ts";
+import { costOf } from "../../core/accounts/joint-decision.ts";
+import type { Policy } from "../../core/policies/parse-policies.ts";
+import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
+import type { Cost, Leased } from "../../core/protocol/messages.ts";
+import { publicName } from "../../core/policies/regional-policies.ts";
+import { given } from "./limits.ts";
+import type { Acquiring, LimiterClient } from "../../client/limiter-client.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import type { Decision, Lease } from "./answer-schemas.ts";
+import { AcquireRequest, ReleaseRequest, RenewRequest, SocketRequest } from "./request-schemas.ts";
+import { call, callClaim, refused, unitsProblem, type Answered, type Target } from "./target.ts";
+import type { Principal } from "../auth/tokens.ts";
+
+/** An acquire that its policy can grant. */
+export interface Acquire extends Target {
+  readonly asked: Acquiring;
+}
+
+/**
+ * Leases units for a caller who may go at any time.
+ *
+ * @param signal aborted when the caller has gone: it leaves the queue, and what it was granted is taken back
+ * @param waitUntil keeps the work going for that
+ */
+export function callAcquire(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+  signal: AbortSignal,
+  waitUntil: (promise: Promise<unknown>) => void,
+): Promise<Answered<Decision> | Problem> {
+  const answered = call(principal, AcquireRequest, input, async (target, request) => {
+    const acquire = acquireOf(target, request, given(input, "units"));
+    if (acquire instanceof Problem) return acquire;
+    const { policy, key, asked } = acquire;
+    const answer = await client.acquire(policy, key, asked, signal);
+    // Granted or not, nobody will hear of it; a call with an idempotency key may be made again, and then has its lease.
+    const isUnknown =
+      !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
+    const isLost = signal.aborted || isUnknown;
+    if (isLost && asked.idempotencyKey === undefined) waitUntil(client.release(policy, key, asked.id));
+    return answer;
+  });
+  waitUntil(answered.catch(() => undefined));
+  return answered;
+}
+
+/** Opens a WebSocket that is told the decision and keeps the lease. */
+export function callSocket(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promise<Answered<Response> | Problem> {
+  return call(principal, SocketRequest, input, (target, request) => {
+    const acquire = acquireOf(target, request, given(input, "units"));
+    if (acquire instanceof Problem) return acquire;
+    return client.openSocket(acquire.policy, acquire.key, acquire.asked);
+  });
+}
+
+export function callRenew(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promise<Lease | Problem> {
+  return callClaim(principal, "lease", RenewRequest, input, async (claim, { ttlMs }) => {
+    const { policy, key, secret } = claim;
+    const answer = ttlProblem(policy, ttlMs) ?? (await client.renew(policy, key, secret, ttlMs));
+    return answer instanceof Problem ? answer : publicLease(claim, answer);
+  });
+}
+
+export function callRelease(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promise<Problem | undefined> {
+  return callClaim(principal, "lease", ReleaseRequest, input, ({ policy, key, secret }) =>
+    client.release(policy, key, secret),
+  );
+}
+
+/** Holds an acquire against its policy's terms. */
+export function acquireOf(
+  target: Target,
+  request: {
+    readonly units: Cost;
+    readonly ttlMs?: number | undefined;
+    readonly waitMs: number;
+    readonly idempotencyKey?: string | undefined;
+  },
+  givenUnits: unknown,
+): Acquire | Problem {
+  const { policy } = target;
+  const { units, waitMs, idempotencyKey } = request;
+  if (policy.lease === undefined)
+    return refused(
+      ["policy"],
+      publicName(policy.name),
+      "a policy with a concurrency rule (of this one units are used: limit)",
+    );
+  const { maxWaitMs, ttlMs } = policy.lease;
+  if (waitMs > maxWaitMs)
+    return refused(["waitMs"], waitMs, `an integer from 0 to ${maxWaitMs}, the policy's maxWait`);
+  const problem = ttlProblem(policy, request.ttlMs) ?? leasedProblem(policy, units, givenUnits);
+  if (problem !== undefined) return problem;
+  const asked = { id: randomId(), cost: units, ttlMs: request.ttlMs ?? ttlMs, waitMs };
+  return { ...target, asked: idempotencyKey === undefined ? asked : { ...asked, idempotencyKey } };
+}
+
+/** Without units of every rule that leases some, there would be no lease. */
+function leasedProblem(policy: Policy, units: Cost, givenUnits: unknown): Problem | undefined {
+  const problem = unitsProblem(policy, units, givenUnits);
+  const none = policy.rules.find((rule) => rule.lease !== undefined && costOf(rule, units) === 0);
+  if (problem !== undefined || none === undefined) return problem;
+  return refused(["units", none.unit], 0, `an integer from 1 to ${MOST_UNITS}`);
+}
+
+function ttlProblem({ lease }: Policy, ttlMs: number | undefined): Problem | undefined {
+  const mostMs = lease?.maxTtlMs ?? 0;
+  if (ttlMs === undefined || ttlMs <= mostMs) return undefined;
+  return refused(["ttlMs"], ttlMs, `an integer from 1 to ${mostMs}, the policy's maxTtl`);
+}
+
+function publicLease(place: { policy: Policy; key: string }, { id, ...lease }: Leased): Lease {
+  return { id: claimId("lease", { policy: place.policy.name, key: place.key }, id), ...lease };
+}

@@ -1,0 +1,184 @@
+/** What goes in. The parser, the types and the OpenAPI document are all made from these. */
+import * as v from "valibot";
+import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
+import { integer, oneOf, table } from "../../core/validation.ts";
+
+export const MOST_KEY_BYTES = 512;
+const MOST_IDEMPOTENCY_KEY_BYTES = 256;
+
+const policy = v.pipe(
+  v.string("the name of a policy"),
+  v.description("The name of a policy, as in wrangler.toml."),
+);
+const key = v.pipe(
+  text(MOST_KEY_BYTES),
+  v.description(
+    'What is limited: 1 to 512 bytes of UTF-8, compared byte by byte. Under a policy with keyKind "ip", an address.',
+  ),
+);
+const idempotencyKey = v.pipe(
+  text(MOST_IDEMPOTENCY_KEY_BYTES),
+  v.description(
+    "Calls with the same idempotency key, policy and key are charged once and answered alike, for 24 hours or until " +
+      "the quota is whole again, whichever is later. Denials are not kept: they took nothing.",
+  ),
+);
+
+/** What is allowed where a call wants units, and where it wants some. */
+export const COST_ALLOWED = unitsAllowed(0);
+export const UNITS_ALLOWED = unitsAllowed(1);
+
+function unitsAllowed(least: number): string {
+  return `an integer from ${least} to ${MOST_UNITS}, or a table of such integers by unit`;
+}
+
+/** Units of every rule, or by the unit that a rule counts: there a 0 leaves one out. */
+function costFrom(least: 0 | 1, description: string) {
+  return v.pipe(
+    v.union(
+      [integer(least, MOST_UNITS), v.record(v.string(), integer(0, MOST_UNITS))],
+      least === 0 ? COST_ALLOWED : UNITS_ALLOWED,
+    ),
+    v.description(
+      `${description} A number counts for every rule; by unit, one that is left out counts once.`,
+    ),
+  );
+}
+
+const cost = (description: string) => costFrom(0, description);
+const units = (description: string) => costFrom(1, description);
+
+function durationMs(most: number, description: string) {
+  return v.pipe(integer(1, most), v.description(description));
+}
+
+export const LimitRequest = table({
+  policy,
+  key,
+  cost: v.optional(cost("Units to take if they all fit; 0 looks and takes nothing."), 1),
+  idempotencyKey: v.optional(idempotencyKey),
+});
+
+export const MOST_CHECKS = 16;
+const CHECKS_ALLOWED = `a list of 1 to ${MOST_CHECKS} checks { policy, key, cost }`;
+
+export const LimitAllRequest = table({
+  checks: v.pipe(
+    v.array(table({ policy, key, cost: LimitRequest.entries.cost }), CHECKS_ALLOWED),
+    v.minLength(1, CHECKS_ALLOWED),
+    v.maxLength(MOST_CHECKS, CHECKS_ALLOWED),
+  ),
+  idempotencyKey: v.optional(idempotencyKey),
+});
+
+export const RefundRequest = table({
+  policy,
+  key,
+  units: units("Units to give back. What would go over an untouched quota is lost: a refund never mints."),
+  idempotencyKey,
+});
+
+const DEFAULT_HOLD_TTL_MS = 60_000;
+const MOST_HOLD_TTL_MS = 86_400_000;
+
+export const HoldRequest = table({
+  policy,
+  key,
+  units: units("Units to set apart, until it is known how many were used."),
+  ttlMs: v.optional(
+    durationMs(MOST_HOLD_TTL_MS, "How long, in milliseconds. A hold that expires counts as used."),
+    DEFAULT_HOLD_TTL_MS,
+  ),
+  idempotencyKey: v.optional(idempotencyKey),
+});
+
+const holdId = v.pipe(v.string("the id of a hold"), v.description("The id of a hold."));
+const leaseId = v.pipe(v.string("the id of a lease"), v.description("The id of a lease."));
+
+/** What comes in an address has its id there; over the service binding it is a field. */
+export const SettleRequest = table({
+  id: holdId,
+  used: v.pipe(
+    v.union([integer(0, MOST_UNITS), v.record(v.string(), integer(0, MOST_UNITS))], COST_ALLOWED),
+    v.description(
+      "Units really used: fewer than were held, or more, which are debited too and may drive the quota below zero. " +
+        "A number counts for every rule; by unit, one that is left out was used as it was held.",
+    ),
+  ),
+});
+export const CancelRequest = table({ id: holdId });
+
+/** A policy says how much of these it allows; more than this no policy does. */
+const MOST_LEASE_MS = 2_147_483_647;
+const waitMs = v.optional(
+  v.pipe(
+    integer(0, MOST_LEASE_MS),
+    v.description("How long to wait in the queue, in milliseconds; at most the policy's maxWait."),
+  ),
+  0,
+);
+const ttlMs = v.optional(
+  durationMs(
+    MOST_LEASE_MS,
+    "The lease's life unless renewed, at most the policy's maxTtl; by default its ttl.",
+  ),
+);
+
+export const AcquireRequest = table({
+  policy,
+  key,
+  units: v.optional(
+    units("Units to lease. Rules that count a rate are charged when the lease is granted."),
+    1,
+  ),
+  ttlMs,
+  waitMs,
+  idempotencyKey: v.optional(idempotencyKey),
+});
+
+/** Over the service binding: a lease ends with its caller unless it is detached. */
+export const BoundAcquireRequest = table({
+  ...AcquireRequest.entries,
+  detached: v.optional(v.boolean("true or false"), false),
+});
+
+export const SocketRequest = table({ policy, key, units: AcquireRequest.entries.units, waitMs });
+
+export const RenewRequest = table({ id: leaseId, ttlMs });
+export const ReleaseRequest = table({ id: leaseId });
+
+export const PeekRequest = table({
+  policy,
+  key,
+  waitFor: v.optional(
+    v.pipe(oneOf(["idle"]), v.description("Answers when the key has no leases, or when waitMs are over.")),
+  ),
+  waitMs,
+});
+
+/** Names one key of one policy. */
+export const KeyRequest = table({ policy, key });
+
+/** What a service binding's `props` may say. */
+export const Props = table({
+  policy: v.optional(policy),
+  region: v.optional(v.string("the name of a region")),
+});
+
+/** Text of 1 to `mostBytes` bytes of UTF-8. A lone surrogate has no UTF-8, and two of them would be one key. */
+function text(mostBytes: number) {
+  const allowed = `1 to ${mostBytes} bytes of UTF-8`;
+  return v.pipe(
+    v.string(allowed),
+    v.minLength(1, allowed),
+    v.maxLength(mostBytes, allowed),
+    v.check((value) => value.isWellFormed() && fitsBytes(value, mostBytes), allowed),
+  );
+}
+
+const encoder = new TextEncoder();
+
+function fitsBytes(value: string, mostBytes: number): boolean {
+  // A UTF-16 unit takes at most three bytes, so short text need not be encoded.
+  return value.length * 3 <= mostBytes || encoder.encode(value).length <= mostBytes;
+}

@@ -1,0 +1,155 @@
+import { Hono } from "hono";
+import { callPeek, callLimit, callRefund, callReset, listPolicies } from "../calls/limits.ts";
+import {
+  authorized,
+  clientOf,
+  noContent,
+  NOT_STORED,
+  pathInput,
+  queryInput,
+  withBody,
+  withId,
+  type Ctx,
+  type Env,
+} from "./handlers.ts";
+import { callCancel, callHold, callSettle } from "../calls/holds.ts";
+import { callAcquire, callRelease, callRenew, callSocket } from "../calls/leases.ts";
+import { callLimitAll } from "../calls/limit-all.ts";
+import type { LimiterClient } from "../../client/limiter-client.ts";
+import { openApiDocument } from "./openapi.ts";
+import { internalProblem, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { allResponse, decisionResponse } from "./responses.ts";
+import { configurationProblem, type Principal } from "../auth/tokens.ts";
+
+export const app = new Hono<{ Bindings: Env }>();
+
+/** Calls that are answered with a decision, and what they do with their body. */
+const DECISIONS = {
+  "/v1/limit": callLimit,
+  "/v1/refund": callRefund,
+  "/v1/holds": callHold,
+  "/v1/leases": (client, principal, input, c) =>
+    callAcquire(client, principal, input, c.req.raw.signal, (work) => c.executionCtx.waitUntil(work)),
+} satisfies Record<string, DecisionCall>;
+
+type DecisionCall = (
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+  c: Ctx,
+) => ReturnType<typeof callLimit>;
+
+for (const [path, call] of Object.entries<DecisionCall>(DECISIONS)) {
+  app.post(
+    path,
+    withBody(async (c, principal, input, deny) =>
+      decisionResponse(await call(clientOf(c), principal, input, c), deny),
+    ),
+  );
+}
+app.post(
+  "/v1/limit/all",
+  withBody(async (c, principal, input, deny) =>
+    allResponse(await callLimitAll(clientOf(c), principal, input), deny),
+  ),
+);
+app.post(
+  "/v1/holds/:id/settle",
+  withBody(async (c, principal, body) => {
+    const input = withId(c, body);
+    if (input instanceof Problem) return input;
+    return decisionResponse(await callSettle(clientOf(c), principal, input), 200);
+  }),
+);
+app.delete(
+  "/v1/holds/:id",
+  authorized(["limit"], async (c, principal) =>
+    noContent(c, await callCancel(clientOf(c), principal, { id: c.req.param("id") })),
+  ),
+);
+app.get(
+  "/v1/leases/socket",
+  authorized(["limit"], async (c, principal) => {
+    if (c.req.raw.headers.get("upgrade")?.toLowerCase() !== "websocket") {
+      const detail = "the Upgrade header must be websocket";
+      return new Problem(PROBLEMS.upgradeRequired, detail, { headers: { upgrade: "websocket" } });
+    }
+    const answered = await callSocket(clientOf(c), principal, queryInput(c, ["units", "waitMs"]));
+    return answered instanceof Problem ? answered : answered.answer;
+  }),
+);
+app.post(
+  "/v1/leases/:id/renew",
+  withBody(
+    async (c, principal, body) => {
+      const input = withId(c, body);
+      const lease = input instanceof Problem ? input : await callRenew(clientOf(c), principal, input);
+      return lease instanceof Problem ? lease : c.json(lease, 200, NOT_STORED);
+    },
+    { isOptional: true },
+  ),
+);
+app.delete(
+  "/v1/leases/:id",
+  authorized(["limit"], async (c, principal) =>
+    noContent(c, await callRelease(clientOf(c), principal, { id: c.req.param("id") })),
+  ),
+);
+app.get(
+  "/v1/policies",
+  authorized(["limit", "admin"], (c, principal) => c.json(listPolicies(principal), 200, NOT_STORED)),
+);
+const KEY_PATH = "/v1/policies/:policy/keys/:key";
+app.get(
+  KEY_PATH,
+  authorized(["limit", "admin"], async (c, principal) => {
+    const place = pathInput(c);
+    if (place instanceof Problem) return place;
+    const input = { ...queryInput(c, ["waitMs"]), ...place };
+    return decisionResponse(await callPeek(clientOf(c), principal, input, c.req.raw.signal), 200);
+  }),
+);
+app.delete(
+  KEY_PATH,
+  authorized(["admin"], async (c, principal) => {
+    const input = pathInput(c);
+    const answered = input instanceof Problem ? input : await callReset(clientOf(c), principal, input);
+    return noContent(c, answered instanceof Problem ? answered : undefined);
+  }),
+);
+app.get("/healthz", (c) => c.json({ status: "ok" }, 200, NOT_STORED));
+app.get(
+  "/openapi.json",
+  (c) => configurationProblem(c.env.API_TOKENS)?.toResponse() ?? c.json(openApiDocument()),
+);
+
+for (const [path, methods] of Object.entries({
+  "/v1/limit": "POST",
+  "/v1/limit/all": "POST",
+  "/v1/refund": "POST",
+  "/v1/holds": "POST",
+  "/v1/holds/:id": "DELETE",
+  "/v1/holds/:id/settle": "POST",
+  "/v1/leases": "POST",
+  "/v1/leases/socket": "GET",
+  "/v1/leases/:id": "DELETE",
+  "/v1/leases/:id/renew": "POST",
+  "/v1/policies": "GET, HEAD",
+  [KEY_PATH]: "GET, HEAD, DELETE",
+  "/healthz": "GET, HEAD",
+  "/openapi.json": "GET, HEAD",
+})) {
+  app.all(path, (c) => {
+    const problem = path === "/healthz" ? undefined : configurationProblem(c.env.API_TOKENS);
+    if (problem !== undefined) return problem.toResponse();
+    const detail = `the method is ${c.req.method}: must be one of ${methods}`;
+    return new Problem(PROBLEMS.methodNotAllowed, detail, { headers: { allow: methods } }).toResponse();
+  });
+}
+
+app.notFound((c) => {
+  const problem = configurationProblem(c.env.API_TOKENS);
+  return (problem ?? new Problem(PROBLEMS.noRoute, "see /openapi.json for what there is")).toResponse();
+});
+
+app.onError(internalProblem);

@@ -1,0 +1,101 @@
+import * as v from "valibot";
+import { violationsOf } from "../../core/validation.ts";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+
+/** The largest body that is read, in bytes. */
+export const MOST_BODY_BYTES = 16_384;
+
+/** Makes a value what a schema says it is, or says what is wrong with it. */
+export function parse<Schema extends v.GenericSchema>(
+  schema: Schema,
+  value: unknown,
+): v.InferOutput<Schema> | Problem {
+  const parsed = v.safeParse(schema, value, { abortPipeEarly: true });
+  return parsed.success ? parsed.output : notAllowed(violationsOf(parsed.issues));
+}
+
+/** The problem for values that were understood and are not allowed. */
+export function notAllowed(violations: readonly { path: readonly string[]; detail: string }[]): Problem {
+  const errors = violations.map(({ path, detail }) => ({ pointer: pointerTo(path), detail }));
+  return new Problem(
+    PROBLEMS.notAllowed,
+    errors.length === 1 ? "one value is not allowed" : `${errors.length} values are not allowed`,
+    { errors },
+  );
+}
+
+/** Reads a JSON body of at most 16 KiB. One that is optional may be empty, and then needs no type: it is `{}`. */
+export async function readJson(
+  request: Request,
+  { isOptional = false } = {},
+): Promise<{ readonly value: unknown } | Problem> {
+  const contentType = request.headers.get("content-type");
+  if (contentType !== "application/json" && !isJson(contentType)) {
+    // Whether there is a body at all is known only by reading it: an empty one may be announced as a stream.
+    if (isOptional && contentType === null && (await isEmpty(request))) return NOTHING;
+    const detail = `content-type is ${contentType === null ? "missing" : JSON.stringify(contentType)}: must be application/json`;
+    return new Problem(PROBLEMS.unsupportedMediaType, detail, { headers: { accept: "application/json" } });
+  }
+  const encoding = request.headers.get("content-encoding");
+  if (encoding !== null && encoding !== "identity") {
+    return new Problem(
+      PROBLEMS.unsupportedMediaType,
+      `content-encoding is ${JSON.stringify(encoding)}: must be left out`,
+    );
+  }
+  try {
+    const bytes = await readBytes(request);
+    if (bytes === undefined)
+      return new Problem(PROBLEMS.tooLarge, `the body is over ${MOST_BODY_BYTES} bytes`);
+    if (isOptional && bytes.byteLength === 0) return NOTHING;
+    return { value: decode(bytes) };
+  } catch (error) {
+    return malformed(error);
+  }
+}
+
+/** @throws Error when it is not JSON, or not UTF-8 */
+export function decode(bytes: ArrayBuffer | Uint8Array): unknown {
+  return JSON.parse(decoder.decode(bytes));
+}
+
+/** The problem of a body that is not JSON, not UTF-8, or broke off. */
+export function malformed(error: unknown): Problem {
+  const detail = error instanceof Error ? error.message : String(error);
+  return new Problem(PROBLEMS.malformed, "the body must be JSON", { errors: [{ pointer: "", detail }] });
+}
+
+// Fatal, so that broken UTF-8 is an error and not another key.
+const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+function isJson(contentType: string | null): boolean {
+  return contentType !== null && /^application\/json\s*(;\s*charset="?utf-8"?\s*)?$/i.test(contentType);
+}
+
+const NOTHING = { value: {} };
+
+async function isEmpty(request: Request): Promise<boolean> {
+  try {
+    return (await readBytes(request))?.byteLength === 0;
+  } catch {
+    return false;
+  }
+}
+
+async function readBytes(request: Request): Promise<ArrayBuffer | Uint8Array | undefined> {
+  const declared = request.headers.get("content-length");
+  if (declared !== null) return Number(declared) > MOST_BODY_BYTES ? undefined : request.arrayBuffer();
+  const bytes = new Uint8Array(MOST_BODY_BYTES);
+  let length = 0;
+  for await (const chunk of request.body ?? []) {
+    if (length + chunk.length > MOST_BODY_BYTES) return undefined;
+    bytes.set(chunk, length);
+    length += chunk.length;
+  }
+  return bytes.subarray(0, length);
+}
+
+/** A JSON pointer (RFC 6901) to a field. */
+function pointerTo(path: readonly string[]): string {
+  return path.map((field) => `/${field.replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
+}

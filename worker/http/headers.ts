@@ -1,0 +1,59 @@
+import type { Policy, Rule } from "../../core/policies/parse-policies.ts";
+import type { Decision } from "../calls/answer-schemas.ts";
+
+/**
+ * The headers of a decision, as draft-ietf-httpapi-ratelimit-headers-11 has them: one member a rule in each.
+ * A degraded decision knows the policy and no figures.
+ */
+export function decisionHeaders(policy: Policy, decision: Decision): Record<string, string> {
+  const headers: Record<string, string> = {
+    "content-type": "application/json",
+    "cache-control": "no-store",
+    "RateLimit-Policy": policyHeader(policy),
+  };
+  if (decision.rules.length > 0) {
+    headers["RateLimit"] = rateLimit(decision);
+  }
+  return decision.success ? headers : { ...headers, ...retryAfter(decision.retryAfterMs ?? null) };
+}
+
+/** The RateLimit header. */
+export function rateLimit({ rules }: Decision): string {
+  return rules
+    .map(({ name, remaining, resetAfterMs }) => `"${name}";r=${remaining};t=${seconds(resetAfterMs)}`)
+    .join(", ");
+}
+
+/** The Retry-After header, in whole seconds; none when waiting does not help, or nobody knows. */
+export function retryAfter(waitMs: number | null): Record<string, string> {
+  return waitMs === null ? {} : { "Retry-After": String(seconds(waitMs)) };
+}
+
+const policyHeaders = new WeakMap<Policy, string>();
+
+/** The RateLimit-Policy header. */
+export function policyHeader(policy: Policy): string {
+  let header = policyHeaders.get(policy);
+  if (header === undefined) {
+    header = policy.rules.map(quotaItem).join(", ");
+    policyHeaders.set(policy, header);
+  }
+  return header;
+}
+
+/**
+ * The draft's window is in whole seconds. A window that is not is told as the next whole one, with as many
+ * units as its rate gives in that time: 10 per 250 ms is 40 per second. Units at once have none. The draft's own unit
+ * is requests, so only another is named.
+ */
+function quotaItem({ name, quota, unit }: Rule): string {
+  const named = unit === "requests" ? "" : `;qu="${unit}"`;
+  if (quota.windowMs === undefined) return `"${name}";q=${quota.units}${named}`;
+  const window = seconds(quota.windowMs);
+  const units = Math.floor((quota.units * window * 1_000) / quota.windowMs);
+  return `"${name}";q=${units};w=${window}${named}`;
+}
+
+function seconds(durationMs: number): number {
+  return Math.ceil(durationMs / 1_000);
+}

@@ -1,0 +1,111 @@
+/**
+ * POST /v1/limit past the router. A call that is decided here costs little more than what the runtime does for a request
+ * with a body, so a router, a schema and a promise for every layer would be a third of it (README, Speed). Only what is
+ * plain is answered here; everything else goes the way of all calls, through app.ts.
+ */
+import type { Policy } from "../../core/policies/parse-policies.ts";
+import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
+import type { Decision } from "../calls/answer-schemas.ts";
+import { limitOf } from "../calls/limits.ts";
+import type { Env } from "./handlers.ts";
+import { LimiterClient } from "../../client/limiter-client.ts";
+import { callingFrom } from "../auth/caller-region.ts";
+import { decode, malformed, MOST_BODY_BYTES, parse } from "./body.ts";
+import { internalProblem, Problem } from "../../core/protocol/problems.ts";
+import { LimitRequest, MOST_KEY_BYTES } from "../calls/request-schemas.ts";
+import { decisionResponse, plainResponse, type DenyStatus } from "./responses.ts";
+import { findTarget } from "../calls/target.ts";
+import { knownCaller, type Principal } from "../auth/tokens.ts";
+
+const PATH = "/v1/limit";
+
+/** The answer to a plain call; `undefined`: it is another, or refused, and nothing of it has been read. */
+export function answerLimit(
+  request: Request,
+  env: Env,
+  ctx: ExecutionContext,
+): Promise<Response> | undefined {
+  if (request.method !== "POST") return undefined;
+  const deny = plainDeny(request.url);
+  if (deny === undefined || !hasPlainBody(request.headers)) return undefined;
+  const principal = knownCaller(request.headers.get("authorization"), env.API_TOKENS);
+  if (principal?.scopes.includes("limit") !== true) return undefined;
+  const respond = (bytes: ArrayBuffer) => {
+    try {
+      const client = new LimiterClient(env.OBJECTS, (work) => ctx.waitUntil(work));
+      return answer(client, callingFrom(principal, request), bytes, deny);
+    } catch (error) {
+      return internalProblem(error);
+    }
+  };
+  // Not an async function: every promise less is one less for the runtime to resume.
+  return request.arrayBuffer().then(respond, (error: unknown) => malformed(error).toResponse());
+}
+
+/** The status of denials when the address is /v1/limit, as it is or with `?deny=429`. */
+function plainDeny(url: string): DenyStatus | undefined {
+  // The first slash after "http://" or "https://" and at least a character of a host.
+  const start = url.indexOf("/", 8);
+  if (!url.startsWith(PATH, start)) return undefined;
+  const end = start + PATH.length;
+  if (url.length === end) return 200;
+  return url.slice(end) === "?deny=429" ? 429 : undefined;
+}
+
+/** Whether `readJson` would read the body whole: JSON, not encoded, and of a length that is known and allowed. */
+function hasPlainBody(headers: Headers): boolean {
+  if (headers.get("content-type") !== "application/json" || headers.get("content-encoding") !== null)
+    return false;
+  const declared = headers.get("content-length");
+  return declared !== null && Number(declared) <= MOST_BODY_BYTES;
+}
+
+function answer(
+  client: LimiterClient,
+  principal: Principal,
+  bytes: ArrayBuffer,
+  deny: DenyStatus,
+): Response | Promise<Response> {
+  let input: unknown;
+  try {
+    input = decode(bytes);
+  } catch (error) {
+    return malformed(error).toResponse();
+  }
+  const request = plainRequest(input) ?? parse(LimitRequest, input);
+  const target = request instanceof Problem ? request : findTarget(principal, request);
+  if (request instanceof Problem) return request.toResponse();
+  if (target instanceof Problem) return target.toResponse();
+  const decided = limitOf(client, target, request, input);
+  if (decided instanceof Problem) return decided.toResponse();
+  const { policy } = target;
+  if (!(decided instanceof Promise)) return plainResponse(policy, decided, deny);
+  return decided.then((late) => lateResponse(policy, late, deny)).catch(internalProblem);
+}
+
+function lateResponse(policy: Policy, decided: Decision | Problem, deny: DenyStatus): Response {
+  if (decided instanceof Problem) return decided.toResponse();
+  const response = decisionResponse({ policy, answer: decided }, deny);
+  return response instanceof Problem ? response.toResponse() : response;
+}
+
+interface PlainRequest {
+  readonly policy: string;
+  readonly key: string;
+  readonly cost: number;
+  readonly idempotencyKey?: undefined;
+}
+
+/** What LimitRequest makes of the plain shape; `undefined`: it is another, or wrong, and the schema says how. */
+function plainRequest(input: unknown): PlainRequest | undefined {
+  if (typeof input !== "object" || input === null) return undefined;
+  for (const field in input) {
+    if (field !== "policy" && field !== "key" && field !== "cost") return undefined;
+  }
+  const { policy, key, cost = 1 } = input as { readonly [Field in keyof PlainRequest]?: unknown };
+  if (typeof policy !== "string" || typeof key !== "string" || typeof cost !== "number") return undefined;
+  // A UTF-16 unit takes at most three bytes: longer text is the schema's to measure.
+  if (key.length === 0 || key.length * 3 > MOST_KEY_BYTES || !key.isWellFormed()) return undefined;
+  if (!Number.isInteger(cost) || cost < 0 || cost > MOST_UNITS) return undefined;
+  return { policy, key, cost };
+}

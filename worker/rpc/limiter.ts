@@ -1,0 +1,183 @@
+import { WorkerEntrypoint } from "cloudflare:workers";
+import { degradedDecision } from "../../core/protocol/decision.ts";
+import { regions } from "../../durable-objects/deployment.ts";
+import type { Attached, Cost } from "../../core/protocol/messages.ts";
+import type { Env } from "../http/handlers.ts";
+import { callLimit, callPeek, callRefund, callReset, given, listPolicies } from "../calls/limits.ts";
+import { callCancel, callHold, callSettle } from "../calls/holds.ts";
+import { acquireOf, callRelease, callRenew } from "../calls/leases.ts";
+import { callLimitAll } from "../calls/limit-all.ts";
+import { LimiterClient } from "../../client/limiter-client.ts";
+import { decisionIn } from "../../client/read-answer.ts";
+import { parse } from "../http/body.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import type { AllDecisions, Decision, KeyReport, Lease, PolicyList } from "../calls/answer-schemas.ts";
+import { BoundAcquireRequest, Props } from "../calls/request-schemas.ts";
+import { regionNamed } from "../auth/caller-region.ts";
+import { call, findClaim, refused, type Answered } from "../calls/target.ts";
+import type { Principal } from "../auth/tokens.ts";
+
+/** A call that may leave out what the binding's `props` say. */
+type Call<Fields> = Fields & Regional & { readonly policy?: string; readonly key: string };
+interface Regional {
+  /** Of a policy with a pool, the region to ask; by default where this isolate is, as far as an HTTP request has told. */
+  readonly region?: string;
+}
+interface Idempotent {
+  readonly idempotencyKey?: string;
+}
+
+/** A decision with what keeps its lease: disposing of it, which happens when the caller ends, releases the lease. */
+export type Grant = Decision & Omit<Attached, "answer">;
+
+/**
+ * The limiter as a service binding: the same calls as over HTTP, the same answers, no token (whoever is bound
+ * may call). Bad input throws a LimiterError that says what HTTP would.
+ *
+ * With `props = { policy = "api" }` on the binding, `policy` may be left out, so `limit({ key })` is enough and
+ * the binding drops in for Cloudflare's own rate limit binding.
+ */
+export class Limiter extends WorkerEntrypoint<Env, unknown> {
+  /** Takes a cost (default 1; 0 looks) if it fits. A denial is an answer, not an error. */
+  async limit(asked: Call<Idempotent & { readonly cost?: Cost }>): Promise<Decision> {
+    return answerOf(await callLimit(this.#client, ...this.#read(asked)));
+  }
+
+  /** Takes the costs of up to 16 checks, of all or of none. */
+  async limitAll(
+    asked: Idempotent & Regional & { readonly checks: readonly Call<{ readonly cost?: Cost }>[] },
+  ): Promise<AllDecisions> {
+    const [principal] = this.#read(asked);
+    const { region: _, ...input } = asked;
+    const { checks } = input;
+    const complete = Array.isArray(checks)
+      ? { ...input, checks: checks.map((check: unknown) => this.#read(check)[1]) }
+      : input;
+    return orThrow(await callLimitAll(this.#client, principal, complete));
+  }
+
+  /** Gives units back that were taken and not used, once per `idempotencyKey`. */
+  async refund(asked: Call<{ readonly units: Cost; readonly idempotencyKey: string }>): Promise<Decision> {
+    return answerOf(await callRefund(this.#client, ...this.#read(asked)));
+  }
+
+  /** Sets units apart until it is known how many were used: `settle`, or `cancel` when none were. */
+  async hold(asked: Call<Idempotent & { readonly units: Cost; readonly ttlMs?: number }>): Promise<Decision> {
+    return answerOf(await callHold(this.#client, ...this.#read(asked)));
+  }
+
+  /** Ends a hold with the units really used. */
+  async settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision> {
+    return answerOf(await callSettle(this.#client, BOUND, asked));
+  }
+
+  /** Ends a hold of which nothing was used. */
+  async cancel(asked: { readonly id: string }): Promise<void> {
+    return orThrow((await callCancel(this.#client, BOUND, asked)) ?? undefined);
+  }
+
+  /**
+   * Leases units, waiting up to `waitMs` in the queue. The lease ends with the caller, however that ends (`using` ends
+   * it sooner), unless `detached`: then with `release`, or when it expires.
+   */
+  async acquire(
+    asked: Call<
+      Idempotent & {
+        readonly units?: Cost;
+        readonly ttlMs?: number;
+        readonly waitMs?: number;
+        readonly detached?: boolean;
+      }
+    >,
+  ): Promise<Grant> {
+    const [principal, input] = this.#read(asked);
+    return answerOf(
+      await call(principal, BoundAcquireRequest, input, async (target, request) => {
+        const acquire = acquireOf(target, request, given(input, "units"));
+        if (acquire instanceof Problem) return acquire;
+        const { policy, key, asked: wanted } = acquire;
+        const isAttached = !request.detached;
+        if (wanted.waitMs === 0 && isAttached) {
+          const attached = await this.#client.acquireAttached(policy, key, wanted);
+          if (attached === undefined) return degradedDecision(policy, key);
+          return grantOf(decisionIn(policy, key, attached.answer), attached);
+        }
+        // Who waits may have gone when its turn comes. Nothing tells, so the grant is brief until this confirms it.
+        const brief = { ...wanted, confirmWithinMs: CONFIRM_WITHIN_MS };
+        const decision = await this.#client.acquire(policy, key, brief);
+        if (decision instanceof Problem || decision.lease === undefined) return decision;
+        const secret = findClaim(principal, "lease", decision.lease.id)?.secret ?? "";
+        const attached = await this.#client.confirm(policy, key, secret, wanted.ttlMs, isAttached);
+        if (attached === undefined) return degradedDecision(policy, key);
+        const lease = { ...decision.lease, expiresAfterMs: wanted.ttlMs };
+        return grantOf({ ...decision, lease }, attached);
+      }),
+    );
+  }
+
+  /** Moves a lease's end to `ttlMs` from now. */
+  async renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
+    return orThrow(await callRenew(this.#client, BOUND, asked));
+  }
+
+  /** Ends a lease; whoever waits next gets its units at once. */
+  async release(asked: { readonly id: string }): Promise<void> {
+    return orThrow(await callRelease(this.#client, BOUND, asked));
+  }
+
+  /** What `limit({ key })` would be answered, and who holds and waits; takes nothing. */
+  async peek(asked: Call<{ readonly waitFor?: "idle"; readonly waitMs?: number }>): Promise<KeyReport> {
+    return answerOf(await callPeek(this.#client, ...this.#read(asked)));
+  }
+
+  /** Makes the key as new. */
+  async reset(asked: Call<object>): Promise<void> {
+    return answerOf(await callReset(this.#client, ...this.#read(asked)));
+  }
+
+  /** The policies of this deployment. */
+  policies(): PolicyList {
+    return listPolicies(BOUND);
+  }
+
+  get #client(): LimiterClient {
+    return new LimiterClient(this.env.OBJECTS, (work) => this.ctx.waitUntil(work));
+  }
+
+  /** Who calls from where, and the call with what the binding's `props` say. */
+  #read(asked: unknown): [principal: Principal, input: unknown] {
+    const props = parse(Props, this.ctx.props ?? {});
+    if (props instanceof Problem) throw props.toError();
+    if (typeof asked !== "object" || asked === null) return [BOUND, asked];
+    const { policy = props.policy, region: name = props.region, ...rest } = asked as Record<string, unknown>;
+    const region = regionNamed(name);
+    if (region === undefined) {
+      const names = regions.map((each) => JSON.stringify(each.name)).join(", ");
+      throw refused(["region"], name, `left out, or one of ${names}`).toError();
+    }
+    return [
+      { ...BOUND, region },
+      { policy, ...rest },
+    ];
+  }
+}
+
+/** Long for a message between worker and object, short for a slot that nobody has. */
+const CONFIRM_WITHIN_MS = 5_000;
+
+/** Whoever is bound to the worker; the binding is the permission. */
+const BOUND: Principal = { name: "service binding", scopes: ["limit", "admin"] };
+
+function grantOf(decision: Decision | Problem, { slot, renew, release }: Attached): Grant | Problem {
+  if (decision instanceof Problem || slot === undefined) return decision;
+  return { ...decision, slot, ...(renew && { renew }), ...(release && { release }) };
+}
+
+function answerOf<Answer>(answered: Answered<Answer> | Problem): Answer {
+  return orThrow(answered).answer;
+}
+
+function orThrow<Answer>(answer: Answer | Problem): Answer {
+  if (answer instanceof Problem) throw answer.toError();
+  return answer;
+}
