@@ -13,9 +13,9 @@ import {
   type Leased,
   type Peeked,
 } from "../core/protocol/messages.ts";
-import { Isolate, type Caller } from "./local-limiter.ts";
+import { LocalLimiter, type Caller } from "./local-limiter.ts";
 import { Objects, type LimiterNamespace, type LimiterStub } from "./transports/objects.ts";
-import { ReservationBook } from "./reservation-cache.ts";
+import { ReservationCache } from "./reservation-cache.ts";
 import type { Problem } from "../core/protocol/problems.ts";
 import type { Decision, KeyReport } from "../worker/calls/answer-schemas.ts";
 import {
@@ -33,7 +33,7 @@ export type Acquiring = Omit<AcquireCall, "policy" | "key">;
 export type Holding = Omit<HoldCall, "policy" | "key">;
 
 /** What all requests of this isolate share. */
-const isolate = new Isolate(new ReservationBook(randomId));
+const isolate = new LocalLimiter(new ReservationCache(randomId));
 
 /** The calls on a key, in the caller's words: decided here, or by the key's object. One for each request. */
 export class LimiterClient {
@@ -52,7 +52,8 @@ export class LimiterClient {
     idempotencyKey?: string,
   ): Decision | Promise<Decision | Problem> {
     // To look, or to be remembered, is the object's business.
-    const isElsewhere = policy.elsewhere.denies && idempotencyKey === undefined && !isNothing(policy, cost);
+    const isElsewhere =
+      policy.localDecisions.denies && idempotencyKey === undefined && !isNothing(policy, cost);
     if (isElsewhere) return isolate.limit(this.#caller, policy, key, cost);
     return this.#limitByObject(policy, key, cost, idempotencyKey);
   }

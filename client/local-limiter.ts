@@ -10,11 +10,11 @@ import { publicDecision, degradedDecision, type Decision } from "../core/protoco
 import { orTimeout, type Time } from "../core/clock.ts";
 import type { Policy } from "../core/policies/parse-policies.ts";
 import type { Cost, Decided } from "../core/protocol/messages.ts";
-import type { Message } from "../core/reservations/pending-request.ts";
+import type { PendingRequest } from "../core/reservations/pending-request.ts";
 import type { Reservation } from "../core/reservations/reservation.ts";
 import { MOST_TTL_MS } from "../core/reservations/sizing.ts";
 import { giveBack, type LimiterStub, type Objects } from "./transports/objects.ts";
-import type { ReservationBook } from "./reservation-cache.ts";
+import type { ReservationCache } from "./reservation-cache.ts";
 
 /** What a request brings. */
 export interface Caller {
@@ -41,20 +41,20 @@ const LOOK_MS = 200;
 /** A keeper that has not looked for so long was ended with its request. */
 const SILENT_MS = 2_000;
 
-export class Isolate {
-  readonly #book: ReservationBook;
-  readonly #answers = new WeakMap<Message, Promise<Decided | undefined>>();
+export class LocalLimiter {
+  readonly #cache: ReservationCache;
+  readonly #answers = new WeakMap<PendingRequest, Promise<Decided | undefined>>();
   /** Whose request gives back what is left at the end of lifetimes. */
   #keeper: Keeper | undefined;
 
-  constructor(book: ReservationBook) {
-    this.#book = book;
+  constructor(cache: ReservationCache) {
+    this.#cache = cache;
   }
 
   /** Decides on a cost that is not 0; at once if the object need not be asked. */
   limit(caller: Caller, policy: Policy, key: string, cost: Cost): Decision | Promise<Decision> {
     const nowMs = caller.time.nowMs();
-    const reservation = this.#book.open(policy, key, nowMs);
+    const reservation = this.#cache.open(policy, key, nowMs);
     reservation.note(cost, nowMs);
     const decided = this.#decide(caller, reservation, cost, nowMs);
     if (decided === undefined) return this.#ask(caller, reservation, cost, nowMs);
@@ -67,9 +67,9 @@ export class Isolate {
    * @returns what to settle, with the same stub and before that call
    */
   end(policy: Policy, key: string): ReturnType<Reservation["giveBack"]> {
-    const reservation = this.#book.find(policy, key);
+    const reservation = this.#cache.find(policy, key);
     reservation?.forgetDenials();
-    return reservation && this.#book.end(reservation);
+    return reservation && this.#cache.end(reservation);
   }
 
   #decide(caller: Caller, reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {
@@ -116,7 +116,7 @@ export class Isolate {
   ): Promise<Decided | undefined> {
     const { policy, key } = reservation;
     const message = reservation.ask(cost, nowMs);
-    this.#book.hold(reservation);
+    this.#cache.hold(reservation);
     const answer = async () => {
       const ask = async (object: LimiterStub) => {
         try {
@@ -168,13 +168,13 @@ export class Isolate {
   }
 
   async #giveBackInTime({ objects, time }: Caller, keeper: Keeper): Promise<void> {
-    while (this.#keeper === keeper && keeper.lookedAtMs < keeper.untilMs && this.#book.isHolding) {
-      const lookMs = Math.min(LOOK_MS, this.#book.shortestMs / 4);
+    while (this.#keeper === keeper && keeper.lookedAtMs < keeper.untilMs && this.#cache.isHolding) {
+      const lookMs = Math.min(LOOK_MS, this.#cache.shortestMs / 4);
       await new Promise<void>((done) => time.after(lookMs, done));
       const nowMs = time.nowMs();
-      if (nowMs < keeper.lookedAtMs + lookMs / 2) this.#book.endAll();
+      if (nowMs < keeper.lookedAtMs + lookMs / 2) this.#cache.endAll();
       keeper.lookedAtMs = nowMs;
-      await giveBack(objects, this.#book.endDue(keeper.lookedAtMs));
+      await giveBack(objects, this.#cache.endDue(keeper.lookedAtMs));
     }
     if (this.#keeper === keeper) this.#keeper = undefined;
   }

@@ -14,7 +14,7 @@ const MOST_KEYS = 16_384;
 const MOST_NAME_LENGTH = 2 ** 21;
 
 /** An isolate's reservations and denials by policy and key. The least recently used goes first. */
-export class ReservationBook {
+export class ReservationCache {
   readonly #makeId: () => string;
   /** In order of their last use. */
   readonly #reservations = new Map<string, Reservation>();

@@ -46,8 +46,11 @@ function clip(text: string): string {
  * An object with these fields and no others. Each field's schema says in its message what is allowed; fields that
  * are read elsewhere are named too.
  */
-export function table<Entries extends v.ObjectEntries>(entries: Entries, elsewhere: readonly string[] = []) {
-  const fields = [...Object.keys(entries), ...elsewhere].join(", ");
+export function table<Entries extends v.ObjectEntries>(
+  entries: Entries,
+  localDecisions: readonly string[] = [],
+) {
+  const fields = [...Object.keys(entries), ...localDecisions].join(", ");
   return v.strictObject(entries, (issue) => {
     const field = issue.path?.at(-1)?.key;
     if (issue.expected === "never") return `${clip(String(field))} is not a field: there are ${fields}`;

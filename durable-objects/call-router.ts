@@ -1,10 +1,10 @@
-import type { CallerHolds } from "./operations/holds.ts";
-import type { Entry } from "./keys/key-state.ts";
-import type { Grants } from "./operations/reservations.ts";
-import type { Ledger } from "./keys/key-store.ts";
+import type { Holds } from "./operations/holds.ts";
+import type { KeyState } from "./keys/key-state.ts";
+import type { Reservations } from "./operations/reservations.ts";
+import type { KeyStore } from "./keys/key-store.ts";
 import { TO_NOBODY, type Acquiring, type Leases } from "./operations/leases.ts";
 import type { Limits } from "./operations/limits.ts";
-import type { Regional } from "./pool/pooled-operations.ts";
+import type { PooledOperations } from "./pool/pooled-operations.ts";
 import type {
   AnswerText,
   Cost,
@@ -15,16 +15,16 @@ import type {
   Returned,
 } from "../core/protocol/messages.ts";
 import { report } from "./operations/key-report.ts";
-import type { WaitingRoom } from "./operations/wait-queue.ts";
+import type { WaitQueue } from "./operations/wait-queue.ts";
 
 /** Who does what with a key that has been opened. */
 export interface Clerks {
-  readonly ledger: Ledger;
-  readonly room: WaitingRoom;
+  readonly store: KeyStore;
+  readonly queue: WaitQueue;
   readonly limits: Limits;
-  readonly grants: Grants;
+  readonly reservations: Reservations;
   readonly leases: Leases;
-  readonly holds: CallerHolds;
+  readonly holds: Holds;
 }
 
 /**
@@ -33,114 +33,119 @@ export interface Clerks {
  */
 export class Desk {
   readonly #clerks: Clerks;
-  readonly #load: () => Promise<Regional>;
-  #regional: Promise<Regional> | undefined;
+  readonly #load: () => Promise<PooledOperations>;
+  #regional: Promise<PooledOperations> | undefined;
 
-  constructor(clerks: Clerks, load: () => Promise<Regional>) {
+  constructor(clerks: Clerks, load: () => Promise<PooledOperations>) {
     this.#clerks = clerks;
     this.#load = load;
   }
 
-  limit(entry: Entry, cost: Cost, idempotencyKey: string | undefined, nowMs: number): Maybe<AnswerText> {
+  limit(
+    keyState: KeyState,
+    cost: Cost,
+    idempotencyKey: string | undefined,
+    nowMs: number,
+  ): Maybe<AnswerText> {
     return (
-      this.#pooled(entry, (regional) => regional.limit(entry, cost, idempotencyKey)) ??
-      this.#clerks.limits.limit(entry, cost, idempotencyKey, nowMs)
+      this.#pooled(keyState, (regional) => regional.limit(keyState, cost, idempotencyKey)) ??
+      this.#clerks.limits.limit(keyState, cost, idempotencyKey, nowMs)
     );
   }
 
-  reserve(entry: Entry, call: Omit<ReserveCall, "policy" | "key">, nowMs: number): Maybe<AnswerText> {
+  reserve(keyState: KeyState, call: Omit<ReserveCall, "policy" | "key">, nowMs: number): Maybe<AnswerText> {
     return (
-      this.#pooled(entry, (regional) => regional.reserve(entry, call)) ??
-      this.#clerks.grants.reserve(entry, call, nowMs)
+      this.#pooled(keyState, (regional) => regional.reserve(keyState, call)) ??
+      this.#clerks.reservations.reserve(keyState, call, nowMs)
     );
   }
 
-  giveBack(entry: Entry, returned: Returned, nowMs: number): void {
-    this.#clerks.grants.giveBack(entry, returned, nowMs);
-    void this.#pooled(entry, (regional) => regional.gaveBack(entry));
+  giveBack(keyState: KeyState, returned: Returned, nowMs: number): void {
+    this.#clerks.reservations.giveBack(keyState, returned, nowMs);
+    void this.#pooled(keyState, (regional) => regional.gaveBack(keyState));
   }
 
-  refund(entry: Entry, units: Cost, idempotencyKey: string, nowMs: number): Maybe<AnswerText> {
+  refund(keyState: KeyState, units: Cost, idempotencyKey: string, nowMs: number): Maybe<AnswerText> {
     return (
-      this.#pooled(entry, (regional) => regional.refund(entry, units, idempotencyKey)) ??
-      this.#clerks.limits.refund(entry, units, idempotencyKey, nowMs)
+      this.#pooled(keyState, (regional) => regional.refund(keyState, units, idempotencyKey)) ??
+      this.#clerks.limits.refund(keyState, units, idempotencyKey, nowMs)
     );
   }
 
-  hold(entry: Entry, call: Omit<HoldCall, "policy" | "key">, nowMs: number): Maybe<AnswerText> {
+  hold(keyState: KeyState, call: Omit<HoldCall, "policy" | "key">, nowMs: number): Maybe<AnswerText> {
     return (
-      this.#pooled(entry, (regional) => regional.hold(entry, call)) ??
-      this.#clerks.holds.hold(entry, call, nowMs)
+      this.#pooled(keyState, (regional) => regional.hold(keyState, call)) ??
+      this.#clerks.holds.hold(keyState, call, nowMs)
     );
   }
 
-  settle(entry: Entry, id: string, used: Cost, nowMs: number): Maybe<AnswerText> {
+  settle(keyState: KeyState, id: string, used: Cost, nowMs: number): Maybe<AnswerText> {
     return (
-      this.#pooled(entry, (regional) => regional.settle(entry, id, used)) ??
-      this.#clerks.holds.settle(entry, id, used, nowMs)
+      this.#pooled(keyState, (regional) => regional.settle(keyState, id, used)) ??
+      this.#clerks.holds.settle(keyState, id, used, nowMs)
     );
   }
 
-  cancel(entry: Entry, id: string, nowMs: number): Maybe<AnswerText> {
+  cancel(keyState: KeyState, id: string, nowMs: number): Maybe<AnswerText> {
     return (
-      this.#pooled(entry, (regional) => regional.cancel(entry, id)) ??
-      this.#clerks.holds.cancel(entry, id, nowMs)
+      this.#pooled(keyState, (regional) => regional.cancel(keyState, id)) ??
+      this.#clerks.holds.cancel(keyState, id, nowMs)
     );
   }
 
-  acquire(entry: Entry, call: Acquiring, nowMs: number): Maybe<AnswerText> {
+  acquire(keyState: KeyState, call: Acquiring, nowMs: number): Maybe<AnswerText> {
     return (
-      this.#pooled(entry, (regional) => regional.acquire(entry, call)) ??
-      this.#clerks.leases.acquire(entry, call, nowMs)
+      this.#pooled(keyState, (regional) => regional.acquire(keyState, call)) ??
+      this.#clerks.leases.acquire(keyState, call, nowMs)
     );
   }
 
   /** The same for a caller who may have gone by then: what it was granted is taken back. */
   async acquireFor(
-    entry: Entry,
+    keyState: KeyState,
     call: Acquiring & { readonly signal: AbortSignal },
     nowMs: number,
   ): Promise<AnswerText> {
     const { signal, idempotencyKey } = call;
     if (signal.aborted) return TO_NOBODY;
-    const answer = await this.acquire(entry, call, nowMs);
+    const answer = await this.acquire(keyState, call, nowMs);
     // A repeated call has its lease from before: it is not this one's to take back.
-    if (signal.aborted && idempotencyKey === undefined) await this.release(entry, call.id, nowMs);
+    if (signal.aborted && idempotencyKey === undefined) await this.release(keyState, call.id, nowMs);
     return answer;
   }
 
-  renew(entry: Entry, id: string, ttlMs: number | undefined, nowMs: number): Maybe<AnswerText> {
+  renew(keyState: KeyState, id: string, ttlMs: number | undefined, nowMs: number): Maybe<AnswerText> {
     return (
-      this.#pooled(entry, (regional) => regional.renew(entry, id, ttlMs)) ??
-      this.#clerks.leases.renew(entry, id, ttlMs, nowMs)
+      this.#pooled(keyState, (regional) => regional.renew(keyState, id, ttlMs)) ??
+      this.#clerks.leases.renew(keyState, id, ttlMs, nowMs)
     );
   }
 
-  release(entry: Entry, id: string, nowMs: number): Maybe<boolean> {
+  release(keyState: KeyState, id: string, nowMs: number): Maybe<boolean> {
     return (
-      this.#pooled(entry, (regional) => regional.release(entry, id)) ??
-      this.#clerks.leases.release(entry, id, nowMs)
+      this.#pooled(keyState, (regional) => regional.release(keyState, id)) ??
+      this.#clerks.leases.release(keyState, id, nowMs)
     );
   }
 
-  peek(entry: Entry, nowMs: number): Maybe<Peeked> {
-    const { leases, room } = this.#clerks;
+  peek(keyState: KeyState, nowMs: number): Maybe<Peeked> {
+    const { leases, queue } = this.#clerks;
     return (
-      this.#pooled(entry, (regional) => regional.peek(entry)) ??
-      report(entry, leases.look(entry, 1, nowMs), room.waitersOf(entry), nowMs)
+      this.#pooled(keyState, (regional) => regional.peek(keyState)) ??
+      report(keyState, leases.look(keyState, 1, nowMs), queue.waitersOf(keyState), nowMs)
     );
   }
 
-  async reset(entry: Entry, nowMs: number): Promise<void> {
-    const pooled = this.#pooled(entry, (regional) => regional.reset(entry));
+  async reset(keyState: KeyState, nowMs: number): Promise<void> {
+    const pooled = this.#pooled(keyState, (regional) => regional.reset(keyState));
     if (pooled !== undefined) return await pooled;
-    this.#clerks.ledger.reset(entry, nowMs);
-    this.#clerks.room.serve(entry);
+    this.#clerks.store.reset(keyState, nowMs);
+    this.#clerks.queue.serve(keyState);
   }
 
   #pooled<Result>(
-    { policy }: Entry,
-    ask: (regional: Regional) => Maybe<Result>,
+    { policy }: KeyState,
+    ask: (regional: PooledOperations) => Maybe<Result>,
   ): Promise<Awaited<Result>> | undefined {
     if (policy.pool === undefined) return undefined;
     this.#regional ??= this.#load();

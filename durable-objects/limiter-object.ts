@@ -2,10 +2,10 @@ import { DurableObject } from "cloudflare:workers";
 import { objectPolicies } from "./deployment.ts";
 import type { Desk } from "./call-router.ts";
 import { makeDesk } from "./object-desk.ts";
-import type { Entry } from "./keys/key-state.ts";
-import { KeyBook } from "./keys/key-cache.ts";
+import type { KeyState } from "./keys/key-state.ts";
+import { KeyCache } from "./keys/key-cache.ts";
 import { LeaseSockets } from "./connections/lease-sockets.ts";
-import { Ledger } from "./keys/key-store.ts";
+import { KeyStore } from "./keys/key-store.ts";
 import type {
   AcquireCall,
   AnswerText,
@@ -19,11 +19,11 @@ import type {
   ReserveCall,
   Returned,
 } from "../core/protocol/messages.ts";
-import { keptLease } from "./connections/lease-handle.ts";
+import { leaseHandle } from "./connections/lease-handle.ts";
 import { Storage } from "./storage/storage.ts";
 import { FORGET_AFTER_MS, sweep } from "./keys/garbage-collection.ts";
-import { Upkeep } from "./keys/timers.ts";
-import { WaitingRoom } from "./operations/wait-queue.ts";
+import { Timers } from "./keys/timers.ts";
+import { WaitQueue } from "./operations/wait-queue.ts";
 
 /**
  * The object: load, decide, save, answer. It serves one or many keys of one policy. Nothing is awaited
@@ -32,27 +32,27 @@ import { WaitingRoom } from "./operations/wait-queue.ts";
  */
 export class LimiterObject extends DurableObject implements LimiterMethods {
   readonly #storage: Storage;
-  readonly #book: KeyBook;
-  readonly #ledger: Ledger;
-  readonly #room: WaitingRoom;
+  readonly #cache: KeyCache;
+  readonly #store: KeyStore;
+  readonly #queue: WaitQueue;
   readonly #desk: Desk;
   readonly #sockets: LeaseSockets;
-  readonly #upkeep: Upkeep;
+  readonly #upkeep: Timers;
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
     this.#storage = new Storage(ctx.storage);
-    this.#book = new KeyBook(this.#storage);
-    const upkeep = new Upkeep(ctx.storage, this.#book);
+    this.#cache = new KeyCache(this.#storage);
+    const upkeep = new Timers(ctx.storage, this.#cache);
     this.#upkeep = upkeep;
-    this.#ledger = new Ledger(objectPolicies, this.#storage, this.#book, (wholeMs, nowMs) => {
+    this.#store = new KeyStore(objectPolicies, this.#storage, this.#cache, (wholeMs, nowMs) => {
       upkeep.alarmBy(wholeMs + FORGET_AFTER_MS, nowMs);
       upkeep.watchQuiet();
     });
-    this.#room = new WaitingRoom((entry) => this.#toNow(entry));
-    this.#desk = makeDesk(this.#ledger, this.#room, {
+    this.#queue = new WaitQueue((keyState) => this.#toNow(keyState));
+    this.#desk = makeDesk(this.#store, this.#queue, {
       nowMs: () => upkeep.nowMs(),
-      toNow: (entry) => this.#toNow(entry),
+      toNow: (keyState) => this.#toNow(keyState),
       open: (policy, key) => this.#open(policy, key),
     });
     this.#sockets = new LeaseSockets(ctx, this.#desk, {
@@ -64,52 +64,52 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
 
   /** Decides on a cost and takes it if every rule admits it. */
   limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): Maybe<AnswerText> {
-    const [entry, nowMs] = this.#open(policy, key);
-    return this.#desk.limit(entry, cost, idempotencyKey, nowMs);
+    const [keyState, nowMs] = this.#open(policy, key);
+    return this.#desk.limit(keyState, cost, idempotencyKey, nowMs);
   }
 
   /** The same, and reserves units for an isolate, which settles those it had. */
   reserve({ policy, key, ...call }: ReserveCall): Maybe<AnswerText> {
-    const [entry, nowMs] = this.#open(policy, key);
-    return this.#desk.reserve(entry, call, nowMs);
+    const [keyState, nowMs] = this.#open(policy, key);
+    return this.#desk.reserve(keyState, call, nowMs);
   }
 
   /** Ends reservations of an isolate, each with what was used of it. */
   giveBack(policy: string, returned: readonly Returned[]): void {
     for (const each of returned) {
-      const [entry, nowMs] = this.#open(policy, each.key);
-      this.#desk.giveBack(entry, each, nowMs);
+      const [keyState, nowMs] = this.#open(policy, each.key);
+      this.#desk.giveBack(keyState, each, nowMs);
     }
   }
 
   /** Gives units back, at most up to an untouched quota. */
   refund(policy: string, key: string, units: Cost, idempotencyKey: string): Maybe<AnswerText> {
-    const [entry, nowMs] = this.#open(policy, key);
-    return this.#desk.refund(entry, units, idempotencyKey, nowMs);
+    const [keyState, nowMs] = this.#open(policy, key);
+    return this.#desk.refund(keyState, units, idempotencyKey, nowMs);
   }
 
   /** Sets units apart; only a call that decides on several keys may wait, for others of its kind. */
   hold({ policy, key, ...call }: HoldCall): Maybe<AnswerText> {
-    const [entry, nowMs] = this.#open(policy, key);
-    return this.#desk.hold(entry, call, nowMs);
+    const [keyState, nowMs] = this.#open(policy, key);
+    return this.#desk.hold(keyState, call, nowMs);
   }
 
   /** Ends a hold with what was used. */
   settle(policy: string, key: string, id: string, used: Cost): Maybe<AnswerText> {
-    const [entry, nowMs] = this.#open(policy, key);
-    return this.#desk.settle(entry, id, used, nowMs);
+    const [keyState, nowMs] = this.#open(policy, key);
+    return this.#desk.settle(keyState, id, used, nowMs);
   }
 
   /** Ends a hold of which nothing was used. */
   cancel(policy: string, key: string, id: string): Maybe<AnswerText> {
-    const [entry, nowMs] = this.#open(policy, key);
-    return this.#desk.cancel(entry, id, nowMs);
+    const [keyState, nowMs] = this.#open(policy, key);
+    return this.#desk.cancel(keyState, id, nowMs);
   }
 
   /** Leases units for as long as the caller keeps what comes back; without waiting, which `fetch` does. */
   async acquire({ policy, key, ...call }: AcquireCall): Promise<Attached> {
-    const [entry, nowMs] = this.#open(policy, key);
-    const answer = await this.#desk.acquire(entry, { ...call, waitMs: 0 }, nowMs);
+    const [keyState, nowMs] = this.#open(policy, key);
+    const answer = await this.#desk.acquire(keyState, { ...call, waitMs: 0 }, nowMs);
     const { lease } = JSON.parse(answer) as Decided;
     return lease === undefined ? { answer } : this.#attached(policy, key, lease.id, answer);
   }
@@ -128,29 +128,29 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   }
 
   renew(policy: string, key: string, id: string, ttlMs?: number): Maybe<AnswerText> {
-    const [entry, nowMs] = this.#open(policy, key);
-    return this.#desk.renew(entry, id, ttlMs, nowMs);
+    const [keyState, nowMs] = this.#open(policy, key);
+    return this.#desk.renew(keyState, id, ttlMs, nowMs);
   }
 
   release(policy: string, key: string, id: string): Maybe<boolean> {
-    const [entry, nowMs] = this.#open(policy, key);
-    const isSocket = entry.claims.get(id)?.isSocket === true;
-    const isReleased = this.#desk.release(entry, id, nowMs);
+    const [keyState, nowMs] = this.#open(policy, key);
+    const isSocket = keyState.claims.get(id)?.isSocket === true;
+    const isReleased = this.#desk.release(keyState, id, nowMs);
     if (!isSocket) return isReleased;
-    return Promise.resolve(isReleased).finally(() => this.#sockets.closeLost(entry));
+    return Promise.resolve(isReleased).finally(() => this.#sockets.closeLost(keyState));
   }
 
   /** What a call of cost 1 would be answered, and who has and waits for units; nothing is taken. */
   peek(policy: string, key: string): Maybe<Peeked> {
-    const [entry, nowMs] = this.#open(policy, key);
-    return this.#desk.peek(entry, nowMs);
+    const [keyState, nowMs] = this.#open(policy, key);
+    return this.#desk.peek(keyState, nowMs);
   }
 
   /** Makes the key as new: its consumption, holds, leases and idempotency keys are forgotten. */
   async reset(policy: string, key: string): Promise<void> {
     const open = () => this.#open(policy, key);
-    const [entry, nowMs] = open();
-    await this.#desk.reset(entry, nowMs);
+    const [keyState, nowMs] = open();
+    await this.#desk.reset(keyState, nowMs);
     this.#sockets.closeLost(open()[0]);
   }
 
@@ -163,10 +163,10 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     const message = searchParams.get("call") ?? (await request.text());
     const { policy, key, ...call } = JSON.parse(message) as AcquireCall;
     if (pathname === "/socket") return this.#sockets.accept({ policy, key, ...call });
-    const [entry, nowMs] = this.#open(policy, key);
+    const [keyState, nowMs] = this.#open(policy, key);
     if (pathname === "/acquire")
-      return new Response(await this.#desk.acquireFor(entry, { ...call, signal: request.signal }, nowMs));
-    await this.#room.untilIdle(entry, nowMs + call.waitMs, request.signal);
+      return new Response(await this.#desk.acquireFor(keyState, { ...call, signal: request.signal }, nowMs));
+    await this.#queue.untilIdle(keyState, nowMs + call.waitMs, request.signal);
     return Response.json(await this.peek(policy, key));
   }
 
@@ -183,7 +183,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     const nowMs = this.#upkeep.nowMs();
     this.#upkeep.alarmCame();
     const againMs = await this.#sockets.renew();
-    const dueMs = sweep(this.#storage, this.#book, objectPolicies, nowMs);
+    const dueMs = sweep(this.#storage, this.#cache, objectPolicies, nowMs);
     if (dueMs === undefined) await this.#storage.removeAll().then(() => this.#upkeep.alarmCame());
     const nextMs = Math.min(dueMs ?? Infinity, againMs);
     if (nextMs < Infinity) this.#upkeep.alarmBy(nextMs, nowMs, againMs < Infinity ? 0 : undefined);
@@ -191,19 +191,19 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
 
   #attached(policy: string, key: string, id: string, answer: AnswerText): Attached {
     const open = () => this.#open(policy, key);
-    return { answer, ...keptLease(this.#desk, open, id) };
+    return { answer, ...leaseHandle(this.#desk, open, id) };
   }
 
-  #open(policy: string, key: string): [entry: Entry, nowMs: number] {
+  #open(policy: string, key: string): [keyState: KeyState, nowMs: number] {
     const nowMs = this.#upkeep.nowMs();
-    const entry = this.#ledger.open(policy, key, nowMs);
+    const keyState = this.#store.open(policy, key, nowMs);
     this.#upkeep.watchQuiet();
-    return [entry, nowMs];
+    return [keyState, nowMs];
   }
 
-  #toNow(entry: Entry): number {
+  #toNow(keyState: KeyState): number {
     const nowMs = this.#upkeep.nowMs();
-    this.#book.advance(entry, nowMs);
+    this.#cache.advance(keyState, nowMs);
     return nowMs;
   }
 }

@@ -1,16 +1,16 @@
 import { SYSTEM_TIME } from "../core/clock.ts";
 import { poolAddress } from "./deployment.ts";
 import type { Clerks } from "./call-router.ts";
-import type { Entry } from "./keys/key-state.ts";
-import type { Regional } from "./pool/pooled-operations.ts";
+import type { KeyState } from "./keys/key-state.ts";
+import type { PooledOperations } from "./pool/pooled-operations.ts";
 import { localName } from "../core/policies/regional-policies.ts";
 
 /** What it needs of the object. */
 export interface ObjectParts {
   readonly nowMs: () => number;
   /** Debits and frees what has expired of a key and returns the time, in milliseconds. */
-  readonly toNow: (entry: Entry) => number;
-  readonly open: (policy: string, key: string) => [entry: Entry, nowMs: number];
+  readonly toNow: (keyState: KeyState) => number;
+  readonly open: (policy: string, key: string) => [keyState: KeyState, nowMs: number];
 }
 
 /**
@@ -20,9 +20,12 @@ export interface ObjectParts {
 const ALONE = "alone/".padEnd(512, "/");
 
 /** Loads the region's side of pools: Upstash's client, the script and the rest, of which nothing is loaded without. */
-export async function loadRegional(clerks: Clerks, { nowMs, toNow, open }: ObjectParts): Promise<Regional> {
+export async function loadPool(
+  clerks: Clerks,
+  { nowMs, toNow, open }: ObjectParts,
+): Promise<PooledOperations> {
   if (poolAddress === undefined) throw new Error("this version of the object has no pools");
-  const [{ Regional: Loaded }, { RedisPool }] = await Promise.all([
+  const [{ PooledOperations: Loaded }, { RedisPool }] = await Promise.all([
     import("./pool/pooled-operations.ts"),
     import("./pool/redis/redis-pool.ts"),
   ]);

@@ -1,22 +1,22 @@
-import { CallerHolds } from "./operations/holds.ts";
+import { Holds } from "./operations/holds.ts";
 import { Desk, type Clerks } from "./call-router.ts";
-import { Grants } from "./operations/reservations.ts";
-import type { Ledger } from "./keys/key-store.ts";
+import { Reservations } from "./operations/reservations.ts";
+import type { KeyStore } from "./keys/key-store.ts";
 import { Leases } from "./operations/leases.ts";
 import { Limits } from "./operations/limits.ts";
-import { loadRegional, type ObjectParts } from "./load-pool.ts";
-import type { WaitingRoom } from "./operations/wait-queue.ts";
+import { loadPool, type ObjectParts } from "./load-pool.ts";
+import type { WaitQueue } from "./operations/wait-queue.ts";
 
 /** The desk of an object. */
-export function makeDesk(ledger: Ledger, room: WaitingRoom, parts: ObjectParts): Desk {
-  const limits = new Limits(ledger, room);
+export function makeDesk(store: KeyStore, queue: WaitQueue, parts: ObjectParts): Desk {
+  const limits = new Limits(store, queue);
   const clerks: Clerks = {
-    ledger,
-    room,
+    store,
+    queue,
     limits,
-    grants: new Grants(ledger, limits, room),
-    leases: new Leases(ledger, room),
-    holds: new CallerHolds(ledger, room),
+    reservations: new Reservations(store, limits, queue),
+    leases: new Leases(store, queue),
+    holds: new Holds(store, queue),
   };
-  return new Desk(clerks, () => loadRegional(clerks, parts));
+  return new Desk(clerks, () => loadPool(clerks, parts));
 }

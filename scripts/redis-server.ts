@@ -113,7 +113,7 @@ const HOW_TO_INSTALL = `redis-server is needed and not installed. Install it and
   Debian, Ubuntu:  sudo apt-get update && sudo apt-get install redis-server
   macOS:           brew install redis
   Windows:         Redis does not run on it; use WSL (wsl --install), and there what Ubuntu needs
-  elsewhere:       redis-server, version 7 or newer, on the PATH`;
+  localDecisions:       redis-server, version 7 or newer, on the PATH`;
 
 interface InstallCommands {
   readonly install: readonly string[];

@@ -4,7 +4,7 @@ import type { Rule } from "../policies/parse-policies.ts";
 import type { Cost, RuleDecision } from "../protocol/messages.ts";
 
 /** A rule and its account. */
-export interface Ruled {
+export interface RuleAccount {
   readonly rule: Rule;
   readonly account: Account;
 }
@@ -34,17 +34,17 @@ export interface JointDecision {
 
 /** Decides on a cost under every rule; one denial denies. */
 export function decideTogether(
-  ruled: readonly Ruled[],
+  ruleAccounts: readonly RuleAccount[],
   nowMs: number,
   cost: Cost,
   taking: Taking = {},
 ): JointDecision {
   const accounts: Account[] = [];
   const rules: RuleDecision[] = [];
-  for (const { rule, account } of ruled) {
+  for (const { rule, account } of ruleAccounts) {
     const units = costOf(rule, cost);
     const decision = decide(rule, account, nowMs, units);
-    if (!decision.allowed) return denied(ruled, nowMs, cost);
+    if (!decision.allowed) return denied(ruleAccounts, nowMs, cost);
     const held = units === 0 ? account : taken(rule, account, decision.account, nowMs, units, taking);
     accounts.push(held ?? decision.account);
     rules.push(inWords(rule, held === undefined ? decision : decide(rule, held, nowMs, 0)));
@@ -53,8 +53,12 @@ export function decideTogether(
 }
 
 /** What every rule would say of a cost, with the figures as they stand while nothing is taken. */
-export function withoutTaking(ruled: readonly Ruled[], nowMs: number, cost: Cost): RuleDecision[] {
-  return ruled.map(({ rule, account }) => lookAt(rule, account, nowMs, costOf(rule, cost)));
+export function withoutTaking(
+  ruleAccounts: readonly RuleAccount[],
+  nowMs: number,
+  cost: Cost,
+): RuleDecision[] {
+  return ruleAccounts.map(({ rule, account }) => lookAt(rule, account, nowMs, costOf(rule, cost)));
 }
 
 /** The units of a cost that a rule counts: a cost may be given per unit, and what is left out counts once. */
@@ -84,8 +88,8 @@ function taken(
 }
 
 /** A denial, and the accounts of those rules that count what they denied, unless it could never have passed. */
-function denied(ruled: readonly Ruled[], nowMs: number, cost: Cost): JointDecision {
-  const decided = ruled.map((each) => ({
+function denied(ruleAccounts: readonly RuleAccount[], nowMs: number, cost: Cost): JointDecision {
+  const decided = ruleAccounts.map((each) => ({
     ...each,
     decision: decide(each.rule, each.account, nowMs, costOf(each.rule, cost)),
   }));

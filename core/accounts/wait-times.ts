@@ -1,5 +1,5 @@
 /** How long a cost has to wait, behind others too. Pure. */
-import { decideTogether, withoutTaking, type Ruled } from "./joint-decision.ts";
+import { decideTogether, withoutTaking, type RuleAccount } from "./joint-decision.ts";
 import { advance } from "./account.ts";
 import type { Cost } from "../protocol/messages.ts";
 
@@ -17,12 +17,12 @@ export interface Queued {
  * each gets its lease as soon as it can, or leaves when its time is over. `null`: it never passes.
  */
 export function waitBehindMs(
-  ruled: readonly Ruled[],
+  ruleAccounts: readonly RuleAccount[],
   waiters: readonly Queued[],
   cost: Cost,
   nowMs: number,
 ): number | null {
-  let [current, atMs] = [ruled, nowMs];
+  let [current, atMs] = [ruleAccounts, nowMs];
   const moveTo = (toMs: number) => {
     atMs = toMs;
     current = current.map(({ rule, account }) => ({ rule, account: advance(rule, account, toMs) }));
@@ -43,9 +43,9 @@ export function waitBehindMs(
 }
 
 /** How long until every rule admits a cost. */
-export function jointWaitMs(ruled: readonly Ruled[], cost: Cost, nowMs: number): number | null {
+export function jointWaitMs(ruleAccounts: readonly RuleAccount[], cost: Cost, nowMs: number): number | null {
   let longest = 0;
-  for (const { retryAfterMs } of withoutTaking(ruled, nowMs, cost)) {
+  for (const { retryAfterMs } of withoutTaking(ruleAccounts, nowMs, cost)) {
     if (retryAfterMs === null) return null;
     longest = Math.max(longest, retryAfterMs);
   }

@@ -28,8 +28,8 @@ export interface Algorithm<Config extends object, State> {
   /** The quota as the RateLimit-Policy header words it: `units` per `windowMs`. */
   quota(config: Config): Quota;
 
-  /** What may be decided without the state: see `Elsewhere`. */
-  elsewhere(config: Config): Elsewhere;
+  /** What may be decided without the state: see `LocalDecisions`. */
+  localDecisions(config: Config): LocalDecisions;
 
   /** The longest it takes from nothing left, with nothing outstanding, to whole. */
   wholeFromEmptyMs(config: Config): number;
@@ -97,7 +97,7 @@ export interface Algorithm<Config extends object, State> {
  * What somebody may decide who has units of a rule and not its state. `admits`: units may be spent one by one and
  * reported later, since only how many were used counts, and not when. `denies`: a denial may be repeated, since it changes nothing.
  */
-export interface Elsewhere {
+export interface LocalDecisions {
   readonly admits: boolean;
   readonly denies: boolean;
 }

@@ -79,7 +79,7 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
   capacity: (config) => config.limit,
   quota: (config) => ({ units: config.limit }),
 
-  elsewhere: () => ({ admits: false, denies: false }),
+  localDecisions: () => ({ admits: false, denies: false }),
   wholeFromEmptyMs: () => 0,
 
   scale(config, part) {

@@ -79,7 +79,7 @@ export const slidingLog: Algorithm<Config, State> = {
   capacity: (config) => config.limit,
   quota: (config) => ({ units: config.limit, windowMs: config.windowMs }),
 
-  elsewhere: ({ minIntervalMs, countDenied }) => ({
+  localDecisions: ({ minIntervalMs, countDenied }) => ({
     admits: minIntervalMs === 0 && !countDenied,
     denies: !countDenied,
   }),

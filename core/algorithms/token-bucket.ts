@@ -68,7 +68,7 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
   capacity: (config) => config.burst,
   quota: (config) => ({ units: config.limit, windowMs: config.windowMs }),
 
-  elsewhere: () => ({ admits: true, denies: true }),
+  localDecisions: () => ({ admits: true, denies: true }),
   wholeFromEmptyMs: ({ burst, windowMs, limit }) => Math.ceil((burst * windowMs) / limit),
 
   // The window is stretched instead of the limit cut: 5 in 15 minutes have a sixth too.

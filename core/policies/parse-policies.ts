@@ -1,5 +1,5 @@
 import * as v from "valibot";
-import type { AnyAlgorithm, Elsewhere, Fields, LeaseTerms, Quota } from "../algorithms/algorithm.ts";
+import type { AnyAlgorithm, LocalDecisions, Fields, LeaseTerms, Quota } from "../algorithms/algorithm.ts";
 import { algorithms } from "../algorithms/registry.ts";
 import type { Region } from "./regions.ts";
 import { fieldsOf, NAME, NAME_ALLOWED, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
@@ -39,7 +39,7 @@ export interface Policy {
   /** How long isolates may reserve units; 0 when they do not, and every call is decided by the object. */
   readonly reservation: Lifetimes;
   /** What an isolate may decide, as far as every rule allows it. */
-  readonly elsewhere: Elsewhere;
+  readonly localDecisions: LocalDecisions;
   /** Decide and report, never deny. */
   readonly shadow: boolean;
   /** `ip`: keys are addresses, an IPv6 one counts with its /64. */
@@ -117,16 +117,16 @@ function parsePolicy(name: string, given: unknown): Policy | { problems: string[
     return { problems: [violation(["localShare"], localShare, 'left out, or with onFailure = "local"')] };
   const pool = kind && { kind, ...(localShare !== undefined && { localShare }) };
   const lease = strictest(rules.flatMap((rule) => rule.lease ?? []));
-  const mayBe = (what: keyof Elsewhere) =>
+  const mayBe = (what: keyof LocalDecisions) =>
     policy.reservation.mostMs > 0 &&
-    rules.every(({ algorithm, config }) => algorithm.elsewhere(config)[what]);
+    rules.every(({ algorithm, config }) => algorithm.localDecisions(config)[what]);
   const isLongEnough = policy.reservation.mostMs >= LEAST_USEFUL_TTL_MS;
-  const elsewhere = { admits: isLongEnough && mayBe("admits"), denies: mayBe("denies") };
+  const localDecisions = { admits: isLongEnough && mayBe("admits"), denies: mayBe("denies") };
   return {
     name,
     rules: [first, ...others],
     ...policy,
-    elsewhere,
+    localDecisions,
     ...(lease && { lease }),
     ...(pool && { pool }),
   };

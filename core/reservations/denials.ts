@@ -25,7 +25,7 @@ export class Denials {
 
   /** Remembers a denial; of what was admitted nothing. */
   learn(policy: Policy, cost: Cost, rules: readonly RuleDecision[], nowMs: number): void {
-    if (!policy.elsewhere.denies || rules.length !== policy.rules.length) return;
+    if (!policy.localDecisions.denies || rules.length !== policy.rules.length) return;
     const costs = policy.rules.map((rule) => costOf(rule, cost));
     const others = this.#denials.filter((each) => nowMs < each.untilMs && !isSame(each.costs, costs));
     const waits = rules.filter(({ success }) => !success).map(({ retryAfterMs }) => retryAfterMs ?? Infinity);

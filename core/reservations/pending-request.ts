@@ -4,7 +4,7 @@ import type { Policy } from "../policies/parse-policies.ts";
 import type { Cost, ReserveCall } from "../protocol/messages.ts";
 
 /** A question to the level beneath that has been sent, and what callers who wait for its answer count on. */
-export class Message<Call = ReserveCall> {
+export class PendingRequest<Call = ReserveCall> {
   readonly call: Call;
   readonly sentAtMs: number;
   readonly wanted: Wanted;

@@ -1,6 +1,6 @@
 import { Demand } from "./demand.ts";
 import { Denials } from "./denials.ts";
-import { Message } from "./pending-request.ts";
+import { PendingRequest } from "./pending-request.ts";
 import type { Policy, Rule } from "../policies/parse-policies.ts";
 import type { Cost, Decided, Returned, RuleDecision } from "../protocol/messages.ts";
 import { ReservedUnits } from "./reserved-units.ts";
@@ -31,7 +31,7 @@ export class Reservation {
   #isHeld = false;
   /** By rule: when the object said that its quota would be whole. */
   #wholeAtMs: readonly number[];
-  #message: Message | undefined;
+  #message: PendingRequest | undefined;
 
   /** @param holder an id that nobody can guess */
   constructor(policy: Policy, key: string, holder: string, nowMs: number) {
@@ -44,7 +44,7 @@ export class Reservation {
   }
 
   /** The message that has not been answered yet, if there is one and an answer may still come. */
-  messageAt(nowMs: number): Message | undefined {
+  messageAt(nowMs: number): PendingRequest | undefined {
     const message = this.#message;
     return message !== undefined && nowMs < message.sentAtMs + this.policy.deadlineMs ? message : undefined;
   }
@@ -55,7 +55,7 @@ export class Reservation {
   }
 
   get isHot(): boolean {
-    return this.policy.elsewhere.admits && this.#demand.isHot;
+    return this.policy.localDecisions.admits && this.#demand.isHot;
   }
 
   /** By rule: units that may be spent. */
@@ -119,7 +119,7 @@ export class Reservation {
    * A message that asks for units. With the cost of a caller all that are left go back with it, so that the object
    * decides on everything there is; without one (0) they are kept, as far as they are still wanted.
    */
-  ask(cost: Cost, nowMs: number): Message {
+  ask(cost: Cost, nowMs: number): PendingRequest {
     const wanted = this.#demand.want(nowMs);
     const kept = this.#units
       .at(nowMs)
@@ -135,12 +135,12 @@ export class Reservation {
     const { key, policy } = this;
     const { ttlMs, isShort } = wanted;
     const holding = { holder: this.holder, turn: this.#turn, ttlMs, isShort, rules };
-    this.#message = new Message({ policy: policy.name, key, cost, ...holding }, wanted, nowMs);
+    this.#message = new PendingRequest({ policy: policy.name, key, cost, ...holding }, wanted, nowMs);
     return this.#message;
   }
 
   /** Takes over what was granted. Only the answer to the last message counts, and only once. */
-  answered(message: Message, { rules, reserved, next }: Decided, nowMs: number): void {
+  answered(message: PendingRequest, { rules, reserved, next }: Decided, nowMs: number): void {
     if (message !== this.#message) return;
     this.#message = undefined;
     const { call, wanted, sentAtMs } = message;
@@ -160,7 +160,7 @@ export class Reservation {
   }
 
   /** No answer came to a message. What was kept may be spent until its lifetime ends; what was granted is lost to this side. */
-  failed(message: Message): void {
+  failed(message: PendingRequest): void {
     if (message === this.#message) this.#message = undefined;
   }
 

@@ -1,7 +1,7 @@
 import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
 import { claimId } from "../../core/protocol/claim-ids.ts";
-import type { Entry } from "../keys/key-state.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { Desk } from "../call-router.ts";
 import type { Policy } from "../../core/policies/parse-policies.ts";
 import type { Attached, Leased, Missing } from "../../core/protocol/messages.ts";
@@ -27,14 +27,14 @@ class Slot extends RpcTarget {
 }
 
 /** What keeps a lease for whoever has it, and its ways to renew and to release. */
-export function keptLease(
+export function leaseHandle(
   desk: Desk,
-  open: () => [entry: Entry, nowMs: number],
+  open: () => [keyState: KeyState, nowMs: number],
   id: string,
 ): Omit<Attached, "answer"> {
   const release = () => {
-    const [entry, nowMs] = open();
-    return desk.release(entry, id, nowMs);
+    const [keyState, nowMs] = open();
+    return desk.release(keyState, id, nowMs);
   };
   return {
     slot: new Slot(release),
@@ -42,9 +42,9 @@ export function keptLease(
       if (!(await release())) throw leaseNotFound();
     },
     renew: async (call) => {
-      const [entry, nowMs] = open();
-      const { policy, key } = entry;
-      const answer = await desk.renew(entry, id, renewalOf(policy, call), nowMs);
+      const [keyState, nowMs] = open();
+      const { policy, key } = keyState;
+      const answer = await desk.renew(keyState, id, renewalOf(policy, call), nowMs);
       const renewed = JSON.parse(answer) as Leased | Missing;
       if ("missing" in renewed) throw leaseNotFound();
       return { ...renewed, id: claimId("lease", { policy: policy.name, key }, id) };

@@ -1,7 +1,7 @@
 import { publicDecision } from "../../core/protocol/decision.ts";
 import { objectPolicies } from "../deployment.ts";
 import type { Desk } from "../call-router.ts";
-import type { Entry } from "../keys/key-state.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import { readAnswer, type AcquireCall, type Decided } from "../../core/protocol/messages.ts";
 
 /** What a socket says of itself while the object sleeps. Kept by the runtime with the socket. */
@@ -14,7 +14,7 @@ interface Attachment {
 
 /** What the sockets need of the object. */
 export interface SocketHost {
-  open(policy: string, key: string): [entry: Entry, nowMs: number];
+  open(policy: string, key: string): [keyState: KeyState, nowMs: number];
   /** Sees to it that `renew` is called by then. */
   renewBy(dueMs: number, nowMs: number): void;
 }
@@ -62,8 +62,8 @@ export class LeaseSockets {
     socket.close();
     const { policy, key, id } = socket.deserializeAttachment() as Attachment;
     if (id === undefined || objectPolicies.get(policy) === undefined) return;
-    const [entry, nowMs] = this.#host.open(policy, key);
-    void this.#desk.release(entry, id, nowMs);
+    const [keyState, nowMs] = this.#host.open(policy, key);
+    void this.#desk.release(keyState, id, nowMs);
   }
 
   /**
@@ -81,8 +81,8 @@ export class LeaseSockets {
         socket.close(CLOSE_LOST, "there is no such policy any more");
         continue;
       }
-      const [entry, nowMs] = this.#host.open(policy, key);
-      const expiresAfterMs = await this.#renewed(entry, id, nowMs);
+      const [keyState, nowMs] = this.#host.open(policy, key);
+      const expiresAfterMs = await this.#renewed(keyState, id, nowMs);
       if (expiresAfterMs === NOT_KNOWN) {
         // Until it ends it stands, and then this is called again. The clock has moved meanwhile.
         const [later, laterMs] = this.#host.open(policy, key);
@@ -100,18 +100,22 @@ export class LeaseSockets {
   }
 
   /** How long the lease lasts now; `undefined`: it has ended. */
-  async #renewed(entry: Entry, id: string, nowMs: number): Promise<number | undefined | typeof NOT_KNOWN> {
+  async #renewed(
+    keyState: KeyState,
+    id: string,
+    nowMs: number,
+  ): Promise<number | undefined | typeof NOT_KNOWN> {
     try {
-      const answer = await this.#desk.renew(entry, id, undefined, nowMs);
+      const answer = await this.#desk.renew(keyState, id, undefined, nowMs);
       return (JSON.parse(answer) as { expiresAfterMs?: number }).expiresAfterMs;
     } catch (error) {
-      console.warn(`policy ${entry.policy.name}: a socket's lease was not renewed: ${String(error)}`);
+      console.warn(`policy ${keyState.policy.name}: a socket's lease was not renewed: ${String(error)}`);
       return NOT_KNOWN;
     }
   }
 
   /** Closes the sockets of a key whose leases somebody else has ended. */
-  closeLost({ policy, key, claims }: Entry): void {
+  closeLost({ policy, key, claims }: KeyState): void {
     for (const socket of this.#ctx.getWebSockets()) {
       const attached = socket.deserializeAttachment() as Attachment;
       const isOfKey = attached.policy === policy.name && attached.key === key && attached.id !== undefined;
@@ -120,13 +124,13 @@ export class LeaseSockets {
   }
 
   async #acquire(socket: WebSocket, { policy, key, ...call }: AcquireCall): Promise<void> {
-    const [entry, nowMs] = this.#host.open(policy, key);
+    const [keyState, nowMs] = this.#host.open(policy, key);
     const gone = new AbortController();
     this.#waiting.set(socket, gone);
     try {
       const asked = { ...call, isSocket: true, signal: gone.signal };
-      const answer = readAnswer(await this.#desk.acquire(entry, asked, nowMs));
-      if ("rules" in answer && answer.rules.length > 0) this.#tell(socket, entry, answer, gone.signal);
+      const answer = readAnswer(await this.#desk.acquire(keyState, asked, nowMs));
+      if ("rules" in answer && answer.rules.length > 0) this.#tell(socket, keyState, answer, gone.signal);
     } catch (error) {
       socket.close(CLOSE_FAILED, "the limiter failed");
       throw error;
@@ -135,8 +139,8 @@ export class LeaseSockets {
     }
   }
 
-  #tell(socket: WebSocket, entry: Entry, decided: Decided, gone: AbortSignal): void {
-    const { policy, key } = entry;
+  #tell(socket: WebSocket, keyState: KeyState, decided: Decided, gone: AbortSignal): void {
+    const { policy, key } = keyState;
     const { lease } = decided;
     if (lease !== undefined) {
       const [, nowMs] = this.#host.open(policy.name, key);

@@ -1,6 +1,6 @@
 import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
 import { accountsOf } from "./key-state.ts";
-import type { KeyBook } from "./key-cache.ts";
+import type { KeyCache } from "./key-cache.ts";
 import type { Policies } from "../../core/policies/parse-policies.ts";
 import { SWEEP_KEYS, type Storage } from "../storage/storage.ts";
 
@@ -17,7 +17,7 @@ export const FORGET_AFTER_MS = 10_000;
  */
 export function sweep(
   storage: Storage,
-  book: KeyBook,
+  cache: KeyCache,
   policies: Pick<Policies, "get">,
   nowMs: number,
 ): number | undefined {
@@ -30,14 +30,14 @@ export function sweep(
       continue;
     }
     // What was written may be older than memory, and the policy may have changed since.
-    const entry = book.open(policy, key, nowMs);
-    if (!book.isWhole(entry, nowMs)) {
-      book.write(entry, accountsOf(entry), nowMs, book.isHot(entry, nowMs));
+    const keyState = cache.open(policy, key, nowMs);
+    if (!cache.isWhole(keyState, nowMs)) {
+      cache.write(keyState, accountsOf(keyState), nowMs, cache.isHot(keyState, nowMs));
       continue;
     }
-    for (const claim of entry.expired) endExpired(storage, entry, claim);
+    for (const claim of keyState.expired) endExpired(storage, keyState, claim);
     storage.remove(key);
-    book.drop(entry, nowMs);
+    cache.drop(keyState, nowMs);
   }
   storage.answers.removeUntil(nowMs - REMEMBERED_MS);
   if (due.length === SWEEP_KEYS) return nowMs;

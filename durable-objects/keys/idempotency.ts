@@ -1,4 +1,4 @@
-import type { Entry } from "./key-state.ts";
+import type { KeyState } from "./key-state.ts";
 import type { AnswerText, Conflict } from "../../core/protocol/messages.ts";
 import type { Claim, Storage } from "../storage/storage.ts";
 import { ANSWERS_DROPPED, MOST_ANSWERS } from "../storage/answers.ts";
@@ -16,12 +16,12 @@ export const REMEMBERED_MS = 24 * 60 * 60 * 1_000;
 /** What was answered before under this idempotency key, if it still stands. Denials changed nothing and were not kept. */
 export function findAnswer(
   storage: Storage,
-  entry: Entry,
+  keyState: KeyState,
   { idempotencyKey, request }: Idempotent,
   nowMs: number,
   isWhole: () => boolean,
 ): AnswerText | undefined {
-  const found = storage.answers.read(entry.key, idempotencyKey);
+  const found = storage.answers.read(keyState.key, idempotencyKey);
   if (found === undefined) return undefined;
   if (nowMs >= found.atMs + REMEMBERED_MS && isWhole()) return undefined;
   if (found.request !== request) {
@@ -33,20 +33,20 @@ export function findAnswer(
 /** Remembers an answer, forgetting the key's oldest ones when there are too many. */
 export function rememberAnswer(
   storage: Storage,
-  entry: Entry,
+  keyState: KeyState,
   { idempotencyKey, request }: Idempotent,
   answer: AnswerText,
   nowMs: number,
 ): void {
-  const { key } = entry;
+  const { key } = keyState;
   storage.answers.write(key, idempotencyKey, { request, answer, atMs: nowMs });
-  entry.answers = entry.answers === undefined ? storage.answers.count(key) : entry.answers + 1;
-  if (entry.answers <= MOST_ANSWERS) return;
+  keyState.answers = keyState.answers === undefined ? storage.answers.count(key) : keyState.answers + 1;
+  if (keyState.answers <= MOST_ANSWERS) return;
   // The count in memory misses what the alarm has forgotten since.
-  entry.answers = storage.answers.count(key);
-  if (entry.answers <= MOST_ANSWERS) return;
+  keyState.answers = storage.answers.count(key);
+  if (keyState.answers <= MOST_ANSWERS) return;
   storage.answers.removeOldest(key);
-  entry.answers -= ANSWERS_DROPPED;
+  keyState.answers -= ANSWERS_DROPPED;
 }
 
 /** What a hold's end is remembered as, under its own id: another settling is answered as the first was. */
@@ -56,9 +56,9 @@ export const EXPIRED = "expired";
 export const CANCELLED = "cancelled";
 
 /** Forgets an expired hold or lease. That a hold was there is remembered, for who settles too late. */
-export function endExpired(storage: Storage, entry: Entry, claim: Claim): void {
-  storage.removeClaim(entry.key, claim.id);
+export function endExpired(storage: Storage, keyState: KeyState, claim: Claim): void {
+  storage.removeClaim(keyState.key, claim.id);
   if (claim.kind === "lease" || claim.isProvisional === true) return;
   const ended = { idempotencyKey: claim.id, request: HOLD_ENDED };
-  rememberAnswer(storage, entry, ended, EXPIRED, claim.expiresAtMs);
+  rememberAnswer(storage, keyState, ended, EXPIRED, claim.expiresAtMs);
 }

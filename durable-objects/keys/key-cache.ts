@@ -1,4 +1,4 @@
-import { accountsOf, latestWholeMs, readEntry, type Entry } from "./key-state.ts";
+import { accountsOf, latestWholeMs, readEntry, type KeyState } from "./key-state.ts";
 import { advance, unstoredOf, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
 import { endExpired } from "./idempotency.ts";
 import type { Policy } from "../../core/policies/parse-policies.ts";
@@ -23,11 +23,11 @@ const HOLDER_BYTES = 300;
  * The object's memory: a cache of its storage, ahead of it by what write-ahead allows. Everything here is
  * synchronous, and memory changes only after storage has: a write that throws has changed nothing.
  */
-export class KeyBook {
+export class KeyCache {
   readonly #storage: Storage;
-  readonly #entries = new Map<string, Entry>();
+  readonly #entries = new Map<string, KeyState>();
   /** Entries that are ahead of their record. */
-  readonly #ahead = new Set<Entry>();
+  readonly #ahead = new Set<KeyState>();
   #bytes = 0;
 
   constructor(storage: Storage) {
@@ -40,107 +40,109 @@ export class KeyBook {
   }
 
   /** The key's entry, every hold that has expired debited. */
-  open(policy: Policy, key: string, nowMs: number): Entry {
-    const entry = this.#entries.get(key) ?? this.#load(policy, key, nowMs);
-    entry.touched = true;
-    this.advance(entry, nowMs);
-    return entry;
+  open(policy: Policy, key: string, nowMs: number): KeyState {
+    const keyState = this.#entries.get(key) ?? this.#load(policy, key, nowMs);
+    keyState.touched = true;
+    this.advance(keyState, nowMs);
+    return keyState;
   }
 
   /** Debits every hold that has expired. */
-  advance(entry: Entry, nowMs: number): void {
+  advance(keyState: KeyState, nowMs: number): void {
     let hasExpired = false;
-    for (const book of entry.books) {
-      const account = advance(book.rule, book.account, nowMs);
-      hasExpired ||= account !== book.account;
-      book.account = account;
+    for (const ruleState of keyState.ruleStates) {
+      const account = advance(ruleState.rule, ruleState.account, nowMs);
+      hasExpired ||= account !== ruleState.account;
+      ruleState.account = account;
     }
     if (!hasExpired) return;
-    this.#note(entry);
-    for (const claim of entry.claims.values()) {
+    this.#note(keyState);
+    for (const claim of keyState.claims.values()) {
       if (claim.expiresAtMs > nowMs) continue;
-      entry.claims.delete(claim.id);
-      entry.expired.push(claim);
+      keyState.claims.delete(claim.id);
+      keyState.expired.push(claim);
     }
   }
 
   /** Whether what is stored covers these accounts, so that they need no write. */
-  isCovered({ books }: Entry, accounts: readonly Account[], nowMs: number): boolean {
-    return books.every(({ rule, stored }, index) =>
+  isCovered({ ruleStates }: KeyState, accounts: readonly Account[], nowMs: number): boolean {
+    return ruleStates.every(({ rule, stored }, index) =>
       covers(rule, stored, accounts[index] ?? UNTOUCHED, nowMs),
     );
   }
 
   /** Whether units were taken so lately that memory may go ahead of storage. */
-  isHot(entry: Entry, nowMs: number): boolean {
-    return nowMs - entry.takenAtMs < QUIET_MS;
+  isHot(keyState: KeyState, nowMs: number): boolean {
+    return nowMs - keyState.takenAtMs < QUIET_MS;
   }
 
   /** Writes these accounts as the key's record and returns the instant from which the key is whole. */
-  write(entry: Entry, accounts: readonly Account[], nowMs: number, isHot: boolean): number {
-    const wholeMs = latestWholeMs(entry.books, accounts, nowMs);
-    const ttlMs = entry.policy.reservation.mostMs;
-    const records = entry.books.map(({ rule, stored }, index) =>
+  write(keyState: KeyState, accounts: readonly Account[], nowMs: number, isHot: boolean): number {
+    const wholeMs = latestWholeMs(keyState.ruleStates, accounts, nowMs);
+    const ttlMs = keyState.policy.reservation.mostMs;
+    const records = keyState.ruleStates.map(({ rule, stored }, index) =>
       record(rule, accounts[index] ?? UNTOUCHED, isHot ? aheadUnits(rule) : 0, nowMs, ttlMs, stored),
     );
     const rules = Object.fromEntries(
-      entry.books.map(({ rule }, index) => [rule.name, records[index]?.stored]),
+      keyState.ruleStates.map(({ rule }, index) => [rule.name, records[index]?.stored]),
     ) as Record<string, StoredAccount>;
     const write = () => {
-      this.#storage.write({ key: entry.key, policy: entry.policy.name, rules }, wholeMs);
-      for (const [index, { rule }] of entry.books.entries()) {
+      this.#storage.write({ key: keyState.key, policy: keyState.policy.name, rules }, wholeMs);
+      for (const [index, { rule }] of keyState.ruleStates.entries()) {
         const segment = records[index]?.segment;
-        if (segment !== undefined) this.#storage.writeSegment(entry.key, rule.name, segment);
+        if (segment !== undefined) this.#storage.writeSegment(keyState.key, rule.name, segment);
       }
-      for (const claim of entry.expired) endExpired(this.#storage, entry, claim);
+      for (const claim of keyState.expired) endExpired(this.#storage, keyState, claim);
     };
-    const isOneRow = entry.expired.length === 0 && records.every(({ segment }) => segment === undefined);
+    const isOneRow = keyState.expired.length === 0 && records.every(({ segment }) => segment === undefined);
     if (isOneRow) write();
     else this.#storage.atomically(write);
-    entry.expired = [];
-    for (const [index, book] of entry.books.entries()) book.stored = records[index]?.stored;
-    this.#note(entry, accounts);
+    keyState.expired = [];
+    for (const [index, ruleState] of keyState.ruleStates.entries()) ruleState.stored = records[index]?.stored;
+    this.#note(keyState, accounts);
     return wholeMs;
   }
 
   /** Takes over accounts that have been written or are covered. */
-  take(entry: Entry, accounts: readonly Account[], nowMs: number): void {
-    for (const [index, book] of entry.books.entries()) book.account = accounts[index] ?? UNTOUCHED;
-    entry.takenAtMs = nowMs;
-    this.#note(entry);
-    this.#weigh(entry);
+  take(keyState: KeyState, accounts: readonly Account[], nowMs: number): void {
+    for (const [index, ruleState] of keyState.ruleStates.entries())
+      ruleState.account = accounts[index] ?? UNTOUCHED;
+    keyState.takenAtMs = nowMs;
+    this.#note(keyState);
+    this.#weigh(keyState);
   }
 
   /** Whether the key is as good as new. */
-  isWhole({ books, waiting }: Entry, nowMs: number): boolean {
-    const isWholeBook = ({ rule, account }: Entry["books"][number]) =>
+  isWhole({ ruleStates, waiting }: KeyState, nowMs: number): boolean {
+    const isWholeBook = ({ rule, account }: KeyState["ruleStates"][number]) =>
       account.holds.length === 0 && wholeAtMs(rule, account, nowMs) <= nowMs;
-    return waiting === 0 && books.every(isWholeBook);
+    return waiting === 0 && ruleStates.every(isWholeBook);
   }
 
   /** Forgets what memory has of the key; what storage has is then all there is. */
-  drop(entry: Entry, nowMs: number): void {
-    this.#ahead.delete(entry);
-    if (entry.waiting === 0) {
-      this.#bytes -= entry.bytes;
-      return void this.#entries.delete(entry.key);
+  drop(keyState: KeyState, nowMs: number): void {
+    this.#ahead.delete(keyState);
+    if (keyState.waiting === 0) {
+      this.#bytes -= keyState.bytes;
+      return void this.#entries.delete(keyState.key);
     }
     // Callers wait in this very entry, so it is filled anew and not replaced.
-    Object.assign(entry, readEntry(this.#storage, entry.policy, entry.key, nowMs), { expired: [] });
-    this.#weigh(entry);
-    this.#note(entry);
+    Object.assign(keyState, readEntry(this.#storage, keyState.policy, keyState.key, nowMs), { expired: [] });
+    this.#weigh(keyState);
+    this.#note(keyState);
   }
 
   /** Writes the exact state of every key that has been quiet, once. Units that are reserved stay covered. */
   writeQuiet(nowMs: number): void {
-    for (const entry of this.#ahead) {
-      this.advance(entry, nowMs);
-      const isUnclear = accountsOf(entry).some(isRestored);
-      if (!isUnclear && !this.isHot(entry, nowMs)) this.write(entry, accountsOf(entry), nowMs, false);
+    for (const keyState of this.#ahead) {
+      this.advance(keyState, nowMs);
+      const isUnclear = accountsOf(keyState).some(isRestored);
+      if (!isUnclear && !this.isHot(keyState, nowMs))
+        this.write(keyState, accountsOf(keyState), nowMs, false);
     }
   }
 
-  #load(policy: Policy, key: string, nowMs: number): Entry {
+  #load(policy: Policy, key: string, nowMs: number): KeyState {
     if (this.#entries.size >= MOST_ENTRIES || this.#bytes > MOST_BYTES) this.#dropOne(nowMs);
     const nothing = {
       holders: new Map(),
@@ -152,44 +154,44 @@ export class KeyBook {
       touched: true,
       answers: undefined,
     };
-    const entry = { key, policy, ...readEntry(this.#storage, policy, key, nowMs), ...nothing };
-    this.#entries.set(key, entry);
-    this.#weigh(entry);
-    this.#note(entry);
-    return entry;
+    const keyState = { key, policy, ...readEntry(this.#storage, policy, key, nowMs), ...nothing };
+    this.#entries.set(key, keyState);
+    this.#weigh(keyState);
+    this.#note(keyState);
+    return keyState;
   }
 
-  #weigh(entry: Entry): void {
-    let bytes = HOLDER_BYTES * entry.holders.size;
-    for (const { rule, account } of entry.books) {
+  #weigh(keyState: KeyState): void {
+    let bytes = HOLDER_BYTES * keyState.holders.size;
+    for (const { rule, account } of keyState.ruleStates) {
       if (account.state !== undefined) bytes += rule.algorithm.bytes?.(account.state) ?? 0;
     }
-    this.#bytes += bytes - entry.bytes;
-    entry.bytes = bytes;
+    this.#bytes += bytes - keyState.bytes;
+    keyState.bytes = bytes;
   }
 
   /** An entry is ahead while its record covers more than the units that are reserved now. */
-  #note(entry: Entry, accounts: readonly Account[] = accountsOf(entry)): void {
-    const isAhead = entry.books.some(({ stored }, index) => {
+  #note(keyState: KeyState, accounts: readonly Account[] = accountsOf(keyState)): void {
+    const isAhead = keyState.ruleStates.some(({ stored }, index) => {
       const account = accounts[index] ?? UNTOUCHED;
       return (stored?.ahead ?? 0) > unstoredOf(account) || isRestored(account);
     });
-    if (isAhead) this.#ahead.add(entry);
-    else this.#ahead.delete(entry);
+    if (isAhead) this.#ahead.add(keyState);
+    else this.#ahead.delete(keyState);
   }
 
   /** Drops the first key in insertion order that nobody used since the last search ("second chance"). */
   #dropOne(nowMs: number): void {
     // Twice round finds one, unless callers wait for every key there is.
     let steps = 2 * this.#entries.size;
-    for (const entry of this.#entries.values()) {
-      if (!entry.touched && entry.waiting === 0) {
-        if (this.#ahead.has(entry)) this.write(entry, accountsOf(entry), nowMs, false);
-        return this.drop(entry, nowMs);
+    for (const keyState of this.#entries.values()) {
+      if (!keyState.touched && keyState.waiting === 0) {
+        if (this.#ahead.has(keyState)) this.write(keyState, accountsOf(keyState), nowMs, false);
+        return this.drop(keyState, nowMs);
       }
-      entry.touched = false;
-      this.#entries.delete(entry.key);
-      this.#entries.set(entry.key, entry);
+      keyState.touched = false;
+      this.#entries.delete(keyState.key);
+      this.#entries.set(keyState.key, keyState);
       steps -= 1;
       if (steps === 0) return;
     }

@@ -6,11 +6,11 @@ import type { Claim, Storage } from "../storage/storage.ts";
 import { restore, type StoredAccount } from "../storage/write-behind.ts";
 
 /** One key in memory. */
-export interface Entry {
+export interface KeyState {
   readonly key: string;
   readonly policy: Policy;
   /** One per rule, in the policy's order. */
-  readonly books: readonly Book[];
+  readonly ruleStates: readonly RuleState[];
   /** Holds and leases that callers have, as storage has them too. */
   readonly claims: Map<string, Claim>;
   /** Isolates that hold units of it, or asked for some lately, by their ids. */
@@ -34,7 +34,7 @@ export interface Entry {
 }
 
 /** One rule of a key: its account, and what storage has of it (`undefined`: nothing). */
-export interface Book {
+export interface RuleState {
   readonly rule: Rule;
   account: Account;
   stored: StoredAccount | undefined;
@@ -46,10 +46,10 @@ export function readEntry(
   policy: Policy,
   key: string,
   nowMs: number,
-): Pick<Entry, "books" | "claims"> {
+): Pick<KeyState, "ruleStates" | "claims"> {
   const stored = storage.read(key)?.rules ?? {};
   const claims = new Map(storage.claims(key).map((claim) => [claim.id, claim]));
-  const books = policy.rules.map((rule) => {
+  const ruleStates = policy.rules.map((rule) => {
     const found = Object.hasOwn(stored, rule.name) ? stored[rule.name] : undefined;
     const segments = found === undefined ? [] : storage.segments(key, rule.name);
     let account = restore(rule, found, segments, nowMs, policy.reservation.mostMs);
@@ -60,14 +60,20 @@ export function readEntry(
     }
     return { rule, account, stored: isFound ? found : undefined };
   });
-  return { books, claims };
+  return { ruleStates, claims };
 }
 
-export function accountsOf({ books }: Entry): Account[] {
-  return books.map(({ account }) => account);
+export function accountsOf({ ruleStates }: KeyState): Account[] {
+  return ruleStates.map(({ account }) => account);
 }
 
 /** When all of these accounts are whole. */
-export function latestWholeMs(books: readonly Book[], accounts: readonly Account[], nowMs: number): number {
-  return Math.max(...books.map(({ rule }, index) => wholeAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs)));
+export function latestWholeMs(
+  ruleStates: readonly RuleState[],
+  accounts: readonly Account[],
+  nowMs: number,
+): number {
+  return Math.max(
+    ...ruleStates.map(({ rule }, index) => wholeAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs)),
+  );
 }

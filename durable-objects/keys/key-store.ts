@@ -1,7 +1,7 @@
 import { settle, type Account } from "../../core/accounts/account.ts";
 import { findAnswer, rememberAnswer, type Idempotent } from "./idempotency.ts";
-import type { Entry } from "./key-state.ts";
-import type { KeyBook } from "./key-cache.ts";
+import type { KeyState } from "./key-state.ts";
+import type { KeyCache } from "./key-cache.ts";
 import type { Policies } from "../../core/policies/parse-policies.ts";
 import type { AnswerText } from "../../core/protocol/messages.ts";
 import type { Claim, Storage } from "../storage/storage.ts";
@@ -22,101 +22,102 @@ export interface Change {
  * Opens keys, and saves what a call changed before it becomes the truth. Everything is synchronous: nothing comes
  * between opening a key and saving it.
  */
-export class Ledger {
+export class KeyStore {
   readonly #policies: Pick<Policies, "get">;
   readonly #storage: Storage;
-  readonly #book: KeyBook;
+  readonly #cache: KeyCache;
   /** Told of the instant from which a key that was written is whole. */
   readonly #onWritten: (wholeMs: number, nowMs: number) => void;
 
   constructor(
     policies: Pick<Policies, "get">,
     storage: Storage,
-    book: KeyBook,
+    cache: KeyCache,
     onWritten: (wholeMs: number, nowMs: number) => void,
   ) {
     this.#policies = policies;
     this.#storage = storage;
-    this.#book = book;
+    this.#cache = cache;
     this.#onWritten = onWritten;
   }
 
-  open(policyName: string, key: string, nowMs: number): Entry {
+  open(policyName: string, key: string, nowMs: number): KeyState {
     const policy = this.#policies.get(policyName);
     // Only while versions mix: the worker has a policy that this object's version does not know yet.
     if (policy === undefined)
       throw new Error(`this version of the object has no policy ${JSON.stringify(policyName)}`);
-    return this.#book.open(policy, key, nowMs);
+    return this.#cache.open(policy, key, nowMs);
   }
 
   /** What was answered before under an idempotency key. */
-  earlier(entry: Entry, idempotent: Idempotent | undefined, nowMs: number): AnswerText | undefined {
-    const isWhole = () => this.#book.isWhole(entry, nowMs);
-    return idempotent && findAnswer(this.#storage, entry, idempotent, nowMs, isWhole);
+  earlier(keyState: KeyState, idempotent: Idempotent | undefined, nowMs: number): AnswerText | undefined {
+    const isWhole = () => this.#cache.isWhole(keyState, nowMs);
+    return idempotent && findAnswer(this.#storage, keyState, idempotent, nowMs, isWhole);
   }
 
   /** Saves what has to be saved, then makes it the truth. If saving throws, nothing has happened. */
-  commit(entry: Entry, change: Change, nowMs: number): void {
+  commit(keyState: KeyState, change: Change, nowMs: number): void {
     const { accounts, put = [], end = [], remember = [], forget = [] } = change;
-    const isCovered = this.#book.isCovered(entry, accounts, nowMs);
+    const isCovered = this.#cache.isCovered(keyState, accounts, nowMs);
     // Whatever else is stored has a record beside it, which the alarm finds it by.
-    const isRecorded = entry.books.some(({ stored }) => stored !== undefined);
-    const write = () => this.#book.write(entry, accounts, nowMs, this.#book.isHot(entry, nowMs));
+    const isRecorded = keyState.ruleStates.some(({ stored }) => stored !== undefined);
+    const write = () => this.#cache.write(keyState, accounts, nowMs, this.#cache.isHot(keyState, nowMs));
     const writesRecord = !isCovered || remember.length > 0 || (put.length > 0 && !isRecorded);
     const writesRows = put.length + end.length + remember.length + forget.length > 0;
     const writeAll = () => {
-      for (const claim of end) this.#storage.removeClaim(entry.key, claim.id);
-      for (const claim of put) this.#storage.writeClaim(entry.key, claim);
-      for (const each of forget) this.#storage.answers.remove(entry.key, each);
-      for (const { answer, ...each } of remember) rememberAnswer(this.#storage, entry, each, answer, nowMs);
+      for (const claim of end) this.#storage.removeClaim(keyState.key, claim.id);
+      for (const claim of put) this.#storage.writeClaim(keyState.key, claim);
+      for (const each of forget) this.#storage.answers.remove(keyState.key, each);
+      for (const { answer, ...each } of remember)
+        rememberAnswer(this.#storage, keyState, each, answer, nowMs);
       return writesRecord ? write() : undefined;
     };
     const wholeMs = writesRows
-      ? this.#allOrNothing(entry, writeAll, nowMs)
+      ? this.#allOrNothing(keyState, writeAll, nowMs)
       : writesRecord
         ? write()
         : undefined;
     if (wholeMs !== undefined) this.#onWritten(wholeMs, nowMs);
-    for (const claim of end) entry.claims.delete(claim.id);
-    for (const claim of put) entry.claims.set(claim.id, claim);
-    this.#book.take(entry, accounts, nowMs);
+    for (const claim of end) keyState.claims.delete(claim.id);
+    for (const claim of put) keyState.claims.set(claim.id, claim);
+    this.#cache.take(keyState, accounts, nowMs);
   }
 
   /** Ends all that callers have of a key, and forgets what was answered. */
-  endClaims(entry: Entry, nowMs: number): void {
-    const end = [...entry.claims.values()];
-    const accounts = entry.books.map(({ rule, account }) =>
+  endClaims(keyState: KeyState, nowMs: number): void {
+    const end = [...keyState.claims.values()];
+    const accounts = keyState.ruleStates.map(({ rule, account }) =>
       end.reduce((current, { id }) => settle(rule, current, nowMs, id, 0), account),
     );
-    this.#storage.answers.removeAll(entry.key);
-    this.commit(entry, { accounts, end }, nowMs);
+    this.#storage.answers.removeAll(keyState.key);
+    this.commit(keyState, { accounts, end }, nowMs);
   }
 
   /** Makes the key as new, but for units that isolates may still be spending: those stay apart. */
-  reset(entry: Entry, nowMs: number): void {
-    const { holders } = entry;
-    const accounts = entry.books.map(({ account: { holds } }) => ({
+  reset(keyState: KeyState, nowMs: number): void {
+    const { holders } = keyState;
+    const accounts = keyState.ruleStates.map(({ account: { holds } }) => ({
       state: undefined,
       holds: holds.filter(({ isStored }) => isStored !== true),
     }));
     this.#storage.atomically(() => {
-      this.#storage.answers.removeAll(entry.key);
-      this.#storage.remove(entry.key);
+      this.#storage.answers.removeAll(keyState.key);
+      this.#storage.remove(keyState.key);
     });
-    this.#book.drop(entry, nowMs);
+    this.#cache.drop(keyState, nowMs);
     if (accounts.every(({ holds }) => holds.length === 0)) return;
-    const renewed = this.#book.open(entry.policy, entry.key, nowMs);
+    const renewed = this.#cache.open(keyState.policy, keyState.key, nowMs);
     for (const [id, holder] of holders) renewed.holders.set(id, holder);
     this.commit(renewed, { accounts }, nowMs);
   }
 
   /** A charge without its answer would be charged twice, an answer without its charge not at all. */
-  #allOrNothing<Result>(entry: Entry, work: () => Result, nowMs: number): Result {
+  #allOrNothing<Result>(keyState: KeyState, work: () => Result, nowMs: number): Result {
     try {
       return this.#storage.atomically(work);
     } catch (error) {
       // What memory believes to be stored may not be: start over from what is.
-      this.#book.drop(entry, nowMs);
+      this.#cache.drop(keyState, nowMs);
       throw error;
     }
   }

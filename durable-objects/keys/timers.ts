@@ -1,5 +1,5 @@
 import { readClockMs } from "../../core/clock.ts";
-import { QUIET_MS, type KeyBook } from "./key-cache.ts";
+import { QUIET_MS, type KeyCache } from "./key-cache.ts";
 
 /** An alarm is moved forward only for this much or more: each move is a row written. */
 const ALARM_SLACK_MS = 60_000;
@@ -7,16 +7,16 @@ const ALARM_SLACK_MS = 60_000;
 const MOST_ALARM_MS = 30 * 24 * 60 * 60 * 1_000;
 
 /** What an object does in time: its clock, its alarm, and the writing of what has been quiet. */
-export class Upkeep {
+export class Timers {
   readonly #storage: DurableObjectStorage;
-  readonly #book: KeyBook;
+  readonly #cache: KeyCache;
   #lastNowMs = 0;
   #alarmAtMs = Infinity;
   #hasQuietTimer = false;
 
-  constructor(storage: DurableObjectStorage, book: KeyBook) {
+  constructor(storage: DurableObjectStorage, cache: KeyCache) {
     this.#storage = storage;
-    this.#book = book;
+    this.#cache = cache;
   }
 
   /** Finds the alarm that was set before this start, if there was one. */
@@ -39,11 +39,11 @@ export class Upkeep {
 
   /** While memory is ahead of storage, a timer writes what has been quiet; it keeps no idle object in memory. */
   watchQuiet(): void {
-    if (this.#hasQuietTimer || !this.#book.isAhead) return;
+    if (this.#hasQuietTimer || !this.#cache.isAhead) return;
     this.#hasQuietTimer = true;
     setTimeout(() => {
       this.#hasQuietTimer = false;
-      this.#book.writeQuiet(this.nowMs());
+      this.#cache.writeQuiet(this.nowMs());
       this.watchQuiet();
     }, QUIET_MS);
   }

@@ -1,19 +1,19 @@
 /** What holds and leases have in common: units that a caller has of a key. */
 import { costOf } from "../../core/accounts/joint-decision.ts";
 import type { Account } from "../../core/accounts/account.ts";
-import type { Entry } from "../keys/key-state.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { AnswerText, Cost, Leased, Missing } from "../../core/protocol/messages.ts";
 import type { Claim } from "../storage/storage.ts";
 
 export const MISSING: AnswerText = JSON.stringify({ missing: true } satisfies Missing);
 
-export function leaseIn(entry: Entry, id: string): Claim | undefined {
-  const claim = entry.claims.get(id);
+export function leaseIn(keyState: KeyState, id: string): Claim | undefined {
+  const claim = keyState.claims.get(id);
   return claim?.kind === "lease" ? claim : undefined;
 }
 
-export function holdIn(entry: Entry, id: string): Claim | undefined {
-  const claim = entry.claims.get(id);
+export function holdIn(keyState: KeyState, id: string): Claim | undefined {
+  const claim = keyState.claims.get(id);
   return claim?.kind === "hold" ? claim : undefined;
 }
 
@@ -23,14 +23,14 @@ export function leasedOf({ id, fencingToken = 0, expiresAtMs }: Claim, nowMs: nu
 
 /** The lease that these accounts have been given room for; `undefined`: the cost leases nothing. */
 export function newLease(
-  { books }: Entry,
+  { ruleStates }: KeyState,
   accounts: readonly Account[],
   cost: Cost,
   lease: Pick<Claim, "id" | "ttlMs" | "expiresAtMs" | "isSocket">,
 ): Claim | undefined {
   const units: Record<string, number> = {};
   let fencingToken = 0;
-  for (const [index, { rule }] of books.entries()) {
+  for (const [index, { rule }] of ruleStates.entries()) {
     const { leasing } = rule.algorithm;
     if (leasing === undefined || costOf(rule, cost) === 0) continue;
     units[rule.name] = costOf(rule, cost);

@@ -1,8 +1,8 @@
 /** What calls on several keys have apart for the moment, and how others wait for it instead of being denied. */
 import { decideTogether } from "../../core/accounts/joint-decision.ts";
-import type { Entry } from "../keys/key-state.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { AnswerText, Cost } from "../../core/protocol/messages.ts";
-import type { WaitingRoom } from "./wait-queue.ts";
+import type { WaitQueue } from "./wait-queue.ts";
 
 /**
  * Such units are settled or given back within a few messages, so a call that would pass without them waits for that:
@@ -11,7 +11,7 @@ import type { WaitingRoom } from "./wait-queue.ts";
 const CONTENTION_WAIT_MS = 250;
 
 /** Whether a cost would pass if no other call that decides on several keys had units apart for the moment. */
-export function isProvisionallyBlocked({ books, claims }: Entry, cost: Cost, nowMs: number): boolean {
+export function isProvisionallyBlocked({ ruleStates, claims }: KeyState, cost: Cost, nowMs: number): boolean {
   const provisional = new Set<string>();
   for (const { id, lease, isProvisional } of claims.values()) {
     if (isProvisional !== true) continue;
@@ -19,7 +19,7 @@ export function isProvisionallyBlocked({ books, claims }: Entry, cost: Cost, now
     if (lease !== undefined) provisional.add(lease);
   }
   if (provisional.size === 0) return false;
-  const without = books.map(({ rule, account: { state, holds } }) => ({
+  const without = ruleStates.map(({ rule, account: { state, holds } }) => ({
     rule,
     account: { state, holds: holds.filter(({ id }) => !provisional.has(id)) },
   }));
@@ -32,12 +32,12 @@ export function isProvisionallyBlocked({ books, claims }: Entry, cost: Cost, now
  * @param answerAt the answer at an instant, or `undefined`: not yet; when `isLast` there must be one
  */
 export function whenUncontended(
-  room: WaitingRoom,
-  entry: Entry,
+  queue: WaitQueue,
+  keyState: KeyState,
   { cost, ttlMs = 0, waitMs }: { readonly cost: Cost; readonly ttlMs?: number; readonly waitMs?: number },
   nowMs: number,
   answerAt: (atMs: number, isLast: boolean) => AnswerText | undefined,
 ): Promise<AnswerText> {
-  const mostMs = waitMs ?? Math.min(CONTENTION_WAIT_MS, Math.floor(entry.policy.deadlineMs / 2));
-  return room.wait(entry, { cost, ttlMs, sinceMs: nowMs, untilMs: nowMs + mostMs }, answerAt);
+  const mostMs = waitMs ?? Math.min(CONTENTION_WAIT_MS, Math.floor(keyState.policy.deadlineMs / 2));
+  return queue.wait(keyState, { cost, ttlMs, sinceMs: nowMs, untilMs: nowMs + mostMs }, answerAt);
 }

@@ -1,22 +1,22 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
-import { accountsOf, type Entry } from "../keys/key-state.ts";
+import { accountsOf, type KeyState } from "../keys/key-state.ts";
 import type { Peeked, RuleDecision } from "../../core/protocol/messages.ts";
 import type { Waiter } from "./wait-queue.ts";
 
 /** What there is to see of a key: what its rules say, who holds units, and who waits for some. */
 export function report(
-  entry: Entry,
+  keyState: KeyState,
   rules: readonly RuleDecision[],
   waiters: readonly Waiter[],
   nowMs: number,
 ): Peeked {
-  const kinds = [...entry.claims.values()].map(({ kind }) => kind);
-  const reclaimed = entry.books.map(({ rule, account }) =>
+  const kinds = [...keyState.claims.values()].map(({ kind }) => kind);
+  const reclaimed = keyState.ruleStates.map(({ rule, account }) =>
     account.state === undefined ? 0 : (rule.algorithm.leasing?.reclaimed(account.state) ?? 0),
   );
   return {
     rules,
-    outstanding: Math.max(...accountsOf(entry).map(outstandingOf)),
+    outstanding: Math.max(...accountsOf(keyState).map(outstandingOf)),
     holds: kinds.filter((kind) => kind === "hold").length,
     leases: kinds.filter((kind) => kind === "lease").length,
     reclaimed: Math.max(...reclaimed),

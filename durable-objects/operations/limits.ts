@@ -1,25 +1,25 @@
 import { inWords } from "./claims.ts";
 import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
 import { costOf, decideTogether, withoutTaking } from "../../core/accounts/joint-decision.ts";
-import type { Entry } from "../keys/key-state.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import { refund } from "../../core/accounts/account.ts";
-import type { Ledger } from "../keys/key-store.ts";
+import type { KeyStore } from "../keys/key-store.ts";
 import type { AnswerText, Cost, Decided } from "../../core/protocol/messages.ts";
-import type { WaitingRoom } from "./wait-queue.ts";
+import type { WaitQueue } from "./wait-queue.ts";
 
 /** Units that are taken at once, and given back. */
 export class Limits {
-  readonly #ledger: Ledger;
-  readonly #room: WaitingRoom;
+  readonly #store: KeyStore;
+  readonly #queue: WaitQueue;
 
-  constructor(ledger: Ledger, room: WaitingRoom) {
-    this.#ledger = ledger;
-    this.#room = room;
+  constructor(store: KeyStore, queue: WaitQueue) {
+    this.#store = store;
+    this.#queue = queue;
   }
 
   /** Decides on a cost and takes it if every rule admits it. */
   limit(
-    entry: Entry,
+    keyState: KeyState,
     cost: Cost,
     idempotencyKey: string | undefined,
     nowMs: number,
@@ -28,34 +28,35 @@ export class Limits {
       idempotencyKey === undefined ? undefined : { idempotencyKey, request: `limit of ${inWords(cost)}` };
     const answerAt = (atMs: number, isLast: boolean): AnswerText | undefined => {
       // Looked up each time: the same call made again may have been answered while this one waited.
-      const earlier = this.#ledger.earlier(entry, idempotent, atMs);
+      const earlier = this.#store.earlier(keyState, idempotent, atMs);
       // A denial that was counted is not counted again, but decided anew.
       const isCounted = earlier !== undefined && isDenial(earlier);
       if (earlier !== undefined && !isCounted) return earlier;
-      const { admitted, accounts, rules } = decideTogether(entry.books, atMs, cost);
-      if (!admitted && !isLast && isProvisionallyBlocked(entry, cost, atMs)) return undefined;
-      if (!admitted && isCounted) return JSON.stringify({ rules: withoutTaking(entry.books, atMs, cost) });
+      const { admitted, accounts, rules } = decideTogether(keyState.ruleStates, atMs, cost);
+      if (!admitted && !isLast && isProvisionallyBlocked(keyState, cost, atMs)) return undefined;
+      if (!admitted && isCounted)
+        return JSON.stringify({ rules: withoutTaking(keyState.ruleStates, atMs, cost) });
       const answer = JSON.stringify({ rules } satisfies Decided);
       const remember = idempotent === undefined ? [] : [{ ...idempotent, answer }];
-      if (accounts !== undefined && cost !== 0) this.#ledger.commit(entry, { accounts, remember }, atMs);
+      if (accounts !== undefined && cost !== 0) this.#store.commit(keyState, { accounts, remember }, atMs);
       return answer;
     };
-    return answerAt(nowMs, false) ?? whenUncontended(this.#room, entry, { cost }, nowMs, answerAt);
+    return answerAt(nowMs, false) ?? whenUncontended(this.#queue, keyState, { cost }, nowMs, answerAt);
   }
 
   /** Gives units back, at most up to an untouched quota. */
-  refund(entry: Entry, units: Cost, idempotencyKey: string, nowMs: number): AnswerText {
+  refund(keyState: KeyState, units: Cost, idempotencyKey: string, nowMs: number): AnswerText {
     const idempotent = { idempotencyKey, request: `refund of ${inWords(units)}` };
-    const earlier = this.#ledger.earlier(entry, idempotent, nowMs);
+    const earlier = this.#store.earlier(keyState, idempotent, nowMs);
     if (earlier !== undefined) return earlier;
-    const refunded = entry.books.map(({ rule, account }) => ({
+    const refunded = keyState.ruleStates.map(({ rule, account }) => ({
       rule,
       account: refund(rule, account, nowMs, costOf(rule, units)),
     }));
     const answer = JSON.stringify({ rules: withoutTaking(refunded, nowMs, 0) } satisfies Decided);
     const accounts = refunded.map(({ account }) => account);
-    this.#ledger.commit(entry, { accounts, remember: [{ ...idempotent, answer }] }, nowMs);
-    this.#room.serve(entry);
+    this.#store.commit(keyState, { accounts, remember: [{ ...idempotent, answer }] }, nowMs);
+    this.#queue.serve(keyState);
     return answer;
   }
 }

@@ -1,8 +1,8 @@
 import { isProvisionallyBlocked } from "./contention.ts";
-import { decideTogether, withoutTaking, type Ruled } from "../../core/accounts/joint-decision.ts";
-import type { Entry } from "../keys/key-state.ts";
+import { decideTogether, withoutTaking, type RuleAccount } from "../../core/accounts/joint-decision.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import { decide, place, settle, unstoredOf } from "../../core/accounts/account.ts";
-import type { Ledger } from "../keys/key-store.ts";
+import type { KeyStore } from "../keys/key-store.ts";
 import type { Limits } from "./limits.ts";
 import type { AnswerText, Decided, ReserveCall, Reserving, Returned } from "../../core/protocol/messages.ts";
 import {
@@ -12,7 +12,7 @@ import {
   LEAST_USEFUL_TTL_MS,
   type Wish,
 } from "../../core/reservations/sizing.ts";
-import type { WaitingRoom } from "./wait-queue.ts";
+import type { WaitQueue } from "./wait-queue.ts";
 
 /** What the object knows of somebody who reserves units of a key: in memory only, its units are covered by write-ahead. */
 export interface Holder {
@@ -37,49 +37,49 @@ type Reserve = Omit<ReserveCall, "policy" | "key">;
 const NOTHING: Reserving = { used: 0, kept: 0, wanted: 0 };
 
 /** Units that isolates reserve, and settle with what they used. */
-export class Grants {
-  readonly #ledger: Ledger;
+export class Reservations {
+  readonly #store: KeyStore;
   readonly #limits: Limits;
-  readonly #room: WaitingRoom;
+  readonly #queue: WaitQueue;
 
-  constructor(ledger: Ledger, limits: Limits, room: WaitingRoom) {
-    this.#ledger = ledger;
+  constructor(store: KeyStore, limits: Limits, queue: WaitQueue) {
+    this.#store = store;
     this.#limits = limits;
-    this.#room = room;
+    this.#queue = queue;
   }
 
   /** Settles what the holder used, decides on a cost, and reserves units for it. */
-  reserve(entry: Entry, call: Reserve, nowMs: number): AnswerText | Promise<AnswerText> {
+  reserve(keyState: KeyState, call: Reserve, nowMs: number): AnswerText | Promise<AnswerText> {
     const { cost } = call;
-    const reported = report(entry, call.holder, call, nowMs);
+    const reported = report(keyState, call.holder, call, nowMs);
     // It was overtaken. Whoever waits for it is answered, and nothing is reserved.
-    if (reported === undefined) return this.#limits.limit(entry, cost, undefined, nowMs);
-    const decision = decideTogether(reported.ruled, nowMs, cost);
-    if (!decision.admitted && isProvisionallyBlocked(entry, cost, nowMs)) {
-      this.#commit(entry, call.holder, reported, nowMs);
-      return this.#limits.limit(entry, cost, undefined, nowMs);
+    if (reported === undefined) return this.#limits.limit(keyState, cost, undefined, nowMs);
+    const decision = decideTogether(reported.ruleAccounts, nowMs, cost);
+    if (!decision.admitted && isProvisionallyBlocked(keyState, cost, nowMs)) {
+      this.#commit(keyState, call.holder, reported, nowMs);
+      return this.#limits.limit(keyState, cost, undefined, nowMs);
     }
     const accounts = cost === 0 ? undefined : decision.accounts;
-    const ruled = reported.ruled.map(({ rule, account }, index) => ({
+    const ruleAccounts = reported.ruleAccounts.map(({ rule, account }, index) => ({
       rule,
       account: accounts?.[index] ?? account,
     }));
-    const { ttlMs, units } = grant(entry, ruled, reported, call, nowMs);
+    const { ttlMs, units } = grant(keyState, ruleAccounts, reported, call, nowMs);
     const { hold } = reported.holder;
     // Units that are kept are never let go sooner than was said before: this answer may be lost.
-    const keptHolds = ruled.flatMap(({ account }) => account.holds.filter(({ id }) => id === hold));
+    const keptHolds = ruleAccounts.flatMap(({ account }) => account.holds.filter(({ id }) => id === hold));
     const expiresAtMs = Math.max(nowMs + heldMs(ttlMs), ...keptHolds.map((each) => each.expiresAtMs));
-    const reserved = ruled.map(({ rule, account }, index) => {
+    const reserved = ruleAccounts.map(({ rule, account }, index) => {
       const kept = reported.kept[index] ?? 0;
       const holding = { id: hold, units: kept + (units[index] ?? 0), expiresAtMs };
       const without = kept === 0 ? account : settle(rule, account, nowMs, hold, 0);
       return { rule, account: holding.units === 0 ? without : place(without, holding) };
     });
     const holder = { ...reported.holder, untilMs: expiresAtMs };
-    this.#commit(entry, call.holder, { ruled: reserved, holder }, nowMs);
-    this.#room.serve(entry);
+    this.#commit(keyState, call.holder, { ruleAccounts: reserved, holder }, nowMs);
+    this.#queue.serve(keyState);
     const next = withoutTaking(reserved, nowMs, 1);
-    const named = Object.fromEntries(ruled.map(({ rule }, index) => [rule.name, units[index] ?? 0]));
+    const named = Object.fromEntries(ruleAccounts.map(({ rule }, index) => [rule.name, units[index] ?? 0]));
     return JSON.stringify({
       rules: decision.rules,
       reserved: { ttlMs, isNew: reported.isNew, units: named },
@@ -88,37 +88,37 @@ export class Grants {
   }
 
   /** Ends a holder's reservation with what it used. Late or again, it changes nothing. */
-  giveBack(entry: Entry, { holder, turn, used }: Returned, nowMs: number): void {
+  giveBack(keyState: KeyState, { holder, turn, used }: Returned, nowMs: number): void {
     const rules = Object.fromEntries(
       Object.entries(used).map(([name, units]) => [name, { used: units, kept: 0, wanted: 0 }]),
     );
-    const reported = report(entry, holder, { turn, ttlMs: 0, rules }, nowMs);
+    const reported = report(keyState, holder, { turn, ttlMs: 0, rules }, nowMs);
     if (reported === undefined) return;
-    this.#commit(entry, holder, reported, nowMs);
-    this.#room.serve(entry);
+    this.#commit(keyState, holder, reported, nowMs);
+    this.#queue.serve(keyState);
   }
 
   #commit(
-    entry: Entry,
+    keyState: KeyState,
     id: string,
-    { ruled, holder }: Pick<Reported, "ruled" | "holder">,
+    { ruleAccounts, holder }: Pick<Reported, "ruleAccounts" | "holder">,
     nowMs: number,
   ): void {
-    const accounts = ruled.map(({ account }) => account);
+    const accounts = ruleAccounts.map(({ account }) => account);
     // A denial that changes nothing writes nothing, and makes no key hot.
-    if (entry.books.some(({ account }, index) => account !== accounts[index]))
-      this.#ledger.commit(entry, { accounts }, nowMs);
-    if (hasRoom(entry, id)) entry.holders.set(id, holder);
+    if (keyState.ruleStates.some(({ account }, index) => account !== accounts[index]))
+      this.#store.commit(keyState, { accounts }, nowMs);
+    if (hasRoom(keyState, id)) keyState.holders.set(id, holder);
   }
 }
 
-function hasRoom({ holders }: Entry, id: string): boolean {
+function hasRoom({ holders }: KeyState, id: string): boolean {
   return holders.has(id) || holders.size < MOST_HOLDERS;
 }
 
 /** A holder's message, taken note of: the accounts with what it used debited and only what it keeps held. */
 interface Reported {
-  readonly ruled: readonly Ruled[];
+  readonly ruleAccounts: readonly RuleAccount[];
   readonly holder: Holder;
   readonly kept: readonly number[];
   readonly isNew: boolean;
@@ -126,16 +126,16 @@ interface Reported {
 
 /** `undefined`: a later message has been there before. */
 function report(
-  entry: Entry,
+  keyState: KeyState,
   id: string,
   { turn, ttlMs, rules }: Pick<ReserveCall, "turn" | "ttlMs" | "rules">,
   nowMs: number,
 ): Reported | undefined {
-  const { books, holders } = entry;
+  const { ruleStates, holders } = keyState;
   for (const [each, { untilMs }] of holders) if (untilMs + REMEMBERED_MS <= nowMs) holders.delete(each);
   const before = holders.get(id);
   if (before !== undefined && turn <= before.turn) return undefined;
-  const said = books.map(({ rule, account }, index) => {
+  const said = ruleStates.map(({ rule, account }, index) => {
     const { used, kept, wanted } = rules[rule.name] ?? NOTHING;
     const reportedBefore = before?.used[index] ?? 0;
     const held = account.holds.find((hold) => hold.id === before?.hold);
@@ -155,29 +155,33 @@ function report(
     wanted: said.map(({ wanted }) => wanted),
     untilMs: nowMs + ttlMs,
   };
-  const ruled = books.map(({ rule, account }, index): Ruled => {
+  const ruleAccounts = ruleStates.map(({ rule, account }, index): RuleAccount => {
     const { held, delta = 0, kept = 0 } = said[index] ?? {};
     if (isNew || held === undefined) return { rule, account };
     const settled = settle(rule, account, nowMs, held.id, Math.max(0, delta));
     return { rule, account: kept === 0 ? settled : place(settled, { ...held, units: kept }) };
   });
-  return { ruled, holder, kept: said.map(({ kept }) => (isNew ? 0 : kept)), isNew };
+  return { ruleAccounts, holder, kept: said.map(({ kept }) => (isNew ? 0 : kept)), isNew };
 }
 
 /** How many units of each rule, and for how long: for longer than the shortest lifetime only what can be spared. */
 function grant(
-  entry: Entry,
-  ruled: readonly Ruled[],
+  keyState: KeyState,
+  ruleAccounts: readonly RuleAccount[],
   { kept }: Reported,
   { holder: id, rules, ttlMs: askedMs, isShort }: Reserve,
   nowMs: number,
 ): { readonly ttlMs: number; readonly units: readonly number[] } {
-  const { holders, policy } = entry;
+  const { holders, policy } = keyState;
   const { leastMs, mostMs } = policy.reservation;
-  const ttlMs = Math.min(askedMs, mostMs, entry.endsByMs - nowMs);
-  if (!policy.elsewhere.admits || !hasRoom(entry, id) || ttlMs < Math.min(askedMs, LEAST_USEFUL_TTL_MS))
-    return { ttlMs: Math.max(0, ttlMs), units: ruled.map(() => 0) };
-  const wishes = ruled.map(({ rule, account }, index): Wish => {
+  const ttlMs = Math.min(askedMs, mostMs, keyState.endsByMs - nowMs);
+  if (
+    !policy.localDecisions.admits ||
+    !hasRoom(keyState, id) ||
+    ttlMs < Math.min(askedMs, LEAST_USEFUL_TTL_MS)
+  )
+    return { ttlMs: Math.max(0, ttlMs), units: ruleAccounts.map(() => 0) };
+  const wishes = ruleAccounts.map(({ rule, account }, index): Wish => {
     const keeps = kept[index] ?? 0;
     let wantedByOthers = 0;
     for (const [each, { wanted, untilMs }] of holders)

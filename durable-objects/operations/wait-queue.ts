@@ -1,4 +1,4 @@
-import type { Entry } from "../keys/key-state.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { AnswerText } from "../../core/protocol/messages.ts";
 import { jointWaitMs, type Queued } from "../../core/accounts/wait-times.ts";
 
@@ -34,17 +34,17 @@ const LONGEST_TIMER_MS = 60_000;
  * and for what time frees (a lease that expires, a quota that refills, a wait that is over) there is one timer a key, set to
  * that instant. Who waits is in memory only: a crash ends the waiting calls themselves.
  */
-export class WaitingRoom {
-  readonly #lines = new Map<Entry, Line>();
-  readonly #toNow: (entry: Entry) => number;
+export class WaitQueue {
+  readonly #lines = new Map<KeyState, Line>();
+  readonly #toNow: (keyState: KeyState) => number;
 
   /** @param toNow debits and frees what has expired and returns the time, in milliseconds */
-  constructor(toNow: (entry: Entry) => number) {
+  constructor(toNow: (keyState: KeyState) => number) {
     this.#toNow = toNow;
   }
 
-  waitersOf(entry: Entry): readonly Waiter[] {
-    return this.#lines.get(entry)?.waiters ?? [];
+  waitersOf(keyState: KeyState): readonly Waiter[] {
+    return this.#lines.get(keyState)?.waiters ?? [];
   }
 
   /**
@@ -55,7 +55,7 @@ export class WaitingRoom {
    * @param leaving aborted when the caller has gone: it leaves the line, and is answered with that
    */
   wait(
-    entry: Entry,
+    keyState: KeyState,
     waiting: Pick<Waiter, "cost" | "ttlMs" | "sinceMs" | "untilMs">,
     answerAt: (atMs: number, isLast: boolean) => AnswerText | undefined,
     leaving?: { readonly signal: LeaveSignal; readonly answer: AnswerText },
@@ -64,7 +64,7 @@ export class WaitingRoom {
       const attempt = (atMs: number, isLast: boolean) => {
         try {
           const answer = answerAt(atMs, isLast);
-          if (answer === undefined) return jointWaitMs(entry.books, waiting.cost, atMs) ?? Infinity;
+          if (answer === undefined) return jointWaitMs(keyState.ruleStates, waiting.cost, atMs) ?? Infinity;
           resolve(answer);
         } catch (error) {
           reject(error);
@@ -77,92 +77,92 @@ export class WaitingRoom {
         giveUp: (atMs) => void attempt(atMs, true),
       };
       leaving?.signal.addEventListener("abort", () => {
-        this.#leave(entry, waiter);
+        this.#leave(keyState, waiter);
         resolve(leaving.answer);
       });
-      this.#lineOf(entry).waiters.push(waiter);
-      entry.waiting += 1;
-      this.serve(entry);
+      this.#lineOf(keyState).waiters.push(waiter);
+      keyState.waiting += 1;
+      this.serve(keyState);
     });
   }
 
   /** Resolves when the key has no leases, or at that instant, or when the caller has gone. */
-  untilIdle(entry: Entry, untilMs: number, signal: AbortSignal): Promise<void> {
+  untilIdle(keyState: KeyState, untilMs: number, signal: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
       const idler: Idler = { untilMs, resolve };
-      const { idlers } = this.#lineOf(entry);
+      const { idlers } = this.#lineOf(keyState);
       idlers.add(idler);
-      entry.waiting += 1;
+      keyState.waiting += 1;
       signal.addEventListener("abort", () => {
-        if (idlers.delete(idler)) entry.waiting -= 1;
+        if (idlers.delete(idler)) keyState.waiting -= 1;
         resolve();
-        this.serve(entry);
+        this.serve(keyState);
       });
-      this.serve(entry);
+      this.serve(keyState);
     });
   }
 
   /** Gives what there is to those who wait, in their order, and sets the timer for the next thing that time brings. */
-  serve(entry: Entry): void {
-    const line = this.#lines.get(entry);
+  serve(keyState: KeyState): void {
+    const line = this.#lines.get(keyState);
     if (line === undefined) return;
-    const nowMs = this.#toNow(entry);
-    const headMs = this.#serveWaiters(entry, line.waiters, nowMs);
+    const nowMs = this.#toNow(keyState);
+    const headMs = this.#serveWaiters(keyState, line.waiters, nowMs);
     for (const idler of line.idlers) {
-      if (!isIdle(entry) && idler.untilMs > nowMs) continue;
+      if (!isIdle(keyState) && idler.untilMs > nowMs) continue;
       line.idlers.delete(idler);
-      entry.waiting -= 1;
+      keyState.waiting -= 1;
       idler.resolve();
     }
     clearTimeout(line.timer);
     line.timer = undefined;
-    if (line.waiters.length + line.idlers.size === 0) return void this.#lines.delete(entry);
+    if (line.waiters.length + line.idlers.size === 0) return void this.#lines.delete(keyState);
     const expiriesMs =
-      line.idlers.size === 0 ? [] : [...entry.claims.values()].map((each) => each.expiresAtMs);
+      line.idlers.size === 0 ? [] : [...keyState.claims.values()].map((each) => each.expiresAtMs);
     const endsMs = [...line.waiters, ...line.idlers].map(({ untilMs }) => untilMs);
     const nextMs = Math.min(headMs, ...endsMs, ...expiriesMs);
     const timerMs = Math.min(Math.max(1, nextMs - nowMs), LONGEST_TIMER_MS);
-    line.timer = setTimeout(() => this.serve(entry), timerMs);
+    line.timer = setTimeout(() => this.serve(keyState), timerMs);
   }
 
   /** Returns when the first of those who are left can be served, if nothing is given back. */
-  #serveWaiters(entry: Entry, waiters: Waiter[], nowMs: number): number {
+  #serveWaiters(keyState: KeyState, waiters: Waiter[], nowMs: number): number {
     let headMs = Infinity;
     for (let head = waiters[0]; head !== undefined; head = waiters[0]) {
       const waitMs = head.attempt(nowMs);
       headMs = nowMs + (waitMs ?? 0);
       if (waitMs !== undefined && head.untilMs > nowMs) break;
       waiters.shift();
-      entry.waiting -= 1;
+      keyState.waiting -= 1;
       if (waitMs !== undefined) head.giveUp(nowMs);
     }
     // The first still waits, so whoever is behind it and out of time has nothing to hope for.
     const over = waiters.filter(({ untilMs }) => untilMs <= nowMs);
     if (over.length > 0)
       waiters.splice(0, waiters.length, ...waiters.filter(({ untilMs }) => untilMs > nowMs));
-    entry.waiting -= over.length;
+    keyState.waiting -= over.length;
     for (const waiter of over) waiter.giveUp(nowMs);
     return waiters.length === 0 ? Infinity : headMs;
   }
 
-  #leave(entry: Entry, waiter: Waiter): void {
-    const waiters = this.#lines.get(entry)?.waiters ?? [];
+  #leave(keyState: KeyState, waiter: Waiter): void {
+    const waiters = this.#lines.get(keyState)?.waiters ?? [];
     const index = waiters.indexOf(waiter);
     if (index < 0) return;
     waiters.splice(index, 1);
-    entry.waiting -= 1;
-    this.serve(entry);
+    keyState.waiting -= 1;
+    this.serve(keyState);
   }
 
-  #lineOf(entry: Entry): Line {
-    const line = this.#lines.get(entry) ?? { waiters: [], idlers: new Set(), timer: undefined };
-    this.#lines.set(entry, line);
+  #lineOf(keyState: KeyState): Line {
+    const line = this.#lines.get(keyState) ?? { waiters: [], idlers: new Set(), timer: undefined };
+    this.#lines.set(keyState, line);
     return line;
   }
 }
 
 /** Whether nobody has a lease. */
-function isIdle({ claims }: Entry): boolean {
+function isIdle({ claims }: KeyState): boolean {
   for (const { kind } of claims.values()) if (kind === "lease") return false;
   return true;
 }

@@ -1,10 +1,10 @@
 import { inWords } from "../operations/claims.ts";
 import { randomId } from "../../core/clock.ts";
 import { costOf } from "../../core/accounts/joint-decision.ts";
-import type { Entry } from "../keys/key-state.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { Conflict, Cost, Decided, HoldCall, Missing, Peeked } from "../../core/protocol/messages.ts";
 import type { PoolAnswer } from "./protocol.ts";
-import type { Asked, Exchange } from "./session.ts";
+import type { Asked, PoolSession } from "./session.ts";
 import { costsOf } from "./share-units.ts";
 
 type Answer = Decided | Conflict | Missing;
@@ -13,52 +13,60 @@ type Answer = Decided | Conflict | Missing;
  * Calls that the pool itself decides and remembers, so that they may be repeated or ended in any region. What the region
  * has to spare goes home with the call: the pool decides on all there is.
  */
-export class RegionalClaims {
-  readonly #exchange: Exchange;
+export class PooledClaims {
+  readonly #session: PoolSession;
 
-  constructor(exchange: Exchange) {
-    this.#exchange = exchange;
+  constructor(session: PoolSession) {
+    this.#session = session;
   }
 
   /** Takes a cost once for an idempotency key, or, of nothing, looks. */
-  limit(entry: Entry, cost: Cost, idempotencyKey: string | undefined): Promise<Answer> {
+  limit(keyState: KeyState, cost: Cost, idempotencyKey: string | undefined): Promise<Answer> {
     const request = idempotencyKey === undefined ? {} : { request: `limit of ${inWords(cost)}` };
-    return this.#ask(entry, { op: "limit", cost: costsOf(entry, cost), ...request }, named(idempotencyKey));
+    return this.#ask(
+      keyState,
+      { op: "limit", cost: costsOf(keyState, cost), ...request },
+      named(idempotencyKey),
+    );
   }
 
-  refund(entry: Entry, units: Cost, idempotencyKey: string): Promise<Answer> {
+  refund(keyState: KeyState, units: Cost, idempotencyKey: string): Promise<Answer> {
     const request = `refund of ${inWords(units)}`;
-    return this.#ask(entry, { op: "refund", cost: costsOf(entry, units), request }, named(idempotencyKey));
+    return this.#ask(
+      keyState,
+      { op: "refund", cost: costsOf(keyState, units), request },
+      named(idempotencyKey),
+    );
   }
 
-  async hold(entry: Entry, { cost, ttlMs, idempotencyKey, provisional }: Holding): Promise<Answer> {
+  async hold(keyState: KeyState, { cost, ttlMs, idempotencyKey, provisional }: Holding): Promise<Answer> {
     const id = randomId();
     const request = provisional?.request ?? `hold of ${inWords(cost)}`;
-    const asked = { op: "hold", cost: costsOf(entry, cost), id, ttlMs } as const;
+    const asked = { op: "hold", cost: costsOf(keyState, cost), id, ttlMs } as const;
     const isRepeatable = idempotencyKey !== undefined;
     const names = [...held(id), ...named(idempotencyKey)];
-    return await this.#send(entry, isRepeatable ? { ...asked, request } : asked, names, (answer) => {
+    return await this.#send(keyState, isRepeatable ? { ...asked, request } : asked, names, (answer) => {
       const { hold } = answer;
       const set = hold && { id: hold.id, units: cost, expiresAfterMs: hold.expiresAfterMs };
       return { ...decidedOf(answer), ...(set && { hold: set }) };
     });
   }
 
-  settle(entry: Entry, id: string, used: Cost): Promise<Answer> {
-    const units = entry.books.map(({ rule }) => {
+  settle(keyState: KeyState, id: string, used: Cost): Promise<Answer> {
+    const units = keyState.ruleStates.map(({ rule }) => {
       const isLeftOut = typeof used === "object" && !Object.hasOwn(used, rule.unit);
       return isLeftOut ? AS_HELD : costOf(rule, used);
     });
-    return this.#ask(entry, { op: "settle", cost: costsOf(entry, 0), id, used: units }, held(id));
+    return this.#ask(keyState, { op: "settle", cost: costsOf(keyState, 0), id, used: units }, held(id));
   }
 
-  cancel(entry: Entry, id: string): Promise<Answer> {
-    return this.#ask(entry, { op: "settle", cost: costsOf(entry, 0), id }, held(id));
+  cancel(keyState: KeyState, id: string): Promise<Answer> {
+    return this.#ask(keyState, { op: "settle", cost: costsOf(keyState, 0), id }, held(id));
   }
 
   /** @param longestWaitMs of who waits here */
-  peek(entry: Entry, longestWaitMs: number): Promise<Peeked> {
-    return this.#send(entry, { op: "peek", cost: costsOf(entry, 1) }, [], ({ rules = [], report }) => ({
+  peek(keyState: KeyState, longestWaitMs: number): Promise<Peeked> {
+    return this.#send(keyState, { op: "peek", cost: costsOf(keyState, 1) }, [], ({ rules = [], report }) => ({
       rules,
       source: "pool",
       ...(report ?? NOTHING),
@@ -66,26 +74,26 @@ export class RegionalClaims {
     }));
   }
 
-  async reset(entry: Entry): Promise<void> {
-    await this.#send(entry, { op: "reset", cost: costsOf(entry, 0) }, [], () => undefined);
+  async reset(keyState: KeyState): Promise<void> {
+    await this.#send(keyState, { op: "reset", cost: costsOf(keyState, 0) }, [], () => undefined);
   }
 
-  #ask(entry: Entry, asked: Asked, names: readonly string[]): Promise<Answer> {
-    return this.#send(entry, asked, names, answerOf);
+  #ask(keyState: KeyState, asked: Asked, names: readonly string[]): Promise<Answer> {
+    return this.#send(keyState, asked, names, answerOf);
   }
 
   #send<Result>(
-    entry: Entry,
+    keyState: KeyState,
     asked: Asked,
     names: readonly string[],
     read: (answer: PoolAnswer) => Result,
   ): Promise<Awaited<Result>> {
-    const share = this.#exchange.shareOf(entry);
+    const share = this.#session.shareOf(keyState);
     share.denials.forget();
     // A key that is reset begins anew here too, and says so.
     const isKnown = share.isHeld || asked.op === "reset";
     const asking = isKnown ? { asking: { isGivingBack: asked.op === "reset" } } : {};
-    return this.#exchange.send(entry, asked, { names, ...asking }, read);
+    return this.#session.send(keyState, asked, { names, ...asking }, read);
   }
 }
 

@@ -7,7 +7,7 @@
  * own; else the call fails, and the worker answers as the policy says.
  */
 import type { Clerks } from "../call-router.ts";
-import type { Entry } from "../keys/key-state.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { Acquiring } from "../operations/leases.ts";
 import { MISSING } from "../operations/claims.ts";
 import { costOf } from "../../core/accounts/joint-decision.ts";
@@ -21,162 +21,167 @@ import type {
   ReserveCall,
   RuleDecision,
 } from "../../core/protocol/messages.ts";
-import { Exchange, PoolFailure, type ExchangeHost } from "./session.ts";
-import { RegionalClaims } from "./pooled-claims.ts";
-import { RegionalLeases } from "./pooled-leases.ts";
-import { RegionalLimits } from "./pooled-limits.ts";
+import { PoolSession, PoolFailure, type PoolSessionHost } from "./session.ts";
+import { PooledClaims } from "./pooled-claims.ts";
+import { PooledLeases } from "./pooled-leases.ts";
+import { PooledLimits } from "./pooled-limits.ts";
 import { costsOf, freeUnits, leaseWaitMs } from "./share-units.ts";
 
 /** What it needs of its object. */
-export interface RegionalHost extends Clerks, ExchangeHost {
+export interface PooledHost extends Clerks, PoolSessionHost {
   /** The same key as the region has it alone. */
-  openAlone(entry: Entry): [entry: Entry, nowMs: number];
+  openAlone(keyState: KeyState): [keyState: KeyState, nowMs: number];
 }
 
-export class Regional {
-  readonly #host: RegionalHost;
-  readonly #exchange: Exchange;
-  readonly #limits: RegionalLimits;
-  readonly #leases: RegionalLeases;
-  readonly #claims: RegionalClaims;
+export class PooledOperations {
+  readonly #host: PooledHost;
+  readonly #session: PoolSession;
+  readonly #limits: PooledLimits;
+  readonly #leases: PooledLeases;
+  readonly #claims: PooledClaims;
 
-  constructor(host: RegionalHost) {
+  constructor(host: PooledHost) {
     this.#host = host;
-    this.#exchange = new Exchange(host);
-    this.#limits = new RegionalLimits(this.#exchange, host.ledger, host.grants);
-    this.#leases = new RegionalLeases(this.#exchange, host.room);
-    this.#claims = new RegionalClaims(this.#exchange);
+    this.#session = new PoolSession(host);
+    this.#limits = new PooledLimits(this.#session, host.store, host.reservations);
+    this.#leases = new PooledLeases(this.#session, host.queue);
+    this.#claims = new PooledClaims(this.#session);
   }
 
-  limit(entry: Entry, cost: Cost, idempotencyKey: string | undefined): Promise<AnswerText> {
-    const isPlain = idempotencyKey === undefined && costsOf(entry, cost).some((units) => units > 0);
+  limit(keyState: KeyState, cost: Cost, idempotencyKey: string | undefined): Promise<AnswerText> {
+    const isPlain = idempotencyKey === undefined && costsOf(keyState, cost).some((units) => units > 0);
     const ask = async () =>
       JSON.stringify(
-        await (isPlain ? this.#limits.limit(entry, cost) : this.#claims.limit(entry, cost, idempotencyKey)),
+        await (isPlain
+          ? this.#limits.limit(keyState, cost)
+          : this.#claims.limit(keyState, cost, idempotencyKey)),
       );
-    return this.#orAlone(entry, ask, (alone, nowMs) =>
+    return this.#orAlone(keyState, ask, (alone, nowMs) =>
       this.#host.limits.limit(alone, cost, idempotencyKey, nowMs),
     );
   }
 
-  reserve(entry: Entry, call: Omit<ReserveCall, "policy" | "key">): Promise<AnswerText> {
-    const ask = () => this.#limits.reserve(entry, call);
+  reserve(keyState: KeyState, call: Omit<ReserveCall, "policy" | "key">): Promise<AnswerText> {
+    const ask = () => this.#limits.reserve(keyState, call);
     // Alone nothing is reserved: every answer is to say that it is one.
-    return this.#orAlone(entry, ask, (alone, nowMs) =>
+    return this.#orAlone(keyState, ask, (alone, nowMs) =>
       this.#host.limits.limit(alone, call.cost, undefined, nowMs),
     );
   }
 
   /** Units have come home from an isolate. */
-  gaveBack(entry: Entry): void {
-    this.#limits.gaveBack(entry);
+  gaveBack(keyState: KeyState): void {
+    this.#limits.gaveBack(keyState);
   }
 
-  refund(entry: Entry, units: Cost, idempotencyKey: string): Promise<AnswerText> {
-    const ask = async () => JSON.stringify(await this.#claims.refund(entry, units, idempotencyKey));
-    return this.#orAlone(entry, ask, (alone, nowMs) =>
+  refund(keyState: KeyState, units: Cost, idempotencyKey: string): Promise<AnswerText> {
+    const ask = async () => JSON.stringify(await this.#claims.refund(keyState, units, idempotencyKey));
+    return this.#orAlone(keyState, ask, (alone, nowMs) =>
       this.#host.limits.refund(alone, units, idempotencyKey, nowMs),
     );
   }
 
-  hold(entry: Entry, call: Omit<HoldCall, "policy" | "key">): Promise<AnswerText> {
-    const { lease } = entry.policy;
-    const alone = (own: Entry, nowMs: number) => this.#host.holds.hold(own, call, nowMs);
+  hold(keyState: KeyState, call: Omit<HoldCall, "policy" | "key">): Promise<AnswerText> {
+    const { lease } = keyState.policy;
+    const alone = (own: KeyState, nowMs: number) => this.#host.holds.hold(own, call, nowMs);
     // Slots are held for as long as the lease; units of rates beside them for as long as the hold.
-    const hasRates = entry.policy.rules.some((rule) => rule.lease === undefined);
+    const hasRates = keyState.policy.rules.some((rule) => rule.lease === undefined);
     const ttlMs = Math.max(hasRates ? call.ttlMs : 0, lease?.ttlMs ?? 0);
     const ask = async () =>
       lease === undefined
-        ? JSON.stringify(await this.#claims.hold(entry, call))
-        : await this.#leases.withSlots(entry, call.cost, ttlMs, (nowMs) => alone(entry, nowMs));
-    return this.#orAlone(entry, ask, alone);
+        ? JSON.stringify(await this.#claims.hold(keyState, call))
+        : await this.#leases.withSlots(keyState, call.cost, ttlMs, (nowMs) => alone(keyState, nowMs));
+    return this.#orAlone(keyState, ask, alone);
   }
 
-  async settle(entry: Entry, id: string, used: Cost): Promise<AnswerText> {
-    const [own, nowMs] = this.#ownerOf(entry, id);
+  async settle(keyState: KeyState, id: string, used: Cost): Promise<AnswerText> {
+    const [own, nowMs] = this.#ownerOf(keyState, id);
     if (own !== undefined) return this.#host.holds.settle(own, id, used, nowMs);
-    return JSON.stringify(await this.#claims.settle(entry, id, used));
+    return JSON.stringify(await this.#claims.settle(keyState, id, used));
   }
 
-  async cancel(entry: Entry, id: string): Promise<AnswerText> {
-    const [own, nowMs] = this.#ownerOf(entry, id);
-    if (own === undefined) return JSON.stringify(await this.#claims.cancel(entry, id));
-    await this.#leases.adopt(entry);
+  async cancel(keyState: KeyState, id: string): Promise<AnswerText> {
+    const [own, nowMs] = this.#ownerOf(keyState, id);
+    if (own === undefined) return JSON.stringify(await this.#claims.cancel(keyState, id));
+    await this.#leases.adopt(keyState);
     const answer = this.#host.holds.cancel(own, id, nowMs);
-    this.#leases.serve(entry);
+    this.#leases.serve(keyState);
     return answer;
   }
 
-  acquire(entry: Entry, call: Acquiring): Promise<AnswerText> {
-    const acquire = (own: Entry, nowMs: number) => this.#host.leases.acquire(own, call, nowMs);
+  acquire(keyState: KeyState, call: Acquiring): Promise<AnswerText> {
+    const acquire = (own: KeyState, nowMs: number) => this.#host.leases.acquire(own, call, nowMs);
     const ask = () =>
-      this.#leases.withSlots(entry, call.cost, call.ttlMs, (nowMs, rules) => {
-        const answer = acquire(entry, nowMs);
+      this.#leases.withSlots(keyState, call.cost, call.ttlMs, (nowMs, rules) => {
+        const answer = acquire(keyState, nowMs);
         if (typeof answer !== "string" || rules === undefined) return answer;
-        return withPoolsFigures(answer, sooner(entry, rules, call.cost, nowMs));
+        return withPoolsFigures(answer, sooner(keyState, rules, call.cost, nowMs));
       });
-    return this.#orAlone(entry, ask, acquire);
+    return this.#orAlone(keyState, ask, acquire);
   }
 
-  async renew(entry: Entry, id: string, ttlMs: number | undefined): Promise<AnswerText> {
-    const [own, nowMs] = this.#ownerOf(entry, id);
+  async renew(keyState: KeyState, id: string, ttlMs: number | undefined): Promise<AnswerText> {
+    const [own, nowMs] = this.#ownerOf(keyState, id);
     if (own?.claims.has(id) !== true) return MISSING;
-    if (own !== entry) return this.#host.leases.renew(own, id, ttlMs, nowMs);
-    const askedMs = ttlMs ?? entry.claims.get(id)?.ttlMs ?? 0;
-    return await this.#leases.withSlots(entry, 0, askedMs, (atMs) => {
-      if (atMs + askedMs > entry.endsByMs || entry.books.some((book) => freeUnits(book) < 0))
+    if (own !== keyState) return this.#host.leases.renew(own, id, ttlMs, nowMs);
+    const askedMs = ttlMs ?? keyState.claims.get(id)?.ttlMs ?? 0;
+    return await this.#leases.withSlots(keyState, 0, askedMs, (atMs) => {
+      if (
+        atMs + askedMs > keyState.endsByMs ||
+        keyState.ruleStates.some((ruleState) => freeUnits(ruleState) < 0)
+      )
         throw new PoolFailure("the pool does not keep the slot for so long");
-      return this.#host.leases.renew(entry, id, ttlMs, atMs);
+      return this.#host.leases.renew(keyState, id, ttlMs, atMs);
     });
   }
 
-  async release(entry: Entry, id: string): Promise<boolean> {
-    await this.#leases.adopt(entry);
-    const [own, nowMs] = this.#ownerOf(entry, id);
+  async release(keyState: KeyState, id: string): Promise<boolean> {
+    await this.#leases.adopt(keyState);
+    const [own, nowMs] = this.#ownerOf(keyState, id);
     const isReleased = own !== undefined && this.#host.leases.release(own, id, nowMs);
-    this.#leases.serve(entry);
+    this.#leases.serve(keyState);
     return isReleased;
   }
 
-  peek(entry: Entry): Promise<Peeked> {
-    const nowMs = this.#host.toNow(entry);
-    const [first] = this.#host.room.waitersOf(entry);
-    return this.#claims.peek(entry, first === undefined ? 0 : nowMs - first.sinceMs);
+  peek(keyState: KeyState): Promise<Peeked> {
+    const nowMs = this.#host.toNow(keyState);
+    const [first] = this.#host.queue.waitersOf(keyState);
+    return this.#claims.peek(keyState, first === undefined ? 0 : nowMs - first.sinceMs);
   }
 
   /** Makes the key as new, here and in the pool; units that somebody may still be spending stay apart there. */
-  async reset(entry: Entry): Promise<void> {
-    if (entry.policy.onFailure === "local") this.#host.ledger.reset(...this.#host.openAlone(entry));
+  async reset(keyState: KeyState): Promise<void> {
+    if (keyState.policy.onFailure === "local") this.#host.store.reset(...this.#host.openAlone(keyState));
     // Of a rate nothing is stored, and what isolates have of the share is known.
-    if (entry.policy.lease === undefined) return await this.#claims.reset(entry);
-    await this.#leases.adopt(entry);
-    this.#host.ledger.endClaims(entry, this.#host.toNow(entry));
-    await this.#claims.reset(entry);
-    this.#host.room.serve(entry);
-    this.#leases.serve(entry);
+    if (keyState.policy.lease === undefined) return await this.#claims.reset(keyState);
+    await this.#leases.adopt(keyState);
+    this.#host.store.endClaims(keyState, this.#host.toNow(keyState));
+    await this.#claims.reset(keyState);
+    this.#host.queue.serve(keyState);
+    this.#leases.serve(keyState);
   }
 
   /** Whose hold or lease it is that is not the pool's; rates' holds are the pool's, unless the region was alone. */
-  #ownerOf(entry: Entry, id: string): [owner: Entry | undefined, nowMs: number] {
-    const nowMs = this.#host.toNow(entry);
-    if (entry.claims.has(id)) return [entry, nowMs];
-    if (entry.policy.onFailure === "local") {
-      const [alone, atMs] = this.#host.openAlone(entry);
+  #ownerOf(keyState: KeyState, id: string): [owner: KeyState | undefined, nowMs: number] {
+    const nowMs = this.#host.toNow(keyState);
+    if (keyState.claims.has(id)) return [keyState, nowMs];
+    if (keyState.policy.onFailure === "local") {
+      const [alone, atMs] = this.#host.openAlone(keyState);
       if (alone.claims.has(id)) return [alone, atMs];
     }
-    return [entry.policy.lease === undefined ? undefined : entry, nowMs];
+    return [keyState.policy.lease === undefined ? undefined : keyState, nowMs];
   }
 
   async #orAlone(
-    entry: Entry,
+    keyState: KeyState,
     ask: () => Promise<AnswerText>,
-    alone: (entry: Entry, nowMs: number) => Maybe<AnswerText>,
+    alone: (keyState: KeyState, nowMs: number) => Maybe<AnswerText>,
   ): Promise<AnswerText> {
     try {
       return await ask();
     } catch (error) {
-      if (!(error instanceof PoolFailure) || entry.policy.onFailure !== "local") throw error;
-      const answer = await alone(...this.#host.openAlone(entry));
+      if (!(error instanceof PoolFailure) || keyState.policy.onFailure !== "local") throw error;
+      const answer = await alone(...this.#host.openAlone(keyState));
       return JSON.stringify({ ...(JSON.parse(answer) as Decided), source: "fallback" } satisfies Decided);
     }
   }
@@ -184,15 +189,15 @@ export class Regional {
 
 /** What the pool said, with the wait for slots that come free here before they are the pool's again. */
 function sooner(
-  entry: Entry,
+  keyState: KeyState,
   rules: readonly RuleDecision[],
   cost: Cost,
   nowMs: number,
 ): readonly RuleDecision[] {
   return rules.map((rule, index): RuleDecision => {
-    const book = entry.books[index];
-    if (rule.success || rule.retryAfterMs === null || book?.rule.lease === undefined) return rule;
-    const hereMs = leaseWaitMs(book, costOf(book.rule, cost), nowMs) ?? Infinity;
+    const ruleState = keyState.ruleStates[index];
+    if (rule.success || rule.retryAfterMs === null || ruleState?.rule.lease === undefined) return rule;
+    const hereMs = leaseWaitMs(ruleState, costOf(ruleState.rule, cost), nowMs) ?? Infinity;
     return { ...rule, retryAfterMs: Math.min(rule.retryAfterMs, hereMs) };
   });
 }

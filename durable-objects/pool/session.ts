@@ -1,12 +1,12 @@
 import { orTimeout, type Time } from "../../core/clock.ts";
-import type { Entry } from "../keys/key-state.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import { publicName } from "../../core/policies/regional-policies.ts";
-import type { WaitingRoom } from "../operations/wait-queue.ts";
+import type { WaitQueue } from "../operations/wait-queue.ts";
 import type { PoolAnswer, PoolCall } from "./protocol.ts";
 import type { Pool } from "./redis/redis-pool.ts";
 import { poolKeys } from "./keys.ts";
 import type { Asking } from "./share-demand.ts";
-import { RegionalShare, type PoolMessage } from "./share.ts";
+import { Share, type PoolMessage } from "./share.ts";
 import { pooledRules } from "./share-algorithm.ts";
 
 /** So often it looks what has to go back: sooner than the part of a lifetime is over in which nothing is spent (sizing.ts). */
@@ -16,12 +16,12 @@ const LOOK_MS = 200;
 const PART_OF_DEADLINE = 1 / 2;
 
 /** What it needs of its object. */
-export interface ExchangeHost {
+export interface PoolSessionHost {
   readonly pool: Pool;
   readonly time: Time;
-  readonly room: WaitingRoom;
+  readonly queue: WaitQueue;
   /** Debits and frees what has expired of a key and returns the time, in milliseconds. */
-  readonly toNow: (entry: Entry) => number;
+  readonly toNow: (keyState: KeyState) => number;
 }
 
 /** A call without what is the same for all of a key. */
@@ -43,30 +43,30 @@ export class PoolFailure extends Error {
  * What an object says to pools: calls, and with them what its region has and wants. One message a key at a time; and what
  * nobody needs goes back in time.
  */
-export class Exchange {
+export class PoolSession {
   readonly time: Time;
-  readonly toNow: ExchangeHost["toNow"];
+  readonly toNow: PoolSessionHost["toNow"];
   readonly #pool: Pool;
-  readonly #room: WaitingRoom;
+  readonly #queue: WaitQueue;
   /** By the books of the key: when those are read anew from storage, the share begins anew as well. */
-  readonly #shares = new WeakMap<Entry["books"], RegionalShare>();
+  readonly #shares = new WeakMap<KeyState["ruleStates"], Share>();
   readonly #answers = new WeakMap<PoolMessage, Promise<unknown>>();
   /** Entries of which units may have to go back. */
-  readonly #held = new Set<Entry>();
+  readonly #held = new Set<KeyState>();
   #isWatching = false;
 
-  constructor({ pool, time, room, toNow }: ExchangeHost) {
+  constructor({ pool, time, queue, toNow }: PoolSessionHost) {
     this.#pool = pool;
-    this.#room = room;
+    this.#queue = queue;
     this.time = time;
     this.toNow = toNow;
   }
 
-  shareOf(entry: Entry): RegionalShare {
-    const known = this.#shares.get(entry.books);
+  shareOf(keyState: KeyState): Share {
+    const known = this.#shares.get(keyState.ruleStates);
     if (known !== undefined) return known;
-    const share = new RegionalShare(entry, this.time.nowMs());
-    this.#shares.set(entry.books, share);
+    const share = new Share(keyState, this.time.nowMs());
+    this.#shares.set(keyState.ruleStates, share);
     return share;
   }
 
@@ -77,30 +77,30 @@ export class Exchange {
    * @throws PoolFailure
    */
   async send<Result>(
-    entry: Entry,
+    keyState: KeyState,
     asked: Asked,
     { names = [], asking }: SendOptions,
     onAnswer: (answer: PoolAnswer, nowMs: number) => Result,
   ): Promise<Awaited<Result>> {
-    const { policy, key } = entry;
-    const share = this.shareOf(entry);
-    const nowMs = this.toNow(entry);
+    const { policy, key } = keyState;
+    const share = this.shareOf(keyState);
+    const nowMs = this.toNow(keyState);
     const call = { ...asked, rules: pooledRules(policy) };
     const isFree = asking !== undefined && share.messageAt(nowMs) === undefined;
     // Slots that no holder has would never be given back.
     const isForSlots =
       policy.lease !== undefined && asked.op === "limit" && asked.cost.some((units) => units > 0);
     if (isForSlots && !isFree) throw new PoolFailure("another message for slots is under way");
-    const queueLength = this.#room.waitersOf(entry).length;
+    const queueLength = this.#queue.waitersOf(keyState).length;
     const message = isFree ? share.ask(call, { ...asking, queueLength }, nowMs) : undefined;
     const ruleNames = policy.rules.map(({ name }) => name);
     const keys = poolKeys(publicName(policy.name), key, ruleNames, names);
     let result: Result | undefined;
     const work = async () => {
-      const answer = await this.#ask(entry, keys, message, call);
-      const atMs = this.toNow(entry);
+      const answer = await this.#ask(keyState, keys, message, call);
+      const atMs = this.toNow(keyState);
       const isTaken = message === undefined || share.answered(message, answer, atMs);
-      this.watch(entry);
+      this.watch(keyState);
       // Given to a region that has gone on without it: it comes back with the next message.
       if (!isTaken && answer.granted?.overtakenBy === undefined)
         throw new PoolFailure("the pool's answer came late");
@@ -114,35 +114,35 @@ export class Exchange {
 
   /** The one place where a pool that does not answer becomes a failure. */
   async #ask(
-    entry: Entry,
+    keyState: KeyState,
     keys: readonly string[],
     message: PoolMessage | undefined,
     call: PoolCall,
   ): Promise<PoolAnswer> {
     // The key stays in memory meanwhile.
-    entry.waiting += 1;
+    keyState.waiting += 1;
     try {
-      const deadlineMs = Math.ceil(entry.policy.deadlineMs * PART_OF_DEADLINE);
+      const deadlineMs = Math.ceil(keyState.policy.deadlineMs * PART_OF_DEADLINE);
       return await this.#pool.call(keys, message?.call ?? call, deadlineMs);
     } catch (error) {
-      if (message !== undefined) this.shareOf(entry).failed(message, this.toNow(entry));
-      this.watch(entry);
+      if (message !== undefined) this.shareOf(keyState).failed(message, this.toNow(keyState));
+      this.watch(keyState);
       throw new PoolFailure(String(error));
     } finally {
-      entry.waiting -= 1;
+      keyState.waiting -= 1;
     }
   }
 
   /** Asks for more ahead of need, or gives back, in the background. */
-  refill(entry: Entry, asking: Asking = {}): void {
-    void this.tell(entry, asking);
+  refill(keyState: KeyState, asking: Asking = {}): void {
+    void this.tell(keyState, asking);
   }
 
   /** Tells the pool what is here; that it does not answer is no failure of anybody's call. */
-  async tell(entry: Entry, asking: Asking): Promise<void> {
-    const cost = entry.books.map(() => 0);
+  async tell(keyState: KeyState, asking: Asking): Promise<void> {
+    const cost = keyState.ruleStates.map(() => 0);
     try {
-      await this.send(entry, { op: "limit", cost }, { asking }, () => undefined);
+      await this.send(keyState, { op: "limit", cost }, { asking }, () => undefined);
     } catch (error) {
       if (!(error instanceof PoolFailure)) throw error;
     }
@@ -158,9 +158,9 @@ export class Exchange {
   }
 
   /** Sees to it that what is here goes back when nobody needs it any more. */
-  watch(entry: Entry): void {
-    const share = this.shareOf(entry);
-    if (share.isHeld && !share.isAtRest) this.#held.add(entry);
+  watch(keyState: KeyState): void {
+    const share = this.shareOf(keyState);
+    if (share.isHeld && !share.isAtRest) this.#held.add(keyState);
     this.#lookSoon();
   }
 
@@ -174,14 +174,14 @@ export class Exchange {
     });
   }
 
-  #look(entry: Entry): void {
-    const share = this.shareOf(entry);
-    const nowMs = this.toNow(entry);
+  #look(keyState: KeyState): void {
+    const share = this.shareOf(keyState);
+    const nowMs = this.toNow(keyState);
     if (share.isOver(nowMs)) {
       // What the pool has counted as used is nobody's any more, and there is nothing to say.
-      if (nowMs >= entry.endsByMs) share.lose();
-      else this.refill(entry, { isGivingBack: true });
+      if (nowMs >= keyState.endsByMs) share.lose();
+      else this.refill(keyState, { isGivingBack: true });
     }
-    if (!share.isHeld || share.isAtRest) this.#held.delete(entry);
+    if (!share.isHeld || share.isAtRest) this.#held.delete(keyState);
   }
 }

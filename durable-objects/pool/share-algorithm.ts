@@ -60,11 +60,11 @@ function shareOf(rule: Rule): Rule {
   const fields = rule.config as Omit<PoolRule, "name" | "algorithm">;
   const pooled = { ...fields, name: rule.name, algorithm: rule.algorithm.name };
   const config: ShareConfig = { ...terms, capacity, isLeased: lease !== undefined, pooled };
-  const elsewhere = rule.algorithm.elsewhere(rule.config);
+  const localDecisions = rule.algorithm.localDecisions(rule.config);
   const wholeFromEmptyMs = rule.algorithm.wholeFromEmptyMs(rule.config);
   const algorithm = {
     ...(lease === undefined ? share : { ...share, leasing }),
-    elsewhere: () => elsewhere,
+    localDecisions: () => localDecisions,
     wholeFromEmptyMs: () => wholeFromEmptyMs,
     quota: () => rule.quota,
   } as AnyAlgorithm;
@@ -87,7 +87,7 @@ const share: Algorithm<ShareConfig, ShareState> = {
   configure: () => ({ problem: { field: "algorithm", allowed: "one of the registry" } }),
   capacity: ({ capacity }) => capacity,
   quota: ({ capacity }) => ({ units: capacity }),
-  elsewhere: () => ({ admits: true, denies: true }),
+  localDecisions: () => ({ admits: true, denies: true }),
   wholeFromEmptyMs: () => 0,
   scale: () => undefined,
 

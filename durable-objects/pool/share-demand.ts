@@ -1,5 +1,5 @@
 import { Demand, type Wanted } from "../../core/reservations/demand.ts";
-import type { Entry } from "../keys/key-state.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import { outstandingOf } from "../../core/accounts/account.ts";
 import type { Cost } from "../../core/protocol/messages.ts";
 import { lentUnits, type Lending } from "./share-units.ts";
@@ -19,24 +19,24 @@ export interface Asking {
 }
 
 /** How much a region is asked for of one key, by its callers and its isolates. */
-export class RegionalDemand {
-  readonly #entry: Entry;
-  readonly #books: Entry["books"];
+export class ShareDemand {
+  readonly #keyState: KeyState;
+  readonly #ruleStates: KeyState["ruleStates"];
   readonly #direct: Demand;
   /** By rule: the most units of leases at a time since the last message. */
   #peak: readonly number[];
   #leasedAtMs = -Infinity;
 
-  constructor(entry: Entry, nowMs: number) {
-    this.#entry = entry;
-    this.#books = entry.books;
-    this.#direct = new Demand(entry.policy, nowMs);
-    this.#peak = entry.books.map(() => 0);
+  constructor(keyState: KeyState, nowMs: number) {
+    this.#keyState = keyState;
+    this.#ruleStates = keyState.ruleStates;
+    this.#direct = new Demand(keyState.policy, nowMs);
+    this.#peak = keyState.ruleStates.map(() => 0);
   }
 
   /** Whether it is asked for so often that units are worth having, here or in some isolate. */
   get isHot(): boolean {
-    return this.#direct.isHot || this.#entry.holders.size > 0;
+    return this.#direct.isHot || this.#keyState.holders.size > 0;
   }
 
   /** When a lease was last granted. */
@@ -57,7 +57,7 @@ export class RegionalDemand {
   /** Notes how many units are leased, after a lease was granted. */
   noteLeases(nowMs: number): void {
     this.#leasedAtMs = nowMs;
-    this.#peak = this.#books.map(({ account }, index) =>
+    this.#peak = this.#ruleStates.map(({ account }, index) =>
       Math.max(this.#peak[index] ?? 0, outstandingOf(account)),
     );
   }
@@ -68,16 +68,16 @@ export class RegionalDemand {
    */
   want({ lending, isGivingBack, slots }: Asking, isContended: boolean, nowMs: number): Wanted {
     const measured = this.#direct.want(nowMs);
-    const { admits } = this.#entry.policy.elsewhere;
-    const lent = lentUnits(this.#entry, nowMs, lending);
-    const units = this.#books.map(({ rule, account }, index) => {
+    const { admits } = this.#keyState.policy.localDecisions;
+    const lent = lentUnits(this.#keyState, nowMs, lending);
+    const units = this.#ruleStates.map(({ rule, account }, index) => {
       if (isGivingBack === true) return 0;
       if (admits) return Math.min(rule.capacity, (measured.units[index] ?? 0) + 2 * (lent[index] ?? 0));
       const leased = outstandingOf(account);
       if (rule.lease === undefined) return leased;
       return Math.max(leased + (slots?.[index] ?? 0), isContended ? 0 : (this.#peak[index] ?? 0));
     });
-    this.#peak = this.#books.map(({ account }) => outstandingOf(account));
+    this.#peak = this.#ruleStates.map(({ account }) => outstandingOf(account));
     const low = measured.low.map((each, index) => Math.max(each, Math.floor((lent[index] ?? 0) / 2)));
     return { ...measured, units, low };
   }

@@ -1,4 +1,4 @@
-import type { Entry } from "../keys/key-state.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import { heldMs } from "../../core/reservations/sizing.ts";
 import type { PoolLifetime, PoolSizing } from "./protocol.ts";
 
@@ -35,7 +35,7 @@ export function slotMs(leaseMs: number): number {
  * @param leaseTtlMs how long a lease has to last that is waited for
  */
 export function lifetimesOf(
-  { policy, claims }: Pick<Entry, "policy" | "claims">,
+  { policy, claims }: Pick<KeyState, "policy" | "claims">,
   ttlMs: number,
   leaseTtlMs: number,
   nowMs: number,

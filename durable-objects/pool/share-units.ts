@@ -1,6 +1,6 @@
 /** The units of a region's share, rule by rule, as the accounts have them. */
 import { costOf } from "../../core/accounts/joint-decision.ts";
-import type { Book, Entry } from "../keys/key-state.ts";
+import type { RuleState, KeyState } from "../keys/key-state.ts";
 import { outstandingOf } from "../../core/accounts/account.ts";
 import type { Cost } from "../../core/protocol/messages.ts";
 import { spendableMs } from "../../core/reservations/sizing.ts";
@@ -13,23 +13,23 @@ export interface Lending {
   readonly units: readonly number[];
 }
 
-export function stateOf({ account }: Book): ShareState {
+export function stateOf({ account }: RuleState): ShareState {
   return (account.state ?? NO_SHARE) as ShareState;
 }
 
-export function update(book: Book, change: Partial<ShareState>): void {
-  book.account = { ...book.account, state: { ...stateOf(book), ...change } };
+export function update(ruleState: RuleState, change: Partial<ShareState>): void {
+  ruleState.account = { ...ruleState.account, state: { ...stateOf(ruleState), ...change } };
 }
 
 /** Units that nobody holds. */
-export function freeUnits(book: Book): number {
-  return stateOf(book).units - outstandingOf(book.account);
+export function freeUnits(ruleState: RuleState): number {
+  return stateOf(ruleState).units - outstandingOf(ruleState.account);
 }
 
 /** How long until leases of this region that expire make room for so many units; `undefined`: they do not. */
-export function leaseWaitMs(book: Book, units: number, nowMs: number): number | undefined {
-  let missing = units - freeUnits(book);
-  for (const hold of book.account.holds) {
+export function leaseWaitMs(ruleState: RuleState, units: number, nowMs: number): number | undefined {
+  let missing = units - freeUnits(ruleState);
+  for (const hold of ruleState.account.holds) {
     missing -= hold.units;
     if (missing <= 0) return Math.max(1, hold.expiresAtMs - nowMs);
   }
@@ -37,14 +37,14 @@ export function leaseWaitMs(book: Book, units: number, nowMs: number): number | 
 }
 
 /** Slots that no lease is in. */
-export function idleSlots({ books }: Entry): number {
-  const leased = books.filter(({ rule }) => rule.lease !== undefined);
+export function idleSlots({ ruleStates }: KeyState): number {
+  const leased = ruleStates.filter(({ rule }) => rule.lease !== undefined);
   return Math.max(0, ...leased.map(freeUnits));
 }
 
 /** What isolates want of each rule. */
-export function lentUnits({ books, holders }: Entry, nowMs: number, lending?: Lending): number[] {
-  return books.map((_, index) => {
+export function lentUnits({ ruleStates, holders }: KeyState, nowMs: number, lending?: Lending): number[] {
+  return ruleStates.map((_, index) => {
     let units = lending?.units[index] ?? 0;
     for (const [id, { wanted, untilMs }] of holders)
       if (id !== lending?.holder && untilMs > nowMs) units += wanted[index] ?? 0;
@@ -56,9 +56,9 @@ export function lentUnits({ books, holders }: Entry, nowMs: number, lending?: Le
  * Gives up what is not wanted of a rule, and returns what is left: never less than others have of it. What the pool does not
  * keep any more (`endsByMs`, of slots) is given up in any case.
  */
-export function keepUnits(book: Book, wanted: number, nowMs: number, endsByMs: number): number {
-  const { account, rule } = book;
-  const state = stateOf(book);
+export function keepUnits(ruleState: RuleState, wanted: number, nowMs: number, endsByMs: number): number {
+  const { account, rule } = ruleState;
+  const state = stateOf(ruleState);
   const outstanding = outstandingOf(account);
   const isLeased = rule.lease !== undefined;
   const units =
@@ -66,7 +66,7 @@ export function keepUnits(book: Book, wanted: number, nowMs: number, endsByMs: n
   // Leases that were found in storage have their slots, whatever is known of the share.
   const least = isLeased ? outstanding : Math.min(units, outstanding);
   const kept = Math.max(0, least, Math.min(units, wanted));
-  update(book, { units: kept });
+  update(ruleState, { units: kept });
   return kept;
 }
 
@@ -77,25 +77,25 @@ export function keepUnits(book: Book, wanted: number, nowMs: number, endsByMs: n
  * @param reported units that the message had reported as used
  */
 export function addUnits(
-  book: Book,
+  ruleState: RuleState,
   units: number,
   granted: Granted,
   reported: number,
   sentAtMs: number,
 ): void {
-  const state = stateOf(book);
-  if (book.rule.lease !== undefined) {
+  const state = stateOf(ruleState);
+  if (ruleState.rule.lease !== undefined) {
     const fencingToken = Math.max(state.fencingToken, Number(granted.fencingToken ?? 0) - 1);
-    return update(book, { units: state.units + units, fencingToken });
+    return update(ruleState, { units: state.units + units, fencingToken });
   }
   const endsAtMs = sentAtMs + spendableMs(granted.ttlMs);
-  if (!granted.isNew) return update(book, { units: state.units + units, endsAtMs });
+  if (!granted.isNew) return update(ruleState, { units: state.units + units, endsAtMs });
   // What was here has been counted as used, or will be: none of it is reported, and isolates' units of it are forgotten.
-  book.account = { state, holds: [] };
-  update(book, { units, used: reported, endsAtMs });
+  ruleState.account = { state, holds: [] };
+  update(ruleState, { units, used: reported, endsAtMs });
 }
 
 /** A cost, rule by rule. */
-export function costsOf({ books }: Pick<Entry, "books">, cost: Cost): number[] {
-  return books.map(({ rule }) => costOf(rule, cost));
+export function costsOf({ ruleStates }: Pick<KeyState, "ruleStates">, cost: Cost): number[] {
+  return ruleStates.map(({ rule }) => costOf(rule, cost));
 }

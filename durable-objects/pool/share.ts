@@ -1,17 +1,17 @@
 import { randomId } from "../../core/clock.ts";
 import { Denials } from "../../core/reservations/denials.ts";
-import type { Entry } from "../keys/key-state.ts";
-import { Message } from "../../core/reservations/pending-request.ts";
+import type { KeyState } from "../keys/key-state.ts";
+import { PendingRequest } from "../../core/reservations/pending-request.ts";
 import { refillMs, spendableMs } from "../../core/reservations/sizing.ts";
 import type { Holding, Mark, PoolAnswer, PoolCall } from "./protocol.ts";
-import { RegionalDemand, type Asking } from "./share-demand.ts";
+import { ShareDemand, type Asking } from "./share-demand.ts";
 import { addUnits, freeUnits, idleSlots, keepUnits, stateOf, update } from "./share-units.ts";
 import { IDLE_SLOT_MS, lifetimesOf, slotMs } from "./share-sizing.ts";
 
 /** After a failure nothing is asked for ahead of need for so long. */
 const PAUSE_MS = 250;
 
-export type PoolMessage = Message<PoolCall & { readonly holding: Holding }>;
+export type PoolMessage = PendingRequest<PoolCall & { readonly holding: Holding }>;
 
 /**
  * What the object of one region knows of one key's pool: how much of it is here, what it has been denied, and how much it
@@ -20,8 +20,8 @@ export type PoolMessage = Message<PoolCall & { readonly holding: Holding }>;
  *
  * Plain state, no I/O: regional.ts sends the messages.
  */
-export class RegionalShare {
-  readonly demand: RegionalDemand;
+export class Share {
+  readonly demand: ShareDemand;
   readonly denials = new Denials();
   /** The pool may have units apart for this region. */
   isHeld = false;
@@ -29,8 +29,8 @@ export class RegionalShare {
   isUnknown: boolean;
   /** Other regions want units too. */
   isContended = false;
-  readonly #entry: Entry;
-  readonly #books: Entry["books"];
+  readonly #keyState: KeyState;
+  readonly #ruleStates: KeyState["ruleStates"];
   readonly #holder: string;
   #turn = 0;
   #isFresh = true;
@@ -42,22 +42,24 @@ export class RegionalShare {
   #ttlMs = 0;
   #failedAtMs = -Infinity;
 
-  constructor(entry: Entry, nowMs: number) {
-    this.#entry = entry;
-    this.#books = entry.books;
-    this.demand = new RegionalDemand(entry, nowMs);
-    this.#low = entry.books.map(() => 0);
-    const stored = this.#books.map((book) => stateOf(book).holder).find((holder) => holder !== "");
+  constructor(keyState: KeyState, nowMs: number) {
+    this.#keyState = keyState;
+    this.#ruleStates = keyState.ruleStates;
+    this.demand = new ShareDemand(keyState, nowMs);
+    this.#low = keyState.ruleStates.map(() => 0);
+    const stored = this.#ruleStates
+      .map((ruleState) => stateOf(ruleState).holder)
+      .find((holder) => holder !== "");
     // Two objects must never be the same holder, wherever they run and whatever they call their region.
-    this.#holder = stored ?? `${entry.policy.region?.name ?? ""}.${randomId()}`;
-    for (const book of this.#books) update(book, { holder: this.#holder });
+    this.#holder = stored ?? `${keyState.policy.region?.name ?? ""}.${randomId()}`;
+    for (const ruleState of this.#ruleStates) update(ruleState, { holder: this.#holder });
     this.isUnknown = stored !== undefined;
   }
 
   /** The message that has not been answered yet, if there is one and an answer may still come. */
   messageAt(nowMs: number): PoolMessage | undefined {
     const message = this.#message;
-    const isDue = message !== undefined && nowMs < message.sentAtMs + this.#entry.policy.deadlineMs;
+    const isDue = message !== undefined && nowMs < message.sentAtMs + this.#keyState.policy.deadlineMs;
     return isDue ? message : undefined;
   }
 
@@ -65,15 +67,16 @@ export class RegionalShare {
   needsRefill(nowMs: number): boolean {
     if (!this.isHeld || this.messageAt(nowMs) !== undefined) return false;
     if (nowMs < this.#failedAtMs + PAUSE_MS) return false;
-    const isLow = this.#books.some(
-      (book, index) => book.rule.lease === undefined && freeUnits(book) <= (this.#low[index] ?? 0),
+    const isLow = this.#ruleStates.some(
+      (ruleState, index) =>
+        ruleState.rule.lease === undefined && freeUnits(ruleState) <= (this.#low[index] ?? 0),
     );
     return isLow || nowMs >= this.#askedAtMs + refillMs(this.#ttlMs);
   }
 
   /** Whether units are here that nobody spends, or may spend, any more. */
   isOver(nowMs: number): boolean {
-    const { lease } = this.#entry.policy;
+    const { lease } = this.#keyState.policy;
     const endsAtMs =
       lease === undefined
         ? this.#askedAtMs + spendableMs(this.#ttlMs)
@@ -83,18 +86,18 @@ export class RegionalShare {
 
   /** Whether leases are in all its slots, so that there is nothing to do until one of them ends. */
   get isAtRest(): boolean {
-    return this.#entry.policy.lease !== undefined && idleSlots(this.#entry) === 0;
+    return this.#keyState.policy.lease !== undefined && idleSlots(this.#keyState) === 0;
   }
 
   /** Makes the message that goes with a call. What is not kept may not be spent from here on. */
   ask(call: Omit<PoolCall, "holding">, asking: Asking, nowMs: number): PoolMessage {
-    const { policy, claims, endsByMs } = this.#entry;
-    const books = this.#books;
+    const { policy, claims, endsByMs } = this.#keyState;
+    const ruleStates = this.#ruleStates;
     const wanted = this.demand.want(asking, this.isContended, nowMs);
     // With a cost all that is free goes home, so that the pool decides on everything there is.
     const isFor = call.cost.some((units) => units > 0);
-    const kept = books.map((book, index) =>
-      keepUnits(book, isFor ? 0 : (wanted.units[index] ?? 0), nowMs, endsByMs),
+    const kept = ruleStates.map((ruleState, index) =>
+      keepUnits(ruleState, isFor ? 0 : (wanted.units[index] ?? 0), nowMs, endsByMs),
     );
     // Higher than any turn of before a crash, unless the clock was put back: then the pool says how far it was.
     this.#turn = Math.max(this.#turn + 1, nowMs * 1_000);
@@ -104,16 +107,16 @@ export class RegionalShare {
       turn: this.#turn,
       isFresh: this.#isFresh,
       ...(this.#seen !== undefined && { seen: this.#seen }),
-      used: books.map((book) => stateOf(book).used),
+      used: ruleStates.map((ruleState) => stateOf(ruleState).used),
       kept,
       wanted: wanted.units,
       isShort: wanted.isShort,
-      ...lifetimesOf(this.#entry, wanted.ttlMs, asking.leaseTtlMs ?? 0, nowMs),
+      ...lifetimesOf(this.#keyState, wanted.ttlMs, asking.leaseTtlMs ?? 0, nowMs),
       mostHeldMs: slotMs(policy.lease?.maxTtlMs ?? 0),
       leases: [...claims.values()].filter(({ kind }) => kind === "lease").length,
       queueLength: asking.queueLength ?? 0,
     };
-    this.#message = new Message({ ...call, holding }, wanted, nowMs);
+    this.#message = new PendingRequest({ ...call, holding }, wanted, nowMs);
     return this.#message;
   }
 
@@ -133,30 +136,32 @@ export class RegionalShare {
       return false;
     }
     const { call, sentAtMs, wanted } = message;
-    const books = this.#books;
+    const ruleStates = this.#ruleStates;
     this.#isFresh = false;
     this.isUnknown = false;
     this.#seen = granted.mark;
-    const isLeased = this.#entry.policy.lease !== undefined && call.op === "limit";
+    const isLeased = this.#keyState.policy.lease !== undefined && call.op === "limit";
     const isAdded = isLeased && call.request === undefined && rules.every(({ success }) => success);
-    for (const [index, book] of books.entries()) {
+    for (const [index, ruleState] of ruleStates.entries()) {
       const units = (granted.units[index] ?? 0) + (isAdded ? (call.cost[index] ?? 0) : 0);
-      addUnits(book, units, granted, call.holding.used[index] ?? 0, sentAtMs);
+      addUnits(ruleState, units, granted, call.holding.used[index] ?? 0, sentAtMs);
       const { retryAfterMs = 0, resetAfterMs = 0 } = next?.[index] ?? rules[index] ?? {};
-      update(book, { retryAtMs: nowMs + (retryAfterMs ?? 0), wholeAtMs: nowMs + resetAfterMs });
+      update(ruleState, { retryAtMs: nowMs + (retryAfterMs ?? 0), wholeAtMs: nowMs + resetAfterMs });
     }
-    this.#low = books.map((book, index) => Math.min(wanted.low[index] ?? 0, Math.floor(freeUnits(book) / 2)));
+    this.#low = ruleStates.map((ruleState, index) =>
+      Math.min(wanted.low[index] ?? 0, Math.floor(freeUnits(ruleState) / 2)),
+    );
     this.#askedAtMs = sentAtMs;
     this.#ttlMs = granted.ttlMs;
     const { lifetime, shortest } = call.holding;
     const endsByMs = sentAtMs + (granted.ttlMs > shortest.ttlMs ? lifetime : shortest).heldMs;
     // When nothing was kept, nothing is left of what the pool had promised before.
     const isKept = !granted.isNew && call.holding.kept.some((units) => units > 0);
-    this.#entry.endsByMs = isKept ? Math.max(endsByMs, this.#entry.endsByMs) : endsByMs;
-    this.isHeld = books.some((book) => stateOf(book).units > 0);
+    this.#keyState.endsByMs = isKept ? Math.max(endsByMs, this.#keyState.endsByMs) : endsByMs;
+    this.isHeld = ruleStates.some((ruleState) => stateOf(ruleState).units > 0);
     if (granted.units.some((units) => units > 0)) this.denials.forget();
     // Nothing is left for those who waited for this answer: they need not ask.
-    if (next !== undefined) this.denials.learn(this.#entry.policy, 1, next, nowMs);
+    if (next !== undefined) this.denials.learn(this.#keyState.policy, 1, next, nowMs);
     return true;
   }
 
@@ -170,6 +175,6 @@ export class RegionalShare {
   /** The pool has counted everything as used, or freed it. */
   lose(): void {
     this.isHeld = false;
-    for (const book of this.#books) update(book, { units: 0 });
+    for (const ruleState of this.#ruleStates) update(ruleState, { units: 0 });
   }
 }

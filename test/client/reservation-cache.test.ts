@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { parsePolicies, type Policy } from "../../core/policies/parse-policies.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
 import { spendableMs } from "../../core/reservations/sizing.ts";
-import { ReservationBook } from "../../client/reservation-cache.ts";
+import { ReservationCache } from "../../client/reservation-cache.ts";
 
 const TTL_MS = 1_000;
 const ENDS_MS = spendableMs(TTL_MS);
@@ -20,20 +20,20 @@ function policyOf(name: string): Policy {
   return policy;
 }
 
-function makeBook(): ReservationBook {
+function makeBook(): ReservationCache {
   let made = 0;
-  return new ReservationBook(() => {
+  return new ReservationCache(() => {
     made += 1;
     return `isolate-${made}`;
   });
 }
 
 /** Opens a key and gets units for it, of which it uses one. */
-function holdUnits(book: ReservationBook, key: string, nowMs = 0): Reservation {
-  const reservation = book.open(ONE, key, nowMs);
+function holdUnits(cache: ReservationCache, key: string, nowMs = 0): Reservation {
+  const reservation = cache.open(ONE, key, nowMs);
   reservation.note(5, nowMs);
   const message = reservation.ask(0, nowMs);
-  book.hold(reservation);
+  cache.hold(reservation);
   reservation.answered(
     message,
     { rules: [], reserved: { ttlMs: TTL_MS, isNew: false, units: { one: 5 } } },
@@ -43,67 +43,67 @@ function holdUnits(book: ReservationBook, key: string, nowMs = 0): Reservation {
   return reservation;
 }
 
-const keysIn = (ended: ReturnType<ReservationBook["endDue"]>) => ended.map(({ returned }) => returned.key);
+const keysIn = (ended: ReturnType<ReservationCache["endDue"]>) => ended.map(({ returned }) => returned.key);
 
 test("a key has one reservation, and another policy's is another one", () => {
-  const book = makeBook();
-  const made = book.open(ONE, "a", 0);
-  expect(book.open(ONE, "a", 1)).toBe(made);
-  expect(book.find(ONE, "a")).toBe(made);
-  expect(book.open(policyOf("other"), "a", 1)).not.toBe(made);
-  expect(book.find(ONE, "b")).toBeUndefined();
-  expect(book.size).toBe(2);
+  const cache = makeBook();
+  const made = cache.open(ONE, "a", 0);
+  expect(cache.open(ONE, "a", 1)).toBe(made);
+  expect(cache.find(ONE, "a")).toBe(made);
+  expect(cache.open(policyOf("other"), "a", 1)).not.toBe(made);
+  expect(cache.find(ONE, "b")).toBeUndefined();
+  expect(cache.size).toBe(2);
 });
 
 test("the least recently used goes first, and its units are among what has to go back", () => {
-  const book = makeBook();
-  const used = holdUnits(book, "used");
-  const gone = holdUnits(book, "gone");
-  for (let index = 2; index < MOST_KEYS; index += 1) book.open(ONE, `key-${index}`, 0);
-  expect(book.open(ONE, "used", 1)).toBe(used);
-  expect(book.endDue(1)).toEqual([]);
-  book.open(ONE, "one more", 1);
-  expect(book.find(ONE, "used")).toBe(used);
-  expect(book.find(ONE, "gone")).toBeUndefined();
-  expect(book.isHolding).toBe(true);
+  const cache = makeBook();
+  const used = holdUnits(cache, "used");
+  const gone = holdUnits(cache, "gone");
+  for (let index = 2; index < MOST_KEYS; index += 1) cache.open(ONE, `key-${index}`, 0);
+  expect(cache.open(ONE, "used", 1)).toBe(used);
+  expect(cache.endDue(1)).toEqual([]);
+  cache.open(ONE, "one more", 1);
+  expect(cache.find(ONE, "used")).toBe(used);
+  expect(cache.find(ONE, "gone")).toBeUndefined();
+  expect(cache.isHolding).toBe(true);
   const returned = { key: "gone", holder: gone.holder, turn: 2, used: { one: 1 } };
-  expect(book.endDue(1)).toEqual([{ policy: ONE, returned }]);
-  expect(book.endDue(1)).toEqual([]);
+  expect(cache.endDue(1)).toEqual([{ policy: ONE, returned }]);
+  expect(cache.endDue(1)).toEqual([]);
   expect(gone.spend(1, 1)).toBe(false);
   expect(used.spend(1, 1)).toBe(true);
 });
 
 test("looking for a key without using it does not make it last", () => {
-  const book = makeBook();
-  for (let index = 0; index < MOST_KEYS; index += 1) book.open(ONE, `key-${index}`, 0);
-  expect(book.find(ONE, "key-0")).toBeDefined();
-  book.open(ONE, "one more", 0);
-  expect(book.find(ONE, "key-0")).toBeUndefined();
-  expect(book.find(ONE, "key-1")).toBeDefined();
+  const cache = makeBook();
+  for (let index = 0; index < MOST_KEYS; index += 1) cache.open(ONE, `key-${index}`, 0);
+  expect(cache.find(ONE, "key-0")).toBeDefined();
+  cache.open(ONE, "one more", 0);
+  expect(cache.find(ONE, "key-0")).toBeUndefined();
+  expect(cache.find(ONE, "key-1")).toBeDefined();
 });
 
 test("it has so many keys and no more, and their names so many characters, however often they come and go", () => {
-  const book = makeBook();
+  const cache = makeBook();
   const long = (index: number) => `${index}`.padStart(512, "0");
   const mostLong = Math.floor(MOST_NAME_LENGTH / (512 + "one/".length));
   for (let round = 0; round < 2; round += 1) {
-    for (let index = 0; index < 2 * mostLong; index += 1) book.open(ONE, long(index), 0);
-    expect(book.size).toBe(mostLong);
-    for (let index = 0; index < 2 * MOST_KEYS; index += 1) book.open(ONE, `${index}`, 0);
-    expect(book.size).toBe(MOST_KEYS);
+    for (let index = 0; index < 2 * mostLong; index += 1) cache.open(ONE, long(index), 0);
+    expect(cache.size).toBe(mostLong);
+    for (let index = 0; index < 2 * MOST_KEYS; index += 1) cache.open(ONE, `${index}`, 0);
+    expect(cache.size).toBe(MOST_KEYS);
   }
-  book.endAll();
-  for (let index = 0; index < 2 * mostLong; index += 1) book.open(ONE, long(index), 0);
-  expect(book.size).toBe(mostLong);
+  cache.endAll();
+  for (let index = 0; index < 2 * mostLong; index += 1) cache.open(ONE, long(index), 0);
+  expect(cache.size).toBe(mostLong);
 });
 
 test("a key that is used again and again counts once", () => {
-  const book = makeBook();
+  const cache = makeBook();
   const name = "k".repeat(512);
-  for (let index = 0; index < 10_000; index += 1) book.open(ONE, name, index);
-  book.open(ONE, "another", 10_000);
-  expect(book.find(ONE, name)).toBeDefined();
-  expect(book.size).toBe(2);
+  for (let index = 0; index < 10_000; index += 1) cache.open(ONE, name, index);
+  cache.open(ONE, "another", 10_000);
+  expect(cache.find(ONE, name)).toBeDefined();
+  expect(cache.size).toBe(2);
 });
 
 /** The collector of garbage, if this process lets one call it. */
@@ -117,7 +117,7 @@ test(
   "a scan of a million keys leaves the number of keys and the memory as they were",
   { timeout: 60_000 },
   () => {
-    const book = makeBook();
+    const cache = makeBook();
     const collect = collector();
     const heapBytes = () => {
       collect?.();
@@ -126,75 +126,76 @@ test(
     let beforeBytes = 0;
     for (let index = 0; index < 1_000_000; index += 1) {
       if (index === 100_000) beforeBytes = heapBytes();
-      const reservation = book.open(ONE, `key-${index}`, 0);
+      const reservation = cache.open(ONE, `key-${index}`, 0);
       // Every eighth has units that have to go back, and somebody sees to it now and then.
       if (index % 8 === 0) {
         reservation.ask(0, 0);
-        book.hold(reservation);
+        cache.hold(reservation);
       }
-      if (index % 1_000 === 0) book.endDue(0);
+      if (index % 1_000 === 0) cache.endDue(0);
     }
-    expect(book.size).toBe(MOST_KEYS);
+    expect(cache.size).toBe(MOST_KEYS);
     // A leak of all that came since would be 500 MB.
     if (collect !== undefined) expect(heapBytes() - beforeBytes).toBeLessThan(2 ** 24);
   },
 );
 
 test("reservations end when their lifetime does, once, and not before", () => {
-  const book = makeBook();
-  holdUnits(book, "early", 0);
-  holdUnits(book, "late", 100);
-  expect(book.endDue(Math.ceil(ENDS_MS) - 1)).toEqual([]);
-  expect(keysIn(book.endDue(Math.ceil(ENDS_MS)))).toEqual(["early"]);
-  expect(keysIn(book.endDue(ENDS_MS + 200))).toEqual(["late"]);
-  expect(book.isHolding).toBe(false);
-  expect(book.endDue(ENDS_MS + 300)).toEqual([]);
+  const cache = makeBook();
+  holdUnits(cache, "early", 0);
+  holdUnits(cache, "late", 100);
+  expect(cache.endDue(Math.ceil(ENDS_MS) - 1)).toEqual([]);
+  expect(keysIn(cache.endDue(Math.ceil(ENDS_MS)))).toEqual(["early"]);
+  expect(keysIn(cache.endDue(ENDS_MS + 200))).toEqual(["late"]);
+  expect(cache.isHolding).toBe(false);
+  expect(cache.endDue(ENDS_MS + 300)).toEqual([]);
 });
 
 test("one that waits for an answer does not end, and one whose answer never came does", () => {
-  const book = makeBook();
-  const reservation = book.open(ONE, "asking", 0);
+  const cache = makeBook();
+  const reservation = cache.open(ONE, "asking", 0);
   reservation.ask(0, 0);
-  book.hold(reservation);
-  expect(book.endDue(ONE.deadlineMs - 1)).toEqual([]);
-  expect(book.isHolding).toBe(true);
-  expect(keysIn(book.endDue(ONE.deadlineMs))).toEqual(["asking"]);
+  cache.hold(reservation);
+  expect(cache.endDue(ONE.deadlineMs - 1)).toEqual([]);
+  expect(cache.isHolding).toBe(true);
+  expect(keysIn(cache.endDue(ONE.deadlineMs))).toEqual(["asking"]);
 });
 
 test("one that is ended by itself is settled there and nowhere else", () => {
-  const book = makeBook();
-  const reservation = holdUnits(book, "a");
-  expect(book.end(reservation)).toMatchObject({ key: "a", used: { one: 1 } });
-  expect(book.end(reservation)).toBeUndefined();
-  expect(book.isHolding).toBe(false);
-  expect(book.endDue(ENDS_MS)).toEqual([]);
+  const cache = makeBook();
+  const reservation = holdUnits(cache, "a");
+  expect(cache.end(reservation)).toMatchObject({ key: "a", used: { one: 1 } });
+  expect(cache.end(reservation)).toBeUndefined();
+  expect(cache.isHolding).toBe(false);
+  expect(cache.endDue(ENDS_MS)).toEqual([]);
 });
 
 test("a clock that is put back ends everything", () => {
-  const book = makeBook();
-  const held = ["a", "b"].map((key) => holdUnits(book, key, 1_000));
-  book.open(ONE, "idle", 1_000);
-  book.open(ONE, "new", 999);
-  expect(book.size).toBe(1);
+  const cache = makeBook();
+  const held = ["a", "b"].map((key) => holdUnits(cache, key, 1_000));
+  cache.open(ONE, "idle", 1_000);
+  cache.open(ONE, "new", 999);
+  expect(cache.size).toBe(1);
   expect(held.map((reservation) => reservation.spend(1, 1_000))).toEqual([false, false]);
-  expect(keysIn(book.endDue(999))).toEqual(["a", "b"]);
-  expect(book.open(ONE, "a", 999)).not.toBe(held[0]);
+  expect(keysIn(cache.endDue(999))).toEqual(["a", "b"]);
+  expect(cache.open(ONE, "a", 999)).not.toBe(held[0]);
 });
 
 test("a clock that stands still ends nothing", () => {
-  const book = makeBook();
-  const held = holdUnits(book, "a", 1_000);
-  expect(book.open(ONE, "a", 1_000)).toBe(held);
+  const cache = makeBook();
+  const held = holdUnits(cache, "a", 1_000);
+  expect(cache.open(ONE, "a", 1_000)).toBe(held);
 });
 
 test("no two holders have the same id: not of two keys, not of one key twice, not in two isolates", () => {
   const ids = new Set<string>();
-  const books = [new ReservationBook(() => "one"), new ReservationBook(() => "two")];
-  for (const book of books) {
-    for (let index = 0; index < MOST_KEYS + 10; index += 1) ids.add(book.open(ONE, `key-${index}`, 0).holder);
-    ids.add(book.open(ONE, "key-0", 0).holder);
-    ids.add(book.open(policyOf("other"), "key-0", 0).holder);
-    ids.add(book.open(ONE, "key-0", -1).holder);
+  const books = [new ReservationCache(() => "one"), new ReservationCache(() => "two")];
+  for (const cache of books) {
+    for (let index = 0; index < MOST_KEYS + 10; index += 1)
+      ids.add(cache.open(ONE, `key-${index}`, 0).holder);
+    ids.add(cache.open(ONE, "key-0", 0).holder);
+    ids.add(cache.open(policyOf("other"), "key-0", 0).holder);
+    ids.add(cache.open(ONE, "key-0", -1).holder);
   }
   expect(ids.size).toBe(2 * (MOST_KEYS + 13));
   expect([...ids].every((id) => /^(one|two)\./.test(id))).toBe(true);
@@ -202,13 +203,13 @@ test("no two holders have the same id: not of two keys, not of one key twice, no
 
 test("nothing is random before the first key comes, and once is enough", () => {
   let made = 0;
-  const book = new ReservationBook(() => {
+  const cache = new ReservationCache(() => {
     made += 1;
     return "id";
   });
   expect(made).toBe(0);
-  for (const key of ["a", "b"]) book.open(ONE, key, 0);
-  book.endAll();
-  book.open(ONE, "c", 0);
+  for (const key of ["a", "b"]) cache.open(ONE, key, 0);
+  cache.endAll();
+  cache.open(ONE, "c", 0);
   expect(made).toBe(1);
 });

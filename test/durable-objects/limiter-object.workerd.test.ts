@@ -1,7 +1,7 @@
 import { runInDurableObject } from "cloudflare:test";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { UNTOUCHED } from "../../core/accounts/account.ts";
-import { KeyBook } from "../../durable-objects/keys/key-cache.ts";
+import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
 import { readAnswer } from "../../core/protocol/messages.ts";
 import { freshKey } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
@@ -31,9 +31,9 @@ describe("what is stored is all that counts", () => {
   test("corrupted memory counts for nothing after an eviction", async () => {
     const object = objectOf("slow", freshKey());
     await object.limit(3);
-    const open = vi.spyOn(KeyBook.prototype, "open");
+    const open = vi.spyOn(KeyCache.prototype, "open");
     await object.remaining();
-    const [book] = open.mock.results[0]?.value.books ?? [];
+    const [book] = open.mock.results[0]?.value.ruleStates ?? [];
     if (book === undefined) throw new Error("the key is not in memory");
     // Memory now believes that nothing was ever taken.
     book.account = UNTOUCHED;
@@ -129,7 +129,7 @@ describe("what is written", () => {
 
   test("a hot key writes once per 2 % of its capacity", async () => {
     const object = objectOf("ahead", freshKey());
-    const write = vi.spyOn(KeyBook.prototype, "write");
+    const write = vi.spyOn(KeyCache.prototype, "write");
     for (let call = 0; call < 602; call += 1) await object.limit();
     // The first, the second (now it is hot), and then every 201st.
     expect(write.mock.calls.length).toBeLessThanOrEqual(5);

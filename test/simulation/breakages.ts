@@ -1,5 +1,5 @@
 /** The rule of holds, broken in the ways that are easy to break it: the laws have to find each. */
-import type { Entry } from "../../durable-objects/keys/key-state.ts";
+import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { place, refund, settle, type Hold } from "../../core/accounts/account.ts";
 import type { Policy } from "../../core/policies/parse-policies.ts";
 import { heldMs } from "../../core/reservations/sizing.ts";
@@ -14,19 +14,19 @@ export function debitAtReservation(): Breakage {
   const debited = new Map<string, Hold>();
   return {
     after: (object, policy) =>
-      eachBook(object, policy, (book, nowMs) => {
-        for (const hold of book.account.holds) {
-          debited.set(`${book.rule.name} ${hold.id}`, hold);
-          book.account = settle(book.rule, book.account, nowMs, hold.id, hold.units);
+      eachBook(object, policy, (ruleState, nowMs) => {
+        for (const hold of ruleState.account.holds) {
+          debited.set(`${ruleState.rule.name} ${hold.id}`, hold);
+          ruleState.account = settle(ruleState.rule, ruleState.account, nowMs, hold.id, hold.units);
         }
       }),
     before: (object, policy) =>
-      eachBook(object, policy, (book, nowMs) => {
+      eachBook(object, policy, (ruleState, nowMs) => {
         for (const [name, hold] of debited) {
-          if (!name.startsWith(`${book.rule.name} `)) continue;
+          if (!name.startsWith(`${ruleState.rule.name} `)) continue;
           debited.delete(name);
           if (hold.expiresAtMs > nowMs)
-            book.account = place(refund(book.rule, book.account, nowMs, hold.units), hold);
+            ruleState.account = place(refund(ruleState.rule, ruleState.account, nowMs, hold.units), hold);
         }
       }),
     atCrash: () => debited.clear(),
@@ -38,16 +38,16 @@ export function freeAtExpiry(): Breakage {
   const expiries = new Map<string, number>();
   return {
     after: (object, policy) =>
-      eachBook(object, policy, (book) => {
-        const { state, holds } = book.account;
+      eachBook(object, policy, (ruleState) => {
+        const { state, holds } = ruleState.account;
         for (const { id, expiresAtMs } of holds) if (expiresAtMs < FAR_MS) expiries.set(id, expiresAtMs);
-        book.account = { state, holds: holds.map((hold) => ({ ...hold, expiresAtMs: FAR_MS })) };
+        ruleState.account = { state, holds: holds.map((hold) => ({ ...hold, expiresAtMs: FAR_MS })) };
       }),
     before: (object, policy) =>
-      eachBook(object, policy, (book, nowMs) => {
-        for (const { id } of book.account.holds)
+      eachBook(object, policy, (ruleState, nowMs) => {
+        for (const { id } of ruleState.account.holds)
           if ((expiries.get(id) ?? Infinity) <= nowMs)
-            book.account = settle(book.rule, book.account, nowMs, id, 0);
+            ruleState.account = settle(ruleState.rule, ruleState.account, nowMs, id, 0);
       }),
   };
 }
@@ -63,10 +63,10 @@ export function forgottenAtCrash(): Breakage {
 export function shortenedWhenKept(): Breakage {
   return {
     after: (object, policy) =>
-      eachBook(object, policy, (book, nowMs) => {
-        const { state, holds } = book.account;
+      eachBook(object, policy, (ruleState, nowMs) => {
+        const { state, holds } = ruleState.account;
         const until = nowMs + heldMs(policy.reservation.leastMs);
-        book.account = {
+        ruleState.account = {
           state,
           holds: holds.map((hold) => ({ ...hold, expiresAtMs: Math.min(hold.expiresAtMs, until) })),
         };
@@ -77,7 +77,7 @@ export function shortenedWhenKept(): Breakage {
 function eachBook(
   object: SimulatedObject,
   policy: Policy,
-  change: (book: Entry["books"][number], nowMs: number) => void,
+  change: (ruleState: KeyState["ruleStates"][number], nowMs: number) => void,
 ): void {
-  for (const book of object.open(policy, KEY).books) change(book, object.nowMs);
+  for (const ruleState of object.open(policy, KEY).ruleStates) change(ruleState, object.nowMs);
 }

@@ -1,4 +1,4 @@
-import type { Entry } from "../../durable-objects/keys/key-state.ts";
+import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { decide, outstandingOf, wholeAtMs } from "../../core/accounts/account.ts";
 import type { Rule } from "../../core/policies/parse-policies.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
@@ -63,12 +63,12 @@ export class Oracle {
  * than there are: then nothing is free.
  */
 export function checkConservation(
-  entry: Entry,
+  entry: KeyState,
   nowMs: number,
   isolates: readonly { readonly reservation: Reservation | undefined; readonly nowMs: number }[],
   hasCrashed: boolean,
 ): void {
-  for (const [index, { rule, account }] of entry.books.entries()) {
+  for (const [index, { rule, account }] of entry.ruleStates.entries()) {
     const outstanding = outstandingOf(account);
     const level = decide(rule, { state: account.state, holds: [] }, nowMs, 0).remaining;
     const free = decide(rule, account, nowMs, 0).remaining;
@@ -102,18 +102,18 @@ export function checkConservation(
  */
 export function checkFigures(
   decision: Decision,
-  { policy, ...entry }: Entry,
+  { policy, ...entry }: KeyState,
   nowMs: number,
   own: readonly number[],
   hasCrashed: boolean,
 ): void {
   for (const [index, said] of decision.rules.entries()) {
-    const book = entry.books[index];
-    if (book === undefined) continue;
-    const { remaining } = decide(book.rule, book.account, nowMs, 0);
+    const ruleState = entry.ruleStates[index];
+    if (ruleState === undefined) continue;
+    const { remaining } = decide(ruleState.rule, ruleState.account, nowMs, 0);
     const most = remaining + (own[index] ?? 0);
     law(said.remaining <= most, () => `remaining is said to be ${said.remaining} and is at most ${most}`);
-    const resetMs = wholeAtMs(book.rule, book.account, nowMs) - nowMs;
+    const resetMs = wholeAtMs(ruleState.rule, ruleState.account, nowMs) - nowMs;
     law(
       hasCrashed || said.resetAfterMs >= resetMs,
       () => `${policy.name} is said to be whole in ${said.resetAfterMs} ms, and is in ${resetMs} ms`,

@@ -71,8 +71,8 @@ export const BROKEN_REGIONS: Readonly<Record<string, Breakage>> = {
   },
   "units are spent after their end": {
     after: (region) => {
-      for (const book of region.open().books)
-        if (book.account.state !== undefined) update(book, { endsAtMs: Infinity });
+      for (const ruleState of region.open().ruleStates)
+        if (ruleState.account.state !== undefined) update(ruleState, { endsAtMs: Infinity });
     },
   },
   "the cost comes in twice": {

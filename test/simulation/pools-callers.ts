@@ -1,23 +1,23 @@
 /** Isolates in front of a region's object, and the callers of both. */
 import type { Time } from "../../core/clock.ts";
-import { Isolate } from "../../client/local-limiter.ts";
+import { LocalLimiter } from "../../client/local-limiter.ts";
 import { Objects, type LimiterNamespace, type LimiterStub } from "../../client/transports/objects.ts";
-import { ReservationBook } from "../../client/reservation-cache.ts";
+import { ReservationCache } from "../../client/reservation-cache.ts";
 import type { Fate } from "./network.ts";
 import type { Asked } from "./pools-region.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
 /** An isolate, its clock, and whether it has been killed. */
 export interface Running {
-  readonly isolate: Isolate;
-  readonly book: ReservationBook;
+  readonly isolate: LocalLimiter;
+  readonly cache: ReservationCache;
   readonly clock: { ms: number };
   isKilled: boolean;
 }
 
 export function startIsolate(id: string, clockMs: number): Running {
-  const book = new ReservationBook(() => id);
-  return { book, isolate: new Isolate(book), clock: { ms: clockMs }, isKilled: false };
+  const cache = new ReservationCache(() => id);
+  return { cache, isolate: new LocalLimiter(cache), clock: { ms: clockMs }, isKilled: false };
 }
 
 export interface Wire {

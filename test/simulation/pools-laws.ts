@@ -1,5 +1,5 @@
 /** What has to hold between a pool, the regions that have units of it, and their isolates. */
-import type { Entry } from "../../durable-objects/keys/key-state.ts";
+import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { outstandingOf, type Hold } from "../../core/accounts/account.ts";
 import type { Rule } from "../../core/policies/parse-policies.ts";
 import { freeUnits, stateOf } from "../../durable-objects/pool/share-units.ts";
@@ -72,7 +72,7 @@ export function checkPool(stored: Stored, rules: readonly Rule[], nowMs: number,
 export interface Having {
   readonly name: string;
   /** Absent: nobody is there any more. */
-  readonly entry?: Entry;
+  readonly entry?: KeyState;
   readonly nowMs: number;
   /** The latest instant that it ever saw: before a crash its clock may have been ahead. */
   readonly latestMs: number;
@@ -85,12 +85,12 @@ export function checkRegion(stored: Stored, rules: readonly Rule[], having: Havi
   const isLive = ({ expiresAtMs }: Hold) => expiresAtMs > having.latestMs;
   for (const [index, rule] of rules.entries()) {
     const kept = sumOf(holds, rule.name);
-    const book = having.entry?.books[index];
+    const ruleState = having.entry?.ruleStates[index];
     let units = 0;
-    if (book !== undefined && rule.lease !== undefined)
-      units = outstandingOf({ ...book.account, holds: book.account.holds.filter(isLive) });
-    else if (book !== undefined && having.nowMs < stateOf(book).endsAtMs)
-      units = Math.max(0, freeUnits(book));
+    if (ruleState !== undefined && rule.lease !== undefined)
+      units = outstandingOf({ ...ruleState.account, holds: ruleState.account.holds.filter(isLive) });
+    else if (ruleState !== undefined && having.nowMs < stateOf(ruleState).endsAtMs)
+      units = Math.max(0, freeUnits(ruleState));
     for (const { reservation, nowMs } of having.isolates)
       units += reservation?.spendableAt(nowMs)[index] ?? 0;
     law(

@@ -1,18 +1,18 @@
-import { CallerHolds } from "../../durable-objects/operations/holds.ts";
+import { Holds } from "../../durable-objects/operations/holds.ts";
 import type { Time } from "../../core/clock.ts";
 import { Desk } from "../../durable-objects/call-router.ts";
-import type { Entry } from "../../durable-objects/keys/key-state.ts";
-import { Grants } from "../../durable-objects/operations/reservations.ts";
-import { KeyBook } from "../../durable-objects/keys/key-cache.ts";
+import type { KeyState } from "../../durable-objects/keys/key-state.ts";
+import { Reservations } from "../../durable-objects/operations/reservations.ts";
+import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
 import { Leases } from "../../durable-objects/operations/leases.ts";
-import { Ledger } from "../../durable-objects/keys/key-store.ts";
+import { KeyStore } from "../../durable-objects/keys/key-store.ts";
 import { Limits } from "../../durable-objects/operations/limits.ts";
 import type { Policies } from "../../core/policies/parse-policies.ts";
 import type { Pool } from "../../durable-objects/pool/redis/redis-pool.ts";
-import { Regional } from "../../durable-objects/pool/pooled-operations.ts";
+import { PooledOperations } from "../../durable-objects/pool/pooled-operations.ts";
 import type { HoldCall, AcquireCall, Cost, ReserveCall, Returned } from "../../core/protocol/messages.ts";
 import { Storage } from "../../durable-objects/storage/storage.ts";
-import { WaitingRoom } from "../../durable-objects/operations/wait-queue.ts";
+import { WaitQueue } from "../../durable-objects/operations/wait-queue.ts";
 import type { Database } from "./database.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
@@ -33,8 +33,8 @@ export type Asked =
 /** What a process has in memory; it ends with it. */
 interface Memory {
   readonly life: { isGone: boolean };
-  readonly ledger: Ledger;
-  readonly book: KeyBook;
+  readonly store: KeyStore;
+  readonly cache: KeyCache;
   readonly desk: Desk;
   lastNowMs: number;
 }
@@ -85,13 +85,13 @@ export class SimulatedRegion {
     this.#memory.life.isGone = true;
   }
 
-  open(): Entry {
+  open(): KeyState {
     const { policy, key } = this.#parts;
-    return this.#memory.ledger.open(policy, key, this.nowMs);
+    return this.#memory.store.open(policy, key, this.nowMs);
   }
 
   writeQuiet(): void {
-    this.#memory.book.writeQuiet(this.nowMs);
+    this.#memory.cache.writeQuiet(this.nowMs);
   }
 
   /** Never settles when the process ends before. */
@@ -146,23 +146,23 @@ export class SimulatedRegion {
     const { database, policies, time, clock } = this.#parts;
     const life = { isGone: false };
     const storage = new Storage(mortal(database.storage, life));
-    const book = new KeyBook(storage);
-    const ledger = new Ledger(policies, storage, book, () => undefined);
+    const cache = new KeyCache(storage);
+    const store = new KeyStore(policies, storage, cache, () => undefined);
     const nowMs = () => nowMsOf(memory, this.#parts);
-    const toNow = (entry: Entry) => {
-      book.advance(entry, nowMs());
+    const toNow = (entry: KeyState) => {
+      cache.advance(entry, nowMs());
       return nowMs();
     };
-    const room = new WaitingRoom(toNow);
-    const limits = new Limits(ledger, room);
-    const grants = new Grants(ledger, limits, room);
+    const queue = new WaitQueue(toNow);
+    const limits = new Limits(store, queue);
+    const reservations = new Reservations(store, limits, queue);
     const clerks = {
-      ledger,
-      room,
+      store,
+      queue,
       limits,
-      grants,
-      leases: new Leases(ledger, room),
-      holds: new CallerHolds(ledger, room),
+      reservations,
+      leases: new Leases(store, queue),
+      holds: new Holds(store, queue),
     };
     const clocked = { ...time.clock(clock, () => life.isGone), nowMs };
     const openAlone = () => {
@@ -170,8 +170,8 @@ export class SimulatedRegion {
     };
     const pool = this.#parts.poolFor(clocked);
     const host = { ...clerks, pool, time: clocked, toNow, openAlone };
-    const desk = new Desk(clerks, () => Promise.resolve(new Regional(host)));
-    const memory: Memory = { life, ledger, book, desk, lastNowMs: 0 };
+    const desk = new Desk(clerks, () => Promise.resolve(new PooledOperations(host)));
+    const memory: Memory = { life, store, cache, desk, lastNowMs: 0 };
     return memory;
   }
 }

@@ -364,8 +364,8 @@ export class PoolHistory {
     checkPool(stored, this.#policy.rules, poolMs, this.#truth.lostMs !== undefined);
     if (poolMs < (this.#truth.lostMs ?? -Infinity) + LONGEST_HELD_MS) return;
     for (const { name, policy, region, isolates } of this.#places) {
-      const spending = isolates.map(({ book, clock }) => ({
-        reservation: book.find(policy, this.#key),
+      const spending = isolates.map(({ cache, clock }) => ({
+        reservation: cache.find(policy, this.#key),
         nowMs: Math.floor(this.#time.nowMs) + clock.ms,
       }));
       const entry = region.isVanished ? {} : { entry: region.open() };

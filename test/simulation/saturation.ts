@@ -2,9 +2,9 @@
 import { decide, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import { parsePolicies, type Policy } from "../../core/policies/parse-policies.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import { Isolate } from "../../client/local-limiter.ts";
+import { LocalLimiter } from "../../client/local-limiter.ts";
 import { Objects } from "../../client/transports/objects.ts";
-import { ReservationBook } from "../../client/reservation-cache.ts";
+import { ReservationCache } from "../../client/reservation-cache.ts";
 import { seededRandom } from "../support/random.ts";
 import { Database } from "./database.ts";
 import { simulatedNamespace, type Method } from "./network.ts";
@@ -67,7 +67,7 @@ export async function saturate(load: Load): Promise<Figures> {
   const caller = { objects, time: clock, inBackground: () => undefined };
   const limiters = Array.from({ length: isolates }, (_, index) =>
     load.fixedBatch === undefined
-      ? new Isolate(new ReservationBook(() => `isolate-${index}`))
+      ? new LocalLimiter(new ReservationCache(() => `isolate-${index}`))
       : new FixedBatch(load.fixedBatch),
   );
   const done = (decision: Decision | { readonly success: boolean }) => {

@@ -3,9 +3,9 @@ import type { Decision } from "../../core/protocol/decision.ts";
 import { costOf } from "../../core/accounts/joint-decision.ts";
 import { parsePolicies, type Policy } from "../../core/policies/parse-policies.ts";
 import type { AnswerText, Cost, Decided, ReserveCall } from "../../core/protocol/messages.ts";
-import { Isolate } from "../../client/local-limiter.ts";
+import { LocalLimiter } from "../../client/local-limiter.ts";
 import { Objects } from "../../client/transports/objects.ts";
-import { ReservationBook } from "../../client/reservation-cache.ts";
+import { ReservationCache } from "../../client/reservation-cache.ts";
 import { seededRandom } from "../support/random.ts";
 import type { Database } from "./database.ts";
 import { checkConservation, checkFigures, law, Oracle } from "./laws.ts";
@@ -55,8 +55,8 @@ export interface Outcome {
 
 /** An isolate, its clock, and whether it has been killed. */
 interface Running {
-  readonly isolate: Isolate;
-  readonly book: ReservationBook;
+  readonly isolate: LocalLimiter;
+  readonly cache: ReservationCache;
   readonly clock: { ms: number };
   isKilled: boolean;
   isPutBack: boolean;
@@ -161,11 +161,11 @@ export class Schedule {
   }
 
   /** Only of what is decided at once: before a promise settles others may have spent. */
-  #checkFigures(decision: Decision, { book, clock }: Running): void {
+  #checkFigures(decision: Decision, { cache, clock }: Running): void {
     if (this.#breakage.isBoundOnly === true) return;
     const entry = this.#object.open(this.#policy, KEY);
     const nowMs = Math.floor(this.#time.nowMs) + clock.ms;
-    const own = book.find(this.#policy, KEY)?.spendableAt(nowMs) ?? [];
+    const own = cache.find(this.#policy, KEY)?.spendableAt(nowMs) ?? [];
     checkFigures(decision, entry, this.#object.nowMs, own, this.#outcome.crashes > 0);
   }
 
@@ -192,8 +192,8 @@ export class Schedule {
   #check(): void {
     if (this.#failure !== undefined) throw this.#failure;
     if (this.#breakage.isBoundOnly === true) return;
-    const isolates = this.#isolates.map(({ book, clock }) => ({
-      reservation: book.find(this.#policy, KEY),
+    const isolates = this.#isolates.map(({ cache, clock }) => ({
+      reservation: cache.find(this.#policy, KEY),
       nowMs: Math.floor(this.#time.nowMs) + clock.ms,
     }));
     checkConservation(
@@ -232,10 +232,10 @@ export class Schedule {
 
   #start(): Running {
     const id = `isolate-${this.#isolates.length}-${this.#upTo(1e9)}`;
-    const book = new ReservationBook(() => id);
+    const cache = new ReservationCache(() => id);
     return {
-      book,
-      isolate: new Isolate(book),
+      cache,
+      isolate: new LocalLimiter(cache),
       clock: { ms: this.#upTo(1_000) },
       isKilled: false,
       isPutBack: false,

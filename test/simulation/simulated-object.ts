@@ -1,21 +1,21 @@
-import { Grants } from "../../durable-objects/operations/reservations.ts";
-import type { Entry } from "../../durable-objects/keys/key-state.ts";
-import { KeyBook } from "../../durable-objects/keys/key-cache.ts";
-import { Ledger } from "../../durable-objects/keys/key-store.ts";
+import { Reservations } from "../../durable-objects/operations/reservations.ts";
+import type { KeyState } from "../../durable-objects/keys/key-state.ts";
+import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
+import { KeyStore } from "../../durable-objects/keys/key-store.ts";
 import { Limits } from "../../durable-objects/operations/limits.ts";
 import type { Policies, Policy } from "../../core/policies/parse-policies.ts";
 import type { AnswerText, Cost, ReserveCall, Returned } from "../../core/protocol/messages.ts";
 import { Storage } from "../../durable-objects/storage/storage.ts";
-import { WaitingRoom } from "../../durable-objects/operations/wait-queue.ts";
+import { WaitQueue } from "../../durable-objects/operations/wait-queue.ts";
 import type { Database } from "./database.ts";
 import type { Method } from "./network.ts";
 
 /** The parts of an object that a process has in memory. */
 interface Memory {
-  readonly book: KeyBook;
-  readonly ledger: Ledger;
+  readonly cache: KeyCache;
+  readonly store: KeyStore;
   readonly limits: Limits;
-  readonly grants: Grants;
+  readonly reservations: Reservations;
 }
 
 /** One object: the production modules on a storage that outlives them, and a clock that never runs backwards while they live. */
@@ -44,12 +44,12 @@ export class SimulatedObject {
     this.#memory = this.#start();
   }
 
-  open({ name }: Pick<Policy, "name">, key: string): Entry {
-    return this.#memory.ledger.open(name, key, this.nowMs);
+  open({ name }: Pick<Policy, "name">, key: string): KeyState {
+    return this.#memory.store.open(name, key, this.nowMs);
   }
 
   writeQuiet(): void {
-    this.#memory.book.writeQuiet(this.nowMs);
+    this.#memory.cache.writeQuiet(this.nowMs);
   }
 
   /** What a message asks for. */
@@ -64,25 +64,25 @@ export class SimulatedObject {
   }
 
   reserve({ policy, key, ...call }: ReserveCall): AnswerText {
-    return now(this.#memory.grants.reserve(this.open({ name: policy }, key), call, this.nowMs));
+    return now(this.#memory.reservations.reserve(this.open({ name: policy }, key), call, this.nowMs));
   }
 
   giveBack(policy: string, returned: readonly Returned[]): void {
     for (const each of returned)
-      this.#memory.grants.giveBack(this.open({ name: policy }, each.key), each, this.nowMs);
+      this.#memory.reservations.giveBack(this.open({ name: policy }, each.key), each, this.nowMs);
   }
 
   reset(policy: string, key: string): void {
-    this.#memory.ledger.reset(this.open({ name: policy }, key), this.nowMs);
+    this.#memory.store.reset(this.open({ name: policy }, key), this.nowMs);
   }
 
   #start(): Memory {
     const storage = new Storage(this.database.storage);
-    const book = new KeyBook(storage);
-    const ledger = new Ledger(this.#policies, storage, book, () => undefined);
-    const room = new WaitingRoom(() => this.nowMs);
-    const limits = new Limits(ledger, room);
-    return { book, ledger, limits, grants: new Grants(ledger, limits, room) };
+    const cache = new KeyCache(storage);
+    const store = new KeyStore(this.#policies, storage, cache, () => undefined);
+    const queue = new WaitQueue(() => this.nowMs);
+    const limits = new Limits(store, queue);
+    return { cache, store, limits, reservations: new Reservations(store, limits, queue) };
   }
 }
 

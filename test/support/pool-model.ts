@@ -69,7 +69,7 @@ export class PoolModel {
     this.#accounts = rules.map(() => UNTOUCHED);
   }
 
-  get ruled() {
+  get ruleAccounts() {
     return this.rules.map((rule, index) => ({ rule, account: this.#accounts[index] ?? UNTOUCHED }));
   }
 
@@ -86,10 +86,10 @@ export class PoolModel {
   }
 
   #advance(): void {
-    const leases = this.ruled.flatMap(({ rule, account }) => (rule.lease ? account.holds : []));
+    const leases = this.ruleAccounts.flatMap(({ rule, account }) => (rule.lease ? account.holds : []));
     const ended = leases.filter(({ id, expiresAtMs }) => id.startsWith("h:") && expiresAtMs <= this.nowMs);
     this.#reclaimed += new Set(ended.map(({ id }) => id)).size;
-    this.#accounts = this.ruled.map(({ rule, account }) => advance(rule, account, this.nowMs));
+    this.#accounts = this.ruleAccounts.map(({ rule, account }) => advance(rule, account, this.nowMs));
     this.#holders = new Map([...this.#holders].filter(([, { mark }]) => mark.untilMs > this.nowMs));
   }
 
@@ -139,7 +139,7 @@ export class PoolModel {
   }
 
   #next(): Pick<PoolAnswer, "next"> {
-    const next = withoutTaking(this.ruled, this.nowMs, 1);
+    const next = withoutTaking(this.ruleAccounts, this.nowMs, 1);
     return next.some(({ success }) => !success) ? { next } : {};
   }
 
@@ -152,7 +152,8 @@ export class PoolModel {
     const units = Object.fromEntries(this.rules.map(({ name }, index) => [name, call.cost[index] ?? 0]));
     if (op === "settle" || op === "renew") return this.#claimed(call);
     if (op === "reset") return this.#reset();
-    if (op === "peek") return { rules: withoutTaking(this.ruled, this.nowMs, units), report: this.#report() };
+    if (op === "peek")
+      return { rules: withoutTaking(this.ruleAccounts, this.nowMs, units), report: this.#report() };
     const earlier = request === undefined ? undefined : this.#answers.get(answerName);
     if (earlier !== undefined && earlier.request !== request)
       return { conflict: { request: earlier.request ?? "" } };
@@ -178,17 +179,17 @@ export class PoolModel {
 
   #refund(units: Record<string, number>, remember: (answer: PoolAnswer) => void): PoolAnswer {
     this.#isChanged = true;
-    this.#accounts = this.ruled.map(({ rule, account }) =>
+    this.#accounts = this.ruleAccounts.map(({ rule, account }) =>
       units[rule.name] === 0 ? account : refund(rule, account, this.nowMs, costOf(rule, units)),
     );
-    const answer = { rules: withoutTaking(this.ruled, this.nowMs, 0) };
+    const answer = { rules: withoutTaking(this.ruleAccounts, this.nowMs, 0) };
     remember(answer);
     return answer;
   }
 
   #hold(call: PoolCall, units: Record<string, number>, remember: (answer: PoolAnswer) => void): PoolAnswer {
     const hold = { id: `h:${call.id}`, expiresAtMs: this.nowMs + (call.ttlMs ?? 0) };
-    const { admitted, accounts, rules } = decideTogether(this.ruled, this.nowMs, units, {
+    const { admitted, accounts, rules } = decideTogether(this.ruleAccounts, this.nowMs, units, {
       hold,
       lease: hold,
     });
@@ -212,10 +213,10 @@ export class PoolModel {
   ): PoolAnswer {
     const taking = own === undefined ? {} : isOvertaken ? { lease: own } : { hold: own, lease: own };
     // What is added to a hold that is there already is one hold with it; a denial leaves that as it is.
-    const isAdmitted = decideTogether(this.ruled, this.nowMs, units).admitted;
-    const ruled = isAdmitted ? this.#joined(units, own, isOvertaken) : this.ruled;
-    const { admitted, accounts, rules } = decideTogether(ruled, this.nowMs, units, taking);
-    if (!admitted && isCounted) return { rules: withoutTaking(this.ruled, this.nowMs, units) };
+    const isAdmitted = decideTogether(this.ruleAccounts, this.nowMs, units).admitted;
+    const ruleAccounts = isAdmitted ? this.#joined(units, own, isOvertaken) : this.ruleAccounts;
+    const { admitted, accounts, rules } = decideTogether(ruleAccounts, this.nowMs, units, taking);
+    if (!admitted && isCounted) return { rules: withoutTaking(this.ruleAccounts, this.nowMs, units) };
     if (accounts === undefined || Object.values(units).every((each) => each === 0)) return { rules };
     this.#accounts = this.#merged(accounts, own);
     this.#isChanged = true;
@@ -225,9 +226,9 @@ export class PoolModel {
 
   /** The accounts with the holder's hold as long as it will be when something joins it. */
   #joined(units: Record<string, number>, own: NewHold | undefined, isOvertaken: boolean) {
-    if (own === undefined) return this.ruled;
+    if (own === undefined) return this.ruleAccounts;
     const isAny = this.rules.some(({ name, lease }) => units[name] !== 0 && (!isOvertaken || lease));
-    return this.ruled.map(({ rule, account }) => {
+    return this.ruleAccounts.map(({ rule, account }) => {
       const held = account.holds.find(({ id }) => id === own.id);
       if (held === undefined || !isAny) return { rule, account };
       const without = account.holds.filter((each) => each !== held);
@@ -252,7 +253,7 @@ export class PoolModel {
     const holdId = `h:${id}`;
     const isThere = (this.#claims.get(id) ?? 0) > this.nowMs;
     if (!isThere && (op === "renew" || !this.#ended.has(id))) return { missing: true };
-    if (!isThere) return this.#ended.get(id) ?? { rules: withoutTaking(this.ruled, this.nowMs, 0) };
+    if (!isThere) return this.#ended.get(id) ?? { rules: withoutTaking(this.ruleAccounts, this.nowMs, 0) };
     this.#isChanged = true;
     if (op === "renew") {
       const expiresAtMs = this.nowMs + ttlMs;
@@ -265,13 +266,13 @@ export class PoolModel {
       return { expiresAfterMs: ttlMs };
     }
     this.#claims.delete(id);
-    this.#accounts = this.ruled.map(({ rule, account }, index) => {
+    this.#accounts = this.ruleAccounts.map(({ rule, account }, index) => {
       const units = rule.lease === undefined ? (used?.[index] ?? 0) : 0;
       const settled = settle(rule, account, this.nowMs, holdId, units);
       if (settled !== account || units === 0) return settled;
       return { ...account, state: rule.algorithm.debit(rule.config, account.state, this.nowMs, units) };
     });
-    const answer = { rules: withoutTaking(this.ruled, this.nowMs, 0) };
+    const answer = { rules: withoutTaking(this.ruleAccounts, this.nowMs, 0) };
     this.#ended.set(id, answer);
     return answer;
   }
@@ -286,13 +287,13 @@ export class PoolModel {
     this.#ended.clear();
     this.#claims.clear();
     this.#reclaimed = 0;
-    return { rules: withoutTaking(this.ruled, this.nowMs, 0) };
+    return { rules: withoutTaking(this.ruleAccounts, this.nowMs, 0) };
   }
 
   #report(): NonNullable<PoolAnswer["report"]> {
     const ofCallers = (isLeased: boolean) =>
       new Set(
-        this.ruled
+        this.ruleAccounts
           .filter(({ rule }) => (rule.lease !== undefined) === isLeased)
           .flatMap(({ account }) => account.holds.map(({ id }) => id))
           .filter((id) => id.startsWith("h:")),
@@ -330,7 +331,7 @@ export class PoolModel {
     const { isFresh, seen, turn } = holding;
     const isOther =
       record === undefined || isFresh || (seen !== undefined && seen.turn < (record.begun ?? 0));
-    const said = this.ruled.map(({ rule, account }, index) => {
+    const said = this.ruleAccounts.map(({ rule, account }, index) => {
       const before = isOther ? 0 : (record.used[index] ?? 0);
       const used = Math.max(holding.used[index] ?? 0, before);
       const held = account.holds.find(({ id }) => id === record?.hold);
@@ -351,7 +352,7 @@ export class PoolModel {
     const beforeMs = !isNew || keepsLeases ? holdAtMs : 0;
     const id = isNew ? `r:${holding.holder}.${turn}` : record.hold;
     const expiresAtMs = Math.max(beforeMs, this.nowMs + holding.lifetime.heldMs);
-    this.#accounts = this.ruled.map(({ rule, account }, index) => {
+    this.#accounts = this.ruleAccounts.map(({ rule, account }, index) => {
       const { held, delta = 0, kept = 0 } = said[index] ?? {};
       if (rule.lease === undefined && (isNew || held === undefined)) return account;
       const taken = rule.lease === undefined ? delta : 0;
@@ -388,7 +389,9 @@ export class PoolModel {
       turn: holding.turn,
       atMs: this.nowMs,
       untilMs: Math.max(own.rememberMs, expiresAtMs + SIZING.rememberedMs),
-      wholeMs: Math.max(...this.ruled.map(({ rule, account }) => wholeAtMs(rule, account, this.nowMs))),
+      wholeMs: Math.max(
+        ...this.ruleAccounts.map(({ rule, account }) => wholeAtMs(rule, account, this.nowMs)),
+      ),
     };
     const { turn, wanted, leases, queueLength } = holding;
     const { id: hold, used, begun } = own;
@@ -404,13 +407,13 @@ export class PoolModel {
   #sized(holding: Holding, own: Own) {
     const { lifetime, shortest } = holding;
     const admits = this.rules.every(
-      ({ algorithm, config, lease }) => lease !== undefined || algorithm.elsewhere(config).admits,
+      ({ algorithm, config, lease }) => lease !== undefined || algorithm.localDecisions(config).admits,
     );
     if (!admits) return { units: this.rules.map(() => 0), lifetime: shortest };
     const others = [...this.#holders].filter(
       ([id, { untilMs }]) => id !== holding.holder && untilMs > this.nowMs,
     );
-    const wishes = this.ruled.map(({ rule, account }, index): Wish => ({
+    const wishes = this.ruleAccounts.map(({ rule, account }, index): Wish => ({
       wanted: holding.wanted[index] ?? 0,
       kept: own.kept[index] ?? 0,
       free: decide(rule, account, this.nowMs, 0).remaining,

@@ -204,7 +204,7 @@ function mostHeld(): number {
   return most;
 }
 
-/** Grants that came before one that had been asked for earlier. */
+/** Reservations that came before one that had been asked for earlier. */
 function outOfOrder(): Grant[] {
   return [...Map.groupBy(grants, ({ key }) => key).values()].flatMap((of) => {
     const inOrder = of.toSorted((a, b) => a.fencingToken - b.fencingToken);

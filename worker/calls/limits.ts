@@ -70,7 +70,7 @@ export function listPolicies(principal: Principal): PolicyList {
       onFailure: policy.onFailure,
       deadlineMs: policy.deadlineMs,
       objects: policy.objects,
-      reservationTtlMs: policy.elsewhere.admits ? policy.reservation.mostMs : 0,
+      reservationTtlMs: policy.localDecisions.admits ? policy.reservation.mostMs : 0,
       ...(policy.pool && { pool: policy.pool.kind }),
       ...(policy.onFailure === "local" && { localShare: policy.pool?.localShare ?? 1 / regions.length }),
       shadow: policy.shadow,

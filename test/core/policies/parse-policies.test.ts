@@ -11,7 +11,7 @@ test("a policy says what it says, and the rest has defaults", () => {
     deadlineMs: 500,
     objects: "per-key",
     reservation: { leastMs: 1_000, mostMs: 8_000 },
-    elsewhere: { admits: true, denies: true },
+    localDecisions: { admits: true, denies: true },
     shadow: false,
     keyKind: "text",
   });
@@ -44,18 +44,21 @@ test("reservations can be off, automatic, or have a time to live", () => {
 });
 
 test("an isolate decides only what it can without knowing when units were taken, or what a denial changes", () => {
-  const elsewhere = (fields: object) =>
-    parsePolicies({ a: { limit: 5, window: "1s", ...fields } }).get("a")?.elsewhere;
+  const localDecisions = (fields: object) =>
+    parsePolicies({ a: { limit: 5, window: "1s", ...fields } }).get("a")?.localDecisions;
   const both = { admits: true, denies: true };
   const none = { admits: false, denies: false };
-  expect(elsewhere({ algorithm: "token-bucket" })).toEqual(both);
-  expect(elsewhere({ algorithm: "sliding-log" })).toEqual(both);
-  expect(elsewhere({ algorithm: "token-bucket", reservation: "off" })).toEqual(none);
-  expect(elsewhere({ algorithm: "sliding-log", minInterval: 5 })).toEqual({ admits: false, denies: true });
-  expect(elsewhere({ algorithm: "sliding-log", countDenied: true })).toEqual(none);
+  expect(localDecisions({ algorithm: "token-bucket" })).toEqual(both);
+  expect(localDecisions({ algorithm: "sliding-log" })).toEqual(both);
+  expect(localDecisions({ algorithm: "token-bucket", reservation: "off" })).toEqual(none);
+  expect(localDecisions({ algorithm: "sliding-log", minInterval: 5 })).toEqual({
+    admits: false,
+    denies: true,
+  });
+  expect(localDecisions({ algorithm: "sliding-log", countDenied: true })).toEqual(none);
   const slots = { algorithm: "concurrency", limit: 5 };
   const rate = { algorithm: "token-bucket", limit: 5, window: "1s" };
-  const elsewhereOf = (rules: object) => parsePolicies({ a: { rules } }).get("a")?.elsewhere;
+  const elsewhereOf = (rules: object) => parsePolicies({ a: { rules } }).get("a")?.localDecisions;
   expect(elsewhereOf({ slots, rate })).toEqual(none);
   expect(elsewhereOf({ rate, other: { ...rate, algorithm: "sliding-log", minInterval: 1 } })).toEqual({
     admits: false,

@@ -1,12 +1,12 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import type { Message } from "../../../core/reservations/pending-request.ts";
+import type { PendingRequest } from "../../../core/reservations/pending-request.ts";
 import { Reservation } from "../../../core/reservations/reservation.ts";
 import { heldMs, refillMs, spendableMs } from "../../../core/reservations/sizing.ts";
 import { granting, policyOf, said, TTL_MS, withUnits } from "../../support/reservations.ts";
 
 const sumUp = (made: Reservation, nowMs: number) => [made.spendableAt(nowMs)[0], made.used[0]];
-const of = ({ call }: Message) => call.rules["one"];
+const of = ({ call }: PendingRequest) => call.rules["one"];
 
 describe("units", () => {
   test("are spent from the moment they are here until the lifetime ends, and not after", () => {

@@ -200,7 +200,7 @@ test("a holder that used more than it had of what is kept for it is not believed
 });
 
 test.each(["spaced", "hammered", "off"])(
-  "%s: a rule that nobody else can decide grants nothing",
+  "%s: a rule that nobody else can decide reservations nothing",
   (policy) => {
     const { clock, free, reserve } = start(policy);
     for (const turn of [1, 2, 3]) {

@@ -155,7 +155,7 @@ describe("leases of a holder", () => {
     expect(second).toBe(first + SIZING.fencingTokens + 1);
   });
 
-  test("without room for another holder a lease is refused, since nobody would account for it", async () => {
+  test("without queue for another holder a lease is refused, since nobody would account for it", async () => {
     const pool = pools.create([LEASES], { ...SIZING, mostHolders: 1 });
     await say(pool, { turn: 1, wanted: [1] }, T);
     const other = await say(pool, { holder: "r2", turn: 1 }, T, [1]);
