@@ -1,5 +1,5 @@
 import * as ipaddr from "ipaddr.js";
-import type { Policy } from "../core/policies/parse-policies.ts";
+import type { Policy } from "../core/policies/policy.ts";
 
 /** What is allowed where a policy's keys are addresses. */
 export const ADDRESS_ALLOWED = 'an IPv4 or IPv6 address (this policy has keyKind "ip")';
@@ -24,23 +24,4 @@ export function normaliseKey(policy: Policy, key: string): string | undefined {
   if (parsed.isIPv4MappedAddress()) return address === key ? parsed.toIPv4Address().toString() : undefined;
   const network = new ipaddr.IPv6([...parsed.parts.slice(0, PREFIX_BITS / 16), 0, 0, 0, 0]);
   return `${network.toRFC5952String()}${suffix}`;
-}
-
-/**
- * The name of the object that holds a key. Names are for ever: another name is another object, and every
- * key in it starts anew. A policy's name has no slash, so no two keys share a name by accident.
- */
-export function objectName({ name, objects }: Policy, key: string): string {
-  return objects === "per-key" ? `${name}/key/${key}` : `${name}/shared/${hash(key) % objects}`;
-}
-
-/** FNV-1a over UTF-16 units, 32 bits: http://www.isthe.com/chongo/tech/comp/fnv/. Spreads keys, keeps no secrets. */
-function hash(text: string): number {
-  let value = 0x811c9dc5;
-  for (let index = 0; index < text.length; index += 1) {
-    const unit = text.charCodeAt(index);
-    value = Math.imul(value ^ (unit & 0xff), 0x01000193);
-    value = Math.imul(value ^ (unit >>> 8), 0x01000193);
-  }
-  return value >>> 0;
 }

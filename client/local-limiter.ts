@@ -8,12 +8,14 @@
  */
 import { publicDecision, degradedDecision, type Decision } from "../core/protocol/decision.ts";
 import { orTimeout, type Time } from "../core/clock.ts";
-import type { Policy } from "../core/policies/parse-policies.ts";
-import type { Cost, Decided } from "../core/protocol/messages.ts";
+import type { Policy } from "../core/policies/policy.ts";
+import type { Cost } from "../core/protocol/cost.ts";
+import { PROTOCOL, type Decided, type Unsupported } from "../core/protocol/messages.ts";
 import type { PendingRequest } from "../core/reservations/pending-request.ts";
 import type { Reservation } from "../core/reservations/reservation.ts";
-import { MOST_TTL_MS } from "../core/reservations/sizing.ts";
+import { MOST_TTL_MS } from "../core/policies/lifetimes.ts";
 import { giveBack, type LimiterStub, type Objects } from "./transports/objects.ts";
+import { readAnswer } from "./read-answer.ts";
 import type { ReservationCache } from "./reservation-cache.ts";
 
 /** What a request brings. */
@@ -118,23 +120,20 @@ export class LocalLimiter {
     const message = reservation.ask(cost, nowMs);
     this.#cache.hold(reservation);
     const answer = async () => {
-      const ask = async (object: LimiterStub) => {
-        try {
-          return await object.reserve(message.call);
-        } catch (error) {
-          // While a deployment is rolled out the object may be of a version that did not know reservations.
-          if (!String(error).includes("does not implement")) throw error;
-          return await object.limit(policy.name, key, cost);
-        }
+      const ask = async (object: LimiterStub): Promise<Decided> => {
+        const text = await object.reserve({ protocol: PROTOCOL, ...message.call });
+        const answered = JSON.parse(text) as Decided | Unsupported;
+        // While a deployment is rolled out the object may be of an older version. A cost it can decide on all the same.
+        if ("unsupported" in answered) return readAnswer(await object.limit(policy.name, key, cost));
+        return answered;
       };
       const asked = await caller.objects.ask(policy, key, ask, -waitedMs);
       if (asked === undefined) {
         reservation.failed(message);
         return undefined;
       }
-      const decided = JSON.parse(asked.answer) as Decided;
-      reservation.answered(message, decided, caller.time.nowMs());
-      return decided;
+      reservation.answered(message, asked.answer, caller.time.nowMs());
+      return asked.answer;
     };
     const answered = answer();
     this.#answers.set(message, answered);
@@ -150,9 +149,11 @@ export class LocalLimiter {
     waitedMs: number,
   ): Promise<Decided | undefined> {
     const { policy, key, forgotten } = reservation;
-    const asked = await objects.ask(policy, key, (object) => object.limit(policy.name, key, cost), -waitedMs);
+    const ask = async (object: LimiterStub) =>
+      readAnswer<Decided>(await object.limit(policy.name, key, cost));
+    const asked = await objects.ask(policy, key, ask, -waitedMs);
     if (asked === undefined) return undefined;
-    const decided = JSON.parse(asked.answer) as Decided;
+    const decided = asked.answer;
     // Units that went back meanwhile may be enough for the next.
     if (forgotten === reservation.forgotten) reservation.learn(cost, decided.rules, time.nowMs());
     return decided;

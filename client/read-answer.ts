@@ -1,31 +1,26 @@
 /** What objects answer, in the caller's words. */
-import { publicDecision } from "../core/protocol/decision.ts";
-import type { Policy } from "../core/policies/parse-policies.ts";
-import {
-  readAnswer,
-  type AnswerText,
-  type Conflict,
-  type Decided,
-  type Missing,
-  type Peeked,
-} from "../core/protocol/messages.ts";
-import type { Decision, KeyReport } from "../worker/calls/answer-schemas.ts";
+import type { Policy } from "../core/policies/policy.ts";
+import { publicDecision, type Decision, type KeyReport } from "../core/protocol/decision.ts";
+import type { Answer, AnswerText, Decided, Peeked, Unsupported } from "../core/protocol/messages.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 
-/** What an object's answer says, in the caller's words. */
-export function decisionIn(
-  policy: Policy,
-  key: string,
-  text: AnswerText,
-  missing: () => Problem = leaseMissing,
-): Decision | Problem {
-  return decisionOf(policy, key, readAnswer(text), missing);
+/**
+ * Reads an answer.
+ *
+ * @throws Error when the object refused the message, since its version is older than this one: then it has not answered
+ */
+export function readAnswer<Read extends object = Answer>(text: AnswerText): Read {
+  const answer = JSON.parse(text) as Read | Unsupported;
+  if ("unsupported" in answer)
+    throw new Error(`the object knows the protocol up to version ${answer.unsupported.protocol} only`);
+  return answer;
 }
 
+/** An answer as callers see it. */
 export function decisionOf(
   policy: Policy,
   key: string,
-  answer: Decided | Conflict | Missing,
+  answer: Answer,
   missing: () => Problem = leaseMissing,
 ): Decision | Problem {
   if ("missing" in answer) return missing();
@@ -36,12 +31,16 @@ export function decisionOf(
   });
 }
 
-export function reportOf(policy: Policy, key: string, { rules, source, ...report }: Peeked): KeyReport {
-  return { ...publicDecision(policy, key, { rules, ...(source && { source }) }), ...report };
+/** Whether it is what is answered to somebody who has gone: no rule says anything. */
+export function isToNobody(answer: Answer): boolean {
+  return "rules" in answer && answer.rules.length === 0;
 }
 
-export function isMissing(text: AnswerText): boolean {
-  return "missing" in (JSON.parse(text) as object);
+export function reportOf(policy: Policy, key: string, { rules, source, ...report }: Peeked): KeyReport {
+  return {
+    ...publicDecision(policy, key, { rules, ...(source && { source }) } satisfies Decided),
+    ...report,
+  };
 }
 
 export function leaseMissing(): Problem {

@@ -1,12 +1,7 @@
-import type { Policy } from "../core/policies/parse-policies.ts";
+import type { Ending } from "./transports/objects.ts";
+import type { Policy } from "../core/policies/policy.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { Reservation } from "../core/reservations/reservation.ts";
-
-/** A reservation that has ended, to be settled with the object of its key. */
-export interface Ending {
-  readonly policy: Policy;
-  readonly returned: Returned;
-}
 
 /** Keys that are remembered, about 1 KiB each beside their names: an isolate has 128 MB for everything. */
 const MOST_KEYS = 16_384;

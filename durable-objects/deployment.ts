@@ -1,7 +1,5 @@
 import { env } from "cloudflare:workers";
-import type { Policy } from "../core/policies/parse-policies.ts";
 import { requirePool } from "./pool/redis/secrets.ts";
-import { sharesOf } from "./pool/share-algorithm.ts";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
 
 const vars = env as {
@@ -19,18 +17,6 @@ export const { policies, regions, regionalPolicies } = parseDeployment({
   policies: vars.POLICIES,
   regions: vars.REGIONS,
 });
-
-/** The same as objects decide by them: of a pool, a region has a share. */
-export const objectPolicies = {
-  get(name: string): Policy | undefined {
-    const policy = regionalPolicies.get(name);
-    if (policy?.pool === undefined) return policy;
-    const shares = known.get(name) ?? sharesOf(policy);
-    known.set(name, shares);
-    return shares;
-  },
-};
-const known = new Map<string, Policy>();
 
 /** Where the pools are; `undefined`: no policy has one. */
 export const poolAddress = requirePool(policies, vars);

@@ -1,15 +1,13 @@
 import { SYSTEM_TIME } from "../core/clock.ts";
+import { localName } from "../core/policies/policy-names.ts";
 import { poolAddress } from "./deployment.ts";
-import type { Clerks } from "./call-router.ts";
 import type { KeyState } from "./keys/key-state.ts";
-import type { PooledOperations } from "./pool/pooled-operations.ts";
-import { localName } from "../core/policies/regional-policies.ts";
+import type { Operations } from "./operations/operations.ts";
+import type { PooledHost } from "./pool/pooled-operations.ts";
 
-/** What it needs of the object. */
-export interface ObjectParts {
+/** What pooled operations need of their object. */
+export interface ObjectParts extends Pick<PooledHost, "store" | "queue" | "local" | "toNow"> {
   readonly nowMs: () => number;
-  /** Debits and frees what has expired of a key and returns the time, in milliseconds. */
-  readonly toNow: (keyState: KeyState) => number;
   readonly open: (policy: string, key: string) => [keyState: KeyState, nowMs: number];
 }
 
@@ -20,20 +18,16 @@ export interface ObjectParts {
 const ALONE = "alone/".padEnd(512, "/");
 
 /** Loads the region's side of pools: Upstash's client, the script and the rest, of which nothing is loaded without. */
-export async function loadPool(
-  clerks: Clerks,
-  { nowMs, toNow, open }: ObjectParts,
-): Promise<PooledOperations> {
+export async function loadPool({ nowMs, open, ...parts }: ObjectParts): Promise<Operations> {
   if (poolAddress === undefined) throw new Error("this version of the object has no pools");
-  const [{ PooledOperations: Loaded }, { RedisPool }] = await Promise.all([
+  const [{ PooledOperations }, { RedisPool }] = await Promise.all([
     import("./pool/pooled-operations.ts"),
     import("./pool/redis/redis-pool.ts"),
   ]);
-  return new Loaded({
-    ...clerks,
+  return new PooledOperations({
+    ...parts,
     pool: new RedisPool(poolAddress),
     time: { ...SYSTEM_TIME, nowMs },
-    toNow,
     openAlone: ({ policy, key }) => open(localName(policy), ALONE + key),
   });
 }

@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { decide, UNTOUCHED, type Account } from "../core/accounts/account.ts";
-import type { Rule } from "../core/policies/parse-policies.ts";
+import type { Rule } from "../core/policies/policy.ts";
 import { bucket, log } from "./support/rules.ts";
 
 /** How many of calls of cost 1, so far apart, pass. */

@@ -1,5 +1,5 @@
 import { app } from "./http/app.ts";
-import type { Env } from "./http/handlers.ts";
+import type { Env } from "./env.ts";
 import { answerLimit } from "./http/limit-fast-path.ts";
 
 /** The deployed module: the HTTP worker, the entrypoint for service bindings, and the object's class. */
@@ -8,6 +8,6 @@ export { LimiterObject } from "../durable-objects/limiter-object.ts";
 
 export default {
   fetch(request: Request, env: Env, ctx: ExecutionContext): Response | Promise<Response> {
-    return answerLimit(request, env, ctx) ?? app.fetch(request, env, ctx);
+    return answerLimit(request, env) ?? app.fetch(request, env, ctx);
   },
 };

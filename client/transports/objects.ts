@@ -1,14 +1,14 @@
-import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
-import type { Policy } from "../../core/policies/parse-policies.ts";
-import type {
-  AcquireCall,
-  AnswerText,
-  IdleCall,
-  LimiterMethods,
-  Returned,
-} from "../../core/protocol/messages.ts";
-import { objectName } from "../keys.ts";
-import type { Ending } from "../reservation-cache.ts";
+import type { Time } from "../../core/clock.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import type { AcquireCall, AnswerText, IdleCall, Returned } from "../../core/protocol/messages.ts";
+import type { LimiterMethods } from "../../core/protocol/object-methods.ts";
+import { objectName } from "./object-names.ts";
+
+/** A reservation that has ended, to be settled with the object of its key. */
+export interface Ending {
+  readonly policy: Policy;
+  readonly returned: Returned;
+}
 
 /** The object's methods as a caller has them: every call is a message. */
 export type LimiterStub = {
@@ -31,19 +31,20 @@ export class Objects {
   readonly #namespace: LimiterNamespace;
   readonly #time: Time;
 
-  constructor(namespace: LimiterNamespace, time: Time = SYSTEM_TIME) {
+  constructor(namespace: LimiterNamespace, time: Time) {
     this.#namespace = namespace;
     this.#time = time;
   }
 
   /** A call that waits is a request, which ends with its caller; and with its deadline, so that nothing is granted late. */
-  wait(
+  wait<Answer>(
     policy: Policy,
     key: string,
     path: string,
     message: AcquireCall | IdleCall,
+    read: (text: AnswerText) => Answer,
     signal?: AbortSignal,
-  ): Promise<{ readonly answer: AnswerText } | undefined> {
+  ): Promise<{ readonly answer: Answer } | undefined> {
     const stop = new AbortController();
     if (signal?.aborted === true) stop.abort();
     signal?.addEventListener("abort", () => stop.abort());
@@ -51,7 +52,7 @@ export class Objects {
       const init = { method: "POST", body: JSON.stringify(message), signal: stop.signal };
       const response = await object.fetch(`https://object/${path}`, init);
       if (!response.ok) throw new Error(`the object answered ${response.status}`);
-      return response.text();
+      return read(await response.text());
     };
     return this.ask(policy, key, call, message.waitMs, () => stop.abort());
   }

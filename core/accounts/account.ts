@@ -14,7 +14,7 @@
  * Pure: values in, values out, time an argument.
  */
 import type { Allowed, Denial } from "../algorithms/algorithm.ts";
-import type { Rule } from "../policies/parse-policies.ts";
+import type { Rule } from "../policies/policy.ts";
 
 export interface Hold {
   /** Unique within its account. */

@@ -1,7 +1,8 @@
-/** All rules of a policy, decided together: all or nothing. Pure. */
+import { costOf, type Cost } from "../protocol/cost.ts";
 import { decide, place, placeNoted, type Account, type AccountDecision } from "./account.ts";
-import type { Rule } from "../policies/parse-policies.ts";
-import type { Cost, RuleDecision } from "../protocol/messages.ts";
+import type { Rule } from "../policies/policy.ts";
+import type { RuleDecision } from "../protocol/messages.ts";
+/** All rules of a policy, decided together: all or nothing. Pure. */
 
 /** A rule and its account. */
 export interface RuleAccount {
@@ -59,12 +60,6 @@ export function withoutTaking(
   cost: Cost,
 ): RuleDecision[] {
   return ruleAccounts.map(({ rule, account }) => lookAt(rule, account, nowMs, costOf(rule, cost)));
-}
-
-/** The units of a cost that a rule counts: a cost may be given per unit, and what is left out counts once. */
-export function costOf(rule: Rule, cost: Cost): number {
-  if (typeof cost === "number") return cost;
-  return Object.hasOwn(cost, rule.unit) ? (cost[rule.unit] ?? 1) : 1;
 }
 
 function lookAt(rule: Rule, account: Account, nowMs: number, cost: number): RuleDecision {

@@ -2,7 +2,7 @@
 import * as v from "valibot";
 import type { AnyAlgorithm, FieldKind, Fields } from "../algorithms/algorithm.ts";
 import { DURATION_ALLOWED, parseDurationMs } from "./durations.ts";
-import { LEAST_TTL_MS, MOST_TTL_MS, type Lifetimes } from "../reservations/sizing.ts";
+import { LEAST_TTL_MS, MOST_TTL_MS, type Lifetimes } from "./lifetimes.ts";
 import { integer, oneOf } from "../validation.ts";
 
 export const MOST_UNITS = 1_000_000_000;

@@ -1,6 +1,8 @@
-/** Policies with a pool, region by region. */
-import { parsePolicies, type Policies, type Policy, type Rule } from "./parse-policies.ts";
+import { LOCAL, publicName, SEPARATOR } from "./policy-names.ts";
+import { parsePolicies } from "./parse-policies.ts";
+import type { Policies, Policy, Rule } from "./policy.ts";
 import { parseRegions, type Region, type Regions } from "./regions.ts";
+/** Policies with a pool, region by region. */
 
 /**
  * Reads all that a deployment configures: its policies, its regions, and what each region has of them.
@@ -19,42 +21,30 @@ interface Given {
   readonly regions?: unknown;
 }
 
-/**
- * A region's copy of the policy `api` is called `api@eu`. By this name objects are found, reservations kept and leases
- * identified, so all these are apart for each region by themselves. No policy of a deployment has an @. For ever.
- */
-const SEPARATOR = "@";
-/** What the region goes on with alone, `api@eu/local`. Its name is stored with keys. For ever. */
-const LOCAL = "/local";
-
-/** The name that the deployment gave the policy, for callers. */
-export function publicName(name: string): string {
-  const end = name.indexOf(SEPARATOR);
-  return end < 0 ? name : name.slice(0, end);
-}
-
 /** Finds policies by all names they have, those of regions included. */
 export class RegionalPolicies {
-  readonly #policies: Policies;
-  readonly #regions: Regions;
+  /** By the names that the deployment gave them, which are those that callers know. */
+  readonly named: Policies;
+  /** The first is for calls that belong to none. */
+  readonly regions: Regions;
   readonly #known = new Map<string, Policy>();
 
   /** @throws Error when a region alone would have less than one unit of a limit */
   constructor(policies: Policies, regions: Regions) {
-    this.#policies = policies;
-    this.#regions = regions;
+    this.named = policies;
+    this.regions = regions;
     for (const policy of policies.values())
       if (policy.pool !== undefined) for (const region of regions) this.#add(policy, region);
   }
 
   get(name: string): Policy | undefined {
-    return this.#policies.get(name) ?? this.#known.get(name);
+    return this.named.get(name) ?? this.#known.get(name);
   }
 
   /** The policy as a region has it; one without a pool is the same everywhere. */
   within(policy: Policy, region: Region | undefined): Policy {
     if (policy.pool === undefined || policy.region !== undefined) return policy;
-    const { name } = region ?? this.#regions[0];
+    const { name } = region ?? this.regions[0];
     return this.#known.get(`${policy.name}${SEPARATOR}${name}`) ?? policy;
   }
 
@@ -66,16 +56,11 @@ export class RegionalPolicies {
   }
 
   #alone({ pool, ...policy }: Policy): Policy {
-    const part = pool?.localShare ?? 1 / this.#regions.length;
+    const part = pool?.localShare ?? 1 / this.regions.length;
     const scaled = policy.rules.map((rule) => scale(policy, rule, part));
     const [first = policy.rules[0], ...others] = scaled;
     return { ...policy, name: `${policy.name}${LOCAL}`, rules: [first, ...others] };
   }
-}
-
-/** The name of what a region goes on with alone. */
-export function localName({ name }: Policy): string {
-  return `${name}${LOCAL}`;
 }
 
 function scale(policy: Pick<Policy, "name">, rule: Rule, part: number): Rule {

@@ -1,32 +1,47 @@
 /** The decision that a caller sees, made of what the rules said. */
-import { claimId } from "./claim-ids.ts";
 import type { DenialReason } from "../algorithms/algorithm.ts";
-import type { Policy } from "../policies/parse-policies.ts";
-import type { Cost, Decided, RuleDecision } from "./messages.ts";
-import { publicName } from "../policies/regional-policies.ts";
+import { claimId } from "./claim-ids.ts";
+import type { Policy } from "../policies/policy.ts";
+import type { Decided, Hold, Lease, Peeked, RuleDecision } from "./messages.ts";
+import { publicName } from "../policies/policy-names.ts";
 
-/** A decision as HTTP and RPC answer it. What the fields mean is in the schemas, which the OpenAPI document is made of. */
+/** A decision as callers see it, over HTTP and over RPC. */
 export interface Decision {
+  /** Whether the call may go on. */
   readonly success: boolean;
   readonly policy: string;
+  /** The key that was counted; an IPv6 address counts with its /64. */
   readonly key: string;
+  /** The most units that can be admitted at once. */
   readonly limit: number;
+  /** The largest cost that would pass now. Absent when degraded. */
   readonly remaining?: number;
+  /** Milliseconds until the quota is whole again if nobody comes. Absent when degraded. */
   readonly resetAfterMs?: number;
+  /** Milliseconds. 0 when admitted; when denied the exact wait for this cost; `null`: never. Absent when degraded. */
   readonly retryAfterMs?: number | null;
   readonly reason: "ok" | DenialReason | "wait-timeout" | "queue-full" | "shadow" | "degraded";
+  /** Who decided. */
   readonly source: "isolate" | "object" | "pool" | "fallback";
-  readonly rules: RuleDecision[];
-  readonly violated?: string[];
+  /** What every rule said. Empty when degraded. */
+  readonly rules: readonly RuleDecision[];
+  /** The rules that denied. */
+  readonly violated?: readonly string[];
+  /** How long an acquire waited in the queue, in milliseconds. */
   readonly waitedMs?: number;
   readonly lease?: Lease;
-  readonly hold?: { readonly id: string; readonly units: Cost; readonly expiresAfterMs: number };
+  readonly hold?: Hold;
 }
 
-export interface Lease {
-  readonly id: string;
-  readonly fencingToken: number;
-  readonly expiresAfterMs: number;
+/** A key that is looked at: its decision, and who has and wants units of it. */
+export type KeyReport = Decision & Omit<Peeked, keyof Decided>;
+
+/** What several checks were answered together. */
+export interface AllDecisions {
+  /** Whether every check passed; if not, nothing was taken. */
+  readonly success: boolean;
+  /** One for each check, in their order. */
+  readonly decisions: readonly Decision[];
 }
 
 /** The figures on top are those of the rule that binds. */
@@ -48,7 +63,7 @@ export function publicDecision(
     ...(hold && { hold: { ...hold, id: claimId("hold", place, hold.id) } }),
   };
   const admitted = { success: true, ...named, limit, remaining, resetAfterMs, retryAfterMs: 0 };
-  const decision = { source, rules: [...rules], ...ids };
+  const decision = { source, rules, ...ids };
   // A region that decides alone, without its pool, says so.
   if (violated.length === 0)
     return { ...admitted, reason: source === "fallback" ? "degraded" : reason, ...decision };

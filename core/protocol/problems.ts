@@ -24,12 +24,6 @@ export class Problem {
     this.headers = headers;
   }
 
-  toResponse(): Response {
-    const { status, title, detail, errors } = this;
-    const body = { type: `urn:weir:problem:${this.code}`, title, status, detail };
-    return problemResponse(status, errors.length === 0 ? body : { ...body, errors }, this.headers);
-  }
-
   /** The same for a caller over RPC: what HTTP would say, as properties of the error. */
   toError(): LimiterError {
     return new LimiterError(this);
@@ -78,22 +72,3 @@ export const PROBLEMS = {
   notConfigured: [503, "not-configured", "The limiter is not configured"],
   unavailable: [503, "unavailable", "The key's object did not answer"],
 } as const satisfies Record<string, Kind>;
-
-/** The answer to what must not happen. */
-export function internalProblem(error: unknown): Response {
-  console.error(error);
-  const detail = "this is a bug in the limiter; nothing about it is secret, see its log";
-  return new Problem(PROBLEMS.internal, detail).toResponse();
-}
-
-/** A response of type application/problem+json. */
-export function problemResponse(
-  status: number,
-  body: object,
-  headers: Readonly<Record<string, string>> = {},
-): Response {
-  return new Response(JSON.stringify(body), {
-    status,
-    headers: { ...headers, "content-type": "application/problem+json", "cache-control": "no-store" },
-  });
-}

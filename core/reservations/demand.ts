@@ -1,6 +1,5 @@
-import { costOf } from "../accounts/joint-decision.ts";
-import type { Policy } from "../policies/parse-policies.ts";
-import type { Cost } from "../protocol/messages.ts";
+import { costOf, type Cost } from "../protocol/cost.ts";
+import type { Policy } from "../policies/policy.ts";
 import { isHot, lifetimeMs, lowUnits, wantedUnits } from "./sizing.ts";
 
 /** What to ask for. */

@@ -1,6 +1,6 @@
-import { costOf } from "../accounts/joint-decision.ts";
-import type { Policy, Rule } from "../policies/parse-policies.ts";
-import type { Cost, Decided, RuleDecision } from "../protocol/messages.ts";
+import { costOf, type Cost } from "../protocol/cost.ts";
+import type { Policy, Rule } from "../policies/policy.ts";
+import type { Decided, RuleDecision } from "../protocol/messages.ts";
 import { MOST_DENIED_MS } from "./sizing.ts";
 
 /** A denial that the object gave, and until when it holds. */

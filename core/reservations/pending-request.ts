@@ -1,7 +1,7 @@
-import { costOf } from "../accounts/joint-decision.ts";
+import { costOf, type Cost } from "../protocol/cost.ts";
 import type { Wanted } from "./demand.ts";
-import type { Policy } from "../policies/parse-policies.ts";
-import type { Cost, ReserveCall } from "../protocol/messages.ts";
+import type { Policy } from "../policies/policy.ts";
+import type { ReserveCall } from "../protocol/messages.ts";
 
 /** A question to the level beneath that has been sent, and what callers who wait for its answer count on. */
 export class PendingRequest<Call = ReserveCall> {

@@ -1,6 +1,5 @@
-import { costOf } from "../accounts/joint-decision.ts";
-import type { Policy } from "../policies/parse-policies.ts";
-import type { Cost } from "../protocol/messages.ts";
+import { costOf, type Cost } from "../protocol/cost.ts";
+import type { Policy } from "../policies/policy.ts";
 import { refillMs, spendableMs } from "./sizing.ts";
 
 /** Units of every rule of a policy that may be spent for a while. */

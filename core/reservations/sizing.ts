@@ -25,15 +25,7 @@
  *
  * `test/simulation/` tries these with up to 32 isolates, and the README has what comes out.
  */
-
-/**
- * Lifetimes that are chosen unless a policy says one. An object that nobody asks leaves memory after about 10 s, and then
- * what isolates had reserved counts as used: so it is given back before. (waitUntil would end after 30 s.)
- */
-export const LEAST_TTL_MS = 1_000;
-export const MOST_TTL_MS = 8_000;
-/** Messages take some of it; shorter lifetimes are not worth the asking, and nothing is reserved. */
-export const LEAST_USEFUL_TTL_MS = 20;
+import type { Lifetimes } from "../policies/lifetimes.ts";
 
 const HOT_ASKS = 3;
 const ASKS_PER_LIFETIME = 8;
@@ -53,12 +45,6 @@ export interface Measured {
   readonly asks: number;
   readonly units: readonly number[];
   readonly sinceMs: number;
-}
-
-/** The shortest and the longest lifetime that a policy allows. */
-export interface Lifetimes {
-  readonly leastMs: number;
-  readonly mostMs: number;
 }
 
 /** Whether so many calls without a long pause make a key hot. */

@@ -1,11 +1,10 @@
 import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
+import type { Policy } from "../../core/policies/policy.ts";
 import { claimId } from "../../core/protocol/claim-ids.ts";
-import type { KeyState } from "../keys/key-state.ts";
-import type { Desk } from "../call-router.ts";
-import type { Policy } from "../../core/policies/parse-policies.ts";
-import type { Attached, Leased, Missing } from "../../core/protocol/messages.ts";
+import type { Attached } from "../../core/protocol/object-methods.ts";
 import { integer, table, violationsOf } from "../../core/validation.ts";
+import type { AskKey } from "../operations/operations.ts";
 
 /**
  * What ends a lease with its caller. It lives in the object and is handed on to the caller unwrapped; the runtime
@@ -13,7 +12,7 @@ import { integer, table, violationsOf } from "../../core/validation.ts";
  * 1.20261023.1: within 2 ms, and at once when nobody is there any more to take it). A deployment may drop it without
  * a word: then the lease ends when it expires.
  */
-class Slot extends RpcTarget {
+class LeaseHandle extends RpcTarget {
   readonly #release: () => unknown;
 
   constructor(release: () => unknown) {
@@ -28,26 +27,24 @@ class Slot extends RpcTarget {
 
 /** What keeps a lease for whoever has it, and its ways to renew and to release. */
 export function leaseHandle(
-  desk: Desk,
-  open: () => [keyState: KeyState, nowMs: number],
+  ask: AskKey,
+  policy: string,
+  key: string,
   id: string,
-): Omit<Attached, "answer"> {
-  const release = () => {
-    const [keyState, nowMs] = open();
-    return desk.release(keyState, id, nowMs);
-  };
+): Omit<Required<Attached>, "answer"> {
+  const release = () =>
+    ask(policy, key, (operations, keyState, nowMs) => operations.release(keyState, id, nowMs));
   return {
-    slot: new Slot(release),
+    slot: new LeaseHandle(release),
     release: async () => {
       if (!(await release())) throw leaseNotFound();
     },
     renew: async (call) => {
-      const [keyState, nowMs] = open();
-      const { policy, key } = keyState;
-      const answer = await desk.renew(keyState, id, renewalOf(policy, call), nowMs);
-      const renewed = JSON.parse(answer) as Leased | Missing;
+      const renewed = await ask(policy, key, (operations, keyState, nowMs) =>
+        operations.renew(keyState, id, renewalOf(keyState.policy, call), nowMs),
+      );
       if ("missing" in renewed) throw leaseNotFound();
-      return { ...renewed, id: claimId("lease", { policy: policy.name, key }, id) };
+      return { ...renewed, id: claimId("lease", { policy, key }, id) };
     },
   };
 }

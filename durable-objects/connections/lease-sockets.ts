@@ -1,8 +1,8 @@
+import type { Policies } from "../../core/policies/policy.ts";
 import { publicDecision } from "../../core/protocol/decision.ts";
-import { objectPolicies } from "../deployment.ts";
-import type { Desk } from "../call-router.ts";
+import type { AcquireCall, Decided } from "../../core/protocol/messages.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import { readAnswer, type AcquireCall, type Decided } from "../../core/protocol/messages.ts";
+import type { AskKey } from "../operations/operations.ts";
 
 /** What a socket says of itself while the object sleeps. Kept by the runtime with the socket. */
 interface Attachment {
@@ -14,7 +14,9 @@ interface Attachment {
 
 /** What the sockets need of the object. */
 export interface SocketHost {
-  open(policy: string, key: string): [keyState: KeyState, nowMs: number];
+  readonly policies: Pick<Policies, "get">;
+  readonly ask: AskKey;
+  readonly nowMs: () => number;
   /** Sees to it that `renew` is called by then. */
   renewBy(dueMs: number, nowMs: number): void;
 }
@@ -26,8 +28,6 @@ const CLOSE_DENIED = 4429;
 const CLOSE_LOST = 4408;
 const LOST = "the lease has ended";
 const SOON_MS = 50;
-/** A pool that does not answer. */
-const NOT_KNOWN = "not known";
 
 /**
  * Leases that live as long as a WebSocket. The socket is handed to the runtime, so the object may sleep
@@ -36,14 +36,12 @@ const NOT_KNOWN = "not known";
  */
 export class LeaseSockets {
   readonly #ctx: DurableObjectState;
-  readonly #desk: Desk;
   readonly #host: SocketHost;
   /** Who waits for a lease: told when its socket closes. */
   readonly #waiting = new Map<WebSocket, AbortController>();
 
-  constructor(ctx: DurableObjectState, desk: Desk, host: SocketHost) {
+  constructor(ctx: DurableObjectState, host: SocketHost) {
     this.#ctx = ctx;
-    this.#desk = desk;
     this.#host = host;
   }
 
@@ -61,9 +59,10 @@ export class LeaseSockets {
     this.#waiting.get(socket)?.abort();
     socket.close();
     const { policy, key, id } = socket.deserializeAttachment() as Attachment;
-    if (id === undefined || objectPolicies.get(policy) === undefined) return;
-    const [keyState, nowMs] = this.#host.open(policy, key);
-    void this.#desk.release(keyState, id, nowMs);
+    if (id === undefined || this.#host.policies.get(policy) === undefined) return;
+    void this.#host.ask(policy, key, (operations, keyState, nowMs) =>
+      operations.release(keyState, id, nowMs),
+    );
   }
 
   /**
@@ -77,41 +76,38 @@ export class LeaseSockets {
       const { policy, key, id } = socket.deserializeAttachment() as Attachment;
       if (id === undefined || socket.readyState !== WebSocket.OPEN) continue;
       // A deployment may have taken the policy away.
-      if (objectPolicies.get(policy) === undefined) {
+      if (this.#host.policies.get(policy) === undefined) {
         socket.close(CLOSE_LOST, "there is no such policy any more");
         continue;
       }
-      const [keyState, nowMs] = this.#host.open(policy, key);
-      const expiresAfterMs = await this.#renewed(keyState, id, nowMs);
-      if (expiresAfterMs === NOT_KNOWN) {
-        // Until it ends it stands, and then this is called again. The clock has moved meanwhile.
-        const [later, laterMs] = this.#host.open(policy, key);
-        againMs = Math.min(againMs, later.claims.get(id)?.expiresAtMs ?? laterMs + SOON_MS);
-        continue;
+      try {
+        await this.#renewLease(socket, policy, key, id);
+      } catch (error) {
+        // A pool that does not answer. The lease stands until it ends, and then this is called again.
+        console.warn(`policy ${policy}: a socket's lease was not renewed: ${String(error)}`);
+        againMs = Math.min(againMs, await this.#endOf(policy, key, id));
       }
-      if (expiresAfterMs === undefined) {
-        socket.close(CLOSE_LOST, LOST);
-        continue;
-      }
-      socket.send(JSON.stringify({ renewed: { expiresAfterMs } }));
-      this.#host.renewBy(nowMs + expiresAfterMs / 2, nowMs);
     }
     return againMs;
   }
 
-  /** How long the lease lasts now; `undefined`: it has ended. */
-  async #renewed(
-    keyState: KeyState,
-    id: string,
-    nowMs: number,
-  ): Promise<number | undefined | typeof NOT_KNOWN> {
-    try {
-      const answer = await this.#desk.renew(keyState, id, undefined, nowMs);
-      return (JSON.parse(answer) as { expiresAfterMs?: number }).expiresAfterMs;
-    } catch (error) {
-      console.warn(`policy ${keyState.policy.name}: a socket's lease was not renewed: ${String(error)}`);
-      return NOT_KNOWN;
-    }
+  async #renewLease(socket: WebSocket, policy: string, key: string, id: string): Promise<void> {
+    const sinceMs = this.#host.nowMs();
+    const renewed = await this.#host.ask(policy, key, (operations, keyState, nowMs) =>
+      operations.renew(keyState, id, undefined, nowMs),
+    );
+    if ("missing" in renewed) return socket.close(CLOSE_LOST, LOST);
+    const { expiresAfterMs } = renewed;
+    socket.send(JSON.stringify({ renewed: { expiresAfterMs } }));
+    this.#host.renewBy(sinceMs + expiresAfterMs / 2, sinceMs);
+  }
+
+  #endOf(policy: string, key: string, id: string): number | Promise<number> {
+    return this.#host.ask(
+      policy,
+      key,
+      (_, { claims }, nowMs) => claims.get(id)?.expiresAtMs ?? nowMs + SOON_MS,
+    );
   }
 
   /** Closes the sockets of a key whose leases somebody else has ended. */
@@ -124,13 +120,15 @@ export class LeaseSockets {
   }
 
   async #acquire(socket: WebSocket, { policy, key, ...call }: AcquireCall): Promise<void> {
-    const [keyState, nowMs] = this.#host.open(policy, key);
     const gone = new AbortController();
     this.#waiting.set(socket, gone);
+    const asked = { ...call, isSocket: true, signal: gone.signal };
     try {
-      const asked = { ...call, isSocket: true, signal: gone.signal };
-      const answer = readAnswer(await this.#desk.acquire(keyState, asked, nowMs));
-      if ("rules" in answer && answer.rules.length > 0) this.#tell(socket, keyState, answer, gone.signal);
+      const answer = await this.#host.ask(policy, key, (operations, keyState, nowMs) =>
+        operations.acquire(keyState, asked, nowMs),
+      );
+      if ("rules" in answer && answer.rules.length > 0)
+        this.#tell(socket, { policy, key }, answer, gone.signal);
     } catch (error) {
       socket.close(CLOSE_FAILED, "the limiter failed");
       throw error;
@@ -139,19 +137,18 @@ export class LeaseSockets {
     }
   }
 
-  #tell(socket: WebSocket, keyState: KeyState, decided: Decided, gone: AbortSignal): void {
-    const { policy, key } = keyState;
+  #tell(socket: WebSocket, attachment: Attachment, decided: Decided, gone: AbortSignal): void {
     const { lease } = decided;
     if (lease !== undefined) {
-      const [, nowMs] = this.#host.open(policy.name, key);
-      const attachment = { policy: policy.name, key, id: lease.id } satisfies Attachment;
-      socket.serializeAttachment(attachment);
+      const nowMs = this.#host.nowMs();
+      socket.serializeAttachment({ ...attachment, id: lease.id } satisfies Attachment);
       // It may have closed in the moment between.
       if (gone.aborted || socket.readyState !== WebSocket.OPEN) return this.closed(socket);
       this.#host.renewBy(nowMs + lease.expiresAfterMs / 2, nowMs);
     }
-    if (gone.aborted) return;
-    const decision = publicDecision(policy, key, decided);
+    const policy = this.#host.policies.get(attachment.policy);
+    if (gone.aborted || policy === undefined) return;
+    const decision = publicDecision(policy, attachment.key, decided);
     socket.send(JSON.stringify(decision));
     if (!decision.success) socket.close(CLOSE_DENIED, decision.reason);
   }

@@ -1,7 +1,6 @@
 import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
-import { accountsOf } from "./key-state.ts";
 import type { KeyCache } from "./key-cache.ts";
-import type { Policies } from "../../core/policies/parse-policies.ts";
+import type { Policies } from "../../core/policies/policy.ts";
 import { SWEEP_KEYS, type Storage } from "../storage/storage.ts";
 
 /**
@@ -13,9 +12,9 @@ export const FORGET_AFTER_MS = 10_000;
 /**
  * Forgets keys that are whole again, and answers that no longer stand.
  *
- * @returns when to sweep again; `undefined`: nothing is left
+ * @returns when to look again, in milliseconds; `undefined`: nothing is left
  */
-export function sweep(
+export function collectGarbage(
   storage: Storage,
   cache: KeyCache,
   policies: Pick<Policies, "get">,
@@ -31,8 +30,8 @@ export function sweep(
     }
     // What was written may be older than memory, and the policy may have changed since.
     const keyState = cache.open(policy, key, nowMs);
-    if (!cache.isWhole(keyState, nowMs)) {
-      cache.write(keyState, accountsOf(keyState), nowMs, cache.isHot(keyState, nowMs));
+    if (!keyState.isWhole(nowMs)) {
+      cache.write(keyState, keyState.accounts, nowMs, cache.isHot(keyState, nowMs));
       continue;
     }
     for (const claim of keyState.expired) endExpired(storage, keyState, claim);

@@ -1,79 +1,273 @@
-/** Keys in memory. */
-import type { Holder } from "../operations/reservations.ts";
-import { place, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
-import type { Policy, Rule } from "../../core/policies/parse-policies.ts";
-import type { Claim, Storage } from "../storage/storage.ts";
-import { restore, type StoredAccount } from "../storage/write-behind.ts";
-
-/** One key in memory. */
-export interface KeyState {
-  readonly key: string;
-  readonly policy: Policy;
-  /** One per rule, in the policy's order. */
-  readonly ruleStates: readonly RuleState[];
-  /** Holds and leases that callers have, as storage has them too. */
-  readonly claims: Map<string, Claim>;
-  /** Isolates that hold units of it, or asked for some lately, by their ids. */
-  readonly holders: Map<string, Holder>;
-  /** Those that expired and whose rows are still there. */
-  expired: Claim[];
-  /** How many callers wait for this key: it stays in memory. */
-  waiting: number;
-  /** When units were last taken, to tell a hot key from a quiet one. */
-  takenAtMs: number;
-  /** Used since the last search for something to drop. */
-  touched: boolean;
-  /**
-   * Whatever is passed on of it has to end by then: of a region's share, the instant until which the pool keeps units apart.
-   */
-  endsByMs: number;
-  /** What its states take, beside that. */
-  bytes: number;
-  /** How many answers storage remembers of it, at most; `undefined`: not counted yet. */
-  answers: number | undefined;
-}
+import {
+  advance,
+  place,
+  unstoredOf,
+  UNTOUCHED,
+  wholeAtMs,
+  type Account,
+} from "../../core/accounts/account.ts";
+import type { Policy, Rule } from "../../core/policies/policy.ts";
+import type { Claim, StoredAccount } from "../storage/records.ts";
+import type { Storage } from "../storage/storage.ts";
+import { covers, isRestored, restore } from "../storage/write-behind.ts";
 
 /** One rule of a key: its account, and what storage has of it (`undefined`: nothing). */
 export interface RuleState {
   readonly rule: Rule;
-  account: Account;
-  stored: StoredAccount | undefined;
+  readonly account: Account;
+  readonly stored: StoredAccount | undefined;
 }
 
-/** What storage has of a key. */
-export function readEntry(
-  storage: Storage,
-  policy: Policy,
-  key: string,
-  nowMs: number,
-): Pick<KeyState, "ruleStates" | "claims"> {
-  const stored = storage.read(key)?.rules ?? {};
-  const claims = new Map(storage.claims(key).map((claim) => [claim.id, claim]));
-  const ruleStates = policy.rules.map((rule) => {
-    const found = Object.hasOwn(stored, rule.name) ? stored[rule.name] : undefined;
-    const segments = found === undefined ? [] : storage.segments(key, rule.name);
-    let account = restore(rule, found, segments, nowMs, policy.reservation.mostMs);
-    const isFound = account !== UNTOUCHED;
-    for (const { id, units: byRule, expiresAtMs } of claims.values()) {
-      const units = Object.hasOwn(byRule, rule.name) ? (byRule[rule.name] ?? 0) : 0;
-      if (units > 0) account = place(account, { id, units, expiresAtMs, isStored: true });
+/** Only a key state changes them. */
+type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
+
+/**
+ * What the object knows of somebody who reserves units of a key. It is in memory only: a crash forgets it, and what was
+ * reserved is covered by the record of the key (write-behind.ts).
+ */
+export interface Holder {
+  /** The last message that counted; earlier ones that arrive later do not. */
+  readonly turn: number;
+  /** The id of its hold in every rule's account. */
+  readonly hold: string;
+  /** By rule: units it has reported as used since it began, and those it wanted last. */
+  readonly used: readonly number[];
+  readonly wanted: readonly number[];
+  /** It competes with others for units until this instant, unless it asks again. */
+  readonly untilMs: number;
+}
+
+/** About what a holder takes in memory, beside its hold. */
+const HOLDER_BYTES = 300;
+
+/**
+ * One key in memory. All that changes of it changes here: others read it, and say by a method what has happened.
+ */
+export class KeyState {
+  readonly key: string;
+  readonly policy: Policy;
+  #ruleStates: readonly Changing[] = [];
+  #claims = new Map<string, Claim>();
+  #expired: readonly Claim[] = [];
+  readonly #holders = new Map<string, Holder>();
+  #pins = 0;
+  #takenAtMs = -Infinity;
+  #endsByMs: number;
+  #isTouched = true;
+  #bytes = 0;
+  #answers: number | undefined;
+
+  constructor(storage: Storage, policy: Policy, key: string, nowMs: number) {
+    this.key = key;
+    this.policy = policy;
+    this.#endsByMs = policy.pool === undefined ? Infinity : -Infinity;
+    this.reload(storage, nowMs);
+  }
+
+  /** One for each rule, in the policy's order. The list is another one when the key has been read anew from storage. */
+  get ruleStates(): readonly RuleState[] {
+    return this.#ruleStates;
+  }
+
+  get accounts(): readonly Account[] {
+    return this.#ruleStates.map(({ account }) => account);
+  }
+
+  /** Holds and leases that callers have, by their ids, as storage has them too. */
+  get claims(): ReadonlyMap<string, Claim> {
+    return this.#claims;
+  }
+
+  /** Claims that expired and whose rows are still there. */
+  get expired(): readonly Claim[] {
+    return this.#expired;
+  }
+
+  /** Isolates that hold units of it, or asked for some lately, by their ids. */
+  get holders(): ReadonlyMap<string, Holder> {
+    return this.#holders;
+  }
+
+  /** When units were last taken, to tell a hot key from a quiet one. */
+  get takenAtMs(): number {
+    return this.#takenAtMs;
+  }
+
+  /**
+   * Whatever is passed on of it has to end by this instant: of a region's share, as long as the pool keeps units apart.
+   */
+  get endsByMs(): number {
+    return this.#endsByMs;
+  }
+
+  /** Whether somebody needs this very object: then it is not dropped from memory. */
+  get isPinned(): boolean {
+    return this.#pins > 0;
+  }
+
+  /** Whether it was used since `passOver` was called last. */
+  get isTouched(): boolean {
+    return this.#isTouched;
+  }
+
+  /** Bytes that its states and holders took when it was weighed last, beside about 1 KiB for the key itself. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** How many answers storage remembers of it, at most; `undefined`: they have not been counted yet. */
+  get answers(): number | undefined {
+    return this.#answers;
+  }
+
+  /** Whether the key is as good as new, and nobody waits for it. */
+  isWhole(nowMs: number): boolean {
+    return (
+      !this.isPinned &&
+      this.#ruleStates.every(
+        ({ rule, account }) => account.holds.length === 0 && wholeAtMs(rule, account, nowMs) <= nowMs,
+      )
+    );
+  }
+
+  /** When all of these accounts of it are whole. */
+  wholeAtMs(accounts: readonly Account[], nowMs: number): number {
+    return Math.max(
+      ...this.#ruleStates.map(({ rule }, index) => wholeAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs)),
+    );
+  }
+
+  /** Whether what is stored covers these accounts, so that they need no write. */
+  isCovered(accounts: readonly Account[], nowMs: number): boolean {
+    return this.#ruleStates.every(({ rule, stored }, index) =>
+      covers(rule, stored, accounts[index] ?? UNTOUCHED, nowMs),
+    );
+  }
+
+  /** Whether its record covers more than the units that these accounts have reserved: an exact one is still to be written. */
+  isAhead(accounts: readonly Account[]): boolean {
+    return this.#ruleStates.some(({ stored }, index) => {
+      const account = accounts[index] ?? UNTOUCHED;
+      return (stored?.ahead ?? 0) > unstoredOf(account) || isRestored(account);
+    });
+  }
+
+  /** Reads all of it anew from storage. Holders go on: what they hold is covered by the record. */
+  reload(storage: Storage, nowMs: number): void {
+    const stored = storage.read(this.key)?.rules ?? {};
+    const claims = new Map(storage.claims(this.key).map((claim) => [claim.id, claim]));
+    this.#ruleStates = this.policy.rules.map((rule) => {
+      const found = Object.hasOwn(stored, rule.name) ? stored[rule.name] : undefined;
+      const segments = found === undefined ? [] : storage.segments(this.key, rule.name);
+      const restored = restore(rule, found, segments, nowMs, this.policy.reservation.mostMs);
+      const account = withClaims(rule, restored, claims);
+      return { rule, account, stored: restored === UNTOUCHED ? undefined : found };
+    });
+    this.#claims = claims;
+    this.#expired = [];
+  }
+
+  /** Debits every hold that has expired. Returns whether there was any. */
+  advance(nowMs: number): boolean {
+    let hasExpired = false;
+    for (const ruleState of this.#ruleStates) {
+      const account = advance(ruleState.rule, ruleState.account, nowMs);
+      hasExpired ||= account !== ruleState.account;
+      ruleState.account = account;
     }
-    return { rule, account, stored: isFound ? found : undefined };
-  });
-  return { ruleStates, claims };
+    if (!hasExpired) return false;
+    const expired = [...this.#claims.values()].filter(({ expiresAtMs }) => expiresAtMs <= nowMs);
+    for (const { id } of expired) this.#claims.delete(id);
+    this.#expired = [...this.#expired, ...expired];
+    return true;
+  }
+
+  /** Goes on with these accounts. */
+  replaceAccounts(accounts: readonly Account[]): void {
+    for (const [index, ruleState] of this.#ruleStates.entries())
+      ruleState.account = accounts[index] ?? UNTOUCHED;
+  }
+
+  /** Goes on with another account of one rule. */
+  replaceAccount(ruleState: RuleState, account: Account): void {
+    (ruleState as Changing).account = account;
+  }
+
+  touch(): void {
+    this.#isTouched = true;
+  }
+
+  /** A search for something to drop leaves it for this time. */
+  passOver(): void {
+    this.#isTouched = false;
+  }
+
+  /** Weighs it, and returns how many bytes it takes more than when it was weighed last. */
+  weigh(): number {
+    let bytes = HOLDER_BYTES * this.#holders.size;
+    for (const { rule, account } of this.#ruleStates)
+      if (account.state !== undefined) bytes += rule.algorithm.bytes?.(account.state) ?? 0;
+    const more = bytes - this.#bytes;
+    this.#bytes = bytes;
+    return more;
+  }
+
+  noteAnswers(answers: number): void {
+    this.#answers = answers;
+  }
+
+  /** Somebody took units: for a while the key is hot. */
+  noteTaken(nowMs: number): void {
+    this.#takenAtMs = nowMs;
+  }
+
+  /** Storage has these records now, and what had expired is gone from it. */
+  noteWritten(records: readonly (StoredAccount | undefined)[]): void {
+    for (const [index, ruleState] of this.#ruleStates.entries()) ruleState.stored = records[index];
+    this.#expired = [];
+  }
+
+  /** A hold or lease begins, or is renewed. */
+  putClaim(claim: Claim): void {
+    this.#claims.set(claim.id, claim);
+  }
+
+  /** A hold or lease ends. */
+  endClaim({ id }: Claim): void {
+    this.#claims.delete(id);
+  }
+
+  putHolder(id: string, holder: Holder): void {
+    this.#holders.set(id, holder);
+  }
+
+  /** Forgets holders whose units were to last until that instant at the most. */
+  forgetHolders(untilMs: number): void {
+    for (const [id, holder] of this.#holders) if (holder.untilMs <= untilMs) this.#holders.delete(id);
+  }
+
+  /** Keeps the key in memory until what is returned is called, once or more often. */
+  pin(): () => void {
+    this.#pins += 1;
+    let isPinned = true;
+    return () => {
+      if (isPinned) this.#pins -= 1;
+      isPinned = false;
+    };
+  }
+
+  /** The level beneath keeps units apart for this key until then. */
+  boundBy(endsByMs: number): void {
+    this.#endsByMs = endsByMs;
+  }
 }
 
-export function accountsOf({ ruleStates }: KeyState): Account[] {
-  return ruleStates.map(({ account }) => account);
-}
-
-/** When all of these accounts are whole. */
-export function latestWholeMs(
-  ruleStates: readonly RuleState[],
-  accounts: readonly Account[],
-  nowMs: number,
-): number {
-  return Math.max(
-    ...ruleStates.map(({ rule }, index) => wholeAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs)),
-  );
+/** The account with the claims that have units of its rule. */
+function withClaims(rule: Rule, restored: Account, claims: ReadonlyMap<string, Claim>): Account {
+  let account = restored;
+  for (const { id, units: byRule, expiresAtMs } of claims.values()) {
+    const units = Object.hasOwn(byRule, rule.name) ? (byRule[rule.name] ?? 0) : 0;
+    if (units > 0) account = place(account, { id, units, expiresAtMs, isStored: true });
+  }
+  return account;
 }

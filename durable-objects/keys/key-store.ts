@@ -1,19 +1,20 @@
 import { settle, type Account } from "../../core/accounts/account.ts";
-import { findAnswer, rememberAnswer, type Idempotent } from "./idempotency.ts";
-import type { KeyState } from "./key-state.ts";
+import type { Policies } from "../../core/policies/policy.ts";
+import type { Conflict, Decided } from "../../core/protocol/messages.ts";
+import type { Claim } from "../storage/records.ts";
+import type { Storage } from "../storage/storage.ts";
+import { endOfHold, findAnswer, rememberAnswer, type Idempotent, type Remembered } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
-import type { Policies } from "../../core/policies/parse-policies.ts";
-import type { AnswerText } from "../../core/protocol/messages.ts";
-import type { Claim, Storage } from "../storage/storage.ts";
+import type { KeyState } from "./key-state.ts";
 
 /** What one call changes. All of it is saved, or nothing. */
 export interface Change {
   readonly accounts: readonly Account[];
-  /** A hold or lease that begins or is renewed, and those that end. */
+  /** Holds and leases that begin or are renewed, and those that end. */
   readonly put?: readonly Claim[];
   readonly end?: readonly Claim[];
   /** Answers to give again to whoever repeats the call. */
-  readonly remember?: readonly (Idempotent & { readonly answer: AnswerText })[];
+  readonly remember?: readonly (Idempotent & { readonly answer: Remembered })[];
   /** Idempotency keys whose answers do not stand any more. */
   readonly forget?: readonly string[];
 }
@@ -50,15 +51,26 @@ export class KeyStore {
   }
 
   /** What was answered before under an idempotency key. */
-  earlier(keyState: KeyState, idempotent: Idempotent | undefined, nowMs: number): AnswerText | undefined {
-    const isWhole = () => this.#cache.isWhole(keyState, nowMs);
-    return idempotent && findAnswer(this.#storage, keyState, idempotent, nowMs, isWhole);
+  earlier(
+    keyState: KeyState,
+    idempotent: Idempotent | undefined,
+    nowMs: number,
+  ): Decided | Conflict | undefined {
+    // How a hold ended is remembered for requests of its own, so that it is never found here.
+    return (
+      idempotent && (findAnswer(this.#storage, keyState, idempotent, nowMs) as Decided | Conflict | undefined)
+    );
+  }
+
+  /** How a hold ended that is not there any more. */
+  endOf(keyState: KeyState, holdId: string, nowMs: number): Remembered | Conflict | undefined {
+    return findAnswer(this.#storage, keyState, endOfHold(holdId), nowMs);
   }
 
   /** Saves what has to be saved, then makes it the truth. If saving throws, nothing has happened. */
   commit(keyState: KeyState, change: Change, nowMs: number): void {
     const { accounts, put = [], end = [], remember = [], forget = [] } = change;
-    const isCovered = this.#cache.isCovered(keyState, accounts, nowMs);
+    const isCovered = keyState.isCovered(accounts, nowMs);
     // Whatever else is stored has a record beside it, which the alarm finds it by.
     const isRecorded = keyState.ruleStates.some(({ stored }) => stored !== undefined);
     const write = () => this.#cache.write(keyState, accounts, nowMs, this.#cache.isHot(keyState, nowMs));
@@ -78,8 +90,8 @@ export class KeyStore {
         ? write()
         : undefined;
     if (wholeMs !== undefined) this.#onWritten(wholeMs, nowMs);
-    for (const claim of end) keyState.claims.delete(claim.id);
-    for (const claim of put) keyState.claims.set(claim.id, claim);
+    for (const claim of end) keyState.endClaim(claim);
+    for (const claim of put) keyState.putClaim(claim);
     this.#cache.take(keyState, accounts, nowMs);
   }
 
@@ -96,7 +108,7 @@ export class KeyStore {
   /** Makes the key as new, but for units that isolates may still be spending: those stay apart. */
   reset(keyState: KeyState, nowMs: number): void {
     const { holders } = keyState;
-    const accounts = keyState.ruleStates.map(({ account: { holds } }) => ({
+    const accounts = keyState.accounts.map(({ holds }) => ({
       state: undefined,
       holds: holds.filter(({ isStored }) => isStored !== true),
     }));
@@ -107,7 +119,7 @@ export class KeyStore {
     this.#cache.drop(keyState, nowMs);
     if (accounts.every(({ holds }) => holds.length === 0)) return;
     const renewed = this.#cache.open(keyState.policy, keyState.key, nowMs);
-    for (const [id, holder] of holders) renewed.holders.set(id, holder);
+    for (const [id, holder] of holders) renewed.putHolder(id, holder);
     this.commit(renewed, { accounts }, nowMs);
   }
 

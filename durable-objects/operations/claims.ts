@@ -1,11 +1,11 @@
 /** What holds and leases have in common: units that a caller has of a key. */
-import { costOf } from "../../core/accounts/joint-decision.ts";
+import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Account } from "../../core/accounts/account.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import type { AnswerText, Cost, Leased, Missing } from "../../core/protocol/messages.ts";
-import type { Claim } from "../storage/storage.ts";
+import type { Lease, Missing } from "../../core/protocol/messages.ts";
+import type { Claim } from "../storage/records.ts";
 
-export const MISSING: AnswerText = JSON.stringify({ missing: true } satisfies Missing);
+export const MISSING: Missing = { missing: true };
 
 export function leaseIn(keyState: KeyState, id: string): Claim | undefined {
   const claim = keyState.claims.get(id);
@@ -17,7 +17,7 @@ export function holdIn(keyState: KeyState, id: string): Claim | undefined {
   return claim?.kind === "hold" ? claim : undefined;
 }
 
-export function leasedOf({ id, fencingToken = 0, expiresAtMs }: Claim, nowMs: number): Leased {
+export function leasedOf({ id, fencingToken = 0, expiresAtMs }: Claim, nowMs: number): Lease {
   return { id, fencingToken, expiresAfterMs: expiresAtMs - nowMs };
 }
 
@@ -38,13 +38,4 @@ export function newLease(
   }
   if (Object.keys(units).length === 0) return undefined;
   return { ...lease, kind: "lease", units, fencingToken };
-}
-
-/** A cost as text, the same for the same cost however it was written. */
-export function inWords(cost: Cost): string {
-  if (typeof cost === "number") return String(cost);
-  return Object.keys(cost)
-    .toSorted()
-    .map((unit) => `${cost[unit]} ${unit}`)
-    .join(", ");
 }

@@ -1,7 +1,7 @@
 /** What calls on several keys have apart for the moment, and how others wait for it instead of being denied. */
 import { decideTogether } from "../../core/accounts/joint-decision.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import type { AnswerText, Cost } from "../../core/protocol/messages.ts";
+import type { Cost } from "../../core/protocol/cost.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 /**
@@ -31,13 +31,13 @@ export function isProvisionallyBlocked({ ruleStates, claims }: KeyState, cost: C
  *
  * @param answerAt the answer at an instant, or `undefined`: not yet; when `isLast` there must be one
  */
-export function whenUncontended(
+export function whenUncontended<Result>(
   queue: WaitQueue,
   keyState: KeyState,
   { cost, ttlMs = 0, waitMs }: { readonly cost: Cost; readonly ttlMs?: number; readonly waitMs?: number },
   nowMs: number,
-  answerAt: (atMs: number, isLast: boolean) => AnswerText | undefined,
-): Promise<AnswerText> {
+  answerAt: (atMs: number, isLast: boolean) => Result | undefined,
+): Promise<Result> {
   const mostMs = waitMs ?? Math.min(CONTENTION_WAIT_MS, Math.floor(keyState.policy.deadlineMs / 2));
   return queue.wait(keyState, { cost, ttlMs, sinceMs: nowMs, untilMs: nowMs + mostMs }, answerAt);
 }

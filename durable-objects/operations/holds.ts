@@ -1,16 +1,17 @@
-import { holdIn, inWords, leasedOf, leaseIn, MISSING, newLease } from "./claims.ts";
-import { randomId } from "../../core/clock.ts";
-import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
-import { costOf, decideTogether, withoutTaking } from "../../core/accounts/joint-decision.ts";
 import { settle, type Account } from "../../core/accounts/account.ts";
-import { CANCELLED, EXPIRED, HOLD_ENDED, type Idempotent } from "../keys/idempotency.ts";
-import type { RuleState, KeyState } from "../keys/key-state.ts";
+import { decideTogether, withoutTaking } from "../../core/accounts/joint-decision.ts";
+import { randomId } from "../../core/clock.ts";
+import { costOf, costText, type Cost } from "../../core/protocol/cost.ts";
+import type { Answer, Decided } from "../../core/protocol/messages.ts";
+import type { Maybe } from "../../core/protocol/object-methods.ts";
+import { endOfHold, type Idempotent } from "../keys/idempotency.ts";
+import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import type { AnswerText, Cost, Decided, HoldCall } from "../../core/protocol/messages.ts";
-import type { Claim } from "../storage/storage.ts";
+import type { Claim } from "../storage/records.ts";
+import { holdIn, leasedOf, leaseIn, MISSING, newLease } from "./claims.ts";
+import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
+import type { Holding } from "./operations.ts";
 import type { WaitQueue } from "./wait-queue.ts";
-
-type Holding = Omit<HoldCall, "policy" | "key">;
 
 /** Callers' holds: units set apart until it is known how many were used. */
 export class Holds {
@@ -23,7 +24,7 @@ export class Holds {
   }
 
   /** Sets units apart if every rule admits them. */
-  hold(keyState: KeyState, call: Holding, nowMs: number): AnswerText | Promise<AnswerText> {
+  hold(keyState: KeyState, call: Holding, nowMs: number): Maybe<Answer> {
     const { cost, provisional } = call;
     const earlier = this.#earlier(keyState, call, nowMs);
     if (earlier !== undefined) return earlier;
@@ -43,7 +44,7 @@ export class Holds {
   }
 
   /** Ends a hold with what was used. Late or again, it is answered and changes nothing. */
-  settle(keyState: KeyState, id: string, used: Cost, nowMs: number): AnswerText {
+  settle(keyState: KeyState, id: string, used: Cost, nowMs: number): Answer {
     const claim = holdIn(keyState, id);
     if (claim === undefined) return this.#settledBefore(keyState, id, nowMs);
     const accounts = keyState.ruleStates.map((ruleState) => settled(ruleState, claim, used, nowMs));
@@ -51,19 +52,19 @@ export class Holds {
       rule,
       account: accounts[index] as Account,
     }));
-    const answer = JSON.stringify({ rules: withoutTaking(after, nowMs, 0) } satisfies Decided);
+    const answer = { rules: withoutTaking(after, nowMs, 0) };
     const isRepeatable = claim.isProvisional !== true || claim.idempotencyKey !== undefined;
-    const remember = isRepeatable ? [{ ...endOf(id), answer }] : [];
+    const remember = isRepeatable ? [{ ...endOfHold(id), answer }] : [];
     this.#store.commit(keyState, { accounts, end: [claim], remember }, nowMs);
     this.#queue.serve(keyState);
     return answer;
   }
 
   /** Ends a hold of which nothing was used, and the lease that was taken with it. */
-  cancel(keyState: KeyState, id: string, nowMs: number): AnswerText {
+  cancel(keyState: KeyState, id: string, nowMs: number): Answer {
     const claim = holdIn(keyState, id);
     if (claim === undefined) {
-      const isCancelled = this.#store.earlier(keyState, endOf(id), nowMs) === CANCELLED;
+      const isCancelled = this.#store.endOf(keyState, id, nowMs) === "cancelled";
       return isCancelled ? figures(keyState, nowMs) : MISSING;
     }
     const { lease = "", isProvisional, idempotencyKey } = claim;
@@ -74,20 +75,20 @@ export class Holds {
     );
     // A call on several keys that was denied as a whole has not been answered yet: its repetition is decided anew.
     const forget = isProvisional === true && idempotencyKey !== undefined ? [idempotencyKey] : [];
-    const remember = isProvisional === true ? [] : [{ ...endOf(id), answer: CANCELLED }];
+    const remember = isProvisional === true ? [] : [{ ...endOfHold(id), answer: "cancelled" as const }];
     this.#store.commit(keyState, { accounts, end, forget, remember }, nowMs);
     this.#queue.serve(keyState);
     return figures(keyState, nowMs);
   }
 
-  #settledBefore(keyState: KeyState, id: string, nowMs: number): AnswerText {
+  #settledBefore(keyState: KeyState, id: string, nowMs: number): Answer {
     const isExpired = keyState.expired.some((claim) => claim.id === id && claim.kind === "hold");
-    const earlier = isExpired ? EXPIRED : this.#store.earlier(keyState, endOf(id), nowMs);
+    const earlier = isExpired ? "expired" : this.#store.endOf(keyState, id, nowMs);
     if (earlier === undefined) return MISSING;
-    return earlier === EXPIRED || earlier === CANCELLED ? figures(keyState, nowMs) : earlier;
+    return typeof earlier === "string" ? figures(keyState, nowMs) : earlier;
   }
 
-  #place(keyState: KeyState, call: Holding, nowMs: number): AnswerText | undefined {
+  #place(keyState: KeyState, call: Holding, nowMs: number): Decided | undefined {
     const { cost, ttlMs, idempotencyKey, provisional } = call;
     const hold = { id: randomId(), expiresAtMs: nowMs + ttlMs };
     const leaseTtlMs = keyState.policy.lease?.ttlMs ?? 0;
@@ -105,47 +106,42 @@ export class Holds {
       ...(provisional && { isProvisional: true }),
       ...(idempotencyKey !== undefined && { idempotencyKey }),
     };
-    const answer = JSON.stringify({
+    const answer: Decided = {
       rules,
       hold: { id: hold.id, units: cost, expiresAfterMs: ttlMs },
       ...(leased && { lease: leasedOf(leased, nowMs) }),
-    } satisfies Decided);
+    };
     const idempotent = idempotentOf(call);
     const remember = idempotent === undefined ? [] : [{ ...idempotent, answer }];
     this.#store.commit(keyState, { accounts, put: leased ? [claim, leased] : [claim], remember }, nowMs);
     return answer;
   }
 
-  #deny(keyState: KeyState, cost: Cost, nowMs: number): AnswerText {
+  #deny(keyState: KeyState, cost: Cost, nowMs: number): Decided {
     const { admitted, accounts, rules } = decideTogether(keyState.ruleStates, nowMs, cost);
     // Admitted here: it stood behind others of its kind. Nothing is taken, and it may ask again in its order.
     if (!admitted && accounts !== undefined) this.#store.commit(keyState, { accounts }, nowMs);
     const isContended = admitted || isProvisionallyBlocked(keyState, cost, nowMs);
-    return JSON.stringify({ rules, ...(isContended && { isContended }) } satisfies Decided);
+    return { rules, ...(isContended && { isContended }) };
   }
 
   /** The same call's answer from before; of a hold that is still there, how long it still lasts. */
-  #earlier(keyState: KeyState, call: Holding, nowMs: number): AnswerText | undefined {
+  #earlier(keyState: KeyState, call: Holding, nowMs: number): Answer | undefined {
     const earlier = this.#store.earlier(keyState, idempotentOf(call), nowMs);
-    const answer = earlier === undefined ? undefined : (JSON.parse(earlier) as Partial<Decided>);
-    const claim = holdIn(keyState, answer?.hold?.id ?? "");
-    if (answer?.hold === undefined || claim === undefined) return earlier;
-    return JSON.stringify({ ...answer, hold: { ...answer.hold, expiresAfterMs: claim.expiresAtMs - nowMs } });
+    if (earlier === undefined || "conflict" in earlier || earlier.hold === undefined) return earlier;
+    const claim = holdIn(keyState, earlier.hold.id);
+    if (claim === undefined) return earlier;
+    return { ...earlier, hold: { ...earlier.hold, expiresAfterMs: claim.expiresAtMs - nowMs } };
   }
 }
 
 function idempotentOf({ idempotencyKey, cost, provisional }: Holding): Idempotent | undefined {
   if (idempotencyKey === undefined) return undefined;
-  return { idempotencyKey, request: provisional?.request ?? `hold of ${inWords(cost)}` };
+  return { idempotencyKey, request: provisional?.request ?? `hold of ${costText(cost)}` };
 }
 
-/** How the end of a hold is remembered: under its own id. */
-function endOf(id: string): Idempotent {
-  return { idempotencyKey: id, request: HOLD_ENDED };
-}
-
-function figures({ ruleStates }: KeyState, nowMs: number): AnswerText {
-  return JSON.stringify({ rules: withoutTaking(ruleStates, nowMs, 0) } satisfies Decided);
+function figures({ ruleStates }: KeyState, nowMs: number): Decided {
+  return { rules: withoutTaking(ruleStates, nowMs, 0) };
 }
 
 /** A rule's account after a hold: what is left out of `used` was used as it was held. */

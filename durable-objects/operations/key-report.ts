@@ -1,10 +1,10 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
-import { accountsOf, type KeyState } from "../keys/key-state.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { Peeked, RuleDecision } from "../../core/protocol/messages.ts";
 import type { Waiter } from "./wait-queue.ts";
 
 /** What there is to see of a key: what its rules say, who holds units, and who waits for some. */
-export function report(
+export function keyReport(
   keyState: KeyState,
   rules: readonly RuleDecision[],
   waiters: readonly Waiter[],
@@ -16,7 +16,7 @@ export function report(
   );
   return {
     rules,
-    outstanding: Math.max(...accountsOf(keyState).map(outstandingOf)),
+    outstanding: Math.max(...keyState.accounts.map(outstandingOf)),
     holds: kinds.filter((kind) => kind === "hold").length,
     leases: kinds.filter((kind) => kind === "lease").length,
     reclaimed: Math.max(...reclaimed),

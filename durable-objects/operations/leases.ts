@@ -1,19 +1,15 @@
-import { inWords, leasedOf, leaseIn, MISSING, newLease } from "./claims.ts";
-import { decideTogether, withoutTaking } from "../../core/accounts/joint-decision.ts";
 import { extend, settle } from "../../core/accounts/account.ts";
+import { decideTogether, withoutTaking } from "../../core/accounts/joint-decision.ts";
+import { jointWaitMs, waitBehindMs } from "../../core/accounts/wait-times.ts";
+import { costText, type Cost } from "../../core/protocol/cost.ts";
+import type { Answer, Decided, Lease, Missing, RuleDecision } from "../../core/protocol/messages.ts";
+import type { Maybe } from "../../core/protocol/object-methods.ts";
 import type { Idempotent } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import type { AcquireCall, AnswerText, Cost, Decided, RuleDecision } from "../../core/protocol/messages.ts";
-import type { LeaveSignal, Waiter, WaitQueue } from "./wait-queue.ts";
-import { jointWaitMs, waitBehindMs } from "../../core/accounts/wait-times.ts";
-
-/** What an acquire asks for, and who asks. */
-export type Acquiring = Omit<AcquireCall, "policy" | "key"> & {
-  readonly isSocket?: boolean;
-  /** Aborted when the caller has gone: it leaves the queue, and is granted nothing. */
-  readonly signal?: LeaveSignal;
-};
+import { leasedOf, leaseIn, MISSING, newLease } from "./claims.ts";
+import type { Acquiring } from "./operations.ts";
+import type { Waiter, WaitQueue } from "./wait-queue.ts";
 
 /** Callers' leases: granted, waited for, renewed, released. */
 export class Leases {
@@ -26,7 +22,7 @@ export class Leases {
   }
 
   /** Reservations a lease, now or when its turn comes, or says why not. Nobody who waits is passed. */
-  acquire(keyState: KeyState, call: Acquiring, nowMs: number): AnswerText | Promise<AnswerText> {
+  acquire(keyState: KeyState, call: Acquiring, nowMs: number): Maybe<Answer> {
     this.#queue.serve(keyState);
     const earlier = this.#earlier(keyState, call, nowMs);
     if (earlier !== undefined) return earlier;
@@ -55,14 +51,14 @@ export class Leases {
   }
 
   /** Moves a lease's end to `ttlMs` from now; by default as long as it was asked for at first. */
-  renew(keyState: KeyState, id: string, ttlMs: number | undefined, nowMs: number): AnswerText {
+  renew(keyState: KeyState, id: string, ttlMs: number | undefined, nowMs: number): Lease | Missing {
     const claim = leaseIn(keyState, id);
     if (claim === undefined) return MISSING;
     const renewed = { ...claim, expiresAtMs: nowMs + (ttlMs ?? claim.ttlMs) };
     const accounts = keyState.ruleStates.map(({ account }) => extend(account, id, renewed.expiresAtMs));
     this.#store.commit(keyState, { accounts, put: [renewed] }, nowMs);
     this.#queue.serve(keyState);
-    return JSON.stringify(leasedOf(renewed, nowMs));
+    return leasedOf(renewed, nowMs);
   }
 
   /** Ends a lease; whoever waits next gets its units at once. */
@@ -79,16 +75,15 @@ export class Leases {
    * The same call's answer from before, with how long its lease still lasts. One that has ended is not answered again:
    * somebody else may have its slot.
    */
-  #earlier(keyState: KeyState, call: Acquiring, nowMs: number): AnswerText | undefined {
+  #earlier(keyState: KeyState, call: Acquiring, nowMs: number): Answer | undefined {
     const earlier = this.#store.earlier(keyState, idempotentOf(call), nowMs);
-    const answer = earlier === undefined ? undefined : (JSON.parse(earlier) as Partial<Decided>);
-    if (answer?.lease === undefined) return earlier;
-    const claim = leaseIn(keyState, answer.lease.id);
-    return claim && JSON.stringify({ ...answer, lease: leasedOf(claim, nowMs) });
+    if (earlier === undefined || "conflict" in earlier || earlier.lease === undefined) return earlier;
+    const claim = leaseIn(keyState, earlier.lease.id);
+    return claim && { ...earlier, lease: leasedOf(claim, nowMs) };
   }
 
   /** Takes the units if every rule admits them: leased ones as a lease, others for good. */
-  #grant(keyState: KeyState, call: Acquiring, nowMs: number, waitedMs: number): AnswerText | undefined {
+  #grant(keyState: KeyState, call: Acquiring, nowMs: number, waitedMs: number): Decided | undefined {
     const { id, cost, ttlMs, confirmWithinMs = Infinity, isSocket } = call;
     const lease = { id, expiresAtMs: nowMs + Math.min(ttlMs, confirmWithinMs) };
     if (lease.expiresAtMs > keyState.endsByMs) return undefined;
@@ -96,8 +91,8 @@ export class Leases {
     if (!admitted || accounts === undefined) return undefined;
     const claim = newLease(keyState, accounts, cost, { ...lease, ttlMs, ...(isSocket && { isSocket }) });
     // A cost of 0 looks, so it leases nothing.
-    if (claim === undefined) return JSON.stringify({ rules, waitedMs } satisfies Decided);
-    const answer = JSON.stringify({ rules, waitedMs, lease: leasedOf(claim, nowMs) } satisfies Decided);
+    if (claim === undefined) return { rules, waitedMs };
+    const answer = { rules, waitedMs, lease: leasedOf(claim, nowMs) };
     const idempotent = idempotentOf(call);
     const remember = idempotent === undefined ? [] : [{ ...idempotent, answer }];
     this.#store.commit(keyState, { accounts, put: [claim], remember }, nowMs);
@@ -111,19 +106,19 @@ export class Leases {
     nowMs: number,
     waitedMs: number,
     reason?: "wait-timeout" | "queue-full",
-  ): AnswerText {
+  ): Decided {
     const waiters = this.#queue.waitersOf(keyState);
     const isFirst = waiters.length === 0;
     const { rules, accounts } = isFirst
       ? decideTogether(keyState.ruleStates, nowMs, cost)
       : { rules: behind(keyState, cost, nowMs, waiters), accounts: undefined };
     if (accounts !== undefined) this.#store.commit(keyState, { accounts }, nowMs);
-    return JSON.stringify({ rules, waitedMs, ...(reason && { reason }) } satisfies Decided);
+    return { rules, waitedMs, ...(reason && { reason }) };
   }
 }
 
 /** What is answered when nobody is there to hear it. */
-export const TO_NOBODY: AnswerText = JSON.stringify({ rules: [] } satisfies Decided);
+export const TO_NOBODY: Decided = { rules: [] };
 
 /** What the rules say to somebody who comes after these: leased units are theirs first. */
 function behind(
@@ -142,5 +137,5 @@ function behind(
 
 function idempotentOf({ idempotencyKey, cost, ttlMs }: Acquiring): Idempotent | undefined {
   if (idempotencyKey === undefined) return undefined;
-  return { idempotencyKey, request: `lease of ${inWords(cost)} for ${ttlMs} ms` };
+  return { idempotencyKey, request: `lease of ${costText(cost)} for ${ttlMs} ms` };
 }

@@ -1,10 +1,11 @@
-import { inWords } from "./claims.ts";
-import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
-import { costOf, decideTogether, withoutTaking } from "../../core/accounts/joint-decision.ts";
-import type { KeyState } from "../keys/key-state.ts";
 import { refund } from "../../core/accounts/account.ts";
+import { decideTogether, withoutTaking } from "../../core/accounts/joint-decision.ts";
+import { costOf, costText, type Cost } from "../../core/protocol/cost.ts";
+import type { Answer } from "../../core/protocol/messages.ts";
+import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import type { AnswerText, Cost, Decided } from "../../core/protocol/messages.ts";
+import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 /** Units that are taken at once, and given back. */
@@ -18,15 +19,10 @@ export class Limits {
   }
 
   /** Decides on a cost and takes it if every rule admits it. */
-  limit(
-    keyState: KeyState,
-    cost: Cost,
-    idempotencyKey: string | undefined,
-    nowMs: number,
-  ): AnswerText | Promise<AnswerText> {
+  limit(keyState: KeyState, cost: Cost, idempotencyKey: string | undefined, nowMs: number): Maybe<Answer> {
     const idempotent =
-      idempotencyKey === undefined ? undefined : { idempotencyKey, request: `limit of ${inWords(cost)}` };
-    const answerAt = (atMs: number, isLast: boolean): AnswerText | undefined => {
+      idempotencyKey === undefined ? undefined : { idempotencyKey, request: `limit of ${costText(cost)}` };
+    const answerAt = (atMs: number, isLast: boolean): Answer | undefined => {
       // Looked up each time: the same call made again may have been answered while this one waited.
       const earlier = this.#store.earlier(keyState, idempotent, atMs);
       // A denial that was counted is not counted again, but decided anew.
@@ -34,9 +30,8 @@ export class Limits {
       if (earlier !== undefined && !isCounted) return earlier;
       const { admitted, accounts, rules } = decideTogether(keyState.ruleStates, atMs, cost);
       if (!admitted && !isLast && isProvisionallyBlocked(keyState, cost, atMs)) return undefined;
-      if (!admitted && isCounted)
-        return JSON.stringify({ rules: withoutTaking(keyState.ruleStates, atMs, cost) });
-      const answer = JSON.stringify({ rules } satisfies Decided);
+      if (!admitted && isCounted) return { rules: withoutTaking(keyState.ruleStates, atMs, cost) };
+      const answer = { rules };
       const remember = idempotent === undefined ? [] : [{ ...idempotent, answer }];
       if (accounts !== undefined && cost !== 0) this.#store.commit(keyState, { accounts, remember }, atMs);
       return answer;
@@ -45,15 +40,15 @@ export class Limits {
   }
 
   /** Gives units back, at most up to an untouched quota. */
-  refund(keyState: KeyState, units: Cost, idempotencyKey: string, nowMs: number): AnswerText {
-    const idempotent = { idempotencyKey, request: `refund of ${inWords(units)}` };
+  refund(keyState: KeyState, units: Cost, idempotencyKey: string, nowMs: number): Answer {
+    const idempotent = { idempotencyKey, request: `refund of ${costText(units)}` };
     const earlier = this.#store.earlier(keyState, idempotent, nowMs);
     if (earlier !== undefined) return earlier;
     const refunded = keyState.ruleStates.map(({ rule, account }) => ({
       rule,
       account: refund(rule, account, nowMs, costOf(rule, units)),
     }));
-    const answer = JSON.stringify({ rules: withoutTaking(refunded, nowMs, 0) } satisfies Decided);
+    const answer = { rules: withoutTaking(refunded, nowMs, 0) };
     const accounts = refunded.map(({ account }) => account);
     this.#store.commit(keyState, { accounts, remember: [{ ...idempotent, answer }] }, nowMs);
     this.#queue.serve(keyState);
@@ -61,7 +56,6 @@ export class Limits {
   }
 }
 
-function isDenial(answer: AnswerText): boolean {
-  const { rules = [] } = JSON.parse(answer) as Partial<Decided>;
-  return rules.some(({ success }) => !success);
+function isDenial(answer: Answer): boolean {
+  return "rules" in answer && answer.rules.some(({ success }) => !success);
 }

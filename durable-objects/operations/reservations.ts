@@ -1,38 +1,20 @@
-import { isProvisionallyBlocked } from "./contention.ts";
-import { decideTogether, withoutTaking, type RuleAccount } from "../../core/accounts/joint-decision.ts";
-import type { KeyState } from "../keys/key-state.ts";
 import { decide, place, settle, unstoredOf } from "../../core/accounts/account.ts";
+import { decideTogether, withoutTaking, type RuleAccount } from "../../core/accounts/joint-decision.ts";
+import { LEAST_USEFUL_TTL_MS } from "../../core/policies/lifetimes.ts";
+import type { Answer, Decided, Reserved, Reserving, Returned } from "../../core/protocol/messages.ts";
+import type { Maybe } from "../../core/protocol/object-methods.ts";
+import { grantedTogether, heldMs, isSpare, type Wish } from "../../core/reservations/sizing.ts";
+import type { Holder, KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
+import { isProvisionallyBlocked } from "./contention.ts";
 import type { Limits } from "./limits.ts";
-import type { AnswerText, Decided, ReserveCall, Reserving, Returned } from "../../core/protocol/messages.ts";
-import {
-  grantedTogether,
-  heldMs,
-  isSpare,
-  LEAST_USEFUL_TTL_MS,
-  type Wish,
-} from "../../core/reservations/sizing.ts";
+import type { Reserve } from "./operations.ts";
 import type { WaitQueue } from "./wait-queue.ts";
-
-/** What the object knows of somebody who reserves units of a key: in memory only, its units are covered by write-ahead. */
-export interface Holder {
-  /** The last message that counted; earlier ones that arrive later do not. */
-  readonly turn: number;
-  /** The id of its hold in every rule's account. */
-  readonly hold: string;
-  /** By rule: units it has reported as used since it began, and those it wanted last. */
-  readonly used: readonly number[];
-  readonly wanted: readonly number[];
-  /** It competes with others for units until then, unless it asks again. */
-  readonly untilMs: number;
-}
 
 /** More isolates than that find no room to reserve, and ask for each decision. About 200 bytes each. */
 const MOST_HOLDERS = 1_000;
 /** A holder is remembered for so long after its end, since messages that it sent before may come later. */
 const REMEMBERED_MS = 5_000;
-
-type Reserve = Omit<ReserveCall, "policy" | "key">;
 
 const NOTHING: Reserving = { used: 0, kept: 0, wanted: 0 };
 
@@ -49,42 +31,50 @@ export class Reservations {
   }
 
   /** Settles what the holder used, decides on a cost, and reserves units for it. */
-  reserve(keyState: KeyState, call: Reserve, nowMs: number): AnswerText | Promise<AnswerText> {
+  reserve(keyState: KeyState, call: Reserve, nowMs: number): Maybe<Answer> {
     const { cost } = call;
-    const reported = report(keyState, call.holder, call, nowMs);
+    const noted = noteMessage(keyState, call, nowMs);
     // It was overtaken. Whoever waits for it is answered, and nothing is reserved.
-    if (reported === undefined) return this.#limits.limit(keyState, cost, undefined, nowMs);
-    const decision = decideTogether(reported.ruleAccounts, nowMs, cost);
-    if (!decision.admitted && isProvisionallyBlocked(keyState, cost, nowMs)) {
-      this.#commit(keyState, call.holder, reported, nowMs);
+    if (noted === undefined) return this.#limits.limit(keyState, cost, undefined, nowMs);
+    const { admitted, accounts, rules } = decideTogether(noted.ruleAccounts, nowMs, cost);
+    if (!admitted && isProvisionallyBlocked(keyState, cost, nowMs)) {
+      this.#commit(keyState, call.holder, noted, nowMs);
       return this.#limits.limit(keyState, cost, undefined, nowMs);
     }
-    const accounts = cost === 0 ? undefined : decision.accounts;
-    const ruleAccounts = reported.ruleAccounts.map(({ rule, account }, index) => ({
+    const ruleAccounts = noted.ruleAccounts.map(({ rule, account }, index) => ({
       rule,
-      account: accounts?.[index] ?? account,
+      account: (cost === 0 ? undefined : accounts?.[index]) ?? account,
     }));
-    const { ttlMs, units } = grant(keyState, ruleAccounts, reported, call, nowMs);
-    const { hold } = reported.holder;
-    // Units that are kept are never let go sooner than was said before: this answer may be lost.
-    const keptHolds = ruleAccounts.flatMap(({ account }) => account.holds.filter(({ id }) => id === hold));
-    const expiresAtMs = Math.max(nowMs + heldMs(ttlMs), ...keptHolds.map((each) => each.expiresAtMs));
-    const reserved = ruleAccounts.map(({ rule, account }, index) => {
-      const kept = reported.kept[index] ?? 0;
-      const holding = { id: hold, units: kept + (units[index] ?? 0), expiresAtMs };
-      const without = kept === 0 ? account : settle(rule, account, nowMs, hold, 0);
-      return { rule, account: holding.units === 0 ? without : place(without, holding) };
-    });
-    const holder = { ...reported.holder, untilMs: expiresAtMs };
-    this.#commit(keyState, call.holder, { ruleAccounts: reserved, holder }, nowMs);
-    this.#queue.serve(keyState);
-    const next = withoutTaking(reserved, nowMs, 1);
-    const named = Object.fromEntries(ruleAccounts.map(({ rule }, index) => [rule.name, units[index] ?? 0]));
-    return JSON.stringify({
-      rules: decision.rules,
-      reserved: { ttlMs, isNew: reported.isNew, units: named },
-      ...(next.some(({ success }) => !success) && { next }),
-    } satisfies Decided);
+    const reserved = this.#grant(keyState, call, { ...noted, ruleAccounts }, nowMs);
+    const next = withoutTaking(keyState.ruleStates, nowMs, 1);
+    const answer: Decided = { rules, reserved };
+    return next.some(({ success }) => !success) ? { ...answer, next } : answer;
+  }
+
+  /**
+   * The first half of a message whose cost and wishes another level is asked for: settles what the holder used, and keeps
+   * apart what it keeps. `grantNoted` is the second half.
+   *
+   * @returns what it has now; `undefined`: it was overtaken
+   */
+  bringHome(keyState: KeyState, call: Reserve, nowMs: number): Reserved | undefined {
+    const rules = Object.entries(call.rules).map(([name, { used, kept }]): [string, Reserving] => [
+      name,
+      { used, kept, wanted: kept },
+    ]);
+    const home = { ...call, rules: Object.fromEntries(rules) };
+    const noted = noteMessage(keyState, home, nowMs);
+    return noted && this.#grant(keyState, home, noted, nowMs);
+  }
+
+  /**
+   * Reserves what a message wants that was brought home, with what has come in since.
+   *
+   * @returns `undefined`: a later message of the holder was there before
+   */
+  grantNoted(keyState: KeyState, call: Reserve, nowMs: number): Reserved | undefined {
+    const noted = noteMessage(keyState, call, nowMs, true);
+    return noted && this.#grant(keyState, call, noted, nowMs);
   }
 
   /** Ends a holder's reservation with what it used. Late or again, it changes nothing. */
@@ -92,23 +82,45 @@ export class Reservations {
     const rules = Object.fromEntries(
       Object.entries(used).map(([name, units]) => [name, { used: units, kept: 0, wanted: 0 }]),
     );
-    const reported = report(keyState, holder, { turn, ttlMs: 0, rules }, nowMs);
-    if (reported === undefined) return;
-    this.#commit(keyState, holder, reported, nowMs);
+    const noted = noteMessage(keyState, { holder, turn, ttlMs: 0, rules }, nowMs);
+    if (noted === undefined) return;
+    this.#commit(keyState, holder, noted, nowMs);
     this.#queue.serve(keyState);
+  }
+
+  /** Reserves what can be granted beside what the holder keeps. */
+  #grant(keyState: KeyState, call: Reserve, noted: Noted, nowMs: number): Reserved {
+    const { ttlMs, units } = granted(keyState, call, noted, nowMs);
+    const { hold } = noted.holder;
+    // Units that are kept are never let go sooner than was said before: this answer may be lost.
+    const keptHolds = noted.ruleAccounts.flatMap(({ account }) =>
+      account.holds.filter(({ id }) => id === hold),
+    );
+    const expiresAtMs = Math.max(nowMs + heldMs(ttlMs), ...keptHolds.map((each) => each.expiresAtMs));
+    const ruleAccounts = noted.ruleAccounts.map(({ rule, account }, index) => {
+      const kept = noted.kept[index] ?? 0;
+      const holding = { id: hold, units: kept + (units[index] ?? 0), expiresAtMs };
+      const without = kept === 0 ? account : settle(rule, account, nowMs, hold, 0);
+      return { rule, account: holding.units === 0 ? without : place(without, holding) };
+    });
+    const holder = { ...noted.holder, untilMs: expiresAtMs };
+    this.#commit(keyState, call.holder, { ruleAccounts, holder }, nowMs);
+    this.#queue.serve(keyState);
+    const named = Object.fromEntries(ruleAccounts.map(({ rule }, index) => [rule.name, units[index] ?? 0]));
+    return { ttlMs, isNew: noted.isNew, units: named };
   }
 
   #commit(
     keyState: KeyState,
     id: string,
-    { ruleAccounts, holder }: Pick<Reported, "ruleAccounts" | "holder">,
+    { ruleAccounts, holder }: Pick<Noted, "ruleAccounts" | "holder">,
     nowMs: number,
   ): void {
     const accounts = ruleAccounts.map(({ account }) => account);
     // A denial that changes nothing writes nothing, and makes no key hot.
     if (keyState.ruleStates.some(({ account }, index) => account !== accounts[index]))
       this.#store.commit(keyState, { accounts }, nowMs);
-    if (hasRoom(keyState, id)) keyState.holders.set(id, holder);
+    if (hasRoom(keyState, id)) keyState.putHolder(id, holder);
   }
 }
 
@@ -116,25 +128,29 @@ function hasRoom({ holders }: KeyState, id: string): boolean {
   return holders.has(id) || holders.size < MOST_HOLDERS;
 }
 
-/** A holder's message, taken note of: the accounts with what it used debited and only what it keeps held. */
-interface Reported {
+/** A holder's message, taken note of: the accounts with what it used debited, and with only what it keeps held. */
+interface Noted {
   readonly ruleAccounts: readonly RuleAccount[];
   readonly holder: Holder;
   readonly kept: readonly number[];
   readonly isNew: boolean;
 }
 
-/** `undefined`: a later message has been there before. */
-function report(
+/**
+ * Takes note of a message; `undefined`: a later one has been there before.
+ *
+ * @param isAgain it was noted before, and goes on now
+ */
+function noteMessage(
   keyState: KeyState,
-  id: string,
-  { turn, ttlMs, rules }: Pick<ReserveCall, "turn" | "ttlMs" | "rules">,
+  { holder: id, turn, ttlMs, rules }: Pick<Reserve, "holder" | "turn" | "ttlMs" | "rules">,
   nowMs: number,
-): Reported | undefined {
+  isAgain = false,
+): Noted | undefined {
   const { ruleStates, holders } = keyState;
-  for (const [each, { untilMs }] of holders) if (untilMs + REMEMBERED_MS <= nowMs) holders.delete(each);
+  keyState.forgetHolders(nowMs - REMEMBERED_MS);
   const before = holders.get(id);
-  if (before !== undefined && turn <= before.turn) return undefined;
+  if (before !== undefined && (isAgain ? turn < before.turn : turn <= before.turn)) return undefined;
   const said = ruleStates.map(({ rule, account }, index) => {
     const { used, kept, wanted } = rules[rule.name] ?? NOTHING;
     const reportedBefore = before?.used[index] ?? 0;
@@ -165,11 +181,10 @@ function report(
 }
 
 /** How many units of each rule, and for how long: for longer than the shortest lifetime only what can be spared. */
-function grant(
+function granted(
   keyState: KeyState,
-  ruleAccounts: readonly RuleAccount[],
-  { kept }: Reported,
   { holder: id, rules, ttlMs: askedMs, isShort }: Reserve,
+  { kept, ruleAccounts }: Noted,
   nowMs: number,
 ): { readonly ttlMs: number; readonly units: readonly number[] } {
   const { holders, policy } = keyState;

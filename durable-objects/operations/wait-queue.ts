@@ -1,5 +1,4 @@
 import type { KeyState } from "../keys/key-state.ts";
-import type { AnswerText } from "../../core/protocol/messages.ts";
 import { jointWaitMs, type Queued } from "../../core/accounts/wait-times.ts";
 
 /** Somebody who waits for units of a key. */
@@ -23,6 +22,8 @@ interface Line {
   readonly waiters: Waiter[];
   readonly idlers: Set<Idler>;
   timer: ReturnType<typeof setTimeout> | undefined;
+  /** While anybody waits for a key it stays in memory. */
+  readonly unpin: () => void;
 }
 
 /** A timer that is not for an instant known in advance looks again after so long. */
@@ -54,12 +55,12 @@ export class WaitQueue {
    * promise rejects, and the others go on.
    * @param leaving aborted when the caller has gone: it leaves the line, and is answered with that
    */
-  wait(
+  wait<Result>(
     keyState: KeyState,
     waiting: Pick<Waiter, "cost" | "ttlMs" | "sinceMs" | "untilMs">,
-    answerAt: (atMs: number, isLast: boolean) => AnswerText | undefined,
-    leaving?: { readonly signal: LeaveSignal; readonly answer: AnswerText },
-  ): Promise<AnswerText> {
+    answerAt: (atMs: number, isLast: boolean) => Result | undefined,
+    leaving?: { readonly signal: LeaveSignal; readonly answer: Result },
+  ): Promise<Result> {
     return new Promise((resolve, reject) => {
       const attempt = (atMs: number, isLast: boolean) => {
         try {
@@ -81,7 +82,6 @@ export class WaitQueue {
         resolve(leaving.answer);
       });
       this.#lineOf(keyState).waiters.push(waiter);
-      keyState.waiting += 1;
       this.serve(keyState);
     });
   }
@@ -92,9 +92,8 @@ export class WaitQueue {
       const idler: Idler = { untilMs, resolve };
       const { idlers } = this.#lineOf(keyState);
       idlers.add(idler);
-      keyState.waiting += 1;
       signal.addEventListener("abort", () => {
-        if (idlers.delete(idler)) keyState.waiting -= 1;
+        idlers.delete(idler);
         resolve();
         this.serve(keyState);
       });
@@ -107,16 +106,15 @@ export class WaitQueue {
     const line = this.#lines.get(keyState);
     if (line === undefined) return;
     const nowMs = this.#toNow(keyState);
-    const headMs = this.#serveWaiters(keyState, line.waiters, nowMs);
+    const headMs = this.#serveWaiters(line.waiters, nowMs);
     for (const idler of line.idlers) {
       if (!isIdle(keyState) && idler.untilMs > nowMs) continue;
       line.idlers.delete(idler);
-      keyState.waiting -= 1;
       idler.resolve();
     }
     clearTimeout(line.timer);
     line.timer = undefined;
-    if (line.waiters.length + line.idlers.size === 0) return void this.#lines.delete(keyState);
+    if (line.waiters.length + line.idlers.size === 0) return this.#close(keyState, line);
     const expiriesMs =
       line.idlers.size === 0 ? [] : [...keyState.claims.values()].map((each) => each.expiresAtMs);
     const endsMs = [...line.waiters, ...line.idlers].map(({ untilMs }) => untilMs);
@@ -126,21 +124,19 @@ export class WaitQueue {
   }
 
   /** Returns when the first of those who are left can be served, if nothing is given back. */
-  #serveWaiters(keyState: KeyState, waiters: Waiter[], nowMs: number): number {
+  #serveWaiters(waiters: Waiter[], nowMs: number): number {
     let headMs = Infinity;
     for (let head = waiters[0]; head !== undefined; head = waiters[0]) {
       const waitMs = head.attempt(nowMs);
       headMs = nowMs + (waitMs ?? 0);
       if (waitMs !== undefined && head.untilMs > nowMs) break;
       waiters.shift();
-      keyState.waiting -= 1;
       if (waitMs !== undefined) head.giveUp(nowMs);
     }
     // The first still waits, so whoever is behind it and out of time has nothing to hope for.
     const over = waiters.filter(({ untilMs }) => untilMs <= nowMs);
     if (over.length > 0)
       waiters.splice(0, waiters.length, ...waiters.filter(({ untilMs }) => untilMs > nowMs));
-    keyState.waiting -= over.length;
     for (const waiter of over) waiter.giveUp(nowMs);
     return waiters.length === 0 ? Infinity : headMs;
   }
@@ -150,14 +146,21 @@ export class WaitQueue {
     const index = waiters.indexOf(waiter);
     if (index < 0) return;
     waiters.splice(index, 1);
-    keyState.waiting -= 1;
     this.serve(keyState);
   }
 
   #lineOf(keyState: KeyState): Line {
-    const line = this.#lines.get(keyState) ?? { waiters: [], idlers: new Set(), timer: undefined };
+    const known = this.#lines.get(keyState);
+    if (known !== undefined) return known;
+    const line = { waiters: [], idlers: new Set<Idler>(), timer: undefined, unpin: keyState.pin() };
     this.#lines.set(keyState, line);
     return line;
+  }
+
+  /** Nobody waits any more. */
+  #close(keyState: KeyState, line: Line): void {
+    this.#lines.delete(keyState);
+    line.unpin();
   }
 }
 

@@ -1,8 +1,7 @@
-import { inWords } from "../operations/claims.ts";
+import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
 import { randomId } from "../../core/clock.ts";
-import { costOf } from "../../core/accounts/joint-decision.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import type { Conflict, Cost, Decided, HoldCall, Missing, Peeked } from "../../core/protocol/messages.ts";
+import type { Conflict, Decided, HoldCall, Missing, Peeked } from "../../core/protocol/messages.ts";
 import type { PoolAnswer } from "./protocol.ts";
 import type { Asked, PoolSession } from "./session.ts";
 import { costsOf } from "./share-units.ts";
@@ -22,7 +21,7 @@ export class PooledClaims {
 
   /** Takes a cost once for an idempotency key, or, of nothing, looks. */
   limit(keyState: KeyState, cost: Cost, idempotencyKey: string | undefined): Promise<Answer> {
-    const request = idempotencyKey === undefined ? {} : { request: `limit of ${inWords(cost)}` };
+    const request = idempotencyKey === undefined ? {} : { request: `limit of ${costText(cost)}` };
     return this.#ask(
       keyState,
       { op: "limit", cost: costsOf(keyState, cost), ...request },
@@ -31,7 +30,7 @@ export class PooledClaims {
   }
 
   refund(keyState: KeyState, units: Cost, idempotencyKey: string): Promise<Answer> {
-    const request = `refund of ${inWords(units)}`;
+    const request = `refund of ${costText(units)}`;
     return this.#ask(
       keyState,
       { op: "refund", cost: costsOf(keyState, units), request },
@@ -41,7 +40,7 @@ export class PooledClaims {
 
   async hold(keyState: KeyState, { cost, ttlMs, idempotencyKey, provisional }: Holding): Promise<Answer> {
     const id = randomId();
-    const request = provisional?.request ?? `hold of ${inWords(cost)}`;
+    const request = provisional?.request ?? `hold of ${costText(cost)}`;
     const asked = { op: "hold", cost: costsOf(keyState, cost), id, ttlMs } as const;
     const isRepeatable = idempotencyKey !== undefined;
     const names = [...held(id), ...named(idempotencyKey)];

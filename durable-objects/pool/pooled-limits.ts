@@ -2,15 +2,13 @@ import { decideTogether } from "../../core/accounts/joint-decision.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { Reservations } from "../operations/reservations.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import type { AnswerText, Cost, Decided, Maybe, ReserveCall } from "../../core/protocol/messages.ts";
+import type { Answer, Decided } from "../../core/protocol/messages.ts";
+import type { Reserve } from "../operations/operations.ts";
+import type { Cost } from "../../core/protocol/cost.ts";
+import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { mostUnits } from "../../core/reservations/sizing.ts";
 import type { PoolSession } from "./session.ts";
 import { costsOf, freeUnits, stateOf, type Lending } from "./share-units.ts";
-
-/** Between one message of an isolate, which is taken note of in two parts, and the next. */
-const HALF_A_TURN = 0.5;
-
-type Reserve = Omit<ReserveCall, "policy" | "key">;
 
 /** Costs of rates: decided from the region's share, and by the pool when that has not enough. */
 export class PooledLimits {
@@ -45,7 +43,7 @@ export class PooledLimits {
    *
    * @throws PoolFailure
    */
-  async reserve(keyState: KeyState, call: Reserve): Promise<AnswerText> {
+  async reserve(keyState: KeyState, call: Reserve): Promise<Answer> {
     const { cost, holder, rules } = call;
     const share = this.#session.shareOf(keyState);
     share.demand.note(0, this.#session.toNow(keyState));
@@ -63,30 +61,21 @@ export class PooledLimits {
     return await this.#reserveOfPool(keyState, call, lending);
   }
 
-  async #reserveOfPool(keyState: KeyState, call: Reserve, lending: Lending): Promise<AnswerText> {
+  async #reserveOfPool(keyState: KeyState, call: Reserve, lending: Lending): Promise<Answer> {
     const { policy } = keyState;
     const { cost } = call;
     const share = this.#session.shareOf(keyState);
     // What the isolate has comes home first, so that the pool decides on everything there is.
-    const noted = JSON.parse(
-      await this.#reservations.reserve(keyState, homecoming(call), this.#session.toNow(keyState)),
-    ) as Decided;
-    if (noted.reserved === undefined) return JSON.stringify(await this.limit(keyState, cost));
-    const { isNew } = noted.reserved;
+    const home = this.#reservations.bringHome(keyState, call, this.#session.toNow(keyState));
+    if (home === undefined) return await this.limit(keyState, cost);
     const asked = { op: "limit", cost: costsOf(keyState, cost) } as const;
-    return await this.#session.send(keyState, asked, { asking: { lending } }, async (answer, nowMs) => {
+    return await this.#session.send(keyState, asked, { asking: { lending } }, (answer, nowMs): Decided => {
       const { rules = [], next } = answer;
       if (!isAllowed({ rules })) share.denials.learn(policy, cost, rules, nowMs);
       // The pool has charged the cost itself.
-      const goingOn = { ...call, cost: 0, turn: call.turn + HALF_A_TURN };
-      const reserved = JSON.parse(await this.#reservations.reserve(keyState, goingOn, nowMs)) as Decided;
-      const granted = reserved.reserved && { ...reserved.reserved, isNew: isNew || reserved.reserved.isNew };
-      return JSON.stringify({
-        rules,
-        source: "pool",
-        ...(granted && { reserved: granted }),
-        ...(next && { next }),
-      } satisfies Decided);
+      const reserved = this.#reservations.grantNoted(keyState, call, nowMs);
+      const granted = reserved && { ...reserved, isNew: home.isNew || reserved.isNew };
+      return { rules, source: "pool", ...(granted && { reserved: granted }), ...(next && { next }) };
     });
   }
 
@@ -141,13 +130,13 @@ export class PooledLimits {
   }
 
   /** The same for an isolate, of which note is taken; what it gives back may be of use to the next. */
-  #denyAgain(keyState: KeyState, call: Reserve, nowMs: number): Maybe<AnswerText> | undefined {
+  #denyAgain(keyState: KeyState, call: Reserve, nowMs: number): Maybe<Answer> | undefined {
     const denied = call.cost === 0 ? undefined : this.#deny(keyState, call.cost, nowMs);
     if (denied === undefined) return undefined;
     const { rules } = denied;
     const reserved = this.#reservations.reserve(keyState, { ...call, cost: 0 }, nowMs);
-    const withDenial = (text: AnswerText) => JSON.stringify({ ...(JSON.parse(text) as Decided), rules });
-    return typeof reserved === "string" ? withDenial(reserved) : reserved.then(withDenial);
+    const withDenial = (answer: Answer): Answer => ({ ...answer, rules });
+    return reserved instanceof Promise ? reserved.then(withDenial) : withDenial(reserved);
   }
 
   /** Uses units of the share; `undefined`: there are not so many. */
@@ -172,17 +161,9 @@ function isAllowed({ rules }: Pick<Decided, "rules">): boolean {
   return rules.every(({ success }) => success);
 }
 
-/** The same message, which takes nothing and is granted nothing yet. */
-function homecoming(call: Reserve): Reserve {
-  const rules = Object.entries(call.rules).map(([name, { used, kept }]) => [
-    name,
-    { used, kept, wanted: kept },
-  ]);
-  return { ...call, cost: 0, rules: Object.fromEntries(rules) as Reserve["rules"] };
-}
-
 /** What is not here may be in the pool, so that nothing is left here says nothing. */
-function withoutNext(reserved: AnswerText): AnswerText {
-  const { next: _, ...decided } = JSON.parse(reserved) as Decided;
-  return JSON.stringify(decided);
+function withoutNext(answer: Answer): Answer {
+  if (!("next" in answer)) return answer;
+  const { next: _, ...decided } = answer;
+  return decided;
 }

@@ -7,6 +7,17 @@
  */
 import type { RuleDecision } from "../../core/protocol/messages.ts";
 
+/** A pool of units, wherever it is. */
+export interface Pool {
+  /**
+   * One call, one round trip.
+   *
+   * @param keys all keys of the pool that the call may touch: see `poolKeys`
+   * @throws when there is no answer within the deadline, or none that makes sense; the call may still be carried out
+   */
+  call(keys: readonly string[], call: PoolCall, deadlineMs: number): Promise<PoolAnswer>;
+}
+
 export interface PoolCall {
   /**
    * - `limit`: decides on `cost`, and takes it; where units are leased, with `holding` and without `request`, adds it to

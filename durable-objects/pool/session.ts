@@ -1,9 +1,8 @@
 import { orTimeout, type Time } from "../../core/clock.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import { publicName } from "../../core/policies/regional-policies.ts";
+import { publicName } from "../../core/policies/policy-names.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";
-import type { PoolAnswer, PoolCall } from "./protocol.ts";
-import type { Pool } from "./redis/redis-pool.ts";
+import type { Pool, PoolAnswer, PoolCall } from "./protocol.ts";
 import { poolKeys } from "./keys.ts";
 import type { Asking } from "./share-demand.ts";
 import { Share, type PoolMessage } from "./share.ts";
@@ -120,7 +119,7 @@ export class PoolSession {
     call: PoolCall,
   ): Promise<PoolAnswer> {
     // The key stays in memory meanwhile.
-    keyState.waiting += 1;
+    const unpin = keyState.pin();
     try {
       const deadlineMs = Math.ceil(keyState.policy.deadlineMs * PART_OF_DEADLINE);
       return await this.#pool.call(keys, message?.call ?? call, deadlineMs);
@@ -129,7 +128,7 @@ export class PoolSession {
       this.watch(keyState);
       throw new PoolFailure(String(error));
     } finally {
-      keyState.waiting -= 1;
+      unpin();
     }
   }
 

@@ -1,6 +1,6 @@
 /** A region's share of a pool, as rules that decide like any other: from the units that are here, whatever the pool's algorithm. */
 import type { Algorithm, AnyAlgorithm, LeaseTerms, Leasing } from "../../core/algorithms/algorithm.ts";
-import type { Policy, Rule } from "../../core/policies/parse-policies.ts";
+import type { Policy, Rule } from "../../core/policies/policy.ts";
 import type { PoolRule } from "./protocol.ts";
 
 /** What the pool's rule is, as far as its share has to know. */

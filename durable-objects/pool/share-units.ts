@@ -1,8 +1,7 @@
 /** The units of a region's share, rule by rule, as the accounts have them. */
-import { costOf } from "../../core/accounts/joint-decision.ts";
+import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { RuleState, KeyState } from "../keys/key-state.ts";
 import { outstandingOf } from "../../core/accounts/account.ts";
-import type { Cost } from "../../core/protocol/messages.ts";
 import { spendableMs } from "../../core/reservations/sizing.ts";
 import type { Granted } from "./protocol.ts";
 import { NO_SHARE, type ShareState } from "./share-algorithm.ts";
@@ -17,8 +16,10 @@ export function stateOf({ account }: RuleState): ShareState {
   return (account.state ?? NO_SHARE) as ShareState;
 }
 
-export function update(ruleState: RuleState, change: Partial<ShareState>): void {
-  ruleState.account = { ...ruleState.account, state: { ...stateOf(ruleState), ...change } };
+/** Changes what is known of a rule's share. */
+export function updateShare(keyState: KeyState, ruleState: RuleState, change: Partial<ShareState>): void {
+  const { account } = ruleState;
+  keyState.replaceAccount(ruleState, { ...account, state: { ...stateOf(ruleState), ...change } });
 }
 
 /** Units that nobody holds. */
@@ -56,17 +57,19 @@ export function lentUnits({ ruleStates, holders }: KeyState, nowMs: number, lend
  * Gives up what is not wanted of a rule, and returns what is left: never less than others have of it. What the pool does not
  * keep any more (`endsByMs`, of slots) is given up in any case.
  */
-export function keepUnits(ruleState: RuleState, wanted: number, nowMs: number, endsByMs: number): number {
+export function keepUnits(keyState: KeyState, ruleState: RuleState, wanted: number, nowMs: number): number {
   const { account, rule } = ruleState;
   const state = stateOf(ruleState);
   const outstanding = outstandingOf(account);
   const isLeased = rule.lease !== undefined;
   const units =
-    nowMs < (isLeased ? endsByMs : state.endsAtMs) ? state.units : Math.min(state.units, outstanding);
+    nowMs < (isLeased ? keyState.endsByMs : state.endsAtMs)
+      ? state.units
+      : Math.min(state.units, outstanding);
   // Leases that were found in storage have their slots, whatever is known of the share.
   const least = isLeased ? outstanding : Math.min(units, outstanding);
   const kept = Math.max(0, least, Math.min(units, wanted));
-  update(ruleState, { units: kept });
+  updateShare(keyState, ruleState, { units: kept });
   return kept;
 }
 
@@ -77,6 +80,7 @@ export function keepUnits(ruleState: RuleState, wanted: number, nowMs: number, e
  * @param reported units that the message had reported as used
  */
 export function addUnits(
+  keyState: KeyState,
   ruleState: RuleState,
   units: number,
   granted: Granted,
@@ -86,13 +90,13 @@ export function addUnits(
   const state = stateOf(ruleState);
   if (ruleState.rule.lease !== undefined) {
     const fencingToken = Math.max(state.fencingToken, Number(granted.fencingToken ?? 0) - 1);
-    return update(ruleState, { units: state.units + units, fencingToken });
+    return updateShare(keyState, ruleState, { units: state.units + units, fencingToken });
   }
   const endsAtMs = sentAtMs + spendableMs(granted.ttlMs);
-  if (!granted.isNew) return update(ruleState, { units: state.units + units, endsAtMs });
+  if (!granted.isNew) return updateShare(keyState, ruleState, { units: state.units + units, endsAtMs });
   // What was here has been counted as used, or will be: none of it is reported, and isolates' units of it are forgotten.
-  ruleState.account = { state, holds: [] };
-  update(ruleState, { units, used: reported, endsAtMs });
+  keyState.replaceAccount(ruleState, { state, holds: [] });
+  updateShare(keyState, ruleState, { units, used: reported, endsAtMs });
 }
 
 /** A cost, rule by rule. */

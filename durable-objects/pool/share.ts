@@ -5,7 +5,7 @@ import { PendingRequest } from "../../core/reservations/pending-request.ts";
 import { refillMs, spendableMs } from "../../core/reservations/sizing.ts";
 import type { Holding, Mark, PoolAnswer, PoolCall } from "./protocol.ts";
 import { ShareDemand, type Asking } from "./share-demand.ts";
-import { addUnits, freeUnits, idleSlots, keepUnits, stateOf, update } from "./share-units.ts";
+import { addUnits, freeUnits, idleSlots, keepUnits, stateOf, updateShare } from "./share-units.ts";
 import { IDLE_SLOT_MS, lifetimesOf, slotMs } from "./share-sizing.ts";
 
 /** After a failure nothing is asked for ahead of need for so long. */
@@ -52,7 +52,7 @@ export class Share {
       .find((holder) => holder !== "");
     // Two objects must never be the same holder, wherever they run and whatever they call their region.
     this.#holder = stored ?? `${keyState.policy.region?.name ?? ""}.${randomId()}`;
-    for (const ruleState of this.#ruleStates) update(ruleState, { holder: this.#holder });
+    for (const ruleState of this.#ruleStates) updateShare(keyState, ruleState, { holder: this.#holder });
     this.isUnknown = stored !== undefined;
   }
 
@@ -91,13 +91,13 @@ export class Share {
 
   /** Makes the message that goes with a call. What is not kept may not be spent from here on. */
   ask(call: Omit<PoolCall, "holding">, asking: Asking, nowMs: number): PoolMessage {
-    const { policy, claims, endsByMs } = this.#keyState;
+    const { policy, claims } = this.#keyState;
     const ruleStates = this.#ruleStates;
     const wanted = this.demand.want(asking, this.isContended, nowMs);
     // With a cost all that is free goes home, so that the pool decides on everything there is.
     const isFor = call.cost.some((units) => units > 0);
     const kept = ruleStates.map((ruleState, index) =>
-      keepUnits(ruleState, isFor ? 0 : (wanted.units[index] ?? 0), nowMs, endsByMs),
+      keepUnits(this.#keyState, ruleState, isFor ? 0 : (wanted.units[index] ?? 0), nowMs),
     );
     // Higher than any turn of before a crash, unless the clock was put back: then the pool says how far it was.
     this.#turn = Math.max(this.#turn + 1, nowMs * 1_000);
@@ -144,9 +144,12 @@ export class Share {
     const isAdded = isLeased && call.request === undefined && rules.every(({ success }) => success);
     for (const [index, ruleState] of ruleStates.entries()) {
       const units = (granted.units[index] ?? 0) + (isAdded ? (call.cost[index] ?? 0) : 0);
-      addUnits(ruleState, units, granted, call.holding.used[index] ?? 0, sentAtMs);
+      addUnits(this.#keyState, ruleState, units, granted, call.holding.used[index] ?? 0, sentAtMs);
       const { retryAfterMs = 0, resetAfterMs = 0 } = next?.[index] ?? rules[index] ?? {};
-      update(ruleState, { retryAtMs: nowMs + (retryAfterMs ?? 0), wholeAtMs: nowMs + resetAfterMs });
+      updateShare(this.#keyState, ruleState, {
+        retryAtMs: nowMs + (retryAfterMs ?? 0),
+        wholeAtMs: nowMs + resetAfterMs,
+      });
     }
     this.#low = ruleStates.map((ruleState, index) =>
       Math.min(wanted.low[index] ?? 0, Math.floor(freeUnits(ruleState) / 2)),
@@ -157,7 +160,7 @@ export class Share {
     const endsByMs = sentAtMs + (granted.ttlMs > shortest.ttlMs ? lifetime : shortest).heldMs;
     // When nothing was kept, nothing is left of what the pool had promised before.
     const isKept = !granted.isNew && call.holding.kept.some((units) => units > 0);
-    this.#keyState.endsByMs = isKept ? Math.max(endsByMs, this.#keyState.endsByMs) : endsByMs;
+    this.#keyState.boundBy(isKept ? Math.max(endsByMs, this.#keyState.endsByMs) : endsByMs);
     this.isHeld = ruleStates.some((ruleState) => stateOf(ruleState).units > 0);
     if (granted.units.some((units) => units > 0)) this.denials.forget();
     // Nothing is left for those who waited for this answer: they need not ask.
@@ -175,6 +178,6 @@ export class Share {
   /** The pool has counted everything as used, or freed it. */
   lose(): void {
     this.isHeld = false;
-    for (const ruleState of this.#ruleStates) update(ruleState, { units: 0 });
+    for (const ruleState of this.#ruleStates) updateShare(this.#keyState, ruleState, { units: 0 });
   }
 }

@@ -1,35 +1,7 @@
 import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
 import { StoredAnswers } from "./answers.ts";
 import { Tables } from "./tables.ts";
-import type { StoredAccount } from "./write-behind.ts";
-
-/** One key's record: its policy and, by rule name, what is stored of each rule. */
-export interface StoredKey {
-  readonly key: string;
-  readonly policy: string;
-  readonly rules: Readonly<Record<string, StoredAccount>>;
-}
-
-/** A hold or lease that a caller has: a row of its own. Stored as JSON: the field names are for ever. */
-export interface Claim {
-  /** Unguessable, and unique within its key. */
-  readonly id: string;
-  readonly kind: "hold" | "lease";
-  /** By the name of the rule. */
-  readonly units: Readonly<Record<string, number>>;
-  /** How long it was asked for, and when it ends unless it is renewed. */
-  readonly ttlMs: number;
-  readonly expiresAtMs: number;
-  /** Of a lease. */
-  readonly fencingToken?: number;
-  /** Kept by an open WebSocket. */
-  readonly isSocket?: boolean;
-  /** Of a hold for a call that decides on several keys: it ends within moments. */
-  readonly isProvisional?: boolean;
-  /** Of a hold: the lease that was taken with it, and what the call is remembered under. */
-  readonly lease?: string;
-  readonly idempotencyKey?: string;
-}
+import type { Claim, StoredKey } from "./records.ts";
 
 /** An alarm looks at so many keys and then comes again at once, so that no sweep holds up the callers. */
 export const SWEEP_KEYS = 1_000;

@@ -1,5 +1,5 @@
 /**
- * Write-ahead: the object's memory holds units of its own storage, so that not every decision writes.
+ * Write-behind: the object's memory holds units of its own storage, so that not every decision writes.
  *
  * A record in storage is a state and `ahead`, units that memory may give out before it must write again.
  * When the object starts, what is stored is all there is: the state is taken as it is, and `ahead` becomes
@@ -11,17 +11,8 @@
  */
 import type { Packed, Segment } from "../../core/algorithms/algorithm.ts";
 import { place, unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
-import type { Rule } from "../../core/policies/parse-policies.ts";
-
-/** One rule's part of a key's record. It is stored as JSON: the field names are for ever. */
-export interface StoredAccount {
-  readonly algorithm: string;
-  /** What the algorithm's `pack` made. Absent: untouched. */
-  readonly state?: unknown;
-  readonly ahead: number;
-  /** How long somebody may still spend units that were reserved; absent in records of before there were reservations. */
-  readonly ttlMs?: number;
-}
+import type { Rule } from "../../core/policies/policy.ts";
+import type { StoredAccount } from "./records.ts";
 
 /**
  * The share of the capacity that memory may be ahead of storage, in units: what one crash can cost, against

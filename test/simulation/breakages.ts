@@ -1,7 +1,6 @@
 /** The rule of holds, broken in the ways that are easy to break it: the laws have to find each. */
-import type { KeyState } from "../../durable-objects/keys/key-state.ts";
-import { place, refund, settle, type Hold } from "../../core/accounts/account.ts";
-import type { Policy } from "../../core/policies/parse-policies.ts";
+import { place, refund, settle, type Account, type Hold } from "../../core/accounts/account.ts";
+import type { Policy, Rule } from "../../core/policies/policy.ts";
 import { heldMs } from "../../core/reservations/sizing.ts";
 import type { Breakage } from "./schedule.ts";
 import type { SimulatedObject } from "./simulated-object.ts";
@@ -14,20 +13,22 @@ export function debitAtReservation(): Breakage {
   const debited = new Map<string, Hold>();
   return {
     after: (object, policy) =>
-      eachBook(object, policy, (ruleState, nowMs) => {
-        for (const hold of ruleState.account.holds) {
-          debited.set(`${ruleState.rule.name} ${hold.id}`, hold);
-          ruleState.account = settle(ruleState.rule, ruleState.account, nowMs, hold.id, hold.units);
-        }
+      eachAccount(object, policy, (rule, account, nowMs) => {
+        for (const hold of account.holds) debited.set(`${rule.name} ${hold.id}`, hold);
+        return account.holds.reduce(
+          (current, { id, units }) => settle(rule, current, nowMs, id, units),
+          account,
+        );
       }),
     before: (object, policy) =>
-      eachBook(object, policy, (ruleState, nowMs) => {
+      eachAccount(object, policy, (rule, account, nowMs) => {
+        let current = account;
         for (const [name, hold] of debited) {
-          if (!name.startsWith(`${ruleState.rule.name} `)) continue;
+          if (!name.startsWith(`${rule.name} `)) continue;
           debited.delete(name);
-          if (hold.expiresAtMs > nowMs)
-            ruleState.account = place(refund(ruleState.rule, ruleState.account, nowMs, hold.units), hold);
+          if (hold.expiresAtMs > nowMs) current = place(refund(rule, current, nowMs, hold.units), hold);
         }
+        return current;
       }),
     atCrash: () => debited.clear(),
   };
@@ -38,17 +39,16 @@ export function freeAtExpiry(): Breakage {
   const expiries = new Map<string, number>();
   return {
     after: (object, policy) =>
-      eachBook(object, policy, (ruleState) => {
-        const { state, holds } = ruleState.account;
+      eachAccount(object, policy, (_, { state, holds }) => {
         for (const { id, expiresAtMs } of holds) if (expiresAtMs < FAR_MS) expiries.set(id, expiresAtMs);
-        ruleState.account = { state, holds: holds.map((hold) => ({ ...hold, expiresAtMs: FAR_MS })) };
+        return { state, holds: holds.map((hold) => ({ ...hold, expiresAtMs: FAR_MS })) };
       }),
     before: (object, policy) =>
-      eachBook(object, policy, (ruleState, nowMs) => {
-        for (const { id } of ruleState.account.holds)
-          if ((expiries.get(id) ?? Infinity) <= nowMs)
-            ruleState.account = settle(ruleState.rule, ruleState.account, nowMs, id, 0);
-      }),
+      eachAccount(object, policy, (rule, account, nowMs) =>
+        account.holds
+          .filter(({ id }) => (expiries.get(id) ?? Infinity) <= nowMs)
+          .reduce((current, { id }) => settle(rule, current, nowMs, id, 0), account),
+      ),
   };
 }
 
@@ -63,10 +63,9 @@ export function forgottenAtCrash(): Breakage {
 export function shortenedWhenKept(): Breakage {
   return {
     after: (object, policy) =>
-      eachBook(object, policy, (ruleState, nowMs) => {
-        const { state, holds } = ruleState.account;
+      eachAccount(object, policy, (_, { state, holds }, nowMs) => {
         const until = nowMs + heldMs(policy.reservation.leastMs);
-        ruleState.account = {
+        return {
           state,
           holds: holds.map((hold) => ({ ...hold, expiresAtMs: Math.min(hold.expiresAtMs, until) })),
         };
@@ -74,10 +73,12 @@ export function shortenedWhenKept(): Breakage {
   };
 }
 
-function eachBook(
+function eachAccount(
   object: SimulatedObject,
   policy: Policy,
-  change: (ruleState: KeyState["ruleStates"][number], nowMs: number) => void,
+  change: (rule: Rule, account: Account, nowMs: number) => Account,
 ): void {
-  for (const ruleState of object.open(policy, KEY).ruleStates) change(ruleState, object.nowMs);
+  const keyState = object.open(policy, KEY);
+  for (const ruleState of keyState.ruleStates)
+    keyState.replaceAccount(ruleState, change(ruleState.rule, ruleState.account, object.nowMs));
 }

@@ -1,6 +1,6 @@
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { decide, outstandingOf, wholeAtMs } from "../../core/accounts/account.ts";
-import type { Rule } from "../../core/policies/parse-policies.ts";
+import type { Rule } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
 
@@ -102,13 +102,13 @@ export function checkConservation(
  */
 export function checkFigures(
   decision: Decision,
-  { policy, ...entry }: KeyState,
+  { policy, ruleStates }: KeyState,
   nowMs: number,
   own: readonly number[],
   hasCrashed: boolean,
 ): void {
   for (const [index, said] of decision.rules.entries()) {
-    const ruleState = entry.ruleStates[index];
+    const ruleState = ruleStates[index];
     if (ruleState === undefined) continue;
     const { remaining } = decide(ruleState.rule, ruleState.account, nowMs, 0);
     const most = remaining + (own[index] ?? 0);

@@ -1,6 +1,6 @@
 /** The rules between a region and its pool, broken in the ways that are easy to break them: the laws have to find each. */
 import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
-import { update } from "../../durable-objects/pool/share-units.ts";
+import { updateShare } from "../../durable-objects/pool/share-units.ts";
 import type { Breakage } from "./pools-schedule.ts";
 
 /** Rules of the script, each by what stands there and what stands there instead. */
@@ -65,14 +65,15 @@ export const BROKEN_SCRIPTS = Object.keys(SCRIPTS);
 export const BROKEN_REGIONS: Readonly<Record<string, Breakage>> = {
   "isolates and leases are given longer than the pool keeps units apart": {
     after: (region) => {
-      const entry = region.open();
-      if (entry.endsByMs > region.nowMs) entry.endsByMs = Infinity;
+      const keyState = region.open();
+      if (keyState.endsByMs > region.nowMs) keyState.boundBy(Infinity);
     },
   },
   "units are spent after their end": {
     after: (region) => {
-      for (const ruleState of region.open().ruleStates)
-        if (ruleState.account.state !== undefined) update(ruleState, { endsAtMs: Infinity });
+      const keyState = region.open();
+      for (const ruleState of keyState.ruleStates)
+        if (ruleState.account.state !== undefined) updateShare(keyState, ruleState, { endsAtMs: Infinity });
     },
   },
   "the cost comes in twice": {

@@ -1,5 +1,6 @@
 /** Policies of histories with a pool: units are scarce within a few calls, and lifetimes are those of a few messages. */
-import { parsePolicies, type Policy } from "../../core/policies/parse-policies.ts";
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import type { Policy } from "../../core/policies/policy.ts";
 import { sharesOf } from "../../durable-objects/pool/share-algorithm.ts";
 import { parseRegions } from "../../core/policies/regions.ts";
 import { RegionalPolicies } from "../../core/policies/regional-policies.ts";

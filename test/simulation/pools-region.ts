@@ -1,16 +1,14 @@
-import { Holds } from "../../durable-objects/operations/holds.ts";
+import type { Operations } from "../../durable-objects/operations/operations.ts";
+import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
 import type { Time } from "../../core/clock.ts";
-import { Desk } from "../../durable-objects/call-router.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
-import { Reservations } from "../../durable-objects/operations/reservations.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
-import { Leases } from "../../durable-objects/operations/leases.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
-import { Limits } from "../../durable-objects/operations/limits.ts";
-import type { Policies } from "../../core/policies/parse-policies.ts";
-import type { Pool } from "../../durable-objects/pool/redis/redis-pool.ts";
+import type { Policies } from "../../core/policies/policy.ts";
+import type { Pool } from "../../durable-objects/pool/protocol.ts";
 import { PooledOperations } from "../../durable-objects/pool/pooled-operations.ts";
-import type { HoldCall, AcquireCall, Cost, ReserveCall, Returned } from "../../core/protocol/messages.ts";
+import type { HoldCall, AcquireCall, ReserveCall, Returned } from "../../core/protocol/messages.ts";
+import type { Cost } from "../../core/protocol/cost.ts";
 import { Storage } from "../../durable-objects/storage/storage.ts";
 import { WaitQueue } from "../../durable-objects/operations/wait-queue.ts";
 import type { Database } from "./database.ts";
@@ -35,7 +33,7 @@ interface Memory {
   readonly life: { isGone: boolean };
   readonly store: KeyStore;
   readonly cache: KeyCache;
-  readonly desk: Desk;
+  readonly operations: Operations;
   lastNowMs: number;
 }
 
@@ -113,33 +111,33 @@ export class SimulatedRegion {
   }
 
   #answer(asked: Asked): unknown {
-    const { desk } = this.#memory;
-    const [entry, nowMs] = [this.open(), this.nowMs];
+    const { operations } = this.#memory;
+    const [keyState, nowMs] = [this.open(), this.nowMs];
     switch (asked.method) {
       case "limit":
-        return desk.limit(entry, asked.cost, asked.idempotencyKey, nowMs);
+        return operations.limit(keyState, asked.cost, asked.idempotencyKey, nowMs);
       case "reserve":
-        return desk.reserve(entry, asked.call, nowMs);
+        return operations.reserve(keyState, asked.call, nowMs);
       case "giveBack":
-        return asked.returned.forEach((each) => desk.giveBack(entry, each, nowMs));
+        return asked.returned.forEach((each) => operations.giveBack(keyState, each, nowMs));
       case "hold":
-        return desk.hold(entry, asked.call, nowMs);
+        return operations.hold(keyState, asked.call, nowMs);
       case "settle":
-        return desk.settle(entry, asked.id, asked.used, nowMs);
+        return operations.settle(keyState, asked.id, asked.used, nowMs);
       case "cancel":
-        return desk.cancel(entry, asked.id, nowMs);
+        return operations.cancel(keyState, asked.id, nowMs);
       case "refund":
-        return desk.refund(entry, asked.units, asked.idempotencyKey, nowMs);
+        return operations.refund(keyState, asked.units, asked.idempotencyKey, nowMs);
       case "acquire":
-        return desk.acquire(entry, asked.call, nowMs);
+        return operations.acquire(keyState, asked.call, nowMs);
       case "renew":
-        return desk.renew(entry, asked.id, asked.ttlMs, nowMs);
+        return operations.renew(keyState, asked.id, asked.ttlMs, nowMs);
       case "release":
-        return desk.release(entry, asked.id, nowMs);
+        return operations.release(keyState, asked.id, nowMs);
       case "reset":
         break;
     }
-    return desk.reset(entry, nowMs);
+    return operations.reset(keyState, nowMs);
   }
 
   #start(): Memory {
@@ -149,29 +147,20 @@ export class SimulatedRegion {
     const cache = new KeyCache(storage);
     const store = new KeyStore(policies, storage, cache, () => undefined);
     const nowMs = () => nowMsOf(memory, this.#parts);
-    const toNow = (entry: KeyState) => {
-      cache.advance(entry, nowMs());
+    const toNow = (keyState: KeyState) => {
+      cache.advance(keyState, nowMs());
       return nowMs();
     };
     const queue = new WaitQueue(toNow);
-    const limits = new Limits(store, queue);
-    const reservations = new Reservations(store, limits, queue);
-    const clerks = {
-      store,
-      queue,
-      limits,
-      reservations,
-      leases: new Leases(store, queue),
-      holds: new Holds(store, queue),
-    };
+    const local = new LocalOperations(store, queue);
     const clocked = { ...time.clock(clock, () => life.isGone), nowMs };
     const openAlone = () => {
       throw new Error("no policy here goes on alone");
     };
     const pool = this.#parts.poolFor(clocked);
-    const host = { ...clerks, pool, time: clocked, toNow, openAlone };
-    const desk = new Desk(clerks, () => Promise.resolve(new PooledOperations(host)));
-    const memory: Memory = { life, store, cache, desk, lastNowMs: 0 };
+    const host = { store, queue, local, pool, time: clocked, toNow, openAlone };
+    const operations = new PooledOperations(host);
+    const memory: Memory = { life, store, cache, operations, lastNowMs: 0 };
     return memory;
   }
 }

@@ -1,8 +1,7 @@
 /** What callers were really given of a pool, as one observer sees it who knows everything. */
-import { costOf } from "../../core/accounts/joint-decision.ts";
-import type { Policy } from "../../core/policies/parse-policies.ts";
+import { costOf, type Cost } from "../../core/protocol/cost.ts";
+import type { Policy } from "../../core/policies/policy.ts";
 import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
-import type { Cost } from "../../core/protocol/messages.ts";
 import { law, Oracle } from "./laws.ts";
 import type { Stored } from "./pools-server.ts";
 

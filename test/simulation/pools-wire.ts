@@ -1,7 +1,7 @@
 /** The way between regions and the pool: messages are lost, late, doubled and overtaken, and the pool pauses and forgets. */
 import type { Time } from "../../core/clock.ts";
 import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
-import type { Pool } from "../../durable-objects/pool/redis/redis-pool.ts";
+import type { Pool } from "../../durable-objects/pool/protocol.ts";
 import type { Fate } from "./network.ts";
 import type { SimulatedPool } from "./pools-server.ts";
 import type { VirtualTime } from "./virtual-time.ts";

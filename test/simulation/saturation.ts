@@ -1,6 +1,7 @@
 /** One key under a steady load from several isolates: how much of what an exact limiter would admit is admitted. */
 import { decide, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
-import { parsePolicies, type Policy } from "../../core/policies/parse-policies.ts";
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import type { Policy } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { Objects } from "../../client/transports/objects.ts";

@@ -1,8 +1,9 @@
 /** One random history of isolates, an object and the messages between them, from a seed. */
 import type { Decision } from "../../core/protocol/decision.ts";
-import { costOf } from "../../core/accounts/joint-decision.ts";
-import { parsePolicies, type Policy } from "../../core/policies/parse-policies.ts";
-import type { AnswerText, Cost, Decided, ReserveCall } from "../../core/protocol/messages.ts";
+import { costOf, type Cost } from "../../core/protocol/cost.ts";
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import type { AnswerText, Decided, ReserveCall } from "../../core/protocol/messages.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";

@@ -1,10 +1,11 @@
-import { Reservations } from "../../durable-objects/operations/reservations.ts";
+import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
+import type { Maybe } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
-import { Limits } from "../../durable-objects/operations/limits.ts";
-import type { Policies, Policy } from "../../core/policies/parse-policies.ts";
-import type { AnswerText, Cost, ReserveCall, Returned } from "../../core/protocol/messages.ts";
+import type { Policies, Policy } from "../../core/policies/policy.ts";
+import type { Answer, AnswerText, ReserveCall, Returned } from "../../core/protocol/messages.ts";
+import type { Cost } from "../../core/protocol/cost.ts";
 import { Storage } from "../../durable-objects/storage/storage.ts";
 import { WaitQueue } from "../../durable-objects/operations/wait-queue.ts";
 import type { Database } from "./database.ts";
@@ -14,8 +15,7 @@ import type { Method } from "./network.ts";
 interface Memory {
   readonly cache: KeyCache;
   readonly store: KeyStore;
-  readonly limits: Limits;
-  readonly reservations: Reservations;
+  readonly operations: LocalOperations;
 }
 
 /** One object: the production modules on a storage that outlives them, and a clock that never runs backwards while they live. */
@@ -60,20 +60,20 @@ export class SimulatedObject {
   }
 
   limit(policy: string, key: string, cost: Cost): AnswerText {
-    return now(this.#memory.limits.limit(this.open({ name: policy }, key), cost, undefined, this.nowMs));
+    return now(this.#memory.operations.limit(this.open({ name: policy }, key), cost, undefined, this.nowMs));
   }
 
   reserve({ policy, key, ...call }: ReserveCall): AnswerText {
-    return now(this.#memory.reservations.reserve(this.open({ name: policy }, key), call, this.nowMs));
+    return now(this.#memory.operations.reserve(this.open({ name: policy }, key), call, this.nowMs));
   }
 
   giveBack(policy: string, returned: readonly Returned[]): void {
     for (const each of returned)
-      this.#memory.reservations.giveBack(this.open({ name: policy }, each.key), each, this.nowMs);
+      this.#memory.operations.giveBack(this.open({ name: policy }, each.key), each, this.nowMs);
   }
 
   reset(policy: string, key: string): void {
-    this.#memory.store.reset(this.open({ name: policy }, key), this.nowMs);
+    this.#memory.operations.reset(this.open({ name: policy }, key), this.nowMs);
   }
 
   #start(): Memory {
@@ -81,13 +81,12 @@ export class SimulatedObject {
     const cache = new KeyCache(storage);
     const store = new KeyStore(this.#policies, storage, cache, () => undefined);
     const queue = new WaitQueue(() => this.nowMs);
-    const limits = new Limits(store, queue);
-    return { cache, store, limits, reservations: new Reservations(store, limits, queue) };
+    return { cache, store, operations: new LocalOperations(store, queue) };
   }
 }
 
 /** Only calls on several keys make others wait, and there are none here. */
-function now(answer: AnswerText | Promise<AnswerText>): AnswerText {
-  if (typeof answer !== "string") throw new Error("nobody is to wait");
-  return answer;
+function now(answer: Maybe<Answer>): AnswerText {
+  if (answer instanceof Promise) throw new Error("nobody is to wait");
+  return JSON.stringify(answer);
 }

@@ -1,7 +1,7 @@
 /** For every algorithm of the registry, what the law suite needs to know of it. A new algorithm adds an entry. */
 import fc from "fast-check";
 import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
-import type { Rule } from "../../core/policies/parse-policies.ts";
+import type { Rule } from "../../core/policies/policy.ts";
 import { ruleOf } from "./rules.ts";
 
 export interface Specimen {

@@ -3,8 +3,8 @@ import { evictDurableObject, runDurableObjectAlarm, runInDurableObject } from "c
 import { env } from "cloudflare:workers";
 import { policies } from "../../durable-objects/deployment.ts";
 import type { LimiterObject } from "../../durable-objects/limiter-object.ts";
-import { readAnswer } from "../../core/protocol/messages.ts";
-import { objectName } from "../../client/keys.ts";
+import { readAnswer } from "../../client/read-answer.ts";
+import { objectName } from "../../client/transports/object-names.ts";
 
 /** The object that holds a key, and calls to it by that key. */
 export function objectOf(policyName: string, key: string) {

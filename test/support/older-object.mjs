@@ -1,9 +1,30 @@
-/** The built bundle with an object of before there were reservations, as it may be while a deployment is rolled out. */
+/**
+ * The built bundle with an object that is older than the worker, as it may be while a deployment is rolled out: to it,
+ * all messages are of a protocol that it does not know yet.
+ */
 import * as weir from "weir.js";
 
-export class LimiterObject extends weir.LimiterObject {}
-Object.defineProperty(LimiterObject.prototype, "reserve", { value: undefined });
-Object.defineProperty(LimiterObject.prototype, "giveBack", { value: undefined });
+const NEWER = 1_000;
+
+export class LimiterObject extends weir.LimiterObject {
+  reserve(call) {
+    return super.reserve({ ...call, protocol: NEWER });
+  }
+
+  hold(call) {
+    return super.hold({ ...call, protocol: NEWER });
+  }
+
+  acquire(call) {
+    return super.acquire({ ...call, protocol: NEWER });
+  }
+
+  async fetch(request) {
+    const { url, method } = request;
+    const call = { ...(await request.json()), protocol: NEWER };
+    return super.fetch(new Request(url, { method, body: JSON.stringify(call) }));
+  }
+}
 
 export const Limiter = weir.Limiter;
 export default weir.default;

@@ -11,7 +11,7 @@ import type {
 } from "../../durable-objects/pool/protocol.ts";
 import { poolKeys } from "../../durable-objects/pool/keys.ts";
 import { POOL_SCRIPT } from "../../durable-objects/pool/redis/script.ts";
-import type { Rule } from "../../core/policies/parse-policies.ts";
+import type { Rule } from "../../core/policies/policy.ts";
 import { startRedis } from "../../scripts/redis-server.ts";
 
 /**

@@ -1,5 +1,6 @@
 /** A reservation by itself, and answers made by hand. */
-import { parsePolicies, type Policy } from "../../core/policies/parse-policies.ts";
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import type { Policy } from "../../core/policies/policy.ts";
 import type { Decided, RuleDecision } from "../../core/protocol/messages.ts";
 import { Reservation } from "../../core/reservations/reservation.ts";
 

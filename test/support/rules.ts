@@ -1,4 +1,5 @@
-import { parsePolicies, type Rule } from "../../core/policies/parse-policies.ts";
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import type { Rule } from "../../core/policies/policy.ts";
 
 /** The rule of a policy with these fields. */
 export function ruleOf(fields: Readonly<Record<string, unknown>>): Rule {

@@ -8,6 +8,7 @@ import { send } from "../support/leaving-client.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
 const policies = {
+  leased: { algorithm: "concurrency", limit: 5 },
   patient: { algorithm: "token-bucket", limit: 10_000, window: "30d", deadlineMs: 10_000 },
   /** Half of it is for waiting: less than the object takes. */
   hasty: { algorithm: "token-bucket", limit: 10_000, window: "30d", deadlineMs: 600 },
@@ -84,7 +85,7 @@ test("who has waited for half its deadline asks for itself, and nobody for longe
   expect((await leader)["success"]).toBe(true);
 });
 
-test("an object of a version without reservations decides all the same, and every unit is counted", async () => {
+test("an object that is older than the worker decides all the same, and refuses what it does not know", async () => {
   const olderState = makeState();
   const main = join(import.meta.dirname, "..", "support", "older-object.mjs");
   const older = await serveBundle(olderState, policies, { main });
@@ -97,6 +98,12 @@ test("an object of a version without reservations decides all the same, and ever
       answers.map(() => "true object"),
     );
     expect((await caller.peek("patient", "key")).body["remaining"]).toBe(10_000 - 40);
+    const hold = await caller.call("POST", "/v1/holds", { policy: "patient", key: "key", units: 5 });
+    expect(hold.body).toMatchObject({ success: false, reason: "degraded", source: "fallback" });
+    const lease = await caller.call("POST", "/v1/leases", { policy: "leased", key: "key" });
+    expect(lease.body).toMatchObject({ success: false, reason: "degraded", source: "fallback" });
+    expect((await caller.peek("patient", "key")).body).toMatchObject({ holds: 0, remaining: 10_000 - 40 });
+    expect((await caller.peek("leased", "key")).body).toMatchObject({ leases: 0 });
   } finally {
     caller.close();
     await older.stop("SIGKILL");

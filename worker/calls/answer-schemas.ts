@@ -1,4 +1,6 @@
-/** What comes out. The types and the OpenAPI document are made from these. */
+/**
+ * What comes out, for the OpenAPI document. The types are in core/protocol/, and a test holds the two together.
+ */
 import * as v from "valibot";
 
 const milliseconds = (description: string) =>
@@ -28,7 +30,6 @@ export const Lease = v.object({
   ),
   expiresAfterMs: milliseconds("Until it ends unless it is renewed."),
 });
-export type Lease = Readonly<v.InferOutput<typeof Lease>>;
 
 export const Hold = v.object({
   id: v.pipe(v.string(), v.description("Settles and cancels it; nobody can guess it.")),
@@ -77,7 +78,6 @@ export const Decision = v.object({
   lease: v.optional(Lease),
   hold: v.optional(Hold),
 });
-export type Decision = Readonly<v.InferOutput<typeof Decision>>;
 
 export const KeyReport = v.object({
   ...Decision.entries,
@@ -88,13 +88,11 @@ export const KeyReport = v.object({
   queueLength: figure("Callers who wait for a lease."),
   longestWaitMs: milliseconds("How long the one of them that waits longest has waited."),
 });
-export type KeyReport = Readonly<v.InferOutput<typeof KeyReport>>;
 
 export const AllDecisions = v.object({
   success: v.pipe(v.boolean(), v.description("Whether every check passed; if not, nothing was taken.")),
   decisions: v.pipe(v.array(Decision), v.description("One a check, in their order; who denied says so.")),
 });
-export type AllDecisions = Readonly<v.InferOutput<typeof AllDecisions>>;
 
 export const PolicyList = v.object({
   policies: v.array(

@@ -1,10 +1,8 @@
+import type { LimiterClient } from "../../client/limiter-client.ts";
 /** The checks of a call on several keys: parsed, allowed, and put into words. */
-import { inWords as costInWords } from "../../durable-objects/operations/claims.ts";
-import { costOf } from "../../core/accounts/joint-decision.ts";
-import type { Cost } from "../../core/protocol/messages.ts";
-import { publicName } from "../../core/policies/regional-policies.ts";
-import { given } from "./limits.ts";
-import { parse } from "../http/body.ts";
+import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
+import { publicName } from "../../core/policies/policy-names.ts";
+import { given, parse } from "./validate.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import { LimitAllRequest } from "./request-schemas.ts";
 import { costProblem, findTarget, type Target } from "./target.ts";
@@ -18,21 +16,25 @@ export interface Check extends Target {
 }
 
 /** The checks of a call, or what is wrong with them. */
-export async function parseChecks(principal: Principal, input: unknown): Promise<Check[] | Problem> {
+export async function parseChecks(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promise<Check[] | Problem> {
   const request = parse(LimitAllRequest, input);
   if (request instanceof Problem) return request;
   const { idempotencyKey } = request;
   const targets: (Target & { readonly cost: Cost })[] = [];
   for (const [index, check] of request.checks.entries()) {
     const path = ["checks", String(index)];
-    const target = findTarget(principal, check, path);
+    const target = findTarget(client, principal, check, path);
     if (target instanceof Problem) return target;
     const raw = (given(input, "checks") as readonly unknown[])[index];
     const problem = costProblem(target.policy, [...path, "cost"], check.cost, given(raw, "cost"));
     if (problem !== undefined) return problem;
     targets.push({ ...target, cost: check.cost });
   }
-  const words = await inWords(targets);
+  const words = await requestText(targets);
   const times = new Map<string, number>();
   return targets.map((target) => {
     // The same key may be checked more than once.
@@ -45,9 +47,9 @@ export async function parseChecks(principal: Principal, input: unknown): Promise
 }
 
 /** The call as idempotency remembers it: the same for the same checks in another order. For ever. */
-async function inWords(targets: readonly (Target & { readonly cost: Cost })[]): Promise<string> {
+async function requestText(targets: readonly (Target & { readonly cost: Cost })[]): Promise<string> {
   const lines = targets
-    .map((target) => JSON.stringify([nameOf(target), costInWords(target.cost)]))
+    .map((target) => JSON.stringify([nameOf(target), costText(target.cost)]))
     .toSorted(compare);
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(lines.join("\n")));
   const hex = Array.from(new Uint8Array(digest, 0, 8), (byte) => byte.toString(16).padStart(2, "0")).join("");

@@ -1,10 +1,9 @@
 /** Holds: units set apart, and settled when it is known how many were used. */
-import { degradedDecision } from "../../core/protocol/decision.ts";
-import { given } from "./limits.ts";
+import { degradedDecision, type Decision } from "../../core/protocol/decision.ts";
+import { given } from "./validate.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { decisionOf } from "../../client/read-answer.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import type { Decision } from "./answer-schemas.ts";
 import { CancelRequest, HoldRequest, SettleRequest } from "./request-schemas.ts";
 import { call, callClaim, costProblem, rateProblem, unitsProblem, type Answered } from "./target.ts";
 import type { Principal } from "../auth/tokens.ts";
@@ -12,21 +11,34 @@ import type { Principal } from "../auth/tokens.ts";
 type Promised<Answer> = Promise<Answered<Answer> | Problem>;
 
 export function callHold(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
-  return call(principal, HoldRequest, input, async ({ policy, key }, { units, ttlMs, idempotencyKey }) => {
-    const problem = rateProblem(policy, units) ?? unitsProblem(policy, units, given(input, "units"));
-    if (problem !== undefined) return problem;
-    const asked = { cost: units, ttlMs, ...(idempotencyKey !== undefined && { idempotencyKey }) };
-    const answer = await client.hold(policy, key, asked);
-    return answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
-  });
+  return call(
+    client,
+    principal,
+    HoldRequest,
+    input,
+    async ({ policy, key }, { units, ttlMs, idempotencyKey }) => {
+      const problem = rateProblem(policy, units) ?? unitsProblem(policy, units, given(input, "units"));
+      if (problem !== undefined) return problem;
+      const asked = { cost: units, ttlMs, ...(idempotencyKey !== undefined && { idempotencyKey }) };
+      const answer = await client.hold(policy, key, asked);
+      return answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
+    },
+  );
 }
 
 export function callSettle(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
-  return callClaim(principal, "hold", SettleRequest, input, async ({ policy, key, secret }, { used }) => {
-    const problem = costProblem(policy, ["used"], used, given(input, "used"));
-    const answer = problem ?? (await client.settle(policy, key, secret, used));
-    return answer instanceof Problem ? answer : { policy, answer };
-  });
+  return callClaim(
+    client,
+    principal,
+    "hold",
+    SettleRequest,
+    input,
+    async ({ policy, key, secret }, { used }) => {
+      const problem = costProblem(policy, ["used"], used, given(input, "used"));
+      const answer = problem ?? (await client.settle(policy, key, secret, used));
+      return answer instanceof Problem ? answer : { policy, answer };
+    },
+  );
 }
 
 export function callCancel(
@@ -34,7 +46,7 @@ export function callCancel(
   principal: Principal,
   input: unknown,
 ): Promise<Problem | undefined> {
-  return callClaim(principal, "hold", CancelRequest, input, async ({ policy, key, secret }) => {
+  return callClaim(client, principal, "hold", CancelRequest, input, async ({ policy, key, secret }) => {
     const answer = await client.cancel(policy, key, secret);
     return answer instanceof Problem ? answer : undefined;
   });

@@ -1,17 +1,18 @@
 /** Leases: units that somebody has for a while, waited for in a queue. */
 import { claimId } from "../../core/protocol/claim-ids.ts";
 import { randomId } from "../../core/clock.ts";
-import { costOf } from "../../core/accounts/joint-decision.ts";
-import type { Policy } from "../../core/policies/parse-policies.ts";
+import { costOf, type Cost } from "../../core/protocol/cost.ts";
+import type { Policy } from "../../core/policies/policy.ts";
 import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
-import type { Cost, Leased } from "../../core/protocol/messages.ts";
-import { publicName } from "../../core/policies/regional-policies.ts";
-import { given } from "./limits.ts";
-import type { Acquiring, LimiterClient } from "../../client/limiter-client.ts";
+import type { Lease } from "../../core/protocol/messages.ts";
+import { publicName } from "../../core/policies/policy-names.ts";
+import { given, refused } from "./validate.ts";
+import type { Acquiring } from "../../client/lease-client.ts";
+import type { LimiterClient } from "../../client/limiter-client.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import type { Decision, Lease } from "./answer-schemas.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
 import { AcquireRequest, ReleaseRequest, RenewRequest, SocketRequest } from "./request-schemas.ts";
-import { call, callClaim, refused, unitsProblem, type Answered, type Target } from "./target.ts";
+import { call, callClaim, unitsProblem, type Answered, type Target } from "./target.ts";
 import type { Principal } from "../auth/tokens.ts";
 
 /** An acquire that its policy can grant. */
@@ -32,16 +33,16 @@ export function callAcquire(
   signal: AbortSignal,
   waitUntil: (promise: Promise<unknown>) => void,
 ): Promise<Answered<Decision> | Problem> {
-  const answered = call(principal, AcquireRequest, input, async (target, request) => {
+  const answered = call(client, principal, AcquireRequest, input, async (target, request) => {
     const acquire = acquireOf(target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
     const { policy, key, asked } = acquire;
-    const answer = await client.acquire(policy, key, asked, signal);
+    const answer = await client.leases.acquire(policy, key, asked, signal);
     // Granted or not, nobody will hear of it; a call with an idempotency key may be made again, and then has its lease.
     const isUnknown =
       !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
     const isLost = signal.aborted || isUnknown;
-    if (isLost && asked.idempotencyKey === undefined) waitUntil(client.release(policy, key, asked.id));
+    if (isLost && asked.idempotencyKey === undefined) waitUntil(client.leases.release(policy, key, asked.id));
     return answer;
   });
   waitUntil(answered.catch(() => undefined));
@@ -54,10 +55,10 @@ export function callSocket(
   principal: Principal,
   input: unknown,
 ): Promise<Answered<Response> | Problem> {
-  return call(principal, SocketRequest, input, (target, request) => {
+  return call(client, principal, SocketRequest, input, (target, request) => {
     const acquire = acquireOf(target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
-    return client.openSocket(acquire.policy, acquire.key, acquire.asked);
+    return client.leases.openSocket(acquire.policy, acquire.key, acquire.asked);
   });
 }
 
@@ -66,9 +67,9 @@ export function callRenew(
   principal: Principal,
   input: unknown,
 ): Promise<Lease | Problem> {
-  return callClaim(principal, "lease", RenewRequest, input, async (claim, { ttlMs }) => {
+  return callClaim(client, principal, "lease", RenewRequest, input, async (claim, { ttlMs }) => {
     const { policy, key, secret } = claim;
-    const answer = ttlProblem(policy, ttlMs) ?? (await client.renew(policy, key, secret, ttlMs));
+    const answer = ttlProblem(policy, ttlMs) ?? (await client.leases.renew(policy, key, secret, ttlMs));
     return answer instanceof Problem ? answer : publicLease(claim, answer);
   });
 }
@@ -78,8 +79,8 @@ export function callRelease(
   principal: Principal,
   input: unknown,
 ): Promise<Problem | undefined> {
-  return callClaim(principal, "lease", ReleaseRequest, input, ({ policy, key, secret }) =>
-    client.release(policy, key, secret),
+  return callClaim(client, principal, "lease", ReleaseRequest, input, ({ policy, key, secret }) =>
+    client.leases.release(policy, key, secret),
   );
 }
 
@@ -125,6 +126,6 @@ function ttlProblem({ lease }: Policy, ttlMs: number | undefined): Problem | und
   return refused(["ttlMs"], ttlMs, `an integer from 1 to ${mostMs}, the policy's maxTtl`);
 }
 
-function publicLease(place: { policy: Policy; key: string }, { id, ...lease }: Leased): Lease {
+function publicLease(place: { policy: Policy; key: string }, { id, ...lease }: Lease): Lease {
   return { id: claimId("lease", { policy: place.policy.name, key: place.key }, id), ...lease };
 }

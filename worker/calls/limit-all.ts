@@ -12,9 +12,8 @@
  * waits in order is served before any later hold of this kind, so when its wait ends it passes, or what it wanted has
  * been used by a call that succeeded.
  */
-import { degradedDecision } from "../../core/protocol/decision.ts";
+import { degradedDecision, type AllDecisions, type Decision } from "../../core/protocol/decision.ts";
 import type { Decided } from "../../core/protocol/messages.ts";
-import type { AllDecisions, Decision } from "./answer-schemas.ts";
 import { compare, isNever, nameOf, parseChecks, type Check } from "./checks.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { decisionOf } from "../../client/read-answer.ts";
@@ -38,7 +37,7 @@ export async function callLimitAll(
   principal: Principal,
   input: unknown,
 ): Promise<AllDecisions | Problem> {
-  const checks = await parseChecks(principal, input);
+  const checks = await parseChecks(client, principal, input);
   if (checks instanceof Problem) return checks;
   // What can never pass needs no holds, which would be in the way of others meanwhile.
   if (checks.some(isNever)) return await denied(client, checks, checks.map(isNever), []);

@@ -1,25 +1,21 @@
 /** The calls on a key, the same over HTTP and over RPC. Those on holds and leases are in files of their own. */
 import type * as v from "valibot";
-import { policies, regions } from "../../durable-objects/deployment.ts";
+import { given } from "./validate.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import type { Problem } from "../../core/protocol/problems.ts";
-import type { Decision, KeyReport, PolicyList } from "./answer-schemas.ts";
+import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
+import type { PolicyList } from "./answer-schemas.ts";
 import { KeyRequest, LimitRequest, PeekRequest, RefundRequest } from "./request-schemas.ts";
-import {
-  call,
-  costProblem,
-  rateProblem,
-  refused,
-  unitsProblem,
-  type Answered,
-  type Target,
-} from "./target.ts";
+import { call, costProblem, rateProblem, unitsProblem, type Answered, type Target } from "./target.ts";
+import { refused } from "./validate.ts";
 import { mayUse, type Principal } from "../auth/tokens.ts";
 
 type Promised<Answer> = Promise<Answered<Answer> | Problem>;
 
 export function callLimit(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
-  return call(principal, LimitRequest, input, (target, request) => limitOf(client, target, request, input));
+  return call(client, principal, LimitRequest, input, (target, request) =>
+    limitOf(client, target, request, input),
+  );
 }
 
 /** Decides on a parsed request; `input` is what it was parsed from. */
@@ -34,7 +30,7 @@ export function limitOf(
 }
 
 export function callRefund(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
-  return call(principal, RefundRequest, input, ({ policy, key }, { units, idempotencyKey }) => {
+  return call(client, principal, RefundRequest, input, ({ policy, key }, { units, idempotencyKey }) => {
     const problem = rateProblem(policy, units) ?? unitsProblem(policy, units, given(input, "units"));
     return problem ?? client.refund(policy, key, units, idempotencyKey);
   });
@@ -47,7 +43,7 @@ export function callPeek(
   input: unknown,
   signal?: AbortSignal,
 ): Promised<KeyReport> {
-  return call(principal, PeekRequest, input, ({ policy, key }, { waitFor, waitMs }) => {
+  return call(client, principal, PeekRequest, input, ({ policy, key }, { waitFor, waitMs }) => {
     const mostMs = policy.lease?.maxWaitMs ?? 0;
     if (waitFor === undefined && waitMs > 0) return refused(["waitMs"], waitMs, "left out, or with waitFor");
     if (waitMs > mostMs && policy.lease !== undefined)
@@ -58,12 +54,12 @@ export function callPeek(
 }
 
 export function callReset(client: LimiterClient, principal: Principal, input: unknown): Promised<undefined> {
-  return call(principal, KeyRequest, input, ({ policy, key }) => client.reset(policy, key));
+  return call(client, principal, KeyRequest, input, ({ policy, key }) => client.reset(policy, key));
 }
 
 /** The policies that the principal may use. */
-export function listPolicies(principal: Principal): PolicyList {
-  const usable = [...policies.values()].filter(({ name }) => mayUse(principal, name));
+export function listPolicies({ policies }: LimiterClient, principal: Principal): PolicyList {
+  const usable = [...policies.named.values()].filter(({ name }) => mayUse(principal, name));
   return {
     policies: usable.map(({ name, rules, ...policy }) => ({
       name,
@@ -72,7 +68,9 @@ export function listPolicies(principal: Principal): PolicyList {
       objects: policy.objects,
       reservationTtlMs: policy.localDecisions.admits ? policy.reservation.mostMs : 0,
       ...(policy.pool && { pool: policy.pool.kind }),
-      ...(policy.onFailure === "local" && { localShare: policy.pool?.localShare ?? 1 / regions.length }),
+      ...(policy.onFailure === "local" && {
+        localShare: policy.pool?.localShare ?? 1 / policies.regions.length,
+      }),
       shadow: policy.shadow,
       keyKind: policy.keyKind,
       rules: rules.map(({ name: ruleName, algorithm, unit, config }) => ({
@@ -83,9 +81,4 @@ export function listPolicies(principal: Principal): PolicyList {
       })),
     })),
   };
-}
-
-/** A field as it came in: parsing leaves out what JSON can smuggle in (`__proto__`). */
-export function given(input: unknown, field: string): unknown {
-  return typeof input === "object" && input !== null ? (input as Record<string, unknown>)[field] : undefined;
 }

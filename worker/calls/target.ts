@@ -1,17 +1,18 @@
 /** What a call is about: a policy and a key that the caller may use, and costs that the policy can count. */
 import type * as v from "valibot";
 import { readClaimId, type ClaimKind } from "../../core/protocol/claim-ids.ts";
-import { costOf } from "../../core/accounts/joint-decision.ts";
-import { policies, regionalPolicies } from "../../durable-objects/deployment.ts";
-import type { Policy } from "../../core/policies/parse-policies.ts";
-import type { Cost } from "../../core/protocol/messages.ts";
-import { publicName } from "../../core/policies/regional-policies.ts";
+import { costOf, type Cost } from "../../core/protocol/cost.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import { publicName } from "../../core/policies/policy-names.ts";
 import { violation } from "../../core/validation.ts";
 import { ADDRESS_ALLOWED, normaliseKey } from "../../client/keys.ts";
 import { holdMissing, leaseMissing } from "../../client/read-answer.ts";
-import { notAllowed, parse } from "../http/body.ts";
+import { notAllowed, parse } from "./validate.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { COST_ALLOWED, UNITS_ALLOWED } from "./request-schemas.ts";
+import type { LimiterClient } from "../../client/limiter-client.ts";
+import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
+import { refused } from "./validate.ts";
 import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
 
 /** A key of a policy: there, normalised, and the caller's to use. */
@@ -28,6 +29,7 @@ export interface Answered<Answer> {
 
 /** Parses a call and finds what it is about. */
 export async function call<Schema extends v.GenericSchema<unknown, { policy: string; key: string }>, Answer>(
+  client: LimiterClient,
   principal: Principal,
   schema: Schema,
   input: unknown,
@@ -35,7 +37,7 @@ export async function call<Schema extends v.GenericSchema<unknown, { policy: str
 ): Promise<Answered<Answer> | Problem> {
   const request = parse(schema, input);
   if (request instanceof Problem) return request;
-  const target = findTarget(principal, request);
+  const target = findTarget(client, principal, request);
   if (target instanceof Problem) return target;
   const answer = await ask(target, request);
   return answer instanceof Problem ? answer : { policy: target.policy, answer };
@@ -43,19 +45,21 @@ export async function call<Schema extends v.GenericSchema<unknown, { policy: str
 
 /** The policy and the key of a request, below a path of the input. */
 export function findTarget(
+  { policies }: LimiterClient,
   principal: Principal,
   { policy: name, key: given }: { readonly policy: string; readonly key: string },
   below: readonly string[] = [],
 ): Target | Problem {
-  const policy = findPolicy(principal, name, below);
+  const policy = findPolicy(policies, principal, name, below);
   if (policy instanceof Problem) return policy;
   const key = normaliseKey(policy, given);
   if (key === undefined) return refused([...below, "key"], given, ADDRESS_ALLOWED);
-  return keyProblem(principal, key) ?? { policy: regionalPolicies.within(policy, principal.region), key };
+  return keyProblem(principal, key) ?? { policy: policies.within(policy, principal.region), key };
 }
 
 /** Parses a call on a hold or lease and finds it. */
 export async function callClaim<Schema extends v.GenericSchema<unknown, { id: string }>, Answer>(
+  client: LimiterClient,
   principal: Principal,
   kind: ClaimKind,
   schema: Schema,
@@ -64,7 +68,7 @@ export async function callClaim<Schema extends v.GenericSchema<unknown, { id: st
 ): Promise<Answer | Problem> {
   const request = parse(schema, input);
   if (request instanceof Problem) return request;
-  const claim = findClaim(principal, kind, request.id);
+  const claim = findClaim(client, principal, kind, request.id);
   if (claim === undefined) return kind === "lease" ? leaseMissing() : holdMissing();
   return await ask(claim, request);
 }
@@ -75,9 +79,14 @@ export interface ClaimTarget extends Target {
 }
 
 /** The hold or lease of an id; `undefined`: there is none that this caller could know of. */
-export function findClaim(principal: Principal, kind: ClaimKind, id: string): ClaimTarget | undefined {
+export function findClaim(
+  { policies }: LimiterClient,
+  principal: Principal,
+  kind: ClaimKind,
+  id: string,
+): ClaimTarget | undefined {
   const claim = readClaimId(kind, id);
-  const policy = claim && regionalPolicies.get(claim.policy);
+  const policy = claim && policies.get(claim.policy);
   if (claim === undefined || policy === undefined) return undefined;
   if (!mayUse(principal, publicName(policy.name))) return undefined;
   if (keyProblem(principal, claim.key) !== undefined) return undefined;
@@ -115,21 +124,21 @@ export function rateProblem({ name, lease }: Policy, cost: Cost): Problem | unde
   return refused(["policy"], publicName(name), allowed);
 }
 
-/** The problem of one value. */
-export function refused(path: readonly string[], value: unknown, allowed: string): Problem {
-  return notAllowed([{ path, detail: violation(path, value, allowed) }]);
-}
-
-function findPolicy(principal: Principal, name: string, below: readonly string[]): Policy | Problem {
+function findPolicy(
+  { named }: RegionalPolicies,
+  principal: Principal,
+  name: string,
+  below: readonly string[],
+): Policy | Problem {
   if (!mayUse(principal, name)) {
     return new Problem(
       PROBLEMS.forbidden,
       `the token ${JSON.stringify(principal.name)} may not use this policy`,
     );
   }
-  const policy = policies.get(name);
+  const policy = named.get(name);
   if (policy !== undefined) return policy;
-  const names = [...policies.keys()].filter((each) => mayUse(principal, each));
+  const names = [...named.keys()].filter((each) => mayUse(principal, each));
   const allowed = `one of ${names.map((each) => JSON.stringify(each)).join(", ")}`;
   const path = [...below, "policy"];
   const detail = violation(path, name, allowed);

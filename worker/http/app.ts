@@ -1,8 +1,9 @@
+import { clientOf } from "../client.ts";
+import { toResponse } from "./problem-responses.ts";
 import { Hono } from "hono";
 import { callPeek, callLimit, callRefund, callReset, listPolicies } from "../calls/limits.ts";
 import {
   authorized,
-  clientOf,
   noContent,
   NOT_STORED,
   pathInput,
@@ -10,14 +11,15 @@ import {
   withBody,
   withId,
   type Ctx,
-  type Env,
 } from "./handlers.ts";
+import type { Env } from "../env.ts";
 import { callCancel, callHold, callSettle } from "../calls/holds.ts";
 import { callAcquire, callRelease, callRenew, callSocket } from "../calls/leases.ts";
 import { callLimitAll } from "../calls/limit-all.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { openApiDocument } from "./openapi.ts";
-import { internalProblem, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { internalProblem } from "./problem-responses.ts";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { allResponse, decisionResponse } from "./responses.ts";
 import { configurationProblem, type Principal } from "../auth/tokens.ts";
 
@@ -43,14 +45,14 @@ for (const [path, call] of Object.entries<DecisionCall>(DECISIONS)) {
   app.post(
     path,
     withBody(async (c, principal, input, deny) =>
-      decisionResponse(await call(clientOf(c), principal, input, c), deny),
+      decisionResponse(await call(clientOf(c.env), principal, input, c), deny),
     ),
   );
 }
 app.post(
   "/v1/limit/all",
   withBody(async (c, principal, input, deny) =>
-    allResponse(await callLimitAll(clientOf(c), principal, input), deny),
+    allResponse(await callLimitAll(clientOf(c.env), principal, input), deny),
   ),
 );
 app.post(
@@ -58,13 +60,13 @@ app.post(
   withBody(async (c, principal, body) => {
     const input = withId(c, body);
     if (input instanceof Problem) return input;
-    return decisionResponse(await callSettle(clientOf(c), principal, input), 200);
+    return decisionResponse(await callSettle(clientOf(c.env), principal, input), 200);
   }),
 );
 app.delete(
   "/v1/holds/:id",
   authorized(["limit"], async (c, principal) =>
-    noContent(c, await callCancel(clientOf(c), principal, { id: c.req.param("id") })),
+    noContent(c, await callCancel(clientOf(c.env), principal, { id: c.req.param("id") })),
   ),
 );
 app.get(
@@ -74,7 +76,7 @@ app.get(
       const detail = "the Upgrade header must be websocket";
       return new Problem(PROBLEMS.upgradeRequired, detail, { headers: { upgrade: "websocket" } });
     }
-    const answered = await callSocket(clientOf(c), principal, queryInput(c, ["units", "waitMs"]));
+    const answered = await callSocket(clientOf(c.env), principal, queryInput(c, ["units", "waitMs"]));
     return answered instanceof Problem ? answered : answered.answer;
   }),
 );
@@ -83,7 +85,7 @@ app.post(
   withBody(
     async (c, principal, body) => {
       const input = withId(c, body);
-      const lease = input instanceof Problem ? input : await callRenew(clientOf(c), principal, input);
+      const lease = input instanceof Problem ? input : await callRenew(clientOf(c.env), principal, input);
       return lease instanceof Problem ? lease : c.json(lease, 200, NOT_STORED);
     },
     { isOptional: true },
@@ -92,12 +94,14 @@ app.post(
 app.delete(
   "/v1/leases/:id",
   authorized(["limit"], async (c, principal) =>
-    noContent(c, await callRelease(clientOf(c), principal, { id: c.req.param("id") })),
+    noContent(c, await callRelease(clientOf(c.env), principal, { id: c.req.param("id") })),
   ),
 );
 app.get(
   "/v1/policies",
-  authorized(["limit", "admin"], (c, principal) => c.json(listPolicies(principal), 200, NOT_STORED)),
+  authorized(["limit", "admin"], (c, principal) =>
+    c.json(listPolicies(clientOf(c.env), principal), 200, NOT_STORED),
+  ),
 );
 const KEY_PATH = "/v1/policies/:policy/keys/:key";
 app.get(
@@ -106,22 +110,22 @@ app.get(
     const place = pathInput(c);
     if (place instanceof Problem) return place;
     const input = { ...queryInput(c, ["waitMs"]), ...place };
-    return decisionResponse(await callPeek(clientOf(c), principal, input, c.req.raw.signal), 200);
+    return decisionResponse(await callPeek(clientOf(c.env), principal, input, c.req.raw.signal), 200);
   }),
 );
 app.delete(
   KEY_PATH,
   authorized(["admin"], async (c, principal) => {
     const input = pathInput(c);
-    const answered = input instanceof Problem ? input : await callReset(clientOf(c), principal, input);
+    const answered = input instanceof Problem ? input : await callReset(clientOf(c.env), principal, input);
     return noContent(c, answered instanceof Problem ? answered : undefined);
   }),
 );
 app.get("/healthz", (c) => c.json({ status: "ok" }, 200, NOT_STORED));
-app.get(
-  "/openapi.json",
-  (c) => configurationProblem(c.env.API_TOKENS)?.toResponse() ?? c.json(openApiDocument()),
-);
+app.get("/openapi.json", (c) => {
+  const problem = configurationProblem(c.env.API_TOKENS);
+  return problem === undefined ? c.json(openApiDocument()) : toResponse(problem);
+});
 
 for (const [path, methods] of Object.entries({
   "/v1/limit": "POST",
@@ -141,15 +145,15 @@ for (const [path, methods] of Object.entries({
 })) {
   app.all(path, (c) => {
     const problem = path === "/healthz" ? undefined : configurationProblem(c.env.API_TOKENS);
-    if (problem !== undefined) return problem.toResponse();
+    if (problem !== undefined) return toResponse(problem);
     const detail = `the method is ${c.req.method}: must be one of ${methods}`;
-    return new Problem(PROBLEMS.methodNotAllowed, detail, { headers: { allow: methods } }).toResponse();
+    return toResponse(new Problem(PROBLEMS.methodNotAllowed, detail, { headers: { allow: methods } }));
   });
 }
 
 app.notFound((c) => {
   const problem = configurationProblem(c.env.API_TOKENS);
-  return (problem ?? new Problem(PROBLEMS.noRoute, "see /openapi.json for what there is")).toResponse();
+  return toResponse(problem ?? new Problem(PROBLEMS.noRoute, "see /openapi.json for what there is"));
 });
 
 app.onError(internalProblem);

@@ -1,28 +1,7 @@
-import * as v from "valibot";
-import { violationsOf } from "../../core/validation.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 
 /** The largest body that is read, in bytes. */
 export const MOST_BODY_BYTES = 16_384;
-
-/** Makes a value what a schema says it is, or says what is wrong with it. */
-export function parse<Schema extends v.GenericSchema>(
-  schema: Schema,
-  value: unknown,
-): v.InferOutput<Schema> | Problem {
-  const parsed = v.safeParse(schema, value, { abortPipeEarly: true });
-  return parsed.success ? parsed.output : notAllowed(violationsOf(parsed.issues));
-}
-
-/** The problem for values that were understood and are not allowed. */
-export function notAllowed(violations: readonly { path: readonly string[]; detail: string }[]): Problem {
-  const errors = violations.map(({ path, detail }) => ({ pointer: pointerTo(path), detail }));
-  return new Problem(
-    PROBLEMS.notAllowed,
-    errors.length === 1 ? "one value is not allowed" : `${errors.length} values are not allowed`,
-    { errors },
-  );
-}
 
 /** Reads a JSON body of at most 16 KiB. One that is optional may be empty, and then needs no type: it is `{}`. */
 export async function readJson(
@@ -93,9 +72,4 @@ async function readBytes(request: Request): Promise<ArrayBuffer | Uint8Array | u
     length += chunk.length;
   }
   return bytes.subarray(0, length);
-}
-
-/** A JSON pointer (RFC 6901) to a field. */
-function pointerTo(path: readonly string[]): string {
-  return path.map((field) => `/${field.replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
 }

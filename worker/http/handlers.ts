@@ -1,20 +1,14 @@
-/** What all HTTP handlers share: who calls, and what the address and the body say. */
+import { toResponse } from "./problem-responses.ts";
+import type { Env } from "../env.ts";
 import type { Context } from "hono";
 import { violation } from "../../core/validation.ts";
-import { LimiterClient } from "../../client/limiter-client.ts";
 import { callingFrom } from "../auth/caller-region.ts";
-import type { LimiterNamespace } from "../../client/transports/objects.ts";
-import { notAllowed, readJson } from "./body.ts";
+import { notAllowed } from "../calls/validate.ts";
+import { readJson } from "./body.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { DenyStatus } from "./responses.ts";
 import { authenticate, scopeProblem, type Principal, type Scope } from "../auth/tokens.ts";
-
-/** What the deployment gives the worker. */
-export interface Env {
-  readonly OBJECTS: LimiterNamespace;
-  /** A secret; without it everything but /healthz is closed. */
-  readonly API_TOKENS?: string;
-}
+/** What all HTTP handlers share: who calls, and what the address and the body say. */
 
 export type Ctx = Context<{ Bindings: Env }>;
 
@@ -28,9 +22,9 @@ export function authorized(
   return async (c) => {
     const authentication = authenticate(c.req.raw.headers.get("authorization"), c.env.API_TOKENS);
     const principal = authentication instanceof Promise ? await authentication : authentication;
-    if (principal instanceof Problem) return principal.toResponse();
+    if (principal instanceof Problem) return toResponse(principal);
     const answer = scopeProblem(principal, scopes) ?? (await handle(c, callingFrom(principal, c.req.raw)));
-    return answer instanceof Problem ? answer.toResponse() : answer;
+    return answer instanceof Problem ? toResponse(answer) : answer;
   };
 }
 
@@ -69,10 +63,6 @@ export function queryInput(c: Ctx, numbers: readonly string[]): Record<string, u
 
 export function noContent(c: Ctx, problem: Problem | undefined): Response | Problem {
   return problem ?? c.body(null, 204);
-}
-
-export function clientOf(c: Ctx): LimiterClient {
-  return new LimiterClient(c.env.OBJECTS, (work) => c.executionCtx.waitUntil(work));
 }
 
 /** 200 for every decision, unless the caller is a proxy that only reads the status: then `?deny=429`. */

@@ -1,5 +1,5 @@
-import type { Policy, Rule } from "../../core/policies/parse-policies.ts";
-import type { Decision } from "../calls/answer-schemas.ts";
+import type { Policy, Rule } from "../../core/policies/policy.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
 
 /**
  * The headers of a decision, as draft-ietf-httpapi-ratelimit-headers-11 has them: one member a rule in each.

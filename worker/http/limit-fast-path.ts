@@ -1,17 +1,21 @@
+import type { LimiterClient } from "../../client/limiter-client.ts";
+import { toResponse } from "./problem-responses.ts";
 /**
  * POST /v1/limit past the router. A call that is decided here costs little more than what the runtime does for a request
  * with a body, so a router, a schema and a promise for every layer would be a third of it (README, Speed). Only what is
  * plain is answered here; everything else goes the way of all calls, through app.ts.
  */
-import type { Policy } from "../../core/policies/parse-policies.ts";
+import type { Policy } from "../../core/policies/policy.ts";
 import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
-import type { Decision } from "../calls/answer-schemas.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
 import { limitOf } from "../calls/limits.ts";
-import type { Env } from "./handlers.ts";
-import { LimiterClient } from "../../client/limiter-client.ts";
+import type { Env } from "../env.ts";
+import { clientOf } from "../client.ts";
 import { callingFrom } from "../auth/caller-region.ts";
-import { decode, malformed, MOST_BODY_BYTES, parse } from "./body.ts";
-import { internalProblem, Problem } from "../../core/protocol/problems.ts";
+import { decode, malformed, MOST_BODY_BYTES } from "./body.ts";
+import { parse } from "../calls/validate.ts";
+import { internalProblem } from "./problem-responses.ts";
+import { Problem } from "../../core/protocol/problems.ts";
 import { LimitRequest, MOST_KEY_BYTES } from "../calls/request-schemas.ts";
 import { decisionResponse, plainResponse, type DenyStatus } from "./responses.ts";
 import { findTarget } from "../calls/target.ts";
@@ -20,11 +24,7 @@ import { knownCaller, type Principal } from "../auth/tokens.ts";
 const PATH = "/v1/limit";
 
 /** The answer to a plain call; `undefined`: it is another, or refused, and nothing of it has been read. */
-export function answerLimit(
-  request: Request,
-  env: Env,
-  ctx: ExecutionContext,
-): Promise<Response> | undefined {
+export function answerLimit(request: Request, env: Env): Promise<Response> | undefined {
   if (request.method !== "POST") return undefined;
   const deny = plainDeny(request.url);
   if (deny === undefined || !hasPlainBody(request.headers)) return undefined;
@@ -32,14 +32,13 @@ export function answerLimit(
   if (principal?.scopes.includes("limit") !== true) return undefined;
   const respond = (bytes: ArrayBuffer) => {
     try {
-      const client = new LimiterClient(env.OBJECTS, (work) => ctx.waitUntil(work));
-      return answer(client, callingFrom(principal, request), bytes, deny);
+      return answer(clientOf(env), callingFrom(principal, request), bytes, deny);
     } catch (error) {
       return internalProblem(error);
     }
   };
   // Not an async function: every promise less is one less for the runtime to resume.
-  return request.arrayBuffer().then(respond, (error: unknown) => malformed(error).toResponse());
+  return request.arrayBuffer().then(respond, (error: unknown) => toResponse(malformed(error)));
 }
 
 /** The status of denials when the address is /v1/limit, as it is or with `?deny=429`. */
@@ -70,23 +69,23 @@ function answer(
   try {
     input = decode(bytes);
   } catch (error) {
-    return malformed(error).toResponse();
+    return toResponse(malformed(error));
   }
   const request = plainRequest(input) ?? parse(LimitRequest, input);
-  const target = request instanceof Problem ? request : findTarget(principal, request);
-  if (request instanceof Problem) return request.toResponse();
-  if (target instanceof Problem) return target.toResponse();
+  const target = request instanceof Problem ? request : findTarget(client, principal, request);
+  if (request instanceof Problem) return toResponse(request);
+  if (target instanceof Problem) return toResponse(target);
   const decided = limitOf(client, target, request, input);
-  if (decided instanceof Problem) return decided.toResponse();
+  if (decided instanceof Problem) return toResponse(decided);
   const { policy } = target;
   if (!(decided instanceof Promise)) return plainResponse(policy, decided, deny);
   return decided.then((late) => lateResponse(policy, late, deny)).catch(internalProblem);
 }
 
 function lateResponse(policy: Policy, decided: Decision | Problem, deny: DenyStatus): Response {
-  if (decided instanceof Problem) return decided.toResponse();
+  if (decided instanceof Problem) return toResponse(decided);
   const response = decisionResponse({ policy, answer: decided }, deny);
-  return response instanceof Problem ? response.toResponse() : response;
+  return response instanceof Problem ? toResponse(response) : response;
 }
 
 interface PlainRequest {

@@ -1,8 +1,10 @@
+import { toResponse } from "./problem-responses.ts";
 /** Decisions as HTTP answers them. */
-import type { Policy } from "../../core/policies/parse-policies.ts";
+import type { Policy } from "../../core/policies/policy.ts";
 import { decisionHeaders, policyHeader, rateLimit, retryAfter } from "./headers.ts";
-import { Problem, problemResponse } from "../../core/protocol/problems.ts";
-import type { AllDecisions, Decision } from "../calls/answer-schemas.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import { problemResponse } from "./problem-responses.ts";
+import type { AllDecisions, Decision } from "../../core/protocol/decision.ts";
 import type { Answered } from "../calls/target.ts";
 
 /** The status of a denial. */
@@ -32,7 +34,7 @@ const denials = new WeakMap<Policy, Headers>();
 export function plainResponse(policy: Policy, decision: Decision, deny: DenyStatus): Response {
   if (!decision.success && deny !== 200) {
     const response = decisionResponse({ policy, answer: decision }, deny);
-    return response instanceof Problem ? response.toResponse() : response;
+    return response instanceof Problem ? toResponse(response) : response;
   }
   // Set in a template itself, which the response copies: nothing is awaited in between.
   const wait = decision.success ? null : (decision.retryAfterMs ?? null);

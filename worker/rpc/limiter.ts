@@ -1,20 +1,27 @@
 import { WorkerEntrypoint } from "cloudflare:workers";
-import { degradedDecision } from "../../core/protocol/decision.ts";
+import {
+  degradedDecision,
+  type AllDecisions,
+  type Decision,
+  type KeyReport,
+} from "../../core/protocol/decision.ts";
 import { regions } from "../../durable-objects/deployment.ts";
-import type { Attached, Cost } from "../../core/protocol/messages.ts";
-import type { Env } from "../http/handlers.ts";
-import { callLimit, callPeek, callRefund, callReset, given, listPolicies } from "../calls/limits.ts";
+import type { Attached } from "../../core/protocol/object-methods.ts";
+import type { Cost } from "../../core/protocol/cost.ts";
+import type { Env } from "../env.ts";
+import { callLimit, callPeek, callRefund, callReset, listPolicies } from "../calls/limits.ts";
+import { given, parse, refused } from "../calls/validate.ts";
 import { callCancel, callHold, callSettle } from "../calls/holds.ts";
 import { acquireOf, callRelease, callRenew } from "../calls/leases.ts";
 import { callLimitAll } from "../calls/limit-all.ts";
-import { LimiterClient } from "../../client/limiter-client.ts";
-import { decisionIn } from "../../client/read-answer.ts";
-import { parse } from "../http/body.ts";
+import type { LimiterClient } from "../../client/limiter-client.ts";
+import { clientOf } from "../client.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import type { AllDecisions, Decision, KeyReport, Lease, PolicyList } from "../calls/answer-schemas.ts";
+import type { Lease } from "../../core/protocol/messages.ts";
+import type { PolicyList } from "../calls/answer-schemas.ts";
 import { BoundAcquireRequest, Props } from "../calls/request-schemas.ts";
 import { regionNamed } from "../auth/caller-region.ts";
-import { call, findClaim, refused, type Answered } from "../calls/target.ts";
+import { call, findClaim, type Answered } from "../calls/target.ts";
 import type { Principal } from "../auth/tokens.ts";
 
 /** A call that may leave out what the binding's `props` say. */
@@ -92,22 +99,22 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
   ): Promise<Grant> {
     const [principal, input] = this.#read(asked);
     return answerOf(
-      await call(principal, BoundAcquireRequest, input, async (target, request) => {
+      await call(this.#client, principal, BoundAcquireRequest, input, async (target, request) => {
         const acquire = acquireOf(target, request, given(input, "units"));
         if (acquire instanceof Problem) return acquire;
         const { policy, key, asked: wanted } = acquire;
         const isAttached = !request.detached;
         if (wanted.waitMs === 0 && isAttached) {
-          const attached = await this.#client.acquireAttached(policy, key, wanted);
-          if (attached === undefined) return degradedDecision(policy, key);
-          return grantOf(decisionIn(policy, key, attached.answer), attached);
+          const granted = await this.#client.leases.acquireAttached(policy, key, wanted);
+          if (granted === undefined) return degradedDecision(policy, key);
+          return grantOf(granted.decision, granted.attached);
         }
         // Who waits may have gone when its turn comes. Nothing tells, so the grant is brief until this confirms it.
         const brief = { ...wanted, confirmWithinMs: CONFIRM_WITHIN_MS };
-        const decision = await this.#client.acquire(policy, key, brief);
+        const decision = await this.#client.leases.acquire(policy, key, brief);
         if (decision instanceof Problem || decision.lease === undefined) return decision;
-        const secret = findClaim(principal, "lease", decision.lease.id)?.secret ?? "";
-        const attached = await this.#client.confirm(policy, key, secret, wanted.ttlMs, isAttached);
+        const secret = findClaim(this.#client, principal, "lease", decision.lease.id)?.secret ?? "";
+        const attached = await this.#client.leases.confirm(policy, key, secret, wanted.ttlMs, isAttached);
         if (attached === undefined) return degradedDecision(policy, key);
         const lease = { ...decision.lease, expiresAfterMs: wanted.ttlMs };
         return grantOf({ ...decision, lease }, attached);
@@ -137,11 +144,11 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
 
   /** The policies of this deployment. */
   policies(): PolicyList {
-    return listPolicies(BOUND);
+    return listPolicies(this.#client, BOUND);
   }
 
   get #client(): LimiterClient {
-    return new LimiterClient(this.env.OBJECTS, (work) => this.ctx.waitUntil(work));
+    return clientOf(this.env);
   }
 
   /** Who calls from where, and the call with what the binding's `props` say. */

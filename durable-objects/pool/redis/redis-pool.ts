@@ -1,21 +1,10 @@
 /** Asking a Redis, over Upstash's REST API. Loaded when a policy with a pool is first asked for. */
 import { Redis } from "@upstash/redis/cloudflare";
 import { circuitBreaker, ConsecutiveBreaker, handleAll, type CircuitBreakerPolicy } from "cockatiel";
-import type { PoolAnswer, PoolCall } from "../protocol.ts";
+import type { Pool, PoolAnswer, PoolCall } from "../protocol.ts";
 import { POOL_SCRIPT } from "./script.ts";
 import type { PoolAddress } from "./secrets.ts";
 import { POOL_SIZING } from "../share-sizing.ts";
-
-/** A pool of units, wherever it is. */
-export interface Pool {
-  /**
-   * One call, one round trip.
-   *
-   * @param keys all keys of the pool that the call may touch: see `poolKeys`
-   * @throws when there is no answer within the deadline, or none that makes sense; the call may still be carried out
-   */
-  call(keys: readonly string[], call: PoolCall, deadlineMs: number): Promise<PoolAnswer>;
-}
 
 /** After so many failures in a row nothing is asked for a moment: whoever is away or overloaded is not helped by more. */
 const FAILURES = 5;

@@ -1,4 +1,4 @@
-import type { Policies } from "../../../core/policies/parse-policies.ts";
+import type { Policies } from "../../../core/policies/policy.ts";
 import { describe } from "../../../core/validation.ts";
 
 /** Where a Redis is, and what opens it. */

@@ -11,7 +11,7 @@ import {
   wholeAtMs,
   type Account,
 } from "../../../core/accounts/account.ts";
-import type { Rule } from "../../../core/policies/parse-policies.ts";
+import type { Rule } from "../../../core/policies/policy.ts";
 import { bucket } from "../../support/rules.ts";
 
 function taken(rule: Rule, account: Account, nowMs: number, cost: number): Account {

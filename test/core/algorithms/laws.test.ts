@@ -11,7 +11,7 @@ import {
   type Account,
   type AccountDecision,
 } from "../../../core/accounts/account.ts";
-import type { Rule } from "../../../core/policies/parse-policies.ts";
+import type { Rule } from "../../../core/policies/policy.ts";
 import { ruleWith, specimens } from "../../support/algorithms.ts";
 
 /** A call some milliseconds after the one before it. */

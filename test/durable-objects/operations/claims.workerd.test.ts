@@ -3,12 +3,13 @@
  * settle, cancel, crash. Only the date is virtual; storage, messages and crashes are real.
  */
 import { isDeepStrictEqual } from "node:util";
-import fc from "fast-check";
 import { afterEach, expect, test, vi } from "vitest";
-import { readAnswer, type Decided, type Leased } from "../../../core/protocol/messages.ts";
+import { readAnswer } from "../../../client/read-answer.ts";
+import type { Decided, Lease } from "../../../core/protocol/messages.ts";
 import { ClaimsModel } from "../../support/claims-model.ts";
 import { freshKey } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
+import fc from "fast-check";
 
 afterEach(() => void vi.useRealTimers());
 
@@ -22,7 +23,7 @@ class Callers {
   readonly key = freshKey();
   readonly leased = objectOf(LEASED, this.key);
   readonly held = objectOf(HELD, this.key);
-  readonly leases = new Map<number, Leased>();
+  readonly leases = new Map<number, Lease>();
   readonly holds = new Map<number, string>();
   readonly waiting = new Map<number, { answer: Promise<Decided | undefined>; leave: AbortController }>();
   readonly tokens: number[] = [];

@@ -3,7 +3,7 @@ import { createExecutionContext, waitOnExecutionContext } from "cloudflare:test"
 import { env } from "cloudflare:workers";
 import { expect, test } from "vitest";
 import { app } from "../../../worker/http/app.ts";
-import type { Env } from "../../../worker/http/handlers.ts";
+import type { Env } from "../../../worker/env.ts";
 import type { LimiterNamespace, LimiterStub } from "../../../client/transports/objects.ts";
 import { TEST_TOKENS, TOKENS } from "../../support/fixtures.ts";
 import { acquire, freshKey, idIn, release, report } from "../../support/limiter.ts";

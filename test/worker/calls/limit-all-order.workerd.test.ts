@@ -5,7 +5,9 @@ import { expect, test } from "vitest";
 import type { HoldCall } from "../../../core/protocol/messages.ts";
 import { callLimitAll } from "../../../worker/calls/limit-all.ts";
 import { LimiterClient } from "../../../client/limiter-client.ts";
-import type { LimiterNamespace, LimiterStub } from "../../../client/transports/objects.ts";
+import { Objects, type LimiterNamespace, type LimiterStub } from "../../../client/transports/objects.ts";
+import { SYSTEM_TIME } from "../../../core/clock.ts";
+import { regionalPolicies } from "../../../durable-objects/deployment.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
 import { call, freshKey, limit, report } from "../../support/limiter.ts";
 
@@ -14,22 +16,25 @@ const CALLER = { name: "test", scopes: ["limit"] } as const;
 
 /** A client whose holds wait for this before they are sent. */
 function clientDelayedBy(delay: (held: HoldCall) => Promise<void>): LimiterClient {
-  return new LimiterClient(
-    {
-      getByName: (name) => {
-        const stub = OBJECTS.getByName(name);
-        return {
-          hold: async (held: HoldCall) => {
-            await delay(held);
-            return await stub.hold(held);
-          },
-          settle: (...args: Parameters<LimiterStub["settle"]>) => stub.settle(...args),
-          cancel: (...args: Parameters<LimiterStub["cancel"]>) => stub.cancel(...args),
-        } as unknown as LimiterStub;
-      },
+  const namespace: LimiterNamespace = {
+    getByName: (name) => {
+      const stub = OBJECTS.getByName(name);
+      return {
+        hold: async (held: HoldCall) => {
+          await delay(held);
+          return await stub.hold(held);
+        },
+        settle: (...args: Parameters<LimiterStub["settle"]>) => stub.settle(...args),
+        cancel: (...args: Parameters<LimiterStub["cancel"]>) => stub.cancel(...args),
+      } as unknown as LimiterStub;
     },
-    () => undefined,
-  );
+  };
+  return new LimiterClient({
+    objects: new Objects(namespace, SYSTEM_TIME),
+    policies: regionalPolicies,
+    time: SYSTEM_TIME,
+    inBackground: () => undefined,
+  });
 }
 
 async function limitAll(client: LimiterClient, keys: readonly string[], cost: number): Promise<boolean> {

@@ -3,11 +3,11 @@ import { createExecutionContext } from "cloudflare:test";
 import { env } from "cloudflare:workers";
 import { beforeAll, afterAll, describe, expect, test, vi } from "vitest";
 import { app } from "../../../worker/http/app.ts";
-import type { Env } from "../../../worker/http/handlers.ts";
-import worker from "../../../worker/index.ts";
+import type { Env } from "../../../worker/env.ts";
 import { answerLimit } from "../../../worker/http/limit-fast-path.ts";
 import { KNOWN, look, requestOf, TABLE, URL_OF, type Call } from "../../support/limit-calls.ts";
 import { freshKey } from "../../support/limiter.ts";
+import worker from "../../../worker/index.ts";
 
 const real = env as unknown as Env;
 
@@ -24,8 +24,7 @@ async function answerBy(fetch: Fetch, call: Call) {
 
 /** Whether the short way takes a call. */
 async function isShort(call: Call): Promise<boolean> {
-  const ctx = createExecutionContext();
-  const answered = answerLimit(requestOf(call), call.env ?? real, ctx);
+  const answered = answerLimit(requestOf(call), call.env ?? real);
   await (await answered)?.text();
   return answered !== undefined;
 }

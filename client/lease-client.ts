@@ -1,0 +1,95 @@
+import type { Policy } from "../core/policies/policy.ts";
+import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
+import {
+  PROTOCOL,
+  type AcquireCall,
+  type Answer,
+  type Lease,
+  type Missing,
+} from "../core/protocol/messages.ts";
+import type { Attached } from "../core/protocol/object-methods.ts";
+import type { Problem } from "../core/protocol/problems.ts";
+import type { ObjectCalls } from "./object-calls.ts";
+import { decisionOf, isToNobody, leaseMissing, readAnswer, unavailable } from "./read-answer.ts";
+
+/** What an acquire asks for. */
+export type Acquiring = Omit<AcquireCall, "policy" | "key" | "protocol">;
+
+/** The calls on leases. The key's object decides them all. */
+export class LeaseClient {
+  readonly #objects: ObjectCalls;
+
+  constructor(objects: ObjectCalls) {
+    this.#objects = objects;
+  }
+
+  /** Leases units, waiting in the queue if asked to; `signal` ends it, and nothing is granted any more. */
+  async acquire(
+    policy: Policy,
+    key: string,
+    call: Acquiring,
+    signal?: AbortSignal,
+  ): Promise<Decision | Problem> {
+    const asked = await this.#objects.wait<Answer>(policy, key, "acquire", call, signal);
+    const isNone = asked === undefined || isToNobody(asked.answer);
+    return isNone ? degradedDecision(policy, key) : decisionOf(policy, key, asked.answer);
+  }
+
+  /** Leases units for as long as `attached` is not disposed of, without waiting; `undefined`: the object does not answer. */
+  async acquireAttached(
+    policy: Policy,
+    key: string,
+    call: Acquiring,
+  ): Promise<{ readonly decision: Decision | Problem; readonly attached: Attached } | undefined> {
+    const message = { protocol: PROTOCOL, policy: policy.name, key, ...call, waitMs: 0 };
+    const asked = await this.#objects.askFor(policy, key, async (object) => {
+      const attached = await object.acquire(message);
+      return { decision: decisionOf(policy, key, readAnswer(attached.answer)), attached };
+    });
+    return asked?.answer;
+  }
+
+  /** Makes a lease last that was waited for; `undefined`: it has gone, or the object does not answer. */
+  async confirm(
+    policy: Policy,
+    key: string,
+    id: string,
+    ttlMs: number,
+    isAttached: boolean,
+  ): Promise<Attached | undefined> {
+    const asked = await this.#objects.askFor(policy, key, async (object) => {
+      const attached = await object.confirm(policy.name, key, id, ttlMs, isAttached);
+      return "missing" in readAnswer<Lease | Missing>(attached.answer) ? undefined : attached;
+    });
+    return asked?.answer;
+  }
+
+  /** Moves a lease's end to `ttlMs` from now; by default as long as it was asked for at first. */
+  async renew(policy: Policy, key: string, id: string, ttlMs?: number): Promise<Lease | Problem> {
+    const asked = await this.#objects.ask<Lease | Missing>(policy, key, (object) =>
+      ttlMs === undefined ? object.renew(policy.name, key, id) : object.renew(policy.name, key, id, ttlMs),
+    );
+    if (asked === undefined) return unavailable("whether the lease was renewed is not known: ask again");
+    return "missing" in asked.answer ? leaseMissing() : asked.answer;
+  }
+
+  /** Ends a lease; whoever waits next gets its units at once. */
+  async release(policy: Policy, key: string, id: string): Promise<Problem | undefined> {
+    const asked = await this.#objects.askFor(policy, key, (object) => object.release(policy.name, key, id));
+    if (asked === undefined) return unavailable("whether the lease was released is not known: ask again");
+    return asked.answer ? undefined : leaseMissing();
+  }
+
+  /** Hands a WebSocket on to the object. */
+  async openSocket(policy: Policy, key: string, call: Acquiring): Promise<Response | Problem> {
+    const message: AcquireCall = { protocol: PROTOCOL, policy: policy.name, key, ...call };
+    const url = `https://object/socket?call=${encodeURIComponent(JSON.stringify(message))}`;
+    const init = { headers: { upgrade: "websocket" } };
+    const asked = await this.#objects.askFor(policy, key, async (object) => {
+      const response = await object.fetch(url, init);
+      if (response.status !== 101) throw new Error(`the object opened no socket: ${await response.text()}`);
+      return response;
+    });
+    return asked?.answer ?? unavailable("no socket was opened: ask again");
+  }
+}

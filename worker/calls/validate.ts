@@ -1,0 +1,38 @@
+/** Input that is made what a schema says it is, or refused with what is allowed. */
+import * as v from "valibot";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { violation, violationsOf } from "../../core/validation.ts";
+
+/** Makes a value what a schema says it is, or says what is wrong with it. */
+export function parse<Schema extends v.GenericSchema>(
+  schema: Schema,
+  value: unknown,
+): v.InferOutput<Schema> | Problem {
+  const parsed = v.safeParse(schema, value, { abortPipeEarly: true });
+  return parsed.success ? parsed.output : notAllowed(violationsOf(parsed.issues));
+}
+
+/** The problem for values that were understood and are not allowed. */
+export function notAllowed(violations: readonly { path: readonly string[]; detail: string }[]): Problem {
+  const errors = violations.map(({ path, detail }) => ({ pointer: pointerTo(path), detail }));
+  return new Problem(
+    PROBLEMS.notAllowed,
+    errors.length === 1 ? "one value is not allowed" : `${errors.length} values are not allowed`,
+    { errors },
+  );
+}
+
+/** The problem of one value. */
+export function refused(path: readonly string[], value: unknown, allowed: string): Problem {
+  return notAllowed([{ path, detail: violation(path, value, allowed) }]);
+}
+
+/** A field as it came in: parsing leaves out what JSON can smuggle in (`__proto__`). */
+export function given(input: unknown, field: string): unknown {
+  return typeof input === "object" && input !== null ? (input as Record<string, unknown>)[field] : undefined;
+}
+
+/** A JSON pointer (RFC 6901) to a field. */
+function pointerTo(path: readonly string[]): string {
+  return path.map((field) => `/${field.replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
+}
