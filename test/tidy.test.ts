@@ -17,6 +17,7 @@ const TOP = [
   "CHANGELOG.md",
   "README.md",
   "bench",
+  "docs",
   "durable-objects",
   "examples",
   "package-lock.json",
