@@ -19,6 +19,7 @@ const TOP = [
   "bench",
   "client",
   "core",
+  "docs",
   "durable-objects",
   "examples",
   "package-lock.json",

@@ -23,7 +23,7 @@
  * - *Refilled* is ahead of need: when what is left lasts `AHEAD_MS`, longer than a message takes, or is half of what
  *   there was; and in the last quarter of a lifetime.
  *
- * `test/simulation/` tries these with up to 32 isolates, and the README has what comes out.
+ * `test/simulation/` tries these with up to 32 isolates, and docs/performance.md has what comes out.
  */
 import type { Lifetimes } from "../policies/lifetimes.ts";
 

@@ -1,6 +1,6 @@
 /**
  * What is said to a pool in Redis: one call of the script, and its answer. Every program that shares the pool says it in
- * these words, so they only grow. README.md ("Pools") has the layout of the keys.
+ * these words, so they only grow. docs/pools.md has the layout of the keys.
  *
  * Only durations go in. Instants of the server's clock come out as marks, which mean nothing but to the server itself.
  * Units stand in the order of `rules`.

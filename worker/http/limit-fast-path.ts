@@ -2,7 +2,7 @@ import type { LimiterClient } from "../../client/limiter-client.ts";
 import { toResponse } from "./problem-responses.ts";
 /**
  * POST /v1/limit past the router. A call that is decided here costs little more than what the runtime does for a request
- * with a body, so a router, a schema and a promise for every layer would be a third of it (README, Speed). Only what is
+ * with a body, so a router, a schema and a promise for every layer would be a third of it (docs/performance.md). Only what is
  * plain is answered here; everything else goes the way of all calls, through app.ts.
  */
 import type { Policy } from "../../core/policies/policy.ts";

@@ -1,0 +1,107 @@
+import { spawnSync } from "node:child_process";
+import { existsSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
+import { dirname, join, relative } from "node:path";
+import { parse as parseToml } from "smol-toml";
+import { describe, expect, test } from "vitest";
+import { parseDeployment } from "../durable-objects/regional-policies.ts";
+import { readPages, type Fence, type Page } from "./support/docs.ts";
+
+const ROOT = join(import.meta.dirname, "..");
+/** Where the examples in TypeScript are checked; git ignores it. */
+const EXAMPLES = join(ROOT, "dist", "docs-examples");
+const MOST_COLUMNS = 120;
+const MOST_README_LINES = 170;
+const LANGUAGES = ["sh", "json", "toml", "ts", "typescript", "sql", "text", "lua", "python", "capnp"];
+/** Regions need a policy to be parsed with. */
+const ANY_POLICIES = { any: { algorithm: "token-bucket", limit: 1, window: "1s" } };
+
+const pages = readPages();
+const byPath = new Map(pages.map((page) => [page.path, page]));
+const own = pages.filter(({ path }) => path === "README.md" || path.startsWith("docs/"));
+
+function fencesIn(...languages: string[]): { name: string; page: Page; fence: Fence }[] {
+  return pages.flatMap((page) =>
+    page.fences
+      .filter(({ language }) => languages.includes(language))
+      .map((fence) => ({ name: `${page.path}:${fence.line}`, page, fence })),
+  );
+}
+
+describe.each(pages)("$path", (page) => {
+  test("every link leads to a file, and every anchor to a heading", () => {
+    expect(page.links.filter((address) => !leadsSomewhere(page, address))).toEqual([]);
+  });
+
+  test("every fence says its language", () => {
+    const others = page.fences.filter(({ language }) => !LANGUAGES.includes(language));
+    expect(others.map(({ language, line }) => ({ language, line }))).toEqual([]);
+  });
+});
+
+/** Addresses on the web are left to the reader. */
+function leadsSomewhere({ path }: Page, address: string): boolean {
+  if (/^https?:/.test(address)) return true;
+  const [file = "", anchor] = address.split("#");
+  const target = file === "" ? path : relative(ROOT, join(ROOT, dirname(path), file));
+  if (target.startsWith("..") || !existsSync(join(ROOT, target))) return false;
+  return anchor === undefined || byPath.get(target)?.anchors.has(anchor) === true;
+}
+
+test.each(own)(`$path has no line over ${MOST_COLUMNS} characters`, ({ lines }) => {
+  expect(lines.filter((line) => line.length > MOST_COLUMNS)).toEqual([]);
+});
+
+test(`the README has at most ${MOST_README_LINES} lines`, () => {
+  expect(byPath.get("README.md")?.lines.length).toBeLessThanOrEqual(MOST_README_LINES);
+});
+
+test("the README links to every page of docs/", () => {
+  const links = byPath.get("README.md")?.links ?? [];
+  const documents = own.map(({ path }) => path).filter((path) => path !== "README.md");
+  expect(documents.filter((path) => !links.includes(path))).toEqual([]);
+});
+
+test.each(fencesIn("toml"))("$name is TOML, and its policies and regions are allowed", ({ fence }) => {
+  const { vars } = parseToml(fence.code) as { vars?: { POLICIES?: unknown; REGIONS?: unknown } };
+  if (vars === undefined) return;
+  const { policies } = parseDeployment({ policies: vars.POLICIES ?? ANY_POLICIES, regions: vars.REGIONS });
+  expect([...policies.keys()]).toEqual(Object.keys(vars.POLICIES ?? ANY_POLICIES));
+});
+
+test.each(fencesIn("json"))("$name is JSON, whole", ({ fence }) => {
+  expect(JSON.parse(fence.code)).toBeTypeOf("object");
+});
+
+test.each(fencesIn("sh"))("$name is read by bash", ({ fence }) => {
+  const { status, stderr } = spawnSync("bash", ["-n"], { input: fence.code, encoding: "utf8" });
+  expect([status, stderr]).toEqual([0, ""]);
+});
+
+test("every example in TypeScript has the types that it needs", { timeout: 120_000 }, () => {
+  rmSync(EXAMPLES, { recursive: true, force: true });
+  mkdirSync(EXAMPLES, { recursive: true });
+  const examples = fencesIn("ts", "typescript");
+  expect(examples.length).toBeGreaterThan(0);
+  for (const { name, fence } of examples)
+    writeFileSync(join(EXAMPLES, `${name.replaceAll(/[/:.]/g, "-")}.ts`), moduleOf(fence));
+  const compilerOptions = { noUnusedLocals: false, noUnusedParameters: false };
+  writeFileSync(
+    join(EXAMPLES, "tsconfig.json"),
+    JSON.stringify({ extends: "../../tsconfig.json", compilerOptions, include: ["."] }),
+  );
+  const tsc = join(ROOT, "node_modules", ".bin", "tsc");
+  const { status, stdout } = spawnSync(tsc, ["-p", EXAMPLES], { cwd: ROOT, encoding: "utf8" });
+  expect([status, stdout]).toEqual([0, ""]);
+});
+
+/** What is no module yet becomes the body of a function, so that it may await and return. */
+function moduleOf({ code }: Fence): string {
+  if (/^(import|export) /m.test(code)) return code;
+  return `import { env, key, type Limiter } from "../../test/support/docs-prelude.ts";
+
+export async function example(): Promise<unknown> {
+${code}
+return undefined;
+}
+`;
+}

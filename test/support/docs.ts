@@ -1,0 +1,82 @@
+/** The project's documentation, taken apart: pages, headings, links and fenced examples. */
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+
+const ROOT = join(import.meta.dirname, "..", "..");
+
+/** A fenced block, with the line of its opening fence. */
+export interface Fence {
+  readonly language: string;
+  readonly code: string;
+  readonly line: number;
+}
+
+export interface Page {
+  /** From the project's folder. */
+  readonly path: string;
+  readonly lines: readonly string[];
+  readonly fences: readonly Fence[];
+  /** Where its headings can be linked to. */
+  readonly anchors: ReadonlySet<string>;
+  /** Addresses of links and images. */
+  readonly links: readonly string[];
+}
+
+/** Every page that a reader may come to. */
+export function readPages(): Page[] {
+  const inFolder = (folder: string, name: (entry: string) => string) =>
+    readdirSync(join(ROOT, folder)).map((entry) => join(folder, name(entry)));
+  return [
+    "README.md",
+    "CHANGELOG.md",
+    ...inFolder("docs", (entry) => entry).filter((path) => path.endsWith(".md")),
+    ...inFolder("examples", (entry) => join(entry, "README.md")),
+  ].map(readPage);
+}
+
+function readPage(path: string): Page {
+  const lines = readFileSync(join(ROOT, path), "utf8").split("\n");
+  const { fences, prose } = takeApart(lines);
+  return { path, lines, fences, anchors: anchorsOf(prose), links: linksOf(prose) };
+}
+
+function takeApart(lines: readonly string[]): { fences: Fence[]; prose: string[] } {
+  const fences: Fence[] = [];
+  const prose: string[] = [];
+  let open: { language: string; line: number; code: string[] } | undefined;
+  for (const [index, line] of lines.entries()) {
+    const language = /^ *```(.*)$/.exec(line)?.[1];
+    if (open === undefined && language === undefined) prose.push(line);
+    else if (open === undefined) open = { language: language ?? "", line: index + 1, code: [] };
+    else if (language === undefined) open.code.push(line);
+    else {
+      fences.push({ ...open, code: open.code.join("\n") });
+      open = undefined;
+    }
+  }
+  if (open !== undefined) throw new Error(`the fence of line ${open.line} does not end`);
+  return { fences, prose };
+}
+
+/** As GitHub makes them: lower case, hyphens for spaces, punctuation left out, a number for one that was there before. */
+function anchorsOf(prose: readonly string[]): Set<string> {
+  const anchors = new Set<string>();
+  for (const line of prose) {
+    const heading = /^#{1,6} +(.*?) *$/.exec(line)?.[1];
+    if (heading === undefined) continue;
+    const text = heading.replaceAll(/\[([^\]]*)\]\([^)]*\)/g, "$1").toLowerCase();
+    const slug = text.replaceAll(/[^\p{L}\p{N} _-]/gu, "").replaceAll(" ", "-");
+    let anchor = slug;
+    for (let count = 1; anchors.has(anchor); count += 1) anchor = `${slug}-${count}`;
+    anchors.add(anchor);
+  }
+  return anchors;
+}
+
+function linksOf(prose: readonly string[]): string[] {
+  // A link may go over the end of a line; what is in backticks is none.
+  const text = prose.join("\n").replaceAll(/`[^`\n]*`/g, "code");
+  const inline = text.matchAll(/\]\(([^()\s]+)\)/g);
+  const references = text.matchAll(/^\[[^\]]+\]: +(\S+)$/gm);
+  return [...inline, ...references].map(([, address]) => String(address));
+}
