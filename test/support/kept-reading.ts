@@ -35,13 +35,15 @@ export class Reading {
   readonly kept: KeptState;
   readonly #folder: string;
   readonly #laterMs: number;
+  readonly #policies: object;
   #shiftMs = 0;
   #serving: Serving | undefined;
   #client: HttpClient | undefined;
 
-  constructor(version: string, laterMs: number) {
+  constructor(version: string, laterMs: number, policies: object = KEPT_POLICIES) {
     this.kept = readKept(version);
     this.#laterMs = laterMs;
+    this.#policies = policies;
     this.#folder = makeState();
     cpSync(join(KEPT, version), join(this.#folder, "state"), { recursive: true });
     mkdirSync(join(this.#folder, "main"));
@@ -102,7 +104,7 @@ export class Reading {
   async #serve(): Promise<void> {
     const main = join(this.#folder, "main", "later.js");
     writeFileSync(main, laterModule(this.#shiftMs));
-    this.#serving = await serveBundle(join(this.#folder, "state"), KEPT_POLICIES, { main });
+    this.#serving = await serveBundle(join(this.#folder, "state"), this.#policies, { main });
     this.#client = new HttpClient(this.#serving.url, 1);
   }
 

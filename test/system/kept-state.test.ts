@@ -403,6 +403,18 @@ describe.each(keptVersions())("what version %s wrote", (version) => {
     });
   });
 
+  describe("read under a policy that reserves nothing any more", () => {
+    const reserved = { ...KEPT_POLICIES.reserved, reservation: "off" };
+    const reading = new Reading(version, MINUTE_MS, { ...KEPT_POLICIES, reserved });
+    beforeAll(() => reading.start());
+    afterAll(() => reading.stop());
+
+    test("what isolates may still be spending is kept apart", async () => {
+      const { body } = await reading.peek("reserved", "key");
+      expectWithin(body["outstanding"], [1, AHEAD.reserved]);
+    });
+  });
+
   describe("read by a clock that was put back", () => {
     const reading = new Reading(version, -HOLD_MS);
     beforeAll(() => reading.start());
