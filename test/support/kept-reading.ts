@@ -33,9 +33,10 @@ export interface Read {
 /** A copy of the folder, served so long after it was written. */
 export class Reading {
   readonly kept: KeptState;
-  readonly #folder: string;
+  readonly #version: string;
   readonly #laterMs: number;
   readonly #policies: object;
+  #folder = "";
   #shiftMs = 0;
   #serving: Serving | undefined;
   #client: HttpClient | undefined;
@@ -44,12 +45,13 @@ export class Reading {
     this.kept = readKept(version);
     this.#laterMs = laterMs;
     this.#policies = policies;
-    this.#folder = makeState();
-    cpSync(join(KEPT, version), join(this.#folder, "state"), { recursive: true });
-    mkdirSync(join(this.#folder, "main"));
+    this.#version = version;
   }
 
   async start(): Promise<void> {
+    this.#folder = makeState();
+    cpSync(join(KEPT, this.#version), join(this.#folder, "state"), { recursive: true });
+    mkdirSync(join(this.#folder, "main"));
     this.#shiftMs = this.kept.writtenAtMs + this.#laterMs - Date.now();
     await this.#serve();
   }
