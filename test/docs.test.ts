@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
 import { parse as parseToml } from "smol-toml";
 import { describe, expect, test } from "vitest";
-import { parseDeployment } from "../durable-objects/regional-policies.ts";
+import { parseDeployment } from "../core/policies/regional-policies.ts";
 import { readPages, type Fence, type Page } from "./support/docs.ts";
 
 const ROOT = join(import.meta.dirname, "..");

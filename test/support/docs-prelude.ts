@@ -1,5 +1,5 @@
 /** What the examples of the documentation find around them: test/docs.test.ts checks their types with these names. */
-import type { Limiter } from "../../worker/limiter.ts";
+import type { Limiter } from "../../worker/rpc/limiter.ts";
 
 export type { Limiter };
 
