@@ -6,10 +6,10 @@
  * stored, warmed up and ended, so that no target pays for what another left behind (10,000 objects' alarms, say).
  * ROUNDS and SECONDS change how many and how long.
  */
+import { build as bundle } from "esbuild";
 import { mkdtempSync, rmSync } from "node:fs";
 import { arch, cpus, tmpdir, type } from "node:os";
 import { join } from "node:path";
-import { build as bundle } from "esbuild";
 import { BUNDLE, build, installedVersion } from "../scripts/project.ts";
 import { makeToken } from "../scripts/tokens.ts";
 import { serve } from "../scripts/workerd.ts";

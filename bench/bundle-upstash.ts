@@ -1,7 +1,7 @@
+import { build, type Plugin } from "esbuild";
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { build, type Plugin } from "esbuild";
 
 /** A flag that only Upstash's own servers know; Redis refuses the whole script. */
 const FLAG = " flags=allow-key-locking";

@@ -2,9 +2,9 @@
  * What pools are measured against: a worker that uses `@upstash/ratelimit` as its documentation has it, with the cache that it
  * makes by default kept between requests.
  */
-import { DurableObject, env } from "cloudflare:workers";
 import { Ratelimit } from "@upstash/ratelimit";
 import { Redis } from "@upstash/redis/cloudflare";
+import { DurableObject, env } from "cloudflare:workers";
 
 /** Named as Weir's, because the configuration that serves it is Weir's. */
 export class LimiterObject extends DurableObject {}

@@ -6,17 +6,17 @@
  * a message. Its request keeps it alive (`waitUntil`), and whoever waits for it has a timer of its own. A message whose
  * request dies is taken for lost after the policy's deadline.
  */
-import { publicDecision, degradedDecision, type Decision } from "../core/protocol/decision.ts";
 import { orTimeout, type Time } from "../core/clock.ts";
+import { MOST_TTL_MS } from "../core/policies/lifetimes.ts";
 import type { Policy } from "../core/policies/policy.ts";
 import type { Cost } from "../core/protocol/cost.ts";
+import { publicDecision, degradedDecision, type Decision } from "../core/protocol/decision.ts";
 import { PROTOCOL, type Decided, type Unsupported } from "../core/protocol/messages.ts";
 import type { PendingRequest } from "../core/reservations/pending-request.ts";
 import type { Reservation } from "../core/reservations/reservation.ts";
-import { MOST_TTL_MS } from "../core/policies/lifetimes.ts";
-import { giveBack, type LimiterStub, type Objects } from "./transports/objects.ts";
 import { readAnswer } from "./read-answer.ts";
 import type { ReservationCache } from "./reservation-cache.ts";
+import { giveBack, type LimiterStub, type Objects } from "./transports/objects.ts";
 
 /** What a request brings. */
 export interface Caller {

@@ -1,6 +1,6 @@
 import { env } from "cloudflare:workers";
-import { requirePool } from "./pool/redis/secrets.ts";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
+import { requirePool } from "./pool/redis/secrets.ts";
 
 const vars = env as {
   readonly POLICIES?: unknown;

@@ -1,5 +1,5 @@
+import type { Env } from "./bindings/env.ts";
 import { app } from "./http/app.ts";
-import type { Env } from "./env.ts";
 import { answerLimit } from "./http/limit-fast-path.ts";
 
 /** The deployed module: the HTTP worker, the entrypoint for service bindings, and the object's class. */

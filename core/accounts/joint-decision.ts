@@ -1,7 +1,7 @@
-import { costOf, type Cost } from "../protocol/cost.ts";
-import { decide, place, placeNoted, type Account, type AccountDecision } from "./account.ts";
 import type { Rule } from "../policies/policy.ts";
+import { costOf, type Cost } from "../protocol/cost.ts";
 import type { RuleDecision } from "../protocol/messages.ts";
+import { decide, place, placeNoted, type Account, type AccountDecision } from "./account.ts";
 /** All rules of a policy, decided together: all or nothing. Pure. */
 
 /** A rule and its account. */

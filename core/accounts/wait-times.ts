@@ -1,7 +1,7 @@
 /** How long a cost has to wait, behind others too. Pure. */
-import { decideTogether, withoutTaking, type RuleAccount } from "./joint-decision.ts";
-import { advance } from "./account.ts";
 import type { Cost } from "../protocol/cost.ts";
+import { advance } from "./account.ts";
+import { decideTogether, withoutTaking, type RuleAccount } from "./joint-decision.ts";
 
 /** What is known of somebody in line. */
 export interface Queued {

@@ -1,3 +1,4 @@
+import type { Algorithm, AlgorithmDecision, Denial } from "./algorithm.ts";
 import {
   add,
   begin,
@@ -13,7 +14,6 @@ import {
   type UnitLog,
   type UnitLogRecord,
 } from "./unit-log.ts";
-import type { Algorithm, AlgorithmDecision, Denial } from "./algorithm.ts";
 
 /**
  * Sliding log: at most `limit` units in any window, exactly.

@@ -3,8 +3,8 @@ import type { Fields, LeaseTerms, LocalDecisions } from "../algorithms/algorithm
 import { algorithms } from "../algorithms/registry.ts";
 import { table, violation, violationsOf } from "../validation.ts";
 import { LEAST_USEFUL_TTL_MS } from "./lifetimes.ts";
-import type { Policies, Policy, Rule } from "./policy.ts";
 import { fieldsOf, NAME, NAME_ALLOWED, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
+import type { Policies, Policy, Rule } from "./policy.ts";
 
 /** Rules are all decided at every call, and each is a member of a header. */
 const MOST_RULES = 16;

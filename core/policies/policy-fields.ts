@@ -1,9 +1,9 @@
 /** The fields of a policy, with what each allows. */
 import * as v from "valibot";
 import type { AnyAlgorithm, FieldKind, Fields } from "../algorithms/algorithm.ts";
+import { integer, oneOf } from "../validation.ts";
 import { DURATION_ALLOWED, parseDurationMs } from "./durations.ts";
 import { LEAST_TTL_MS, MOST_TTL_MS, type Lifetimes } from "./lifetimes.ts";
-import { integer, oneOf } from "../validation.ts";
 
 export const MOST_UNITS = 1_000_000_000;
 export const MOST_OBJECTS = 65_536;

@@ -1,5 +1,5 @@
-import { LOCAL, publicName, SEPARATOR } from "./policy-names.ts";
 import { parsePolicies } from "./parse-policies.ts";
+import { LOCAL, publicName, SEPARATOR } from "./policy-names.ts";
 import type { Policies, Policy, Rule } from "./policy.ts";
 import { parseRegions, type Region, type Regions } from "./regions.ts";
 /** Policies with a pool, region by region. */

@@ -1,7 +1,7 @@
 /** Regions: parts of the world that have objects of their own for keys whose units are in a pool. */
 import * as v from "valibot";
-import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 import { oneOf, table, violation, violationsOf } from "../validation.ts";
+import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 
 export interface Region {
   readonly name: string;

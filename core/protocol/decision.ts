@@ -1,9 +1,9 @@
 /** The decision that a caller sees, made of what the rules said. */
 import type { DenialReason } from "../algorithms/algorithm.ts";
-import { claimId } from "./claim-ids.ts";
-import type { Policy } from "../policies/policy.ts";
-import type { Decided, Hold, Lease, Peeked, RuleDecision } from "./messages.ts";
 import { publicName } from "../policies/policy-names.ts";
+import type { Policy } from "../policies/policy.ts";
+import { claimId } from "./claim-ids.ts";
+import type { Decided, Hold, Lease, Peeked, RuleDecision } from "./messages.ts";
 
 /** A decision as callers see it, over HTTP and over RPC. */
 export interface Decision {

@@ -1,5 +1,5 @@
-import { costOf, type Cost } from "../protocol/cost.ts";
 import type { Policy } from "../policies/policy.ts";
+import { costOf, type Cost } from "../protocol/cost.ts";
 import { isHot, lifetimeMs, lowUnits, wantedUnits } from "./sizing.ts";
 
 /** What to ask for. */

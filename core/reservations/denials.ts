@@ -1,5 +1,5 @@
-import { costOf, type Cost } from "../protocol/cost.ts";
 import type { Policy, Rule } from "../policies/policy.ts";
+import { costOf, type Cost } from "../protocol/cost.ts";
 import type { Decided, RuleDecision } from "../protocol/messages.ts";
 import { MOST_DENIED_MS } from "./sizing.ts";
 

@@ -1,7 +1,7 @@
-import { costOf, type Cost } from "../protocol/cost.ts";
-import type { Wanted } from "./demand.ts";
 import type { Policy } from "../policies/policy.ts";
+import { costOf, type Cost } from "../protocol/cost.ts";
 import type { ReserveCall } from "../protocol/messages.ts";
+import type { Wanted } from "./demand.ts";
 
 /** A question to the level beneath that has been sent, and what callers who wait for its answer count on. */
 export class PendingRequest<Call = ReserveCall> {

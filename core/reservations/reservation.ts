@@ -1,9 +1,9 @@
-import { Demand } from "./demand.ts";
-import { Denials } from "./denials.ts";
-import { PendingRequest } from "./pending-request.ts";
 import type { Policy, Rule } from "../policies/policy.ts";
 import type { Cost } from "../protocol/cost.ts";
 import type { Decided, Returned, RuleDecision } from "../protocol/messages.ts";
+import { Demand } from "./demand.ts";
+import { Denials } from "./denials.ts";
+import { PendingRequest } from "./pending-request.ts";
 import { ReservedUnits } from "./reserved-units.ts";
 import { heldMs } from "./sizing.ts";
 

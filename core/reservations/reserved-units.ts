@@ -1,5 +1,5 @@
-import { costOf, type Cost } from "../protocol/cost.ts";
 import type { Policy } from "../policies/policy.ts";
+import { costOf, type Cost } from "../protocol/cost.ts";
 import { refillMs, spendableMs } from "./sizing.ts";
 
 /** Units of every rule of a policy that may be spent for a while. */

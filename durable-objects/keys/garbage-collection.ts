@@ -1,7 +1,7 @@
-import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
-import type { KeyCache } from "./key-cache.ts";
 import type { Policies } from "../../core/policies/policy.ts";
 import { SWEEP_KEYS, type Storage } from "../storage/storage.ts";
+import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
+import type { KeyCache } from "./key-cache.ts";
 
 /**
  * How long after becoming whole a key's record goes. Sooner would delete and insert again for keys that come

@@ -1,8 +1,8 @@
 /** What holds and leases have in common: units that a caller has of a key. */
-import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Account } from "../../core/accounts/account.ts";
-import type { KeyState } from "../keys/key-state.ts";
+import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Lease, Missing } from "../../core/protocol/messages.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { Claim } from "../storage/records.ts";
 
 export const MISSING: Missing = { missing: true };

@@ -1,7 +1,7 @@
 /** What calls on several keys have apart for the moment, and how others wait for it instead of being denied. */
 import { decideTogether } from "../../core/accounts/joint-decision.ts";
-import type { KeyState } from "../keys/key-state.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 /**

@@ -1,6 +1,6 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
-import type { KeyState } from "../keys/key-state.ts";
 import type { Peeked, RuleDecision } from "../../core/protocol/messages.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { Waiter } from "./wait-queue.ts";
 
 /** What there is to see of a key: what its rules say, who holds units, and who waits for some. */

@@ -1,5 +1,5 @@
-import type { KeyState } from "../keys/key-state.ts";
 import { jointWaitMs, type Queued } from "../../core/accounts/wait-times.ts";
+import type { KeyState } from "../keys/key-state.ts";
 
 /** Somebody who waits for units of a key. */
 export interface Waiter extends Queued {

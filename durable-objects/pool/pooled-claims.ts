@@ -1,7 +1,7 @@
-import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
 import { randomId } from "../../core/clock.ts";
-import type { KeyState } from "../keys/key-state.ts";
+import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Conflict, Decided, HoldCall, Missing, Peeked } from "../../core/protocol/messages.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { PoolAnswer } from "./protocol.ts";
 import type { Asked, PoolSession } from "./session.ts";
 import { costsOf } from "./share-units.ts";

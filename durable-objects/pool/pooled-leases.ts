@@ -1,7 +1,7 @@
 import { decideTogether } from "../../core/accounts/joint-decision.ts";
-import type { KeyState } from "../keys/key-state.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
 import type { RuleDecision } from "../../core/protocol/messages.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";
 import { PoolFailure, type PoolSession } from "./session.ts";
 import type { Asking } from "./share-demand.ts";

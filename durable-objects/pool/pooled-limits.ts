@@ -1,12 +1,12 @@
 import { decideTogether } from "../../core/accounts/joint-decision.ts";
-import type { KeyState } from "../keys/key-state.ts";
-import type { Reservations } from "../operations/reservations.ts";
-import type { KeyStore } from "../keys/key-store.ts";
-import type { Answer, Decided } from "../../core/protocol/messages.ts";
-import type { Reserve } from "../operations/operations.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
+import type { Answer, Decided } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { mostUnits } from "../../core/reservations/sizing.ts";
+import type { KeyState } from "../keys/key-state.ts";
+import type { KeyStore } from "../keys/key-store.ts";
+import type { Reserve } from "../operations/operations.ts";
+import type { Reservations } from "../operations/reservations.ts";
 import type { PoolSession } from "./session.ts";
 import { costsOf, freeUnits, stateOf, type Lending } from "./share-units.ts";
 

@@ -1,12 +1,12 @@
 import { orTimeout, type Time } from "../../core/clock.ts";
-import type { KeyState } from "../keys/key-state.ts";
 import { publicName } from "../../core/policies/policy-names.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";
-import type { Pool, PoolAnswer, PoolCall } from "./protocol.ts";
 import { poolKeys } from "./keys.ts";
+import type { Pool, PoolAnswer, PoolCall } from "./protocol.ts";
+import { pooledRules } from "./share-algorithm.ts";
 import type { Asking } from "./share-demand.ts";
 import { Share, type PoolMessage } from "./share.ts";
-import { pooledRules } from "./share-algorithm.ts";
 
 /** So often it looks what has to go back: sooner than the part of a lifetime is over in which nothing is spent (sizing.ts). */
 const LOOK_MS = 200;

@@ -1,7 +1,7 @@
-import { Demand, type Wanted } from "../../core/reservations/demand.ts";
-import type { KeyState } from "../keys/key-state.ts";
 import { outstandingOf } from "../../core/accounts/account.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
+import { Demand, type Wanted } from "../../core/reservations/demand.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import { lentUnits, type Lending } from "./share-units.ts";
 
 /** What a message asks for beside the call that it comes with. */

@@ -1,5 +1,5 @@
-import type { KeyState } from "../keys/key-state.ts";
 import { heldMs } from "../../core/reservations/sizing.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { PoolLifetime, PoolSizing } from "./protocol.ts";
 
 /**

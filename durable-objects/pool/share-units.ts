@@ -1,8 +1,8 @@
 /** The units of a region's share, rule by rule, as the accounts have them. */
-import { costOf, type Cost } from "../../core/protocol/cost.ts";
-import type { RuleState, KeyState } from "../keys/key-state.ts";
 import { outstandingOf } from "../../core/accounts/account.ts";
+import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import { spendableMs } from "../../core/reservations/sizing.ts";
+import type { RuleState, KeyState } from "../keys/key-state.ts";
 import type { Granted } from "./protocol.ts";
 import { NO_SHARE, type ShareState } from "./share-algorithm.ts";
 

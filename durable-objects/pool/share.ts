@@ -1,12 +1,12 @@
 import { randomId } from "../../core/clock.ts";
 import { Denials } from "../../core/reservations/denials.ts";
-import type { KeyState } from "../keys/key-state.ts";
 import { PendingRequest } from "../../core/reservations/pending-request.ts";
 import { refillMs, spendableMs } from "../../core/reservations/sizing.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { Holding, Mark, PoolAnswer, PoolCall } from "./protocol.ts";
 import { ShareDemand, type Asking } from "./share-demand.ts";
-import { addUnits, freeUnits, idleSlots, keepUnits, stateOf, updateShare } from "./share-units.ts";
 import { IDLE_SLOT_MS, lifetimesOf, slotMs } from "./share-sizing.ts";
+import { addUnits, freeUnits, idleSlots, keepUnits, stateOf, updateShare } from "./share-units.ts";
 
 /** After a failure nothing is asked for ahead of need for so long. */
 const PAUSE_MS = 250;

@@ -1,7 +1,7 @@
 import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
 import { StoredAnswers } from "./answers.ts";
-import { Tables } from "./tables.ts";
 import type { Claim, StoredKey } from "./records.ts";
+import { Tables } from "./tables.ts";
 
 /** An alarm looks at so many keys and then comes again at once, so that no sweep holds up the callers. */
 export const SWEEP_KEYS = 1_000;

@@ -9,8 +9,8 @@
  *
  * Pure, like holds.ts.
  */
-import type { Packed, Segment } from "../../core/algorithms/algorithm.ts";
 import { place, unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import type { Packed, Segment } from "../../core/algorithms/algorithm.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "./records.ts";
 

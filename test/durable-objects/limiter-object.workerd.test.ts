@@ -1,8 +1,8 @@
 import { runInDurableObject } from "cloudflare:test";
 import { afterEach, describe, expect, test, vi } from "vitest";
+import { readAnswer } from "../../client/read-answer.ts";
 import { UNTOUCHED } from "../../core/accounts/account.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
-import { readAnswer } from "../../client/read-answer.ts";
 import { freshKey } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
 

@@ -1,8 +1,8 @@
-import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { decide, outstandingOf, wholeAtMs } from "../../core/accounts/account.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
+import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 
 /** A law that was broken, in words. */
 export class BrokenLaw extends Error {}

@@ -1,8 +1,8 @@
 /** Isolates in front of a region's object, and the callers of both. */
-import type { Time } from "../../core/clock.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
-import { Objects, type LimiterNamespace, type LimiterStub } from "../../client/transports/objects.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
+import { Objects, type LimiterNamespace, type LimiterStub } from "../../client/transports/objects.ts";
+import type { Time } from "../../core/clock.ts";
 import type { Fate } from "./network.ts";
 import type { Asked } from "./pools-region.ts";
 import type { VirtualTime } from "./virtual-time.ts";

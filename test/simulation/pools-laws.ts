@@ -1,9 +1,9 @@
 /** What has to hold between a pool, the regions that have units of it, and their isolates. */
-import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { outstandingOf, type Hold } from "../../core/accounts/account.ts";
 import type { Rule } from "../../core/policies/policy.ts";
-import { freeUnits, stateOf } from "../../durable-objects/pool/share-units.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
+import type { KeyState } from "../../durable-objects/keys/key-state.ts";
+import { freeUnits, stateOf } from "../../durable-objects/pool/share-units.ts";
 import { law } from "./laws.ts";
 import type { Stored } from "./pools-server.ts";
 

@@ -1,16 +1,16 @@
-import type { Operations } from "../../durable-objects/operations/operations.ts";
-import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
 import type { Time } from "../../core/clock.ts";
-import type { KeyState } from "../../durable-objects/keys/key-state.ts";
-import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
-import { KeyStore } from "../../durable-objects/keys/key-store.ts";
 import type { Policies } from "../../core/policies/policy.ts";
-import type { Pool } from "../../durable-objects/pool/protocol.ts";
-import { PooledOperations } from "../../durable-objects/pool/pooled-operations.ts";
-import type { HoldCall, AcquireCall, ReserveCall, Returned } from "../../core/protocol/messages.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
-import { Storage } from "../../durable-objects/storage/storage.ts";
+import type { HoldCall, AcquireCall, ReserveCall, Returned } from "../../core/protocol/messages.ts";
+import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
+import type { KeyState } from "../../durable-objects/keys/key-state.ts";
+import { KeyStore } from "../../durable-objects/keys/key-store.ts";
+import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
+import type { Operations } from "../../durable-objects/operations/operations.ts";
 import { WaitQueue } from "../../durable-objects/operations/wait-queue.ts";
+import { PooledOperations } from "../../durable-objects/pool/pooled-operations.ts";
+import type { Pool } from "../../durable-objects/pool/protocol.ts";
+import { Storage } from "../../durable-objects/storage/storage.ts";
 import type { Database } from "./database.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 

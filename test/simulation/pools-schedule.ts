@@ -1,12 +1,12 @@
 /** One random history of isolates, the objects of some regions, and the pool that these share, from a seed. */
-import type { Decision } from "../../core/protocol/decision.ts";
-import type { Policy } from "../../core/policies/policy.ts";
-import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
-import { poolKeys } from "../../durable-objects/pool/keys.ts";
-import { pooledRules } from "../../durable-objects/pool/share-algorithm.ts";
-import type { Cost } from "../../core/protocol/cost.ts";
-import type { Decided } from "../../core/protocol/messages.ts";
 import type { Objects } from "../../client/transports/objects.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import type { Cost } from "../../core/protocol/cost.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import type { Decided } from "../../core/protocol/messages.ts";
+import { poolKeys } from "../../durable-objects/pool/keys.ts";
+import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
+import { pooledRules } from "../../durable-objects/pool/share-algorithm.ts";
 import type { Database } from "./database.ts";
 import { Dice } from "./dice.ts";
 import { law } from "./laws.ts";

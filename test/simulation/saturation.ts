@@ -1,11 +1,11 @@
 /** One key under a steady load from several isolates: how much of what an exact limiter would admit is admitted. */
+import { LocalLimiter } from "../../client/local-limiter.ts";
+import { ReservationCache } from "../../client/reservation-cache.ts";
+import { Objects } from "../../client/transports/objects.ts";
 import { decide, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import { LocalLimiter } from "../../client/local-limiter.ts";
-import { Objects } from "../../client/transports/objects.ts";
-import { ReservationCache } from "../../client/reservation-cache.ts";
 import { seededRandom } from "../support/random.ts";
 import { Database } from "./database.ts";
 import { simulatedNamespace, type Method } from "./network.ts";

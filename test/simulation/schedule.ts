@@ -1,12 +1,12 @@
 /** One random history of isolates, an object and the messages between them, from a seed. */
-import type { Decision } from "../../core/protocol/decision.ts";
-import { costOf, type Cost } from "../../core/protocol/cost.ts";
+import { LocalLimiter } from "../../client/local-limiter.ts";
+import { ReservationCache } from "../../client/reservation-cache.ts";
+import { Objects } from "../../client/transports/objects.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
+import { costOf, type Cost } from "../../core/protocol/cost.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
 import type { AnswerText, Decided, ReserveCall } from "../../core/protocol/messages.ts";
-import { LocalLimiter } from "../../client/local-limiter.ts";
-import { Objects } from "../../client/transports/objects.ts";
-import { ReservationCache } from "../../client/reservation-cache.ts";
 import { seededRandom } from "../support/random.ts";
 import type { Database } from "./database.ts";
 import { checkConservation, checkFigures, law, Oracle } from "./laws.ts";

@@ -1,13 +1,13 @@
-import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
-import type { Maybe } from "../../core/protocol/object-methods.ts";
-import type { KeyState } from "../../durable-objects/keys/key-state.ts";
-import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
-import { KeyStore } from "../../durable-objects/keys/key-store.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
-import type { Answer, AnswerText, ReserveCall, Returned } from "../../core/protocol/messages.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
-import { Storage } from "../../durable-objects/storage/storage.ts";
+import type { Answer, AnswerText, ReserveCall, Returned } from "../../core/protocol/messages.ts";
+import type { Maybe } from "../../core/protocol/object-methods.ts";
+import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
+import type { KeyState } from "../../durable-objects/keys/key-state.ts";
+import { KeyStore } from "../../durable-objects/keys/key-store.ts";
+import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
 import { WaitQueue } from "../../durable-objects/operations/wait-queue.ts";
+import { Storage } from "../../durable-objects/storage/storage.ts";
 import type { Database } from "./database.ts";
 import type { Method } from "./network.ts";
 

@@ -1,5 +1,5 @@
 /** Calls of POST /v1/limit, plain ones and odd ones, that take nothing. */
-import type { Env } from "../../worker/env.ts";
+import type { Env } from "../../worker/bindings/env.ts";
 import { TOKENS } from "./fixtures.ts";
 
 export const URL_OF = "https://weir.test/v1/limit";

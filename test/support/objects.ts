@@ -1,10 +1,10 @@
 /** Reaching an object itself from inside workerd: its methods, its storage, its life. */
 import { evictDurableObject, runDurableObjectAlarm, runInDurableObject } from "cloudflare:test";
 import { env } from "cloudflare:workers";
-import { policies } from "../../durable-objects/deployment.ts";
-import type { LimiterObject } from "../../durable-objects/limiter-object.ts";
 import { readAnswer } from "../../client/read-answer.ts";
 import { objectName } from "../../client/transports/object-names.ts";
+import { policies } from "../../durable-objects/deployment.ts";
+import type { LimiterObject } from "../../durable-objects/limiter-object.ts";
 
 /** The object that holds a key, and calls to it by that key. */
 export function objectOf(policyName: string, key: string) {

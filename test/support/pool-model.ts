@@ -2,8 +2,6 @@
  * What the script of a pool should answer: the same calls on the functions that the objects use (algorithms, holds.ts,
  * decisions.ts, sizing.ts). Nothing is ever lost here.
  */
-import { costOf } from "../../core/protocol/cost.ts";
-import { decideTogether, withoutTaking, type NewHold } from "../../core/accounts/joint-decision.ts";
 import {
   advance,
   decide,
@@ -15,9 +13,11 @@ import {
   wholeAtMs,
   type Account,
 } from "../../core/accounts/account.ts";
-import type { Granted, Holding, PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
+import { decideTogether, withoutTaking, type NewHold } from "../../core/accounts/joint-decision.ts";
 import type { Rule } from "../../core/policies/policy.ts";
+import { costOf } from "../../core/protocol/cost.ts";
 import { grantedTogether, isSpare, type Wish } from "../../core/reservations/sizing.ts";
+import type { Granted, Holding, PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { SIZING, type PartOfCall } from "./pools.ts";
 
 interface Holder {

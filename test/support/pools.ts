@@ -1,5 +1,7 @@
 /** Pools on a real Redis server with a clock of the test's own. */
 import { createClient } from "redis";
+import type { Rule } from "../../core/policies/policy.ts";
+import { poolKeys } from "../../durable-objects/pool/keys.ts";
 import type {
   Granted,
   Holding,
@@ -9,9 +11,7 @@ import type {
   PoolRule,
   PoolSizing,
 } from "../../durable-objects/pool/protocol.ts";
-import { poolKeys } from "../../durable-objects/pool/keys.ts";
 import { POOL_SCRIPT } from "../../durable-objects/pool/redis/script.ts";
-import type { Rule } from "../../core/policies/policy.ts";
 import { startRedis } from "../../scripts/redis-server.ts";
 
 /**

@@ -3,8 +3,8 @@ import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { ROOT } from "../../scripts/project.ts";
 import { freePort } from "../../scripts/free-port.ts";
+import { ROOT } from "../../scripts/project.ts";
 
 export interface WranglerDev {
   readonly url: string;

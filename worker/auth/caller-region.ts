@@ -1,6 +1,6 @@
 /** Where a call comes from, which says what region decides a policy with a pool. */
-import { poolAddress, regions } from "../../durable-objects/deployment.ts";
 import { regionOf, type Origin, type Region } from "../../core/policies/regions.ts";
+import { poolAddress, regions } from "../../durable-objects/deployment.ts";
 import type { Principal } from "./tokens.ts";
 
 /** An isolate is in one place, so what an HTTP request said of it holds for calls over RPC, which say nothing. */

@@ -1,7 +1,7 @@
 import * as v from "valibot";
 import type { Region } from "../../core/policies/regions.ts";
-import { oneOf, table, violationsOf } from "../../core/validation.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { oneOf, table, violationsOf } from "../../core/validation.ts";
 
 export type Scope = "limit" | "admin";
 

@@ -1,12 +1,12 @@
-import type { LimiterClient } from "../../client/limiter-client.ts";
 /** The checks of a call on several keys: parsed, allowed, and put into words. */
-import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
+import type { LimiterClient } from "../../client/limiter-client.ts";
 import { publicName } from "../../core/policies/policy-names.ts";
-import { given, parse } from "./validate.ts";
+import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
 import { Problem } from "../../core/protocol/problems.ts";
+import type { Principal } from "../auth/tokens.ts";
 import { LimitAllRequest } from "./request-schemas.ts";
 import { costProblem, findTarget, type Target } from "./target.ts";
-import type { Principal } from "../auth/tokens.ts";
+import { given, parse } from "./validate.ts";
 
 export interface Check extends Target {
   readonly cost: Cost;

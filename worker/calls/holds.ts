@@ -1,12 +1,12 @@
 /** Holds: units set apart, and settled when it is known how many were used. */
-import { degradedDecision, type Decision } from "../../core/protocol/decision.ts";
-import { given } from "./validate.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { decisionOf } from "../../client/read-answer.ts";
+import { degradedDecision, type Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";
+import type { Principal } from "../auth/tokens.ts";
 import { CancelRequest, HoldRequest, SettleRequest } from "./request-schemas.ts";
 import { call, callClaim, costProblem, rateProblem, unitsProblem, type Answered } from "./target.ts";
-import type { Principal } from "../auth/tokens.ts";
+import { given } from "./validate.ts";
 
 type Promised<Answer> = Promise<Answered<Answer> | Problem>;
 

@@ -1,19 +1,19 @@
 /** Leases: units that somebody has for a while, waited for in a queue. */
-import { claimId } from "../../core/protocol/claim-ids.ts";
-import { randomId } from "../../core/clock.ts";
-import { costOf, type Cost } from "../../core/protocol/cost.ts";
-import type { Policy } from "../../core/policies/policy.ts";
-import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
-import type { Lease } from "../../core/protocol/messages.ts";
-import { publicName } from "../../core/policies/policy-names.ts";
-import { given, refused } from "./validate.ts";
 import type { Acquiring } from "../../client/lease-client.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
-import { Problem } from "../../core/protocol/problems.ts";
+import { randomId } from "../../core/clock.ts";
+import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
+import { publicName } from "../../core/policies/policy-names.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import { claimId } from "../../core/protocol/claim-ids.ts";
+import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
+import type { Lease } from "../../core/protocol/messages.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import type { Principal } from "../auth/tokens.ts";
 import { AcquireRequest, ReleaseRequest, RenewRequest, SocketRequest } from "./request-schemas.ts";
 import { call, callClaim, unitsProblem, type Answered, type Target } from "./target.ts";
-import type { Principal } from "../auth/tokens.ts";
+import { given, refused } from "./validate.ts";
 
 /** An acquire that its policy can grant. */
 export interface Acquire extends Target {

@@ -12,13 +12,13 @@
  * waits in order is served before any later hold of this kind, so when its wait ends it passes, or what it wanted has
  * been used by a call that succeeded.
  */
-import { degradedDecision, type AllDecisions, type Decision } from "../../core/protocol/decision.ts";
-import type { Decided } from "../../core/protocol/messages.ts";
-import { compare, isNever, nameOf, parseChecks, type Check } from "./checks.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { decisionOf } from "../../client/read-answer.ts";
+import { degradedDecision, type AllDecisions, type Decision } from "../../core/protocol/decision.ts";
+import type { Decided } from "../../core/protocol/messages.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
+import { compare, isNever, nameOf, parseChecks, type Check } from "./checks.ts";
 
 /** Longer than settling takes, deadlines and all; if the worker dies, so long the units are missing. */
 const PROVISIONAL_TTL_MS = 15_000;

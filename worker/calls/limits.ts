@@ -1,14 +1,14 @@
 /** The calls on a key, the same over HTTP and over RPC. Those on holds and leases are in files of their own. */
 import type * as v from "valibot";
-import { given } from "./validate.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
-import type { Problem } from "../../core/protocol/problems.ts";
 import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
+import type { Problem } from "../../core/protocol/problems.ts";
+import { mayUse, type Principal } from "../auth/tokens.ts";
 import type { PolicyList } from "./answer-schemas.ts";
 import { KeyRequest, LimitRequest, PeekRequest, RefundRequest } from "./request-schemas.ts";
 import { call, costProblem, rateProblem, unitsProblem, type Answered, type Target } from "./target.ts";
+import { given } from "./validate.ts";
 import { refused } from "./validate.ts";
-import { mayUse, type Principal } from "../auth/tokens.ts";
 
 type Promised<Answer> = Promise<Answered<Answer> | Problem>;
 

@@ -1,19 +1,19 @@
 /** What a call is about: a policy and a key that the caller may use, and costs that the policy can count. */
 import type * as v from "valibot";
+import { ADDRESS_ALLOWED, normaliseKey } from "../../client/keys.ts";
+import type { LimiterClient } from "../../client/limiter-client.ts";
+import { holdMissing, leaseMissing } from "../../client/read-answer.ts";
+import { publicName } from "../../core/policies/policy-names.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import { readClaimId, type ClaimKind } from "../../core/protocol/claim-ids.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
-import type { Policy } from "../../core/policies/policy.ts";
-import { publicName } from "../../core/policies/policy-names.ts";
-import { violation } from "../../core/validation.ts";
-import { ADDRESS_ALLOWED, normaliseKey } from "../../client/keys.ts";
-import { holdMissing, leaseMissing } from "../../client/read-answer.ts";
-import { notAllowed, parse } from "./validate.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { COST_ALLOWED, UNITS_ALLOWED } from "./request-schemas.ts";
-import type { LimiterClient } from "../../client/limiter-client.ts";
-import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
-import { refused } from "./validate.ts";
+import { violation } from "../../core/validation.ts";
 import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
+import { COST_ALLOWED, UNITS_ALLOWED } from "./request-schemas.ts";
+import { notAllowed, parse } from "./validate.ts";
+import { refused } from "./validate.ts";
 
 /** A key of a policy: there, normalised, and the caller's to use. */
 export interface Target {

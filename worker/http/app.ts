@@ -1,6 +1,12 @@
-import { clientOf } from "../client.ts";
-import { toResponse } from "./problem-responses.ts";
 import { Hono } from "hono";
+import type { LimiterClient } from "../../client/limiter-client.ts";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { configurationProblem, type Principal } from "../auth/tokens.ts";
+import { clientOf } from "../bindings/client.ts";
+import type { Env } from "../bindings/env.ts";
+import { callCancel, callHold, callSettle } from "../calls/holds.ts";
+import { callAcquire, callRelease, callRenew, callSocket } from "../calls/leases.ts";
+import { callLimitAll } from "../calls/limit-all.ts";
 import { callPeek, callLimit, callRefund, callReset, listPolicies } from "../calls/limits.ts";
 import {
   authorized,
@@ -12,16 +18,10 @@ import {
   withId,
   type Ctx,
 } from "./handlers.ts";
-import type { Env } from "../env.ts";
-import { callCancel, callHold, callSettle } from "../calls/holds.ts";
-import { callAcquire, callRelease, callRenew, callSocket } from "../calls/leases.ts";
-import { callLimitAll } from "../calls/limit-all.ts";
-import type { LimiterClient } from "../../client/limiter-client.ts";
 import { openApiDocument } from "./openapi.ts";
+import { toResponse } from "./problem-responses.ts";
 import { internalProblem } from "./problem-responses.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { allResponse, decisionResponse } from "./responses.ts";
-import { configurationProblem, type Principal } from "../auth/tokens.ts";
 
 export const app = new Hono<{ Bindings: Env }>();
 

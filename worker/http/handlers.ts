@@ -1,13 +1,13 @@
-import { toResponse } from "./problem-responses.ts";
-import type { Env } from "../env.ts";
 import type { Context } from "hono";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { violation } from "../../core/validation.ts";
 import { callingFrom } from "../auth/caller-region.ts";
+import { authenticate, scopeProblem, type Principal, type Scope } from "../auth/tokens.ts";
+import type { Env } from "../bindings/env.ts";
 import { notAllowed } from "../calls/validate.ts";
 import { readJson } from "./body.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { toResponse } from "./problem-responses.ts";
 import type { DenyStatus } from "./responses.ts";
-import { authenticate, scopeProblem, type Principal, type Scope } from "../auth/tokens.ts";
 /** What all HTTP handlers share: who calls, and what the address and the body say. */
 
 export type Ctx = Context<{ Bindings: Env }>;

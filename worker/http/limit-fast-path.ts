@@ -1,25 +1,25 @@
-import type { LimiterClient } from "../../client/limiter-client.ts";
-import { toResponse } from "./problem-responses.ts";
 /**
  * POST /v1/limit past the router. A call that is decided here costs little more than what the runtime does for a request
  * with a body, so a router, a schema and a promise for every layer would be a third of it (docs/performance.md). Only what is
  * plain is answered here; everything else goes the way of all calls, through app.ts.
  */
-import type { Policy } from "../../core/policies/policy.ts";
+import type { LimiterClient } from "../../client/limiter-client.ts";
 import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
+import type { Policy } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import { limitOf } from "../calls/limits.ts";
-import type { Env } from "../env.ts";
-import { clientOf } from "../client.ts";
-import { callingFrom } from "../auth/caller-region.ts";
-import { decode, malformed, MOST_BODY_BYTES } from "./body.ts";
-import { parse } from "../calls/validate.ts";
-import { internalProblem } from "./problem-responses.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import { LimitRequest, MOST_KEY_BYTES } from "../calls/request-schemas.ts";
-import { decisionResponse, plainResponse, type DenyStatus } from "./responses.ts";
-import { findTarget } from "../calls/target.ts";
+import { callingFrom } from "../auth/caller-region.ts";
 import { knownCaller, type Principal } from "../auth/tokens.ts";
+import { clientOf } from "../bindings/client.ts";
+import type { Env } from "../bindings/env.ts";
+import { limitOf } from "../calls/limits.ts";
+import { LimitRequest, MOST_KEY_BYTES } from "../calls/request-schemas.ts";
+import { findTarget } from "../calls/target.ts";
+import { parse } from "../calls/validate.ts";
+import { decode, malformed, MOST_BODY_BYTES } from "./body.ts";
+import { toResponse } from "./problem-responses.ts";
+import { internalProblem } from "./problem-responses.ts";
+import { decisionResponse, plainResponse, type DenyStatus } from "./responses.ts";
 
 const PATH = "/v1/limit";
 

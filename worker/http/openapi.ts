@@ -9,7 +9,6 @@ import {
   ProblemDetails,
   QuotaExceeded,
 } from "../calls/answer-schemas.ts";
-import { openApiPaths } from "./openapi-paths.ts";
 import {
   AcquireRequest,
   HoldRequest,
@@ -19,6 +18,7 @@ import {
   RenewRequest,
   SettleRequest,
 } from "../calls/request-schemas.ts";
+import { openApiPaths } from "./openapi-paths.ts";
 
 let document: object | undefined;
 

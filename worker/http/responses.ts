@@ -1,11 +1,11 @@
-import { toResponse } from "./problem-responses.ts";
 /** Decisions as HTTP answers them. */
 import type { Policy } from "../../core/policies/policy.ts";
-import { decisionHeaders, policyHeader, rateLimit, retryAfter } from "./headers.ts";
-import { Problem } from "../../core/protocol/problems.ts";
-import { problemResponse } from "./problem-responses.ts";
 import type { AllDecisions, Decision } from "../../core/protocol/decision.ts";
+import { Problem } from "../../core/protocol/problems.ts";
 import type { Answered } from "../calls/target.ts";
+import { decisionHeaders, policyHeader, rateLimit, retryAfter } from "./headers.ts";
+import { toResponse } from "./problem-responses.ts";
+import { problemResponse } from "./problem-responses.ts";
 
 /** The status of a denial. */
 export type DenyStatus = 200 | 429;

@@ -1,28 +1,27 @@
 import { WorkerEntrypoint } from "cloudflare:workers";
+import type { LimiterClient } from "../../client/limiter-client.ts";
+import type { Cost } from "../../core/protocol/cost.ts";
 import {
   degradedDecision,
   type AllDecisions,
   type Decision,
   type KeyReport,
 } from "../../core/protocol/decision.ts";
-import { regions } from "../../durable-objects/deployment.ts";
+import type { Lease } from "../../core/protocol/messages.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
-import type { Cost } from "../../core/protocol/cost.ts";
-import type { Env } from "../env.ts";
-import { callLimit, callPeek, callRefund, callReset, listPolicies } from "../calls/limits.ts";
-import { given, parse, refused } from "../calls/validate.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import { regionNamed } from "../auth/caller-region.ts";
+import type { Principal } from "../auth/tokens.ts";
+import { clientOf } from "../bindings/client.ts";
+import type { Env } from "../bindings/env.ts";
+import type { PolicyList } from "../calls/answer-schemas.ts";
 import { callCancel, callHold, callSettle } from "../calls/holds.ts";
 import { acquireOf, callRelease, callRenew } from "../calls/leases.ts";
 import { callLimitAll } from "../calls/limit-all.ts";
-import type { LimiterClient } from "../../client/limiter-client.ts";
-import { clientOf } from "../client.ts";
-import { Problem } from "../../core/protocol/problems.ts";
-import type { Lease } from "../../core/protocol/messages.ts";
-import type { PolicyList } from "../calls/answer-schemas.ts";
+import { callLimit, callPeek, callRefund, callReset, listPolicies } from "../calls/limits.ts";
 import { BoundAcquireRequest, Props } from "../calls/request-schemas.ts";
-import { regionNamed } from "../auth/caller-region.ts";
 import { call, findClaim, type Answered } from "../calls/target.ts";
-import type { Principal } from "../auth/tokens.ts";
+import { given, parse, refused } from "../calls/validate.ts";
 
 /** A call that may leave out what the binding's `props` say. */
 type Call<Fields> = Fields & Regional & { readonly policy?: string; readonly key: string };
@@ -159,7 +158,7 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
     const { policy = props.policy, region: name = props.region, ...rest } = asked as Record<string, unknown>;
     const region = regionNamed(name);
     if (region === undefined) {
-      const names = regions.map((each) => JSON.stringify(each.name)).join(", ");
+      const names = this.#client.policies.regions.map((each) => JSON.stringify(each.name)).join(", ");
       throw refused(["region"], name, `left out, or one of ${names}`).toError();
     }
     return [

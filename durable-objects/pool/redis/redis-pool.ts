@@ -2,9 +2,9 @@
 import { Redis } from "@upstash/redis/cloudflare";
 import { circuitBreaker, ConsecutiveBreaker, handleAll, type CircuitBreakerPolicy } from "cockatiel";
 import type { Pool, PoolAnswer, PoolCall } from "../protocol.ts";
+import { POOL_SIZING } from "../share-sizing.ts";
 import { POOL_SCRIPT } from "./script.ts";
 import type { PoolAddress } from "./secrets.ts";
-import { POOL_SIZING } from "../share-sizing.ts";
 
 /** After so many failures in a row nothing is asked for a moment: whoever is away or overloaded is not helped by more. */
 const FAILURES = 5;

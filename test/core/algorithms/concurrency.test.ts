@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { concurrency, type ConcurrencyState } from "../../../core/algorithms/concurrency.ts";
 import { advance, decide, place, settle, UNTOUCHED, type Account } from "../../../core/accounts/account.ts";
+import { concurrency, type ConcurrencyState } from "../../../core/algorithms/concurrency.ts";
 import { ruleOf } from "../../support/rules.ts";
 
 const RULE = ruleOf({ algorithm: "concurrency", limit: 10, ttl: "1s" });

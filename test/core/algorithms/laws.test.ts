@@ -1,7 +1,5 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import type { Segment } from "../../../core/algorithms/algorithm.ts";
-import { algorithms } from "../../../core/algorithms/registry.ts";
 import {
   advance,
   decide as decideAdvanced,
@@ -11,6 +9,8 @@ import {
   type Account,
   type AccountDecision,
 } from "../../../core/accounts/account.ts";
+import type { Segment } from "../../../core/algorithms/algorithm.ts";
+import { algorithms } from "../../../core/algorithms/registry.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { ruleWith, specimens } from "../../support/algorithms.ts";
 

@@ -1,10 +1,10 @@
 import { describe, expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
-import type { Policy } from "../../../core/policies/policy.ts";
-import { requirePool } from "../../../durable-objects/pool/redis/secrets.ts";
 import { localName, publicName } from "../../../core/policies/policy-names.ts";
+import type { Policy } from "../../../core/policies/policy.ts";
 import { RegionalPolicies } from "../../../core/policies/regional-policies.ts";
 import { parseRegions, regionOf } from "../../../core/policies/regions.ts";
+import { requirePool } from "../../../durable-objects/pool/redis/secrets.ts";
 
 const BUCKET = { algorithm: "token-bucket", limit: 12, window: "1s", burst: 24 };
 

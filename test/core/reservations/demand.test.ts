@@ -1,8 +1,8 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { Demand, type Wanted } from "../../../core/reservations/demand.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
+import { Demand, type Wanted } from "../../../core/reservations/demand.ts";
 import { isHot, refillMs, spendableMs } from "../../../core/reservations/sizing.ts";
 
 function policyWith(reservation: unknown): Policy {

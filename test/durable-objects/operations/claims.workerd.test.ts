@@ -2,6 +2,7 @@
  * Leases and holds of a real object against a model, in any order: grant, wait, leave, renew, release, expire, hold,
  * settle, cancel, crash. Only the date is virtual; storage, messages and crashes are real.
  */
+import fc from "fast-check";
 import { isDeepStrictEqual } from "node:util";
 import { afterEach, expect, test, vi } from "vitest";
 import { readAnswer } from "../../../client/read-answer.ts";
@@ -9,7 +10,6 @@ import type { Decided, Lease } from "../../../core/protocol/messages.ts";
 import { ClaimsModel } from "../../support/claims-model.ts";
 import { freshKey } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
-import fc from "fast-check";
 
 afterEach(() => void vi.useRealTimers());
 

@@ -3,8 +3,8 @@ import { expect, test } from "vitest";
 import { advance, decide, outstandingOf, UNTOUCHED, type Account } from "../../../core/accounts/account.ts";
 import type { Segment } from "../../../core/algorithms/algorithm.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
-import { aheadUnits, covers, record, restore } from "../../../durable-objects/storage/write-behind.ts";
 import type { StoredAccount } from "../../../durable-objects/storage/records.ts";
+import { aheadUnits, covers, record, restore } from "../../../durable-objects/storage/write-behind.ts";
 import { bucket, log } from "../../support/rules.ts";
 
 test("memory may be ahead by 2 % of the capacity, and not at all below 50", () => {

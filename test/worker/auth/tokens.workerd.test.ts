@@ -1,7 +1,7 @@
 import { env } from "cloudflare:workers";
 import { expect, test } from "vitest";
+import type { Env } from "../../../worker/bindings/env.ts";
 import { app } from "../../../worker/http/app.ts";
-import type { Env } from "../../../worker/env.ts";
 import { TEST_TOKENS, TOKENS } from "../../support/fixtures.ts";
 
 async function get(path: string, secret: string | undefined, authorization = `Bearer ${TOKENS.full}`) {

@@ -2,9 +2,9 @@
 import { createExecutionContext, waitOnExecutionContext } from "cloudflare:test";
 import { env } from "cloudflare:workers";
 import { expect, test } from "vitest";
-import { app } from "../../../worker/http/app.ts";
-import type { Env } from "../../../worker/env.ts";
 import type { LimiterNamespace, LimiterStub } from "../../../client/transports/objects.ts";
+import type { Env } from "../../../worker/bindings/env.ts";
+import { app } from "../../../worker/http/app.ts";
 import { TEST_TOKENS, TOKENS } from "../../support/fixtures.ts";
 import { acquire, freshKey, idIn, release, report } from "../../support/limiter.ts";
 

@@ -2,13 +2,13 @@
 import { env } from "cloudflare:workers";
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import type { HoldCall } from "../../../core/protocol/messages.ts";
-import { callLimitAll } from "../../../worker/calls/limit-all.ts";
 import { LimiterClient } from "../../../client/limiter-client.ts";
 import { Objects, type LimiterNamespace, type LimiterStub } from "../../../client/transports/objects.ts";
 import { SYSTEM_TIME } from "../../../core/clock.ts";
-import { regionalPolicies } from "../../../durable-objects/deployment.ts";
+import type { HoldCall } from "../../../core/protocol/messages.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
+import { regionalPolicies } from "../../../durable-objects/deployment.ts";
+import { callLimitAll } from "../../../worker/calls/limit-all.ts";
 import { call, freshKey, limit, report } from "../../support/limiter.ts";
 
 const { OBJECTS } = env as unknown as { OBJECTS: LimiterNamespace };

@@ -2,12 +2,12 @@
 import { createExecutionContext } from "cloudflare:test";
 import { env } from "cloudflare:workers";
 import { beforeAll, afterAll, describe, expect, test, vi } from "vitest";
+import type { Env } from "../../../worker/bindings/env.ts";
 import { app } from "../../../worker/http/app.ts";
-import type { Env } from "../../../worker/env.ts";
 import { answerLimit } from "../../../worker/http/limit-fast-path.ts";
+import worker from "../../../worker/index.ts";
 import { KNOWN, look, requestOf, TABLE, URL_OF, type Call } from "../../support/limit-calls.ts";
 import { freshKey } from "../../support/limiter.ts";
-import worker from "../../../worker/index.ts";
 
 const real = env as unknown as Env;
 

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
-import { acquire, call, freshKey, idIn, limit, release, type Called } from "../../support/limiter.ts";
 import { TOKENS } from "../../support/fixtures.ts";
 import { matches } from "../../support/json-schema.ts";
+import { acquire, call, freshKey, idIn, limit, release, type Called } from "../../support/limiter.ts";
 
 interface Document {
   readonly paths: Record<

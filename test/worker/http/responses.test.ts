@@ -1,8 +1,8 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { publicDecision, type Decision } from "../../../core/protocol/decision.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
+import { publicDecision, type Decision } from "../../../core/protocol/decision.ts";
 import type { Decided, RuleDecision } from "../../../core/protocol/messages.ts";
 import {
   decisionResponse,

@@ -4,8 +4,8 @@ import { createClient } from "redis";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { poolKeys } from "../../../../durable-objects/pool/keys.ts";
 import { POOL_SCRIPT } from "../../../../durable-objects/pool/redis/script.ts";
-import { grantedIn, holdingOf, SIZING, startPools, type Pools } from "../../../support/pools.ts";
 import { startRedis } from "../../../../scripts/redis-server.ts";
+import { grantedIn, holdingOf, SIZING, startPools, type Pools } from "../../../support/pools.ts";
 
 let pools: Pools;
 beforeAll(async () => {

@@ -1,10 +1,10 @@
 /** The laws of the algorithms (../algorithms/laws.test.ts), through the script on a real server. */
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { algorithms } from "../../../../core/algorithms/registry.ts";
-import type { AnyAlgorithm } from "../../../../core/algorithms/algorithm.ts";
-import { tokenBucket } from "../../../../core/algorithms/token-bucket.ts";
 import { decide, UNTOUCHED } from "../../../../core/accounts/account.ts";
+import type { AnyAlgorithm } from "../../../../core/algorithms/algorithm.ts";
+import { algorithms } from "../../../../core/algorithms/registry.ts";
+import { tokenBucket } from "../../../../core/algorithms/token-bucket.ts";
 import type { PoolAnswer } from "../../../../durable-objects/pool/protocol.ts";
 import { ruleWith, specimens, type Given } from "../../../support/algorithms.ts";
 import { worstExcess } from "../../../support/interval-bound.ts";

@@ -1,4 +1,4 @@
-import type { LimiterNamespace } from "../client/transports/objects.ts";
+import type { LimiterNamespace } from "../../client/transports/objects.ts";
 
 /** What the deployment gives the worker. */
 export interface Env {

@@ -1,8 +1,8 @@
 import { waitUntil } from "cloudflare:workers";
-import { LimiterClient } from "../client/limiter-client.ts";
-import { Objects, type LimiterNamespace } from "../client/transports/objects.ts";
-import { SYSTEM_TIME } from "../core/clock.ts";
-import { regionalPolicies } from "../durable-objects/deployment.ts";
+import { LimiterClient } from "../../client/limiter-client.ts";
+import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
+import { SYSTEM_TIME } from "../../core/clock.ts";
+import { regionalPolicies } from "../../durable-objects/deployment.ts";
 import type { Env } from "./env.ts";
 
 /** By the namespace: one, unless a test brings another. */
