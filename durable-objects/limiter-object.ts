@@ -12,21 +12,11 @@ import {
   type Versioned,
 } from "../core/protocol/messages.ts";
 import type { Attached, LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
-import { CallRouter } from "./call-router.ts";
 import { leaseHandle } from "./connections/lease-handle.ts";
-import { LeaseSockets } from "./connections/lease-sockets.ts";
-import { WaitingCalls } from "./connections/waiting-calls.ts";
-import { collectGarbage, FORGET_AFTER_MS } from "./keys/garbage-collection.ts";
-import { KeyCache } from "./keys/key-cache.ts";
-import type { KeyState } from "./keys/key-state.ts";
-import { KeyStore } from "./keys/key-store.ts";
-import { Timers } from "./keys/timers.ts";
-import { loadPool } from "./load-pool.ts";
+import { collectGarbage } from "./keys/garbage-collection.ts";
+import { makeParts, type ObjectParts } from "./object-parts.ts";
 import { objectPolicies } from "./object-policies.ts";
-import { LocalOperations } from "./operations/local-operations.ts";
 import type { AskKey } from "./operations/operations.ts";
-import { WaitQueue } from "./operations/wait-queue.ts";
-import { Storage } from "./storage/storage.ts";
 
 /**
  * The object: load, decide, save, answer. It serves one or many keys of one policy. Nothing is awaited
@@ -36,38 +26,13 @@ import { Storage } from "./storage/storage.ts";
  * Operations return values. They become JSON text here and nowhere else.
  */
 export class LimiterObject extends DurableObject implements LimiterMethods {
-  readonly #storage: Storage;
-  readonly #cache: KeyCache;
-  readonly #store: KeyStore;
-  readonly #router: CallRouter;
-  readonly #sockets: LeaseSockets;
-  readonly #waiting: WaitingCalls;
-  readonly #timers: Timers;
+  readonly #parts: ObjectParts;
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
-    this.#storage = new Storage(ctx.storage);
-    this.#cache = new KeyCache(this.#storage);
-    const timers = new Timers(ctx.storage, this.#cache);
-    this.#timers = timers;
-    this.#store = new KeyStore(objectPolicies, this.#storage, this.#cache, (wholeMs, nowMs) => {
-      timers.alarmBy(wholeMs + FORGET_AFTER_MS, nowMs);
-      timers.watchQuiet();
-    });
-    const toNow = (keyState: KeyState) => this.#toNow(keyState);
-    const open = (policy: string, key: string) => this.#open(policy, key);
-    const queue = new WaitQueue(toNow);
-    const local = new LocalOperations(this.#store, queue);
-    const parts = { store: this.#store, queue, local, toNow, open, nowMs: () => timers.nowMs() };
-    this.#router = new CallRouter(open, local, () => loadPool(parts));
-    this.#waiting = new WaitingCalls(this.#router.ask, queue);
-    this.#sockets = new LeaseSockets(ctx, {
-      policies: objectPolicies,
-      ask: this.#router.ask,
-      nowMs: parts.nowMs,
-      renewBy: (dueMs, nowMs) => timers.alarmBy(dueMs, nowMs, 0),
-    });
-    if (!this.#storage.isEmpty) void ctx.blockConcurrencyWhile(() => timers.readAlarm());
+    this.#parts = makeParts(ctx);
+    const { storage, timers } = this.#parts;
+    if (!storage.isEmpty) void ctx.blockConcurrencyWhile(() => timers.readAlarm());
   }
 
   limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): Maybe<AnswerText> {
@@ -87,7 +52,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
 
   giveBack(policy: string, returned: readonly Returned[]): void {
     for (const each of returned)
-      void this.#router.ask(policy, each.key, (operations, keyState, nowMs) =>
+      void this.#parts.ask(policy, each.key, (operations, keyState, nowMs) =>
         operations.giveBack(keyState, each, nowMs),
       );
   }
@@ -122,7 +87,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     const asked = { ...call, waitMs: 0 };
     const answer =
       unsupportedOf(call) ??
-      (await this.#router.ask(policy, key, (operations, keyState, nowMs) =>
+      (await this.#parts.ask(policy, key, (operations, keyState, nowMs) =>
         operations.acquire(keyState, asked, nowMs),
       ));
     const lease = "lease" in answer ? answer.lease : undefined;
@@ -137,7 +102,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     ttlMs: number,
     isAttached: boolean,
   ): Promise<Attached> {
-    const renewed = await this.#router.ask(policy, key, (operations, keyState, nowMs) =>
+    const renewed = await this.#parts.ask(policy, key, (operations, keyState, nowMs) =>
       operations.renew(keyState, id, ttlMs, nowMs),
     );
     return this.#attached(policy, key, renewed, isAttached && !("missing" in renewed) ? id : undefined);
@@ -150,22 +115,22 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   }
 
   async release(policy: string, key: string, id: string): Promise<boolean> {
-    const [{ claims }] = this.#open(policy, key);
+    const [{ claims }] = this.#parts.open(policy, key);
     const isSocket = claims.get(id)?.isSocket === true;
-    const isReleased = await this.#router.ask(policy, key, (operations, keyState, nowMs) =>
+    const isReleased = await this.#parts.ask(policy, key, (operations, keyState, nowMs) =>
       operations.release(keyState, id, nowMs),
     );
-    if (isSocket) this.#sockets.closeLost(this.#open(policy, key)[0]);
+    if (isSocket) this.#closeLost(policy, key);
     return isReleased;
   }
 
   peek(policy: string, key: string): Maybe<Peeked> {
-    return this.#router.ask(policy, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
+    return this.#parts.ask(policy, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
   }
 
   async reset(policy: string, key: string): Promise<void> {
-    await this.#router.ask(policy, key, (operations, keyState, nowMs) => operations.reset(keyState, nowMs));
-    this.#sockets.closeLost(this.#open(policy, key)[0]);
+    await this.#parts.ask(policy, key, (operations, keyState, nowMs) => operations.reset(keyState, nowMs));
+    this.#closeLost(policy, key);
   }
 
   /** Calls that wait, and sockets. */
@@ -175,53 +140,46 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     const call = JSON.parse(message) as AcquireCall | IdleCall;
     const unsupported = unsupportedOf(call);
     if (unsupported !== undefined) return Response.json(unsupported);
-    if (pathname === "/socket") return this.#sockets.accept(call as AcquireCall);
+    if (pathname === "/socket") return this.#parts.sockets.accept(call as AcquireCall);
     if (pathname === "/acquire")
-      return Response.json(await this.#waiting.acquire(call as AcquireCall, request.signal));
-    return Response.json(await this.#waiting.untilIdle(call, request.signal));
+      return Response.json(await this.#parts.waiting.acquire(call as AcquireCall, request.signal));
+    return Response.json(await this.#parts.waiting.untilIdle(call, request.signal));
   }
 
   override webSocketClose(socket: WebSocket): void {
-    this.#sockets.closed(socket);
+    this.#parts.sockets.closed(socket);
   }
 
   override webSocketError(socket: WebSocket): void {
-    this.#sockets.closed(socket);
+    this.#parts.sockets.closed(socket);
   }
 
   /** Forgets keys that are whole again and answers that no longer stand; deletes everything when nothing is left. */
   override async alarm(): Promise<void> {
-    const nowMs = this.#timers.nowMs();
-    this.#timers.alarmCame();
-    const againMs = await this.#sockets.renew();
-    const dueMs = collectGarbage(this.#storage, this.#cache, objectPolicies, nowMs);
-    if (dueMs === undefined) await this.#storage.removeAll().then(() => this.#timers.alarmCame());
+    const { storage, cache, timers, sockets } = this.#parts;
+    const nowMs = timers.nowMs();
+    timers.alarmCame();
+    const againMs = await sockets.renew();
+    const dueMs = collectGarbage(storage, cache, objectPolicies, nowMs);
+    if (dueMs === undefined) await storage.removeAll().then(() => timers.alarmCame());
     const nextMs = Math.min(dueMs ?? Infinity, againMs);
-    if (nextMs < Infinity) this.#timers.alarmBy(nextMs, nowMs, againMs < Infinity ? 0 : undefined);
+    if (nextMs < Infinity) timers.alarmBy(nextMs, nowMs, againMs < Infinity ? 0 : undefined);
+  }
+
+  #closeLost(policy: string, key: string): void {
+    const [{ claims }] = this.#parts.open(policy, key);
+    this.#parts.sockets.closeLost(policy, key, (leaseId) => claims.has(leaseId));
   }
 
   /** What a key answers, as it is sent: at once if it is there at once. A message of a higher protocol is refused. */
   #answer(policy: string, key: string, ask: Parameters<AskKey>[2], call: Versioned = {}): Maybe<AnswerText> {
-    const answer = unsupportedOf(call) ?? this.#router.ask(policy, key, ask);
+    const answer = unsupportedOf(call) ?? this.#parts.ask(policy, key, ask);
     return answer instanceof Promise ? answer.then((late) => JSON.stringify(late)) : JSON.stringify(answer);
   }
 
   /** An answer, with what keeps the lease for whoever has it if there is one. */
   #attached(policy: string, key: string, answer: object, lease: string | undefined): Attached {
-    const handle = lease === undefined ? {} : leaseHandle(this.#router.ask, policy, key, lease);
+    const handle = lease === undefined ? {} : leaseHandle(this.#parts.ask, policy, key, lease);
     return { answer: JSON.stringify(answer), ...handle };
-  }
-
-  #open(policy: string, key: string): [keyState: KeyState, nowMs: number] {
-    const nowMs = this.#timers.nowMs();
-    const keyState = this.#store.open(policy, key, nowMs);
-    this.#timers.watchQuiet();
-    return [keyState, nowMs];
-  }
-
-  #toNow(keyState: KeyState): number {
-    const nowMs = this.#timers.nowMs();
-    this.#cache.advance(keyState, nowMs);
-    return nowMs;
   }
 }

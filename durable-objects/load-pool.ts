@@ -6,7 +6,7 @@ import type { Operations } from "./operations/operations.ts";
 import type { PooledHost } from "./pool/pooled-operations.ts";
 
 /** What pooled operations need of their object. */
-export interface ObjectParts extends Pick<PooledHost, "store" | "queue" | "local" | "toNow"> {
+export interface PoolParts extends Pick<PooledHost, "store" | "queue" | "local" | "toNow"> {
   readonly nowMs: () => number;
   readonly open: (policy: string, key: string) => [keyState: KeyState, nowMs: number];
 }
@@ -18,7 +18,7 @@ export interface ObjectParts extends Pick<PooledHost, "store" | "queue" | "local
 const ALONE = "alone/".padEnd(512, "/");
 
 /** Loads the region's side of pools: Upstash's client, the script and the rest, of which nothing is loaded without. */
-export async function loadPool({ nowMs, open, ...parts }: ObjectParts): Promise<Operations> {
+export async function loadPool({ nowMs, open, ...parts }: PoolParts): Promise<Operations> {
   if (poolAddress === undefined) throw new Error("this version of the object has no pools");
   const [{ PooledOperations }, { RedisPool }] = await Promise.all([
     import("./pool/pooled-operations.ts"),

@@ -1,5 +1,5 @@
 import { readdirSync, readFileSync } from "node:fs";
-import { join, relative } from "node:path";
+import { dirname, join, normalize, relative } from "node:path";
 import { describe, expect, test } from "vitest";
 import { algorithms } from "../core/algorithms/registry.ts";
 import { specimens } from "./support/algorithms.ts";
@@ -34,14 +34,73 @@ const TOP = [
 /** What working leaves behind; git ignores it. */
 const LEFTOVERS = ["node_modules", "dist", ".weir", ".wrangler", ".dev.vars"];
 
+/** So many imports of the worker may reach into the object: the deployment's policies, and the class itself. */
+const MOST_WORKER_TO_OBJECT = 6;
+
 function filesIn(folder: string): string[] {
   return readdirSync(join(ROOT, folder), { recursive: true, withFileTypes: true })
     .filter((entry) => entry.isFile())
     .map((entry) => relative(ROOT, join(entry.parentPath, entry.name)));
 }
 const read = (file: string) => readFileSync(join(ROOT, file), "utf8");
-const importsOf = (file: string) =>
-  [...read(file).matchAll(/from "([^"]+)"/g)].map(([, specifier]) => String(specifier));
+const isWithin = (path: string, prefix: string) => path === prefix || path.startsWith(`${prefix}/`);
+
+interface Import {
+  /** A file below the root, or a package. */
+  readonly target: string;
+  readonly isType: boolean;
+}
+
+function importsOf(file: string): Import[] {
+  const found = read(file).matchAll(
+    /^(?:import|export) (type )?(?:[^;"]*? from )?"([^"]+)";|\bimport\("([^"]+)"\)/gm,
+  );
+  return [...found].map(([, type, specifier, loaded]) => {
+    const given = specifier ?? loaded ?? "";
+    const target = given.startsWith(".") ? normalize(join(dirname(file), given)) : given;
+    return { target, isType: type !== undefined };
+  });
+}
+
+/** What each place may import: the table in docs/architecture.md. */
+const MAY_IMPORT = new Map(
+  [...read("docs/architecture.md").matchAll(/^\| `([^`]+[^/`])` \|(.*)\|$/gm)].map(
+    ([, place = "", row = ""]) => {
+      const named = [...row.matchAll(/`([^`]+)`/g)].map(([, each = ""]) => each);
+      return [place, isWithin(place, "core") ? named : ["core", ...named]];
+    },
+  ),
+);
+
+/** All that is loaded with a file, without what is imported for its types alone. */
+function loadedWith(file: string, seen = new Set<string>()): ReadonlySet<string> {
+  for (const { target, isType } of importsOf(file)) {
+    if (isType || seen.has(target)) continue;
+    seen.add(target);
+    if (sources.includes(target)) loadedWith(target, seen);
+  }
+  return seen;
+}
+
+/** The first circle of a graph; empty: there is none. */
+function circleIn(arrows: ReadonlyMap<string, ReadonlySet<string>>): readonly string[] {
+  const done = new Set<string>();
+  const walk = (from: string, path: readonly string[]): readonly string[] => {
+    if (path.includes(from)) return [...path.slice(path.indexOf(from)), from];
+    if (done.has(from)) return [];
+    for (const to of arrows.get(from) ?? []) {
+      const circle = walk(to, [...path, from]);
+      if (circle.length > 0) return circle;
+    }
+    done.add(from);
+    return [];
+  };
+  for (const from of arrows.keys()) {
+    const circle = walk(from, []);
+    if (circle.length > 0) return circle;
+  }
+  return [];
+}
 const sources = ["core", "client", "durable-objects", "worker"].flatMap(filesIn);
 const everything = [...sources, ...["test", "scripts", "bench", "examples"].flatMap(filesIn)].filter((file) =>
   /\.(ts|mjs)$/.test(file),
@@ -61,17 +120,56 @@ describe.each(sources)("%s", (file) => {
     expect(code).not.toMatch(/Date\.now|new Date\b|performance\.now|Math\.random|randomUUID|getRandomValues/);
   });
 
-  test("imports along the arrow: worker -> durable-objects, and an algorithm only types and the log of units", () => {
-    const imports = importsOf(file);
-    if (file.startsWith("durable-objects/"))
-      expect(imports.filter((each) => each.includes("worker/"))).toEqual([]);
-    if (/\/algorithms\/(?!registry)/.test(file))
-      expect(
-        imports.filter(
-          (each) => each !== "./algorithm.ts" && each !== "./runs.ts" && each !== "./unit-log.ts",
-        ),
-      ).toEqual([]);
-    expect(imports.filter((each) => each.includes("test/") || each.startsWith("node:"))).toEqual([]);
+  test("imports what its place may import", () => {
+    const places = [...MAY_IMPORT.keys()].filter((place) => isWithin(file, place));
+    const place = places.toSorted((a, b) => b.length - a.length)[0] ?? "a place that the table does not have";
+    const allowed = [...(MAY_IMPORT.get(place) ?? []), dirname(file)];
+    const strays = importsOf(file).filter(({ target }) => !allowed.some((each) => isWithin(target, each)));
+    expect(strays.map(({ target }) => target)).toEqual([]);
+  });
+});
+
+describe("the house", () => {
+  const arrows = new Map(sources.map((file) => [file, importsOf(file)]));
+  const between = (placeOf: (path: string) => string) => {
+    const graph = new Map<string, Set<string>>();
+    for (const [file, imports] of arrows)
+      for (const { target } of imports) {
+        const [from, to] = [placeOf(file), placeOf(target)];
+        if (from !== to && sources.includes(target)) graph.set(from, (graph.get(from) ?? new Set()).add(to));
+      }
+    return graph;
+  };
+
+  test("no files import each other in a circle, and no folders", () => {
+    expect(circleIn(between((file) => file))).toEqual([]);
+    expect(circleIn(between(dirname))).toEqual([]);
+  });
+
+  test("the worker hardly knows the object", () => {
+    const imports = sources
+      .filter((file) => isWithin(file, "worker"))
+      .flatMap((file) => importsOf(file))
+      .filter(({ target }) => isWithin(target, "durable-objects"));
+    expect(imports.length).toBeLessThanOrEqual(MOST_WORKER_TO_OBJECT);
+  });
+
+  test.each(sources.filter((file) => /^(client|core\/(protocol|accounts|reservations))\//.test(file)))(
+    "%s loads no validator, no framework and nothing of a platform",
+    (file) => {
+      const packages = [...loadedWith(file)].filter((target) => !sources.includes(target));
+      expect(packages.filter((name) => name !== "ipaddr.js")).toEqual([]);
+    },
+  );
+
+  test("every room has its sentence in docs/architecture.md, and tests are where the code is", () => {
+    const rooms = new Set(sources.map(dirname));
+    const page = read("docs/architecture.md");
+    expect([...rooms].filter((room) => !page.includes(`\`${room}/\``))).toEqual([]);
+    const ofRooms = filesIn("test").filter((file) =>
+      /^test\/(core|client|durable-objects|worker)\//.test(file),
+    );
+    expect(ofRooms.filter((file) => !rooms.has(dirname(file).slice("test/".length)))).toEqual([]);
   });
 });
 

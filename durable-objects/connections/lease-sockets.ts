@@ -1,7 +1,6 @@
 import type { Policies } from "../../core/policies/policy.ts";
 import { publicDecision } from "../../core/protocol/decision.ts";
 import type { AcquireCall, Decided } from "../../core/protocol/messages.ts";
-import type { KeyState } from "../keys/key-state.ts";
 import type { AskKey } from "../operations/operations.ts";
 
 /** What a socket says of itself while the object sleeps. Kept by the runtime with the socket. */
@@ -111,11 +110,11 @@ export class LeaseSockets {
   }
 
   /** Closes the sockets of a key whose leases somebody else has ended. */
-  closeLost({ policy, key, claims }: KeyState): void {
+  closeLost(policy: string, key: string, isThere: (leaseId: string) => boolean): void {
     for (const socket of this.#ctx.getWebSockets()) {
       const attached = socket.deserializeAttachment() as Attachment;
-      const isOfKey = attached.policy === policy.name && attached.key === key && attached.id !== undefined;
-      if (isOfKey && !claims.has(attached.id)) socket.close(CLOSE_LOST, LOST);
+      const isOfKey = attached.policy === policy && attached.key === key && attached.id !== undefined;
+      if (isOfKey && !isThere(attached.id)) socket.close(CLOSE_LOST, LOST);
     }
   }
 

@@ -1,44 +1,13 @@
-import {
-  advance,
-  place,
-  unstoredOf,
-  UNTOUCHED,
-  wholeAtMs,
-  type Account,
-} from "../../core/accounts/account.ts";
-import type { Policy, Rule } from "../../core/policies/policy.ts";
+import { advance, unstoredOf, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
+import type { Policy } from "../../core/policies/policy.ts";
 import type { Claim, StoredAccount } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
-import { covers, isRestored, restore } from "../storage/write-behind.ts";
-
-/** One rule of a key: its account, and what storage has of it (`undefined`: nothing). */
-export interface RuleState {
-  readonly rule: Rule;
-  readonly account: Account;
-  readonly stored: StoredAccount | undefined;
-}
+import { covers, isRestored } from "../storage/write-behind.ts";
+import { Holders } from "./holders.ts";
+import { readRuleStates, type RuleState } from "./rule-state.ts";
 
 /** Only a key state changes them. */
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
-
-/**
- * What the object knows of somebody who reserves units of a key. It is in memory only: a crash forgets it, and what was
- * reserved is covered by the record of the key (write-behind.ts).
- */
-export interface Holder {
-  /** The last message that counted; earlier ones that arrive later do not. */
-  readonly turn: number;
-  /** The id of its hold in every rule's account. */
-  readonly hold: string;
-  /** By rule: units it has reported as used since it began, and those it wanted last. */
-  readonly used: readonly number[];
-  readonly wanted: readonly number[];
-  /** It competes with others for units until this instant, unless it asks again. */
-  readonly untilMs: number;
-}
-
-/** About what a holder takes in memory, beside its hold. */
-const HOLDER_BYTES = 300;
 
 /**
  * One key in memory. All that changes of it changes here: others read it, and say by a method what has happened.
@@ -46,10 +15,11 @@ const HOLDER_BYTES = 300;
 export class KeyState {
   readonly key: string;
   readonly policy: Policy;
+  /** Isolates that hold units of it, or asked for some lately. */
+  readonly holders = new Holders();
   #ruleStates: readonly Changing[] = [];
   #claims = new Map<string, Claim>();
   #expired: readonly Claim[] = [];
-  readonly #holders = new Map<string, Holder>();
   #pins = 0;
   #takenAtMs = -Infinity;
   #endsByMs: number;
@@ -81,11 +51,6 @@ export class KeyState {
   /** Claims that expired and whose rows are still there. */
   get expired(): readonly Claim[] {
     return this.#expired;
-  }
-
-  /** Isolates that hold units of it, or asked for some lately, by their ids. */
-  get holders(): ReadonlyMap<string, Holder> {
-    return this.#holders;
   }
 
   /** When units were last taken, to tell a hot key from a quiet one. */
@@ -122,12 +87,9 @@ export class KeyState {
 
   /** Whether the key is as good as new, and nobody waits for it. */
   isWhole(nowMs: number): boolean {
-    return (
-      !this.isPinned &&
-      this.#ruleStates.every(
-        ({ rule, account }) => account.holds.length === 0 && wholeAtMs(rule, account, nowMs) <= nowMs,
-      )
-    );
+    const isWholeRule = ({ rule, account }: RuleState) =>
+      account.holds.length === 0 && wholeAtMs(rule, account, nowMs) <= nowMs;
+    return !this.isPinned && this.#ruleStates.every(isWholeRule);
   }
 
   /** When all of these accounts of it are whole. */
@@ -154,15 +116,8 @@ export class KeyState {
 
   /** Reads all of it anew from storage. Holders go on: what they hold is covered by the record. */
   reload(storage: Storage, nowMs: number): void {
-    const stored = storage.read(this.key)?.rules ?? {};
     const claims = new Map(storage.claims(this.key).map((claim) => [claim.id, claim]));
-    this.#ruleStates = this.policy.rules.map((rule) => {
-      const found = Object.hasOwn(stored, rule.name) ? stored[rule.name] : undefined;
-      const segments = found === undefined ? [] : storage.segments(this.key, rule.name);
-      const restored = restore(rule, found, segments, nowMs, this.policy.reservation.mostMs);
-      const account = withClaims(rule, restored, claims);
-      return { rule, account, stored: restored === UNTOUCHED ? undefined : found };
-    });
+    this.#ruleStates = readRuleStates(storage, this.policy, this.key, claims, nowMs);
     this.#claims = claims;
     this.#expired = [];
   }
@@ -204,7 +159,7 @@ export class KeyState {
 
   /** Weighs it, and returns how many bytes it takes more than when it was weighed last. */
   weigh(): number {
-    let bytes = HOLDER_BYTES * this.#holders.size;
+    let { bytes } = this.holders;
     for (const { rule, account } of this.#ruleStates)
       if (account.state !== undefined) bytes += rule.algorithm.bytes?.(account.state) ?? 0;
     const more = bytes - this.#bytes;
@@ -237,15 +192,6 @@ export class KeyState {
     this.#claims.delete(id);
   }
 
-  putHolder(id: string, holder: Holder): void {
-    this.#holders.set(id, holder);
-  }
-
-  /** Forgets holders whose units were to last until that instant at the most. */
-  forgetHolders(untilMs: number): void {
-    for (const [id, holder] of this.#holders) if (holder.untilMs <= untilMs) this.#holders.delete(id);
-  }
-
   /** Keeps the key in memory until what is returned is called, once or more often. */
   pin(): () => void {
     this.#pins += 1;
@@ -260,14 +206,4 @@ export class KeyState {
   boundBy(endsByMs: number): void {
     this.#endsByMs = endsByMs;
   }
-}
-
-/** The account with the claims that have units of its rule. */
-function withClaims(rule: Rule, restored: Account, claims: ReadonlyMap<string, Claim>): Account {
-  let account = restored;
-  for (const { id, units: byRule, expiresAtMs } of claims.values()) {
-    const units = Object.hasOwn(byRule, rule.name) ? (byRule[rule.name] ?? 0) : 0;
-    if (units > 0) account = place(account, { id, units, expiresAtMs, isStored: true });
-  }
-  return account;
 }

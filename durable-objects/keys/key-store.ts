@@ -107,7 +107,6 @@ export class KeyStore {
 
   /** Makes the key as new, but for units that isolates may still be spending: those stay apart. */
   reset(keyState: KeyState, nowMs: number): void {
-    const { holders } = keyState;
     const accounts = keyState.accounts.map(({ holds }) => ({
       state: undefined,
       holds: holds.filter(({ isStored }) => isStored !== true),
@@ -119,7 +118,7 @@ export class KeyStore {
     this.#cache.drop(keyState, nowMs);
     if (accounts.every(({ holds }) => holds.length === 0)) return;
     const renewed = this.#cache.open(keyState.policy, keyState.key, nowMs);
-    for (const [id, holder] of holders) renewed.putHolder(id, holder);
+    if (renewed !== keyState) renewed.holders.takeOver(keyState.holders);
     this.commit(renewed, { accounts }, nowMs);
   }
 

@@ -1,22 +1,16 @@
 import { decide, place, settle, unstoredOf } from "../../core/accounts/account.ts";
-import { decideTogether, withoutTaking, type RuleAccount } from "../../core/accounts/joint-decision.ts";
+import { decideTogether, withoutTaking } from "../../core/accounts/joint-decision.ts";
 import { LEAST_USEFUL_TTL_MS } from "../../core/policies/lifetimes.ts";
 import type { Answer, Decided, Reserved, Reserving, Returned } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { grantedTogether, heldMs, isSpare, type Wish } from "../../core/reservations/sizing.ts";
-import type { Holder, KeyState } from "../keys/key-state.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { isProvisionallyBlocked } from "./contention.ts";
+import { noteMessage, type Noted } from "./holder-messages.ts";
 import type { Limits } from "./limits.ts";
 import type { Reserve } from "./operations.ts";
 import type { WaitQueue } from "./wait-queue.ts";
-
-/** More isolates than that find no room to reserve, and ask for each decision. About 200 bytes each. */
-const MOST_HOLDERS = 1_000;
-/** A holder is remembered for so long after its end, since messages that it sent before may come later. */
-const REMEMBERED_MS = 5_000;
-
-const NOTHING: Reserving = { used: 0, kept: 0, wanted: 0 };
 
 /** Units that isolates reserve, and settle with what they used. */
 export class Reservations {
@@ -120,64 +114,8 @@ export class Reservations {
     // A denial that changes nothing writes nothing, and makes no key hot.
     if (keyState.ruleStates.some(({ account }, index) => account !== accounts[index]))
       this.#store.commit(keyState, { accounts }, nowMs);
-    if (hasRoom(keyState, id)) keyState.putHolder(id, holder);
+    if (keyState.holders.hasRoomFor(id)) keyState.holders.put(id, holder);
   }
-}
-
-function hasRoom({ holders }: KeyState, id: string): boolean {
-  return holders.has(id) || holders.size < MOST_HOLDERS;
-}
-
-/** A holder's message, taken note of: the accounts with what it used debited, and with only what it keeps held. */
-interface Noted {
-  readonly ruleAccounts: readonly RuleAccount[];
-  readonly holder: Holder;
-  readonly kept: readonly number[];
-  readonly isNew: boolean;
-}
-
-/**
- * Takes note of a message; `undefined`: a later one has been there before.
- *
- * @param isAgain it was noted before, and goes on now
- */
-function noteMessage(
-  keyState: KeyState,
-  { holder: id, turn, ttlMs, rules }: Pick<Reserve, "holder" | "turn" | "ttlMs" | "rules">,
-  nowMs: number,
-  isAgain = false,
-): Noted | undefined {
-  const { ruleStates, holders } = keyState;
-  keyState.forgetHolders(nowMs - REMEMBERED_MS);
-  const before = holders.get(id);
-  if (before !== undefined && (isAgain ? turn < before.turn : turn <= before.turn)) return undefined;
-  const said = ruleStates.map(({ rule, account }, index) => {
-    const { used, kept, wanted } = rules[rule.name] ?? NOTHING;
-    const reportedBefore = before?.used[index] ?? 0;
-    const held = account.holds.find((hold) => hold.id === before?.hold);
-    return { used: Math.max(used, reportedBefore), kept, wanted, held, delta: used - reportedBefore };
-  });
-  // It has, or used, units that this hold is not for (this object crashed, or an old message came late): those are covered
-  // by what the object was restored with, or have been settled, and this hold is left to itself.
-  const isNew =
-    before === undefined ||
-    said.some(({ kept, delta, held }) =>
-      held === undefined ? kept > 0 : Math.max(0, delta) + kept > held.units,
-    );
-  const holder: Holder = {
-    turn,
-    hold: isNew ? `${id}.${turn}` : before.hold,
-    used: said.map(({ used }) => used),
-    wanted: said.map(({ wanted }) => wanted),
-    untilMs: nowMs + ttlMs,
-  };
-  const ruleAccounts = ruleStates.map(({ rule, account }, index): RuleAccount => {
-    const { held, delta = 0, kept = 0 } = said[index] ?? {};
-    if (isNew || held === undefined) return { rule, account };
-    const settled = settle(rule, account, nowMs, held.id, Math.max(0, delta));
-    return { rule, account: kept === 0 ? settled : place(settled, { ...held, units: kept }) };
-  });
-  return { ruleAccounts, holder, kept: said.map(({ kept }) => (isNew ? 0 : kept)), isNew };
 }
 
 /** How many units of each rule, and for how long: for longer than the shortest lifetime only what can be spared. */
@@ -192,22 +130,19 @@ function granted(
   const ttlMs = Math.min(askedMs, mostMs, keyState.endsByMs - nowMs);
   if (
     !policy.localDecisions.admits ||
-    !hasRoom(keyState, id) ||
+    !holders.hasRoomFor(id) ||
     ttlMs < Math.min(askedMs, LEAST_USEFUL_TTL_MS)
   )
     return { ttlMs: Math.max(0, ttlMs), units: ruleAccounts.map(() => 0) };
   const wishes = ruleAccounts.map(({ rule, account }, index): Wish => {
     const keeps = kept[index] ?? 0;
-    let wantedByOthers = 0;
-    for (const [each, { wanted, untilMs }] of holders)
-      if (each !== id && untilMs > nowMs) wantedByOthers += wanted[index] ?? 0;
     return {
       wanted: rules[rule.name]?.wanted ?? 0,
       kept: keeps,
       free: decide(rule, account, nowMs, 0).remaining,
       capacity: rule.capacity,
       heldByOthers: unstoredOf(account) - keeps,
-      wantedByOthers,
+      wantedByOthers: holders.wantedByOthers(id, index, nowMs),
       isShort,
     };
   });

@@ -2,7 +2,8 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import { spendableMs } from "../../core/reservations/sizing.ts";
-import type { RuleState, KeyState } from "../keys/key-state.ts";
+import type { KeyState } from "../keys/key-state.ts";
+import type { RuleState } from "../keys/rule-state.ts";
 import type { Granted } from "./protocol.ts";
 import { NO_SHARE, type ShareState } from "./share-algorithm.ts";
 
@@ -46,10 +47,8 @@ export function idleSlots({ ruleStates }: KeyState): number {
 /** What isolates want of each rule. */
 export function lentUnits({ ruleStates, holders }: KeyState, nowMs: number, lending?: Lending): number[] {
   return ruleStates.map((_, index) => {
-    let units = lending?.units[index] ?? 0;
-    for (const [id, { wanted, untilMs }] of holders)
-      if (id !== lending?.holder && untilMs > nowMs) units += wanted[index] ?? 0;
-    return units;
+    const units = lending?.units[index] ?? 0;
+    return units + holders.wantedByOthers(lending?.holder, index, nowMs);
   });
 }
 

@@ -2,6 +2,7 @@ import { runInDurableObject } from "cloudflare:test";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { readAnswer } from "../../client/read-answer.ts";
 import { UNTOUCHED } from "../../core/accounts/account.ts";
+import { PROTOCOL } from "../../core/protocol/messages.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
 import { freshKey } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
@@ -228,5 +229,29 @@ describe("keys", () => {
     await single("slow", prefix + one).limit(5);
     expect(await single("slow", prefix + other).remaining()).toBe(5);
     expect(await single("slow", prefix + one).remaining()).toBe(0);
+  });
+});
+
+describe("a message of a protocol that the object does not know", () => {
+  const NEWER = { protocol: PROTOCOL + 1 };
+  const refused = { unsupported: { protocol: PROTOCOL } };
+  const asked = (key: string) => ({ ...NEWER, policy: "slow", key, cost: 1, ttlMs: 1_000 });
+  const reserving = { holder: "holder", turn: 1, isShort: false, rules: {} };
+  const leasing = { policy: "export", waitMs: 0, id: "id" };
+
+  test("is refused, and nothing has changed", async () => {
+    const [key, object] = [freshKey(), objectOf];
+    const [rate, leased] = [object("slow", key), object("export", key)];
+    expect(JSON.parse(await rate.stub.reserve({ ...asked(key), ...reserving }))).toEqual(refused);
+    expect(JSON.parse(await rate.stub.hold(asked(key)))).toEqual(refused);
+    expect(JSON.parse((await leased.stub.acquire({ ...asked(key), ...leasing })).answer)).toEqual(refused);
+    for (const path of ["acquire", "idle"]) {
+      const body = JSON.stringify({ ...asked(key), ...leasing });
+      const response = await leased.stub.fetch(`https://object/${path}`, { method: "POST", body });
+      expect(await response.json()).toEqual(refused);
+    }
+    expect(await rate.stored()).toEqual({ tables: {}, alarmAtMs: null });
+    expect(await leased.stored()).toEqual({ tables: {}, alarmAtMs: null });
+    expect(await rate.remaining()).toBe(5);
   });
 });

@@ -1,0 +1,40 @@
+import { place, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import type { Policy, Rule } from "../../core/policies/policy.ts";
+import type { Claim, StoredAccount } from "../storage/records.ts";
+import type { Storage } from "../storage/storage.ts";
+import { restore } from "../storage/write-behind.ts";
+
+/** One rule of a key: its account, and what storage has of it (`undefined`: nothing). */
+export interface RuleState {
+  readonly rule: Rule;
+  readonly account: Account;
+  readonly stored: StoredAccount | undefined;
+}
+
+/** What storage has of a key, in the order of its policy's rules. */
+export function readRuleStates(
+  storage: Storage,
+  policy: Policy,
+  key: string,
+  claims: ReadonlyMap<string, Claim>,
+  nowMs: number,
+): RuleState[] {
+  const stored = storage.read(key)?.rules ?? {};
+  return policy.rules.map((rule) => {
+    const found = Object.hasOwn(stored, rule.name) ? stored[rule.name] : undefined;
+    const segments = found === undefined ? [] : storage.segments(key, rule.name);
+    const restored = restore(rule, found, segments, nowMs, policy.reservation.mostMs);
+    const account = withClaims(rule, restored, claims);
+    return { rule, account, stored: restored === UNTOUCHED ? undefined : found };
+  });
+}
+
+/** The account with the claims that have units of its rule. */
+function withClaims(rule: Rule, restored: Account, claims: ReadonlyMap<string, Claim>): Account {
+  let account = restored;
+  for (const { id, units: byRule, expiresAtMs } of claims.values()) {
+    const units = Object.hasOwn(byRule, rule.name) ? (byRule[rule.name] ?? 0) : 0;
+    if (units > 0) account = place(account, { id, units, expiresAtMs, isStored: true });
+  }
+  return account;
+}

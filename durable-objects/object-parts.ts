@@ -1,0 +1,45 @@
+import { CallRouter } from "./call-router.ts";
+import { LeaseSockets } from "./connections/lease-sockets.ts";
+import { WaitingCalls } from "./connections/waiting-calls.ts";
+import { FORGET_AFTER_MS } from "./keys/garbage-collection.ts";
+import { KeyCache } from "./keys/key-cache.ts";
+import type { KeyState } from "./keys/key-state.ts";
+import { KeyStore } from "./keys/key-store.ts";
+import { Timers } from "./keys/timers.ts";
+import { loadPool } from "./load-pool.ts";
+import { objectPolicies } from "./object-policies.ts";
+import { LocalOperations } from "./operations/local-operations.ts";
+import { WaitQueue } from "./operations/wait-queue.ts";
+import { Storage } from "./storage/storage.ts";
+
+/** Makes the parts of an object and joins them. */
+export function makeParts(ctx: DurableObjectState) {
+  const storage = new Storage(ctx.storage);
+  const cache = new KeyCache(storage);
+  const timers = new Timers(ctx.storage, cache);
+  const store = new KeyStore(objectPolicies, storage, cache, (wholeMs, nowMs) => {
+    timers.alarmBy(wholeMs + FORGET_AFTER_MS, nowMs);
+    timers.watchQuiet();
+  });
+  /** Opens a key: it is as of the instant that comes with it. */
+  const open = (policy: string, key: string): [keyState: KeyState, nowMs: number] => {
+    const nowMs = timers.nowMs();
+    const keyState = store.open(policy, key, nowMs);
+    timers.watchQuiet();
+    return [keyState, nowMs];
+  };
+  const toNow = (keyState: KeyState) => {
+    const nowMs = timers.nowMs();
+    cache.advance(keyState, nowMs);
+    return nowMs;
+  };
+  const nowMs = () => timers.nowMs();
+  const queue = new WaitQueue(toNow);
+  const local = new LocalOperations(store, queue);
+  const { ask } = new CallRouter(open, local, () => loadPool({ store, queue, local, toNow, open, nowMs }));
+  const renewBy = (dueMs: number, atMs: number) => timers.alarmBy(dueMs, atMs, 0);
+  const sockets = new LeaseSockets(ctx, { policies: objectPolicies, ask, nowMs, renewBy });
+  return { storage, cache, timers, open, ask, sockets, waiting: new WaitingCalls(ask, queue) };
+}
+
+export type ObjectParts = ReturnType<typeof makeParts>;
