@@ -5,35 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { freePort } from "./free-port.ts";
 import { ROOT } from "./project.ts";
-import { workerdConfig } from "./workerd-config.ts";
-
-export interface ServeOptions {
-  readonly host?: string;
-  /** Absent: a free one. */
-  readonly port?: number;
-  /** Where the objects keep their storage. */
-  readonly stateDir: string;
-  /** Absent: those of wrangler.toml. */
-  readonly policies?: unknown;
-  /** Absent: no tokens, so everything is closed. */
-  readonly apiTokens?: string | undefined;
-  /** Where the pools are; absent: no policy may have one. */
-  readonly pool?: { readonly url?: string; readonly token?: string } | undefined;
-  /** Absent: those of wrangler.toml, or one a continent. */
-  readonly regions?: unknown;
-  /** The header that says, as JSON, where a request comes from (`request.cf`): for tests. */
-  readonly originHeader?: string;
-  /** The module to run; absent: the built bundle. */
-  readonly main?: string;
-  /** Further modules that it imports, by the name it imports them under. */
-  readonly modules?: Readonly<Record<string, string>>;
-  /** So many isolates of the worker, each with an address of its own, that share the objects; absent: one. */
-  readonly isolates?: number;
-  /** A worker to run beside it that has the service binding LIMITER; it answers at `callerUrl`. */
-  readonly caller?: string;
-  /** Pipes what workerd prints to `onOutput` instead of this process's own output. */
-  readonly onOutput?: (text: string) => void;
-}
+import { workerdConfig, type ServeOptions } from "./workerd-config.ts";
 
 export interface Serving {
   readonly url: string;

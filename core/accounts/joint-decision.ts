@@ -48,7 +48,7 @@ export function decideTogether(
     if (!decision.allowed) return denied(ruleAccounts, nowMs, cost);
     const held = units === 0 ? account : taken(rule, account, decision.account, nowMs, units, taking);
     accounts.push(held ?? decision.account);
-    rules.push(inWords(rule, held === undefined ? decision : decide(rule, held, nowMs, 0)));
+    rules.push(ruleDecision(rule, held === undefined ? decision : decide(rule, held, nowMs, 0)));
   }
   return { admitted: true, accounts, rules };
 }
@@ -64,9 +64,9 @@ export function withoutTaking(
 
 function lookAt(rule: Rule, account: Account, nowMs: number, cost: number): RuleDecision {
   const decision = decide(rule, account, nowMs, cost);
-  if (!decision.allowed || cost === 0) return inWords(rule, decision);
+  if (!decision.allowed || cost === 0) return ruleDecision(rule, decision);
   const { remaining, resetAfterMs } = decide(rule, account, nowMs, 0);
-  return { ...inWords(rule, decision), remaining, resetAfterMs };
+  return { ...ruleDecision(rule, decision), remaining, resetAfterMs };
 }
 
 /** The account when units are held; `undefined`: they are used at once. */
@@ -95,13 +95,13 @@ function denied(ruleAccounts: readonly RuleAccount[], nowMs: number, cost: Cost)
     const counted = decision.allowed || isNever ? undefined : decision.counted;
     hasCounted ||= counted !== undefined;
     accounts.push(counted?.account ?? account);
-    if (counted !== undefined) return inWords(rule, { ...counted, allowed: false });
-    return decision.allowed ? lookAt(rule, account, nowMs, costOf(rule, cost)) : inWords(rule, decision);
+    if (counted !== undefined) return ruleDecision(rule, { ...counted, allowed: false });
+    return decision.allowed ? lookAt(rule, account, nowMs, costOf(rule, cost)) : ruleDecision(rule, decision);
   });
   return hasCounted ? { admitted: false, accounts, rules } : { admitted: false, rules };
 }
 
-function inWords(rule: Rule, decision: AccountDecision): RuleDecision {
+function ruleDecision(rule: Rule, decision: AccountDecision): RuleDecision {
   const { allowed, remaining, resetAfterMs } = decision;
   const { name, capacity } = rule;
   return {
