@@ -4,13 +4,15 @@
  * Machines are noisy, so every target is loaded for a short while in turn, several rounds over, and each
  * round's figures are compared only with those of the same round. Each time it is started anew, with nothing
  * stored, warmed up and ended, so that no target pays for what another left behind (10,000 objects' alarms, say).
- * ROUNDS and SECONDS change how many and how long.
+ * ROUNDS and SECONDS change how many and how long. BESIDE=../another-checkout measures the bundle of that checkout too, in
+ * the same rounds, and prints how much faster this one is.
  */
 import { build as bundle } from "esbuild";
+import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { arch, cpus, tmpdir, type } from "node:os";
-import { join } from "node:path";
-import { BUNDLE, build, installedVersion } from "../scripts/project.ts";
+import { join, relative, resolve } from "node:path";
+import { BUNDLE, build, installedVersion, ROOT } from "../scripts/project.ts";
 import { makeToken } from "../scripts/tokens.ts";
 import { serve } from "../scripts/workerd.ts";
 import { CONNECTIONS, load, type Load, type Requests } from "./load.ts";
@@ -21,6 +23,8 @@ import { measureWaking } from "./waking.ts";
 
 const ROUNDS = Number(process.env["ROUNDS"] ?? 7);
 const SECONDS = Number(process.env["SECONDS"] ?? 3);
+
+const BESIDE = process.env["BESIDE"];
 
 const folder = mkdtempSync(join(tmpdir(), "weir-bench-"));
 const { token, entry } = makeToken({ name: "bench", scopes: ["limit"] });
@@ -98,9 +102,9 @@ function measure({ main, requests, warmUp, isBound }: Target, caller: string): P
 const sorted = (numbers: readonly number[]) => numbers.toSorted((a, b) => a - b);
 const median = (numbers: readonly number[]) => sorted(numbers)[numbers.length >> 1] ?? Number.NaN;
 
-/** The ratio to another target, round by round: its median, and in brackets the least and the most. */
-function ratio(target: Target, to: Target): string {
-  const ratios = target.loads.map(
+/** The ratio to other loads, round by round: its median, and in brackets the least and the most. */
+function ratio({ loads }: Pick<Target, "loads">, to: Pick<Target, "loads">): string {
+  const ratios = loads.map(
     (each, round) => each.requestsPerSecond / (to.loads[round]?.requestsPerSecond ?? Number.NaN),
   );
   return `${median(ratios).toFixed(2)} (${sorted(ratios)[0]?.toFixed(2)}–${sorted(ratios).at(-1)?.toFixed(2)})`;
@@ -126,6 +130,19 @@ Wanted, as ratios to (a): one hot key at least 0.9 with at most 1 object call pe
 Zipf keys 0.75; mostly denied 0.85.`);
 }
 
+/** Builds the bundle of another checkout. */
+function buildBeside(checkout: string): string {
+  execFileSync("npm", ["run", "build"], { cwd: checkout, stdio: "ignore" });
+  return resolve(checkout, relative(ROOT, BUNDLE));
+}
+
+function printBeside(pairs: readonly (readonly [here: Target, there: Target])[]): void {
+  console.log(`
+| | requests/s, this to the other checkout |
+| --- | --- |
+${pairs.map(([here, there]) => `| ${here.name} | ${ratio(here, there)} |`).join("\n")}`);
+}
+
 try {
   build();
   const [baseline, counting, caller] = [
@@ -139,10 +156,21 @@ try {
     main: BUNDLE,
     count: (requests, warmUp) => count(counting, requests, warmUp),
   });
+  const other = BESIDE === undefined ? undefined : buildBeside(BESIDE);
+  const pairs = targets.flatMap((here): [Target, Target][] =>
+    other === undefined || here.main !== BUNDLE ? [] : [[here, { ...here, main: other, loads: [] }]],
+  );
   for (let round = 0; round < ROUNDS; round += 1) {
-    for (const target of targets) target.loads.push(await measure(target, caller));
+    for (const target of targets) {
+      const there = pairs.find(([here]) => here === target)?.[1];
+      // In turn, since whatever runs second may find the machine warmer.
+      if (there !== undefined && round % 2 === 1) there.loads.push(await measure(there, caller));
+      target.loads.push(await measure(target, caller));
+      if (there !== undefined && round % 2 === 0) there.loads.push(await measure(there, caller));
+    }
   }
   print(targets);
+  if (pairs.length > 0) printBeside(pairs);
   await serving(BUNDLE, (url) => measureWaking(url, token));
   printLogSizes();
   await printSaturation();
