@@ -106,6 +106,8 @@ const everything = [...sources, ...["test", "scripts", "bench", "examples"].flat
   /\.(ts|mjs)$/.test(file),
 );
 
+const PAGES = ["README.md", "CHANGELOG.md", "wrangler.toml"];
+
 test("nothing stands at the top but what the layout names", () => {
   const found = readdirSync(ROOT).filter((name) => !LEFTOVERS.includes(name));
   expect(found.filter((name) => !TOP.includes(name))).toEqual([]);
@@ -169,6 +171,17 @@ describe("the house", () => {
       /^test\/(core|client|durable-objects|worker)\//.test(file),
     );
     expect(ofRooms.filter((file) => !rooms.has(dirname(file).slice("test/".length)))).toEqual([]);
+  });
+});
+
+describe.each([...everything, ...filesIn("docs"), ...PAGES])("%s", (file) => {
+  test("names no file that is not there", () => {
+    const named = read(file).matchAll(/(?<![\w./-])((?:[\w-]+\/)*[\w-]+(?:\.[\w-]+)*\.(?:ts|mjs))\b/g);
+    const lost = [...named].filter(
+      ([, name = ""]) =>
+        name !== "vitest.config.ts" && !everything.some((each) => each === name || each.endsWith(`/${name}`)),
+    );
+    expect(lost.map(([, name]) => name)).toEqual([]);
   });
 });
 
