@@ -35,7 +35,10 @@ export class LeaseClient {
     return isNone ? degradedDecision(policy, key) : decisionOf(policy, key, asked.answer);
   }
 
-  /** Leases units for as long as `attached` is not disposed of, without waiting; `undefined`: the object does not answer. */
+  /**
+   * Leases units for as long as `attached` is not disposed of, without waiting; `undefined`: the object does not
+   * answer.
+   */
   async acquireAttached(
     policy: Policy,
     key: string,

@@ -1,10 +1,10 @@
 /**
  * The isolate: decides what it can from its own reservations, and asks the object otherwise.
  *
- * Many requests share one isolate, one runs at a time, and each may end at any await: the client leaves, or the runtime
- * ends it. So nothing of a request's own (stubs, timers) is shared, only plain data and one kind of promise: the answer to
- * a message. Its request keeps it alive (`waitUntil`), and whoever waits for it has a timer of its own. A message whose
- * request dies is taken for lost after the policy's deadline.
+ * Many requests share one isolate, one runs at a time, and each may end at any await: the client leaves, or the
+ * runtime ends it. So nothing of a request's own (stubs, timers) is shared, only plain data and one kind of promise:
+ * the answer to a message. Its request keeps it alive (`waitUntil`), and whoever waits for it has a timer of its own.
+ * A message whose request dies is taken for lost after the policy's deadline.
  */
 import { orTimeout, type Time } from "../core/clock.ts";
 import { MOST_TTL_MS } from "../core/policies/lifetimes.ts";
@@ -36,8 +36,8 @@ const MOST_WAITS = 3;
 /** Background work ends 30 s after its request; another request takes over before. */
 const KEEP_MS = 20_000;
 /**
- * So often it looks what has to go back, and whether the clock was put back, which would make lifetimes longer: sooner
- * than the part of a lifetime is over in which nothing is spent any more (sizing.ts).
+ * So often it looks what has to go back, and whether the clock was put back, which would make lifetimes longer:
+ * sooner than the part of a lifetime is over in which nothing is spent any more (sizing.ts).
  */
 const LOOK_MS = 200;
 /** A keeper that has not looked for so long was ended with its request. */
@@ -123,7 +123,8 @@ export class LocalLimiter {
       const ask = async (object: LimiterStub): Promise<Decided> => {
         const text = await object.reserve({ protocol: PROTOCOL, ...message.call });
         const answered = JSON.parse(text) as Decided | Unsupported;
-        // While a deployment is rolled out the object may be of an older version. A cost it can decide on all the same.
+        // While a deployment is rolled out the object may be of an older version. A cost it can decide on all the
+        // same.
         if ("unsupported" in answered) return readAnswer(await object.limit(policy.name, key, cost));
         return answered;
       };

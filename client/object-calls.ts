@@ -18,7 +18,9 @@ interface Answered<Result> {
 /** A message that may wait, without what is the same for all messages. */
 export type WaitingCall = Omit<AcquireCall | IdleCall, "policy" | "key" | "protocol">;
 
-/** Calls that a key's object decides. It is to have everything there is, so what this client holds goes back first. */
+/**
+ * Calls that a key's object decides. It is to have everything there is, so what this client holds goes back first.
+ */
 export class ObjectCalls {
   readonly #caller: Caller;
   readonly #local: LocalLimiter;
@@ -48,7 +50,10 @@ export class ObjectCalls {
     return this.#caller.objects.askAfter(this.#local.end(policy, key), policy, key, call, waitMs);
   }
 
-  /** Asks with a call that may wait, and ends with `signal`. What can be waited for is never reserved, so nothing goes back first. */
+  /**
+   * Asks with a call that may wait, and ends with `signal`. What can be waited for is never reserved, so nothing goes
+   * back first.
+   */
   wait<Read extends object>(
     policy: Policy,
     key: string,

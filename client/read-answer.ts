@@ -7,7 +7,8 @@ import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 /**
  * Reads an answer.
  *
- * @throws Error when the object refused the message, since its version is older than this one: then it has not answered
+ * @throws Error when the object refused the message, since its version is older than this one: then it has not
+ * answered
  */
 export function readAnswer<Read extends object = Answer>(text: AnswerText): Read {
   const answer = JSON.parse(text) as Read | Unsupported;

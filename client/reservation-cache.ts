@@ -22,7 +22,10 @@ export class ReservationCache {
   #count = 0;
   #holder = "";
 
-  /** @param makeId makes an id that nobody can guess; called when the first key comes, since start-up has no randomness */
+  /**
+   * @param makeId makes an id that nobody can guess; called when the first key comes, since start-up has no
+   * randomness
+   */
   constructor(makeId: () => string) {
     this.#makeId = makeId;
   }

@@ -36,7 +36,10 @@ export class Objects {
     this.#time = time;
   }
 
-  /** A call that waits is a request, which ends with its caller; and with its deadline, so that nothing is granted late. */
+  /**
+   * A call that waits is a request, which ends with its caller; and with its deadline, so that nothing is granted
+   * late.
+   */
   wait<Answer>(
     policy: Policy,
     key: string,

@@ -1,8 +1,8 @@
 /**
  * What callers of an object say to it, and what it answers.
  *
- * Versions mix while a deployment is rolled out, so these shapes only grow: a field may be added, and is optional then.
- * A change that an older object would misread raises `PROTOCOL`.
+ * Versions mix while a deployment is rolled out, so these shapes only grow: a field may be added, and is optional
+ * then. A change that an older object would misread raises `PROTOCOL`.
  */
 import type { DenialReason } from "../algorithms/algorithm.ts";
 import type { Cost } from "./cost.ts";
@@ -46,7 +46,9 @@ export interface Decided {
   readonly reserved?: Reserved;
   /** With a reservation, when nothing is left for anybody: what a call of cost 1 would be answered. */
   readonly next?: readonly RuleDecision[];
-  /** The call decides on several keys, and was denied only for units that another such call has apart for the moment. */
+  /**
+   * The call decides on several keys, and was denied only for units that another such call has apart for the moment.
+   */
   readonly isContended?: boolean;
   /** Who decided, if it was not the object. */
   readonly source?: "pool" | "fallback";
@@ -91,7 +93,8 @@ export type Answer = Decided | Conflict | Missing;
 export type AnswerText = string;
 
 /**
- * What the object says of a key that is looked at: what a cost of 1 would be answered, and who has and wants units of it.
+ * What the object says of a key that is looked at: what a cost of 1 would be answered, and who has and wants units of
+ * it.
  */
 export interface Peeked extends Decided {
   /** Units held by somebody who may still use them, leased ones included. */
@@ -121,7 +124,8 @@ export interface ReserveCall extends Versioned {
   readonly holder: string;
   readonly turn: number;
   /**
-   * How long the units are wanted, in milliseconds. The holder has counted from before it asked, so it always stops first.
+   * How long the units are wanted, in milliseconds. The holder has counted from before it asked, so it always stops
+   * first.
    */
   readonly ttlMs: number;
   /** Calls had to wait for units: whatever is granted is used at once. */
@@ -166,8 +170,8 @@ export interface AcquireCall extends Versioned {
   readonly ttlMs: number;
   readonly waitMs: number;
   /**
-   * The id of the lease if it is granted, which nobody can guess. The caller draws it, so it can end the lease without
-   * having heard the answer.
+   * The id of the lease if it is granted, which nobody can guess. The caller draws it, so it can end the lease
+   * without having heard the answer.
    */
   readonly id: string;
   readonly idempotencyKey?: string;
@@ -190,8 +194,8 @@ export interface HoldCall extends Versioned {
   readonly ttlMs: number;
   readonly idempotencyKey?: string;
   /**
-   * Present when this is part of a call on several keys: how long it waits for other such calls to end (0: not at all),
-   * and that call in words, to tell another one under the same idempotency key.
+   * Present when this is part of a call on several keys: how long it waits for other such calls to end (0: not at
+   * all), and that call in words, to tell another one under the same idempotency key.
    */
   readonly provisional?: { readonly waitMs: number; readonly request: string };
 }

@@ -8,7 +8,9 @@ import type { AcquireCall, AnswerText, HoldCall, Lease, Peeked, ReserveCall, Ret
 /** An answer that is there at once, or later. */
 export type Maybe<Value> = Value | Promise<Value>;
 
-/** A lease with what its holder needs: disposing of `slot`, which the runtime does when the holder ends, releases it. */
+/**
+ * A lease with what its holder needs: disposing of `slot`, which the runtime does when the holder ends, releases it.
+ */
 export interface Attached {
   readonly answer: AnswerText;
   readonly slot?: Rpc.RpcTargetBranded;

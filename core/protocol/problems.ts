@@ -30,7 +30,9 @@ export class Problem {
   }
 }
 
-/** One field at fault: a JSON pointer into the input, and a sentence with the field, the value and what is allowed. */
+/**
+ * One field at fault: a JSON pointer into the input, and a sentence with the field, the value and what is allowed.
+ */
 export interface FieldError {
   readonly pointer: string;
   readonly detail: string;

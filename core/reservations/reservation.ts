@@ -11,9 +11,9 @@ import { heldMs } from "./sizing.ts";
  * What one isolate knows of one key: units it may spend without asking, what it has been denied, and how much it is
  * asked for. The other side is grants.ts.
  *
- * Why no unit is spent twice, whatever happens to messages: the object keeps apart all units that this holder may have,
- * until it is told otherwise or the lifetime is over, and this side's lifetime begins before it asks and ends earlier.
- * Every message says how many were used since the holder began, and how many it goes on to have, so one that
+ * Why no unit is spent twice, whatever happens to messages: the object keeps apart all units that this holder may
+ * have, until it is told otherwise or the lifetime is over, and this side's lifetime begins before it asks and ends
+ * earlier. Every message says how many were used since the holder began, and how many it goes on to have, so one that
  * is lost is made good by the next. Answers other than to the last message are not looked at: what they granted stays
  * apart until it expires. All other units that it had, it must not touch from the moment it says so.
  *
@@ -86,8 +86,8 @@ export class Reservation {
 
   /**
    * The decision on a cost that has been taken. Figures promise no more than the object would, since what others did
-   * meanwhile is not known here: `remaining` is what is here, a floor, and the time until the quota is whole that of one
-   * which others have emptied, a ceiling.
+   * meanwhile is not known here: `remaining` is what is here, a floor, and the time until the quota is whole that of
+   * one which others have emptied, a ceiling.
    */
   admitted(nowMs: number): Decided {
     const units = this.#units.at(nowMs);
@@ -160,7 +160,10 @@ export class Reservation {
     this.#units.add(granted, sentAtMs, Math.min(call.ttlMs, reserved.ttlMs), wanted.low);
   }
 
-  /** No answer came to a message. What was kept may be spent until its lifetime ends; what was granted is lost to this side. */
+  /**
+   * No answer came to a message. What was kept may be spent until its lifetime ends; what was granted is lost to this
+   * side.
+   */
   failed(message: PendingRequest): void {
     if (message === this.#message) this.#message = undefined;
   }

@@ -56,7 +56,9 @@ export class ReservedUnits {
     return this.#units.some((units, index) => units < (before[index] ?? 0));
   }
 
-  /** Adds what was granted for `ttlMs` from when it was asked for. Below `low` more are needed, or when half are left. */
+  /**
+   * Adds what was granted for `ttlMs` from when it was asked for. Below `low` more are needed, or when half are left.
+   */
   add(granted: readonly number[], askedAtMs: number, ttlMs: number, low: readonly number[]): void {
     this.#units = this.#units.map((units, index) => units + (granted[index] ?? 0));
     this.#low = low.map((units, index) => Math.min(units, Math.floor((this.#units[index] ?? 0) / 2)));

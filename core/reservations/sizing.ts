@@ -4,22 +4,24 @@
  * A reservation spares calls and costs freedom: units that sit with one isolate are out of reach for the others until
  * they are used, given back or expire. So it should be as large as is needed soon, and no larger. Pure functions:
  *
- * - *Hot* is a key that is asked for `HOT_ASKS` times without a pause as long as the longest lifetime. Fewer would reserve
- *   for keys that come twice and not again; more would leave keys with a call every few seconds to the object.
- * - *Lifetime*: time enough for `ASKS_PER_LIFETIME` calls at the pace that was measured, within what the policy allows
- *   (1 to 8 s). A busy key has the shortest: what it wants is then least, it reacts to a change of demand within a second,
- *   and units of an isolate that vanished are out of reach no longer than that. A key with a call a second would use two
- *   units of such a reservation, so it keeps a few for longer, but only while they are at most `SPARE_SHARE` of what is
- *   free; where units are scarce the shortest lifetime is all there is.
- * - *Wanted* is the demand measured since the last message, over the lifetime; at most `GROWTH` times what was asked for
- *   meanwhile. So the first reservation is small, four small ones lead to any size, and a single burst reserves little.
- *   A rise is seen when the units run out early, and followed within a lifetime. A fall is seen in the last quarter of one:
- *   what is wanted has fallen to two thirds or less within a lifetime, and to the new demand within one and a half.
- * - *Granted* is a share of what is free or reserved in proportion to what is wanted, among those that hold or asked lately,
- *   with as much again for whoever comes next (a lone isolate gets half), unless calls wait for it already. Every call then
- *   has the same chance, wherever it came in. Near exhaustion the share comes to less than a unit, and units go one by one
- *   to who asks. Nobody holds more than `MOST_SHARE` of the capacity: that is what one vanished isolate costs, and why
- *   limits below 32 reserve nothing.
+ * - *Hot* is a key that is asked for `HOT_ASKS` times without a pause as long as the longest lifetime. Fewer would
+ *   reserve for keys that come twice and not again; more would leave keys with a call every few seconds to the
+ *   object.
+ * - *Lifetime*: time enough for `ASKS_PER_LIFETIME` calls at the pace that was measured, within what the policy
+ *   allows (1 to 8 s). A busy key has the shortest: what it wants is then least, it reacts to a change of demand
+ *   within a second, and units of an isolate that vanished are out of reach no longer than that. A key with a call a
+ *   second would use two units of such a reservation, so it keeps a few for longer, but only while they are at most
+ *   `SPARE_SHARE` of what is free; where units are scarce the shortest lifetime is all there is.
+ * - *Wanted* is the demand measured since the last message, over the lifetime; at most `GROWTH` times what was asked
+ *   for meanwhile. So the first reservation is small, four small ones lead to any size, and a single burst reserves
+ *   little. A rise is seen when the units run out early, and followed within a lifetime. A fall is seen in the last
+ *   quarter of one: what is wanted has fallen to two thirds or less within a lifetime, and to the new demand within
+ *   one and a half.
+ * - *Granted* is a share of what is free or reserved in proportion to what is wanted, among those that hold or asked
+ *   lately, with as much again for whoever comes next (a lone isolate gets half), unless calls wait for it already.
+ *   Every call then has the same chance, wherever it came in. Near exhaustion the share comes to less than a unit,
+ *   and units go one by one to who asks. Nobody holds more than `MOST_SHARE` of the capacity: that is what one
+ *   vanished isolate costs, and why limits below 32 reserve nothing.
  * - *Refilled* is ahead of need: when what is left lasts `AHEAD_MS`, longer than a message takes, or is half of what
  *   there was; and in the last quarter of a lifetime.
  *
@@ -35,7 +37,9 @@ const SPARE_SHARE = 1 / 32;
 const AHEAD_MS = 100;
 /** A denial is believed so long at most: others may give units back. */
 export const MOST_DENIED_MS = 1_000;
-/** The end of a lifetime in which nothing is spent any more: what is unused goes home in it, and clocks may differ. */
+/**
+ * The end of a lifetime in which nothing is spent any more: what is unused goes home in it, and clocks may differ.
+ */
 const MOST_MARGIN_MS = 250;
 /** How much longer the object keeps units apart. */
 const MOST_LATE_MS = 1_000;
@@ -73,8 +77,8 @@ export function spendableMs(ttlMs: number): number {
 }
 
 /**
- * How long the object keeps apart what was reserved for `ttlMs`: also while a message that gives units back waits its turn at
- * a busy object, since what comes later counts as used.
+ * How long the object keeps apart what was reserved for `ttlMs`: also while a message that gives units back waits its
+ * turn at a busy object, since what comes later counts as used.
  */
 export function heldMs(ttlMs: number): number {
   return ttlMs + Math.min(ttlMs, MOST_LATE_MS);
@@ -104,7 +108,10 @@ export interface Wish {
   readonly isShort: boolean;
 }
 
-/** Units to grant beside those that are kept: of all rules the same part of what is wanted, since one alone is of no use. */
+/**
+ * Units to grant beside those that are kept: of all rules the same part of what is wanted, since one alone is of no
+ * use.
+ */
 export function grantedTogether(wishes: readonly Wish[]): number[] {
   const missing = wishes.map(({ wanted, kept }) => Math.max(0, wanted - kept));
   const parts = wishes.map((wish, index) => {
