@@ -1,4 +1,4 @@
-/** What objects answer, in the caller's words. */
+/** Turns the answers of objects into decisions and problems for callers. */
 import type { Policy } from "../core/policies/policy.ts";
 import { publicDecision, type Decision, type KeyReport } from "../core/protocol/decision.ts";
 import type { Answer, AnswerText, Decided, Peeked, Unsupported } from "../core/protocol/messages.ts";
@@ -7,8 +7,7 @@ import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 /**
  * Reads an answer.
  *
- * @throws Error when the object refused the message, since its version is older than this one: then it has not
- * answered
+ * @throws Error when the object refused the message, because the object's version is older than this one
  */
 export function readAnswer<Read extends object = Answer>(text: AnswerText): Read {
   const answer = JSON.parse(text) as Read | Unsupported;
@@ -17,7 +16,11 @@ export function readAnswer<Read extends object = Answer>(text: AnswerText): Read
   return answer;
 }
 
-/** An answer as callers see it. */
+/**
+ * An answer as callers see it.
+ *
+ * @param missing makes the problem for a claim that does not exist
+ */
 export function decisionOf(
   policy: Policy,
   key: string,
@@ -32,11 +35,12 @@ export function decisionOf(
   });
 }
 
-/** Whether it is what is answered to somebody who has gone: no rule says anything. */
+/** Whether this is the answer to a caller who has gone: it has no rules. */
 export function isToNobody(answer: Answer): boolean {
   return "rules" in answer && answer.rules.length === 0;
 }
 
+/** The answer to `peek` as callers see it. */
 export function reportOf(policy: Policy, key: string, { rules, source, ...report }: Peeked): KeyReport {
   return {
     ...publicDecision(policy, key, { rules, ...(source && { source }) } satisfies Decided),

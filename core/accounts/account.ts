@@ -8,7 +8,8 @@
  * were really used (at expiry: all of them). So units that were held and not used come back without a credit.
  *
  * Why no bound is exceeded: the units used in any interval are, at its end, either debited or still outstanding. Both
- * together are never more than the state offers. Late messages, the order of holders and crashes do not change that.
+ * together never exceed what the algorithm offers in that interval. Late messages, the order of holders and crashes
+ * do not change that.
  *
  * A lease is a hold too. Its units are occupied and not used up, so they are free when it is settled or expires: the
  * debit of its algorithm takes no units.

@@ -2,14 +2,14 @@
 import type { Policy } from "./policy.ts";
 
 /**
- * A region's copy of the policy `api` is called `api@eu`. By this name objects are found, reservations kept and
- * leases identified, so all these are apart for each region by themselves. No policy of a deployment has an @. For
- * ever.
+ * A region's copy of the policy `api` is called `api@eu`. The copy's name is part of the names of objects, of
+ * reservations and of ids of leases, so these differ from region to region. No policy of a deployment has an @ in its
+ * name. The separator is stored: never change it.
  */
 export const SEPARATOR = "@";
 /**
- * The policy that the region goes on with alone, when its pool does not answer: `api@eu/local`. The name is stored
- * with keys: never change it.
+ * Ends the name of the policy that a region goes on with alone when its pool does not answer: `api@eu/local`. The
+ * name is stored with keys: never change it.
  */
 export const LOCAL = "/local";
 
