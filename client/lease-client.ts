@@ -24,7 +24,7 @@ export class LeaseClient {
   }
 
   /**
-   * Leases units, and waits in the queue for up to `call.waitMs`. `signal` ends the call: then nothing is granted.
+   * Leases units. It waits in the queue for `call.waitMs` at most; `signal` ends that, and then nothing is granted.
    */
   async acquire(
     policy: Policy,

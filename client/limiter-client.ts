@@ -40,9 +40,7 @@ export class LimiterClient {
     this.leases = new LeaseClient(this.#objects);
   }
 
-  /**
-   * Decides on a cost and takes it. Returns the decision itself when the object need not be asked, else a promise.
-   */
+  /** Decides on a cost and takes it. Returns no promise when the object need not be asked. */
   limit(
     policy: Policy,
     key: string,
@@ -99,20 +97,18 @@ export class LimiterClient {
   /** Ends a hold with the units that were used. */
   async settle(policy: Policy, key: string, id: string, used: Cost): Promise<Decision | Problem> {
     const asked = await this.#objects.ask(policy, key, (object) => object.settle(policy.name, key, id, used));
-    const detail = "whether the hold was settled is not known: ask again, it changes nothing twice";
+    const detail = "whether the hold was settled is not known: ask again, it takes effect only once";
     return asked === undefined ? unavailable(detail) : decisionOf(policy, key, asked.answer, holdMissing);
   }
 
   /** Ends a hold of which no units were used. */
   async cancel(policy: Policy, key: string, id: string): Promise<Decision | Problem> {
     const asked = await this.#objects.ask(policy, key, (object) => object.cancel(policy.name, key, id));
-    const detail = "whether the hold was cancelled is not known: ask again, it changes nothing twice";
+    const detail = "whether the hold was cancelled is not known: ask again, it takes effect only once";
     return asked === undefined ? unavailable(detail) : decisionOf(policy, key, asked.answer, holdMissing);
   }
 
-  /**
-   * Looks at a key and takes nothing: the decision for a cost of 1, and how many callers hold units or wait for them.
-   */
+  /** Looks at a key and takes nothing: the decision for a cost of 1, and who holds units or waits for them. */
   async peek(policy: Policy, key: string): Promise<KeyReport | Problem> {
     const asked = await this.#objects.askFor(policy, key, (object) => object.peek(policy.name, key));
     return asked === undefined ? unavailable("ask again") : reportOf(policy, key, asked.answer);

@@ -35,11 +35,12 @@ interface Keeper {
 
 /** A request that waited for so many answers and got no units asks the object itself. */
 const MOST_WAITS = 3;
-/** A keeper works for so long. The runtime ends background work 30 s after its request. */
+/** A keeper works for so long, then another request takes over. The runtime ends background work after 30 s. */
 const KEEP_MS = 20_000;
 /**
- * So often it looks what has to go back, and whether the clock was put back, which would make lifetimes longer:
- * sooner than the part of a lifetime is over in which nothing is spent any more (sizing.ts).
+ * The keeper looks this often for reservations to give back, and for a clock that was put back, which would make
+ * lifetimes longer. It must look within the last part of a lifetime, in which nothing is spent (MOST_MARGIN_MS in
+ * core/reservations/sizing.ts).
  */
 const LOOK_MS = 200;
 /** A keeper that has not looked for so long has died with its request. */
@@ -56,9 +57,7 @@ export class LocalLimiter {
     this.#cache = cache;
   }
 
-  /**
-   * Decides on a cost that is not 0. Returns the decision itself when the object need not be asked, else a promise.
-   */
+  /** Decides on a cost above 0 and takes it. Returns no promise when the object need not be asked. */
   limit(caller: Caller, policy: Policy, key: string, cost: Cost): Decision | Promise<Decision> {
     const nowMs = caller.time.nowMs();
     const reservation = this.#cache.open(policy, key, nowMs);
@@ -69,8 +68,7 @@ export class LocalLimiter {
   }
 
   /**
-   * Ends the reservation of a key before a call that the object decides: the object decides with all units of the
-   * key.
+   * Ends the reservation of a key before a call that the object decides, so that the object has all units of the key.
    *
    * @returns what to give back, on the same stub and before that call; `undefined`: there is nothing to give back
    */
@@ -129,8 +127,7 @@ export class LocalLimiter {
       const ask = async (object: LimiterStub): Promise<Decided> => {
         const text = await object.reserve({ protocol: PROTOCOL, ...message.call });
         const answered = JSON.parse(text) as Decided | Unsupported;
-        // While a deployment is rolled out the object may be of an older version. A cost it can decide on all the
-        // same.
+        // While a deployment is rolled out, the object may be an older version. It can still decide on a cost.
         if ("unsupported" in answered) return readAnswer(await object.limit(policy.name, key, cost));
         return answered;
       };
@@ -161,7 +158,7 @@ export class LocalLimiter {
     const asked = await objects.ask(policy, key, ask, -waitedMs);
     if (asked === undefined) return undefined;
     const decided = asked.answer;
-    // Units that went back meanwhile may be enough for the next.
+    // If denials were forgotten meanwhile, units went back to the object, and this denial may be out of date.
     if (forgotten === reservation.forgotten) reservation.learn(cost, decided.rules, time.nowMs());
     return decided;
   }

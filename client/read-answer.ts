@@ -29,7 +29,7 @@ export function decisionOf(
 ): Decision | Problem {
   if ("missing" in answer) return missing();
   if (!("conflict" in answer)) return publicDecision(policy, key, answer);
-  const detail = `the idempotency key stands for a ${answer.conflict.request}: use another for another request`;
+  const detail = `the idempotency key was used for a ${answer.conflict.request}: use a new key for a different request`;
   return new Problem(PROBLEMS.idempotencyConflict, detail, {
     errors: [{ pointer: "/idempotencyKey", detail }],
   });
@@ -49,11 +49,11 @@ export function reportOf(policy: Policy, key: string, { rules, source, ...report
 }
 
 export function leaseMissing(): Problem {
-  return new Problem(PROBLEMS.leaseNotFound, "it was released, it has expired, or it never was");
+  return new Problem(PROBLEMS.leaseNotFound, "it was released, it has expired, or it never existed");
 }
 
 export function holdMissing(): Problem {
-  return new Problem(PROBLEMS.holdNotFound, "it was settled, it has expired, or it never was");
+  return new Problem(PROBLEMS.holdNotFound, "it was settled, it has expired, or it never existed");
 }
 
 export function unavailable(detail: string): Problem {

@@ -32,9 +32,7 @@ export class ReservationCache {
     return this.#reservations.size;
   }
 
-  /**
-   * The reservation of a key; a new one if there is none. When the clock was put back, all reservations end first.
-   */
+  /** The reservation of a key, or a new one. When the clock was put back, all reservations end first. */
   open(policy: Policy, key: string, nowMs: number): Reservation {
     if (nowMs < this.#lastMs) this.endAll();
     this.#lastMs = nowMs;
@@ -56,10 +54,7 @@ export class ReservationCache {
     this.#shortestMs = Math.min(this.#shortestMs, reservation.policy.reservation.leastMs);
   }
 
-  /**
-   * The shortest lifetime that the policy of a reservation allowed here, in milliseconds; Infinity: no reservation
-   * yet.
-   */
+  /** The shortest lifetime in milliseconds that a reservation could have here; Infinity: there was none. */
   get shortestMs(): number {
     return this.#shortestMs;
   }
@@ -100,9 +95,7 @@ export class ReservationCache {
     return new Reservation(policy, key, `${this.#holder}.${this.#count}`, nowMs);
   }
 
-  /**
-   * Ends all reservations. Called when the clock was put back: lifetimes would last longer than the object expects.
-   */
+  /** Ends all reservations, because the clock was put back: lifetimes would last longer than the object expects. */
   endAll(): void {
     for (const reservation of this.#held) this.#end(reservation);
     this.#reservations.clear();
@@ -115,7 +108,7 @@ export class ReservationCache {
   }
 }
 
-/** The name of a key in the cache. A deployment's policy has no slash in its name. */
+/** The name of a key in the cache. No policy that clients use has a slash in its name. */
 function nameOf({ name }: Policy, key: string): string {
   return `${name}/${key}`;
 }

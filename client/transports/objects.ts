@@ -139,9 +139,7 @@ async function quietly(settled: Promise<void>): Promise<void> {
   }
 }
 
-/**
- * Gives back reservations that have ended, with one message for each object. If it is lost, the units count as used.
- */
+/** Gives back ended reservations, with one message for each object. If it is lost, the units count as used. */
 export async function giveBack(objects: Objects, endings: readonly Ending[]): Promise<void> {
   const byObject = Map.groupBy(endings, ({ policy, returned }) => objectName(policy, returned.key));
   await Promise.all(

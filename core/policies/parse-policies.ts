@@ -124,7 +124,8 @@ function splitRules(
     return { rules: [{ path: [], ruleName: name, fields: others }], policyFields, problems: [] };
   const { rules: named, ...strays } = others;
   const problems = Object.keys(strays).map(
-    (field) => `${field} is beside rules: must be in one of them, or be one of ${[...ofPolicy].join(", ")}`,
+    (field) =>
+      `${field} is beside rules: must be in one of the rules, or be one of ${[...ofPolicy].join(", ")}`,
   );
   const isTable = typeof named === "object" && named !== null && !Array.isArray(named);
   const tables = isTable ? Object.entries(named) : [];

@@ -74,8 +74,8 @@ function scale(policy: Pick<Policy, "name">, rule: Rule, part: number): Rule {
   if (config === undefined)
     throw new Error(
       `bad configuration, not serving:\npolicy ${JSON.stringify(publicName(policy.name))}: with onFailure = "local" a region ` +
-        `alone has ${rule.capacity} times ${part.toFixed(3)} units of ${rule.name}, which is less than one: must be a localShare that ` +
-        `leaves one, or another onFailure`,
+        `alone has ${rule.capacity} times ${part.toFixed(3)} units of ${rule.name}, which is less than one: must have a larger ` +
+        `localShare or another onFailure`,
     );
   return { ...rule, config, capacity: algorithm.capacity(config), quota: algorithm.quota(config) };
 }

@@ -1,5 +1,5 @@
 /**
- * The ids of claims (holds and leases) as callers know them. Nobody can guess an id, and it says which key it is of.
+ * The ids of claims (holds and leases) as callers know them. An id cannot be guessed, and says which key it is of.
  */
 
 export type ClaimKind = "hold" | "lease";

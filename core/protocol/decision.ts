@@ -33,9 +33,7 @@ export interface Decision {
   readonly hold?: Hold;
 }
 
-/**
- * What `peek` answers: the decision for a cost of 1, and numbers of the holds, leases and waiting callers of the key.
- */
+/** What `peek` answers: the decision for a cost of 1, and how many callers hold units or wait for them. */
 export type KeyReport = Decision & Omit<Peeked, keyof Decided>;
 
 /** The answer to several checks that pass or fail together. */

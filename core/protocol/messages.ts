@@ -143,9 +143,7 @@ export interface Reserving {
 export interface Reserved {
   /** The lifetime of the units in milliseconds: as long as the holder asked for, or less. */
   readonly ttlMs: number;
-  /**
-   * The object did not know the holder's units (it crashed, for example): the kept ones may not be spent any more.
-   */
+  /** The object did not know the holder's units (after a crash, say): the kept ones may not be spent any more. */
   readonly isNew: boolean;
   /** By the name of the rule: units granted in addition to the kept ones. */
   readonly units: Readonly<Record<string, number>>;

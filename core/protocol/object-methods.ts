@@ -9,15 +9,14 @@ import type { AcquireCall, AnswerText, HoldCall, Lease, Peeked, ReserveCall, Ret
 export type Maybe<Value> = Value | Promise<Value>;
 
 /**
- * A lease with a handle for its holder. The runtime disposes of `slot` when the holder ends, which releases the
- * lease.
+ * A lease with a handle for its holder. When the holder ends, the runtime disposes of `slot`: the lease is released.
  */
 export interface Attached {
   readonly answer: AnswerText;
   readonly slot?: Rpc.RpcTargetBranded;
-  /** Moves the lease's end to `ttlMs` from now. It throws a 404 when the lease has ended. */
+  /** Moves the lease's end to `ttlMs` from now. It throws an error of status 404 when the lease has ended. */
   readonly renew?: (call?: { readonly ttlMs?: number }) => Promise<Lease>;
-  /** Ends the lease. It throws a 404 when the lease has ended. */
+  /** Ends the lease. It throws an error of status 404 when the lease has ended. */
   readonly release?: () => Promise<void>;
 }
 

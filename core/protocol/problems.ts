@@ -1,6 +1,4 @@
-/**
- * What went wrong: a problem of RFC 9457. It is a value; HTTP makes a response of it, and RPC throws it as an error.
- */
+/** What went wrong: a problem of RFC 9457, as a value. HTTP makes a response of it, and RPC throws it as an error. */
 export class Problem {
   readonly status: number;
   /** The last part of `type`. Clients compare it: never rename one. */
@@ -38,9 +36,7 @@ export interface FieldError {
   readonly detail: string;
 }
 
-/**
- * What a call over the service binding throws: on bad input, and when a call such as refund or peek cannot be done.
- */
+/** What a call over the service binding throws: on bad input, or when a call such as refund cannot be done. */
 export class LimiterError extends Error {
   override readonly name = "LimiterError";
   readonly status: number;

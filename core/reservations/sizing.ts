@@ -39,9 +39,7 @@ const SPARE_SHARE = 1 / 32;
 const AHEAD_MS = 100;
 /** A denial is repeated for so long at most: other holders may give units back. */
 export const MOST_DENIED_MS = 1_000;
-/**
- * At the end of a lifetime nothing is spent for so long: unused units go back to the object, and clocks may differ.
- */
+/** For so long at the end of a lifetime nothing is spent: unused units go back then, and clocks may differ. */
 const MOST_MARGIN_MS = 250;
 /** The object keeps units apart for so much longer than their lifetime, at most. */
 const MOST_LATE_MS = 1_000;
