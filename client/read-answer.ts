@@ -48,14 +48,17 @@ export function reportOf(policy: Policy, key: string, { rules, source, ...report
   };
 }
 
+/** The problem for a lease that has ended or never existed. */
 export function leaseMissing(): Problem {
   return new Problem(PROBLEMS.leaseNotFound, "it was released, it has expired, or it never existed");
 }
 
+/** The problem for a hold that has ended or never existed. */
 export function holdMissing(): Problem {
   return new Problem(PROBLEMS.holdNotFound, "it was settled, it has expired, or it never existed");
 }
 
+/** The problem when the object did not answer. */
 export function unavailable(detail: string): Problem {
   return new Problem(PROBLEMS.unavailable, detail);
 }

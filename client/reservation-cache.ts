@@ -44,6 +44,7 @@ export class ReservationCache {
     return reservation;
   }
 
+  /** The reservation of a key; `undefined`: there is none. It does not count as a use. */
   find(policy: Policy, key: string): Reservation | undefined {
     return this.#reservations.get(nameOf(policy, key));
   }

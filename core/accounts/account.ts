@@ -41,6 +41,7 @@ export interface Account {
 /** The account of a key that was never used. */
 export const UNTOUCHED: Account = { state: undefined, holds: [] };
 
+/** What a rule says of a cost, with the new account if it has changed. */
 export type AccountDecision =
   | (Omit<Allowed<unknown>, "state"> & { readonly allowed: true; readonly account: Account })
   | (Denial & {

@@ -167,6 +167,7 @@ export interface ConfigProblem {
   readonly problem: { readonly field: string; readonly allowed: string };
 }
 
+/** A quota in figures: `units` per window. */
 export interface Quota {
   readonly units: number;
   /** Absent: the quota is so many units at once, for any length of time. */
@@ -185,6 +186,7 @@ interface Figures {
 
 export interface Allowed<State> extends Figures {
   readonly allowed: true;
+  /** The next state; `undefined`: as untouched. */
   readonly state: State | undefined;
 }
 

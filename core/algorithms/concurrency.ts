@@ -32,10 +32,7 @@ export interface ConcurrencyState {
 }
 
 const DEFAULT_TTL_MS = 60_000;
-/**
- * A caller may renew a lease for ever, so this bounds something else: how long units stay occupied if a caller
- * crashes.
- */
+/** A caller may renew for ever. This bounds how long the units of a caller that crashed stay occupied: an hour. */
 const DEFAULT_MAX_TTL_MS = 3_600_000;
 const DEFAULT_MAX_WAIT_MS = 30_000;
 /** A request that waits in the queue takes memory and a connection. The runtime ends it after some minutes anyway. */

@@ -29,9 +29,9 @@ import {
  *
  * The units of one millisecond are one run (runs.ts). The latest run is kept open in the state, since more units may
  * join it. Every run knows how many units were logged up to it, so the number of units that count is a difference.
- * The wait for a cost is found by a search that begins at the oldest run. So the time of a decision does not grow
- * with the log, only with the logarithm of the number of runs that a cost has to wait for. A refund takes the oldest
- * units, which leave first anyway: any other choice could admit too many.
+ * The wait for a cost is found by a search that begins at the oldest run. So on average the time of a decision does
+ * not grow with the log, only with the logarithm of the number of runs that a cost has to wait for. A refund takes
+ * the oldest units, which leave first anyway: any other choice could admit too many.
  *
  * `minInterval` is the shortest time between two calls that pass. With `countDenied` a denied call is logged as if it
  * had passed, so a client that never pauses stays denied. Then only the newest `limit` units can matter, and older
@@ -46,6 +46,7 @@ export interface SlidingLogConfig {
   readonly windowMs: number;
   /** 0: calls may come at any distance. */
   readonly minIntervalMs: number;
+  /** A denied call is logged as if it had passed. */
   readonly countDenied: boolean;
 }
 

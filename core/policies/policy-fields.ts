@@ -15,6 +15,7 @@ const MOST_RESERVATION_TTL_MS = 60_000;
 
 /** The names of policies, rules, units and regions. */
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
+/** What `NAME` allows, as errors say it. */
 export const NAME_ALLOWED = "1 to 64 letters, digits, - or _, beginning with a letter or digit";
 
 const OFF: Lifetimes = { leastMs: 0, mostMs: 0 };

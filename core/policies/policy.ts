@@ -44,6 +44,7 @@ export interface Policy {
   readonly keyKind: "text" | "ip";
 }
 
+/** Where the units are that regions share. */
 export interface Pool {
   readonly kind: "redis";
   /** The part (above 0, at most 1) of the limit that a region goes on with alone; absent: 1 / number of regions. */

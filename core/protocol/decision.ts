@@ -20,6 +20,7 @@ export interface Decision {
   readonly resetAfterMs?: number;
   /** 0 when admitted; when denied the exact wait in milliseconds; `null`: never passes. Absent when degraded. */
   readonly retryAfterMs?: number | null;
+  /** `shadow`: a rule denied, but the policy only reports. `degraded`: the level beneath did not answer. */
   readonly reason: "ok" | DenialReason | "wait-timeout" | "queue-full" | "shadow" | "degraded";
   /** Who decided. `fallback`: the policy's `onFailure`, or a region that goes on without its pool. */
   readonly source: "isolate" | "object" | "pool" | "fallback";

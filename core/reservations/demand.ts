@@ -33,6 +33,7 @@ export class Demand {
     this.#lastMs = nowMs;
   }
 
+  /** Whether the key has enough calls to reserve units for it. */
   get isHot(): boolean {
     return isHot(this.#streak);
   }

@@ -74,6 +74,7 @@ export class Denials {
     };
   }
 
+  /** Forgets all denials. */
   forget(): void {
     this.#denials = [];
   }
