@@ -1,24 +1,25 @@
 import * as ipaddr from "ipaddr.js";
 import type { Policy } from "../core/policies/policy.ts";
 
-/** What is allowed where a policy's keys are addresses. */
+/** What errors say is allowed, when a policy's keys are addresses. */
 export const ADDRESS_ALLOWED = 'an IPv4 or IPv6 address (this policy has keyKind "ip")';
 
-/** One IPv6 host has 2^64 addresses; its network's prefix is what can be limited. */
+/** One IPv6 host has 2^64 addresses, so only the prefix of its network can be limited. */
 const PREFIX_BITS = 64;
 
 /**
- * The key that is counted. Text is taken byte by byte. Of an address: IPv4 as it is, also when written as
- * IPv6 (`::ffff:192.0.2.1`), and IPv6 by its /64 (`2001:db8:1:2::/64`). What comes out goes in again unchanged.
+ * The key that is counted. A text stays as it is. An IPv4 address stays as it is, and is taken out of an IPv6 address
+ * that contains it (`::ffff:192.0.2.1`). Any other IPv6 address becomes its /64 (`2001:db8:1:2::/64`). A normalised
+ * key is normalised to itself.
  *
- * @returns `undefined` when the policy wants an address and this is none
+ * @returns `undefined`: the policy wants an address, and this is none
  */
 export function normaliseKey(policy: Policy, key: string): string | undefined {
   if (policy.keyKind === "text") return key;
   if (ipaddr.IPv4.isValidFourPartDecimal(key)) return key;
   const suffix = `/${PREFIX_BITS}`;
   const address = key.endsWith(suffix) ? key.slice(0, -suffix.length) : key;
-  // ipaddr.js reads a zone, which means nothing to another host.
+  // ipaddr.js accepts a zone (%eth0), but it has no meaning on another host.
   if (address.includes("%") || !ipaddr.IPv6.isValid(address)) return undefined;
   const parsed = ipaddr.IPv6.parse(address);
   if (parsed.isIPv4MappedAddress()) return address === key ? parsed.toIPv4Address().toString() : undefined;

@@ -15,7 +15,7 @@ import { decisionOf, isToNobody, leaseMissing, readAnswer, unavailable } from ".
 /** What an acquire asks for. */
 export type Acquiring = Omit<AcquireCall, "policy" | "key" | "protocol">;
 
-/** The calls on leases. The key's object decides them all. */
+/** The calls on leases. The key's object decides all of them. */
 export class LeaseClient {
   readonly #objects: ObjectCalls;
 
@@ -23,7 +23,9 @@ export class LeaseClient {
     this.#objects = objects;
   }
 
-  /** Leases units, waiting in the queue if asked to; `signal` ends it, and nothing is granted any more. */
+  /**
+   * Leases units. It waits in the queue for `call.waitMs` at most; `signal` ends that, and then nothing is granted.
+   */
   async acquire(
     policy: Policy,
     key: string,
@@ -35,7 +37,11 @@ export class LeaseClient {
     return isNone ? degradedDecision(policy, key) : decisionOf(policy, key, asked.answer);
   }
 
-  /** Leases units for as long as `attached` is not disposed of, without waiting; `undefined`: the object does not answer. */
+  /**
+   * Leases units, without waiting, until the handle in `attached` is disposed of or the lease expires.
+   *
+   * @returns `undefined`: the object does not answer
+   */
   async acquireAttached(
     policy: Policy,
     key: string,
@@ -49,7 +55,12 @@ export class LeaseClient {
     return asked?.answer;
   }
 
-  /** Makes a lease last that was waited for; `undefined`: it has gone, or the object does not answer. */
+  /**
+   * Makes a lease that was granted for `confirmWithinMs` last for `ttlMs` from now.
+   *
+   * @param isAttached the lease also ends when the returned handle is disposed of
+   * @returns `undefined`: the lease has ended, or the object does not answer
+   */
   async confirm(
     policy: Policy,
     key: string,
@@ -64,7 +75,7 @@ export class LeaseClient {
     return asked?.answer;
   }
 
-  /** Moves a lease's end to `ttlMs` from now; by default as long as it was asked for at first. */
+  /** Moves a lease's end to `ttlMs` from now; without it, by as long as the acquire asked for. */
   async renew(policy: Policy, key: string, id: string, ttlMs?: number): Promise<Lease | Problem> {
     const asked = await this.#objects.ask<Lease | Missing>(policy, key, (object) =>
       ttlMs === undefined ? object.renew(policy.name, key, id) : object.renew(policy.name, key, id, ttlMs),
@@ -73,14 +84,14 @@ export class LeaseClient {
     return "missing" in asked.answer ? leaseMissing() : asked.answer;
   }
 
-  /** Ends a lease; whoever waits next gets its units at once. */
+  /** Ends a lease. The first caller in the queue gets its units at once. */
   async release(policy: Policy, key: string, id: string): Promise<Problem | undefined> {
     const asked = await this.#objects.askFor(policy, key, (object) => object.release(policy.name, key, id));
     if (asked === undefined) return unavailable("whether the lease was released is not known: ask again");
     return asked.answer ? undefined : leaseMissing();
   }
 
-  /** Hands a WebSocket on to the object. */
+  /** Opens a WebSocket to the object. The lease lasts as long as the socket is open. */
   async openSocket(policy: Policy, key: string, call: Acquiring): Promise<Response | Problem> {
     const message: AcquireCall = { protocol: PROTOCOL, policy: policy.name, key, ...call };
     const url = `https://object/socket?call=${encodeURIComponent(JSON.stringify(message))}`;

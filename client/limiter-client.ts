@@ -14,16 +14,17 @@ import { ReservationCache } from "./reservation-cache.ts";
 /** What a hold asks for. */
 export type Holding = Omit<HoldCall, "policy" | "key" | "protocol">;
 
-/** What a client needs of the process that it runs in. */
+/** What a client needs from the process in which it runs. */
 export interface LimiterClientParts extends Caller {
-  /** The policies that its callers may name. */
+  /** The policies that callers may name. */
   readonly policies: RegionalPolicies;
 }
 
 /**
- * The calls on a key, in the caller's words: decided here from units that this client holds, or by the key's object.
+ * The calls on a key. The client decides from units that it holds, or asks the key's object. Calls return a `Problem`
+ * when they cannot be done; they do not throw when the object fails.
  *
- * One for a process or isolate. Clients share nothing, so two in one process are two holders, as if they were apart.
+ * A process or isolate needs only one client. Clients share nothing: two in one process are two holders.
  */
 export class LimiterClient {
   readonly policies: RegionalPolicies;
@@ -39,14 +40,14 @@ export class LimiterClient {
     this.leases = new LeaseClient(this.#objects);
   }
 
-  /** Decides at once if the object need not be asked. */
+  /** Decides on a cost and takes it. Returns no promise when the object need not be asked. */
   limit(
     policy: Policy,
     key: string,
     cost: Cost,
     idempotencyKey?: string,
   ): Decision | Promise<Decision | Problem> {
-    // To look, or to be remembered, is the object's business.
+    // A cost of 0 must see what the object knows, and only the object remembers idempotency keys.
     const isLocal = policy.localDecisions.denies && idempotencyKey === undefined && !isNothing(policy, cost);
     if (isLocal) return this.#local.limit(this.#caller, policy, key, cost);
     return this.#limitByObject(policy, key, cost, idempotencyKey);
@@ -59,7 +60,7 @@ export class LimiterClient {
     idempotencyKey: string | undefined,
   ): Promise<Decision | Problem> {
     const asked = await this.#objects.ask(policy, key, (object) =>
-      // An argument that is `undefined` is sent too, so it is left out.
+      // RPC would send an argument that is `undefined`, so it is left out.
       idempotencyKey === undefined
         ? object.limit(policy.name, key, cost)
         : object.limit(policy.name, key, cost, idempotencyKey),
@@ -67,7 +68,7 @@ export class LimiterClient {
     return asked === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, asked.answer);
   }
 
-  /** Gives units back that were taken, once for an idempotency key. */
+  /** Gives back units that were taken, once for each idempotency key. */
   async refund(
     policy: Policy,
     key: string,
@@ -81,7 +82,7 @@ export class LimiterClient {
     return asked === undefined ? unavailable(detail) : decisionOf(policy, key, asked.answer);
   }
 
-  /** What the object says of a hold; `undefined`: it does not answer. */
+  /** Asks the object for a hold; `undefined`: the object does not answer. */
   async hold(policy: Policy, key: string, call: Holding): Promise<Answer | undefined> {
     const message = { protocol: PROTOCOL, policy: policy.name, key, ...call };
     const asked = await this.#objects.ask(
@@ -96,24 +97,24 @@ export class LimiterClient {
   /** Ends a hold with the units that were used. */
   async settle(policy: Policy, key: string, id: string, used: Cost): Promise<Decision | Problem> {
     const asked = await this.#objects.ask(policy, key, (object) => object.settle(policy.name, key, id, used));
-    const detail = "whether the hold was settled is not known: ask again, it changes nothing twice";
+    const detail = "whether the hold was settled is not known: ask again, it takes effect only once";
     return asked === undefined ? unavailable(detail) : decisionOf(policy, key, asked.answer, holdMissing);
   }
 
-  /** Ends a hold of which nothing was used. */
+  /** Ends a hold of which no units were used. */
   async cancel(policy: Policy, key: string, id: string): Promise<Decision | Problem> {
     const asked = await this.#objects.ask(policy, key, (object) => object.cancel(policy.name, key, id));
-    const detail = "whether the hold was cancelled is not known: ask again, it changes nothing twice";
+    const detail = "whether the hold was cancelled is not known: ask again, it takes effect only once";
     return asked === undefined ? unavailable(detail) : decisionOf(policy, key, asked.answer, holdMissing);
   }
 
-  /** Looks at a key: its decision for a cost of 1, and who has and wants units of it. */
+  /** Looks at a key and takes nothing: the decision for a cost of 1, and who holds units or waits for them. */
   async peek(policy: Policy, key: string): Promise<KeyReport | Problem> {
     const asked = await this.#objects.askFor(policy, key, (object) => object.peek(policy.name, key));
     return asked === undefined ? unavailable("ask again") : reportOf(policy, key, asked.answer);
   }
 
-  /** The same when the key has no leases, or when the time is over. */
+  /** The same as `peek`, as soon as the key has no leases, or after `waitMs` milliseconds. */
   async waitForIdle(
     policy: Policy,
     key: string,
@@ -124,7 +125,7 @@ export class LimiterClient {
     return asked === undefined ? unavailable("ask again") : reportOf(policy, key, asked.answer);
   }
 
-  /** Makes the key as new. */
+  /** Makes the key as new: nothing has been used, and callers have no holds or leases. */
   async reset(policy: Policy, key: string): Promise<Problem | undefined> {
     const asked = await this.#objects.askFor(policy, key, (object) => object.reset(policy.name, key));
     return asked === undefined ? unavailable("whether the key was reset is not known: ask again") : undefined;

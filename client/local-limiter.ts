@@ -1,10 +1,11 @@
 /**
- * The isolate: decides what it can from its own reservations, and asks the object otherwise.
+ * The isolate's limiter: decides from reservations what it can, and asks the object otherwise.
  *
- * Many requests share one isolate, one runs at a time, and each may end at any await: the client leaves, or the runtime
- * ends it. So nothing of a request's own (stubs, timers) is shared, only plain data and one kind of promise: the answer to
- * a message. Its request keeps it alive (`waitUntil`), and whoever waits for it has a timer of its own. A message whose
- * request dies is taken for lost after the policy's deadline.
+ * Many requests share one isolate, and one runs at a time. At any await the request may end: its client leaves, or
+ * the runtime ends it. So requests never share what belongs to one of them (stubs, timers). They share plain data,
+ * and one kind of promise: the answer to a message. `waitUntil` of the request that sent the message keeps it alive,
+ * and each request that waits for it has its own timer. When the sending request dies, the message counts as lost
+ * after the policy's deadline.
  */
 import { orTimeout, type Time } from "../core/clock.ts";
 import { MOST_TTL_MS } from "../core/policies/lifetimes.ts";
@@ -18,42 +19,45 @@ import { readAnswer } from "./read-answer.ts";
 import type { ReservationCache } from "./reservation-cache.ts";
 import { giveBack, type LimiterStub, type Objects } from "./transports/objects.ts";
 
-/** What a request brings. */
+/** What each request brings with it. */
 export interface Caller {
   readonly objects: Objects;
   readonly time: Time;
-  /** The runtime's `waitUntil`: work that goes on when the request has been answered. */
+  /** The runtime's `waitUntil`: the work goes on after the request has been answered. */
   readonly inBackground: (work: Promise<unknown>) => void;
 }
 
+/** Background work of one request that gives units back when lifetimes end. */
 interface Keeper {
   readonly untilMs: number;
   lookedAtMs: number;
 }
 
-/** A request that waited for so many answers in vain asks for itself. */
+/** A request that waited for so many answers and got no units asks the object itself. */
 const MOST_WAITS = 3;
-/** Background work ends 30 s after its request; another request takes over before. */
+/** A keeper works for so long, then another request takes over. The runtime ends background work after 30 s. */
 const KEEP_MS = 20_000;
 /**
- * So often it looks what has to go back, and whether the clock was put back, which would make lifetimes longer: sooner
- * than the part of a lifetime is over in which nothing is spent any more (sizing.ts).
+ * The keeper looks this often for reservations to give back, and for a clock that was put back, which would make
+ * lifetimes longer. It must look within the last part of a lifetime, in which nothing is spent (MOST_MARGIN_MS in
+ * core/reservations/sizing.ts).
  */
 const LOOK_MS = 200;
-/** A keeper that has not looked for so long was ended with its request. */
+/** A keeper that has not looked for so long has died with its request. */
 const SILENT_MS = 2_000;
 
+/** Decides on costs for all requests of one isolate. */
 export class LocalLimiter {
   readonly #cache: ReservationCache;
   readonly #answers = new WeakMap<PendingRequest, Promise<Decided | undefined>>();
-  /** Whose request gives back what is left at the end of lifetimes. */
+  /** The one keeper that works now. */
   #keeper: Keeper | undefined;
 
   constructor(cache: ReservationCache) {
     this.#cache = cache;
   }
 
-  /** Decides on a cost that is not 0; at once if the object need not be asked. */
+  /** Decides on a cost above 0 and takes it. Returns no promise when the object need not be asked. */
   limit(caller: Caller, policy: Policy, key: string, cost: Cost): Decision | Promise<Decision> {
     const nowMs = caller.time.nowMs();
     const reservation = this.#cache.open(policy, key, nowMs);
@@ -64,9 +68,9 @@ export class LocalLimiter {
   }
 
   /**
-   * Ends the reservation of a key, for a call that the object decides on: it is to have everything there is.
+   * Ends the reservation of a key before a call that the object decides, so that the object has all units of the key.
    *
-   * @returns what to settle, with the same stub and before that call
+   * @returns what to give back, on the same stub and before that call; `undefined`: there is nothing to give back
    */
   end(policy: Policy, key: string): ReturnType<Reservation["giveBack"]> {
     const reservation = this.#cache.find(policy, key);
@@ -82,7 +86,7 @@ export class LocalLimiter {
 
   async #ask(caller: Caller, reservation: Reservation, cost: Cost, sinceMs: number): Promise<Decision> {
     const { policy, key } = reservation;
-    // Half the deadline is for waiting, so that there is time to ask.
+    // At most half the deadline goes on waiting, so that there is time to ask the object.
     const mostMs = policy.deadlineMs / 2;
     let nowMs = sinceMs;
     for (let waits = 0; waits < MOST_WAITS && nowMs - sinceMs < mostMs; waits += 1) {
@@ -95,20 +99,20 @@ export class LocalLimiter {
       if (decided !== undefined) return publicDecision(policy, key, decided, "isolate");
     }
     const isFree = reservation.isHot && reservation.messageAt(nowMs) === undefined;
-    // By a clock that may have been set meanwhile.
+    // The clock may have been set meanwhile.
     const waitedMs = Math.min(mostMs, Math.max(0, nowMs - sinceMs));
     const decided = isFree
       ? await this.#send(caller, reservation, cost, nowMs, waitedMs)
       : await this.#askAlone(caller, reservation, cost, waitedMs);
     if (decided === undefined) return degradedDecision(policy, key);
-    // Denied perhaps for units that were on their way here.
+    // The units that the object did not have may have been on their way to this isolate.
     const isDenied = decided.rules.some(({ success }) => !success);
     nowMs = caller.time.nowMs();
     if (!isDenied || !reservation.spend(cost, nowMs)) return publicDecision(policy, key, decided);
     return publicDecision(policy, key, reservation.admitted(nowMs), "isolate");
   }
 
-  /** Asks for units, and, unless `cost` is 0, for a decision. */
+  /** Sends a message that asks for units and, unless `cost` is 0, for a decision. */
   #send(
     caller: Caller,
     reservation: Reservation,
@@ -123,7 +127,7 @@ export class LocalLimiter {
       const ask = async (object: LimiterStub): Promise<Decided> => {
         const text = await object.reserve({ protocol: PROTOCOL, ...message.call });
         const answered = JSON.parse(text) as Decided | Unsupported;
-        // While a deployment is rolled out the object may be of an older version. A cost it can decide on all the same.
+        // While a deployment is rolled out, the object may be an older version. It can still decide on a cost.
         if ("unsupported" in answered) return readAnswer(await object.limit(policy.name, key, cost));
         return answered;
       };
@@ -154,12 +158,12 @@ export class LocalLimiter {
     const asked = await objects.ask(policy, key, ask, -waitedMs);
     if (asked === undefined) return undefined;
     const decided = asked.answer;
-    // Units that went back meanwhile may be enough for the next.
+    // If denials were forgotten meanwhile, units went back to the object, and this denial may be out of date.
     if (forgotten === reservation.forgotten) reservation.learn(cost, decided.rules, time.nowMs());
     return decided;
   }
 
-  /** Sees to it that some request gives back what is left when lifetimes end. */
+  /** Makes sure that some request works as the keeper, for at least the longest lifetime from now. */
   #keep(caller: Caller, nowMs: number): void {
     const keeper = this.#keeper;
     const isKept = keeper !== undefined && nowMs < keeper.lookedAtMs + SILENT_MS;

@@ -10,15 +10,15 @@ import type { Caller, LocalLimiter } from "./local-limiter.ts";
 import { readAnswer } from "./read-answer.ts";
 import type { LimiterStub } from "./transports/objects.ts";
 
-/** What came back; the calls below answer `undefined` instead when the object does not. */
+/** The object's answer. The calls below return `undefined` instead when the object does not answer. */
 interface Answered<Result> {
   readonly answer: Result;
 }
 
-/** A message that may wait, without what is the same for all messages. */
+/** A message that may wait, without the fields that every message has. */
 export type WaitingCall = Omit<AcquireCall | IdleCall, "policy" | "key" | "protocol">;
 
-/** Calls that a key's object decides. It is to have everything there is, so what this client holds goes back first. */
+/** Calls that a key's object decides. The units that this client holds go back first, so the object has all units. */
 export class ObjectCalls {
   readonly #caller: Caller;
   readonly #local: LocalLimiter;
@@ -28,7 +28,7 @@ export class ObjectCalls {
     this.#local = local;
   }
 
-  /** Asks for an answer that comes as text. */
+  /** Makes a call whose answer is JSON text. `waitMs` is added to the policy's deadline. */
   ask<Read extends object = Answer>(
     policy: Policy,
     key: string,
@@ -38,7 +38,7 @@ export class ObjectCalls {
     return this.askFor(policy, key, async (object) => readAnswer<Read>(await call(object)), waitMs);
   }
 
-  /** Asks for anything else. */
+  /** Makes a call with any other answer. `waitMs` is added to the policy's deadline. */
   askFor<Result>(
     policy: Policy,
     key: string,
@@ -48,7 +48,10 @@ export class ObjectCalls {
     return this.#caller.objects.askAfter(this.#local.end(policy, key), policy, key, call, waitMs);
   }
 
-  /** Asks with a call that may wait, and ends with `signal`. What can be waited for is never reserved, so nothing goes back first. */
+  /**
+   * Makes a call that may wait, and that `signal` ends. Units that can be waited for are never reserved, so nothing
+   * has to go back first.
+   */
   wait<Read extends object>(
     policy: Policy,
     key: string,

@@ -1,4 +1,4 @@
-/** What objects answer, in the caller's words. */
+/** Turns the answers of objects into decisions and problems for callers. */
 import type { Policy } from "../core/policies/policy.ts";
 import { publicDecision, type Decision, type KeyReport } from "../core/protocol/decision.ts";
 import type { Answer, AnswerText, Decided, Peeked, Unsupported } from "../core/protocol/messages.ts";
@@ -7,7 +7,7 @@ import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 /**
  * Reads an answer.
  *
- * @throws Error when the object refused the message, since its version is older than this one: then it has not answered
+ * @throws Error when the object refused the message, because the object's version is older than this one
  */
 export function readAnswer<Read extends object = Answer>(text: AnswerText): Read {
   const answer = JSON.parse(text) as Read | Unsupported;
@@ -16,7 +16,11 @@ export function readAnswer<Read extends object = Answer>(text: AnswerText): Read
   return answer;
 }
 
-/** An answer as callers see it. */
+/**
+ * An answer as callers see it.
+ *
+ * @param missing makes the problem for a claim that does not exist
+ */
 export function decisionOf(
   policy: Policy,
   key: string,
@@ -25,17 +29,18 @@ export function decisionOf(
 ): Decision | Problem {
   if ("missing" in answer) return missing();
   if (!("conflict" in answer)) return publicDecision(policy, key, answer);
-  const detail = `the idempotency key stands for a ${answer.conflict.request}: use another for another request`;
+  const detail = `the idempotency key was used for a ${answer.conflict.request}: use a new key for a different request`;
   return new Problem(PROBLEMS.idempotencyConflict, detail, {
     errors: [{ pointer: "/idempotencyKey", detail }],
   });
 }
 
-/** Whether it is what is answered to somebody who has gone: no rule says anything. */
+/** Whether this is the answer to a caller who has gone: it has no rules. */
 export function isToNobody(answer: Answer): boolean {
   return "rules" in answer && answer.rules.length === 0;
 }
 
+/** The answer to `peek` as callers see it. */
 export function reportOf(policy: Policy, key: string, { rules, source, ...report }: Peeked): KeyReport {
   return {
     ...publicDecision(policy, key, { rules, ...(source && { source }) } satisfies Decided),
@@ -43,14 +48,17 @@ export function reportOf(policy: Policy, key: string, { rules, source, ...report
   };
 }
 
+/** The problem for a lease that has ended or never existed. */
 export function leaseMissing(): Problem {
-  return new Problem(PROBLEMS.leaseNotFound, "it was released, it has expired, or it never was");
+  return new Problem(PROBLEMS.leaseNotFound, "it was released, it has expired, or it never existed");
 }
 
+/** The problem for a hold that has ended or never existed. */
 export function holdMissing(): Problem {
-  return new Problem(PROBLEMS.holdNotFound, "it was settled, it has expired, or it never was");
+  return new Problem(PROBLEMS.holdNotFound, "it was settled, it has expired, or it never existed");
 }
 
+/** The problem when the object did not answer. */
 export function unavailable(detail: string): Problem {
   return new Problem(PROBLEMS.unavailable, detail);
 }

@@ -3,18 +3,19 @@ import type { Returned } from "../core/protocol/messages.ts";
 import { Reservation } from "../core/reservations/reservation.ts";
 import type { Ending } from "./transports/objects.ts";
 
-/** Keys that are remembered, about 1 KiB each beside their names: an isolate has 128 MB for everything. */
+/** The most keys in the cache. Each takes about 1 KiB and its name; an isolate has 128 MB for everything. */
 const MOST_KEYS = 16_384;
-/** UTF-16 units of their names, of which the longest key has 512. */
+/** The most UTF-16 units of all their names. The longest key has 512. */
 const MOST_NAME_LENGTH = 2 ** 21;
 
-/** An isolate's reservations and denials by policy and key. The least recently used goes first. */
+/** An isolate's reservations and denials by policy and key. When it is full, the least recently used key goes. */
 export class ReservationCache {
   readonly #makeId: () => string;
   /** In order of their last use. */
   readonly #reservations = new Map<string, Reservation>();
   /** Those that may have units to give back. */
   readonly #held = new Set<Reservation>();
+  /** Reservations that have ended and are not settled yet. */
   #ended: Ending[] = [];
   #nameLength = 0;
   #shortestMs = Infinity;
@@ -22,7 +23,7 @@ export class ReservationCache {
   #count = 0;
   #holder = "";
 
-  /** @param makeId makes an id that nobody can guess; called when the first key comes, since start-up has no randomness */
+  /** @param makeId makes an id that nobody can guess; called for the first key, since start-up has no randomness */
   constructor(makeId: () => string) {
     this.#makeId = makeId;
   }
@@ -31,7 +32,7 @@ export class ReservationCache {
     return this.#reservations.size;
   }
 
-  /** The reservation of a key, a new one if need be. */
+  /** The reservation of a key, or a new one. When the clock was put back, all reservations end first. */
   open(policy: Policy, key: string, nowMs: number): Reservation {
     if (nowMs < this.#lastMs) this.endAll();
     this.#lastMs = nowMs;
@@ -43,31 +44,32 @@ export class ReservationCache {
     return reservation;
   }
 
+  /** The reservation of a key; `undefined`: there is none. It does not count as a use. */
   find(policy: Policy, key: string): Reservation | undefined {
     return this.#reservations.get(nameOf(policy, key));
   }
 
-  /** The reservation has asked for units, so it may have some. */
+  /** Notes that the reservation has asked for units: it may have units to give back. */
   hold(reservation: Reservation): void {
     this.#held.add(reservation);
     this.#shortestMs = Math.min(this.#shortestMs, reservation.policy.reservation.leastMs);
   }
 
-  /** The shortest lifetime that a reservation ever had here. */
+  /** The shortest lifetime in milliseconds that a reservation could have here; Infinity: there was none. */
   get shortestMs(): number {
     return this.#shortestMs;
   }
 
-  /** Ends a reservation; `undefined`: there is nothing to settle. */
+  /** Ends a reservation. Returns what to tell the object; `undefined`: there is nothing to settle. */
   end(reservation: Reservation): Returned | undefined {
     this.#held.delete(reservation);
     return reservation.giveBack();
   }
 
-  /** Ends those whose lifetime is over, and returns them with all that have ended since the last time. */
+  /** Ends the reservations whose lifetime is over. Returns all that have ended since the last call. */
   endDue(nowMs: number): readonly Ending[] {
     for (const reservation of this.#held) {
-      // One that waits for its first answer has no end yet.
+      // A reservation that waits for its first answer has no end yet.
       const isWaiting = reservation.messageAt(nowMs) !== undefined;
       if (!isWaiting && (reservation.endsAtMs ?? 0) <= nowMs) this.#end(reservation);
     }
@@ -76,7 +78,7 @@ export class ReservationCache {
     return ended;
   }
 
-  /** Whether there is anything that will have to be given back. */
+  /** Whether units may have to be given back, now or later. */
   get isHolding(): boolean {
     return this.#held.size + this.#ended.length > 0;
   }
@@ -94,7 +96,7 @@ export class ReservationCache {
     return new Reservation(policy, key, `${this.#holder}.${this.#count}`, nowMs);
   }
 
-  /** For a clock that was put back: lifetimes would be longer than the object reckons with. */
+  /** Ends all reservations, because the clock was put back: lifetimes would last longer than the object expects. */
   endAll(): void {
     for (const reservation of this.#held) this.#end(reservation);
     this.#reservations.clear();
@@ -107,7 +109,7 @@ export class ReservationCache {
   }
 }
 
-/** A policy's name has no slash. */
+/** The name of a key in the cache. No policy that clients use has a slash in its name. */
 function nameOf({ name }: Policy, key: string): string {
   return `${name}/${key}`;
 }

@@ -1,8 +1,8 @@
 /**
- * The only place that reads a clock. Everything below takes `nowMs` as an argument.
+ * The only place that reads a clock. All other code takes `nowMs` as an argument.
  *
- * Deployed, the clock stands still within one synchronous run and moves at every entry; locally it
- * always moves. So each entry reads it once.
+ * In a deployed worker the clock stands still while synchronous code runs, and moves when the next event comes in.
+ * Locally it always moves. So each entry point reads the clock once.
  *
  * @returns milliseconds since the Unix epoch, an integer
  */
@@ -10,13 +10,15 @@ export function readClockMs(): number {
   return Date.now();
 }
 
-/** A clock and timers, for what has to wait. A simulation has its own. */
+/** A clock and timers, for code that has to wait. The simulation has its own. */
 export interface Time {
+  /** Milliseconds since the Unix epoch. */
   nowMs(): number;
-  /** Does something later, unless what it returns is called before. */
+  /** Runs `work` after `ms` milliseconds. The function that it returns cancels that. */
   after(ms: number, work: () => void): () => void;
 }
 
+/** The real clock and the real timers. */
 export const SYSTEM_TIME: Time = {
   nowMs: readClockMs,
   after(ms, work) {
@@ -25,7 +27,10 @@ export const SYSTEM_TIME: Time = {
   },
 };
 
-/** Waits for an answer that another request asked for, but not for ever: that request may be no more. */
+/**
+ * Waits until `answer` settles, but at most `ms` milliseconds. Another request asked for that answer, and the runtime
+ * may have ended that request: then the answer never comes. With `undefined` there is nothing to wait for.
+ */
 export async function orTimeout(answer: Promise<unknown> | undefined, time: Time, ms: number): Promise<void> {
   let cancel = () => {};
   const timeout = new Promise<void>((done) => (cancel = time.after(ms, done)));
@@ -34,7 +39,7 @@ export async function orTimeout(answer: Promise<unknown> | undefined, time: Time
 }
 
 /**
- * The only place that makes randomness, for ids that nobody can guess.
+ * The only place that makes randomness. It is for ids that nobody can guess.
  *
  * @returns 128 random bits as 22 characters of base64url
  */

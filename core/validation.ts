@@ -1,12 +1,16 @@
 import * as v from "valibot";
 
-/** One thing that is wrong with an input: where, and a sentence with the field, the value and what is allowed. */
+/** One thing that is wrong with an input: its path, and a sentence with the field, the value and what is allowed. */
 export interface Violation {
   readonly path: readonly string[];
   readonly detail: string;
 }
 
-/** Turns a validator's issues into sentences, below a path. Every schema's own message says what is allowed there. */
+/**
+ * Turns the issues that valibot found into violations. Every schema's message must say what that schema allows.
+ *
+ * @param below the path of the value that was validated, if it is a part of the input
+ */
 export function violationsOf(
   issues: readonly v.BaseIssue<unknown>[],
   below: readonly string[] = [],
@@ -20,14 +24,14 @@ export function violationsOf(
   });
 }
 
-/** The sentence for one field. */
+/** The sentence for one field. `allowed` ends a sentence that begins with "must be". */
 export function violation(path: readonly string[], value: unknown, allowed: string): string {
   const field = path.length === 0 ? "the value" : clip(path.join("."));
   if (value === undefined) return `${field} is missing: must be ${allowed}`;
   return `${field} is ${describe(value)}: must be ${allowed}`;
 }
 
-/** A value as an error may show it: short, and never more than one level deep. */
+/** A value as an error shows it: short, and without what an array or an object contains. */
 export function describe(value: unknown): string {
   if (Array.isArray(value)) return `an array of ${value.length}`;
   if (typeof value === "object" && value !== null) return "an object";
@@ -35,7 +39,7 @@ export function describe(value: unknown): string {
   return String(value);
 }
 
-/** Errors quote at most this many characters of an input. */
+/** An error quotes at most this many UTF-16 units of an input. */
 const MOST_QUOTED = 80;
 
 function clip(text: string): string {
@@ -43,8 +47,9 @@ function clip(text: string): string {
 }
 
 /**
- * An object with these fields and no others. Each field's schema says in its message what is allowed; fields that
- * are read elsewhere are named too.
+ * A schema for an object with these fields and no others. Each field's schema says in its message what is allowed.
+ *
+ * @param localDecisions names of fields that another schema reads; errors list them too
  */
 export function table<Entries extends v.ObjectEntries>(
   entries: Entries,
@@ -60,13 +65,13 @@ export function table<Entries extends v.ObjectEntries>(
   });
 }
 
-/** An integer within bounds, both allowed. */
+/** A schema for an integer from `least` to `most`, both included. */
 export function integer(least: number, most: number) {
   const allowed = `an integer from ${least} to ${most}`;
   return v.pipe(v.number(allowed), v.integer(allowed), v.minValue(least, allowed), v.maxValue(most, allowed));
 }
 
-/** One of a few words. */
+/** A schema for one of a few words. */
 export function oneOf<const Words extends readonly string[]>(words: Words) {
   return v.picklist(words, `one of ${words.map((word) => JSON.stringify(word)).join(", ")}`);
 }

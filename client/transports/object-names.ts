@@ -1,8 +1,8 @@
 import type { Policy } from "../../core/policies/policy.ts";
 
 /**
- * The name of the object that holds a key. Names are for ever: another name is another object, and every
- * key in it starts anew. A policy's name has no slash, so no two keys share a name by accident.
+ * The name of the object that holds a key. Never change how names are made: another name is another object, where
+ * every key begins as new. No policy that clients use has a slash in its name, so no two policies share an object.
  */
 export function objectName({ name, objects }: Policy, key: string): string {
   return objects === "per-key" ? `${name}/key/${key}` : `${name}/shared/${hash(key) % objects}`;

@@ -4,28 +4,28 @@ import type { AcquireCall, AnswerText, IdleCall, Returned } from "../../core/pro
 import type { LimiterMethods } from "../../core/protocol/object-methods.ts";
 import { objectName } from "./object-names.ts";
 
-/** A reservation that has ended, to be settled with the object of its key. */
+/** A reservation that has ended. The object of its key has to be told. */
 export interface Ending {
   readonly policy: Policy;
   readonly returned: Returned;
 }
 
-/** The object's methods as a caller has them: every call is a message. */
+/** The object's methods as a client calls them: each call is a message, so each answer is a promise. */
 export type LimiterStub = {
   [Method in keyof LimiterMethods]: (
     ...args: Parameters<LimiterMethods[Method]>
   ) => Promise<Awaited<ReturnType<LimiterMethods[Method]>>>;
 } & { fetch(url: string, init: RequestInit): Promise<Response> };
 
-/** The binding OBJECTS, as far as it is used; the runtime's own type loses the unions of what comes back. */
+/** The part of the binding OBJECTS that is used. The runtime's own type for it loses unions in the answers. */
 export interface LimiterNamespace {
   getByName(name: string, options?: { readonly locationHint?: DurableObjectLocationHint }): LimiterStub;
 }
 
 /**
- * Asks a key's object. The one place where a level beneath that throws, hangs or is overloaded becomes an
- * answer, `undefined`, and the limiter client makes of it what the policy says. There is no retry
- * here: the runtime repeats what never reached the object, and anything else may have been counted.
+ * Asks a key's object. When the object throws, hangs or is overloaded, the answer here is `undefined`, and the
+ * limiter client does what the policy says. Nothing is retried here: the runtime repeats a call that never reached
+ * the object, and any other call may have been counted.
  */
 export class Objects {
   readonly #namespace: LimiterNamespace;
@@ -36,7 +36,10 @@ export class Objects {
     this.#time = time;
   }
 
-  /** A call that waits is a request, which ends with its caller; and with its deadline, so that nothing is granted late. */
+  /**
+   * Makes a call that may wait. It is a request and not an RPC, so that it ends with its caller. It also ends at its
+   * deadline, so that nothing is granted late.
+   */
   wait<Answer>(
     policy: Policy,
     key: string,
@@ -57,7 +60,7 @@ export class Objects {
     return this.ask(policy, key, call, message.waitMs, () => stop.abort());
   }
 
-  /** Asks, and before that settles a reservation that has ended. One stub delivers in order. */
+  /** Gives back a reservation that has ended, then asks. Both go over one stub, which delivers in order. */
   askAfter<Answer>(
     returned: Returned | undefined,
     policy: Policy,
@@ -75,7 +78,12 @@ export class Objects {
     return this.ask(policy, key, settleAndCall, waitMs);
   }
 
-  /** The object's answer; `undefined` when it failed or took longer than the policy's deadline. */
+  /**
+   * The object's answer; `undefined`: the object failed, or took longer than the policy's deadline and `waitMs`
+   * together.
+   *
+   * @param waitMs milliseconds; below 0, so much of the deadline is over already
+   */
   async ask<Answer>(
     policy: Policy,
     key: string,
@@ -92,7 +100,7 @@ export class Objects {
     }
   }
 
-  /** A call that is not waited for any longer may still be carried out; its answer is dropped. */
+  /** Waits for the call until the deadline. After that the object may still carry it out; the answer is dropped. */
   #inTime<Answer>(call: Promise<Answer>, deadlineMs: number, onDeadline: () => void): Promise<Answer> {
     return new Promise((resolve, reject) => {
       const cancel = this.#time.after(deadlineMs, () => {
@@ -112,7 +120,7 @@ export class Objects {
     });
   }
 
-  /** A new stub each time: one that has thrown stays broken, and none may cross requests. */
+  /** A new stub for each call: a stub that has thrown stays broken, and a stub may not be used by another request. */
   objectOf(policy: Policy, key: string): LimiterStub {
     const hint = policy.region?.locationHint;
     const name = objectName(policy, key);
@@ -122,7 +130,7 @@ export class Objects {
   }
 }
 
-/** What is not settled counts as used: that need not fail the call it comes with. */
+/** Waits, and only logs a failure: units that are not given back count as used, but the call after that may go on. */
 async function quietly(settled: Promise<void>): Promise<void> {
   try {
     await settled;
@@ -131,7 +139,7 @@ async function quietly(settled: Promise<void>): Promise<void> {
   }
 }
 
-/** Settles reservations that have ended: one message for all of an object. What does not arrive counts as used. */
+/** Gives back ended reservations, with one message for each object. If it is lost, the units count as used. */
 export async function giveBack(objects: Objects, endings: readonly Ending[]): Promise<void> {
   const byObject = Map.groupBy(endings, ({ policy, returned }) => objectName(policy, returned.key));
   await Promise.all(

@@ -1,53 +1,60 @@
 /**
- * Holds: units set apart for somebody who may still use them, or, when the rule leases units, who has them.
+ * Accounts: for one key and one rule, the algorithm's state and the holds. A hold is units that are set apart for a
+ * holder (an isolate or a caller).
  *
- * Every level holds units of the level beneath it, spends from them without asking, and settles later.
- * Units held are not in the algorithm's state; they are `outstanding`, and what can be admitted is what
- * the state offers minus what is outstanding. Only settling, or expiry, debits, at that moment and with
- * the units really used. So units that were held and not used come back without a credit, and in any
- * interval the units used are by its end either debited or outstanding, which the level covers: no
- * schedule of holders, late messages or crashes can exceed the bound.
+ * Every level holds units of the level beneath it, spends them without asking, and settles later. Units that are held
+ * are not in the algorithm's state. They are `outstanding`, and what can be admitted is what the state offers minus
+ * what is outstanding. A debit happens only when a hold is settled or expires: at that instant, with the units that
+ * were really used (at expiry: all of them). So units that were held and not used come back without a credit.
  *
- * A lease is a hold too. Its units are occupied and not used, so its rule's debit takes nothing, and units are free
- * again when it is settled or expires.
+ * Why no bound is exceeded: the units used in any interval are, at its end, either debited or still outstanding. Both
+ * together never exceed what the algorithm offers in that interval. Late messages, the order of holders and crashes
+ * do not change that.
  *
- * Pure: values in, values out, time an argument.
+ * A lease is a hold too. Its units are occupied and not used up, so they are free when it is settled or expires: the
+ * debit of its algorithm takes no units.
+ *
+ * Pure: values in, values out, and time is an argument.
  */
 import type { Allowed, Denial } from "../algorithms/algorithm.ts";
 import type { Rule } from "../policies/policy.ts";
 
+/** Units that are set apart for a holder. */
 export interface Hold {
   /** Unique within its account. */
   readonly id: string;
   readonly units: number;
-  /** At this instant the units count as used, or, of a lease, are free. */
+  /** From this instant on the units count as used; those of a lease are free. */
   readonly expiresAtMs: number;
-  /** Storage has it as well, so it comes back by itself after a crash. */
+  /** The hold is in storage too, so it is still there after a crash. */
   readonly isStored?: boolean;
 }
 
-/** One rule's books for one key. Absent state is an untouched quota. */
+/** One rule's state and holds, for one key. */
 export interface Account {
+  /** `undefined`: an untouched quota. */
   readonly state: unknown;
-  /** Soonest to expire first. */
+  /** In the order in which they expire. */
   readonly holds: readonly Hold[];
 }
 
+/** The account of a key that was never used. */
 export const UNTOUCHED: Account = { state: undefined, holds: [] };
 
+/** What a rule says of a cost, with the new account if it has changed. */
 export type AccountDecision =
   | (Omit<Allowed<unknown>, "state"> & { readonly allowed: true; readonly account: Account })
   | (Denial & {
       readonly allowed: false;
-      /** Present when the rule counts what it denied: the account then, and the figures once it has been counted. */
+      /** Present when the rule counts denials: the account with this denial, and the figures of that account. */
       readonly counted?: Denial & { readonly account: Account };
     });
 
-/** Decides on `cost` units. The account must have been advanced to `nowMs`; a denial leaves it as it is. */
+/** Decides on `cost` units. The account must have been advanced to `nowMs`. */
 export function decide(rule: Rule, account: Account, nowMs: number, cost: number): AccountDecision {
   const outstanding = outstandingOf(account);
   const decision = rule.algorithm.decide(rule.config, account.state, nowMs, cost, outstanding);
-  // A share's figures are of the level beneath, where what is held from here is reckoned with.
+  // The figures of a share are the pool's, and the pool knows of the units that are held here.
   const isExact = outstanding === 0 || rule.algorithm.isShare === true;
   if (decision.allowed) {
     const { state, remaining } = decision;
@@ -56,7 +63,7 @@ export function decide(rule: Rule, account: Account, nowMs: number, cost: number
     return { allowed: true, account: after, remaining, resetAfterMs };
   }
   const { counted, ...denied } = decision;
-  /** The same once holds are reckoned with, which are used as they expire. */
+  /** The denial with figures for the case that every hold is used when it expires. */
   const withHolds = (of: Account, denial: Denial): Denial =>
     isExact
       ? denial
@@ -75,7 +82,7 @@ export function decide(rule: Rule, account: Account, nowMs: number, cost: number
   };
 }
 
-/** Debits every hold that has expired by `nowMs`, each at its own instant. */
+/** Debits every hold that has expired by `nowMs`, each at the instant when it expired. */
 export function advance(rule: Rule, account: Account, nowMs: number): Account {
   const { holds } = account;
   let [state, expired] = [account.state, 0];
@@ -86,19 +93,19 @@ export function advance(rule: Rule, account: Account, nowMs: number): Account {
   return expired === 0 ? account : { state, holds: holds.slice(expired) };
 }
 
-/** Sets `units` apart. Whether there are that many is the caller's question: ask `decide` first. */
+/** Adds a hold. It does not check that there are enough units: ask `decide` first. */
 export function place({ state, holds }: Account, hold: Hold): Account {
   const index = holds.findLastIndex(({ expiresAtMs }) => expiresAtMs <= hold.expiresAtMs);
   return { state, holds: holds.toSpliced(index + 1, 0, hold) };
 }
 
-/** Sets units apart of a rate, whose own state may have to note that something was admitted. */
+/** Adds a hold of a rate, and lets the algorithm note the instant of the call (`noteHold`). */
 export function placeNoted(rule: Rule, account: Account, nowMs: number, hold: Hold): Account {
   const state = rule.algorithm.noteHold(rule.config, account.state, nowMs);
   return place({ state, holds: account.holds }, hold);
 }
 
-/** Moves a hold's expiry. An unknown id changes nothing. */
+/** Moves the expiry of a hold. An unknown id changes nothing. */
 export function extend(account: Account, id: string, expiresAtMs: number): Account {
   const hold = account.holds.find((each) => each.id === id);
   if (hold === undefined) return account;
@@ -106,42 +113,46 @@ export function extend(account: Account, id: string, expiresAtMs: number): Accou
   return place({ state: account.state, holds }, { ...hold, expiresAtMs });
 }
 
-/** Ends a hold with the units really used: more than were held are debited too. An unknown id changes nothing. */
+/** Ends a hold with the units really used, which may be more than were held. An unknown id changes nothing. */
 export function settle(rule: Rule, account: Account, nowMs: number, id: string, used: number): Account {
   const holds = account.holds.filter((hold) => hold.id !== id);
   if (holds.length === account.holds.length) return account;
   return { state: rule.algorithm.debit(rule.config, account.state, nowMs, used), holds };
 }
 
-/** Gives units back that were taken and not used. */
+/** Gives back units that were taken and not used. */
 export function refund(rule: Rule, account: Account, nowMs: number, units: number): Account {
   return { state: rule.algorithm.credit(rule.config, account.state, nowMs, units), holds: account.holds };
 }
 
+/** The units of all holds. */
 export function outstandingOf(account: Account): number {
   let units = 0;
   for (const hold of account.holds) units += hold.units;
   return units;
 }
 
-/** Units of holds that only memory has. */
+/** The units of holds that are in memory only. */
 export function unstoredOf(account: Account): number {
   let units = 0;
   for (const hold of account.holds) units += hold.isStored === true ? 0 : hold.units;
   return units;
 }
 
-/** The instant from which the account equals an untouched one if nobody comes: `nowMs` when it does already. */
+/** The first instant, `nowMs` or later, from which the account equals an untouched one if no call comes before. */
 export function wholeAtMs(rule: Rule, account: Account, nowMs: number): number {
   const last = account.holds.at(-1)?.expiresAtMs ?? nowMs;
-  // Leases leave nothing behind; there may be thousands.
+  // An expired lease leaves nothing behind, so the loop below is not needed. There may be thousands of leases.
   if (rule.lease !== undefined) return Math.max(last, nowMs);
   const { state } = advance(rule, account, last);
   if (state === undefined) return Math.max(last, nowMs);
   return Math.max(last, nowMs, rule.algorithm.wholeAtMs(rule.config, state));
 }
 
-/** The exact wait for a cost that fits the capacity, while holds expire one after another, all of them used. */
+/**
+ * The exact wait in milliseconds for a cost that fits the capacity, if every hold is used when it expires; `null`:
+ * the cost never passes. Looks at one expiry after another.
+ */
 function waitMs(rule: Rule, account: Account, nowMs: number, cost: number): number | null {
   if (rule.lease !== undefined) return leaseWaitMs(rule, account, nowMs, cost);
   let current = account;
@@ -161,7 +172,7 @@ function waitMs(rule: Rule, account: Account, nowMs: number, cost: number): numb
   }
 }
 
-/** The same of leases: until as many have expired as have to. */
+/** The same for leases: the wait until enough of them have expired. */
 function leaseWaitMs(rule: Rule, account: Account, nowMs: number, cost: number): number | null {
   let missing = cost + outstandingOf(account) - rule.capacity;
   for (const { units, expiresAtMs } of account.holds) {

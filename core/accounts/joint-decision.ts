@@ -2,38 +2,36 @@ import type { Rule } from "../policies/policy.ts";
 import { costOf, type Cost } from "../protocol/cost.ts";
 import type { RuleDecision } from "../protocol/messages.ts";
 import { decide, place, placeNoted, type Account, type AccountDecision } from "./account.ts";
-/** All rules of a policy, decided together: all or nothing. Pure. */
 
-/** A rule and its account. */
+/** A rule of a policy, and a key's account of it. */
 export interface RuleAccount {
   readonly rule: Rule;
   readonly account: Account;
 }
 
-/** How what is admitted is taken. */
+/** How the units of an admitted cost are taken. */
 export interface Taking {
-  /** Units of a rate are set apart until then; absent: they are used at once. */
+  /** The hold for the units of rules that do not lease; absent: these units are used at once. */
   readonly hold?: NewHold;
-  /** Units that are leased are leased until then. */
+  /** The lease for the units of rules that lease. */
   readonly lease?: NewHold;
 }
 
+/** A hold without its units: each rule's part of the cost. */
 export interface NewHold {
   readonly id: string;
   readonly expiresAtMs: number;
 }
 
-/**
- * What all rules say of one cost. Accounts are what to go on with: those of an admission, or of a denial when a rule
- * counts what it denied.
- */
+/** What all rules of a policy say of one cost. */
 export interface JointDecision {
   readonly admitted: boolean;
+  /** The new accounts, in the order of the rules; absent: nothing has changed. */
   readonly accounts?: readonly Account[];
   readonly rules: readonly RuleDecision[];
 }
 
-/** Decides on a cost under every rule; one denial denies. */
+/** Decides on a cost under all rules: all or nothing. When one rule denies, no rule takes units. Pure. */
 export function decideTogether(
   ruleAccounts: readonly RuleAccount[],
   nowMs: number,
@@ -53,7 +51,7 @@ export function decideTogether(
   return { admitted: true, accounts, rules };
 }
 
-/** What every rule would say of a cost, with the figures as they stand while nothing is taken. */
+/** What every rule would say of a cost. Nothing is taken, so the figures are those of now. */
 export function withoutTaking(
   ruleAccounts: readonly RuleAccount[],
   nowMs: number,
@@ -69,7 +67,7 @@ function lookAt(rule: Rule, account: Account, nowMs: number, cost: number): Rule
   return { ...ruleDecision(rule, decision), remaining, resetAfterMs };
 }
 
-/** The account when units are held; `undefined`: they are used at once. */
+/** The account with the units held or leased; `undefined`: the units are used at once. */
 function taken(
   rule: Rule,
   before: Account,
@@ -82,7 +80,7 @@ function taken(
   return hold && placeNoted(rule, before, nowMs, { ...hold, units, isStored: true });
 }
 
-/** A denial, and the accounts of those rules that count what they denied, unless it could never have passed. */
+/** A denial, with the new accounts when a rule counts denials. A cost that can never pass is not counted. */
 function denied(ruleAccounts: readonly RuleAccount[], nowMs: number, cost: Cost): JointDecision {
   const decided = ruleAccounts.map((each) => ({
     ...each,

@@ -1,20 +1,21 @@
-/** How long a cost has to wait, behind others too. Pure. */
+/** How long a cost has to wait, alone or behind callers that wait already. Pure. */
 import type { Cost } from "../protocol/cost.ts";
 import { advance } from "./account.ts";
 import { decideTogether, withoutTaking, type RuleAccount } from "./joint-decision.ts";
 
-/** What is known of somebody in line. */
+/** A caller in the queue. */
 export interface Queued {
   readonly cost: Cost;
-  /** How long a lease would be, to say how long those behind will wait. */
+  /** How long the lease will last: callers behind this one may have to wait for its end. */
   readonly ttlMs: number;
-  /** When the waiting ends without anything. */
+  /** The instant at which this caller gives up. */
   readonly untilMs: number;
 }
 
 /**
- * The exact wait for a cost behind those who wait already, if nobody else comes and every lease runs to its end:
- * each gets its lease as soon as it can, or leaves when its time is over. `null`: it never passes.
+ * The exact wait in milliseconds for a cost behind the callers in the queue; `null`: the cost never passes. It is
+ * exact if no other call comes and every lease runs to its end. It plays the queue through: each waiter in turn gets
+ * its lease as soon as the rules admit it, or gives up at `untilMs`.
  */
 export function waitBehindMs(
   ruleAccounts: readonly RuleAccount[],
@@ -42,7 +43,9 @@ export function waitBehindMs(
   return waitMs === null ? null : atMs + waitMs - nowMs;
 }
 
-/** How long until every rule admits a cost. */
+/**
+ * The wait in milliseconds until every rule admits a cost: the longest of the rules; `null`: the cost never passes.
+ */
 export function jointWaitMs(ruleAccounts: readonly RuleAccount[], cost: Cost, nowMs: number): number | null {
   let longest = 0;
   for (const { retryAfterMs } of withoutTaking(ruleAccounts, nowMs, cost)) {

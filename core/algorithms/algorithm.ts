@@ -1,45 +1,46 @@
 /**
- * What every algorithm is: a record of pure functions. No clock, no randomness, no I/O, no throw.
- * Time is an argument, state is a plain value that survives JSON, and absent state (`undefined`)
- * means "untouched". Units are whole numbers.
+ * What every algorithm is: a record of pure functions. They read no clock, use no randomness, do no I/O and never
+ * throw. Time is an argument. A state is a value that never changes, and `pack` makes JSON of it. Absent state
+ * (`undefined`) means an untouched quota. A state is *whole* from the instant at which it equals absent state. Units
+ * are whole numbers.
  *
- * `outstanding` is how many units are held by somebody else (see holds.ts): they are not in the
- * state, but they cannot be given out either.
+ * `outstanding` is how many units isolates and callers hold (core/accounts/account.ts). They are not in the state,
+ * but they cannot be given out either.
  */
 export interface Algorithm<Config extends object, State> {
-  /** The value of `algorithm` in a policy. Kept in storage: never rename. */
+  /** The value of `algorithm` in a policy. It is kept in storage: never rename it. */
   readonly name: string;
 
-  /** The fields a policy gives it, by name: what kind of value, and whether it may be left out. */
+  /** The fields that a policy gives it, by name: each one's kind of value, and whether it may be left out. */
   readonly fields: Readonly<Record<string, FieldKind>>;
 
   /**
-   * Present when units are occupied until they are given back, and not used up. Such an algorithm says whether there
-   * is room; what is taken is always a hold (see holds.ts), and one that expires frees its units.
+   * Present when units are not used up, but occupied until they are given back. Such an algorithm only says whether
+   * there is room. Units that are taken are always a hold (core/accounts/account.ts), and are free when it expires.
    */
   readonly leasing?: Leasing<Config, State>;
 
-  /** Turns the parsed fields into a configuration, or says which field cannot be, and why. */
+  /** Turns the parsed fields into a configuration, or says which field has a value that is not allowed. */
   configure(fields: Fields): Config | ConfigProblem;
 
   /** The most units that can be admitted at once. */
   capacity(config: Config): number;
 
-  /** The quota as the RateLimit-Policy header words it: `units` per `windowMs`. */
+  /** The quota as the RateLimit-Policy header says it: `units` per `windowMs`. */
   quota(config: Config): Quota;
 
-  /** What may be decided without the state: see `LocalDecisions`. */
+  /** What an isolate may decide without the state. */
   localDecisions(config: Config): LocalDecisions;
 
-  /** The longest it takes from nothing left, with nothing outstanding, to whole. */
+  /** The longest time in milliseconds until an empty quota is whole, when no units are outstanding. */
   wholeFromEmptyMs(config: Config): number;
 
-  /** A part (above 0, at most 1) of the quota, rounded down; `undefined`: not one unit is left. */
+  /** The configuration for a part (above 0, at most 1) of the quota, rounded down; `undefined`: not one unit. */
   scale(config: Config, part: number): Config | undefined;
 
   /**
-   * Decides on `cost` units (0 takes nothing). A denial cannot change anything, unless the configuration counts
-   * what is denied: only then it carries a state, `counted`.
+   * Decides on `cost` units; a cost of 0 takes nothing. A denial changes nothing, unless the configuration counts
+   * denied calls (`countDenied`). Only then the denial carries a state, in `counted`.
    */
   decide(
     config: Config,
@@ -49,21 +50,25 @@ export interface Algorithm<Config extends object, State> {
     outstanding: number,
   ): AlgorithmDecision<State>;
 
-  /** What an admission changes when its units are held and not taken: nothing, unless the instant itself counts. */
+  /**
+   * The state after a call was admitted whose units are only held. It is `state` itself, unless the algorithm also
+   * limits the time between calls (`minInterval`): then the instant of the call has to be in the state.
+   */
   noteHold(config: Config, state: State | undefined, nowMs: number): State | undefined;
 
-  /** Takes `units` without asking; the quota may go below zero. */
+  /** Takes `units` without a decision; fewer than 0 may be left then. */
   debit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
 
-  /** Gives `units` back, at most up to an untouched quota: a refund can never mint. */
+  /** Gives `units` back, at most up to an untouched quota: a refund never creates units. */
   credit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
 
-  /** The first instant from which the state equals absent state, if nobody comes. */
+  /** The first instant from which the state equals absent state, if no call comes before. */
   wholeAtMs(config: Config, state: State): number;
 
   /**
-   * Whether storage may be left as it is: `stored` (a record that `pack` made) with `ahead` units held offers, from
-   * `nowMs` on, no more than `state` with `outstanding` units held.
+   * Whether storage may be left as it is: from `nowMs` on, `stored` with `ahead` units held offers no more than
+   * `state` with `outstanding` units held. `stored` is a record that `pack` made; `undefined`: storage has none.
+   * Units of holds that are in storage themselves do not count as outstanding here.
    */
   covers(
     config: Config,
@@ -75,44 +80,44 @@ export interface Algorithm<Config extends object, State> {
   ): boolean;
 
   /**
-   * The state as storage keeps it: a record that is written each time, and now and then a segment that is written
-   * once and stays, for states that grow. `before` is the record that was written last.
+   * The state as storage keeps it: a record, which is written each time. A state that grows has segments too: now and
+   * then `pack` makes one, which is written once and stays. `before` is the record that was written last, if any.
    */
   pack(config: Config, state: State, nowMs: number, before: unknown): Packed;
 
-  /** The state of a record, with all segments there are. */
+  /** The state that a record and all stored segments of the rule stand for. */
   unpack(config: Config, record: unknown, segments: readonly Segment[]): State;
 
   /**
-   * Present when the state is what somebody holds of a level beneath, which decides and remembers: figures are its own, and
-   * nothing of it is stored.
+   * Present when the state is a region's share of a pool. The pool decides and remembers: figures are the pool's own,
+   * and the object's storage keeps no units of the share.
    */
   readonly isShare?: true;
 
-  /** Bytes of memory that a state takes, if it can be large. */
+  /** Bytes of memory that a state takes. Present when a state can be large. */
   bytes?(state: State): number;
 }
 
-/**
- * What somebody may decide who has units of a rule and not its state. `admits`: units may be spent one by one and
- * reported later, since only how many were used counts, and not when. `denies`: a denial may be repeated, since it changes nothing.
- */
+/** What an isolate may decide that has reserved units of a rule, but does not have the rule's state. */
 export interface LocalDecisions {
+  /** It may spend units one by one and report them later: how many were used counts, but not when. */
   readonly admits: boolean;
+  /** It may repeat a denial: a denial changes nothing. */
   readonly denies: boolean;
 }
 
-/** What there is to know of leases: the terms they are given on, and what a state says of them. */
+/** What an algorithm knows of leases. */
 export interface Leasing<Config extends object, State> {
   terms(config: Config): LeaseTerms;
-  /** The token of the latest grant. */
+  /** The fencing token of the latest lease. */
   fencingToken(state: State): number;
-  /** How many leases expired without being released. */
+  /** How many leases expired and were not released. */
   reclaimed(state: State): number;
 }
 
+/** The terms on which a rule gives leases. */
 export interface LeaseTerms {
-  /** A lease's life unless renewed, and the longest that a caller may ask for. */
+  /** How long a lease lasts unless the caller says otherwise, and the most that the caller may ask for. */
   readonly ttlMs: number;
   readonly maxTtlMs: number;
   /** The longest a caller may wait in the queue, and the most callers in it. */
@@ -120,7 +125,7 @@ export interface LeaseTerms {
   readonly maxWaiters: number;
 }
 
-/** A state in parts. The record is JSON. */
+/** A state in the parts that storage keeps. The record is JSON. */
 export interface Packed {
   readonly record: unknown;
   readonly segment?: NewSegment;
@@ -128,69 +133,74 @@ export interface Packed {
 
 /** A part of a state that does not change any more. */
 export interface Segment {
-  /** Which of the key's states over time it belongs to. */
+  /** Identifies the state that it is a part of: after a pause a key begins a new one. */
   readonly log: number;
-  /** Its place among the segments of that. */
+  /** Orders the segments of one state. */
   readonly from: number;
   readonly entries: readonly number[];
 }
 
+/**
+ * A segment to be written, and which stored ones may go then: those of another `log`, and those that end too early.
+ */
 export interface NewSegment extends Segment {
-  /** Nothing in it is needed once segments are kept from a later instant only. */
+  /** The latest instant in it. */
   readonly toMs: number;
-  /** From which instant on segments are needed; those of another log never are. */
+  /** Stored segments whose `toMs` is before this instant are not needed any more. */
   readonly keepFromMs: number;
 }
 
 /**
- * An algorithm whose configuration and state are somebody else's business. A rule pairs a configuration
- * with the algorithm that made it, a stored state carries its algorithm's name, so neither meets another.
+ * An algorithm whose configuration and state have types that its user need not know. That is safe: a rule pairs a
+ * configuration with the algorithm that made it, and a stored state carries its algorithm's name.
  */
 export type AnyAlgorithm = Algorithm<object, unknown>;
 
-/** `units`: a positive integer. `duration`: positive milliseconds. A `?` marks an optional field. */
+/** `units`: a positive integer. `duration`: whole milliseconds, 1 or more. A `?` marks an optional field. */
 export type FieldKind = "units" | "units?" | "duration" | "duration?" | "boolean?";
 
-/** What a policy says, parsed: units and milliseconds are numbers. */
+/** The fields of a rule, parsed: units and durations (in milliseconds) are numbers. */
 export type Fields = Readonly<Record<string, number | boolean | undefined>>;
 
-/** A configuration that cannot be: the field at fault, and what is allowed instead. */
+/** A configuration that is not allowed: the field at fault, and what is allowed there. */
 export interface ConfigProblem {
   readonly problem: { readonly field: string; readonly allowed: string };
 }
 
+/** A quota in figures: `units` per window. */
 export interface Quota {
   readonly units: number;
-  /** Absent: so many at once, however long. */
+  /** Absent: the quota is so many units at once, for any length of time. */
   readonly windowMs?: number;
 }
 
-/** Why an algorithm refuses: wait for units, wait because the last call was just now, or never. */
+/** Why a cost is denied: too few units are left, the last call was too recent, or the cost can never pass. */
 export type DenialReason = "quota" | "min-interval" | "cost-over-limit";
 
 interface Figures {
-  /** The largest cost that would pass now (after this decision), 0 or more. */
+  /** The largest cost that would pass right after this decision, 0 or more. */
   readonly remaining: number;
-  /** Milliseconds until the quota is whole again if nobody comes and nothing outstanding is used. */
+  /** Milliseconds until the quota is whole if no call comes and no outstanding unit is used. */
   readonly resetAfterMs: number;
 }
 
 export interface Allowed<State> extends Figures {
   readonly allowed: true;
+  /** The next state; `undefined`: as untouched. */
   readonly state: State | undefined;
 }
 
 export interface Denied<State = unknown> extends Denial {
   readonly allowed: false;
-  /** Present when this denial counts: what the state is then, and the figures once it has been counted. */
+  /** Present when this denial counts: the state with it, and the figures of that state. */
   readonly counted?: Denial & { readonly state: State };
 }
 
 export interface Denial extends Figures {
   readonly reason: DenialReason;
   /**
-   * The exact wait for this cost while `outstanding` stays as it is: one millisecond earlier is
-   * refused. `null`: it does not pass however long one waits.
+   * The exact wait for this cost in milliseconds, while `outstanding` stays as it is: one millisecond earlier is
+   * denied. `null`: no wait is long enough.
    */
   readonly retryAfterMs: number | null;
 }

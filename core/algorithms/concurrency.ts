@@ -1,44 +1,46 @@
 import type { Algorithm, LeaseTerms } from "./algorithm.ts";
 
 /**
- * Concurrency: at most `limit` units held at once, a semaphore; with a limit of 1 a mutex.
+ * Concurrency: at most `limit` units held at once. It is a semaphore, and with a limit of 1 a mutex.
  *
- * Units are occupied and given back, not used up, so nothing is counted here at all: who has some has a lease,
- * which is a hold (holds.ts) like any other but that its units are free when it expires. What is left is
+ * Units are occupied and given back, not used up, so this algorithm counts nothing. A caller that has units has a
+ * lease. A lease is a hold (core/accounts/account.ts), but its units are free when it expires. A cost passes when
  *
  *     cost + outstanding  <=  limit
  *
- * and the exact wait, which is until enough leases have expired, is found where holds are.
+ * The exact wait lasts until enough leases have expired. account.ts finds it, because the holds are there.
  *
  * Example: limit 10, leases of 4 until 300 ms and of 5 until 800 ms. A cost of 1 passes, a cost of 2 waits 300 ms.
  *
- * The state is only what outlasts a lease. The fencing token rises with every grant: it is the time in microseconds, or
- * one more than the last if that is later. So it goes on rising when the state has been forgotten, as long as the clock
- * is not put back by more than the key was idle. (Fencing: M. Kleppmann, "How to do distributed locking", 2016.)
+ * The state is only what outlasts a lease. The fencing token rises with every grant: it is the time in microseconds
+ * since the Unix epoch, or the last token plus 1 if that is larger. So it goes on rising when the state has been
+ * forgotten, as long as the clock is not put back by more than the key was idle. (Fencing: M. Kleppmann, "How to do
+ * distributed locking", 2016.)
  *
  * The bound, at any instant: `limit` units. Its worst boundary is a holder that pauses for longer than its lease and
- * does not notice; what the token is for. What it is bad at: a rate; many short leases are many calls.
+ * does not notice: the fencing token is for that. What it is bad at: a rate, since many short leases are many calls.
  */
 export interface ConcurrencyConfig extends LeaseTerms {
   readonly limit: number;
 }
 
 export interface ConcurrencyState {
+  /** The token of the latest lease. */
   readonly fencingToken: number;
-  /** Leases that expired instead of being released. */
+  /** How many leases expired and were not released. */
   readonly reclaimed: number;
 }
 
 const DEFAULT_TTL_MS = 60_000;
-/** A caller may renew for ever anyway; an hour is only how long a crash can cost its slots if it asked for that. */
+/** A caller may renew for ever. This bounds how long the units of a caller that crashed stay occupied: an hour. */
 const DEFAULT_MAX_TTL_MS = 3_600_000;
 const DEFAULT_MAX_WAIT_MS = 30_000;
-/** A request that waits in a queue holds memory and a connection, and the runtime ends it after some minutes anyway. */
+/** A request that waits in the queue takes memory and a connection. The runtime ends it after some minutes anyway. */
 const MOST_WAIT_MS = 600_000;
 const DEFAULT_MAX_WAITERS = 1_000;
-/** Each waiter is a pending request in the object: 2,000 took 110 KB each of 128 MB. */
+/** Each waiter is a pending request in the object, which has 128 MB. With 2,000 waiters, each took 110 KB. */
 const MOST_WAITERS = 1_000;
-/** A lease can be as long as a timer (2^31 ms). */
+/** 2^31 - 1 ms, which is the longest that a timer can run. */
 const MOST_TTL_MS = 2_147_483_647;
 
 export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
@@ -101,16 +103,16 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
 
   noteHold: (_, state) => state,
 
-  // A hold that expired with its units: they are free again, and it is counted.
+  // More than 0 units: a lease has expired. Its units are free again, and the expiry is counted.
   debit: (_, state, __, units) =>
     units === 0 || state === undefined ? state : { ...state, reclaimed: state.reclaimed + 1 },
 
-  // Nothing was used up, so there is nothing to give back but by releasing.
+  // No units were used up. Only releasing a lease gives units back.
   credit: (_, state) => state,
 
   wholeAtMs: () => -Infinity,
 
-  // The token of every grant is written with its lease.
+  // Every grant is written, with its token: an acknowledged lease is never forgotten.
   covers: (_, stored, ahead, state, outstanding) =>
     outstanding <= ahead &&
     (state === undefined || (stored as ConcurrencyState | undefined)?.fencingToken === state.fencingToken),

@@ -1,20 +1,21 @@
 /**
- * Runs: how many units were logged at which millisecond, in order, one run per distinct millisecond.
+ * Runs: how many units were logged in which millisecond. There is one run for each distinct millisecond, in order.
  *
- * A value that is shared: whoever holds a position `end` sees the runs before it, and they never change. Runs
- * are only added at the end, so a log that grows shares all of them with the log it grew from. Adding behind an
- * end that is not the newest copies, unless what comes there is the same anyway (an attempt that another rule
- * denied leaves such a run behind, and the next attempt finds it).
+ * Logs share runs. A log has a position `end` and reads only runs before it, which never change. Runs are only added
+ * at the end, so a log that grows shares all its runs with the log that it grew from. When an older log adds a run,
+ * its `end` is not the newest: then its runs are copied, unless the same run is already there. (A call that another
+ * rule denied leaves such a run behind, and the next attempt finds it.)
  *
- * Two typed arrays, 12 bytes a run, a third of slack at most: so at most 16 bytes a run (and a few dozen for the
- * whole). When an array is full, or more than a quarter of it is no longer wanted, what is wanted is copied into
- * a new one: a handful of runs copied for each that was added or forgotten, whatever the size.
+ * Two typed arrays take 12 bytes a run, and at most a third of that is slack: so at most 16 bytes a run, and a few
+ * dozen for the whole. When the arrays are full, or more than a quarter of them is not needed any more, the runs that
+ * are needed are copied into new ones. That copies a handful of runs for each run that was added or forgotten,
+ * whatever the size.
  */
 export class Runs {
-  /** The position of the first run that is here; positions count from the beginning of the log. */
+  /** The position of the first run in the arrays. Positions count from the beginning of the log. */
   readonly #start: number;
   readonly #atMs: Float64Array;
-  /** All units logged up to and with a run, modulo 2^32: only differences mean anything. */
+  /** All units logged up to and including a run, modulo 2^32: only differences have a meaning. */
   readonly #units: Uint32Array;
   #length = 0;
 
@@ -24,16 +25,17 @@ export class Runs {
     this.#units = new Uint32Array(capacity);
   }
 
-  /** No runs, the next one at `position`. */
+  /** No runs. The first one will be added at `position`. */
   static empty(position: number): Runs {
     return new Runs(position, SPARE);
   }
 
+  /** The millisecond of a run. */
   atMs(position: number): number {
     return this.#atMs[position - this.#start] ?? Number.NaN;
   }
 
-  /** Units logged up to and with this run, modulo 2^32. */
+  /** Units logged up to and including this run, modulo 2^32. */
   unitsTo(position: number): number {
     return this.#units[position - this.#start] ?? Number.NaN;
   }
@@ -43,7 +45,12 @@ export class Runs {
     return this.#atMs.byteLength + this.#units.byteLength;
   }
 
-  /** These runs from `first` on with one more at `end`, which must not be later than the next free position. */
+  /**
+   * These runs from `first` on, with one more at `end`. It may be this very object.
+   *
+   * @param end at most the next free position
+   * @param unitsTo all units logged up to and including the new run; taken modulo 2^32
+   */
   with(first: number, end: number, atMs: number, unitsTo: number): Runs {
     const index = end - this.#start;
     const isThere =
@@ -77,12 +84,13 @@ export class Runs {
   }
 }
 
-/** Room for a few runs more than are wanted, so that a small log is not copied at every call. */
+/** Room for a few more runs than are needed, so that a small log is not copied at every call. */
 const SPARE = 8;
 
 /**
- * The first position in [from, to) of which `isReached` is true, `to` if there is none; it must be false up to
- * some position and true from there on. Looks near `from` first: the steps grow with the logarithm of the distance.
+ * The first position in [from, to) for which `isReached` is true; `to` if there is none. `isReached` must be false up
+ * to some position and true from there on. The search begins at `from`, and takes as many steps as the logarithm of
+ * the distance (a galloping search).
  */
 export function search(from: number, to: number, isReached: (position: number) => boolean): number {
   let [low, step] = [from, 1];

@@ -18,38 +18,40 @@ import {
 /**
  * Sliding log: at most `limit` units in any window, exactly.
  *
- * A counter that starts anew every window admits twice the limit around the edge; two counters weighted by
- * how far the window has moved only guess. The log remembers when each unit was taken. A unit taken at `t`
- * counts while now < t + window, and a cost passes when
+ * A counter that starts again at 0 in every window admits twice the limit around the edge of two windows. Two
+ * counters, weighted by how far the window has moved, only estimate. The log remembers when each unit was taken. A
+ * unit taken at `t` counts while now < t + window, and a cost passes when
  *
  *     units counted + outstanding + cost  <=  limit
  *
- * Example: limit 3 per 1,000 ms, one unit each at 0, 400 and 900 ms. At 950 ms a cost of 1 waits for the first
- * to leave: 50 ms. A cost of 2 waits for the second: 450 ms.
+ * Example: limit 3 per 1,000 ms, one unit each at 0, 400 and 900 ms. At 950 ms a cost of 1 waits until the first unit
+ * leaves the window: 50 ms. A cost of 2 waits for the second: 450 ms.
  *
- * Units of one millisecond are one run (runs.ts), the latest kept open in the state, since more may join it. Every
- * run knows how many units were logged up to it, so what is counted is a difference, and the wait for a cost is found
- * by a search that starts at the oldest run: no step of a decision grows with the log, but for a cost of many runs the
- * logarithm of their number. A refund takes the oldest units, which are the first to leave anyway: any other choice
- * could admit too many.
+ * The units of one millisecond are one run (runs.ts). The latest run is kept open in the state, since more units may
+ * join it. Every run knows how many units were logged up to it, so the number of units that count is a difference.
+ * The wait for a cost is found by a search that begins at the oldest run. So on average the time of a decision does
+ * not grow with the log, only with the logarithm of the number of runs that a cost has to wait for. A refund takes
+ * the oldest units, which leave first anyway: any other choice could admit too many.
  *
- * `minInterval`: so long between two calls that pass. `countDenied`: a denied attempt is logged as if it had
- * passed, so a client that keeps hammering stays refused until it pauses. The newest `limit` units are then all that
- * can matter, and older ones are dropped.
+ * `minInterval` is the shortest time between two calls that pass. With `countDenied` a denied call is logged as if it
+ * had passed, so a client that never pauses stays denied. Then only the newest `limit` units can matter, and older
+ * ones are dropped.
  *
- * Its worst boundary: `limit` units at once, and again a window later; whoever asks steadily at the limit is
- * refused in bursts. What it is bad at: memory, a run for each distinct millisecond, at most 1,000,000.
+ * The bound, in any window: `limit` units. Its worst boundary: `limit` units at once, and again one window later. A
+ * client that calls steadily above the limit is denied in bursts. What it is bad at: memory. It keeps a run for each
+ * distinct millisecond, at most 1,000,000.
  */
 export interface SlidingLogConfig {
   readonly limit: number;
   readonly windowMs: number;
-  /** 0: none. */
+  /** 0: calls may come at any distance. */
   readonly minIntervalMs: number;
+  /** A denied call is logged as if it had passed. */
   readonly countDenied: boolean;
 }
 
 export interface SlidingLogState extends UnitLog {
-  /** The last call that passed (or, with `countDenied`, was made): `minInterval` counts from here. */
+  /** When the last call passed or, with `countDenied`, was made: `minInterval` begins here. */
   readonly lastMs: number;
 }
 
@@ -57,9 +59,9 @@ type State = SlidingLogState;
 type Config = SlidingLogConfig;
 type Record = UnitLogRecord & Pick<State, "lastMs">;
 
-/** A run is 16 bytes, and an object has 128 MB for everything. */
+/** A run takes at most 16 bytes, and an object has 128 MB for everything. */
 const MOST_RUNS = 1_000_000;
-/** So many runs at most go into one segment: a row of storage takes 2 MB. */
+/** The most runs in one segment: they take 1.6 MB there, and a row of storage has room for 2 MB. */
 const MOST_SEGMENT = 100_000;
 
 export const slidingLog: Algorithm<Config, State> = {
@@ -130,7 +132,7 @@ export const slidingLog: Algorithm<Config, State> = {
     const record = stored as Record | undefined;
     if (config.minIntervalMs > 0 && record?.lastMs !== state.lastMs) return false;
     if (state.end - (record?.end ?? 0) > MOST_SEGMENT) return false;
-    // What was taken since that was written; when that is another log, all that counts.
+    // Units that were taken since the record was written; when the record is of an older log, all units that count.
     const isSameLog = record?.sinceMs === state.sinceMs;
     const since = isSameLog ? totalOf(state) - totalOf(record) : countedAt(state, config.windowMs, nowMs);
     return since >= 0 && since + outstanding <= ahead;
@@ -171,7 +173,7 @@ function deny(
   };
 }
 
-/** The state with more units at `nowMs`, at most the newest `most` of all. */
+/** The state with `units` more at `nowMs`. Of all its units only the newest `most` go on counting. */
 function logged(
   config: Config,
   state: State | undefined,
@@ -180,7 +182,7 @@ function logged(
   most: number,
   lastMs = nowMs,
 ): State {
-  // A log of which nothing counts any more is as good as none, so another begins.
+  // When nothing in the log counts any more, a new log begins.
   const isOver = state !== undefined && slidingLog.wholeAtMs(config, state) <= nowMs && state.openMs < nowMs;
   const log = state === undefined || isOver ? begin(nowMs) : state;
   const added = add(log, config.windowMs, nowMs, units, most);

@@ -3,48 +3,45 @@ import type { Algorithm, AlgorithmDecision } from "./algorithm.ts";
 /**
  * Token bucket: `limit` units per window, refilled continuously, at most `burst` at once.
  *
- * The textbook keeps the tokens that are left, as a fraction, and adds `elapsed * limit / window`
- * on every call. Fractions round, and after a few million calls the bucket has drifted from its
- * rate. So nothing here is a fraction: a token is `windowMs` parts, a millisecond gives back `limit`
- * parts, and both are integers, whatever the rate.
+ * The textbook keeps the tokens that are left as a fraction, and adds `elapsed * limit / window` on every call.
+ * Fractions are rounded, and after a few million calls the bucket has drifted from its rate. So nothing here is a
+ * fraction. A token is `windowMs` parts, and each millisecond gives back `limit` parts. Both are integers, whatever
+ * the rate is.
  *
- * And it keeps what has been *spent* rather than what is left, the bucket seen from above (the
- * "leaky bucket as a meter" of ITU-T I.371): the level is `burst * windowMs - spent`. An untouched
- * bucket is then 0 whatever the policy says, so a policy that changes keeps the consumption and
- * takes the new limit by itself.
+ * The state is what has been *spent*, not what is left (the "leaky bucket as a meter" of ITU-T I.371). What is left
+ * is `burst * windowMs - spent`. An untouched bucket is then 0, whatever the policy says. So when a policy changes,
+ * the consumption stays and the new limit counts at once.
  *
  *     spent(now) = max(0, spent - limit * (now - at))
  *     a cost passes when  spent(now) + (outstanding + cost) * windowMs  <=  burst * windowMs
  *
- * Example: limit 3 per 1,000 ms, burst 3. At 0 ms three units go: spent 3,000 parts. The fourth
- * needs spent <= 2,000, so ceil(1,000 / 3) = 334 ms: at 333 ms spent is 2,001 (no), at 334 ms it is
- * 1,998 (yes).
+ * Example: limit 3 per 1,000 ms, burst 3. At 0 ms three units are taken: 3,000 parts are spent. The fourth unit needs
+ * spent <= 2,000, so it waits ceil(1,000 / 3) = 334 ms: at 333 ms spent is 2,001 (denied), at 334 ms 1,998 (passes).
  *
- * The bound, in any interval of L ms: burst + limit * L / windowMs units. It is reached: a full
- * bucket that empties at once and then takes each token as it drips. That is its worst boundary,
- * nearly burst + limit in one window, and what it is bad at: who must never see more than `limit` in
- * any window wants a sliding log.
+ * The bound, in any interval of L ms: burst + limit * L / windowMs units. It is reached when a full bucket is emptied
+ * at once and then each unit is taken as soon as it comes back. That is its worst boundary: nearly burst + limit
+ * units in one window. What it is bad at: "never more than `limit` in any window" needs a sliding log.
  *
- * Exactness needs every sum below 2^53, so `burst * windowMs` may not exceed that.
+ * Counting is exact as long as every sum is at most 2^53, so `burst * windowMs` may not exceed that.
  */
 export interface TokenBucketConfig {
   /** Units refilled per window. */
   readonly limit: number;
   readonly windowMs: number;
-  /** Units a full bucket holds. */
+  /** Units in a full bucket. */
   readonly burst: number;
 }
 
 export interface TokenBucketState {
-  /** Parts spent at `atMs`; one unit is `windowMs` parts. More than the capacity is debt. */
+  /** Parts spent at `atMs`; one unit is `windowMs` parts. More than `burst * windowMs` is debt. */
   readonly spentParts: number;
-  /** The denominator and the burst that `spentParts` was written under; a changed policy converts it. */
+  /** The window and the burst of the policy that `spentParts` was counted under. Another policy converts it. */
   readonly windowMs: number;
   readonly burst: number;
   readonly atMs: number;
 }
 
-/** Every integer up to here is a double, and so is every sum below. */
+/** A double represents every integer up to here exactly. */
 const MOST_PARTS = 2 ** 53;
 
 export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
@@ -71,7 +68,7 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
   localDecisions: () => ({ admits: true, denies: true }),
   wholeFromEmptyMs: ({ burst, windowMs, limit }) => Math.ceil((burst * windowMs) / limit),
 
-  // The window is stretched instead of the limit cut: 5 in 15 minutes have a sixth too.
+  // The window is stretched and the limit stays, so the rate is not rounded: a sixth of 5 in 15 min is 5 in 90 min.
   scale({ limit, windowMs, burst }, part) {
     const least = Math.floor(burst * part);
     return least < 1 ? undefined : { limit, windowMs: Math.ceil(windowMs / part), burst: least };
@@ -117,7 +114,7 @@ function decide(
   const { limit, windowMs, burst } = config;
   const unheldParts = (burst - outstanding) * windowMs;
   const costParts = cost * windowMs;
-  // The most that may be spent already if this cost is to pass.
+  // This cost passes if at most so many parts are spent already.
   const room = unheldParts - costParts;
   if (cost === 0 || spent <= room) {
     const spentAfter = spent + costParts;
@@ -137,19 +134,19 @@ function decide(
   };
 }
 
-/** Parts spent at `nowMs`. A clock that runs backwards gives nothing back. */
+/** Parts spent at `nowMs`. When the clock runs backwards, nothing is given back. */
 function spentAt(config: TokenBucketConfig, state: TokenBucketState | undefined, nowMs: number): number {
   if (state === undefined) return 0;
   const isUnchanged = state.windowMs === config.windowMs && state.burst === config.burst;
   const spent = isUnchanged ? state.spentParts : convert(state, config);
-  // Past 2^53 the product is inexact, but then it is larger than anything that can have been spent.
+  // Above 2^53 the product is not exact, but no bucket can have spent so much: the result is 0 either way.
   const refilled = config.limit * Math.max(0, nowMs - state.atMs);
   return Math.max(0, spent - refilled);
 }
 
 /**
- * The same consumption under another policy: rounded up, so that a change never mints, and at most the whole
- * new bucket, so that one that shrinks begins empty and not in debt for a hundred windows.
+ * The same consumption in parts of a changed policy. It is rounded up, so that a change never creates units. It is at
+ * most the whole new bucket, so that a bucket that shrinks begins empty, and not with a debt of a hundred windows.
  */
 function convert(state: TokenBucketState, { windowMs, burst }: TokenBucketConfig): number {
   const from = BigInt(state.windowMs);
@@ -157,6 +154,7 @@ function convert(state: TokenBucketState, { windowMs, burst }: TokenBucketConfig
   return Math.min(Number(converted), burst * windowMs);
 }
 
+/** The instant of the next state: it never goes backwards. */
 function stamp(state: TokenBucketState | undefined, nowMs: number): number {
   return state === undefined ? nowMs : Math.max(state.atMs, nowMs);
 }

@@ -2,40 +2,48 @@ import type { NewSegment, Segment } from "./algorithm.ts";
 import { Runs, search } from "./runs.ts";
 
 /**
- * A log of units: how many were taken at which millisecond, of which those count that were within a window before now.
- * A plain value that shares its runs with the log it grew from. Positions and units count from the beginning of this
- * log, which began at `sinceMs`.
+ * A log of units: how many were taken in which millisecond. A unit taken at `t` counts while now < t + window. A log
+ * is a value that never changes, and shares its runs with the log that it grew from. Positions and numbers of units
+ * are counted from the beginning of the log, at `sinceMs`.
  */
 export interface UnitLog {
   readonly sinceMs: number;
   readonly runs: Runs;
-  /** The first run that may count, and the position after the last closed one. */
+  /** The position of the first closed run that may still count. */
   readonly first: number;
+  /** The position after the last closed run. */
   readonly end: number;
-  /** Units that have left or were given back, and units in closed runs. */
+  /** Units that do not count any more: they have left the window, or were given back. */
   readonly goneUnits: number;
+  /** All units of closed runs, since the log began. */
   readonly closedUnits: number;
-  /** The open run, the latest: more units may join it. */
+  /** The latest run. It is open: more units may join it. */
   readonly openMs: number;
   readonly openUnits: number;
 }
 
-/** The stored form. `tail` is the closed runs that no segment has: when, and all units up to then, in turn. For ever. */
+/**
+ * The stored form: never rename a field. `tail` has the closed runs that are in no segment, two numbers for each: its
+ * millisecond, and all units up to and including it.
+ */
 export interface UnitLogRecord extends Omit<UnitLog, "runs" | "first"> {
   readonly tail: readonly number[];
 }
 
-/** Differences of unit counts are taken modulo 2^32, so no more may count at once; a debt over it is cut. */
+/** The most units that may count at once, since runs keep unit counts modulo 2^32. A debt above this is cut off. */
 export const MOST_COUNTED = 2 ** 32 - 1;
-/** So many closed runs are written with every record before they become a segment, which is written once. */
+/**
+ * A record carries up to so many closed runs, and is written each time. More become a segment, which is written once.
+ */
 const MOST_TAIL = 64;
 
+/** A log without units. */
 export function begin(nowMs: number): UnitLog {
   const none = { first: 0, end: 0, goneUnits: 0, closedUnits: 0, openUnits: 0 };
   return { sinceMs: nowMs, runs: Runs.empty(0), ...none, openMs: nowMs };
 }
 
-/** The log with more units at `nowMs`, at most the newest `most` of all. */
+/** The log with `units` more at `nowMs`. Of all its units only the newest `most` go on counting. */
 export function add(log: UnitLog, windowMs: number, nowMs: number, units: number, most: number): UnitLog {
   const { first, goneUnits } = countingFrom(log, windowMs, nowMs);
   let { runs, end, closedUnits, openUnits } = log;
@@ -51,8 +59,8 @@ export function add(log: UnitLog, windowMs: number, nowMs: number, units: number
 }
 
 /**
- * The goneUnits after `units` are given back. The oldest go, which are the first to leave anyway: then what still
- * counts is, in every window to come, no less than what is really in it, whichever units these were.
+ * The `goneUnits` after `units` are given back. The oldest units go, which leave the window first anyway. So in every
+ * later window the log counts at least the units that were really used in it, whichever units were given back.
  */
 export function goneAfter(log: UnitLog, windowMs: number, nowMs: number, units: number): number {
   return totalOf(log) - Math.max(0, countedAt(log, windowMs, nowMs) - units);
@@ -63,31 +71,36 @@ export function countedAt(log: UnitLog | undefined, windowMs: number, nowMs: num
   return log === undefined ? 0 : totalOf(log) - countingFrom(log, windowMs, nowMs).goneUnits;
 }
 
-/** When so many of the units that count will have left. */
+/** The instant at which the oldest `units` of those that count at `nowMs` have left the window. */
 export function leavesAtMs(log: UnitLog, windowMs: number, nowMs: number, units: number): number {
   const { first, goneUnits } = countingFrom(log, windowMs, nowMs);
   const position = search(first, log.end, (at) => unitsTo(log, at) >= goneUnits + units);
   return windowMs + (position === log.end ? log.openMs : log.runs.atMs(position));
 }
 
-/** When the last unit leaves; none counts: never. */
+/** The instant at which the last unit leaves the window; -Infinity: the log has no unit that could count. */
 export function emptyAtMs(log: UnitLog, windowMs: number): number {
   return totalOf(log) > log.goneUnits ? log.openMs + windowMs : -Infinity;
 }
 
-/** All units logged since it began. */
+/** All units logged since the log began, those that do not count any more included. */
 export function totalOf({ closedUnits, openUnits }: Pick<UnitLog, "closedUnits" | "openUnits">): number {
   return closedUnits + openUnits;
 }
 
-/** The log as storage keeps it; `before` is the record that was written last. */
+/**
+ * The log as storage keeps it: a record, and a segment when the tail has grown too long.
+ *
+ * @param before the record that was written last
+ * @param live what counts now, as `countingFrom` says
+ */
 export function packLog(
   log: UnitLog,
   before: UnitLogRecord | undefined,
   live: { readonly first: number; readonly goneUnits: number },
 ): { readonly record: UnitLogRecord; readonly segment?: NewSegment } {
   const { sinceMs, runs, end, closedUnits, openMs, openUnits } = log;
-  // What has left is not written, so that it has is.
+  // Runs that have left the window are not written, so the record must say that their units are gone.
   const rest = { sinceMs, end, goneUnits: live.goneUnits, closedUnits, openMs, openUnits };
   const sealed = before?.sinceMs === log.sinceMs ? before.end - before.tail.length / 2 : 0;
   const from = Math.max(sealed, live.first);
@@ -99,7 +112,7 @@ export function packLog(
   return { record: { ...rest, tail: [] }, segment };
 }
 
-/** The log of a record, with all segments there are. */
+/** The log that a record and the stored segments stand for. Segments of other logs are not used. */
 export function unpackLog({ tail, ...rest }: UnitLogRecord, segments: readonly Segment[]): UnitLog {
   const ofThisLog = segments.filter(({ log }) => log === rest.sinceMs).toSorted((a, b) => a.from - b.from);
   const parts = [...ofThisLog.map(({ entries }) => entries), tail];
@@ -115,7 +128,7 @@ export function unpackLog({ tail, ...rest }: UnitLogRecord, segments: readonly S
   return { ...rest, runs, first };
 }
 
-/** The first run that counts at `nowMs` (`end`: none but perhaps the open one), and the units that do not. */
+/** The first closed run that counts at `nowMs` (`end`: none does), and how many units do not count any more. */
 export function countingFrom(
   log: UnitLog,
   windowMs: number,
@@ -130,7 +143,7 @@ export function countingFrom(
   return { first, goneUnits: Math.max(log.goneUnits, before) };
 }
 
-/** All units logged up to and with a run. */
+/** All units logged up to and including a run. The difference to `closedUnits` is exact modulo 2^32. */
 function unitsTo({ runs, closedUnits }: UnitLog, position: number): number {
   return closedUnits - ((closedUnits - runs.unitsTo(position)) >>> 0);
 }

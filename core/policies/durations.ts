@@ -1,6 +1,6 @@
 const UNITS_MS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
 
-/** What is allowed where a policy wants a duration; the wording of every error about one. */
+/** What errors say is allowed, when a field is a duration. */
 export const DURATION_ALLOWED =
   'a duration of 1 ms or more: whole milliseconds, or a string such as "250ms" "10s" "15m" "1h" "30d"';
 

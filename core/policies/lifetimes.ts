@@ -1,16 +1,17 @@
-/** How long a reservation may live. Why these numbers, and what else depends on them: core/reservations/sizing.ts. */
+/** How long a reservation may live. core/reservations/sizing.ts says why, and what else depends on these numbers. */
 
-/** The shortest and the longest lifetime that a policy allows. */
+/** The shortest and the longest lifetime that a policy allows, in milliseconds. Both are 0: nothing is reserved. */
 export interface Lifetimes {
   readonly leastMs: number;
   readonly mostMs: number;
 }
 
 /**
- * Lifetimes that are chosen unless a policy says one. An object that nobody asks leaves memory after about 10 s, and then
- * what isolates had reserved counts as used: so it is given back before. (waitUntil would end after 30 s.)
+ * The shortest and the longest lifetime in milliseconds that `reservation = "auto"` chooses. An object without calls
+ * leaves memory after about 10 s, and then the units that isolates had reserved count as used. So isolates give units
+ * back sooner. (The background work of a request could run for 30 s.)
  */
 export const LEAST_TTL_MS = 1_000;
 export const MOST_TTL_MS = 8_000;
-/** Messages take some of it; shorter lifetimes are not worth the asking, and nothing is reserved. */
+/** With a shorter lifetime nothing is reserved: messages would take too much of it. */
 export const LEAST_USEFUL_TTL_MS = 20;

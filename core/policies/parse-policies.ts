@@ -6,14 +6,15 @@ import { LEAST_USEFUL_TTL_MS } from "./lifetimes.ts";
 import { fieldsOf, NAME, NAME_ALLOWED, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
 import type { Policies, Policy, Rule } from "./policy.ts";
 
-/** Rules are all decided at every call, and each is a member of a header. */
+/** Every call decides all rules of its policy, and each rule is a member of a response header. */
 const MOST_RULES = 16;
 
 /**
  * Reads the policies of `wrangler.toml`, once, at start-up.
  *
- * @throws Error that names every bad policy, field and value, and what is allowed: a worker with a bad
- * policy does not start, and a deployment with one is refused while the last good one goes on.
+ * @param vars the table `[vars.POLICIES]`, or the same as JSON text
+ * @throws Error that names every bad policy, field and value, and what is allowed. A worker with a bad policy does
+ * not start. `npm run deploy` refuses it, and the last good deployment goes on.
  */
 export function parsePolicies(vars: unknown): Policies {
   const tables = tablesOf(vars);
@@ -84,6 +85,7 @@ function parsePolicy(name: string, given: unknown): Policy | { problems: string[
   };
 }
 
+/** For each term the least of all rules; `undefined`: no rule leases. */
 function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {
   if (terms.length === 0) return undefined;
   const least = (field: keyof LeaseTerms) => Math.min(...terms.map((each) => each[field]));
@@ -96,12 +98,16 @@ function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {
 }
 
 interface RuleTable {
+  /** Where the table stands in its policy; errors begin with it. */
   readonly path: readonly string[];
   readonly ruleName: string;
   readonly fields: unknown;
 }
 
-/** Tells the fields of the policy from those of its rules: one rule of the policy's own name, or those in `rules`. */
+/**
+ * Separates the fields of a policy from those of its rules. Without `rules` there is one rule: it has the policy's
+ * name, and its fields stand beside the policy's own.
+ */
 function splitRules(
   name: string,
   given: unknown,
@@ -118,7 +124,8 @@ function splitRules(
     return { rules: [{ path: [], ruleName: name, fields: others }], policyFields, problems: [] };
   const { rules: named, ...strays } = others;
   const problems = Object.keys(strays).map(
-    (field) => `${field} is beside rules: must be in one of them, or be one of ${[...ofPolicy].join(", ")}`,
+    (field) =>
+      `${field} is beside rules: must be in one of the rules, or be one of ${[...ofPolicy].join(", ")}`,
   );
   const isTable = typeof named === "object" && named !== null && !Array.isArray(named);
   const tables = isTable ? Object.entries(named) : [];

@@ -1,17 +1,21 @@
-/** The fields of a policy, with what each allows. */
+/** Schemas for the fields of policies and rules. Each one says in its message what it allows. */
 import * as v from "valibot";
 import type { AnyAlgorithm, FieldKind, Fields } from "../algorithms/algorithm.ts";
 import { integer, oneOf } from "../validation.ts";
 import { DURATION_ALLOWED, parseDurationMs } from "./durations.ts";
 import { LEAST_TTL_MS, MOST_TTL_MS, type Lifetimes } from "./lifetimes.ts";
 
+/** The most units of a limit, a burst or a cost. */
 export const MOST_UNITS = 1_000_000_000;
+/** The most objects that may share the keys of a policy. */
 export const MOST_OBJECTS = 65_536;
 const MOST_DEADLINE_MS = 60_000;
 const DEFAULT_DEADLINE_MS = 500;
 const MOST_RESERVATION_TTL_MS = 60_000;
 
+/** The names of policies, rules, units and regions. */
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
+/** What `NAME` allows, as errors say it. */
 export const NAME_ALLOWED = "1 to 64 letters, digits, - or _, beginning with a letter or digit";
 
 const OFF: Lifetimes = { leastMs: 0, mostMs: 0 };
@@ -23,7 +27,7 @@ function parseReservation(value: unknown): Lifetimes | undefined {
     return undefined;
   const ttlMs = parseDurationMs(value.ttl);
   if (ttlMs === undefined || ttlMs > MOST_RESERVATION_TTL_MS) return undefined;
-  // Who holds units gives them back in the background, where the platform lets nothing run for longer.
+  // Isolates must give units back before an object that nobody asks leaves memory: see lifetimes.ts.
   return { leastMs: Math.min(ttlMs, MOST_TTL_MS), mostMs: Math.min(ttlMs, MOST_TTL_MS) };
 }
 
@@ -41,20 +45,23 @@ const FIELD_SCHEMAS = {
   "boolean?": v.optional(v.boolean("true or false")),
 } satisfies Record<FieldKind, v.GenericSchema<unknown, number | boolean | undefined>>;
 
-/** What a rule of an algorithm says besides. */
+/** The fields of a rule that belong to its algorithm. */
 export function fieldsOf(algorithm: AnyAlgorithm): Record<string, v.GenericSchema<unknown, Fields[string]>> {
   return Object.fromEntries(
     Object.entries(algorithm.fields).map(([field, kind]) => [field, FIELD_SCHEMAS[kind]]),
   );
 }
 
-/** What any rule says, whatever its algorithm. The default unit of a quota is the draft's: see headers.ts. */
+/**
+ * The fields of any rule, whatever its algorithm. The default of `unit` is the default quota unit of
+ * draft-ietf-httpapi-ratelimit-headers-11 (worker/http/headers.ts).
+ */
 export const RULE_FIELDS = {
   algorithm: v.string(),
   unit: v.optional(v.pipe(v.string(NAME_ALLOWED), v.regex(NAME, NAME_ALLOWED))),
 };
 
-/** What any policy may also say, whatever its rules. */
+/** The fields of any policy, whatever its rules. */
 export const POLICY_FIELDS = {
   onFailure: v.optional(oneOf(["closed", "open", "local"]), "closed"),
   deadlineMs: v.optional(integer(1, MOST_DEADLINE_MS), DEFAULT_DEADLINE_MS),

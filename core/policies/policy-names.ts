@@ -1,21 +1,25 @@
-/** The names that policies have in regions. */
+/** The names of the copies that a policy with a pool has: one for each region. */
 import type { Policy } from "./policy.ts";
 
 /**
- * A region's copy of the policy `api` is called `api@eu`. By this name objects are found, reservations kept and leases
- * identified, so all these are apart for each region by themselves. No policy of a deployment has an @. For ever.
+ * A region's copy of the policy `api` is called `api@eu`. The copy's name is part of the names of objects, of
+ * reservations and of ids of leases, so these differ from region to region. No policy of a deployment has an @ in its
+ * name. The separator is stored: never change it.
  */
 export const SEPARATOR = "@";
-/** What the region goes on with alone, `api@eu/local`. Its name is stored with keys. For ever. */
+/**
+ * Ends the name of the policy that a region goes on with alone when its pool does not answer: `api@eu/local`. The
+ * name is stored with keys: never change it.
+ */
 export const LOCAL = "/local";
 
-/** The name that the deployment gave the policy, for callers. */
+/** The name that the deployment gave the policy, and that callers know. */
 export function publicName(name: string): string {
   const end = name.indexOf(SEPARATOR);
   return end < 0 ? name : name.slice(0, end);
 }
 
-/** The name of what a region goes on with alone. */
+/** The name of the policy that a region goes on with alone, when its pool does not answer. */
 export function localName({ name }: Policy): string {
   return `${name}${LOCAL}`;
 }

@@ -1,4 +1,4 @@
-/** What a policy is, once it has been parsed. */
+/** Policies and rules, as parse-policies.ts makes them. */
 import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota } from "../algorithms/algorithm.ts";
 import type { Lifetimes } from "./lifetimes.ts";
 import type { Region } from "./regions.ts";
@@ -7,46 +7,50 @@ import type { Region } from "./regions.ts";
 export interface Rule {
   readonly name: string;
   readonly algorithm: AnyAlgorithm;
-  /** Made by `algorithm.configure`, and only ever given back to it. */
+  /** Made by `algorithm.configure`, and only read by `algorithm`. */
   readonly config: object;
+  /** The most units that can be admitted at once. */
   readonly capacity: number;
   readonly quota: Quota;
-  /** What its units are; a cost may be given for each unit by this name. */
+  /** What the rule counts, such as `requests`. A call may give its cost by these names. */
   readonly unit: string;
-  /** Present when units are leased and not used up. */
+  /** Present when units are not used up, but leased. */
   readonly lease?: LeaseTerms;
 }
 
-/** What a key is limited by, as the deployer wrote it in `[vars.POLICIES.<name>]`. */
+/** How keys are limited, as `[vars.POLICIES.<name>]` says. */
 export interface Policy {
   readonly name: string;
   readonly rules: readonly [Rule, ...Rule[]];
-  /** Present when some rule leases units: a call is an acquire, on the strictest terms of those rules. */
+  /** Present when a rule leases units: a call is an acquire, and each term is the strictest of those rules. */
   readonly lease?: LeaseTerms;
-  /** What to answer when the level beneath does not; `local`: a region whose pool does not answer goes on alone. */
+  /** What is done when the object does not answer; `local`: a region whose pool does not answer goes on alone. */
   readonly onFailure: "closed" | "open" | "local";
-  /** Present when units are in a pool that regions share. */
+  /** Present when the units are in a pool that regions share. */
   readonly pool?: Pool;
-  /** Present in a region's copy of it, whose name says so too: see regional-policies.ts. */
+  /** Present in a region's copy of a policy with a pool: see regional-policies.ts. */
   readonly region?: Region;
-  /** The longest a caller waits for the object, in milliseconds. */
+  /** The longest that a caller waits for the object, in milliseconds. */
   readonly deadlineMs: number;
-  /** One object a key, or so many objects that share all keys. */
+  /** One object for each key, or so many objects that share all keys. */
   readonly objects: "per-key" | number;
-  /** How long isolates may reserve units; 0 when they do not, and every call is decided by the object. */
+  /** How long isolates may reserve units; 0: they reserve nothing, and the object decides every call. */
   readonly reservation: Lifetimes;
-  /** What an isolate may decide, as far as every rule allows it. */
+  /** What an isolate may decide: only what every rule allows. */
   readonly localDecisions: LocalDecisions;
   /** Decide and report, never deny. */
   readonly shadow: boolean;
-  /** `ip`: keys are addresses, an IPv6 one counts with its /64. */
+  /** `ip`: keys are IP addresses, and an IPv6 address counts with its whole /64. */
   readonly keyKind: "text" | "ip";
 }
 
+/** Where the units are that regions share. */
 export interface Pool {
   readonly kind: "redis";
-  /** The part of the limit that a region goes on with alone; absent: 1 divided by the number of regions. */
+  /** The part (above 0, at most 1) of the limit that a region goes on with alone; absent: 1 / number of regions. */
   readonly localShare?: number;
 }
+
+/** By name. */
 
 export type Policies = ReadonlyMap<string, Policy>;

@@ -2,12 +2,11 @@ import { parsePolicies } from "./parse-policies.ts";
 import { LOCAL, publicName, SEPARATOR } from "./policy-names.ts";
 import type { Policies, Policy, Rule } from "./policy.ts";
 import { parseRegions, type Region, type Regions } from "./regions.ts";
-/** Policies with a pool, region by region. */
-
 /**
- * Reads all that a deployment configures: its policies, its regions, and what each region has of them.
+ * Reads what a deployment configures: its policies and its regions. A policy with a pool also gets a copy for each
+ * region.
  *
- * @throws Error that names what is bad: a worker with it does not start
+ * @throws Error that names every bad field and value, and what is allowed: such a worker does not start
  */
 export function parseDeployment({ policies: given, regions: givenRegions }: Given) {
   const policies = parsePolicies(given);
@@ -15,21 +14,21 @@ export function parseDeployment({ policies: given, regions: givenRegions }: Give
   return { policies, regions, regionalPolicies: new RegionalPolicies(policies, regions) };
 }
 
-/** As `wrangler.toml` has them, or as JSON. */
+/** Tables of `wrangler.toml`, or the same as JSON text. */
 interface Given {
   readonly policies: unknown;
   readonly regions?: unknown;
 }
 
-/** Finds policies by all names they have, those of regions included. */
+/** All policies of a deployment, and for each policy with a pool a copy for each region. */
 export class RegionalPolicies {
-  /** By the names that the deployment gave them, which are those that callers know. */
+  /** By the names that the deployment gave them, and that callers know. */
   readonly named: Policies;
-  /** The first is for calls that belong to none. */
   readonly regions: Regions;
+  /** The copies, by their own names: `api@eu`, `api@eu/local`. */
   readonly #known = new Map<string, Policy>();
 
-  /** @throws Error when a region alone would have less than one unit of a limit */
+  /** @throws Error when a region that goes on alone would have less than one unit of a limit */
   constructor(policies: Policies, regions: Regions) {
     this.named = policies;
     this.regions = regions;
@@ -37,11 +36,16 @@ export class RegionalPolicies {
       if (policy.pool !== undefined) for (const region of regions) this.#add(policy, region);
   }
 
+  /** Finds a policy or a region's copy by its name. */
   get(name: string): Policy | undefined {
     return this.named.get(name) ?? this.#known.get(name);
   }
 
-  /** The policy as a region has it; one without a pool is the same everywhere. */
+  /**
+   * The region's copy of a policy; a policy without a pool is the same in all regions.
+   *
+   * @param region `undefined`: the first region, which has the calls that belong to no region
+   */
   within(policy: Policy, region: Region | undefined): Policy {
     if (policy.pool === undefined || policy.region !== undefined) return policy;
     const { name } = region ?? this.regions[0];
@@ -55,6 +59,7 @@ export class RegionalPolicies {
     if (policy.onFailure === "local") this.#known.set(`${name}${LOCAL}`, this.#alone(regional));
   }
 
+  /** What a region goes on with when its pool does not answer: its part of each limit, without a pool. */
   #alone({ pool, ...policy }: Policy): Policy {
     const part = pool?.localShare ?? 1 / this.regions.length;
     const scaled = policy.rules.map((rule) => scale(policy, rule, part));
@@ -69,8 +74,8 @@ function scale(policy: Pick<Policy, "name">, rule: Rule, part: number): Rule {
   if (config === undefined)
     throw new Error(
       `bad configuration, not serving:\npolicy ${JSON.stringify(publicName(policy.name))}: with onFailure = "local" a region ` +
-        `alone has ${rule.capacity} times ${part.toFixed(3)} units of ${rule.name}, which is less than one: must be a localShare that ` +
-        `leaves one, or another onFailure`,
+        `alone has ${rule.capacity} times ${part.toFixed(3)} units of ${rule.name}, which is less than one: must have a larger ` +
+        `localShare or another onFailure`,
     );
   return { ...rule, config, capacity: algorithm.capacity(config), quota: algorithm.quota(config) };
 }

@@ -1,32 +1,38 @@
-/** Regions: parts of the world that have objects of their own for keys whose units are in a pool. */
+/** Regions: parts of the world. A key whose units are in a pool has an object of its own in each region. */
 import * as v from "valibot";
 import { oneOf, table, violation, violationsOf } from "../validation.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 
+/**
+ * A region, and the codes of `request.cf` that say which requests belong to it. Colo goes before country and
+ * continent.
+ */
 export interface Region {
   readonly name: string;
-  /** Where requests come from that belong to it: what is narrower goes first (colo, country, continent). */
   readonly colos: readonly string[];
   readonly countries: readonly string[];
   readonly continents: readonly string[];
-  /** Where its objects are to be: https://developers.cloudflare.com/durable-objects/reference/data-location/ */
+  /**
+   * Where Cloudflare is asked to place its objects:
+   * https://developers.cloudflare.com/durable-objects/reference/data-location/
+   */
   readonly locationHint?: LocationHint;
 }
 
-/** What a request says of where it came in (`request.cf`), as far as it is known. */
+/** Where a request came in, as far as `request.cf` says it. */
 export interface Origin {
   readonly colo?: unknown;
   readonly country?: unknown;
   readonly continent?: unknown;
 }
 
-/** At least one; the first is for requests that belong to none. */
+/** At least one region. The first one also has the requests that belong to no region. */
 export type Regions = readonly [Region, ...Region[]];
 
 const HINTS = ["wnam", "enam", "sam", "weur", "eeur", "apac", "oc", "afr", "me"] as const;
 type LocationHint = (typeof HINTS)[number];
 
-/** A region a continent, unless the deployment says otherwise. */
+/** Without `[vars.REGIONS]`, each continent is a region. */
 const CONTINENTS: Regions = [
   continent("na", "enam"),
   continent("eu", "weur"),
@@ -56,7 +62,7 @@ const REGION_FIELDS = {
 };
 
 /**
- * Reads the regions of `[vars.REGIONS.<name>]`; without any there is one a continent.
+ * Reads the regions of `[vars.REGIONS.<name>]`, as tables or as JSON text; `undefined`: each continent is a region.
  *
  * @throws Error that names every bad region, field and value, and what is allowed
  */
@@ -94,7 +100,7 @@ function jsonIn(text: string): unknown {
   }
 }
 
-/** The region that a request belongs to. */
+/** The region that a request belongs to: by its colo, else its country, else its continent, else the first region. */
 export function regionOf(regions: Regions, { colo, country, continent: from }: Origin): Region {
   const within = (field: "colos" | "countries" | "continents", code: unknown) =>
     typeof code === "string" ? regions.find((region) => region[field].includes(code)) : undefined;

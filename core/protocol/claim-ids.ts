@@ -1,16 +1,22 @@
-/** The ids of holds and leases as callers have them: nobody can guess one, and it says where to go. */
+/**
+ * The ids of claims (holds and leases) as callers know them. An id cannot be guessed, and says which key it is of.
+ */
 
 export type ClaimKind = "hold" | "lease";
 
+/** The key that a claim has units of. */
 export interface ClaimPlace {
+  /** The full name, a region's included. */
   readonly policy: string;
-  /** Normalised. */
+  /** As `normaliseKey` returns it. */
   readonly key: string;
 }
 
 /**
- * `lease_<policy/key in base64url>.<128 random bits>`. Policy and key are in the clear, for whoever has the id knows
- * them; what makes it valid is the random part, which the key's object compares with the ones it gave out.
+ * The id `lease_<policy/key in base64url>.<secret>`. Policy and key can be read in it, since the caller that has the
+ * id knows them. The secret makes it valid: the key's object looks for a claim with that secret.
+ *
+ * @param secret 128 random bits as 22 characters of base64url
  */
 export function claimId(kind: ClaimKind, { policy, key }: ClaimPlace, secret: string): string {
   const bytes = new TextEncoder().encode(`${policy}/${key}`);
@@ -18,7 +24,7 @@ export function claimId(kind: ClaimKind, { policy, key }: ClaimPlace, secret: st
   return `${kind}_${btoa(binary).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "")}.${secret}`;
 }
 
-/** The parts of an id; `undefined`: it is none of this kind. */
+/** The parts of an id; `undefined`: the text is not an id of this kind. */
 export function readClaimId(
   kind: ClaimKind,
   id: string,

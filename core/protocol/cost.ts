@@ -1,16 +1,18 @@
-/** What a call asks for, in units. */
 import type { Rule } from "../policies/policy.ts";
 
-/** Units to take: of every rule, or by the unit that a rule counts; a unit that is left out counts once. */
+/**
+ * The units that a call asks for. A number is for every rule. An object gives a number for each unit (`Rule.unit`),
+ * and 1 counts for a unit that is left out.
+ */
 export type Cost = number | Readonly<Record<string, number>>;
 
-/** The units of a cost that a rule counts: a cost may be given per unit, and what is left out counts once. */
+/** The units that a cost has for a rule. */
 export function costOf(rule: Rule, cost: Cost): number {
   if (typeof cost === "number") return cost;
   return Object.hasOwn(cost, rule.unit) ? (cost[rule.unit] ?? 1) : 1;
 }
 
-/** A cost as text, the same for the same cost however it was written. */
+/** A cost as text. The same cost has the same text, in whatever order its units were given. */
 export function costText(cost: Cost): string {
   if (typeof cost === "number") return String(cost);
   return Object.keys(cost)

@@ -1,4 +1,4 @@
-/** The decision that a caller sees, made of what the rules said. */
+/** The decision that a caller sees, made of the decisions of the rules. */
 import type { DenialReason } from "../algorithms/algorithm.ts";
 import { publicName } from "../policies/policy-names.ts";
 import type { Policy } from "../policies/policy.ts";
@@ -10,22 +10,23 @@ export interface Decision {
   /** Whether the call may go on. */
   readonly success: boolean;
   readonly policy: string;
-  /** The key that was counted; an IPv6 address counts with its /64. */
+  /** The key that was counted: of an IPv6 address its /64. */
   readonly key: string;
   /** The most units that can be admitted at once. */
   readonly limit: number;
   /** The largest cost that would pass now. Absent when degraded. */
   readonly remaining?: number;
-  /** Milliseconds until the quota is whole again if nobody comes. Absent when degraded. */
+  /** Milliseconds until all units are there again, if no call comes before. Absent when degraded. */
   readonly resetAfterMs?: number;
-  /** Milliseconds. 0 when admitted; when denied the exact wait for this cost; `null`: never. Absent when degraded. */
+  /** 0 when admitted; when denied the exact wait in milliseconds; `null`: never passes. Absent when degraded. */
   readonly retryAfterMs?: number | null;
+  /** `shadow`: a rule denied, but the policy only reports. `degraded`: the level beneath did not answer. */
   readonly reason: "ok" | DenialReason | "wait-timeout" | "queue-full" | "shadow" | "degraded";
-  /** Who decided. */
+  /** Who decided. `fallback`: the policy's `onFailure`, or a region that goes on without its pool. */
   readonly source: "isolate" | "object" | "pool" | "fallback";
   /** What every rule said. Empty when degraded. */
   readonly rules: readonly RuleDecision[];
-  /** The rules that denied. */
+  /** The names of the rules that denied. Absent when none did. */
   readonly violated?: readonly string[];
   /** How long an acquire waited in the queue, in milliseconds. */
   readonly waitedMs?: number;
@@ -33,18 +34,18 @@ export interface Decision {
   readonly hold?: Hold;
 }
 
-/** A key that is looked at: its decision, and who has and wants units of it. */
+/** What `peek` answers: the decision for a cost of 1, and how many callers hold units or wait for them. */
 export type KeyReport = Decision & Omit<Peeked, keyof Decided>;
 
-/** What several checks were answered together. */
+/** The answer to several checks that pass or fail together. */
 export interface AllDecisions {
   /** Whether every check passed; if not, nothing was taken. */
   readonly success: boolean;
-  /** One for each check, in their order. */
+  /** One for each check, in the order of the checks. */
   readonly decisions: readonly Decision[];
 }
 
-/** The figures on top are those of the rule that binds. */
+/** The decision for the caller. Its own figures are those of the rule that binds, as `bindingRule` finds it. */
 export function publicDecision(
   policy: Policy,
   key: string,
@@ -55,7 +56,7 @@ export function publicDecision(
   const violated = rules.filter(({ success }) => !success).map(({ name }) => name);
   const { limit, remaining, resetAfterMs, retryAfterMs, reason } = bindingRule(rules);
   const place = { policy: policy.name, key };
-  // What the caller knows it by; its holds and leases are found by the name in full.
+  // The caller sees the policy's public name. Ids of claims have the full name, a region's included.
   const named = { policy: publicName(policy.name), key };
   const ids = {
     ...(waitedMs !== undefined && { waitedMs }),
@@ -64,7 +65,7 @@ export function publicDecision(
   };
   const admitted = { success: true, ...named, limit, remaining, resetAfterMs, retryAfterMs: 0 };
   const decision = { source, rules, ...ids };
-  // A region that decides alone, without its pool, says so.
+  // A region that decides without its pool says so.
   if (violated.length === 0)
     return { ...admitted, reason: source === "fallback" ? "degraded" : reason, ...decision };
   if (policy.shadow) return { ...admitted, reason: "shadow", ...decision, violated };
@@ -78,7 +79,7 @@ export function publicDecision(
   };
 }
 
-/** What the policy's `onFailure` decides when nobody else could. It invents no figures. */
+/** The decision of the policy's `onFailure` when the object did not answer. It invents no figures. */
 export function degradedDecision(policy: Policy, key: string): Decision {
   return {
     success: policy.shadow || policy.onFailure === "open",
@@ -91,7 +92,7 @@ export function degradedDecision(policy: Policy, key: string): Decision {
   };
 }
 
-/** The one to wait for longest; when all admit, the one with the least left. */
+/** The rule with the longest wait; among equal waits (all admit, for example) the rule with the fewest units left. */
 function bindingRule(rules: readonly RuleDecision[]): RuleDecision {
   return rules.reduce((binding, rule) => (binds(rule, binding) ? rule : binding));
 }

@@ -1,20 +1,20 @@
 /**
- * What callers of an object say to it, and what it answers.
+ * The messages that clients (isolates) send to an object, and the object's answers.
  *
- * Versions mix while a deployment is rolled out, so these shapes only grow: a field may be added, and is optional then.
- * A change that an older object would misread raises `PROTOCOL`.
+ * While a deployment is rolled out, old and new versions talk to each other. So fields are only added, never renamed,
+ * and an added field is optional. A change that an older object would misread needs a higher `PROTOCOL`.
  */
 import type { DenialReason } from "../algorithms/algorithm.ts";
 import type { Cost } from "./cost.ts";
 
 /**
- * The version of these messages. A message says which version its sender speaks; an object that knows only lower
- * ones changes nothing and answers `unsupported`. Methods with plain arguments (`limit` and the like, see
- * object-methods.ts) are of version 1 for ever, so any object can be asked for a decision.
+ * The version of these messages. A message says which version its sender speaks. An object that knows only lower
+ * versions changes nothing and answers `unsupported`. Methods with plain arguments (`limit` and others, see
+ * object-methods.ts) stay at version 1 for ever, so every object can be asked for a decision.
  */
 export const PROTOCOL = 1;
 
-/** Goes with each message. Absent: version 1, which was sent without a number before there was one. */
+/** The version of a message. Absent: version 1, whose first senders knew no version number. */
 export interface Versioned {
   readonly protocol?: number;
 }
@@ -27,90 +27,89 @@ export interface RuleDecision {
   readonly limit: number;
   /** The largest cost that would pass now. */
   readonly remaining: number;
-  /** Milliseconds until the quota is whole again if nobody comes. */
+  /** Milliseconds until all units are there again, if no call comes before. */
   readonly resetAfterMs: number;
-  /** Milliseconds. 0 when admitted; when denied the exact wait for this cost; `null`: it never passes. */
+  /** 0 when admitted; when denied the exact wait for this cost in milliseconds; `null`: the cost never passes. */
   readonly retryAfterMs: number | null;
   readonly reason: "ok" | DenialReason;
 }
 
-/** What all rules of a policy said. The call was admitted when every one of them says so. */
+/** The answer of all rules of a policy. The call was admitted when every rule admitted it. */
 export interface Decided {
   readonly rules: readonly RuleDecision[];
-  /** Why an acquire ended without a lease, if not because of a rule alone. */
+  /** Why an acquire ended without a lease, when it was not only denied by a rule. */
   readonly reason?: "wait-timeout" | "queue-full";
-  /** How long an acquire stood in the queue, in milliseconds. */
+  /** How long an acquire waited in the queue, in milliseconds. */
   readonly waitedMs?: number;
   readonly lease?: Lease;
   readonly hold?: Hold;
   readonly reserved?: Reserved;
-  /** With a reservation, when nothing is left for anybody: what a call of cost 1 would be answered. */
+  /** With a reservation, when a call of cost 1 would be denied now: what the rules say of that call. */
   readonly next?: readonly RuleDecision[];
-  /** The call decides on several keys, and was denied only for units that another such call has apart for the moment. */
+  /** A hold was denied only because of units that calls on several keys hold for the moment. They end soon. */
   readonly isContended?: boolean;
-  /** Who decided, if it was not the object. */
+  /** Who decided. Absent: the object. */
   readonly source?: "pool" | "fallback";
 }
 
 /**
- * A lease. The object knows it by an `id` that is random and nothing else; the caller's id says where to go as well
- * (`claimId`).
+ * A lease. Between client and object, `id` is only the random part. A caller gets an id that has policy and key in it
+ * too (`claimId`).
  */
 export interface Lease {
   readonly id: string;
+  /** Rises with every lease of the key, so that a protected resource can refuse a holder whose lease is over. */
   readonly fencingToken: number;
   readonly expiresAfterMs: number;
 }
 
-/** Units that are set apart for a caller. Its `id` is as a lease's is. */
+/** Units that are set apart for a caller. Its `id` is made as that of a lease. */
 export interface Hold {
   readonly id: string;
   readonly units: Cost;
   readonly expiresAfterMs: number;
 }
 
-/** The idempotency key was used for another request; `request` is that one, in words. */
+/** The idempotency key was used for another request before; `request` is that request in words. */
 export interface Conflict {
   readonly conflict: { readonly request: string };
 }
 
-/** There is no such hold or lease, or no longer. */
+/** There is no such hold or lease: it has ended, or it never existed. */
 export interface Missing {
   readonly missing: true;
 }
 
-/** The object knows the protocol up to this version only. Nothing has changed. */
+/** The object only knows the protocol up to this version. The message has changed nothing. */
 export interface Unsupported {
   readonly unsupported: { readonly protocol: number };
 }
 
-/** What a key's object may answer. */
+/** What the object of a key may answer. */
 export type Answer = Decided | Conflict | Missing;
 
-/** An answer as JSON text. Sending a nested object instead costs a tenth of the whole call. */
+/** An answer as JSON text. To send a nested object instead costs a tenth of the whole call. */
 export type AnswerText = string;
 
-/**
- * What the object says of a key that is looked at: what a cost of 1 would be answered, and who has and wants units of it.
- */
+/** The answer to `peek`: what a cost of 1 would be answered, and how many callers hold units or wait for them. */
 export interface Peeked extends Decided {
-  /** Units held by somebody who may still use them, leased ones included. */
+  /** Units that isolates and callers hold, leased units included. */
   readonly outstanding: number;
-  /** How many holds and leases callers have. */
+  /** How many holds and how many leases callers have. */
   readonly holds: number;
   readonly leases: number;
-  /** How many leases expired instead of being released, since the key was last forgotten. */
+  /** How many leases expired and were not released, since the object last forgot the key. */
   readonly reclaimed: number;
-  /** How many callers wait for a lease, and how long the one that waits longest has, in milliseconds. */
+  /** How many callers wait for a lease, and how long the first of them has waited, in milliseconds. */
   readonly queueLength: number;
   readonly longestWaitMs: number;
 }
 
 /**
- * Decides on a cost, as `limit` does, and reserves units for a holder (an isolate), who spends them without asking.
+ * Decides on a cost, as `limit` does, and reserves units for a holder (an isolate), which spends them without asking.
  *
- * A message says all there is to know of the holder so far, so it does not matter which of the earlier ones arrived:
- * `turn` rises with each, and what comes late or twice changes nothing.
+ * A message has totals since the holder began, so it does not matter which earlier messages arrived. `turn` rises
+ * with each message, and a message that comes late or twice changes nothing.
  */
 export interface ReserveCall extends Versioned {
   readonly policy: string;
@@ -121,68 +120,68 @@ export interface ReserveCall extends Versioned {
   readonly holder: string;
   readonly turn: number;
   /**
-   * How long the units are wanted, in milliseconds. The holder has counted from before it asked, so it always stops first.
+   * How long the units are wanted, in milliseconds. The holder counts from before it asks, so it always stops first.
    */
   readonly ttlMs: number;
-  /** Calls had to wait for units: whatever is granted is used at once. */
+  /** Calls have to wait for units, so granted units are used at once. */
   readonly isShort: boolean;
   /** By the name of the rule. */
   readonly rules: Readonly<Record<string, Reserving>>;
 }
 
-/** What a holder says of one rule. */
+/** A holder's numbers for one rule. */
 export interface Reserving {
   /** Units used since the holder began. */
   readonly used: number;
-  /** Units that it goes on to have; all others that it had are free again. */
+  /** Units that the holder keeps. All others that it had are free again. */
   readonly kept: number;
-  /** Units that it would like to have, those that are kept included. */
+  /** Units that the holder wants to have, the kept ones included. */
   readonly wanted: number;
 }
 
-/** What a holder is granted. */
+/** What the object grants a holder. */
 export interface Reserved {
-  /** How long the units may be spent, in milliseconds: as long as was asked for, or less. */
+  /** The lifetime of the units in milliseconds: as long as the holder asked for, or less. */
   readonly ttlMs: number;
-  /** The object did not know the holder's units (it crashed, say): what was kept may not be spent any more. */
+  /** The object did not know the holder's units (after a crash, say): the kept ones may not be spent any more. */
   readonly isNew: boolean;
-  /** Units granted beside those that are kept, by the name of the rule. */
+  /** By the name of the rule: units granted in addition to the kept ones. */
   readonly units: Readonly<Record<string, number>>;
 }
 
-/** The end of a holder's reservation: what it did not use is free again. */
+/** The end of a holder's reservation: units that it did not use are free again. */
 export interface Returned {
   readonly key: string;
   readonly holder: string;
   readonly turn: number;
+  /** By the name of the rule: units used since the holder began. */
   readonly used: Readonly<Record<string, number>>;
 }
 
-/** Asks for units that are given back: of rules that lease, a lease; of the other rules they are used. */
+/** Asks for a lease. Units of rules that lease belong to the lease; units of the other rules are used at once. */
 export interface AcquireCall extends Versioned {
   readonly policy: string;
   readonly key: string;
   readonly cost: Cost;
+  /** How long the lease lasts unless it is renewed, in milliseconds. */
   readonly ttlMs: number;
+  /** The longest wait in the queue, in milliseconds. */
   readonly waitMs: number;
-  /**
-   * The id of the lease if it is granted, which nobody can guess. The caller draws it, so it can end the lease without
-   * having heard the answer.
-   */
+  /** The random id of the lease. The sender makes it, so it can end the lease even if the answer is lost. */
   readonly id: string;
   readonly idempotencyKey?: string;
-  /** The lease ends this soon unless `confirm` comes: for callers who may have gone when it is granted. */
+  /** The lease ends after so many milliseconds unless `confirm` comes: the caller may have gone while it waited. */
   readonly confirmWithinMs?: number;
 }
 
-/** Waits until a key has no leases. */
+/** Waits until a key has no leases, for `waitMs` milliseconds at most. */
 export interface IdleCall extends Versioned {
   readonly policy: string;
   readonly key: string;
   readonly waitMs: number;
 }
 
-/** Sets units apart, to be settled with what was used. */
+/** Sets units apart for `ttlMs` milliseconds, until the caller settles them with the units that it used. */
 export interface HoldCall extends Versioned {
   readonly policy: string;
   readonly key: string;
@@ -190,13 +189,13 @@ export interface HoldCall extends Versioned {
   readonly ttlMs: number;
   readonly idempotencyKey?: string;
   /**
-   * Present when this is part of a call on several keys: how long it waits for other such calls to end (0: not at all),
-   * and that call in words, to tell another one under the same idempotency key.
+   * Present when this is a part of a call on several keys. `waitMs`: how many milliseconds it waits for other such
+   * calls to end. `request`: the whole call in words, to tell it from another call with the same idempotency key.
    */
   readonly provisional?: { readonly waitMs: number; readonly request: string };
 }
 
-/** What to answer a message of a version that is not known here; `undefined`: it is. */
+/** The answer to a message whose version is not known here; `undefined`: the version is known. */
 export function unsupportedOf({ protocol = 1 }: Versioned): Unsupported | undefined {
   return protocol > PROTOCOL ? { unsupported: { protocol: PROTOCOL } } : undefined;
 }

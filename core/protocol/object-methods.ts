@@ -1,24 +1,26 @@
 /**
- * What may be called of an object over Workers RPC. Names and arguments are sent between versions that mix, so they
- * stay as they are; what is new comes as a field of a message or as another method.
+ * The methods of an object over Workers RPC. Old and new versions call each other while a deployment is rolled out.
+ * So never change a name or an argument: add a field to a message, or add a method.
  */
 import type { Cost } from "./cost.ts";
 import type { AcquireCall, AnswerText, HoldCall, Lease, Peeked, ReserveCall, Returned } from "./messages.ts";
 
-/** An answer that is there at once, or later. */
+/** A value that is there at once, or later. */
 export type Maybe<Value> = Value | Promise<Value>;
 
-/** A lease with what its holder needs: disposing of `slot`, which the runtime does when the holder ends, releases it. */
+/**
+ * A lease with a handle for its holder. When the holder ends, the runtime disposes of `slot`: the lease is released.
+ */
 export interface Attached {
   readonly answer: AnswerText;
   readonly slot?: Rpc.RpcTargetBranded;
-  /** Moves the lease's end; throws when there is no lease any more. */
+  /** Moves the lease's end to `ttlMs` from now. It throws an error of status 404 when the lease has ended. */
   readonly renew?: (call?: { readonly ttlMs?: number }) => Promise<Lease>;
-  /** Ends the lease; throws when there is none any more. */
+  /** Ends the lease. It throws an error of status 404 when the lease has ended. */
   readonly release?: () => Promise<void>;
 }
 
-/** The object's methods. Costs and units are whole numbers, keys normalised: nothing is checked again. */
+/** The object's methods. They check nothing: costs and units must be whole numbers, and keys normalised. */
 export interface LimiterMethods {
   limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): Maybe<AnswerText>;
   reserve(call: ReserveCall): Maybe<AnswerText>;

@@ -1,7 +1,7 @@
-/** What went wrong, as RFC 9457 has it. A value, until HTTP makes it a response and RPC throws it. */
+/** What went wrong: a problem of RFC 9457, as a value. HTTP makes a response of it, and RPC throws it as an error. */
 export class Problem {
   readonly status: number;
-  /** The last part of `type`; it never changes, so clients may compare it. */
+  /** The last part of `type`. Clients compare it: never rename one. */
   readonly code: string;
   readonly title: string;
   readonly detail: string;
@@ -24,19 +24,19 @@ export class Problem {
     this.headers = headers;
   }
 
-  /** The same for a caller over RPC: what HTTP would say, as properties of the error. */
+  /** The problem as an error for a caller over RPC, with the same properties as over HTTP. */
   toError(): LimiterError {
     return new LimiterError(this);
   }
 }
 
-/** One field at fault: a JSON pointer into the input, and a sentence with the field, the value and what is allowed. */
+/** One field at fault: a JSON pointer into the input; a sentence with the field, the value and what is allowed. */
 export interface FieldError {
   readonly pointer: string;
   readonly detail: string;
 }
 
-/** What a call over the service binding throws on bad input, or when refund, peek or reset cannot be done. */
+/** What a call over the service binding throws: on bad input, or when a call such as refund cannot be done. */
 export class LimiterError extends Error {
   override readonly name = "LimiterError";
   readonly status: number;

@@ -2,21 +2,24 @@ import type { Policy } from "../policies/policy.ts";
 import { costOf, type Cost } from "../protocol/cost.ts";
 import { isHot, lifetimeMs, lowUnits, wantedUnits } from "./sizing.ts";
 
-/** What to ask for. */
+/** What a holder asks for. Arrays have one number for each rule, in the policy's order. */
 export interface Wanted {
+  /** The lifetime of the units, in milliseconds. */
   readonly ttlMs: number;
-  /** By rule: units to have then, and the mark below which it is time to ask again. */
+  /** Units that the holder wants to have, those that it has already included. */
   readonly units: readonly number[];
+  /** When so many units are left, or fewer, it is time to ask again. */
   readonly low: readonly number[];
-  /** Calls had to wait: there was less than was needed. */
+  /** Calls had to wait, because there were too few units. */
   readonly isShort: boolean;
 }
 
-/** How much one key is asked for in one isolate. */
+/** Measures how many calls and units one isolate needs of one key. */
 export class Demand {
   readonly #policy: Policy;
-  /** Calls without a long pause, and, since the last time units were asked for, calls and by rule units. */
+  /** Calls since the last pause that was longer than the longest lifetime. */
   #streak = 0;
+  /** Since `#sinceMs`, when units were asked for last: calls, and units by rule. */
   #asks = 0;
   #units: number[];
   #isShort = false;
@@ -30,10 +33,12 @@ export class Demand {
     this.#lastMs = nowMs;
   }
 
+  /** Whether the key has enough calls to reserve units for it. */
   get isHot(): boolean {
     return isHot(this.#streak);
   }
 
+  /** Counts a call. */
   note(cost: Cost, nowMs: number): void {
     const { rules, reservation } = this.#policy;
     if (nowMs - this.#lastMs > reservation.mostMs) {
@@ -54,7 +59,7 @@ export class Demand {
     this.#isShort = true;
   }
 
-  /** What to ask for now; from here on it is measured anew. */
+  /** What to ask for now. The measurement starts again. */
   want(nowMs: number): Wanted {
     const measured = { asks: this.#asks, units: this.#units, sinceMs: this.#sinceMs };
     const ttlMs = lifetimeMs(measured, nowMs, this.#policy.reservation);

@@ -3,27 +3,29 @@ import { costOf, type Cost } from "../protocol/cost.ts";
 import type { Decided, RuleDecision } from "../protocol/messages.ts";
 import { MOST_DENIED_MS } from "./sizing.ts";
 
-/** A denial that the object gave, and until when it holds. */
+/** A denial that the object answered. */
 interface Denial {
-  /** By rule. */
+  /** The units that were asked for, by rule. */
   readonly costs: readonly number[];
   readonly rules: readonly RuleDecision[];
   readonly atMs: number;
+  /** It is repeated before this instant only. */
   readonly untilMs: number;
 }
 
-/** Callers of a key that is denied mostly ask for the same, or for one of a few costs. */
+/** Calls on a denied key mostly have the same cost, or one of a few costs. */
 const MOST_DENIALS = 4;
 
 /**
- * Denials of one key, remembered until the first of the rules that denied would pass, or for a second. Only the same
- * cost is answered from it: a smaller one may fit, and the exact wait of a larger one only the object knows.
+ * Denials of one key. A denial is remembered until the first of the rules that denied would admit the cost, but for
+ * one second at most. Only the same cost is denied again: a smaller cost may fit, and only the object knows the exact
+ * wait for a larger one.
  */
 export class Denials {
   /** Newest first. */
   #denials: readonly Denial[] = [];
 
-  /** Remembers a denial; of what was admitted nothing. */
+  /** Remembers the answer to a cost if it is a denial. After an admission, forgets denials of that cost. */
   learn(policy: Policy, cost: Cost, rules: readonly RuleDecision[], nowMs: number): void {
     if (!policy.localDecisions.denies || rules.length !== policy.rules.length) return;
     const costs = policy.rules.map((rule) => costOf(rule, cost));
@@ -34,10 +36,10 @@ export class Denials {
   }
 
   /**
-   * The same denial again.
+   * The denial of the same cost as an answer for now; `undefined`: the object has to be asked.
    *
-   * @param units what is here of each rule: the floor of what remains
-   * @param resetAfterMs the ceiling of the time until a rule's quota is whole
+   * @param units by rule, the units that may be spent here: `remaining` is at least that
+   * @param resetAfterMs the most milliseconds until a rule's quota is whole
    */
   find(
     policy: Policy,
@@ -53,7 +55,7 @@ export class Denials {
     );
     if (denial === undefined) return undefined;
     const { rules, costs, atMs } = denial;
-    // Units that came since may have made room.
+    // Units that were granted since then may be enough now.
     const hasRoom = rules.some(
       ({ success }, index) => !success && (units[index] ?? 0) >= (costs[index] ?? 0),
     );
@@ -72,6 +74,7 @@ export class Denials {
     };
   }
 
+  /** Forgets all denials. */
   forget(): void {
     this.#denials = [];
   }

@@ -3,12 +3,12 @@ import { costOf, type Cost } from "../protocol/cost.ts";
 import type { ReserveCall } from "../protocol/messages.ts";
 import type { Wanted } from "./demand.ts";
 
-/** A question to the level beneath that has been sent, and what callers who wait for its answer count on. */
+/** A message to the level beneath that has not been answered, and the units in it that waiting calls count on. */
 export class PendingRequest<Call = ReserveCall> {
   readonly call: Call;
   readonly sentAtMs: number;
   readonly wanted: Wanted;
-  /** By rule. */
+  /** By rule: units that are promised to calls. */
   readonly #promised: number[];
 
   constructor(call: Call, wanted: Wanted, sentAtMs: number) {
@@ -18,7 +18,7 @@ export class PendingRequest<Call = ReserveCall> {
     this.#promised = wanted.units.map(() => 0);
   }
 
-  /** Promises a caller its part of what is asked for; `false`: there is not so much in it. */
+  /** Promises a call its units of those that the message wants; `false`: too few are left for this call. */
   promise({ rules }: Policy, cost: Cost): boolean {
     const after = rules.map((rule, index) => (this.#promised[index] ?? 0) + costOf(rule, cost));
     if (after.some((units, index) => units > (this.wanted.units[index] ?? 0))) return false;

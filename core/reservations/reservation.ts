@@ -8,16 +8,16 @@ import { ReservedUnits } from "./reserved-units.ts";
 import { heldMs } from "./sizing.ts";
 
 /**
- * What one isolate knows of one key: units it may spend without asking, what it has been denied, and how much it is
- * asked for. The other side is grants.ts.
+ * What one isolate knows of one key: the units that it may spend without asking, its denials, and the demand. The
+ * object's half is durable-objects/operations/reservations.ts.
  *
- * Why no unit is spent twice, whatever happens to messages: the object keeps apart all units that this holder may have,
- * until it is told otherwise or the lifetime is over, and this side's lifetime begins before it asks and ends earlier.
- * Every message says how many were used since the holder began, and how many it goes on to have, so one that
- * is lost is made good by the next. Answers other than to the last message are not looked at: what they granted stays
- * apart until it expires. All other units that it had, it must not touch from the moment it says so.
+ * Why no unit is spent twice, whatever happens to messages: the object keeps apart all units that this holder may
+ * have, until the holder says otherwise or the lifetime is over. The holder's lifetime begins before it asks, and
+ * ends earlier. Every message says how many units were used since the holder began, and how many it keeps, so the
+ * next message makes up for a lost one. From then on the holder spends only what it keeps. Only the answer to the
+ * last message counts: the holder never spends what an earlier answer granted.
  *
- * Plain state, no I/O: `worker/isolate.ts` sends the messages.
+ * Plain state, no I/O: client/local-limiter.ts sends the messages.
  */
 export class Reservation {
   readonly policy: Policy;
@@ -28,9 +28,9 @@ export class Reservation {
   readonly #denials = new Denials();
   #forgotten = 0;
   #turn = 0;
-  /** The object may have units apart for this holder. */
+  /** The object may keep units apart for this holder. */
   #isHeld = false;
-  /** By rule: when the object said that its quota would be whole. */
+  /** By rule: the latest instant for which the object said that the quota would be whole. */
   #wholeAtMs: readonly number[];
   #message: PendingRequest | undefined;
 
@@ -44,22 +44,23 @@ export class Reservation {
     this.#wholeAtMs = policy.rules.map(() => 0);
   }
 
-  /** The message that has not been answered yet, if there is one and an answer may still come. */
+  /** The message that has no answer yet; `undefined`: there is none, or its deadline has passed. */
   messageAt(nowMs: number): PendingRequest | undefined {
     const message = this.#message;
     return message !== undefined && nowMs < message.sentAtMs + this.policy.deadlineMs ? message : undefined;
   }
 
-  /** The instant at which units that are left have to go back; `undefined`: there is nothing to give back. */
+  /** The instant at which unused units have to go back; `undefined`: the object keeps nothing apart. */
   get endsAtMs(): number | undefined {
     return this.#isHeld ? this.#units.endsAtMs : undefined;
   }
 
+  /** Whether units should be reserved: the policy allows it, and the key has enough calls. */
   get isHot(): boolean {
     return this.policy.localDecisions.admits && this.#demand.isHot;
   }
 
-  /** By rule: units that may be spent. */
+  /** By rule: units that may be spent at `nowMs`. */
   spendableAt(nowMs: number): readonly number[] {
     return this.#units.at(nowMs);
   }
@@ -69,25 +70,25 @@ export class Reservation {
     return this.#units.used;
   }
 
-  /** Notes that a caller asks for this much. Once for each call, before `spend`. */
+  /** Counts a call and its cost. Once for each call, before `spend`. */
   note(cost: Cost, nowMs: number): void {
     this.#demand.note(cost, nowMs);
   }
 
-  /** Notes that a call waits for what is being asked for. */
+  /** Notes that a call has to wait for units. */
   miss(): void {
     this.#demand.miss();
   }
 
-  /** Takes a cost from what is reserved; `false`: there is not so much. */
+  /** Takes a cost from the reserved units; `false`: too few are left, and nothing is taken. */
   spend(cost: Cost, nowMs: number): boolean {
     return this.#units.spend(cost, nowMs);
   }
 
   /**
-   * The decision on a cost that has been taken. Figures promise no more than the object would, since what others did
-   * meanwhile is not known here: `remaining` is what is here, a floor, and the time until the quota is whole that of one
-   * which others have emptied, a ceiling.
+   * The decision on a cost that has been taken. The isolate does not know what others did meanwhile, so its figures
+   * promise no more than the object would: `remaining` is at most what is left, and `resetAfterMs` is at least the
+   * real time.
    */
   admitted(nowMs: number): Decided {
     const units = this.#units.at(nowMs);
@@ -111,14 +112,14 @@ export class Reservation {
     );
   }
 
-  /** Whether it is time to ask for more, so that nobody has to wait. */
+  /** Whether it is time to ask for more units, so that no call has to wait. */
   needsRefill(nowMs: number): boolean {
     return this.#isHeld && this.messageAt(nowMs) === undefined && this.#units.isLow(nowMs);
   }
 
   /**
-   * A message that asks for units. With the cost of a caller all that are left go back with it, so that the object
-   * decides on everything there is; without one (0) they are kept, as far as they are still wanted.
+   * A message that asks for units. With the cost of a call all units that are left go back in it, so that the object
+   * decides with everything there is. With a cost of 0 the isolate keeps them, as far as they are still wanted.
    */
   ask(cost: Cost, nowMs: number): PendingRequest {
     const wanted = this.#demand.want(nowMs);
@@ -140,7 +141,7 @@ export class Reservation {
     return this.#message;
   }
 
-  /** Takes over what was granted. Only the answer to the last message counts, and only once. */
+  /** Takes over the granted units. Only the answer to the last message counts, and only once. */
   answered(message: PendingRequest, { rules, reserved, next }: Decided, nowMs: number): void {
     if (message !== this.#message) return;
     this.#message = undefined;
@@ -150,7 +151,7 @@ export class Reservation {
     if (reserved === undefined) return;
     const names = this.policy.rules.map(({ name }) => name);
     if (reserved.isNew) {
-      // What was spent meanwhile came from units that the object has counted as used, or will: it is not reported.
+      // Units spent since the message was sent came from units that the object counts as used anyway.
       this.#units.clear();
       this.#units.recount(names.map((name) => call.rules[name]?.used ?? 0));
     }
@@ -160,7 +161,7 @@ export class Reservation {
     this.#units.add(granted, sentAtMs, Math.min(call.ttlMs, reserved.ttlMs), wanted.low);
   }
 
-  /** No answer came to a message. What was kept may be spent until its lifetime ends; what was granted is lost to this side. */
+  /** No answer came. Kept units may be spent until their lifetime ends; granted ones are lost to this isolate. */
   failed(message: PendingRequest): void {
     if (message === this.#message) this.#message = undefined;
   }
@@ -173,7 +174,7 @@ export class Reservation {
     if (cost !== 0) this.#denials.learn(this.policy, cost, rules, nowMs);
   }
 
-  /** Ends the reservation and says what was used of it; `undefined`: there is none. */
+  /** Ends the reservation. Returns what to tell the object; `undefined`: the object keeps nothing apart. */
   giveBack(): Returned | undefined {
     if (!this.#isHeld) return undefined;
     this.#isHeld = false;
@@ -185,13 +186,13 @@ export class Reservation {
     return { key: this.key, holder: this.holder, turn: this.#turn, used };
   }
 
-  /** What was denied may pass now, since units went back. */
+  /** Forgets all denials: units went back to the object, so a denied cost may pass now. */
   forgetDenials(): void {
     this.#denials.forget();
     this.#forgotten += 1;
   }
 
-  /** How often denials were forgotten: one that was asked for before is out of date. */
+  /** How often denials were forgotten. A denial that was asked for at an earlier count is out of date. */
   get forgotten(): number {
     return this.#forgotten;
   }

@@ -2,10 +2,10 @@ import type { Policy } from "../policies/policy.ts";
 import { costOf, type Cost } from "../protocol/cost.ts";
 import { refillMs, spendableMs } from "./sizing.ts";
 
-/** Units of every rule of a policy that may be spent for a while. */
+/** The units of a reservation, which may be spent for a while. Arrays have one number for each rule. */
 export class ReservedUnits {
   readonly #policy: Policy;
-  /** By rule: units that are left, those below which more are needed, and units spent since the holder began. */
+  /** Units that are left; with so many left it is time to ask for more; units spent since the holder began. */
   #units: readonly number[];
   #low: readonly number[];
   #used: readonly number[];
@@ -19,27 +19,28 @@ export class ReservedUnits {
     this.#used = this.#units;
   }
 
-  /** By rule: units that may be spent. */
+  /** Units that may be spent at `nowMs`, by rule. */
   at(nowMs: number): readonly number[] {
     return nowMs < this.endsAtMs ? this.#units : this.#units.map(() => 0);
   }
 
+  /** Units spent since the holder began, by rule. */
   get used(): readonly number[] {
     return this.#used;
   }
 
-  /** The instant from which nothing may be spent any more. */
+  /** The instant from which no unit may be spent any more. */
   get endsAtMs(): number {
     return this.#askedAtMs + spendableMs(this.#ttlMs);
   }
 
-  /** Whether few units are left, or little time. */
+  /** Whether few units or little time are left, so that more should be asked for. */
   isLow(nowMs: number): boolean {
     const isOld = nowMs >= this.#askedAtMs + refillMs(this.#ttlMs);
     return isOld || this.#units.some((units, index) => units <= (this.#low[index] ?? 0));
   }
 
-  /** Takes a cost; `false`: there is not so much. */
+  /** Takes a cost from the units; `false`: too few are left, and nothing is taken. */
   spend(cost: Cost, nowMs: number): boolean {
     const costs = this.#policy.rules.map((rule) => costOf(rule, cost));
     if (nowMs >= this.endsAtMs || costs.some((units, index) => units > (this.#units[index] ?? 0)))
@@ -49,14 +50,18 @@ export class ReservedUnits {
     return true;
   }
 
-  /** Keeps at most so many. Returns whether any were given up. */
+  /** Keeps at most so many units. Returns whether any unit was given up. */
   keep(most: readonly number[]): boolean {
     const before = this.#units;
     this.#units = before.map((units, index) => Math.min(units, most[index] ?? 0));
     return this.#units.some((units, index) => units < (before[index] ?? 0));
   }
 
-  /** Adds what was granted for `ttlMs` from when it was asked for. Below `low` more are needed, or when half are left. */
+  /**
+   * Adds granted units. All units may now be spent for a lifetime of `ttlMs`, which began at `askedAtMs`.
+   *
+   * @param low with so many units left, or with half of what there is now, it is time to ask for more
+   */
   add(granted: readonly number[], askedAtMs: number, ttlMs: number, low: readonly number[]): void {
     this.#units = this.#units.map((units, index) => units + (granted[index] ?? 0));
     this.#low = low.map((units, index) => Math.min(units, Math.floor((this.#units[index] ?? 0) / 2)));
@@ -64,13 +69,13 @@ export class ReservedUnits {
     this.#ttlMs = ttlMs;
   }
 
-  /** None are left. */
+  /** Gives up all units. */
   clear(): void {
     this.keep([]);
     this.#askedAtMs = -Infinity;
   }
 
-  /** What was spent since is not counted. */
+  /** Sets the numbers of spent units. */
   recount(used: readonly number[]): void {
     this.#used = used;
   }

@@ -1,29 +1,33 @@
 /**
- * How many units a holder asks for, for how long, and how many it is given. All numbers of reservations stand here.
+ * How many units a holder asks for, for how long, and how many the object grants. All numbers of reservations are
+ * here.
  *
- * A reservation spares calls and costs freedom: units that sit with one isolate are out of reach for the others until
- * they are used, given back or expire. So it should be as large as is needed soon, and no larger. Pure functions:
+ * A reservation saves messages, but while one isolate has units, the others cannot use them: until they are used,
+ * given back or expire. So a reservation should be as large as is needed soon, and no larger. Pure functions:
  *
- * - *Hot* is a key that is asked for `HOT_ASKS` times without a pause as long as the longest lifetime. Fewer would reserve
- *   for keys that come twice and not again; more would leave keys with a call every few seconds to the object.
- * - *Lifetime*: time enough for `ASKS_PER_LIFETIME` calls at the pace that was measured, within what the policy allows
- *   (1 to 8 s). A busy key has the shortest: what it wants is then least, it reacts to a change of demand within a second,
- *   and units of an isolate that vanished are out of reach no longer than that. A key with a call a second would use two
- *   units of such a reservation, so it keeps a few for longer, but only while they are at most `SPARE_SHARE` of what is
- *   free; where units are scarce the shortest lifetime is all there is.
- * - *Wanted* is the demand measured since the last message, over the lifetime; at most `GROWTH` times what was asked for
- *   meanwhile. So the first reservation is small, four small ones lead to any size, and a single burst reserves little.
- *   A rise is seen when the units run out early, and followed within a lifetime. A fall is seen in the last quarter of one:
- *   what is wanted has fallen to two thirds or less within a lifetime, and to the new demand within one and a half.
- * - *Granted* is a share of what is free or reserved in proportion to what is wanted, among those that hold or asked lately,
- *   with as much again for whoever comes next (a lone isolate gets half), unless calls wait for it already. Every call then
- *   has the same chance, wherever it came in. Near exhaustion the share comes to less than a unit, and units go one by one
- *   to who asks. Nobody holds more than `MOST_SHARE` of the capacity: that is what one vanished isolate costs, and why
- *   limits below 32 reserve nothing.
- * - *Refilled* is ahead of need: when what is left lasts `AHEAD_MS`, longer than a message takes, or is half of what
- *   there was; and in the last quarter of a lifetime.
+ * - *Hot*: a key with `HOT_ASKS` calls and no pause longer than the longest lifetime. Fewer calls would reserve for
+ *   keys that come twice and not again. More would send every call of a key with a call every few seconds to the
+ *   object.
+ * - *Lifetime*: time for `ASKS_PER_LIFETIME` calls at the measured pace, within what the policy allows (1 to 8 s). A
+ *   busy key has the shortest lifetime. Then it wants the fewest units, follows a change of demand within a second,
+ *   and the units of an isolate that vanished are missing for the shortest time (`heldMs`). A key with one call a
+ *   second would use two units of such a reservation. So it keeps a few units for longer, but only while they are at
+ *   most `SPARE_SHARE` of the free units. Where units are scarce, every lifetime is the shortest.
+ * - *Wanted*: the demand measured since the last message, over the lifetime, but at most `GROWTH` times the units
+ *   that were asked for since then. So the first reservation is small, four small ones lead to any size, and a single
+ *   burst reserves little. When demand rises, the units run out early, and the reservation follows within a lifetime.
+ *   A fall is seen in the last quarter of a lifetime: wanted units fall to two thirds or less within one lifetime,
+ *   and to the new demand within one and a half.
+ * - *Granted*: a share of the units that are free or reserved. Holders that have units or asked lately share in
+ *   proportion to what they want, and as much again is left for the next holder (a lone isolate gets half), unless
+ *   calls wait for the units already. So every call has the same chance, in whatever isolate. When almost nothing is
+ *   left, a share is less than one unit: then nothing is reserved, and the object gives single units to calls. No
+ *   holder has more than `MOST_SHARE` of the capacity: so much one vanished isolate costs, and therefore limits below
+ *   32 reserve nothing.
+ * - *Refilled*: before units are missing. It is time when the units that are left last `AHEAD_MS`, which is longer
+ *   than a message takes, when they are half of what there was, or in the last quarter of a lifetime.
  *
- * `test/simulation/` tries these with up to 32 isolates, and docs/performance.md has what comes out.
+ * `test/simulation/` tries these numbers with up to 32 isolates. docs/performance.md has the results.
  */
 import type { Lifetimes } from "../policies/lifetimes.ts";
 
@@ -33,14 +37,14 @@ const GROWTH = 4;
 const MOST_SHARE = 1 / 16;
 const SPARE_SHARE = 1 / 32;
 const AHEAD_MS = 100;
-/** A denial is believed so long at most: others may give units back. */
+/** A denial is repeated for so long at most: other holders may give units back. */
 export const MOST_DENIED_MS = 1_000;
-/** The end of a lifetime in which nothing is spent any more: what is unused goes home in it, and clocks may differ. */
+/** For so long at the end of a lifetime nothing is spent: unused units go back then, and clocks may differ. */
 const MOST_MARGIN_MS = 250;
-/** How much longer the object keeps units apart. */
+/** The object keeps units apart for so much longer than their lifetime, at most. */
 const MOST_LATE_MS = 1_000;
 
-/** What was asked for since `sinceMs`: how often, and how many units of each rule. */
+/** The demand since `sinceMs`: the number of calls, and the units of each rule that they asked for. */
 export interface Measured {
   readonly asks: number;
   readonly units: readonly number[];
@@ -52,6 +56,7 @@ export function isHot(asks: number): boolean {
   return asks >= HOT_ASKS;
 }
 
+/** The lifetime to ask for, in milliseconds. */
 export function lifetimeMs(
   { asks, sinceMs }: Measured,
   nowMs: number,
@@ -61,50 +66,60 @@ export function lifetimeMs(
   return Math.min(mostMs, Math.max(leastMs, Math.ceil(ASKS_PER_LIFETIME * paceMs)));
 }
 
-/** Units to have when the answer is there, those that are left included. */
+/** By rule: units that the holder wants to have for a lifetime of `ttlMs`, those that are left included. */
 export function wantedUnits({ units, sinceMs }: Measured, nowMs: number, ttlMs: number): number[] {
   const lifetimes = ttlMs / Math.max(1, nowMs - sinceMs);
   return units.map((asked) => Math.min(Math.ceil(asked * lifetimes), GROWTH * asked));
 }
 
-/** How long units may be spent that were reserved for `ttlMs`. */
+/** How many milliseconds units may be spent that were reserved for `ttlMs`. */
 export function spendableMs(ttlMs: number): number {
   return ttlMs - Math.min(ttlMs / 4, MOST_MARGIN_MS);
 }
 
 /**
- * How long the object keeps apart what was reserved for `ttlMs`: also while a message that gives units back waits its turn at
- * a busy object, since what comes later counts as used.
+ * How many milliseconds the object keeps units apart that were reserved for `ttlMs`. It is longer than the lifetime,
+ * because a message that gives units back may have to wait at a busy object, and units that come too late count as
+ * used.
  */
 export function heldMs(ttlMs: number): number {
   return ttlMs + Math.min(ttlMs, MOST_LATE_MS);
 }
 
-/** The age at which a reservation is renewed by whoever comes next. */
+/** The age in milliseconds from which the next call renews a reservation. */
 export function refillMs(ttlMs: number): number {
   return 0.75 * spendableMs(ttlMs);
 }
 
-/** With so many units left, or fewer, it is time to ask for more. */
+/**
+ * With so many units left, or fewer, it is time to ask for more.
+ *
+ * @param units wanted units
+ * @param asked units that calls asked for in the last `elapsedMs`
+ */
 export function lowUnits(units: number, asked: number, elapsedMs: number): number {
   return Math.floor(Math.min(units / 2, (asked / Math.max(1, elapsedMs)) * AHEAD_MS));
 }
 
-/** What one rule says of a wish. */
+/** What a holder wants of one rule, and what there is. */
 export interface Wish {
   readonly wanted: number;
-  /** Of those, units that the holder has already. */
+  /** Of the wanted units, those that the holder has already. */
   readonly kept: number;
-  /** Units that nobody holds and nobody used. */
+  /** Units that are neither used nor held. */
   readonly free: number;
   readonly capacity: number;
-  /** What the others hold, and what they last wanted. */
+  /** Units that the other holders have, and units that they wanted last. */
   readonly heldByOthers: number;
   readonly wantedByOthers: number;
+  /** Calls wait for units. */
   readonly isShort: boolean;
 }
 
-/** Units to grant beside those that are kept: of all rules the same part of what is wanted, since one alone is of no use. */
+/**
+ * Units to grant in addition to the kept ones, by rule. Every rule grants the same part of what is missing, since a
+ * call needs units of all rules.
+ */
 export function grantedTogether(wishes: readonly Wish[]): number[] {
   const missing = wishes.map(({ wanted, kept }) => Math.max(0, wanted - kept));
   const parts = wishes.map((wish, index) => {
@@ -112,12 +127,12 @@ export function grantedTogether(wishes: readonly Wish[]): number[] {
     return units === 0 ? 1 : grantedUnits(wish) / units;
   });
   const part = Math.min(...parts);
-  // Rounding must not lose the unit that a product of fractions just fails to reach.
+  // The product of two fractions may be a little too small, and rounding must not lose a unit for that.
   return missing.map((units) => Math.floor(units * part + 1e-6));
 }
 
 function grantedUnits({ wanted, kept, free, capacity, isShort, ...others }: Wish): number {
-  // A unit at a time is no reservation.
+  // A reservation of a single unit saves no message.
   if (mostUnits(capacity) < 2) return 0;
   const share = wanted / ((isShort ? 1 : 2) * wanted + others.wantedByOthers);
   const fair = (free + kept + others.heldByOthers) * share;
@@ -125,12 +140,12 @@ function grantedUnits({ wanted, kept, free, capacity, isShort, ...others }: Wish
   return Math.max(0, Math.min(most - kept, free));
 }
 
-/** The most units that an isolate is given of a capacity. */
+/** The most units of a capacity that one holder may have. */
 export function mostUnits(capacity: number): number {
   return capacity * MOST_SHARE;
 }
 
-/** Whether so few units may be away for longer than the shortest lifetime. */
+/** Whether so many units are few enough to be reserved for longer than the shortest lifetime. */
 export function isSpare(units: number, free: number): boolean {
   return units <= free * SPARE_SHARE;
 }

@@ -154,7 +154,7 @@ test.each([
   [
     "a field beside rules",
     { a: { limit: 3, rules: { b: BUCKET } } },
-    'policy "a": limit is beside rules: must be in one of them, or be one of onFailure, ',
+    'policy "a": limit is beside rules: must be in one of the rules, or be one of onFailure, ',
   ],
   [
     "a policy's field in a rule",
