@@ -49,13 +49,13 @@ function clip(text: string): string {
 /**
  * A schema for an object with these fields and no others. Each field's schema says in its message what is allowed.
  *
- * @param localDecisions names of fields that another schema reads; errors list them too
+ * @param fieldsReadElsewhere names of fields that another schema reads; errors list them too
  */
 export function table<Entries extends v.ObjectEntries>(
   entries: Entries,
-  localDecisions: readonly string[] = [],
+  fieldsReadElsewhere: readonly string[] = [],
 ) {
-  const fields = [...Object.keys(entries), ...localDecisions].join(", ");
+  const fields = [...Object.keys(entries), ...fieldsReadElsewhere].join(", ");
   return v.strictObject(entries, (issue) => {
     const field = issue.path?.at(-1)?.key;
     if (issue.expected === "never") return `${clip(String(field))} is not a field: there are ${fields}`;
