@@ -1,6 +1,4 @@
-/**
- * What comes out, for the OpenAPI document. The types are in core/protocol/, and a test holds the two together.
- */
+/** The schemas of answers, for the OpenAPI document. The types are in core/protocol/, and a test compares the two. */
 import * as v from "valibot";
 
 const milliseconds = (description: string) =>

@@ -1,4 +1,4 @@
-/** Holds: units set apart, and settled when it is known how many were used. */
+/** The calls on holds: units set apart, and settled when it is known how many were used. */
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { decisionOf } from "../../client/read-answer.ts";
 import { degradedDecision, type Decision } from "../../core/protocol/decision.ts";

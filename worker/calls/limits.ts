@@ -1,4 +1,4 @@
-/** The calls on a key, the same over HTTP and over RPC. Those on holds and leases are in files of their own. */
+/** The calls on a key, the same over HTTP and RPC. The calls on holds and leases are in files of their own. */
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
@@ -18,7 +18,11 @@ export function callLimit(client: LimiterClient, principal: Principal, input: un
   );
 }
 
-/** Decides on a parsed request; `input` is what it was parsed from. */
+/**
+ * Decides on a parsed request.
+ *
+ * @param input what the request was parsed from
+ */
 export function limitOf(
   client: LimiterClient,
   { policy, key }: Target,
@@ -36,7 +40,7 @@ export function callRefund(client: LimiterClient, principal: Principal, input: u
   });
 }
 
-/** Looks at a key, at once or when it has no leases. */
+/** Looks at a key: at once, or when the key has no leases. */
 export function callPeek(
   client: LimiterClient,
   principal: Principal,

@@ -1,4 +1,4 @@
-/** What goes in. The parser, the types and the OpenAPI document are all made from these. */
+/** The schemas of requests. The parser, the types and the OpenAPI document are all made from them. */
 import * as v from "valibot";
 import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
 import { integer, oneOf, table } from "../../core/validation.ts";
@@ -24,7 +24,7 @@ const idempotencyKey = v.pipe(
   ),
 );
 
-/** What is allowed where a call wants units, and where it wants some. */
+/** What is allowed as a cost, which may be 0, and as units, which may not. */
 export const COST_ALLOWED = unitsAllowed(0);
 export const UNITS_ALLOWED = unitsAllowed(1);
 
@@ -32,7 +32,7 @@ function unitsAllowed(least: number): string {
   return `an integer from ${least} to ${MOST_UNITS}, or a table of such integers by unit`;
 }
 
-/** Units of every rule, or by the unit that a rule counts: there a 0 leaves one out. */
+/** A number of units for every rule, or a table by unit. In a table, a 0 leaves a rule out. */
 function costFrom(least: 0 | 1, description: string) {
   return v.pipe(
     v.union(
@@ -95,7 +95,7 @@ export const HoldRequest = table({
 const holdId = v.pipe(v.string("the id of a hold"), v.description("The id of a hold."));
 const leaseId = v.pipe(v.string("the id of a lease"), v.description("The id of a lease."));
 
-/** What comes in an address has its id there; over the service binding it is a field. */
+/** Over HTTP the id is part of the address. Over the service binding it is a field. */
 export const SettleRequest = table({
   id: holdId,
   used: v.pipe(
@@ -108,7 +108,7 @@ export const SettleRequest = table({
 });
 export const CancelRequest = table({ id: holdId });
 
-/** A policy says how much of these it allows; more than this no policy does. */
+/** No policy allows a longer lease or wait, in milliseconds. Each policy has its own maximum. */
 const MOST_LEASE_MS = 2_147_483_647;
 const waitMs = v.optional(
   v.pipe(
@@ -136,7 +136,7 @@ export const AcquireRequest = table({
   idempotencyKey: v.optional(idempotencyKey),
 });
 
-/** Over the service binding: a lease ends with its caller unless it is detached. */
+/** An acquire over the service binding: the lease ends with its caller, unless it is detached. */
 export const BoundAcquireRequest = table({
   ...AcquireRequest.entries,
   detached: v.optional(v.boolean("true or false"), false),
@@ -159,13 +159,16 @@ export const PeekRequest = table({
 /** Names one key of one policy. */
 export const KeyRequest = table({ policy, key });
 
-/** What a service binding's `props` may say. */
+/** The `props` that a service binding may have. */
 export const Props = table({
   policy: v.optional(policy),
   region: v.optional(v.string("the name of a region")),
 });
 
-/** Text of 1 to `mostBytes` bytes of UTF-8. A lone surrogate has no UTF-8, and two of them would be one key. */
+/**
+ * Text of 1 to `mostBytes` bytes of UTF-8. Lone surrogates are refused: they have no UTF-8, so two of them would be
+ * one key.
+ */
 function text(mostBytes: number) {
   const allowed = `1 to ${mostBytes} bytes of UTF-8`;
   return v.pipe(

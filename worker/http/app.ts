@@ -25,7 +25,7 @@ import { allResponse, decisionResponse } from "./responses.ts";
 
 export const app = new Hono<{ Bindings: Env }>();
 
-/** Calls that are answered with a decision, and what they do with their body. */
+/** Calls that are answered with a decision, by path. */
 const DECISIONS = {
   "/v1/limit": callLimit,
   "/v1/refund": callRefund,

@@ -213,7 +213,7 @@ const PROBLEM_DESCRIPTIONS = {
   503: "Not configured, or the key's object did not answer",
 };
 
-/** What any call with a body may be refused for. */
+/** The statuses of problems that any call with a body may have. */
 const BODY_PROBLEMS = [400, 401, 403, 404, 409, 413, 415, 422, 503] as const;
 
 function decisions(description: string): object {
