@@ -106,7 +106,7 @@ export function acquireOf(
     return refused(
       ["policy"],
       publicName(policy.name),
-      "a policy with a concurrency rule (of this one units are used: limit)",
+      "a policy with a concurrency rule (units of this one are not leased: limit, POST /v1/limit)",
     );
   const { maxWaitMs, ttlMs } = policy.lease;
   if (waitMs > maxWaitMs)

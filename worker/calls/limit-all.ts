@@ -187,7 +187,7 @@ async function settleAll(
     settled[index] = lease === undefined ? decision : { ...decision, lease };
   });
   if (!wasCancelled) return { success: true, decisions: settled };
-  const detail = "this call is being made twice at once and was denied the other time: make it again";
+  const detail = "this call was made twice at once, and the other one was denied: make the call again";
   return new Problem(PROBLEMS.unavailable, detail);
 }
 

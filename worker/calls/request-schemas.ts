@@ -40,7 +40,7 @@ function costFrom(least: 0 | 1, description: string) {
       least === 0 ? COST_ALLOWED : UNITS_ALLOWED,
     ),
     v.description(
-      `${description} A number counts for every rule; by unit, one that is left out counts once.`,
+      `${description} A number counts for every rule. In a table by unit, a unit that is left out counts 1.`,
     ),
   );
 }
@@ -74,7 +74,9 @@ export const LimitAllRequest = table({
 export const RefundRequest = table({
   policy,
   key,
-  units: units("Units to give back. What would go over an untouched quota is lost: a refund never mints."),
+  units: units(
+    "Units to give back. Units beyond an untouched quota are lost: a refund never makes the quota larger.",
+  ),
   idempotencyKey,
 });
 
@@ -86,7 +88,10 @@ export const HoldRequest = table({
   key,
   units: units("Units to set apart, until it is known how many were used."),
   ttlMs: v.optional(
-    durationMs(MOST_HOLD_TTL_MS, "How long, in milliseconds. A hold that expires counts as used."),
+    durationMs(
+      MOST_HOLD_TTL_MS,
+      "How long the hold lasts, in milliseconds. A hold that expires counts as used.",
+    ),
     DEFAULT_HOLD_TTL_MS,
   ),
   idempotencyKey: v.optional(idempotencyKey),
@@ -102,7 +107,7 @@ export const SettleRequest = table({
     v.union([integer(0, MOST_UNITS), v.record(v.string(), integer(0, MOST_UNITS))], COST_ALLOWED),
     v.description(
       "Units really used: fewer than were held, or more, which are debited too and may drive the quota below zero. " +
-        "A number counts for every rule; by unit, one that is left out was used as it was held.",
+        "A number counts for every rule. In a table by unit, a unit that is left out was used as it was held.",
     ),
   ),
 });
@@ -120,7 +125,7 @@ const waitMs = v.optional(
 const ttlMs = v.optional(
   durationMs(
     MOST_LEASE_MS,
-    "The lease's life unless renewed, at most the policy's maxTtl; by default its ttl.",
+    "How long the lease lasts unless it is renewed, in milliseconds: at most the policy's maxTtl, by default its ttl.",
   ),
 );
 
@@ -151,7 +156,10 @@ export const PeekRequest = table({
   policy,
   key,
   waitFor: v.optional(
-    v.pipe(oneOf(["idle"]), v.description("Answers when the key has no leases, or when waitMs are over.")),
+    v.pipe(
+      oneOf(["idle"]),
+      v.description("With this, the answer comes when the key has no leases, or after waitMs."),
+    ),
   ),
   waitMs,
 });

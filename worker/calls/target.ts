@@ -128,7 +128,7 @@ export function unitsProblem(policy: Policy, units: Cost, given: unknown): Probl
 export function rateProblem({ name, lease }: Policy, cost: Cost): Problem | undefined {
   if (lease === undefined || cost === 0) return undefined;
   const allowed =
-    "a policy without a concurrency rule (of this one units are leased: acquire, POST /v1/leases)";
+    "a policy without a concurrency rule (units of this one are leased: acquire, POST /v1/leases)";
   return refused(["policy"], publicName(name), allowed);
 }
 

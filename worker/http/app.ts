@@ -153,7 +153,7 @@ for (const [path, methods] of Object.entries({
 
 app.notFound((c) => {
   const problem = configurationProblem(c.env.API_TOKENS);
-  return toResponse(problem ?? new Problem(PROBLEMS.noRoute, "see /openapi.json for what there is"));
+  return toResponse(problem ?? new Problem(PROBLEMS.noRoute, "/openapi.json describes all routes"));
 });
 
 app.onError(internalProblem);

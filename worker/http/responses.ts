@@ -118,7 +118,7 @@ function temporarilyReduced(decision: Decision): object {
     type: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
     title: "The limiter could not decide",
     status: 503,
-    detail: 'the key\'s object did not answer, and this policy is onFailure = "closed"',
+    detail: 'the key\'s object did not answer, and this policy has onFailure = "closed"',
     "violated-policies": [],
     decision,
   };
