@@ -25,7 +25,7 @@ export interface PoolCall {
    * - `limit`: decides on `cost` and takes it. If the policy leases units, and the call has `holding` and no
    *   `request`, the cost is added to the holder's units.
    * - `hold`: decides on `cost` and sets it apart under `id` for `ttlMs`. Units of rules that lease become a lease.
-   * - `settle`: ends the hold or lease `id` and debits `used` of it; of a lease nothing is debited.
+   * - `settle`: ends the hold or lease `id` and debits `used`; of a lease nothing is debited.
    * - `renew`: moves the end of the hold or lease `id` to `ttlMs` from now.
    * - `refund`: gives `cost` back, at most up to an untouched quota.
    * - `peek`: says what `cost` would be answered; takes nothing.
@@ -101,7 +101,10 @@ export interface Holding {
    * for so long.
    */
   readonly mostHeldMs: number;
-  /** How many leases the holder has given, and how many callers wait at the holder. Both are counted by `peek`. */
+  /**
+   * How many leases the holder has given, and how many callers wait at the holder. `peek` counts both. While callers
+   * wait, the pool is contended for other holders.
+   */
   readonly leases: number;
   readonly queueLength: number;
 }

@@ -37,8 +37,8 @@ export interface SendOptions {
 }
 
 /**
- * The pool cannot serve this call: there is no answer in time, or none that makes sense. Whoever catches the error
- * applies the policy's `onFailure`.
+ * The pool cannot serve this call, mostly because no answer comes in time, or none that makes sense. Whoever catches
+ * the error applies the policy's `onFailure`.
  */
 export class PoolFailure extends Error {
   override readonly name = "PoolFailure";

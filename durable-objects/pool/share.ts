@@ -38,7 +38,7 @@ export class Share {
   #isFresh = true;
   #seen: Mark | undefined;
   #message: PoolMessage | undefined;
-  /** By rule: units below which it is time to ask for more. */
+  /** By rule: with so many free units, or fewer, it is time to ask for more. */
   #low: readonly number[];
   #askedAtMs = -Infinity;
   #ttlMs = 0;
@@ -161,7 +161,8 @@ export class Share {
     this.#ttlMs = granted.ttlMs;
     const { lifetime, shortest } = call.holding;
     const endsByMs = sentAtMs + (granted.ttlMs > shortest.ttlMs ? lifetime : shortest).heldMs;
-    // The pool's earlier promises cover kept units too. When nothing was kept, none of them matters any more.
+    // Kept units stay apart for as long as any earlier answer promised. When nothing was kept, only this answer
+    // counts.
     const isKept = !granted.isNew && call.holding.kept.some((units) => units > 0);
     this.#keyState.boundBy(isKept ? Math.max(endsByMs, this.#keyState.endsByMs) : endsByMs);
     this.isHeld = ruleStates.some((ruleState) => stateOf(ruleState).units > 0);

@@ -7,6 +7,11 @@ import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 /** A law that was broken, in words. */
 export class BrokenLaw extends Error {}
 
+/**
+ * Checks a law.
+ *
+ * @throws BrokenLaw unless it is kept
+ */
 export function law(isKept: boolean, inWords: () => string): void {
   if (!isKept) throw new BrokenLaw(inWords());
 }

@@ -31,6 +31,7 @@ export async function loadScript({ client }: Pools, change: (script: string) => 
   return { client, digest };
 }
 
+/** One pool on the Redis server. `stored` is what the server has stored after the latest call. */
 export class SimulatedPool {
   readonly #script: Script;
   readonly #keys: readonly string[];

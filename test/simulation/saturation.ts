@@ -37,6 +37,7 @@ export interface Figures {
   readonly stranded: number;
 }
 
+/** How long the load lasts, in seconds of virtual time. */
 export const SECONDS = 10;
 /** How long a message between isolate and object takes on average, each way, in milliseconds. */
 const MESSAGE_MS = 2;

@@ -49,7 +49,9 @@ export const KEPT_POLICIES = {
   job: { rules: { rate: bucket(20), slots: slots(3) }, ...ALONE },
 };
 
+/** By policy: the most units that a crash may cost, since memory or an isolate was ahead of storage by them. */
 export const AHEAD = { hot: 200, log: 20, reserved: 200 + 625 };
+/** How many calls the step `runs` makes, 3 ms apart: so many runs are in its log. */
 export const RUNS = 300;
 export const HOT = { calls: 10, units: 7 };
 export const HOT_LOG = { calls: 10, units: 3 };

@@ -35,7 +35,9 @@ export function requestOf({
   return new Request(url, { method, headers: given as [string, string][], ...sent });
 }
 
+/** A body whose cost of 0 takes nothing. */
 export const look = (fields: object = {}) => ({ policy: "slow", key: "k", cost: 0, ...fields });
+/** Authorization headers of all known tokens. */
 export const KNOWN = [TOKENS.full, TOKENS.limit, TOKENS.admin, TOKENS.tenant].map(
   (token) => `Bearer ${token}`,
 );

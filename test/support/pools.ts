@@ -49,6 +49,7 @@ local redis = { call = function(command, key, ...)
 end }
 `;
 
+/** The sizing of these tests. Production has `POOL_SIZING`. */
 export const SIZING: PoolSizing = {
   mostShare: 1 / 16,
   spareShare: 1 / 32,
@@ -57,6 +58,7 @@ export const SIZING: PoolSizing = {
   fencingTokens: 1_000,
 };
 
+/** Starts a Redis server and loads the script behind `prelude`. */
 export async function startPools(options: readonly string[] = [], prelude = PRELUDE) {
   const server = await startRedis({ args: options });
   const client = createClient({ url: `redis://127.0.0.1:${server.port}` });

@@ -22,6 +22,7 @@ export function policyOf(name: string): Policy {
   return policy;
 }
 
+/** What all rules of a policy say: admitted, unless `figures` say otherwise. */
 export function said(policy: Policy, figures: Partial<RuleDecision> = {}): RuleDecision[] {
   return policy.rules.map(({ name, capacity }) => ({
     name,

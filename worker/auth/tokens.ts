@@ -3,6 +3,7 @@ import type { Region } from "../../core/policies/regions.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { oneOf, table, violationsOf } from "../../core/validation.ts";
 
+/** What a token allows: `limit` all calls but a reset, `admin` a reset and looking at policies and keys. */
 export type Scope = "limit" | "admin";
 
 /** Who calls, and what this caller may do. */

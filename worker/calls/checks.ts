@@ -67,6 +67,7 @@ export function nameOf({ policy, key }: Target): string {
   return `${publicName(policy.name)}/${key}`;
 }
 
+/** Compares texts by their UTF-16 units, for sorting. */
 export function compare(a: string, b: string): number {
   return a < b ? -1 : a > b ? 1 : 0;
 }

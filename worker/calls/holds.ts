@@ -10,6 +10,7 @@ import { given } from "./validate.ts";
 
 type Promised<Answer> = Promise<Answered<Answer> | Problem>;
 
+/** Sets units apart until they are settled or cancelled. */
 export function callHold(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
   return call(
     client,
@@ -26,6 +27,7 @@ export function callHold(client: LimiterClient, principal: Principal, input: unk
   );
 }
 
+/** Ends a hold with the units that were used. */
 export function callSettle(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
   return callClaim(
     client,
@@ -41,6 +43,7 @@ export function callSettle(client: LimiterClient, principal: Principal, input: u
   );
 }
 
+/** Ends a hold of which nothing was used; `undefined`: done. */
 export function callCancel(
   client: LimiterClient,
   principal: Principal,

@@ -63,6 +63,7 @@ export function callSocket(
   });
 }
 
+/** Moves a lease's end to `ttlMs` from now. */
 export function callRenew(
   client: LimiterClient,
   principal: Principal,
@@ -75,6 +76,7 @@ export function callRenew(
   });
 }
 
+/** Ends a lease; `undefined`: done. */
 export function callRelease(
   client: LimiterClient,
   principal: Principal,

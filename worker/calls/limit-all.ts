@@ -39,6 +39,7 @@ interface Outcome {
   readonly isContended: boolean;
 }
 
+/** Takes the costs of all checks, or of none. */
 export async function callLimitAll(
   client: LimiterClient,
   principal: Principal,

@@ -12,6 +12,7 @@ import { refused } from "./validate.ts";
 
 type Promised<Answer> = Promise<Answered<Answer> | Problem>;
 
+/** Decides on a cost, and takes it if it fits. */
 export function callLimit(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
   return call(client, principal, LimitRequest, input, (target, request) =>
     limitOf(client, target, request, input),
@@ -33,6 +34,7 @@ export function limitOf(
   return problem ?? client.limit(policy, key, cost, idempotencyKey);
 }
 
+/** Gives back units that were taken and not used. */
 export function callRefund(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
   return call(client, principal, RefundRequest, input, ({ policy, key }, { units, idempotencyKey }) => {
     const problem = rateProblem(policy, units) ?? unitsProblem(policy, units, given(input, "units"));
@@ -57,6 +59,7 @@ export function callPeek(
   });
 }
 
+/** Makes a key as new. */
 export function callReset(client: LimiterClient, principal: Principal, input: unknown): Promised<undefined> {
   return call(client, principal, KeyRequest, input, ({ policy, key }) => client.reset(policy, key));
 }

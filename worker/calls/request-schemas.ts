@@ -3,6 +3,7 @@ import * as v from "valibot";
 import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
 import { integer, oneOf, table } from "../../core/validation.ts";
 
+/** The longest key, in bytes of UTF-8. */
 export const MOST_KEY_BYTES = 512;
 const MOST_IDEMPOTENCY_KEY_BYTES = 256;
 
@@ -59,6 +60,7 @@ export const LimitRequest = table({
   idempotencyKey: v.optional(idempotencyKey),
 });
 
+/** The most checks in one call. */
 export const MOST_CHECKS = 16;
 const CHECKS_ALLOWED = `a list of 1 to ${MOST_CHECKS} checks { policy, key, cost }`;
 

@@ -23,6 +23,7 @@ import { toResponse } from "./problem-responses.ts";
 import { internalProblem } from "./problem-responses.ts";
 import { allResponse, decisionResponse } from "./responses.ts";
 
+/** All HTTP routes. */
 export const app = new Hono<{ Bindings: Env }>();
 
 /** Calls that are answered with a decision, by path. */

@@ -57,6 +57,7 @@ const HOLDERS_LATER = later(
 );
 const CALLS_LATER = later("defineCalls", ["holdText"], OTHER_CALLS);
 
+/** The whole text of the script. Redis knows it by its digest. */
 export const POOL_SCRIPT =
   POOL +
   within(
