@@ -9,8 +9,8 @@ import { costsOf } from "./share-units.ts";
 type Answer = Decided | Conflict | Missing;
 
 /**
- * Calls that the pool itself decides and remembers, so that they may be repeated or ended in any region. What the region
- * has to spare goes home with the call: the pool decides on all there is.
+ * Calls that the pool itself decides and remembers, so that they can be repeated or ended in any region. With the
+ * call the region gives back what it can spare, so the pool decides on everything there is.
  */
 export class PooledClaims {
   readonly #session: PoolSession;
@@ -19,7 +19,7 @@ export class PooledClaims {
     this.#session = session;
   }
 
-  /** Takes a cost once for an idempotency key, or, of nothing, looks. */
+  /** Takes a cost once for an idempotency key. A cost of 0 looks and takes nothing. */
   limit(keyState: KeyState, cost: Cost, idempotencyKey: string | undefined): Promise<Answer> {
     const request = idempotencyKey === undefined ? {} : { request: `limit of ${costText(cost)}` };
     return this.#ask(
@@ -63,7 +63,7 @@ export class PooledClaims {
     return this.#ask(keyState, { op: "settle", cost: costsOf(keyState, 0), id }, held(id));
   }
 
-  /** @param longestWaitMs of who waits here */
+  /** @param longestWaitMs how long the first caller in this region's queue has waited, in milliseconds */
   peek(keyState: KeyState, longestWaitMs: number): Promise<Peeked> {
     return this.#send(keyState, { op: "peek", cost: costsOf(keyState, 1) }, [], ({ rules = [], report }) => ({
       rules,
@@ -89,7 +89,7 @@ export class PooledClaims {
   ): Promise<Awaited<Result>> {
     const share = this.#session.shareOf(keyState);
     share.denials.forget();
-    // A key that is reset begins anew here too, and says so.
+    // A reset always takes the region's message along, which gives back everything that the region can spare.
     const isKnown = share.isHeld || asked.op === "reset";
     const asking = isKnown ? { asking: { isGivingBack: asked.op === "reset" } } : {};
     return this.#session.send(keyState, asked, { names, ...asking }, read);
@@ -98,11 +98,14 @@ export class PooledClaims {
 
 type Holding = Omit<HoldCall, "policy" | "key">;
 
-/** In place of the units of a settling: as many as were held. */
+/** In `used` of a `settle` call: as many units as were held. */
 const AS_HELD = -1;
 const NOTHING = { outstanding: 0, holds: 0, leases: 0, reclaimed: 0, queueLength: 0 };
 
-/** Names of answers: a caller may choose an idempotency key that is another one's id. For ever. */
+/**
+ * Names of answers. The prefixes keep the two kinds apart, since a caller may choose another hold's id as its
+ * idempotency key. They are stored: for ever.
+ */
 function named(idempotencyKey: string | undefined): string[] {
   return idempotencyKey === undefined ? [] : [`call:${idempotencyKey}`];
 }

@@ -8,15 +8,16 @@ import type { Asking } from "./share-demand.ts";
 import { costsOf } from "./share-units.ts";
 
 /**
- * So often a region asks for slots that its callers wait for: nothing tells it that another region has given some back. The
- * half of it is what a slot is idle on its way from one region to another.
+ * How often a region asks for slots that its callers wait for, in milliseconds. Nothing tells the region that another
+ * one has given slots back. On its way from one region to another, a slot is idle for half of this time on average.
  */
 const ASK_AGAIN_MS = 200;
 const LEAST_WAIT_MS = 10;
 
 /**
- * Slots of a pool: the region holds them, and its object leases them to callers, with the queue, sockets and stored leases
- * of any object (leases.ts). No lease outlives what the pool keeps apart (`endsByMs`).
+ * Leases in slots of a pool. The region holds the slots, and its object leases them to callers as any object does,
+ * with its own queue, sockets and stored leases (operations/leases.ts). No lease outlives the time for which the pool
+ * keeps its slot apart (`endsByMs`).
  */
 export class PooledLeases {
   readonly #session: PoolSession;
@@ -30,9 +31,12 @@ export class PooledLeases {
   }
 
   /**
-   * Does something for which the region may need more slots, or for longer. When the pool has none it is done as well: what it
-   * asks for is denied, or waits.
+   * Does `work`, for which the region may need more slots, or slots for a longer time. When the pool has none, `work`
+   * is done all the same, and is denied or waits.
    *
+   * @param cost the cost of `work`; 0: the slots are there, and only their time matters
+   * @param ttlMs how long the lease is to last
+   * @param work receives the time and, if the pool was asked, what the pool's rules said
    * @throws PoolFailure
    */
   async withSlots<Result>(
@@ -51,7 +55,7 @@ export class PooledLeases {
     const pending: Pending = { keyState, units: costsOf(keyState, cost) };
     for (;;) {
       const nowMs = this.#session.toNow(keyState);
-      // Who comes later waits behind those who wait for the pool already.
+      // Callers wait already. This one joins the queue behind them, and does not ask the pool.
       const isBehind = cost !== 0 && this.#queue.waitersOf(keyState).length > 0;
       if (isBehind || isCovered(keyState, cost, ttlMs, nowMs)) return await done(nowMs);
       const message = share.messageAt(nowMs);
@@ -68,15 +72,18 @@ export class PooledLeases {
   }
 
   /**
-   * Says what an object that was not in memory still has, before any of it ends: slots that it does not speak of stay apart until
-   * they expire, since messages of before may come late.
+   * Tells the pool which slots an object still has after it was out of memory, before any of its leases ends. All
+   * other slots stay apart until they expire, since messages from before may come late.
    */
   async adopt(keyState: KeyState): Promise<void> {
     if (!this.#session.shareOf(keyState).isUnknown) return;
     await this.#session.tell(keyState, { isGivingBack: true });
   }
 
-  /** Slots may have come free, or somebody may have begun to wait for some. */
+  /**
+   * Called when slots may have come free, or a caller has begun to wait. Asks for slots while callers wait, else
+   * gives idle slots back when other regions want some.
+   */
   serve(keyState: KeyState): void {
     const share = this.#session.shareOf(keyState);
     const isWanted = this.#queue.waitersOf(keyState).length > 0;
@@ -104,7 +111,7 @@ export class PooledLeases {
     }
   }
 
-  /** Asks for what the first in line waits for. */
+  /** Asks for the slots that the first caller in the queue waits for. */
   async #askFor(keyState: KeyState): Promise<void> {
     const [head] = this.#queue.waitersOf(keyState);
     const nowMs = this.#session.toNow(keyState);
@@ -116,12 +123,12 @@ export class PooledLeases {
         this.#session.shareOf(keyState).demand.noteLeases(atMs);
       });
     } catch (error) {
-      // Who waits goes on waiting: the pool may be back before the time is over.
+      // Callers go on waiting: the pool may be back before their time is over.
       if (!(error instanceof PoolFailure)) throw error;
     }
   }
 
-  /** What all who wait for slots of a key want, so that one message brings slots for many. */
+  /** The slots that all waiting callers of a key want, so that one message brings slots for many. */
   #asking(keyState: KeyState, leaseTtlMs: number): { readonly asking: Asking } {
     const waiters = this.#queue.waitersOf(keyState);
     const wanted = [
@@ -135,13 +142,13 @@ export class PooledLeases {
   }
 }
 
-/** A caller who waits for a message. */
+/** A caller who waits until the message under way is answered. */
 interface Pending {
   readonly keyState: KeyState;
   readonly units: readonly number[];
 }
 
-/** What is missing of a cost; nothing, when only the time is too short. */
+/** The call that asks for a cost. The cost is 0 when there are enough slots and only their time is too short. */
 function asked(
   keyState: KeyState,
   cost: Cost,
@@ -151,7 +158,7 @@ function asked(
   return { op: "limit", cost: costsOf(keyState, admitted ? 0 : cost) };
 }
 
-/** Whether there are slots for a lease of so long. */
+/** Whether the region has enough slots, for long enough, to grant a lease of `ttlMs`. */
 function isCovered(keyState: KeyState, cost: Cost, ttlMs: number, nowMs: number): boolean {
   return nowMs + ttlMs <= keyState.endsByMs && decideTogether(keyState.ruleStates, nowMs, cost).admitted;
 }

@@ -10,7 +10,7 @@ import type { Reservations } from "../operations/reservations.ts";
 import type { PoolSession } from "./session.ts";
 import { costsOf, freeUnits, stateOf, type Lending } from "./share-units.ts";
 
-/** Costs of rates: decided from the region's share, and by the pool when that has not enough. */
+/** Decides on costs of rates: from the region's share, or by asking the pool when the share is too small. */
 export class PooledLimits {
   readonly #session: PoolSession;
   readonly #store: KeyStore;
@@ -38,11 +38,7 @@ export class PooledLimits {
     });
   }
 
-  /**
-   * Decides on a cost, and passes units on to an isolate.
-   *
-   * @throws PoolFailure
-   */
+  /** Decides on a cost, and reserves units of the share for an isolate. */
   async reserve(keyState: KeyState, call: Reserve): Promise<Answer> {
     const { cost, holder, rules } = call;
     const share = this.#session.shareOf(keyState);
@@ -65,28 +61,31 @@ export class PooledLimits {
     const { policy } = keyState;
     const { cost } = call;
     const share = this.#session.shareOf(keyState);
-    // What the isolate has comes home first, so that the pool decides on everything there is.
+    // Units that the isolate does not keep come back first, so that the pool decides on everything there is.
     const home = this.#reservations.bringHome(keyState, call, this.#session.toNow(keyState));
     if (home === undefined) return await this.limit(keyState, cost);
     const asked = { op: "limit", cost: costsOf(keyState, cost) } as const;
     return await this.#session.send(keyState, asked, { asking: { lending } }, (answer, nowMs): Decided => {
       const { rules = [], next } = answer;
       if (!isAllowed({ rules })) share.denials.learn(policy, cost, rules, nowMs);
-      // The pool has charged the cost itself.
+      // The pool has charged the cost, so only the units that the isolate wants are left to grant.
       const reserved = this.#reservations.grantNoted(keyState, call, nowMs);
       const granted = reserved && { ...reserved, isNew: home.isNew || reserved.isNew };
       return { rules, source: "pool", ...(granted && { reserved: granted }), ...(next && { next }) };
     });
   }
 
-  /** Units come home from an isolate; if others want them, they go on to the pool at once. */
+  /** Called when an isolate has given units back. When other regions want units, they go on to the pool at once. */
   gaveBack(keyState: KeyState): void {
     const share = this.#session.shareOf(keyState);
     if (share.isContended && share.messageAt(this.#session.toNow(keyState)) === undefined)
       this.#session.refill(keyState);
   }
 
-  /** Tries to decide here, again after each message under way. */
+  /**
+   * Tries to decide from the share, and again after each message under way, for a quarter of the deadline at most.
+   * `undefined`: the pool has to be asked.
+   */
   async #untilHere<Result>(
     keyState: KeyState,
     cost: Cost,
@@ -103,14 +102,15 @@ export class PooledLimits {
       const message = share.messageAt(nowMs);
       const leftMs = sinceMs + mostMs - nowMs;
       if (leftMs <= 0 || message === undefined) return undefined;
-      // Also when there is no place for it in what was asked for: a denial would answer it too.
+      // The call also waits when the message did not ask for enough units: its answer may be a denial, which answers
+      // this call.
       if (message.promise(policy, cost)) share.demand.miss();
       await this.#session.follow(message, Math.min(mostMs, leftMs));
       nowMs = this.#session.toNow(keyState);
     }
   }
 
-  /** What the share admits, or the pool has denied before; `undefined`: the pool has to be asked. */
+  /** Admits a cost from the share, or repeats a denial of the pool; `undefined`: the pool has to be asked. */
   #decideHere(keyState: KeyState, cost: Cost, nowMs: number): Decided | undefined {
     const share = this.#session.shareOf(keyState);
     const decided = this.#spend(keyState, cost, nowMs);
@@ -119,7 +119,7 @@ export class PooledLimits {
     return decided;
   }
 
-  /** What the pool has denied before. */
+  /** Repeats a denial of the pool; `undefined`: there is none for this cost. */
   #deny(keyState: KeyState, cost: Cost, nowMs: number): Decided | undefined {
     const { policy, ruleStates } = keyState;
     const { denials } = this.#session.shareOf(keyState);
@@ -129,7 +129,10 @@ export class PooledLimits {
     });
   }
 
-  /** The same for an isolate, of which note is taken; what it gives back may be of use to the next. */
+  /**
+   * Repeats a denial for an isolate, and takes note of the isolate's message: units that it gives back may serve the
+   * next call.
+   */
   #denyAgain(keyState: KeyState, call: Reserve, nowMs: number): Maybe<Answer> | undefined {
     const denied = call.cost === 0 ? undefined : this.#deny(keyState, call.cost, nowMs);
     if (denied === undefined) return undefined;
@@ -139,7 +142,7 @@ export class PooledLimits {
     return reserved instanceof Promise ? reserved.then(withDenial) : withDenial(reserved);
   }
 
-  /** Uses units of the share; `undefined`: there are not so many. */
+  /** Uses units of the share; `undefined`: the share has fewer than the cost. */
   #spend(keyState: KeyState, cost: Cost, nowMs: number): Decided | undefined {
     const { admitted, accounts, rules } = decideTogether(keyState.ruleStates, nowMs, cost);
     if (!admitted || accounts === undefined) return undefined;
@@ -148,7 +151,10 @@ export class PooledLimits {
   }
 }
 
-/** Whether so little is here of what an isolate wants that the pool is asked first, unless it has just said that there is none. */
+/**
+ * Whether the share has less than half of the units that an isolate lacks, so that the pool is asked first. The pool
+ * is not asked while the wait that it named last goes on.
+ */
 function isPoor(keyState: KeyState, { rules }: Reserve, nowMs: number): boolean {
   return keyState.ruleStates.some((ruleState) => {
     const { wanted = 0, kept = 0 } = rules[ruleState.rule.name] ?? {};
@@ -161,7 +167,7 @@ function isAllowed({ rules }: Pick<Decided, "rules">): boolean {
   return rules.every(({ success }) => success);
 }
 
-/** What is not here may be in the pool, so that nothing is left here says nothing. */
+/** Removes `next`: this region has nothing left, but the pool may have. */
 function withoutNext(answer: Answer): Answer {
   if (!("next" in answer)) return answer;
   const { next: _, ...decided } = answer;

@@ -1,10 +1,10 @@
 /**
- * The operations of an object that is a region of a pool. Loaded when the first such key is asked for.
+ * The operations of an object that is a region of a pool. The module is loaded when such a key is first asked for.
  *
- * Costs of rates are decided from the region's share (pooled-limits.ts), leases are given in slots that the region holds
- * (pooled-leases.ts), and what has to be known everywhere (holds, refunds, idempotency keys) is the pool's
- * (pooled-claims.ts). When the pool does not answer, a policy with `onFailure = "local"` goes on with a part of its limit
- * that is this region's own; else the call fails, and the worker answers as the policy says.
+ * Costs of rates are decided from the region's share (pooled-limits.ts). Leases are given in slots that the region
+ * holds (pooled-leases.ts). The pool decides on what has to be known everywhere: holds, refunds, idempotency keys
+ * (pooled-claims.ts). When it does not answer, a policy with `onFailure = "local"` goes on with the region's own part
+ * of the limit. Otherwise the call fails, and the worker answers as the policy says.
  */
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Answer, Lease, Missing, Peeked, Returned, RuleDecision } from "../../core/protocol/messages.ts";
@@ -20,11 +20,11 @@ import { PooledLimits } from "./pooled-limits.ts";
 import { PoolFailure, PoolSession, type PoolSessionHost } from "./session.ts";
 import { costsOf, freeUnits, leaseWaitMs } from "./share-units.ts";
 
-/** What it needs of its object. */
+/** What the pooled operations need of their object. */
 export interface PooledHost extends PoolSessionHost {
   readonly store: KeyStore;
   readonly local: LocalOperations;
-  /** The same key as the region has it alone. */
+  /** Opens the state that this region has of the key while it is alone (`onFailure = "local"`). */
   openAlone(keyState: KeyState): [keyState: KeyState, nowMs: number];
 }
 
@@ -65,7 +65,7 @@ export class PooledOperations implements Operations {
     return this.#orAlone(
       keyState,
       () => this.#limits.reserve(keyState, call),
-      // Alone nothing is reserved: every answer is to say that it is one.
+      // While the region is alone nothing is reserved: every answer has to say `source: "fallback"`.
       (alone, nowMs) => this.#host.local.limit(alone, call.cost, undefined, nowMs),
     );
   }
@@ -143,11 +143,11 @@ export class PooledOperations implements Operations {
     return this.#claims.peek(keyState, first === undefined ? 0 : nowMs - first.sinceMs);
   }
 
-  /** Makes the key as new, here and in the pool; units that somebody may still be spending stay apart there. */
+  /** Makes the key as new, here and in the pool. Units that holders may be spending stay apart in the pool. */
   async reset(keyState: KeyState): Promise<void> {
     const { policy } = keyState;
     if (policy.onFailure === "local") this.#host.store.reset(...this.#host.openAlone(keyState));
-    // Of a rate nothing is stored, and what isolates have of the share is known.
+    // Without leases nothing is stored here that would have to end.
     if (policy.lease === undefined) return await this.#claims.reset(keyState);
     await this.#leases.adopt(keyState);
     this.#host.store.endClaims(keyState, this.#host.toNow(keyState));
@@ -156,7 +156,10 @@ export class PooledOperations implements Operations {
     this.#leases.serve(keyState);
   }
 
-  /** Whose hold or lease it is that is not the pool's; rates' holds are the pool's, unless the region was alone. */
+  /**
+   * The state that has a claim. `undefined`: the pool, which has all holds of rates but those made while the region
+   * was alone.
+   */
   #ownerOf(keyState: KeyState, id: string): [owner: KeyState | undefined, nowMs: number] {
     const nowMs = this.#host.toNow(keyState);
     if (keyState.claims.has(id)) return [keyState, nowMs];
@@ -167,6 +170,7 @@ export class PooledOperations implements Operations {
     return [keyState.policy.lease === undefined ? undefined : keyState, nowMs];
   }
 
+  /** Asks the pool; without an answer, and with `onFailure = "local"`, the region decides alone. */
   async #orAlone(
     keyState: KeyState,
     ask: () => Promise<Answer>,
@@ -182,7 +186,7 @@ export class PooledOperations implements Operations {
   }
 }
 
-/** What the pool said, with the wait for slots that come free here before they are the pool's again. */
+/** The pool's decisions; the wait is shorter where leases of this region end sooner than the pool has free slots. */
 function sooner(
   keyState: KeyState,
   rules: readonly RuleDecision[],
@@ -197,7 +201,7 @@ function sooner(
   });
 }
 
-/** The same answer in the pool's figures, which knows what is left and how long to wait. */
+/** The same answer with the pool's figures, unless the pool and the region decided differently. */
 function withPoolsFigures(answer: Answer, rules: readonly RuleDecision[]): Answer {
   const isAdmission = (each: readonly RuleDecision[]) => each.every(({ success }) => success);
   if (!("rules" in answer) || isAdmission(answer.rules) !== isAdmission(rules)) return answer;

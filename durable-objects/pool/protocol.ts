@@ -1,98 +1,123 @@
 /**
- * What is said to a pool in Redis: one call of the script, and its answer. Every program that shares the pool says it in
- * these words, so they only grow. docs/pools.md has the layout of the keys.
+ * The messages to a pool in Redis: one call of the script, and its answer. Every program that shares the pool sends
+ * these messages, so they only grow: fields may be added, and none is renamed. docs/pools.md has the layout of the
+ * keys.
  *
- * Only durations go in. Instants of the server's clock come out as marks, which mean nothing but to the server itself.
- * Units stand in the order of `rules`.
+ * Calls contain only durations. Instants of the server's clock come out in marks, which only the server itself
+ * understands. A list of units has one number for each rule, in the order of `rules`.
  */
 import type { RuleDecision } from "../../core/protocol/messages.ts";
 
-/** A pool of units, wherever it is. */
+/** A pool of units, as a region's object calls it. */
 export interface Pool {
   /**
-   * One call, one round trip.
+   * Makes one call, in one round trip.
    *
    * @param keys all keys of the pool that the call may touch: see `poolKeys`
-   * @throws when there is no answer within the deadline, or none that makes sense; the call may still be carried out
+   * @throws when no answer that makes sense comes within the deadline; the pool may still carry out the call
    */
   call(keys: readonly string[], call: PoolCall, deadlineMs: number): Promise<PoolAnswer>;
 }
 
+/** One call of the script. */
 export interface PoolCall {
   /**
-   * - `limit`: decides on `cost`, and takes it; where units are leased, with `holding` and without `request`, adds it to
-   *   what that holder has
-   * - `hold`: decides on `cost`, and sets it apart under `id` for `ttlMs`, units that are leased as a lease
-   * - `settle`: ends the hold or lease `id`: `used` of it is debited, of a lease nothing
-   * - `renew`: moves the end of the hold or lease `id` to `ttlMs` from now
-   * - `refund`: gives `cost` back, at most up to an untouched quota
-   * - `peek`: looks at what `cost` would be answered; takes nothing
-   * - `reset`: forgets consumption and the holds and leases of `hold`; what `holding`s have stays apart
+   * - `limit`: decides on `cost` and takes it. If the policy leases units, and the call has `holding` and no
+   *   `request`, the cost is added to the holder's units.
+   * - `hold`: decides on `cost` and sets it apart under `id` for `ttlMs`. Units of rules that lease become a lease.
+   * - `settle`: ends the hold or lease `id` and debits `used`; of a lease nothing is debited.
+   * - `renew`: moves the end of the hold or lease `id` to `ttlMs` from now.
+   * - `refund`: gives `cost` back, at most up to an untouched quota.
+   * - `peek`: says what `cost` would be answered; takes nothing.
+   * - `reset`: forgets consumption, and all holds and leases that `hold` made. Units of holders stay apart.
    */
   readonly op: "limit" | "hold" | "settle" | "renew" | "refund" | "peek" | "reset";
   readonly rules: readonly PoolRule[];
+  /** Units of each rule. */
   readonly cost: readonly number[];
+  /** The id of the hold or lease, which the caller draws. */
   readonly id?: string;
+  /** Of `hold` and `renew`, in milliseconds. */
   readonly ttlMs?: number;
-  /** Of `settle`: units that were used, -1 for as many as were held; absent: none were. */
+  /** Of `settle`: the units that were used; -1 for as many as were held. Absent: none were used (a cancel). */
   readonly used?: readonly number[];
-  /** The call is to be charged once, however often it comes: what it is, in words. */
+  /**
+   * What the call asks for, as text. Present: the last of the call's keys is that of an idempotency key, and the call
+   * is charged once, however often it comes. The same idempotency key with another text is a conflict.
+   */
   readonly request?: string;
+  /** Present: the caller is a holder, and this is its message. */
   readonly holding?: Holding;
 }
 
 /** A rule, with the configuration of its algorithm. */
 export interface PoolRule {
   readonly name: string;
-  /** One of the registry's. */
+  /** The name of an algorithm in the registry. */
   readonly algorithm: string;
+  /** In units. */
   readonly limit: number;
-  /** Of a rate. */
+  /** Of a rate, in milliseconds. */
   readonly windowMs?: number;
-  /** Of a token bucket. */
+  /** Of a token bucket, in units. */
   readonly burst?: number;
-  /** Of a sliding log. */
+  /** Of a sliding log, in milliseconds. */
   readonly minIntervalMs?: number;
   readonly countDenied?: boolean;
 }
 
 /**
- * What somebody who holds units of the pool (a region) says of itself: all there is to know, so it does not matter which
- * of the earlier messages arrived. It is taken note of before the call is decided.
+ * The message of a holder (a region). It says everything about the holder, so it does not matter which of the earlier
+ * messages arrived. The pool takes note of it before it decides on the call.
  */
 export interface Holding {
+  /** The holder's id, which no other object has. */
   readonly holder: string;
   /** Rises with each message of the holder. */
   readonly turn: number;
-  /** It has begun anew: `used` counts from 0 again, and of rates it does not know what it had. */
+  /**
+   * The holder has begun anew: `used` counts from 0 again, and the holder does not know which units of rates it had.
+   */
   readonly isFresh: boolean;
-  /** The mark of the last answer that it had; absent: none. If the pool does not know of it, it has lost writes. */
+  /**
+   * The mark of the last answer that reached the holder; absent: none has. A pool that does not know of this answer
+   * has lost writes.
+   */
   readonly seen?: Mark;
-  /** Units used since it began; of those that are leased 0. */
+  /** Units that the holder has used since it began; 0 for rules that lease. */
   readonly used: readonly number[];
-  /** Units that it goes on to have; all others that it had are free again. */
+  /** Units that the holder keeps. All others that it had are free again. */
   readonly kept: readonly number[];
-  /** Units that it would like to have, those that are kept included; the cost of the call comes on top. */
+  /** Units that the holder would like to have, including those that it keeps. The cost of the call comes on top. */
   readonly wanted: readonly number[];
-  /** Calls had to wait: whatever is granted is used at once. */
+  /** Calls had to wait for units: the holder uses at once what it is granted. */
   readonly isShort: boolean;
-  /** How long units are wanted, and how long it is to be when they cannot be spared for so long. */
+  /** How long the holder wants the units. */
   readonly lifetime: PoolLifetime;
+  /** The lifetime to grant when the pool cannot spare the units for as long as `lifetime`. */
   readonly shortest: PoolLifetime;
-  /** The longest for which anybody may have leased units, after writes were lost. */
+  /**
+   * The longest time in milliseconds for which any holder may have slots. After writes were lost, the pool gives none
+   * for so long.
+   */
   readonly mostHeldMs: number;
-  /** How many leases it has given, and how many callers wait there, for whoever looks. */
+  /**
+   * How many leases the holder has given, and how many callers wait at the holder. `peek` counts both. While callers
+   * wait, the pool is contended for other holders.
+   */
   readonly leases: number;
   readonly queueLength: number;
 }
 
+/** How long units are granted, in milliseconds. */
 export interface PoolLifetime {
+  /** How long the holder has them. Of rates, it stops spending a little earlier (`spendableMs`). */
   readonly ttlMs: number;
-  /** How long the pool keeps units apart for it. */
+  /** How long the pool keeps them apart: never shorter than `ttlMs`. */
   readonly heldMs: number;
 }
 
-/** An answer, as the server remembers it. Opaque: it goes back as it came. */
+/** What the server remembers of an answer that it gave. The holder does not read it, and sends it back unchanged. */
 export interface Mark {
   readonly turn: number;
   readonly atMs: number;
@@ -100,31 +125,36 @@ export interface Mark {
   readonly wholeMs?: number;
 }
 
-/** Numbers of the sizing (sizing.ts) that the script computes with. */
+/** Numbers that the script computes grants with. `POOL_SIZING` (share-sizing.ts) has their values. */
 export interface PoolSizing {
+  /** The largest part of a capacity that one holder may have. */
   readonly mostShare: number;
+  /** Units up to this part of what is free may be granted for longer than the shortest lifetime. */
   readonly spareShare: number;
   readonly mostHolders: number;
+  /** A holder is remembered for so long after its units have expired, in milliseconds. */
   readonly rememberedMs: number;
-  /** Fencing tokens that a holder may give out between two messages. */
+  /** How many fencing tokens a holder may give out between two messages. */
   readonly fencingTokens: number;
 }
 
+/** The answer to one call. */
 export interface PoolAnswer {
   /** Absent with `missing` and `conflict`, and after `renew`. */
   readonly rules?: readonly RuleDecision[];
-  /** There is no such hold or lease, or no longer. */
+  /** There is no such hold or lease, or it has ended. */
   readonly missing?: true;
-  /** The idempotency key was used for another request, which was this. */
+  /** The idempotency key was used before for another request, which is given here. */
   readonly conflict?: { readonly request: string };
-  /** What `hold` set apart. */
+  /** Of `hold`: what was set apart. Durations are in milliseconds. */
   readonly hold?: { readonly id: string; readonly expiresAfterMs: number; readonly fencingToken?: string };
-  /** How long what was renewed lasts. */
+  /** Of `renew`: how long the hold or lease lasts, in milliseconds. */
   readonly expiresAfterMs?: number;
+  /** Present when the call had `holding`. */
   readonly granted?: Granted;
-  /** When nothing is left for anybody: what a cost of 1 would be answered. */
+  /** With `granted`, when a cost of 1 would be denied: what it would be answered. */
   readonly next?: readonly RuleDecision[];
-  /** Of `peek`. */
+  /** Of `peek`: who has units of the pool. `Peeked` (core/protocol/messages.ts) explains the fields. */
   readonly report?: {
     readonly outstanding: number;
     readonly holds: number;
@@ -136,16 +166,25 @@ export interface PoolAnswer {
 
 /** What a holder has been given. */
 export interface Granted {
-  /** A later message of the holder was there before; nothing has changed. Its turn. */
+  /**
+   * The turn of a later message of the holder that the pool had noted before. The pool took no note of this message.
+   */
   readonly overtakenBy?: number;
   readonly mark: Mark;
-  /** The pool did not know its units (they expired, or were lost): of rates, what was kept may not be spent any more. */
+  /**
+   * The pool did not know the holder's units (they had expired, or were lost): of rates, the holder may not spend
+   * what it kept.
+   */
   readonly isNew: boolean;
-  /** Units granted beside those that are kept and the cost. Below 0: so many of the slots kept are not there any more. */
+  /**
+   * Units granted, beside those that the holder keeps and the cost. A number below 0 says how many of the slots that
+   * it kept are not there any more.
+   */
   readonly units: readonly number[];
+  /** In milliseconds; that of `lifetime` or of `shortest`. 0 when the pool took no note of the message. */
   readonly ttlMs: number;
-  /** Others want units too: what is not needed should go back at once. */
+  /** Other holders want units too: this holder should give back at once what it does not need. */
   readonly isContended: boolean;
-  /** The first of the fencing tokens that it may give out now. A decimal number as text. */
+  /** The first of the fencing tokens that the holder may give out now, a decimal number as text. */
   readonly fencingToken?: string;
 }

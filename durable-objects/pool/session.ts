@@ -8,13 +8,16 @@ import { pooledRules } from "./share-algorithm.ts";
 import type { Asking } from "./share-demand.ts";
 import { Share, type PoolMessage } from "./share.ts";
 
-/** So often it looks what has to go back: sooner than the part of a lifetime is over in which nothing is spent (sizing.ts). */
+/**
+ * How often the session looks for units that have to go back, in milliseconds. It looks at least once in the end of a
+ * lifetime in which nothing is spent any more (at most 250 ms, see `spendableMs`).
+ */
 const LOOK_MS = 200;
 
-/** Of the deadline of who asks this object: there has to be time left for an answer without the pool's. */
+/** The part of a policy's deadline in which the pool has to answer. The rest is for an answer without the pool. */
 const PART_OF_DEADLINE = 1 / 2;
 
-/** What it needs of its object. */
+/** What a session needs of its object. */
 export interface PoolSessionHost {
   readonly pool: Pool;
   readonly time: Time;
@@ -23,34 +26,40 @@ export interface PoolSessionHost {
   readonly toNow: (keyState: KeyState) => number;
 }
 
-/** A call without what is the same for all of a key. */
+/** A call without the fields that the session adds. */
 export type Asked = Omit<PoolCall, "rules" | "holding">;
 
 export interface SendOptions {
-  /** Names of answers that the call remembers, or may have been given before. */
+  /** Names of the answers that the call may remember or repeat: see `poolKeys`. */
   readonly names?: readonly string[];
-  /** Present: the region's own message goes with the call, unless another one is under way. */
+  /** Present: the region's message goes with the call, unless another message is under way. */
   readonly asking?: Asking;
 }
 
-/** The level beneath did not answer, or nothing that makes sense. What the policy's `onFailure` says is up to who catches it. */
+/**
+ * The pool cannot serve this call, mostly because no answer comes in time, or none that makes sense. Whoever catches
+ * the error applies the policy's `onFailure`.
+ */
 export class PoolFailure extends Error {
   override readonly name = "PoolFailure";
 }
 
 /**
- * What an object says to pools: calls, and with them what its region has and wants. One message a key at a time; and what
- * nobody needs goes back in time.
+ * Sends an object's calls to its pools, and with them messages about what the region has and wants. Only one such
+ * message per key is under way at a time. Units that nobody needs any more go back in time.
  */
 export class PoolSession {
   readonly time: Time;
   readonly toNow: PoolSessionHost["toNow"];
   readonly #pool: Pool;
   readonly #queue: WaitQueue;
-  /** By the books of the key: when those are read anew from storage, the share begins anew as well. */
+  /**
+   * By the key's rule states. When the key is read anew from storage they are another list, so the share begins anew
+   * as well.
+   */
   readonly #shares = new WeakMap<KeyState["ruleStates"], Share>();
   readonly #answers = new WeakMap<PoolMessage, Promise<unknown>>();
-  /** Entries of which units may have to go back. */
+  /** Keys of which units may have to go back. */
   readonly #held = new Set<KeyState>();
   #isWatching = false;
 
@@ -61,6 +70,7 @@ export class PoolSession {
     this.toNow = toNow;
   }
 
+  /** The share of a key, made when first asked for. */
   shareOf(keyState: KeyState): Share {
     const known = this.#shares.get(keyState.ruleStates);
     if (known !== undefined) return known;
@@ -70,8 +80,8 @@ export class PoolSession {
   }
 
   /**
-   * Asks the pool, and does something with the answer in the same instant in which what was granted comes in: nobody else
-   * can have taken it.
+   * Asks the pool. `onAnswer` runs in the same synchronous step in which granted units come in, so no other request
+   * can take them first.
    *
    * @throws PoolFailure
    */
@@ -86,7 +96,8 @@ export class PoolSession {
     const nowMs = this.toNow(keyState);
     const call = { ...asked, rules: pooledRules(policy) };
     const isFree = asking !== undefined && share.messageAt(nowMs) === undefined;
-    // Slots that no holder has would never be given back.
+    // The pool adds a cost of slots to a holder's units. Without the holder's message nobody would have those slots,
+    // and nobody would give them back.
     const isForSlots =
       policy.lease !== undefined && asked.op === "limit" && asked.cost.some((units) => units > 0);
     if (isForSlots && !isFree) throw new PoolFailure("another message for slots is under way");
@@ -100,7 +111,7 @@ export class PoolSession {
       const atMs = this.toNow(keyState);
       const isTaken = message === undefined || share.answered(message, answer, atMs);
       this.watch(keyState);
-      // Given to a region that has gone on without it: it comes back with the next message.
+      // The region has gone on without this answer. What it granted comes back with the region's next message.
       if (!isTaken && answer.granted?.overtakenBy === undefined)
         throw new PoolFailure("the pool's answer came late");
       result = onAnswer(answer, atMs);
@@ -111,14 +122,14 @@ export class PoolSession {
     return await (result as Result);
   }
 
-  /** The one place where a pool that does not answer becomes a failure. */
+  /** Calls the pool, and turns whatever goes wrong into a `PoolFailure`. */
   async #ask(
     keyState: KeyState,
     keys: readonly string[],
     message: PoolMessage | undefined,
     call: PoolCall,
   ): Promise<PoolAnswer> {
-    // The key stays in memory meanwhile.
+    // Keeps the key in memory until the call has ended.
     const unpin = keyState.pin();
     try {
       const deadlineMs = Math.ceil(keyState.policy.deadlineMs * PART_OF_DEADLINE);
@@ -132,12 +143,12 @@ export class PoolSession {
     }
   }
 
-  /** Asks for more ahead of need, or gives back, in the background. */
+  /** Asks for more units ahead of need, or gives units back, in the background. */
   refill(keyState: KeyState, asking: Asking = {}): void {
     void this.tell(keyState, asking);
   }
 
-  /** Tells the pool what is here; that it does not answer is no failure of anybody's call. */
+  /** Sends the region's message without a cost. When the pool does not answer, no call fails. */
   async tell(keyState: KeyState, asking: Asking): Promise<void> {
     const cost = keyState.ruleStates.map(() => 0);
     try {
@@ -147,7 +158,7 @@ export class PoolSession {
     }
   }
 
-  /** Waits for a message that another call sent, but not for ever. */
+  /** Waits until a message that another call sent is answered or fails, for at most `mostMs` milliseconds. */
   follow(message: PoolMessage, mostMs: number): Promise<void> {
     return orTimeout(
       this.#answers.get(message)?.catch(() => undefined),
@@ -156,7 +167,7 @@ export class PoolSession {
     );
   }
 
-  /** Sees to it that what is here goes back when nobody needs it any more. */
+  /** From now on looks at a key until its units have gone back, or leases are in all its slots. */
   watch(keyState: KeyState): void {
     const share = this.shareOf(keyState);
     if (share.isHeld && !share.isAtRest) this.#held.add(keyState);
@@ -177,7 +188,7 @@ export class PoolSession {
     const share = this.shareOf(keyState);
     const nowMs = this.toNow(keyState);
     if (share.isOver(nowMs)) {
-      // What the pool has counted as used is nobody's any more, and there is nothing to say.
+      // After this instant the pool's hold for the region has expired. No units are left to give back.
       if (nowMs >= keyState.endsByMs) share.lose();
       else this.refill(keyState, { isGivingBack: true });
     }

@@ -1,9 +1,12 @@
-/** A region's share of a pool, as rules that decide like any other: from the units that are here, whatever the pool's algorithm. */
+/**
+ * A region's share of a pool, as an algorithm. It decides from the units that the region has, whatever the pool's
+ * algorithm is.
+ */
 import type { Algorithm, AnyAlgorithm, LeaseTerms, Leasing } from "../../core/algorithms/algorithm.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
 import type { PoolRule } from "./protocol.ts";
 
-/** What the pool's rule is, as far as its share has to know. */
+/** What a share has to know of the pool's rule. */
 interface ShareConfig extends LeaseTerms {
   readonly capacity: number;
   readonly isLeased: boolean;
@@ -12,25 +15,30 @@ interface ShareConfig extends LeaseTerms {
 }
 
 /**
- * Units that this region has of one rule. Those that its isolates hold, or its callers lease, are in `units` too: they are
- * outstanding, as with any account (holds.ts).
+ * Units that this region has of one rule. Units that its isolates hold or its callers lease count in `units` too.
+ * They are outstanding, as in any account (core/accounts/account.ts).
  */
 export interface ShareState {
   readonly units: number;
   /** Units of a rate that were used since the share began. */
   readonly used: number;
-  /** Nothing may be spent from then on. */
+  /** From this instant on units of a rate may not be spent. Leases end by the key's `endsByMs` instead. */
   readonly endsAtMs: number;
-  /** What the pool said of itself last: when a cost might pass that was denied, and when it is whole. */
+  /** From the pool's last answer: when a denied cost might pass, and when the quota is whole. */
   readonly retryAtMs: number;
   readonly wholeAtMs: number;
-  /** The token of the latest lease; the next is one more. */
+  /** The fencing token of the latest lease. The next lease gets one more. */
   readonly fencingToken: number;
+  /** How many leases expired instead of being released. */
   readonly reclaimed: number;
-  /** Who the pool knows this object by. Of slots it is stored, so that an object that comes back has its slots again. */
+  /**
+   * The id by which the pool knows this object. With slots it is stored, so that an object that comes back still has
+   * its slots.
+   */
   readonly holder: string;
 }
 
+/** The share before the pool has granted anything. */
 export const NO_SHARE: ShareState = {
   units: 0,
   used: 0,
@@ -42,13 +50,13 @@ export const NO_SHARE: ShareState = {
   holder: "",
 };
 
-/** The policy as a region's object decides it: every rule a share of the pool's. */
+/** The policy as a region's object decides it: every rule is a share of the pool's rule. */
 export function sharesOf(policy: Policy): Policy {
   const [first, ...others] = policy.rules;
   return { ...policy, rules: [shareOf(first), ...others.map(shareOf)] };
 }
 
-/** The rules of the pool that these are shares of. */
+/** The pool's rules, from a policy that `sharesOf` made. */
 export function pooledRules({ rules }: Policy): PoolRule[] {
   return rules.map(({ config }) => (config as ShareConfig).pooled);
 }
@@ -56,7 +64,7 @@ export function pooledRules({ rules }: Policy): PoolRule[] {
 function shareOf(rule: Rule): Rule {
   const { capacity, lease } = rule;
   const terms = lease ?? { ttlMs: 0, maxTtlMs: 0, maxWaitMs: 0, maxWaiters: 0 };
-  // The fields that a pool's script knows are those that the algorithms' configurations have.
+  // The script reads the fields that the algorithms' configurations have.
   const fields = rule.config as Omit<PoolRule, "name" | "algorithm">;
   const pooled = { ...fields, name: rule.name, algorithm: rule.algorithm.name };
   const config: ShareConfig = { ...terms, capacity, isLeased: lease !== undefined, pooled };
@@ -77,7 +85,7 @@ const leasing: Leasing<ShareConfig, ShareState> = {
   reclaimed: (state) => state.reclaimed,
 };
 
-/** When nobody has said how long to wait: others may give units back at any time. */
+/** The wait of a denial when the pool has named none, in milliseconds: others may give units back at any time. */
 const LOOK_AGAIN_MS = 250;
 
 const share: Algorithm<ShareConfig, ShareState> = {
@@ -125,7 +133,7 @@ const share: Algorithm<ShareConfig, ShareState> = {
 
   credit: (_, state) => state,
   wholeAtMs: (_, state) => state.endsAtMs,
-  // What is here is written nowhere: after a crash the pool counts it as used when its hold expires.
+  // Units of a share are not stored: after a crash the pool counts them as used when their hold expires.
   covers: () => true,
   pack: ({ isLeased }, { holder }) => ({ record: isLeased ? { holder } : undefined }),
   unpack: (_, record) => ({ ...NO_SHARE, holder: (record as Pick<ShareState, "holder">).holder }),

@@ -4,26 +4,26 @@ import { Demand, type Wanted } from "../../core/reservations/demand.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { lentUnits, type Lending } from "./share-units.ts";
 
-/** What a message asks for beside the call that it comes with. */
+/** What a message asks for, beside the call that it goes with. */
 export interface Asking {
-  /** For an isolate. */
+  /** Units for an isolate that asks. */
   readonly lending?: Lending;
-  /** How long a lease has to last that is waited for. */
+  /** How long the lease that a caller waits for has to last, in milliseconds. */
   readonly leaseTtlMs?: number;
-  /** By rule: slots that other callers wait for. */
+  /** By rule: slots that callers wait for. */
   readonly slots?: readonly number[];
-  /** How many callers wait, for whoever looks. */
+  /** How many callers wait in this region's queue. */
   readonly queueLength?: number;
-  /** All that can be spared goes back. */
+  /** The region gives back everything that it can spare. */
   readonly isGivingBack?: boolean;
 }
 
-/** How much a region is asked for of one key, by its callers and its isolates. */
+/** How many units of one key the region's callers and isolates ask for. */
 export class ShareDemand {
   readonly #keyState: KeyState;
   readonly #ruleStates: KeyState["ruleStates"];
   readonly #direct: Demand;
-  /** By rule: the most units of leases at a time since the last message. */
+  /** By rule: the most units that were leased at one time since the last message. */
   #peak: readonly number[];
   #leasedAtMs = -Infinity;
 
@@ -34,12 +34,12 @@ export class ShareDemand {
     this.#peak = keyState.ruleStates.map(() => 0);
   }
 
-  /** Whether it is asked for so often that units are worth having, here or in some isolate. */
+  /** Whether the key is asked for so often that the region should hold units, for its callers or for an isolate. */
   get isHot(): boolean {
     return this.#direct.isHot || this.#keyState.holders.size > 0;
   }
 
-  /** When a lease was last granted. */
+  /** The instant of the last grant of a lease. */
   get leasedAtMs(): number {
     return this.#leasedAtMs;
   }
@@ -49,7 +49,7 @@ export class ShareDemand {
     this.#direct.note(cost, nowMs);
   }
 
-  /** Notes that a call waits for what is being asked for. */
+  /** Notes that a call waits for the message under way. */
   miss(): void {
     this.#direct.miss();
   }
@@ -63,8 +63,8 @@ export class ShareDemand {
   }
 
   /**
-   * What to ask for now: of rates what isolates want twice, since theirs are renewed before they end, and slots as many as were
-   * in use lately. From here on it is measured anew.
+   * What to ask for now. Of rates: what callers ask for, and twice what isolates want, since isolates renew before
+   * their units end. Of slots: as many as were in use lately. From here on demand is measured anew.
    */
   want({ lending, isGivingBack, slots }: Asking, isContended: boolean, nowMs: number): Wanted {
     const measured = this.#direct.want(nowMs);

@@ -8,24 +8,26 @@ import { ShareDemand, type Asking } from "./share-demand.ts";
 import { IDLE_SLOT_MS, lifetimesOf, slotMs } from "./share-sizing.ts";
 import { addUnits, freeUnits, idleSlots, keepUnits, stateOf, updateShare } from "./share-units.ts";
 
-/** After a failure nothing is asked for ahead of need for so long. */
+/** For so long after a failure nothing is asked for ahead of need, in milliseconds. */
 const PAUSE_MS = 250;
 
+/** A call with the region's message. */
 export type PoolMessage = PendingRequest<PoolCall & { readonly holding: Holding }>;
 
 /**
- * What the object of one region knows of one key's pool: how much of it is here, what it has been denied, and how much it
- * is asked for. The units themselves are in the entry's accounts (shares.ts). The other side is the script's `holding`;
- * why no unit is spent twice is what reservation.ts says of isolates, one level up.
+ * What the object of one region knows of one key's pool: how many units the region has, which denials the pool gave,
+ * and how much the region is asked for. The units themselves are in the key's accounts (share-algorithm.ts). The
+ * pool's side is redis/lua/holders.ts. No unit is spent twice, for the reason that core/reservations/reservation.ts
+ * gives for isolates, one level up.
  *
- * Plain state, no I/O: regional.ts sends the messages.
+ * Plain state, no I/O: session.ts sends the messages.
  */
 export class Share {
   readonly demand: ShareDemand;
   readonly denials = new Denials();
-  /** The pool may have units apart for this region. */
+  /** The pool may be keeping units apart for this region. */
   isHeld = false;
-  /** It had slots before it left memory, and has not spoken to the pool since. */
+  /** The object had slots before it left memory, and the pool has not answered it since. */
   isUnknown: boolean;
   /** Other regions want units too. */
   isContended = false;
@@ -36,7 +38,7 @@ export class Share {
   #isFresh = true;
   #seen: Mark | undefined;
   #message: PoolMessage | undefined;
-  /** By rule: units below which it is time to ask for more. */
+  /** By rule: with so many free units, or fewer, it is time to ask for more. */
   #low: readonly number[];
   #askedAtMs = -Infinity;
   #ttlMs = 0;
@@ -50,7 +52,7 @@ export class Share {
     const stored = this.#ruleStates
       .map((ruleState) => stateOf(ruleState).holder)
       .find((holder) => holder !== "");
-    // Two objects must never be the same holder, wherever they run and whatever they call their region.
+    // Two objects must never be the same holder, also when two deployments use one region name: so an id is added.
     this.#holder = stored ?? `${keyState.policy.region?.name ?? ""}.${randomId()}`;
     for (const ruleState of this.#ruleStates) updateShare(keyState, ruleState, { holder: this.#holder });
     this.isUnknown = stored !== undefined;
@@ -63,7 +65,7 @@ export class Share {
     return isDue ? message : undefined;
   }
 
-  /** Whether it is time to ask for more, so that nobody has to wait. */
+  /** Whether it is time to ask for more units of rates, so that no call has to wait. */
   needsRefill(nowMs: number): boolean {
     if (!this.isHeld || this.messageAt(nowMs) !== undefined) return false;
     if (nowMs < this.#failedAtMs + PAUSE_MS) return false;
@@ -74,7 +76,7 @@ export class Share {
     return isLow || nowMs >= this.#askedAtMs + refillMs(this.#ttlMs);
   }
 
-  /** Whether units are here that nobody spends, or may spend, any more. */
+  /** Whether the region has units that may not be spent any more, or slots that have been idle for too long. */
   isOver(nowMs: number): boolean {
     const { lease } = this.#keyState.policy;
     const endsAtMs =
@@ -84,22 +86,23 @@ export class Share {
     return this.isHeld && nowMs >= endsAtMs && this.messageAt(nowMs) === undefined && !this.isAtRest;
   }
 
-  /** Whether leases are in all its slots, so that there is nothing to do until one of them ends. */
+  /** Whether a lease is in every slot. Then there is nothing to do until one of them ends. */
   get isAtRest(): boolean {
     return this.#keyState.policy.lease !== undefined && idleSlots(this.#keyState) === 0;
   }
 
-  /** Makes the message that goes with a call. What is not kept may not be spent from here on. */
+  /** Makes the message that goes with a call. From here on only units that the message keeps may be spent. */
   ask(call: Omit<PoolCall, "holding">, asking: Asking, nowMs: number): PoolMessage {
     const { policy, claims } = this.#keyState;
     const ruleStates = this.#ruleStates;
     const wanted = this.demand.want(asking, this.isContended, nowMs);
-    // With a cost all that is free goes home, so that the pool decides on everything there is.
+    // A call with a cost gives all free units back, so that the pool decides on everything there is.
     const isFor = call.cost.some((units) => units > 0);
     const kept = ruleStates.map((ruleState, index) =>
       keepUnits(this.#keyState, ruleState, isFor ? 0 : (wanted.units[index] ?? 0), nowMs),
     );
-    // Higher than any turn of before a crash, unless the clock was put back: then the pool says how far it was.
+    // The turn is higher than every turn from before a crash, unless the clock was put back. Then the pool answers
+    // which turn it knows (`overtakenBy`), and the next message goes on from there.
     this.#turn = Math.max(this.#turn + 1, nowMs * 1_000);
     this.isHeld = true;
     const holding = {
@@ -121,10 +124,10 @@ export class Share {
   }
 
   /**
-   * Takes over what was granted, and, where units are leased, a cost that was admitted. Only the answer to the last message
+   * Adds what was granted and, where units are leased, a cost that was admitted. Only the answer to the last message
    * counts.
    *
-   * @returns whether it did
+   * @returns whether this answer counted
    */
   answered(message: PoolMessage, { rules = [], granted, next }: PoolAnswer, nowMs: number): boolean {
     if (message !== this.#message) return false;
@@ -158,24 +161,28 @@ export class Share {
     this.#ttlMs = granted.ttlMs;
     const { lifetime, shortest } = call.holding;
     const endsByMs = sentAtMs + (granted.ttlMs > shortest.ttlMs ? lifetime : shortest).heldMs;
-    // When nothing was kept, nothing is left of what the pool had promised before.
+    // Kept units stay apart for as long as any earlier answer promised. When nothing was kept, only this answer
+    // counts.
     const isKept = !granted.isNew && call.holding.kept.some((units) => units > 0);
     this.#keyState.boundBy(isKept ? Math.max(endsByMs, this.#keyState.endsByMs) : endsByMs);
     this.isHeld = ruleStates.some((ruleState) => stateOf(ruleState).units > 0);
     if (granted.units.some((units) => units > 0)) this.denials.forget();
-    // Nothing is left for those who waited for this answer: they need not ask.
+    // With `next` nothing is left. Calls that waited for this answer are denied without asking the pool.
     if (next !== undefined) this.denials.learn(this.#keyState.policy, 1, next, nowMs);
     return true;
   }
 
-  /** No answer came. What was kept may be spent until its lifetime ends; what was granted is lost to this side. */
+  /**
+   * Notes that no answer came. What was kept may be spent until its lifetime ends. Units that the pool may have
+   * granted are lost to this region until they expire.
+   */
   failed(message: PoolMessage, nowMs: number): void {
     if (message !== this.#message) return;
     this.#message = undefined;
     this.#failedAtMs = nowMs;
   }
 
-  /** The pool has counted everything as used, or freed it. */
+  /** Gives up all units: the pool has counted them as used, or freed them. */
   lose(): void {
     this.isHeld = false;
     for (const ruleState of this.#ruleStates) updateShare(this.#keyState, ruleState, { units: 0 });

@@ -1,4 +1,4 @@
-/** The rule of holds, broken in the ways that are easy to break it: the laws have to find each. */
+/** Ways in which the rule of holds is easily broken. The laws have to find each of them. */
 import { place, refund, settle, type Account, type Hold } from "../../core/accounts/account.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
 import { heldMs } from "../../core/reservations/sizing.ts";
@@ -52,14 +52,17 @@ export function freeAtExpiry(): Breakage {
   };
 }
 
-/** After a crash nobody knows of units that isolates still have. */
+/** After a crash the object knows nothing of the units that isolates still have. */
 export function forgottenAtCrash(): Breakage {
   return {
     atCrash: ({ database }) => database.rewrite((rules) => rules.replaceAll(/"ahead":\d+/g, '"ahead":0')),
   };
 }
 
-/** A message that shortens a lifetime shortens it also for units whose holder does not hear of it. */
+/**
+ * A message with a shorter lifetime also shortens the time of units that are kept, though its answer may never reach
+ * the holder.
+ */
 export function shortenedWhenKept(): Breakage {
   return {
     after: (object, policy) =>

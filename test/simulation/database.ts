@@ -9,7 +9,7 @@ export class Database {
   readonly #statements = new Map<string, StatementSync>();
   rowsWritten = 0;
 
-  /** The same database, as good as new. */
+  /** Empties the database. */
   clear(): void {
     for (const { name } of this.#all("SELECT name FROM sqlite_master WHERE type = 'table'")) {
       this.#db.exec(`DROP TABLE ${String(name)}`);
@@ -17,7 +17,7 @@ export class Database {
     this.rowsWritten = 0;
   }
 
-  /** Changes what is stored of every key's rules. */
+  /** Changes the stored rules of every key. */
   rewrite(change: (rules: string) => string): void {
     const hasKeys = this.#all("SELECT name FROM sqlite_master WHERE name = 'keys'").length > 0;
     for (const { key, rules } of hasKeys ? this.#all("SELECT key, rules FROM keys") : [])

@@ -1,7 +1,7 @@
 import { seededRandom } from "../support/random.ts";
 import type { Fate } from "./network.ts";
 
-/** What happens by chance in a history, repeated by its seed. */
+/** What happens by chance in a history. The same seed repeats it. */
 export class Dice {
   readonly #random: () => number;
 
@@ -22,7 +22,13 @@ export class Dice {
     return values[Math.floor(this.#random() * values.length)] as Value;
   }
 
-  /** Most messages take a moment; some are lost, some arrive long after a lifetime has ended, some twice. */
+  /**
+   * The fate of a message. Most take a moment; some are lost, some arrive long after a lifetime has ended, some
+   * twice.
+   *
+   * @param usualMs the longest usual delay in milliseconds
+   * @param lateMs the longest delay of a late message in milliseconds
+   */
   fate(isFaulty: boolean, usualMs: number, lateMs: number): Fate {
     const delayMs = () => (isFaulty && this.chance(0.06) ? this.upTo(lateMs) : this.upTo(usualMs));
     const isLost = () => isFaulty && this.chance(0.05);

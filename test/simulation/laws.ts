@@ -7,13 +7,19 @@ import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 /** A law that was broken, in words. */
 export class BrokenLaw extends Error {}
 
+/**
+ * Checks a law.
+ *
+ * @throws BrokenLaw unless it is kept
+ */
 export function law(isKept: boolean, inWords: () => string): void {
   if (!isKept) throw new BrokenLaw(inWords());
 }
 
 /**
- * The exact limiter, that sees every admitted unit at its instant: a bucket that may not be overdrawn, which is the
- * bound of every interval at once, or a log of which no window may have more than the limit.
+ * The exact limiter, which sees every admitted unit at the instant of its admission. It is either a bucket that may
+ * not be overdrawn, which is the bound of every interval at once, or a log in which no window may have more units
+ * than the limit.
  */
 export class Oracle {
   readonly #rule: Rule;
@@ -30,7 +36,7 @@ export class Oracle {
     this.#log.length = 0;
   }
 
-  /** Units that had been admitted were not used: of a log the oldest. */
+  /** Takes back units that were admitted and not used; from a log the oldest. */
   credit(units: number): void {
     this.#spentParts = Math.max(0, this.#spentParts - units * (this.#rule.quota.windowMs ?? 1));
     let left = units;
@@ -40,7 +46,7 @@ export class Oracle {
     }
   }
 
-  /** Units over the bound once these have been admitted; 0 or less: it is kept. */
+  /** Notes that units were admitted, and returns how many are over the bound; 0 or less: the bound is kept. */
   admit(units: number, nowMs: number): number {
     const { capacity, quota, algorithm } = this.#rule;
     const windowMs = quota.windowMs ?? 1;
@@ -57,10 +63,13 @@ export class Oracle {
 }
 
 /**
- * Conservation, at the object: what is free, what is outstanding and what is used make up the capacity, and nothing is
- * outstanding that is not there. And between the levels: whatever isolates may still spend, and what they have spent and
- * not reported, is outstanding. An object that has crashed takes units for used that were only ahead, which may be more
- * than there are: then nothing is free.
+ * Conservation at the object: the units that are free, outstanding and used add up to the capacity.
+ *
+ * Conservation between the levels: all units that isolates may still spend, and all that they have spent and not
+ * reported, are outstanding.
+ *
+ * An object that has crashed counts units as used that were only ahead of storage. They may be more than there are,
+ * and then nothing is free.
  */
 export function checkConservation(
   entry: KeyState,
@@ -86,7 +95,8 @@ export function checkConservation(
       const holder = entry.holders.get(reservation.holder);
       const hold = account.holds.find(({ id }) => id === holder?.hold);
       const unreported = (reservation.used[index] ?? 0) - (holder?.used[index] ?? 0);
-      // More than is held was of another hold, of before a crash, say: that has been settled, or is among the outstanding.
+      // When more units are unreported than are held, they belong to another hold, from before a crash, say. That
+      // hold has been settled, or is among the outstanding.
       if (hold !== undefined && unreported > 0 && unreported + spendable <= hold.units) away += unreported;
     }
     law(
@@ -97,8 +107,8 @@ export function checkConservation(
 }
 
 /**
- * What an isolate says promises no more than the object would. An object that has crashed may have counted units as used
- * that were not, beyond all there are, and then takes longer to be whole than any isolate can know.
+ * An isolate's figures promise no more than the object's would. An object that has crashed may have counted more
+ * units as used than there are. Then it takes longer to be whole than any isolate can know.
  */
 export function checkFigures(
   decision: Decision,

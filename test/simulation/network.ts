@@ -1,18 +1,21 @@
 import type { LimiterNamespace, LimiterStub } from "../../client/transports/objects.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
-/** What happens to one message; without a delay it is lost on that way. */
+/**
+ * What happens to one message: its delays in milliseconds. A delay that is absent means that the message is lost on
+ * that way.
+ */
 export interface Fate {
   readonly thereMs?: number;
   readonly backMs?: number;
-  /** It arrives a second time after so long. */
+  /** The message arrives a second time, so much later. */
   readonly againMs?: number;
 }
 
 /** Calls that isolates make of an object. */
 export type Method = "limit" | "reserve" | "giveBack";
 
-/** A namespace of one object that is reached over a network which does with messages what it likes. */
+/** A namespace of one object, reached over a network that delays, loses and repeats messages. */
 export function simulatedNamespace(
   time: VirtualTime,
   handle: (method: Method, args: readonly unknown[]) => unknown,

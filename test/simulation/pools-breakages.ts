@@ -1,9 +1,9 @@
-/** The rules between a region and its pool, broken in the ways that are easy to break them: the laws have to find each. */
+/** Ways in which the rules between a region and its pool are easily broken. The laws have to find each of them. */
 import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { updateShare } from "../../durable-objects/pool/share-units.ts";
 import type { Breakage } from "./pools-schedule.ts";
 
-/** Rules of the script, each by what stands there and what stands there instead. */
+/** By name: pieces of the script's text, and the text that replaces them. */
 const SCRIPTS: Readonly<Record<string, readonly (readonly [string, string])[]>> = {
   "units are debited when they are set apart, and what is left is credited": [
     [
@@ -49,14 +49,15 @@ const SCRIPTS: Readonly<Record<string, readonly (readonly [string, string])[]>> 
   ],
 };
 
-/** @throws when a rule does not stand there any more */
+/** @throws Error when the script has no such text any more */
 export function brokenScript(name: string): Breakage {
   const script = (whole: string) =>
     (SCRIPTS[name] ?? []).reduce((text, [rule, instead]) => {
       if (!text.includes(rule)) throw new Error(`the script has no ${JSON.stringify(rule)}`);
       return text.replaceAll(rule, instead);
     }, whole);
-  // A message has to come late to an object that has just been lost, and that is rare among so many faults.
+  // This takes a message that comes late to an object that has just crashed, which is rare among many faults. So
+  // crashes are the only fault.
   return name.includes("crash") ? { script, faults: ["crash"], policies: ["slots"] } : { script };
 }
 

@@ -1,4 +1,4 @@
-/** What has to hold between a pool, the regions that have units of it, and their isolates. */
+/** The laws between a pool, the regions that have units of it, and their isolates. */
 import { outstandingOf, type Hold } from "../../core/accounts/account.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
@@ -7,9 +7,9 @@ import { freeUnits, stateOf } from "../../durable-objects/pool/share-units.ts";
 import { law } from "./laws.ts";
 import type { Stored } from "./pools-server.ts";
 
-/** A pool's rule at an instant, reckoned from what is stored without the script. */
+/** A pool's rule at an instant, computed from what is stored, without the script. */
 export interface Level {
-  /** Of a bucket in parts of a unit, `partsPerUnit` of them. */
+  /** What is used, in parts of a unit: `partsPerUnit` parts are one unit. */
   readonly usedParts: number;
   readonly partsPerUnit: number;
   readonly outstanding: number;
@@ -45,8 +45,8 @@ export function levelOf({ fields, holds, logs }: Stored, rule: Rule, index: numb
 }
 
 /**
- * Conservation, at the pool: what is used, outstanding and free makes up the capacity. Nothing is outstanding that is not
- * there, unless `isOverdrawn`: writes were lost, and everything was taken for used.
+ * Conservation at the pool: the units that are used, outstanding and free add up to the capacity. With `isOverdrawn`
+ * they may be more: writes were lost, and everything was counted as used.
  */
 export function checkPool(stored: Stored, rules: readonly Rule[], nowMs: number, isOverdrawn: boolean): void {
   for (const [index, rule] of rules.entries()) {
@@ -71,15 +71,15 @@ export function checkPool(stored: Stored, rules: readonly Rule[], nowMs: number,
 /** What a region has, with its isolates. */
 export interface Having {
   readonly name: string;
-  /** Absent: nobody is there any more. */
+  /** Absent: the region has vanished. */
   readonly entry?: KeyState;
   readonly nowMs: number;
-  /** The latest instant that it ever saw: before a crash its clock may have been ahead. */
+  /** The latest instant that the region has seen: before a crash its clock may have been ahead. */
   readonly latestMs: number;
   readonly isolates: readonly { readonly reservation: Reservation | undefined; readonly nowMs: number }[];
 }
 
-/** Whatever a region and its isolates may still spend, or have leased, the pool keeps apart for it. */
+/** All units that a region and its isolates may still spend or have leased, the pool keeps apart for the region. */
 export function checkRegion(stored: Stored, rules: readonly Rule[], having: Having, poolMs: number): void {
   const holds = stored.holds.filter(({ id, atMs }) => id.startsWith(`r:${having.name}.`) && atMs > poolMs);
   const isLive = ({ expiresAtMs }: Hold) => expiresAtMs > having.latestMs;
@@ -100,7 +100,7 @@ export function checkRegion(stored: Stored, rules: readonly Rule[], having: Havi
   }
 }
 
-/** The script says the same as what is stored, and looking changed nothing. */
+/** The script's answer to a peek is what follows from what is stored. */
 export function checkPeek(
   remaining: readonly number[],
   stored: Stored,
@@ -123,7 +123,7 @@ function sumOf(holds: Stored["holds"], name: string): number {
   return holds.reduce((sum, { units }) => sum + (units[name] ?? 0), 0);
 }
 
-/** Holds that expired, as a log has them that has not been written since. */
+/** Units of expired holds in the window, which a log that has not been written since does not have. */
 function recent(expired: Stored["holds"], name: string, windowMs: number, nowMs: number): number {
   return sumOf(
     expired.filter(({ atMs }) => atMs > nowMs - windowMs),

@@ -1,4 +1,7 @@
-/** Policies of histories with a pool: units are scarce within a few calls, and lifetimes are those of a few messages. */
+/**
+ * Policies for histories with a pool: units are scarce after a few calls, and lifetimes are as long as a few
+ * messages.
+ */
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { RegionalPolicies } from "../../core/policies/regional-policies.ts";
@@ -36,7 +39,7 @@ const shares = new Map<string, Policy>();
 
 export const NAMES = [...POLICIES.keys()];
 export const REGIONS = regions;
-/** Longer than any hold of a region lasts here. */
+/** Longer than any region's hold lasts here, in milliseconds. */
 export const LONGEST_HELD_MS = 20_000;
 
 /** The policy as isolates in a region have it. */
@@ -44,7 +47,7 @@ export function policyIn(name: string, region: number): Policy {
   return regional.within(POLICIES.get(name) as Policy, regions[region]);
 }
 
-/** The same as the objects have it. */
+/** The policies as the objects have them: every rule is a share of the pool's. */
 export const OBJECT_POLICIES = {
   get(name: string): Policy | undefined {
     const policy = regional.get(name);

@@ -28,7 +28,7 @@ export type Asked =
   | { readonly method: "release"; readonly id: string }
   | { readonly method: "reset" };
 
-/** What a process has in memory; it ends with it. */
+/** What a process has in memory. It is lost when the process ends. */
 interface Memory {
   readonly life: { isGone: boolean };
   readonly store: KeyStore;
@@ -37,7 +37,7 @@ interface Memory {
   lastNowMs: number;
 }
 
-/** What a process does after its end. */
+/** Thrown when an ended process reaches for its storage. */
 export class Gone extends Error {}
 
 export interface RegionParts {
@@ -66,13 +66,13 @@ export class SimulatedRegion {
     return nowMsOf(this.#memory, this.#parts);
   }
 
-  /** The latest instant that it ever saw. */
+  /** The latest instant that the region has seen. */
   get latestMs(): number {
     this.#latestMs = Math.max(this.#latestMs, this.nowMs);
     return this.#latestMs;
   }
 
-  /** Its memory is gone: a crash, an eviction, a deployment. */
+  /** The object loses its memory, by a crash, an eviction or a deployment. */
   crash(): void {
     this.#memory.life.isGone = true;
     this.#memory = this.#start();
@@ -92,7 +92,7 @@ export class SimulatedRegion {
     this.#memory.cache.writeQuiet(this.nowMs);
   }
 
-  /** Never settles when the process ends before. */
+  /** Answers a call. The promise never settles if the process ends before. */
   handle(asked: Asked): Promise<unknown> {
     if (this.isVanished) return new Promise(() => undefined);
     const { life } = this.#memory;
@@ -171,7 +171,7 @@ function nowMsOf(memory: Memory, { time, clock }: RegionParts): number {
   return memory.lastNowMs;
 }
 
-/** A storage that a process which has ended cannot reach. */
+/** The storage as one process reaches it. Once the process has ended, each access throws `Gone`. */
 function mortal(storage: DurableObjectStorage, life: { readonly isGone: boolean }): DurableObjectStorage {
   const alive = () => {
     if (life.isGone) throw new Gone("the process has ended");

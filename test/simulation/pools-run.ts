@@ -5,10 +5,14 @@ import { PoolHistory, type Breakage, type Outcome } from "./pools-schedule.ts";
 import { loadScript } from "./pools-server.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
-/** Keys of so many histories are kept, and then all forgotten. */
+/** After so many histories all keys in Redis are deleted. */
 const KEPT = 200;
 
-/** Runs histories one seed after another. @throws Error that names the seed of the first that broke a law */
+/**
+ * Runs histories, one seed after another.
+ *
+ * @throws Error that names the seed of the first that broke a law
+ */
 export async function simulatePools(
   firstSeed: number,
   histories: number,
@@ -38,7 +42,10 @@ export async function simulatePools(
   return sum;
 }
 
-/** Waiting rooms have the runtime's timers: these run in virtual time meanwhile, and not after the end of their process. */
+/**
+ * `WaitQueue` uses the runtime's timers. While `work` runs, these run in virtual time. A timer of an ended process
+ * may throw `Gone`, which is ignored.
+ */
 async function withTimersOf<Result>(time: VirtualTime, work: () => Promise<Result>): Promise<Result> {
   const { setTimeout, clearTimeout } = globalThis;
   const set = (callback: () => void, ms = 0) => {

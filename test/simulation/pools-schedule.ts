@@ -1,4 +1,4 @@
-/** One random history of isolates, the objects of some regions, and the pool that these share, from a seed. */
+/** One random history, made from a seed: isolates, the objects of some regions, and the pool that these share. */
 import type { Objects } from "../../client/transports/objects.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
@@ -24,10 +24,11 @@ export interface Breakage extends Tampering {
   readonly script?: (script: string) => string;
   /** After every event. */
   readonly after?: (region: SimulatedRegion) => void;
+  /** Checks only the bound, as callers see it, and not conservation between the levels. */
   readonly isBoundOnly?: boolean;
-  /** The only faults that there are. */
+  /** The only faults of the history. */
   readonly faults?: readonly Fault[];
-  /** The only policies. */
+  /** The policies to choose from. */
   readonly policies?: readonly string[];
 }
 
@@ -257,7 +258,8 @@ export class PoolHistory {
   }
 
   #renew(lease: Having, place: Place, running: Running): void {
-    // A shorter one that comes twice, the second time late, would end what a longer one has promised since.
+    // Always the longest ttl. A shorter renewal that comes again late would shorten what a longer one has promised
+    // since.
     const ttlMs = this.#policy.lease?.maxTtlMs ?? 0;
     const sentMs = this.#time.nowMs;
     this.#ask(running, place, async (objects) => {
@@ -272,7 +274,10 @@ export class PoolHistory {
     });
   }
 
-  /** The caller has used units by now, unless its time was over, and says so; or does not. */
+  /**
+   * The caller has used units, unless the hold had expired, and settles. If all of them were used, the caller may not
+   * settle at all.
+   */
   #endHold(hold: Having, place: Place, running: Running): void {
     const isInTime = this.#time.nowMs < hold.untilMs;
     const used = isInTime ? this.#dice.upTo(Number(hold.units)) : 0;
@@ -289,7 +294,7 @@ export class PoolHistory {
     });
   }
 
-  /** Makes a call in an isolate, which has to be answered in time. */
+  /** Makes a call in an isolate, and checks that it is answered in time. */
   #ask(
     running: Running,
     place: Place,
@@ -376,7 +381,7 @@ export class PoolHistory {
     }
   }
 
-  /** Nothing is lost for ever: nobody holds anything, and all of it is free again. */
+  /** Checks in the end that no unit is lost for ever: no hold is left, and all units are free again. */
   async #checkQuiet(): Promise<void> {
     const { pool, nowMs } = this.#wire;
     const live = pool.stored.holds.filter(({ atMs }) => atMs > nowMs);
@@ -402,7 +407,7 @@ export class PoolHistory {
     this.#note(what);
     const { pool } = this.#wire;
     if (what === "crash" && !place.region.isVanished) {
-      // It starts on another machine, whose clock is behind.
+      // The object starts again on another machine, whose clock is behind.
       place.clock.ms -= this.#dice.upTo(30);
       place.region.crash();
     } else if (what === "vanish") place.region.vanish();

@@ -25,12 +25,13 @@ const SAVED = "~saved";
 
 export type Script = Awaited<ReturnType<typeof loadScript>>;
 
-/** @param change breaks it on purpose */
+/** @param change changes the script, to break it on purpose */
 export async function loadScript({ client }: Pools, change: (script: string) => string = (same) => same) {
   const digest = await client.scriptLoad(PRELUDE + change(POOL_SCRIPT));
   return { client, digest };
 }
 
+/** One pool on the Redis server. `stored` is what the server has stored after the latest call. */
 export class SimulatedPool {
   readonly #script: Script;
   readonly #keys: readonly string[];
@@ -59,12 +60,12 @@ export class SimulatedPool {
     return readPoolAnswer(await this.#evaluate(this.#keys, call, nowMs));
   }
 
-  /** As if the server had started without anything. */
+  /** Deletes all keys, as if the server had started empty. */
   async forget(): Promise<void> {
     await Promise.all([this.#script.client.del([...this.#all]), this.#read()]);
   }
 
-  /** What there is now is what `restore` comes back to. */
+  /** Saves what is stored now, for `restore`. */
   async save(): Promise<void> {
     const { client } = this.#script;
     await client.del([...this.#all].map((key) => key + SAVED));

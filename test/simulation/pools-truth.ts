@@ -1,11 +1,11 @@
-/** What callers were really given of a pool, as one observer sees it who knows everything. */
+/** What callers were really given of a pool, as an observer sees it who knows everything. */
 import type { Policy } from "../../core/policies/policy.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { law, Oracle } from "./laws.ts";
 import type { Stored } from "./pools-server.ts";
 
-/** A lease or hold as its caller has it: its lifetime begins before it asks. */
+/** A lease or hold as its caller has it: its lifetime begins before the caller asks. */
 export interface Having {
   readonly id: string;
   readonly region: number;
@@ -20,7 +20,7 @@ export class Truth {
   readonly #charged = new Set<string>();
   readonly leases = new Map<string, Having>();
   readonly holds = new Map<string, Having>();
-  /** Writes were lost, and the first to come was somebody who could not know: nothing is promised any more. */
+  /** Writes were lost, and whoever called first could not know it. From then on nothing is promised. */
   isVoid = false;
   /** When writes were lost last, by the pool's clock. */
   lostMs: number | undefined;
@@ -39,7 +39,7 @@ export class Truth {
     }
   }
 
-  /** Everything that is leased at this instant. */
+  /** Checks all leases of this instant against the limits. */
   checkLeases(nowMs: number): void {
     for (const [id, { untilMs }] of this.leases) if (untilMs <= nowMs) this.leases.delete(id);
     for (const rule of this.#policy.rules) {
@@ -59,9 +59,10 @@ export class Truth {
   }
 
   /**
-   * The pool has carried out a call. Units that it took itself, and did not add to what the region has, are used here and now.
+   * Notes that the pool has carried out a call. Units that the pool took itself, and did not add to the region's, are
+   * used at this instant.
    *
-   * @returns whether it did
+   * @returns whether there were any
    */
   carriedOut(call: PoolCall, answer: PoolAnswer, name: string, stored: Stored, at: Instant): boolean {
     this.#checkLoss(call, stored, at.poolMs);
@@ -81,14 +82,17 @@ export class Truth {
     return true;
   }
 
-  /** Once, unless the pool has forgotten it since. */
+  /** Credits a refund: once, unless the pool has lost writes since. */
   #refunded({ cost }: PoolCall, name: string): void {
     if (this.#charged.has(name) && this.lostMs === undefined) return;
     this.#charged.add(name);
     for (const [index, oracle] of this.#oracles.entries()) oracle.credit(cost[index] ?? 0);
   }
 
-  /** Who knows that there were writes makes the pool forget itself; if somebody else comes before, nobody can know. */
+  /**
+   * After writes were lost, a region that knows of them makes the pool notice. If somebody else calls first, nobody
+   * can know.
+   */
   #checkLoss({ holding, op }: PoolCall, { fields }: Stored, poolMs: number): void {
     if (this.lostMs === undefined) return;
     const seen = holding?.seen;

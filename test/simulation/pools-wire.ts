@@ -1,4 +1,7 @@
-/** The way between regions and the pool: messages are lost, late, doubled and overtaken, and the pool pauses and forgets. */
+/**
+ * The network between regions and the pool: messages are lost, late, doubled and overtaken. The pool pauses and
+ * forgets.
+ */
 import type { Time } from "../../core/clock.ts";
 import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import type { Pool } from "../../durable-objects/pool/protocol.ts";
@@ -6,7 +9,7 @@ import type { Fate } from "./network.ts";
 import type { SimulatedPool } from "./pools-server.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
-/** Changes what is said, to break a rule on purpose. */
+/** Changes calls and answers, to break a rule on purpose. */
 export interface Tampering {
   readonly call?: (call: PoolCall) => PoolCall;
   readonly answer?: (answer: PoolAnswer, call: PoolCall) => PoolAnswer;
@@ -27,7 +30,7 @@ export class PoolWire {
       readonly time: VirtualTime;
       readonly clock: { readonly ms: number };
       readonly fateOf: () => Fate;
-      /** The pool has carried it out. */
+      /** Called when the pool has carried out a call. */
       readonly onCall: (region: string, call: PoolCall, answer: PoolAnswer, keys: readonly string[]) => void;
     },
     tampering: Tampering = {},
@@ -40,7 +43,7 @@ export class PoolWire {
     this.#tampering = tampering;
   }
 
-  /** By the server's clock. */
+  /** The server's clock, in milliseconds. */
   get nowMs(): number {
     return Math.floor(this.#time.nowMs) + this.#clock.ms;
   }
@@ -49,7 +52,11 @@ export class PoolWire {
     this.#pausedUntilMs = Math.max(this.#pausedUntilMs, this.#time.nowMs + ms);
   }
 
-  /** The pool as a process reaches it, whose own timers end with it. */
+  /**
+   * The pool as one process reaches it.
+   *
+   * @param time the process's timers, which end with it
+   */
   from(region: string, time: Time): Pool {
     return {
       call: (keys, given, deadlineMs) =>

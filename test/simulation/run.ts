@@ -1,7 +1,11 @@
 import { Database } from "./database.ts";
 import { Schedule, type Breakage, type Outcome } from "./schedule.ts";
 
-/** Runs schedules one seed after another. @throws Error that names the seed of the first that broke a law */
+/**
+ * Runs schedules, one seed after another.
+ *
+ * @throws Error that names the seed of the first that broke a law
+ */
 export async function simulate(firstSeed: number, schedules: number, breakage?: Breakage): Promise<Outcome> {
   const database = new Database();
   const sum: Record<string, number> = {};

@@ -21,26 +21,27 @@ export interface Load {
   /** Units asked for, as a multiple of the limit. */
   readonly factor: number;
   readonly algorithm?: "token-bucket" | "sliding-log";
-  /** Instead of reservations every isolate takes so many units at a time, for good. */
+  /** Without reservations: every isolate takes so many units at a time, and gives none back. */
   readonly fixedBatch?: number;
   readonly seed?: number;
 }
 
 export interface Figures {
-  /** Of what one exact limiter would admit of the same calls. */
+  /** The admitted units, as a part of what one exact limiter would admit of the same calls. */
   readonly admittedShare: number;
   /** Object calls per 1,000 decisions. */
   readonly calls: number;
-  /** Of the calls, those that had to wait for the object. */
+  /** The part of all calls that had to wait for the object. */
   readonly waitedShare: number;
-  /** Of fixed batches, units that are left at isolates in the end and are nobody else's any more. */
+  /** With fixed batches, units that are left at isolates in the end, where no other isolate can use them. */
   readonly stranded: number;
 }
 
+/** How long the load lasts, in seconds of virtual time. */
 export const SECONDS = 10;
-/** A message between isolate and object takes so long on average, each way. */
+/** How long a message between isolate and object takes on average, each way, in milliseconds. */
 const MESSAGE_MS = 2;
-/** Beyond so many calls a second each call is for more units. */
+/** At most so many calls are made in a second. For more units, each call asks for more. */
 const MOST_CALLS = 20_000;
 const KEY = "key";
 
@@ -118,8 +119,8 @@ class Exact {
 }
 
 /**
- * What the literature has: a batch of a fixed part of the limit, debited when it is fetched and kept until it is used. One
- * fetch at a time; a call is denied when the object denies the batch.
+ * The scheme of the literature: a batch of fixed size is debited when it is fetched, and kept until it is used. One
+ * batch is fetched at a time. A call is denied when the object denies the batch.
  */
 class FixedBatch {
   readonly #batch: number;

@@ -1,4 +1,4 @@
-/** One random history of isolates, an object and the messages between them, from a seed. */
+/** One random history, made from a seed: isolates, an object and the messages between them. */
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects } from "../../client/transports/objects.ts";
@@ -18,7 +18,7 @@ const BUCKET = { algorithm: "token-bucket", limit: 40, window: 1_000 };
 const LOG = { algorithm: "sliding-log", limit: 64, window: 400 };
 const deadlineMs = 100;
 
-/** Small enough that units are scarce within a few calls, and with lifetimes of a few messages. */
+/** Units are scarce after a few calls, and lifetimes are as long as a few messages. */
 const POLICIES = parsePolicies({
   brief: { ...BUCKET, burst: 48, reservation: { ttl: 40 }, deadlineMs },
   bucket: { ...BUCKET, limit: 200, burst: 96, reservation: { ttl: 120 }, deadlineMs },
@@ -37,7 +37,7 @@ const KEY = "key";
 
 /** A rule broken on purpose, to see that the laws find it. */
 export interface Breakage {
-  /** Only the bound is looked at, as a caller would see it, and not how the levels get there. */
+  /** Checks only the bound, as callers see it, and not conservation between the levels. */
   readonly isBoundOnly?: boolean;
   /** Called before an object is asked, and when it has answered. */
   readonly before?: (object: SimulatedObject, policy: Policy) => void;
@@ -139,7 +139,7 @@ export class Schedule {
       if (isGone()) return;
       this.#open.delete(id);
       const tookMs = this.#time.nowMs - startMs;
-      // A clock that is put back makes whoever waits by it wait longer.
+      // A clock that is put back makes waits by that clock longer.
       const mostMs = this.#policy.deadlineMs * (this.#isFaulty ? 3 : 1);
       law(tookMs <= mostMs, () => `a call took ${tookMs} ms`);
       this.#decided(decision, cost);
@@ -161,7 +161,10 @@ export class Schedule {
     this.#admit(cost);
   }
 
-  /** Only of what is decided at once: before a promise settles others may have spent. */
+  /**
+   * Checks the figures of decisions that are made at once. Before a promise settles, other calls may have spent
+   * units.
+   */
   #checkFigures(decision: Decision, { cache, clock }: Running): void {
     if (this.#breakage.isBoundOnly === true) return;
     const entry = this.#object.open(this.#policy, KEY);
@@ -212,7 +215,7 @@ export class Schedule {
     if (what === "crash") {
       this.#outcome.crashes += 1;
       this.#breakage.atCrash?.(this.#object);
-      // It starts on another machine, whose clock is behind.
+      // The object starts again on another machine, whose clock is behind.
       this.#objectClock.ms -= this.#upTo(30);
       this.#object.crash();
     } else if (what === "kill" && running !== undefined) {
@@ -221,10 +224,11 @@ export class Schedule {
       this.#isolates[index] = this.#start();
     } else if (what === "reset") {
       this.#object.reset(this.#policy.name, KEY);
-      // It is as new from here on, but for what isolates still spend of what they had before.
+      // From here on the key is new, except that isolates may still spend units that they had before.
       for (const oracle of this.#oracles) oracle.reset();
     } else if (what === "clock" && running !== undefined) {
-      // Once: so much is what the end of each lifetime, in which nothing is spent, is for.
+      // Put back once only, and by no more than the end of a lifetime in which nothing is spent: that is what this
+      // end is for.
       const marginMs = running.isPutBack ? 0 : Math.floor(this.#policy.reservation.leastMs / 4);
       running.isPutBack = true;
       running.clock.ms += this.#of([-Math.min(200, marginMs), -Math.min(5, marginMs), 20, 200]);

@@ -18,7 +18,9 @@ interface Memory {
   readonly operations: LocalOperations;
 }
 
-/** One object: the production modules on a storage that outlives them, and a clock that never runs backwards while they live. */
+/**
+ * One object: the production modules on a storage that outlives them. Its clock never runs backwards while they live.
+ */
 export class SimulatedObject {
   readonly database: Database;
   readonly #policies: Policies;
@@ -38,7 +40,7 @@ export class SimulatedObject {
     return this.#lastNowMs;
   }
 
-  /** Its memory is gone: a crash, an eviction, a deployment. */
+  /** The object loses its memory, by a crash, an eviction or a deployment. */
   crash(): void {
     this.#lastNowMs = 0;
     this.#memory = this.#start();
@@ -52,7 +54,7 @@ export class SimulatedObject {
     this.#memory.cache.writeQuiet(this.nowMs);
   }
 
-  /** What a message asks for. */
+  /** Carries out a message. */
   handle(method: Method, args: readonly unknown[]): unknown {
     if (method === "reserve") return this.reserve(...(args as Parameters<typeof this.reserve>));
     if (method === "giveBack") return this.giveBack(...(args as Parameters<typeof this.giveBack>));
@@ -85,7 +87,7 @@ export class SimulatedObject {
   }
 }
 
-/** Only calls on several keys make others wait, and there are none here. */
+/** An answer as text. None is a promise here: only calls on several keys make others wait, and there are none. */
 function now(answer: Maybe<Answer>): AnswerText {
   if (answer instanceof Promise) throw new Error("nobody is to wait");
   return JSON.stringify(answer);

@@ -7,8 +7,9 @@ interface Due {
 }
 
 /**
- * Events in order of their time; at one time in the order they were made. Between two of them all promises settle, and if
- * an event is a promise itself (a real server is asked at that instant) time stands still until it is there.
+ * Runs events in the order of their times, and events of one time in the order in which they were made. Between two
+ * events all promises settle. When an event returns a promise (a real server is asked at that instant), time stands
+ * still until it settles.
  */
 export class VirtualTime {
   nowMs = 0;
@@ -28,7 +29,7 @@ export class VirtualTime {
     return due;
   }
 
-  /** A clock that is ahead by `offsetMs`, with timers that can be stopped for good. */
+  /** A clock that is ahead by `offset.ms` milliseconds. Its timers do nothing once `isStopped`. */
   clock(offset: { readonly ms: number }, isStopped: () => boolean = () => false): Time {
     return {
       nowMs: () => Math.floor(this.nowMs) + offset.ms,
@@ -44,7 +45,7 @@ export class VirtualTime {
     };
   }
 
-  /** Runs until nothing is left to happen before `untilMs`. */
+  /** Runs all events until `untilMs`, and calls `afterEach` after each. */
   async run(untilMs: number, afterEach: () => void): Promise<void> {
     for (let next = this.#pop(untilMs); next !== undefined; next = this.#pop(untilMs)) {
       this.nowMs = next.atMs;
@@ -97,7 +98,7 @@ export class VirtualTime {
   }
 }
 
-/** More turns of the queue than any chain of promises in the code has. */
+/** More turns of the microtask queue than any chain of promises in the code takes. */
 const TURNS = 16;
 const NOTHING = Promise.resolve();
 

@@ -1,4 +1,4 @@
-/** For every algorithm of the registry, what the law suite needs to know of it. A new algorithm adds an entry. */
+/** What the law suite needs to know of every algorithm in the registry. A new algorithm adds an entry. */
 import fc from "fast-check";
 import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
 import type { Rule } from "../../core/policies/policy.ts";
@@ -9,7 +9,7 @@ export interface Specimen {
   readonly fields: fc.Arbitrary<Given>;
   /** Whether `units` admitted within `lengthMs` (first to last instant) keep the bound the algorithm promises. */
   keepsBound(fields: Given, units: number, lengthMs: number): boolean;
-  /** How far apart calls of cost 1 are that the quota always admits. */
+  /** The distance between calls of cost 1 that the quota always admits, in milliseconds. */
   paceMs(fields: Given): number;
 }
 
@@ -19,7 +19,7 @@ const DAY_MS = 86_400_000;
 
 export const specimens: Readonly<Record<string, Specimen>> = {
   "token-bucket": {
-    // From 1 per 30 days to 1,000,000 per second, odd fractions among them, the window never a round number's friend.
+    // From 1 per 30 days to 1,000,000 per second. Among them are windows that the limit does not divide.
     fields: fc
       .record({
         limit: fc.oneof(fc.integer({ min: 1, max: 12 }), fc.integer({ min: 1, max: 1_000_000 })),
@@ -60,7 +60,7 @@ export const specimens: Readonly<Record<string, Specimen>> = {
       limit: fc.oneof(fc.integer({ min: 1, max: 12 }), fc.integer({ min: 1, max: 1_000_000 })),
       ttl: fc.oneof(fc.integer({ min: 1, max: 200 }), fc.constantFrom(1, 1_000, 60_000, DAY_MS)),
     }),
-    // Nobody releases here: whoever was granted something has it for all of its ttl.
+    // No lease is released here: each lasts for all of its ttl.
     keepsBound: ({ limit = 0, ttl = 1 }, units, lengthMs) =>
       units <= limit * (Math.floor(lengthMs / ttl) + 1),
     paceMs: ({ limit = 0, ttl = 0 }) => Math.ceil(ttl / limit),

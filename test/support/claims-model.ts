@@ -1,4 +1,4 @@
-/** The model of leases and holds: what there must be, without any of the machinery. Time moves in jumps. */
+/** A model of leases and holds: what the object has to answer, without any of its machinery. Time moves in jumps. */
 
 export interface ModelLease {
   readonly units: number;
@@ -25,7 +25,7 @@ export class ClaimsModel {
   /** By the name of the acquire that was granted. */
   readonly leases = new Map<number, ModelLease>();
   queue: ModelWaiter[] = [];
-  /** Waiters that have been told, since last asked: whether they were granted. */
+  /** Waiters that were answered since the test last looked: whether they were granted. */
   readonly told = new Map<number, boolean>();
   readonly holds = new Map<number, ModelHold>();
   readonly endedHolds = new Set<number>();
@@ -50,7 +50,7 @@ export class ClaimsModel {
     return Math.max(0, this.holdLimit - this.used - this.held);
   }
 
-  /** What an acquire comes to. */
+  /** The outcome of an acquire. */
   acquire(
     name: number,
     units: number,
@@ -67,7 +67,7 @@ export class ClaimsModel {
     return "waits";
   }
 
-  /** What has expired ends, then whoever is first gets what there is. */
+  /** Moves time on. Expired leases and holds end, then waiters are served in their order. */
   jump(toMs: number): void {
     this.nowMs = toMs;
     for (const [name, { expiresAtMs }] of this.leases) if (expiresAtMs <= toMs) this.leases.delete(name);

@@ -1,9 +1,9 @@
-/** What the examples of the documentation find around them: test/docs.test.ts checks their types with these names. */
+/** The names that examples in the documentation may use. test/docs.test.ts checks the examples' types with them. */
 import type { Limiter } from "../../worker/rpc/limiter.ts";
 
 export type { Limiter };
 
 /** The caller's bindings. */
 export declare const env: { readonly LIMITER: Service<typeof Limiter>; readonly WEIR_TOKEN: string };
-/** Who is limited. */
+/** The key that is limited. */
 export declare const key: string;

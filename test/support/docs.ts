@@ -16,7 +16,7 @@ export interface Page {
   readonly path: string;
   readonly lines: readonly string[];
   readonly fences: readonly Fence[];
-  /** Where its headings can be linked to. */
+  /** The anchors of its headings. */
   readonly anchors: ReadonlySet<string>;
   /** Addresses of links and images. */
   readonly links: readonly string[];
@@ -58,7 +58,10 @@ function takeApart(lines: readonly string[]): { fences: Fence[]; prose: string[]
   return { fences, prose };
 }
 
-/** As GitHub makes them: lower case, hyphens for spaces, punctuation left out, a number for one that was there before. */
+/**
+ * Anchors as GitHub makes them: lower case, hyphens for spaces, no punctuation, and a number for a text that occurred
+ * before.
+ */
 function anchorsOf(prose: readonly string[]): Set<string> {
   const anchors = new Set<string>();
   for (const line of prose) {
@@ -74,7 +77,7 @@ function anchorsOf(prose: readonly string[]): Set<string> {
 }
 
 function linksOf(prose: readonly string[]): string[] {
-  // A link may go over the end of a line; what is in backticks is none.
+  // A link may continue on the next line. Text in backticks is no link.
   const text = prose.join("\n").replaceAll(/`[^`\n]*`/g, "code");
   const inline = text.matchAll(/\]\(([^()\s]+)\)/g);
   const references = text.matchAll(/^\[[^\]]+\]: +(\S+)$/gm);

@@ -1,6 +1,6 @@
 /**
- * The built bundle with an object whose answers to isolates are at times lost, late beyond every lifetime, or to a message
- * that arrived twice, and that at times loses its memory. Everything else is the real thing.
+ * The built bundle with an object that sometimes loses an answer to an isolate, sends it late, handles a message
+ * twice, or loses its own memory. Everything else is the real thing.
  */
 import * as weir from "weir.js";
 

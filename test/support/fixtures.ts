@@ -2,7 +2,7 @@
 
 /** The tokens themselves. API_TOKENS has only their SHA-256, below. */
 export const TOKENS = {
-  /** limit and admin, everything. */
+  /** The scopes limit and admin, for every policy and key. */
   full: "weir_test_full",
   limit: "weir_test_limit",
   admin: "weir_test_admin",
@@ -35,7 +35,7 @@ export const TEST_TOKENS = [
   },
 ];
 
-/** Longer than any stall of a busy machine: who tests a decision does not test the deadline. */
+/** Longer than any pause of a busy machine, in milliseconds, so that tests of decisions never meet the deadline. */
 const PATIENT_MS = 20_000;
 const PATIENT = { reservation: { ttl: "20s" }, deadlineMs: PATIENT_MS };
 
@@ -43,7 +43,7 @@ export const TEST_POLICIES = {
   api: { algorithm: "token-bucket", limit: 100, window: "1s", burst: 500 },
   /** Refills so slowly that a test sees none of it. */
   slow: { algorithm: "token-bucket", limit: 5, window: "30d", deadlineMs: PATIENT_MS },
-  /** Big enough for memory to go ahead of storage: 2 % is 200 units. */
+  /** Large enough for memory to be ahead of storage: 2 % is 200 units. */
   ahead: {
     algorithm: "token-bucket",
     limit: 10_000,
@@ -52,7 +52,7 @@ export const TEST_POLICIES = {
     deadlineMs: PATIENT_MS,
   },
   fast: { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: PATIENT_MS },
-  /** For isolates: large enough to be reserved, a refill that a test does not see, a lifetime longer than any stall. */
+  /** For isolates: large enough for reservations, a refill that no test sees, and a lifetime longer than any pause. */
   hot: { algorithm: "token-bucket", limit: 1_000, window: "30d", ...PATIENT },
   "hot-log": { algorithm: "sliding-log", limit: 1_000, window: "30d", ...PATIENT },
   "hot-brief": {
@@ -111,7 +111,7 @@ export const TEST_POLICIES = {
     maxWaiters: 3,
     deadlineMs: PATIENT_MS,
   },
-  /** For the model: three units, a queue of two. */
+  /** For `ClaimsModel`: three units, a queue of two. */
   modelled: {
     algorithm: "concurrency",
     limit: 3,

@@ -1,10 +1,10 @@
-/** Requests that a limiter should not mind: valid HTTP with anything in it. */
+/** Random requests: valid HTTP with any content. The limiter has to answer each of them. */
 import { TOKENS } from "./fixtures.ts";
 
 export interface FuzzedRequest {
   readonly bytes: Buffer;
   readonly isHead: boolean;
-  /** The client goes before it has sent all it announced. */
+  /** The client leaves before it has sent the whole body that it announced. */
   readonly isBrokenOff: boolean;
 }
 
@@ -183,7 +183,7 @@ const POSTS = [
   "/v1/leases/lease_ZXhwb3J0L2Z1eno.AAAAAAAAAAAAAAAAAAAAAA/renew",
 ];
 
-/** Of a call on several keys: checks that look like calls, mostly. */
+/** The body of a call on several keys, whose checks mostly look right. */
 function checks(random: Random): string {
   const count = random() < 0.1 ? 17 : Math.floor(random() * 4);
   return `{"checks":[${Array.from({ length: count }, () => fields(random)).join(",")}]}`;

@@ -1,4 +1,4 @@
-/** Calls a served limiter over kept connections, and notes when. */
+/** Calls a served limiter over connections that stay open, and notes when each call was sent and answered. */
 import { Agent, request } from "node:http";
 import { TOKENS } from "./fixtures.ts";
 
@@ -42,7 +42,7 @@ export class HttpClient {
         });
       });
       sent.on("error", reject);
-      // A call that waited for a connection was not on its way yet; one that has one is from now on.
+      // A call may wait for a connection. It is on its way only once it has one.
       sent.on("socket", () => (sentAtMs = Date.now()));
       sent.end(text);
     });

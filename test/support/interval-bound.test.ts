@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { mostInWindow, worstExcess, type AdmittedCall, type Bucket } from "./interval-bound.ts";
 
-/** The same by asking of every pair of instants. */
+/** The same excess, found by checking every pair of instants. */
 function naive(calls: readonly AdmittedCall[], { limit, windowMs, burst }: Bucket): number {
   let worst = -Infinity;
   for (const { sentAtMs: from } of calls) {

@@ -18,11 +18,10 @@ export interface Bucket {
 }
 
 /**
- * The largest excess over the bound in any interval, in units: 0 or less means that it is kept.
+ * The largest excess over the bound in any interval, in units; 0 or less: the bound is kept.
  *
- * For each start s, from the last to the first, a segment tree over the ends e keeps
- * `windowMs * units within [s, e] - limit * e`; its maximum, plus `limit * s`, is the worst end. O(n log n),
- * and in integers below 2^53.
+ * For each start s, from the last to the first, a segment tree over the ends e keeps `windowMs * units within [s, e]
+ * - limit * e`; its maximum, plus `limit * s`, is the worst end. O(n log n), and in integers below 2^53.
  */
 export function worstExcess(calls: readonly AdmittedCall[], { limit, windowMs, burst }: Bucket): number {
   const first = Math.min(...calls.map(({ sentAtMs }) => sentAtMs));
@@ -59,10 +58,10 @@ export function mostInWindow(calls: readonly AdmittedCall[], windowMs: number): 
   return most;
 }
 
-/** Keeps an end out of the maximum until a call within [s, e] makes it one: before that e may lie before s. */
+/** Keeps an end e out of the maximum until some call lies within [s, e]. Before that, e may lie before s. */
 const NOT_YET = 2 ** 50;
 
-/** Maximum of a row of numbers to which a number is added from some index to the end. */
+/** The maximum of a list of numbers. A number can be added to all of them from some index on. */
 class MaxTree {
   readonly #size: number;
   readonly #max: Float64Array;

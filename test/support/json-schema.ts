@@ -1,7 +1,10 @@
-/** Checks answers against the document's schemas. Ajv compiles with `eval`, which workerd forbids; this one interprets. */
+/**
+ * Checks answers against the document's schemas. Ajv compiles schemas with `eval`, which workerd forbids. This
+ * validator interprets them.
+ */
 import { Validator } from "@cfworker/json-schema";
 
-/** What is wrong with a value, by a schema that may refer to the document's components; empty: nothing. */
+/** What is wrong with a value by a schema, which may refer to the document's components; empty: nothing is wrong. */
 export function matches(document: { readonly components: object }, schema: object, value: unknown): string[] {
   const validator = new Validator({ ...schema, components: document.components }, "2020-12", false);
   return validator

@@ -1,4 +1,4 @@
-/** Reads a kept state folder with the present bundle, at a time of its own. */
+/** Reads a kept state folder with the present bundle, at a later time that the test chooses. */
 import { cpSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Serving } from "../../scripts/workerd.ts";
@@ -6,7 +6,7 @@ import { HttpClient, type TimedAnswer } from "./http-client.ts";
 import { KEPT, KEPT_POLICIES, pathOf, readKept, STEPS, type KeptState } from "./kept-state.ts";
 import { makeState, removeState, serveBundle } from "./served.ts";
 
-/** An instant that is known to be no earlier and no later than these. */
+/** An instant of which only these bounds are known. */
 export interface Span {
   readonly fromMs: number;
   readonly toMs: number;
@@ -30,7 +30,7 @@ export interface Read {
   readonly rules: Readonly<Record<string, Decided>>;
 }
 
-/** A copy of the folder, served so long after it was written. */
+/** A copy of the folder, served with a clock that shows `laterMs` after the folder was written. */
 export class Reading {
   readonly kept: KeptState;
   readonly #version: string;
@@ -56,7 +56,7 @@ export class Reading {
     await this.#serve();
   }
 
-  /** Kills the process without a word and serves what it left; the clock goes on. */
+  /** Kills the process and serves what it left. The clock goes on. */
   async crash(): Promise<void> {
     await this.#end();
     await this.#serve();
@@ -84,7 +84,7 @@ export class Reading {
     return this.call("GET", `policies/${policy}/keys/${encodeURIComponent(key)}`);
   }
 
-  /** Makes a step's call again, with other fields if that is what is asked. */
+  /** Makes a step's call again, with `others` in place of its fields of the same names. */
   again(name: string, others: object = {}): Promise<Read> {
     const step = STEPS[name];
     if (step === undefined) throw new Error(`there is no step ${name}`);
@@ -97,7 +97,7 @@ export class Reading {
     return this.kept.answers[name]?.body ?? {};
   }
 
-  /** When a step was done: its first call, or another. */
+  /** When a call of a step was made; by default its first call. */
   when(name: string, call = 0): Span {
     const [fromMs = NaN, toMs = NaN] = this.kept.answers[name]?.times[call] ?? [];
     return { fromMs, toMs };
@@ -120,7 +120,7 @@ export function laterBy({ fromMs, toMs }: Span, ms: number): Span {
   return { fromMs: fromMs + ms, toMs: toMs + ms };
 }
 
-/** How long it is from one instant until another, at least and at most. */
+/** The time from `now` until `then` in milliseconds, at least and at most. */
 export function until(then: Span, now: Span): { readonly least: number; readonly most: number } {
   return { least: then.fromMs - now.toMs, most: then.toMs - now.fromMs };
 }
@@ -131,7 +131,10 @@ export interface Rate {
   readonly burst?: number;
 }
 
-/** The figures of a bucket of which units were taken since `first`, and which has not been whole since. */
+/**
+ * The figures of a bucket, at least and at most: `units` were taken since `first`, and the bucket has not been whole
+ * since.
+ */
 export function bucketFigures(
   { limit, window, burst = limit }: Rate,
   units: number,
@@ -147,7 +150,7 @@ export function bucketFigures(
   };
 }
 
-/** The built bundle with a clock that is so much later, as a module to serve: alarms are set by the real one. */
+/** A module to serve: the built bundle with a clock that is `shiftMs` later. Alarms still go by the real clock. */
 function laterModule(shiftMs: number): string {
   return `import * as weir from "weir.js";
 

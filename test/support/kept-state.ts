@@ -1,13 +1,13 @@
 /**
- * What is kept in test/kept-state/: for each version a state folder that it wrote, and beside it what its callers were
- * answered. Every later version must read them with nothing lost (test/system/kept-state.test.ts).
+ * What is kept in test/kept-state/: for each version a state folder that it wrote, and beside it the answers that its
+ * callers got. Every later version must read the folder with nothing lost (test/system/kept-state.test.ts).
  *
  * The next version writes its own before it is released, and both files of it are committed:
  *
  *     node scripts/with-packages.mjs test/support/write-state.ts test/kept-state/<version>
  *
- * Folders that are kept are never written anew. So policies and steps here are for ever as well: more may be added, with
- * a claim for the folders that have them.
+ * A kept folder is never written anew. So policies and steps here are for ever as well: more may be added, with a
+ * claim for the folders that have them.
  */
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -49,7 +49,9 @@ export const KEPT_POLICIES = {
   job: { rules: { rate: bucket(20), slots: slots(3) }, ...ALONE },
 };
 
+/** By policy: the most units that a crash may cost, since memory or an isolate was ahead of storage by them. */
 export const AHEAD = { hot: 200, log: 20, reserved: 200 + 625 };
+/** How many calls the step `runs` makes, 3 ms apart: so many runs are in its log. */
 export const RUNS = 300;
 export const HOT = { calls: 10, units: 7 };
 export const HOT_LOG = { calls: 10, units: 3 };
@@ -70,7 +72,7 @@ export interface Step {
   readonly path: string;
   readonly body?: Readonly<Record<string, unknown>>;
   readonly times?: number;
-  /** Before each call. */
+  /** The pause before each call, in milliseconds. */
   readonly pauseMs?: number;
 }
 
@@ -87,7 +89,7 @@ const odd = (policy: string) =>
     ODD_KEYS.map((key, index) => [`${policy} of odd key ${index}`, limit(policy, key, index + 1)]),
   );
 
-/** All that was done, in this order, one call after the other. A name is how the answer is found again. */
+/** All steps, made in this order, one call after the other. An answer is found again by the name of its step. */
 export const STEPS: Readonly<Record<string, Step>> = {
   bucket: limit("bucket", "plain", 3),
   burst: limit("burst", "key", 12),
@@ -150,7 +152,7 @@ export const STEPS: Readonly<Record<string, Step>> = {
     idempotencyKey: "all/1",
   }),
 
-  // What has been quiet for a second is written as it is; what comes after is ahead of storage when the process ends.
+  // After a quiet second the exact state is written. What comes later is ahead of storage when the process ends.
   quiet: { method: "PAUSE", path: "", pauseMs: 2_500 },
   "reserved calls": { ...limit("reserved", "key", 1), times: RESERVED_CALLS },
   "hot log": { ...limit("log", "hot", HOT_LOG.units), times: HOT_LOG.calls },

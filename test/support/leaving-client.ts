@@ -1,11 +1,11 @@
-/** A client that may go before it is answered, the way a crashed machine does: with a TCP reset. */
+/** A client that may leave before it is answered, as a crashed machine does: with a TCP reset. */
 import { connect, type Socket } from "node:net";
 import { TOKENS } from "./fixtures.ts";
 
 export interface LeavingClient {
-  /** All that was received when it ended, or was left. */
+  /** Everything that was received, once the connection has ended. */
   readonly received: Promise<string>;
-  /** All that was received so far, a character a byte. */
+  /** Everything that was received so far, one character for each byte. */
   text(): string;
   /** Resets the connection. */
   leave(): void;

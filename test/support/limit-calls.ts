@@ -4,7 +4,7 @@ import { TOKENS } from "./fixtures.ts";
 
 export const URL_OF = "https://weir.test/v1/limit";
 
-/** What is not said is plain: POST, this address, a token that is known, JSON and its length. */
+/** A field that is left out is plain: POST, this address, a token that is known, JSON and its length. */
 export interface Call {
   readonly url?: string;
   readonly method?: string;
@@ -35,12 +35,14 @@ export function requestOf({
   return new Request(url, { method, headers: given as [string, string][], ...sent });
 }
 
+/** A body whose cost of 0 takes nothing. */
 export const look = (fields: object = {}) => ({ policy: "slow", key: "k", cost: 0, ...fields });
+/** Authorization headers of all known tokens. */
 export const KNOWN = [TOKENS.full, TOKENS.limit, TOKENS.admin, TOKENS.tenant].map(
   (token) => `Bearer ${token}`,
 );
 
-/** By what is odd about them. */
+/** Calls, grouped by what is odd about them. */
 export const TABLE: Record<string, Readonly<Record<string, Call>>> = {
   methods: Object.fromEntries(
     ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "post"].map((method) => [

@@ -1,4 +1,4 @@
-/** The oracle of the sliding log: every unit is a line of a list. Slow, and too simple to be wrong. */
+/** The oracle of the sliding log: every unit is an entry in a list. Slow, and too simple to be wrong. */
 import type { SlidingLogConfig } from "../../core/algorithms/sliding-log.ts";
 
 export class NaiveLog {

@@ -1,4 +1,4 @@
-/** Reaching an object itself from inside workerd: its methods, its storage, its life. */
+/** Calls an object directly from inside workerd, reads its storage, and evicts or crashes it. */
 import { evictDurableObject, runDurableObjectAlarm, runInDurableObject } from "cloudflare:test";
 import { env } from "cloudflare:workers";
 import { readAnswer } from "../../client/read-answer.ts";
@@ -29,9 +29,9 @@ export function objectOf(policyName: string, key: string) {
       return (await stubNow().peek(policyName, key)).rules[0]?.remaining;
     },
     reset: () => stubNow().reset(policyName, key),
-    /** The runtime lets an idle object go: what it was about to do is done first. */
+    /** Evicts the object, as the runtime evicts an idle one: pending work is done first. */
     evict: () => evictDurableObject(stubNow()),
-    /** The object dies where it stands: timers and memory are gone, only what was written remains. */
+    /** Kills the object at once: timers and memory are gone, and only what was written remains. */
     crash: () =>
       runInDurableObject(stubNow(), (_, state) => state.abort("crashed by a test")).catch(() => undefined),
     /** Everything the object has stored: rows by table, and its alarm. */

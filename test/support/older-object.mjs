@@ -1,6 +1,6 @@
 /**
- * The built bundle with an object that is older than the worker, as it may be while a deployment is rolled out: to it,
- * all messages are of a protocol that it does not know yet.
+ * The built bundle with an object that is older than the worker, as happens while a deployment is rolled out: every
+ * message is of a protocol version that this object does not know.
  */
 import * as weir from "weir.js";
 

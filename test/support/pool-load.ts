@@ -1,4 +1,4 @@
-/** Load on pools from several regions, and what of it was admitted. */
+/** Puts load on pools from several regions, and notes what was admitted. */
 import type { HttpClient } from "./http-client.ts";
 import { mostInWindow, worstExcess, type AdmittedCall } from "./interval-bound.ts";
 
@@ -11,7 +11,7 @@ export interface Rate {
 
 export interface Tally {
   readonly admitted: AdmittedCall[];
-  /** By who decided and how. */
+  /** How many answers came, by `source` and outcome. */
   readonly answers: Record<string, number>;
 }
 
@@ -48,7 +48,7 @@ export async function hammer(
   await Promise.all(Array.from({ length: workers }, work));
 }
 
-/** By how much some interval exceeds the bound: 0, none does. */
+/** The largest excess over the bound in any interval, in units; 0: the bound is kept. */
 export function excessOf({ admitted }: Tally, { limit, windowMs, burst }: Rate): number {
   const excess =
     burst === undefined
@@ -57,7 +57,7 @@ export function excessOf({ admitted }: Tally, { limit, windowMs, burst }: Rate):
   return Math.max(0, excess);
 }
 
-/** The part that was admitted of what one exact bucket or log would have, whose callers never pause. */
+/** The admitted units, as a part of what one exact bucket or log would admit of callers that never pause. */
 export function shareOfBound({ admitted }: Tally, { limit, windowMs, burst }: Rate): number {
   const firstMs = Math.min(...admitted.map(({ sentAtMs }) => sentAtMs));
   const lastMs = Math.max(...admitted.map(({ receivedAtMs }) => receivedAtMs));

@@ -1,6 +1,6 @@
 /**
- * What the script of a pool should answer: the same calls on the functions that the objects use (algorithms, holds.ts,
- * decisions.ts, sizing.ts). Nothing is ever lost here.
+ * What the script of a pool has to answer: the same calls, made of the functions that objects use (core/algorithms/,
+ * core/accounts/, core/reservations/sizing.ts). The model never loses writes.
  */
 import {
   advance,
@@ -46,7 +46,7 @@ interface Own {
   readonly isNew: boolean;
   readonly used: readonly number[];
   readonly kept: readonly number[];
-  /** When the hold ended that it goes on with. */
+  /** The end of the hold that the holder goes on with, as it was before this message. */
   readonly beforeMs: number;
   readonly rememberMs: number;
 }
@@ -60,9 +60,9 @@ export class PoolModel {
   #reclaimed = 0;
   readonly #answers = new Map<string, Kept>();
   readonly #ended = new Map<string, PoolAnswer | undefined>();
-  /** Callers' holds by id, also those of no units, and when they end. */
+  /** When callers' holds end, by their ids; also of holds without units. */
   readonly #claims = new Map<string, number>();
-  /** Of the call that is made. */
+  /** Whether the call that is being made has changed anything. */
   #isChanged = false;
 
   constructor(rules: readonly Rule[]) {
@@ -81,7 +81,7 @@ export class PoolModel {
     this.nowMs = Math.max(this.nowMs, clockMs);
     this.#advance();
     const answer = this.#answer(call, part.answerName ?? "");
-    // What changes nothing is not remembered, the instant included.
+    // A call that changes nothing leaves nothing behind, not even its instant.
     if (!this.#isChanged) [this.nowMs, this.#accounts, this.#holders, this.#reclaimed] = before;
     return answer;
   }
@@ -144,7 +144,7 @@ export class PoolModel {
     return next.some(({ success }) => !success) ? { next } : {};
   }
 
-  /** Whether the answer was made now, and is not one from before. */
+  /** Whether the answer was decided now, and not repeated from before. */
   #isFirst = true;
 
   #decided(call: PoolCall, answerName: string, own?: NewHold, isOvertaken = false): PoolAnswer {
@@ -168,7 +168,7 @@ export class PoolModel {
     if (op === "refund") return this.#refund(units, remember);
     return op === "hold"
       ? this.#hold(call, units, remember)
-      : // What is to be charged once is used at once.
+      : // A cost that is charged once is used at once.
         this.#limit(
           units,
           earlier !== undefined,
@@ -213,7 +213,7 @@ export class PoolModel {
     isOvertaken: boolean,
   ): PoolAnswer {
     const taking = own === undefined ? {} : isOvertaken ? { lease: own } : { hold: own, lease: own };
-    // What is added to a hold that is there already is one hold with it; a denial leaves that as it is.
+    // Units that join a hold become one hold with it. A denial leaves that hold as it is.
     const isAdmitted = decideTogether(this.ruleAccounts, this.nowMs, units).admitted;
     const ruleAccounts = isAdmitted ? this.#joined(units, own, isOvertaken) : this.ruleAccounts;
     const { admitted, accounts, rules } = decideTogether(ruleAccounts, this.nowMs, units, taking);
@@ -225,7 +225,7 @@ export class PoolModel {
     return { rules };
   }
 
-  /** The accounts with the holder's hold as long as it will be when something joins it. */
+  /** The accounts, in which the holder's hold already lasts as long as it will once units join it. */
   #joined(units: Record<string, number>, own: NewHold | undefined, isOvertaken: boolean) {
     if (own === undefined) return this.ruleAccounts;
     const isAny = this.rules.some(({ name, lease }) => units[name] !== 0 && (!isOvertaken || lease));
@@ -358,7 +358,7 @@ export class PoolModel {
       if (rule.lease === undefined && (isNew || held === undefined)) return account;
       const taken = rule.lease === undefined ? delta : 0;
       const settled = held === undefined ? account : settle(rule, account, this.nowMs, held.id, taken);
-      // Idle slots of another life stay where they are.
+      // Idle slots of the holder's other life stay where they are.
       const left = isOther && held !== undefined ? Math.max(0, held.units - kept) : 0;
       const after = left > 0 && held !== undefined ? place(settled, { ...held, units: left }) : settled;
       return kept === 0 ? after : place(after, { id, units: kept, expiresAtMs });

@@ -15,8 +15,9 @@ import { POOL_SCRIPT } from "../../durable-objects/pool/redis/script.ts";
 import { startRedis } from "../../scripts/redis-server.ts";
 
 /**
- * What stands before the script, which itself stays as it is: `redis` is another table, in which `TIME` is the last
- * argument, and the expiry of keys is kept in a hash and done here, at the beginning of each call.
+ * Lua that comes before the script and gives it the test's clock. It puts another table in place of `redis`: there
+ * `TIME` is the last argument. The expiry of keys is kept in a hash, and carried out here at the beginning of each
+ * call. The script itself is unchanged.
  */
 export const PRELUDE = `
 local server, now = redis, tonumber(ARGV[#ARGV])
@@ -48,6 +49,7 @@ local redis = { call = function(command, key, ...)
 end }
 `;
 
+/** The sizing of these tests. Production has `POOL_SIZING`. */
 export const SIZING: PoolSizing = {
   mostShare: 1 / 16,
   spareShare: 1 / 32,
@@ -56,6 +58,7 @@ export const SIZING: PoolSizing = {
   fencingTokens: 1_000,
 };
 
+/** Starts a Redis server and loads the script behind `prelude`. */
 export async function startPools(options: readonly string[] = [], prelude = PRELUDE) {
   const server = await startRedis({ args: options });
   const client = createClient({ url: `redis://127.0.0.1:${server.port}` });
@@ -66,7 +69,7 @@ export async function startPools(options: readonly string[] = [], prelude = PREL
   return {
     port: server.port,
     client,
-    /** A pool that nobody has used. */
+    /** Makes a pool that nobody has used. */
     create(rules: readonly PoolRule[], sizing = SIZING): Pool {
       pools += 1;
       const run = (keys: string[], args: string[]) => client.evalSha(digest, { keys, arguments: args });
@@ -81,11 +84,11 @@ export async function startPools(options: readonly string[] = [], prelude = PREL
 
 export type Pools = Awaited<ReturnType<typeof startPools>>;
 type Client = Pools["client"];
-/** `answerName` is the idempotency key. */
+/** A call, or a part of one that `Pool` completes. `answerName` is the idempotency key. */
 export type PartOfCall = Omit<PoolCall, "rules" | "cost"> &
   Partial<PoolCall> & { readonly answerName?: string };
 
-/** One pool, and what a test wants of it. */
+/** One pool, with the calls that tests make. */
 export class Pool {
   readonly client: Client;
   readonly #run: (keys: string[], args: string[]) => Promise<unknown>;
@@ -157,14 +160,14 @@ export class Pool {
     return Object.fromEntries(Object.entries(stored).map(([key, value]) => [key, Number(value)]));
   }
 
-  /** As if the server had started without anything. */
+  /** Deletes all keys, as if the server had started empty. */
   async forget(): Promise<void> {
     const keys = [...(await this.keys()), `${this.name}~deadlines`];
     await this.client.del(keys);
   }
 }
 
-/** A rule of a policy in the words of the pool. */
+/** A rule of a policy, as the pool's protocol has it. */
 export function poolRule({ name, algorithm, config }: Rule): PoolRule {
   const fields = config as Record<string, number | boolean>;
   const known = ["limit", "windowMs", "burst", "minIntervalMs", "countDenied"];
@@ -172,7 +175,7 @@ export function poolRule({ name, algorithm, config }: Rule): PoolRule {
   return { name, algorithm: algorithm.name, ...given } as unknown as PoolRule;
 }
 
-/** What a holder says of itself, unless a test says otherwise. */
+/** A holder's message, with defaults for what a test leaves out. */
 export function holdingOf(part: Partial<Holding> & Pick<Holding, "holder" | "turn">): Holding {
   const lifetime = { ttlMs: 1_000, heldMs: 2_000 };
   return {
@@ -190,7 +193,11 @@ export function holdingOf(part: Partial<Holding> & Pick<Holding, "holder" | "tur
   };
 }
 
-/** What was granted; there must be something. */
+/**
+ * What an answer granted.
+ *
+ * @throws Error when there is no grant in it
+ */
 export function grantedIn({ granted }: PoolAnswer): Granted & { readonly mark: Mark } {
   if (granted === undefined) throw new Error("nothing was said of what is granted");
   return granted;

@@ -7,7 +7,7 @@ export interface RawAnswer {
   readonly body: string;
 }
 
-/** Nothing takes so long; an answer that does counts as a hang. */
+/** An answer that takes so long counts as a hang, in milliseconds. */
 const HANG_MS = 30_000;
 
 export class RawConnection {
@@ -27,7 +27,7 @@ export class RawConnection {
     return await this.#read(isHead);
   }
 
-  /** Sends part of a request and goes; whatever comes back is dropped. */
+  /** Sends part of a request and closes the connection. Whatever comes back is dropped. */
   async breakOff(bytes: Buffer): Promise<void> {
     const socket = this.#open();
     await new Promise((done) => socket.write(bytes, done));

@@ -1,4 +1,7 @@
-/** A worker with the service binding LIMITER that passes on what it is asked. Plain JavaScript, since workerd runs it as it is. */
+/**
+ * A worker with the service binding LIMITER that passes each request on to `limit`. Plain JavaScript, since workerd
+ * runs it as it is.
+ */
 export default {
   async fetch(request, env) {
     try {

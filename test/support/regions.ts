@@ -1,4 +1,4 @@
-/** Regions as they are in the world: a workerd of its own each, and one Redis for all, behind a bridge. */
+/** Regions as in production: each has a workerd of its own, and all share one Redis behind a bridge. */
 import { startRedis, type RedisServer } from "../../scripts/redis-server.ts";
 import { startBridge, type Bridge } from "../../scripts/upstash-bridge.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
@@ -22,18 +22,18 @@ export interface World {
   readonly regions: readonly RegionRunning[];
   readonly redis: RedisServer;
   readonly bridge: Bridge;
-  /** What stands between the regions and the bridge. */
+  /** The proxy between the regions and the bridge. */
   readonly network: Unreliable;
-  /** Ends a region's process without a word, and starts another one over the same storage. */
+  /** Kills a region's process, and starts another one over the same storage. */
   restartRegion(index: number): Promise<void>;
-  /** Kills Redis; it is empty when it is back. */
+  /** Kills Redis and starts it again, empty. */
   restartRedis(): Promise<void>;
   stop(): Promise<void>;
 }
 
 /**
- * Starts one region a continent. With `isOneProcess` the processes are one, as all regions reach each other's objects;
- * without, each has objects of its own, and can be killed alone.
+ * Starts one region for each continent. With `isOneProcess` all regions share one process, and reach each other's
+ * objects as in production. Without it, each region has a process and objects of its own, and can be killed alone.
  */
 export async function startWorld(
   policies: object,

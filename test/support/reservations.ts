@@ -22,6 +22,7 @@ export function policyOf(name: string): Policy {
   return policy;
 }
 
+/** What all rules of a policy say: admitted, unless `figures` say otherwise. */
 export function said(policy: Policy, figures: Partial<RuleDecision> = {}): RuleDecision[] {
   return policy.rules.map(({ name, capacity }) => ({
     name,
@@ -37,13 +38,13 @@ export function said(policy: Policy, figures: Partial<RuleDecision> = {}): RuleD
 export const denied = (policy: Policy, retryAfterMs: number | null) =>
   said(policy, { success: false, retryAfterMs, reason: "quota" });
 
-/** The answer that grants so many units of every rule. */
+/** The answer that grants `units` of every rule. */
 export function granting(policy: Policy, units: number, { ttlMs = TTL_MS, isNew = false } = {}): Decided {
   const named = Object.fromEntries(policy.rules.map(({ name }) => [name, units]));
   return { rules: said(policy), reserved: { ttlMs, isNew, units: named } };
 }
 
-/** A reservation of a key that was asked for ten times, that asked at 0 and was granted so many units. */
+/** A reservation of a key that was asked for ten times. It asked for units at 0 ms, and was granted `units`. */
 export function withUnits(units: number, name = "one"): Reservation {
   const policy = policyOf(name);
   const made = new Reservation(policy, "key", "holder", -10);

@@ -1,4 +1,4 @@
-/** The built bundle on plain workerd, with storage of its own that goes when it does. */
+/** Serves the built bundle on plain workerd, with a storage folder of its own. */
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-/** The built bundle with an object that takes its time to reserve, and counts how often it is asked. */
+/** The built bundle with an object that takes 400 ms to answer `reserve`, and counts these calls. */
 import * as weir from "weir.js";
 
 const SLOW_MS = 400;

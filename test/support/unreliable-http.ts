@@ -24,16 +24,16 @@ export type Fault =
 
 export interface Unreliable {
   readonly url: string;
-  /** What happens to requests from now on: to each with this probability, else it passes. Absent: to all. */
+  /** From now on each request has this fault with this probability, and passes otherwise. Absent: all have it. */
   setFault(fault: Fault, probability?: number): void;
-  /** So many requests came. */
+  /** How many requests came. */
   requests(): number;
-  /** So many were forwarded; a duplicate counts twice. */
+  /** How many were forwarded; a duplicate counts twice. */
   forwarded(): number;
   stop(): Promise<void>;
 }
 
-/** Starts it in front of `targetUrl`, with nothing wrong. The seed repeats which requests are hit. */
+/** Starts a proxy in front of `targetUrl`, without any faults. The seed repeats which requests are hit. */
 export async function startUnreliable(targetUrl: string, seed = 1): Promise<Unreliable> {
   const random = seededRandom(seed);
   let fault: Fault = { kind: "pass" };
@@ -41,14 +41,14 @@ export async function startUnreliable(targetUrl: string, seed = 1): Promise<Unre
   const counts = { requests: 0, forwarded: 0 };
   const server = createServer((request, response) => {
     counts.requests += 1;
-    // Drawn for every request, hit or not: the seed alone says which are.
+    // A number is drawn for every request, hit or not, so that only the seed decides which are hit.
     const isHit = random() < faultProbability;
     const forward = async (body: Buffer) => {
       counts.forwarded += 1;
       return await send(targetUrl, request, body);
     };
     handle(isHit ? fault : { kind: "pass" }, request, response, forward).catch((error: unknown) => {
-      // The caller may have gone meanwhile; then this goes nowhere.
+      // The caller may have left meanwhile. Then nobody reads this.
       answer(response, { status: 502, contentType: "text/plain", body: Buffer.from(String(error)) });
     });
   });
@@ -119,7 +119,7 @@ async function handle(
   }
 }
 
-/** Of the headers only those that mean something to who gets it. */
+/** Forwards a request, with only the headers that the target reads. */
 async function send(
   targetUrl: string,
   { method = "GET", url = "/", headers }: IncomingMessage,

@@ -3,7 +3,7 @@ import { vi } from "vitest";
 
 export const START_MS = Date.now();
 
-/** Sets the date to so long after the start of the file. */
+/** Sets the date to `laterMs` after the start of the file. */
 export function at(laterMs: number): void {
   vi.useFakeTimers({ toFake: ["Date"], now: START_MS + laterMs });
 }

@@ -11,7 +11,7 @@ export interface WranglerDev {
   stop(): Promise<void>;
 }
 
-/** Starts it with these configurations (the first answers on the port) and waits until it answers. */
+/** Starts `wrangler dev` with these configurations (the first one answers on the port) and waits until it answers. */
 export async function startWranglerDev(
   configs: readonly string[],
   vars: Readonly<Record<string, string>> = {},
@@ -33,7 +33,7 @@ export async function startWranglerDev(
   const child = spawn(join(ROOT, "node_modules", ".bin", "wrangler"), args, {
     cwd: ROOT,
     stdio: ["ignore", "pipe", "pipe"],
-    // A group of its own: wrangler's workerd goes with it.
+    // A process group of its own, so that wrangler's workerd ends with it.
     detached: true,
     env: {
       ...process.env,

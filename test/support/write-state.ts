@@ -8,7 +8,7 @@ import { HttpClient } from "./http-client.ts";
 import { KEPT_POLICIES, pathOf, STEPS, type KeptAnswer, type KeptState, type Step } from "./kept-state.ts";
 import { serveBundle } from "./served.ts";
 
-/** Does all steps over a new folder, kills the process, and writes what was answered beside it. */
+/** Makes all steps on a new folder, kills the process, and writes the answers beside the folder. */
 export async function writeState(folder: string): Promise<KeptState> {
   if (existsSync(folder))
     throw new Error(`${folder} is there already, and what is kept is never written anew`);
@@ -22,7 +22,7 @@ export async function writeState(folder: string): Promise<KeptState> {
       if (answer !== undefined) answers[name] = answer;
     }
   } finally {
-    // At once: what memory has beyond storage is lost, and nothing else may be.
+    // At once: only what memory has beyond storage may be lost.
     await serving.stop("SIGKILL");
     client.close();
   }
@@ -52,7 +52,7 @@ async function perform(
   return last && { status: last.status, body: last.body, times };
 }
 
-/** JSON with an answer a line. */
+/** JSON with one answer on each line. */
 function toText({ writtenAtMs, answers }: KeptState): string {
   const lines = Object.entries(answers).map(
     ([name, answer]) => `${JSON.stringify(name)}: ${JSON.stringify(answer)}`,
@@ -60,7 +60,7 @@ function toText({ writtenAtMs, answers }: KeptState): string {
   return `{\n"writtenAtMs": ${writtenAtMs},\n"answers": {\n${lines.join(",\n")}\n}\n}\n`;
 }
 
-/** Moves what the write-ahead log of SQLite has into the file itself, as SQLite does when a database is closed. */
+/** Moves the contents of SQLite's write-ahead log into the file itself, as SQLite does when a database is closed. */
 function mergeLog(file: string): void {
   const database = new DatabaseSync(file);
   database.exec("PRAGMA wal_checkpoint(TRUNCATE)");

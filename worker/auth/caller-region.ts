@@ -1,19 +1,25 @@
-/** Where a call comes from, which says what region decides a policy with a pool. */
+/** Where a call comes from. Its region decides which object serves a policy with a pool. */
 import { regionOf, type Origin, type Region } from "../../core/policies/regions.ts";
 import { poolAddress, regions } from "../../durable-objects/deployment.ts";
 import type { Principal } from "./tokens.ts";
 
-/** An isolate is in one place, so what an HTTP request said of it holds for calls over RPC, which say nothing. */
+/**
+ * The region of this isolate, as the latest HTTP request told it. Calls over RPC say nothing of their place, and an
+ * isolate is in one place, so they use this region.
+ */
 let here: Region | undefined;
 
-/** The same principal, with the region of its request; without pools there are none. */
+/** The principal with the region of its request; unchanged when no policy has a pool. */
 export function callingFrom(principal: Principal, { cf }: Request): Principal {
   if (poolAddress === undefined) return principal;
   here = regionOf(regions, (cf ?? {}) as Origin);
   return { ...principal, region: here };
 }
 
-/** The region of a call over RPC: the one that it names, or where this isolate is. `undefined`: there is none of that name. */
+/**
+ * The region of a call over RPC: the one that it names, else that of this isolate. `undefined`: no region has that
+ * name.
+ */
 export function regionNamed(name: unknown): Region | undefined {
   return name === undefined ? (here ?? regions[0]) : regions.find((region) => region.name === name);
 }

@@ -3,9 +3,10 @@ import type { Region } from "../../core/policies/regions.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { oneOf, table, violationsOf } from "../../core/validation.ts";
 
+/** What a token allows: `limit` all calls but a reset, `admin` a reset and looking at policies and keys. */
 export type Scope = "limit" | "admin";
 
-/** Who calls, and what they may do. */
+/** Who calls, and what this caller may do. */
 export interface Principal {
   readonly name: string;
   readonly scopes: readonly Scope[];
@@ -13,7 +14,7 @@ export interface Principal {
   readonly policies?: readonly string[] | undefined;
   /** Absent: every key. */
   readonly keyPrefix?: string | undefined;
-  /** Where the call came in; policies without a pool are the same everywhere. */
+  /** The region that the call belongs to. Policies without a pool ignore it. */
   readonly region?: Region;
 }
 
@@ -21,7 +22,7 @@ interface Token extends Principal {
   readonly digest: Uint8Array;
 }
 
-/** One entry of the secret API_TOKENS. The token itself is nowhere, only its SHA-256. */
+/** One entry of the secret API_TOKENS. It has only the SHA-256 of the token, never the token. */
 const TokenEntry = table({
   name: v.pipe(v.string("a name"), v.minLength(1, "a name")),
   sha256: v.pipe(
@@ -39,16 +40,19 @@ const TokenEntry = table({
 const HOW_TO =
   'Make an entry with "npm run token -- --name NAME --scope limit" and set it with "npx wrangler secret put API_TOKENS".';
 
-/** Entries that were checked before: reading the secret and hashing the token anew each time would cost more than deciding. */
+/** The secret as it was read last. Parsing it and hashing the token for each call would cost more than deciding. */
 let configured:
   | { readonly secret: string | undefined; readonly tokens: readonly Token[] | Problem }
   | undefined;
 const authenticated = new Map<string, Principal>();
-/** A valid token can be written in many ways (`bearer`, spaces), so this needs a bound. */
+/**
+ * The most Authorization headers that are remembered: one valid token can be written in many ways (`bearer`, spaces).
+ */
 const MOST_AUTHENTICATED = 1_000;
 
 /**
- * Says who calls. Closed while there are no tokens.
+ * Finds out who calls: at once for a header that was verified before. While there are no tokens, every call is
+ * refused.
  *
  * @param authorization the Authorization header
  * @param secret the secret API_TOKENS
@@ -65,19 +69,19 @@ export function authenticate(
   return authenticated.get(authorization) ?? verify(authorization, tokens);
 }
 
-/** Who calls, of a token that was verified before; `undefined`: `authenticate` has to say. */
+/** The caller of a header that was verified before; `undefined`: `authenticate` has to be asked. */
 export function knownCaller(authorization: string | null, secret: string | undefined): Principal | undefined {
   if (authorization === null || tokensOf(secret) instanceof Problem) return undefined;
   return authenticated.get(authorization);
 }
 
-/** Whether the secret API_TOKENS is there and can be used; `undefined`: it is. */
+/** The problem of a secret API_TOKENS that is missing or cannot be used; `undefined`: there is no problem. */
 export function configurationProblem(secret: string | undefined): Problem | undefined {
   const tokens = tokensOf(secret);
   return tokens instanceof Problem ? tokens : undefined;
 }
 
-/** What stands against a call with this scope, if anything does. */
+/** The problem of a principal with none of these scopes; `undefined`: the principal has one of them. */
 export function scopeProblem({ name, scopes }: Principal, anyOf: readonly Scope[]): Problem | undefined {
   if (anyOf.some((scope) => scopes.includes(scope))) return undefined;
   return new Problem(
@@ -91,7 +95,7 @@ export function mayUse({ policies }: Principal, policy: string): boolean {
   return policies === undefined || policies.includes(policy);
 }
 
-/** What stands against the principal's use of a key, if anything does. */
+/** The problem of a key that the principal may not use; `undefined`: the principal may use it. */
 export function keyProblem({ name, keyPrefix }: Principal, key: string): Problem | undefined {
   if (keyPrefix === undefined || key.startsWith(keyPrefix)) return undefined;
   return new Problem(
@@ -130,7 +134,7 @@ function unauthorized(detail: string): Problem {
   });
 }
 
-/** Errors name the entry and the field; they quote nothing, since this is a secret. */
+/** Parses the secret. Problems name the entry and the field, and quote no value, since this is a secret. */
 function parseTokens(secret: string | undefined): readonly Token[] | Problem {
   if (secret === undefined || secret.trim() === "")
     return notConfigured(`the secret API_TOKENS is not set. ${HOW_TO}`);

@@ -5,12 +5,12 @@ import { SYSTEM_TIME } from "../../core/clock.ts";
 import { regionalPolicies } from "../../durable-objects/deployment.ts";
 import type { Env } from "./env.ts";
 
-/** By the namespace: one, unless a test brings another. */
+/** By the namespace. There is only one, unless a test brings another. */
 const clients = new WeakMap<LimiterNamespace, LimiterClient>();
 
 /**
- * The client of this isolate: all its requests share what it holds. Timers, stubs and background work belong all the same
- * to the request that begins them, since the runtime gives them to the one that runs at that moment.
+ * The client of this isolate. All requests share its reservations and its denials. Timers, stubs and background work
+ * still belong to the request that begins them, since the runtime gives them to the request that runs at that moment.
  */
 export function clientOf({ OBJECTS }: Env): LimiterClient {
   const known = clients.get(OBJECTS);

@@ -1,8 +1,8 @@
 import type { LimiterNamespace } from "../../client/transports/objects.ts";
 
-/** What the deployment gives the worker. */
+/** The worker's bindings and secrets. */
 export interface Env {
   readonly OBJECTS: LimiterNamespace;
-  /** A secret; without it everything but /healthz is closed. */
+  /** A secret. Without it, every call but /healthz is refused. */
   readonly API_TOKENS?: string;
 }

@@ -1,6 +1,4 @@
-/**
- * What comes out, for the OpenAPI document. The types are in core/protocol/, and a test holds the two together.
- */
+/** The schemas of answers, for the OpenAPI document. The types are in core/protocol/, and a test compares the two. */
 import * as v from "valibot";
 
 const milliseconds = (description: string) =>
@@ -18,23 +16,25 @@ export const RuleDecision = v.object({
   success: v.boolean(),
   limit: figure("The most units that can be admitted at once."),
   remaining: figure("The largest cost that would pass now."),
-  resetAfterMs: milliseconds("Until the quota is whole again if nobody comes."),
+  resetAfterMs: milliseconds("How long until the quota is whole again if no other call comes."),
   retryAfterMs,
   reason: v.picklist(["ok", "quota", "min-interval", "cost-over-limit"]),
 });
 
 export const Lease = v.object({
-  id: v.pipe(v.string(), v.description("Renews and releases it; nobody can guess it.")),
+  id: v.pipe(v.string(), v.description("Needed to renew or release the lease. Nobody can guess it.")),
   fencingToken: v.pipe(
-    figure("Rises with every grant of the key: what a storage compares to refuse who comes too late."),
+    figure(
+      "Rises with every lease of the key. A storage that compares it can refuse a holder whose lease has ended.",
+    ),
   ),
-  expiresAfterMs: milliseconds("Until it ends unless it is renewed."),
+  expiresAfterMs: milliseconds("How long until the lease ends, unless it is renewed."),
 });
 
 export const Hold = v.object({
-  id: v.pipe(v.string(), v.description("Settles and cancels it; nobody can guess it.")),
+  id: v.pipe(v.string(), v.description("Needed to settle or cancel the hold. Nobody can guess it.")),
   units: v.union([figure("Units of every rule."), v.record(v.string(), figure("Units, by unit."))]),
-  expiresAfterMs: milliseconds("Until it expires, which counts as used."),
+  expiresAfterMs: milliseconds("How long until the hold expires. Its units then count as used."),
 });
 
 export const Decision = v.object({
@@ -44,7 +44,7 @@ export const Decision = v.object({
   limit: figure("The most units that can be admitted at once."),
   remaining: v.optional(figure("The largest cost that would pass now. Absent when degraded.")),
   resetAfterMs: v.optional(
-    milliseconds("Until the quota is whole again if nobody comes. Absent when degraded."),
+    milliseconds("How long until the quota is whole again if no other call comes. Absent when degraded."),
   ),
   retryAfterMs: v.optional(retryAfterMs),
   reason: v.pipe(
@@ -59,17 +59,18 @@ export const Decision = v.object({
       "degraded",
     ]),
     v.description(
-      "Why: `quota` and `min-interval` wait, `cost-over-limit` never, `wait-timeout` waited in vain, `queue-full` too " +
-        "many wait already, `shadow` would have been denied, `degraded` nobody could decide " +
-        "and the policy's onFailure did.",
+      "Why. `ok`: admitted. `quota`, `min-interval`: denied for now, the same call can pass later. " +
+        "`cost-over-limit`: so large a cost never passes. `wait-timeout`: no lease came free in time. `queue-full`: " +
+        "too many callers wait already. `shadow`: admitted, since the policy is in shadow mode; else it is denied. " +
+        "`degraded`: the limiter could not decide, so the policy's onFailure did.",
     ),
   ),
   source: v.pipe(
     v.picklist(["isolate", "object", "pool", "fallback"]),
     v.description(
-      "Who decided. An `isolate` decides from what it has reserved and does not know what others do meanwhile: then " +
-        "`remaining` is a floor, and `resetAfterMs` a ceiling; so does the `object` of a region that decides from its share of " +
-        "a pool. `fallback`: whoever should have decided did not answer.",
+      "Who decided. An `isolate` decides from the units that it has reserved, and does not know what other callers " +
+        "do meanwhile: then `remaining` is a floor, and `resetAfterMs` a ceiling. The same holds for the `object` of " +
+        "a region that decides from its share of a pool. `fallback`: the object or the pool did not answer.",
     ),
   ),
   rules: v.pipe(v.array(RuleDecision), v.description("What every rule said. Empty when degraded.")),
@@ -81,17 +82,20 @@ export const Decision = v.object({
 
 export const KeyReport = v.object({
   ...Decision.entries,
-  outstanding: figure("Units held by somebody who may still use them, leased ones included."),
+  outstanding: figure("Units that are held, reserved or leased at this moment."),
   holds: figure("Callers' holds that have not ended."),
   leases: figure("Leases that have not ended."),
   reclaimed: figure("Leases that expired instead of being released, since the key was last forgotten."),
   queueLength: figure("Callers who wait for a lease."),
-  longestWaitMs: milliseconds("How long the one of them that waits longest has waited."),
+  longestWaitMs: milliseconds("How long the first caller in the queue has waited so far."),
 });
 
 export const AllDecisions = v.object({
   success: v.pipe(v.boolean(), v.description("Whether every check passed; if not, nothing was taken.")),
-  decisions: v.pipe(v.array(Decision), v.description("One a check, in their order; who denied says so.")),
+  decisions: v.pipe(
+    v.array(Decision),
+    v.description("One decision for each check, in the order of the checks."),
+  ),
 });
 
 export const PolicyList = v.object({
@@ -110,7 +114,14 @@ export const PolicyList = v.object({
       objects: v.union([v.literal("per-key"), v.pipe(v.number(), v.integer())]),
       reservationTtlMs: milliseconds("The longest a reservation can live; 0: none are made."),
       pool: v.optional(v.literal("redis")),
-      localShare: v.optional(v.pipe(v.number(), v.description("Of a region whose pool does not answer."))),
+      localShare: v.optional(
+        v.pipe(
+          v.number(),
+          v.description(
+            "The part of the limit that a region decides on alone while its pool does not answer.",
+          ),
+        ),
+      ),
       shadow: v.boolean(),
       keyKind: v.picklist(["text", "ip"]),
     }),

@@ -1,4 +1,4 @@
-/** The checks of a call on several keys: parsed, allowed, and put into words. */
+/** The checks of a call on several keys: parsed, permitted, and named for idempotency. */
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { publicName } from "../../core/policies/policy-names.ts";
 import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
@@ -10,12 +10,13 @@ import { given, parse } from "./validate.ts";
 
 export interface Check extends Target {
   readonly cost: Cost;
-  /** The whole call in words, and what it is remembered under at this key. */
+  /** The whole call as text, which idempotency compares. */
   readonly request: string;
+  /** The idempotency key of this check. It is stored at the check's own key. */
   readonly idempotencyKey?: string;
 }
 
-/** The checks of a call, or what is wrong with them. */
+/** The checks of a call, or the problem of the first that is not allowed. */
 export async function parseChecks(
   client: LimiterClient,
   principal: Principal,
@@ -37,7 +38,7 @@ export async function parseChecks(
   const words = await requestText(targets);
   const times = new Map<string, number>();
   return targets.map((target) => {
-    // The same key may be checked more than once.
+    // A call may check one key several times. Each of these checks has an idempotency key of its own.
     const time = times.get(nameOf(target)) ?? 0;
     times.set(nameOf(target), time + 1);
     if (idempotencyKey === undefined) return { ...target, request: words };
@@ -46,7 +47,7 @@ export async function parseChecks(
   });
 }
 
-/** The call as idempotency remembers it: the same for the same checks in another order. For ever. */
+/** The call as idempotency remembers it: the same text for the same checks in another order. Stored: for ever. */
 async function requestText(targets: readonly (Target & { readonly cost: Cost })[]): Promise<string> {
   const lines = targets
     .map((target) => JSON.stringify([nameOf(target), costText(target.cost)]))
@@ -56,16 +57,17 @@ async function requestText(targets: readonly (Target & { readonly cost: Cost })[
   return `call on ${targets.length} checks (${hex})`;
 }
 
-/** Whether a check can never pass, whatever there is. */
+/** Whether a check can never pass, since its cost is above a capacity. A shadow policy lets everything pass. */
 export function isNever({ policy, cost }: Check): boolean {
   return !policy.shadow && policy.rules.some((rule) => costOf(rule, cost) > rule.capacity);
 }
 
-/** The order of everything: any would do that all calls share. */
+/** The name by which calls order keys. Any order would do that all calls share. */
 export function nameOf({ policy, key }: Target): string {
   return `${publicName(policy.name)}/${key}`;
 }
 
+/** Compares texts by their UTF-16 units, for sorting. */
 export function compare(a: string, b: string): number {
   return a < b ? -1 : a > b ? 1 : 0;
 }

@@ -1,4 +1,4 @@
-/** Holds: units set apart, and settled when it is known how many were used. */
+/** The calls on holds: units set apart, and settled when it is known how many were used. */
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { decisionOf } from "../../client/read-answer.ts";
 import { degradedDecision, type Decision } from "../../core/protocol/decision.ts";
@@ -10,6 +10,7 @@ import { given } from "./validate.ts";
 
 type Promised<Answer> = Promise<Answered<Answer> | Problem>;
 
+/** Sets units apart until they are settled or cancelled. */
 export function callHold(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
   return call(
     client,
@@ -26,6 +27,7 @@ export function callHold(client: LimiterClient, principal: Principal, input: unk
   );
 }
 
+/** Ends a hold with the units that were used. */
 export function callSettle(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
   return callClaim(
     client,
@@ -41,6 +43,7 @@ export function callSettle(client: LimiterClient, principal: Principal, input: u
   );
 }
 
+/** Ends a hold of which nothing was used; `undefined`: done. */
 export function callCancel(
   client: LimiterClient,
   principal: Principal,

@@ -1,4 +1,4 @@
-/** Leases: units that somebody has for a while, waited for in a queue. */
+/** The calls on leases: units that a caller has for a while, and may have to wait for in a queue. */
 import type { Acquiring } from "../../client/lease-client.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { randomId } from "../../core/clock.ts";
@@ -15,7 +15,7 @@ import { AcquireRequest, ReleaseRequest, RenewRequest, SocketRequest } from "./r
 import { call, callClaim, unitsProblem, type Answered, type Target } from "./target.ts";
 import { given, refused } from "./validate.ts";
 
-/** An acquire that its policy can grant. */
+/** An acquire that keeps to the terms of its policy. */
 export interface Acquire extends Target {
   readonly asked: Acquiring;
 }
@@ -23,8 +23,8 @@ export interface Acquire extends Target {
 /**
  * Leases units for a caller who may go at any time.
  *
- * @param signal aborted when the caller has gone: it leaves the queue, and what it was granted is taken back
- * @param waitUntil keeps the work going for that
+ * @param signal aborted when the caller has gone: the call leaves the queue, and a lease that was granted is released
+ * @param waitUntil keeps that work going after the request has ended
  */
 export function callAcquire(
   client: LimiterClient,
@@ -38,7 +38,8 @@ export function callAcquire(
     if (acquire instanceof Problem) return acquire;
     const { policy, key, asked } = acquire;
     const answer = await client.leases.acquire(policy, key, asked, signal);
-    // Granted or not, nobody will hear of it; a call with an idempotency key may be made again, and then has its lease.
+    // No caller will hear of a lease that was granted, so it is released. With an idempotency key it stays, since the
+    // call may be made again and then has its lease.
     const isUnknown =
       !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
     const isLost = signal.aborted || isUnknown;
@@ -49,7 +50,7 @@ export function callAcquire(
   return answered;
 }
 
-/** Opens a WebSocket that is told the decision and keeps the lease. */
+/** Opens a WebSocket. Its first message is the decision, and the lease lasts while the socket is open. */
 export function callSocket(
   client: LimiterClient,
   principal: Principal,
@@ -62,6 +63,7 @@ export function callSocket(
   });
 }
 
+/** Moves a lease's end to `ttlMs` from now. */
 export function callRenew(
   client: LimiterClient,
   principal: Principal,
@@ -74,6 +76,7 @@ export function callRenew(
   });
 }
 
+/** Ends a lease; `undefined`: done. */
 export function callRelease(
   client: LimiterClient,
   principal: Principal,
@@ -84,7 +87,11 @@ export function callRelease(
   );
 }
 
-/** Holds an acquire against its policy's terms. */
+/**
+ * Checks an acquire against the terms of its policy.
+ *
+ * @param givenUnits the units before they were parsed
+ */
 export function acquireOf(
   target: Target,
   request: {
@@ -101,7 +108,7 @@ export function acquireOf(
     return refused(
       ["policy"],
       publicName(policy.name),
-      "a policy with a concurrency rule (of this one units are used: limit)",
+      "a policy with a concurrency rule (units of this one are not leased: limit, POST /v1/limit)",
     );
   const { maxWaitMs, ttlMs } = policy.lease;
   if (waitMs > maxWaitMs)
@@ -112,7 +119,7 @@ export function acquireOf(
   return { ...target, asked: idempotencyKey === undefined ? asked : { ...asked, idempotencyKey } };
 }
 
-/** Without units of every rule that leases some, there would be no lease. */
+/** The problem of units that leave out a rule that leases: there would be no lease. */
 function leasedProblem(policy: Policy, units: Cost, givenUnits: unknown): Problem | undefined {
   const problem = unitsProblem(policy, units, givenUnits);
   const none = policy.rules.find((rule) => rule.lease !== undefined && costOf(rule, units) === 0);

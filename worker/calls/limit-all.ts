@@ -1,16 +1,18 @@
 /**
  * Several checks of any policies and keys, all or nothing.
  *
- * Each check holds its units at its key's object; when every hold is there all are settled, else all are cancelled.
- * Nothing is taken before all have passed, and if this worker dies in between the holds expire.
+ * Each check holds its units at its key's object. When all holds are there, all are settled; else all are cancelled.
+ * Nothing is taken before all checks have passed. If this worker dies in between, the holds expire.
  *
- * First all holds are asked for at once. Two calls that want the same keys may then each have what the other lacks, and
- * both be denied although there was enough for one. Such a denial says that it was contended, and its call then asks
- * again *in order of the keys*, one after the other, waiting at each for the holds of others like it to end. That
- * cannot deadlock: those who ask at once never wait; those who ask in order wait only at a key beyond all they have, so
- * of all who wait the one at the furthest key waits for nobody who waits. And they cannot fail for ever together: who
- * waits in order is served before any later hold of this kind, so when its wait ends it passes, or what it wanted has
- * been used by a call that succeeded.
+ * First the call asks for all holds at once. Two calls that want the same keys may then each have what the other
+ * lacks, and both are denied although there is enough for one. The object says of such a denial that it was
+ * contended. The call then asks again *in order of the keys*, one after the other, and waits at each key for the
+ * holds of other such calls to end.
+ *
+ * That cannot deadlock. A call that asks at once never waits. A call that asks in order waits only at a key beyond
+ * all keys where it has holds. So of all waiting calls, the one at the furthest key waits for no call that waits.
+ * Calls cannot deny each other for ever either: a call that waits is served before any later hold of this kind. So
+ * when its wait ends, it passes, or a call that succeeded has used what it wanted.
  */
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { decisionOf } from "../../client/read-answer.ts";
@@ -20,18 +22,24 @@ import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
 import { compare, isNever, nameOf, parseChecks, type Check } from "./checks.ts";
 
-/** Longer than settling takes, deadlines and all; if the worker dies, so long the units are missing. */
+/**
+ * Longer than settling takes, with all deadlines, in milliseconds. If the worker dies, the units are missing for so
+ * long.
+ */
 const PROVISIONAL_TTL_MS = 15_000;
-/** Asking in order waits at most so long at one key. */
+/** The longest wait at one key when asking in order, in milliseconds. */
 const MOST_WAIT_MS = 500;
 
-/** What a check was answered: a decision, and the hold to settle or cancel if it passed. */
+/** What one check was answered. */
 interface Outcome {
   readonly decision: Decision;
+  /** The hold to settle or cancel; absent: nothing is held. */
   readonly holdId?: string;
+  /** Only the holds of other such calls were in the way. */
   readonly isContended: boolean;
 }
 
+/** Takes the costs of all checks, or of none. */
 export async function callLimitAll(
   client: LimiterClient,
   principal: Principal,
@@ -39,7 +47,7 @@ export async function callLimitAll(
 ): Promise<AllDecisions | Problem> {
   const checks = await parseChecks(client, principal, input);
   if (checks instanceof Problem) return checks;
-  // What can never pass needs no holds, which would be in the way of others meanwhile.
+  // A call that can never pass takes no holds, which would be in the way of others.
   if (checks.some(isNever)) return await denied(client, checks, checks.map(isNever), []);
   let outcomes = await askAtOnce(client, checks);
   if (outcomes instanceof Problem) return outcomes;
@@ -60,8 +68,9 @@ function isContendedDenial({ decision, isContended }: Outcome): boolean {
 }
 
 /**
- * A denial: what the checks were answered, but for those to be asked anew. Who can never pass is asked what that is,
- * others only looked at: what others have apart for the moment denies nobody.
+ * The answer of a denied call: what each check was answered. Checks in `isAnew`, and those without an outcome, are
+ * asked again. A check that can never pass is asked with its cost, which is denied. Any other is asked with a cost of
+ * 0, since units that other calls hold for the moment deny nobody.
  */
 async function denied(
   client: LimiterClient,
@@ -76,7 +85,7 @@ async function denied(
     const isKnown = outcome !== undefined && isAnew[index] !== true;
     const decision = isKnown ? outcome.decision : await client.limit(policy, key, isNever(check) ? cost : 0);
     if (decision instanceof Problem) return decision;
-    // Whatever was leased for it has been given back.
+    // A lease that came with the hold has ended with it.
     const { lease, ...rest } = decision;
     decisions.push(lease === undefined ? decision : rest);
   }
@@ -88,7 +97,7 @@ async function askAtOnce(client: LimiterClient, checks: readonly Check[]): Promi
   return await withoutProblems(client, checks, asked);
 }
 
-/** One after the other, by policy and key; the first denial ends it, and what there was is given back. */
+/** Asks one check after the other, in order of the keys, and stops at the first denial. */
 async function askInOrder(
   client: LimiterClient,
   checks: readonly Check[],
@@ -104,6 +113,11 @@ async function askInOrder(
   return await withoutProblems(client, checks, outcomes);
 }
 
+/**
+ * Holds the units of one check; a cost of 0 looks.
+ *
+ * @param waitMs how long to wait for the holds of other such calls to end, in milliseconds
+ */
 async function ask(client: LimiterClient, check: Check, waitMs: number): Promise<Outcome | Problem> {
   const { policy, key, cost, request, idempotencyKey } = check;
   if (cost === 0) {
@@ -121,13 +135,16 @@ async function ask(client: LimiterClient, check: Check, waitMs: number): Promise
   const { hold, ...rest } = decision;
   const answer = held as Decided | undefined;
   const isContended = answer?.isContended === true && !policy.shadow;
-  // Contended, and every rule admits: it only stood behind others.
+  // Contended, and every rule admits: the check only stood behind other calls.
   const success = decision.success && !(isContended && hold === undefined);
   const holdId = answer?.hold?.id;
   return { decision: { ...rest, success }, isContended, ...(holdId !== undefined && { holdId }) };
 }
 
-/** A problem (another request under this idempotency key) is the whole call's: what was held is given back. */
+/**
+ * A problem of one check (its idempotency key was used for another request) is the whole call's. All holds are
+ * cancelled.
+ */
 async function withoutProblems(
   client: LimiterClient,
   checks: readonly Check[],
@@ -139,7 +156,7 @@ async function withoutProblems(
   return problem;
 }
 
-/** Gives back what was held. Returns what the checks say then: nothing was taken. */
+/** Cancels all holds. Returns what the checks say then, when nothing has been taken. */
 async function cancelAll(
   client: LimiterClient,
   checks: readonly Check[],
@@ -153,7 +170,7 @@ async function cancelAll(
   return cancelled;
 }
 
-/** If a settling does not come through, the hold expires, which counts as used as well. */
+/** Settles all holds. If a settling is lost, its hold expires, which counts as used as well. */
 async function settleAll(
   client: LimiterClient,
   checks: readonly Check[],
@@ -163,7 +180,7 @@ async function settleAll(
   let wasCancelled = false;
   await forHolds(checks, outcomes, async ({ policy, key, cost, idempotencyKey }, holdId, index) => {
     const decision = await client.settle(policy, key, holdId, cost);
-    // The same call, made twice at once, was denied for the other one's part: that one has given this hold back.
+    // Two calls with one idempotency key share their holds. The other one was denied, and has cancelled this hold.
     wasCancelled ||= idempotencyKey !== undefined && decision instanceof Problem && decision.status === 404;
     const before = outcomes[index];
     if (decision instanceof Problem || before === undefined) return;
@@ -171,7 +188,7 @@ async function settleAll(
     settled[index] = lease === undefined ? decision : { ...decision, lease };
   });
   if (!wasCancelled) return { success: true, decisions: settled };
-  const detail = "this call is being made twice at once and was denied the other time: make it again";
+  const detail = "this call was made twice at once, and the other one was denied: make the call again";
   return new Problem(PROBLEMS.unavailable, detail);
 }
 

@@ -1,4 +1,4 @@
-/** The calls on a key, the same over HTTP and over RPC. Those on holds and leases are in files of their own. */
+/** The calls on a key, the same over HTTP and RPC. The calls on holds and leases are in files of their own. */
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
@@ -12,13 +12,18 @@ import { refused } from "./validate.ts";
 
 type Promised<Answer> = Promise<Answered<Answer> | Problem>;
 
+/** Decides on a cost, and takes it if it fits. */
 export function callLimit(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
   return call(client, principal, LimitRequest, input, (target, request) =>
     limitOf(client, target, request, input),
   );
 }
 
-/** Decides on a parsed request; `input` is what it was parsed from. */
+/**
+ * Decides on a parsed request.
+ *
+ * @param input what the request was parsed from
+ */
 export function limitOf(
   client: LimiterClient,
   { policy, key }: Target,
@@ -29,6 +34,7 @@ export function limitOf(
   return problem ?? client.limit(policy, key, cost, idempotencyKey);
 }
 
+/** Gives back units that were taken and not used. */
 export function callRefund(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
   return call(client, principal, RefundRequest, input, ({ policy, key }, { units, idempotencyKey }) => {
     const problem = rateProblem(policy, units) ?? unitsProblem(policy, units, given(input, "units"));
@@ -36,7 +42,7 @@ export function callRefund(client: LimiterClient, principal: Principal, input: u
   });
 }
 
-/** Looks at a key, at once or when it has no leases. */
+/** Looks at a key: at once, or when the key has no leases. */
 export function callPeek(
   client: LimiterClient,
   principal: Principal,
@@ -53,6 +59,7 @@ export function callPeek(
   });
 }
 
+/** Makes a key as new. */
 export function callReset(client: LimiterClient, principal: Principal, input: unknown): Promised<undefined> {
   return call(client, principal, KeyRequest, input, ({ policy, key }) => client.reset(policy, key));
 }

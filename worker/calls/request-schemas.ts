@@ -1,8 +1,9 @@
-/** What goes in. The parser, the types and the OpenAPI document are all made from these. */
+/** The schemas of requests. The parser, the types and the OpenAPI document are all made from them. */
 import * as v from "valibot";
 import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
 import { integer, oneOf, table } from "../../core/validation.ts";
 
+/** The longest key, in bytes of UTF-8. */
 export const MOST_KEY_BYTES = 512;
 const MOST_IDEMPOTENCY_KEY_BYTES = 256;
 
@@ -24,7 +25,7 @@ const idempotencyKey = v.pipe(
   ),
 );
 
-/** What is allowed where a call wants units, and where it wants some. */
+/** What is allowed as a cost, which may be 0, and as units, which may not. */
 export const COST_ALLOWED = unitsAllowed(0);
 export const UNITS_ALLOWED = unitsAllowed(1);
 
@@ -32,7 +33,7 @@ function unitsAllowed(least: number): string {
   return `an integer from ${least} to ${MOST_UNITS}, or a table of such integers by unit`;
 }
 
-/** Units of every rule, or by the unit that a rule counts: there a 0 leaves one out. */
+/** A number of units for every rule, or a table by unit. In a table, a 0 leaves a rule out. */
 function costFrom(least: 0 | 1, description: string) {
   return v.pipe(
     v.union(
@@ -40,7 +41,7 @@ function costFrom(least: 0 | 1, description: string) {
       least === 0 ? COST_ALLOWED : UNITS_ALLOWED,
     ),
     v.description(
-      `${description} A number counts for every rule; by unit, one that is left out counts once.`,
+      `${description} A number counts for every rule. In a table by unit, a unit that is left out counts 1.`,
     ),
   );
 }
@@ -59,6 +60,7 @@ export const LimitRequest = table({
   idempotencyKey: v.optional(idempotencyKey),
 });
 
+/** The most checks in one call. */
 export const MOST_CHECKS = 16;
 const CHECKS_ALLOWED = `a list of 1 to ${MOST_CHECKS} checks { policy, key, cost }`;
 
@@ -74,7 +76,9 @@ export const LimitAllRequest = table({
 export const RefundRequest = table({
   policy,
   key,
-  units: units("Units to give back. What would go over an untouched quota is lost: a refund never mints."),
+  units: units(
+    "Units to give back. Units beyond an untouched quota are lost: a refund never makes the quota larger.",
+  ),
   idempotencyKey,
 });
 
@@ -86,7 +90,10 @@ export const HoldRequest = table({
   key,
   units: units("Units to set apart, until it is known how many were used."),
   ttlMs: v.optional(
-    durationMs(MOST_HOLD_TTL_MS, "How long, in milliseconds. A hold that expires counts as used."),
+    durationMs(
+      MOST_HOLD_TTL_MS,
+      "How long the hold lasts, in milliseconds. A hold that expires counts as used.",
+    ),
     DEFAULT_HOLD_TTL_MS,
   ),
   idempotencyKey: v.optional(idempotencyKey),
@@ -95,20 +102,20 @@ export const HoldRequest = table({
 const holdId = v.pipe(v.string("the id of a hold"), v.description("The id of a hold."));
 const leaseId = v.pipe(v.string("the id of a lease"), v.description("The id of a lease."));
 
-/** What comes in an address has its id there; over the service binding it is a field. */
+/** Over HTTP the id is part of the address. Over the service binding it is a field. */
 export const SettleRequest = table({
   id: holdId,
   used: v.pipe(
     v.union([integer(0, MOST_UNITS), v.record(v.string(), integer(0, MOST_UNITS))], COST_ALLOWED),
     v.description(
       "Units really used: fewer than were held, or more, which are debited too and may drive the quota below zero. " +
-        "A number counts for every rule; by unit, one that is left out was used as it was held.",
+        "A number counts for every rule. In a table by unit, a unit that is left out was used as it was held.",
     ),
   ),
 });
 export const CancelRequest = table({ id: holdId });
 
-/** A policy says how much of these it allows; more than this no policy does. */
+/** No policy allows a longer lease or wait, in milliseconds. Each policy has its own maximum. */
 const MOST_LEASE_MS = 2_147_483_647;
 const waitMs = v.optional(
   v.pipe(
@@ -120,7 +127,7 @@ const waitMs = v.optional(
 const ttlMs = v.optional(
   durationMs(
     MOST_LEASE_MS,
-    "The lease's life unless renewed, at most the policy's maxTtl; by default its ttl.",
+    "How long the lease lasts unless it is renewed, in milliseconds: at most the policy's maxTtl, by default its ttl.",
   ),
 );
 
@@ -136,7 +143,7 @@ export const AcquireRequest = table({
   idempotencyKey: v.optional(idempotencyKey),
 });
 
-/** Over the service binding: a lease ends with its caller unless it is detached. */
+/** An acquire over the service binding: the lease ends with its caller, unless it is detached. */
 export const BoundAcquireRequest = table({
   ...AcquireRequest.entries,
   detached: v.optional(v.boolean("true or false"), false),
@@ -151,7 +158,10 @@ export const PeekRequest = table({
   policy,
   key,
   waitFor: v.optional(
-    v.pipe(oneOf(["idle"]), v.description("Answers when the key has no leases, or when waitMs are over.")),
+    v.pipe(
+      oneOf(["idle"]),
+      v.description("With this, the answer comes when the key has no leases, or after waitMs."),
+    ),
   ),
   waitMs,
 });
@@ -159,13 +169,16 @@ export const PeekRequest = table({
 /** Names one key of one policy. */
 export const KeyRequest = table({ policy, key });
 
-/** What a service binding's `props` may say. */
+/** The `props` that a service binding may have. */
 export const Props = table({
   policy: v.optional(policy),
   region: v.optional(v.string("the name of a region")),
 });
 
-/** Text of 1 to `mostBytes` bytes of UTF-8. A lone surrogate has no UTF-8, and two of them would be one key. */
+/**
+ * Text of 1 to `mostBytes` bytes of UTF-8. Lone surrogates are refused: they have no UTF-8, so two of them would be
+ * one key.
+ */
 function text(mostBytes: number) {
   const allowed = `1 to ${mostBytes} bytes of UTF-8`;
   return v.pipe(

@@ -1,4 +1,4 @@
-/** What a call is about: a policy and a key that the caller may use, and costs that the policy can count. */
+/** What a call is about: a policy and a key that the caller may use, and a cost that the policy can count. */
 import type * as v from "valibot";
 import { ADDRESS_ALLOWED, normaliseKey } from "../../client/keys.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
@@ -15,19 +15,19 @@ import { COST_ALLOWED, UNITS_ALLOWED } from "./request-schemas.ts";
 import { notAllowed, parse } from "./validate.ts";
 import { refused } from "./validate.ts";
 
-/** A key of a policy: there, normalised, and the caller's to use. */
+/** A policy and a normalised key, both of which the caller may use. */
 export interface Target {
   readonly policy: Policy;
   readonly key: string;
 }
 
-/** An answer with the policy that gave it, which the headers need. */
+/** An answer, with the policy that the headers of a response need. */
 export interface Answered<Answer> {
   readonly policy: Policy;
   readonly answer: Answer;
 }
 
-/** Parses a call and finds what it is about. */
+/** Parses a call, finds its policy and key, and asks. */
 export async function call<Schema extends v.GenericSchema<unknown, { policy: string; key: string }>, Answer>(
   client: LimiterClient,
   principal: Principal,
@@ -43,7 +43,11 @@ export async function call<Schema extends v.GenericSchema<unknown, { policy: str
   return answer instanceof Problem ? answer : { policy: target.policy, answer };
 }
 
-/** The policy and the key of a request, below a path of the input. */
+/**
+ * The policy and the key that a request names.
+ *
+ * @param below where the request is in the input: the first part of every pointer in a problem
+ */
 export function findTarget(
   { policies }: LimiterClient,
   principal: Principal,
@@ -57,7 +61,7 @@ export function findTarget(
   return keyProblem(principal, key) ?? { policy: policies.within(policy, principal.region), key };
 }
 
-/** Parses a call on a hold or lease and finds it. */
+/** Parses a call on a hold or lease, finds the claim, and asks. */
 export async function callClaim<Schema extends v.GenericSchema<unknown, { id: string }>, Answer>(
   client: LimiterClient,
   principal: Principal,
@@ -73,12 +77,12 @@ export async function callClaim<Schema extends v.GenericSchema<unknown, { id: st
   return await ask(claim, request);
 }
 
-/** A hold or lease: its key, and what makes its id valid. */
+/** A hold or lease of a key. Its secret is the part of its id that nobody can guess. */
 export interface ClaimTarget extends Target {
   readonly secret: string;
 }
 
-/** The hold or lease of an id; `undefined`: there is none that this caller could know of. */
+/** The hold or lease of an id; `undefined`: the id is malformed, or of a policy or key that this caller may not use. */
 export function findClaim(
   { policies }: LimiterClient,
   principal: Principal,
@@ -93,7 +97,11 @@ export function findClaim(
   return { policy, key: claim.key, secret: claim.secret };
 }
 
-/** What stands against a cost: units that no rule of the policy counts. `given` is the cost before it was parsed. */
+/**
+ * The problem of a cost that names units which no rule of the policy counts.
+ *
+ * @param given the cost before it was parsed
+ */
 export function costProblem(
   { rules }: Policy,
   path: readonly string[],
@@ -109,18 +117,18 @@ export function costProblem(
   return notAllowed(unknown.map((unit) => ({ path: [...path, unit], detail: `${unit} ${allowed}` })));
 }
 
-/** The same where there have to be some: a 0 for every unit asks for nothing. */
+/** The same for units that must not all be 0. */
 export function unitsProblem(policy: Policy, units: Cost, given: unknown): Problem | undefined {
   const problem = costProblem(policy, ["units"], units, given);
   if (problem !== undefined || policy.rules.some((rule) => costOf(rule, units) > 0)) return problem;
   return refused(["units"], given, `${UNITS_ALLOWED}, at least one of them not 0`);
 }
 
-/** What stands against taking units of a rate: a policy that leases is acquired from. Looking (0) is free. */
+/** The problem of taking units from a policy that leases them: they have to be acquired. A cost of 0 only looks. */
 export function rateProblem({ name, lease }: Policy, cost: Cost): Problem | undefined {
   if (lease === undefined || cost === 0) return undefined;
   const allowed =
-    "a policy without a concurrency rule (of this one units are leased: acquire, POST /v1/leases)";
+    "a policy without a concurrency rule (units of this one are leased: acquire, POST /v1/leases)";
   return refused(["policy"], publicName(name), allowed);
 }
 

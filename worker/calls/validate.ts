@@ -1,9 +1,9 @@
-/** Input that is made what a schema says it is, or refused with what is allowed. */
+/** Parses input, or refuses it and says what is allowed. */
 import * as v from "valibot";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { violation, violationsOf } from "../../core/validation.ts";
 
-/** Makes a value what a schema says it is, or says what is wrong with it. */
+/** Parses a value by a schema, or says what is wrong with it. */
 export function parse<Schema extends v.GenericSchema>(
   schema: Schema,
   value: unknown,
@@ -12,7 +12,7 @@ export function parse<Schema extends v.GenericSchema>(
   return parsed.success ? parsed.output : notAllowed(violationsOf(parsed.issues));
 }
 
-/** The problem for values that were understood and are not allowed. */
+/** The problem of values that were understood and are not allowed. */
 export function notAllowed(violations: readonly { path: readonly string[]; detail: string }[]): Problem {
   const errors = violations.map(({ path, detail }) => ({ pointer: pointerTo(path), detail }));
   return new Problem(
@@ -27,7 +27,7 @@ export function refused(path: readonly string[], value: unknown, allowed: string
   return notAllowed([{ path, detail: violation(path, value, allowed) }]);
 }
 
-/** A field as it came in: parsing leaves out what JSON can smuggle in (`__proto__`). */
+/** A field of the input before it was parsed: parsing drops names such as `__proto__`. */
 export function given(input: unknown, field: string): unknown {
   return typeof input === "object" && input !== null ? (input as Record<string, unknown>)[field] : undefined;
 }

@@ -23,9 +23,10 @@ import { toResponse } from "./problem-responses.ts";
 import { internalProblem } from "./problem-responses.ts";
 import { allResponse, decisionResponse } from "./responses.ts";
 
+/** All HTTP routes. */
 export const app = new Hono<{ Bindings: Env }>();
 
-/** Calls that are answered with a decision, and what they do with their body. */
+/** Calls that are answered with a decision, by path. */
 const DECISIONS = {
   "/v1/limit": callLimit,
   "/v1/refund": callRefund,
@@ -153,7 +154,7 @@ for (const [path, methods] of Object.entries({
 
 app.notFound((c) => {
   const problem = configurationProblem(c.env.API_TOKENS);
-  return toResponse(problem ?? new Problem(PROBLEMS.noRoute, "see /openapi.json for what there is"));
+  return toResponse(problem ?? new Problem(PROBLEMS.noRoute, "/openapi.json describes all routes"));
 });
 
 app.onError(internalProblem);

@@ -3,14 +3,17 @@ import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 /** The largest body that is read, in bytes. */
 export const MOST_BODY_BYTES = 16_384;
 
-/** Reads a JSON body of at most 16 KiB. One that is optional may be empty, and then needs no type: it is `{}`. */
+/**
+ * Reads a JSON body of at most 16 KiB. With `isOptional` the body may be empty, also without a type, and is then
+ * `{}`.
+ */
 export async function readJson(
   request: Request,
   { isOptional = false } = {},
 ): Promise<{ readonly value: unknown } | Problem> {
   const contentType = request.headers.get("content-type");
   if (contentType !== "application/json" && !isJson(contentType)) {
-    // Whether there is a body at all is known only by reading it: an empty one may be announced as a stream.
+    // Only reading shows whether there is a body: an empty one may be announced as a stream.
     if (isOptional && contentType === null && (await isEmpty(request))) return NOTHING;
     const detail = `content-type is ${contentType === null ? "missing" : JSON.stringify(contentType)}: must be application/json`;
     return new Problem(PROBLEMS.unsupportedMediaType, detail, { headers: { accept: "application/json" } });
@@ -33,12 +36,12 @@ export async function readJson(
   }
 }
 
-/** @throws Error when it is not JSON, or not UTF-8 */
+/** @throws Error when the bytes are not JSON, or not UTF-8 */
 export function decode(bytes: ArrayBuffer | Uint8Array): unknown {
   return JSON.parse(decoder.decode(bytes));
 }
 
-/** The problem of a body that is not JSON, not UTF-8, or broke off. */
+/** The problem of a body that is not JSON or not UTF-8, or that broke off. */
 export function malformed(error: unknown): Problem {
   const detail = error instanceof Error ? error.message : String(error);
   return new Problem(PROBLEMS.malformed, "the body must be JSON", { errors: [{ pointer: "", detail }] });

@@ -1,3 +1,4 @@
+/** What all HTTP handlers share: who calls, and what the address and the body say. */
 import type { Context } from "hono";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { violation } from "../../core/validation.ts";
@@ -8,7 +9,6 @@ import { notAllowed } from "../calls/validate.ts";
 import { readJson } from "./body.ts";
 import { toResponse } from "./problem-responses.ts";
 import type { DenyStatus } from "./responses.ts";
-/** What all HTTP handlers share: who calls, and what the address and the body say. */
 
 export type Ctx = Context<{ Bindings: Env }>;
 
@@ -28,7 +28,7 @@ export function authorized(
   };
 }
 
-/** The same for calls with a JSON body, which may be left out where nothing in it is needed. */
+/** The same for calls with a JSON body. With `isOptional` the body may be left out. */
 export function withBody(
   handle: (c: Ctx, principal: Principal, input: unknown, deny: DenyStatus) => Promise<Response | Problem>,
   options: { readonly isOptional?: boolean } = {},
@@ -41,7 +41,7 @@ export function withBody(
   });
 }
 
-/** An address's id beside the fields of the body, which must not have another. */
+/** The fields of the body and the id of the address. The body must not have an `id`. */
 export function withId(c: Ctx, input: unknown): unknown {
   const isTable = typeof input === "object" && input !== null && !Array.isArray(input);
   if (!isTable) return input;
@@ -49,7 +49,11 @@ export function withId(c: Ctx, input: unknown): unknown {
   return { ...input, id: c.req.param("id") };
 }
 
-/** The fields of a query; one that is given twice is a list, and those that are numbers have to look like one. */
+/**
+ * The fields of a query. A field that is given twice becomes a list, which no call accepts.
+ *
+ * @param numbers fields that become numbers if they look like one
+ */
 export function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown> {
   const { searchParams } = new URL(c.req.raw.url);
   const entries = [...new Set(searchParams.keys())].map((field): [string, unknown] => {
@@ -61,20 +65,21 @@ export function queryInput(c: Ctx, numbers: readonly string[]): Record<string, u
   return Object.fromEntries(entries);
 }
 
+/** 204, or the problem. */
 export function noContent(c: Ctx, problem: Problem | undefined): Response | Problem {
   return problem ?? c.body(null, 204);
 }
 
-/** 200 for every decision, unless the caller is a proxy that only reads the status: then `?deny=429`. */
+/** The status of denials: 200, unless the caller is a proxy that reads only the status and asks for `?deny=429`. */
 export function denyStatus(c: Ctx): DenyStatus | Problem {
-  // A look at the text first: most calls have no query, and parsing one costs more than finding none.
+  // Most calls have no query. Looking for a `?` costs less than parsing an address to find none.
   const deny = c.req.raw.url.includes("?") ? c.req.query("deny") : undefined;
   if (deny === undefined) return 200;
   if (deny === "429") return 429;
   return notAllowed([{ path: ["deny"], detail: violation(["deny"], deny, "429, or left out") }]);
 }
 
-/** Policy and key of an address, decoded strictly: a broken escape is an error and not another key. */
+/** The policy and the key of an address, decoded strictly: a broken escape is an error, and not another key. */
 export function pathInput(c: Ctx): { policy: string; key: string } | Problem {
   const [, , , policy = "", , key = ""] = new URL(c.req.url).pathname.split("/");
   try {

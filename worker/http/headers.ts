@@ -2,8 +2,8 @@ import type { Policy, Rule } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 
 /**
- * The headers of a decision, as draft-ietf-httpapi-ratelimit-headers-11 has them: one member a rule in each.
- * A degraded decision knows the policy and no figures.
+ * The headers of a decision, as draft-ietf-httpapi-ratelimit-headers-11 has them: each has one member for every rule.
+ * A degraded decision has no figures, and so only the policy's header.
  */
 export function decisionHeaders(policy: Policy, decision: Decision): Record<string, string> {
   const headers: Record<string, string> = {
@@ -24,7 +24,10 @@ export function rateLimit({ rules }: Decision): string {
     .join(", ");
 }
 
-/** The Retry-After header, in whole seconds; none when waiting does not help, or nobody knows. */
+/**
+ * The Retry-After header, in whole seconds rounded up. There is none for `null`: waiting does not help, or nobody
+ * knows how long.
+ */
 export function retryAfter(waitMs: number | null): Record<string, string> {
   return waitMs === null ? {} : { "Retry-After": String(seconds(waitMs)) };
 }
@@ -42,9 +45,9 @@ export function policyHeader(policy: Policy): string {
 }
 
 /**
- * The draft's window is in whole seconds. A window that is not is told as the next whole one, with as many
- * units as its rate gives in that time: 10 per 250 ms is 40 per second. Units at once have none. The draft's own unit
- * is requests, so only another is named.
+ * One rule in RateLimit-Policy. The draft's window is in whole seconds. Any other window is rounded up, with as many
+ * units as its rate gives in that time: 10 per 250 ms is 40 per second. A concurrency rule has no window. The draft's
+ * default unit is requests, so only another unit is named.
  */
 function quotaItem({ name, quota, unit }: Rule): string {
   const named = unit === "requests" ? "" : `;qu="${unit}"`;

@@ -1,7 +1,7 @@
 /**
- * POST /v1/limit past the router. A call that is decided here costs little more than what the runtime does for a request
- * with a body, so a router, a schema and a promise for every layer would be a third of it (docs/performance.md). Only what is
- * plain is answered here; everything else goes the way of all calls, through app.ts.
+ * POST /v1/limit past the router. A call that is decided in the isolate costs little more than what the runtime does
+ * for a request with a body, so a router, a schema and a promise for every layer would be a third of it
+ * (docs/performance.md). Only plain calls are answered here. All others go through app.ts.
  */
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
@@ -23,7 +23,7 @@ import { decisionResponse, plainResponse, type DenyStatus } from "./responses.ts
 
 const PATH = "/v1/limit";
 
-/** The answer to a plain call; `undefined`: it is another, or refused, and nothing of it has been read. */
+/** The answer to a plain call; `undefined`: the call is not plain or not permitted, and its body has not been read. */
 export function answerLimit(request: Request, env: Env): Promise<Response> | undefined {
   if (request.method !== "POST") return undefined;
   const deny = plainDeny(request.url);
@@ -41,9 +41,12 @@ export function answerLimit(request: Request, env: Env): Promise<Response> | und
   return request.arrayBuffer().then(respond, (error: unknown) => toResponse(malformed(error)));
 }
 
-/** The status of denials when the address is /v1/limit, as it is or with `?deny=429`. */
+/**
+ * The status of denials when the address is /v1/limit, with `?deny=429` or without; `undefined`: it is another
+ * address.
+ */
 function plainDeny(url: string): DenyStatus | undefined {
-  // The first slash after "http://" or "https://" and at least a character of a host.
+  // 8 skips "https://", or "http://" and one character of the host.
   const start = url.indexOf("/", 8);
   if (!url.startsWith(PATH, start)) return undefined;
   const end = start + PATH.length;
@@ -95,7 +98,7 @@ interface PlainRequest {
   readonly idempotencyKey?: undefined;
 }
 
-/** What LimitRequest makes of the plain shape; `undefined`: it is another, or wrong, and the schema says how. */
+/** A plain request, as LimitRequest would parse it; `undefined`: the schema has to parse it, or say what is wrong. */
 function plainRequest(input: unknown): PlainRequest | undefined {
   if (typeof input !== "object" || input === null) return undefined;
   for (const field in input) {
@@ -103,7 +106,7 @@ function plainRequest(input: unknown): PlainRequest | undefined {
   }
   const { policy, key, cost = 1 } = input as { readonly [Field in keyof PlainRequest]?: unknown };
   if (typeof policy !== "string" || typeof key !== "string" || typeof cost !== "number") return undefined;
-  // A UTF-16 unit takes at most three bytes: longer text is the schema's to measure.
+  // A UTF-16 unit takes at most three bytes of UTF-8. The schema measures longer text.
   if (key.length === 0 || key.length * 3 > MOST_KEY_BYTES || !key.isWellFormed()) return undefined;
   if (!Number.isInteger(cost) || cost < 0 || cost > MOST_UNITS) return undefined;
   return { policy, key, cost };

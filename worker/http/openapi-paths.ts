@@ -20,7 +20,7 @@ export function openApiPaths(): object {
         requestBody: body("LimitAllRequest"),
         responses: {
           200: answer("All decisions, whether they admit or not", "AllDecisions"),
-          429: problem("Denied, and asked for with `?deny=429`", "QuotaExceeded"),
+          429: problem("A denial, if the call has `?deny=429`", "QuotaExceeded"),
           ...problems(...BODY_PROBLEMS),
         },
       },
@@ -46,7 +46,7 @@ export function openApiPaths(): object {
         security: [],
         responses: {
           200: {
-            description: "It does",
+            description: "The worker runs",
             content: {
               "application/json": { schema: { type: "object", properties: { status: { const: "ok" } } } },
             },
@@ -75,7 +75,7 @@ function holdPaths(): object {
         parameters: [idParameter("hold")],
         requestBody: body("SettleRequest"),
         responses: {
-          200: answer("The key's decision after it", "Decision", DECISION_HEADERS),
+          200: answer("The key's decision after the settling", "Decision", DECISION_HEADERS),
           ...problems(...BODY_PROBLEMS),
         },
       },
@@ -134,7 +134,7 @@ function leasePaths(): object {
     "/v1/leases/{id}": {
       delete: {
         operationId: "release",
-        summary: "End a lease; whoever waits next gets its units at once",
+        summary: "End a lease; the next caller in the queue gets its units at once",
         parameters: [idParameter("lease")],
         responses: { 204: { description: "Done" }, ...problems(401, 403, 404, 503) },
       },
@@ -154,7 +154,7 @@ function keyPaths(): object {
     "/v1/policies/{policy}/keys/{key}": {
       get: {
         operationId: "peek",
-        summary: "What a call of cost 1 would be answered, and who has units; takes nothing",
+        summary: "What a call of cost 1 would be answered, and how many units are held; takes nothing",
         parameters: [
           ...keyParameters,
           query("waitFor", { type: "string", enum: ["idle"] }),
@@ -183,8 +183,8 @@ const DENY = {
 };
 
 const DECISION_HEADERS = {
-  "RateLimit-Policy": header('The limits, one member a rule: `"api";q=100;w=1`'),
-  RateLimit: header('What is left, one member a rule: `"api";r=499;t=1`. Absent when degraded.'),
+  "RateLimit-Policy": header('The limits, one member for each rule: `"api";q=100;w=1`'),
+  RateLimit: header('What is left, one member for each rule: `"api";r=499;t=1`. Absent when degraded.'),
 };
 const RETRY_AFTER = {
   "Retry-After": header("Whole seconds, rounded up. Only when denied, and when waiting helps."),
@@ -213,13 +213,13 @@ const PROBLEM_DESCRIPTIONS = {
   503: "Not configured, or the key's object did not answer",
 };
 
-/** What any call with a body may be refused for. */
+/** The statuses of problems that any call with a body may have. */
 const BODY_PROBLEMS = [400, 401, 403, 404, 409, 413, 415, 422, 503] as const;
 
 function decisions(description: string): object {
   return {
     200: answer(description, "Decision", { ...DECISION_HEADERS, ...RETRY_AFTER }),
-    429: problem("Denied, and asked for with `?deny=429`", "QuotaExceeded", {
+    429: problem("A denial, if the call has `?deny=429`", "QuotaExceeded", {
       ...DECISION_HEADERS,
       ...RETRY_AFTER,
     }),

@@ -22,7 +22,7 @@ import { openApiPaths } from "./openapi-paths.ts";
 
 let document: object | undefined;
 
-/** The OpenAPI 3.1 document, made of the schemas that the parser uses. Made when first asked for. */
+/** The OpenAPI 3.1 document. It is made of the schemas that the parser uses, when it is first asked for. */
 export function openApiDocument(): object {
   document ??= {
     openapi: "3.1.0",
@@ -61,12 +61,12 @@ export function openApiDocument(): object {
   return document;
 }
 
-/** Over HTTP the id stands in the address. */
+/** A schema without `id`: over HTTP the id is part of the address. */
 function withoutId(entries: v.ObjectEntries): v.GenericSchema {
   return v.strictObject(Object.fromEntries(Object.entries(entries).filter(([field]) => field !== "id")));
 }
 
-/** What JSON Schema cannot say (bytes of UTF-8) stands in the description. */
+/** A schema as JSON Schema. What that cannot say (bytes of UTF-8) is in the descriptions. */
 function schema(source: v.GenericSchema, typeMode: "input" | "output"): object {
   const { $schema: _, ...converted } = toJsonSchema(source, { typeMode, ignoreActions: ["check"] });
   return converted;

@@ -7,10 +7,10 @@ export function toResponse({ code, status, title, detail, errors, headers }: Pro
   return problemResponse(status, errors.length === 0 ? body : { ...body, errors }, headers);
 }
 
-/** The answer to what must not happen. */
+/** Logs an error that must not happen, and answers 500. */
 export function internalProblem(error: unknown): Response {
   console.error(error);
-  const detail = "this is a bug in the limiter; nothing about it is secret, see its log";
+  const detail = "this is a bug in the limiter; the error is in its log";
   return toResponse(new Problem(PROBLEMS.internal, detail));
 }
 

@@ -10,7 +10,7 @@ import { problemResponse } from "./problem-responses.ts";
 /** The status of a denial. */
 export type DenyStatus = 200 | 429;
 
-/** 200 with the decision, or what `?deny=429` asks for. */
+/** Answers a decision: with 200, or a denial as `deny` says. A degraded denial is then a 503. */
 export function decisionResponse(
   answered: Answered<Decision> | Problem,
   deny: DenyStatus,
@@ -23,20 +23,20 @@ export function decisionResponse(
   return problemResponse(429, quotaExceeded(answer), headers);
 }
 
-/** What the headers of decisions have in common, with and without a wait. */
+/** Headers that the decisions of a policy share: of those without a Retry-After, and of those with one. */
 const admissions = new WeakMap<Policy, Headers>();
 const denials = new WeakMap<Policy, Headers>();
 
 /**
- * The same for what was decided here, with nothing in it but the rules. The headers that all decisions of a policy share
- * are made once: copying them costs less than looking at four names and values anew.
+ * The same for a decision of this isolate, which has no lease and no hold. The headers that all decisions of a policy
+ * share are made once: copying them costs less than checking four names and values anew.
  */
 export function plainResponse(policy: Policy, decision: Decision, deny: DenyStatus): Response {
   if (!decision.success && deny !== 200) {
     const response = decisionResponse({ policy, answer: decision }, deny);
     return response instanceof Problem ? toResponse(response) : response;
   }
-  // Set in a template itself, which the response copies: nothing is awaited in between.
+  // These are set in the template itself, which the response copies. Nothing is awaited in between.
   const wait = decision.success ? null : (decision.retryAfterMs ?? null);
   const headers = templateOf(policy, wait === null ? admissions : denials);
   headers.set("RateLimit", rateLimit(decision));
@@ -52,7 +52,10 @@ function templateOf(policy: Policy, templates: WeakMap<Policy, Headers>): Header
   return headers;
 }
 
-/** JSON.stringify of such a decision. Only the key is the caller's; names of policies and rules have nothing to escape. */
+/**
+ * `JSON.stringify` of such a decision, written by hand. Only the key comes from the caller: names of policies and
+ * rules have nothing to escape.
+ */
 export function decisionText(decision: Decision): string {
   const { success, policy, key, limit, remaining, resetAfterMs, retryAfterMs, reason, source, violated } =
     decision;
@@ -65,7 +68,10 @@ export function decisionText(decision: Decision): string {
   return `{"success":${success},"policy":"${policy}","key":${JSON.stringify(key)},"limit":${limit},"remaining":${remaining},"resetAfterMs":${resetAfterMs},"retryAfterMs":${retryAfterMs},"reason":"${reason}","source":"${source}","rules":[${rules}]${end}}`;
 }
 
-/** The same of a call on several keys. Whose limits headers would tell of is not clear, so there is only the wait. */
+/**
+ * The same for a call on several keys. RateLimit headers could not say whose limits they mean, so only Retry-After is
+ * sent.
+ */
 export function allResponse(answered: AllDecisions | Problem, deny: DenyStatus): Response | Problem {
   if (answered instanceof Problem) return answered;
   const denied = answered.decisions.filter(({ success }) => !success);
@@ -83,7 +89,7 @@ export function allResponse(answered: AllDecisions | Problem, deny: DenyStatus):
   return problemResponse(isDegraded ? 503 : 429, whole, headers);
 }
 
-/** How long until all of these pass; `null`: some never does, or nobody knows. */
+/** How long until all of these would pass, in milliseconds; `null`: one of them never does, or nobody knows. */
 function longestWaitMs(denied: readonly Decision[]): number | null {
   const waits = denied.map(({ retryAfterMs }) => retryAfterMs ?? Infinity);
   const longest = Math.max(0, ...waits);
@@ -112,7 +118,7 @@ function temporarilyReduced(decision: Decision): object {
     type: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
     title: "The limiter could not decide",
     status: 503,
-    detail: 'the key\'s object did not answer, and this policy is onFailure = "closed"',
+    detail: 'the key\'s object did not answer, and this policy has onFailure = "closed"',
     "violated-policies": [],
     decision,
   };

@@ -23,33 +23,39 @@ import { BoundAcquireRequest, Props } from "../calls/request-schemas.ts";
 import { call, findClaim, type Answered } from "../calls/target.ts";
 import { given, parse, refused } from "../calls/validate.ts";
 
-/** A call that may leave out what the binding's `props` say. */
+/** A call. `policy` may be left out when the binding's `props` have it. */
 type Call<Fields> = Fields & Regional & { readonly policy?: string; readonly key: string };
 interface Regional {
-  /** Of a policy with a pool, the region to ask; by default where this isolate is, as far as an HTTP request has told. */
+  /**
+   * For a policy with a pool, the region to ask. By default it is where this isolate is, as far as an HTTP request
+   * has told.
+   */
   readonly region?: string;
 }
 interface Idempotent {
   readonly idempotencyKey?: string;
 }
 
-/** A decision with what keeps its lease: disposing of it, which happens when the caller ends, releases the lease. */
+/**
+ * A decision, with what keeps its lease. Disposing of it releases the lease, and the runtime does so when the caller
+ * ends.
+ */
 export type Grant = Decision & Omit<Attached, "answer">;
 
 /**
- * The limiter as a service binding: the same calls as over HTTP, the same answers, no token (whoever is bound
- * may call). Bad input throws a LimiterError that says what HTTP would.
+ * The limiter as a service binding. It has the same calls as HTTP and gives the same answers, without a token:
+ * whoever is bound may call. Bad input throws a LimiterError that says what HTTP would.
  *
- * With `props = { policy = "api" }` on the binding, `policy` may be left out, so `limit({ key })` is enough and
- * the binding drops in for Cloudflare's own rate limit binding.
+ * With `props = { policy = "api" }` on the binding, `policy` may be left out. Then `limit({ key })` is enough, and
+ * the binding can take the place of Cloudflare's own rate limit binding.
  */
 export class Limiter extends WorkerEntrypoint<Env, unknown> {
-  /** Takes a cost (default 1; 0 looks) if it fits. A denial is an answer, not an error. */
+  /** Takes a cost (default 1) if it fits; a cost of 0 looks. A denial is an answer, not an error. */
   async limit(asked: Call<Idempotent & { readonly cost?: Cost }>): Promise<Decision> {
     return answerOf(await callLimit(this.#client, ...this.#read(asked)));
   }
 
-  /** Takes the costs of up to 16 checks, of all or of none. */
+  /** Takes the costs of up to 16 checks: of all or of none. */
   async limitAll(
     asked: Idempotent & Regional & { readonly checks: readonly Call<{ readonly cost?: Cost }>[] },
   ): Promise<AllDecisions> {
@@ -62,7 +68,7 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
     return orThrow(await callLimitAll(this.#client, principal, complete));
   }
 
-  /** Gives units back that were taken and not used, once per `idempotencyKey`. */
+  /** Gives back units that were taken and not used, once per `idempotencyKey`. */
   async refund(asked: Call<{ readonly units: Cost; readonly idempotencyKey: string }>): Promise<Decision> {
     return answerOf(await callRefund(this.#client, ...this.#read(asked)));
   }
@@ -83,8 +89,8 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
   }
 
   /**
-   * Leases units, waiting up to `waitMs` in the queue. The lease ends with the caller, however that ends (`using` ends
-   * it sooner), unless `detached`: then with `release`, or when it expires.
+   * Leases units, waiting up to `waitMs` milliseconds in the queue. The lease ends when the caller ends, in whatever
+   * way, and `using` ends it sooner. A `detached` lease ends with `release`, or when it expires.
    */
   async acquire(
     asked: Call<
@@ -108,7 +114,8 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
           if (granted === undefined) return degradedDecision(policy, key);
           return grantOf(granted.decision, granted.attached);
         }
-        // Who waits may have gone when its turn comes. Nothing tells, so the grant is brief until this confirms it.
+        // The caller may have gone while it waited, and nothing tells the object. So the lease is brief until
+        // `confirm` makes it last.
         const brief = { ...wanted, confirmWithinMs: CONFIRM_WITHIN_MS };
         const decision = await this.#client.leases.acquire(policy, key, brief);
         if (decision instanceof Problem || decision.lease === undefined) return decision;
@@ -121,17 +128,17 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
     );
   }
 
-  /** Moves a lease's end to `ttlMs` from now. */
+  /** Moves a lease's end to `ttlMs` milliseconds from now; by default as long as it was asked for at first. */
   async renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
     return orThrow(await callRenew(this.#client, BOUND, asked));
   }
 
-  /** Ends a lease; whoever waits next gets its units at once. */
+  /** Ends a lease. The next caller in the queue gets its units at once. */
   async release(asked: { readonly id: string }): Promise<void> {
     return orThrow(await callRelease(this.#client, BOUND, asked));
   }
 
-  /** What `limit({ key })` would be answered, and who holds and waits; takes nothing. */
+  /** What `limit({ key })` would be answered, and how many units are held and waited for. Takes nothing. */
   async peek(asked: Call<{ readonly waitFor?: "idle"; readonly waitMs?: number }>): Promise<KeyReport> {
     return answerOf(await callPeek(this.#client, ...this.#read(asked)));
   }
@@ -150,7 +157,11 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
     return clientOf(this.env);
   }
 
-  /** Who calls from where, and the call with what the binding's `props` say. */
+  /**
+   * Who calls, from which region, and the call with what the binding's `props` add.
+   *
+   * @throws LimiterError when the props or the region are not allowed
+   */
   #read(asked: unknown): [principal: Principal, input: unknown] {
     const props = parse(Props, this.ctx.props ?? {});
     if (props instanceof Problem) throw props.toError();
@@ -168,7 +179,7 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
   }
 }
 
-/** Long for a message between worker and object, short for a slot that nobody has. */
+/** In milliseconds: long for a message between worker and object, short for a slot that nobody uses. */
 const CONFIRM_WITHIN_MS = 5_000;
 
 /** Whoever is bound to the worker; the binding is the permission. */

@@ -1,4 +1,4 @@
-/** Asking a Redis, over Upstash's REST API. Loaded when a policy with a pool is first asked for. */
+/** Calls a Redis over Upstash's REST API. The module is loaded when a policy with a pool is first asked for. */
 import { Redis } from "@upstash/redis/cloudflare";
 import { circuitBreaker, ConsecutiveBreaker, handleAll, type CircuitBreakerPolicy } from "cockatiel";
 import type { Pool, PoolAnswer, PoolCall } from "../protocol.ts";
@@ -6,19 +6,22 @@ import { POOL_SIZING } from "../share-sizing.ts";
 import { POOL_SCRIPT } from "./script.ts";
 import type { PoolAddress } from "./secrets.ts";
 
-/** After so many failures in a row nothing is asked for a moment: whoever is away or overloaded is not helped by more. */
+/**
+ * After so many failures in a row the pool is not called for `PAUSE_MS`: more calls would not help a Redis that is
+ * away or overloaded.
+ */
 const FAILURES = 5;
 const PAUSE_MS = 1_000;
-/** Of an error's text, which ends with the whole command. */
+/** The most characters of an error's text that are kept, since it ends with the whole command. */
 const MOST_SAID = 200;
 
 type Script = ReturnType<Redis["createScript"]>;
 
-/** A pool in Redis. One for each object, since nobody may wait for what another object asked. */
+/** A pool in Redis. Each object has its own, since no request may wait for I/O of another object. */
 export class RedisPool implements Pool {
   readonly #address: PoolAddress;
   readonly #breaker: CircuitBreakerPolicy;
-  /** By the deadline, which the client has for all its calls. */
+  /** By the deadline, since a client has one deadline for all its calls. */
   readonly #scripts = new Map<number, Script>();
 
   constructor(address: PoolAddress) {
@@ -29,7 +32,7 @@ export class RedisPool implements Pool {
 
   call(keys: readonly string[], call: PoolCall, deadlineMs: number): Promise<PoolAnswer> {
     return this.#breaker.execute(async () => {
-      // The script by its digest, and whole when the server does not have it.
+      // The client sends the script's digest, and the whole script when the server does not know it.
       const asked = this.#script(deadlineMs).exec(
         [...keys],
         [JSON.stringify(call), JSON.stringify(POOL_SIZING)],
@@ -37,7 +40,7 @@ export class RedisPool implements Pool {
       try {
         return readPoolAnswer(await asked.catch(briefly));
       } catch (error) {
-        // Once for each call that was made; those that the breaker keeps back say nothing new.
+        // Logged once for each call that was made. Calls that the breaker stops would say nothing new.
         console.warn(`no answer from the pool: ${String(error)}`);
         throw error;
       }
@@ -64,13 +67,20 @@ export class RedisPool implements Pool {
   }
 }
 
-/** The client's errors quote the command, which may be the whole script and has the keys of callers in it: not for a log. */
+/**
+ * Shortens an error of the client for the log. It quotes the command, which may be the whole script and contains
+ * callers' keys.
+ */
 function briefly(error: unknown): never {
   const [said = ""] = String(error).split(", command was:");
   throw new Error(said.slice(0, MOST_SAID));
 }
 
-/** @throws when it is no answer of the script: a proxy's page, say, or another program's key */
+/**
+ * Reads an answer of the script.
+ *
+ * @throws when the text is something else: a proxy's page, say, or the value of another program's key
+ */
 export function readPoolAnswer(text: unknown): PoolAnswer {
   const answer: unknown = typeof text === "string" ? JSON.parse(text) : undefined;
   const isAnswer = typeof answer === "object" && answer !== null && !Array.isArray(answer);

@@ -1,11 +1,14 @@
 /**
- * The script that decides on a pool in Redis: one call, atomic, with the server's `TIME` as its clock. It is the same
- * arithmetic as algorithms/, holds.ts, decisions.ts and grants.ts, and the tests compare the two answer by answer.
+ * The script that decides on a pool in Redis. One call is atomic, and its clock is the server's `TIME`. The
+ * arithmetic is that of core/algorithms/, core/accounts/ and core/reservations/sizing.ts, and the tests compare the
+ * two sides answer by answer.
  *
- * KEYS as `poolKeys` has them, ARGV a `PoolCall` and a `PoolSizing` as JSON; it returns a `PoolAnswer` as JSON.
+ * KEYS are as `poolKeys` has them. ARGV are a `PoolCall` and a `PoolSizing` as JSON. The script returns a
+ * `PoolAnswer` as JSON.
  *
- * Redis keeps nothing of a script from one call to the next but its text, so all functions are made anew each time: that
- * was a third of what a plain call took. Those that not every call needs are therefore made when they are.
+ * Redis keeps nothing of a script from one call to the next but its text, so all functions are made anew in each
+ * call. That was a third of the time of a plain call. So functions that not every call needs are made only when they
+ * are needed.
  */
 import { ANSWERING } from "./lua/answering.ts";
 import { ANSWERS } from "./lua/answers.ts";
@@ -20,7 +23,7 @@ import { SLIDING_LOG } from "./lua/sliding-log.ts";
 import { TOKEN_BUCKET } from "./lua/token-bucket.ts";
 import { WAITS } from "./lua/waits.ts";
 
-/** Functions that exist from when on `define` is called. */
+/** Lua text of functions that exist once `define` has been called. */
 function later(define: string, functions: readonly string[], lua: string): string {
   const declared = functions.length > 0 ? `local ${functions.join(", ")}\n` : "";
   const isDone = functions[0] === undefined ? "" : `if ${functions[0]} then return end\n`;
@@ -28,8 +31,9 @@ function later(define: string, functions: readonly string[], lua: string): strin
 }
 
 /**
- * The rest of the script as a function of its own: to find a variable of the function around it, which is what making a
- * function mostly does, Lua 5.1 walks all that were found before at that level (7 us of 22).
+ * Wraps the rest of the script in a function of its own. Making a function mostly means finding the variables of the
+ * function around it. For each, Lua 5.1 walks the list of all that were found before at that level (7 us of 22). A
+ * new level begins a new list.
  */
 function within(...lua: readonly string[]): string {
   return `return (function()\n${lua.join("")}end)()\n`;
@@ -53,6 +57,7 @@ const HOLDERS_LATER = later(
 );
 const CALLS_LATER = later("defineCalls", ["holdText"], OTHER_CALLS);
 
+/** The whole text of the script. Redis knows it by its digest. */
 export const POOL_SCRIPT =
   POOL +
   within(

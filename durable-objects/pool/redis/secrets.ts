@@ -1,7 +1,7 @@
 import type { Policies } from "../../../core/policies/policy.ts";
 import { describe } from "../../../core/validation.ts";
 
-/** Where a Redis is, and what opens it. */
+/** The address of a Redis, and the token that Upstash's REST API wants. */
 export interface PoolAddress {
   readonly url: string;
   readonly token: string;
@@ -11,9 +11,10 @@ const HOW =
   "must be a secret, as the Upstash console shows it: npx wrangler secret put <NAME>; locally a line in .dev.vars";
 
 /**
- * The secrets that pools need.
+ * The secrets that pools need; `undefined`: no policy has a pool.
  *
- * @throws Error when a policy asks for a pool and there are none: a worker that would fail every call does not start
+ * @throws Error when a policy has a pool and a secret is missing or malformed: every call of that policy would fail,
+ *   so the worker does not start
  */
 export function requirePool(
   policies: Policies,

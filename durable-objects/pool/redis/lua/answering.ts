@@ -1,4 +1,4 @@
-/** One call from beginning to end. */
+/** Carries out one call, from reading the pool to the answer as JSON. The script ends here. */
 export const ANSWERING = `
 local function inWords(answer, granted, next)
   if call.op == 'limit' and answer.rules and not granted then return '{"rules":' .. answer.rules .. '}' end

@@ -1,4 +1,4 @@
-/** Answers that are given again to whoever repeats a call, and the end of a call: everything is written, or nothing. */
+/** Answers that are given again when a call is repeated, and the end of a call: everything is written, or nothing. */
 export const ANSWERS = `
 local DAY_MS = 86400000
 -- Keys live this much longer than anything in them matters.

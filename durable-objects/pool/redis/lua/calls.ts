@@ -1,4 +1,7 @@
-/** The calls of the protocol (calls.ts), as limits.ts and caller-holds.ts answer them. The script ends here. */
+/**
+ * The operations of `PoolCall` (protocol.ts): here `limit`, decided as durable-objects/operations/limits.ts decides
+ * it.
+ */
 export const CALLS = `
 local NOTHING, ONES = {}, {}
 for index = 1, #call.rules do NOTHING[index], ONES[index] = 0, 1 end
@@ -34,7 +37,7 @@ end
 
 `;
 
-/** The calls but for `limit`. */
+/** All other operations. Holds are answered as durable-objects/operations/holds.ts answers them. */
 export const OTHER_CALLS = `
 local function inFigures(costs)
   local rules = withoutTaking(costs)

@@ -1,4 +1,4 @@
-/** algorithms/concurrency.ts in Lua: nothing is counted, units are occupied by holds. So there is no state. */
+/** core/algorithms/concurrency.ts in Lua. Holds occupy units and nothing is counted, so there is no state. */
 export const CONCURRENCY = `
 local concurrency = { isLeased = true }
 

@@ -1,4 +1,7 @@
-/** decisions.ts in Lua: what each rule says of a cost with what is outstanding, and all of them together. */
+/**
+ * core/accounts/joint-decision.ts in Lua: what each rule says of a cost beside the units outstanding, and what all
+ * rules say together.
+ */
 export const DECISIONS = `
 local function decide(book, cost)
   local rule = book.rule

@@ -1,4 +1,4 @@
-/** What a holder is given: sizing.ts in Lua, and how the pool remembers it. */
+/** What a holder is given (core/reservations/sizing.ts in Lua), and how the pool remembers it. */
 export const GRANTS = `
 local function wantedByOthers(name)
   local units = 0

@@ -1,9 +1,9 @@
 /**
- * grants.ts and sizing.ts in Lua: what a holder (a region) says of itself, and what it is given.
+ * durable-objects/operations/reservations.ts in Lua: how the pool takes note of a holder's message.
  *
- * What a holder has is one hold, "r:<holder>.<turn>". It says all there is to know each time, so late, lost, repeated and
- * reordered messages do no harm; and it says what the pool told it last (its mark), so that a pool which has forgotten that
- * knows that it has lost writes.
+ * All units of a holder (a region) are one hold, "r:<holder>.<turn>". Each message says everything about the holder,
+ * so late, lost, repeated and reordered messages do no harm. It also has the mark of the last answer that reached the
+ * holder. A pool that does not know this mark any more has lost writes.
  */
 export const HOLDERS = `
 local sizing = cjson.decode(ARGV[2])

@@ -1,4 +1,4 @@
-/** holds.ts in Lua: what is outstanding, who has it, and until when. */
+/** core/accounts/account.ts in Lua: which units are outstanding, who holds them, and until when. */
 export const HOLDS = `
 function isRegional(id) return string.sub(id, 1, 2) == 'r:' end
 
@@ -145,7 +145,7 @@ function takeTokens(count)
 end
 `;
 
-/** When everything will be as untouched. */
+/** When a rule will be as untouched: `wholeAtMs` of core/accounts/account.ts. */
 export const WHOLE = `
 -- The instant of the last hold's expiry. Of those that were not read only the latest is known.
 local function lastExpiryMs(name)

@@ -1,11 +1,19 @@
 /**
- * The pool as one call sees it: read at the beginning, changed in memory, written at the end if anything changed.
+ * The pool as one call sees it: read at the beginning, changed in memory, and written at the end if anything changed.
  *
- * Fields of the hash: `now` the latest instant of a change; `since` that of the first; `s:<rule>` a rule's state;
- * `o:<rule>` its units outstanding, all of them and those that holders (regions) have; `u:<hold>` a hold's units by rule;
- * `holders` each as JSON in JSON; `fence` the highest fencing token that was given out; `reclaimed` leases that expired; `blocked` no leases are given
- * until then; `lost` when it was last seen that writes were lost; `reset` the last reset; `answers` when the last answer is
- * forgotten; `marked` the latest instant in a mark.
+ * Fields of the hash (instants are milliseconds of the server's clock):
+ * - `now`: the latest instant of a change; `since`: that of the first
+ * - `s:<rule>`: the rule's state; `o:<rule>`: its units outstanding, first all of them, then those of holders
+ *   (regions)
+ * - `u:<hold>`: the hold's units, by rule
+ * - `holders`: all holders, each as JSON in JSON
+ * - `fence`: the highest fencing token that was given out
+ * - `reclaimed`: how many leases expired
+ * - `blocked`: no leases are given before this instant
+ * - `lost`: when the pool last noticed that writes were lost
+ * - `reset`: the last reset
+ * - `answers`: when the last remembered answer is forgotten
+ * - `marked`: the latest instant in a mark
  */
 export const POOL = `
 local format, max, encode, decode = string.format, math.max, cjson.encode, cjson.decode

@@ -1,10 +1,10 @@
 /**
- * algorithms/sliding-log.ts and unit-log.ts in Lua.
+ * core/algorithms/sliding-log.ts, unit-log.ts and runs.ts in Lua.
  *
- * The closed runs are members of a sorted set, "<ms>:<all units up to and with this run>" with the millisecond as score,
- * and the open one, which more units may join, stands in the state. A decision tries out states that are never written
- * (what is left once this hold has expired?), so a state is a value here too: runs that it closed itself hang on it as a
- * list, the latest first, and only the state that is kept is written.
+ * Closed runs are members of a sorted set, "<ms>:<all units up to and with this run>", with the millisecond as score.
+ * The open run, which more units may join, is part of the state. A decision also tries states that are never written
+ * ("what is left once this hold has expired?"). So a state is a value: the runs that it closed itself are a list in
+ * it, the latest first, and only the state that is kept is written.
  */
 export const SLIDING_LOG = `
 local MOST_COUNTED = 4294967295

@@ -1,4 +1,7 @@
-/** algorithms/token-bucket.ts in Lua, to the part. Lua's numbers are doubles as JavaScript's are. */
+/**
+ * core/algorithms/token-bucket.ts in Lua, exact to the part of a token: Lua's numbers are doubles, as JavaScript's
+ * are.
+ */
 export const TOKEN_BUCKET = `
 local MOST_PARTS = 9007199254740992
 

@@ -1,4 +1,4 @@
-/** holds.ts in Lua: how long a cost has to wait while holds expire one after another. */
+/** core/accounts/account.ts in Lua: how long a cost has to wait while holds expire one after another. */
 export const WAITS = `
 defineHolds()
 
