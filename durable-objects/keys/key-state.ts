@@ -11,38 +11,36 @@ import type { Claim, StoredAccount } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
 import { covers, isRestored, restore } from "../storage/write-behind.ts";
 
-/** One rule of a key: its account, and what storage has of it (`undefined`: nothing). */
+/** One rule of a key: its account, and its part of the key's record (`undefined`: storage has none). */
 export interface RuleState {
   readonly rule: Rule;
   readonly account: Account;
   readonly stored: StoredAccount | undefined;
 }
 
-/** Only a key state changes them. */
+/** A rule's state as `KeyState` itself sees it; nobody else may change it. */
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
 
 /**
- * What the object knows of somebody who reserves units of a key. It is in memory only: a crash forgets it, and what was
- * reserved is covered by the record of the key (write-behind.ts).
+ * An isolate that reserves units of a key. It is in memory only: a crash forgets it, and the units that it has reserved
+ * are covered by the key's record (storage/write-behind.ts).
  */
 export interface Holder {
-  /** The last message that counted; earlier ones that arrive later do not. */
+  /** The number of the last message that was accepted. One that is not higher is late or repeated, and is ignored. */
   readonly turn: number;
   /** The id of its hold in every rule's account. */
   readonly hold: string;
-  /** By rule: units it has reported as used since it began, and those it wanted last. */
+  /** Of each rule: the units that it has reported as used since it began, and those that it wanted last. */
   readonly used: readonly number[];
   readonly wanted: readonly number[];
-  /** It competes with others for units until this instant, unless it asks again. */
+  /** Until this instant its wishes count when units are shared out, unless it asks again. */
   readonly untilMs: number;
 }
 
-/** About what a holder takes in memory, beside its hold. */
+/** About the bytes of memory that a holder takes, beside its hold. */
 const HOLDER_BYTES = 300;
 
-/**
- * One key in memory. All that changes of it changes here: others read it, and say by a method what has happened.
- */
+/** One key in memory. Only its own methods change it. Others read it, or tell it by a method what has happened. */
 export class KeyState {
   readonly key: string;
   readonly policy: Policy;
@@ -64,7 +62,7 @@ export class KeyState {
     this.reload(storage, nowMs);
   }
 
-  /** One for each rule, in the policy's order. The list is another one when the key has been read anew from storage. */
+  /** The state of each rule, in the policy's order. `reload` replaces the whole list. */
   get ruleStates(): readonly RuleState[] {
     return this.#ruleStates;
   }
@@ -73,54 +71,55 @@ export class KeyState {
     return this.#ruleStates.map(({ account }) => account);
   }
 
-  /** Holds and leases that callers have, by their ids, as storage has them too. */
+  /** The holds and leases of callers, by their ids. Storage has them too. */
   get claims(): ReadonlyMap<string, Claim> {
     return this.#claims;
   }
 
-  /** Claims that expired and whose rows are still there. */
+  /** Claims that have expired and whose rows are still in storage. */
   get expired(): readonly Claim[] {
     return this.#expired;
   }
 
-  /** Isolates that hold units of it, or asked for some lately, by their ids. */
+  /** Isolates that hold units of the key, or asked for some lately, by their ids. */
   get holders(): ReadonlyMap<string, Holder> {
     return this.#holders;
   }
 
-  /** When units were last taken, to tell a hot key from a quiet one. */
+  /** When a call last changed the key, to tell a hot key from a quiet one. `-Infinity`: none did since it was loaded. */
   get takenAtMs(): number {
     return this.#takenAtMs;
   }
 
   /**
-   * Whatever is passed on of it has to end by this instant: of a region's share, as long as the pool keeps units apart.
+   * Reservations and leases of the key must end by this instant: in a region, the pool keeps units for it until then.
+   * `Infinity`: the key has no pool.
    */
   get endsByMs(): number {
     return this.#endsByMs;
   }
 
-  /** Whether somebody needs this very object: then it is not dropped from memory. */
+  /** Whether waiting calls, or a message to the pool, refer to this `KeyState`: then it stays in memory. */
   get isPinned(): boolean {
     return this.#pins > 0;
   }
 
-  /** Whether it was used since `passOver` was called last. */
+  /** Whether the key was used since `passOver` was called last. */
   get isTouched(): boolean {
     return this.#isTouched;
   }
 
-  /** Bytes that its states and holders took when it was weighed last, beside about 1 KiB for the key itself. */
+  /** The bytes that its states and holders took at the last `weigh`, beside about 1 KiB for the key itself. */
   get bytes(): number {
     return this.#bytes;
   }
 
-  /** How many answers storage remembers of it, at most; `undefined`: they have not been counted yet. */
+  /** The most answers that storage can have of the key; `undefined`: they have not been counted yet. */
   get answers(): number | undefined {
     return this.#answers;
   }
 
-  /** Whether the key is as good as new, and nobody waits for it. */
+  /** Whether the key is like an untouched one, and nobody waits for it. */
   isWhole(nowMs: number): boolean {
     return (
       !this.isPinned &&
@@ -130,21 +129,21 @@ export class KeyState {
     );
   }
 
-  /** When all of these accounts of it are whole. */
+  /** The instant from which all of these accounts equal untouched ones, if nobody comes. */
   wholeAtMs(accounts: readonly Account[], nowMs: number): number {
     return Math.max(
       ...this.#ruleStates.map(({ rule }, index) => wholeAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs)),
     );
   }
 
-  /** Whether what is stored covers these accounts, so that they need no write. */
+  /** Whether the key's record covers these accounts, so that no write is needed. */
   isCovered(accounts: readonly Account[], nowMs: number): boolean {
     return this.#ruleStates.every(({ rule, stored }, index) =>
       covers(rule, stored, accounts[index] ?? UNTOUCHED, nowMs),
     );
   }
 
-  /** Whether its record covers more than the units that these accounts have reserved: an exact one is still to be written. */
+  /** Whether the record covers more units than these accounts have reserved: an exact one is still to be written. */
   isAhead(accounts: readonly Account[]): boolean {
     return this.#ruleStates.some(({ stored }, index) => {
       const account = accounts[index] ?? UNTOUCHED;
@@ -152,7 +151,7 @@ export class KeyState {
     });
   }
 
-  /** Reads all of it anew from storage. Holders go on: what they hold is covered by the record. */
+  /** Reads the key again from storage. Its holders stay, since the record covers what they hold. */
   reload(storage: Storage, nowMs: number): void {
     const stored = storage.read(this.key)?.rules ?? {};
     const claims = new Map(storage.claims(this.key).map((claim) => [claim.id, claim]));
@@ -167,7 +166,7 @@ export class KeyState {
     this.#expired = [];
   }
 
-  /** Debits every hold that has expired. Returns whether there was any. */
+  /** Debits every hold that has expired, and returns whether there was one. */
   advance(nowMs: number): boolean {
     let hasExpired = false;
     for (const ruleState of this.#ruleStates) {
@@ -182,13 +181,13 @@ export class KeyState {
     return true;
   }
 
-  /** Goes on with these accounts. */
+  /** Replaces the accounts of all rules. */
   replaceAccounts(accounts: readonly Account[]): void {
     for (const [index, ruleState] of this.#ruleStates.entries())
       ruleState.account = accounts[index] ?? UNTOUCHED;
   }
 
-  /** Goes on with another account of one rule. */
+  /** Replaces the account of one rule. */
   replaceAccount(ruleState: RuleState, account: Account): void {
     (ruleState as Changing).account = account;
   }
@@ -197,12 +196,12 @@ export class KeyState {
     this.#isTouched = true;
   }
 
-  /** A search for something to drop leaves it for this time. */
+  /** A search for a key to drop spares this one; the next search drops it unless it is used before. */
   passOver(): void {
     this.#isTouched = false;
   }
 
-  /** Weighs it, and returns how many bytes it takes more than when it was weighed last. */
+  /** Weighs the key again, and returns by how many bytes it has grown since the last time. */
   weigh(): number {
     let bytes = HOLDER_BYTES * this.#holders.size;
     for (const { rule, account } of this.#ruleStates)
@@ -216,12 +215,12 @@ export class KeyState {
     this.#answers = answers;
   }
 
-  /** Somebody took units: for a while the key is hot. */
+  /** A call has changed the key: it is hot now. */
   noteTaken(nowMs: number): void {
     this.#takenAtMs = nowMs;
   }
 
-  /** Storage has these records now, and what had expired is gone from it. */
+  /** These records have been written, and the rows of expired claims deleted. */
   noteWritten(records: readonly (StoredAccount | undefined)[]): void {
     for (const [index, ruleState] of this.#ruleStates.entries()) ruleState.stored = records[index];
     this.#expired = [];
@@ -241,12 +240,12 @@ export class KeyState {
     this.#holders.set(id, holder);
   }
 
-  /** Forgets holders whose units were to last until that instant at the most. */
+  /** Forgets the holders whose `untilMs` is at or before this instant. */
   forgetHolders(untilMs: number): void {
     for (const [id, holder] of this.#holders) if (holder.untilMs <= untilMs) this.#holders.delete(id);
   }
 
-  /** Keeps the key in memory until what is returned is called, once or more often. */
+  /** Keeps the key in memory. The returned function ends that; calling it again does nothing. */
   pin(): () => void {
     this.#pins += 1;
     let isPinned = true;
@@ -256,13 +255,13 @@ export class KeyState {
     };
   }
 
-  /** The level beneath keeps units apart for this key until then. */
+  /** The pool keeps units for this key until `endsByMs`. */
   boundBy(endsByMs: number): void {
     this.#endsByMs = endsByMs;
   }
 }
 
-/** The account with the claims that have units of its rule. */
+/** The account with a hold for each claim that has units of its rule. */
 function withClaims(rule: Rule, restored: Account, claims: ReadonlyMap<string, Claim>): Account {
   let account = restored;
   for (const { id, units: byRule, expiresAtMs } of claims.values()) {
