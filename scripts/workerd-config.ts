@@ -1,24 +1,25 @@
-/** What plain workerd is told to run. */
+/** Writes the configuration of plain workerd. */
 import { copyFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { BUNDLE, readWranglerToml } from "./project.ts";
 import type { ServeOptions } from "./workerd.ts";
 
+/** The options, with the host and the ports that were chosen. */
 type Settled = ServeOptions & {
   readonly host: string;
-  /** One for each isolate. */
+  /** The port of each isolate. */
   readonly ports: readonly number[];
   readonly callerPort: number;
 };
 
-/** The configuration in Cap'n Proto's text form. The unique key names the objects' folder: it is for ever. */
+/** The configuration in Cap'n Proto's text form. `uniqueKey` names the folder of stored objects: never change it. */
 export function workerdConfig(options: Settled, configDir: string): string {
   const { host, ports, stateDir, apiTokens } = options;
   const { compatibilityDate, compatibilityFlags, policies, regions } = readWranglerToml();
   const hostName = host.includes(":") ? `[${host}]` : host;
   const modules = { "index.js": options.main ?? BUNDLE, ...options.modules };
   const embedded = Object.entries(modules).map(([name, path], index) => {
-    // `embed` reads relative to the configuration.
+    // `embed` takes a path that is relative to the configuration file.
     copyFileSync(path, join(configDir, `module-${index}`));
     return `(name = ${text(name)}, esModule = embed ${text(`module-${index}`)})`;
   });
@@ -29,7 +30,7 @@ export function workerdConfig(options: Settled, configDir: string): string {
   ];
   const flags = `compatibilityDate = ${text(compatibilityDate)}, compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],`;
   const { caller: callerService, callerSocket, worker: caller } = callerConfig(options, configDir, flags);
-  // The objects are the first worker's; the others are isolates of their own that reach the same ones.
+  // The first worker has the objects. The other workers are isolates of their own, which reach the same objects.
   const isolates = ports.map((port, index) => {
     const name = index === 0 ? "weir" : `weir${index + 1}`;
     const socket = index === 0 ? "http" : `http${index + 1}`;
@@ -60,7 +61,7 @@ ${isolates.map(({ service }) => service).join("")}${callerService}${options.pool
 ${caller}${isolates.map(({ worker }) => worker).join("")}`;
 }
 
-/** A pool may be at a private address too, which workerd does not reach unless it is told. */
+/** A pool may have a private address. workerd does not reach those unless its configuration allows it. */
 const NETWORK = `    (name = "internet", network = (allow = ["public", "private"], tlsOptions = (trustBrowserCas = true))),
 `;
 
@@ -74,7 +75,7 @@ function poolBindings({ pool }: Settled, regions: unknown): string[] {
   ];
 }
 
-/** The parts of it that a caller needs; empty when there is none. */
+/** The configuration's parts for the caller; empty strings when there is none. */
 function callerConfig(
   { caller, host, callerPort }: Settled,
   configDir: string,

@@ -1,4 +1,4 @@
-/** Runs a bundle with plain workerd: for self-hosting, for tests and for benchmarks. */
+/** Runs a bundle with plain workerd, for self-hosting, tests and benchmarks. */
 import { spawn, type ChildProcess } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -9,49 +9,53 @@ import { workerdConfig } from "./workerd-config.ts";
 
 export interface ServeOptions {
   readonly host?: string;
-  /** Absent: a free one. */
+  /** Absent: a free port. */
   readonly port?: number;
-  /** Where the objects keep their storage. */
+  /** The folder in which the objects keep their storage. */
   readonly stateDir: string;
   /** Absent: those of wrangler.toml. */
   readonly policies?: unknown;
-  /** Absent: no tokens, so everything is closed. */
+  /** The secret API_TOKENS. Absent: every call but /healthz is answered with 503. */
   readonly apiTokens?: string | undefined;
-  /** Where the pools are; absent: no policy may have one. */
+  /** The address and the token of the Redis with the pools; absent: no policy may have a pool. */
   readonly pool?: { readonly url?: string; readonly token?: string } | undefined;
-  /** Absent: those of wrangler.toml, or one a continent. */
+  /** Absent: those of wrangler.toml; if it has none either, one for each continent but Antarctica. */
   readonly regions?: unknown;
-  /** The header that says, as JSON, where a request comes from (`request.cf`): for tests. */
+  /** For tests: the name of a header that has `request.cf` as JSON, which says where a request comes from. */
   readonly originHeader?: string;
-  /** The module to run; absent: the built bundle. */
+  /** The path of the module to run; absent: the built bundle. */
   readonly main?: string;
-  /** Further modules that it imports, by the name it imports them under. */
+  /** The paths of further modules, by the names under which the module imports them. */
   readonly modules?: Readonly<Record<string, string>>;
-  /** So many isolates of the worker, each with an address of its own, that share the objects; absent: one. */
+  /** How many isolates of the worker to run. Each has its own address, and all share the objects. Absent: one. */
   readonly isolates?: number;
-  /** A worker to run beside it that has the service binding LIMITER; it answers at `callerUrl`. */
+  /** The path of a second worker to run, which has the service binding LIMITER and answers at `callerUrl`. */
   readonly caller?: string;
-  /** Pipes what workerd prints to `onOutput` instead of this process's own output. */
+  /** Is given what workerd prints; absent: workerd prints to this process's own output. */
   readonly onOutput?: (text: string) => void;
 }
 
 export interface Serving {
   readonly url: string;
-  /** The address of each isolate; the first is `url`. */
+  /** The address of each isolate. The first is `url`. */
   readonly urls: readonly string[];
-  /** Where the caller answers; the same as `url` when there is none. */
+  /** The address of the caller; `url` when there is none. */
   readonly callerUrl: string;
   readonly process: ChildProcess;
-  /** Resolves when the process has gone, with its exit code; `null` when a signal ended it. */
+  /** Resolves with the exit code when the process has ended; `null`: a signal ended it. */
   readonly exited: Promise<number | null>;
-  /** Ends it (SIGTERM unless said otherwise) and waits until it has gone. */
+  /** Ends the process (SIGTERM by default), and waits for its end. */
   stop(signal?: NodeJS.Signals): Promise<void>;
 }
 
-/** So much of what workerd prints goes into the error when it does not start. */
+/** When workerd does not start, the error has about this many characters of what it printed. */
 const MOST_PRINTED = 4_000;
 
-/** Starts workerd and waits until it takes connections, or throws with what it printed. */
+/**
+ * Starts workerd, and waits until the worker answers on every isolate's address.
+ *
+ * @throws Error with what workerd printed, if it ends before that
+ */
 export async function serve(options: ServeOptions): Promise<Serving> {
   const { host = "127.0.0.1", stateDir, onOutput } = options;
   const port = options.port ?? (await freePort());
@@ -73,7 +77,7 @@ export async function serve(options: ServeOptions): Promise<Serving> {
     });
   }
   const exited = new Promise<number | null>((done) => {
-    // "close" and not "exit": by then all that it printed has been read.
+    // "close" comes after "exit": by then all that the process printed has been read.
     child.on("close", (code) => {
       rmSync(configDir, { recursive: true, force: true });
       done(code);
@@ -96,7 +100,7 @@ export async function serve(options: ServeOptions): Promise<Serving> {
   return { url, urls, callerUrl, process: child, exited, stop };
 }
 
-/** Resolves when the worker itself answers anything; workerd takes connections before it has read the worker. */
+/** Resolves when the worker answers, whatever it says. workerd takes connections before it has read the worker. */
 async function answers(url: string): Promise<true> {
   for (;;) {
     const isUp = await fetch(`${url}/healthz`).then(

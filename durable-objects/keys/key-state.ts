@@ -86,7 +86,7 @@ export class KeyState {
     return this.#holders;
   }
 
-  /** When a call last changed the key, to tell a hot key from a quiet one. `-Infinity`: none did since it was loaded. */
+  /** When a call last changed the key, to tell a hot key from a quiet one. `-Infinity`: none since it was loaded. */
   get takenAtMs(): number {
     return this.#takenAtMs;
   }

@@ -1,6 +1,6 @@
 /**
- * Contention with calls on several keys. Such a call takes a provisional hold on each key, and settles or cancels all of
- * them a few messages later. A call that fails only because of provisional holds waits for them instead of being denied.
+ * Contention with calls on several keys. Such a call takes a provisional hold on each key, and settles or cancels them
+ * all a few messages later. A call that would pass without provisional holds waits for their end, and is not denied.
  */
 import { decideTogether } from "../../core/accounts/joint-decision.ts";
 import type { Cost } from "../../core/protocol/cost.ts";

@@ -11,14 +11,14 @@ import type { Limits } from "./limits.ts";
 import type { Reserve } from "./operations.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-/** More isolates than that find no room to reserve, and ask for each decision. About 200 bytes each. */
+/** The most holders of one key, at about 300 bytes each. Further isolates reserve nothing and ask each time. */
 const MOST_HOLDERS = 1_000;
-/** A holder is remembered for so long after its end, since messages that it sent before may come later. */
+/** A holder is remembered for this long after its end, in milliseconds: messages that it has sent may arrive later. */
 const REMEMBERED_MS = 5_000;
 
 const NOTHING: Reserving = { used: 0, kept: 0, wanted: 0 };
 
-/** Units that isolates reserve, and settle with what they used. */
+/** The units that isolates reserve, and later settle with what they have used. */
 export class Reservations {
   readonly #store: KeyStore;
   readonly #limits: Limits;
@@ -34,7 +34,7 @@ export class Reservations {
   reserve(keyState: KeyState, call: Reserve, nowMs: number): Maybe<Answer> {
     const { cost } = call;
     const noted = noteMessage(keyState, call, nowMs);
-    // It was overtaken. Whoever waits for it is answered, and nothing is reserved.
+    // A later message was here before. The caller behind this one is answered, and nothing is reserved.
     if (noted === undefined) return this.#limits.limit(keyState, cost, undefined, nowMs);
     const { admitted, accounts, rules } = decideTogether(noted.ruleAccounts, nowMs, cost);
     if (!admitted && isProvisionallyBlocked(keyState, cost, nowMs)) {
@@ -52,10 +52,10 @@ export class Reservations {
   }
 
   /**
-   * The first half of a message whose cost and wishes another level is asked for: settles what the holder used, and keeps
-   * apart what it keeps. `grantNoted` is the second half.
+   * The first half of `reserve`, for an object that has to ask its pool in between: settles what the holder used, and
+   * reserves again what it keeps. `grantNoted` is the second half.
    *
-   * @returns what it has now; `undefined`: it was overtaken
+   * @returns what the holder has now; `undefined`: a later message of the holder was here before
    */
   bringHome(keyState: KeyState, call: Reserve, nowMs: number): Reserved | undefined {
     const rules = Object.entries(call.rules).map(([name, { used, kept }]): [string, Reserving] => [
@@ -68,16 +68,16 @@ export class Reservations {
   }
 
   /**
-   * Reserves what a message wants that was brought home, with what has come in since.
+   * The second half: reserves what the message wants, also from units that have come from the pool meanwhile.
    *
-   * @returns `undefined`: a later message of the holder was there before
+   * @returns `undefined`: a later message of the holder was here before
    */
   grantNoted(keyState: KeyState, call: Reserve, nowMs: number): Reserved | undefined {
     const noted = noteMessage(keyState, call, nowMs, true);
     return noted && this.#grant(keyState, call, noted, nowMs);
   }
 
-  /** Ends a holder's reservation with what it used. Late or again, it changes nothing. */
+  /** Ends a holder's reservation with what the holder used. A message that is late or repeated changes nothing. */
   giveBack(keyState: KeyState, { holder, turn, used }: Returned, nowMs: number): void {
     const rules = Object.fromEntries(
       Object.entries(used).map(([name, units]) => [name, { used: units, kept: 0, wanted: 0 }]),
@@ -88,11 +88,11 @@ export class Reservations {
     this.#queue.serve(keyState);
   }
 
-  /** Reserves what can be granted beside what the holder keeps. */
+  /** Reserves the units that can be granted, beside those that the holder keeps. */
   #grant(keyState: KeyState, call: Reserve, noted: Noted, nowMs: number): Reserved {
     const { ttlMs, units } = granted(keyState, call, noted, nowMs);
     const { hold } = noted.holder;
-    // Units that are kept are never let go sooner than was said before: this answer may be lost.
+    // Kept units never expire sooner than was said before: if this answer is lost, the holder relies on that.
     const keptHolds = noted.ruleAccounts.flatMap(({ account }) =>
       account.holds.filter(({ id }) => id === hold),
     );
@@ -117,7 +117,7 @@ export class Reservations {
     nowMs: number,
   ): void {
     const accounts = ruleAccounts.map(({ account }) => account);
-    // A denial that changes nothing writes nothing, and makes no key hot.
+    // A call that changes nothing does not commit: that would write, or make the key hot.
     if (keyState.ruleStates.some(({ account }, index) => account !== accounts[index]))
       this.#store.commit(keyState, { accounts }, nowMs);
     if (hasRoom(keyState, id)) keyState.putHolder(id, holder);
@@ -128,18 +128,20 @@ function hasRoom({ holders }: KeyState, id: string): boolean {
   return holders.has(id) || holders.size < MOST_HOLDERS;
 }
 
-/** A holder's message, taken note of: the accounts with what it used debited, and with only what it keeps held. */
+/** A holder's message and its effect: in `ruleAccounts`, what it used is debited and only what it keeps is held. */
 interface Noted {
   readonly ruleAccounts: readonly RuleAccount[];
   readonly holder: Holder;
   readonly kept: readonly number[];
+  /** The holder gets a new hold, and must not spend what it kept: see `Reserved.isNew`. */
   readonly isNew: boolean;
 }
 
 /**
- * Takes note of a message; `undefined`: a later one has been there before.
+ * Reads a holder's message. It changes nothing but the list of holders, from which old ones go.
  *
- * @param isAgain it was noted before, and goes on now
+ * @param isAgain this message was read before, by `bringHome`
+ * @returns `undefined`: a later message of the holder was here before
  */
 function noteMessage(
   keyState: KeyState,
@@ -157,8 +159,8 @@ function noteMessage(
     const held = account.holds.find((hold) => hold.id === before?.hold);
     return { used: Math.max(used, reportedBefore), kept, wanted, held, delta: used - reportedBefore };
   });
-  // It has, or used, units that this hold is not for (this object crashed, or an old message came late): those are covered
-  // by what the object was restored with, or have been settled, and this hold is left to itself.
+  // The holder keeps or has used units that its hold here does not have: this object crashed, or an old message came
+  // late. The restored record covers those units, or they have been settled. An old hold stays until it expires.
   const isNew =
     before === undefined ||
     said.some(({ kept, delta, held }) =>
@@ -180,7 +182,7 @@ function noteMessage(
   return { ruleAccounts, holder, kept: said.map(({ kept }) => (isNew ? 0 : kept)), isNew };
 }
 
-/** How many units of each rule, and for how long: for longer than the shortest lifetime only what can be spared. */
+/** How many units to grant, and for how long: longer than the shortest lifetime only if they can be spared. */
 function granted(
   keyState: KeyState,
   { holder: id, rules, ttlMs: askedMs, isShort }: Reserve,
