@@ -1,7 +1,7 @@
 /**
  * The baselines against which Weir is measured. They are Hono routes that answer a constant, as large as a decision,
- * to the same POST body without reading it. (a) does nothing else. (b) makes one RPC to an object that counts in memory.
- * (c) makes one RPC, and the object writes one row.
+ * to the same POST body without reading it. (a) does nothing else. (b) makes one RPC to an object that counts in
+ * memory. (c) makes one RPC, and the object writes one row.
  */
 import { DurableObject, WorkerEntrypoint } from "cloudflare:workers";
 import { Hono } from "hono";

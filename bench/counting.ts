@@ -1,7 +1,7 @@
 /**
  * The built bundle with its object calls and written rows counted, for a run that is not timed. The real class runs on
- * the real storage, and wrapped methods count. In one workerd process the worker and all its objects share an isolate, so
- * plain variables can count.
+ * the real storage, and wrapped methods count. In one workerd process the worker and all its objects share an isolate,
+ * so plain variables can count.
  */
 // @ts-expect-error The built bundle, given to workerd under this name.
 import * as weir from "weir.js";

@@ -39,7 +39,8 @@ function measure(size: number): Measured {
   for (let count = 0; count < 2 * size; count += 1) admit();
   const admittedNs = timed(admit);
   const deniedNs = timed(() => {
-    if (slidingLog.decide(config, state, nowMs, 1, 0).allowed) throw new Error("a unit was admitted, although the window was full");
+    if (slidingLog.decide(config, state, nowMs, 1, 0).allowed)
+      throw new Error("a unit was admitted, although the window was full");
   });
   const runs = (state?.end ?? 0) - (state?.first ?? 0);
   return { admittedNs, deniedNs, bytesPerRun: (state?.runs.bytes ?? 0) / runs };

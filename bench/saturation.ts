@@ -1,6 +1,7 @@
 /**
- * Measures how much is admitted when several isolates hold units of one key, compared with one exact bucket. It runs in
- * the simulation of `test/simulation/` (virtual time; a message takes 2 ms each way on average): `node bench/saturation.ts`.
+ * Measures how much is admitted when several isolates hold units of one key, compared with one exact bucket:
+ * `node bench/saturation.ts`. It runs in the simulation of `test/simulation/`, in virtual time. A message takes 2 ms
+ * each way on average.
  */
 import { saturate, SECONDS, type Load } from "../test/simulation/saturation.ts";
 

@@ -133,7 +133,7 @@ function read(method: string, path: string, query: string, body: Buffer | number
   return refused(400, `ERR max request size exceeded. Limit: ${MOST_BYTES} bytes, Actual: ${body} bytes`);
 }
 
-/** The body, or its size in bytes if it is too large. Also then it is read to its end, so the client gets the answer. */
+/** The body, or its size in bytes if it is too large. It is still read to its end, so the client gets the answer. */
 function readBody(request: IncomingMessage): Promise<Buffer | number> {
   return new Promise((done, fail) => {
     const chunks: Buffer[] = [];

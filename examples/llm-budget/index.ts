@@ -1,6 +1,6 @@
 /**
  * A gateway to a language model, with a budget of tokens for each customer. The cost of a call is known only after the
- * answer. So the gateway holds an estimate before the call, streams the answer through, and settles with the real usage.
+ * answer. So the gateway holds an estimate before the call, passes the answer on, and settles with the real usage.
  */
 import type { Limiter } from "../../worker/rpc/limiter.ts";
 
@@ -70,8 +70,8 @@ function askModel(env: Env, prompt: Prompt): Promise<Response> {
 }
 
 /**
- * Passes the model's events through, and calls `settle` once with the number of tokens used. It is the number that the
- * model says at the end. If the stream ends sooner (the client has gone), it is the prompt and one token for each event.
+ * Passes the model's events through, and calls `settle` once with the number of tokens used. The model says it at the
+ * end. If the stream ends sooner (the client has gone), it is the prompt's estimate and one token for each event.
  */
 function countingTokens(
   promptTokens: number,

@@ -40,7 +40,7 @@ export interface Answer {
   readonly success: boolean;
   /** Absent after `renew`, and when there is no such hold. */
   readonly rules?: readonly RuleDecision[];
-  /** The hold or lease that was granted. `fencingToken` (of a lease) is a number that is too large for some languages. */
+  /** What was granted. A lease has a `fencingToken`: as text, because the number is too large for some languages. */
   readonly hold?: { readonly id: string; readonly expiresAfterMs: number; readonly fencingToken?: string };
   /** After `renew`: how long the hold or lease lasts now. */
   readonly expiresAfterMs?: number;
