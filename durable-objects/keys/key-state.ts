@@ -119,7 +119,7 @@ export class KeyState {
     return this.#answers;
   }
 
-  /** Whether the key is like an untouched one, and nobody waits for it. */
+  /** Whether the key equals an untouched one and is not pinned. */
   isWhole(nowMs: number): boolean {
     return (
       !this.isPinned &&

@@ -117,7 +117,7 @@ export class Reservations {
     nowMs: number,
   ): void {
     const accounts = ruleAccounts.map(({ account }) => account);
-    // A call that changes nothing does not commit: that would write, or make the key hot.
+    // A call that changes nothing does not commit: a commit could write, and would make the key hot.
     if (keyState.ruleStates.some(({ account }, index) => account !== accounts[index]))
       this.#store.commit(keyState, { accounts }, nowMs);
     if (hasRoom(keyState, id)) keyState.putHolder(id, holder);

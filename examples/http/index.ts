@@ -19,7 +19,7 @@ export default {
   async fetch(request, env): Promise<Response> {
     const key = `customer:${request.headers.get("x-api-key") ?? "anonymous"}`;
     const decision = await limit(env, { policy: "payments", key });
-    // A payment that nobody counted is refused. A worker that only shows a page would go on here.
+    // The payment was not counted, so it is refused. A worker that only shows a page would go on here.
     if (decision === undefined) return new Response("try again later", { status: 503 });
     if (decision.success)
       return new Response("paid", { headers: { "x-remaining": String(decision.remaining) } });
