@@ -40,8 +40,8 @@ const LONGEST_TIMER_MS = 60_000;
  * The callers that wait, with one line for each key. A line is served strictly in order of arrival: only its first
  * caller is tried, so requests for few units never starve a request for many. Nothing is polled. Every operation that
  * may free units calls `serve`. Other changes come with time alone: a lease expires, a quota refills, a wait ends. For
- * these, each key has one timer, set to the next such instant. The lines are in memory only, since a crash also ends the
- * calls that wait.
+ * these, each key has one timer, set to the next such instant. The lines are in memory only, since a crash also ends
+ * the calls that wait.
  */
 export class WaitQueue {
   readonly #lines = new Map<KeyState, Line>();
