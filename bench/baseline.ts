@@ -1,12 +1,12 @@
 /**
- * What Weir is measured against: Hono routes that answer a constant of a decision's size to the same POST body,
- * without reading it. (a) nothing else, (b) and one RPC to an object that counts in memory, (c) and one row
- * written by that object.
+ * The baselines against which Weir is measured. They are Hono routes that answer a constant, as large as a decision,
+ * to the same POST body without reading it. (a) does nothing else. (b) makes one RPC to an object that counts in
+ * memory. (c) makes one RPC, and the object writes one row.
  */
 import { DurableObject, WorkerEntrypoint } from "cloudflare:workers";
 import { Hono } from "hono";
 
-/** Named as Weir's, because the configuration that serves it is Weir's. */
+/** It has the name of Weir's class, because it is served with Weir's configuration. */
 export class LimiterObject extends DurableObject {
   #count = 0;
 
@@ -40,7 +40,7 @@ const rule = {
 };
 const answer = { ...rule, policy: "hot", key: "user:42", source: "object", rules: [rule] };
 
-/** (e) what a service binding costs. */
+/** (e): a constant over a service binding. */
 export class Limiter extends WorkerEntrypoint {
   limit(): typeof answer {
     return answer;

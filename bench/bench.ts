@@ -1,11 +1,11 @@
 /**
- * `npm run bench`: the built bundle beside three baselines, in one run, on plain workerd.
+ * `npm run bench`: measures the built bundle beside the baselines, in one run, on plain workerd.
  *
- * Machines are noisy, so every target is loaded for a short while in turn, several rounds over, and each
- * round's figures are compared only with those of the same round. Each time it is started anew, with nothing
- * stored, warmed up and ended, so that no target pays for what another left behind (10,000 objects' alarms, say).
- * ROUNDS and SECONDS change how many and how long. BESIDE=../another-checkout measures the bundle of that checkout too, in
- * the same rounds, and prints how much faster this one is.
+ * Machines are noisy. So there are several rounds, each target is loaded for a short while in each round, and figures
+ * are compared only within a round. Each time, a target is started with nothing stored, warmed up, loaded and ended. So
+ * no target pays for what another has left behind (the alarms of 10,000 objects, for example). The environment variable
+ * ROUNDS is the number of rounds, SECONDS the length of each load. BESIDE=../another-checkout measures the bundle of
+ * that checkout too, in the same rounds, and prints how much faster this one is.
  */
 import { build as bundle } from "esbuild";
 import { execFileSync } from "node:child_process";
@@ -30,7 +30,7 @@ const folder = mkdtempSync(join(tmpdir(), "weir-bench-"));
 const { token, entry } = makeToken({ name: "bench", scopes: ["limit"] });
 let servings = 0;
 
-/** Starts a module with nothing stored, and ends it when `use` is done with its address. */
+/** Starts a module with nothing stored, passes its address to `use`, and ends the module after that. */
 async function serving<Result>(
   main: string,
   use: (url: string) => Promise<Result>,
@@ -55,7 +55,7 @@ async function serving<Result>(
   }
 }
 
-/** Bundles one of this folder's modules for workerd. */
+/** Bundles one of this folder's modules for workerd. Returns the bundle's path. */
 async function bundled(name: string): Promise<string> {
   const outfile = join(folder, `${name}.js`);
   const entryPoint = join(import.meta.dirname, `${name}.ts`);
@@ -102,7 +102,7 @@ function measure({ main, requests, warmUp, isBound }: Target, caller: string): P
 const sorted = (numbers: readonly number[]) => numbers.toSorted((a, b) => a - b);
 const median = (numbers: readonly number[]) => sorted(numbers)[numbers.length >> 1] ?? Number.NaN;
 
-/** The ratio to other loads, round by round: its median, and in brackets the least and the most. */
+/** The ratio to other loads: the median over the rounds, and in brackets the lowest and the highest. */
 function ratio({ loads }: Pick<Target, "loads">, to: Pick<Target, "loads">): string {
   const ratios = loads.map(
     (each, round) => each.requestsPerSecond / (to.loads[round]?.requestsPerSecond ?? Number.NaN),

@@ -1,17 +1,19 @@
-/** The bridge to Redis in a process of its own, so that it takes no time from the event loop that makes the load. */
+/** Runs the bridge to Redis in a process of its own, so it takes no time from the event loop that makes the load. */
 import { fork } from "node:child_process";
 import { connect, createServer, type AddressInfo, type Socket } from "node:net";
 import { startBridge, type Bridge } from "../scripts/upstash-bridge.ts";
 
-/** A bridge somewhere else, and how many commands went through it. */
+/** A bridge in another process. */
 export interface DistantBridge extends Pick<Bridge, "url" | "token"> {
+  /** How many commands of callers were passed on to Redis. */
   commands(): Promise<number>;
   stop(): Promise<void>;
 }
 
+/** A message from the bridge's process. */
 type Said = { readonly url: string } | { readonly commands: number };
 
-/** @param distanceMs how long it takes from the bridge to Redis and back */
+/** @param distanceMs how long a message takes from the bridge to Redis and back, in milliseconds */
 export async function startDistantBridge(
   redisPort: number,
   token: string,
@@ -39,7 +41,7 @@ export async function startDistantBridge(
   return { url: "url" in up ? up.url : "", token, commands, stop };
 }
 
-/** What runs over there. */
+/** What the bridge's process runs. */
 async function main(redisPort: number, token: string, distanceMs: number): Promise<void> {
   const port = distanceMs === 0 ? redisPort : await distantPort(redisPort, distanceMs / 2);
   const bridge = await startBridge({ redisUrl: `redis://127.0.0.1:${port}`, token });
@@ -48,7 +50,7 @@ async function main(redisPort: number, token: string, distanceMs: number): Promi
   process.send?.({ url: bridge.url } satisfies Said);
 }
 
-/** A port that leads to another one, and takes so long each way. */
+/** A port that passes everything on to another port, `delayMs` later, in both directions. */
 async function distantPort(port: number, delayMs: number): Promise<number> {
   const passOn = (from: Socket, to: Socket) =>
     from.on("data", (data) => setTimeout(() => to.write(data), delayMs)).on("close", () => to.destroy());

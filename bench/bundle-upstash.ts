@@ -3,7 +3,7 @@ import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 
-/** A flag that only Upstash's own servers know; Redis refuses the whole script. */
+/** A flag that only Upstash's own servers know. Redis refuses a script that has it. */
 const FLAG = " flags=allow-key-locking";
 
 /** Bundles upstash.ts for workerd. Returns the module's path. */
@@ -21,7 +21,7 @@ export async function bundleUpstash(folder: string): Promise<string> {
   return outfile;
 }
 
-/** Takes the flag out of the scripts, and puts the digests right, or each call would send its script whole. */
+/** Removes the flag from the scripts, and corrects their digests: else each call would send the whole script. */
 const forRedis: Plugin = {
   name: "for-redis",
   setup(building) {

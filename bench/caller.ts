@@ -1,4 +1,4 @@
-/** A worker that asks over its service binding for each request, and answers what it is answered. */
+/** A worker that passes each request on to Weir over its service binding, and answers with Weir's answer. */
 interface Env {
   readonly LIMITER: { limit(call: unknown): Promise<unknown> };
 }

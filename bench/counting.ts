@@ -1,7 +1,7 @@
 /**
- * The built bundle with its calls and rows counted, for a pass of its own that is not timed. The real class runs
- * on the real storage, whose methods count what goes through. In one workerd process the worker and all its
- * objects share an isolate, so plain variables can count.
+ * The built bundle with its object calls and written rows counted, for a run that is not timed. The real class runs on
+ * the real storage, and wrapped methods count. In one workerd process the worker and all its objects share an isolate,
+ * so plain variables can count.
  */
 // @ts-expect-error The built bundle, given to workerd under this name.
 import * as weir from "weir.js";
@@ -51,7 +51,7 @@ export default {
 
 let isCounting = false;
 
-/** Makes the runtime's own methods count; there is one prototype for all objects' storage. */
+/** Wraps the runtime's own methods, once: the storage of all objects has one prototype. */
 function countRows(storage: DurableObjectStorage): void {
   if (isCounting) return;
   isCounting = true;
@@ -59,7 +59,7 @@ function countRows(storage: DurableObjectStorage): void {
   const exec = Reflect.get(sql, "exec");
   sql.exec = function countedExec(this: SqlStorage, ...args: Parameters<SqlStorage["exec"]>) {
     const cursor = exec.apply(this, args);
-    // A write is done when `exec` returns; reading a cursor to its end would leave nothing for Weir to read.
+    // When `exec` returns, its write is done. The cursor must not be read here: Weir would find nothing in it.
     rowsWritten += cursor.rowsWritten;
     return cursor;
   } as SqlStorage["exec"];

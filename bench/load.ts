@@ -1,30 +1,32 @@
 /**
- * The load: kept connections that ask again as soon as they are answered.
+ * The load: connections that stay open, and send the next request as soon as the last one is answered.
  *
- * Written for this, since generators that take many different bodies build every request anew for every
- * connection: with 10,000 keys that takes longer than the measurement, and the core that it needs is the
- * server's. Here requests are bytes made once, and of an answer only status and length are read.
+ * Other load generators build every request again for every connection when there are many bodies. With 10,000 keys
+ * that takes longer than the measurement, and the server loses a core to it. Here the bytes of each request are made
+ * once, and only the status and the length of an answer are read.
  */
 import { connect } from "node:net";
 
 export const CONNECTIONS = 32;
 
+/** What was measured. Latencies are those of single requests, or of pairs when there is a follow-up. */
 export interface Load {
   readonly requestsPerSecond: number;
   readonly p50Ms: number;
   readonly p99Ms: number;
+  /** How many requests were answered. */
   readonly count: number;
 }
 
-/** Requests ready to be sent, and the port to send them to. */
+/** Requests that are ready to be sent, and the port to send them to. */
 export interface Requests {
   readonly port: number;
   readonly bytes: readonly Buffer[];
-  /** Made of each answer, and sent before the next: the two count as one. */
+  /** Makes a second request from each answer. It is sent before the next request, and both count as one. */
   readonly followUp?: (answer: string) => Buffer;
 }
 
-/** A POST of each body to an address. */
+/** A POST of each body to `url`. */
 export function requestsFor(
   url: string,
   token: string,
@@ -44,7 +46,7 @@ export function requestsFor(
   return { port: Number(port), bytes };
 }
 
-/** An acquire of each body, each followed by the release of its lease. */
+/** An acquire with each body, each followed by the release of its lease. */
 export function leasesFor(url: string, token: string, bodies: readonly string[]): Requests {
   const { host } = new URL(url);
   const followUp = (answer: string) => {
@@ -57,7 +59,11 @@ export function leasesFor(url: string, token: string, bodies: readonly string[])
   return { ...requestsFor(`${url}/v1/leases`, token, bodies), followUp };
 }
 
-/** Sends these for some seconds; rejects if any answer is not a 200. Connections take the requests in turn. */
+/**
+ * Sends the requests again and again, for `seconds`. Each connection begins at another place of the list.
+ *
+ * @throws Error when an answer is no decision, or a connection ends
+ */
 export async function load(requests: Requests, seconds: number): Promise<Load> {
   const { bytes } = requests;
   const latenciesMs: number[] = [];
@@ -124,7 +130,7 @@ function drive(
   });
 }
 
-/** `count` keys out of `distinct`, drawn by Zipf's law (the n-th most common 1/n as often as the first), always the same. */
+/** Draws `count` keys out of `distinct` by Zipf's law: the n-th most common key comes 1/n as often as the first. */
 export function zipfKeys(distinct: number, count: number, random: () => number): string[] {
   const cumulative: number[] = [];
   let sum = 0;

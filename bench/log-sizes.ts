@@ -1,4 +1,4 @@
-/** What one decision of a sliding log costs, in this process, with 10, 1,000 and 100,000 runs in its window. */
+/** Measures one decision of a sliding log in this process, with 10, 1,000 and 100,000 runs in its window. */
 import { slidingLog, type SlidingLogState } from "../core/algorithms/sliding-log.ts";
 
 const SIZES = [10, 1_000, 100_000];
@@ -25,7 +25,7 @@ interface Measured {
   readonly bytesPerRun: number;
 }
 
-/** A full window that moves on: each decision comes a millisecond after the one before, and takes what has just left. */
+/** The window stays full: each decision comes one millisecond after the last, and takes the unit that has just left. */
 function measure(size: number): Measured {
   const config = { limit: size, windowMs: size, minIntervalMs: 0, countDenied: false };
   let state: SlidingLogState | undefined;
@@ -33,13 +33,14 @@ function measure(size: number): Measured {
   const admit = () => {
     nowMs += 1;
     const decision = slidingLog.decide(config, state, nowMs, 1, 0);
-    if (!decision.allowed) throw new Error("one leaves as one comes");
+    if (!decision.allowed) throw new Error("a unit was denied, although one had just left the window");
     ({ state } = decision);
   };
   for (let count = 0; count < 2 * size; count += 1) admit();
   const admittedNs = timed(admit);
   const deniedNs = timed(() => {
-    if (slidingLog.decide(config, state, nowMs, 1, 0).allowed) throw new Error("the window is full");
+    if (slidingLog.decide(config, state, nowMs, 1, 0).allowed)
+      throw new Error("a unit was admitted, although the window was full");
   });
   const runs = (state?.end ?? 0) - (state?.first ?? 0);
   return { admittedNs, deniedNs, bytesPerRun: (state?.runs.bytes ?? 0) / runs };

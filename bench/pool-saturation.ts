@@ -1,6 +1,6 @@
 /**
- * How much of a pool's limit three regions admit that are asked for more, and what Redis is asked for: `npm run build`, then
- * `node bench/pool-saturation.ts`. Each region is a workerd of its own; Redis is on this machine.
+ * Measures how much of a pool's limit three regions admit when callers ask for more, and how many commands Redis gets:
+ * `npm run build`, then `node bench/pool-saturation.ts`. Each region is a workerd of its own. Redis is on this machine.
  */
 import { excessOf, hammer, newTally, pooled, shareOfBound, type Rate } from "../test/support/pool-load.ts";
 import { startWorld } from "../test/support/regions.ts";
@@ -12,7 +12,7 @@ const RATES: Record<string, Rate> = {
   "300/s": { limit: 300, windowMs: 1_000, burst: 300 },
   "300 in any 3 s": { limit: 300, windowMs: 3_000 },
 };
-/** Loops that ask, in each region. */
+/** How many loops ask in each region. */
 const LOADS: Record<string, readonly number[]> = { even: [8, 8, 8], "20 : 3 : 1": [20, 3, 1] };
 
 const policyOf = (name: string) => `p${name.replaceAll(/\W/g, "-")}`;

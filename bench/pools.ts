@@ -1,10 +1,11 @@
 /**
- * `npm run bench:pools`: policies with `pool = "redis"` beside `@upstash/ratelimit`, in one run, over the same
- * redis-server and through the same bridge, on plain workerd.
+ * `npm run bench:pools`: measures policies with `pool = "redis"` beside `@upstash/ratelimit`, in one run, on plain
+ * workerd, with the same redis-server and the same bridge for all.
  *
- * As in bench.ts every target is started anew for each round (here with a key of its own too), warmed up, loaded and ended;
- * the targets take their turns in another order each round, and figures are compared only with those of the same round.
- * ROUNDS and SECONDS change how many and how long; DISTANCE_MS puts Redis so far away (there and back), which it is not here.
+ * As in bench.ts, each target is started in each round with nothing stored, warmed up, loaded and ended, and figures
+ * are compared only within a round. Here each start also has a key of its own, and each round has another order of the
+ * targets. The environment variable ROUNDS is the number of rounds, SECONDS the length of each load, and DISTANCE_MS a
+ * delay that is added between the bridge and Redis (there and back; 0 by default).
  */
 import { mkdtempSync, rmSync } from "node:fs";
 import { cpus, tmpdir } from "node:os";
@@ -22,7 +23,7 @@ const ROUNDS = Number(process.env["ROUNDS"] ?? 7);
 const SECONDS = Number(process.env["SECONDS"] ?? 3);
 const DISTANCE_MS = Number(process.env["DISTANCE_MS"] ?? 0);
 const WARM_UP_SECONDS = 2;
-/** Enough for each message to be answered on a machine that is busy with the load. */
+/** Long enough, in milliseconds, for every message to be answered while the machine is busy with the load. */
 const DEADLINE_MS = 10_000;
 const ORIGIN = "x-origin";
 const CONTINENTS = ["EU", "NA", "AS"] as const;
@@ -37,10 +38,10 @@ const POLICIES = {
 
 interface Measured {
   readonly requestsPerSecond: number;
-  /** Of the process that fared worst. */
+  /** The worst of the processes. */
   readonly p50Ms: number;
   readonly p99Ms: number;
-  /** Commands that Redis was sent per 1,000 decisions. */
+  /** Redis commands per 1,000 decisions. */
   readonly commands: number;
 }
 
@@ -49,9 +50,9 @@ interface Target {
   readonly path: string;
   readonly policy: keyof typeof POLICIES;
   readonly isUpstash: boolean;
-  /** Where its callers are: a process for each. */
+  /** Where its callers are. Each continent has a process of its own. */
   readonly continents: readonly string[];
-  /** By the round. */
+  /** One for each round. */
   readonly measured: Measured[];
 }
 
@@ -59,7 +60,7 @@ const folder = mkdtempSync(join(tmpdir(), "weir-bench-"));
 const { token, entry } = makeToken({ name: "bench", scopes: ["limit"] });
 let servings = 0;
 
-/** Starts the target with nothing stored, loads all its processes at once, and ends them. */
+/** Starts the target's processes with nothing stored, loads all at once, and ends them. */
 async function measure(target: Target, bridge: DistantBridge, upstash: string): Promise<Measured> {
   servings += 1;
   const key = `user:${servings}`;
@@ -130,7 +131,7 @@ function targetsOf() {
 const sorted = (numbers: readonly number[]) => numbers.toSorted((a, b) => a - b);
 const median = (numbers: readonly number[]) => sorted(numbers)[numbers.length >> 1] ?? Number.NaN;
 
-/** Round by round: the median, and in brackets the least and the most. */
+/** The ratio to another target: the median over the rounds, and in brackets the lowest and the highest. */
 function ratio(target: Target, to: Target): string {
   const ratios = target.measured.map(
     (each, round) => each.requestsPerSecond / (to.measured[round]?.requestsPerSecond ?? Number.NaN),

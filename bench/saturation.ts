@@ -1,11 +1,12 @@
 /**
- * How much of what an exact bucket admits is admitted when several isolates hold units of one key, in the simulation of
- * `test/simulation/` (virtual time, messages of 2 ms each way): `node bench/saturation.ts`.
+ * Measures how much is admitted when several isolates hold units of one key, compared with one exact bucket:
+ * `node bench/saturation.ts`. It runs in the simulation of `test/simulation/`, in virtual time. A message takes 2 ms
+ * each way on average.
  */
 import { saturate, SECONDS, type Load } from "../test/simulation/saturation.ts";
 
 const FACTOR = 2;
-/** The batch of the literature, as a part of the limit. */
+/** The fixed batch that is compared, as a part of the limit: it is the one that the literature proposes. */
 const FIXED = 1 / 1_000;
 
 const ISOLATES = [1, 4, 32];
@@ -36,7 +37,7 @@ Asked for ${FACTOR} times the limit for ${SECONDS} s: admitted, of what one exac
   await printSteady();
 }
 
-/** Below the limit: nobody is denied, and the question is who has to wait. */
+/** Measures a load below the limit: nobody is denied, but some calls wait for the object. */
 async function printSteady(): Promise<void> {
   console.log(`
 Asked for 0.8 times the limit: calls that waited for the object, and object calls per 1,000 decisions.

@@ -1,4 +1,4 @@
-/** What the benchmark loads: three baselines, and Weir in its various uses. */
+/** What the benchmark loads: the baselines of baseline.ts, and Weir in its various uses. */
 import { seededRandom } from "../test/support/random.ts";
 import { leasesFor, requestsFor, zipfKeys, type Load, type Requests } from "./load.ts";
 
@@ -25,30 +25,30 @@ export const POLICIES = {
   slots: { algorithm: "concurrency", limit: 10_000, deadlineMs: 10_000 },
 };
 
-/** A module to run, and what to send it at its address. */
+/** A module to run, and the requests to send to its address. */
 export interface Target {
   readonly name: string;
   readonly main: string;
   readonly requests: (url: string) => Requests;
-  /** Of a baseline, known without counting; of Weir, counted in a pass of its own. */
+  /** Rows written and object calls per 1,000 decisions. A baseline's are known, Weir's are counted in a run before. */
   readonly perThousand: { readonly rows: number; readonly calls: number };
-  /** Before it is measured, in seconds: keys by the thousand take as long as their reservations live. */
+  /** How long it is loaded before it is measured, in seconds. Thousands of keys need as long as a reservation lives. */
   readonly warmUp: number;
-  /** Reached through the service binding of a worker beside it. */
+  /** It is asked through the service binding of a second worker. */
   readonly isBound: boolean;
   readonly loads: Load[];
 }
 
 interface Making {
   readonly token: string;
-  /** The modules to run. */
+  /** The paths of the modules to run. */
   readonly baseline: string;
   readonly main: string;
-  /** Rows written and object calls per 1,000 decisions, after a warm-up in seconds. */
+  /** Counts rows written and object calls per 1,000 decisions, after a warm-up in seconds. */
   readonly count: (requests: Target["requests"], warmUp: number) => Promise<Target["perThousand"]>;
 }
 
-/** All targets; those of Weir with their rows and object calls counted. */
+/** All targets. Rows and object calls of Weir's targets are counted here. */
 export async function makeTargets({ token, baseline, main, count }: Making): Promise<Target[]> {
   const keys = zipfKeys(KEYS, 4 * KEYS, seededRandom(1));
   const bodiesOf = (policy: string, of: readonly string[]) =>

@@ -1,12 +1,12 @@
 /**
- * What pools are measured against: a worker that uses `@upstash/ratelimit` as its documentation has it, with the cache that it
- * makes by default kept between requests.
+ * The baseline of pools: a worker that uses `@upstash/ratelimit` as its documentation shows. The limiters live as long
+ * as the isolate, so the cache that they make by default is kept between requests.
  */
 import { Ratelimit } from "@upstash/ratelimit";
 import { Redis } from "@upstash/redis/cloudflare";
 import { DurableObject, env } from "cloudflare:workers";
 
-/** Named as Weir's, because the configuration that serves it is Weir's. */
+/** It has the name of Weir's class, because it is served with Weir's configuration. */
 export class LimiterObject extends DurableObject {}
 
 const { UPSTASH_REDIS_REST_URL: url, UPSTASH_REDIS_REST_TOKEN: token } = env as unknown as Record<

@@ -1,4 +1,4 @@
-/** How long it takes from a release to the next in the queue having its answer, beside a call that waits for nothing. */
+/** Measures how long after a release the next caller in the queue has its lease, beside a call that does not wait. */
 import { setTimeout as sleep } from "node:timers/promises";
 
 const ROUNDS = 300;

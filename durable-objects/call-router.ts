@@ -3,8 +3,8 @@ import type { KeyState } from "./keys/key-state.ts";
 import type { AskKey, Operations } from "./operations/operations.ts";
 
 /**
- * Opens keys and hands each call to whoever decides it: this object alone, or, when the key's policy has a pool, the
- * region's side of that, which is loaded with the first such call.
+ * Opens the key of each call and passes the call to the operations that decide it. When the key's policy has no pool,
+ * these are `LocalOperations`. When it has one, these are `PooledOperations`, which are loaded at the first such call.
  */
 export class CallRouter {
   readonly #open: (policy: string, key: string) => [keyState: KeyState, nowMs: number];
@@ -26,7 +26,7 @@ export class CallRouter {
     const [keyState, nowMs] = this.#open(policy, key);
     const operations = this.#operationsFor(keyState);
     if (!(operations instanceof Promise)) return ask(operations, keyState, nowMs);
-    // Time has passed meanwhile, and the key may have left memory.
+    // Loading took time, and the key may have left memory: so the key is opened again.
     return operations.then((pooled) => ask(pooled, ...this.#open(policy, key)));
   };
 

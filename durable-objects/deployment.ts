@@ -10,13 +10,14 @@ const vars = env as {
 };
 
 /**
- * The policies of this deployment, by their names, and by those that they have in its regions. They are read while the worker
- * starts: a bad one stops it there and then. Worker and object read the same ones, and a new deployment restarts both.
+ * What this deployment configures. `policies` has the policies by the names that callers use. `regionalPolicies` also
+ * finds a region's copy of a policy with a pool (`api@eu`). All of it is read while the worker starts, and a bad policy
+ * stops the start. The worker and its objects read the same configuration, and a new deployment restarts both.
  */
 export const { policies, regions, regionalPolicies } = parseDeployment({
   policies: vars.POLICIES,
   regions: vars.REGIONS,
 });
 
-/** Where the pools are; `undefined`: no policy has one. */
+/** The address and the token of the Redis with the pools; `undefined`: no policy has a pool. */
 export const poolAddress = requirePool(policies, vars);

@@ -5,19 +5,26 @@ import type { KeyState } from "./keys/key-state.ts";
 import type { Operations } from "./operations/operations.ts";
 import type { PooledHost } from "./pool/pooled-operations.ts";
 
-/** What pooled operations need of their object. */
+/** The parts of an object that its pooled operations use. */
 export interface PoolParts extends Pick<PooledHost, "store" | "queue" | "local" | "toNow"> {
+  /** The object's clock, which never runs backwards. */
   readonly nowMs: () => number;
   readonly open: (policy: string, key: string) => [keyState: KeyState, nowMs: number];
 }
 
 /**
- * Makes a key of what a region has alone, beside the same key of the pool: longer than any key of a caller, so it is none.
- * It is stored. For ever.
+ * A prefix for the keys that a region counts alone while its pool does not answer (`onFailure = "local"`). They are
+ * stored in the same object as the key of the pool. The prefix has 512 characters and a caller's key at most 512 bytes,
+ * so no caller can name such a key. Stored: never change.
  */
 const ALONE = "alone/".padEnd(512, "/");
 
-/** Loads the region's side of pools: Upstash's client, the script and the rest, of which nothing is loaded without. */
+/**
+ * Loads the operations of a policy with a pool. They bring Upstash's client and the script with them, so an object
+ * without pools does not load them.
+ *
+ * @throws Error while versions mix: this version of the object was deployed without the address of a Redis
+ */
 export async function loadPool({ nowMs, open, ...parts }: PoolParts): Promise<Operations> {
   if (poolAddress === undefined) throw new Error("this version of the object has no pools");
   const [{ PooledOperations }, { RedisPool }] = await Promise.all([

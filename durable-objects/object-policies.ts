@@ -2,7 +2,7 @@ import type { Policy } from "../core/policies/policy.ts";
 import { regionalPolicies } from "./deployment.ts";
 import { sharesOf } from "./pool/share-algorithm.ts";
 
-/** The policies of this deployment as objects decide by them: of a pool, a region has a share. */
+/** The policies by which objects decide. In a policy with a pool, each rule is replaced by the region's share of it. */
 export const objectPolicies = {
   get(name: string): Policy | undefined {
     const policy = regionalPolicies.get(name);

@@ -1,4 +1,4 @@
-/** Deploys to Cloudflare, unless a policy or a region is bad: then nothing is uploaded. Arguments go to wrangler. */
+/** Deploys to Cloudflare. When a policy or a region is bad, nothing is uploaded. Arguments are passed to wrangler. */
 import { parseDeployment } from "../core/policies/regional-policies.ts";
 import { readWranglerToml, run } from "./project.ts";
 

@@ -1,7 +1,7 @@
 /**
- * Runs the limiter locally as `npm start` does, with a policy whose pool is in Redis: a private redis-server, in
- * front of it a bridge that speaks Upstash's REST protocol, and the limiter with the bridge's address and token.
- * All of it is gone when it ends, but for what `npm start` keeps.
+ * Runs the limiter locally as `npm start` does, with a policy that has a pool in Redis. For that it starts a private
+ * redis-server, a bridge in front of it that speaks Upstash's REST protocol, and the limiter with the bridge's address
+ * and token. When it ends, everything in Redis is gone. What `npm start` keeps stays.
  */
 import { randomBytes } from "node:crypto";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
@@ -10,10 +10,10 @@ import { readWranglerToml } from "./project.ts";
 import { startRedis } from "./redis-server.ts";
 import { startBridge, type Bridge, type BridgeOptions } from "./upstash-bridge.ts";
 
-/** The same every time, so that what was pasted elsewhere goes on working; another when it is taken. */
+/** The port is the same each time, so an address that was pasted somewhere still works. A free one if it is taken. */
 const BRIDGE_PORT = 8079;
 
-/** Joins those of wrangler.toml when none of them has a pool in Redis. */
+/** These policies are added when no policy of wrangler.toml has a pool in Redis. */
 const REDIS_POLICIES = {
   "redis-demo": { algorithm: "token-bucket", limit: 10, window: "10s", pool: "redis" },
   "redis-slots": { algorithm: "concurrency", limit: 3, pool: "redis" },
@@ -22,9 +22,9 @@ const REDIS_POLICIES = {
 async function main(): Promise<void> {
   const { policies: ofToml, regions } = readWranglerToml();
   const { policies, name } = policiesWithRedis(ofToml);
-  // The worker would refuse to start too; here the error comes first, and without a stack.
+  // The worker would refuse bad policies too. Checked here, the error comes sooner and without a stack.
   parseDeployment({ policies, regions });
-  // Taken from here on: a signal while things start must find them, and stop them too.
+  // Signals are handled from here on, so a signal during the start also stops what has been started.
   const signalled = new Promise<NodeJS.Signals>((done) => {
     for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) process.on(signal, done);
   });
@@ -46,7 +46,7 @@ async function main(): Promise<void> {
   }
 }
 
-/** Runs the limiter until it ends, by a signal or by itself. Returns its exit code. */
+/** Runs the limiter until a signal ends it or it ends by itself. Returns its exit code. */
 async function runLimiter(
   policies: object,
   policy: string,
@@ -90,7 +90,7 @@ function policiesWithRedis(given: unknown): { policies: object; name: string } {
   return { policies: { ...policies, ...REDIS_POLICIES }, name: "redis-demo" };
 }
 
-/** A port that is taken is not worth failing for. */
+/** Starts the bridge on its usual port or, when that is taken, on a free one. */
 async function startBridgeOnFreePort(options: BridgeOptions): Promise<Bridge> {
   try {
     return await startBridge(options);

@@ -1,6 +1,6 @@
 import { createServer } from "node:net";
 
-/** A TCP port that was free a moment ago. */
+/** A TCP port that was free a moment ago. Another program may take it before its caller does. */
 export async function freePort(): Promise<number> {
   const server = createServer();
   const port = await new Promise<number>((done) => {

@@ -1,4 +1,4 @@
-/** Runs the limiter with `wrangler dev` on this machine, with a token for trying it out. */
+/** Runs the limiter with `wrangler dev` on this machine, and makes a token to try it with. */
 import { spawn } from "node:child_process";
 import { appendFileSync, existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -6,18 +6,18 @@ import { DEV_VARS, readDevVars, ROOT, WRANGLER_TOML } from "./project.ts";
 import { makeToken } from "./tokens.ts";
 
 export interface LocalLimiter {
-  /** A line that asks for one unit of the policy, and works when pasted. */
+  /** A `curl` line that asks for one unit of the policy, ready to be pasted. */
   curl(policy: string): string;
-  /** Resolves when it answers; false when it stopped before it did. */
+  /** Resolves with true when the limiter answers, with false when it stops before that. */
   readonly isUp: Promise<boolean>;
-  /** Resolves when it has gone, with its exit code. */
+  /** Resolves with the exit code when the process has ended. */
   readonly exited: Promise<number>;
   stop(signal: NodeJS.Signals): void;
 }
 
 const HOST = "127.0.0.1";
 
-/** Starts it on PORT, or 8787. `vars` come before those of wrangler.toml and of .dev.vars, and are kept nowhere. */
+/** Starts the limiter on PORT (8787 by default). `vars` override those of wrangler.toml and .dev.vars; none is kept. */
 export function startLimiter(vars: Readonly<Record<string, string>> = {}): LocalLimiter {
   const port = Number(process.env["PORT"] ?? "8787");
   const token = localToken();
@@ -50,7 +50,7 @@ function curl(port: number, token: string | undefined, policy: string): string {
   ].join(" ");
 }
 
-/** Whether the worker itself comes to answer, before it is gone; wrangler takes connections well before. */
+/** Waits until the worker answers; false: it ended before. wrangler takes connections before the worker runs. */
 async function answers(url: string, isGone: () => boolean): Promise<boolean> {
   while (!isGone()) {
     const isUp = await fetch(url).then(
@@ -63,7 +63,10 @@ async function answers(url: string, isGone: () => boolean): Promise<boolean> {
   return false;
 }
 
-/** The token for trying things out. Made on first use and kept in .dev.vars, in the clear: it opens only this machine. */
+/**
+ * The token to try things with. It is made at the first start and kept in .dev.vars, in plain text, because it opens
+ * only the limiter on this machine. `undefined`: .dev.vars has API_TOKENS of its own, without a LOCAL_TOKEN.
+ */
 function localToken(): string | undefined {
   const { API_TOKENS, LOCAL_TOKEN } = readDevVars();
   if (API_TOKENS !== undefined) return LOCAL_TOKEN;

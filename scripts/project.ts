@@ -1,4 +1,4 @@
-/** Where things are, and what the project's own configuration says. */
+/** The project's paths, its configuration, and how its tools are run. */
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -10,7 +10,7 @@ export const BUNDLE = join(ROOT, "dist", "index.js");
 export const WRANGLER_TOML = join(ROOT, "wrangler.toml");
 export const DEV_VARS = join(ROOT, ".dev.vars");
 
-/** What wrangler.toml says, as far as running the bundle needs it. */
+/** The parts of wrangler.toml that running the bundle needs. */
 export function readWranglerToml(): {
   compatibilityDate: string;
   compatibilityFlags: readonly string[];
@@ -23,12 +23,16 @@ export function readWranglerToml(): {
   return { compatibilityDate, compatibilityFlags, policies: vars["POLICIES"], regions: vars["REGIONS"] };
 }
 
-/** The variables of .dev.vars; none when there is no such file. */
+/** The variables of .dev.vars; empty when there is no such file. */
 export function readDevVars(): NodeJS.Dict<string> {
   return existsSync(DEV_VARS) ? parseEnv(readFileSync(DEV_VARS, "utf8")) : {};
 }
 
-/** Bundles the worker into dist/, with the bundler that deploys it. */
+/**
+ * Bundles the worker into dist/ with wrangler, as a deployment does.
+ *
+ * @throws Error with what wrangler printed
+ */
 export function build(): void {
   const built = spawnSync(
     join(ROOT, "node_modules", ".bin", "wrangler"),
@@ -43,7 +47,7 @@ export function build(): void {
   throw new Error(`the build failed:\n${built.stdout}${built.stderr}`);
 }
 
-/** Runs one of the project's tools to its end, on this terminal. Returns its exit code. */
+/** Runs one of the project's tools on this terminal, and returns its exit code. */
 export function run(tool: string, args: readonly string[]): number {
   return (
     spawnSync(join(ROOT, "node_modules", ".bin", tool), args, { cwd: ROOT, stdio: "inherit" }).status ?? 1

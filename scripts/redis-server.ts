@@ -1,4 +1,4 @@
-/** Runs a private redis-server: for development, for tests and for benchmarks. Nothing in it outlives it. */
+/** Runs a private redis-server for development, tests and benchmarks. Its data is gone when it ends. */
 import { spawn, spawnSync, type ChildProcess } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { connect } from "node:net";
@@ -7,29 +7,33 @@ import { join } from "node:path";
 import { freePort } from "./free-port.ts";
 
 export interface RedisOptions {
-  /** Absent: a free one. */
+  /** Absent: a free port. */
   readonly port?: number;
-  /** Where it runs; absent: a folder of its own that goes when it does. */
+  /** Its working directory; absent: a temporary one that is removed when it ends. */
   readonly dir?: string;
-  /** Further options of its command line. */
+  /** Further arguments of its command line. */
   readonly args?: readonly string[];
 }
 
 export interface RedisServer {
   readonly port: number;
   readonly process: ChildProcess;
-  /** Resolves when the process has gone, with its exit code; `null` when a signal ended it. */
+  /** Resolves with the exit code when the process has ended; `null`: a signal ended it. */
   readonly exited: Promise<number | null>;
-  /** Ends it (SIGTERM unless said otherwise), even while it is paused, and waits until it has gone. */
+  /** Ends the process (SIGTERM by default), also when it is paused, and waits for its end. */
   stop(signal?: NodeJS.Signals): Promise<void>;
 }
 
 const HOST = "127.0.0.1";
 
-/** So much of what redis-server prints goes into the error when it does not start. */
+/** When redis-server does not start, the error has about this many characters of what it printed. */
 const MOST_PRINTED = 4_000;
 
-/** Starts an empty redis-server and waits until it answers, or throws with what it printed. */
+/**
+ * Starts an empty redis-server, and waits until it answers.
+ *
+ * @throws Error that says how to install it, or that has what it printed
+ */
 export async function startRedis(options: RedisOptions = {}): Promise<RedisServer> {
   ensureRedis();
   const port = options.port ?? (await freePort());
@@ -48,7 +52,7 @@ export async function startRedis(options: RedisOptions = {}): Promise<RedisServe
       if (printed.length < MOST_PRINTED) printed += data.toString();
     });
   const exited = new Promise<number | null>((done) => {
-    // "close" and not "exit": by then all that it printed has been read.
+    // "close" comes after "exit": by then all that the process printed has been read.
     child.on("close", (code) => {
       if (ownDir !== undefined) rmSync(ownDir, { recursive: true, force: true });
       done(code);
@@ -58,14 +62,14 @@ export async function startRedis(options: RedisOptions = {}): Promise<RedisServe
   if (!isUp) throw new Error(`redis-server stopped before it served: ${printed}`);
   const stop = async (signal: NodeJS.Signals = "SIGTERM") => {
     child.kill(signal);
-    // A paused process takes SIGTERM only when it goes on.
+    // A paused process handles SIGTERM only after SIGCONT.
     child.kill("SIGCONT");
     await exited;
   };
   return { port, process: child, exited, stop };
 }
 
-/** Resolves when this very process answers; on a port that is taken, another Redis may. */
+/** Resolves when this process answers. Another Redis may answer on a port that was taken, so the id is compared. */
 async function answers(port: number, processId: number | undefined): Promise<true> {
   for (;;) {
     if ((await processIdOf(port)) === processId) return true;
@@ -73,7 +77,7 @@ async function answers(port: number, processId: number | undefined): Promise<tru
   }
 }
 
-/** The process that serves Redis on this port; undefined when none answers. */
+/** The id of the process that serves Redis on this port; `undefined`: none answers. */
 function processIdOf(port: number): Promise<number | undefined> {
   return new Promise((done) => {
     let received = "";
@@ -81,7 +85,7 @@ function processIdOf(port: number): Promise<number | undefined> {
     socket.on("data", (data) => {
       received += data.toString();
       const [, processId] = /process_id:(\d+)\r\n/.exec(received) ?? [];
-      // Anything but INFO's reply is another kind of server.
+      // The reply to INFO starts with "$" and may come in parts. Any other reply is of another kind of server.
       if (processId === undefined && received.startsWith("$")) return;
       socket.destroy();
       done(processId === undefined ? undefined : Number(processId));
@@ -91,9 +95,9 @@ function processIdOf(port: number): Promise<number | undefined> {
 }
 
 /**
- * Sees to it that redis-server is installed.
+ * Installs redis-server unless it is installed.
  *
- * @throws Error that says how to install it, where that needs somebody's hand.
+ * @throws Error that says how to install it, when this machine cannot do that by itself
  */
 export function ensureRedis(): void {
   if (isInstalled("redis-server")) return;
@@ -101,7 +105,7 @@ export function ensureRedis(): void {
   if (commands === undefined) throw new Error(HOW_TO_INSTALL);
   console.log(`redis-server is not installed; installing it: ${commands.install.join(" ")}`);
   if (runs(commands.install)) return;
-  // A machine that was never updated knows no packages, or only ones that have gone.
+  // On a machine whose package lists are missing or old, the package is not found.
   if (commands.update !== undefined) {
     console.log(`That failed; trying again after: ${commands.update.join(" ")}`);
     if (runs(commands.update) && runs(commands.install)) return;
@@ -113,14 +117,14 @@ const HOW_TO_INSTALL = `redis-server is needed and not installed. Install it and
   Debian, Ubuntu:  sudo apt-get update && sudo apt-get install redis-server
   macOS:           brew install redis
   Windows:         Redis does not run on it; use WSL (wsl --install), and there what Ubuntu needs
-  localDecisions:       redis-server, version 7 or newer, on the PATH`;
+  elsewhere:       redis-server, version 7 or newer, on the PATH`;
 
 interface InstallCommands {
   readonly install: readonly string[];
   readonly update?: readonly string[];
 }
 
-/** How this machine installs it without asking anybody anything; undefined where it cannot. */
+/** The commands that install redis-server here without asking questions; `undefined`: there are none. */
 function installCommands(): InstallCommands | undefined {
   if (process.platform === "darwin")
     return isInstalled("brew") ? { install: ["brew", "install", "redis"] } : undefined;

@@ -1,4 +1,4 @@
-/** Builds the bundle and serves it with plain workerd: the way to self-host, and to measure. */
+/** Builds the bundle and serves it with plain workerd, to self-host it or to measure it. */
 import { parseDeployment } from "../core/policies/regional-policies.ts";
 import { build, readDevVars, readWranglerToml } from "./project.ts";
 import { serve } from "./workerd.ts";
@@ -19,7 +19,7 @@ async function main(): Promise<void> {
   const toml = readWranglerToml();
   const policies = POLICIES ?? toml.policies;
   const regions = REGIONS ?? toml.regions;
-  // The worker would refuse to start too; here the error comes before a build, and without a stack.
+  // The worker would refuse bad policies too. Checked here, the error comes before the build and without a stack.
   const names = [...parseDeployment({ policies, regions }).policies.keys()];
   const apiTokens = API_TOKENS ?? readDevVars()["API_TOKENS"];
   build();
@@ -45,7 +45,7 @@ async function main(): Promise<void> {
   if (!isStopping) throw new Error(`workerd ended by itself (${code === null ? "killed" : `code ${code}`})`);
 }
 
-/** Where the pools are, as secrets say it; the worker says what is missing. */
+/** The address and the token of the Redis with the pools. The worker reports what is missing. */
 function poolOf({ UPSTASH_REDIS_REST_URL: url, UPSTASH_REDIS_REST_TOKEN: token }: NodeJS.Dict<string>) {
   return { ...(url !== undefined && { url }), ...(token !== undefined && { token }) };
 }

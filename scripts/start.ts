@@ -1,4 +1,4 @@
-/** Runs the limiter locally with wrangler, and prints a curl line that works when pasted. */
+/** Runs the limiter locally with wrangler, and prints a `curl` line that is ready to be pasted. */
 import { parseDeployment } from "../core/policies/regional-policies.ts";
 import { startLimiter } from "./local-limiter.ts";
 import { readWranglerToml } from "./project.ts";

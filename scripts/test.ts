@@ -1,4 +1,4 @@
-/** Runs every test. Arguments go to vitest: `npm test -- --project core`. */
+/** Runs the tests. Arguments are passed to vitest: `npm test -- --project core`. */
 import { run } from "./project.ts";
 
 process.exitCode = run("vitest", ["run", ...process.argv.slice(2)]);

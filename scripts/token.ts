@@ -1,4 +1,4 @@
-/** Makes a token and prints it with its entry for the secret API_TOKENS. */
+/** Makes a token, and prints it with its entry for the secret API_TOKENS. */
 import { parseArgs } from "node:util";
 import { makeToken } from "./tokens.ts";
 

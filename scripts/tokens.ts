@@ -1,8 +1,10 @@
-/** Making tokens: random, shown once, kept only as a hash. */
+/** Makes tokens. A token is random, is shown once, and is kept only as a hash. */
 import { createHash, randomBytes } from "node:crypto";
 
+/** One entry of the secret API_TOKENS: docs/deploying.md has the meaning of its fields. */
 export interface TokenEntry {
   readonly name: string;
+  /** Of the whole token, in hexadecimal. */
   readonly sha256: string;
   readonly scopes: readonly string[];
   readonly policies?: readonly string[];

@@ -1,10 +1,10 @@
 /**
- * Speaks Upstash's REST protocol in front of a Redis of one's own. A development and test tool, not for production:
- * it knows one token, has no TLS, no limits of a plan, and trusts whoever has the token with everything.
+ * A bridge that speaks Upstash's REST protocol in front of any Redis. It is a tool for development and tests, not for
+ * production: it knows one token, has no TLS and none of a plan's limits. A caller with the token may do everything.
  *
- * All requests share one connection to Redis, and the commands of one turn of the event loop go out together. A
- * command is sent once: when the connection breaks before its reply, nobody knows whether it ran, so the caller
- * gets 503 and decides. While Redis hangs, so do the requests.
+ * All requests share one connection to Redis, and the commands of one turn of the event loop are sent together. Each
+ * command is sent once. When the connection breaks before the reply, nobody knows whether the command ran, so the
+ * caller gets 503 and decides what to do. While Redis hangs, the requests hang too.
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { createClient, ErrorReply } from "redis";
@@ -14,20 +14,20 @@ import { readRequest, refused, type RedisCommand, type Wanted } from "./upstash-
 export interface BridgeOptions {
   /** Where Redis is, e.g. `redis://127.0.0.1:6379`. */
   readonly redisUrl: string;
-  /** What callers must show. */
+  /** The token that callers must send. */
   readonly token: string;
-  /** Absent: a free one. */
+  /** Absent: a free port. */
   readonly port?: number;
-  /** Takes the line that it prints when it is up; absent: it prints nothing. */
+  /** Is given one line when the bridge is up; absent: nothing is printed. */
   readonly log?: (line: string) => void;
 }
 
 export interface Bridge {
   readonly url: string;
   readonly token: string;
-  /** So many commands of callers were passed on to Redis. A transaction's MULTI and EXEC are not counted. */
+  /** How many commands of callers were passed on to Redis. A transaction's MULTI and EXEC are not counted. */
   commands(): number;
-  /** Closes every connection; requests that wait for Redis get no answer. */
+  /** Closes every connection. Requests that wait for Redis get no answer. */
   stop(): Promise<void>;
 }
 
@@ -35,12 +35,12 @@ type Client = ReturnType<typeof connectTo>;
 
 const HOST = "127.0.0.1";
 const RECONNECT_MS = 50;
-/** What Upstash takes in one request, on the plans that most have. */
+/** The largest request that Upstash takes on its common plans, in bytes. */
 const MOST_BYTES = 10 * 1024 * 1024;
-/** Longer than clients keep a connection for reuse: who sends just when it closes would see a reset. */
+/** Longer than clients keep an idle connection: a client that sends while the server closes it would see a reset. */
 const KEEP_ALIVE_MS = 120_000;
 
-/** Starts it. It is up whether or not Redis is, and connects to Redis as soon as that can be. */
+/** Starts the bridge. It does not need Redis to be up, and connects as soon as Redis is. */
 export async function startBridge(options: BridgeOptions): Promise<Bridge> {
   const { token } = options;
   const client = connectTo(options.redisUrl);
@@ -75,20 +75,20 @@ export async function startBridge(options: BridgeOptions): Promise<Bridge> {
 function connectTo(url: string) {
   return createClient({
     url,
-    // What Upstash answers is in the terms of the older protocol: pairs are flat arrays.
+    // Upstash's answers have the form of RESP 2, the older protocol, in which pairs are flat arrays.
     RESP: 2,
-    // A command that cannot be sent now fails now, and none is sent again after a reconnection.
+    // A command that cannot be sent now fails at once. No command is sent again after a reconnection.
     disableOfflineQueue: true,
-    // Zero: none. It bounds only the wait before a command is written, with a timer for each.
+    // 0: no timeout. It would limit only the wait until a command is written, and cost a timer for each command.
     commandOptions: { timeout: 0 },
     socket: { reconnectStrategy: () => RECONNECT_MS },
   });
 }
 
-/** Resolves when the first attempt to connect has succeeded or failed; further ones go on by themselves. */
+/** Resolves when the first attempt to connect has succeeded or failed. The client makes further attempts by itself. */
 async function firstAttempt(client: Client): Promise<void> {
   const failed = new Promise<void>((done) => client.on("error", () => done()));
-  // Rejects when the bridge is stopped while it still tries.
+  // `connect` rejects when the bridge is stopped while the client still tries.
   const connected = client.connect().then(
     () => undefined,
     () => undefined,
@@ -133,7 +133,7 @@ function read(method: string, path: string, query: string, body: Buffer | number
   return refused(400, `ERR max request size exceeded. Limit: ${MOST_BYTES} bytes, Actual: ${body} bytes`);
 }
 
-/** The whole body, or its size when that is too much. Too much is read to its end, so that the answer is heard. */
+/** The body, or its size in bytes if it is too large. It is still read to its end, so the client gets the answer. */
 function readBody(request: IncomingMessage): Promise<Buffer | number> {
   return new Promise((done, fail) => {
     const chunks: Buffer[] = [];
@@ -160,7 +160,7 @@ function write(response: ServerResponse, { status, body }: Answer): void {
   response.end(body);
 }
 
-/** What Redis replied: its errors are replies too, and only a broken connection rejects. */
+/** Redis's reply. An error of Redis is a reply too; the promise rejects only when the connection breaks. */
 function replyTo(sent: Promise<unknown>): Promise<unknown> {
   return sent.catch((error: unknown) => {
     if (error instanceof ErrorReply) return error;
@@ -168,7 +168,7 @@ function replyTo(sent: Promise<unknown>): Promise<unknown> {
   });
 }
 
-/** All or none: sent in one go, so no other caller's command comes between. */
+/** Runs all commands or none. They are sent together, so no command of another caller comes between. */
 async function transaction(
   commands: readonly RedisCommand[],
   send: (command: RedisCommand) => Promise<unknown>,

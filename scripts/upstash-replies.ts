@@ -1,13 +1,15 @@
-/** Redis' replies, as Upstash's REST API writes them in JSON. */
+/** Redis's replies in JSON, as Upstash's REST API writes them. */
 import { ErrorReply, RESP_TYPES } from "redis";
 
+/** An answer over HTTP. `body` is JSON. */
 export interface Answer {
   readonly status: number;
   readonly body: string;
 }
 
-/** How node-redis is to read strings: as bytes, when they go on in base64 and need not be text. */
+/** The type mapping for node-redis when strings are answered in base64: they are read as bytes, not as text. */
 export const AS_BYTES = { [RESP_TYPES.BLOB_STRING]: Buffer, [RESP_TYPES.SIMPLE_STRING]: Buffer };
+/** The type mapping when strings are answered as they are. */
 export const AS_TEXT = {};
 
 const OK = Buffer.from("OK");
@@ -17,7 +19,7 @@ export function answerOne(reply: unknown): Answer {
   return { status: reply instanceof ErrorReply ? 400 : 200, body: JSON.stringify(member(reply)) };
 }
 
-/** The answer to several: that some failed is said in their places. */
+/** The answer to several commands. A command that failed has its error in its place. */
 export function answerSeveral(replies: readonly unknown[]): Answer {
   return { status: 200, body: JSON.stringify(replies.map(member)) };
 }
@@ -28,12 +30,12 @@ export function answerError(status: number, error: string): Answer {
 
 function member(reply: unknown): { result: unknown } | { error: string } {
   if (reply instanceof ErrorReply) return { error: reply.message };
-  // Upstash leaves this one in the clear. Only here: within an array its client decodes every string.
+  // Upstash does not encode a reply that is "OK". Within an array it does, and its client decodes every string there.
   if (isBytes(reply) && reply.equals(OK)) return { result: "OK" };
   return { result: plain(reply) };
 }
 
-/** A reply in JSON's own types: strings in base64 where node-redis gave bytes. */
+/** A reply in the types of JSON. Bytes become strings in base64. */
 function plain(reply: unknown): unknown {
   if (isBytes(reply)) return reply.toString("base64");
   if (Array.isArray(reply)) return reply.map(plain);
@@ -41,7 +43,7 @@ function plain(reply: unknown): unknown {
   return reply;
 }
 
-/** Says it to the compiler: beside the types of Workers, those of Node's Buffer tell it nothing. */
+/** For the compiler: beside the types of Workers it does not know that Node's Buffer is a Uint8Array. */
 function isBytes(reply: unknown): reply is Buffer {
   return reply instanceof Uint8Array;
 }

@@ -1,12 +1,15 @@
-/** What a request to Upstash's REST API asks for. */
+/** Reads requests to Upstash's REST API. */
+
+/** The name of a command, and its arguments. */
 export type RedisCommand = readonly [string, ...(string | Buffer)[]];
 
-/** A request that was understood, or the answer to one that was not. */
+/** What a request asks for, or why it is refused. */
 export type Wanted =
   | { readonly kind: "command"; readonly command: RedisCommand }
   | { readonly kind: "pipeline" | "transaction"; readonly commands: readonly RedisCommand[] }
   | Refusal;
 
+/** `status` is the status over HTTP, `error` the text that Upstash would answer. */
 export interface Refusal {
   readonly kind: "refused";
   readonly status: number;
@@ -14,7 +17,7 @@ export interface Refusal {
 }
 
 /**
- * What would change the connection that all callers share, or keep the others waiting on it. Upstash refuses most
+ * Commands that would change the connection which all callers share, or make other callers wait. Upstash refuses most
  * of them over HTTP too.
  */
 const NOT_OVER_HTTP = new Set(
@@ -25,7 +28,7 @@ const NOT_OVER_HTTP = new Set(
   ).split(" "),
 );
 
-/** Reads a request. `path` has no query; the token's parameter may still be in `query`. */
+/** Reads a request. `path` comes without the query. `query` may still have the parameter `_token`, which is skipped. */
 export function readRequest(method: string, path: string, query: string, body: Buffer): Wanted {
   if (method !== "GET" && method !== "POST" && method !== "PUT" && method !== "HEAD")
     return refused(405, `ERR method ${method} is not allowed`);
@@ -50,7 +53,7 @@ function several(kind: "pipeline" | "transaction", body: Buffer): Wanted {
   return { kind, commands };
 }
 
-/** The style of `/set/foo/bar?EX=100`: a body comes after the path's arguments, and the query's after the body. */
+/** A command like `/set/foo/bar?EX=100`: its arguments are the path's, then the body, then the query's. */
 function inPath(path: string, query: string, body: Buffer): Wanted {
   const words: string[] = [];
   for (const part of path.slice(1).split("/")) {
@@ -75,7 +78,7 @@ function inPath(path: string, query: string, body: Buffer): Wanted {
 
 const NOT_ROWS = "the body must be a JSON array of commands, each an array of a name and arguments";
 
-/** The body as JSON; undefined when it is not. */
+/** The body's value; `undefined`: it is not JSON. */
 function parse(body: Buffer): unknown {
   try {
     return JSON.parse(body.toString()) as unknown;
@@ -84,11 +87,11 @@ function parse(body: Buffer): unknown {
   }
 }
 
-/** The command that a JSON array gives, or what is wrong with it. */
+/** The command in a JSON array, or a text that says what is wrong with it. */
 function commandOf(given: unknown): RedisCommand | string {
   if (!Array.isArray(given) || given.length === 0)
     return "ERR failed to parse command: it must be a JSON array of a name and arguments";
-  // The common case is strings only, and those are passed on as they are.
+  // Most commands have only strings, so the array is changed in place and not copied.
   for (let index = 0; index < given.length; index += 1) {
     const argument: unknown = given[index];
     if (typeof argument === "string") continue;

@@ -1,6 +1,6 @@
-// Runs a script of this project on any machine with Node 20 and npm: installs the packages if they are missing
-// or older than the lock file, then hands over to the Node that came with them, which reads TypeScript.
-// Plain JavaScript, because Node 20 runs it before anything is installed.
+// Runs a script of this project on any machine that has Node 20 and npm. It installs the packages if they are missing
+// or do not match the lock file. Then it runs the script with the Node among those packages, which reads TypeScript.
+// This file is plain JavaScript, because Node 20 runs it before anything is installed.
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { constants } from "node:os";
@@ -31,13 +31,13 @@ const child = spawn(node, [join(root, script), ...args], {
   cwd: root,
   env: { ...process.env, PATH: `${bin}${delimiter}${process.env.PATH}` },
 });
-// The terminal signals the whole group; whoever signals only this process means the child too.
+// A terminal signals the whole process group. A signal that reaches only this process is meant for the child too.
 for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
 child.on("exit", (code, signal) =>
   process.exit(code ?? 128 + (constants.signals[signal ?? "SIGTERM"] ?? 15)),
 );
 
-/** The packaged Node; where npm runs no install scripts, the one at hand if it is new enough. */
+/** The Node among the packages. If npm ran no install scripts, it is missing: then this Node, if it is new enough. */
 function findNode() {
   const packaged = join(bin, "node");
   if (spawnSync(packaged, ["--version"]).status === 0) return packaged;

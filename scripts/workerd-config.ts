@@ -1,51 +1,52 @@
-/** What plain workerd is told to run. */
+/** Writes the configuration of plain workerd. */
 import { copyFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { BUNDLE, readWranglerToml } from "./project.ts";
 
 export interface ServeOptions {
   readonly host?: string;
-  /** Absent: a free one. */
+  /** Absent: a free port. */
   readonly port?: number;
-  /** Where the objects keep their storage. */
+  /** The folder in which the objects keep their storage. */
   readonly stateDir: string;
   /** Absent: those of wrangler.toml. */
   readonly policies?: unknown;
-  /** Absent: no tokens, so everything is closed. */
+  /** The secret API_TOKENS. Absent: every call but /healthz is answered with 503. */
   readonly apiTokens?: string | undefined;
-  /** Where the pools are; absent: no policy may have one. */
+  /** The address and the token of the Redis with the pools; absent: no policy may have a pool. */
   readonly pool?: { readonly url?: string; readonly token?: string } | undefined;
-  /** Absent: those of wrangler.toml, or one a continent. */
+  /** Absent: those of wrangler.toml; if it has none either, one for each continent but Antarctica. */
   readonly regions?: unknown;
-  /** The header that says, as JSON, where a request comes from (`request.cf`): for tests. */
+  /** For tests: the name of a header that has `request.cf` as JSON, which says where a request comes from. */
   readonly originHeader?: string;
-  /** The module to run; absent: the built bundle. */
+  /** The path of the module to run; absent: the built bundle. */
   readonly main?: string;
-  /** Further modules that it imports, by the name it imports them under. */
+  /** The paths of further modules, by the names under which the module imports them. */
   readonly modules?: Readonly<Record<string, string>>;
-  /** So many isolates of the worker, each with an address of its own, that share the objects; absent: one. */
+  /** How many isolates of the worker to run. Each has its own address, and all share the objects. Absent: one. */
   readonly isolates?: number;
-  /** A worker to run beside it that has the service binding LIMITER; it answers at `callerUrl`. */
+  /** The path of a second worker to run, which has the service binding LIMITER and answers at `callerUrl`. */
   readonly caller?: string;
-  /** Pipes what workerd prints to `onOutput` instead of this process's own output. */
+  /** Is given what workerd prints; absent: workerd prints to this process's own output. */
   readonly onOutput?: (text: string) => void;
 }
 
+/** The options, with the host and the ports that were chosen. */
 type Settled = ServeOptions & {
   readonly host: string;
-  /** One for each isolate. */
+  /** The port of each isolate. */
   readonly ports: readonly number[];
   readonly callerPort: number;
 };
 
-/** The configuration in Cap'n Proto's text form. The unique key names the objects' folder: it is for ever. */
+/** The configuration in Cap'n Proto's text form. `uniqueKey` names the folder of stored objects: never change it. */
 export function workerdConfig(options: Settled, configDir: string): string {
   const { host, ports, stateDir, apiTokens } = options;
   const { compatibilityDate, compatibilityFlags, policies, regions } = readWranglerToml();
   const hostName = host.includes(":") ? `[${host}]` : host;
   const modules = { "index.js": options.main ?? BUNDLE, ...options.modules };
   const embedded = Object.entries(modules).map(([name, path], index) => {
-    // `embed` reads relative to the configuration.
+    // `embed` takes a path that is relative to the configuration file.
     copyFileSync(path, join(configDir, `module-${index}`));
     return `(name = ${text(name)}, esModule = embed ${text(`module-${index}`)})`;
   });
@@ -56,7 +57,7 @@ export function workerdConfig(options: Settled, configDir: string): string {
   ];
   const flags = `compatibilityDate = ${text(compatibilityDate)}, compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],`;
   const { caller: callerService, callerSocket, worker: caller } = callerConfig(options, configDir, flags);
-  // The objects are the first worker's; the others are isolates of their own that reach the same ones.
+  // The first worker has the objects. The other workers are isolates of their own, which reach the same objects.
   const isolates = ports.map((port, index) => {
     const name = index === 0 ? "weir" : `weir${index + 1}`;
     const socket = index === 0 ? "http" : `http${index + 1}`;
@@ -87,7 +88,7 @@ ${isolates.map(({ service }) => service).join("")}${callerService}${options.pool
 ${caller}${isolates.map(({ worker }) => worker).join("")}`;
 }
 
-/** A pool may be at a private address too, which workerd does not reach unless it is told. */
+/** A pool may have a private address. workerd does not reach those unless its configuration allows it. */
 const NETWORK = `    (name = "internet", network = (allow = ["public", "private"], tlsOptions = (trustBrowserCas = true))),
 `;
 
@@ -101,7 +102,7 @@ function poolBindings({ pool }: Settled, regions: unknown): string[] {
   ];
 }
 
-/** The parts of it that a caller needs; empty when there is none. */
+/** The configuration's parts for the caller; empty strings when there is none. */
 function callerConfig(
   { caller, host, callerPort }: Settled,
   configDir: string,

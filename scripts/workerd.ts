@@ -1,4 +1,4 @@
-/** Runs a bundle with plain workerd: for self-hosting, for tests and for benchmarks. */
+/** Runs a bundle with plain workerd, for self-hosting, tests and benchmarks. */
 import { spawn, type ChildProcess } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -9,21 +9,25 @@ import { workerdConfig, type ServeOptions } from "./workerd-config.ts";
 
 export interface Serving {
   readonly url: string;
-  /** The address of each isolate; the first is `url`. */
+  /** The address of each isolate. The first is `url`. */
   readonly urls: readonly string[];
-  /** Where the caller answers; the same as `url` when there is none. */
+  /** The address of the caller; `url` when there is none. */
   readonly callerUrl: string;
   readonly process: ChildProcess;
-  /** Resolves when the process has gone, with its exit code; `null` when a signal ended it. */
+  /** Resolves with the exit code when the process has ended; `null`: a signal ended it. */
   readonly exited: Promise<number | null>;
-  /** Ends it (SIGTERM unless said otherwise) and waits until it has gone. */
+  /** Ends the process (SIGTERM by default), and waits for its end. */
   stop(signal?: NodeJS.Signals): Promise<void>;
 }
 
-/** So much of what workerd prints goes into the error when it does not start. */
+/** When workerd does not start, the error has about this many characters of what it printed. */
 const MOST_PRINTED = 4_000;
 
-/** Starts workerd and waits until it takes connections, or throws with what it printed. */
+/**
+ * Starts workerd, and waits until the worker answers on every isolate's address.
+ *
+ * @throws Error with what workerd printed, if it ends before that
+ */
 export async function serve(options: ServeOptions): Promise<Serving> {
   const { host = "127.0.0.1", stateDir, onOutput } = options;
   const port = options.port ?? (await freePort());
@@ -45,7 +49,7 @@ export async function serve(options: ServeOptions): Promise<Serving> {
     });
   }
   const exited = new Promise<number | null>((done) => {
-    // "close" and not "exit": by then all that it printed has been read.
+    // "close" comes after "exit": by then all that the process printed has been read.
     child.on("close", (code) => {
       rmSync(configDir, { recursive: true, force: true });
       done(code);
@@ -68,7 +72,7 @@ export async function serve(options: ServeOptions): Promise<Serving> {
   return { url, urls, callerUrl, process: child, exited, stop };
 }
 
-/** Resolves when the worker itself answers anything; workerd takes connections before it has read the worker. */
+/** Resolves when the worker answers, whatever it says. workerd takes connections before it has read the worker. */
 async function answers(url: string): Promise<true> {
   for (;;) {
     const isUp = await fetch(`${url}/healthz`).then(

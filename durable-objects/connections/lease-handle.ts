@@ -7,10 +7,10 @@ import { integer, table, violationsOf } from "../../core/validation.ts";
 import type { AskKey } from "../operations/operations.ts";
 
 /**
- * What ends a lease with its caller. It lives in the object and is handed on to the caller unwrapped; the runtime
- * disposes of it when the caller disposes, returns, throws, finishes its `waitUntil` or is killed (tried on workerd
- * 1.20261023.1: within 2 ms, and at once when nobody is there any more to take it). A deployment may drop it without
- * a word: then the lease ends when it expires.
+ * Releases a lease when its holder ends. The handle lives in the object and is passed on to the caller unwrapped. The
+ * runtime disposes of the handle when the caller disposes of it, returns, throws, finishes its `waitUntil` or is killed
+ * (tried on workerd 1.20261023.1: within 2 ms, and at once when the caller has gone before it gets the handle). A
+ * deployment may drop the handle without disposing of it: then the lease ends when it expires.
  */
 class LeaseHandle extends RpcTarget {
   readonly #release: () => unknown;
@@ -25,7 +25,7 @@ class LeaseHandle extends RpcTarget {
   }
 }
 
-/** What keeps a lease for whoever has it, and its ways to renew and to release. */
+/** The handle that a holder gets beside its lease, and the functions by which it renews or releases the lease. */
 export function leaseHandle(
   ask: AskKey,
   policy: string,
@@ -50,7 +50,7 @@ export function leaseHandle(
 }
 
 /**
- * The ttl that a holder asks a renewal for; `undefined`: as before.
+ * The `ttlMs` that a holder asks for when it renews; `undefined`: the lifetime that the acquire asked for.
  *
  * @throws TypeError that names the field, the value and what is allowed
  */
@@ -66,7 +66,7 @@ function renewalOf({ lease }: Policy, call: unknown): number | undefined {
   return parsed.output.ttlMs;
 }
 
-/** What a holder is told whose lease has ended; the same properties as the errors of the service binding. */
+/** The error for a holder whose lease has ended. It has the properties of the service binding's errors. */
 function leaseNotFound(): Error {
   const error = new Error("There is no such lease, or no longer");
   return Object.assign(error, { name: "LimiterError", status: 404, code: "lease-not-found" });

@@ -3,40 +3,42 @@ import { publicDecision } from "../../core/protocol/decision.ts";
 import type { AcquireCall, Decided } from "../../core/protocol/messages.ts";
 import type { AskKey } from "../operations/operations.ts";
 
-/** What a socket says of itself while the object sleeps. Kept by the runtime with the socket. */
+/** What the object has to know of a socket. The runtime keeps it with the socket while the object sleeps. */
 interface Attachment {
   readonly policy: string;
   readonly key: string;
-  /** Of the lease; absent while waiting for it. */
+  /** The id of the lease; absent while the caller waits for one. */
   readonly id?: string;
 }
 
-/** What the sockets need of the object. */
+/** The parts of the object that the sockets use. */
 export interface SocketHost {
   readonly policies: Pick<Policies, "get">;
   readonly ask: AskKey;
   readonly nowMs: () => number;
-  /** Sees to it that `renew` is called by then. */
+  /** Sets the object's alarm, so that `renew` is called at `dueMs` or before. */
   renewBy(dueMs: number, nowMs: number): void;
 }
 
-/** "Internal error" of RFC 6455. */
+/** "Internal error": RFC 6455, section 7.4.1. */
 const CLOSE_FAILED = 1011;
-/** Codes of this protocol, from the range that RFC 6455 leaves to applications. */
+/** Codes of this protocol, from the range 4000 to 4999 that RFC 6455 leaves to private use: see docs/leases.md. */
 const CLOSE_DENIED = 4429;
 const CLOSE_LOST = 4408;
 const LOST = "the lease has ended";
+/** When the end of a lease is not known, `renew` is called again after this many milliseconds. */
 const SOON_MS = 50;
 
 /**
- * Leases that live as long as a WebSocket. The socket is handed to the runtime, so the object may sleep
- * ("hibernate") meanwhile; an alarm halfway through the lease renews it if the socket is still open, and tells the
- * holder, which also finds out whether the other end is there. A close or a broken connection releases it at once.
+ * Leases that live as long as a WebSocket. The runtime keeps the socket, so the object may sleep ("hibernate")
+ * meanwhile. Halfway through the lease an alarm wakes the object. If the socket is still open, the object renews the
+ * lease and tells the holder, and a holder that is not there any more is found out by that message. When the socket
+ * closes or its connection breaks, the object releases the lease at once.
  */
 export class LeaseSockets {
   readonly #ctx: DurableObjectState;
   readonly #host: SocketHost;
-  /** Who waits for a lease: told when its socket closes. */
+  /** Of each socket that waits for a lease: aborted when the socket closes. */
   readonly #waiting = new Map<WebSocket, AbortController>();
 
   constructor(ctx: DurableObjectState, host: SocketHost) {
@@ -44,7 +46,7 @@ export class LeaseSockets {
     this.#host = host;
   }
 
-  /** Takes a socket. Its first message is the decision. */
+  /** Accepts a socket, and acquires a lease for it. The first message on the socket is the decision. */
   accept(call: AcquireCall): Response {
     const { 0: client, 1: socket } = new WebSocketPair();
     this.#ctx.acceptWebSocket(socket);
@@ -53,7 +55,7 @@ export class LeaseSockets {
     return new Response(null, { status: 101, webSocket: client });
   }
 
-  /** Ends what the socket had, and says goodbye to a client that did: it waits for that. */
+  /** Ends the wait or the lease of a socket that has closed. A client that closed it waits for our close too. */
   closed(socket: WebSocket): void {
     this.#waiting.get(socket)?.abort();
     socket.close();
@@ -65,16 +67,17 @@ export class LeaseSockets {
   }
 
   /**
-   * Renews the lease of every open socket, and closes those whose lease has gone (reset, or expired meanwhile).
+   * Renews the lease of every open socket, and closes the sockets whose lease has ended (reset or expired).
    *
-   * @returns when to look again at leases of which it is not known whether they were renewed; `Infinity`: there are none
+   * @returns the instant to try again for leases that could not be renewed because a pool did not answer; `Infinity`:
+   * there are none
    */
   async renew(): Promise<number> {
     let againMs = Infinity;
     for (const socket of this.#ctx.getWebSockets()) {
       const { policy, key, id } = socket.deserializeAttachment() as Attachment;
       if (id === undefined || socket.readyState !== WebSocket.OPEN) continue;
-      // A deployment may have taken the policy away.
+      // A deployment may have removed the policy.
       if (this.#host.policies.get(policy) === undefined) {
         socket.close(CLOSE_LOST, "there is no such policy any more");
         continue;
@@ -82,7 +85,7 @@ export class LeaseSockets {
       try {
         await this.#renewLease(socket, policy, key, id);
       } catch (error) {
-        // A pool that does not answer. The lease stands until it ends, and then this is called again.
+        // The pool did not answer. The lease lasts until its end, and `renew` is called again then.
         console.warn(`policy ${policy}: a socket's lease was not renewed: ${String(error)}`);
         againMs = Math.min(againMs, await this.#endOf(policy, key, id));
       }
@@ -101,6 +104,7 @@ export class LeaseSockets {
     this.#host.renewBy(sinceMs + expiresAfterMs / 2, sinceMs);
   }
 
+  /** When the lease expires, or an instant soon when the object does not have it. */
   #endOf(policy: string, key: string, id: string): number | Promise<number> {
     return this.#host.ask(
       policy,
@@ -109,7 +113,7 @@ export class LeaseSockets {
     );
   }
 
-  /** Closes the sockets of a key whose leases somebody else has ended. */
+  /** Closes the sockets of a key whose leases were ended by another call (`release` or `reset`). */
   closeLost(policy: string, key: string, isThere: (leaseId: string) => boolean): void {
     for (const socket of this.#ctx.getWebSockets()) {
       const attached = socket.deserializeAttachment() as Attachment;
@@ -136,12 +140,13 @@ export class LeaseSockets {
     }
   }
 
+  /** Stores the lease's id with the socket, and sends the decision. A denial closes the socket. */
   #tell(socket: WebSocket, attachment: Attachment, decided: Decided, gone: AbortSignal): void {
     const { lease } = decided;
     if (lease !== undefined) {
       const nowMs = this.#host.nowMs();
       socket.serializeAttachment({ ...attachment, id: lease.id } satisfies Attachment);
-      // It may have closed in the moment between.
+      // The socket may have closed before the lease was granted.
       if (gone.aborted || socket.readyState !== WebSocket.OPEN) return this.closed(socket);
       this.#host.renewBy(nowMs + lease.expiresAfterMs / 2, nowMs);
     }

@@ -4,8 +4,8 @@ import type { AskKey } from "../operations/operations.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";
 
 /**
- * Calls that wait. They come as requests and not as RPC, since only a request has a signal that says when the caller has
- * gone (flag enable_request_signal; tried on workerd 1.20261023.1: within 2 ms).
+ * Calls that may wait. They come as requests and not over RPC, because only a request has a signal that is aborted when
+ * the caller goes (flag enable_request_signal; tried on workerd 1.20261023.1: within 2 ms).
  */
 export class WaitingCalls {
   readonly #ask: AskKey;
@@ -16,13 +16,13 @@ export class WaitingCalls {
     this.#queue = queue;
   }
 
-  /** Acquires for a caller who may have gone when the lease is granted: then it is taken back. */
+  /** Acquires a lease. If the caller has gone before the lease is granted, the lease is released again. */
   async acquire({ policy, key, ...call }: AcquireCall, signal: AbortSignal): Promise<Answer> {
     if (signal.aborted) return TO_NOBODY;
     const answer = await this.#ask(policy, key, (operations, keyState, nowMs) =>
       operations.acquire(keyState, { ...call, signal }, nowMs),
     );
-    // A repeated call has its lease from before: it is not this one's to take back.
+    // With an idempotency key the lease may have been granted to an earlier call: then it must stay.
     if (signal.aborted && call.idempotencyKey === undefined)
       await this.#ask(policy, key, (operations, keyState, nowMs) =>
         operations.release(keyState, call.id, nowMs),
@@ -30,7 +30,7 @@ export class WaitingCalls {
     return answer;
   }
 
-  /** Looks at a key when it has no leases, or when the time is over. */
+  /** Waits until the key has no leases or `waitMs` is over, and then looks at the key. */
   async untilIdle({ policy, key, waitMs }: IdleCall, signal: AbortSignal): Promise<Peeked> {
     await this.#ask(policy, key, (_, keyState, nowMs) =>
       this.#queue.untilIdle(keyState, nowMs + waitMs, signal),

@@ -1,18 +1,19 @@
 import type { Policies } from "../../core/policies/policy.ts";
-import { SWEEP_KEYS, type Storage } from "../storage/storage.ts";
+import { GARBAGE_KEYS, type Storage } from "../storage/storage.ts";
 import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
 
 /**
- * How long after becoming whole a key's record goes. Sooner would delete and insert again for keys that come
- * every few seconds, later keeps more storage; an idle object leaves memory after about as long anyway.
+ * How long a key's record stays after the key has become whole, in milliseconds. With less, a key that comes every few
+ * seconds would be deleted and inserted again each time. With more, more is stored. An idle object leaves memory after
+ * about 10 s too.
  */
 export const FORGET_AFTER_MS = 10_000;
 
 /**
- * Forgets keys that are whole again, and answers that no longer stand.
+ * Garbage collection: deletes keys that are whole again, and answers that are not valid any more.
  *
- * @returns when to look again, in milliseconds; `undefined`: nothing is left
+ * @returns the instant of the next garbage collection; `undefined`: storage is empty
  */
 export function collectGarbage(
   storage: Storage,
@@ -28,7 +29,7 @@ export function collectGarbage(
       storage.remove(key);
       continue;
     }
-    // What was written may be older than memory, and the policy may have changed since.
+    // The record says when the key was expected to be whole. Memory may know better, or the policy has changed since.
     const keyState = cache.open(policy, key, nowMs);
     if (!keyState.isWhole(nowMs)) {
       cache.write(keyState, keyState.accounts, nowMs, cache.isHot(keyState, nowMs));
@@ -39,7 +40,7 @@ export function collectGarbage(
     cache.drop(keyState, nowMs);
   }
   storage.answers.removeUntil(nowMs - REMEMBERED_MS);
-  if (due.length === SWEEP_KEYS) return nowMs;
+  if (due.length === GARBAGE_KEYS) return nowMs;
   const dueMs = Math.min(
     (storage.nextWholeAtMs() ?? Infinity) + FORGET_AFTER_MS,
     (storage.answers.oldestAtMs() ?? Infinity) + REMEMBERED_MS,

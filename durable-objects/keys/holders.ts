@@ -1,24 +1,24 @@
 /**
- * What the object knows of a holder, an isolate that reserves units of a key. Only memory has it: a crash forgets it, and
- * the key's record covers what was reserved (write-behind.ts).
+ * An isolate that reserves units of a key. It is in memory only: a crash forgets it, and the units that it has reserved
+ * are covered by the key's record (storage/write-behind.ts).
  */
 export interface Holder {
-  /** The last message that counted; earlier ones that arrive later do not. */
+  /** The number of the last message that was accepted. One that is not higher is late or repeated, and is ignored. */
   readonly turn: number;
   /** The id of its hold in every rule's account. */
   readonly hold: string;
-  /** By rule: units that the holder has reported as used since it began, and those it wanted last. */
+  /** Of each rule: the units that it has reported as used since it began, and those that it wanted last. */
   readonly used: readonly number[];
   readonly wanted: readonly number[];
-  /** The holder competes with others for units until this instant, unless it asks again. */
+  /** Until this instant its wishes count when units are shared out, unless it asks again. */
   readonly untilMs: number;
 }
 
-/** More holders than this find no room to reserve, and ask for each decision. */
+/** The most holders of one key, at about 300 bytes each. Further isolates reserve nothing and ask each time. */
 const MOST_HOLDERS = 1_000;
-/** A holder is remembered for so long after its end, since messages that it sent before may come later. */
+/** A holder is remembered for this long after its end, in milliseconds: messages that it has sent may arrive later. */
 const REMEMBERED_MS = 5_000;
-/** About what a holder takes in memory, beside its hold. */
+/** About the bytes of memory that a holder takes, beside its hold. */
 const HOLDER_BYTES = 300;
 
 /** The holders of one key, by their ids. */
@@ -46,12 +46,12 @@ export class Holders {
     this.#holders.set(id, holder);
   }
 
-  /** The key is another object in memory now: its holders go on. */
+  /** The key was read anew into another object in memory. Its holders go on. */
   takeOver(others: Holders): void {
     for (const [id, holder] of others.#holders) this.#holders.set(id, holder);
   }
 
-  /** Forgets those whose end was so long ago that no message of theirs can come any more. */
+  /** Forgets the holders whose end was so long ago that no message of theirs can still arrive. */
   forgetEnded(nowMs: number): void {
     for (const [id, { untilMs }] of this.#holders)
       if (untilMs + REMEMBERED_MS <= nowMs) this.#holders.delete(id);

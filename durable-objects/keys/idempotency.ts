@@ -4,26 +4,29 @@ import type { Claim } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
 import type { KeyState } from "./key-state.ts";
 
-/** A call that must be charged once however often it is made. */
+/** A call that is charged once, also when it is sent again. */
 export interface Idempotent {
   readonly idempotencyKey: string;
-  /** The rest of the request in words, to tell another request under the same key. Stored: never reword. */
+  /** The request in words, to tell another request under the same idempotency key. Stored: never reword. */
   readonly request: string;
 }
 
-/** What is remembered: an answer, or how a hold ended that was never settled. */
+/** What is remembered: an answer or, when a hold ended without being settled, how it ended. */
 export type Remembered = Decided | Ending;
 export type Ending = "expired" | "cancelled";
 
-/** An answer stands for this long, or until the quota is whole again, whichever is later. */
+/** An answer is valid for this many milliseconds, or until the key is whole again, whichever is later. */
 export const REMEMBERED_MS = 24 * 60 * 60 * 1_000;
 
-/** The end of a hold is remembered under its own id, so that another settling is answered as the first was. Stored. */
+/** The end of a hold is remembered under the hold's id, so a repeated settle is answered as the first was. Stored. */
 export function endOfHold(id: string): Idempotent {
   return { idempotencyKey: id, request: "end of a hold" };
 }
 
-/** What was answered before under this idempotency key, if it still stands. Denials changed nothing and were not kept. */
+/**
+ * The earlier answer under this idempotency key; `undefined`: there is none that is still valid. A denial that changed
+ * nothing was not remembered.
+ */
 export function findAnswer(
   storage: Storage,
   keyState: KeyState,
@@ -37,7 +40,7 @@ export function findAnswer(
   return rememberedIn(found.answer);
 }
 
-/** Remembers an answer, forgetting the key's oldest ones when there are too many. */
+/** Remembers an answer, and deletes the key's oldest ones when there are more than `MOST_ANSWERS`. */
 export function rememberAnswer(
   storage: Storage,
   keyState: KeyState,
@@ -50,7 +53,7 @@ export function rememberAnswer(
   const answers = keyState.answers === undefined ? storage.answers.count(key) : keyState.answers + 1;
   keyState.noteAnswers(answers);
   if (answers <= MOST_ANSWERS) return;
-  // The count in memory misses what the alarm has forgotten since.
+  // The count in memory may be too high: the alarm deletes answers without telling the key.
   const counted = storage.answers.count(key);
   keyState.noteAnswers(counted);
   if (counted <= MOST_ANSWERS) return;
@@ -58,14 +61,14 @@ export function rememberAnswer(
   keyState.noteAnswers(counted - ANSWERS_DROPPED);
 }
 
-/** Forgets an expired hold or lease. That a hold was there is remembered, for who settles too late. */
+/** Deletes an expired hold or lease. The end of a hold is remembered, for a caller who settles it too late. */
 export function endExpired(storage: Storage, keyState: KeyState, claim: Claim): void {
   storage.removeClaim(keyState.key, claim.id);
   if (claim.kind === "lease" || claim.isProvisional === true) return;
   rememberAnswer(storage, keyState, endOfHold(claim.id), "expired", claim.expiresAtMs);
 }
 
-/** Endings are stored as they are, answers as JSON. For ever. */
+/** An ending is stored as it is, an answer as JSON. Stored: never change. */
 function textOf(remembered: Remembered): string {
   return typeof remembered === "string" ? remembered : JSON.stringify(remembered);
 }

@@ -7,25 +7,25 @@ import { endExpired } from "./idempotency.ts";
 import { KeyState } from "./key-state.ts";
 
 /**
- * A key is hot when units were taken within this time before: then its memory may be ahead of its storage.
- * After as long without, the exact state is written. Longer would lose more to a crash, shorter would write
- * more for keys that come about once a second.
+ * A key is hot for this long after a call changed it, in milliseconds: while it is hot, its memory may be ahead of its
+ * storage. After that the key is quiet, and its exact state is written. A longer time would lose more to a crash. A
+ * shorter time would write more for keys that come about once a second.
  */
 export const QUIET_MS = 1_000;
 
-/** Keys in memory, about 1 KiB each; the rest are read from storage when they come. */
+/** The most keys in memory, at about 1 KiB each. Other keys are read from storage when a call opens them. */
 export const MOST_KEYS = 20_000;
-/** What large states (logs) may take of an isolate's 128 MB before others make room: two of the largest. */
+/** The bytes of an isolate's 128 MB that large states (logs) may take until keys are dropped: two of the largest. */
 const MOST_BYTES = 32 * 2 ** 20;
 
 /**
- * The object's memory: a cache of its storage, ahead of it by what write-behind allows. Everything here is
- * synchronous, and memory changes only after storage has: a write that throws has changed nothing.
+ * The object's memory: a cache of its storage. Memory may be ahead of storage by what write-behind allows. All methods
+ * are synchronous, and memory changes only after storage has: a write that throws has changed nothing.
  */
 export class KeyCache {
   readonly #storage: Storage;
   readonly #keys = new Map<string, KeyState>();
-  /** Keys whose memory is ahead of their record. */
+  /** Keys that are ahead of their record (`KeyState.isAhead`). */
   readonly #ahead = new Set<KeyState>();
   #bytes = 0;
 
@@ -33,12 +33,12 @@ export class KeyCache {
     this.#storage = storage;
   }
 
-  /** Whether anything is ahead of its record, so that somebody should call `writeQuiet` in a while. */
+  /** Whether any key is ahead of its record, so that `writeQuiet` has to be called later. */
   get isAhead(): boolean {
     return this.#ahead.size > 0;
   }
 
-  /** The key, every hold of it that has expired debited. */
+  /** The key as it is at `nowMs`: from memory or else from storage, with every expired hold debited. */
   open(policy: Policy, key: string, nowMs: number): KeyState {
     const keyState = this.#keys.get(key) ?? this.#load(policy, key, nowMs);
     keyState.touch();
@@ -51,12 +51,17 @@ export class KeyCache {
     if (keyState.advance(nowMs)) this.#note(keyState);
   }
 
-  /** Whether units were taken so lately that memory may go ahead of storage. */
+  /** Whether a call changed the key within `QUIET_MS`, so that its memory may be ahead of its storage. */
   isHot(keyState: KeyState, nowMs: number): boolean {
-    return nowMs - keyState.takenAtMs < QUIET_MS;
+    return nowMs - keyState.changedAtMs < QUIET_MS;
   }
 
-  /** Writes these accounts as the key's record, and returns the instant from which the key is whole. */
+  /**
+   * Writes these accounts as the key's record.
+   *
+   * @param isHot whether memory may go ahead of this record
+   * @returns the instant from which the key is whole if nobody comes
+   */
   write(keyState: KeyState, accounts: readonly Account[], nowMs: number, isHot: boolean): number {
     const { key, policy, ruleStates, expired } = keyState;
     const wholeMs = keyState.wholeAtMs(accounts, nowMs);
@@ -83,28 +88,28 @@ export class KeyCache {
     return wholeMs;
   }
 
-  /** Takes over accounts that have been written or are covered. */
+  /** Replaces the key's accounts by ones that have been written, or that the record covers. */
   take(keyState: KeyState, accounts: readonly Account[], nowMs: number): void {
     keyState.replaceAccounts(accounts);
-    keyState.noteTaken(nowMs);
+    keyState.noteChanged(nowMs);
     this.#note(keyState);
     this.#weigh(keyState);
   }
 
-  /** Forgets what memory has of the key; what storage has is then all there is. */
+  /** Removes the key from memory. A key that is pinned stays, and is read again from storage. */
   drop(keyState: KeyState, nowMs: number): void {
     this.#ahead.delete(keyState);
     if (!keyState.isPinned) {
       this.#bytes -= keyState.bytes;
       return void this.#keys.delete(keyState.key);
     }
-    // Callers wait with this very object, so it is filled anew and not replaced.
+    // Waiting calls refer to this `KeyState`, so it is reloaded and not replaced.
     keyState.reload(this.#storage, nowMs);
     this.#weigh(keyState);
     this.#note(keyState);
   }
 
-  /** Writes the exact state of every key that has been quiet, once. Units that are reserved stay covered. */
+  /** Writes the exact state of every key that is quiet and ahead of its record. Reserved units stay covered. */
   writeQuiet(nowMs: number): void {
     for (const keyState of this.#ahead) {
       this.advance(keyState, nowMs);
@@ -131,9 +136,9 @@ export class KeyCache {
     else this.#ahead.delete(keyState);
   }
 
-  /** Drops the first key in insertion order that nobody used since the last search ("second chance"). */
+  /** Drops the first key in insertion order that was not used since the last search ("second chance"). */
   #dropOne(nowMs: number): void {
-    // Twice round finds one, unless callers wait for every key there is.
+    // Two rounds find a key, unless all keys are pinned: then memory grows by one key.
     let steps = 2 * this.#keys.size;
     for (const keyState of this.#keys.values()) {
       if (!keyState.isTouched && !keyState.isPinned) {

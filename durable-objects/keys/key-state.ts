@@ -6,12 +6,10 @@ import { covers, isRestored } from "../storage/write-behind.ts";
 import { Holders } from "./holders.ts";
 import { readRuleStates, type RuleState } from "./rule-state.ts";
 
-/** Only a key state changes them. */
+/** A rule's state as `KeyState` itself sees it; nobody else may change it. */
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
 
-/**
- * One key in memory. All that changes of it changes here: others read it, and say by a method what has happened.
- */
+/** One key in memory. Only its own methods change it. Others read it, or tell it by a method what has happened. */
 export class KeyState {
   readonly key: string;
   readonly policy: Policy;
@@ -21,7 +19,7 @@ export class KeyState {
   #claims = new Map<string, Claim>();
   #expired: readonly Claim[] = [];
   #pins = 0;
-  #takenAtMs = -Infinity;
+  #changedAtMs = -Infinity;
   #endsByMs: number;
   #isTouched = true;
   #bytes = 0;
@@ -34,7 +32,7 @@ export class KeyState {
     this.reload(storage, nowMs);
   }
 
-  /** One for each rule, in the policy's order. The list is another one when the key has been read anew from storage. */
+  /** The state of each rule, in the policy's order. `reload` replaces the whole list. */
   get ruleStates(): readonly RuleState[] {
     return this.#ruleStates;
   }
@@ -43,70 +41,71 @@ export class KeyState {
     return this.#ruleStates.map(({ account }) => account);
   }
 
-  /** Holds and leases that callers have, by their ids, as storage has them too. */
+  /** The holds and leases of callers, by their ids. Storage has them too. */
   get claims(): ReadonlyMap<string, Claim> {
     return this.#claims;
   }
 
-  /** Claims that expired and whose rows are still there. */
+  /** Claims that have expired and whose rows are still in storage. */
   get expired(): readonly Claim[] {
     return this.#expired;
   }
 
-  /** When units were last taken, to tell a hot key from a quiet one. */
-  get takenAtMs(): number {
-    return this.#takenAtMs;
+  /** When a call last changed the key, to tell a hot key from a quiet one. `-Infinity`: none since it was loaded. */
+  get changedAtMs(): number {
+    return this.#changedAtMs;
   }
 
   /**
-   * Whatever is passed on of it has to end by this instant: of a region's share, as long as the pool keeps units apart.
+   * Reservations and leases of the key must end by this instant: in a region, the pool keeps units for it until then.
+   * `Infinity`: the key has no pool.
    */
   get endsByMs(): number {
     return this.#endsByMs;
   }
 
-  /** Whether somebody needs this very object: then it is not dropped from memory. */
+  /** Whether waiting calls, or a message to the pool, refer to this `KeyState`: then it stays in memory. */
   get isPinned(): boolean {
     return this.#pins > 0;
   }
 
-  /** Whether it was used since `passOver` was called last. */
+  /** Whether the key was used since `passOver` was called last. */
   get isTouched(): boolean {
     return this.#isTouched;
   }
 
-  /** Bytes that its states and holders took when it was weighed last, beside about 1 KiB for the key itself. */
+  /** The bytes that its states and holders took at the last `weigh`, beside about 1 KiB for the key itself. */
   get bytes(): number {
     return this.#bytes;
   }
 
-  /** How many answers storage remembers of it, at most; `undefined`: they have not been counted yet. */
+  /** The most answers that storage can have of the key; `undefined`: they have not been counted yet. */
   get answers(): number | undefined {
     return this.#answers;
   }
 
-  /** Whether the key is as good as new, and nobody waits for it. */
+  /** Whether the key equals an untouched one and is not pinned. */
   isWhole(nowMs: number): boolean {
     const isWholeRule = ({ rule, account }: RuleState) =>
       account.holds.length === 0 && wholeAtMs(rule, account, nowMs) <= nowMs;
     return !this.isPinned && this.#ruleStates.every(isWholeRule);
   }
 
-  /** When all of these accounts of it are whole. */
+  /** The instant from which all of these accounts equal untouched ones, if nobody comes. */
   wholeAtMs(accounts: readonly Account[], nowMs: number): number {
     return Math.max(
       ...this.#ruleStates.map(({ rule }, index) => wholeAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs)),
     );
   }
 
-  /** Whether what is stored covers these accounts, so that they need no write. */
+  /** Whether the key's record covers these accounts, so that no write is needed. */
   isCovered(accounts: readonly Account[], nowMs: number): boolean {
     return this.#ruleStates.every(({ rule, stored }, index) =>
       covers(rule, stored, accounts[index] ?? UNTOUCHED, nowMs),
     );
   }
 
-  /** Whether its record covers more than the units that these accounts have reserved: an exact one is still to be written. */
+  /** Whether the record covers more units than these accounts have reserved: an exact one is still to be written. */
   isAhead(accounts: readonly Account[]): boolean {
     return this.#ruleStates.some(({ stored }, index) => {
       const account = accounts[index] ?? UNTOUCHED;
@@ -114,7 +113,7 @@ export class KeyState {
     });
   }
 
-  /** Reads all of it anew from storage. Holders go on: what they hold is covered by the record. */
+  /** Reads the key again from storage. Its holders stay, since the record covers what they hold. */
   reload(storage: Storage, nowMs: number): void {
     const claims = new Map(storage.claims(this.key).map((claim) => [claim.id, claim]));
     this.#ruleStates = readRuleStates(storage, this.policy, this.key, claims, nowMs);
@@ -122,7 +121,7 @@ export class KeyState {
     this.#expired = [];
   }
 
-  /** Debits every hold that has expired. Returns whether there was any. */
+  /** Debits every hold that has expired, and returns whether there was one. */
   advance(nowMs: number): boolean {
     let hasExpired = false;
     for (const ruleState of this.#ruleStates) {
@@ -137,13 +136,13 @@ export class KeyState {
     return true;
   }
 
-  /** Goes on with these accounts. */
+  /** Replaces the accounts of all rules. */
   replaceAccounts(accounts: readonly Account[]): void {
     for (const [index, ruleState] of this.#ruleStates.entries())
       ruleState.account = accounts[index] ?? UNTOUCHED;
   }
 
-  /** Goes on with another account of one rule. */
+  /** Replaces the account of one rule. */
   replaceAccount(ruleState: RuleState, account: Account): void {
     (ruleState as Changing).account = account;
   }
@@ -152,12 +151,12 @@ export class KeyState {
     this.#isTouched = true;
   }
 
-  /** A search for something to drop leaves it for this time. */
+  /** A search for a key to drop spares this one; the next search drops it unless it is used before. */
   passOver(): void {
     this.#isTouched = false;
   }
 
-  /** Weighs it, and returns how many bytes it takes more than when it was weighed last. */
+  /** Weighs the key again, and returns by how many bytes it has grown since the last time. */
   weigh(): number {
     let { bytes } = this.holders;
     for (const { rule, account } of this.#ruleStates)
@@ -171,12 +170,12 @@ export class KeyState {
     this.#answers = answers;
   }
 
-  /** Somebody took units: for a while the key is hot. */
-  noteTaken(nowMs: number): void {
-    this.#takenAtMs = nowMs;
+  /** A call has changed the key: it is hot now. */
+  noteChanged(nowMs: number): void {
+    this.#changedAtMs = nowMs;
   }
 
-  /** Storage has these records now, and what had expired is gone from it. */
+  /** These records have been written, and the rows of expired claims deleted. */
   noteWritten(records: readonly (StoredAccount | undefined)[]): void {
     for (const [index, ruleState] of this.#ruleStates.entries()) ruleState.stored = records[index];
     this.#expired = [];
@@ -192,7 +191,7 @@ export class KeyState {
     this.#claims.delete(id);
   }
 
-  /** Keeps the key in memory until what is returned is called, once or more often. */
+  /** Keeps the key in memory. The returned function ends that; calling it again does nothing. */
   pin(): () => void {
     this.#pins += 1;
     let isPinned = true;
@@ -202,7 +201,7 @@ export class KeyState {
     };
   }
 
-  /** The level beneath keeps units apart for this key until then. */
+  /** The pool keeps units for this key until `endsByMs`. */
   boundBy(endsByMs: number): void {
     this.#endsByMs = endsByMs;
   }

@@ -7,27 +7,28 @@ import { endOfHold, findAnswer, rememberAnswer, type Idempotent, type Remembered
 import type { KeyCache } from "./key-cache.ts";
 import type { KeyState } from "./key-state.ts";
 
-/** What one call changes. All of it is saved, or nothing. */
+/** What one call changes of a key. `commit` saves all of it or nothing. */
 export interface Change {
   readonly accounts: readonly Account[];
-  /** Holds and leases that begin or are renewed, and those that end. */
+  /** Claims that begin or are renewed. */
   readonly put?: readonly Claim[];
+  /** Claims that end. */
   readonly end?: readonly Claim[];
-  /** Answers to give again to whoever repeats the call. */
+  /** Answers that a caller gets again when it repeats the call. */
   readonly remember?: readonly (Idempotent & { readonly answer: Remembered })[];
-  /** Idempotency keys whose answers do not stand any more. */
+  /** Idempotency keys whose answers are not valid any more. */
   readonly forget?: readonly string[];
 }
 
 /**
- * Opens keys, and saves what a call changed before it becomes the truth. Everything is synchronous: nothing comes
+ * Opens keys, and saves what a call changes before memory changes. Everything is synchronous, so no other call comes
  * between opening a key and saving it.
  */
 export class KeyStore {
   readonly #policies: Pick<Policies, "get">;
   readonly #storage: Storage;
   readonly #cache: KeyCache;
-  /** Told of the instant from which a key that was written is whole. */
+  /** Is called after a write, with the instant from which the key is whole if nobody comes. */
   readonly #onWritten: (wholeMs: number, nowMs: number) => void;
 
   constructor(
@@ -42,36 +43,36 @@ export class KeyStore {
     this.#onWritten = onWritten;
   }
 
+  /** @throws Error while versions mix: the worker has a policy that this object's version does not know yet */
   open(policyName: string, key: string, nowMs: number): KeyState {
     const policy = this.#policies.get(policyName);
-    // Only while versions mix: the worker has a policy that this object's version does not know yet.
     if (policy === undefined)
       throw new Error(`this version of the object has no policy ${JSON.stringify(policyName)}`);
     return this.#cache.open(policy, key, nowMs);
   }
 
-  /** What was answered before under an idempotency key. */
+  /** The earlier answer under an idempotency key; `undefined`: there is none that is still valid. */
   earlier(
     keyState: KeyState,
     idempotent: Idempotent | undefined,
     nowMs: number,
   ): Decided | Conflict | undefined {
-    // How a hold ended is remembered for requests of its own, so that it is never found here.
+    // An `Ending` is remembered under the request of `endOfHold`, which no call has: so none is returned here.
     return (
       idempotent && (findAnswer(this.#storage, keyState, idempotent, nowMs) as Decided | Conflict | undefined)
     );
   }
 
-  /** How a hold ended that is not there any more. */
+  /** How a hold ended, or the answer to its settle; `undefined`: it is not known here. */
   endOf(keyState: KeyState, holdId: string, nowMs: number): Remembered | Conflict | undefined {
     return findAnswer(this.#storage, keyState, endOfHold(holdId), nowMs);
   }
 
-  /** Saves what has to be saved, then makes it the truth. If saving throws, nothing has happened. */
+  /** Writes what has to be written, then changes memory. When writing throws, nothing has changed. */
   commit(keyState: KeyState, change: Change, nowMs: number): void {
     const { accounts, put = [], end = [], remember = [], forget = [] } = change;
     const isCovered = keyState.isCovered(accounts, nowMs);
-    // Whatever else is stored has a record beside it, which the alarm finds it by.
+    // Claims and answers need a record beside them, because the alarm finds a key by its record.
     const isRecorded = keyState.ruleStates.some(({ stored }) => stored !== undefined);
     const write = () => this.#cache.write(keyState, accounts, nowMs, this.#cache.isHot(keyState, nowMs));
     const writesRecord = !isCovered || remember.length > 0 || (put.length > 0 && !isRecorded);
@@ -95,7 +96,7 @@ export class KeyStore {
     this.#cache.take(keyState, accounts, nowMs);
   }
 
-  /** Ends all that callers have of a key, and forgets what was answered. */
+  /** Ends all holds and leases of a key as unused, and deletes its answers. */
   endClaims(keyState: KeyState, nowMs: number): void {
     const end = [...keyState.claims.values()];
     const accounts = keyState.ruleStates.map(({ rule, account }) =>
@@ -105,7 +106,7 @@ export class KeyStore {
     this.commit(keyState, { accounts, end }, nowMs);
   }
 
-  /** Makes the key as new, but for units that isolates may still be spending: those stay apart. */
+  /** Makes the key untouched, except for units that isolates may still be spending: those stay outstanding. */
   reset(keyState: KeyState, nowMs: number): void {
     const accounts = keyState.accounts.map(({ holds }) => ({
       state: undefined,
@@ -122,12 +123,12 @@ export class KeyStore {
     this.commit(renewed, { accounts }, nowMs);
   }
 
-  /** A charge without its answer would be charged twice, an answer without its charge not at all. */
+  /** Writes all rows or none. A charge without its answer could be made twice, an answer without its charge never. */
   #allOrNothing<Result>(keyState: KeyState, work: () => Result, nowMs: number): Result {
     try {
       return this.#storage.atomically(work);
     } catch (error) {
-      // What memory believes to be stored may not be: start over from what is.
+      // Some rows that memory believes to be written were rolled back, so the key is read again.
       this.#cache.drop(keyState, nowMs);
       throw error;
     }

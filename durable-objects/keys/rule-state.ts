@@ -4,14 +4,14 @@ import type { Claim, StoredAccount } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
 import { restore } from "../storage/write-behind.ts";
 
-/** One rule of a key: its account, and what storage has of it (`undefined`: nothing). */
+/** One rule of a key: its account, and its part of the key's record (`undefined`: storage has none). */
 export interface RuleState {
   readonly rule: Rule;
   readonly account: Account;
   readonly stored: StoredAccount | undefined;
 }
 
-/** What storage has of a key, in the order of its policy's rules. */
+/** Reads the rules of a key from storage, in the order of its policy. */
 export function readRuleStates(
   storage: Storage,
   policy: Policy,
@@ -29,7 +29,7 @@ export function readRuleStates(
   });
 }
 
-/** The account with the claims that have units of its rule. */
+/** The account with a hold for each claim that has units of its rule. */
 function withClaims(rule: Rule, restored: Account, claims: ReadonlyMap<string, Claim>): Account {
   let account = restored;
   for (const { id, units: byRule, expiresAtMs } of claims.values()) {

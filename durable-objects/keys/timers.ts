@@ -1,12 +1,12 @@
 import { readClockMs } from "../../core/clock.ts";
 import { QUIET_MS, type KeyCache } from "./key-cache.ts";
 
-/** An alarm is moved forward only for this much or more: each move is a row written. */
+/** An alarm is set to an earlier instant only if it gains more than this, in milliseconds: each move writes a row. */
 const ALARM_SLACK_MS = 60_000;
-/** No alarm is set further ahead; it looks again then. */
+/** No alarm is set further ahead than this, in milliseconds. It comes early then, and sets the next one. */
 const MOST_ALARM_MS = 30 * 24 * 60 * 60 * 1_000;
 
-/** What an object does in time: its clock, its alarm, and the writing of what has been quiet. */
+/** The object's clock, its alarm, and the timer that writes keys which have been quiet. */
 export class Timers {
   readonly #storage: DurableObjectStorage;
   readonly #cache: KeyCache;
@@ -19,17 +19,17 @@ export class Timers {
     this.#cache = cache;
   }
 
-  /** Finds the alarm that was set before this start, if there was one. */
+  /** Reads the alarm that was set before the object started. */
   async readAlarm(): Promise<void> {
     this.#alarmAtMs = (await this.#storage.getAlarm()) ?? Infinity;
   }
 
-  /** The alarm has come: there is none now. */
+  /** The alarm has come, or was deleted: none is set now. */
   alarmCame(): void {
     this.#alarmAtMs = Infinity;
   }
 
-  /** Sees to it that an alarm comes by then, or up to `slackMs` later. */
+  /** Sets an alarm for `dueMs`, unless one is already set for at most `slackMs` later. */
   alarmBy(dueMs: number, nowMs: number, slackMs = ALARM_SLACK_MS): void {
     const alarmAtMs = Math.min(dueMs, nowMs + MOST_ALARM_MS);
     if (this.#alarmAtMs <= alarmAtMs + slackMs) return;
@@ -37,7 +37,7 @@ export class Timers {
     void this.#storage.setAlarm(alarmAtMs);
   }
 
-  /** While memory is ahead of storage, a timer writes what has been quiet; it keeps no idle object in memory. */
+  /** Writes keys that have been quiet, once a second while memory is ahead of storage. An idle object has no timer. */
   watchQuiet(): void {
     if (this.#hasQuietTimer || !this.#cache.isAhead) return;
     this.#hasQuietTimer = true;
@@ -48,7 +48,7 @@ export class Timers {
     }, QUIET_MS);
   }
 
-  /** The clock of this object, which never runs backwards. */
+  /** The object's clock, in milliseconds since the Unix epoch. It never runs backwards. */
   nowMs(): number {
     this.#lastNowMs = Math.max(this.#lastNowMs, readClockMs());
     return this.#lastNowMs;

@@ -1,27 +1,36 @@
-/** What holds and leases have in common: units that a caller has of a key. */
+/** Claims: what the holds and the leases of callers have in common. */
 import type { Account } from "../../core/accounts/account.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Lease, Missing } from "../../core/protocol/messages.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { Claim } from "../storage/records.ts";
 
+/** The answer when there is no such hold or lease, or no longer. */
 export const MISSING: Missing = { missing: true };
 
+/** The lease with this id; `undefined`: the key has none. */
 export function leaseIn(keyState: KeyState, id: string): Claim | undefined {
   const claim = keyState.claims.get(id);
   return claim?.kind === "lease" ? claim : undefined;
 }
 
+/** The hold with this id; `undefined`: the key has none. */
 export function holdIn(keyState: KeyState, id: string): Claim | undefined {
   const claim = keyState.claims.get(id);
   return claim?.kind === "hold" ? claim : undefined;
 }
 
+/** A lease as callers are told of it, without the claim's other fields. */
 export function leasedOf({ id, fencingToken = 0, expiresAtMs }: Claim, nowMs: number): Lease {
   return { id, fencingToken, expiresAfterMs: expiresAtMs - nowMs };
 }
 
-/** The lease that these accounts have been given room for; `undefined`: the cost leases nothing. */
+/**
+ * The claim of a lease that was just admitted.
+ *
+ * @param accounts the accounts after the admission, which have its fencing token
+ * @returns `undefined` when the cost has no units of a rule that leases
+ */
 export function newLease(
   { ruleStates }: KeyState,
   accounts: readonly Account[],

@@ -1,16 +1,19 @@
-/** What calls on several keys have apart for the moment, and how others wait for it instead of being denied. */
+/**
+ * Contention with calls on several keys. Such a call takes a provisional hold on each key, and settles or cancels them
+ * all a few messages later. A call that would pass without provisional holds waits for their end, and is not denied.
+ */
 import { decideTogether } from "../../core/accounts/joint-decision.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 /**
- * Such units are settled or given back within a few messages, so a call that would pass without them waits for that:
- * a denial would be for nothing, and its wait wrong. This long at most, and half the policy's deadline.
+ * The longest that a call waits for provisional holds to end, in milliseconds; half the policy's deadline if that is
+ * less. A denial at once would be needless, and its `retryAfterMs` wrong.
  */
 const CONTENTION_WAIT_MS = 250;
 
-/** Whether a cost would pass if no other call that decides on several keys had units apart for the moment. */
+/** Whether the key has provisional holds, and the cost would pass without them. */
 export function isProvisionallyBlocked({ ruleStates, claims }: KeyState, cost: Cost, nowMs: number): boolean {
   const provisional = new Set<string>();
   for (const { id, lease, isProvisional } of claims.values()) {
@@ -27,9 +30,10 @@ export function isProvisionallyBlocked({ ruleStates, claims }: KeyState, cost: C
 }
 
 /**
- * Asks for an answer until there is one: not while the cost is only held up by calls on several keys.
+ * Waits in the key's line until `answerAt` returns an answer, or until the wait is over.
  *
- * @param answerAt the answer at an instant, or `undefined`: not yet; when `isLast` there must be one
+ * @param waitMs the longest wait in milliseconds; absent: as `CONTENTION_WAIT_MS` says
+ * @param answerAt the answer at an instant; `undefined`: not yet. When `isLast` is true it must return an answer
  */
 export function whenUncontended<Result>(
   queue: WaitQueue,

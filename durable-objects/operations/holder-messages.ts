@@ -8,18 +8,20 @@ import type { Reserve } from "./operations.ts";
 
 const NOTHING: Reserving = { used: 0, kept: 0, wanted: 0 };
 
-/** A holder's message, taken note of: the accounts with what it used debited, and with only what it keeps held. */
+/** A holder's message and its effect: in `ruleAccounts`, what it used is debited and only what it keeps is held. */
 export interface Noted {
   readonly ruleAccounts: readonly RuleAccount[];
   readonly holder: Holder;
   readonly kept: readonly number[];
+  /** The holder gets a new hold, and must not spend what it kept: see `Reserved.isNew`. */
   readonly isNew: boolean;
 }
 
 /**
- * Takes note of a message; `undefined`: a later one has been there before.
+ * Reads a holder's message. It changes nothing but the list of holders, from which old ones go.
  *
- * @param isAgain it was noted before, and goes on now
+ * @param isAgain this message was read before, by `bringHome`
+ * @returns `undefined`: a later message of the holder was here before
  */
 export function noteMessage(
   keyState: KeyState,
@@ -37,8 +39,8 @@ export function noteMessage(
     const held = account.holds.find((hold) => hold.id === before?.hold);
     return { used: Math.max(used, reportedBefore), kept, wanted, held, delta: used - reportedBefore };
   });
-  // It has, or used, units that this hold is not for (this object crashed, or an old message came late): those are covered
-  // by what the object was restored with, or have been settled, and this hold is left to itself.
+  // The holder keeps or has used units that its hold here does not have: this object crashed, or an old message came
+  // late. The restored record covers those units, or they have been settled. An old hold stays until it expires.
   const isNew =
     before === undefined ||
     said.some(({ kept, delta, held }) =>

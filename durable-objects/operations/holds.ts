@@ -14,7 +14,7 @@ import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
 import type { Holding } from "./operations.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-/** Callers' holds: units set apart until it is known how many were used. */
+/** Callers' holds: units are set apart until the caller knows how many it has used. */
 export class Holds {
   readonly #store: KeyStore;
   readonly #queue: WaitQueue;
@@ -24,12 +24,12 @@ export class Holds {
     this.#queue = queue;
   }
 
-  /** Sets units apart if every rule admits them. */
+  /** Holds units if every rule admits them. Waits only for provisional holds to end: see contention.ts. */
   hold(keyState: KeyState, call: Holding, nowMs: number): Maybe<Answer> {
     const { cost, provisional } = call;
     const earlier = this.#earlier(keyState, call, nowMs);
     if (earlier !== undefined) return earlier;
-    // A call on several keys respects who waits, as the others of its kind do.
+    // A part of a call on several keys does not pass callers that wait for this key.
     const isBehind = provisional !== undefined && this.#queue.waitersOf(keyState).length > 0;
     const placed = isBehind ? undefined : this.#place(keyState, call, nowMs);
     if (placed !== undefined) return placed;
@@ -37,14 +37,14 @@ export class Holds {
       return this.#deny(keyState, cost, nowMs);
     const waiting = { cost, ttlMs: call.ttlMs, ...(provisional && { waitMs: provisional.waitMs }) };
     return whenUncontended(this.#queue, keyState, waiting, nowMs, (atMs, isLast) => {
-      // The same call made again may have been answered while this one waited.
+      // A repetition of this call may have been answered while this one waited.
       const placedNow = this.#earlier(keyState, call, atMs) ?? this.#place(keyState, call, atMs);
       const isOver = isLast || !isProvisionallyBlocked(keyState, cost, atMs);
       return placedNow ?? (isOver ? this.#deny(keyState, cost, atMs) : undefined);
     });
   }
 
-  /** Ends a hold with what was used. Late or again, it is answered and changes nothing. */
+  /** Ends a hold with the units really used. A settle that is late or repeated is answered, and changes nothing. */
   settle(keyState: KeyState, id: string, used: Cost, nowMs: number): Answer {
     const claim = holdIn(keyState, id);
     if (claim === undefined) return this.#settledBefore(keyState, id, nowMs);
@@ -61,7 +61,7 @@ export class Holds {
     return answer;
   }
 
-  /** Ends a hold of which nothing was used, and the lease that was taken with it. */
+  /** Ends a hold as unused, and also the lease that was taken with it. */
   cancel(keyState: KeyState, id: string, nowMs: number): Answer {
     const claim = holdIn(keyState, id);
     if (claim === undefined) {
@@ -74,7 +74,7 @@ export class Holds {
     const accounts = keyState.ruleStates.map(({ rule, account }) =>
       end.reduce((current, { id: each }) => settle(rule, current, nowMs, each, 0), account),
     );
-    // A call on several keys that was denied as a whole has not been answered yet: its repetition is decided anew.
+    // One key denied the call on several keys, so its hold here is cancelled. A repetition of the call is decided anew.
     const forget = isProvisional === true && idempotencyKey !== undefined ? [idempotencyKey] : [];
     const remember = isProvisional === true ? [] : [{ ...endOfHold(id), answer: "cancelled" as const }];
     this.#store.commit(keyState, { accounts, end, forget, remember }, nowMs);
@@ -82,6 +82,7 @@ export class Holds {
     return figures(keyState, nowMs);
   }
 
+  /** The answer to a settle when the key has no such hold any more. */
   #settledBefore(keyState: KeyState, id: string, nowMs: number): Answer {
     const isExpired = keyState.expired.some((claim) => claim.id === id && claim.kind === "hold");
     const earlier = isExpired ? "expired" : this.#store.endOf(keyState, id, nowMs);
@@ -89,6 +90,7 @@ export class Holds {
     return typeof earlier === "string" ? figures(keyState, nowMs) : earlier;
   }
 
+  /** Takes the hold, and a lease beside it when a rule leases; `undefined`: a rule denies the cost. */
   #place(keyState: KeyState, call: Holding, nowMs: number): Decided | undefined {
     const { cost, ttlMs, idempotencyKey, provisional } = call;
     const hold = { id: randomId(), expiresAtMs: nowMs + ttlMs };
@@ -120,13 +122,13 @@ export class Holds {
 
   #deny(keyState: KeyState, cost: Cost, nowMs: number): Decided {
     const { admitted, accounts, rules } = decideTogether(keyState.ruleStates, nowMs, cost);
-    // Admitted here: it stood behind others of its kind. Nothing is taken, and it may ask again in its order.
+    // If the cost is admitted here, other callers wait before this call. It takes nothing, and may ask again.
     if (!admitted && accounts !== undefined) this.#store.commit(keyState, { accounts }, nowMs);
     const isContended = admitted || isProvisionallyBlocked(keyState, cost, nowMs);
     return { rules, ...(isContended && { isContended }) };
   }
 
-  /** The same call's answer from before; of a hold that is still there, how long it still lasts. */
+  /** The earlier answer to the same call. If its hold still lasts, the answer says for how much longer. */
   #earlier(keyState: KeyState, call: Holding, nowMs: number): Answer | undefined {
     const earlier = this.#store.earlier(keyState, idempotentOf(call), nowMs);
     if (earlier === undefined || "conflict" in earlier || earlier.hold === undefined) return earlier;
@@ -141,11 +143,12 @@ function idempotentOf({ idempotencyKey, cost, provisional }: Holding): Idempoten
   return { idempotencyKey, request: provisional?.request ?? `hold of ${costText(cost)}` };
 }
 
+/** What the rules say now, as the answer to a call that has changed nothing or is done. */
 function figures({ ruleStates }: KeyState, nowMs: number): Decided {
   return { rules: withoutTaking(ruleStates, nowMs, 0) };
 }
 
-/** A rule's account after a hold: what is left out of `used` was used as it was held. */
+/** A rule's account after a hold has been settled. A unit that `used` does not name was used as it was held. */
 function settled({ rule, account }: RuleState, claim: Claim, used: Cost, nowMs: number): Account {
   if (rule.lease !== undefined) return account;
   const held = Object.hasOwn(claim.units, rule.name) ? (claim.units[rule.name] ?? 0) : 0;

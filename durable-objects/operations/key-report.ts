@@ -3,7 +3,7 @@ import type { Peeked, RuleDecision } from "../../core/protocol/messages.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { Waiter } from "./wait-queue.ts";
 
-/** What there is to see of a key: what its rules say, who holds units, and who waits for some. */
+/** What `peek` answers of a key: what its rules say, how many units are held, and how many callers wait. */
 export function keyReport(
   keyState: KeyState,
   rules: readonly RuleDecision[],

@@ -11,7 +11,7 @@ import { leasedOf, leaseIn, MISSING, newLease } from "./claims.ts";
 import type { Acquiring } from "./operations.ts";
 import type { Waiter, WaitQueue } from "./wait-queue.ts";
 
-/** Callers' leases: granted, waited for, renewed, released. */
+/** Callers' leases: acquire, look, renew and release. */
 export class Leases {
   readonly #store: KeyStore;
   readonly #queue: WaitQueue;
@@ -21,7 +21,7 @@ export class Leases {
     this.#queue = queue;
   }
 
-  /** Reservations a lease, now or when its turn comes, or says why not. Nobody who waits is passed. */
+  /** Grants a lease at once or when the caller's turn comes, or denies it. Callers are served in order of arrival. */
   acquire(keyState: KeyState, call: Acquiring, nowMs: number): Maybe<Answer> {
     this.#queue.serve(keyState);
     const earlier = this.#earlier(keyState, call, nowMs);
@@ -43,14 +43,14 @@ export class Leases {
     return this.#queue.wait(keyState, waiting, answerAt, signal && { signal, answer: TO_NOBODY });
   }
 
-  /** What a cost would be answered now, behind those who wait. */
+  /** What a call with this cost would be answered now, behind the callers that wait. */
   look(keyState: KeyState, cost: Cost, nowMs: number): RuleDecision[] {
     const waiters = this.#queue.waitersOf(keyState);
     const isFirst = waiters.length === 0;
     return isFirst ? withoutTaking(keyState.ruleStates, nowMs, cost) : behind(keyState, cost, nowMs, waiters);
   }
 
-  /** Moves a lease's end to `ttlMs` from now; by default as long as it was asked for at first. */
+  /** Moves a lease's end to `ttlMs` from now; `undefined`: the lifetime that the acquire asked for. */
   renew(keyState: KeyState, id: string, ttlMs: number | undefined, nowMs: number): Lease | Missing {
     const claim = leaseIn(keyState, id);
     if (claim === undefined) return MISSING;
@@ -61,7 +61,7 @@ export class Leases {
     return leasedOf(renewed, nowMs);
   }
 
-  /** Ends a lease; whoever waits next gets its units at once. */
+  /** Ends a lease, and serves the callers that wait. Returns whether there was such a lease. */
   release(keyState: KeyState, id: string, nowMs: number): boolean {
     const claim = leaseIn(keyState, id);
     if (claim === undefined) return false;
@@ -72,8 +72,8 @@ export class Leases {
   }
 
   /**
-   * The same call's answer from before, with how long its lease still lasts. One that has ended is not answered again:
-   * somebody else may have its slot.
+   * The earlier answer to the same call, with how long its lease still lasts. When the lease has ended, the call is
+   * decided anew: another caller may have its units.
    */
   #earlier(keyState: KeyState, call: Acquiring, nowMs: number): Answer | undefined {
     const earlier = this.#store.earlier(keyState, idempotentOf(call), nowMs);
@@ -82,7 +82,7 @@ export class Leases {
     return claim && { ...earlier, lease: leasedOf(claim, nowMs) };
   }
 
-  /** Takes the units if every rule admits them: leased ones as a lease, others for good. */
+  /** Takes the units if every rule admits them: a concurrency rule's units are leased, a rate's are used. */
   #grant(keyState: KeyState, call: Acquiring, nowMs: number, waitedMs: number): Decided | undefined {
     const { id, cost, ttlMs, confirmWithinMs = Infinity, isSocket } = call;
     const lease = { id, expiresAtMs: nowMs + Math.min(ttlMs, confirmWithinMs) };
@@ -90,7 +90,7 @@ export class Leases {
     const { admitted, accounts, rules } = decideTogether(keyState.ruleStates, nowMs, cost, { lease });
     if (!admitted || accounts === undefined) return undefined;
     const claim = newLease(keyState, accounts, cost, { ...lease, ttlMs, ...(isSocket && { isSocket }) });
-    // A cost of 0 looks, so it leases nothing.
+    // A cost of 0 only looks: it takes nothing, and there is nothing to write.
     if (claim === undefined) return { rules, waitedMs };
     const answer = { rules, waitedMs, lease: leasedOf(claim, nowMs) };
     const idempotent = idempotentOf(call);
@@ -99,7 +99,7 @@ export class Leases {
     return answer;
   }
 
-  /** A denial, with the exact wait behind those who wait already. A rule may count it. */
+  /** A denial, with the exact wait behind the callers that wait already. A rule with `countDenied` counts it. */
   #deny(
     keyState: KeyState,
     { cost }: Acquiring,
@@ -117,10 +117,10 @@ export class Leases {
   }
 }
 
-/** What is answered when nobody is there to hear it. */
+/** The answer for a caller that has gone: nobody reads it. */
 export const TO_NOBODY: Decided = { rules: [] };
 
-/** What the rules say to somebody who comes after these: leased units are theirs first. */
+/** What the rules say of a cost behind these waiters. A concurrency rule has no units for it before they are served. */
 function behind(
   { ruleStates }: KeyState,
   cost: Cost,

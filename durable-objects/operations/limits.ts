@@ -8,7 +8,7 @@ import type { KeyStore } from "../keys/key-store.ts";
 import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-/** Units that are taken at once, and given back. */
+/** The calls that take units at once, and give units back: `limit` and `refund`. */
 export class Limits {
   readonly #store: KeyStore;
   readonly #queue: WaitQueue;
@@ -23,9 +23,9 @@ export class Limits {
     const idempotent =
       idempotencyKey === undefined ? undefined : { idempotencyKey, request: `limit of ${costText(cost)}` };
     const answerAt = (atMs: number, isLast: boolean): Answer | undefined => {
-      // Looked up each time: the same call made again may have been answered while this one waited.
+      // This is looked up each time: a repetition of this call may have been answered while this one waited.
       const earlier = this.#store.earlier(keyState, idempotent, atMs);
-      // A denial that was counted is not counted again, but decided anew.
+      // A denial that a rule has counted (`countDenied`) is decided anew, but not counted again.
       const isCounted = earlier !== undefined && isDenial(earlier);
       if (earlier !== undefined && !isCounted) return earlier;
       const { admitted, accounts, rules } = decideTogether(keyState.ruleStates, atMs, cost);

@@ -10,9 +10,9 @@ import type { Acquiring, Holding, Operations, Reserve } from "./operations.ts";
 import { Reservations } from "./reservations.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-/** The operations of an object that decides alone. Nothing here waits for I/O. */
+/** The operations of an object that decides alone. None of them waits for I/O. */
 export class LocalOperations implements Operations {
-  /** A region of a pool takes note of a holder's message first, and grants when the pool has answered. */
+  /** `PooledOperations` use it in two halves: they settle what the holder used, ask the pool, and then grant. */
   readonly reservations: Reservations;
   readonly #store: KeyStore;
   readonly #queue: WaitQueue;

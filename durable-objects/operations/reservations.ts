@@ -12,7 +12,7 @@ import type { Limits } from "./limits.ts";
 import type { Reserve } from "./operations.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-/** Units that isolates reserve, and settle with what they used. */
+/** The units that isolates reserve, and later settle with what they have used. */
 export class Reservations {
   readonly #store: KeyStore;
   readonly #limits: Limits;
@@ -28,7 +28,7 @@ export class Reservations {
   reserve(keyState: KeyState, call: Reserve, nowMs: number): Maybe<Answer> {
     const { cost } = call;
     const noted = noteMessage(keyState, call, nowMs);
-    // It was overtaken. Whoever waits for it is answered, and nothing is reserved.
+    // A later message was here before. The caller behind this one is answered, and nothing is reserved.
     if (noted === undefined) return this.#limits.limit(keyState, cost, undefined, nowMs);
     const { admitted, accounts, rules } = decideTogether(noted.ruleAccounts, nowMs, cost);
     if (!admitted && isProvisionallyBlocked(keyState, cost, nowMs)) {
@@ -46,10 +46,10 @@ export class Reservations {
   }
 
   /**
-   * The first half of a message whose cost and wishes another level is asked for: settles what the holder used, and keeps
-   * apart what it keeps. `grantNoted` is the second half.
+   * The first half of `reserve`, for an object that has to ask its pool in between: settles what the holder used, and
+   * reserves again what it keeps. `grantNoted` is the second half.
    *
-   * @returns what it has now; `undefined`: it was overtaken
+   * @returns what the holder has now; `undefined`: a later message of the holder was here before
    */
   bringHome(keyState: KeyState, call: Reserve, nowMs: number): Reserved | undefined {
     const rules = Object.entries(call.rules).map(([name, { used, kept }]): [string, Reserving] => [
@@ -62,16 +62,16 @@ export class Reservations {
   }
 
   /**
-   * Reserves what a message wants that was brought home, with what has come in since.
+   * The second half: reserves what the message wants, also from units that have come from the pool meanwhile.
    *
-   * @returns `undefined`: a later message of the holder was there before
+   * @returns `undefined`: a later message of the holder was here before
    */
   grantNoted(keyState: KeyState, call: Reserve, nowMs: number): Reserved | undefined {
     const noted = noteMessage(keyState, call, nowMs, true);
     return noted && this.#grant(keyState, call, noted, nowMs);
   }
 
-  /** Ends a holder's reservation with what it used. Late or again, it changes nothing. */
+  /** Ends a holder's reservation with what the holder used. A message that is late or repeated changes nothing. */
   giveBack(keyState: KeyState, { holder, turn, used }: Returned, nowMs: number): void {
     const rules = Object.fromEntries(
       Object.entries(used).map(([name, units]) => [name, { used: units, kept: 0, wanted: 0 }]),
@@ -82,11 +82,11 @@ export class Reservations {
     this.#queue.serve(keyState);
   }
 
-  /** Reserves what can be granted beside what the holder keeps. */
+  /** Reserves the units that can be granted, beside those that the holder keeps. */
   #grant(keyState: KeyState, call: Reserve, noted: Noted, nowMs: number): Reserved {
     const { ttlMs, units } = granted(keyState, call, noted, nowMs);
     const { hold } = noted.holder;
-    // Units that are kept are never let go sooner than was said before: this answer may be lost.
+    // Kept units never expire sooner than was said before: if this answer is lost, the holder relies on that.
     const keptHolds = noted.ruleAccounts.flatMap(({ account }) =>
       account.holds.filter(({ id }) => id === hold),
     );
@@ -111,14 +111,14 @@ export class Reservations {
     nowMs: number,
   ): void {
     const accounts = ruleAccounts.map(({ account }) => account);
-    // A denial that changes nothing writes nothing, and makes no key hot.
+    // A call that changes nothing does not commit: a commit could write, and would make the key hot.
     if (keyState.ruleStates.some(({ account }, index) => account !== accounts[index]))
       this.#store.commit(keyState, { accounts }, nowMs);
     if (keyState.holders.hasRoomFor(id)) keyState.holders.put(id, holder);
   }
 }
 
-/** How many units of each rule, and for how long: for longer than the shortest lifetime only what can be spared. */
+/** How many units to grant, and for how long: longer than the shortest lifetime only if they can be spared. */
 function granted(
   keyState: KeyState,
   { holder: id, rules, ttlMs: askedMs, isShort }: Reserve,

@@ -1,59 +1,69 @@
 import { jointWaitMs, type Queued } from "../../core/accounts/wait-times.ts";
 import type { KeyState } from "../keys/key-state.ts";
 
-/** Somebody who waits for units of a key. */
+/** A caller that waits for units of a key. */
 export interface Waiter extends Queued {
+  /** When the caller began to wait. */
   readonly sinceMs: number;
-  /** Takes what is waited for, or is told that it never comes: `undefined`. Else how long until it can. */
+  /**
+   * Tries to answer the caller. `undefined`: it is answered, and leaves the line. Otherwise the milliseconds until the
+   * next try can succeed; `Infinity`: no instant is known.
+   */
   attempt(nowMs: number): number | undefined;
+  /** Answers the caller for the last time: its wait is over. */
   giveUp(nowMs: number): void;
 }
 
-/** How a waiting caller says that it does not wait any longer. */
+/** The part of an `AbortSignal` by which a waiting caller leaves. */
 export type LeaveSignal = Pick<AbortSignal, "aborted" | "addEventListener">;
 
-/** Somebody who waits until a key has no leases. */
+/** A caller that waits until a key has no leases. */
 interface Idler {
+  /** When it stops waiting. */
   readonly untilMs: number;
   resolve(): void;
 }
 
+/** All that wait for one key. */
 interface Line {
   readonly waiters: Waiter[];
   readonly idlers: Set<Idler>;
   timer: ReturnType<typeof setTimeout> | undefined;
-  /** While anybody waits for a key it stays in memory. */
+  /** Ends the pin that keeps the key in memory while callers wait for it. */
   readonly unpin: () => void;
 }
 
-/** A timer that is not for an instant known in advance looks again after so long. */
+/** No timer runs longer than this, in milliseconds: it fires early then, and `serve` sets the next one. */
 const LONGEST_TIMER_MS = 60_000;
 
 /**
- * Who waits, key by key, strictly first come, first served: only the first is ever tried, so nobody passes, and a
- * request for many units is not starved by those for few. Nothing is polled: whatever may free units calls `serve`,
- * and for what time frees (a lease that expires, a quota that refills, a wait that is over) there is one timer a key, set to
- * that instant. Who waits is in memory only: a crash ends the waiting calls themselves.
+ * The callers that wait, with one line for each key. A line is served strictly in order of arrival: only its first
+ * caller is tried, so requests for few units never starve a request for many. Nothing is polled. Every operation that
+ * may free units calls `serve`. Other changes come with time alone: a lease expires, a quota refills, a wait ends. For
+ * these, each key has one timer, set to the next such instant. The lines are in memory only, since a crash also ends
+ * the calls that wait.
  */
 export class WaitQueue {
   readonly #lines = new Map<KeyState, Line>();
   readonly #toNow: (keyState: KeyState) => number;
 
-  /** @param toNow debits and frees what has expired and returns the time, in milliseconds */
+  /** @param toNow debits and frees what has expired by now, and returns the time in milliseconds */
   constructor(toNow: (keyState: KeyState) => number) {
     this.#toNow = toNow;
   }
 
+  /** The callers that wait for units of the key, the first one first. */
   waitersOf(keyState: KeyState): readonly Waiter[] {
     return this.#lines.get(keyState)?.waiters ?? [];
   }
 
   /**
-   * Waits in line for an answer: asked for when it is first, and, when its time is over, a last time, wherever it stands.
+   * Waits in line for an answer. `answerAt` is called while the caller is first in line, and a last time when its wait
+   * is over, wherever it stands then.
    *
-   * @param answerAt the answer at an instant, or `undefined`: not yet; when `isLast` there must be one. If it throws, the
-   * promise rejects, and the others go on.
-   * @param leaving aborted when the caller has gone: it leaves the line, and is answered with that
+   * @param answerAt the answer at an instant; `undefined`: not yet. When `isLast` is true it must return an answer. If
+   * it throws, only this promise rejects
+   * @param leaving when `signal` is aborted, the caller leaves the line and is answered with `answer`
    */
   wait<Result>(
     keyState: KeyState,
@@ -86,7 +96,7 @@ export class WaitQueue {
     });
   }
 
-  /** Resolves when the key has no leases, or at that instant, or when the caller has gone. */
+  /** Resolves when the key has no leases, at `untilMs`, or when the caller has gone. */
   untilIdle(keyState: KeyState, untilMs: number, signal: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
       const idler: Idler = { untilMs, resolve };
@@ -101,7 +111,7 @@ export class WaitQueue {
     });
   }
 
-  /** Gives what there is to those who wait, in their order, and sets the timer for the next thing that time brings. */
+  /** Answers the callers that can be answered now, in their order, and sets the timer for the next instant. */
   serve(keyState: KeyState): void {
     const line = this.#lines.get(keyState);
     if (line === undefined) return;
@@ -123,7 +133,7 @@ export class WaitQueue {
     line.timer = setTimeout(() => this.serve(keyState), timerMs);
   }
 
-  /** Returns when the first of those who are left can be served, if nothing is given back. */
+  /** Returns the instant at which the first caller that still waits can be served, if no units are given back. */
   #serveWaiters(waiters: Waiter[], nowMs: number): number {
     let headMs = Infinity;
     for (let head = waiters[0]; head !== undefined; head = waiters[0]) {
@@ -133,7 +143,7 @@ export class WaitQueue {
       waiters.shift();
       if (waitMs !== undefined) head.giveUp(nowMs);
     }
-    // The first still waits, so whoever is behind it and out of time has nothing to hope for.
+    // The first caller still waits, so callers behind it whose wait is over get their last answer.
     const over = waiters.filter(({ untilMs }) => untilMs <= nowMs);
     if (over.length > 0)
       waiters.splice(0, waiters.length, ...waiters.filter(({ untilMs }) => untilMs > nowMs));
@@ -157,14 +167,14 @@ export class WaitQueue {
     return line;
   }
 
-  /** Nobody waits any more. */
+  /** Removes a line in which nobody waits any more. */
   #close(keyState: KeyState, line: Line): void {
     this.#lines.delete(keyState);
     line.unpin();
   }
 }
 
-/** Whether nobody has a lease. */
+/** Whether the key has no leases. */
 function isIdle({ claims }: KeyState): boolean {
   for (const { kind } of claims.values()) if (kind === "lease") return false;
   return true;

@@ -1,21 +1,27 @@
 import type { Tables } from "./tables.ts";
 
-/** What an idempotency key was used for, and what was answered. */
+/** The answer to a call with an idempotency key. */
 export interface StoredAnswer {
+  /** The call in words, to tell another call under the same idempotency key. */
   readonly request: string;
+  /** JSON, or how a hold ended: see keys/idempotency.ts. */
   readonly answer: string;
+  /** When it was answered. */
   readonly atMs: number;
 }
 
 /**
- * How many answers a key remembers: enough for 24 hours at one idempotent call in eight seconds, against
- * about 300 bytes each. When there are more, the oldest tenth goes at once, so a call costs one deleted row
- * on average and not a search for the oldest each time.
+ * The most answers that a key remembers. It is enough for 24 hours with one idempotent call in eight seconds, and an
+ * answer takes about 300 bytes.
  */
 export const MOST_ANSWERS = 10_000;
+/**
+ * When a key has more answers, this many of the oldest are deleted at once. So a call costs one deleted row on average,
+ * and does not search for the oldest answer each time.
+ */
 export const ANSWERS_DROPPED = MOST_ANSWERS / 10;
 
-/** Answers by key and idempotency key. */
+/** The stored answers, by key and idempotency key. */
 export class StoredAnswers {
   readonly #tables: Tables;
 
@@ -55,7 +61,7 @@ export class StoredAnswers {
     return this.#tables.number("SELECT count(*) AS number FROM answers WHERE key = ?", key) ?? 0;
   }
 
-  /** Forgets the oldest tenth of a key's answers. */
+  /** Deletes the key's `ANSWERS_DROPPED` oldest answers. */
   removeOldest(key: string): void {
     this.#tables.exec(
       `DELETE FROM answers WHERE key = ?1 AND idempotency_key IN
@@ -69,13 +75,13 @@ export class StoredAnswers {
     if (this.#tables.has("answers")) this.#tables.exec("DELETE FROM answers WHERE key = ?", key);
   }
 
-  /** Forgets answers given at or before `atMs` of keys that are whole, that is, have no record. */
+  /** Deletes answers that were given at or before `atMs`, of keys without a record: those keys are whole. */
   removeUntil(atMs: number): void {
     if (!this.#tables.has("answers")) return;
     this.#tables.exec("DELETE FROM answers WHERE at_ms <= ? AND key NOT IN (SELECT key FROM keys)", atMs);
   }
 
-  /** When the oldest answer was given that only its age keeps. */
+  /** When the oldest answer of a key without a record was given; `undefined`: there is none. */
   oldestAtMs(): number | undefined {
     if (!this.#tables.has("answers")) return undefined;
     return this.#tables.number(

@@ -1,39 +1,45 @@
-/** What storage keeps of a key. All of it is stored as JSON or in columns: the names of fields are for ever. */
+/** What storage keeps of a key. It is stored as JSON or in columns: never rename a field. */
 
-/** One rule's part of a key's record. It is stored as JSON: the field names are for ever. */
+/** One rule's part of a key's record. */
 export interface StoredAccount {
+  /** The name of the algorithm that made `state`. */
   readonly algorithm: string;
-  /** What the algorithm's `pack` made. Absent: untouched. */
+  /** What the algorithm's `pack` returned. Absent: an untouched quota. */
   readonly state?: unknown;
+  /** Units that holders had, and that memory may give out before it writes this record again: see write-behind.ts. */
   readonly ahead: number;
-  /** How long somebody may still spend units that were reserved; absent in records of before there were reservations. */
+  /**
+   * The longest that a holder may still spend units that are in `ahead`, in milliseconds. Absent when `ahead` is 0, and
+   * in records that are older than reservations.
+   */
   readonly ttlMs?: number;
 }
 
-/** One key's record: its policy and, by rule name, what is stored of each rule. */
+/** One key's record: the name of its policy, and what is stored of each rule, by the rule's name. */
 export interface StoredKey {
   readonly key: string;
   readonly policy: string;
   readonly rules: Readonly<Record<string, StoredAccount>>;
 }
 
-/** A hold or lease that a caller has: a row of its own. Stored as JSON: the field names are for ever. */
+/** A hold or a lease of a caller. Each is a row of its own. */
 export interface Claim {
   /** Unguessable, and unique within its key. */
   readonly id: string;
   readonly kind: "hold" | "lease";
-  /** By the name of the rule. */
+  /** Units of each rule, by the rule's name. A hold has units of rates only, a lease of concurrency rules only. */
   readonly units: Readonly<Record<string, number>>;
-  /** How long it was asked for, and when it ends unless it is renewed. */
+  /** How long the caller asked for, in milliseconds; a renewal lasts as long unless it says otherwise. */
   readonly ttlMs: number;
+  /** When the claim ends unless it is renewed. */
   readonly expiresAtMs: number;
-  /** Of a lease. */
+  /** Of a lease: it rises with each lease of the key. */
   readonly fencingToken?: number;
-  /** Kept by an open WebSocket. */
+  /** Of a lease: it belongs to a WebSocket, and is renewed while the socket is open. */
   readonly isSocket?: boolean;
-  /** Of a hold for a call that decides on several keys: it ends within moments. */
+  /** Of a hold: it is part of a call on several keys, which settles or cancels it within moments. */
   readonly isProvisional?: boolean;
-  /** Of a hold: the lease that was taken with it, and what the call is remembered under. */
+  /** Of a hold: the id of the lease that was taken with it, and the idempotency key of its call. */
   readonly lease?: string;
   readonly idempotencyKey?: string;
 }

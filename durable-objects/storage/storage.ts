@@ -3,12 +3,10 @@ import { StoredAnswers } from "./answers.ts";
 import type { Claim, StoredKey } from "./records.ts";
 import { Tables } from "./tables.ts";
 
-/** An alarm looks at so many keys and then comes again at once, so that no sweep holds up the callers. */
-export const SWEEP_KEYS = 1_000;
+/** The most keys that one alarm looks at. When more are due, the next alarm comes at once, so callers wait little. */
+export const GARBAGE_KEYS = 1_000;
 
-/**
- * The object's storage, record by record. Synchronous, so nothing comes between reading and writing.
- */
+/** The object's storage, record by record. All methods but `removeAll` are synchronous. */
 export class Storage {
   readonly answers: StoredAnswers;
   readonly #tables: Tables;
@@ -18,21 +16,22 @@ export class Storage {
     this.answers = new StoredAnswers(this.#tables);
   }
 
-  /** Whether anything is stored. Nothing ever is without a key's record beside it at first. */
+  /** Whether nothing is stored. The first write of a key includes its record, so the table of records is made first. */
   get isEmpty(): boolean {
     return !this.#tables.has("keys");
   }
 
-  /** Does all of it or, if any of it throws, none. */
+  /** Runs `work` in a transaction. When `work` throws, storage is as it was before. */
   atomically<Result>(work: () => Result): Result {
     return this.#tables.atomically(work);
   }
 
-  /** Deletes everything, tables and alarm too: storage is as if the object had never been. */
+  /** Deletes everything, the tables and the alarm included. */
   removeAll(): Promise<void> {
     return this.#tables.removeAll();
   }
 
+  /** The key's record; `undefined`: it has none, so nothing but answers is stored of the key. */
   read(key: string): StoredKey | undefined {
     if (!this.#tables.has("keys")) return undefined;
     const row = this.#tables
@@ -41,6 +40,7 @@ export class Storage {
     return row === undefined ? undefined : fromRow(row);
   }
 
+  /** @param wholeAtMs when the key will be whole if nobody comes: from then on `readWholeBy` finds it */
   write({ key, policy, rules }: StoredKey, wholeAtMs: number): void {
     this.#tables.make("keys");
     this.#tables.exec(
@@ -52,7 +52,7 @@ export class Storage {
     );
   }
 
-  /** Forgets all there is of a key but its answers. */
+  /** Deletes all that is stored of a key, except its answers. */
   remove(key: string): void {
     for (const table of ["keys", "holds", "segments"] as const) {
       if (this.#tables.has(table)) this.#tables.exec(`DELETE FROM ${table} WHERE key = ?`, key);
@@ -77,7 +77,7 @@ export class Storage {
     this.#tables.exec("DELETE FROM holds WHERE key = ? AND id = ?", key, id);
   }
 
-  /** The segments of a rule's state, in order. */
+  /** The segments of a rule's state, in their order. */
   segments(key: string, rule: string): Segment[] {
     if (!this.#tables.has("segments")) return [];
     return this.#tables
@@ -90,7 +90,7 @@ export class Storage {
       .map(({ entries, ...segment }) => ({ ...segment, entries: [...new Float64Array(entries)] }));
   }
 
-  /** Adds a segment and forgets those that are not needed any more. */
+  /** Adds a segment, and deletes the segments of the rule that are not needed any more. */
   writeSegment(key: string, rule: string, { log, from, toMs, keepFromMs, entries }: NewSegment): void {
     this.#tables.make("segments");
     this.#tables.exec(
@@ -111,16 +111,16 @@ export class Storage {
     );
   }
 
-  /** Keys that were expected to be whole by `nowMs` when they were written. */
+  /** At most `GARBAGE_KEYS` keys that, when they were last written, were expected to be whole by `nowMs`. */
   readWholeBy(nowMs: number): StoredKey[] {
     if (!this.#tables.has("keys")) return [];
     return this.#tables
-      .exec<KeyRow>("SELECT key, policy, rules FROM keys WHERE whole_at_ms <= ? LIMIT ?", nowMs, SWEEP_KEYS)
+      .exec<KeyRow>("SELECT key, policy, rules FROM keys WHERE whole_at_ms <= ? LIMIT ?", nowMs, GARBAGE_KEYS)
       .toArray()
       .map(fromRow);
   }
 
-  /** When the next key becomes whole, as far as is stored. */
+  /** When the next key is expected to be whole; `undefined`: no key has a record. */
   nextWholeAtMs(): number | undefined {
     return this.#tables.number("SELECT min(whole_at_ms) AS number FROM keys");
   }

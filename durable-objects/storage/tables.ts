@@ -1,6 +1,6 @@
 /**
- * The tables. Their names and columns are for ever. Each is made when it is first written to, since making
- * one is two rows written; `WITHOUT ROWID` makes a write to it one row, not two.
+ * The tables. Their names and columns are stored for ever: never rename them. A table is made when the object first
+ * writes to it, because making one costs two rows written. With `WITHOUT ROWID` a write costs one row instead of two.
  */
 const SCHEMA = {
   keys: `CREATE TABLE IF NOT EXISTS keys (
@@ -20,7 +20,7 @@ const SCHEMA = {
 };
 export type Table = keyof typeof SCHEMA;
 
-/** The tables that exist. Each does only while there is something in it. */
+/** The object's tables: which of them exist, and the queries on them. All are gone after `removeAll`. */
 export class Tables {
   readonly #storage: DurableObjectStorage;
   #made: Set<string>;
@@ -34,6 +34,7 @@ export class Tables {
     return this.#made.has(table);
   }
 
+  /** Makes the table, unless it exists. */
   make(table: Table): void {
     if (this.#made.has(table)) return;
     this.#storage.sql.exec(SCHEMA[table]);
@@ -44,23 +45,24 @@ export class Tables {
     return this.#storage.sql.exec<Row>(query, ...bindings);
   }
 
-  /** The one figure that a query asks for, as `number`. */
+  /** The value of the column `number` in a query's only row; `undefined`: the value is null. */
   number(query: string, ...bindings: SqlStorageValue[]): number | undefined {
     return this.exec<{ number: number | null }>(query, ...bindings).one().number ?? undefined;
   }
 
+  /** Runs `work` in a transaction. When `work` throws, storage is as it was before. */
   atomically<Result>(work: () => Result): Result {
     try {
       return this.#storage.transactionSync(work);
     } catch (error) {
-      // A table that the work made has gone with it.
+      // The rollback also removed each table that `work` had made.
       this.#made = this.#readMade();
       throw error;
     }
   }
 
   removeAll(): Promise<void> {
-    // workerd deletes before the promise resolves, so whoever writes next must make the tables anew.
+    // workerd deletes the tables before the promise resolves, so the next write must make its table again.
     this.#made.clear();
     return this.#storage.deleteAll();
   }

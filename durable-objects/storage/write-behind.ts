@@ -1,13 +1,13 @@
 /**
- * Write-behind: the object's memory holds units of its own storage, so that not every decision writes.
+ * Write-behind: the object's memory holds units of its own storage, so not every decision writes.
  *
- * A record in storage is a state and `ahead`, units that memory may give out before it must write again.
- * When the object starts, what is stored is all there is: the state is taken as it is, and `ahead` becomes
- * a hold that lasts as long as a reservation can live (somebody may still be spending it), then counts as
- * used. So a crash never admits a unit twice, and loses at most `ahead` units, once. Holds and leases of callers
- * are rows of their own and come back as they were.
+ * A record in storage has a state and `ahead`: units that memory may give out before it must write the record again.
+ * When the object starts, it takes the stored state as it is. It does not know how many units of `ahead` were given
+ * out, and isolates may still be spending them. So `ahead` becomes a hold. The hold lasts as long as a reservation can
+ * live, and then its units count as used. A crash therefore never admits a unit twice, and loses at most `ahead`
+ * units, once. Holds and leases of callers are rows of their own and come back as they were.
  *
- * Pure, like holds.ts.
+ * These functions are pure: time is an argument.
  */
 import { place, unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import type { Packed, Segment } from "../../core/algorithms/algorithm.ts";
@@ -15,18 +15,24 @@ import type { Rule } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "./records.ts";
 
 /**
- * The share of the capacity that memory may be ahead of storage, in units: what one crash can cost, against
- * one row written per so many units. 2 % is 2,000 decisions per write at 100,000/s. Below 50 it comes to
- * nothing: small limits write every decision and lose none.
+ * The part of the capacity by which memory may be ahead of storage. One crash can cost that many units, and one row is
+ * written for that many. With a limit of 100,000/s, 2 % is 2,000 decisions for each write. With a limit below 50 it is
+ * less than one unit: such a limit writes every decision and loses none.
  */
 const AHEAD_SHARE = 0.02;
 
-/** How many units the memory of a hot key may be ahead of its storage. Leases are written one by one. */
+/** By how many units the memory of a hot key may be ahead of its storage. 0 for leases: each lease is written. */
 export function aheadUnits(rule: Rule): number {
   return rule.lease === undefined ? Math.floor(rule.capacity * AHEAD_SHARE) : 0;
 }
 
-/** What to store of an account as it is now, with `ahead` more units to give out before the next time. */
+/**
+ * The record of an account.
+ *
+ * @param ahead units that memory may give out before the next write, beside those that holders have now
+ * @param ttlMs the longest that a holder may still spend them, in milliseconds
+ * @param before the record that was written last
+ */
 export function record(
   rule: Rule,
   account: Account,
@@ -45,7 +51,7 @@ export function record(
   return { stored: { ...header, state: packed }, segment };
 }
 
-/** Whether a record, if it were all that is left, would offer no more than the account. */
+/** Whether storage may stay as it is: an object that starts with this record would offer no more than the account. */
 export function covers(
   rule: Rule,
   stored: StoredAccount | undefined,
@@ -56,7 +62,12 @@ export function covers(
   return rule.algorithm.covers(rule.config, state, ahead, account.state, unstoredOf(account), nowMs);
 }
 
-/** The account of a record found at start-up. Another algorithm's state means nothing to this one. */
+/**
+ * The account that an object starts with when it finds a record. A record of another algorithm cannot be read, so the
+ * account is untouched then.
+ *
+ * @param ttlMs the longest that a holder may spend reserved units under today's policy, in milliseconds
+ */
 export function restore(
   rule: Rule,
   stored: StoredAccount | undefined,
@@ -69,16 +80,17 @@ export function restore(
   const state = stored.state === undefined ? undefined : algorithm.unpack(config, stored.state, segments);
   const account: Account = { state, holds: [] };
   if (stored.ahead === 0) return account;
-  // A policy may have shrunk since; more than all it has cannot be missing.
+  // The limit may be lower than when this was written, and no more than the whole capacity can be given out.
   const units = Math.min(stored.ahead, rule.capacity);
-  // Holders of the deployment that wrote this keep units for as long as its policy allowed.
+  // Isolates of the deployment that wrote this keep units for as long as its own policy allowed.
   const expiresAtMs = nowMs + Math.max(ttlMs, stored.ttlMs ?? 0);
   return place(account, { id: RESTORED, units, expiresAtMs });
 }
 
+/** The id of that hold. It is in memory only, and must differ from all ids of claims and holders. */
 const RESTORED = "write-ahead";
 
-/** Whether units are held that were ahead when the object started: until they count as used there is nothing exact to write. */
+/** Whether the hold of `restore` still lasts. Until it ends, nobody knows the exact state, so none is written. */
 export function isRestored({ holds }: Account): boolean {
   return holds.some(({ id }) => id === RESTORED);
 }

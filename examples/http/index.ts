@@ -1,25 +1,25 @@
-/** A worker that asks Weir over HTTP before it answers, and says what it does when Weir does not. */
+/** A worker that asks Weir over HTTP before it answers. It also shows what to do when Weir does not answer. */
 
 interface Env {
   readonly WEIR_URL: string;
   readonly WEIR_TOKEN: string;
 }
 
-/** What is read of a decision. */
+/** The fields of a decision that this worker reads. */
 interface Decision {
   readonly success: boolean;
   readonly remaining?: number;
   readonly retryAfterMs?: number | null;
 }
 
-/** How long this worker waits for Weir; longer than the policy's own deadline, which answers first. */
+/** How long this worker waits for Weir, in milliseconds. The deadline of the policy `payments` is 2,000 ms. */
 const PATIENCE_MS = 1_000;
 
 export default {
   async fetch(request, env): Promise<Response> {
     const key = `customer:${request.headers.get("x-api-key") ?? "anonymous"}`;
     const decision = await limit(env, { policy: "payments", key });
-    // Payments: rather refuse than let one through uncounted. A page view would go on here.
+    // The payment was not counted, so it is refused. A worker that only shows a page would go on here.
     if (decision === undefined) return new Response("try again later", { status: 503 });
     if (decision.success)
       return new Response("paid", { headers: { "x-remaining": String(decision.remaining) } });
@@ -29,7 +29,7 @@ export default {
   },
 } satisfies ExportedHandler<Env>;
 
-/** Asks once; `undefined` when there is no decision, whatever the reason. */
+/** Asks once; `undefined`: there is no decision, for whatever reason. */
 async function limit(env: Env, call: { policy: string; key: string }): Promise<Decision | undefined> {
   try {
     const response = await fetch(`${env.WEIR_URL}/v1/limit`, {
@@ -38,7 +38,7 @@ async function limit(env: Env, call: { policy: string; key: string }): Promise<D
       body: JSON.stringify(call),
       signal: AbortSignal.timeout(PATIENCE_MS),
     });
-    // A decision is 200, also when it denies. Anything else is a problem document: ours to mend, not the caller's.
+    // A decision comes with 200, also a denial. Anything else is a problem that we have to mend, not our caller.
     if (response.ok) return await response.json<Decision>();
     console.error(`Weir answered ${response.status}: ${await response.text()}`);
   } catch (error) {

@@ -1,12 +1,12 @@
 /**
- * A gateway to a language model with a budget of tokens for each customer. What a call costs is known only when it has
- * been answered, so an estimate is held before and settled with the real usage after, while the answer streams through.
+ * A gateway to a language model, with a budget of tokens for each customer. The cost of a call is known only after the
+ * answer. So the gateway holds an estimate before the call, passes the answer on, and settles with the real usage.
  */
 import type { Limiter } from "../../worker/rpc/limiter.ts";
 
 interface Env {
   readonly LIMITER: Service<typeof Limiter>;
-  /** Anything that speaks OpenAI's chat completions. */
+  /** An endpoint that speaks OpenAI's chat completions. */
   readonly MODEL_URL: string;
   readonly MODEL_KEY?: string;
 }
@@ -18,7 +18,7 @@ interface Prompt {
 
 const POLICY = "llm";
 const DEFAULT_MAX_TOKENS = 1_000;
-/** Longer than any answer takes: a hold that expires counts as used, all of it. */
+/** Longer than any answer takes, in milliseconds: a hold that expires counts as used in full. */
 const HOLD_MS = 5 * 60_000;
 
 export default {
@@ -35,7 +35,7 @@ export default {
     });
     if (!success) return tooMany(retryAfterMs);
 
-    // Without a hold nobody could decide, and the policy is open.
+    // A success without a hold: Weir could not decide, and the policy has `onFailure = "open"`.
     const settle = (tokens: number) => {
       if (hold !== undefined) ctx.waitUntil(settleHold(env, hold.id, tokens));
     };
@@ -51,7 +51,7 @@ export default {
   },
 } satisfies ExportedHandler<Env>;
 
-/** If this does not come through, the hold expires: the estimate counts. */
+/** When this call fails, the hold expires later, and the estimate counts as used. */
 async function settleHold(env: Env, id: string, tokens: number): Promise<void> {
   try {
     await env.LIMITER.settle({ id, used: { tokens } });
@@ -64,14 +64,14 @@ function askModel(env: Env, prompt: Prompt): Promise<Response> {
   return fetch(env.MODEL_URL, {
     method: "POST",
     headers: { "content-type": "application/json", authorization: `Bearer ${env.MODEL_KEY ?? ""}` },
-    // The last event of the stream then says what was used.
+    // With `include_usage` the last event of the stream says how many tokens were used.
     body: JSON.stringify({ ...prompt, stream: true, stream_options: { include_usage: true } }),
   }).catch((error: unknown) => new Response(String(error), { status: 502 }));
 }
 
 /**
- * Passes the model's events through and says, once, how many tokens were used: what the model says at the end or, if
- * the stream ends sooner (the client has gone), the prompt and one for each event, as far as it got.
+ * Passes the model's events through, and calls `settle` once with the number of tokens used. The model says it at the
+ * end. If the stream ends sooner (the client has gone), it is the prompt's estimate and one token for each event.
  */
 function countingTokens(
   promptTokens: number,
@@ -98,7 +98,7 @@ function countingTokens(
   });
 }
 
-/** About four characters a token in English: an estimate is all that is needed, the rest is settled. */
+/** English has about four characters in a token. An estimate is enough, because the hold is settled later. */
 function estimatedTokens({ messages }: Prompt): number {
   return messages.reduce((tokens, { content }) => tokens + Math.ceil(content.length / 4) + 4, 0);
 }

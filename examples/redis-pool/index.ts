@@ -1,6 +1,6 @@
 /**
- * A program that shares two pools with Weir, those of `npm run dev:redis`. Run it while Weir is asked about the same keys:
- * each sees what the other took.
+ * A program that shares the two pools of `npm run dev:redis` with Weir. Run it while Weir is asked about the same keys:
+ * each sees the units that the other has taken.
  */
 import { createClient } from "redis";
 import { POOL_SCRIPT } from "../../durable-objects/pool/redis/script.ts";
@@ -12,7 +12,7 @@ const client = createClient({ url: process.env["REDIS_URL"] ?? "redis://127.0.0.
 client.on("error", (error) => console.error(String(error)));
 await client.connect();
 
-// As the policies have them: what differs here is decided otherwise here.
+// These rules must be the policies' rules: the script decides by the rules that each program sends.
 const demo = new RedisPool(client, POOL_SCRIPT, "redis-demo", [
   { name: "redis-demo", algorithm: "token-bucket", limit: 10, windowMs: 10_000, burst: 10 },
 ]);

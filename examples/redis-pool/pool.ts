@@ -1,17 +1,18 @@
 /**
- * A pool that Weir keeps in Redis, for a program beside it. Copy this file, and pool.lua, which print-script.ts prints.
+ * A client for a pool that Weir keeps in Redis. To use it in another program, copy this file and pool.lua, which
+ * print-script.ts prints.
  *
- * Every call is one script, which Redis runs alone from beginning to end, by its own clock.
+ * Every call runs the script once. Redis runs nothing else meanwhile, and its own clock counts.
  */
 import { randomUUID } from "node:crypto";
 
-/** What is needed of a Redis client; node-redis has it as it is. */
+/** The methods of a Redis client that are used here. A client of node-redis has them. */
 export interface RedisClient {
   evalSha(digest: string, call: { keys: string[]; arguments: string[] }): Promise<unknown>;
   scriptLoad(script: string): Promise<string>;
 }
 
-/** A rule as the policy has it, in milliseconds. The name of a policy's only rule is that of the policy. */
+/** A rule of the policy, with durations in milliseconds. If a policy has one rule, the rule has the policy's name. */
 export type Rule = { readonly name: string; readonly limit: number } & (
   | { readonly algorithm: "token-bucket"; readonly windowMs: number; readonly burst: number }
   | {
@@ -23,7 +24,7 @@ export type Rule = { readonly name: string; readonly limit: number } & (
   | { readonly algorithm: "concurrency" }
 );
 
-/** What a rule says. `retryAfterMs` is null when the cost is over the limit. */
+/** What a rule says of a cost. `retryAfterMs` is `null` when the cost can never pass. */
 export interface RuleDecision {
   readonly name: string;
   readonly success: boolean;
@@ -34,13 +35,14 @@ export interface RuleDecision {
   readonly reason: string;
 }
 
-/** `success` says yes or no. */
 export interface Answer {
+  /** Every rule admits the cost; or the hold or lease was found. */
   readonly success: boolean;
   /** Absent after `renew`, and when there is no such hold. */
   readonly rules?: readonly RuleDecision[];
-  /** Of a hold or lease that was granted. Leases have a fencing token, a number too large for some languages. */
+  /** What was granted. A lease has a `fencingToken`: as text, because the number is too large for some languages. */
   readonly hold?: { readonly id: string; readonly expiresAfterMs: number; readonly fencingToken?: string };
+  /** After `renew`: how long the hold or lease lasts now. */
   readonly expiresAfterMs?: number;
   /** There is no such hold or lease, or no longer. */
   readonly missing?: true;
@@ -54,7 +56,7 @@ interface Call {
   readonly used?: readonly number[];
 }
 
-/** The keys of one policy. Costs are units of each rule, in the order of the rules. */
+/** The pool of one policy. A cost is an array: units of each rule, in the order of the rules. */
 export class RedisPool {
   readonly #client: RedisClient;
   readonly #script: string;
@@ -69,22 +71,22 @@ export class RedisPool {
     this.#rules = rules;
   }
 
-  /** Takes a cost, of all rules or of none. */
+  /** Takes a cost if every rule admits it, and nothing otherwise. */
   limit(key: string, cost = this.#each(1)): Promise<Answer> {
     return this.#call(key, { op: "limit", cost });
   }
 
-  /** What `limit` would say; takes nothing. */
+  /** What `limit` would answer. Takes nothing. */
   peek(key: string, cost = this.#each(1)): Promise<Answer> {
     return this.#call(key, { op: "peek", cost });
   }
 
-  /** Sets units apart until `settle`. After `ttlMs` they count as used; those of a concurrency rule are free. */
+  /** Holds units until `settle`. After `ttlMs` they count as used; those of a concurrency rule are free again. */
   hold(key: string, cost: readonly number[], ttlMs: number): Promise<Answer> {
     return this.#call(key, { op: "hold", cost, id: randomUUID(), ttlMs });
   }
 
-  /** Ends a hold: so much of it was used, which may be more. Without `used` nothing was, and a lease is released. */
+  /** Ends a hold with the units used, which may be more than were held. Without `used`, none were. Releases a lease. */
   settle(key: string, id: string, used?: readonly number[]): Promise<Answer> {
     return this.#call(key, { op: "settle", cost: this.#each(0), id, ...(used && { used }) });
   }
@@ -95,7 +97,7 @@ export class RedisPool {
   }
 
   async #call(key: string, call: Call): Promise<Answer> {
-    // All that comes before the } is the same, so in a cluster the keys are on one node.
+    // In a Redis cluster the text between { and } chooses the node, so all keys of a pool are on the same one.
     const name = `weir:{${this.#policy}/${key}}`;
     const logs = this.#rules.map((rule) => `${name}:log:${rule.name}`);
     const answers = call.id === undefined ? [] : [`${name}:answer:${encodeURIComponent(call.id)}`];
@@ -106,7 +108,7 @@ export class RedisPool {
     return { success, ...answer };
   }
 
-  /** By its digest; a server that was started anew has to be given the script again. */
+  /** Runs the script by its digest. A server that has restarted does not know the script, and is sent it again. */
   async #run(keys: string[], args: string[]): Promise<unknown> {
     this.#digest ??= this.#client.scriptLoad(this.#script);
     try {

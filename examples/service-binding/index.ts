@@ -1,6 +1,6 @@
 /**
- * An API behind Weir. Callers send an API key; each may make so many requests of the policy "api", and log in as
- * often as "login" allows. A request whose upstream failed is given back. Exports run ten at a time.
+ * An API behind Weir. Callers send an API key. Each caller may make as many requests as the policy "api" allows, log in
+ * as often as "login" allows, and run ten exports at a time. A request whose upstream failed is refunded.
  */
 import type { Limiter } from "../../worker/rpc/limiter.ts";
 
@@ -23,7 +23,7 @@ export default {
     try {
       return await limited(request, env, key, cost);
     } catch (error) {
-      // Bad input throws a LimiterError, with what HTTP would have answered as its properties.
+      // Bad input throws a LimiterError. Its properties are what Weir would have answered over HTTP.
       const { status, errors } = error as { status?: number; errors?: unknown };
       if (status === undefined) throw error;
       return Response.json({ errors }, { status });
@@ -31,7 +31,7 @@ export default {
   },
 } satisfies ExportedHandler<Env>;
 
-/** At most ten at a time for each customer. The slot is free again however this ends: `using` sees to it. */
+/** Runs at most ten exports at a time for each customer. `using` frees the slot however this function ends. */
 async function exported(env: Env, key: string): Promise<Response> {
   using grant = await env.LIMITER.acquire({ policy: "export", key });
   if (!grant.success) return new Response("all slots are taken", { status: 503 });
@@ -42,14 +42,14 @@ async function exported(env: Env, key: string): Promise<Response> {
 async function limited(request: Request, env: Env, key: string, cost: number): Promise<Response> {
   const { success, remaining, retryAfterMs } = await env.LIMITER.limit({ policy: "api", key, cost });
   if (!success) {
-    // null: it never fits. Absent: nobody could decide, and the policy is closed.
+    // `null`: the cost can never pass. Absent: Weir could not decide, and the policy has `onFailure = "closed"`.
     const headers =
       typeof retryAfterMs === "number" ? { "retry-after": String(Math.ceil(retryAfterMs / 1_000)) } : {};
     return new Response("too many requests", { status: 429, headers });
   }
   const response = askUpstream(request);
   if (response.status >= 500) {
-    // Charged for nothing: give it back. The idempotency key makes it safe to do this twice.
+    // The caller got nothing, so its units are given back. With the idempotency key a repeated refund counts once.
     const idempotencyKey = request.headers.get("cf-ray") ?? crypto.randomUUID();
     await env.LIMITER.refund({ policy: "api", key, units: cost, idempotencyKey });
   }
@@ -59,7 +59,7 @@ async function limited(request: Request, env: Env, key: string, cost: number): P
   });
 }
 
-/** What is protected; in this example it fails when it is asked to. */
+/** The upstream that Weir protects. In this example it fails when the path says so. */
 function askUpstream(request: Request): Response {
   const fails = new URL(request.url).pathname === "/fail";
   return fails ? new Response("upstream failed", { status: 502 }) : new Response("hello");
