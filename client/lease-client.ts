@@ -3,6 +3,7 @@ import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
 import {
   PROTOCOL,
   type AcquireCall,
+  type WantedLease,
   type Answer,
   type Lease,
   type Missing,
@@ -11,9 +12,6 @@ import type { Attached } from "../core/protocol/object-methods.ts";
 import type { Problem } from "../core/protocol/problems.ts";
 import type { ObjectCalls } from "./object-calls.ts";
 import { decisionOf, isToNobody, leaseMissing, readAnswer, unavailable } from "./read-answer.ts";
-
-/** What an acquire asks for. */
-export type Acquiring = Omit<AcquireCall, "policy" | "key" | "protocol">;
 
 /** The calls on leases. The key's object decides all of them. */
 export class LeaseClient {
@@ -29,7 +27,7 @@ export class LeaseClient {
   async acquire(
     policy: Policy,
     key: string,
-    call: Acquiring,
+    call: WantedLease,
     signal?: AbortSignal,
   ): Promise<Decision | Problem> {
     const asked = await this.#objects.wait<Answer>(policy, key, "acquire", call, signal);
@@ -45,7 +43,7 @@ export class LeaseClient {
   async acquireAttached(
     policy: Policy,
     key: string,
-    call: Acquiring,
+    call: WantedLease,
   ): Promise<{ readonly decision: Decision | Problem; readonly attached: Attached } | undefined> {
     const message = { protocol: PROTOCOL, policy: policy.name, key, ...call, waitMs: 0 };
     const asked = await this.#objects.askFor(policy, key, async (object) => {
@@ -92,7 +90,7 @@ export class LeaseClient {
   }
 
   /** Opens a WebSocket to the object. The lease lasts as long as the socket is open. */
-  async openSocket(policy: Policy, key: string, call: Acquiring): Promise<Response | Problem> {
+  async openSocket(policy: Policy, key: string, call: WantedLease): Promise<Response | Problem> {
     const message: AcquireCall = { protocol: PROTOCOL, policy: policy.name, key, ...call };
     const url = `https://object/socket?call=${encodeURIComponent(JSON.stringify(message))}`;
     const init = { headers: { upgrade: "websocket" } };

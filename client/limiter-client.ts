@@ -3,16 +3,13 @@ import type { Policy } from "../core/policies/policy.ts";
 import type { RegionalPolicies } from "../core/policies/regional-policies.ts";
 import { costOf, type Cost } from "../core/protocol/cost.ts";
 import { degradedDecision, type Decision, type KeyReport } from "../core/protocol/decision.ts";
-import { PROTOCOL, type Answer, type HoldCall, type Peeked } from "../core/protocol/messages.ts";
+import { PROTOCOL, type Answer, type WantedHold, type Peeked } from "../core/protocol/messages.ts";
 import type { Problem } from "../core/protocol/problems.ts";
 import { LeaseClient } from "./lease-client.ts";
 import { LocalLimiter, type Caller } from "./local-limiter.ts";
 import { ObjectCalls } from "./object-calls.ts";
 import { decisionOf, holdMissing, reportOf, unavailable } from "./read-answer.ts";
 import { ReservationCache } from "./reservation-cache.ts";
-
-/** What a hold asks for. */
-export type Holding = Omit<HoldCall, "policy" | "key" | "protocol">;
 
 /** What a client needs from the process in which it runs. */
 export interface LimiterClientParts extends Caller {
@@ -83,7 +80,7 @@ export class LimiterClient {
   }
 
   /** Asks the object for a hold; `undefined`: the object does not answer. */
-  async hold(policy: Policy, key: string, call: Holding): Promise<Answer | undefined> {
+  async hold(policy: Policy, key: string, call: WantedHold): Promise<Answer | undefined> {
     const message = { protocol: PROTOCOL, policy: policy.name, key, ...call };
     const asked = await this.#objects.ask(
       policy,

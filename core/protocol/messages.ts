@@ -195,6 +195,10 @@ export interface HoldCall extends Versioned {
   readonly provisional?: { readonly waitMs: number; readonly request: string };
 }
 
+/** What an acquire asks for, and what a hold does: a message without its address. */
+export type WantedLease = Omit<AcquireCall, "policy" | "key" | "protocol">;
+export type WantedHold = Omit<HoldCall, "policy" | "key" | "protocol">;
+
 /** The answer to a message whose version is not known here; `undefined`: the version is known. */
 export function unsupportedOf({ protocol = 1 }: Versioned): Unsupported | undefined {
   return protocol > PROTOCOL ? { unsupported: { protocol: PROTOCOL } } : undefined;

@@ -2,7 +2,7 @@ import { settle, type Account } from "../../core/accounts/account.ts";
 import { decideTogether, withoutTaking } from "../../core/accounts/joint-decision.ts";
 import { randomId } from "../../core/clock.ts";
 import { costOf, costText, type Cost } from "../../core/protocol/cost.ts";
-import type { Answer, Decided } from "../../core/protocol/messages.ts";
+import type { Answer, Decided, WantedHold } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { endOfHold, type Idempotent } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
@@ -11,7 +11,6 @@ import type { RuleState } from "../keys/rule-state.ts";
 import type { Claim } from "../storage/records.ts";
 import { holdIn, leasedOf, leaseIn, MISSING, newLease } from "./claims.ts";
 import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
-import type { Holding } from "./operations.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 /** Callers' holds: units are set apart until the caller knows how many it has used. */
@@ -25,7 +24,7 @@ export class Holds {
   }
 
   /** Holds units if every rule admits them. Waits only for provisional holds to end: see contention.ts. */
-  hold(keyState: KeyState, call: Holding, nowMs: number): Maybe<Answer> {
+  hold(keyState: KeyState, call: WantedHold, nowMs: number): Maybe<Answer> {
     const { cost, provisional } = call;
     const earlier = this.#earlier(keyState, call, nowMs);
     if (earlier !== undefined) return earlier;
@@ -91,7 +90,7 @@ export class Holds {
   }
 
   /** Takes the hold, and a lease beside it when a rule leases; `undefined`: a rule denies the cost. */
-  #place(keyState: KeyState, call: Holding, nowMs: number): Decided | undefined {
+  #place(keyState: KeyState, call: WantedHold, nowMs: number): Decided | undefined {
     const { cost, ttlMs, idempotencyKey, provisional } = call;
     const hold = { id: randomId(), expiresAtMs: nowMs + ttlMs };
     const leaseTtlMs = keyState.policy.lease?.ttlMs ?? 0;
@@ -129,7 +128,7 @@ export class Holds {
   }
 
   /** The earlier answer to the same call. If its hold still lasts, the answer says for how much longer. */
-  #earlier(keyState: KeyState, call: Holding, nowMs: number): Answer | undefined {
+  #earlier(keyState: KeyState, call: WantedHold, nowMs: number): Answer | undefined {
     const earlier = this.#store.earlier(keyState, idempotentOf(call), nowMs);
     if (earlier === undefined || "conflict" in earlier || earlier.hold === undefined) return earlier;
     const claim = holdIn(keyState, earlier.hold.id);
@@ -138,7 +137,7 @@ export class Holds {
   }
 }
 
-function idempotentOf({ idempotencyKey, cost, provisional }: Holding): Idempotent | undefined {
+function idempotentOf({ idempotencyKey, cost, provisional }: WantedHold): Idempotent | undefined {
   if (idempotencyKey === undefined) return undefined;
   return { idempotencyKey, request: provisional?.request ?? `hold of ${costText(cost)}` };
 }

@@ -1,12 +1,12 @@
 import type { Cost } from "../../core/protocol/cost.ts";
-import type { Returned } from "../../core/protocol/messages.ts";
+import type { Returned, WantedHold } from "../../core/protocol/messages.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { Holds } from "./holds.ts";
 import { keyReport } from "./key-report.ts";
 import { Leases } from "./leases.ts";
 import { Limits } from "./limits.ts";
-import type { Acquiring, Holding, Operations, Reserve } from "./operations.ts";
+import type { Acquiring, Operations, Reserve } from "./operations.ts";
 import { Reservations } from "./reservations.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -45,7 +45,7 @@ export class LocalOperations implements Operations {
     this.reservations.giveBack(keyState, returned, nowMs);
   }
 
-  hold(keyState: KeyState, call: Holding, nowMs: number) {
+  hold(keyState: KeyState, call: WantedHold, nowMs: number) {
     return this.#holds.hold(keyState, call, nowMs);
   }
 

@@ -1,8 +1,8 @@
 import type { Cost } from "../../core/protocol/cost.ts";
 import type {
-  AcquireCall,
+  WantedLease,
   Answer,
-  HoldCall,
+  WantedHold,
   Lease,
   Missing,
   Peeked,
@@ -15,10 +15,8 @@ import type { LeaveSignal } from "./wait-queue.ts";
 
 /** A `ReserveCall` whose key has been opened. */
 export type Reserve = Omit<ReserveCall, "policy" | "key">;
-/** A `HoldCall` whose key has been opened. */
-export type Holding = Omit<HoldCall, "policy" | "key">;
 /** An `AcquireCall` whose key has been opened, and how its caller is connected. */
-export type Acquiring = Omit<AcquireCall, "policy" | "key"> & {
+export type Acquiring = WantedLease & {
   /** The lease will belong to a WebSocket. */
   readonly isSocket?: boolean;
   /** Is aborted when the caller has gone: the call leaves the queue then, and is granted nothing. */
@@ -40,7 +38,7 @@ export interface Operations {
   /** Ends a holder's reservation with what the holder used. A message that is late or repeated changes nothing. */
   giveBack(keyState: KeyState, returned: Returned, nowMs: number): void;
   /** Holds units if every rule admits them. Only provisional holds make the call wait: see contention.ts. */
-  hold(keyState: KeyState, call: Holding, nowMs: number): Maybe<Answer>;
+  hold(keyState: KeyState, call: WantedHold, nowMs: number): Maybe<Answer>;
   /** Ends a hold with the units really used. A settle that is late or repeated is answered, and changes nothing. */
   settle(keyState: KeyState, id: string, used: Cost, nowMs: number): Maybe<Answer>;
   /** Ends a hold as unused, and also the lease that was taken with it. */

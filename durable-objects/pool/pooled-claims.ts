@@ -1,6 +1,6 @@
 import { randomId } from "../../core/clock.ts";
 import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
-import type { Conflict, Decided, HoldCall, Missing, Peeked } from "../../core/protocol/messages.ts";
+import type { Conflict, Decided, WantedHold, Missing, Peeked } from "../../core/protocol/messages.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { PoolAnswer } from "./protocol.ts";
 import type { Asked, PoolSession } from "./session.ts";
@@ -38,7 +38,7 @@ export class PooledClaims {
     );
   }
 
-  async hold(keyState: KeyState, { cost, ttlMs, idempotencyKey, provisional }: Holding): Promise<Answer> {
+  async hold(keyState: KeyState, { cost, ttlMs, idempotencyKey, provisional }: WantedHold): Promise<Answer> {
     const id = randomId();
     const request = provisional?.request ?? `hold of ${costText(cost)}`;
     const asked = { op: "hold", cost: costsOf(keyState, cost), id, ttlMs } as const;
@@ -95,8 +95,6 @@ export class PooledClaims {
     return this.#session.send(keyState, asked, { names, ...asking }, read);
   }
 }
-
-type Holding = Omit<HoldCall, "policy" | "key">;
 
 /** In `used` of a `settle` call: as many units as were held. */
 const AS_HELD = -1;

@@ -7,13 +7,21 @@
  * of the limit. Otherwise the call fails, and the worker answers as the policy says.
  */
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
-import type { Answer, Lease, Missing, Peeked, Returned, RuleDecision } from "../../core/protocol/messages.ts";
+import type {
+  Answer,
+  Lease,
+  Missing,
+  Peeked,
+  Returned,
+  RuleDecision,
+  WantedHold,
+} from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { MISSING } from "../operations/claims.ts";
 import type { LocalOperations } from "../operations/local-operations.ts";
-import type { Acquiring, Holding, Operations, Reserve } from "../operations/operations.ts";
+import type { Acquiring, Operations, Reserve } from "../operations/operations.ts";
 import { PooledClaims } from "./pooled-claims.ts";
 import { PooledLeases } from "./pooled-leases.ts";
 import { PooledLimits } from "./pooled-limits.ts";
@@ -75,7 +83,7 @@ export class PooledOperations implements Operations {
     this.#limits.gaveBack(keyState);
   }
 
-  hold(keyState: KeyState, call: Holding): Promise<Answer> {
+  hold(keyState: KeyState, call: WantedHold): Promise<Answer> {
     const { lease, rules } = keyState.policy;
     const alone = (own: KeyState, nowMs: number) => this.#host.local.hold(own, call, nowMs);
     // Slots are held for as long as the lease; units of rates beside them for as long as the hold.

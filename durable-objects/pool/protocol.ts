@@ -47,7 +47,7 @@ export interface PoolCall {
    */
   readonly request?: string;
   /** Present: the caller is a holder, and this is its message. */
-  readonly holding?: Holding;
+  readonly holding?: HolderMessage;
 }
 
 /** A rule, with the configuration of its algorithm. */
@@ -70,7 +70,7 @@ export interface PoolRule {
  * The message of a holder (a region). It says everything about the holder, so it does not matter which of the earlier
  * messages arrived. The pool takes note of it before it decides on the call.
  */
-export interface Holding {
+export interface HolderMessage {
   /** The holder's id, which no other object has. */
   readonly holder: string;
   /** Rises with each message of the holder. */

@@ -3,7 +3,7 @@ import { Denials } from "../../core/reservations/denials.ts";
 import { PendingRequest } from "../../core/reservations/pending-request.ts";
 import { refillMs, spendableMs } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import type { Holding, Mark, PoolAnswer, PoolCall } from "./protocol.ts";
+import type { HolderMessage, Mark, PoolAnswer, PoolCall } from "./protocol.ts";
 import { ShareDemand, type Asking } from "./share-demand.ts";
 import { IDLE_SLOT_MS, lifetimesOf, slotMs } from "./share-sizing.ts";
 import { addUnits, freeUnits, idleSlots, keepUnits, stateOf, updateShare } from "./share-units.ts";
@@ -12,7 +12,7 @@ import { addUnits, freeUnits, idleSlots, keepUnits, stateOf, updateShare } from 
 const PAUSE_MS = 250;
 
 /** A call with the region's message. */
-export type PoolMessage = PendingRequest<PoolCall & { readonly holding: Holding }>;
+export type PoolMessage = PendingRequest<PoolCall & { readonly holding: HolderMessage }>;
 
 /**
  * What the object of one region knows of one key's pool: how many units the region has, which denials the pool gave,

@@ -13,7 +13,7 @@ interface Decision {
 }
 
 /** How long this worker waits for Weir, in milliseconds. The deadline of the policy `payments` is 2,000 ms. */
-const PATIENCE_MS = 1_000;
+const PATIENCE_MS = 2_500;
 
 export default {
   async fetch(request, env): Promise<Response> {

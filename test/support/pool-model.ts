@@ -17,7 +17,7 @@ import { decideTogether, withoutTaking, type NewHold } from "../../core/accounts
 import type { Rule } from "../../core/policies/policy.ts";
 import { costOf } from "../../core/protocol/cost.ts";
 import { grantedTogether, isSpare, type Wish } from "../../core/reservations/sizing.ts";
-import type { Granted, Holding, PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
+import type { Granted, HolderMessage, PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { SIZING, type PartOfCall } from "./pools.ts";
 
 interface Holder {
@@ -328,7 +328,7 @@ export class PoolModel {
     );
   }
 
-  #note(holding: Holding, record: Holder | undefined): Own {
+  #note(holding: HolderMessage, record: Holder | undefined): Own {
     const { isFresh, seen, turn } = holding;
     const isOther =
       record === undefined || isFresh || (seen !== undefined && seen.turn < (record.begun ?? 0));
@@ -376,7 +376,7 @@ export class PoolModel {
     };
   }
 
-  #grant(holding: Holding, own: Own, isLeasing: boolean): Granted {
+  #grant(holding: HolderMessage, own: Own, isLeasing: boolean): Granted {
     const { units, lifetime } = this.#sized(holding, own);
     const expiresAtMs = Math.max(own.beforeMs, this.nowMs + lifetime.heldMs);
     this.#accounts = this.#accounts.map((account, index) => {
@@ -405,7 +405,7 @@ export class PoolModel {
     return { mark, isNew: own.isNew, units: change, ttlMs: lifetime.ttlMs, isContended, ...token };
   }
 
-  #sized(holding: Holding, own: Own) {
+  #sized(holding: HolderMessage, own: Own) {
     const { lifetime, shortest } = holding;
     const admits = this.rules.every(
       ({ algorithm, config, lease }) => lease !== undefined || algorithm.localDecisions(config).admits,

@@ -4,7 +4,7 @@ import type { Rule } from "../../core/policies/policy.ts";
 import { poolKeys } from "../../durable-objects/pool/keys.ts";
 import type {
   Granted,
-  Holding,
+  HolderMessage,
   Mark,
   PoolAnswer,
   PoolCall,
@@ -176,7 +176,9 @@ export function poolRule({ name, algorithm, config }: Rule): PoolRule {
 }
 
 /** A holder's message, with defaults for what a test leaves out. */
-export function holdingOf(part: Partial<Holding> & Pick<Holding, "holder" | "turn">): Holding {
+export function holdingOf(
+  part: Partial<HolderMessage> & Pick<HolderMessage, "holder" | "turn">,
+): HolderMessage {
   const lifetime = { ttlMs: 1_000, heldMs: 2_000 };
   return {
     isFresh: false,

@@ -1,5 +1,3 @@
-/** The calls on leases: units that a caller has for a while, and may have to wait for in a queue. */
-import type { Acquiring } from "../../client/lease-client.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { randomId } from "../../core/clock.ts";
 import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
@@ -8,7 +6,8 @@ import type { Policy } from "../../core/policies/policy.ts";
 import { claimId } from "../../core/protocol/claim-ids.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import type { Lease } from "../../core/protocol/messages.ts";
+/** The calls on leases: units that a caller has for a while, and may have to wait for in a queue. */
+import type { WantedLease, Lease } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
 import { AcquireRequest, ReleaseRequest, RenewRequest, SocketRequest } from "./request-schemas.ts";
@@ -17,7 +16,7 @@ import { given, refused } from "./validate.ts";
 
 /** An acquire that keeps to the terms of its policy. */
 export interface Acquire extends Target {
-  readonly asked: Acquiring;
+  readonly asked: WantedLease;
 }
 
 /**

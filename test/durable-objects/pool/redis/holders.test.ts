@@ -1,6 +1,6 @@
 /** Regions that hold units of a pool: whatever is late, lost, repeated or forgotten, never more than there is. */
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import type { Holding, Mark, PoolAnswer } from "../../../../durable-objects/pool/protocol.ts";
+import type { HolderMessage, Mark, PoolAnswer } from "../../../../durable-objects/pool/protocol.ts";
 import { worstExcess, type AdmittedCall } from "../../../support/interval-bound.ts";
 import { grantedIn, holdingOf, SIZING, startPools, type Pool, type Pools } from "../../../support/pools.ts";
 import { seededRandom } from "../../../support/random.ts";
@@ -18,7 +18,7 @@ const LEASES = { name: "slots", algorithm: "concurrency", limit: 64 } as const;
 
 const say = (
   pool: Pool,
-  part: Partial<Holding> & { turn: number },
+  part: Partial<HolderMessage> & { turn: number },
   nowMs: number,
   cost?: readonly number[],
 ) => pool.call({ op: "limit", ...(cost && { cost }), holding: holdingOf({ holder: "r1", ...part }) }, nowMs);
