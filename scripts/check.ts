@@ -1,4 +1,4 @@
-/** Format, lint, types, tests, in that order; stops at the first that fails. */
+/** Format, lint, types, quick tests, in that order; stops at the first that fails. */
 import { run } from "./project.ts";
 
 process.exitCode =

@@ -27,6 +27,8 @@ export interface Breakage extends Tampering {
   readonly isBoundOnly?: boolean;
   /** The only faults that there are. */
   readonly faults?: readonly Fault[];
+  /** How often one follows a burst. Absent: `FAULT_SHARE`. */
+  readonly faultShare?: number;
   /** The only policies. */
   readonly policies?: readonly string[];
 }
@@ -44,6 +46,7 @@ interface Place {
 
 export type Outcome = Record<string, number>;
 
+const FAULT_SHARE = 0.35;
 const QUIET_MS = 30_000;
 const LONG_AFTER_MS = 10_000_000;
 
@@ -127,6 +130,7 @@ export class PoolHistory {
   /** Bursts of calls, each in one isolate, and now and then a fault. */
   #plan(): void {
     let atMs = 0;
+    const { faultShare = FAULT_SHARE } = this.#breakage;
     for (let burst = 3 + this.#dice.upTo(5); burst > 0; burst -= 1) {
       const place = this.#dice.upTo(this.#places.length - 1);
       const isolate = this.#dice.upTo(1);
@@ -136,7 +140,7 @@ export class PoolHistory {
         atMs += this.#dice.upTo(paceMs);
       }
       if (this.#dice.chance(0.3)) this.#time.at(atMs, () => this.#peek());
-      if (this.#isFaulty && this.#dice.chance(0.35)) this.#time.at(atMs, () => this.#fault());
+      if (this.#isFaulty && this.#dice.chance(faultShare)) this.#time.at(atMs, () => this.#fault());
       atMs += this.#dice.of([0, 2, 5, 20, 60, 200, 600, 1_100]);
     }
     this.#time.at(QUIET_MS, () => undefined);

@@ -3,6 +3,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, describe, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
+import { depth } from "../support/depth.ts";
 import { HttpClient } from "../support/http-client.ts";
 import { mostInWindow, worstExcess, type AdmittedCall } from "../support/interval-bound.ts";
 import { announcedSeed, seededRandom } from "../support/random.ts";
@@ -27,7 +28,9 @@ const policies = Object.fromEntries(
 
 const LUKEWARM = { algorithm: "token-bucket", limit: 1_000, window: "30d", deadlineMs: 2_000 };
 const CONNECTIONS = 48;
-const LOAD_MS = 3_000;
+// A second is a window of most rates; every lifetime of a reservation is shorter.
+const LOAD_MS = depth(1_000, 3_000);
+const CRASHES = depth(2, 3);
 const random = seededRandom(announcedSeed("isolates"));
 const states: string[] = [];
 const servings: Serving[] = [];
@@ -108,11 +111,11 @@ describe.each([1, 4, 32])("%d isolates", (isolates) => {
     states.push(state);
     const tally = newTally();
     const main = join(import.meta.dirname, "..", "support", "faulty-object.mjs");
-    for (let crash = 0; crash < 3; crash += 1) {
+    for (let crash = 0; crash < CRASHES; crash += 1) {
       const serving = await serveIsolates(isolates, state, main);
       let isOver = false;
       const load = hammer(serving.urls, tally, () => isOver);
-      await sleep(1_000 + 800 * random());
+      await sleep(depth(500, 1_000) + 800 * random());
       await serving.stop("SIGKILL");
       isOver = true;
       await load;

@@ -2,12 +2,13 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
+import { depth } from "../support/depth.ts";
 import { HttpClient } from "../support/http-client.ts";
 import { mostInWindow, type AdmittedCall } from "../support/interval-bound.ts";
 import { announcedSeed, seededRandom } from "../support/random.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
-const CRASHES = 8;
+const CRASHES = depth(3, 8);
 const ROUND_MS = 1_300;
 const LOGS = {
   five: { limit: 5, windowMs: 1_000 },
