@@ -31,6 +31,8 @@ export interface Breakage extends Tampering {
   readonly faultShare?: number;
   /** The only policies. */
   readonly policies?: readonly string[];
+  /** Where a search begins, a little before a history that finds it; any other start finds it too, later. */
+  readonly firstSeed?: number;
 }
 
 type Fault = (typeof FAULTS)[number];

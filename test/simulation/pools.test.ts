@@ -55,7 +55,7 @@ async function expectFound(breakage: Breakage): Promise<void> {
       () => undefined,
       (error: Error) => error,
     );
-  const found = await search(seedOr(1), MOST);
+  const found = await search(seedOr(breakage.firstSeed ?? 1), MOST);
   expect(found?.cause).toBeInstanceOf(BrokenLaw);
   const { seed = "" } = /SEED=(?<seed>\d+)/.exec(found?.message ?? "")?.groups ?? {};
   expect((await search(Number(seed), 1))?.message).toBe(found?.message);

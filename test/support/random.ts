@@ -9,6 +9,14 @@ export function seededRandom(seed: number): () => number {
   };
 }
 
+/**
+ * A generator for each of many clients at once: what one does is repeated by the seed, whoever is faster today. When it
+ * does it is up to the machine.
+ */
+export function seededRandoms(seed: number): (client: number) => () => number {
+  return (client) => seededRandom(seed + 7_919 * client);
+}
+
 /** A seed for this run: that of the environment variable SEED, to repeat a failure, or a new one. It is printed. */
 export function announcedSeed(what: string): number {
   const seed = seedOr(Math.floor(Math.random() * 2 ** 31));

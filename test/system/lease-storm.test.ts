@@ -9,7 +9,7 @@ import type { Serving } from "../../scripts/workerd.ts";
 import { depth } from "../support/depth.ts";
 import { HttpClient } from "../support/http-client.ts";
 import { openSocket, send } from "../support/leaving-client.ts";
-import { announcedSeed, seededRandom } from "../support/random.ts";
+import { announcedSeed, seededRandoms } from "../support/random.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
 const CLIENTS = 200;
@@ -156,11 +156,13 @@ async function clientLoop(client: () => HttpClient, random: () => number, untilM
 }
 
 test("at no instant more than the limit is held, grants are in order, and in the end every slot is free", async () => {
-  const random = seededRandom(announcedSeed("lease storm"));
+  const randomOf = seededRandoms(announcedSeed("lease storm"));
   serving = await serveBundle(state, policies);
   let client = new HttpClient(serving.url, CLIENTS);
   const untilMs = Date.now() + LASTS_MS;
-  const clients = Array.from({ length: CLIENTS }, () => clientLoop(() => client, random, untilMs));
+  const clients = Array.from({ length: CLIENTS }, (_, index) =>
+    clientLoop(() => client, randomOf(index), untilMs),
+  );
   for (let kill = 0; kill < KILLS; kill += 1) {
     await sleep(LASTS_MS / (KILLS + 1));
     killedAtMs = Date.now();

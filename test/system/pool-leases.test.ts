@@ -3,7 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { depth } from "../support/depth.ts";
 import { openSocket } from "../support/leaving-client.ts";
-import { announcedSeed, seededRandom } from "../support/random.ts";
+import { announcedSeed, seededRandoms } from "../support/random.ts";
 import { startWorld, type World } from "../support/regions.ts";
 
 const LIMIT = 4;
@@ -27,7 +27,7 @@ const POLICIES = {
 };
 /** Two readings of one clock, a fraction of a millisecond apart, may differ by one. */
 const ROUNDING_MS = 2;
-const random = seededRandom(announcedSeed("pool leases"));
+const randomOf = seededRandoms(announcedSeed("pool leases"));
 
 let world: World;
 beforeAll(async () => {
@@ -58,7 +58,7 @@ interface Held {
 }
 
 /** One caller: waits or not, holds, releases, in any region, or never comes back. */
-async function visit(key: string, held: Held[]): Promise<void> {
+async function visit(key: string, held: Held[], random: () => number): Promise<void> {
   const region = Math.floor(random() * 3);
   const waitMs = random() < 0.5 ? 0 : Math.floor(random() * 2_000);
   const asked = await acquire(region, "storm", key, { waitMs }).catch(() => undefined);
@@ -95,7 +95,8 @@ test("a storm of leases in all regions, which are killed meanwhile: never more t
   const keys = ["one", "two"];
   const untilMs = Date.now() + STORM_MS;
   const visitor = async (index: number) => {
-    while (Date.now() < untilMs) await visit(keys[index % keys.length] ?? "", held);
+    const random = randomOf(index);
+    while (Date.now() < untilMs) await visit(keys[index % keys.length] ?? "", held, random);
   };
   const visitors = Promise.all(Array.from({ length: 30 }, (_, index) => visitor(index)));
   for (let kill = 0; kill < KILLS; kill += 1) {
