@@ -115,6 +115,8 @@ function expectBounds({ admitted }: Tally): void {
   }
 }
 
+const times = ({ sources }: Tally, answer: string) => sources[answer] ?? 0;
+
 describe.each([1, 4, 32])("%d isolates", (isolates) => {
   test("never admit more than the bound in any interval, and decide for themselves", async () => {
     const state = makeState();
@@ -122,10 +124,13 @@ describe.each([1, 4, 32])("%d isolates", (isolates) => {
     const { urls } = await serveIsolates(isolates, state);
     const tally = newTally();
     const untilMs = Date.now() + LOAD_MS;
-    await hammer(urls, tally, () => Date.now() > untilMs);
+    await hammer(
+      urls,
+      tally,
+      () =>
+        Date.now() > untilMs && times(tally, "isolate admits") > 100 && times(tally, "isolate denies") > 100,
+    );
     expectBounds(tally);
-    expect(tally.sources["isolate admits"]).toBeGreaterThan(100);
-    expect(tally.sources["isolate denies"]).toBeGreaterThan(100);
   });
 
   test("nor when answers are lost, late or doubled, objects lose their memory and the server is killed", async () => {
@@ -139,12 +144,13 @@ describe.each([1, 4, 32])("%d isolates", (isolates) => {
       const pauseMs = depth(500, 1_000) + 800 * randomOf(-1 - crash)();
       const load = hammer(serving.urls, tally, () => isOver);
       await sleep(pauseMs);
+      // However slow the machine is: more than a hundred in all.
+      while (times(tally, "isolate admits") <= (100 * (crash + 1)) / CRASHES) await sleep(10);
       await serving.stop("SIGKILL");
       isOver = true;
       await load;
     }
     expectBounds(tally);
-    expect(tally.sources["isolate admits"]).toBeGreaterThan(100);
     expect(tally.sources["fallback denies"]).toBeGreaterThan(0);
   });
 });
