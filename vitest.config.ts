@@ -2,6 +2,16 @@ import { cloudflareTest } from "@cloudflare/vitest-plugin";
 import { defineConfig } from "vitest/config";
 import { TEST_POLICIES, TEST_TOKENS } from "./test/support/fixtures.ts";
 
+/** What tests read of the environment; workerd has none of its own. */
+const env = Object.fromEntries(
+  ["SEED", "WEIR_DEEP"].flatMap((name) =>
+    process.env[name] === undefined ? [] : [[name, process.env[name]]],
+  ),
+);
+const setupFiles = ["test/support/seed.ts"];
+/** On two cores vitest would use one of them. */
+const maxWorkers = "100%";
+
 export default defineConfig({
   test: {
     globalSetup: ["test/support/require-redis.ts"],
@@ -10,6 +20,8 @@ export default defineConfig({
         // The pure core and the project's structure: plain Node, thousands of cases a second.
         test: {
           name: "core",
+          setupFiles,
+          maxWorkers,
           include: ["test/**/*.test.ts"],
           exclude: ["test/**/*.workerd.test.ts", "test/system/**"],
         },
@@ -22,7 +34,7 @@ export default defineConfig({
             miniflare: { bindings: { POLICIES: TEST_POLICIES, API_TOKENS: JSON.stringify(TEST_TOKENS) } },
           }),
         ],
-        test: { name: "workerd", include: ["test/**/*.workerd.test.ts"] },
+        test: { name: "workerd", setupFiles, maxWorkers, env, include: ["test/**/*.workerd.test.ts"] },
       },
       {
         // Black box: the built bundle on plain workerd, over HTTP, and killed. One at a time.

@@ -1,4 +1,4 @@
-/** Checks format, lint, types and tests, in that order, and stops at the first that fails. */
+/** Checks format, lint, types and the quick tests, in that order, and stops at the first that fails. */
 import { run } from "./project.ts";
 
 process.exitCode =

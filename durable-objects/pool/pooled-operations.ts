@@ -6,27 +6,20 @@
  * (pooled-claims.ts). When it does not answer, a policy with `onFailure = "local"` goes on with the region's own part
  * of the limit. Otherwise the call fails, and the worker answers as the policy says.
  */
-import { costOf, type Cost } from "../../core/protocol/cost.ts";
-import type {
-  Answer,
-  Lease,
-  Missing,
-  Peeked,
-  Returned,
-  RuleDecision,
-  WantedHold,
-} from "../../core/protocol/messages.ts";
+import type { Cost } from "../../core/protocol/cost.ts";
+import type { Answer, Lease, Missing, Peeked, Returned, WantedHold } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { MISSING } from "../operations/claims.ts";
 import type { LocalOperations } from "../operations/local-operations.ts";
 import type { Acquiring, Operations, Reserve } from "../operations/operations.ts";
+import { sooner, withPoolsFigures } from "./pool-figures.ts";
 import { PooledClaims } from "./pooled-claims.ts";
 import { PooledLeases } from "./pooled-leases.ts";
 import { PooledLimits } from "./pooled-limits.ts";
 import { PoolFailure, PoolSession, type PoolSessionHost } from "./session.ts";
-import { costsOf, freeUnits, leaseWaitMs } from "./share-units.ts";
+import { costsOf, freeUnits } from "./share-units.ts";
 
 /** What the pooled operations need of their object. */
 export interface PooledHost extends PoolSessionHost {
@@ -192,26 +185,4 @@ export class PooledOperations implements Operations {
       return "rules" in answer ? { ...answer, source: "fallback" } : answer;
     }
   }
-}
-
-/** The pool's decisions; the wait is shorter where leases of this region end sooner than the pool has free slots. */
-function sooner(
-  keyState: KeyState,
-  rules: readonly RuleDecision[],
-  cost: Cost,
-  nowMs: number,
-): readonly RuleDecision[] {
-  return rules.map((rule, index): RuleDecision => {
-    const ruleState = keyState.ruleStates[index];
-    if (rule.success || rule.retryAfterMs === null || ruleState?.rule.lease === undefined) return rule;
-    const hereMs = leaseWaitMs(ruleState, costOf(ruleState.rule, cost), nowMs) ?? Infinity;
-    return { ...rule, retryAfterMs: Math.min(rule.retryAfterMs, hereMs) };
-  });
-}
-
-/** The same answer with the pool's figures, unless the pool and the region decided differently. */
-function withPoolsFigures(answer: Answer, rules: readonly RuleDecision[]): Answer {
-  const isAdmission = (each: readonly RuleDecision[]) => each.every(({ success }) => success);
-  if (!("rules" in answer) || isAdmission(answer.rules) !== isAdmission(rules)) return answer;
-  return { ...answer, rules, source: "pool" };
 }

@@ -100,7 +100,7 @@ export class SimulatedRegion {
       const answered = async () => this.#answer(asked);
       answered().then(
         (answer) => {
-          if (!life.isGone) resolve(answer);
+          if (!life.isGone) resolve(asSent(asked, answer));
         },
         (error: Error) => {
           // The runtime says no more of it than that it failed.
@@ -163,6 +163,11 @@ export class SimulatedRegion {
     const memory: Memory = { life, store, cache, operations, lastNowMs: 0 };
     return memory;
   }
+}
+
+/** Decisions are sent as text; whether a lease was released is not. */
+function asSent({ method }: Asked, answer: unknown): unknown {
+  return ["giveBack", "release", "reset"].includes(method) ? answer : JSON.stringify(answer);
 }
 
 /** A clock that never runs backwards while the process lives. */

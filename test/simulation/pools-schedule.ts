@@ -28,8 +28,11 @@ export interface Breakage extends Tampering {
   readonly isBoundOnly?: boolean;
   /** The only faults of the history. */
   readonly faults?: readonly Fault[];
-  /** The policies to choose from. */
+  /** How often one follows a burst. Absent: `FAULT_SHARE`. */
+  readonly faultShare?: number;
   readonly policies?: readonly string[];
+  /** A search begins here, a little before a history that finds it. Any other start finds it too, later. */
+  readonly firstSeed?: number;
 }
 
 type Fault = (typeof FAULTS)[number];
@@ -45,8 +48,7 @@ interface Place {
 
 export type Outcome = Record<string, number>;
 
-const QUIET_MS = 30_000;
-const LONG_AFTER_MS = 10_000_000;
+const [FAULT_SHARE, QUIET_MS, LONG_AFTER_MS] = [0.35, 30_000, 10_000_000];
 
 export class PoolHistory {
   readonly #dice: Dice;
@@ -128,6 +130,7 @@ export class PoolHistory {
   /** Bursts of calls, each in one isolate, and now and then a fault. */
   #plan(): void {
     let atMs = 0;
+    const { faultShare = FAULT_SHARE } = this.#breakage;
     for (let burst = 3 + this.#dice.upTo(5); burst > 0; burst -= 1) {
       const place = this.#dice.upTo(this.#places.length - 1);
       const isolate = this.#dice.upTo(1);
@@ -137,7 +140,7 @@ export class PoolHistory {
         atMs += this.#dice.upTo(paceMs);
       }
       if (this.#dice.chance(0.3)) this.#time.at(atMs, () => this.#peek());
-      if (this.#isFaulty && this.#dice.chance(0.35)) this.#time.at(atMs, () => this.#fault());
+      if (this.#isFaulty && this.#dice.chance(faultShare)) this.#time.at(atMs, () => this.#fault());
       atMs += this.#dice.of([0, 2, 5, 20, 60, 200, 600, 1_100]);
     }
     this.#time.at(QUIET_MS, () => undefined);

@@ -2,16 +2,21 @@ import { Database } from "./database.ts";
 import { Schedule, type Breakage, type Outcome } from "./schedule.ts";
 
 /**
- * Runs schedules, one seed after another.
+ * Runs schedules, one seed after another. A breakage remembers what it saw, so each schedule gets a new one: then the
+ * seed alone repeats a history.
  *
  * @throws Error that names the seed of the first that broke a law
  */
-export async function simulate(firstSeed: number, schedules: number, breakage?: Breakage): Promise<Outcome> {
+export async function simulate(
+  firstSeed: number,
+  schedules: number,
+  breakage?: () => Breakage,
+): Promise<Outcome> {
   const database = new Database();
   const sum: Record<string, number> = {};
   for (let seed = firstSeed; seed < firstSeed + schedules; seed += 1) {
     try {
-      const outcome = await new Schedule(seed, database, breakage).run();
+      const outcome = await new Schedule(seed, database, breakage?.()).run();
       for (const [name, count] of Object.entries(outcome)) sum[name] = (sum[name] ?? 0) + count;
     } catch (error) {
       throw new Error(`SEED=${seed}: ${error instanceof Error ? error.message : String(error)}`, {

@@ -43,6 +43,8 @@ export interface Breakage {
   readonly before?: (object: SimulatedObject, policy: Policy) => void;
   readonly after?: (object: SimulatedObject, policy: Policy) => void;
   readonly atCrash?: (object: SimulatedObject) => void;
+  /** The only policies. */
+  readonly policies?: readonly string[];
 }
 
 export interface Outcome {
@@ -81,7 +83,7 @@ export class Schedule {
     this.#random = seededRandom(seed);
     this.#breakage = breakage;
     this.#isFaulty = this.#chance(0.8);
-    this.#policy = POLICIES.get(this.#of(NAMES)) as Policy;
+    this.#policy = POLICIES.get(this.#of(breakage.policies ?? NAMES)) as Policy;
     this.#oracles = this.#policy.rules.map((rule) => new Oracle(rule));
     this.#objectClock = { ms: 1_000_000 + this.#upTo(500) };
     database.clear();

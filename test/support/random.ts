@@ -9,9 +9,22 @@ export function seededRandom(seed: number): () => number {
   };
 }
 
+/**
+ * A generator for each of many clients at once: what one does is repeated by the seed, whoever is faster today. When it
+ * does it is up to the machine.
+ */
+export function seededRandoms(seed: number): (client: number) => () => number {
+  return (client) => seededRandom(seed + 7_919 * client);
+}
+
 /** A seed for this run: that of the environment variable SEED, to repeat a failure, or a new one. It is printed. */
 export function announcedSeed(what: string): number {
-  const seed = Number(process.env["SEED"] ?? Math.floor(Math.random() * 2 ** 31));
+  const seed = seedOr(Math.floor(Math.random() * 2 ** 31));
   console.log(`${what}: SEED=${seed}`);
   return seed;
+}
+
+/** That of the environment variable SEED, or the usual one. */
+export function seedOr(usual: number): number {
+  return Number(process.env["SEED"] ?? usual);
 }

@@ -1,6 +1,7 @@
 /** What regions do when Redis, or the way to it, fails: the bound in every interval, and a named outcome for each call. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { depth } from "../support/depth.ts";
 import { excessOf, hammer, newTally, pooled, type Rate, type Tally } from "../support/pool-load.ts";
 import { announcedSeed, seededRandom } from "../support/random.ts";
 import { startWorld, type World } from "../support/regions.ts";
@@ -28,6 +29,11 @@ const POLICIES = {
   },
 };
 const CONTINENTS = ["EU", "NA", "AS"];
+// Each phase is longer than the deadline of 600 ms, so calls are denied for want of an answer in all of them.
+const BEFORE_MS = depth(300, 1_000);
+const FAULT_MS = depth(1_000, 3_000);
+const AFTER_MS = depth(800, 1_500);
+const KILLS = depth(2, 4);
 const random = seededRandom(announcedSeed("pool faults"));
 
 let world: World;
@@ -46,9 +52,9 @@ async function underLoad(key: string, happens: () => Promise<void>): Promise<Tal
       hammer(client, 4, { policy, key }, tallies[policy], () => isOver),
     );
   });
-  await sleep(1_000);
+  await sleep(BEFORE_MS);
   await happens();
-  await sleep(1_500);
+  await sleep(AFTER_MS);
   isOver = true;
   await Promise.all(loads);
   expect(excessOf(tallies.bucket, RATE)).toBe(0);
@@ -79,7 +85,7 @@ describe.each(Object.entries(FAULTS))("calls to Redis are %s", (name, [fault, pr
   test("and no interval has more than the bound", async () => {
     await underLoad(name, async () => {
       world.network.setFault(fault, probability);
-      await sleep(3_000);
+      await sleep(FAULT_MS);
       world.network.setFault({ kind: "pass" });
     });
     await expectService("bucket", name);
@@ -89,7 +95,7 @@ describe.each(Object.entries(FAULTS))("calls to Redis are %s", (name, [fault, pr
 test("Redis is paused, and no interval has more than the bound", async () => {
   const { answers } = await underLoad("paused", async () => {
     world.redis.process.kill("SIGSTOP");
-    await sleep(3_000);
+    await sleep(FAULT_MS);
     world.redis.process.kill("SIGCONT");
   });
   expect(answers["fallback denies"]).toBeGreaterThan(0);
@@ -99,7 +105,7 @@ test("Redis is paused, and no interval has more than the bound", async () => {
 test("Redis is killed and comes back empty, and no interval has more than the bound", async () => {
   const { answers } = await underLoad("emptied", async () => {
     await world.restartRedis();
-    await sleep(2_000);
+    await sleep(FAULT_MS);
     await world.restartRedis();
   });
   expect(answers["fallback denies"]).toBeGreaterThan(0);
@@ -108,7 +114,7 @@ test("Redis is killed and comes back empty, and no interval has more than the bo
 
 test("regions are killed and come back, and no interval has more than the bound", async () => {
   await underLoad("killed", async () => {
-    for (let kill = 0; kill < 4; kill += 1) {
+    for (let kill = 0; kill < KILLS; kill += 1) {
       await world.restartRegion(Math.floor(random() * CONTINENTS.length));
       await sleep(300 * random());
     }

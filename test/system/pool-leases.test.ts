@@ -1,12 +1,16 @@
 /** Leases of a pool's slots, given in three regions: never too many at any instant, none lost, none leaked. */
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
+import { depth } from "../support/depth.ts";
 import { openSocket } from "../support/leaving-client.ts";
-import { announcedSeed, seededRandom } from "../support/random.ts";
+import { announcedSeed, seededRandoms } from "../support/random.ts";
 import { startWorld, type World } from "../support/regions.ts";
 
 const LIMIT = 4;
 const TTL_MS = 1_500;
+// One region is killed in the middle of it, or each of the three.
+const STORM_MS = depth(4_000, 12_000);
+const KILLS = depth(1, 3);
 const slots = { algorithm: "concurrency", pool: "redis", deadlineMs: 2_000, maxWait: "30s" };
 const POLICIES = {
   storm: { ...slots, limit: LIMIT, ttl: TTL_MS, maxTtl: TTL_MS },
@@ -23,7 +27,7 @@ const POLICIES = {
 };
 /** Two readings of one clock, a fraction of a millisecond apart, may differ by one. */
 const ROUNDING_MS = 2;
-const random = seededRandom(announcedSeed("pool leases"));
+const randomOf = seededRandoms(announcedSeed("pool leases"));
 
 let world: World;
 beforeAll(async () => {
@@ -54,7 +58,7 @@ interface Held {
 }
 
 /** One caller: waits or not, holds, releases, in any region, or never comes back. */
-async function visit(key: string, held: Held[]): Promise<void> {
+async function visit(key: string, held: Held[], random: () => number): Promise<void> {
   const region = Math.floor(random() * 3);
   const waitMs = random() < 0.5 ? 0 : Math.floor(random() * 2_000);
   const asked = await acquire(region, "storm", key, { waitMs }).catch(() => undefined);
@@ -89,19 +93,20 @@ function mostAtOnce(held: readonly Held[]): number {
 test("a storm of leases in all regions, which are killed meanwhile: never more than the limit at once", async () => {
   const held: Held[] = [];
   const keys = ["one", "two"];
-  const untilMs = Date.now() + 12_000;
+  const untilMs = Date.now() + STORM_MS;
   const visitor = async (index: number) => {
-    while (Date.now() < untilMs) await visit(keys[index % keys.length] ?? "", held);
+    const random = randomOf(index);
+    while (Date.now() < untilMs) await visit(keys[index % keys.length] ?? "", held, random);
   };
   const visitors = Promise.all(Array.from({ length: 30 }, (_, index) => visitor(index)));
-  for (let kill = 0; kill < 3; kill += 1) {
-    await sleep(2_500);
+  for (let kill = 0; kill < KILLS; kill += 1) {
+    await sleep(depth(1_500, 2_500));
     await world.restartRegion(kill);
   }
   await visitors;
   for (const key of keys) {
     const ofKey = held.filter((each) => each.key === key);
-    expect(ofKey.length).toBeGreaterThan(30);
+    expect(ofKey.length).toBeGreaterThan(STORM_MS / 400);
     expect(mostAtOnce(ofKey)).toBeLessThanOrEqual(LIMIT);
   }
   // Slots of those who crashed, and of regions, come back by themselves.

@@ -2,12 +2,13 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
+import { depth } from "../support/depth.ts";
 import { HttpClient } from "../support/http-client.ts";
 import { mostInWindow, type AdmittedCall } from "../support/interval-bound.ts";
-import { announcedSeed, seededRandom } from "../support/random.ts";
+import { announcedSeed, seededRandoms } from "../support/random.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
-const CRASHES = 8;
+const CRASHES = depth(3, 8);
 const ROUND_MS = 1_300;
 const LOGS = {
   five: { limit: 5, windowMs: 1_000 },
@@ -32,7 +33,9 @@ afterAll(async () => {
 });
 
 test("in no window more than the limit, whatever is asked at once and whenever it is killed", async () => {
-  const random = seededRandom(announcedSeed("sliding log"));
+  const randomOf = seededRandoms(announcedSeed("sliding log"));
+  const random = randomOf(0);
+  let workersMade = 0;
   const admitted = new Map(
     Object.keys(LOGS).flatMap((name) => [1, 2].map((key) => [`${name} ${key}`, [] as AdmittedCall[]])),
   );
@@ -42,8 +45,9 @@ test("in no window more than the limit, whatever is asked at once and whenever i
     let isOver = false;
     const worker = async (name: string, calls: AdmittedCall[]) => {
       const [policy = "", key = ""] = name.split(" ");
+      const ownRandom = randomOf((workersMade += 1));
       while (!isOver) {
-        const units = 1 + Math.floor(random() * 3);
+        const units = 1 + Math.floor(ownRandom() * 3);
         const { body, sentAtMs, receivedAtMs } = await client.limit(policy, key, { cost: units });
         if (body["success"] === true && body["reason"] === "ok")
           calls.push({ sentAtMs, receivedAtMs, units });
