@@ -1,10 +1,9 @@
 import { runInDurableObject } from "cloudflare:test";
 import { afterEach, expect, test, vi } from "vitest";
-import { LimiterClient } from "../../client/limiter-client.ts";
-import { Objects, type LimiterNamespace, type LimiterStub } from "../../client/transports/objects.ts";
-import { SYSTEM_TIME } from "../../core/clock.ts";
-import type { Policy } from "../../core/policies/policy.ts";
-import { regionalPolicies } from "../../durable-objects/deployment.ts";
+import type { LimiterStub } from "../../client/transports/objects.ts";
+import type { Env } from "../../worker/bindings/env.ts";
+import { app } from "../../worker/http/app.ts";
+import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
 import { call, freshKey, limit } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
 
@@ -108,14 +107,19 @@ test("an overloaded object is asked once and not again", async () => {
     remote: true,
   });
   const ask = vi.fn(() => Promise.reject(overloaded));
-  const namespace: LimiterNamespace = { getByName: () => ({ limit: ask }) as unknown as LimiterStub };
-  const client = new LimiterClient({
-    objects: new Objects(namespace, SYSTEM_TIME),
-    policies: regionalPolicies,
-    time: SYSTEM_TIME,
-    inBackground: () => undefined,
-  });
-  const policy = regionalPolicies.get("closed") as Policy;
-  expect(await client.limit(policy, "a", 1)).toMatchObject({ success: false, reason: "degraded" });
+  const env = {
+    OBJECTS: { getByName: () => ({ limit: ask }) as unknown as LimiterStub },
+    API_TOKENS: JSON.stringify(TEST_TOKENS),
+  } satisfies Env;
+  const response = await app.request(
+    "/v1/limit",
+    {
+      method: "POST",
+      headers: { authorization: `Bearer ${TOKENS.full}`, "content-type": "application/json" },
+      body: JSON.stringify({ policy: "closed", key: "a" }),
+    },
+    env,
+  );
+  expect(await response.json()).toMatchObject({ success: false, reason: "degraded" });
   expect(ask).toHaveBeenCalledTimes(1);
 });
