@@ -24,7 +24,7 @@ function policyOf(name: string): Policy {
   return policy;
 }
 
-function makeBook(): ReservationCache {
+function makeCache(): ReservationCache {
   let made = 0;
   return new ReservationCache(() => {
     made += 1;
@@ -50,7 +50,7 @@ function holdUnits(cache: ReservationCache, key: string, nowMs = 0): Reservation
 const keysIn = (ended: ReturnType<ReservationCache["endDue"]>) => ended.map(({ returned }) => returned.key);
 
 test("a key has one reservation, and another policy's is another one", () => {
-  const cache = makeBook();
+  const cache = makeCache();
   const made = cache.open(ONE, "a", 0);
   expect(cache.open(ONE, "a", 1)).toBe(made);
   expect(cache.find(ONE, "a")).toBe(made);
@@ -60,7 +60,7 @@ test("a key has one reservation, and another policy's is another one", () => {
 });
 
 test("the least recently used goes first, and its units are among what has to go back", () => {
-  const cache = makeBook();
+  const cache = makeCache();
   const used = holdUnits(cache, "used");
   const gone = holdUnits(cache, "gone");
   for (let index = 2; index < MOST_KEYS; index += 1) cache.open(ONE, `key-${index}`, 0);
@@ -78,7 +78,7 @@ test("the least recently used goes first, and its units are among what has to go
 });
 
 test("looking for a key without using it does not make it last", () => {
-  const cache = makeBook();
+  const cache = makeCache();
   for (let index = 0; index < MOST_KEYS; index += 1) cache.open(ONE, `key-${index}`, 0);
   expect(cache.find(ONE, "key-0")).toBeDefined();
   cache.open(ONE, "one more", 0);
@@ -87,7 +87,7 @@ test("looking for a key without using it does not make it last", () => {
 });
 
 test("it has so many keys and no more, and their names so many characters, however often they come and go", () => {
-  const cache = makeBook();
+  const cache = makeCache();
   const long = (index: number) => `${index}`.padStart(512, "0");
   const mostLong = Math.floor(MOST_NAME_LENGTH / (512 + "one/".length));
   for (let round = 0; round < 2; round += 1) {
@@ -102,7 +102,7 @@ test("it has so many keys and no more, and their names so many characters, howev
 });
 
 test("a key that is used again and again counts once", () => {
-  const cache = makeBook();
+  const cache = makeCache();
   const name = "k".repeat(512);
   for (let index = 0; index < 10_000; index += 1) cache.open(ONE, name, index);
   cache.open(ONE, "another", 10_000);
@@ -121,7 +121,7 @@ test(
   `a scan of ${SCANNED} keys leaves the number of keys and the memory as they were`,
   { timeout: 60_000 },
   () => {
-    const cache = makeBook();
+    const cache = makeCache();
     const collect = collector();
     const heapBytes = () => {
       collect?.();
@@ -145,7 +145,7 @@ test(
 );
 
 test("reservations end when their lifetime does, once, and not before", () => {
-  const cache = makeBook();
+  const cache = makeCache();
   holdUnits(cache, "early", 0);
   holdUnits(cache, "late", 100);
   expect(cache.endDue(Math.ceil(ENDS_MS) - 1)).toEqual([]);
@@ -156,7 +156,7 @@ test("reservations end when their lifetime does, once, and not before", () => {
 });
 
 test("one that waits for an answer does not end, and one whose answer never came does", () => {
-  const cache = makeBook();
+  const cache = makeCache();
   const reservation = cache.open(ONE, "asking", 0);
   reservation.ask(0, 0);
   cache.hold(reservation);
@@ -166,7 +166,7 @@ test("one that waits for an answer does not end, and one whose answer never came
 });
 
 test("one that is ended by itself is settled there and nowhere else", () => {
-  const cache = makeBook();
+  const cache = makeCache();
   const reservation = holdUnits(cache, "a");
   expect(cache.end(reservation)).toMatchObject({ key: "a", used: { one: 1 } });
   expect(cache.end(reservation)).toBeUndefined();
@@ -175,7 +175,7 @@ test("one that is ended by itself is settled there and nowhere else", () => {
 });
 
 test("a clock that is put back ends everything", () => {
-  const cache = makeBook();
+  const cache = makeCache();
   const held = ["a", "b"].map((key) => holdUnits(cache, key, 1_000));
   cache.open(ONE, "idle", 1_000);
   cache.open(ONE, "new", 999);
@@ -186,15 +186,15 @@ test("a clock that is put back ends everything", () => {
 });
 
 test("a clock that stands still ends nothing", () => {
-  const cache = makeBook();
+  const cache = makeCache();
   const held = holdUnits(cache, "a", 1_000);
   expect(cache.open(ONE, "a", 1_000)).toBe(held);
 });
 
 test("no two holders have the same id: not of two keys, not of one key twice, not in two isolates", () => {
   const ids = new Set<string>();
-  const books = [new ReservationCache(() => "one"), new ReservationCache(() => "two")];
-  for (const cache of books) {
+  const caches = [new ReservationCache(() => "one"), new ReservationCache(() => "two")];
+  for (const cache of caches) {
     for (let index = 0; index < MOST_KEYS + 10; index += 1)
       ids.add(cache.open(ONE, `key-${index}`, 0).holder);
     ids.add(cache.open(ONE, "key-0", 0).holder);
