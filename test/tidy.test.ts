@@ -220,13 +220,16 @@ test("every algorithm has its registry line, its specimen and its test", () => {
   const files = filesIn("core/algorithms").map((file) =>
     file.slice("core/algorithms/".length, -".ts".length),
   );
-  // The interface, the registry, and the two files of the log that an algorithm may be built on.
-  const others = ["algorithm", "registry", "unit-log", "runs"];
+  // The interface, how storage keeps states, the registry, and the two files of the log that an algorithm may use.
+  const others = ["algorithm", "packed", "registry", "unit-log", "runs"];
   const names = files.filter((name) => !others.includes(name)).toSorted();
   expect([...algorithms.keys()].toSorted()).toEqual(names);
   expect(Object.keys(specimens).toSorted()).toEqual(names);
   const tests = filesIn("test/core/algorithms");
   for (const name of names) expect(tests).toContain(`test/core/algorithms/${name}.test.ts`);
+  const inScript = filesIn("durable-objects/pool/redis/lua");
+  for (const { name, isPoolable } of algorithms.values())
+    expect(inScript.includes(`durable-objects/pool/redis/lua/${name}.ts`)).toBe(isPoolable === true);
 });
 
 test("one version of workerd is installed", () => {

@@ -1,8 +1,13 @@
+import type { Packed, Segment } from "./packed.ts";
+
 /**
  * What every algorithm is: a record of pure functions. They read no clock, use no randomness, do no I/O and never
  * throw. Time is an argument. A state is a value that never changes, and `pack` makes JSON of it. Absent state
  * (`undefined`) means an untouched quota. A state is *whole* from the instant at which it equals absent state. Units
  * are whole numbers.
+ *
+ * A policy may change while its keys are in use. So `config` may be another than the one that a state was made with.
+ * What was consumed stays consumed then, and no change creates units.
  *
  * `outstanding` is how many units isolates and callers hold (core/accounts/account.ts). They are not in the state,
  * but they cannot be given out either.
@@ -34,6 +39,9 @@ export interface Algorithm<Config extends object, State> {
 
   /** The longest time in milliseconds until an empty quota is whole, when no units are outstanding. */
   wholeFromEmptyMs(config: Config): number;
+
+  /** Present when the script of pools knows it too (durable-objects/pool/redis/lua/): only then `pool` is allowed. */
+  readonly isPoolable?: true;
 
   /** The configuration for a part (above 0, at most 1) of the quota, rounded down; `undefined`: not one unit. */
   scale(config: Config, part: number): Config | undefined;
@@ -68,7 +76,8 @@ export interface Algorithm<Config extends object, State> {
   /**
    * Whether storage may be left as it is: from `nowMs` on, `stored` with `ahead` units held offers no more than
    * `state` with `outstanding` units held. `stored` is a record that `pack` made; `undefined`: storage has none.
-   * Units of holds that are in storage themselves do not count as outstanding here.
+   * Units of holds that are in storage themselves do not count as outstanding here. After a crash `ahead` units stay
+   * held. A clock that was put back may make `nowMs` earlier than the instant in a state.
    */
   covers(
     config: Config,
@@ -100,7 +109,10 @@ export interface Algorithm<Config extends object, State> {
 
 /** What an isolate may decide that has reserved units of a rule, but does not have the rule's state. */
 export interface LocalDecisions {
-  /** It may spend units one by one and report them later: how many were used counts, but not when. */
+  /**
+   * It may spend units one by one and report them later. Units that it holds are outstanding until they are debited, so
+   * a debit that comes late only admits less (core/accounts/account.ts). Not so where the instant of each call counts.
+   */
   readonly admits: boolean;
   /** It may repeat a denial: a denial changes nothing. */
   readonly denies: boolean;
@@ -123,31 +135,6 @@ export interface LeaseTerms {
   /** The longest a caller may wait in the queue, and the most callers in it. */
   readonly maxWaitMs: number;
   readonly maxWaiters: number;
-}
-
-/** A state in the parts that storage keeps. The record is JSON. */
-export interface Packed {
-  readonly record: unknown;
-  readonly segment?: NewSegment;
-}
-
-/** A part of a state that does not change any more. */
-export interface Segment {
-  /** Identifies the state that it is a part of: after a pause a key begins a new one. */
-  readonly log: number;
-  /** Orders the segments of one state. */
-  readonly from: number;
-  readonly entries: readonly number[];
-}
-
-/**
- * A segment to be written, and which stored ones may go then: those of another `log`, and those that end too early.
- */
-export interface NewSegment extends Segment {
-  /** The latest instant in it. */
-  readonly toMs: number;
-  /** Stored segments whose `toMs` is before this instant are not needed any more. */
-  readonly keepFromMs: number;
 }
 
 /**

@@ -45,6 +45,7 @@ const MOST_TTL_MS = 2_147_483_647;
 
 export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
   name: "concurrency",
+  isPoolable: true,
   fields: {
     limit: "units",
     ttl: "duration?",

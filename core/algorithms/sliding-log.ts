@@ -66,6 +66,7 @@ const MOST_SEGMENT = 100_000;
 
 export const slidingLog: Algorithm<Config, State> = {
   name: "sliding-log",
+  isPoolable: true,
   fields: { limit: "units", window: "duration", minInterval: "duration?", countDenied: "boolean?" },
 
   configure(fields) {

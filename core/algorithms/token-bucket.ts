@@ -46,6 +46,7 @@ const MOST_PARTS = 2 ** 53;
 
 export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
   name: "token-bucket",
+  isPoolable: true,
   fields: { limit: "units", window: "duration", burst: "units?" },
 
   configure(fields) {

@@ -1,4 +1,4 @@
-import type { NewSegment, Segment } from "./algorithm.ts";
+import type { NewSegment, Segment } from "./packed.ts";
 import { Runs, search } from "./runs.ts";
 
 /**

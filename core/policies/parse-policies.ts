@@ -68,6 +68,9 @@ function parsePolicy(name: string, given: unknown): Policy | { problems: string[
   }
   if (localShare !== undefined && policy.onFailure !== "local")
     return { problems: [violation(["localShare"], localShare, 'left out, or with onFailure = "local"')] };
+  const stray = rules.find(({ algorithm }) => algorithm.isPoolable !== true);
+  if (kind !== undefined && stray !== undefined)
+    return { problems: [violation(["pool"], kind, `left out with algorithm "${stray.algorithm.name}"`)] };
   const pool = kind && { kind, ...(localShare !== undefined && { localShare }) };
   const lease = strictest(rules.flatMap((rule) => rule.lease ?? []));
   const mayBe = (what: keyof LocalDecisions) =>

@@ -52,5 +52,4 @@ export interface Pool {
 }
 
 /** By name. */
-
 export type Policies = ReadonlyMap<string, Policy>;

@@ -1,4 +1,4 @@
-import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
+import type { NewSegment, Segment } from "../../core/algorithms/packed.ts";
 import { StoredAnswers } from "./answers.ts";
 import type { Claim, StoredKey } from "./records.ts";
 import { Tables } from "./tables.ts";

@@ -10,7 +10,7 @@
  * These functions are pure: time is an argument.
  */
 import { place, unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
-import type { Packed, Segment } from "../../core/algorithms/algorithm.ts";
+import type { Packed, Segment } from "../../core/algorithms/packed.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "./records.ts";
 

@@ -9,7 +9,7 @@ import {
   type Account,
   type AccountDecision,
 } from "../../../core/accounts/account.ts";
-import type { Segment } from "../../../core/algorithms/algorithm.ts";
+import type { Segment } from "../../../core/algorithms/packed.ts";
 import { algorithms } from "../../../core/algorithms/registry.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { ruleWith, specimens } from "../../support/algorithms.ts";
@@ -343,6 +343,20 @@ describe.each([...algorithms.values()])("$name", (algorithm) => {
         const covers = (held: number) =>
           algorithm.covers(rule.config, record, ahead, account.state, held, nowMs);
         expect([covers(ahead), covers(ahead + 1)]).toEqual([true, false]);
+      }),
+    );
+  });
+
+  test("a policy that changes keeps what was consumed, and takes the new limit", () => {
+    fc.assert(
+      fc.property(fields, fields, (given, other) => {
+        const [before, after] = [ruleWith(algorithm, given), ruleWith(algorithm, other)];
+        const taken = decide(before, UNTOUCHED, START_MS, before.capacity);
+        if (!taken.allowed) throw new Error("the capacity fits an untouched quota");
+        const { remaining } = figures(after, taken.account, START_MS);
+        // Under a minimum interval nothing passes at the same instant.
+        const most = Math.max(0, after.capacity - before.capacity);
+        expect(remaining).toBe("minInterval" in other ? 0 : most);
       }),
     );
   });

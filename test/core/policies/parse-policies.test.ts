@@ -1,4 +1,7 @@
 import { expect, test } from "vitest";
+import type { AnyAlgorithm } from "../../../core/algorithms/algorithm.ts";
+import { algorithms } from "../../../core/algorithms/registry.ts";
+import { tokenBucket } from "../../../core/algorithms/token-bucket.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 
 const BUCKET = { algorithm: "token-bucket", limit: 5, window: "1s" };
@@ -228,4 +231,19 @@ test("every bad policy and field is named at once", () => {
   expect(() => parsePolicies(bad)).toThrow(
     /policy "a": limit is 0.*\n.*policy "a": window is 0.*\n.*policy "c": shadow is 1/,
   );
+});
+
+test("an algorithm that the script of pools does not know is refused with a pool, and is fine without", () => {
+  const { isPoolable: _, ...unknown } = tokenBucket;
+  const registry = algorithms as Map<string, AnyAlgorithm>;
+  registry.set("toy", { ...unknown, name: "toy" } as AnyAlgorithm);
+  try {
+    const fields = { algorithm: "toy", limit: 1, window: "1s" };
+    expect(parsePolicies({ a: fields }).get("a")?.rules[0].algorithm.name).toBe("toy");
+    expect(() => parsePolicies({ a: { ...fields, pool: "redis" } })).toThrow(
+      'policy "a": pool is "redis": must be left out with algorithm "toy"',
+    );
+  } finally {
+    registry.delete("toy");
+  }
 });

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { advance, decide, outstandingOf, UNTOUCHED, type Account } from "../../../core/accounts/account.ts";
-import type { Segment } from "../../../core/algorithms/algorithm.ts";
+import type { Segment } from "../../../core/algorithms/packed.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import type { StoredAccount } from "../../../durable-objects/storage/records.ts";
 import { aheadUnits, covers, record, restore } from "../../../durable-objects/storage/write-behind.ts";

@@ -29,7 +29,7 @@ const admitted = ({ rules = [] }: PoolAnswer) => rules.every(({ success }) => su
 const figures = ({ rules = [] }: PoolAnswer) =>
   rules.map(({ remaining, resetAfterMs }) => ({ remaining, resetAfterMs }))[0];
 
-describe.each([...algorithms.values()])("$name", (algorithm) => {
+describe.each([...algorithms.values()].filter(({ isPoolable }) => isPoolable))("$name", (algorithm) => {
   const specimen = specimens[algorithm.name];
   if (specimen === undefined) throw new Error(`no specimen of ${algorithm.name}`);
   const { fields } = specimen;
