@@ -236,7 +236,7 @@ test("every bad policy and field is named at once", () => {
 test("an algorithm that the script of pools does not know is refused with a pool, and is fine without", () => {
   const { isPoolable: _, ...unknown } = tokenBucket;
   const registry = algorithms as Map<string, AnyAlgorithm>;
-  registry.set("toy", { ...unknown, name: "toy" } as AnyAlgorithm);
+  registry.set("toy", { ...unknown, name: "toy" });
   try {
     const fields = { algorithm: "toy", limit: 1, window: "1s" };
     expect(parsePolicies({ a: fields }).get("a")?.rules[0].algorithm.name).toBe("toy");
