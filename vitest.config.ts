@@ -24,6 +24,8 @@ export default defineConfig({
           maxWorkers,
           include: ["test/**/*.test.ts"],
           exclude: ["test/**/*.workerd.test.ts", "test/system/**"],
+          // Properties take seconds where a machine is busy, and no test is about how long it takes.
+          testTimeout: 120_000,
         },
       },
       {
@@ -34,7 +36,14 @@ export default defineConfig({
             miniflare: { bindings: { POLICIES: TEST_POLICIES, API_TOKENS: JSON.stringify(TEST_TOKENS) } },
           }),
         ],
-        test: { name: "workerd", setupFiles, maxWorkers, env, include: ["test/**/*.workerd.test.ts"] },
+        test: {
+          name: "workerd",
+          setupFiles,
+          maxWorkers,
+          env,
+          include: ["test/**/*.workerd.test.ts"],
+          testTimeout: 60_000,
+        },
       },
       {
         // Black box: the built bundle on plain workerd, over HTTP, and killed. One at a time.

@@ -19,8 +19,8 @@ export function openApiPaths(): object {
         parameters: [DENY],
         requestBody: body("LimitAllRequest"),
         responses: {
-          200: answer("All decisions, whether they admit or not", "AllDecisions"),
-          429: problem("A denial, if the call has `?deny=429`", "QuotaExceeded"),
+          200: answer("All decisions, whether they admit or not", "AllDecisions", RETRY_AFTER),
+          429: problem("A denial, if the call has `?deny=429`", "QuotaExceeded", RETRY_AFTER),
           ...problems(...BODY_PROBLEMS),
         },
       },
