@@ -42,7 +42,8 @@ export function describe(value: unknown): string {
 /** An error quotes at most this many UTF-16 units of an input. */
 const MOST_QUOTED = 80;
 
-function clip(text: string): string {
+/** Text as an error quotes it. */
+export function clip(text: string): string {
   return text.length <= MOST_QUOTED ? text : `${text.slice(0, MOST_QUOTED).toWellFormed()}…`;
 }
 

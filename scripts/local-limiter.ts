@@ -75,6 +75,7 @@ function localToken(): string | undefined {
   appendFileSync(
     DEV_VARS,
     `${isOpen ? "\n" : ""}# Made by npm start, for this machine only.\nLOCAL_TOKEN=${token}\nAPI_TOKENS='${JSON.stringify([entry])}'\n`,
+    { mode: 0o600 },
   );
   return token;
 }

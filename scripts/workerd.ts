@@ -31,7 +31,8 @@ const MOST_PRINTED = 4_000;
 export async function serve(options: ServeOptions): Promise<Serving> {
   const { host = "127.0.0.1", stateDir, onOutput } = options;
   const port = options.port ?? (await freePort());
-  mkdirSync(stateDir, { recursive: true });
+  // Keys may be addresses or names: what is stored of them is for the owner of the folder alone.
+  mkdirSync(stateDir, { recursive: true, mode: 0o700 });
   const configDir = mkdtempSync(join(tmpdir(), "weir-"));
   const config = join(configDir, "config.capnp");
   const callerPort = options.caller === undefined ? port : await freePort();

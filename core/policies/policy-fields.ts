@@ -16,7 +16,10 @@ const MOST_RESERVATION_TTL_MS = 60_000;
 /** The names of policies, rules, units and regions. */
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
 /** What `NAME` allows, as errors say it. */
+/** Parsers leave these names out of a cost by unit (valibot's `record`), so it would count less than it says. */
+const UNREADABLE_UNITS = ["constructor", "prototype"];
 export const NAME_ALLOWED = "1 to 64 letters, digits, - or _, beginning with a letter or digit";
+const UNIT_ALLOWED = `${NAME_ALLOWED}, but not ${UNREADABLE_UNITS.join(" or ")}`;
 
 const OFF: Lifetimes = { leastMs: 0, mostMs: 0 };
 
@@ -58,7 +61,13 @@ export function fieldsOf(algorithm: AnyAlgorithm): Record<string, v.GenericSchem
  */
 export const RULE_FIELDS = {
   algorithm: v.string(),
-  unit: v.optional(v.pipe(v.string(NAME_ALLOWED), v.regex(NAME, NAME_ALLOWED))),
+  unit: v.optional(
+    v.pipe(
+      v.string(UNIT_ALLOWED),
+      v.regex(NAME, UNIT_ALLOWED),
+      v.check((name) => !UNREADABLE_UNITS.includes(name), UNIT_ALLOWED),
+    ),
+  ),
 };
 
 /** The fields of any policy, whatever its rules. */

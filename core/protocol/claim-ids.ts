@@ -24,6 +24,12 @@ export function claimId(kind: ClaimKind, { policy, key }: ClaimPlace, secret: st
   return `${kind}_${btoa(binary).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "")}.${secret}`;
 }
 
+/**
+ * The longest part of an id that says where to go, in characters of base64url: a policy in a region that is alone, two
+ * names of 64 characters, and a key of 512 bytes are 648 bytes.
+ */
+const MOST_PLACE_LENGTH = 864;
+
 /** The parts of an id; `undefined`: the text is not an id of this kind. */
 export function readClaimId(
   kind: ClaimKind,
@@ -31,7 +37,7 @@ export function readClaimId(
 ): (ClaimPlace & { readonly secret: string }) | undefined {
   const match = /^([a-z]+)_([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]{22})$/.exec(id);
   const [, itsKind, place = "", secret = ""] = match ?? [];
-  if (itsKind !== kind) return undefined;
+  if (itsKind !== kind || place.length > MOST_PLACE_LENGTH) return undefined;
   try {
     const binary = atob(place.replaceAll("-", "+").replaceAll("_", "/"));
     const text = decoder.decode(Uint8Array.from(binary, (character) => character.charCodeAt(0)));

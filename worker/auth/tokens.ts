@@ -44,11 +44,8 @@ const HOW_TO =
 let configured:
   | { readonly secret: string | undefined; readonly tokens: readonly Token[] | Problem }
   | undefined;
+/** By the header `Bearer TOKEN`, so there is at most one for each token. */
 const authenticated = new Map<string, Principal>();
-/**
- * The most Authorization headers that are remembered: one valid token can be written in many ways (`bearer`, spaces).
- */
-const MOST_AUTHENTICATED = 1_000;
 
 /**
  * Finds out who calls: at once for a header that was verified before. While there are no tokens, every call is
@@ -123,8 +120,8 @@ async function verify(authorization: string, tokens: readonly Token[]): Promise<
     if (crypto.subtle.timingSafeEqual(digest, token.digest)) principal ??= token;
   }
   if (principal === undefined) return unauthorized("the token is not known");
-  if (authenticated.size >= MOST_AUTHENTICATED) authenticated.clear();
-  authenticated.set(authorization, principal);
+  // A valid token can be written in many ways (`bearer`, spaces). Only one of them is remembered.
+  if (authorization === `Bearer ${presented}`) authenticated.set(authorization, principal);
   return principal;
 }
 

@@ -4,9 +4,9 @@ import { publicName } from "../../core/policies/policy-names.ts";
 import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
-import { LimitAllRequest } from "./request-schemas.ts";
+import { CHECKS_ALLOWED, LimitAllRequest, MOST_CHECKS } from "./request-schemas.ts";
 import { costProblem, findTarget, type Target } from "./target.ts";
-import { given, parse } from "./validate.ts";
+import { given, parse, refused } from "./validate.ts";
 
 export interface Check extends Target {
   readonly cost: Cost;
@@ -22,6 +22,9 @@ export async function parseChecks(
   principal: Principal,
   input: unknown,
 ): Promise<Check[] | Problem> {
+  // Before anything else, since each of thousands of checks would be parsed, and answered with an error of its own.
+  const asked = given(input, "checks");
+  if (Array.isArray(asked) && asked.length > MOST_CHECKS) return refused(["checks"], asked, CHECKS_ALLOWED);
   const request = parse(LimitAllRequest, input);
   if (request instanceof Problem) return request;
   const { idempotencyKey } = request;

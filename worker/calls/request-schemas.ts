@@ -62,7 +62,7 @@ export const LimitRequest = table({
 
 /** The most checks in one call. */
 export const MOST_CHECKS = 16;
-const CHECKS_ALLOWED = `a list of 1 to ${MOST_CHECKS} checks { policy, key, cost }`;
+export const CHECKS_ALLOWED = `a list of 1 to ${MOST_CHECKS} checks { policy, key, cost }`;
 
 export const LimitAllRequest = table({
   checks: v.pipe(
@@ -174,6 +174,11 @@ export const Props = table({
   policy: v.optional(policy),
   region: v.optional(v.string("the name of a region")),
 });
+
+/** Whether a text may be a key: 1 to 512 bytes of UTF-8. */
+export function isKey(value: string): boolean {
+  return v.is(key, value);
+}
 
 /**
  * Text of 1 to `mostBytes` bytes of UTF-8. Lone surrogates are refused: they have no UTF-8, so two of them would be

@@ -11,7 +11,7 @@ import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { violation } from "../../core/validation.ts";
 import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
-import { COST_ALLOWED, UNITS_ALLOWED } from "./request-schemas.ts";
+import { COST_ALLOWED, isKey, UNITS_ALLOWED } from "./request-schemas.ts";
 import { notAllowed, parse } from "./validate.ts";
 import { refused } from "./validate.ts";
 
@@ -93,6 +93,8 @@ export function findClaim(
   const policy = claim && policies.get(claim.policy);
   if (claim === undefined || policy === undefined) return undefined;
   if (!mayUse(principal, publicName(policy.name))) return undefined;
+  // An id can be forged, so its key is held against all that a key of a call is.
+  if (!isKey(claim.key) || normaliseKey(policy, claim.key) !== claim.key) return undefined;
   if (keyProblem(principal, claim.key) !== undefined) return undefined;
   return { policy, key: claim.key, secret: claim.secret };
 }

@@ -3,23 +3,34 @@ import * as v from "valibot";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { violation, violationsOf } from "../../core/validation.ts";
 
+/** An answer lists at most this many errors, so that a small request never has a large answer. */
+const MOST_ERRORS = 20;
+
 /** Parses a value by a schema, or says what is wrong with it. */
 export function parse<Schema extends v.GenericSchema>(
   schema: Schema,
   value: unknown,
 ): v.InferOutput<Schema> | Problem {
   const parsed = v.safeParse(schema, value, { abortPipeEarly: true });
-  return parsed.success ? parsed.output : notAllowed(violationsOf(parsed.issues));
+  return parsed.success
+    ? parsed.output
+    : notAllowed(violationsOf(parsed.issues.slice(0, MOST_ERRORS)), parsed.issues.length);
 }
 
-/** The problem of values that were understood and are not allowed. */
-export function notAllowed(violations: readonly { path: readonly string[]; detail: string }[]): Problem {
-  const errors = violations.map(({ path, detail }) => ({ pointer: pointerTo(path), detail }));
-  return new Problem(
-    PROBLEMS.notAllowed,
-    errors.length === 1 ? "one value is not allowed" : `${errors.length} values are not allowed`,
-    { errors },
-  );
+/**
+ * The problem of values that were understood and are not allowed.
+ *
+ * @param count how many there are, if more than are listed
+ */
+export function notAllowed(
+  violations: readonly { path: readonly string[]; detail: string }[],
+  count = violations.length,
+): Problem {
+  const listed = violations.slice(0, MOST_ERRORS);
+  const errors = listed.map(({ path, detail }) => ({ pointer: pointerTo(path), detail }));
+  const rest = count > errors.length ? `: the first ${errors.length} are listed` : "";
+  const detail = count === 1 ? "one value is not allowed" : `${count} values are not allowed${rest}`;
+  return new Problem(PROBLEMS.notAllowed, detail, { errors });
 }
 
 /** The problem of one value. */

@@ -22,6 +22,7 @@ import { callLimit, callPeek, callRefund, callReset, listPolicies } from "../cal
 import { BoundAcquireRequest, Props } from "../calls/request-schemas.ts";
 import { call, findClaim, type Answered } from "../calls/target.ts";
 import { given, parse, refused } from "../calls/validate.ts";
+import { plainProblem } from "./plain-data.ts";
 
 /** A call. `policy` may be left out when the binding's `props` have it. */
 type Call<Fields> = Fields & Regional & { readonly policy?: string; readonly key: string };
@@ -80,12 +81,12 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
 
   /** Ends a hold with the units really used. */
   async settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision> {
-    return answerOf(await callSettle(this.#client, BOUND, asked));
+    return answerOf(await callSettle(this.#client, BOUND, plain(asked)));
   }
 
   /** Ends a hold of which nothing was used. */
   async cancel(asked: { readonly id: string }): Promise<void> {
-    return orThrow((await callCancel(this.#client, BOUND, asked)) ?? undefined);
+    return orThrow((await callCancel(this.#client, BOUND, plain(asked))) ?? undefined);
   }
 
   /**
@@ -130,12 +131,12 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
 
   /** Moves a lease's end to `ttlMs` milliseconds from now; by default as long as it was asked for at first. */
   async renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
-    return orThrow(await callRenew(this.#client, BOUND, asked));
+    return orThrow(await callRenew(this.#client, BOUND, plain(asked)));
   }
 
   /** Ends a lease. The next caller in the queue gets its units at once. */
   async release(asked: { readonly id: string }): Promise<void> {
-    return orThrow(await callRelease(this.#client, BOUND, asked));
+    return orThrow(await callRelease(this.#client, BOUND, plain(asked)));
   }
 
   /** What `limit({ key })` would be answered, and how many units are held and waited for. Takes nothing. */
@@ -163,6 +164,7 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
    * @throws LimiterError when the props or the region are not allowed
    */
   #read(asked: unknown): [principal: Principal, input: unknown] {
+    plain(asked);
     const props = parse(Props, this.ctx.props ?? {});
     if (props instanceof Problem) throw props.toError();
     if (typeof asked !== "object" || asked === null) return [BOUND, asked];
@@ -184,6 +186,13 @@ const CONFIRM_WITHIN_MS = 5_000;
 
 /** Whoever is bound to the worker; the binding is the permission. */
 const BOUND: Principal = { name: "service binding", scopes: ["limit", "admin"] };
+
+/** @throws LimiterError when it is not plain data */
+function plain(asked: unknown): unknown {
+  const problem = plainProblem(asked);
+  if (problem !== undefined) throw problem.toError();
+  return asked;
+}
 
 function grantOf(decision: Decision | Problem, { slot, renew, release }: Attached): Grant | Problem {
   if (decision instanceof Problem || slot === undefined) return decision;

@@ -247,3 +247,10 @@ test("an algorithm that the script of pools does not know is refused with a pool
     registry.delete("toy");
   }
 });
+
+test.each(["constructor", "prototype"])("a unit that parsers leave out of a cost is refused: %s", (unit) => {
+  const fields = { algorithm: "token-bucket", limit: 1, window: "1s", unit };
+  expect(() => parsePolicies({ a: fields })).toThrow(
+    `unit is "${unit}": must be 1 to 64 letters, digits, - or _, beginning with a letter or digit, but not`,
+  );
+});

@@ -1,0 +1,52 @@
+import { describe, expect, test } from "vitest";
+import { plainProblem } from "../../../worker/rpc/plain-data.ts";
+
+const detailOf = (argument: unknown) => plainProblem(argument)?.errors[0]?.detail;
+const many = (count: number) =>
+  Object.fromEntries(Array.from({ length: count }, (_, each) => [`u${each}`, 1]));
+
+describe("what a call over the binding is made of", () => {
+  test("the largest call there is passes", () => {
+    const check = { policy: "p".repeat(64), key: "k".repeat(512), cost: many(16), region: "eu" };
+    expect(
+      plainProblem({ checks: Array.from({ length: 16 }, () => check), idempotencyKey: "a" }),
+    ).toBeUndefined();
+  });
+
+  test.each([
+    [{ policy: "api", key: "a" }],
+    [undefined],
+    [null],
+    [{ cost: undefined }],
+    [Object.create(null)],
+  ])("%j passes: what is wrong with it is the parser's to say", (argument) => {
+    expect(plainProblem(argument)).toBeUndefined();
+  });
+
+  test.each([
+    [{ cost: new Map([["requests", 5]]) }, "cost is a Map: must be plain data"],
+    [{ cost: new Set([1]) }, "cost is a Set"],
+    [{ key: new Date(0) }, "key is a Date"],
+    [{ key: () => "a" }, "key is a function"],
+    [{ key: 1n }, "key is a bigint"],
+    [{ checks: [{ key: Symbol("a") }] }, "checks.0.key is a symbol"],
+    [new (class Stub {})(), "the argument is a Stub"],
+  ])("what JSON could not say is refused: %#", (argument, said) => {
+    expect(detailOf(argument)).toContain(said);
+  });
+
+  test.each([
+    [{ checks: new Array(3_000_000) }, "checks is an array of 3000000: must be one of at most 100"],
+    [{ cost: many(2_000) }, "the call has over 1000 values"],
+    [{ key: "k".repeat(100_000) }, "the call has over 16384 characters of text"],
+    [{ a: { a: { a: { a: { a: { a: { a: 1 } } } } } } }, "a.a.a.a.a.a is over 6 levels deep"],
+  ])("what HTTP could not carry is refused before it is looked at: %#", (argument, said) => {
+    expect(detailOf(argument)).toContain(said);
+  });
+
+  test("a circle ends", () => {
+    const circle: Record<string, unknown> = {};
+    circle["self"] = circle;
+    expect(detailOf(circle)).toContain("levels deep");
+  });
+});

@@ -1,0 +1,73 @@
+import type { Problem } from "../../core/protocol/problems.ts";
+import { clip } from "../../core/validation.ts";
+import { notAllowed } from "../calls/validate.ts";
+
+/**
+ * The most values in the argument of one call, those inside arrays and objects included. The largest call has 16 checks
+ * of a policy, a key, a region and a cost by 16 units: 337.
+ */
+const MOST_VALUES = 1_000;
+/** The longest array, the most levels, and all text together in UTF-16 units, which is what HTTP allows in bytes. */
+const MOST_ITEMS = 100;
+const MOST_LEVELS = 6;
+const MOST_TEXT = 16_384;
+
+/**
+ * The problem of an argument that is not plain data, or too large; `undefined`: it is. Workers RPC delivers what callers
+ * pass: a `Map` would count as an empty cost, and an array can have millions of items without being sent.
+ */
+export function plainProblem(argument: unknown): Problem | undefined {
+  const left = { values: MOST_VALUES, text: MOST_TEXT };
+  return strayIn(argument, [], left);
+}
+
+function strayIn(
+  value: unknown,
+  path: readonly string[],
+  left: { values: number; text: number },
+): Problem | undefined {
+  left.values -= 1;
+  if (typeof value === "string") left.text -= value.length;
+  if (left.values < 0) return stray([], `the call has over ${MOST_VALUES} values: must be a smaller one`);
+  if (left.text < 0) return stray([], `the call has over ${MOST_TEXT} characters of text: must have fewer`);
+  if (value === undefined || value === null) return undefined;
+  if (["string", "number", "boolean"].includes(typeof value)) return undefined;
+  const field = path.length === 0 ? "the argument" : clip(path.join("."));
+  if (path.length >= MOST_LEVELS) return stray(path, `${field} is over ${MOST_LEVELS} levels deep`);
+  if (Array.isArray(value)) {
+    if (value.length > MOST_ITEMS)
+      return stray(path, `${field} is an array of ${value.length}: must be one of at most ${MOST_ITEMS}`);
+    return firstOf([...value.entries()], ([index, item]) => strayIn(item, [...path, String(index)], left));
+  }
+  if (typeof value !== "object" || !isPlain(value))
+    return stray(
+      path,
+      `${field} is ${kindOf(value)}: must be plain data (text, numbers, true or false, null, arrays and objects of these)`,
+    );
+  return firstOf(Object.entries(value), ([name, item]) => strayIn(item, [...path, name], left));
+}
+
+function isPlain(value: object): boolean {
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === Object.prototype || prototype === null;
+}
+
+function kindOf(value: unknown): string {
+  if (typeof value !== "object" || value === null) return `a ${typeof value}`;
+  return `a ${value.constructor.name}`;
+}
+
+function firstOf<Item, Found>(
+  items: readonly Item[],
+  find: (item: Item) => Found | undefined,
+): Found | undefined {
+  for (const item of items) {
+    const found = find(item);
+    if (found !== undefined) return found;
+  }
+  return undefined;
+}
+
+function stray(path: readonly string[], detail: string): Problem {
+  return notAllowed([{ path, detail }]);
+}
