@@ -155,20 +155,23 @@ export function wholeAtMs(rule: Rule, account: Account, nowMs: number): number {
  */
 function waitMs(rule: Rule, account: Account, nowMs: number, cost: number): number | null {
   if (rule.lease !== undefined) return leaseWaitMs(rule, account, nowMs, cost);
-  let current = account;
-  let atMs = nowMs;
+  const { holds } = account;
+  let { state } = account;
+  let [atMs, outstanding, next] = [nowMs, outstandingOf(account), 0];
   for (;;) {
-    const { state, holds } = current;
-    const outstanding = outstandingOf(current);
     const decision = rule.algorithm.decide(rule.config, state, atMs, cost, outstanding);
     if (decision.allowed) return atMs - nowMs;
-    const nextExpiryMs = holds[0]?.expiresAtMs;
+    const nextExpiryMs = holds[next]?.expiresAtMs;
     const passesAtMs = decision.retryAfterMs === null ? undefined : atMs + decision.retryAfterMs;
     if (nextExpiryMs === undefined || (passesAtMs !== undefined && passesAtMs <= nextExpiryMs)) {
       return passesAtMs === undefined ? null : passesAtMs - nowMs;
     }
     atMs = nextExpiryMs;
-    current = advance(rule, current, atMs);
+    for (let hold = holds[next]; hold !== undefined && hold.expiresAtMs <= atMs; hold = holds[next]) {
+      state = rule.algorithm.debit(rule.config, state, hold.expiresAtMs, hold.units);
+      outstanding -= hold.units;
+      next += 1;
+    }
   }
 }
 

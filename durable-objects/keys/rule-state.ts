@@ -1,4 +1,4 @@
-import { place, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import { UNTOUCHED, type Account, type Hold } from "../../core/accounts/account.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
 import type { Claim, StoredAccount } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
@@ -29,12 +29,13 @@ export function readRuleStates(
   });
 }
 
-/** The account with a hold for each claim that has units of its rule. */
+/** The account with a hold for each claim that has units of its rule. They are sorted once: there may be thousands. */
 function withClaims(rule: Rule, restored: Account, claims: ReadonlyMap<string, Claim>): Account {
-  let account = restored;
+  const holds: Hold[] = [...restored.holds];
   for (const { id, units: byRule, expiresAtMs } of claims.values()) {
     const units = Object.hasOwn(byRule, rule.name) ? (byRule[rule.name] ?? 0) : 0;
-    if (units > 0) account = place(account, { id, units, expiresAtMs, isStored: true });
+    if (units > 0) holds.push({ id, units, expiresAtMs, isStored: true });
   }
-  return account;
+  if (holds.length === restored.holds.length) return restored;
+  return { state: restored.state, holds: holds.toSorted((a, b) => a.expiresAtMs - b.expiresAtMs) };
 }
