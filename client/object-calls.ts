@@ -16,7 +16,7 @@ interface Answered<Result> {
 }
 
 /** A message that may wait, without the fields that every message has. */
-export type WaitingCall = Omit<AcquireCall | IdleCall, "policy" | "key" | "protocol">;
+type WaitingCall = Omit<AcquireCall | IdleCall, "policy" | "key" | "protocol">;
 
 /** Calls that a key's object decides. The units that this client holds go back first, so the object has all units. */
 export class ObjectCalls {

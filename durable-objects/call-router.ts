@@ -10,7 +10,7 @@ export class CallRouter {
   readonly #open: (policy: string, key: string) => [keyState: KeyState, nowMs: number];
   readonly #local: Operations;
   readonly #loadPooled: () => Promise<Operations>;
-  #pooled: Promise<Operations> | undefined;
+  #pooled: Maybe<Operations> | undefined;
 
   constructor(
     open: (policy: string, key: string) => [keyState: KeyState, nowMs: number],
@@ -26,13 +26,13 @@ export class CallRouter {
     const [keyState, nowMs] = this.#open(policy, key);
     const operations = this.#operationsFor(keyState);
     if (!(operations instanceof Promise)) return ask(operations, keyState, nowMs);
-    // Loading took time, and the key may have left memory: so the key is opened again.
+    // Loading takes time, and the key may leave memory meanwhile: so the key is opened again.
     return operations.then((pooled) => ask(pooled, ...this.#open(policy, key)));
   };
 
   #operationsFor({ policy }: KeyState): Maybe<Operations> {
     if (policy.pool === undefined) return this.#local;
-    this.#pooled ??= this.#loadPooled();
+    this.#pooled ??= this.#loadPooled().then((loaded) => (this.#pooled = loaded));
     return this.#pooled;
   }
 }

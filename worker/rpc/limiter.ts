@@ -22,7 +22,7 @@ import { callLimit, callPeek, callRefund, callReset, listPolicies } from "../cal
 import { BoundAcquireRequest, Props } from "../calls/request-schemas.ts";
 import { call, findClaim, type Answered } from "../calls/target.ts";
 import { given, parse, refused } from "../calls/validate.ts";
-import { plainProblem } from "./plain-data.ts";
+import { plain } from "./plain-data.ts";
 
 /** A call. `policy` may be left out when the binding's `props` have it. */
 type Call<Fields> = Fields & Regional & { readonly policy?: string; readonly key: string };
@@ -64,7 +64,7 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
     const { region: _, ...input } = asked;
     const { checks } = input;
     const complete = Array.isArray(checks)
-      ? { ...input, checks: checks.map((check: unknown) => this.#read(check)[1]) }
+      ? { ...input, checks: checks.map((check: unknown) => this.#complete(check)[1]) }
       : input;
     return orThrow(await callLimitAll(this.#client, principal, complete));
   }
@@ -161,10 +161,14 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
   /**
    * Who calls, from which region, and the call with what the binding's `props` add.
    *
-   * @throws LimiterError when the props or the region are not allowed
+   * @throws LimiterError when the argument, the props or the region are not allowed
    */
   #read(asked: unknown): [principal: Principal, input: unknown] {
-    plain(asked);
+    return this.#complete(plain(asked));
+  }
+
+  /** The same for an argument, or a part of one, that is known to be plain data. */
+  #complete(asked: unknown): [principal: Principal, input: unknown] {
     const props = parse(Props, this.ctx.props ?? {});
     if (props instanceof Problem) throw props.toError();
     if (typeof asked !== "object" || asked === null) return [BOUND, asked];
@@ -186,13 +190,6 @@ const CONFIRM_WITHIN_MS = 5_000;
 
 /** Whoever is bound to the worker; the binding is the permission. */
 const BOUND: Principal = { name: "service binding", scopes: ["limit", "admin"] };
-
-/** @throws LimiterError when it is not plain data */
-function plain(asked: unknown): unknown {
-  const problem = plainProblem(asked);
-  if (problem !== undefined) throw problem.toError();
-  return asked;
-}
 
 function grantOf(decision: Decision | Problem, { slot, renew, release }: Attached): Grant | Problem {
   if (decision instanceof Problem || slot === undefined) return decision;

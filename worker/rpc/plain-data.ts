@@ -21,6 +21,17 @@ export function plainProblem(argument: unknown): Problem | undefined {
   return strayIn(argument, [], left);
 }
 
+/**
+ * The same argument.
+ *
+ * @throws LimiterError when it is not plain data, or too large
+ */
+export function plain(argument: unknown): unknown {
+  const problem = plainProblem(argument);
+  if (problem !== undefined) throw problem.toError();
+  return argument;
+}
+
 function strayIn(
   value: unknown,
   path: readonly string[],
