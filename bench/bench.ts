@@ -5,7 +5,8 @@
  * are compared only within a round. Each time, a target is started with nothing stored, warmed up, loaded and ended. So
  * no target pays for what another has left behind (the alarms of 10,000 objects, for example). The environment variable
  * ROUNDS is the number of rounds, SECONDS the length of each load. BESIDE=../another-checkout measures the bundle of
- * that checkout too, in the same rounds, and prints how much faster this one is.
+ * that checkout too, in the same rounds, and prints how much faster this one is. TARGETS=algorithms measures a hot key of
+ * each algorithm.
  */
 import { build as bundle } from "esbuild";
 import { execFileSync } from "node:child_process";

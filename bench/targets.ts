@@ -7,7 +7,43 @@ const MANY_KEYS_WARM_UP_SECONDS = 10;
 const KEYS = 10_000;
 
 const BUCKET = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: 10_000 };
+/** A hot key of each algorithm, all with limits that nobody reaches. */
+const BY_ALGORITHM: Readonly<Record<string, object>> = {
+  "token-bucket": BUCKET,
+  gcra: { ...BUCKET, algorithm: "gcra" },
+  "sliding-log": { ...BUCKET, algorithm: "sliding-log" },
+  "sliding-window-counter": { ...BUCKET, algorithm: "sliding-window-counter" },
+  "fixed-window": { ...BUCKET, algorithm: "fixed-window" },
+  "fixed-window-by-day": {
+    ...BUCKET,
+    algorithm: "fixed-window",
+    limit: 100_000_000,
+    window: "1 day",
+    timeZone: "Europe/Berlin",
+  },
+  "leaky-bucket-nodelay": { ...BUCKET, algorithm: "leaky-bucket", burst: 1_000_000, nodelay: true },
+  "leaky-bucket": { ...BUCKET, algorithm: "leaky-bucket", burst: 1_000_000 },
+  "permits-per-cycle": { ...BUCKET, algorithm: "permits-per-cycle" },
+  "smooth-bursty": { ...BUCKET, algorithm: "smooth-bursty" },
+  "smooth-warming-up": { ...BUCKET, algorithm: "smooth-warming-up", warmup: "1s" },
+  "with-blockFor": { ...BUCKET, blockFor: "1s" },
+  "with-reserve": { ...BUCKET, reserve: { critical: "20%" } },
+  credits: { algorithm: "credits", limit: 1_000_000_000, deadlineMs: 10_000 },
+  unlimited: { algorithm: "unlimited" },
+};
+const LEASING: Readonly<Record<string, object>> = {
+  concurrency: { algorithm: "concurrency", limit: 10_000, deadlineMs: 10_000 },
+  "adaptive-concurrency": {
+    algorithm: "adaptive-concurrency",
+    limit: 10_000,
+    initial: 10_000,
+    floor: 10_000,
+    deadlineMs: 10_000,
+  },
+};
 export const POLICIES = {
+  ...BY_ALGORITHM,
+  ...LEASING,
   hot: BUCKET,
   off: { ...BUCKET, reservation: "off" },
   log: { ...BUCKET, algorithm: "sliding-log" },
@@ -73,6 +109,18 @@ export async function makeTargets({ token, baseline, main, count }: Making): Pro
     return { name, main, requests: requestsAt, perThousand, warmUp, isBound, loads: [] };
   };
   const many = { warmUp: MANY_KEYS_WARM_UP_SECONDS };
+  if (process.env["TARGETS"] === "algorithms") {
+    const targets = [ofBaseline("(a) constant route", "/constant", 0, 0)];
+    for (const name of Object.keys(BY_ALGORITHM)) targets.push(await ofWeir(name, one(name)));
+    for (const name of Object.keys(LEASING))
+      targets.push(
+        await ofWeir(`${name} (a pair)`, [JSON.stringify({ policy: name, key: "user:42" })], {
+          requests: leasesFor,
+          path: "",
+        }),
+      );
+    return targets;
+  }
   return [
     ofBaseline("(a) constant route", "/constant", 0, 0),
     ofBaseline("(b) and one RPC", "/rpc", 0, 1_000),

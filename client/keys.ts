@@ -7,6 +7,9 @@ export const ADDRESS_ALLOWED = 'an IPv4 or IPv6 address (this policy has keyKind
 /** One IPv6 host has 2^64 addresses, so only the prefix of its network can be limited. */
 const PREFIX_BITS = 64;
 
+/** An "IPv4-compatible" address: RFC 4291, section 2.5.5.1. */
+const OLD_IPV4 = /^::\d+\.\d+\.\d+\.\d+$/;
+
 /**
  * The key that is counted. A text stays as it is. An IPv4 address stays as it is, and is taken out of an IPv6 address
  * that contains it (`::ffff:192.0.2.1`). Any other IPv6 address becomes its /64 (`2001:db8:1:2::/64`). A normalised
@@ -21,7 +24,8 @@ export function normaliseKey(policy: Policy, key: string): string | undefined {
   const address = key.endsWith(suffix) ? key.slice(0, -suffix.length) : key;
   // ipaddr.js accepts a zone (%eth0), but it has no meaning on another host.
   if (address.includes("%") || !ipaddr.IPv6.isValid(address)) return undefined;
-  const parsed = ipaddr.IPv6.parse(address);
+  // The old form ::192.0.2.1 is no mapped address, though ipaddr.js reads it as one: it is ::c000:201 in other words.
+  const parsed = ipaddr.IPv6.parse(OLD_IPV4.test(address) ? "::" : address);
   if (parsed.isIPv4MappedAddress()) return address === key ? parsed.toIPv4Address().toString() : undefined;
   const network = new ipaddr.IPv6([...parsed.parts.slice(0, PREFIX_BITS / 16), 0, 0, 0, 0]);
   return `${network.toRFC5952String()}${suffix}`;

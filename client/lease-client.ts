@@ -1,17 +1,19 @@
 import type { Policy } from "../core/policies/policy.ts";
+import type { Answer, Lease, Missing, Released } from "../core/protocol/answers.ts";
 import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
-import {
-  PROTOCOL,
-  type AcquireCall,
-  type WantedLease,
-  type Answer,
-  type Lease,
-  type Missing,
-} from "../core/protocol/messages.ts";
+import { PROTOCOL, type AcquireCall, type LeaseReport, type WantedLease } from "../core/protocol/messages.ts";
 import type { Attached } from "../core/protocol/object-methods.ts";
 import type { Problem } from "../core/protocol/problems.ts";
 import type { ObjectCalls } from "./object-calls.ts";
-import { decisionOf, isToNobody, leaseMissing, readAnswer, unavailable } from "./read-answer.ts";
+import {
+  boundReached,
+  decisionOf,
+  isToNobody,
+  leaseMissing,
+  readAnswer,
+  unavailable,
+} from "./read-answer.ts";
+import type { LimiterStub } from "./transports/objects.ts";
 
 /** The calls on leases. The key's object decides all of them. */
 export class LeaseClient {
@@ -45,12 +47,15 @@ export class LeaseClient {
     key: string,
     call: WantedLease,
   ): Promise<{ readonly decision: Decision | Problem; readonly attached: Attached } | undefined> {
-    const message = { protocol: PROTOCOL, policy: policy.name, key, ...call, waitMs: 0 };
+    const own = this.#objects.own({ ...call, waitMs: 0 });
+    const message = { ...own, protocol: PROTOCOL, policy: policy.name, key };
     const asked = await this.#objects.askFor(policy, key, async (object) => {
       const attached = await object.acquire(message);
       return { decision: decisionOf(policy, key, readAnswer(attached.answer)), attached };
     });
-    return asked?.answer;
+    if (asked === undefined) return undefined;
+    if (!("full" in asked.answer)) return asked.answer;
+    return { decision: boundReached(asked.answer), attached: NOTHING_ATTACHED };
   }
 
   /**
@@ -66,32 +71,59 @@ export class LeaseClient {
     ttlMs: number,
     isAttached: boolean,
   ): Promise<Attached | undefined> {
-    const asked = await this.#objects.askFor(policy, key, async (object) => {
+    const confirm = async (object: LimiterStub) => {
       const attached = await object.confirm(policy.name, key, id, ttlMs, isAttached);
-      return "missing" in readAnswer<Lease | Missing>(attached.answer) ? undefined : attached;
-    });
-    return asked?.answer;
+      return "missing" in readAnswer<Lease | Missing>(attached.answer) ? NOTHING_ATTACHED : attached;
+    };
+    const asked = await this.#objects.askFor(policy, key, confirm, ENDING);
+    return asked === undefined || "full" in asked.answer || asked.answer === NOTHING_ATTACHED
+      ? undefined
+      : asked.answer;
   }
 
   /** Moves a lease's end to `ttlMs` from now; without it, by as long as the acquire asked for. */
   async renew(policy: Policy, key: string, id: string, ttlMs?: number): Promise<Lease | Problem> {
-    const asked = await this.#objects.ask<Lease | Missing>(policy, key, (object) =>
-      ttlMs === undefined ? object.renew(policy.name, key, id) : object.renew(policy.name, key, id, ttlMs),
-    );
+    const renew = (object: LimiterStub) =>
+      ttlMs === undefined ? object.renew(policy.name, key, id) : object.renew(policy.name, key, id, ttlMs);
+    const asked = await this.#objects.ask<Lease | Missing>(policy, key, renew, ENDING);
     if (asked === undefined) return unavailable("whether the lease was renewed is not known: ask again");
+    if ("full" in asked.answer) return boundReached(asked.answer);
     return "missing" in asked.answer ? leaseMissing() : asked.answer;
   }
 
-  /** Ends a lease. The first caller in the queue gets its units at once. */
-  async release(policy: Policy, key: string, id: string): Promise<Problem | undefined> {
-    const asked = await this.#objects.askFor(policy, key, (object) => object.release(policy.name, key, id));
+  /** Ends a lease as reported. The first caller in the queue gets its units at once. */
+  async release(
+    policy: Policy,
+    key: string,
+    id: string,
+    report: LeaseReport = {},
+  ): Promise<Problem | undefined> {
+    const release = async (object: LimiterStub) => ({
+      isReleased: await object.release(policy.name, key, id),
+    });
+    const message = { protocol: PROTOCOL, policy: policy.name, key, id, ...report };
+    const releaseAs = async (object: LimiterStub) => {
+      try {
+        const answer = readAnswer<Released | Missing>(await object.releaseCall(message));
+        return { isReleased: "released" in answer };
+      } catch (error) {
+        if (isUnknownMethod(error)) return OF_BEFORE;
+        throw error;
+      }
+    };
+    const isReported = learns(policy) && Object.values(report).some((each) => each !== undefined);
+    let asked = await this.#objects.askFor(policy, key, isReported ? releaseAs : release, ENDING);
+    // What an older version has thrown breaks its stub, so this is a call of its own.
+    if (asked?.answer === OF_BEFORE) asked = await this.#objects.askFor(policy, key, release, ENDING);
     if (asked === undefined) return unavailable("whether the lease was released is not known: ask again");
-    return asked.answer ? undefined : leaseMissing();
+    if ("full" in asked.answer) return boundReached(asked.answer);
+    return asked.answer.isReleased ? undefined : leaseMissing();
   }
 
   /** Opens a WebSocket to the object. The lease lasts as long as the socket is open. */
   async openSocket(policy: Policy, key: string, call: WantedLease): Promise<Response | Problem> {
-    const message: AcquireCall = { protocol: PROTOCOL, policy: policy.name, key, ...call };
+    const own = this.#objects.own(call);
+    const message: AcquireCall = { ...own, protocol: PROTOCOL, policy: policy.name, key };
     const url = `https://object/socket?call=${encodeURIComponent(JSON.stringify(message))}`;
     const init = { headers: { upgrade: "websocket" } };
     const asked = await this.#objects.askFor(policy, key, async (object) => {
@@ -99,6 +131,23 @@ export class LeaseClient {
       if (response.status !== 101) throw new Error(`the object opened no socket: ${await response.text()}`);
       return response;
     });
-    return asked?.answer ?? unavailable("no socket was opened: ask again");
+    if (asked === undefined) return unavailable("no socket was opened: ask again");
+    return "full" in asked.answer ? boundReached(asked.answer) : asked.answer;
   }
+}
+
+/** How calls are made that keep or end a lease which the caller has. */
+const ENDING = { kind: "end" } as const;
+const NOTHING_ATTACHED: Attached = { answer: "" };
+/** The object is of a version that knows no reports. */
+const OF_BEFORE = { isReleased: false };
+
+/** Whether a rule of the policy learns from reports. All others ignore them. */
+function learns({ rules }: Policy): boolean {
+  return rules.some(({ algorithm }) => algorithm.leasing?.released !== undefined);
+}
+
+/** Whether the object does not have the method. workerd names the method in quotes then. */
+function isUnknownMethod(error: unknown): boolean {
+  return error instanceof TypeError && error.message.includes('"releaseCall"');
 }

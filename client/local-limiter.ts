@@ -7,25 +7,23 @@
  * and each request that waits for it has its own timer. When the sending request dies, the message counts as lost
  * after the policy's deadline.
  */
-import { orTimeout, type Time } from "../core/clock.ts";
+import { orTimeout } from "../core/clock.ts";
 import { MOST_TTL_MS } from "../core/policies/lifetimes.ts";
 import type { Policy } from "../core/policies/policy.ts";
+import type { Decided, Unsupported } from "../core/protocol/answers.ts";
 import type { Cost } from "../core/protocol/cost.ts";
-import { publicDecision, degradedDecision, type Decision } from "../core/protocol/decision.ts";
-import { PROTOCOL, type Decided, type Unsupported } from "../core/protocol/messages.ts";
+import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
+import { PROTOCOL, type Returned } from "../core/protocol/messages.ts";
+import type { Problem } from "../core/protocol/problems.ts";
 import type { PendingRequest } from "../core/reservations/pending-request.ts";
 import type { Reservation } from "../core/reservations/reservation.ts";
-import { readAnswer } from "./read-answer.ts";
+import { askLimit } from "./ask-limit.ts";
+import { through } from "./call-gate.ts";
+import type { Caller } from "./caller.ts";
+import { boundReached, readAnswer } from "./read-answer.ts";
 import type { ReservationCache } from "./reservation-cache.ts";
-import { giveBack, type LimiterStub, type Objects } from "./transports/objects.ts";
-
-/** What each request brings with it. */
-export interface Caller {
-  readonly objects: Objects;
-  readonly time: Time;
-  /** The runtime's `waitUntil`: the work goes on after the request has been answered. */
-  readonly inBackground: (work: Promise<unknown>) => void;
-}
+import { toldDecision } from "./told-decision.ts";
+import { giveBack, type LimiterStub } from "./transports/objects.ts";
 
 /** Background work of one request that gives units back when lifetimes end. */
 interface Keeper {
@@ -58,33 +56,54 @@ export class LocalLimiter {
   }
 
   /** Decides on a cost above 0 and takes it. Returns no promise when the object need not be asked. */
-  limit(caller: Caller, policy: Policy, key: string, cost: Cost): Decision | Promise<Decision> {
+  limit(caller: Caller, policy: Policy, key: string, cost: Cost): Decision | Promise<Decision | Problem> {
     const nowMs = caller.time.nowMs();
     const reservation = this.#cache.open(policy, key, nowMs);
     reservation.note(cost, nowMs);
     const decided = this.#decide(caller, reservation, cost, nowMs);
     if (decided === undefined) return this.#ask(caller, reservation, cost, nowMs);
-    return publicDecision(policy, key, decided, "isolate");
+    return toldDecision(policy, key, decided, "isolate");
+  }
+
+  /** Admits a cost above 0 from units that are held here; `undefined`: there are too few. It repeats no denial. */
+  admit(caller: Caller, policy: Policy, key: string, cost: Cost): Decision | undefined {
+    const nowMs = caller.time.nowMs();
+    const reservation = this.#cache.open(policy, key, nowMs);
+    reservation.note(cost, nowMs);
+    const admitted = this.#admit(caller, reservation, cost, nowMs);
+    return admitted && toldDecision(policy, key, admitted, "isolate");
   }
 
   /**
-   * Ends the reservation of a key before a call that the object decides, so that the object has all units of the key.
+   * Ends the reservations of a key before a call that the object decides, so that the object has all units of the key.
    *
-   * @returns what to give back, on the same stub and before that call; `undefined`: there is nothing to give back
+   * @returns what to give back, on the same stub and before that call
    */
-  end(policy: Policy, key: string): ReturnType<Reservation["giveBack"]> {
-    const reservation = this.#cache.find(policy, key);
-    reservation?.forgetDenials();
-    return reservation && this.#cache.end(reservation);
+  end(policy: Policy, key: string): readonly Returned[] {
+    const all = [policy, ...policy.priorities.seen.values()];
+    return all.flatMap((seen) => {
+      const reservation = this.#cache.find(seen, key);
+      reservation?.forgetDenials();
+      return (reservation && this.#cache.end(reservation)) ?? [];
+    });
   }
 
   #decide(caller: Caller, reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {
-    if (!reservation.spend(cost, nowMs)) return reservation.deny(cost, nowMs);
+    return this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs);
+  }
+
+  #admit(caller: Caller, reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {
+    if (!reservation.spend(cost, nowMs)) return undefined;
     if (reservation.needsRefill(nowMs)) void this.#send(caller, reservation, 0, nowMs);
     return reservation.admitted(nowMs);
   }
 
-  async #ask(caller: Caller, reservation: Reservation, cost: Cost, sinceMs: number): Promise<Decision> {
+  async #ask(
+    caller: Caller,
+    reservation: Reservation,
+    cost: Cost,
+    sinceMs: number,
+  ): Promise<Decision | Problem> {
     const { policy, key } = reservation;
     // At most half the deadline goes on waiting, so that there is time to ask the object.
     const mostMs = policy.deadlineMs / 2;
@@ -96,20 +115,23 @@ export class LocalLimiter {
       await orTimeout(this.#answers.get(message), caller.time, Math.min(mostMs, sinceMs + mostMs - nowMs));
       nowMs = caller.time.nowMs();
       const decided = this.#decide(caller, reservation, cost, nowMs);
-      if (decided !== undefined) return publicDecision(policy, key, decided, "isolate");
+      if (decided !== undefined) return toldDecision(policy, key, decided, "isolate");
     }
-    const isFree = reservation.isHot && reservation.messageAt(nowMs) === undefined;
     // The clock may have been set meanwhile.
     const waitedMs = Math.min(mostMs, Math.max(0, nowMs - sinceMs));
-    const decided = isFree
-      ? await this.#send(caller, reservation, cost, nowMs, waitedMs)
-      : await this.#askAlone(caller, reservation, cost, waitedMs);
+    const decided = await through(caller.gate, policy, key, nowMs, () => {
+      const isFree = reservation.isHot && reservation.messageAt(nowMs) === undefined;
+      return isFree
+        ? this.#send(caller, reservation, cost, nowMs, waitedMs)
+        : this.#askAlone(caller, reservation, cost, waitedMs);
+    });
     if (decided === undefined) return degradedDecision(policy, key);
+    if ("full" in decided) return boundReached(decided);
     // The units that the object did not have may have been on their way to this isolate.
     const isDenied = decided.rules.some(({ success }) => !success);
     nowMs = caller.time.nowMs();
-    if (!isDenied || !reservation.spend(cost, nowMs)) return publicDecision(policy, key, decided);
-    return publicDecision(policy, key, reservation.admitted(nowMs), "isolate");
+    if (!isDenied || !reservation.spend(cost, nowMs)) return toldDecision(policy, key, decided);
+    return toldDecision(policy, key, reservation.admitted(nowMs), "isolate");
   }
 
   /** Sends a message that asks for units and, unless `cost` is 0, for a decision. */
@@ -128,7 +150,8 @@ export class LocalLimiter {
         const text = await object.reserve({ protocol: PROTOCOL, ...message.call });
         const answered = JSON.parse(text) as Decided | Unsupported;
         // While a deployment is rolled out, the object may be an older version. It can still decide on a cost.
-        if ("unsupported" in answered) return readAnswer(await object.limit(policy.name, key, cost));
+        if ("unsupported" in answered)
+          return readAnswer(await askLimit(object, policy.name, key, { cost, priority: policy.priority }));
         return answered;
       };
       const asked = await caller.objects.ask(policy, key, ask, -waitedMs);
@@ -154,7 +177,7 @@ export class LocalLimiter {
   ): Promise<Decided | undefined> {
     const { policy, key, forgotten } = reservation;
     const ask = async (object: LimiterStub) =>
-      readAnswer<Decided>(await object.limit(policy.name, key, cost));
+      readAnswer<Decided>(await askLimit(object, policy.name, key, { cost, priority: policy.priority }));
     const asked = await objects.ask(policy, key, ask, -waitedMs);
     if (asked === undefined) return undefined;
     const decided = asked.answer;

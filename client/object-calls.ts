@@ -1,22 +1,38 @@
 import type { Policy } from "../core/policies/policy.ts";
+import type { Answer, AnswerText, Unsupported } from "../core/protocol/answers.ts";
+import type { Full } from "../core/protocol/bounds.ts";
+import { ownKey } from "../core/protocol/caller-keys.ts";
 import {
   PROTOCOL,
-  type AcquireCall,
-  type Answer,
-  type AnswerText,
+  WAITING_PROTOCOL,
   type IdleCall,
+  type WantedLease,
+  type WantedLimit,
 } from "../core/protocol/messages.ts";
-import type { Caller, LocalLimiter } from "./local-limiter.ts";
+import { through, type CallKind } from "./call-gate.ts";
+import type { Caller } from "./caller.ts";
+import type { LocalLimiter } from "./local-limiter.ts";
 import { readAnswer } from "./read-answer.ts";
 import type { LimiterStub } from "./transports/objects.ts";
 
-/** The object's answer. The calls below return `undefined` instead when the object does not answer. */
+/**
+ * The object's answer, or the bound at which the caller or the object refused the call. The calls below return
+ * `undefined` instead when the object does not answer.
+ */
 interface Answered<Result> {
-  readonly answer: Result;
+  readonly answer: Result | Full;
+}
+
+/** How a call is made. */
+interface Options {
+  /** Milliseconds that the object may wait: they are added to the policy's deadline. */
+  readonly waitMs?: number | undefined;
+  readonly kind?: CallKind;
 }
 
 /** A message that may wait, without the fields that every message has. */
-type WaitingCall = Omit<AcquireCall | IdleCall, "policy" | "key" | "protocol">;
+type WaitingCall = WantedLease | Omit<IdleCall, "policy" | "key" | "protocol">;
+type WaitingLimit = WantedLimit & { readonly waitMs: number };
 
 /** Calls that a key's object decides. The units that this client holds go back first, so the object has all units. */
 export class ObjectCalls {
@@ -28,38 +44,83 @@ export class ObjectCalls {
     this.#local = local;
   }
 
-  /** Makes a call whose answer is JSON text. `waitMs` is added to the policy's deadline. */
+  /** Makes a call whose answer is JSON text. */
   ask<Read extends object = Answer>(
     policy: Policy,
     key: string,
     call: (object: LimiterStub) => Promise<AnswerText>,
-    waitMs?: number,
+    options?: Options,
   ): Promise<Answered<Read> | undefined> {
-    return this.askFor(policy, key, async (object) => readAnswer<Read>(await call(object)), waitMs);
+    return this.askFor(policy, key, async (object) => readAnswer<Read>(await call(object)), options);
   }
 
-  /** Makes a call with any other answer. `waitMs` is added to the policy's deadline. */
-  askFor<Result>(
+  /** Makes a call with any other answer. */
+  async askFor<Result>(
     policy: Policy,
     key: string,
     call: (object: LimiterStub) => Promise<Result>,
-    waitMs = 0,
+    { waitMs = 0, kind = "ask" }: Options = {},
   ): Promise<Answered<Result> | undefined> {
-    return this.#caller.objects.askAfter(this.#local.end(policy, key), policy, key, call, waitMs);
+    const { objects, gate, time } = this.#caller;
+    const asked = await through(
+      gate,
+      policy,
+      key,
+      time.nowMs(),
+      () => objects.askAfter(this.#local.end(policy, key), policy, key, call, waitMs),
+      kind,
+    );
+    return asked !== undefined && "full" in asked ? { answer: asked } : asked;
   }
 
   /**
    * Makes a call that may wait, and that `signal` ends. Units that can be waited for are never reserved, so nothing
    * has to go back first.
    */
-  wait<Read extends object>(
+  async wait<Read extends object>(
     policy: Policy,
     key: string,
     path: "acquire" | "idle",
     call: WaitingCall,
     signal: AbortSignal | undefined,
   ): Promise<Answered<Read> | undefined> {
-    const message = { protocol: PROTOCOL, policy: policy.name, key, ...call };
-    return this.#caller.objects.wait(policy, key, path, message, readAnswer<Read>, signal);
+    const { objects, gate, time } = this.#caller;
+    const message = { ...this.own(call), protocol: PROTOCOL, policy: policy.name, key };
+    const asked = await through(
+      gate,
+      policy,
+      key,
+      time.nowMs(),
+      () => objects.wait(policy, key, path, message, readAnswer<Read>, { signal }),
+      call.waitMs > 0 ? "wait" : "ask",
+    );
+    return asked !== undefined && "full" in asked ? { answer: asked } : asked;
+  }
+
+  /** The same for a `limit`. Its units may be reserved here, and go back first; an older object cannot let it wait. */
+  async waitForUnits(
+    policy: Policy,
+    key: string,
+    call: WaitingLimit,
+    signal: AbortSignal | undefined,
+  ): Promise<Answered<Answer | Unsupported> | undefined> {
+    const { objects, gate, time } = this.#caller;
+    const message = { ...this.own(call), protocol: WAITING_PROTOCOL, policy: policy.name, key };
+    const read = (text: AnswerText) => JSON.parse(text) as Answer | Unsupported;
+    const wait = () => {
+      const returned = this.#local.end(policy, key);
+      return objects.wait(policy, key, "limit", message, read, { signal, returned });
+    };
+    const asked = await through(gate, policy, key, time.nowMs(), wait, "wait");
+    return asked !== undefined && "full" in asked ? { answer: asked } : asked;
+  }
+
+  /** The call with its caller's name. Its idempotency key becomes the caller's own. */
+  own<Call extends object>(call: Call): Call & { readonly caller?: string } {
+    const { callerId } = this.#caller;
+    if (callerId === undefined) return call;
+    const { idempotencyKey } = call as { readonly idempotencyKey?: string };
+    const key = idempotencyKey === undefined ? {} : { idempotencyKey: ownKey(callerId, idempotencyKey) };
+    return { ...call, ...key, caller: callerId };
   }
 }

@@ -1,8 +1,10 @@
 /** Turns the answers of objects into decisions and problems for callers. */
 import type { Policy } from "../core/policies/policy.ts";
+import type { Answer, AnswerText, Decided, Peeked, Unsupported } from "../core/protocol/answers.ts";
+import { boundText, type Full } from "../core/protocol/bounds.ts";
 import { publicDecision, type Decision, type KeyReport } from "../core/protocol/decision.ts";
-import type { Answer, AnswerText, Decided, Peeked, Unsupported } from "../core/protocol/messages.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
+import { toldDecision } from "./told-decision.ts";
 
 /**
  * Reads an answer.
@@ -19,7 +21,7 @@ export function readAnswer<Read extends object = Answer>(text: AnswerText): Read
 /**
  * An answer as callers see it.
  *
- * @param missing makes the problem for a claim that does not exist
+ * @param missing makes the problem for a claim or charge that does not exist
  */
 export function decisionOf(
   policy: Policy,
@@ -28,11 +30,17 @@ export function decisionOf(
   missing: () => Problem = leaseMissing,
 ): Decision | Problem {
   if ("missing" in answer) return missing();
-  if (!("conflict" in answer)) return publicDecision(policy, key, answer);
+  if ("full" in answer) return boundReached(answer);
+  if (!("conflict" in answer)) return toldDecision(policy, key, answer);
   const detail = `the idempotency key was used for a ${answer.conflict.request}: use a new key for a different request`;
   return new Problem(PROBLEMS.idempotencyConflict, detail, {
     errors: [{ pointer: "/idempotencyKey", detail }],
   });
+}
+
+/** The problem of a call that was refused at a bound. It has changed nothing. */
+export function boundReached(over: Full): Problem {
+  return new Problem(PROBLEMS.bound, boundText(over), { headers: { "retry-after": "1" } });
 }
 
 /** Whether this is the answer to a caller who has gone: it has no rules. */
@@ -41,7 +49,9 @@ export function isToNobody(answer: Answer): boolean {
 }
 
 /** The answer to `peek` as callers see it. */
-export function reportOf(policy: Policy, key: string, { rules, source, ...report }: Peeked): KeyReport {
+export function reportOf(policy: Policy, key: string, peeked: Peeked | Full): KeyReport | Problem {
+  if ("full" in peeked) return boundReached(peeked);
+  const { rules, source, ...report } = peeked;
   return {
     ...publicDecision(policy, key, { rules, ...(source && { source }) } satisfies Decided),
     ...report,
@@ -56,6 +66,13 @@ export function leaseMissing(): Problem {
 /** The problem for a hold that has ended or never existed. */
 export function holdMissing(): Problem {
   return new Problem(PROBLEMS.holdNotFound, "it was settled, it has expired, or it never existed");
+}
+
+/** The problem for a charge that cannot be given back. */
+export function chargeMissing(): Problem {
+  const detail =
+    "nothing was taken under this charge, it was given back before, or it is not remembered any more";
+  return new Problem(PROBLEMS.chargeNotFound, detail);
 }
 
 /** The problem when the object did not answer. */

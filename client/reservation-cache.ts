@@ -109,7 +109,7 @@ export class ReservationCache {
   }
 }
 
-/** The name of a key in the cache. No policy that clients use has a slash in its name. */
-function nameOf({ name }: Policy, key: string): string {
-  return `${name}/${key}`;
+/** The name of a key in the cache. Neither policies that clients use nor priorities have a slash or a colon in it. */
+function nameOf({ name, priority }: Policy, key: string): string {
+  return priority === undefined ? `${name}/${key}` : `${name}:${priority}/${key}`;
 }

@@ -38,8 +38,13 @@ export async function orTimeout(answer: Promise<unknown> | undefined, time: Time
   cancel();
 }
 
+/** A random number from 0, included, to 1, not included. Nobody can guess it. */
+export function randomFraction(): number {
+  return (crypto.getRandomValues(new Uint32Array(1))[0] ?? 0) / 2 ** 32;
+}
+
 /**
- * The only place that makes randomness. It is for ids that nobody can guess.
+ * This and `randomFraction` are the only places that make randomness. It is for ids that nobody can guess.
  *
  * @returns 128 random bits as 22 characters of base64url
  */

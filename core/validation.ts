@@ -24,6 +24,11 @@ export function violationsOf(
   });
 }
 
+/** A JSON pointer (RFC 6901) to a field. */
+export function pointerTo(path: readonly string[]): string {
+  return path.map((field) => `/${field.replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
+}
+
 /** The sentence for one field. `allowed` ends a sentence that begins with "must be". */
 export function violation(path: readonly string[], value: unknown, allowed: string): string {
   const field = path.length === 0 ? "the value" : clip(path.join("."));
@@ -70,6 +75,12 @@ export function table<Entries extends v.ObjectEntries>(
 export function integer(least: number, most: number) {
   const allowed = `an integer from ${least} to ${most}`;
   return v.pipe(v.number(allowed), v.integer(allowed), v.minValue(least, allowed), v.maxValue(most, allowed));
+}
+
+/** A schema for a number from `least` to `most`, both included. It need not be an integer. */
+export function number(least: number, most: number) {
+  const allowed = `a number from ${least} to ${most}`;
+  return v.pipe(v.number(allowed), v.minValue(least, allowed), v.maxValue(most, allowed));
 }
 
 /** A schema for one of a few words. */

@@ -1,21 +1,25 @@
 import { DurableObject } from "cloudflare:workers";
+import type { AnswerText, Peeked } from "../core/protocol/answers.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import {
   unsupportedOf,
   type AcquireCall,
-  type AnswerText,
   type HoldCall,
-  type IdleCall,
-  type Peeked,
+  type KeysCall,
+  type LimitCall,
+  type RefundCall,
+  type ReleaseCall,
   type ReserveCall,
   type Returned,
+  type SetCall,
   type Versioned,
 } from "../core/protocol/messages.ts";
 import type { Attached, LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
-import { leaseHandle } from "./connections/lease-handle.ts";
-import { collectGarbage } from "./keys/garbage-collection.ts";
+import { attached } from "./connections/lease-handle.ts";
+import { closeLost, releaseLease } from "./connections/releasing.ts";
+import { countKeys, listKeys } from "./key-listing.ts";
 import { makeParts, type ObjectParts } from "./object-parts.ts";
-import { objectPolicies } from "./object-policies.ts";
+import { answerRequest } from "./object-requests.ts";
 import type { AskKey } from "./operations/operations.ts";
 
 /**
@@ -37,8 +41,22 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
 
   limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): Maybe<AnswerText> {
     return this.#answer(policy, key, (operations, keyState, nowMs) =>
-      operations.limit(keyState, cost, idempotencyKey, nowMs),
+      operations.limit(keyState, { cost, idempotencyKey }, nowMs),
     );
+  }
+
+  limitCall({ policy, key, ...call }: LimitCall): Maybe<AnswerText> {
+    const { debits } = this.#parts;
+    const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
+      call.force === true ? debits.force(keyState, call, nowMs) : operations.limit(keyState, call, nowMs);
+    return this.#answer(policy, key, ask, call);
+  }
+
+  setUsed({ policy, key, ...call }: SetCall): Maybe<AnswerText> {
+    const { debits } = this.#parts;
+    const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
+      debits.setUsed(keyState, call, nowMs) ?? operations.peek(keyState, nowMs);
+    return this.#answer(policy, key, ask, call);
   }
 
   reserve({ policy, key, ...call }: ReserveCall): Maybe<AnswerText> {
@@ -59,7 +77,16 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
 
   refund(policy: string, key: string, units: Cost, idempotencyKey: string): Maybe<AnswerText> {
     return this.#answer(policy, key, (operations, keyState, nowMs) =>
-      operations.refund(keyState, units, idempotencyKey, nowMs),
+      operations.refund(keyState, units, idempotencyKey, undefined, nowMs),
+    );
+  }
+
+  refundCharge({ policy, key, units, idempotencyKey, charge, ...version }: RefundCall): Maybe<AnswerText> {
+    return this.#answer(
+      policy,
+      key,
+      (operations, keyState, nowMs) => operations.refund(keyState, units, idempotencyKey, charge, nowMs),
+      version,
     );
   }
 
@@ -91,7 +118,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
         operations.acquire(keyState, asked, nowMs),
       ));
     const lease = "lease" in answer ? answer.lease : undefined;
-    return this.#attached(policy, key, answer, lease?.id);
+    return attached(this.#parts.ask, policy, key, answer, lease?.id);
   }
 
   /** Makes a lease last that was granted to a caller who might have gone. */
@@ -105,7 +132,13 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     const renewed = await this.#parts.ask(policy, key, (operations, keyState, nowMs) =>
       operations.renew(keyState, id, ttlMs, nowMs),
     );
-    return this.#attached(policy, key, renewed, isAttached && !("missing" in renewed) ? id : undefined);
+    return attached(
+      this.#parts.ask,
+      policy,
+      key,
+      renewed,
+      isAttached && !("missing" in renewed) ? id : undefined,
+    );
   }
 
   renew(policy: string, key: string, id: string, ttlMs?: number): Maybe<AnswerText> {
@@ -114,14 +147,23 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     );
   }
 
-  async release(policy: string, key: string, id: string): Promise<boolean> {
-    const [{ claims }] = this.#parts.open(policy, key);
-    const isSocket = claims.get(id)?.isSocket === true;
-    const isReleased = await this.#parts.ask(policy, key, (operations, keyState, nowMs) =>
-      operations.release(keyState, id, nowMs),
-    );
-    if (isSocket) this.#closeLost(policy, key);
-    return isReleased;
+  release(policy: string, key: string, id: string): Promise<boolean> {
+    return releaseLease(this.#parts, policy, key, { id });
+  }
+
+  async releaseCall({ policy, key, ...call }: ReleaseCall): Promise<AnswerText> {
+    const refused = unsupportedOf(call);
+    if (refused !== undefined) return JSON.stringify(refused);
+    const isReleased = await releaseLease(this.#parts, policy, key, call);
+    return JSON.stringify(isReleased ? { released: true } : { missing: true });
+  }
+
+  async keys(call: KeysCall): Promise<AnswerText> {
+    return JSON.stringify(unsupportedOf(call) ?? (await listKeys(this.#parts, call)));
+  }
+
+  countKeys(call: KeysCall): AnswerText {
+    return JSON.stringify(unsupportedOf(call) ?? countKeys(this.#parts, call));
   }
 
   peek(policy: string, key: string): Maybe<Peeked> {
@@ -130,20 +172,11 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
 
   async reset(policy: string, key: string): Promise<void> {
     await this.#parts.ask(policy, key, (operations, keyState, nowMs) => operations.reset(keyState, nowMs));
-    this.#closeLost(policy, key);
+    await closeLost(this.#parts, policy, key);
   }
 
-  /** Calls that wait, and sockets. */
-  override async fetch(request: Request): Promise<Response> {
-    const { pathname, searchParams } = new URL(request.url);
-    const message = searchParams.get("call") ?? (await request.text());
-    const call = JSON.parse(message) as AcquireCall | IdleCall;
-    const unsupported = unsupportedOf(call);
-    if (unsupported !== undefined) return Response.json(unsupported);
-    if (pathname === "/socket") return this.#parts.sockets.accept(call as AcquireCall);
-    if (pathname === "/acquire")
-      return Response.json(await this.#parts.waiting.acquire(call as AcquireCall, request.signal));
-    return Response.json(await this.#parts.waiting.untilIdle(call, request.signal));
+  override fetch(request: Request): Promise<Response> {
+    return answerRequest(request, this.#parts);
   }
 
   override webSocketClose(socket: WebSocket): void {
@@ -155,31 +188,13 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   }
 
   /** Forgets keys that are whole again and answers that no longer stand; deletes everything when nothing is left. */
-  override async alarm(): Promise<void> {
-    const { storage, cache, timers, sockets } = this.#parts;
-    const nowMs = timers.nowMs();
-    timers.alarmCame();
-    const againMs = await sockets.renew();
-    const dueMs = collectGarbage(storage, cache, objectPolicies, nowMs);
-    if (dueMs === undefined) await storage.removeAll().then(() => timers.alarmCame());
-    const nextMs = Math.min(dueMs ?? Infinity, againMs);
-    if (nextMs < Infinity) timers.alarmBy(nextMs, nowMs, againMs < Infinity ? 0 : undefined);
-  }
-
-  #closeLost(policy: string, key: string): void {
-    const [{ claims }] = this.#parts.open(policy, key);
-    this.#parts.sockets.closeLost(policy, key, (leaseId) => claims.has(leaseId));
+  override alarm(): Promise<void> {
+    return this.#parts.cleanUp();
   }
 
   /** What a key answers, as it is sent: at once if it is there at once. A message of a higher protocol is refused. */
   #answer(policy: string, key: string, ask: Parameters<AskKey>[2], call: Versioned = {}): Maybe<AnswerText> {
     const answer = unsupportedOf(call) ?? this.#parts.ask(policy, key, ask);
     return answer instanceof Promise ? answer.then((late) => JSON.stringify(late)) : JSON.stringify(answer);
-  }
-
-  /** An answer, with what keeps the lease for whoever has it if there is one. */
-  #attached(policy: string, key: string, answer: object, lease: string | undefined): Attached {
-    const handle = lease === undefined ? {} : leaseHandle(this.#parts.ask, policy, key, lease);
-    return { answer: JSON.stringify(answer), ...handle };
   }
 }

@@ -1,13 +1,14 @@
 import { CallRouter } from "./call-router.ts";
 import { LeaseSockets } from "./connections/lease-sockets.ts";
 import { WaitingCalls } from "./connections/waiting-calls.ts";
-import { FORGET_AFTER_MS } from "./keys/garbage-collection.ts";
+import { collectGarbage, FORGET_AFTER_MS } from "./keys/garbage-collection.ts";
 import { KeyCache } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { KeyStore } from "./keys/key-store.ts";
-import { Timers } from "./keys/timers.ts";
+import { inTurns, Timers } from "./keys/timers.ts";
 import { loadPool } from "./load-pool.ts";
 import { objectPolicies } from "./object-policies.ts";
+import { Debits } from "./operations/debits.ts";
 import { LocalOperations } from "./operations/local-operations.ts";
 import { WaitQueue } from "./operations/wait-queue.ts";
 import { Storage } from "./storage/storage.ts";
@@ -36,10 +37,41 @@ export function makeParts(ctx: DurableObjectState) {
   const nowMs = () => timers.nowMs();
   const queue = new WaitQueue(toNow);
   const local = new LocalOperations(store, queue);
-  const { ask } = new CallRouter(open, local, () => loadPool({ store, queue, local, toNow, open, nowMs }));
+  const debits = new Debits(store, queue);
+  const { ask } = new CallRouter({
+    local,
+    loadPooled: () => loadPool({ store, queue, local, toNow, open, nowMs }),
+    open,
+    letGo: (keyState) => cache.letGo(keyState),
+  });
   const renewBy = (dueMs: number, atMs: number) => timers.alarmBy(dueMs, atMs, 0);
   const sockets = new LeaseSockets(ctx, { policies: objectPolicies, ask, nowMs, renewBy });
-  return { storage, cache, timers, open, ask, sockets, waiting: new WaitingCalls(ask, queue) };
+  const waiting = new WaitingCalls(ask, queue);
+  const cleanUp = () => cleaned({ storage, cache, timers, sockets });
+  return { storage, timers, ask, debits, sockets, waiting, cleanUp };
+}
+
+/** What an alarm does: it renews sockets' leases, collects garbage, and deletes everything when nothing is left. */
+async function cleaned({
+  storage,
+  cache,
+  timers,
+  sockets,
+}: {
+  readonly storage: Storage;
+  readonly cache: KeyCache;
+  readonly timers: Timers;
+  readonly sockets: LeaseSockets;
+}): Promise<void> {
+  timers.alarmCame();
+  const againMs = await sockets.renew();
+  const collecting = collectGarbage(storage, cache, objectPolicies, () => timers.nowMs());
+  await inTurns(collecting, async (dueMs) => {
+    const nowMs = timers.nowMs();
+    if (dueMs === undefined) await storage.removeAll().then(() => timers.alarmCame());
+    const nextMs = Math.min(dueMs ?? Infinity, againMs);
+    if (nextMs < Infinity) timers.alarmBy(nextMs, nowMs, againMs < Infinity ? 0 : undefined);
+  });
 }
 
 export type ObjectParts = ReturnType<typeof makeParts>;

@@ -70,7 +70,7 @@ async function answers(url: string, isGone: () => boolean): Promise<boolean> {
 function localToken(): string | undefined {
   const { API_TOKENS, LOCAL_TOKEN } = readDevVars();
   if (API_TOKENS !== undefined) return LOCAL_TOKEN;
-  const { token, entry } = makeToken({ name: "local", scopes: ["limit", "admin"] });
+  const { token, entry } = makeToken({ name: "local", scopes: ["limit", "refund", "admin"] });
   const isOpen = existsSync(DEV_VARS) && !readFileSync(DEV_VARS, "utf8").endsWith("\n");
   appendFileSync(
     DEV_VARS,

@@ -1,15 +1,26 @@
 /** Makes a token, and prints it with its entry for the secret API_TOKENS. */
 import { parseArgs } from "node:util";
+import {
+  DEFAULT_BOUNDS,
+  MOST_CALLS_AT_ONCE,
+  MOST_NEW_KEYS_PER_SECOND,
+} from "../core/policies/caller-bounds.ts";
 import { makeToken } from "./tokens.ts";
 
-const USAGE = `Usage: npm run token -- --name NAME --scope limit [--scope admin] [--policy NAME ...] [--key-prefix PREFIX]
+const USAGE = `Usage: npm run token -- --name NAME --scope limit [--scope ...] [--policy NAME ...] [--key-prefix PREFIX]
+         [--max-calls-at-once N] [--max-new-keys-per-second N]
 
   --name        who the token is for; errors name it
-  --scope       limit (decide, refund, read) or admin (reset keys, read); may be given twice
+  --scope       limit (decide, refund own charges, read), refund (also what others took), force (take what is not there)
+                or admin (reset and list keys, set what they have used, force, read); may be repeated
   --policy      a policy the token may use; may be repeated; default: every one
-  --key-prefix  what its keys must begin with; default: nothing`;
+  --key-prefix  what its keys must begin with; default: nothing
+  --max-calls-at-once        calls under way to one object, in each isolate, 1 to ${MOST_CALLS_AT_ONCE};
+                             default: ${DEFAULT_BOUNDS.maxCallsAtOnce}
+  --max-new-keys-per-second  new keys a second, in each isolate, 1 to ${MOST_NEW_KEYS_PER_SECOND};
+                             default: ${DEFAULT_BOUNDS.maxNewKeysPerSecond}`;
 
-const SCOPES = ["limit", "admin"];
+const SCOPES = ["limit", "refund", "force", "admin"];
 
 function readArguments() {
   const { values } = parseArgs({
@@ -18,17 +29,42 @@ function readArguments() {
       scope: { type: "string", multiple: true },
       policy: { type: "string", multiple: true },
       "key-prefix": { type: "string" },
+      "max-calls-at-once": { type: "string" },
+      "max-new-keys-per-second": { type: "string" },
     },
   });
   const { name, scope, policy } = values;
   const scopes = (scope ?? []).flatMap((each) => each.split(","));
   if (name === undefined || name === "") throw new Error("--name is missing");
-  if (scopes.length === 0) throw new Error(`--scope is missing: must be ${SCOPES.join(" or ")}`);
+  if (scopes.length === 0) throw new Error(`--scope is missing: must be one of ${SCOPES.join(", ")}`);
   const wrong = scopes.find((each) => !SCOPES.includes(each));
   if (wrong !== undefined)
-    throw new Error(`--scope is ${JSON.stringify(wrong)}: must be ${SCOPES.join(" or ")}`);
+    throw new Error(`--scope is ${JSON.stringify(wrong)}: must be one of ${SCOPES.join(", ")}`);
   const keyPrefix = values["key-prefix"];
-  return { name, scopes, ...(policy && { policies: policy }), ...(keyPrefix !== undefined && { keyPrefix }) };
+  const maxCallsAtOnce = readBound("max-calls-at-once", values, MOST_CALLS_AT_ONCE);
+  const maxNewKeysPerSecond = readBound("max-new-keys-per-second", values, MOST_NEW_KEYS_PER_SECOND);
+  return {
+    name,
+    scopes,
+    ...(policy && { policies: policy }),
+    ...(keyPrefix !== undefined && { keyPrefix }),
+    ...(maxCallsAtOnce !== undefined && { maxCallsAtOnce }),
+    ...(maxNewKeysPerSecond !== undefined && { maxNewKeysPerSecond }),
+  };
+}
+
+/** A bound, as the limiter allows it; `undefined`: it is not given. */
+function readBound(
+  option: string,
+  values: Readonly<Record<string, unknown>>,
+  most: number,
+): number | undefined {
+  const given = values[option];
+  if (given === undefined) return undefined;
+  const bound = typeof given === "string" && /^\d{1,9}$/.test(given) ? Number(given) : 0;
+  if (bound < 1 || bound > most)
+    throw new Error(`--${option} is ${JSON.stringify(given)}: must be an integer from 1 to ${most}`);
+  return bound;
 }
 
 try {

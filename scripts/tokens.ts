@@ -9,6 +9,8 @@ export interface TokenEntry {
   readonly scopes: readonly string[];
   readonly policies?: readonly string[];
   readonly keyPrefix?: string;
+  readonly maxCallsAtOnce?: number;
+  readonly maxNewKeysPerSecond?: number;
 }
 
 /** A new token of 256 random bits, and its entry for API_TOKENS. */

@@ -27,6 +27,8 @@ export interface ServeOptions {
   readonly isolates?: number;
   /** The path of a second worker to run, which has the service binding LIMITER and answers at `callerUrl`. */
   readonly caller?: string;
+  /** The `props` of further bindings to the limiter that the second worker has, by their names. */
+  readonly callerProps?: Readonly<Record<string, object>> | undefined;
   /** Is given what workerd prints; absent: workerd prints to this process's own output. */
   readonly onOutput?: (text: string) => void;
 }
@@ -104,19 +106,23 @@ function poolBindings({ pool }: Settled, regions: unknown): string[] {
 
 /** The configuration's parts for the caller; empty strings when there is none. */
 function callerConfig(
-  { caller, host, callerPort }: Settled,
+  { caller, callerProps = {}, host, callerPort }: Settled,
   configDir: string,
   flags: string,
 ): { caller: string; callerSocket: string; worker: string } {
   if (caller === undefined) return { caller: "", callerSocket: "", worker: "" };
   copyFileSync(caller, join(configDir, "caller"));
+  const bindings = Object.entries({ LIMITER: undefined, ...callerProps }).map(([name, props]) => {
+    const given = props === undefined ? "" : `, props = (json = ${text(JSON.stringify(props))})`;
+    return `(name = ${text(name)}, service = (name = "weir", entrypoint = "Limiter"${given}))`;
+  });
   return {
     caller: `    (name = "caller", worker = .caller),\n`,
     callerSocket: `, (name = "caller", address = ${text(`${host}:${callerPort}`)}, http = (), service = "caller")`,
     worker: `const caller :Workerd.Worker = (
   modules = [(name = "caller.js", esModule = embed "caller")],
   ${flags}
-  bindings = [(name = "LIMITER", service = (name = "weir", entrypoint = "Limiter"))],
+  bindings = [${bindings.join(", ")}],
 );
 `,
   };

@@ -3,6 +3,7 @@ import { spawn, type ChildProcess } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { removeEmptyDatabases } from "./empty-databases.ts";
 import { freePort } from "./free-port.ts";
 import { ROOT } from "./project.ts";
 import { workerdConfig, type ServeOptions } from "./workerd-config.ts";
@@ -33,6 +34,7 @@ export async function serve(options: ServeOptions): Promise<Serving> {
   const port = options.port ?? (await freePort());
   // Keys may be addresses or names: what is stored of them is for the owner of the folder alone.
   mkdirSync(stateDir, { recursive: true, mode: 0o700 });
+  removeEmptyDatabases(stateDir);
   const configDir = mkdtempSync(join(tmpdir(), "weir-"));
   const config = join(configDir, "config.capnp");
   const callerPort = options.caller === undefined ? port : await freePort();

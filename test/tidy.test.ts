@@ -190,7 +190,7 @@ describe.each(everything)("%s", (file) => {
 
   test("is small enough to read: 200 lines, tests 450", () => {
     // The OpenAPI document's addresses are one table, easier to read whole.
-    const most = file === "worker/http/openapi-paths.ts" ? 270 : 210;
+    const most = file === "worker/http/openapi-paths.ts" ? 240 : 210;
     expect(lines.length).toBeLessThanOrEqual(file.startsWith("test/") ? 450 : most);
   });
 
@@ -220,8 +220,32 @@ test("every algorithm has its registry line, its specimen and its test", () => {
   const files = filesIn("core/algorithms").map((file) =>
     file.slice("core/algorithms/".length, -".ts".length),
   );
-  // The interface, how storage keeps states, the registry, and the two files of the log that an algorithm may use.
-  const others = ["algorithm", "packed", "registry", "unit-log", "runs"];
+  // The interfaces, how storage keeps states, the registry, the parts of the log, the calendar and its windows, and
+  // what plays states forward.
+  const others = [
+    "algorithm",
+    "algorithm-decision",
+    "fields",
+    "forecast",
+    "packed",
+    "penalty",
+    "registry",
+    "unit-log",
+    "runs",
+    "holes",
+    "bucket-forecast",
+    "closed",
+    "least-burst",
+    "log-decision",
+    "log-forecast",
+    "adaptive-fields",
+    "adaptive-limits",
+    "state-forecast",
+    "warm-up",
+    "calendar",
+    "window-ends",
+    "counter-forecast",
+  ];
   const names = files.filter((name) => !others.includes(name)).toSorted();
   expect([...algorithms.keys()].toSorted()).toEqual(names);
   expect(Object.keys(specimens).toSorted()).toEqual(names);

@@ -1,6 +1,7 @@
 import type { Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { AcquireCall, AnswerText, IdleCall, Returned } from "../../core/protocol/messages.ts";
+import type { AnswerText } from "../../core/protocol/answers.ts";
+import type { AcquireCall, IdleCall, LimitCall, Returned } from "../../core/protocol/messages.ts";
 import type { LimiterMethods } from "../../core/protocol/object-methods.ts";
 import { objectName } from "./object-names.ts";
 
@@ -38,15 +39,18 @@ export class Objects {
 
   /**
    * Makes a call that may wait. It is a request and not an RPC, so that it ends with its caller. It also ends at its
-   * deadline, so that nothing is granted late.
+   * deadline, so that nothing is granted late. A reservation that has ended is given back first, on the same stub.
    */
   wait<Answer>(
     policy: Policy,
     key: string,
     path: string,
-    message: AcquireCall | IdleCall,
+    message: AcquireCall | IdleCall | LimitCall,
     read: (text: AnswerText) => Answer,
-    signal?: AbortSignal,
+    {
+      signal,
+      returned = [],
+    }: { readonly signal?: AbortSignal | undefined; readonly returned?: readonly Returned[] },
   ): Promise<{ readonly answer: Answer } | undefined> {
     const stop = new AbortController();
     if (signal?.aborted === true) stop.abort();
@@ -57,25 +61,18 @@ export class Objects {
       if (!response.ok) throw new Error(`the object answered ${response.status}`);
       return read(await response.text());
     };
-    return this.ask(policy, key, call, message.waitMs, () => stop.abort());
+    return this.ask(policy, key, settling(policy, returned, call), message.waitMs, () => stop.abort());
   }
 
-  /** Gives back a reservation that has ended, then asks. Both go over one stub, which delivers in order. */
+  /** Gives back reservations that have ended, then asks. Both go over one stub, which delivers in order. */
   askAfter<Answer>(
-    returned: Returned | undefined,
+    returned: readonly Returned[],
     policy: Policy,
     key: string,
     call: (object: LimiterStub) => Promise<Answer>,
     waitMs = 0,
   ): Promise<{ readonly answer: Answer } | undefined> {
-    if (returned === undefined) return this.ask(policy, key, call, waitMs);
-    const settleAndCall = async (object: LimiterStub) => {
-      const settled = quietly(object.giveBack(policy.name, [returned]));
-      const answer = await call(object);
-      await settled;
-      return answer;
-    };
-    return this.ask(policy, key, settleAndCall, waitMs);
+    return this.ask(policy, key, settling(policy, returned, call), waitMs);
   }
 
   /**
@@ -84,16 +81,27 @@ export class Objects {
    *
    * @param waitMs milliseconds; below 0, so much of the deadline is over already
    */
-  async ask<Answer>(
+  ask<Answer>(
     policy: Policy,
     key: string,
     call: (object: LimiterStub) => Promise<Answer>,
     waitMs = 0,
+    onDeadline?: () => void,
+  ): Promise<{ readonly answer: Answer } | undefined> {
+    return this.askByName(policy, objectName(policy, key), call, waitMs, onDeadline);
+  }
+
+  /** The same for the object of the policy that has this name. */
+  async askByName<Answer>(
+    policy: Policy,
+    name: string,
+    call: (object: LimiterStub) => Promise<Answer>,
+    waitMs: number,
     onDeadline: () => void = () => undefined,
   ): Promise<{ readonly answer: Answer } | undefined> {
     try {
       const deadlineMs = policy.deadlineMs + waitMs;
-      return { answer: await this.#inTime(call(this.objectOf(policy, key)), deadlineMs, onDeadline) };
+      return { answer: await this.#inTime(call(this.#objectBy(policy, name)), deadlineMs, onDeadline) };
     } catch (error) {
       console.warn(`policy ${policy.name}: no answer from the object: ${String(error)}`);
       return undefined;
@@ -122,12 +130,30 @@ export class Objects {
 
   /** A new stub for each call: a stub that has thrown stays broken, and a stub may not be used by another request. */
   objectOf(policy: Policy, key: string): LimiterStub {
+    return this.#objectBy(policy, objectName(policy, key));
+  }
+
+  #objectBy(policy: Policy, name: string): LimiterStub {
     const hint = policy.region?.locationHint;
-    const name = objectName(policy, key);
     return hint === undefined
       ? this.#namespace.getByName(name)
       : this.#namespace.getByName(name, { locationHint: hint });
   }
+}
+
+/** The call, before which a reservation that has ended is given back. */
+function settling<Answer>(
+  policy: Policy,
+  returned: readonly Returned[],
+  call: (object: LimiterStub) => Promise<Answer>,
+): (object: LimiterStub) => Promise<Answer> {
+  if (returned.length === 0) return call;
+  return async (object) => {
+    const given = quietly(object.giveBack(policy.name, returned));
+    const answer = await call(object);
+    await given;
+    return answer;
+  };
 }
 
 /** Waits, and only logs a failure: units that are not given back count as used, but the call after that may go on. */

@@ -16,19 +16,11 @@
  *
  * Pure: values in, values out, and time is an argument.
  */
-import type { Allowed, Denial } from "../algorithms/algorithm.ts";
+import type { Allowed, Denial } from "../algorithms/algorithm-decision.ts";
 import type { Rule } from "../policies/policy.ts";
-
-/** Units that are set apart for a holder. */
-export interface Hold {
-  /** Unique within its account. */
-  readonly id: string;
-  readonly units: number;
-  /** From this instant on the units count as used; those of a lease are free. */
-  readonly expiresAtMs: number;
-  /** The hold is in storage too, so it is still there after a crash. */
-  readonly isStored?: boolean;
-}
+import { heldUnits, holdWith, usesOf, withHold, withoutHold, type Hold } from "./hold.ts";
+import { Outlook } from "./outlook.ts";
+import { decideState } from "./state-decision.ts";
 
 /** One rule's state and holds, for one key. */
 export interface Account {
@@ -53,14 +45,21 @@ export type AccountDecision =
 /** Decides on `cost` units. The account must have been advanced to `nowMs`. */
 export function decide(rule: Rule, account: Account, nowMs: number, cost: number): AccountDecision {
   const outstanding = outstandingOf(account);
-  const decision = rule.algorithm.decide(rule.config, account.state, nowMs, cost, outstanding);
+  const decision = decideState(rule, account.state, nowMs, cost, outstanding);
   // The figures of a share are the pool's, and the pool knows of the units that are held here.
   const isExact = outstanding === 0 || rule.algorithm.isShare === true;
   if (decision.allowed) {
-    const { state, remaining } = decision;
-    const after = { state, holds: account.holds };
-    const resetAfterMs = isExact ? decision.resetAfterMs : wholeAtMs(rule, after, nowMs) - nowMs;
-    return { allowed: true, account: after, remaining, resetAfterMs };
+    const { state, remaining, quotaRemaining, delayMs: delay } = decision;
+    const after = cost === 0 ? account : { state, holds: account.holds };
+    const resetAfterMs = isExact ? decision.resetAfterMs : resetAtMs(rule, after, nowMs) - nowMs;
+    return {
+      allowed: true,
+      account: after,
+      remaining,
+      ...(quotaRemaining !== undefined && { quotaRemaining }),
+      resetAfterMs,
+      ...(delay !== undefined && { delayMs: delay }),
+    };
   }
   const { counted, ...denied } = decision;
   /** The denial with figures for the case that every hold is used when it expires. */
@@ -69,8 +68,8 @@ export function decide(rule: Rule, account: Account, nowMs: number, cost: number
       ? denial
       : {
           ...denial,
-          retryAfterMs: cost > rule.capacity ? null : waitMs(rule, of, nowMs, cost),
-          resetAfterMs: wholeAtMs(rule, of, nowMs) - nowMs,
+          retryAfterMs: waitMs(rule, of, nowMs, cost),
+          resetAfterMs: resetAtMs(rule, of, nowMs) - nowMs,
         };
   if (counted === undefined) return { ...withHolds(account, denied), allowed: false };
   const { state, ...countedDenial } = counted;
@@ -80,6 +79,42 @@ export function decide(rule: Rule, account: Account, nowMs: number, cost: number
     allowed: false,
     counted: { ...withHolds(after, countedDenial), account: after },
   };
+}
+
+/** How long a caller should wait that was just admitted; `undefined`: it goes on at once. */
+export function delayMs(rule: Rule, account: Account, nowMs: number, cost: number): number | undefined {
+  const decision = decideState(rule, account.state, nowMs, cost, outstandingOf(account));
+  return decision.allowed ? decision.delayMs : undefined;
+}
+
+/** The account after a cost is taken, as `decide` says it but without the figures; `undefined`: the cost is denied. */
+export function admit(
+  rule: Rule,
+  { state, holds }: Account,
+  nowMs: number,
+  cost: number,
+): Account | undefined {
+  const decision = decideState(rule, state, nowMs, cost, heldUnits(holds).all);
+  return decision.allowed ? { state: decision.state, holds } : undefined;
+}
+
+/** Whether a cost would pass if no call on several keys held units. */
+export function admitsUnprovisional(rule: Rule, account: Account, nowMs: number, cost: number): boolean {
+  const { all, provisional } = heldUnits(account.holds);
+  return decideState(rule, account.state, nowMs, cost, all - provisional).allowed;
+}
+
+/** The largest cost that would pass now. */
+export function remainingOf(rule: Rule, account: Account, nowMs: number): number {
+  return decideState(rule, account.state, nowMs, 0, outstandingOf(account)).remaining;
+}
+
+/**
+ * The exact wait in milliseconds for a cost, if every hold is used when it expires; `null`: the cost never passes.
+ */
+export function waitMs(rule: Rule, { state, holds }: Account, nowMs: number, cost: number): number | null {
+  const passesAtMs = new Outlook(rule, state, holds).passesAtMs(nowMs, cost);
+  return passesAtMs === Infinity ? null : passesAtMs - nowMs;
 }
 
 /** Debits every hold that has expired by `nowMs`, each at the instant when it expired. */
@@ -95,8 +130,7 @@ export function advance(rule: Rule, account: Account, nowMs: number): Account {
 
 /** Adds a hold. It does not check that there are enough units: ask `decide` first. */
 export function place({ state, holds }: Account, hold: Hold): Account {
-  const index = holds.findLastIndex(({ expiresAtMs }) => expiresAtMs <= hold.expiresAtMs);
-  return { state, holds: holds.toSpliced(index + 1, 0, hold) };
+  return { state, holds: withHold(holds, hold) };
 }
 
 /** Adds a hold of a rate, and lets the algorithm note the instant of the call (`noteHold`). */
@@ -107,16 +141,15 @@ export function placeNoted(rule: Rule, account: Account, nowMs: number, hold: Ho
 
 /** Moves the expiry of a hold. An unknown id changes nothing. */
 export function extend(account: Account, id: string, expiresAtMs: number): Account {
-  const hold = account.holds.find((each) => each.id === id);
+  const hold = holdWith(account.holds, id);
   if (hold === undefined) return account;
-  const holds = account.holds.filter((each) => each !== hold);
-  return place({ state: account.state, holds }, { ...hold, expiresAtMs });
+  return place({ state: account.state, holds: withoutHold(account.holds, id) }, { ...hold, expiresAtMs });
 }
 
 /** Ends a hold with the units really used, which may be more than were held. An unknown id changes nothing. */
 export function settle(rule: Rule, account: Account, nowMs: number, id: string, used: number): Account {
-  const holds = account.holds.filter((hold) => hold.id !== id);
-  if (holds.length === account.holds.length) return account;
+  const holds = withoutHold(account.holds, id);
+  if (holds === account.holds) return account;
   return { state: rule.algorithm.debit(rule.config, account.state, nowMs, used), holds };
 }
 
@@ -125,62 +158,48 @@ export function refund(rule: Rule, account: Account, nowMs: number, units: numbe
   return { state: rule.algorithm.credit(rule.config, account.state, nowMs, units), holds: account.holds };
 }
 
+/** Gives back units of a charge that was made at `atMs`: those of them that time has not given back since. */
+export function uncharge(rule: Rule, account: Account, nowMs: number, units: number, atMs: number): Account {
+  return {
+    state: rule.algorithm.uncharge(rule.config, account.state, nowMs, units, atMs),
+    holds: account.holds,
+  };
+}
+
 /** The units of all holds. */
-export function outstandingOf(account: Account): number {
-  let units = 0;
-  for (const hold of account.holds) units += hold.units;
-  return units;
+export function outstandingOf({ holds }: Account): number {
+  return heldUnits(holds).all;
 }
 
 /** The units of holds that are in memory only. */
-export function unstoredOf(account: Account): number {
-  let units = 0;
-  for (const hold of account.holds) units += hold.isStored === true ? 0 : hold.units;
-  return units;
+export function unstoredOf({ holds }: Account): number {
+  return heldUnits(holds).unstored;
 }
 
 /** The first instant, `nowMs` or later, from which the account equals an untouched one if no call comes before. */
 export function wholeAtMs(rule: Rule, account: Account, nowMs: number): number {
-  const last = account.holds.at(-1)?.expiresAtMs ?? nowMs;
-  // An expired lease leaves nothing behind, so the loop below is not needed. There may be thousands of leases.
+  const fullAtMs = resetAtMs(rule, account, nowMs);
+  // What a limit has learned outlasts the leases.
+  if (rule.algorithm.limitNow === undefined) return fullAtMs;
+  return Math.max(fullAtMs, rule.algorithm.wholeAtMs(rule.config, account.state));
+}
+
+/** The first instant, `nowMs` or later, from which all units are there if no call comes before. */
+function resetAtMs(rule: Rule, { state, holds }: Account, nowMs: number): number {
+  const last = holds.at(-1)?.expiresAtMs ?? nowMs;
+  // An expired lease leaves no unit behind.
   if (rule.lease !== undefined) return Math.max(last, nowMs);
-  const { state } = advance(rule, account, last);
-  if (state === undefined) return Math.max(last, nowMs);
-  return Math.max(last, nowMs, rule.algorithm.wholeAtMs(rule.config, state));
+  return Math.max(last, nowMs, emptyAtMs(rule, state, holds));
 }
 
-/**
- * The exact wait in milliseconds for a cost that fits the capacity, if every hold is used when it expires; `null`:
- * the cost never passes. Looks at one expiry after another.
- */
-function waitMs(rule: Rule, account: Account, nowMs: number, cost: number): number | null {
-  if (rule.lease !== undefined) return leaseWaitMs(rule, account, nowMs, cost);
-  const { holds } = account;
-  let { state } = account;
-  let [atMs, outstanding, next] = [nowMs, outstandingOf(account), 0];
-  for (;;) {
-    const decision = rule.algorithm.decide(rule.config, state, atMs, cost, outstanding);
-    if (decision.allowed) return atMs - nowMs;
-    const nextExpiryMs = holds[next]?.expiresAtMs;
-    const passesAtMs = decision.retryAfterMs === null ? undefined : atMs + decision.retryAfterMs;
-    if (nextExpiryMs === undefined || (passesAtMs !== undefined && passesAtMs <= nextExpiryMs)) {
-      return passesAtMs === undefined ? null : passesAtMs - nowMs;
-    }
-    atMs = nextExpiryMs;
-    for (let hold = holds[next]; hold !== undefined && hold.expiresAtMs <= atMs; hold = holds[next]) {
-      state = rule.algorithm.debit(rule.config, state, hold.expiresAtMs, hold.units);
-      outstanding -= hold.units;
-      next += 1;
-    }
-  }
-}
+/** A call asks twice: for its answer, and for what it writes. So the last answer for a list of holds is kept. */
+const known = new WeakMap<readonly Hold[], { rule: Rule; state: unknown; atMs: number }>();
 
-/** The same for leases: the wait until enough of them have expired. */
-function leaseWaitMs(rule: Rule, account: Account, nowMs: number, cost: number): number | null {
-  let missing = cost + outstandingOf(account) - rule.capacity;
-  for (const { units, expiresAtMs } of account.holds) {
-    missing -= units;
-    if (missing <= 0) return expiresAtMs - nowMs;
-  }
-  return null;
+/** The instant from which a rule's state is whole, if every hold is used when it expires. */
+function emptyAtMs(rule: Rule, state: unknown, holds: readonly Hold[]): number {
+  const earlier = known.get(holds);
+  if (earlier?.rule === rule && earlier.state === state) return earlier.atMs;
+  const atMs = rule.algorithm.wholeAtMs(rule.config, state, usesOf(holds));
+  known.set(holds, { rule, state, atMs });
+  return atMs;
 }

@@ -1,3 +1,6 @@
+import type { AlgorithmDecision } from "./algorithm-decision.ts";
+import type { ConfigProblem, FieldKind, Fields } from "./fields.ts";
+import type { Forecast, Uses } from "./forecast.ts";
 import type { Packed, Segment } from "./packed.ts";
 
 /**
@@ -16,6 +19,9 @@ export interface Algorithm<Config extends object, State> {
   /** The value of `algorithm` in a policy. It is kept in storage: never rename it. */
   readonly name: string;
 
+  /** Present when its states are those of the algorithm with this name, and are stored as such. */
+  readonly storedAs?: string;
+
   /** The fields that a policy gives it, by name: each one's kind of value, and whether it may be left out. */
   readonly fields: Readonly<Record<string, FieldKind>>;
 
@@ -31,6 +37,9 @@ export interface Algorithm<Config extends object, State> {
   /** The most units that can be admitted at once. */
   capacity(config: Config): number;
 
+  /** Present when that changes with what the algorithm learns: what it is now, at most `capacity`. */
+  limitNow?(config: Config, state: State | undefined, nowMs: number): number;
+
   /** The quota as the RateLimit-Policy header says it: `units` per `windowMs`. */
   quota(config: Config): Quota;
 
@@ -40,8 +49,14 @@ export interface Algorithm<Config extends object, State> {
   /** The longest time in milliseconds until an empty quota is whole, when no units are outstanding. */
   wholeFromEmptyMs(config: Config): number;
 
+  /**
+   * Present when a quota is whole at the end of a window that uses before it do not move, but by this at most, in
+   * milliseconds. So an isolate may go on naming the end that the object named. Infinity: uses may move it.
+   */
+  endsLateMs?(config: Config): number;
+
   /** Present when the script of pools knows it too (durable-objects/pool/redis/lua/): only then `pool` is allowed. */
-  readonly isPoolable?: true;
+  readonly isPoolable?: true | undefined;
 
   /** The configuration for a part (above 0, at most 1) of the quota, rounded down; `undefined`: not one unit. */
   scale(config: Config, part: number): Config | undefined;
@@ -67,11 +82,29 @@ export interface Algorithm<Config extends object, State> {
   /** Takes `units` without a decision; fewer than 0 may be left then. */
   debit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
 
+  /** The most units that `debit` can take now and count exactly. Absent: as many as a call may name. */
+  mostDebit?(config: Config, state: State | undefined, nowMs: number): number;
+
   /** Gives `units` back, at most up to an untouched quota: a refund never creates units. */
   credit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined;
 
-  /** The first instant from which the state equals absent state, if no call comes before. */
-  wholeAtMs(config: Config, state: State): number;
+  /**
+   * Gives back units that were taken at `atMs`, at most those that time has not given back since. If no unit is given
+   * back twice, or under another quota, then the units taken in any interval and not given back keep to the bound.
+   */
+  uncharge(
+    config: Config,
+    state: State | undefined,
+    nowMs: number,
+    units: number,
+    atMs: number,
+  ): typeof state;
+
+  /** From when on the state, after these uses, equals absent state if no call comes before; -Infinity: it is absent. */
+  wholeAtMs(config: Config, state: State | undefined, uses?: Uses): number;
+
+  /** The state as it will be when units are used that are only held now. The state itself does not change. */
+  forecast(config: Config, state: State | undefined): Forecast;
 
   /**
    * Whether storage may be left as it is: from `nowMs` on, `stored` with `ahead` units held offers no more than
@@ -97,11 +130,16 @@ export interface Algorithm<Config extends object, State> {
   /** The state that a record and all stored segments of the rule stand for. */
   unpack(config: Config, record: unknown, segments: readonly Segment[]): State;
 
-  /**
-   * Present when the state is a region's share of a pool. The pool decides and remembers: figures are the pool's own,
-   * and the object's storage keeps no units of the share.
-   */
+  /** Present when denials block the key for a while: its records may have a block in them (penalty.ts). */
+  readonly isPenal?: true;
+  /** Present when the state is a region's share of a pool: figures are the pool's, and no units are stored here. */
   readonly isShare?: true;
+
+  /** Present when no time gives units back: memory is never ahead of storage then, since a crash would cost them. */
+  readonly isLasting?: true;
+
+  /** Present when it decides without a state: an isolate decides alone, and nothing is stored. */
+  readonly isStateless?: true;
 
   /** Bytes of memory that a state takes. Present when a state can be large. */
   bytes?(state: State): number;
@@ -125,16 +163,36 @@ export interface Leasing<Config extends object, State> {
   fencingToken(state: State): number;
   /** How many leases expired and were not released. */
   reclaimed(state: State): number;
+  /** Present when the algorithm learns from what the holder of a lease reports at its end: the state after that. */
+  released?(config: Config, state: State | undefined, nowMs: number, ended: Ended): State | undefined;
+}
+
+/**
+ * How a call went for which units were leased. `dropped`: the upstream was overloaded, so it did not answer in time or
+ * refused. `ignore`: it says nothing of the upstream.
+ */
+export type Outcome = "ok" | "ignore" | "dropped";
+
+/** A lease that its holder has ended. */
+export interface Ended {
+  readonly outcome: Outcome;
+  /** How long the call took, in milliseconds, 0 or more; it need not be a whole number. */
+  readonly durationMs: number;
+  /** Units that were leased until then, its own included. */
+  readonly inFlight: number;
+}
+
+/** The longest a caller may wait in the queue of a key, and the most callers in it. */
+export interface Waiting {
+  readonly maxWaitMs: number;
+  readonly maxWaiters: number;
 }
 
 /** The terms on which a rule gives leases. */
-export interface LeaseTerms {
+export interface LeaseTerms extends Waiting {
   /** How long a lease lasts unless the caller says otherwise, and the most that the caller may ask for. */
   readonly ttlMs: number;
   readonly maxTtlMs: number;
-  /** The longest a caller may wait in the queue, and the most callers in it. */
-  readonly maxWaitMs: number;
-  readonly maxWaiters: number;
 }
 
 /**
@@ -143,53 +201,9 @@ export interface LeaseTerms {
  */
 export type AnyAlgorithm = Algorithm<object, unknown>;
 
-/** `units`: a positive integer. `duration`: whole milliseconds, 1 or more. A `?` marks an optional field. */
-export type FieldKind = "units" | "units?" | "duration" | "duration?" | "boolean?";
-
-/** The fields of a rule, parsed: units and durations (in milliseconds) are numbers. */
-export type Fields = Readonly<Record<string, number | boolean | undefined>>;
-
-/** A configuration that is not allowed: the field at fault, and what is allowed there. */
-export interface ConfigProblem {
-  readonly problem: { readonly field: string; readonly allowed: string };
-}
-
 /** A quota in figures: `units` per window. */
 export interface Quota {
   readonly units: number;
   /** Absent: the quota is so many units at once, for any length of time. */
   readonly windowMs?: number;
 }
-
-/** Why a cost is denied: too few units are left, the last call was too recent, or the cost can never pass. */
-export type DenialReason = "quota" | "min-interval" | "cost-over-limit";
-
-interface Figures {
-  /** The largest cost that would pass right after this decision, 0 or more. */
-  readonly remaining: number;
-  /** Milliseconds until the quota is whole if no call comes and no outstanding unit is used. */
-  readonly resetAfterMs: number;
-}
-
-export interface Allowed<State> extends Figures {
-  readonly allowed: true;
-  /** The next state; `undefined`: as untouched. */
-  readonly state: State | undefined;
-}
-
-export interface Denied<State = unknown> extends Denial {
-  readonly allowed: false;
-  /** Present when this denial counts: the state with it, and the figures of that state. */
-  readonly counted?: Denial & { readonly state: State };
-}
-
-export interface Denial extends Figures {
-  readonly reason: DenialReason;
-  /**
-   * The exact wait for this cost in milliseconds, while `outstanding` stays as it is: one millisecond earlier is
-   * denied. `null`: no wait is long enough.
-   */
-  readonly retryAfterMs: number | null;
-}
-
-export type AlgorithmDecision<State> = Allowed<State> | Denied<State>;

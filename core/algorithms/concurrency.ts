@@ -34,12 +34,12 @@ export interface ConcurrencyState {
 const DEFAULT_TTL_MS = 60_000;
 /** A caller may renew for ever. This bounds how long the units of a caller that crashed stay occupied: an hour. */
 const DEFAULT_MAX_TTL_MS = 3_600_000;
-const DEFAULT_MAX_WAIT_MS = 30_000;
+export const DEFAULT_MAX_WAIT_MS = 30_000;
 /** A request that waits in the queue takes memory and a connection. The runtime ends it after some minutes anyway. */
-const MOST_WAIT_MS = 600_000;
-const DEFAULT_MAX_WAITERS = 1_000;
+export const MOST_WAIT_MS = 600_000;
+export const DEFAULT_MAX_WAITERS = 1_000;
 /** Each waiter is a pending request in the object, which has 128 MB. With 2,000 waiters, each took 110 KB. */
-const MOST_WAITERS = 1_000;
+export const MOST_WAITERS = 1_000;
 /** 2^31 - 1 ms, which is the longest that a timer can run. */
 const MOST_TTL_MS = 2_147_483_647;
 
@@ -110,8 +110,16 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
 
   // No units were used up. Only releasing a lease gives units back.
   credit: (_, state) => state,
+  uncharge: (_, state) => state,
 
   wholeAtMs: () => -Infinity,
+
+  forecast: ({ limit }) => ({
+    debit: () => undefined,
+    take: () => undefined,
+    passesAtMs: (atMs, cost, outstanding) => (cost === 0 || cost + outstanding <= limit ? atMs : Infinity),
+    isCertain: () => true,
+  }),
 
   // Every grant is written, with its token: an acknowledged lease is never forgotten.
   covers: (_, stored, ahead, state, outstanding) =>

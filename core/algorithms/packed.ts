@@ -10,7 +10,7 @@ export interface Segment {
   readonly log: number;
   /** Orders the segments of one state. */
   readonly from: number;
-  readonly entries: readonly number[];
+  readonly entries: ArrayLike<number>;
 }
 
 /**

@@ -30,6 +30,19 @@ export class Runs {
     return new Runs(position, SPARE);
   }
 
+  /**
+   * The runs that `parts` list, two numbers for each: its millisecond, and all units up to and including it.
+   *
+   * @param first the position of the first of them
+   */
+  static from(first: number, parts: readonly ArrayLike<number>[]): Runs {
+    const count = parts.reduce((sum, { length }) => sum + length / 2, 0);
+    const runs = new Runs(first, roomFor(count));
+    for (const part of parts)
+      for (let index = 0; index < part.length; index += 2) runs.#add(part[index] ?? 0, part[index + 1] ?? 0);
+    return runs;
+  }
+
   /** The millisecond of a run. */
   atMs(position: number): number {
     return this.#atMs[position - this.#start] ?? Number.NaN;
@@ -75,7 +88,7 @@ export class Runs {
 
   #copy(first: number, end: number): Runs {
     const count = end - first;
-    const copy = new Runs(first, Math.floor(count * 1.25) + SPARE);
+    const copy = new Runs(first, roomFor(count));
     const from = first - this.#start;
     copy.#atMs.set(this.#atMs.subarray(from, from + count));
     copy.#units.set(this.#units.subarray(from, from + count));
@@ -86,6 +99,10 @@ export class Runs {
 
 /** Room for a few more runs than are needed, so that a small log is not copied at every call. */
 const SPARE = 8;
+
+function roomFor(count: number): number {
+  return Math.floor(count * 1.25) + SPARE;
+}
 
 /**
  * The first position in [from, to) for which `isReached` is true; `to` if there is none. `isReached` must be false up

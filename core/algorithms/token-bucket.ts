@@ -1,4 +1,7 @@
-import type { Algorithm, AlgorithmDecision } from "./algorithm.ts";
+import type { AlgorithmDecision } from "./algorithm-decision.ts";
+import type { Algorithm } from "./algorithm.ts";
+import { MOST_PARTS, TokenBucketForecast } from "./bucket-forecast.ts";
+import { leastBurst } from "./least-burst.ts";
 
 /**
  * Token bucket: `limit` units per window, refilled continuously, at most `burst` at once.
@@ -22,6 +25,15 @@ import type { Algorithm, AlgorithmDecision } from "./algorithm.ts";
  * at once and then each unit is taken as soon as it comes back. That is its worst boundary: nearly burst + limit
  * units in one window. What it is bad at: "never more than `limit` in any window" needs a sliding log.
  *
+ * A charge of n units can be given back later by name, as long as the bucket has not refilled them:
+ *
+ *     max(0, n * windowMs - limit * (now - at))  parts
+ *
+ * Why that keeps the bound: let V be what is left, and what could be given back of each charge. A charge moves parts
+ * from the one to the other, and a refund moves them back. In a millisecond what is left grows by at most `limit`; if
+ * anything could be given back, that shrinks by as much. So V is never over `burst`, and units taken in an interval
+ * and not given back are at most that and what was refilled meanwhile: the same bound.
+ *
  * Counting is exact as long as every sum is at most 2^53, so `burst * windowMs` may not exceed that.
  */
 export interface TokenBucketConfig {
@@ -41,9 +53,6 @@ export interface TokenBucketState {
   readonly atMs: number;
 }
 
-/** A double represents every integer up to here exactly. */
-const MOST_PARTS = 2 ** 53;
-
 export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
   name: "token-bucket",
   isPoolable: true,
@@ -59,6 +68,13 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
         `at most ${most} with a window of ${windowMs} ms (burst * windowMs may not exceed 2^53, so that ` +
         "counting stays exact); the same rate over a shorter window allows more";
       return { problem: { field, allowed } };
+    }
+    const least = leastBurst(limit, windowMs);
+    if (burst < least) {
+      const allowed =
+        `at least ${least} for ${limit} per ${windowMs} ms: waits are whole milliseconds, so with less, a caller that ` +
+        "waits as it is told cannot reach that rate";
+      return { problem: { field: "burst", allowed } };
     }
     return { limit, windowMs, burst };
   },
@@ -86,19 +102,35 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
     return stateOf(config, Math.min(spent, MOST_PARTS), stamp(state, nowMs));
   },
 
+  mostDebit: (config, state, nowMs) =>
+    Math.floor((MOST_PARTS - spentAt(config, state, nowMs)) / config.windowMs),
+
   credit(config, state, nowMs, units) {
     const spent = spentAt(config, state, nowMs) - units * config.windowMs;
     return spent <= 0 ? undefined : stateOf(config, spent, stamp(state, nowMs));
   },
 
-  wholeAtMs(config, state) {
-    return state.atMs + Math.ceil(spentAt(config, state, state.atMs) / config.limit);
+  uncharge(config, state, nowMs, units, atMs) {
+    // Above 2^53 the product is not exact, but no charge is so large: the result is 0 either way.
+    const refilled = config.limit * Math.max(0, nowMs - atMs);
+    const spent = spentAt(config, state, nowMs) - Math.max(0, units * config.windowMs - refilled);
+    return spent <= 0 ? undefined : stateOf(config, spent, stamp(state, nowMs));
   },
+
+  wholeAtMs(config, state, uses) {
+    const forecast = forecastOf(config, state);
+    if (uses !== undefined) forecast.debit(uses);
+    return forecast.wholeAtMs();
+  },
+
+  forecast: forecastOf,
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
     const heldParts = (ahead - outstanding) * config.windowMs;
-    const storedSpent = spentAt(config, stored as TokenBucketState | undefined, nowMs);
-    return heldParts >= 0 && storedSpent + heldParts >= spentAt(config, state, nowMs);
+    // Where the clock was put back, the state is refilled from its own instant on only.
+    const atMs = stamp(state, nowMs);
+    const storedSpent = spentAt(config, stored as TokenBucketState | undefined, atMs);
+    return heldParts >= 0 && storedSpent + heldParts >= spentAt(config, state, atMs);
   },
 
   pack: (_, state) => ({ record: state }),
@@ -133,6 +165,11 @@ function decide(
     remaining: Math.max(0, Math.floor((unheldParts - spent) / windowMs)),
     resetAfterMs: Math.ceil(spent / limit),
   };
+}
+
+function forecastOf(config: TokenBucketConfig, state: TokenBucketState | undefined): TokenBucketForecast {
+  const atMs = state?.atMs ?? -Infinity;
+  return new TokenBucketForecast(config, spentAt(config, state, atMs), atMs);
 }
 
 /** Parts spent at `nowMs`. When the clock runs backwards, nothing is given back. */

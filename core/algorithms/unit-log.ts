@@ -1,3 +1,4 @@
+import { after, holesFrom, NO_HOLES, unitsInHoles, withHole, type Holes } from "./holes.ts";
 import type { NewSegment, Segment } from "./packed.ts";
 import { Runs, search } from "./runs.ts";
 
@@ -13,8 +14,10 @@ export interface UnitLog {
   readonly first: number;
   /** The position after the last closed run. */
   readonly end: number;
-  /** Units that do not count any more: they have left the window, or were given back. */
+  /** So many of the oldest units do not count any more: they have left the window, or were given back. */
   readonly goneUnits: number;
+  /** Younger units that do not count any more: they were given back, and older ones go on counting. */
+  readonly holes: Holes;
   /** All units of closed runs, since the log began. */
   readonly closedUnits: number;
   /** The latest run. It is open: more units may join it. */
@@ -26,8 +29,10 @@ export interface UnitLog {
  * The stored form: never rename a field. `tail` has the closed runs that are in no segment, two numbers for each: its
  * millisecond, and all units up to and including it.
  */
-export interface UnitLogRecord extends Omit<UnitLog, "runs" | "first"> {
+export interface UnitLogRecord extends Omit<UnitLog, "runs" | "first" | "holes"> {
   readonly tail: readonly number[];
+  /** Absent: there are none. Whoever does not know this field counts these units as if they had not been given back. */
+  readonly holes?: Holes;
 }
 
 /** The most units that may count at once, since runs keep unit counts modulo 2^32. A debt above this is cut off. */
@@ -36,10 +41,12 @@ export const MOST_COUNTED = 2 ** 32 - 1;
  * A record carries up to so many closed runs, and is written each time. More become a segment, which is written once.
  */
 const MOST_TAIL = 64;
+/** A record carries up to so many holes. */
+const MOST_HOLES = 64;
 
 /** A log without units. */
 export function begin(nowMs: number): UnitLog {
-  const none = { first: 0, end: 0, goneUnits: 0, closedUnits: 0, openUnits: 0 };
+  const none = { first: 0, end: 0, goneUnits: 0, holes: NO_HOLES, closedUnits: 0, openUnits: 0 };
   return { sinceMs: nowMs, runs: Runs.empty(0), ...none, openMs: nowMs };
 }
 
@@ -54,33 +61,79 @@ export function add(log: UnitLog, windowMs: number, nowMs: number, units: number
     [end, openUnits] = [end + 1, 0];
   }
   openUnits += Math.min(units, MOST_COUNTED - (totalOf(log) - goneUnits));
-  const gone = Math.max(goneUnits, closedUnits + openUnits - most);
-  return { sinceMs: log.sinceMs, runs, first, end, goneUnits: gone, closedUnits, openMs, openUnits };
+  const counted = closedUnits + openUnits - goneUnits - unitsInHoles(log.holes, goneUnits);
+  const gone = after(log.holes, goneUnits, Math.max(0, counted - most));
+  const holes = holesFrom(log.holes, gone);
+  return { sinceMs: log.sinceMs, runs, first, end, goneUnits: gone, holes, closedUnits, openMs, openUnits };
 }
 
 /**
- * The `goneUnits` after `units` are given back. The oldest units go, which leave the window first anyway. So in every
- * later window the log counts at least the units that were really used in it, whichever units were given back.
+ * The log after `units` were given back, nobody knows which. The oldest units go, which leave the window first anyway.
+ * So in every later window the log counts at least the units that were really used in it, whichever they were.
  */
-export function goneAfter(log: UnitLog, windowMs: number, nowMs: number, units: number): number {
-  return totalOf(log) - Math.max(0, countedAt(log, windowMs, nowMs) - units);
+export function withoutOldest<Log extends UnitLog>(
+  log: Log,
+  windowMs: number,
+  nowMs: number,
+  units: number,
+): Log {
+  const { goneUnits } = countingFrom(log, windowMs, nowMs);
+  const most = Math.min(units, countedAt(log, windowMs, nowMs));
+  return { ...log, goneUnits: after(log.holes, goneUnits, most) };
+}
+
+/**
+ * The log after `units` of those that were logged at `atMs` were given back, as far as they still count. When there
+ * are too many holes already, the oldest units go instead, which is never too many.
+ */
+export function withoutUnitsAt<Log extends UnitLog>(
+  log: Log,
+  windowMs: number,
+  nowMs: number,
+  units: number,
+  atMs: number,
+): Log {
+  const { first, goneUnits } = countingFrom(log, windowMs, nowMs);
+  const position = search(first, log.end, (at) => log.runs.atMs(at) >= atMs);
+  const isOpen = position === log.end;
+  if ((isOpen ? log.openMs : log.runs.atMs(position)) !== atMs) return log;
+  const from = Math.max(goneUnits, position > first ? unitsTo(log, position - 1) : 0);
+  const to = isOpen ? totalOf(log) : unitsTo(log, position);
+  const counted = to - from - (unitsInHoles(log.holes, from) - unitsInHoles(log.holes, to));
+  const given = Math.min(units, counted);
+  if (given <= 0) return log;
+  const live = holesFrom(log.holes, goneUnits);
+  const holes = withHole(live, after(live, from, counted - given), to);
+  return holes.length > 2 * MOST_HOLES ? withoutOldest(log, windowMs, nowMs, given) : { ...log, holes };
 }
 
 /** Units that count at `nowMs`. */
 export function countedAt(log: UnitLog | undefined, windowMs: number, nowMs: number): number {
-  return log === undefined ? 0 : totalOf(log) - countingFrom(log, windowMs, nowMs).goneUnits;
+  if (log === undefined) return 0;
+  const { goneUnits } = countingFrom(log, windowMs, nowMs);
+  return totalOf(log) - goneUnits - unitsInHoles(log.holes, goneUnits);
+}
+
+/** How many units may join: as many as can be counted, and none if that would take one of over `mostRuns` runs. */
+export function roomIn(log: UnitLog | undefined, windowMs: number, nowMs: number, mostRuns: number): number {
+  if (log === undefined) return MOST_COUNTED;
+  const { first, goneUnits } = countingFrom(log, windowMs, nowMs);
+  return log.end - first >= mostRuns ? 0 : MOST_COUNTED - (totalOf(log) - goneUnits);
 }
 
 /** The instant at which the oldest `units` of those that count at `nowMs` have left the window. */
 export function leavesAtMs(log: UnitLog, windowMs: number, nowMs: number, units: number): number {
   const { first, goneUnits } = countingFrom(log, windowMs, nowMs);
-  const position = search(first, log.end, (at) => unitsTo(log, at) >= goneUnits + units);
-  return windowMs + (position === log.end ? log.openMs : log.runs.atMs(position));
+  return windowMs + loggedAtMs(log, first, after(log.holes, goneUnits, units));
 }
 
 /** The instant at which the last unit leaves the window; -Infinity: the log has no unit that could count. */
 export function emptyAtMs(log: UnitLog, windowMs: number): number {
-  return totalOf(log) > log.goneUnits ? log.openMs + windowMs : -Infinity;
+  const { first, goneUnits, holes } = log;
+  const total = totalOf(log);
+  if (holes.at(-1) !== total) return total > goneUnits ? windowMs + log.openMs : -Infinity;
+  const last = holes.at(-2) ?? 0;
+  return last > goneUnits ? windowMs + loggedAtMs(log, first, last) : -Infinity;
 }
 
 /** All units logged since the log began, those that do not count any more included. */
@@ -101,7 +154,9 @@ export function packLog(
 ): { readonly record: UnitLogRecord; readonly segment?: NewSegment } {
   const { sinceMs, runs, end, closedUnits, openMs, openUnits } = log;
   // Runs that have left the window are not written, so the record must say that their units are gone.
-  const rest = { sinceMs, end, goneUnits: live.goneUnits, closedUnits, openMs, openUnits };
+  const holes = holesFrom(log.holes, live.goneUnits);
+  const counts = { goneUnits: live.goneUnits, ...(holes.length > 0 && { holes }) };
+  const rest = { sinceMs, end, ...counts, closedUnits, openMs, openUnits };
   const sealed = before?.sinceMs === log.sinceMs ? before.end - before.tail.length / 2 : 0;
   const from = Math.max(sealed, live.first);
   const tail: number[] = [];
@@ -113,19 +168,15 @@ export function packLog(
 }
 
 /** The log that a record and the stored segments stand for. Segments of other logs are not used. */
-export function unpackLog({ tail, ...rest }: UnitLogRecord, segments: readonly Segment[]): UnitLog {
+export function unpackLog(
+  { tail, holes = NO_HOLES, ...rest }: UnitLogRecord,
+  segments: readonly Segment[],
+): UnitLog {
   const ofThisLog = segments.filter(({ log }) => log === rest.sinceMs).toSorted((a, b) => a.from - b.from);
   const parts = [...ofThisLog.map(({ entries }) => entries), tail];
   const count = parts.reduce((sum, { length }) => sum + length / 2, 0);
   const first = rest.end - count;
-  let [runs, position] = [Runs.empty(first), first];
-  for (const part of parts) {
-    for (let index = 0; index < part.length; index += 2) {
-      runs = runs.with(first, position, part[index] ?? 0, part[index + 1] ?? 0);
-      position += 1;
-    }
-  }
-  return { ...rest, runs, first };
+  return { ...rest, holes, runs: Runs.from(first, parts), first };
 }
 
 /** The first closed run that counts at `nowMs` (`end`: none does), and how many units do not count any more. */
@@ -146,4 +197,11 @@ export function countingFrom(
 /** All units logged up to and including a run. The difference to `closedUnits` is exact modulo 2^32. */
 function unitsTo({ runs, closedUnits }: UnitLog, position: number): number {
   return closedUnits - ((closedUnits - runs.unitsTo(position)) >>> 0);
+}
+
+/** When the units up to this number had been logged, in a run at `first` or behind it. */
+function loggedAtMs(log: UnitLog, first: number, units: number): number {
+  if (units > log.closedUnits) return log.openMs;
+  const position = search(first, log.end, (at) => unitsTo(log, at) >= units);
+  return position === log.end ? log.openMs : log.runs.atMs(position);
 }

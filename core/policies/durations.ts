@@ -1,3 +1,5 @@
+import { PERIODS, type Period } from "../algorithms/calendar.ts";
+
 const UNITS_MS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
 
 /** What errors say is allowed, when a field is a duration. */
@@ -5,7 +7,8 @@ export const DURATION_ALLOWED =
   'a duration of 1 ms or more: whole milliseconds, or a string such as "250ms" "10s" "15m" "1h" "30d"';
 
 /**
- * Reads a duration as policies write them: a number of milliseconds, or `"250ms" "10s" "15m" "1h" "30d"`.
+ * Reads a duration as policies write them: a number of milliseconds, or `"250ms" "10s" "15m" "1h" "30d"`, also with a
+ * space: `"10 s"`.
  *
  * @returns whole milliseconds, 1 or more; `undefined` when it is not a duration
  */
@@ -16,7 +19,19 @@ export function parseDurationMs(value: unknown): number | undefined {
     : undefined;
 }
 
+/** What errors say is allowed, when a field is a period. */
+export const PERIOD_ALLOWED = `${DURATION_ALLOWED}, or of the calendar ${PERIODS.map((each) => `"1 ${each}"`).join(" ")}`;
+
+/**
+ * Reads a period as policies write it: a duration, or one of the calendar's, such as `"1 month"`.
+ *
+ * @returns milliseconds, or the calendar's word for it; `undefined` when it is neither
+ */
+export function parsePeriod(value: unknown): number | Period | undefined {
+  return PERIODS.find((period) => value === `1 ${period}`) ?? parseDurationMs(value);
+}
+
 function fromText(text: string): number | undefined {
-  const match = /^(\d{1,16})(ms|s|m|h|d)$/.exec(text);
+  const match = /^(\d{1,16}) ?(ms|s|m|h|d)$/.exec(text);
   return match === null ? undefined : Number(match[1]) * UNITS_MS[match[2] as keyof typeof UNITS_MS];
 }

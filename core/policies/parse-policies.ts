@@ -1,10 +1,15 @@
 import * as v from "valibot";
-import type { Fields, LeaseTerms, LocalDecisions } from "../algorithms/algorithm.ts";
+import type { AnyAlgorithm, LocalDecisions } from "../algorithms/algorithm.ts";
+import type { Fields } from "../algorithms/fields.ts";
 import { algorithms } from "../algorithms/registry.ts";
 import { table, violation, violationsOf } from "../validation.ts";
+import { configuredBy } from "./configured.ts";
 import { LEAST_USEFUL_TTL_MS } from "./lifetimes.ts";
-import { fieldsOf, NAME, NAME_ALLOWED, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
+import { penalised } from "./penalties.ts";
+import { fieldsOf, NAME, NAME_ALLOWED, PENALTY_FIELDS, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
 import type { Policies, Policy, Rule } from "./policy.ts";
+import { prioritiesOf } from "./priorities.ts";
+import { strictest, waitingOf } from "./waiting.ts";
 
 /** Every call decides all rules of its policy, and each rule is a member of a response header. */
 const MOST_RULES = 16;
@@ -47,7 +52,7 @@ function tablesOf(vars: unknown): [string, unknown][] {
   return entries;
 }
 
-function parsePolicy(name: string, given: unknown): Policy | { problems: string[] } {
+function parsePolicy(name: string, given: unknown): Policy | { readonly problems: readonly string[] } {
   const { rules: tables, policyFields, problems } = splitRules(name, given);
   if (problems.length > 0) return { problems };
   const parsed = v.safeParse(table(POLICY_FIELDS), policyFields);
@@ -60,7 +65,18 @@ function parsePolicy(name: string, given: unknown): Policy | { problems: string[
   }
   const [first, ...others] = rules;
   if (!parsed.success || problems.length > 0 || first === undefined) return { problems };
-  const { pool: kind, localShare, ...policy } = parsed.output;
+  const {
+    pool: kind,
+    localShare,
+    priorities,
+    defaultPriority,
+    reserve,
+    ageing,
+    retryJitter,
+    maxWait,
+    maxWaiters,
+    ...policy
+  } = parsed.output;
   if (kind === undefined && (policy.onFailure === "local" || localShare !== undefined)) {
     const [field, value] =
       localShare === undefined ? ["onFailure", policy.onFailure] : ["localShare", localShare];
@@ -69,35 +85,33 @@ function parsePolicy(name: string, given: unknown): Policy | { problems: string[
   if (localShare !== undefined && policy.onFailure !== "local")
     return { problems: [violation(["localShare"], localShare, 'left out, or with onFailure = "local"')] };
   const stray = rules.find(({ algorithm }) => algorithm.isPoolable !== true);
-  if (kind !== undefined && stray !== undefined)
-    return { problems: [violation(["pool"], kind, `left out with algorithm "${stray.algorithm.name}"`)] };
+  if (kind !== undefined && stray !== undefined) {
+    const { isPenal, name: itsName } = stray.algorithm;
+    const what = stray.capacity === 0 ? "a limit of 0" : isPenal ? "blockFor" : `algorithm "${itsName}"`;
+    return { problems: [violation(["pool"], kind, `left out with ${what}`)] };
+  }
   const pool = kind && { kind, ...(localShare !== undefined && { localShare }) };
   const lease = strictest(rules.flatMap((rule) => rule.lease ?? []));
+  const waiting = waitingOf({ maxWait, maxWaiters }, lease, kind);
+  if ("problem" in waiting) return { problems: [waiting.problem] };
   const mayBe = (what: keyof LocalDecisions) =>
     policy.reservation.mostMs > 0 &&
     rules.every(({ algorithm, config }) => algorithm.localDecisions(config)[what]);
   const isLongEnough = policy.reservation.mostMs >= LEAST_USEFUL_TTL_MS;
   const localDecisions = { admits: isLongEnough && mayBe("admits"), denies: mayBe("denies") };
-  return {
+  const whole = {
     name,
-    rules: [first, ...others],
+    rules: [first, ...others] as const,
     ...policy,
+    waiting,
     localDecisions,
+    ...(rules.every(({ algorithm }) => algorithm.isStateless === true) && { isStateless: true }),
     ...(lease && { lease }),
     ...(pool && { pool }),
+    ...(retryJitter && { retryJitter }),
   };
-}
-
-/** For each term the least of all rules; `undefined`: no rule leases. */
-function strictest(terms: readonly LeaseTerms[]): LeaseTerms | undefined {
-  if (terms.length === 0) return undefined;
-  const least = (field: keyof LeaseTerms) => Math.min(...terms.map((each) => each[field]));
-  return {
-    ttlMs: least("ttlMs"),
-    maxTtlMs: least("maxTtlMs"),
-    maxWaitMs: least("maxWaitMs"),
-    maxWaiters: least("maxWaiters"),
-  };
+  const important = prioritiesOf(whole, { priorities, defaultPriority, reserve, ageing });
+  return "problems" in important ? important : { ...whole, priorities: important };
 }
 
 interface RuleTable {
@@ -119,7 +133,9 @@ function splitRules(
     const problems = [violation([], given, "a table with an algorithm or with rules")];
     return { rules: [], policyFields: given, problems };
   }
-  const ofPolicy = new Set(Object.keys(POLICY_FIELDS));
+  // In a policy of one rule a field that its algorithm has too is the rule's.
+  const ofRule = Object.hasOwn(given, "rules") ? {} : (algorithmOf(given)?.fields ?? {});
+  const ofPolicy = new Set(Object.keys(POLICY_FIELDS).filter((field) => !Object.hasOwn(ofRule, field)));
   const entries = Object.entries(given);
   const policyFields = Object.fromEntries(entries.filter(([field]) => ofPolicy.has(field)));
   const others = Object.fromEntries(entries.filter(([field]) => !ofPolicy.has(field)));
@@ -140,23 +156,38 @@ function splitRules(
   return { rules, policyFields, problems };
 }
 
+function algorithmNameOf(given: unknown): unknown {
+  return typeof given === "object" && given !== null && "algorithm" in given ? given.algorithm : undefined;
+}
+
+function algorithmOf(given: unknown): AnyAlgorithm | undefined {
+  const name = algorithmNameOf(given);
+  return typeof name === "string" ? algorithms.get(name) : undefined;
+}
+
 function parseRule(name: string, path: readonly string[], given: unknown): Rule | { problems: string[] } {
-  const algorithmName =
-    typeof given === "object" && given !== null && "algorithm" in given ? given.algorithm : undefined;
-  const algorithm = typeof algorithmName === "string" ? algorithms.get(algorithmName) : undefined;
-  if (algorithm === undefined) {
+  const named = algorithmOf(given);
+  if (named === undefined) {
     const names = [...algorithms.keys()].map((each) => JSON.stringify(each)).join(", ");
-    return { problems: [violation([...path, "algorithm"], algorithmName, `one of ${names}`)] };
+    return { problems: [violation([...path, "algorithm"], algorithmNameOf(given), `one of ${names}`)] };
   }
   const policyFields = path.length === 0 ? Object.keys(POLICY_FIELDS) : [];
-  const parsed = v.safeParse(table({ ...RULE_FIELDS, ...fieldsOf(algorithm) }, policyFields), given);
+  const parsed = v.safeParse(
+    table({ ...RULE_FIELDS, ...fieldsOf(named), ...PENALTY_FIELDS }, policyFields),
+    given,
+  );
   if (!parsed.success) return { problems: violationsOf(parsed.issues, path).map(({ detail }) => detail) };
-  const { algorithm: _, unit, ...fields } = parsed.output;
-  const config = algorithm.configure(fields);
-  if ("problem" in config) {
-    const { field, allowed } = config.problem;
-    return { problems: [violation([...path, field], (fields as Fields)[field], allowed)] };
+  const { algorithm: _, unit, blockFor, maxBlock, ...fields } = parsed.output;
+  const opened = configuredBy(named, fields);
+  const configured =
+    "problem" in opened ? opened : penalised(opened.algorithm, opened.config, blockFor, maxBlock);
+  if ("problem" in configured) {
+    const { field, allowed } = configured.problem;
+    return {
+      problems: [violation([...path, field], ({ ...fields, blockFor, maxBlock } as Fields)[field], allowed)],
+    };
   }
+  const { algorithm, config } = configured;
   const capacity = algorithm.capacity(config);
   const lease = algorithm.leasing?.terms(config);
   const defaultUnit = lease === undefined ? "requests" : "concurrent-requests";

@@ -1,9 +1,14 @@
 /** Schemas for the fields of policies and rules. Each one says in its message what it allows. */
 import * as v from "valibot";
-import type { AnyAlgorithm, FieldKind, Fields } from "../algorithms/algorithm.ts";
+import type { AnyAlgorithm } from "../algorithms/algorithm.ts";
+import type { FieldKind, Fields } from "../algorithms/fields.ts";
 import { integer, oneOf } from "../validation.ts";
-import { DURATION_ALLOWED, parseDurationMs } from "./durations.ts";
+import { DURATION_ALLOWED, parseDurationMs, parsePeriod, PERIOD_ALLOWED } from "./durations.ts";
+import { HEADERS_ALLOWED, parseHeaders } from "./header-styles.ts";
 import { LEAST_TTL_MS, MOST_TTL_MS, type Lifetimes } from "./lifetimes.ts";
+import { PRIORITY_FIELDS } from "./priority-fields.ts";
+import { parseRetryJitter, RETRY_JITTER_ALLOWED } from "./retry-jitter.ts";
+import { WAITING_FIELDS } from "./waiting.ts";
 
 /** The most units of a limit, a burst or a cost. */
 export const MOST_UNITS = 1_000_000_000;
@@ -15,9 +20,9 @@ const MOST_RESERVATION_TTL_MS = 60_000;
 
 /** The names of policies, rules, units and regions. */
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
-/** What `NAME` allows, as errors say it. */
 /** Parsers leave these names out of a cost by unit (valibot's `record`), so it would count less than it says. */
 const UNREADABLE_UNITS = ["constructor", "prototype"];
+/** What `NAME` allows, as errors say it. */
 export const NAME_ALLOWED = "1 to 64 letters, digits, - or _, beginning with a letter or digit";
 const UNIT_ALLOWED = `${NAME_ALLOWED}, but not ${UNREADABLE_UNITS.join(" or ")}`;
 
@@ -38,20 +43,40 @@ const DURATION = v.pipe(
   v.custom((value) => parseDurationMs(value) !== undefined, DURATION_ALLOWED),
   v.transform((value) => parseDurationMs(value)),
 );
+const PERIOD = v.pipe(
+  v.custom((value) => parsePeriod(value) !== undefined, PERIOD_ALLOWED),
+  v.transform((value) => parsePeriod(value)),
+);
 const UNITS = integer(1, MOST_UNITS);
 
 const FIELD_SCHEMAS = {
   units: UNITS,
   "units?": v.optional(UNITS),
+  "count?": v.optional(integer(0, MOST_UNITS)),
   duration: DURATION,
   "duration?": v.optional(DURATION),
+  period: PERIOD,
   "boolean?": v.optional(v.boolean("true or false")),
-} satisfies Record<FieldKind, v.GenericSchema<unknown, number | boolean | undefined>>;
+  "text?": v.optional(v.pipe(v.string("text"), v.nonEmpty("text that is not empty"))),
+  "ratio?": v.optional(
+    v.custom<number>(
+      (value) => typeof value === "number" && value > 0 && value < Infinity,
+      "a number above 0",
+    ),
+  ),
+} satisfies Record<Extract<FieldKind, string>, v.GenericSchema<unknown, Fields[string]>>;
 
-/** The fields of a rule that belong to its algorithm. */
+function schemaOf(kind: FieldKind): v.GenericSchema<unknown, Fields[string]> {
+  return typeof kind === "string" ? FIELD_SCHEMAS[kind] : v.optional(oneOf(kind));
+}
+
+/** The fields of a rule that belong to its algorithm. A limit of 0 closes a rule, whatever its algorithm is. */
 export function fieldsOf(algorithm: AnyAlgorithm): Record<string, v.GenericSchema<unknown, Fields[string]>> {
   return Object.fromEntries(
-    Object.entries(algorithm.fields).map(([field, kind]) => [field, FIELD_SCHEMAS[kind]]),
+    Object.entries(algorithm.fields).map(([field, kind]) => [
+      field,
+      field === "limit" && kind === "units" ? integer(0, MOST_UNITS) : schemaOf(kind),
+    ]),
   );
 }
 
@@ -68,6 +93,12 @@ export const RULE_FIELDS = {
       v.check((name) => !UNREADABLE_UNITS.includes(name), UNIT_ALLOWED),
     ),
   ),
+};
+
+/** The fields of any rule that is not about leases: see core/algorithms/penalty.ts. */
+export const PENALTY_FIELDS = {
+  blockFor: FIELD_SCHEMAS["duration?"],
+  maxBlock: FIELD_SCHEMAS["duration?"],
 };
 
 /** The fields of any policy, whatever its rules. */
@@ -99,5 +130,20 @@ export const POLICY_FIELDS = {
     ),
   ),
   shadow: v.optional(v.boolean("true or false"), false),
+  ...WAITING_FIELDS,
   keyKind: v.optional(oneOf(["text", "ip"]), "text"),
+  ...PRIORITY_FIELDS,
+  retryJitter: v.optional(
+    v.pipe(
+      v.custom((value) => parseRetryJitter(value) !== undefined, RETRY_JITTER_ALLOWED),
+      v.transform((value) => parseRetryJitter(value)),
+    ),
+  ),
+  headers: v.pipe(
+    v.optional(
+      v.custom((value) => parseHeaders(value) !== undefined, HEADERS_ALLOWED),
+      "draft-11",
+    ),
+    v.transform((value) => parseHeaders(value) ?? []),
+  ),
 };

@@ -1,7 +1,9 @@
 /** Policies and rules, as parse-policies.ts makes them. */
-import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota } from "../algorithms/algorithm.ts";
+import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota, Waiting } from "../algorithms/algorithm.ts";
+import type { HeaderStyle } from "./header-styles.ts";
 import type { Lifetimes } from "./lifetimes.ts";
 import type { Region } from "./regions.ts";
+import type { RetryJitter } from "./retry-jitter.ts";
 
 /** One limit: an algorithm with its configuration. */
 export interface Rule {
@@ -11,6 +13,8 @@ export interface Rule {
   readonly config: object;
   /** The most units that can be admitted at once. */
   readonly capacity: number;
+  /** As calls of one priority see it: units that are kept for more important calls. They are not in `capacity`. */
+  readonly apart?: number;
   readonly quota: Quota;
   /** What the rule counts, such as `requests`. A call may give its cost by these names. */
   readonly unit: string;
@@ -24,6 +28,8 @@ export interface Policy {
   readonly rules: readonly [Rule, ...Rule[]];
   /** Present when a rule leases units: a call is an acquire, and each term is the strictest of those rules. */
   readonly lease?: LeaseTerms;
+  /** How long callers may wait for units of a key, and how many of them; 0: nobody waits. */
+  readonly waiting: Waiting;
   /** What is done when the object does not answer; `local`: a region whose pool does not answer goes on alone. */
   readonly onFailure: "closed" | "open" | "local";
   /** Present when the units are in a pool that regions share. */
@@ -38,10 +44,20 @@ export interface Policy {
   readonly reservation: Lifetimes;
   /** What an isolate may decide: only what every rule allows. */
   readonly localDecisions: LocalDecisions;
+  /** Present when no rule has a state, so that a call which only decides needs no object. */
+  readonly isStateless?: boolean;
   /** Decide and report, never deny. */
   readonly shadow: boolean;
+  /** How important calls may be, and what is kept for which of them. */
+  readonly priorities: Priorities;
+  /** Present in a policy as calls of one priority see it: its name. */
+  readonly priority?: string;
   /** `ip`: keys are IP addresses, and an IPv6 address counts with its whole /64. */
   readonly keyKind: "text" | "ip";
+  /** Present when denied callers are told to wait a random time longer than they must. */
+  readonly retryJitter?: RetryJitter;
+  /** In which styles the headers of decisions tell of the limits. No two of them have a header in common. */
+  readonly headers: readonly HeaderStyle[];
 }
 
 /** Where the units are that regions share. */
@@ -53,3 +69,17 @@ export interface Pool {
 
 /** By name. */
 export type Policies = ReadonlyMap<string, Policy>;
+
+/** How important the calls of a policy may be: see priorities.ts. */
+export interface Priorities {
+  /** The most important first. */
+  readonly names: readonly string[];
+  /** The priority of a call that says none. */
+  readonly usual: string;
+  /** By name: the part of each limit that is kept for calls of this priority and above. */
+  readonly reserve: Readonly<Record<string, number>>;
+  /** In a queue: how much longer than a call of the next priority a call has to wait to be served before it. */
+  readonly ageingMs: number;
+  /** The policy as calls of each priority see it. Empty: nothing is kept, and all see the same. */
+  readonly seen: ReadonlyMap<string, Policy>;
+}

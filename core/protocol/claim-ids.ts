@@ -1,6 +1,7 @@
 /**
  * The ids of claims (holds and leases) as callers know them. An id cannot be guessed, and says which key it is of.
  */
+import { fromBase64Url, toBase64Url } from "./base64url.ts";
 
 export type ClaimKind = "hold" | "lease";
 
@@ -16,12 +17,10 @@ export interface ClaimPlace {
  * The id `lease_<policy/key in base64url>.<secret>`. Policy and key can be read in it, since the caller that has the
  * id knows them. The secret makes it valid: the key's object looks for a claim with that secret.
  *
- * @param secret 128 random bits as 22 characters of base64url
+ * @param secret 22 characters of base64url, of which at least 108 bits are random
  */
 export function claimId(kind: ClaimKind, { policy, key }: ClaimPlace, secret: string): string {
-  const bytes = new TextEncoder().encode(`${policy}/${key}`);
-  const binary = Array.from(bytes, (byte) => String.fromCharCode(byte)).join("");
-  return `${kind}_${btoa(binary).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "")}.${secret}`;
+  return `${kind}_${toBase64Url(`${policy}/${key}`)}.${secret}`;
 }
 
 /**
@@ -38,14 +37,7 @@ export function readClaimId(
   const match = /^([a-z]+)_([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]{22})$/.exec(id);
   const [, itsKind, place = "", secret = ""] = match ?? [];
   if (itsKind !== kind || place.length > MOST_PLACE_LENGTH) return undefined;
-  try {
-    const binary = atob(place.replaceAll("-", "+").replaceAll("_", "/"));
-    const text = decoder.decode(Uint8Array.from(binary, (character) => character.charCodeAt(0)));
-    const slash = text.indexOf("/");
-    return slash < 0 ? undefined : { policy: text.slice(0, slash), key: text.slice(slash + 1), secret };
-  } catch {
-    return undefined;
-  }
+  const text = fromBase64Url(place) ?? "";
+  const slash = text.indexOf("/");
+  return slash < 0 ? undefined : { policy: text.slice(0, slash), key: text.slice(slash + 1), secret };
 }
-
-const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });

@@ -1,9 +1,10 @@
 /** The decision that a caller sees, made of the decisions of the rules. */
-import type { DenialReason } from "../algorithms/algorithm.ts";
+import type { DenialReason } from "../algorithms/algorithm-decision.ts";
 import { publicName } from "../policies/policy-names.ts";
 import type { Policy } from "../policies/policy.ts";
+import type { Decided, Hold, Lease, Peeked, RuleDecision } from "./answers.ts";
 import { claimId } from "./claim-ids.ts";
-import type { Decided, Hold, Lease, Peeked, RuleDecision } from "./messages.ts";
+import type { Problem } from "./problems.ts";
 
 /** A decision as callers see it, over HTTP and over RPC. */
 export interface Decision {
@@ -12,34 +13,46 @@ export interface Decision {
   readonly policy: string;
   /** The key that was counted: of an IPv6 address its /64. */
   readonly key: string;
-  /** The most units that can be admitted at once. */
+  /** The most units that can be admitted at once; where the limit adapts: today. */
   readonly limit: number;
   /** The largest cost that would pass now. Absent when degraded. */
   readonly remaining?: number;
   /** Milliseconds until all units are there again, if no call comes before. Absent when degraded. */
   readonly resetAfterMs?: number;
-  /** 0 when admitted; when denied the exact wait in milliseconds; `null`: never passes. Absent when degraded. */
+  /**
+   * 0 when admitted; when denied the exact wait in milliseconds, or with the policy's `retryJitter` a random time more;
+   * `null`: never passes. Absent when degraded.
+   */
   readonly retryAfterMs?: number | null;
   /** `shadow`: a rule denied, but the policy only reports. `degraded`: the level beneath did not answer. */
-  readonly reason: "ok" | DenialReason | "wait-timeout" | "queue-full" | "shadow" | "degraded";
+  readonly reason: "ok" | DenialReason | "wait-timeout" | "queue-full" | "shadow" | "degraded" | "refused";
+  /**
+   * When admitted: how long the caller should wait before it goes on, in milliseconds: the longest of the rules.
+   * Absent: it goes on at once, as it always does in shadow.
+   */
+  readonly delayMs?: number;
   /** Who decided. `fallback`: the policy's `onFailure`, or a region that goes on without its pool. */
   readonly source: "isolate" | "object" | "pool" | "fallback";
   /** What every rule said. Empty when degraded. */
   readonly rules: readonly RuleDecision[];
   /** The names of the rules that denied. Absent when none did. */
   readonly violated?: readonly string[];
-  /** How long an acquire waited in the queue, in milliseconds. */
+  /** How long an acquire, or a `limit` with `waitMs`, stood in the queue, in milliseconds. */
   readonly waitedMs?: number;
   readonly lease?: Lease;
   readonly hold?: Hold;
+  /** Names what this call has taken, for a refund. Present when it was asked for and something was taken. */
+  readonly charge?: string;
+  /** With the reason `refused`, of a check among several: what this check alone would have been answered. */
+  readonly problem?: Pick<Problem, "status" | "code" | "detail">;
 }
 
 /** What `peek` answers: the decision for a cost of 1, and how many callers hold units or wait for them. */
 export type KeyReport = Decision & Omit<Peeked, keyof Decided>;
 
-/** The answer to several checks that pass or fail together. */
+/** The answer to several checks. */
 export interface AllDecisions {
-  /** Whether every check passed; if not, nothing was taken. */
+  /** Whether every check passed; if not, nothing was taken, unless each check was decided by itself. */
   readonly success: boolean;
   /** One for each check, in the order of the checks. */
   readonly decisions: readonly Decision[];
@@ -63,20 +76,32 @@ export function publicDecision(
     ...(lease && { lease: { ...lease, id: claimId("lease", place, lease.id) } }),
     ...(hold && { hold: { ...hold, id: claimId("hold", place, hold.id) } }),
   };
-  const admitted = { success: true, ...named, limit, remaining, resetAfterMs, retryAfterMs: 0 };
+  const delayMs = policy.shadow ? 0 : Math.max(...rules.map((rule) => rule.delayMs ?? 0));
+  const figures = { ...named, limit, remaining, resetAfterMs };
+  const admitted = { success: true, ...figures, retryAfterMs: 0, ...(delayMs > 0 && { delayMs }) };
   const decision = { source, rules, ...ids };
   // A region that decides without its pool says so.
   if (violated.length === 0)
     return { ...admitted, reason: source === "fallback" ? "degraded" : reason, ...decision };
   if (policy.shadow) return { ...admitted, reason: "shadow", ...decision, violated };
   return {
-    ...admitted,
     success: false,
+    ...figures,
     retryAfterMs,
     reason: decided.reason ?? reason,
     ...decision,
     violated,
   };
+}
+
+/** What settling says, with what the caller was told when its units were set apart: its lease, and its delays. */
+export function asTold(settled: Decision, { lease, delayMs, rules }: Decision): Decision {
+  const given = { ...settled, ...(lease && { lease }), ...(delayMs !== undefined && { delayMs }) };
+  const delays = rules.map((rule) => rule.delayMs);
+  if (delays.every((each) => each === undefined)) return given;
+  const withDelay = (rule: RuleDecision, ruleDelayMs: number | undefined) =>
+    ruleDelayMs === undefined ? rule : { ...rule, delayMs: ruleDelayMs };
+  return { ...given, rules: settled.rules.map((rule, index) => withDelay(rule, delays[index])) };
 }
 
 /** The decision of the policy's `onFailure` when the object did not answer. It invents no figures. */
@@ -90,6 +115,18 @@ export function degradedDecision(policy: Policy, key: string): Decision {
     source: "fallback",
     rules: [],
   };
+}
+
+/** The decision of a check among several that was refused: nothing was taken for it. */
+export function refusedDecision(
+  policy: Policy,
+  key: string,
+  { status, code, detail }: NonNullable<Decision["problem"]>,
+): Decision {
+  const { limit, rules } = degradedDecision(policy, key);
+  const problem = { status, code, detail };
+  const place = { policy: publicName(policy.name), key };
+  return { success: false, ...place, limit, reason: "refused", source: "isolate", rules, problem };
 }
 
 /** The rule with the longest wait; among equal waits (all admit, for example) the rule with the fewest units left. */

@@ -1,10 +1,11 @@
 /**
- * The messages that clients (isolates) send to an object, and the object's answers.
+ * The messages that clients (isolates) send to an object, whose answers are in answers.ts.
  *
  * While a deployment is rolled out, old and new versions talk to each other. So fields are only added, never renamed,
  * and an added field is optional. A change that an older object would misread needs a higher `PROTOCOL`.
  */
-import type { DenialReason } from "../algorithms/algorithm.ts";
+import type { Outcome } from "../algorithms/algorithm.ts";
+import type { Unsupported } from "./answers.ts";
 import type { Cost } from "./cost.ts";
 
 /**
@@ -14,95 +15,26 @@ import type { Cost } from "./cost.ts";
  */
 export const PROTOCOL = 1;
 
+/**
+ * The version of a `limit` that waits. It comes as a request, which objects of version 1 would take for a question
+ * whether the key is idle.
+ */
+export const WAITING_PROTOCOL = 2;
+
+/** The highest version that is known here. */
+export const KNOWN_PROTOCOL = 2;
+
 /** The version of a message. Absent: version 1, whose first senders knew no version number. */
 export interface Versioned {
   readonly protocol?: number;
 }
 
-/** What one rule said of a cost. */
-export interface RuleDecision {
-  readonly name: string;
-  readonly success: boolean;
-  /** The most units that can be admitted at once. */
-  readonly limit: number;
-  /** The largest cost that would pass now. */
-  readonly remaining: number;
-  /** Milliseconds until all units are there again, if no call comes before. */
-  readonly resetAfterMs: number;
-  /** 0 when admitted; when denied the exact wait for this cost in milliseconds; `null`: the cost never passes. */
-  readonly retryAfterMs: number | null;
-  readonly reason: "ok" | DenialReason;
-}
-
-/** The answer of all rules of a policy. The call was admitted when every rule admitted it. */
-export interface Decided {
-  readonly rules: readonly RuleDecision[];
-  /** Why an acquire ended without a lease, when it was not only denied by a rule. */
-  readonly reason?: "wait-timeout" | "queue-full";
-  /** How long an acquire waited in the queue, in milliseconds. */
-  readonly waitedMs?: number;
-  readonly lease?: Lease;
-  readonly hold?: Hold;
-  readonly reserved?: Reserved;
-  /** With a reservation, when a call of cost 1 would be denied now: what the rules say of that call. */
-  readonly next?: readonly RuleDecision[];
-  /** A hold was denied only because of units that calls on several keys hold for the moment. They end soon. */
-  readonly isContended?: boolean;
-  /** Who decided. Absent: the object. */
-  readonly source?: "pool" | "fallback";
-}
-
-/**
- * A lease. Between client and object, `id` is only the random part. A caller gets an id that has policy and key in it
- * too (`claimId`).
- */
-export interface Lease {
-  readonly id: string;
-  /** Rises with every lease of the key, so that a protected resource can refuse a holder whose lease is over. */
-  readonly fencingToken: number;
-  readonly expiresAfterMs: number;
-}
-
-/** Units that are set apart for a caller. Its `id` is made as that of a lease. */
-export interface Hold {
-  readonly id: string;
-  readonly units: Cost;
-  readonly expiresAfterMs: number;
-}
-
-/** The idempotency key was used for another request before; `request` is that request in words. */
-export interface Conflict {
-  readonly conflict: { readonly request: string };
-}
-
-/** There is no such hold or lease: it has ended, or it never existed. */
-export interface Missing {
-  readonly missing: true;
-}
-
-/** The object only knows the protocol up to this version. The message has changed nothing. */
-export interface Unsupported {
-  readonly unsupported: { readonly protocol: number };
-}
-
-/** What the object of a key may answer. */
-export type Answer = Decided | Conflict | Missing;
-
-/** An answer as JSON text. To send a nested object instead costs a tenth of the whole call. */
-export type AnswerText = string;
-
-/** The answer to `peek`: what a cost of 1 would be answered, and how many callers hold units or wait for them. */
-export interface Peeked extends Decided {
-  /** Units that isolates and callers hold, leased units included. */
-  readonly outstanding: number;
-  /** How many holds and how many leases callers have. */
-  readonly holds: number;
-  readonly leases: number;
-  /** How many leases expired and were not released, since the object last forgot the key. */
-  readonly reclaimed: number;
-  /** How many callers wait for a lease, and how long the first of them has waited, in milliseconds. */
-  readonly queueLength: number;
-  readonly longestWaitMs: number;
+/** A message about one key. */
+interface OfKey extends Versioned {
+  readonly policy: string;
+  readonly key: string;
+  /** Who calls. What one caller can make has bounds of its own: see bounds.ts. */
+  readonly caller?: string;
 }
 
 /**
@@ -111,17 +43,13 @@ export interface Peeked extends Decided {
  * A message has totals since the holder began, so it does not matter which earlier messages arrived. `turn` rises
  * with each message, and a message that comes late or twice changes nothing.
  */
-export interface ReserveCall extends Versioned {
-  readonly policy: string;
-  readonly key: string;
+export interface ReserveCall extends Asking {
   /** 0: no caller waits for a decision. */
   readonly cost: Cost;
   /** The holder's id, which nobody can guess. */
   readonly holder: string;
   readonly turn: number;
-  /**
-   * How long the units are wanted, in milliseconds. The holder counts from before it asks, so it always stops first.
-   */
+  /** How long the units are wanted, in milliseconds. The holder counts from before it asks, so it stops first. */
   readonly ttlMs: number;
   /** Calls have to wait for units, so granted units are used at once. */
   readonly isShort: boolean;
@@ -139,16 +67,6 @@ export interface Reserving {
   readonly wanted: number;
 }
 
-/** What the object grants a holder. */
-export interface Reserved {
-  /** The lifetime of the units in milliseconds: as long as the holder asked for, or less. */
-  readonly ttlMs: number;
-  /** The object did not know the holder's units (after a crash, say): the kept ones may not be spent any more. */
-  readonly isNew: boolean;
-  /** By the name of the rule: units granted in addition to the kept ones. */
-  readonly units: Readonly<Record<string, number>>;
-}
-
 /** The end of a holder's reservation: units that it did not use are free again. */
 export interface Returned {
   readonly key: string;
@@ -158,10 +76,38 @@ export interface Returned {
   readonly used: Readonly<Record<string, number>>;
 }
 
+/** A message that asks for units. */
+interface Asking extends OfKey {
+  /** How important the call is: one of the policy's priorities. Absent: the one of calls that say none. */
+  readonly priority?: string | undefined;
+}
+
+/** Decides on a cost, and takes it if every rule admits it. */
+export interface LimitCall extends Asking {
+  readonly cost: Cost;
+  readonly idempotencyKey?: string | undefined;
+  /** The longest wait for its turn, in milliseconds. Absent: it does not wait, and is not told that it did not. */
+  readonly waitMs?: number;
+  /** The units are taken whatever is there, and what is missing is a debt. Nothing is decided. */
+  readonly force?: true | undefined;
+}
+
+/** Sets what a key has used. Units that are held stay apart. */
+export interface SetCall extends OfKey {
+  /** A number is for every rule that counts a rate. A rule whose unit an object leaves out stays as it is. */
+  readonly used: Cost;
+}
+
+/** Gives back units of one charge. */
+export interface RefundCall extends OfKey {
+  readonly units: Cost;
+  readonly idempotencyKey: string;
+  /** The idempotency key of the `limit` that took the units. */
+  readonly charge: string;
+}
+
 /** Asks for a lease. Units of rules that lease belong to the lease; units of the other rules are used at once. */
-export interface AcquireCall extends Versioned {
-  readonly policy: string;
-  readonly key: string;
+export interface AcquireCall extends Asking {
   readonly cost: Cost;
   /** How long the lease lasts unless it is renewed, in milliseconds. */
   readonly ttlMs: number;
@@ -174,17 +120,30 @@ export interface AcquireCall extends Versioned {
   readonly confirmWithinMs?: number;
 }
 
+/** How a call went for which units were leased: see `Ended` in core/algorithms/algorithm.ts. */
+export interface LeaseReport {
+  /** Absent: `ok`. */
+  readonly outcome?: Outcome | undefined;
+  /** How long the call took, in milliseconds. Absent: since the grant, as the object measured it. */
+  readonly durationMs?: number | undefined;
+}
+
+/** Ends a lease, and reports how the call went. */
+export interface ReleaseCall extends OfKey, LeaseReport {
+  readonly id: string;
+}
+
+/** What a report may say: the words, and the longest duration in milliseconds. */
+export const OUTCOMES = ["ok", "ignore", "dropped"] as const satisfies readonly Outcome[];
+export const MOST_DURATION_MS = 2_147_483_647;
+
 /** Waits until a key has no leases, for `waitMs` milliseconds at most. */
-export interface IdleCall extends Versioned {
-  readonly policy: string;
-  readonly key: string;
+export interface IdleCall extends OfKey {
   readonly waitMs: number;
 }
 
 /** Sets units apart for `ttlMs` milliseconds, until the caller settles them with the units that it used. */
-export interface HoldCall extends Versioned {
-  readonly policy: string;
-  readonly key: string;
+export interface HoldCall extends Asking {
   readonly cost: Cost;
   readonly ttlMs: number;
   readonly idempotencyKey?: string;
@@ -195,11 +154,25 @@ export interface HoldCall extends Versioned {
   readonly provisional?: { readonly waitMs: number; readonly request: string };
 }
 
-/** What an acquire asks for, and what a hold does: a message without its address. */
+/** Lists or counts the keys of one object. */
+export interface KeysCall extends Versioned {
+  readonly policy: string;
+  /** Only keys that begin with it. */
+  readonly prefix?: string;
+  /** Only keys after this one, in the order of their bytes. */
+  readonly after?: string;
+  /** A list has at most so many keys. */
+  readonly most?: number;
+}
+
+/** What a limit, a set, an acquire and a hold ask for: messages without their address. */
+export type WantedLimit = Omit<LimitCall, "policy" | "key" | "protocol">;
+export type WantedUse = Omit<SetCall, "policy" | "key" | "protocol">;
 export type WantedLease = Omit<AcquireCall, "policy" | "key" | "protocol">;
+export type WantedRelease = Omit<ReleaseCall, "policy" | "key" | "protocol">;
 export type WantedHold = Omit<HoldCall, "policy" | "key" | "protocol">;
 
 /** The answer to a message whose version is not known here; `undefined`: the version is known. */
 export function unsupportedOf({ protocol = 1 }: Versioned): Unsupported | undefined {
-  return protocol > PROTOCOL ? { unsupported: { protocol: PROTOCOL } } : undefined;
+  return protocol > KNOWN_PROTOCOL ? { unsupported: { protocol: KNOWN_PROTOCOL } } : undefined;
 }

@@ -1,9 +1,21 @@
+import type { AnswerText, Lease, Peeked } from "./answers.ts";
 /**
  * The methods of an object over Workers RPC. Old and new versions call each other while a deployment is rolled out.
  * So never change a name or an argument: add a field to a message, or add a method.
  */
 import type { Cost } from "./cost.ts";
-import type { AcquireCall, AnswerText, HoldCall, Lease, Peeked, ReserveCall, Returned } from "./messages.ts";
+import type {
+  AcquireCall,
+  HoldCall,
+  KeysCall,
+  LeaseReport,
+  LimitCall,
+  RefundCall,
+  ReleaseCall,
+  ReserveCall,
+  Returned,
+  SetCall,
+} from "./messages.ts";
 
 /** A value that is there at once, or later. */
 export type Maybe<Value> = Value | Promise<Value>;
@@ -16,16 +28,19 @@ export interface Attached {
   readonly slot?: Rpc.RpcTargetBranded;
   /** Moves the lease's end to `ttlMs` from now. It throws an error of status 404 when the lease has ended. */
   readonly renew?: (call?: { readonly ttlMs?: number }) => Promise<Lease>;
-  /** Ends the lease. It throws an error of status 404 when the lease has ended. */
-  readonly release?: () => Promise<void>;
+  /** Ends the lease as reported. It throws an error of status 404 when the lease has ended. */
+  readonly release?: (report?: LeaseReport) => Promise<void>;
 }
 
 /** The object's methods. They check nothing: costs and units must be whole numbers, and keys normalised. */
 export interface LimiterMethods {
   limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): Maybe<AnswerText>;
+  limitCall(call: LimitCall): Maybe<AnswerText>;
+  setUsed(call: SetCall): Maybe<AnswerText>;
   reserve(call: ReserveCall): Maybe<AnswerText>;
   giveBack(policy: string, returned: readonly Returned[]): void;
   refund(policy: string, key: string, units: Cost, idempotencyKey: string): Maybe<AnswerText>;
+  refundCharge(call: RefundCall): Maybe<AnswerText>;
   hold(call: HoldCall): Maybe<AnswerText>;
   settle(policy: string, key: string, id: string, used: Cost): Maybe<AnswerText>;
   cancel(policy: string, key: string, id: string): Maybe<AnswerText>;
@@ -33,6 +48,9 @@ export interface LimiterMethods {
   confirm(policy: string, key: string, id: string, ttlMs: number, isAttached: boolean): Maybe<Attached>;
   renew(policy: string, key: string, id: string, ttlMs?: number): Maybe<AnswerText>;
   release(policy: string, key: string, id: string): Maybe<boolean>;
+  keys(call: KeysCall): Maybe<AnswerText>;
+  countKeys(call: KeysCall): Maybe<AnswerText>;
+  releaseCall(call: ReleaseCall): Maybe<AnswerText>;
   peek(policy: string, key: string): Maybe<Peeked>;
   reset(policy: string, key: string): Maybe<void>;
 }

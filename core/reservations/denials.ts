@@ -1,6 +1,6 @@
 import type { Policy, Rule } from "../policies/policy.ts";
+import type { Decided, RuleDecision } from "../protocol/answers.ts";
 import { costOf, type Cost } from "../protocol/cost.ts";
-import type { Decided, RuleDecision } from "../protocol/messages.ts";
 import { MOST_DENIED_MS } from "./sizing.ts";
 
 /** A denial that the object answered. */

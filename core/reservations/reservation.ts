@@ -1,11 +1,12 @@
 import type { Policy, Rule } from "../policies/policy.ts";
+import type { Decided, RuleDecision } from "../protocol/answers.ts";
 import type { Cost } from "../protocol/cost.ts";
-import type { Decided, Returned, RuleDecision } from "../protocol/messages.ts";
+import type { Returned } from "../protocol/messages.ts";
+import { ceilingMs } from "./ceiling.ts";
 import { Demand } from "./demand.ts";
 import { Denials } from "./denials.ts";
 import { PendingRequest } from "./pending-request.ts";
 import { ReservedUnits } from "./reserved-units.ts";
-import { heldMs } from "./sizing.ts";
 
 /**
  * What one isolate knows of one key: the units that it may spend without asking, its denials, and the demand. The
@@ -86,9 +87,8 @@ export class Reservation {
   }
 
   /**
-   * The decision on a cost that has been taken. The isolate does not know what others did meanwhile, so its figures
-   * promise no more than the object would: `remaining` is at most what is left, and `resetAfterMs` is at least the
-   * real time.
+   * The decision on a cost that has been taken. Others may have called meanwhile, so the figures promise no more than
+   * the object would: `remaining` is at most what is left, and `resetAfterMs` is at least the real time.
    */
   admitted(nowMs: number): Decided {
     const units = this.#units.at(nowMs);
@@ -119,7 +119,7 @@ export class Reservation {
 
   /**
    * A message that asks for units. With the cost of a call all units that are left go back in it, so that the object
-   * decides with everything there is. With a cost of 0 the isolate keeps them, as far as they are still wanted.
+   * decides with everything there is. With a cost of 0 the isolate keeps them as far as they are wanted.
    */
   ask(cost: Cost, nowMs: number): PendingRequest {
     const wanted = this.#demand.want(nowMs);
@@ -134,10 +134,11 @@ export class Reservation {
       kept: kept[index] ?? 0,
       wanted: wanted.units[index] ?? 0,
     }));
-    const { key, policy } = this;
+    const { key, holder } = this;
+    const { name: policy, priority } = this.policy;
     const { ttlMs, isShort } = wanted;
-    const holding = { holder: this.holder, turn: this.#turn, ttlMs, isShort, rules };
-    this.#message = new PendingRequest({ policy: policy.name, key, cost, ...holding }, wanted, nowMs);
+    const call = { policy, key, cost, priority, holder, turn: this.#turn, ttlMs, isShort, rules };
+    this.#message = new PendingRequest(call, wanted, nowMs);
     return this.#message;
   }
 
@@ -182,8 +183,8 @@ export class Reservation {
     this.#units.clear();
     this.forgetDenials();
     this.#turn += 1;
-    const used = this.#byRule((index) => this.used[index] ?? 0);
-    return { key: this.key, holder: this.holder, turn: this.#turn, used };
+    const { key, holder } = this;
+    return { key, holder, turn: this.#turn, used: this.#byRule((index) => this.used[index] ?? 0) };
   }
 
   /** Forgets all denials: units went back to the object, so a denied cost may pass now. */
@@ -197,9 +198,8 @@ export class Reservation {
     return this.#forgotten;
   }
 
-  #ceilingMs({ algorithm, config }: Rule, index: number, nowMs: number): number {
-    const emptiedMs = heldMs(this.policy.reservation.mostMs) + algorithm.wholeFromEmptyMs(config);
-    return Math.max((this.#wholeAtMs[index] ?? 0) - nowMs, emptiedMs);
+  #ceilingMs(rule: Rule, index: number, nowMs: number): number {
+    return ceilingMs(this.policy, rule, (this.#wholeAtMs[index] ?? 0) - nowMs);
   }
 
   #byRule<Value>(value: (index: number) => Value): Record<string, Value> {

@@ -2,8 +2,10 @@ import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
 import type { Policy } from "../../core/policies/policy.ts";
 import { claimId } from "../../core/protocol/claim-ids.ts";
+import { MOST_DURATION_MS, OUTCOMES, type LeaseReport } from "../../core/protocol/messages.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
-import { integer, table, violationsOf } from "../../core/validation.ts";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
 import type { AskKey } from "../operations/operations.ts";
 
 /**
@@ -25,19 +27,32 @@ class LeaseHandle extends RpcTarget {
   }
 }
 
+/** An answer, with what keeps the lease for whoever has it if there is one. */
+export function attached(
+  ask: AskKey,
+  policy: string,
+  key: string,
+  answer: object,
+  lease: string | undefined,
+): Attached {
+  const handle = lease === undefined ? {} : leaseHandle(ask, policy, key, lease);
+  return { answer: JSON.stringify(answer), ...handle };
+}
+
 /** The handle that a holder gets beside its lease, and the functions by which it renews or releases the lease. */
-export function leaseHandle(
+function leaseHandle(
   ask: AskKey,
   policy: string,
   key: string,
   id: string,
 ): Omit<Required<Attached>, "answer"> {
-  const release = () =>
-    ask(policy, key, (operations, keyState, nowMs) => operations.release(keyState, id, nowMs));
+  const release = (report?: LeaseReport) =>
+    ask(policy, key, (operations, keyState, nowMs) => operations.release(keyState, id, nowMs, report));
   return {
-    slot: new LeaseHandle(release),
-    release: async () => {
-      if (!(await release())) throw leaseNotFound();
+    slot: new LeaseHandle(() => release()),
+    release: async (report) => {
+      const parsed = read(REPORT, report, "a release takes outcome and durationMs alone");
+      if (!(await release(parsed))) throw leaseNotFound();
     },
     renew: async (call) => {
       const renewed = await ask(policy, key, (operations, keyState, nowMs) =>
@@ -52,19 +67,36 @@ export function leaseHandle(
 /**
  * The `ttlMs` that a holder asks for when it renews; `undefined`: the lifetime that the acquire asked for.
  *
- * @throws TypeError that names the field, the value and what is allowed
+ * @throws LimiterError that names the field, the value and what is allowed
  */
 function renewalOf({ lease }: Policy, call: unknown): number | undefined {
   const schema = table({ ttlMs: v.optional(integer(1, lease?.maxTtlMs ?? 0)) });
-  const parsed = v.safeParse(schema, call ?? {});
-  if (!parsed.success)
-    throw new TypeError(
-      violationsOf(parsed.issues)
-        .map(({ detail }) => detail)
-        .join("; "),
-    );
-  return parsed.output.ttlMs;
+  return read(schema, call, "a renewal takes ttlMs alone").ttlMs;
 }
+
+/** What a holder may report when it releases. */
+const REPORT = table({
+  outcome: v.optional(oneOf(OUTCOMES)),
+  durationMs: v.optional(number(0, MOST_DURATION_MS)),
+});
+
+/** The argument of a holder, which may be left out. @throws LimiterError as `renewalOf` does */
+function read<Schema extends v.GenericSchema>(
+  schema: Schema,
+  argument: unknown,
+  takes: string,
+): v.InferOutput<Schema> {
+  const parsed = v.safeParse(schema, argument ?? {});
+  if (parsed.success) return parsed.output;
+  const errors = violationsOf(parsed.issues.slice(0, MOST_ERRORS)).map(({ path, detail }) => ({
+    pointer: pointerTo(path),
+    detail,
+  }));
+  throw new Problem(PROBLEMS.notAllowed, takes, { errors }).toError();
+}
+
+/** A holder may pass anything, and the error lists no more of it. */
+const MOST_ERRORS = 20;
 
 /** The error for a holder whose lease has ended. It has the properties of the service binding's errors. */
 function leaseNotFound(): Error {

@@ -1,6 +1,11 @@
+import { randomFraction } from "../../core/clock.ts";
 import type { Policies } from "../../core/policies/policy.ts";
+import type { Decided } from "../../core/protocol/answers.ts";
+import { boundText, type Full } from "../../core/protocol/bounds.ts";
 import { publicDecision } from "../../core/protocol/decision.ts";
-import type { AcquireCall, Decided } from "../../core/protocol/messages.ts";
+import type { AcquireCall } from "../../core/protocol/messages.ts";
+import { PROBLEMS } from "../../core/protocol/problems.ts";
+import { withJitter } from "../../core/protocol/retry-jitter.ts";
 import type { AskKey } from "../operations/operations.ts";
 
 /** What the object has to know of a socket. The runtime keeps it with the socket while the object sleeps. */
@@ -130,7 +135,8 @@ export class LeaseSockets {
       const answer = await this.#host.ask(policy, key, (operations, keyState, nowMs) =>
         operations.acquire(keyState, asked, nowMs),
       );
-      if ("rules" in answer && answer.rules.length > 0)
+      if ("full" in answer) this.#refuse(socket, answer);
+      else if ("rules" in answer && answer.rules.length > 0)
         this.#tell(socket, { policy, key }, answer, gone.signal);
     } catch (error) {
       socket.close(CLOSE_FAILED, "the limiter failed");
@@ -138,6 +144,14 @@ export class LeaseSockets {
     } finally {
       this.#waiting.delete(socket);
     }
+  }
+
+  /** Tells which bound is reached, as a problem is told over HTTP, and closes the socket. */
+  #refuse(socket: WebSocket, over: Full): void {
+    const [status, code, title] = PROBLEMS.bound;
+    const problem = { type: `urn:weir:problem:${code}`, title, status, detail: boundText(over) };
+    socket.send(JSON.stringify(problem));
+    socket.close(CLOSE_DENIED, code);
   }
 
   /** Stores the lease's id with the socket, and sends the decision. A denial closes the socket. */
@@ -152,7 +166,7 @@ export class LeaseSockets {
     }
     const policy = this.#host.policies.get(attachment.policy);
     if (gone.aborted || policy === undefined) return;
-    const decision = publicDecision(policy, attachment.key, decided);
+    const decision = withJitter(policy, publicDecision(policy, attachment.key, decided), randomFraction);
     socket.send(JSON.stringify(decision));
     if (!decision.success) socket.close(CLOSE_DENIED, decision.reason);
   }

@@ -1,6 +1,13 @@
-import type { AcquireCall, Answer, IdleCall, Peeked } from "../../core/protocol/messages.ts";
-import { TO_NOBODY } from "../operations/leases.ts";
+import type { Answer, Peeked, Unsupported } from "../../core/protocol/answers.ts";
+import type { Full } from "../../core/protocol/bounds.ts";
+import {
+  KNOWN_PROTOCOL,
+  type AcquireCall,
+  type IdleCall,
+  type LimitCall,
+} from "../../core/protocol/messages.ts";
 import type { AskKey } from "../operations/operations.ts";
+import { TO_NOBODY } from "../operations/turns.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";
 
 /**
@@ -16,8 +23,24 @@ export class WaitingCalls {
     this.#queue = queue;
   }
 
+  /** Answers a request by its path. One that is not known here comes from a newer version. */
+  answer(path: string, call: AcquireCall | IdleCall | LimitCall, signal: AbortSignal): Promise<object> {
+    if (path === "/acquire") return this.#acquire(call as AcquireCall, signal);
+    if (path === "/limit") return this.#limit(call as LimitCall, signal);
+    if (path === "/idle") return this.#untilIdle(call as IdleCall, signal);
+    return Promise.resolve({ unsupported: { protocol: KNOWN_PROTOCOL } } satisfies Unsupported);
+  }
+
+  /** Takes units in the caller's turn. A caller that has gone before is not charged. */
+  async #limit({ policy, key, ...call }: LimitCall, signal: AbortSignal): Promise<Answer> {
+    if (signal.aborted) return TO_NOBODY;
+    return await this.#ask(policy, key, (operations, keyState, nowMs) =>
+      operations.limit(keyState, { ...call, signal }, nowMs),
+    );
+  }
+
   /** Acquires a lease. If the caller has gone before the lease is granted, the lease is released again. */
-  async acquire({ policy, key, ...call }: AcquireCall, signal: AbortSignal): Promise<Answer> {
+  async #acquire({ policy, key, ...call }: AcquireCall, signal: AbortSignal): Promise<Answer> {
     if (signal.aborted) return TO_NOBODY;
     const answer = await this.#ask(policy, key, (operations, keyState, nowMs) =>
       operations.acquire(keyState, { ...call, signal }, nowMs),
@@ -25,16 +48,18 @@ export class WaitingCalls {
     // With an idempotency key the lease may have been granted to an earlier call: then it must stay.
     if (signal.aborted && call.idempotencyKey === undefined)
       await this.#ask(policy, key, (operations, keyState, nowMs) =>
-        operations.release(keyState, call.id, nowMs),
+        operations.release(keyState, call.id, nowMs, { outcome: "ignore" }),
       );
     return answer;
   }
 
   /** Waits until the key has no leases or `waitMs` is over, and then looks at the key. */
-  async untilIdle({ policy, key, waitMs }: IdleCall, signal: AbortSignal): Promise<Peeked> {
-    await this.#ask(policy, key, (_, keyState, nowMs) =>
-      this.#queue.untilIdle(keyState, nowMs + waitMs, signal),
-    );
+  async #untilIdle({ policy, key, waitMs, caller }: IdleCall, signal: AbortSignal): Promise<Peeked | Full> {
+    const over = await this.#ask<Full | undefined>(policy, key, (_, keyState, nowMs) => {
+      const watcher = { untilMs: nowMs + waitMs, signal, caller };
+      return this.#queue.watchersFull(keyState, caller) ?? this.#queue.untilIdle(keyState, watcher);
+    });
+    if (over !== undefined) return over;
     return await this.#ask(policy, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
   }
 }

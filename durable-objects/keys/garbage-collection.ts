@@ -1,4 +1,5 @@
-import type { Policies } from "../../core/policies/policy.ts";
+import type { Policies, Policy } from "../../core/policies/policy.ts";
+import type { AnswerPlace, Swept } from "../storage/answers.ts";
 import { GARBAGE_KEYS, type Storage } from "../storage/storage.ts";
 import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
@@ -10,40 +11,58 @@ import type { KeyCache } from "./key-cache.ts";
  */
 export const FORGET_AFTER_MS = 10_000;
 
+/** So many keys are looked at in one go, so that calls do not wait. */
+const KEYS_A_TURN = 50;
+/** Before all answers. */
+const FIRST: AnswerPlace = { key: "", idempotencyKey: "" };
+
 /**
- * Garbage collection: deletes keys that are whole again, and answers that are not valid any more.
+ * Garbage collection: deletes keys that are whole again, and answers that are not valid any more. Where it yields, calls
+ * may come in between.
  *
  * @returns the instant of the next garbage collection; `undefined`: storage is empty
  */
-export function collectGarbage(
+export function* collectGarbage(
   storage: Storage,
   cache: KeyCache,
   policies: Pick<Policies, "get">,
-  nowMs: number,
-): number | undefined {
+  nowMs: () => number,
+): Generator<undefined, number | undefined> {
   if (storage.isEmpty) return undefined;
-  const due = storage.readWholeBy(nowMs);
-  for (const { key, policy: name } of due) {
-    const policy = policies.get(name);
-    if (policy === undefined) {
-      storage.remove(key);
-      continue;
-    }
-    // The record says when the key was expected to be whole. Memory may know better, or the policy has changed since.
-    const keyState = cache.open(policy, key, nowMs);
-    if (!keyState.isWhole(nowMs)) {
-      cache.write(keyState, keyState.accounts, nowMs, cache.isHot(keyState, nowMs));
-      continue;
-    }
-    for (const claim of keyState.expired) endExpired(storage, keyState, claim);
-    storage.remove(key);
-    cache.drop(keyState, nowMs);
+  const due = storage.readWholeBy(nowMs());
+  for (const [index, { key, policy }] of due.entries()) {
+    if (index % KEYS_A_TURN === KEYS_A_TURN - 1) yield;
+    forgetKey(storage, cache, policies.get(policy), key, nowMs());
   }
-  storage.answers.removeUntil(nowMs - REMEMBERED_MS);
-  if (due.length === GARBAGE_KEYS) return nowMs;
-  const dueMs = Math.min(
-    (storage.nextWholeAtMs() ?? Infinity) + FORGET_AFTER_MS,
-    (storage.answers.oldestAtMs() ?? Infinity) + REMEMBERED_MS,
-  );
-  return dueMs === Infinity ? undefined : Math.max(dueMs, nowMs + FORGET_AFTER_MS);
+  let oldestMs = Infinity;
+  for (let after: AnswerPlace | undefined = FIRST; after !== undefined;) {
+    if (after !== FIRST) yield;
+    const swept: Swept = storage.answers.sweep(after, nowMs() - REMEMBERED_MS);
+    oldestMs = Math.min(oldestMs, swept.oldestMs);
+    after = swept.last;
+  }
+  if (due.length === GARBAGE_KEYS) return nowMs();
+  const wholeMs = storage.nextWholeAtMs() ?? Infinity;
+  const dueMs = Math.min(wholeMs + FORGET_AFTER_MS, oldestMs + REMEMBERED_MS);
+  return dueMs === Infinity ? undefined : Math.max(dueMs, nowMs() + FORGET_AFTER_MS);
+}
+
+/** Deletes a key that was expected to be whole by now, if it is. */
+function forgetKey(
+  storage: Storage,
+  cache: KeyCache,
+  policy: Policy | undefined,
+  key: string,
+  nowMs: number,
+): void {
+  if (policy === undefined) return storage.remove(key);
+  // The record says when the key was expected to be whole. Memory may know better, or the policy has changed since.
+  const keyState = cache.open(policy, key, nowMs);
+  if (!keyState.isWhole(nowMs)) {
+    cache.write(keyState, keyState.accounts, nowMs, cache.isHot(keyState, nowMs));
+    return;
+  }
+  for (const claim of keyState.expired) endExpired(storage, keyState, claim);
+  storage.remove(key);
+  cache.drop(keyState, nowMs);
 }

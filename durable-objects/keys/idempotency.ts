@@ -1,26 +1,38 @@
-import type { Conflict, Decided } from "../../core/protocol/messages.ts";
-import { ANSWERS_DROPPED, MOST_ANSWERS } from "../storage/answers.ts";
+import type { Conflict, Decided } from "../../core/protocol/answers.ts";
+import { rangeOf, rangeOfEnds, sharedKey, type KeyRange } from "../../core/protocol/caller-keys.ts";
+import { ANSWERS_DROPPED, MOST_ANSWERS, type StoredAnswer } from "../storage/answers.ts";
 import type { Claim } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
+import type { Charge, StandingCharge } from "./charges.ts";
 import type { KeyState } from "./key-state.ts";
+import { answersOf } from "./room.ts";
 
 /** A call that is charged once, also when it is sent again. */
 export interface Idempotent {
+  /** With its caller: see core/protocol/caller-keys.ts. */
   readonly idempotencyKey: string;
   /** The request in words, to tell another request under the same idempotency key. Stored: never reword. */
   readonly request: string;
+  /** All that is remembered of the same caller, if its idempotency key does not tell. */
+  readonly range?: KeyRange;
 }
 
 /** What is remembered: an answer or, when a hold ended without being settled, how it ended. */
 export type Remembered = Decided | Ending;
 export type Ending = "expired" | "cancelled";
 
+/** An answer as it is stored. A charge that has been given back is not in it any more. Stored: never rename a field. */
+type Stored = Decided & { readonly charge?: Charge };
+
 /** An answer is valid for this many milliseconds, or until the key is whole again, whichever is later. */
 export const REMEMBERED_MS = 24 * 60 * 60 * 1_000;
 
+/** Stored: never reword. */
+const END_OF_HOLD = "end of a hold";
+
 /** The end of a hold is remembered under the hold's id, so a repeated settle is answered as the first was. Stored. */
 export function endOfHold(id: string): Idempotent {
-  return { idempotencyKey: id, request: "end of a hold" };
+  return { idempotencyKey: id, request: END_OF_HOLD, range: rangeOfEnds(id) };
 }
 
 /**
@@ -33,46 +45,97 @@ export function findAnswer(
   { idempotencyKey, request }: Idempotent,
   nowMs: number,
 ): Remembered | Conflict | undefined {
-  const found = storage.answers.read(keyState.key, idempotencyKey);
+  const found =
+    findStored(storage, keyState, idempotencyKey, nowMs) ??
+    findShared(storage, keyState, sharedKey(idempotencyKey), nowMs);
   if (found === undefined) return undefined;
-  if (nowMs >= found.atMs + REMEMBERED_MS && keyState.isWhole(nowMs)) return undefined;
   if (found.request !== request) return { conflict: { request: found.request } };
   return rememberedIn(found.answer);
 }
 
-/** Remembers an answer, and deletes the key's oldest ones when there are more than `MOST_ANSWERS`. */
+/** The charge of the call with this idempotency key; `undefined`: it is unknown, or has been given back. */
+export function findCharge(
+  storage: Storage,
+  keyState: KeyState,
+  idempotencyKey: string,
+  nowMs: number,
+): StandingCharge | undefined {
+  const found = findStored(storage, keyState, idempotencyKey, nowMs);
+  if (found === undefined || isEnding(found.answer)) return undefined;
+  const { charge } = JSON.parse(found.answer) as Stored;
+  return charge && { charge, atMs: found.atMs };
+}
+
+/** The charge has been given back: the call is still answered as before, but nobody finds its charge any more. */
+export function forgetCharge(storage: Storage, { key }: KeyState, idempotencyKey: string): void {
+  const found = storage.answers.read(key, idempotencyKey);
+  if (found === undefined) return;
+  storage.answers.write(key, idempotencyKey, { ...found, answer: textOf(rememberedIn(found.answer)) });
+}
+
+/** What is stored under an idempotency key, if it is still valid. */
+function findStored(
+  storage: Storage,
+  keyState: KeyState,
+  idempotencyKey: string,
+  nowMs: number,
+): StoredAnswer | undefined {
+  const found = storage.answers.read(keyState.key, idempotencyKey);
+  if (found === undefined) return undefined;
+  return nowMs >= found.atMs + REMEMBERED_MS && keyState.isWhole(nowMs) ? undefined : found;
+}
+
+/**
+ * What version 0.1.0 has stored under this idempotency key. It did not tell callers apart, so it belongs to whoever
+ * names it, as it did then. The ends of holds are stored in the same place, under their ids: those are nobody's answers.
+ */
+function findShared(
+  storage: Storage,
+  keyState: KeyState,
+  shared: string | undefined,
+  nowMs: number,
+): StoredAnswer | undefined {
+  const found = shared === undefined ? undefined : findStored(storage, keyState, shared, nowMs);
+  return found?.request === END_OF_HOLD ? undefined : found;
+}
+
+/** Remembers an answer. When the caller has `MOST_ANSWERS` of the key, its oldest ones go. */
 export function rememberAnswer(
   storage: Storage,
   keyState: KeyState,
-  { idempotencyKey, request }: Idempotent,
+  { idempotencyKey, request, range = rangeOf(idempotencyKey) }: Idempotent,
   remembered: Remembered,
   nowMs: number,
+  charge?: Charge,
 ): void {
-  const { key } = keyState;
-  storage.answers.write(key, idempotencyKey, { request, answer: textOf(remembered), atMs: nowMs });
-  const answers = keyState.answers === undefined ? storage.answers.count(key) : keyState.answers + 1;
-  keyState.noteAnswers(answers);
-  if (answers <= MOST_ANSWERS) return;
-  // The count in memory may be too high: the alarm deletes answers without telling the key.
-  const counted = storage.answers.count(key);
-  keyState.noteAnswers(counted);
-  if (counted <= MOST_ANSWERS) return;
-  storage.answers.removeOldest(key);
-  keyState.noteAnswers(counted - ANSWERS_DROPPED);
+  const { key, answers } = keyState;
+  const { count, oldestMs } = answersOf(storage, keyState, range);
+  const isMost = count >= MOST_ANSWERS;
+  if (isMost) storage.answers.removeOldest(key, range);
+  storage.answers.write(key, idempotencyKey, { request, answer: textOf(remembered, charge), atMs: nowMs });
+  const left = isMost ? count - ANSWERS_DROPPED : count;
+  answers.set(range[0], { count: left + 1, oldestMs: Math.min(oldestMs, nowMs), isExact: false });
 }
 
 /** Deletes an expired hold or lease. The end of a hold is remembered, for a caller who settles it too late. */
 export function endExpired(storage: Storage, keyState: KeyState, claim: Claim): void {
-  storage.removeClaim(keyState.key, claim.id);
+  storage.claims.remove(keyState.key, claim.id);
   if (claim.kind === "lease" || claim.isProvisional === true) return;
   rememberAnswer(storage, keyState, endOfHold(claim.id), "expired", claim.expiresAtMs);
 }
 
 /** An ending is stored as it is, an answer as JSON. Stored: never change. */
-function textOf(remembered: Remembered): string {
-  return typeof remembered === "string" ? remembered : JSON.stringify(remembered);
+function textOf(remembered: Remembered, charge?: Charge): string {
+  if (typeof remembered === "string") return remembered;
+  return JSON.stringify(charge === undefined ? remembered : ({ ...remembered, charge } satisfies Stored));
 }
 
 function rememberedIn(text: string): Remembered {
-  return text === "expired" || text === "cancelled" ? text : (JSON.parse(text) as Decided);
+  if (isEnding(text)) return text;
+  const { charge: _, ...answer } = JSON.parse(text) as Stored;
+  return answer;
+}
+
+function isEnding(text: string): text is Ending {
+  return text === "expired" || text === "cancelled";
 }

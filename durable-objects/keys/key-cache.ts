@@ -15,8 +15,13 @@ export const QUIET_MS = 1_000;
 
 /** The most keys in memory, at about 1 KiB each. Other keys are read from storage when a call opens them. */
 export const MOST_KEYS = 20_000;
-/** The bytes of an isolate's 128 MB that large states (logs) may take until keys are dropped: two of the largest. */
+/**
+ * The bytes of an isolate's 128 MB that keys may take beside that, until some are dropped: two of the largest states.
+ * They are weighed when they are loaded and when a call has changed them.
+ */
 const MOST_BYTES = 32 * 2 ** 20;
+/** A call to a key that grows looks at so many keys for one to drop. It mostly adds far less than that one takes. */
+const GROWTH_STEPS = 64;
 
 /**
  * The object's memory: a cache of its storage. Memory may be ahead of storage by what write-behind allows. All methods
@@ -31,6 +36,11 @@ export class KeyCache {
 
   constructor(storage: Storage) {
     this.#storage = storage;
+  }
+
+  /** How many keys are in memory. */
+  get size(): number {
+    return this.#keys.size;
   }
 
   /** Whether any key is ahead of its record, so that `writeQuiet` has to be called later. */
@@ -94,19 +104,25 @@ export class KeyCache {
     keyState.noteChanged(nowMs);
     this.#note(keyState);
     this.#weigh(keyState);
+    if (this.#bytes > MOST_BYTES) this.#makeRoomFor(keyState, nowMs);
   }
 
   /** Removes the key from memory. A key that is pinned stays, and is read again from storage. */
   drop(keyState: KeyState, nowMs: number): void {
     this.#ahead.delete(keyState);
-    if (!keyState.isPinned) {
-      this.#bytes -= keyState.bytes;
-      return void this.#keys.delete(keyState.key);
-    }
+    if (!keyState.isPinned) return this.#remove(keyState);
     // Waiting calls refer to this `KeyState`, so it is reloaded and not replaced.
     keyState.reload(this.#storage, nowMs);
     this.#weigh(keyState);
     this.#note(keyState);
+  }
+
+  /**
+   * Removes the key from memory if there is nothing of it, here or in storage: whoever looks at keys that nobody uses
+   * leaves nothing behind. Is called after each operation, so a key that has a record is told by one comparison.
+   */
+  letGo(keyState: KeyState): void {
+    if (isBlank(keyState)) this.#remove(keyState);
   }
 
   /** Writes the exact state of every key that is quiet and ahead of its record. Reserved units stay covered. */
@@ -119,7 +135,8 @@ export class KeyCache {
   }
 
   #load(policy: Policy, key: string, nowMs: number): KeyState {
-    if (this.#keys.size >= MOST_KEYS || this.#bytes > MOST_BYTES) this.#dropOne(nowMs);
+    // Two rounds find a key that is not pinned, if there is one. Several have to go when a large one came before.
+    while (this.#isFull && this.#dropOne(nowMs, 2 * this.#keys.size));
     const keyState = new KeyState(this.#storage, policy, key, nowMs);
     this.#keys.set(key, keyState);
     this.#weigh(keyState);
@@ -136,20 +153,55 @@ export class KeyCache {
     else this.#ahead.delete(keyState);
   }
 
-  /** Drops the first key in insertion order that was not used since the last search ("second chance"). */
-  #dropOne(nowMs: number): void {
-    // Two rounds find a key, unless all keys are pinned: then memory grows by one key.
-    let steps = 2 * this.#keys.size;
+  get #isFull(): boolean {
+    return this.#keys.size >= MOST_KEYS || this.#bytes > MOST_BYTES;
+  }
+
+  /** Drops others for a key that has grown. */
+  #makeRoomFor(keyState: KeyState, nowMs: number): void {
+    // The operation that changed the key is not done with it.
+    const unpin = keyState.pin();
+    this.#dropOne(nowMs, GROWTH_STEPS);
+    unpin();
+  }
+
+  #remove(keyState: KeyState): void {
+    // Another `KeyState` of the same key would stay.
+    if (this.#keys.get(keyState.key) !== keyState) return;
+    this.#keys.delete(keyState.key);
+    this.#bytes -= keyState.bytes;
+  }
+
+  /**
+   * Drops the first key in insertion order that was not used since the last search ("second chance"). When bytes are
+   * short and not places, it drops none that is lighter than the average: thousands of those would make no room.
+   *
+   * @param steps how many keys to look at; the next search goes on from there
+   * @returns whether there was one. If none is found in two rounds, all are pinned, and memory grows. A pinned key has
+   * a call that waits, which takes far more memory than the key
+   */
+  #dropOne(nowMs: number, steps: number): boolean {
+    let left = steps;
+    const leastBytes = this.#keys.size >= MOST_KEYS ? 0 : this.#bytes / this.#keys.size;
     for (const keyState of this.#keys.values()) {
-      if (!keyState.isTouched && !keyState.isPinned) {
+      if (!keyState.isTouched && !keyState.isPinned && keyState.bytes >= leastBytes) {
         if (this.#ahead.has(keyState)) this.write(keyState, keyState.accounts, nowMs, false);
-        return this.drop(keyState, nowMs);
+        this.drop(keyState, nowMs);
+        return true;
       }
       keyState.passOver();
       this.#keys.delete(keyState.key);
       this.#keys.set(keyState.key, keyState);
-      steps -= 1;
-      if (steps === 0) return;
+      left -= 1;
+      if (left <= 0) break;
     }
+    return false;
   }
+}
+
+/** Whether nothing of the key is stored, nothing in memory differs from an untouched key, and nobody refers to it. */
+function isBlank({ ruleStates, claims, expired, holders, isPinned }: KeyState): boolean {
+  for (const { stored, account } of ruleStates)
+    if (stored !== undefined || account.state !== undefined || account.holds.length > 0) return false;
+  return !isPinned && claims.size === 0 && expired.length === 0 && holders.size === 0;
 }

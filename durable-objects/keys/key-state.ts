@@ -1,10 +1,11 @@
 import { advance, unstoredOf, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { Claim, StoredAccount } from "../storage/records.ts";
+import type { AnswerCount } from "../storage/answers.ts";
+import { CLAIM_BYTES, type Claim, type StoredAccount } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
 import { covers, isRestored } from "../storage/write-behind.ts";
 import { Holders } from "./holders.ts";
-import { readRuleStates, type RuleState } from "./rule-state.ts";
+import { readRuleStates, statesSeenBy, type RuleState } from "./rule-state.ts";
 
 /** A rule's state as `KeyState` itself sees it; nobody else may change it. */
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
@@ -15,6 +16,8 @@ export class KeyState {
   readonly policy: Policy;
   /** Isolates that hold units of it, or asked for some lately. */
   readonly holders = new Holders();
+  /** How many answers are remembered, by caller (`rangeOf`); absent: they have not been counted since it was loaded. */
+  readonly answers = new Map<string, AnswerCount>();
   #ruleStates: readonly Changing[] = [];
   #claims = new Map<string, Claim>();
   #expired: readonly Claim[] = [];
@@ -23,7 +26,6 @@ export class KeyState {
   #endsByMs: number;
   #isTouched = true;
   #bytes = 0;
-  #answers: number | undefined;
 
   constructor(storage: Storage, policy: Policy, key: string, nowMs: number) {
     this.key = key;
@@ -39,6 +41,11 @@ export class KeyState {
 
   get accounts(): readonly Account[] {
     return this.#ruleStates.map(({ account }) => account);
+  }
+
+  /** The rules with their accounts as calls of this priority see them: see core/policies/priorities.ts. */
+  seenBy(priority?: string): readonly RuleState[] {
+    return statesSeenBy(this.policy, this.#ruleStates, priority);
   }
 
   /** The holds and leases of callers, by their ids. Storage has them too. */
@@ -74,14 +81,9 @@ export class KeyState {
     return this.#isTouched;
   }
 
-  /** The bytes that its states and holders took at the last `weigh`, beside about 1 KiB for the key itself. */
+  /** The bytes that its name, states, claims and holders took at the last `weigh`, beside about 1 KiB for each key. */
   get bytes(): number {
     return this.#bytes;
-  }
-
-  /** The most answers that storage can have of the key; `undefined`: they have not been counted yet. */
-  get answers(): number | undefined {
-    return this.#answers;
   }
 
   /** Whether the key equals an untouched one and is not pinned. */
@@ -115,10 +117,11 @@ export class KeyState {
 
   /** Reads the key again from storage. Its holders stay, since the record covers what they hold. */
   reload(storage: Storage, nowMs: number): void {
-    const claims = new Map(storage.claims(this.key).map((claim) => [claim.id, claim]));
+    const claims = new Map(storage.claims.read(this.key).map((claim) => [claim.id, claim]));
     this.#ruleStates = readRuleStates(storage, this.policy, this.key, claims, nowMs);
     this.#claims = claims;
     this.#expired = [];
+    this.answers.clear();
   }
 
   /** Debits every hold that has expired, and returns whether there was one. */
@@ -130,7 +133,8 @@ export class KeyState {
       ruleState.account = account;
     }
     if (!hasExpired) return false;
-    const expired = [...this.#claims.values()].filter(({ expiresAtMs }) => expiresAtMs <= nowMs);
+    const expired: Claim[] = [];
+    for (const claim of this.#claims.values()) if (claim.expiresAtMs <= nowMs) expired.push(claim);
     for (const { id } of expired) this.#claims.delete(id);
     this.#expired = [...this.#expired, ...expired];
     return true;
@@ -158,16 +162,12 @@ export class KeyState {
 
   /** Weighs the key again, and returns by how many bytes it has grown since the last time. */
   weigh(): number {
-    let { bytes } = this.holders;
+    let bytes = this.key.length + CLAIM_BYTES * this.#claims.size + this.holders.bytes;
     for (const { rule, account } of this.#ruleStates)
       if (account.state !== undefined) bytes += rule.algorithm.bytes?.(account.state) ?? 0;
     const more = bytes - this.#bytes;
     this.#bytes = bytes;
     return more;
-  }
-
-  noteAnswers(answers: number): void {
-    this.#answers = answers;
   }
 
   /** A call has changed the key: it is hot now. */

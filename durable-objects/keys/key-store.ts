@@ -1,11 +1,22 @@
 import { settle, type Account } from "../../core/accounts/account.ts";
 import type { Policies } from "../../core/policies/policy.ts";
-import type { Conflict, Decided } from "../../core/protocol/messages.ts";
+import type { Conflict, Decided } from "../../core/protocol/answers.ts";
+import type { Full } from "../../core/protocol/bounds.ts";
 import type { Claim } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
-import { endOfHold, findAnswer, rememberAnswer, type Idempotent, type Remembered } from "./idempotency.ts";
+import type { Charge, StandingCharge } from "./charges.ts";
+import {
+  endOfHold,
+  findAnswer,
+  findCharge,
+  forgetCharge,
+  rememberAnswer,
+  type Idempotent,
+  type Remembered,
+} from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
 import type { KeyState } from "./key-state.ts";
+import { answersFull, claimsFull } from "./room.ts";
 
 /** What one call changes of a key. `commit` saves all of it or nothing. */
 export interface Change {
@@ -15,7 +26,11 @@ export interface Change {
   /** Claims that end. */
   readonly end?: readonly Claim[];
   /** Answers that a caller gets again when it repeats the call. */
-  readonly remember?: readonly (Idempotent & { readonly answer: Remembered })[];
+  readonly remember?: readonly (Idempotent & { readonly answer: Remembered; readonly charge?: Charge })[];
+  /** The record is written even if the stored one covers the accounts: consumption may have become less. */
+  readonly isExact?: boolean;
+  /** The idempotency key of the call whose charge is given back. */
+  readonly uncharge?: string | undefined;
   /** Idempotency keys whose answers are not valid any more. */
   readonly forget?: readonly string[];
 }
@@ -51,6 +66,11 @@ export class KeyStore {
     return this.#cache.open(policy, key, nowMs);
   }
 
+  /** The operation that opened the key has ended: see `KeyCache.letGo`. */
+  letGo(keyState: KeyState): void {
+    this.#cache.letGo(keyState);
+  }
+
   /** The earlier answer under an idempotency key; `undefined`: there is none that is still valid. */
   earlier(
     keyState: KeyState,
@@ -63,26 +83,45 @@ export class KeyStore {
     );
   }
 
+  /** The charge of the call with an idempotency key; `undefined`: it is unknown, or has been given back. */
+  chargeOf(keyState: KeyState, idempotencyKey: string, nowMs: number): StandingCharge | undefined {
+    return findCharge(this.#storage, keyState, idempotencyKey, nowMs);
+  }
+
   /** How a hold ended, or the answer to its settle; `undefined`: it is not known here. */
   endOf(keyState: KeyState, holdId: string, nowMs: number): Remembered | Conflict | undefined {
     return findAnswer(this.#storage, keyState, endOfHold(holdId), nowMs);
   }
 
+  /** Commits what a call changes, unless a bound leaves no room for what it keeps. Then nothing is touched. */
+  commitWithin(keyState: KeyState, change: Change, nowMs: number): Full | undefined {
+    const { put = [], remember = [] } = change;
+    const [answered] = remember;
+    const over =
+      claimsFull(this.#storage, keyState, put) ??
+      (answered && answersFull(this.#storage, keyState, answered.idempotencyKey, nowMs));
+    if (over === undefined) this.commit(keyState, change, nowMs);
+    return over;
+  }
+
   /** Writes what has to be written, then changes memory. When writing throws, nothing has changed. */
   commit(keyState: KeyState, change: Change, nowMs: number): void {
-    const { accounts, put = [], end = [], remember = [], forget = [] } = change;
+    const { accounts, put = [], end = [], remember = [], forget = [], uncharge } = change;
     const isCovered = keyState.isCovered(accounts, nowMs);
     // Claims and answers need a record beside them, because the alarm finds a key by its record.
     const isRecorded = keyState.ruleStates.some(({ stored }) => stored !== undefined);
     const write = () => this.#cache.write(keyState, accounts, nowMs, this.#cache.isHot(keyState, nowMs));
-    const writesRecord = !isCovered || remember.length > 0 || (put.length > 0 && !isRecorded);
+    const writesRecord =
+      !isCovered || change.isExact === true || remember.length > 0 || (put.length > 0 && !isRecorded);
     const writesRows = put.length + end.length + remember.length + forget.length > 0;
     const writeAll = () => {
-      for (const claim of end) this.#storage.removeClaim(keyState.key, claim.id);
-      for (const claim of put) this.#storage.writeClaim(keyState.key, claim);
+      for (const claim of end) this.#storage.claims.remove(keyState.key, claim.id);
+      for (const claim of put)
+        this.#storage.claims.write(keyState.key, claim, !keyState.claims.has(claim.id));
       for (const each of forget) this.#storage.answers.remove(keyState.key, each);
-      for (const { answer, ...each } of remember)
-        rememberAnswer(this.#storage, keyState, each, answer, nowMs);
+      if (uncharge !== undefined) forgetCharge(this.#storage, keyState, uncharge);
+      for (const { answer, charge, ...each } of remember)
+        rememberAnswer(this.#storage, keyState, each, answer, nowMs, charge);
       return writesRecord ? write() : undefined;
     };
     const wholeMs = writesRows

@@ -1,5 +1,7 @@
-import { UNTOUCHED, type Account, type Hold } from "../../core/accounts/account.ts";
+import { UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import type { Hold } from "../../core/accounts/hold.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
+import { seenBy } from "../../core/policies/seen-by.ts";
 import type { Claim, StoredAccount } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
 import { restore } from "../storage/write-behind.ts";
@@ -32,10 +34,26 @@ export function readRuleStates(
 /** The account with a hold for each claim that has units of its rule. They are sorted once: there may be thousands. */
 function withClaims(rule: Rule, restored: Account, claims: ReadonlyMap<string, Claim>): Account {
   const holds: Hold[] = [...restored.holds];
-  for (const { id, units: byRule, expiresAtMs } of claims.values()) {
+  const leasesOfProvisional = new Set<string>();
+  for (const { lease, isProvisional } of claims.values())
+    if (lease !== undefined && isProvisional === true) leasesOfProvisional.add(lease);
+  for (const { id, units: byRule, expiresAtMs, isProvisional } of claims.values()) {
     const units = Object.hasOwn(byRule, rule.name) ? (byRule[rule.name] ?? 0) : 0;
-    if (units > 0) holds.push({ id, units, expiresAtMs, isStored: true });
+    if (units === 0) continue;
+    const mark = (isProvisional === true || leasesOfProvisional.has(id)) && { isProvisional: true };
+    holds.push({ id, units, expiresAtMs, isStored: true, ...mark });
   }
   if (holds.length === restored.holds.length) return restored;
   return { state: restored.state, holds: holds.toSorted((a, b) => a.expiresAtMs - b.expiresAtMs) };
+}
+
+/** The states with their rules as calls of this priority see them: see core/policies/priorities.ts. */
+export function statesSeenBy(
+  policy: Policy,
+  states: readonly RuleState[],
+  priority: string | undefined,
+): readonly RuleState[] {
+  const { rules } = seenBy(policy, priority);
+  if (rules === policy.rules) return states;
+  return states.map((state, index) => ({ ...state, rule: rules[index] ?? state.rule }));
 }

@@ -6,6 +6,16 @@ const ALARM_SLACK_MS = 60_000;
 /** No alarm is set further ahead than this, in milliseconds. It comes early then, and sets the next one. */
 const MOST_ALARM_MS = 30 * 24 * 60 * 60 * 1_000;
 
+/** Does work that may take long, in steps: calls may come in between. None comes between the last step and `finish`. */
+export async function inTurns<Result>(
+  work: Generator<undefined, Result>,
+  finish: (result: Result) => Promise<void>,
+): Promise<void> {
+  let step = work.next();
+  for (; step.done !== true; step = work.next()) await new Promise((resolve) => setTimeout(resolve, 0));
+  await finish(step.value);
+}
+
 /** The object's clock, its alarm, and the timer that writes keys which have been quiet. */
 export class Timers {
   readonly #storage: DurableObjectStorage;

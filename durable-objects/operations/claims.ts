@@ -1,7 +1,9 @@
 /** Claims: what the holds and the leases of callers have in common. */
 import type { Account } from "../../core/accounts/account.ts";
+import type { Report } from "../../core/accounts/ended-lease.ts";
+import type { Lease, Missing } from "../../core/protocol/answers.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
-import type { Lease, Missing } from "../../core/protocol/messages.ts";
+import type { LeaseReport } from "../../core/protocol/messages.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { Claim } from "../storage/records.ts";
 
@@ -28,23 +30,32 @@ export function leasedOf({ id, fencingToken = 0, expiresAtMs }: Claim, nowMs: nu
 /**
  * The claim of a lease that was just admitted.
  *
- * @param accounts the accounts after the admission, which have its fencing token
+ * @param accounts the accounts after the admission at `nowMs`, which have its fencing token
  * @returns `undefined` when the cost has no units of a rule that leases
  */
 export function newLease(
   { ruleStates }: KeyState,
   accounts: readonly Account[],
   cost: Cost,
-  lease: Pick<Claim, "id" | "ttlMs" | "expiresAtMs" | "isSocket">,
+  lease: Pick<Claim, "id" | "ttlMs" | "expiresAtMs" | "isSocket" | "caller">,
+  nowMs: number,
 ): Claim | undefined {
   const units: Record<string, number> = {};
   let fencingToken = 0;
+  let learns = false;
   for (const [index, { rule }] of ruleStates.entries()) {
     const { leasing } = rule.algorithm;
     if (leasing === undefined || costOf(rule, cost) === 0) continue;
     units[rule.name] = costOf(rule, cost);
+    learns ||= leasing.released !== undefined;
     fencingToken = Math.max(fencingToken, leasing.fencingToken(accounts[index]?.state));
   }
   if (Object.keys(units).length === 0) return undefined;
-  return { ...lease, kind: "lease", units, fencingToken };
+  return { ...lease, kind: "lease", units, fencingToken, ...(learns && { grantedAtMs: nowMs }) };
+}
+
+/** What is known of the call for which a lease was granted, when its holder ends it. */
+export function reportOf({ grantedAtMs }: Claim, given: LeaseReport, nowMs: number): Report {
+  const measuredMs = grantedAtMs === undefined ? undefined : nowMs - grantedAtMs;
+  return { outcome: given.outcome ?? "ok", durationMs: given.durationMs ?? measuredMs };
 }

@@ -2,8 +2,9 @@
  * Contention with calls on several keys. Such a call takes a provisional hold on each key, and settles or cancels them
  * all a few messages later. A call that would pass without provisional holds waits for their end, and is not denied.
  */
-import { decideTogether } from "../../core/accounts/joint-decision.ts";
-import type { Cost } from "../../core/protocol/cost.ts";
+import { admitsUnprovisional } from "../../core/accounts/account.ts";
+import { costOf, type Cost } from "../../core/protocol/cost.ts";
+import type { Maybe } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -13,20 +14,29 @@ import type { WaitQueue } from "./wait-queue.ts";
  */
 const CONTENTION_WAIT_MS = 250;
 
+/** What a call asks for, and how important it is. */
+interface Asked {
+  readonly cost: Cost;
+  readonly priority?: string | undefined;
+}
+
 /** Whether the key has provisional holds, and the cost would pass without them. */
-export function isProvisionallyBlocked({ ruleStates, claims }: KeyState, cost: Cost, nowMs: number): boolean {
-  const provisional = new Set<string>();
-  for (const { id, lease, isProvisional } of claims.values()) {
-    if (isProvisional !== true) continue;
-    provisional.add(id);
-    if (lease !== undefined) provisional.add(lease);
-  }
-  if (provisional.size === 0) return false;
-  const without = ruleStates.map(({ rule, account: { state, holds } }) => ({
-    rule,
-    account: { state, holds: holds.filter(({ id }) => !provisional.has(id)) },
-  }));
-  return decideTogether(without, nowMs, cost).admitted;
+export function isProvisionallyBlocked(
+  keyState: KeyState,
+  { cost, priority }: Asked,
+  nowMs: number,
+): boolean {
+  return (
+    hasProvisional(keyState.claims) &&
+    keyState
+      .seenBy(priority)
+      .every(({ rule, account }) => admitsUnprovisional(rule, account, nowMs, costOf(rule, cost)))
+  );
+}
+
+function hasProvisional(claims: KeyState["claims"]): boolean {
+  for (const { isProvisional } of claims.values()) if (isProvisional === true) return true;
+  return false;
 }
 
 /**
@@ -41,7 +51,11 @@ export function whenUncontended<Result>(
   { cost, ttlMs = 0, waitMs }: { readonly cost: Cost; readonly ttlMs?: number; readonly waitMs?: number },
   nowMs: number,
   answerAt: (atMs: number, isLast: boolean) => Result | undefined,
-): Promise<Result> {
+): Maybe<Result> {
+  // Where too many calls wait already, this one gets its last answer at once.
+  const last = queue.fullFor(undefined) === undefined ? undefined : answerAt(nowMs, true);
+  if (last !== undefined) return last;
   const mostMs = waitMs ?? Math.min(CONTENTION_WAIT_MS, Math.floor(keyState.policy.deadlineMs / 2));
-  return queue.wait(keyState, { cost, ttlMs, sinceMs: nowMs, untilMs: nowMs + mostMs }, answerAt);
+  const untilMs = nowMs + mostMs;
+  return queue.wait(keyState, { cost, ttlMs, sinceMs: nowMs, untilMs, isBrief: true }, answerAt);
 }

@@ -1,5 +1,6 @@
 /** What a holder says with each message: what it used, keeps and wants (core/protocol/messages.ts). */
 import { place, settle } from "../../core/accounts/account.ts";
+import { holdWith } from "../../core/accounts/hold.ts";
 import type { RuleAccount } from "../../core/accounts/joint-decision.ts";
 import type { Reserving } from "../../core/protocol/messages.ts";
 import type { Holder } from "../keys/holders.ts";
@@ -25,18 +26,25 @@ export interface Noted {
  */
 export function noteMessage(
   keyState: KeyState,
-  { holder: id, turn, ttlMs, rules }: Pick<Reserve, "holder" | "turn" | "ttlMs" | "rules">,
+  {
+    holder: id,
+    turn,
+    ttlMs,
+    rules,
+    priority,
+  }: Pick<Reserve, "holder" | "turn" | "ttlMs" | "rules" | "priority">,
   nowMs: number,
   isAgain = false,
 ): Noted | undefined {
-  const { ruleStates, holders } = keyState;
+  const { holders } = keyState;
+  const ruleStates = keyState.seenBy(priority);
   holders.forgetEnded(nowMs);
   const before = holders.get(id);
   if (before !== undefined && (isAgain ? turn < before.turn : turn <= before.turn)) return undefined;
   const said = ruleStates.map(({ rule, account }, index) => {
     const { used, kept, wanted } = rules[rule.name] ?? NOTHING;
     const reportedBefore = before?.used[index] ?? 0;
-    const held = account.holds.find((hold) => hold.id === before?.hold);
+    const held = before && holdWith(account.holds, before.hold);
     return { used: Math.max(used, reportedBefore), kept, wanted, held, delta: used - reportedBefore };
   });
   // The holder keeps or has used units that its hold here does not have: this object crashed, or an old message came

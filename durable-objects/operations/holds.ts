@@ -1,8 +1,11 @@
 import { settle, type Account } from "../../core/accounts/account.ts";
-import { decideTogether, withoutTaking } from "../../core/accounts/joint-decision.ts";
+import { admitsTogether, decideTogether, withoutTaking } from "../../core/accounts/joint-decision.ts";
 import { randomId } from "../../core/clock.ts";
+import type { Answer, Decided } from "../../core/protocol/answers.ts";
+import type { Full } from "../../core/protocol/bounds.ts";
+import { ownHoldId } from "../../core/protocol/caller-keys.ts";
 import { costOf, costText, type Cost } from "../../core/protocol/cost.ts";
-import type { Answer, Decided, WantedHold } from "../../core/protocol/messages.ts";
+import type { WantedHold } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { endOfHold, type Idempotent } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
@@ -11,16 +14,19 @@ import type { RuleState } from "../keys/rule-state.ts";
 import type { Claim } from "../storage/records.ts";
 import { holdIn, leasedOf, leaseIn, MISSING, newLease } from "./claims.ts";
 import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
+import type { Turns } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 /** Callers' holds: units are set apart until the caller knows how many it has used. */
 export class Holds {
   readonly #store: KeyStore;
   readonly #queue: WaitQueue;
+  readonly #turns: Turns;
 
-  constructor(store: KeyStore, queue: WaitQueue) {
+  constructor(store: KeyStore, queue: WaitQueue, turns: Turns) {
     this.#store = store;
     this.#queue = queue;
+    this.#turns = turns;
   }
 
   /** Holds units if every rule admits them. Waits only for provisional holds to end: see contention.ts. */
@@ -28,18 +34,22 @@ export class Holds {
     const { cost, provisional } = call;
     const earlier = this.#earlier(keyState, call, nowMs);
     if (earlier !== undefined) return earlier;
+    // Nobody passes callers that wait for units of rates.
+    this.#queue.serve(keyState);
+    if (keyState.policy.lease === undefined && this.#queue.aheadOf(keyState, call.priority, nowMs).length > 0)
+      return { rules: this.#turns.look(keyState, call, nowMs) };
     // A part of a call on several keys does not pass callers that wait for this key.
     const isBehind = provisional !== undefined && this.#queue.waitersOf(keyState).length > 0;
     const placed = isBehind ? undefined : this.#place(keyState, call, nowMs);
     if (placed !== undefined) return placed;
-    if (provisional?.waitMs === 0 || !isProvisionallyBlocked(keyState, cost, nowMs))
-      return this.#deny(keyState, cost, nowMs);
+    if (provisional?.waitMs === 0 || !isProvisionallyBlocked(keyState, call, nowMs))
+      return this.#deny(keyState, call, nowMs);
     const waiting = { cost, ttlMs: call.ttlMs, ...(provisional && { waitMs: provisional.waitMs }) };
     return whenUncontended(this.#queue, keyState, waiting, nowMs, (atMs, isLast) => {
       // A repetition of this call may have been answered while this one waited.
       const placedNow = this.#earlier(keyState, call, atMs) ?? this.#place(keyState, call, atMs);
-      const isOver = isLast || !isProvisionallyBlocked(keyState, cost, atMs);
-      return placedNow ?? (isOver ? this.#deny(keyState, cost, atMs) : undefined);
+      const isOver = isLast || !isProvisionallyBlocked(keyState, call, atMs);
+      return placedNow ?? (isOver ? this.#deny(keyState, call, atMs) : undefined);
     });
   }
 
@@ -48,7 +58,7 @@ export class Holds {
     const claim = holdIn(keyState, id);
     if (claim === undefined) return this.#settledBefore(keyState, id, nowMs);
     const accounts = keyState.ruleStates.map((ruleState) => settled(ruleState, claim, used, nowMs));
-    const after = keyState.ruleStates.map(({ rule }, index) => ({
+    const after = keyState.seenBy().map(({ rule }, index) => ({
       rule,
       account: accounts[index] as Account,
     }));
@@ -90,20 +100,25 @@ export class Holds {
   }
 
   /** Takes the hold, and a lease beside it when a rule leases; `undefined`: a rule denies the cost. */
-  #place(keyState: KeyState, call: WantedHold, nowMs: number): Decided | undefined {
-    const { cost, ttlMs, idempotencyKey, provisional } = call;
-    const hold = { id: randomId(), expiresAtMs: nowMs + ttlMs };
+  #place(keyState: KeyState, call: WantedHold, nowMs: number): Decided | Full | undefined {
+    const { cost, ttlMs, idempotencyKey, provisional, caller } = call;
+    const ruleAccounts = keyState.seenBy(call.priority);
+    if (!admitsTogether(ruleAccounts, nowMs, cost)) return undefined;
+    const hold = { id: ownHoldId(caller, randomId()), expiresAtMs: nowMs + ttlMs };
     const leaseTtlMs = keyState.policy.lease?.ttlMs ?? 0;
     const lease = { id: randomId(), expiresAtMs: nowMs + leaseTtlMs };
-    const { admitted, accounts, rules } = decideTogether(keyState.ruleStates, nowMs, cost, { hold, lease });
-    if (!admitted || accounts === undefined) return undefined;
-    const leased = newLease(keyState, accounts, cost, { ...lease, ttlMs: leaseTtlMs });
+    const mark = provisional && { isProvisional: true };
+    const taking = { hold: { ...hold, ...mark }, lease: { ...lease, ...mark } };
+    const { accounts = [], rules } = decideTogether(ruleAccounts, nowMs, cost, taking);
+    const by = caller === undefined ? {} : { caller };
+    const leased = newLease(keyState, accounts, cost, { ...lease, ttlMs: leaseTtlMs, ...by }, nowMs);
     const rates = keyState.ruleStates.filter(({ rule }) => rule.lease === undefined);
     const claim: Claim = {
       ...hold,
       kind: "hold",
       units: Object.fromEntries(rates.map(({ rule }) => [rule.name, costOf(rule, cost)])),
       ttlMs,
+      ...by,
       ...(leased && { lease: leased.id }),
       ...(provisional && { isProvisional: true }),
       ...(idempotencyKey !== undefined && { idempotencyKey }),
@@ -115,15 +130,15 @@ export class Holds {
     };
     const idempotent = idempotentOf(call);
     const remember = idempotent === undefined ? [] : [{ ...idempotent, answer }];
-    this.#store.commit(keyState, { accounts, put: leased ? [claim, leased] : [claim], remember }, nowMs);
-    return answer;
+    const change = { accounts, put: leased ? [claim, leased] : [claim], remember };
+    return this.#store.commitWithin(keyState, change, nowMs) ?? answer;
   }
 
-  #deny(keyState: KeyState, cost: Cost, nowMs: number): Decided {
-    const { admitted, accounts, rules } = decideTogether(keyState.ruleStates, nowMs, cost);
+  #deny(keyState: KeyState, call: WantedHold, nowMs: number): Decided {
+    const { admitted, accounts, rules } = decideTogether(keyState.seenBy(call.priority), nowMs, call.cost);
     // If the cost is admitted here, other callers wait before this call. It takes nothing, and may ask again.
     if (!admitted && accounts !== undefined) this.#store.commit(keyState, { accounts }, nowMs);
-    const isContended = admitted || isProvisionallyBlocked(keyState, cost, nowMs);
+    const isContended = admitted || isProvisionallyBlocked(keyState, call, nowMs);
     return { rules, ...(isContended && { isContended }) };
   }
 
@@ -143,8 +158,8 @@ function idempotentOf({ idempotencyKey, cost, provisional }: WantedHold): Idempo
 }
 
 /** What the rules say now, as the answer to a call that has changed nothing or is done. */
-function figures({ ruleStates }: KeyState, nowMs: number): Decided {
-  return { rules: withoutTaking(ruleStates, nowMs, 0) };
+function figures(keyState: KeyState, nowMs: number): Decided {
+  return { rules: withoutTaking(keyState.seenBy(), nowMs, 0) };
 }
 
 /** A rule's account after a hold has been settled. A unit that `used` does not name was used as it was held. */

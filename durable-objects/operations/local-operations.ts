@@ -1,13 +1,14 @@
 import type { Cost } from "../../core/protocol/cost.ts";
-import type { Returned, WantedHold } from "../../core/protocol/messages.ts";
+import type { LeaseReport, Returned, WantedHold } from "../../core/protocol/messages.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { Holds } from "./holds.ts";
 import { keyReport } from "./key-report.ts";
 import { Leases } from "./leases.ts";
 import { Limits } from "./limits.ts";
-import type { Acquiring, Operations, Reserve } from "./operations.ts";
+import type { Acquiring, Limiting, Operations, Reserve } from "./operations.ts";
 import { Reservations } from "./reservations.ts";
+import { Turns } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 /** The operations of an object that decides alone. None of them waits for I/O. */
@@ -19,22 +20,24 @@ export class LocalOperations implements Operations {
   readonly #limits: Limits;
   readonly #holds: Holds;
   readonly #leases: Leases;
+  readonly #turns: Turns;
 
   constructor(store: KeyStore, queue: WaitQueue) {
     this.#store = store;
     this.#queue = queue;
-    this.#limits = new Limits(store, queue);
-    this.reservations = new Reservations(store, this.#limits, queue);
-    this.#holds = new Holds(store, queue);
-    this.#leases = new Leases(store, queue);
+    this.#turns = new Turns(queue);
+    this.#limits = new Limits(store, queue, this.#turns);
+    this.reservations = new Reservations(store, this.#limits, queue, this.#turns);
+    this.#holds = new Holds(store, queue, this.#turns);
+    this.#leases = new Leases(store, queue, this.#turns);
   }
 
-  limit(keyState: KeyState, cost: Cost, idempotencyKey: string | undefined, nowMs: number) {
-    return this.#limits.limit(keyState, cost, idempotencyKey, nowMs);
+  limit(keyState: KeyState, call: Limiting, nowMs: number) {
+    return this.#limits.limit(keyState, call, nowMs);
   }
 
-  refund(keyState: KeyState, units: Cost, idempotencyKey: string, nowMs: number) {
-    return this.#limits.refund(keyState, units, idempotencyKey, nowMs);
+  refund(keyState: KeyState, units: Cost, idempotencyKey: string, charge: string | undefined, nowMs: number) {
+    return this.#limits.refund(keyState, units, idempotencyKey, charge, nowMs);
   }
 
   reserve(keyState: KeyState, call: Reserve, nowMs: number) {
@@ -65,12 +68,12 @@ export class LocalOperations implements Operations {
     return this.#leases.renew(keyState, id, ttlMs, nowMs);
   }
 
-  release(keyState: KeyState, id: string, nowMs: number) {
-    return this.#leases.release(keyState, id, nowMs);
+  release(keyState: KeyState, id: string, nowMs: number, report?: LeaseReport) {
+    return this.#leases.release(keyState, id, nowMs, report);
   }
 
   peek(keyState: KeyState, nowMs: number) {
-    const rules = this.#leases.look(keyState, 1, nowMs);
+    const rules = this.#turns.look(keyState, { cost: 1 }, nowMs);
     return keyReport(keyState, rules, this.#queue.waitersOf(keyState), nowMs);
   }
 

@@ -1,20 +1,21 @@
+import type { Answer, Lease, Missing, Peeked } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
 import type {
+  LeaseReport,
   WantedLease,
-  Answer,
   WantedHold,
-  Lease,
-  Missing,
-  Peeked,
+  WantedLimit,
   ReserveCall,
   Returned,
 } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import type { LeaveSignal } from "./wait-queue.ts";
+import type { LeaveSignal } from "./waiter.ts";
 
 /** A `ReserveCall` whose key has been opened. */
 export type Reserve = Omit<ReserveCall, "policy" | "key">;
+/** A `LimitCall` whose key has been opened. `signal` is as of an acquire. */
+export type Limiting = WantedLimit & { readonly signal?: LeaveSignal };
 /** An `AcquireCall` whose key has been opened, and how its caller is connected. */
 export type Acquiring = WantedLease & {
   /** The lease will belong to a WebSocket. */
@@ -29,10 +30,19 @@ export type Acquiring = WantedLease & {
  * promise, which rejects when the pool does not answer.
  */
 export interface Operations {
-  /** Decides on a cost, and takes it if every rule admits it. */
-  limit(keyState: KeyState, cost: Cost, idempotencyKey: string | undefined, nowMs: number): Maybe<Answer>;
-  /** Gives units back, at most up to an untouched quota. */
-  refund(keyState: KeyState, units: Cost, idempotencyKey: string, nowMs: number): Maybe<Answer>;
+  /** Decides on a cost, and takes it if every rule admits it: at once or, with `waitMs`, when the caller's turn comes. */
+  limit(keyState: KeyState, call: Limiting, nowMs: number): Maybe<Answer>;
+  /**
+   * Gives units back, at most up to an untouched quota. `charge` is the idempotency key of the `limit` that took them:
+   * then at most what it took comes back, once, and nothing that time has given back since.
+   */
+  refund(
+    keyState: KeyState,
+    units: Cost,
+    idempotencyKey: string,
+    charge: string | undefined,
+    nowMs: number,
+  ): Maybe<Answer>;
   /** Settles what a holder used, decides on a cost, and reserves units for the holder. */
   reserve(keyState: KeyState, call: Reserve, nowMs: number): Maybe<Answer>;
   /** Ends a holder's reservation with what the holder used. A message that is late or repeated changes nothing. */
@@ -47,8 +57,8 @@ export interface Operations {
   acquire(keyState: KeyState, call: Acquiring, nowMs: number): Maybe<Answer>;
   /** Moves a lease's end to `ttlMs` from now; `undefined`: the lifetime that the acquire asked for. */
   renew(keyState: KeyState, id: string, ttlMs: number | undefined, nowMs: number): Maybe<Lease | Missing>;
-  /** Ends a lease, and serves the callers that wait. Returns whether there was such a lease. */
-  release(keyState: KeyState, id: string, nowMs: number): Maybe<boolean>;
+  /** Ends a lease as reported, and serves the callers that wait. Returns whether there was such a lease. */
+  release(keyState: KeyState, id: string, nowMs: number, report?: LeaseReport): Maybe<boolean>;
   /** What a call of cost 1 would be answered, how many units are held, and how many callers wait. Takes nothing. */
   peek(keyState: KeyState, nowMs: number): Maybe<Peeked>;
   /** Makes the key untouched, except for units that isolates may still be spending. */

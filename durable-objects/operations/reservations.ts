@@ -1,7 +1,9 @@
-import { decide, place, settle, unstoredOf } from "../../core/accounts/account.ts";
+import { place, remainingOf, settle, unstoredOf } from "../../core/accounts/account.ts";
+import { holdWith } from "../../core/accounts/hold.ts";
 import { decideTogether, withoutTaking } from "../../core/accounts/joint-decision.ts";
 import { LEAST_USEFUL_TTL_MS } from "../../core/policies/lifetimes.ts";
-import type { Answer, Decided, Reserved, Reserving, Returned } from "../../core/protocol/messages.ts";
+import type { Answer, Decided, Reserved } from "../../core/protocol/answers.ts";
+import type { Reserving, Returned } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { grantedTogether, heldMs, isSpare, type Wish } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
@@ -10,6 +12,7 @@ import { isProvisionallyBlocked } from "./contention.ts";
 import { noteMessage, type Noted } from "./holder-messages.ts";
 import type { Limits } from "./limits.ts";
 import type { Reserve } from "./operations.ts";
+import type { Turns } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 /** The units that isolates reserve, and later settle with what they have used. */
@@ -17,32 +20,51 @@ export class Reservations {
   readonly #store: KeyStore;
   readonly #limits: Limits;
   readonly #queue: WaitQueue;
+  readonly #turns: Turns;
 
-  constructor(store: KeyStore, limits: Limits, queue: WaitQueue) {
+  constructor(store: KeyStore, limits: Limits, queue: WaitQueue, turns: Turns) {
     this.#store = store;
     this.#limits = limits;
     this.#queue = queue;
+    this.#turns = turns;
   }
 
   /** Settles what the holder used, decides on a cost, and reserves units for it. */
   reserve(keyState: KeyState, call: Reserve, nowMs: number): Maybe<Answer> {
-    const { cost } = call;
+    const { cost, priority } = call;
+    this.#queue.serve(keyState);
+    if (this.#queue.aheadOf(keyState, priority, nowMs).length > 0)
+      return this.#reserveBehind(keyState, call, nowMs);
     const noted = noteMessage(keyState, call, nowMs);
     // A later message was here before. The caller behind this one is answered, and nothing is reserved.
-    if (noted === undefined) return this.#limits.limit(keyState, cost, undefined, nowMs);
+    if (noted === undefined) return this.#limits.limit(keyState, { cost, priority }, nowMs);
     const { admitted, accounts, rules } = decideTogether(noted.ruleAccounts, nowMs, cost);
-    if (!admitted && isProvisionallyBlocked(keyState, cost, nowMs)) {
+    if (!admitted && isProvisionallyBlocked(keyState, call, nowMs)) {
       this.#commit(keyState, call.holder, noted, nowMs);
-      return this.#limits.limit(keyState, cost, undefined, nowMs);
+      return this.#limits.limit(keyState, { cost, priority }, nowMs);
     }
     const ruleAccounts = noted.ruleAccounts.map(({ rule, account }, index) => ({
       rule,
       account: (cost === 0 ? undefined : accounts?.[index]) ?? account,
     }));
     const reserved = this.#grant(keyState, call, { ...noted, ruleAccounts }, nowMs);
-    const next = withoutTaking(keyState.ruleStates, nowMs, 1);
+    const next = withoutTaking(keyState.seenBy(priority), nowMs, 1);
     const answer: Decided = { rules, reserved };
     return next.some(({ success }) => !success) ? { ...answer, next } : answer;
+  }
+
+  /**
+   * While callers wait, a holder is granted nothing. What it does not keep comes home and goes to the first of them,
+   * and its cost is decided behind those that still wait.
+   */
+  #reserveBehind(keyState: KeyState, call: Reserve, nowMs: number): Maybe<Answer> {
+    const reserved = this.bringHome(keyState, call, nowMs);
+    const next = this.#turns.look(keyState, { cost: 1, priority: call.priority }, nowMs);
+    const isDenied = next.some(({ success }) => !success);
+    const withReserved = (answer: Answer): Answer =>
+      reserved === undefined ? answer : { ...answer, reserved, ...(isDenied && { next }) };
+    const answer = this.#limits.limit(keyState, { cost: call.cost, priority: call.priority }, nowMs);
+    return answer instanceof Promise ? answer.then(withReserved) : withReserved(answer);
   }
 
   /**
@@ -87,10 +109,11 @@ export class Reservations {
     const { ttlMs, units } = granted(keyState, call, noted, nowMs);
     const { hold } = noted.holder;
     // Kept units never expire sooner than was said before: if this answer is lost, the holder relies on that.
-    const keptHolds = noted.ruleAccounts.flatMap(({ account }) =>
-      account.holds.filter(({ id }) => id === hold),
-    );
-    const expiresAtMs = Math.max(nowMs + heldMs(ttlMs), ...keptHolds.map((each) => each.expiresAtMs));
+    const keptUntilMs = noted.ruleAccounts.flatMap(({ account }, index) => {
+      const keeps = (noted.kept[index] ?? 0) > 0;
+      return keeps ? (holdWith(account.holds, hold)?.expiresAtMs ?? []) : [];
+    });
+    const expiresAtMs = Math.max(nowMs + heldMs(ttlMs), ...keptUntilMs);
     const ruleAccounts = noted.ruleAccounts.map(({ rule, account }, index) => {
       const kept = noted.kept[index] ?? 0;
       const holding = { id: hold, units: kept + (units[index] ?? 0), expiresAtMs };
@@ -139,7 +162,7 @@ function granted(
     return {
       wanted: rules[rule.name]?.wanted ?? 0,
       kept: keeps,
-      free: decide(rule, account, nowMs, 0).remaining,
+      free: remainingOf(rule, account, nowMs),
       capacity: rule.capacity,
       heldByOthers: unstoredOf(account) - keeps,
       wantedByOthers: holders.wantedByOthers(id, index, nowMs),

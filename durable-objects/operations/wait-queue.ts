@@ -1,21 +1,10 @@
-import { jointWaitMs, type Queued } from "../../core/accounts/wait-times.ts";
+import { jointWaitMs } from "../../core/accounts/wait-times.ts";
+import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
+import { full, type Full } from "../../core/protocol/bounds.ts";
 import type { KeyState } from "../keys/key-state.ts";
-
-/** A caller that waits for units of a key. */
-export interface Waiter extends Queued {
-  /** When the caller began to wait. */
-  readonly sinceMs: number;
-  /**
-   * Tries to answer the caller. `undefined`: it is answered, and leaves the line. Otherwise the milliseconds until the
-   * next try can succeed; `Infinity`: no instant is known.
-   */
-  attempt(nowMs: number): number | undefined;
-  /** Answers the caller for the last time: its wait is over. */
-  giveUp(nowMs: number): void;
-}
-
-/** The part of an `AbortSignal` by which a waiting caller leaves. */
-export type LeaveSignal = Pick<AbortSignal, "aborted" | "addEventListener">;
+import { aheadOf, insert, serveInOrder } from "./queue-order.ts";
+import { WaitPlaces } from "./wait-places.ts";
+import type { LeaveSignal, Waiter } from "./waiter.ts";
 
 /** A caller that waits until a key has no leases. */
 interface Idler {
@@ -28,33 +17,63 @@ interface Idler {
 interface Line {
   readonly waiters: Waiter[];
   readonly idlers: Set<Idler>;
-  timer: ReturnType<typeof setTimeout> | undefined;
+  /** Cancels the timer. */
+  cancel: (() => void) | undefined;
   /** Ends the pin that keeps the key in memory while callers wait for it. */
   readonly unpin: () => void;
 }
 
+type Timers = Pick<Time, "after">;
+
 /** No timer runs longer than this, in milliseconds: it fires early then, and `serve` sets the next one. */
 const LONGEST_TIMER_MS = 60_000;
+const NOBODY: readonly Waiter[] = [];
 
 /**
- * The callers that wait, with one line for each key. A line is served strictly in order of arrival: only its first
- * caller is tried, so requests for few units never starve a request for many. Nothing is polled. Every operation that
+ * The callers that wait, with one line for each key. A line is served strictly in its order
+ * (queue-order.ts): only its first caller is tried, so requests for few units never starve a request for many. Nothing is polled. Every operation that
  * may free units calls `serve`. Other changes come with time alone: a lease expires, a quota refills, a wait ends. For
  * these, each key has one timer, set to the next such instant. The lines are in memory only, since a crash also ends
  * the calls that wait.
  */
 export class WaitQueue {
   readonly #lines = new Map<KeyState, Line>();
+  readonly #places = new WaitPlaces();
   readonly #toNow: (keyState: KeyState) => number;
+  readonly #time: Timers;
 
   /** @param toNow debits and frees what has expired by now, and returns the time in milliseconds */
-  constructor(toNow: (keyState: KeyState) => number) {
+  constructor(toNow: (keyState: KeyState) => number, time: Timers = SYSTEM_TIME) {
     this.#toNow = toNow;
+    this.#time = time;
   }
 
   /** The callers that wait for units of the key, the first one first. */
   waitersOf(keyState: KeyState): readonly Waiter[] {
-    return this.#lines.get(keyState)?.waiters ?? [];
+    return this.#lines.get(keyState)?.waiters ?? NOBODY;
+  }
+
+  /**
+   * The same, for a call that comes now: it may not pass them. There are none if all only wait for calls on several
+   * keys to end, and nothing is leased.
+   */
+  aheadOf(keyState: KeyState, priority: string | undefined, nowMs: number): readonly Waiter[] {
+    const waiters = this.waitersOf(keyState);
+    if (waiters.length === 0) return waiters;
+    const isNobodys = keyState.policy.lease === undefined && waiters.every(({ isBrief }) => isBrief === true);
+    return isNobodys ? NOBODY : aheadOf(keyState.policy, waiters, { priority, sinceMs: nowMs });
+  }
+
+  /** The bound that one more call of this caller would pass; `undefined`: it may wait for units of a key. */
+  fullFor(caller: string | undefined): Full | undefined {
+    return this.#places.fullFor(caller);
+  }
+
+  /** The same for a call that waits until this key has no leases. */
+  watchersFull(keyState: KeyState, caller: string | undefined): Full | undefined {
+    const most = keyState.policy.lease?.maxWaiters ?? 0;
+    const watchers = this.#lines.get(keyState)?.idlers.size ?? 0;
+    return watchers >= most ? full("key-watchers", most) : this.#places.fullFor(caller);
   }
 
   /**
@@ -67,15 +86,19 @@ export class WaitQueue {
    */
   wait<Result>(
     keyState: KeyState,
-    waiting: Pick<Waiter, "cost" | "ttlMs" | "sinceMs" | "untilMs">,
+    waiting: Omit<Waiter, "attempt" | "giveUp"> & {
+      readonly caller?: string | undefined;
+    },
     answerAt: (atMs: number, isLast: boolean) => Result | undefined,
     leaving?: { readonly signal: LeaveSignal; readonly answer: Result },
   ): Promise<Result> {
-    return new Promise((resolve, reject) => {
+    const leavePlace = this.#places.take(waiting.caller);
+    const answered = new Promise<Result>((resolve, reject) => {
       const attempt = (atMs: number, isLast: boolean) => {
         try {
           const answer = answerAt(atMs, isLast);
-          if (answer === undefined) return jointWaitMs(keyState.ruleStates, waiting.cost, atMs) ?? Infinity;
+          if (answer === undefined)
+            return jointWaitMs(keyState.seenBy(waiting.priority), waiting.cost, atMs) ?? Infinity;
           resolve(answer);
         } catch (error) {
           reject(error);
@@ -91,14 +114,20 @@ export class WaitQueue {
         this.#leave(keyState, waiter);
         resolve(leaving.answer);
       });
-      this.#lineOf(keyState).waiters.push(waiter);
+      insert(keyState.policy, this.#lineOf(keyState).waiters, waiter);
       this.serve(keyState);
     });
+    return answered.finally(leavePlace);
   }
 
   /** Resolves when the key has no leases, at `untilMs`, or when the caller has gone. */
-  untilIdle(keyState: KeyState, untilMs: number, signal: AbortSignal): Promise<void> {
-    return new Promise((resolve) => {
+  untilIdle(
+    keyState: KeyState,
+    { untilMs, signal, caller }: { untilMs: number; signal: AbortSignal; caller: string | undefined },
+  ): Promise<undefined> {
+    const leavePlace = this.#places.take(caller);
+    const idle = new Promise<undefined>((done) => {
+      const resolve = () => done(undefined);
       const idler: Idler = { untilMs, resolve };
       const { idlers } = this.#lineOf(keyState);
       idlers.add(idler);
@@ -109,6 +138,7 @@ export class WaitQueue {
       });
       this.serve(keyState);
     });
+    return idle.finally(leavePlace);
   }
 
   /** Answers the callers that can be answered now, in their order, and sets the timer for the next instant. */
@@ -116,39 +146,21 @@ export class WaitQueue {
     const line = this.#lines.get(keyState);
     if (line === undefined) return;
     const nowMs = this.#toNow(keyState);
-    const headMs = this.#serveWaiters(line.waiters, nowMs);
+    const headMs = serveInOrder(keyState.policy, line.waiters, nowMs);
     for (const idler of line.idlers) {
       if (!isIdle(keyState) && idler.untilMs > nowMs) continue;
       line.idlers.delete(idler);
       idler.resolve();
     }
-    clearTimeout(line.timer);
-    line.timer = undefined;
+    line.cancel?.();
+    line.cancel = undefined;
     if (line.waiters.length + line.idlers.size === 0) return this.#close(keyState, line);
-    const expiriesMs =
-      line.idlers.size === 0 ? [] : [...keyState.claims.values()].map((each) => each.expiresAtMs);
-    const endsMs = [...line.waiters, ...line.idlers].map(({ untilMs }) => untilMs);
-    const nextMs = Math.min(headMs, ...endsMs, ...expiriesMs);
+    let nextMs = headMs;
+    for (const { untilMs } of [...line.waiters, ...line.idlers]) nextMs = Math.min(nextMs, untilMs);
+    if (line.idlers.size > 0)
+      for (const { expiresAtMs } of keyState.claims.values()) nextMs = Math.min(nextMs, expiresAtMs);
     const timerMs = Math.min(Math.max(1, nextMs - nowMs), LONGEST_TIMER_MS);
-    line.timer = setTimeout(() => this.serve(keyState), timerMs);
-  }
-
-  /** Returns the instant at which the first caller that still waits can be served, if no units are given back. */
-  #serveWaiters(waiters: Waiter[], nowMs: number): number {
-    let headMs = Infinity;
-    for (let head = waiters[0]; head !== undefined; head = waiters[0]) {
-      const waitMs = head.attempt(nowMs);
-      headMs = nowMs + (waitMs ?? 0);
-      if (waitMs !== undefined && head.untilMs > nowMs) break;
-      waiters.shift();
-      if (waitMs !== undefined) head.giveUp(nowMs);
-    }
-    // The first caller still waits, so callers behind it whose wait is over get their last answer.
-    const over = waiters.filter(({ untilMs }) => untilMs <= nowMs);
-    if (over.length > 0)
-      waiters.splice(0, waiters.length, ...waiters.filter(({ untilMs }) => untilMs > nowMs));
-    for (const waiter of over) waiter.giveUp(nowMs);
-    return waiters.length === 0 ? Infinity : headMs;
+    line.cancel = this.#time.after(timerMs, () => this.serve(keyState));
   }
 
   #leave(keyState: KeyState, waiter: Waiter): void {
@@ -162,7 +174,7 @@ export class WaitQueue {
   #lineOf(keyState: KeyState): Line {
     const known = this.#lines.get(keyState);
     if (known !== undefined) return known;
-    const line = { waiters: [], idlers: new Set<Idler>(), timer: undefined, unpin: keyState.pin() };
+    const line = { waiters: [], idlers: new Set<Idler>(), cancel: undefined, unpin: keyState.pin() };
     this.#lines.set(keyState, line);
     return line;
   }

@@ -1,5 +1,5 @@
+import type { Answer, RuleDecision } from "../../core/protocol/answers.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
-import type { Answer, RuleDecision } from "../../core/protocol/messages.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { leaseWaitMs } from "./share-units.ts";
 

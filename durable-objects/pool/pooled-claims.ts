@@ -1,12 +1,12 @@
 import { randomId } from "../../core/clock.ts";
+import type { Answer, Peeked } from "../../core/protocol/answers.ts";
 import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
-import type { Conflict, Decided, WantedHold, Missing, Peeked } from "../../core/protocol/messages.ts";
+import type { WantedHold } from "../../core/protocol/messages.ts";
 import type { KeyState } from "../keys/key-state.ts";
+import { refundText } from "../operations/limits.ts";
 import type { PoolAnswer } from "./protocol.ts";
 import type { Asked, PoolSession } from "./session.ts";
 import { costsOf } from "./share-units.ts";
-
-type Answer = Decided | Conflict | Missing;
 
 /**
  * Calls that the pool itself decides and remembers, so that they can be repeated or ended in any region. With the
@@ -29,12 +29,22 @@ export class PooledClaims {
     );
   }
 
-  refund(keyState: KeyState, units: Cost, idempotencyKey: string): Promise<Answer> {
-    const request = `refund of ${costText(units)}`;
+  refund(
+    keyState: KeyState,
+    units: Cost,
+    idempotencyKey: string,
+    charge: string | undefined,
+  ): Promise<Answer> {
+    const isNamed = charge !== undefined;
     return this.#ask(
       keyState,
-      { op: "refund", cost: costsOf(keyState, units), request },
-      named(idempotencyKey),
+      {
+        op: "refund",
+        cost: costsOf(keyState, units),
+        request: refundText(units, charge),
+        ...(isNamed && { isNamed }),
+      },
+      [...named(charge), ...named(idempotencyKey)],
     );
   }
 
@@ -44,11 +54,17 @@ export class PooledClaims {
     const asked = { op: "hold", cost: costsOf(keyState, cost), id, ttlMs } as const;
     const isRepeatable = idempotencyKey !== undefined;
     const names = [...held(id), ...named(idempotencyKey)];
-    return await this.#send(keyState, isRepeatable ? { ...asked, request } : asked, names, (answer) => {
-      const { hold } = answer;
-      const set = hold && { id: hold.id, units: cost, expiresAfterMs: hold.expiresAfterMs };
-      return { ...decidedOf(answer), ...(set && { hold: set }) };
-    });
+    return await this.#send(
+      keyState,
+      isRepeatable ? { ...asked, request } : asked,
+      names,
+      (answer): Answer => {
+        const { hold, full } = answer;
+        if (full !== undefined) return { full };
+        const set = hold && { id: hold.id, units: cost, expiresAfterMs: hold.expiresAfterMs };
+        return { ...decidedOf(answer), ...(set && { hold: set }) };
+      },
+    );
   }
 
   settle(keyState: KeyState, id: string, used: Cost): Promise<Answer> {

@@ -1,6 +1,6 @@
-import { decideTogether } from "../../core/accounts/joint-decision.ts";
+import { admitsTogether } from "../../core/accounts/joint-decision.ts";
+import type { RuleDecision } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
-import type { RuleDecision } from "../../core/protocol/messages.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";
 import { PoolFailure, type PoolSession } from "./session.ts";
@@ -154,11 +154,11 @@ function asked(
   cost: Cost,
   nowMs: number,
 ): { readonly op: "limit"; readonly cost: number[] } {
-  const { admitted } = decideTogether(keyState.ruleStates, nowMs, cost);
+  const admitted = admitsTogether(keyState.ruleStates, nowMs, cost);
   return { op: "limit", cost: costsOf(keyState, admitted ? 0 : cost) };
 }
 
 /** Whether the region has enough slots, for long enough, to grant a lease of `ttlMs`. */
 function isCovered(keyState: KeyState, cost: Cost, ttlMs: number, nowMs: number): boolean {
-  return nowMs + ttlMs <= keyState.endsByMs && decideTogether(keyState.ruleStates, nowMs, cost).admitted;
+  return nowMs + ttlMs <= keyState.endsByMs && admitsTogether(keyState.ruleStates, nowMs, cost);
 }

@@ -1,6 +1,6 @@
 import { decideTogether } from "../../core/accounts/joint-decision.ts";
+import type { Answer, Decided } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
-import type { Answer, Decided } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { mostUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
@@ -26,7 +26,7 @@ export class PooledLimits {
   async limit(keyState: KeyState, cost: Cost): Promise<Decided> {
     const { policy } = keyState;
     const share = this.#session.shareOf(keyState);
-    share.demand.note(cost, this.#session.toNow(keyState));
+    share.note(cost, this.#session.toNow(keyState));
     const here = await this.#untilHere(keyState, cost, (nowMs) => this.#decideHere(keyState, cost, nowMs));
     if (here !== undefined) return here;
     const asked = { op: "limit", cost: costsOf(keyState, cost) } as const;
@@ -42,7 +42,7 @@ export class PooledLimits {
   async reserve(keyState: KeyState, call: Reserve): Promise<Answer> {
     const { cost, holder, rules } = call;
     const share = this.#session.shareOf(keyState);
-    share.demand.note(0, this.#session.toNow(keyState));
+    share.note(0, this.#session.toNow(keyState));
     const units = keyState.policy.rules.map(({ name }) => rules[name]?.wanted ?? 0);
     const lending: Lending = { holder, units };
     const here = await this.#untilHere(keyState, cost, (nowMs) => {

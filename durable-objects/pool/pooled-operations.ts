@@ -1,3 +1,4 @@
+import type { Answer, Lease, Missing, Peeked } from "../../core/protocol/answers.ts";
 /**
  * The operations of an object that is a region of a pool. The module is loaded when such a key is first asked for.
  *
@@ -7,7 +8,7 @@
  * of the limit. Otherwise the call fails, and the worker answers as the policy says.
  */
 import type { Cost } from "../../core/protocol/cost.ts";
-import type { Answer, Lease, Missing, Peeked, Returned, WantedHold } from "../../core/protocol/messages.ts";
+import type { Returned, WantedHold, WantedLimit } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
@@ -44,21 +45,31 @@ export class PooledOperations implements Operations {
     this.#claims = new PooledClaims(this.#session);
   }
 
-  limit(keyState: KeyState, cost: Cost, idempotencyKey: string | undefined): Promise<Answer> {
+  limit(keyState: KeyState, { cost, idempotencyKey }: WantedLimit): Promise<Answer> {
     const isPlain = idempotencyKey === undefined && costsOf(keyState, cost).some((units) => units > 0);
     return this.#orAlone(
       keyState,
       () =>
         isPlain ? this.#limits.limit(keyState, cost) : this.#claims.limit(keyState, cost, idempotencyKey),
-      (alone, nowMs) => this.#host.local.limit(alone, cost, idempotencyKey, nowMs),
+      (alone, nowMs) => this.#host.local.limit(alone, { cost, idempotencyKey }, nowMs),
     );
   }
 
-  refund(keyState: KeyState, units: Cost, idempotencyKey: string): Promise<Answer> {
+  refund(
+    keyState: KeyState,
+    units: Cost,
+    idempotencyKey: string,
+    charge: string | undefined,
+  ): Promise<Answer> {
     return this.#orAlone(
       keyState,
-      () => this.#claims.refund(keyState, units, idempotencyKey),
-      (alone, nowMs) => this.#host.local.refund(alone, units, idempotencyKey, nowMs),
+      () => this.#claims.refund(keyState, units, idempotencyKey, charge),
+      (alone, nowMs) => {
+        const answer = this.#host.local.refund(alone, units, idempotencyKey, charge, nowMs);
+        // The pool may know the charge, and does not answer.
+        if ("missing" in answer) throw new PoolFailure("the charge is not known here");
+        return answer;
+      },
     );
   }
 
@@ -67,7 +78,7 @@ export class PooledOperations implements Operations {
       keyState,
       () => this.#limits.reserve(keyState, call),
       // While the region is alone nothing is reserved: every answer has to say `source: "fallback"`.
-      (alone, nowMs) => this.#host.local.limit(alone, call.cost, undefined, nowMs),
+      (alone, nowMs) => this.#host.local.limit(alone, { cost: call.cost }, nowMs),
     );
   }
 
@@ -147,7 +158,11 @@ export class PooledOperations implements Operations {
   /** Makes the key as new, here and in the pool. Units that holders may be spending stay apart in the pool. */
   async reset(keyState: KeyState): Promise<void> {
     const { policy } = keyState;
-    if (policy.onFailure === "local") this.#host.store.reset(...this.#host.openAlone(keyState));
+    if (policy.onFailure === "local") {
+      const [alone, nowMs] = this.#host.openAlone(keyState);
+      this.#host.store.reset(alone, nowMs);
+      this.#host.store.letGo(alone);
+    }
     // Without leases nothing is stored here that would have to end.
     if (policy.lease === undefined) return await this.#claims.reset(keyState);
     await this.#leases.adopt(keyState);
@@ -167,6 +182,7 @@ export class PooledOperations implements Operations {
     if (keyState.policy.onFailure === "local") {
       const [alone, atMs] = this.#host.openAlone(keyState);
       if (alone.claims.has(id)) return [alone, atMs];
+      this.#host.store.letGo(alone);
     }
     return [keyState.policy.lease === undefined ? undefined : keyState, nowMs];
   }
@@ -181,8 +197,13 @@ export class PooledOperations implements Operations {
       return await ask();
     } catch (error) {
       if (!(error instanceof PoolFailure) || keyState.policy.onFailure !== "local") throw error;
-      const answer = await alone(...this.#host.openAlone(keyState));
-      return "rules" in answer ? { ...answer, source: "fallback" } : answer;
+      const [own, nowMs] = this.#host.openAlone(keyState);
+      try {
+        const answer = await alone(own, nowMs);
+        return "rules" in answer ? { ...answer, source: "fallback" } : answer;
+      } finally {
+        this.#host.store.letGo(own);
+      }
     }
   }
 }

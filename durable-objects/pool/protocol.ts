@@ -1,3 +1,4 @@
+import type { RuleDecision } from "../../core/protocol/answers.ts";
 /**
  * The messages to a pool in Redis: one call of the script, and its answer. Every program that shares the pool sends
  * these messages, so they only grow: fields may be added, and none is renamed. docs/pools.md has the layout of the
@@ -6,7 +7,7 @@
  * Calls contain only durations. Instants of the server's clock come out in marks, which only the server itself
  * understands. A list of units has one number for each rule, in the order of `rules`.
  */
-import type { RuleDecision } from "../../core/protocol/messages.ts";
+import type { Full } from "../../core/protocol/bounds.ts";
 
 /** A pool of units, as a region's object calls it. */
 export interface Pool {
@@ -27,7 +28,7 @@ export interface PoolCall {
    * - `hold`: decides on `cost` and sets it apart under `id` for `ttlMs`. Units of rules that lease become a lease.
    * - `settle`: ends the hold or lease `id` and debits `used`; of a lease nothing is debited.
    * - `renew`: moves the end of the hold or lease `id` to `ttlMs` from now.
-   * - `refund`: gives `cost` back, at most up to an untouched quota.
+   * - `refund`: gives `cost` back, at most up to an untouched quota; with `isNamed`, only of one charge.
    * - `peek`: says what `cost` would be answered; takes nothing.
    * - `reset`: forgets consumption, and all holds and leases that `hold` made. Units of holders stay apart.
    */
@@ -46,6 +47,11 @@ export interface PoolCall {
    * is charged once, however often it comes. The same idempotency key with another text is a conflict.
    */
   readonly request?: string;
+  /**
+   * Of `refund`: the last key but one is that of the idempotency key of a `limit`. At most what that took comes back,
+   * once, and nothing that time has given back since.
+   */
+  readonly isNamed?: true;
   /** Present: the caller is a holder, and this is its message. */
   readonly holding?: HolderMessage;
 }
@@ -140,12 +146,14 @@ export interface PoolSizing {
 
 /** The answer to one call. */
 export interface PoolAnswer {
-  /** Absent with `missing` and `conflict`, and after `renew`. */
+  /** Absent with `missing`, `conflict` and `full`, and after `renew`. */
   readonly rules?: readonly RuleDecision[];
   /** There is no such hold or lease, or it has ended. */
   readonly missing?: true;
   /** The idempotency key was used before for another request, which is given here. */
   readonly conflict?: { readonly request: string };
+  /** Of `hold`: the key has as many holds as it may have. Nothing was set apart. */
+  readonly full?: Full["full"];
   /** Of `hold`: what was set apart. Durations are in milliseconds. */
   readonly hold?: { readonly id: string; readonly expiresAfterMs: number; readonly fencingToken?: string };
   /** Of `renew`: how long the hold or lease lasts, in milliseconds. */

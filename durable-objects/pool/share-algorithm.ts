@@ -132,7 +132,27 @@ const share: Algorithm<ShareConfig, ShareState> = {
   },
 
   credit: (_, state) => state,
-  wholeAtMs: (_, state) => state.endsAtMs,
+  uncharge: (_, state) => state,
+  wholeAtMs: (_, state = NO_SHARE) => state.endsAtMs,
+
+  forecast(config, state = NO_SHARE) {
+    let current = state;
+    const take = (atMs: number, units: number) => {
+      current = share.debit(config, current, atMs, units) ?? NO_SHARE;
+    };
+    return {
+      take,
+      debit({ endsMs, units }, from, to) {
+        for (let index = from; index < to; index += 1) take(endsMs[index] ?? 0, units[index] ?? 0);
+      },
+      passesAtMs(atMs, cost, outstanding) {
+        const decision = share.decide(config, current, atMs, cost, outstanding);
+        return decision.allowed ? atMs : atMs + (decision.retryAfterMs ?? Infinity);
+      },
+      isCertain: () => true,
+    };
+  },
+
   // Units of a share are not stored: after a crash the pool counts them as used when their hold expires.
   covers: () => true,
   pack: ({ isLeased }, { holder }) => ({ record: isLeased ? { holder } : undefined }),

@@ -1,4 +1,5 @@
 import { randomId } from "../../core/clock.ts";
+import type { Cost } from "../../core/protocol/cost.ts";
 import { Denials } from "../../core/reservations/denials.ts";
 import { PendingRequest } from "../../core/reservations/pending-request.ts";
 import { refillMs, spendableMs } from "../../core/reservations/sizing.ts";
@@ -34,6 +35,7 @@ export class Share {
   readonly #keyState: KeyState;
   readonly #ruleStates: KeyState["ruleStates"];
   readonly #holder: string;
+  #hasBegun = false;
   #turn = 0;
   #isFresh = true;
   #seen: Mark | undefined;
@@ -54,8 +56,16 @@ export class Share {
       .find((holder) => holder !== "");
     // Two objects must never be the same holder, also when two deployments use one region name: so an id is added.
     this.#holder = stored ?? `${keyState.policy.region?.name ?? ""}.${randomId()}`;
-    for (const ruleState of this.#ruleStates) updateShare(keyState, ruleState, { holder: this.#holder });
     this.isUnknown = stored !== undefined;
+  }
+
+  /**
+   * Notes that a caller asks for this much. From now on the key stays in memory, since the share remembers what is
+   * asked for and what was denied. A look begins nothing, so its key may leave again.
+   */
+  note(cost: Cost, nowMs: number): void {
+    this.#begin();
+    this.demand.note(cost, nowMs);
   }
 
   /** The message that has not been answered yet, if there is one and an answer may still come. */
@@ -93,6 +103,7 @@ export class Share {
 
   /** Makes the message that goes with a call. From here on only units that the message keeps may be spent. */
   ask(call: Omit<PoolCall, "holding">, asking: Asking, nowMs: number): PoolMessage {
+    this.#begin();
     const { policy, claims } = this.#keyState;
     const ruleStates = this.#ruleStates;
     const wanted = this.demand.want(asking, this.isContended, nowMs);
@@ -186,5 +197,13 @@ export class Share {
   lose(): void {
     this.isHeld = false;
     for (const ruleState of this.#ruleStates) updateShare(this.#keyState, ruleState, { units: 0 });
+  }
+
+  /** Writes the holder's id into the key's accounts: they differ from those of a key without a share from now on. */
+  #begin(): void {
+    if (this.#hasBegun) return;
+    this.#hasBegun = true;
+    for (const ruleState of this.#ruleStates)
+      updateShare(this.#keyState, ruleState, { holder: this.#holder });
   }
 }

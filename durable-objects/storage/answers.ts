@@ -1,3 +1,4 @@
+import type { KeyRange } from "../../core/protocol/caller-keys.ts";
 import type { Tables } from "./tables.ts";
 
 /** The answer to a call with an idempotency key. */
@@ -11,15 +12,26 @@ export interface StoredAnswer {
 }
 
 /**
- * The most answers that a key remembers. It is enough for 24 hours with one idempotent call in eight seconds, and an
- * answer takes about 300 bytes.
+ * The most answers that are remembered of one caller's calls on one key, at about 350 bytes each. It is enough for 24
+ * hours with one idempotent call in 17 seconds. Beyond it, the caller's oldest answers go. With twice as many, finding
+ * those takes a call 9 ms.
  */
-export const MOST_ANSWERS = 10_000;
-/**
- * When a key has more answers, this many of the oldest are deleted at once. So a call costs one deleted row on average,
- * and does not search for the oldest answer each time.
- */
-export const ANSWERS_DROPPED = MOST_ANSWERS / 10;
+export const MOST_ANSWERS = 5_000;
+/** So many go at once: a call has to look through all of them for the oldest. */
+export const ANSWERS_DROPPED = 100;
+
+/** How many answers of one caller a key has, and when the oldest was given. */
+export interface AnswerCount {
+  readonly count: number;
+  readonly oldestMs: number;
+  /** They have just been counted; else there may be fewer. */
+  readonly isExact: boolean;
+}
+
+const OF_CALLER = "FROM answers WHERE key = ?1 AND idempotency_key >= ?2 AND idempotency_key < ?3";
+
+/** How many answers are looked at in one go, so that calls do not wait: it takes up to 5 ms when all are deleted. */
+export const ANSWERS_SWEPT = 1_000;
 
 /** The stored answers, by key and idempotency key. */
 export class StoredAnswers {
@@ -56,17 +68,28 @@ export class StoredAnswers {
     this.#tables.exec("DELETE FROM answers WHERE key = ? AND idempotency_key = ?", key, idempotencyKey);
   }
 
-  count(key: string): number {
-    if (!this.#tables.has("answers")) return 0;
-    return this.#tables.number("SELECT count(*) AS number FROM answers WHERE key = ?", key) ?? 0;
+  /** How many answers of a caller the key has, and when the oldest was given (`Infinity`: there is none). */
+  count(key: string, [from, to]: KeyRange): { readonly count: number; readonly oldestMs: number } {
+    if (!this.#tables.has("answers")) return { count: 0, oldestMs: Infinity };
+    const { count, oldestMs } = this.#tables
+      .exec<{ count: number; oldestMs: number | null }>(
+        `SELECT count(*) AS count, min(at_ms) AS oldestMs ${OF_CALLER}`,
+        key,
+        from,
+        to,
+      )
+      .one();
+    return { count, oldestMs: oldestMs ?? Infinity };
   }
 
-  /** Deletes the key's `ANSWERS_DROPPED` oldest answers. */
-  removeOldest(key: string): void {
+  /** Deletes a caller's oldest answers, at most `ANSWERS_DROPPED`. */
+  removeOldest(key: string, [from, to]: KeyRange): void {
     this.#tables.exec(
       `DELETE FROM answers WHERE key = ?1 AND idempotency_key IN
-        (SELECT idempotency_key FROM answers WHERE key = ?1 ORDER BY at_ms LIMIT ?2)`,
+        (SELECT idempotency_key ${OF_CALLER} ORDER BY at_ms LIMIT ?4)`,
       key,
+      from,
+      to,
       ANSWERS_DROPPED,
     );
   }
@@ -75,17 +98,51 @@ export class StoredAnswers {
     if (this.#tables.has("answers")) this.#tables.exec("DELETE FROM answers WHERE key = ?", key);
   }
 
-  /** Deletes answers that were given at or before `atMs`, of keys without a record: those keys are whole. */
-  removeUntil(atMs: number): void {
-    if (!this.#tables.has("answers")) return;
-    this.#tables.exec("DELETE FROM answers WHERE at_ms <= ? AND key NOT IN (SELECT key FROM keys)", atMs);
-  }
-
-  /** When the oldest answer of a key without a record was given; `undefined`: there is none. */
-  oldestAtMs(): number | undefined {
-    if (!this.#tables.has("answers")) return undefined;
-    return this.#tables.number(
-      "SELECT min(at_ms) AS number FROM answers WHERE key NOT IN (SELECT key FROM keys)",
+  /**
+   * Looks at the next `ANSWERS_SWEPT` answers after a place, in the order of the table. Deletes those that were given
+   * at or before `untilMs`, if their keys have no record: those keys are whole. An index by time would make each
+   * answer cost one more row.
+   */
+  sweep(after: AnswerPlace, untilMs: number): Swept {
+    if (!this.#tables.has("answers")) return { oldestMs: Infinity };
+    const [last] = this.#tables
+      .exec<{ key: string; idempotencyKey: string }>(
+        `SELECT key, idempotency_key AS idempotencyKey FROM answers WHERE (key, idempotency_key) > (?, ?)
+          ORDER BY key, idempotency_key LIMIT 1 OFFSET ?`,
+        after.key,
+        after.idempotencyKey,
+        ANSWERS_SWEPT - 1,
+      )
+      .toArray();
+    const range = "(key, idempotency_key) > (?, ?)" + (last ? " AND (key, idempotency_key) <= (?, ?)" : "");
+    const bounds = [after, ...(last ? [last] : [])].flatMap(({ key, idempotencyKey }) => [
+      key,
+      idempotencyKey,
+    ]);
+    const isUnrecorded = "NOT EXISTS (SELECT 1 FROM keys WHERE keys.key = answers.key)";
+    this.#tables.exec(
+      `DELETE FROM answers WHERE ${range} AND at_ms <= ? AND ${isUnrecorded}`,
+      ...bounds,
+      untilMs,
     );
+    const oldestMs = this.#tables.number(
+      `SELECT min(at_ms) AS number FROM answers WHERE ${range} AND ${isUnrecorded}`,
+      ...bounds,
+    );
+    return { oldestMs: oldestMs ?? Infinity, ...(last && { last }) };
   }
+}
+
+/** Where an answer is in the table. */
+export interface AnswerPlace {
+  readonly key: string;
+  readonly idempotencyKey: string;
+}
+
+/** What `sweep` has found. */
+export interface Swept {
+  /** When the oldest answer that is left of a key without a record was given; Infinity: there is none. */
+  readonly oldestMs: number;
+  /** The last answer that was looked at. Absent: there are no more. */
+  readonly last?: AnswerPlace;
 }

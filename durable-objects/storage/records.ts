@@ -22,6 +22,9 @@ export interface StoredKey {
   readonly rules: Readonly<Record<string, StoredAccount>>;
 }
 
+/** About the bytes of memory that a claim takes, with its holds in the key's accounts (measured: 330 to 600). */
+export const CLAIM_BYTES = 500;
+
 /** A hold or a lease of a caller. Each is a row of its own. */
 export interface Claim {
   /** Unguessable, and unique within its key. */
@@ -33,8 +36,12 @@ export interface Claim {
   readonly ttlMs: number;
   /** When the claim ends unless it is renewed. */
   readonly expiresAtMs: number;
+  /** Who made it: see core/protocol/caller-keys.ts. Absent: it is not known. */
+  readonly caller?: string;
   /** Of a lease: it rises with each lease of the key. */
   readonly fencingToken?: number;
+  /** Of a lease whose end is learned from: when it was granted. */
+  readonly grantedAtMs?: number;
   /** Of a lease: it belongs to a WebSocket, and is renewed while the socket is open. */
   readonly isSocket?: boolean;
   /** Of a hold: it is part of a call on several keys, which settles or cancels it within moments. */

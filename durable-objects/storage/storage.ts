@@ -1,6 +1,7 @@
 import type { NewSegment, Segment } from "../../core/algorithms/packed.ts";
 import { StoredAnswers } from "./answers.ts";
-import type { Claim, StoredKey } from "./records.ts";
+import { StoredClaims } from "./claims.ts";
+import type { StoredKey } from "./records.ts";
 import { Tables } from "./tables.ts";
 
 /** The most keys that one alarm looks at. When more are due, the next alarm comes at once, so callers wait little. */
@@ -9,11 +10,13 @@ export const GARBAGE_KEYS = 1_000;
 /** The object's storage, record by record. All methods but `removeAll` are synchronous. */
 export class Storage {
   readonly answers: StoredAnswers;
+  readonly claims: StoredClaims;
   readonly #tables: Tables;
 
   constructor(storage: DurableObjectStorage) {
     this.#tables = new Tables(storage);
     this.answers = new StoredAnswers(this.#tables);
+    this.claims = new StoredClaims(this.#tables);
   }
 
   /** Whether nothing is stored. The first write of a key includes its record, so the table of records is made first. */
@@ -23,11 +26,17 @@ export class Storage {
 
   /** Runs `work` in a transaction. When `work` throws, storage is as it was before. */
   atomically<Result>(work: () => Result): Result {
-    return this.#tables.atomically(work);
+    try {
+      return this.#tables.atomically(work);
+    } catch (error) {
+      this.claims.forgetCounts();
+      throw error;
+    }
   }
 
   /** Deletes everything, the tables and the alarm included. */
   removeAll(): Promise<void> {
+    this.claims.forgetCounts();
     return this.#tables.removeAll();
   }
 
@@ -38,6 +47,32 @@ export class Storage {
       .exec<KeyRow>("SELECT key, policy, rules FROM keys WHERE key = ?", key)
       .toArray()[0];
     return row === undefined ? undefined : fromRow(row);
+  }
+
+  /**
+   * The first keys with this prefix, in the order of their bytes.
+   *
+   * @param after only keys after this one, which has the prefix; `undefined`: from the first
+   */
+  keysAfter(prefix: string, after: string | undefined, most: number): string[] {
+    if (!this.#tables.has("keys")) return [];
+    const from = after === undefined ? "key >= ?" : "key > ?";
+    return this.#tables
+      .exec<{ key: string }>(
+        `SELECT key FROM keys WHERE ${from} AND key <= ? ORDER BY key LIMIT ?`,
+        after ?? prefix,
+        lastWith(prefix),
+        most,
+      )
+      .toArray()
+      .map(({ key }) => key);
+  }
+
+  /** How many keys have this prefix. It reads a row for each. */
+  countKeys(prefix: string): number {
+    if (!this.#tables.has("keys")) return 0;
+    const query = "SELECT count(*) AS number FROM keys WHERE key >= ? AND key <= ?";
+    return this.#tables.number(query, prefix, lastWith(prefix)) ?? 0;
   }
 
   /** @param wholeAtMs when the key will be whole if nobody comes: from then on `readWholeBy` finds it */
@@ -54,27 +89,10 @@ export class Storage {
 
   /** Deletes all that is stored of a key, except its answers. */
   remove(key: string): void {
-    for (const table of ["keys", "holds", "segments"] as const) {
+    this.claims.removeAll(key);
+    for (const table of ["keys", "segments"] as const) {
       if (this.#tables.has(table)) this.#tables.exec(`DELETE FROM ${table} WHERE key = ?`, key);
     }
-  }
-
-  claims(key: string): Claim[] {
-    if (!this.#tables.has("holds")) return [];
-    return this.#tables
-      .exec<{ claim: string }>("SELECT claim FROM holds WHERE key = ?", key)
-      .toArray()
-      .map(({ claim }) => JSON.parse(claim) as Claim);
-  }
-
-  writeClaim(key: string, claim: Claim): void {
-    this.#tables.make("holds");
-    const text = JSON.stringify(claim);
-    this.#tables.exec("INSERT OR REPLACE INTO holds (key, id, claim) VALUES (?, ?, ?)", key, claim.id, text);
-  }
-
-  removeClaim(key: string, id: string): void {
-    this.#tables.exec("DELETE FROM holds WHERE key = ? AND id = ?", key, id);
   }
 
   /** The segments of a rule's state, in their order. */
@@ -87,7 +105,7 @@ export class Storage {
         rule,
       )
       .toArray()
-      .map(({ entries, ...segment }) => ({ ...segment, entries: [...new Float64Array(entries)] }));
+      .map(({ entries, ...segment }) => ({ ...segment, entries: new Float64Array(entries) }));
   }
 
   /** Adds a segment, and deletes the segments of the rule that are not needed any more. */
@@ -124,6 +142,11 @@ export class Storage {
   nextWholeAtMs(): number | undefined {
     return this.#tables.number("SELECT min(whole_at_ms) AS number FROM keys");
   }
+}
+
+/** A text that is not before any key with this prefix: keys have 512 bytes at most, and this has as many after it. */
+function lastWith(prefix: string): string {
+  return prefix + "\u{10FFFF}".repeat(128);
 }
 
 interface KeyRow extends Record<string, SqlStorageValue> {

@@ -11,7 +11,7 @@ const SCHEMA = {
     PRIMARY KEY (key, idempotency_key)
   ) WITHOUT ROWID`,
   holds: `CREATE TABLE IF NOT EXISTS holds (
-    key TEXT, id TEXT, claim TEXT NOT NULL, PRIMARY KEY (key, id)
+    key TEXT, id TEXT, claim TEXT NOT NULL, caller TEXT, PRIMARY KEY (key, id)
   ) WITHOUT ROWID`,
   segments: `CREATE TABLE IF NOT EXISTS segments (
     key TEXT, rule TEXT, log INTEGER, start INTEGER, to_ms INTEGER NOT NULL, entries BLOB NOT NULL,
@@ -27,6 +27,7 @@ export class Tables {
 
   constructor(storage: DurableObjectStorage) {
     this.#storage = storage;
+    // Reading at once costs no file: an object's file is there before its code runs (scripts/empty-databases.ts).
     this.#made = this.#readMade();
   }
 
@@ -68,7 +69,12 @@ export class Tables {
   }
 
   #readMade(): Set<string> {
-    const tables = this.exec<{ name: string }>("SELECT name FROM sqlite_master WHERE type = 'table'");
-    return new Set(tables.toArray().map(({ name }) => name));
+    const tables = this.exec<{ name: string; sql: string }>(
+      "SELECT name, sql FROM sqlite_master WHERE type = 'table'",
+    ).toArray();
+    // Version 0.1.0 made this table without the column.
+    if (tables.some(({ name, sql }) => name === "holds" && !sql.includes(" caller ")))
+      this.exec("ALTER TABLE holds ADD COLUMN caller TEXT");
+    return new Set(tables.map(({ name }) => name));
   }
 }

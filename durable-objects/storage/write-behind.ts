@@ -10,7 +10,9 @@
  * These functions are pure: time is an argument.
  */
 import { place, unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import { heldUnits } from "../../core/accounts/hold.ts";
 import type { Packed, Segment } from "../../core/algorithms/packed.ts";
+import { withoutBlock } from "../../core/algorithms/penalty.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "./records.ts";
 
@@ -21,9 +23,12 @@ import type { StoredAccount } from "./records.ts";
  */
 const AHEAD_SHARE = 0.02;
 
-/** By how many units the memory of a hot key may be ahead of its storage. 0 for leases: each lease is written. */
-export function aheadUnits(rule: Rule): number {
-  return rule.lease === undefined ? Math.floor(rule.capacity * AHEAD_SHARE) : 0;
+/**
+ * By how many units the memory of a hot key may be ahead of its storage. 0 for leases and for units that no time gives
+ * back: each of these is written.
+ */
+export function aheadUnits({ algorithm, capacity, lease }: Rule): number {
+  return lease === undefined && algorithm.isLasting !== true ? Math.floor(capacity * AHEAD_SHARE) : 0;
 }
 
 /**
@@ -44,9 +49,9 @@ export function record(
   const { state } = account;
   const { isShare = false } = rule.algorithm;
   const units = isShare ? 0 : ahead + unstoredOf(account);
-  const header = { algorithm: rule.algorithm.name, ahead: units, ...(units > 0 && { ttlMs }) };
+  const header = { algorithm: storedName(rule), ahead: units, ...(units > 0 && { ttlMs }) };
   if (state === undefined) return { stored: header };
-  const earlier = before?.algorithm === header.algorithm ? before.state : undefined;
+  const earlier = before?.algorithm === header.algorithm ? readable(rule, before.state) : undefined;
   const { record: packed, segment } = rule.algorithm.pack(rule.config, state, nowMs, earlier);
   return { stored: { ...header, state: packed }, segment };
 }
@@ -59,7 +64,8 @@ export function covers(
   nowMs: number,
 ): boolean {
   const { state, ahead } = stored ?? { state: undefined, ahead: 0 };
-  return rule.algorithm.covers(rule.config, state, ahead, account.state, unstoredOf(account), nowMs);
+  const known = readable(rule, state);
+  return rule.algorithm.covers(rule.config, known, ahead, account.state, unstoredOf(account), nowMs);
 }
 
 /**
@@ -75,16 +81,26 @@ export function restore(
   nowMs: number,
   ttlMs: number,
 ): Account {
-  if (stored === undefined || stored.algorithm !== rule.algorithm.name) return UNTOUCHED;
+  if (stored === undefined || stored.algorithm !== storedName(rule)) return UNTOUCHED;
   const { algorithm, config } = rule;
-  const state = stored.state === undefined ? undefined : algorithm.unpack(config, stored.state, segments);
+  const known = readable(rule, stored.state);
+  const state = known === undefined ? undefined : algorithm.unpack(config, known, segments);
   const account: Account = { state, holds: [] };
   if (stored.ahead === 0) return account;
   // The limit may be lower than when this was written, and no more than the whole capacity can be given out.
   const units = Math.min(stored.ahead, rule.capacity);
   // Isolates of the deployment that wrote this keep units for as long as its own policy allowed.
   const expiresAtMs = nowMs + Math.max(ttlMs, stored.ttlMs ?? 0);
-  return place(account, { id: RESTORED, units, expiresAtMs });
+  return place(account, { id: RESTORED, units, expiresAtMs, isRestored: true });
+}
+
+function storedName({ algorithm }: Rule): string {
+  return algorithm.storedAs ?? algorithm.name;
+}
+
+/** The state of a record as the rule reads it: a rule without penalties reads nothing of a block. */
+function readable({ algorithm }: Rule, state: unknown): unknown {
+  return algorithm.isPenal === true ? state : withoutBlock(state);
 }
 
 /** The id of that hold. It is in memory only, and must differ from all ids of claims and holders. */
@@ -92,5 +108,5 @@ const RESTORED = "write-ahead";
 
 /** Whether the hold of `restore` still lasts. Until it ends, nobody knows the exact state, so none is written. */
 export function isRestored({ holds }: Account): boolean {
-  return holds.some(({ id }) => id === RESTORED);
+  return heldUnits(holds).restored > 0;
 }

@@ -49,7 +49,8 @@ async function limited(request: Request, env: Env, key: string, cost: number): P
   }
   const response = askUpstream(request);
   if (response.status >= 500) {
-    // The caller got nothing, so its units are given back. With the idempotency key a repeated refund counts once.
+    // The caller got nothing, so its units are given back. With the idempotency key a repeated refund counts once. It
+    // names no charge, which a binding may do: then the limit need not be `refundable`, and an isolate can decide it.
     const idempotencyKey = request.headers.get("cf-ray") ?? crypto.randomUUID();
     await env.LIMITER.refund({ policy: "api", key, units: cost, idempotencyKey });
   }

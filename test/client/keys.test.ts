@@ -25,6 +25,8 @@ test.each([
   ["2001:0db8:0001:0002:ffff:ffff:ffff:ffff", "2001:db8:1:2::/64"],
   ["2001:db8:1:2::/64", "2001:db8:1:2::/64"],
   ["::1", "::/64"],
+  ["::10.1.2.3", "::/64"],
+  ["::a01:203", "::/64"],
 ])("the address %s counts as %s", (key, counted) => {
   expect(normaliseKey(ADDRESSES, key)).toBe(counted);
 });

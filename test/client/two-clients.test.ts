@@ -50,7 +50,7 @@ test("each has units of its own, and together they never have more than there ar
   for (let call = 0; call < 400; call += 1)
     time.at(call, async () => {
       for (const [index, client] of clients.entries())
-        void Promise.resolve(client.limit(policy, KEY, 1)).then((decision) => {
+        void Promise.resolve(client.limit(policy, KEY, { cost: 1 })).then((decision) => {
           if (!("success" in decision)) throw new Error(decision.detail);
           if (decision.success) admitted += 1;
           sources[index]?.push(decision.source);
@@ -73,7 +73,7 @@ test("a call that the object decides takes home what its own client has, and lea
   const [one, other] = clients;
   for (let call = 0; call < 20; call += 1)
     time.at(call, () => {
-      for (const client of clients) void client.limit(policy, KEY, 1);
+      for (const client of clients) void client.limit(policy, KEY, { cost: 1 });
     });
   await time.run(100, () => undefined);
   const heldBy = () =>
@@ -81,9 +81,9 @@ test("a call that the object decides takes home what its own client has, and lea
   const both = heldBy();
   expect(new Set(both).size).toBe(2);
   // It is remembered, so the object decides it.
-  void one?.limit(policy, KEY, 1, "once");
+  void one?.limit(policy, KEY, { cost: 1, idempotencyKey: "once" });
   await time.run(200, () => undefined);
   expect(heldBy()).toHaveLength(1);
   expect(both).toContain(heldBy()[0]);
-  expect(other?.limit(policy, KEY, 1)).toMatchObject({ success: true, source: "isolate" });
+  expect(other?.limit(policy, KEY, { cost: 1 })).toMatchObject({ success: true, source: "isolate" });
 });

@@ -2,7 +2,7 @@ import { runInDurableObject } from "cloudflare:test";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { readAnswer } from "../../client/read-answer.ts";
 import { UNTOUCHED } from "../../core/accounts/account.ts";
-import { PROTOCOL } from "../../core/protocol/messages.ts";
+import { KNOWN_PROTOCOL } from "../../core/protocol/messages.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
 import { freshKey } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
@@ -233,8 +233,8 @@ describe("keys", () => {
 });
 
 describe("a message of a protocol that the object does not know", () => {
-  const NEWER = { protocol: PROTOCOL + 1 };
-  const refused = { unsupported: { protocol: PROTOCOL } };
+  const NEWER = { protocol: KNOWN_PROTOCOL + 1 };
+  const refused = { unsupported: { protocol: KNOWN_PROTOCOL } };
   const asked = (key: string) => ({ ...NEWER, policy: "slow", key, cost: 1, ttlMs: 1_000 });
   const reserving = { holder: "holder", turn: 1, isShort: false, rules: {} };
   const leasing = { policy: "export", waitMs: 0, id: "id" };
@@ -245,8 +245,10 @@ describe("a message of a protocol that the object does not know", () => {
     expect(JSON.parse(await rate.stub.reserve({ ...asked(key), ...reserving }))).toEqual(refused);
     expect(JSON.parse(await rate.stub.hold(asked(key)))).toEqual(refused);
     expect(JSON.parse((await leased.stub.acquire({ ...asked(key), ...leasing })).answer)).toEqual(refused);
-    for (const path of ["acquire", "idle"]) {
-      const body = JSON.stringify({ ...asked(key), ...leasing });
+    // A call of a kind that is not known is refused whatever version it names.
+    for (const path of ["acquire", "idle", "limit", "unheard-of"]) {
+      const version = path === "unheard-of" ? { protocol: 1 } : NEWER;
+      const body = JSON.stringify({ ...asked(key), ...leasing, ...version });
       const response = await leased.stub.fetch(`https://object/${path}`, { method: "POST", body });
       expect(await response.json()).toEqual(refused);
     }

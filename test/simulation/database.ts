@@ -48,7 +48,12 @@ export class Database {
   }
 
   #all(query: string, ...bindings: SQLInputValue[]): Record<string, unknown>[] {
-    return this.#prepare(query).all(...bindings);
+    const rows = this.#prepare(query).all(...bindings) as Record<string, unknown>[];
+    // The runtime gives an `ArrayBuffer` where Node gives its bytes.
+    for (const row of rows)
+      for (const [name, value] of Object.entries(row))
+        if (value instanceof Uint8Array) row[name] = value.slice().buffer;
+    return rows;
   }
 
   #prepare(query: string): StatementSync {

@@ -1,5 +1,9 @@
 import { decide, outstandingOf, wholeAtMs } from "../../core/accounts/account.ts";
-import type { Rule } from "../../core/policies/policy.ts";
+import type { RuleAccount } from "../../core/accounts/joint-decision.ts";
+import type { Windows } from "../../core/algorithms/window-ends.ts";
+import type { Policy, Rule } from "../../core/policies/policy.ts";
+import { seenBy } from "../../core/policies/seen-by.ts";
+import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
@@ -16,16 +20,23 @@ export function law(isKept: boolean, inWords: () => string): void {
   if (!isKept) throw new BrokenLaw(inWords());
 }
 
+/** How the object's clock is: a fixed window is one by that clock. */
+export interface ObjectClock {
+  readonly nowMs: number;
+  /** The most by which crashes can have put it back. */
+  readonly backMs: number;
+}
+
 /**
  * The exact limiter, which sees every admitted unit at the instant of its admission. It is either a bucket that may
  * not be overdrawn, which is the bound of every interval at once, or a log in which no window may have more units
- * than the limit.
+ * than the limit. Of a sliding window counter it is a bucket with burst = limit.
  */
 export class Oracle {
   readonly #rule: Rule;
   #spentParts = 0;
   #atMs = 0;
-  readonly #log: { readonly atMs: number; readonly units: number }[] = [];
+  readonly #log: { readonly atMs: number; readonly units: number; readonly window?: number }[] = [];
 
   constructor(rule: Rule) {
     this.#rule = rule;
@@ -46,11 +57,27 @@ export class Oracle {
     }
   }
 
+  /** Takes back units of a charge that was made at `atMs`: those that time has not given back since. */
+  uncharge(units: number, atMs: number, nowMs: number): void {
+    const { quota } = this.#rule;
+    const parts = (since: number, spent: number) => Math.max(0, spent - quota.units * (nowMs - since));
+    const given = parts(atMs, units * (quota.windowMs ?? 1));
+    this.#spentParts = Math.max(0, parts(this.#atMs, this.#spentParts) - given);
+    this.#atMs = nowMs;
+    let left = units;
+    for (const [index, entry] of this.#log.entries()) {
+      const most = entry.atMs === atMs ? Math.min(left, entry.units) : 0;
+      this.#log[index] = { ...entry, units: entry.units - most };
+      left -= most;
+    }
+  }
+
   /** Notes that units were admitted, and returns how many are over the bound; 0 or less: the bound is kept. */
-  admit(units: number, nowMs: number): number {
+  admit(units: number, nowMs: number, clock: ObjectClock = { nowMs, backMs: 0 }): number {
     const { capacity, quota, algorithm } = this.#rule;
     const windowMs = quota.windowMs ?? 1;
-    if (algorithm.name === "token-bucket") {
+    if (algorithm.name === "fixed-window") return this.#admitInWindow(units, nowMs, windowMs, clock);
+    if (algorithm.name.endsWith("-bucket") || algorithm.name === "sliding-window-counter") {
       const left = Math.max(0, this.#spentParts - quota.units * (nowMs - this.#atMs));
       this.#spentParts = left + units * windowMs;
       this.#atMs = nowMs;
@@ -58,7 +85,66 @@ export class Oracle {
     }
     this.#log.push({ atMs: nowMs, units });
     while ((this.#log[0]?.atMs ?? nowMs) + windowMs <= nowMs) this.#log.shift();
-    return this.#log.reduce((sum, each) => sum + each.units, 0) - capacity;
+    // A window touches two cycles. Those of the object begin when its clock says so, which nobody here knows.
+    const most = algorithm.name === "permits-per-cycle" ? 2 * capacity : capacity;
+    return this.#log.reduce((sum, each) => sum + each.units, 0) - most;
+  }
+
+  /** Any interval has `capacity` for each window that it meets. While the clock ran on, each window has no more. */
+  #admitInWindow(units: number, nowMs: number, windowMs: number, clock: ObjectClock): number {
+    const { capacity, config } = this.#rule;
+    const { align, jitterMs } = config as Windows;
+    const window = align === "epoch" && jitterMs === 0 ? Math.floor(clock.nowMs / windowMs) : undefined;
+    this.#log.push({ atMs: nowMs, units, ...(window !== undefined && { window }) });
+    let [over, sum, inWindow] = [-Infinity, 0, 0];
+    for (const each of this.#log.toReversed()) {
+      sum += each.units;
+      const lengthMs = nowMs - each.atMs + jitterMs + clock.backMs;
+      over = Math.max(over, sum - capacity * (Math.floor(lengthMs / windowMs) + 2));
+      if (window !== undefined && each.window === window && clock.backMs === 0) inWindow += each.units;
+    }
+    return Math.max(over, inWindow - capacity);
+  }
+}
+
+/**
+ * The exact limiters of a policy: for each rule, and for each priority. Units of a priority count with those of all
+ * less important ones, and together they keep to what that priority sees of the limit.
+ */
+export class Oracles {
+  readonly #policy: Policy;
+  readonly #levels: readonly {
+    readonly rank: number;
+    readonly oracles: readonly (readonly [Rule, Oracle])[];
+  }[];
+
+  constructor(policy: Policy) {
+    this.#policy = policy;
+    const { seen } = policy.priorities;
+    const ranks = seen.size === 0 ? [0] : [...seen.keys()].map((name) => this.#rankOf(name));
+    this.#levels = ranks.map((rank) => ({
+      rank,
+      oracles: seenBy(policy, policy.priorities.names[rank]).rules.map((rule) => [rule, new Oracle(rule)]),
+    }));
+  }
+
+  reset(): void {
+    for (const { oracles } of this.#levels) for (const [, oracle] of oracles) oracle.reset();
+  }
+
+  /** Notes that a call was admitted. */
+  admit(cost: Cost, nowMs: number, priority: string | undefined, clock: ObjectClock): void {
+    const own = this.#rankOf(priority ?? this.#policy.priorities.usual);
+    for (const { rank, oracles } of this.#levels)
+      for (const [rule, oracle] of rank <= own ? oracles : []) {
+        const over = oracle.admit(costOf(rule, cost), nowMs, clock);
+        const whose = rank === 0 ? "" : ` of ${this.#policy.priorities.names[rank]} and less`;
+        law(over <= 0, () => `${over} units of ${rule.name} over the bound${whose}`);
+      }
+  }
+
+  #rankOf(name: string): number {
+    return this.#policy.priorities.names.indexOf(name);
   }
 }
 
@@ -109,13 +195,16 @@ export function checkConservation(
 /**
  * An isolate's figures promise no more than the object's would. An object that has crashed may have counted more
  * units as used than there are. Then it takes longer to be whole than any isolate can know.
+ *
+ * @param jumpedMs by how much the isolate's clock was put on: the end of a window that it was told is nearer by that
  */
 export function checkFigures(
   decision: Decision,
-  { policy, ruleStates }: KeyState,
+  ruleStates: readonly RuleAccount[],
   nowMs: number,
   own: readonly number[],
   hasCrashed: boolean,
+  jumpedMs = 0,
 ): void {
   for (const [index, said] of decision.rules.entries()) {
     const ruleState = ruleStates[index];
@@ -124,9 +213,10 @@ export function checkFigures(
     const most = remaining + (own[index] ?? 0);
     law(said.remaining <= most, () => `remaining is said to be ${said.remaining} and is at most ${most}`);
     const resetMs = wholeAtMs(ruleState.rule, ruleState.account, nowMs) - nowMs;
+    const nearerMs = ruleState.rule.algorithm.endsLateMs === undefined ? 0 : jumpedMs;
     law(
-      hasCrashed || said.resetAfterMs >= resetMs,
-      () => `${policy.name} is said to be whole in ${said.resetAfterMs} ms, and is in ${resetMs} ms`,
+      hasCrashed || said.resetAfterMs + nearerMs >= resetMs,
+      () => `${ruleState.rule.name} is said to be whole in ${said.resetAfterMs} ms, and is in ${resetMs} ms`,
     );
   }
 }

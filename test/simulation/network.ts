@@ -13,7 +13,7 @@ export interface Fate {
 }
 
 /** Calls that isolates make of an object. */
-export type Method = "limit" | "reserve" | "giveBack";
+export type Method = "limit" | "limitCall" | "reserve" | "giveBack";
 
 /** A namespace of one object, reached over a network that delays, loses and repeats messages. */
 export function simulatedNamespace(
@@ -38,6 +38,7 @@ export function simulatedNamespace(
   };
   const stub = {
     limit: (...args: unknown[]) => send("limit", args),
+    limitCall: (...args: unknown[]) => send("limitCall", args),
     reserve: (...args: unknown[]) => send("reserve", args),
     giveBack: (...args: unknown[]) => send("giveBack", args),
   } as unknown as LimiterStub;

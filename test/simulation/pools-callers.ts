@@ -3,6 +3,8 @@ import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects, type LimiterNamespace, type LimiterStub } from "../../client/transports/objects.ts";
 import type { Time } from "../../core/clock.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import type { RefundCall } from "../../core/protocol/messages.ts";
 import type { Fate } from "./network.ts";
 import type { Asked } from "./pools-region.ts";
 import type { VirtualTime } from "./virtual-time.ts";
@@ -62,10 +64,30 @@ function namespaceOf(send: (asked: Asked) => Promise<unknown>): LimiterNamespace
     cancel: (_: string, __: string, id: string) => send({ method: "cancel", id }),
     refund: (_: string, __: string, units: number, idempotencyKey: string) =>
       send({ method: "refund", units, idempotencyKey }),
+    refundCharge: ({ units, idempotencyKey, charge }: RefundCall) =>
+      send({ method: "refund", units, idempotencyKey, charge }),
     acquire: (call: Extract<Asked, { method: "acquire" }>["call"]) => send({ method: "acquire", call }),
     renew: (_: string, __: string, id: string, ttlMs: number) => send({ method: "renew", id, ttlMs }),
     release: (_: string, __: string, id: string) => send({ method: "release", id }),
     reset: () => send({ method: "reset" }),
   };
   return { getByName: () => stub as unknown as LimiterStub };
+}
+
+/** The idempotency key of a charge that is to be made once. */
+export function onceName({ name }: Policy, number: number): string {
+  return `once ${number} of ${name}`;
+}
+
+/** One of six refunds. Half of them give back a charge by its name. */
+export function refund(
+  object: LimiterStub,
+  policy: string,
+  key: string,
+  number: number,
+  charge: string,
+): Promise<string> {
+  const [units, idempotencyKey] = [2, `refund ${number}`];
+  if (number > 3 || number === 0) return object.refund(policy, key, units, idempotencyKey);
+  return object.refundCharge({ policy, key, units, idempotencyKey, charge });
 }

@@ -1,5 +1,6 @@
 /** The laws between a pool, the regions that have units of it, and their isolates. */
-import { outstandingOf, type Hold } from "../../core/accounts/account.ts";
+import { outstandingOf } from "../../core/accounts/account.ts";
+import type { Hold } from "../../core/accounts/hold.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
@@ -26,7 +27,8 @@ export function levelOf({ fields, holds, logs }: Stored, rule: Rule, index: numb
   const state = fields[`s:${rule.name}`]?.split(" ") ?? [];
   if (rule.algorithm.name === "sliding-log") {
     const used =
-      loggedIn(state, logs[index] ?? [], windowMs, nowMs) + recent(expired, rule.name, windowMs, nowMs);
+      loggedIn(state, logs[index] ?? [], fields[`g:${rule.name}`], windowMs, nowMs) +
+      recent(expired, rule.name, windowMs, nowMs);
     const free = Math.max(0, rule.capacity - used - outstanding);
     return { usedParts: used, partsPerUnit: 1, outstanding, free };
   }
@@ -131,10 +133,14 @@ function recent(expired: Stored["holds"], name: string, windowMs: number, nowMs:
   );
 }
 
-/** Units of a stored log that count: those of the closed runs in the window, and of the open one. */
+/**
+ * Units of a stored log that count: those of the closed runs in the window, and of the open one, but for those that
+ * were given back by name (`holes`).
+ */
 function loggedIn(
   state: readonly string[],
   runs: readonly string[],
+  holes: string | undefined,
   windowMs: number,
   nowMs: number,
 ): number {
@@ -146,5 +152,11 @@ function loggedIn(
     const [atMs = 0, units = 0] = run.split(":").map(Number);
     if (atMs <= nowMs - windowMs) left = Math.max(left, units);
   }
-  return total - Math.min(total, left);
+  const from = Math.min(total, left);
+  const [of, list = ""] = holes?.split("|") ?? [];
+  const given = of === state.join(" ") ? list.split(" ").map(Number) : [];
+  let units = total - from;
+  for (let at = 0; at < given.length; at += 2)
+    units -= Math.max(0, (given[at + 1] ?? 0) - Math.max(from, given[at] ?? 0));
+  return units;
 }

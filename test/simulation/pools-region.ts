@@ -2,11 +2,12 @@ import type { Time } from "../../core/clock.ts";
 import type { Policies } from "../../core/policies/policy.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
 import type { HoldCall, AcquireCall, ReserveCall, Returned } from "../../core/protocol/messages.ts";
+import { CallRouter } from "../../durable-objects/call-router.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
 import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
-import type { Operations } from "../../durable-objects/operations/operations.ts";
+import type { AskKey, Operations } from "../../durable-objects/operations/operations.ts";
 import { WaitQueue } from "../../durable-objects/operations/wait-queue.ts";
 import { PooledOperations } from "../../durable-objects/pool/pooled-operations.ts";
 import type { Pool } from "../../durable-objects/pool/protocol.ts";
@@ -22,7 +23,12 @@ export type Asked =
   | { readonly method: "hold"; readonly call: HoldCall }
   | { readonly method: "settle"; readonly id: string; readonly used: Cost }
   | { readonly method: "cancel"; readonly id: string }
-  | { readonly method: "refund"; readonly units: Cost; readonly idempotencyKey: string }
+  | {
+      readonly method: "refund";
+      readonly units: Cost;
+      readonly idempotencyKey: string;
+      readonly charge?: string;
+    }
   | { readonly method: "acquire"; readonly call: AcquireCall }
   | { readonly method: "renew"; readonly id: string; readonly ttlMs: number }
   | { readonly method: "release"; readonly id: string }
@@ -33,7 +39,7 @@ interface Memory {
   readonly life: { isGone: boolean };
   readonly store: KeyStore;
   readonly cache: KeyCache;
-  readonly operations: Operations;
+  readonly ask: AskKey;
   lastNowMs: number;
 }
 
@@ -111,33 +117,10 @@ export class SimulatedRegion {
   }
 
   #answer(asked: Asked): unknown {
-    const { operations } = this.#memory;
-    const [keyState, nowMs] = [this.open(), this.nowMs];
-    switch (asked.method) {
-      case "limit":
-        return operations.limit(keyState, asked.cost, asked.idempotencyKey, nowMs);
-      case "reserve":
-        return operations.reserve(keyState, asked.call, nowMs);
-      case "giveBack":
-        return asked.returned.forEach((each) => operations.giveBack(keyState, each, nowMs));
-      case "hold":
-        return operations.hold(keyState, asked.call, nowMs);
-      case "settle":
-        return operations.settle(keyState, asked.id, asked.used, nowMs);
-      case "cancel":
-        return operations.cancel(keyState, asked.id, nowMs);
-      case "refund":
-        return operations.refund(keyState, asked.units, asked.idempotencyKey, nowMs);
-      case "acquire":
-        return operations.acquire(keyState, asked.call, nowMs);
-      case "renew":
-        return operations.renew(keyState, asked.id, asked.ttlMs, nowMs);
-      case "release":
-        return operations.release(keyState, asked.id, nowMs);
-      case "reset":
-        break;
-    }
-    return operations.reset(keyState, nowMs);
+    const { policy, key } = this.#parts;
+    return this.#memory.ask<unknown>(policy, key, (operations, keyState, nowMs) =>
+      answerOf(asked, operations, keyState, nowMs),
+    );
   }
 
   #start(): Memory {
@@ -159,10 +142,44 @@ export class SimulatedRegion {
     };
     const pool = this.#parts.poolFor(clocked);
     const host = { store, queue, local, pool, time: clocked, toNow, openAlone };
-    const operations = new PooledOperations(host);
-    const memory: Memory = { life, store, cache, operations, lastNowMs: 0 };
+    const { ask } = new CallRouter({
+      local,
+      loadPooled: () => Promise.resolve(new PooledOperations(host)),
+      open: (policy, key) => [store.open(policy, key, nowMs()), nowMs()],
+      letGo: (keyState) => cache.letGo(keyState),
+    });
+    const memory: Memory = { life, store, cache, ask, lastNowMs: 0 };
     return memory;
   }
+}
+
+/** What the region's operations answer to a call. */
+function answerOf(asked: Asked, operations: Operations, keyState: KeyState, nowMs: number): unknown {
+  switch (asked.method) {
+    case "limit":
+      return operations.limit(keyState, asked, nowMs);
+    case "reserve":
+      return operations.reserve(keyState, asked.call, nowMs);
+    case "giveBack":
+      return asked.returned.forEach((each) => operations.giveBack(keyState, each, nowMs));
+    case "hold":
+      return operations.hold(keyState, asked.call, nowMs);
+    case "settle":
+      return operations.settle(keyState, asked.id, asked.used, nowMs);
+    case "cancel":
+      return operations.cancel(keyState, asked.id, nowMs);
+    case "refund":
+      return operations.refund(keyState, asked.units, asked.idempotencyKey, asked.charge, nowMs);
+    case "acquire":
+      return operations.acquire(keyState, asked.call, nowMs);
+    case "renew":
+      return operations.renew(keyState, asked.id, asked.ttlMs, nowMs);
+    case "release":
+      return operations.release(keyState, asked.id, nowMs);
+    case "reset":
+      break;
+  }
+  return operations.reset(keyState, nowMs);
 }
 
 /** Decisions are sent as text; whether a lease was released is not. */

@@ -1,16 +1,15 @@
 /** One random history, made from a seed: isolates, the objects of some regions, and the pool that these share. */
 import type { Objects } from "../../client/transports/objects.ts";
 import type { Policy } from "../../core/policies/policy.ts";
+import type { Decided } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
-import type { Decision } from "../../core/protocol/decision.ts";
-import type { Decided } from "../../core/protocol/messages.ts";
 import { poolKeys } from "../../durable-objects/pool/keys.ts";
 import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { pooledRules } from "../../durable-objects/pool/share-algorithm.ts";
 import type { Database } from "./database.ts";
 import { Dice } from "./dice.ts";
 import { law } from "./laws.ts";
-import { objectsOf, startIsolate, type Running } from "./pools-callers.ts";
+import { objectsOf, onceName, refund, startIsolate, type Running } from "./pools-callers.ts";
 import { checkPeek, checkPool, checkRegion } from "./pools-laws.ts";
 import { LONGEST_HELD_MS, NAMES, OBJECT_POLICIES, policyIn, REGIONS } from "./pools-policies.ts";
 import { SimulatedRegion, type Asked } from "./pools-region.ts";
@@ -97,6 +96,7 @@ export class PoolHistory {
     law(this.#open.size === 0, () => `${this.#open.size} calls were never answered`);
     await this.#checkQuiet();
     this.#note("poolCalls", this.#wire.pool.calls);
+    this.#note("uncharged", this.#truth.uncharged);
     if (this.#truth.isVoid) this.#note("void");
     return this.#outcome;
   }
@@ -104,7 +104,6 @@ export class PoolHistory {
   get time(): VirtualTime {
     return this.#time;
   }
-
   get policyName(): string {
     return this.#policyName;
   }
@@ -160,25 +159,25 @@ export class PoolHistory {
     if (what === "hold") return this.#hold(index, isolate, place, running);
     if (what === "once") return this.#once(place, running);
     if (what === "refund") return this.#refund(place, running);
-    const { cost } = { cost: this.#cost() };
+    const cost = this.#cost();
     this.#ask(running, place, (objects, time) => {
       const caller = { objects, time, inBackground: () => undefined };
       const decided = running.isolate.limit(caller, place.policy, this.#key, cost);
-      const done = (decision: Decision) => {
+      const done = (decision: Awaited<ReturnType<Running["isolate"]["limit"]>>) => {
+        if (!("reason" in decision)) throw decision.toError();
         this.#note(decision.reason === "degraded" ? "degraded" : decision.success ? "admitted" : "denied");
         if (decision.source !== "isolate" || !decision.success) return;
         this.#note("byIsolates");
         this.#truth.admit(cost, this.#time.nowMs);
       };
-      if (!(decided instanceof Promise)) return done(decided);
-      return decided.then(done);
+      return decided instanceof Promise ? decided.then(done) : done(decided);
     });
   }
 
   /** A call that is to be charged once, however often it is made. */
   #once(place: Place, running: Running): void {
-    const idempotencyKey = `once ${this.#dice.of([1, 2, 3])} of ${this.#policy.name}`;
-    const cost = idempotencyKey.startsWith("once 1") ? 1 : 3;
+    const once = this.#dice.of([1, 2, 3]);
+    const [idempotencyKey, cost] = [onceName(this.#policy, once), once === 1 ? 1 : 3];
     this.#ask(running, place, async (objects) => {
       const { policy } = place;
       const returned = running.isolate.end(policy, this.#key);
@@ -190,12 +189,12 @@ export class PoolHistory {
   }
 
   #refund(place: Place, running: Running): void {
-    const idempotencyKey = `refund ${this.#dice.upTo(5)}`;
+    const number = this.#dice.upTo(5);
     this.#ask(running, place, async (objects) => {
       const { policy } = place;
       const returned = running.isolate.end(policy, this.#key);
       const asked = await objects.askAfter(returned, policy, this.#key, (object) =>
-        object.refund(policy.name, this.#key, 2, idempotencyKey),
+        refund(object, policy.name, this.#key, number, onceName(this.#policy, number)),
       );
       if (asked !== undefined) this.#note("refunds");
     });
@@ -355,7 +354,7 @@ export class PoolHistory {
 
   #carriedOut(call: PoolCall, answer: PoolAnswer, keys: readonly string[]): void {
     const at = { nowMs: this.#time.nowMs, poolMs: this.#wire.nowMs };
-    const isDirect = this.#truth.carriedOut(call, answer, keys.at(-1) ?? "", this.#wire.pool.stored, at);
+    const isDirect = this.#truth.carriedOut(call, answer, keys, this.#wire.pool.stored, at);
     const [first] = answer.rules ?? [];
     if (isDirect && first !== undefined) {
       this.#note("direct");

@@ -18,6 +18,10 @@ export class Truth {
   readonly #policy: Policy;
   readonly #oracles: readonly Oracle[];
   readonly #charged = new Set<string>();
+  /** By its name: when a charge was made, and what it took of each rule. */
+  readonly #charges = new Map<string, { readonly atMs: number; readonly cost: readonly number[] }>();
+  /** How many charges were given back by name. */
+  uncharged = 0;
   readonly leases = new Map<string, Having>();
   readonly holds = new Map<string, Having>();
   /** Writes were lost, and whoever called first could not know it. From then on nothing is promised. */
@@ -62,18 +66,28 @@ export class Truth {
    * Notes that the pool has carried out a call. Units that the pool took itself, and did not add to the region's, are
    * used at this instant.
    *
+   * @param names of the keys of the call, the last of which may be that of an answer
    * @returns whether there were any
    */
-  carriedOut(call: PoolCall, answer: PoolAnswer, name: string, stored: Stored, at: Instant): boolean {
+  carriedOut(
+    call: PoolCall,
+    answer: PoolAnswer,
+    names: readonly string[],
+    stored: Stored,
+    at: Instant,
+  ): boolean {
+    const [name = "", chargeName = ""] = names.toReversed();
     this.#checkLoss(call, stored, at.poolMs);
     const { rules = [{ success: false }], granted } = answer;
-    if (call.op === "refund") this.#refunded(call, name);
+    if (call.op === "refund" && answer.rules !== undefined)
+      this.#refunded(call, name, this.#charges.get(chargeName), at.nowMs);
     const isLeasing = this.#policy.rules.some(({ lease }) => lease !== undefined);
     const isAdded = isLeasing && granted !== undefined && granted.overtakenBy === undefined;
     const isTaken = call.op === "limit" && rules.every(({ success }) => success);
     if (!isTaken || (isAdded && call.request === undefined)) return false;
     if (call.request !== undefined && this.#charged.has(name)) return true;
     this.#charged.add(name);
+    this.#charges.set(name, { atMs: at.nowMs, cost: call.cost });
     for (const [index, rule] of this.#policy.rules.entries()) {
       if (rule.lease !== undefined) continue;
       const over = this.#oracles[index]?.admit(call.cost[index] ?? 0, at.nowMs) ?? 0;
@@ -83,10 +97,21 @@ export class Truth {
   }
 
   /** Credits a refund: once, unless the pool has lost writes since. */
-  #refunded({ cost }: PoolCall, name: string): void {
+  #refunded(
+    { cost, isNamed }: PoolCall,
+    name: string,
+    charge: { readonly atMs: number; readonly cost: readonly number[] } | undefined,
+    nowMs: number,
+  ): void {
     if (this.#charged.has(name) && this.lostMs === undefined) return;
     this.#charged.add(name);
-    for (const [index, oracle] of this.#oracles.entries()) oracle.credit(cost[index] ?? 0);
+    if (isNamed === true) this.uncharged += 1;
+    for (const [index, oracle] of this.#oracles.entries()) {
+      const units = cost[index] ?? 0;
+      if (isNamed !== true) oracle.credit(units);
+      else if (charge !== undefined)
+        oracle.uncharge(Math.min(units, charge.cost[index] ?? 0), charge.atMs, nowMs);
+    }
   }
 
   /**

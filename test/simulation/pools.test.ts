@@ -34,6 +34,7 @@ test(
       holds: 0.3,
       once: 0.3,
       refunds: 0.2,
+      uncharged: 0.02,
       leases: 1,
       renewed: 0.05,
       crash: 0.1,

@@ -6,6 +6,7 @@ import { decide, UNTOUCHED, type Account } from "../../core/accounts/account.ts"
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
+import type { Problem } from "../../core/protocol/problems.ts";
 import { seededRandom } from "../support/random.ts";
 import { Database } from "./database.ts";
 import { simulatedNamespace, type Method } from "./network.ts";
@@ -72,8 +73,8 @@ export async function saturate(load: Load): Promise<Figures> {
       ? new LocalLimiter(new ReservationCache(() => `isolate-${index}`))
       : new FixedBatch(load.fixedBatch),
   );
-  const done = (decision: Decision | { readonly success: boolean }) => {
-    if (decision.success && time.nowMs <= SECONDS * 1_000) sum.admitted += cost;
+  const done = (decision: Decision | Problem | { readonly success: boolean }) => {
+    if ("success" in decision && decision.success && time.nowMs <= SECONDS * 1_000) sum.admitted += cost;
   };
   const call = (index: number) => {
     sum.calls += 1;

@@ -4,19 +4,36 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import { costOf, type Cost } from "../../core/protocol/cost.ts";
+import { seenBy } from "../../core/policies/seen-by.ts";
+import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
+import type { Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import type { AnswerText, Decided, ReserveCall } from "../../core/protocol/messages.ts";
+import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
+import { Problem } from "../../core/protocol/problems.ts";
 import { seededRandom } from "../support/random.ts";
 import type { Database } from "./database.ts";
-import { checkConservation, checkFigures, law, Oracle } from "./laws.ts";
+import { checkConservation, checkFigures, law, Oracles } from "./laws.ts";
 import { simulatedNamespace, type Fate, type Method } from "./network.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 import { VirtualTime } from "./virtual-time.ts";
 
 const BUCKET = { algorithm: "token-bucket", limit: 40, window: 1_000 };
 const LOG = { algorithm: "sliding-log", limit: 64, window: 400 };
+const COUNTER = { algorithm: "sliding-window-counter" };
 const deadlineMs = 100;
+
+/** Rates that delay nobody, which isolates decide too. They are drawn only where a breakage names them. */
+const UNDELAYED = {
+  cycles: { ...LOG, algorithm: "permits-per-cycle", reservation: { ttl: 50 }, deadlineMs },
+  nodelay: {
+    ...BUCKET,
+    algorithm: "leaky-bucket",
+    burst: 63,
+    nodelay: true,
+    reservation: { ttl: 40 },
+    deadlineMs,
+  },
+};
 
 /** Units are scarce after a few calls, and lifetimes are as long as a few messages. */
 const POLICIES = parsePolicies({
@@ -26,14 +43,57 @@ const POLICIES = parsePolicies({
   auto: { ...BUCKET, limit: 500, burst: 400, deadlineMs },
   log: { ...LOG, reservation: { ttl: 50 }, deadlineMs },
   long: { ...LOG, window: 3_000, limit: 100, reservation: { ttl: 200 }, deadlineMs },
+  window: { algorithm: "fixed-window", limit: 64, window: 400, reservation: { ttl: 50 }, deadlineMs },
+  first: {
+    algorithm: "fixed-window",
+    limit: 100,
+    window: 900,
+    align: "first",
+    jitter: 90,
+    reservation: { ttl: 120 },
+    deadlineMs,
+  },
+  counter: { ...COUNTER, limit: 80, window: 500, reservation: { ttl: 60 }, deadlineMs },
+  windows: {
+    rules: {
+      month: { algorithm: "fixed-window", limit: 300, window: 2_500 },
+      rate: { ...COUNTER, limit: 64, window: 300 },
+      total: { ...LOG, window: 900 },
+    },
+    reservation: { ttl: 80 },
+    deadlineMs,
+  },
   two: {
     rules: { rate: { ...BUCKET, burst: 64 }, total: { ...LOG, window: 900 } },
     reservation: { ttl: 80 },
     deadlineMs,
   },
+  ...UNDELAYED,
 });
-const NAMES = [...POLICIES.keys()];
+/** A part of the limit is kept for more important calls. Histories of these are asked for by name. */
+const PRIORITISED = parsePolicies({
+  kept: {
+    ...BUCKET,
+    limit: 200,
+    burst: 96,
+    reserve: { critical: "25%", high: "12.5%" },
+    reservation: { ttl: 120 },
+    deadlineMs,
+  },
+  keptLog: {
+    ...LOG,
+    priorities: ["paid", "free"],
+    reserve: { paid: "50%" },
+    reservation: { ttl: 50 },
+    deadlineMs,
+  },
+});
+export const PRIORITISED_NAMES = [...PRIORITISED.keys()];
+const ALL = new Map([...POLICIES, ...PRIORITISED]);
+const NAMES = [...POLICIES.keys()].filter((name) => !Object.hasOwn(UNDELAYED, name));
 const KEY = "key";
+/** A crash puts the object's clock back by so much at most. */
+const MOST_BACK_MS = 30;
 
 /** A rule broken on purpose, to see that the laws find it. */
 export interface Breakage {
@@ -43,6 +103,8 @@ export interface Breakage {
   readonly before?: (object: SimulatedObject, policy: Policy) => void;
   readonly after?: (object: SimulatedObject, policy: Policy) => void;
   readonly atCrash?: (object: SimulatedObject) => void;
+  /** Changes a message on its way to the object. */
+  readonly message?: (args: readonly unknown[]) => readonly unknown[];
   /** The only policies. */
   readonly policies?: readonly string[];
 }
@@ -63,6 +125,8 @@ interface Running {
   readonly clock: { ms: number };
   isKilled: boolean;
   isPutBack: boolean;
+  /** By how much its clock was put on. */
+  jumpedMs: number;
 }
 
 export class Schedule {
@@ -71,7 +135,7 @@ export class Schedule {
   readonly #object: SimulatedObject;
   readonly #objectClock: { ms: number };
   readonly #policy: Policy;
-  readonly #oracles: readonly Oracle[];
+  readonly #oracles: Oracles;
   readonly #isolates: Running[] = [];
   readonly #isFaulty: boolean;
   readonly #breakage: Breakage;
@@ -83,13 +147,13 @@ export class Schedule {
     this.#random = seededRandom(seed);
     this.#breakage = breakage;
     this.#isFaulty = this.#chance(0.8);
-    this.#policy = POLICIES.get(this.#of(breakage.policies ?? NAMES)) as Policy;
-    this.#oracles = this.#policy.rules.map((rule) => new Oracle(rule));
+    this.#policy = ALL.get(this.#of(breakage.policies ?? NAMES)) as Policy;
+    this.#oracles = new Oracles(this.#policy);
     this.#objectClock = { ms: 1_000_000 + this.#upTo(500) };
     database.clear();
     this.#object = new SimulatedObject(
       database,
-      POLICIES,
+      ALL,
       () => Math.floor(this.#time.nowMs) + this.#objectClock.ms,
     );
     for (let count = 1 + this.#upTo(4); count > 0; count -= 1) this.#isolates.push(this.#start());
@@ -111,7 +175,8 @@ export class Schedule {
       const paceMs = this.#of([0, 0, 1, 3, 10]);
       for (let call = 2 + this.#upTo(8); call > 0; call -= 1) {
         const cost = this.#cost();
-        this.#time.at(atMs, () => this.#call(index, cost));
+        const priority = this.#priority();
+        this.#time.at(atMs, () => this.#call(index, cost, priority));
         atMs += this.#upTo(paceMs);
       }
       if (this.#isFaulty && this.#chance(0.25)) this.#time.at(atMs, () => this.#fault());
@@ -120,7 +185,7 @@ export class Schedule {
     for (const quietMs of [1_000, 2_500]) this.#time.at(quietMs, () => this.#object.writeQuiet());
   }
 
-  #call(index: number, cost: Cost): void {
+  #call(index: number, cost: Cost, priority: string | undefined): void {
     const running = this.#isolates[index];
     if (running === undefined) return;
     const startMs = this.#time.nowMs;
@@ -137,71 +202,77 @@ export class Schedule {
         request.isGone = true;
         this.#open.delete(id);
       });
-    const done = (decision: Decision) => {
+    const done = (decision: Decision | Problem) => {
+      if (decision instanceof Problem) throw decision.toError();
       if (isGone()) return;
       this.#open.delete(id);
       const tookMs = this.#time.nowMs - startMs;
       // A clock that is put back makes waits by that clock longer.
       const mostMs = this.#policy.deadlineMs * (this.#isFaulty ? 3 : 1);
       law(tookMs <= mostMs, () => `a call took ${tookMs} ms`);
-      this.#decided(decision, cost);
+      this.#decided(decision, cost, priority);
     };
     const caller = { objects: new Objects(namespace, time), time, inBackground: () => undefined };
-    const decided = running.isolate.limit(caller, this.#policy, KEY, cost);
+    const decided = running.isolate.limit(caller, seenBy(this.#policy, priority), KEY, cost);
     if (!(decided instanceof Promise)) {
-      this.#checkFigures(decided, running);
+      this.#checkFigures(decided, running, priority);
       return done(decided);
     }
     decided.then(done).catch((error: unknown) => (this.#failure ??= error));
   }
 
-  #decided(decision: Decision, cost: Cost): void {
+  #decided(decision: Decision, cost: Cost, priority: string | undefined): void {
     if (decision.reason === "degraded") this.#outcome.degraded += 1;
     else if (!decision.success) this.#outcome.denied += 1;
     if (decision.source !== "isolate" || !decision.success) return;
     this.#outcome.admittedByIsolates += 1;
-    this.#admit(cost);
+    this.#admit(cost, priority);
   }
 
   /**
    * Checks the figures of decisions that are made at once. Before a promise settles, other calls may have spent
    * units.
    */
-  #checkFigures(decision: Decision, { cache, clock }: Running): void {
+  #checkFigures(decision: Decision, { cache, clock, jumpedMs }: Running, priority: string | undefined): void {
     if (this.#breakage.isBoundOnly === true) return;
     const entry = this.#object.open(this.#policy, KEY);
     const nowMs = Math.floor(this.#time.nowMs) + clock.ms;
-    const own = cache.find(this.#policy, KEY)?.spendableAt(nowMs) ?? [];
-    checkFigures(decision, entry, this.#object.nowMs, own, this.#outcome.crashes > 0);
+    const own = cache.find(seenBy(this.#policy, priority), KEY)?.spendableAt(nowMs) ?? [];
+    const hasCrashed = this.#outcome.crashes > 0;
+    checkFigures(decision, entry.seenBy(priority), this.#object.nowMs, own, hasCrashed, jumpedMs);
   }
 
-  #handle(method: Method, args: readonly unknown[]): unknown {
+  #handle(method: Method, sent: readonly unknown[]): unknown {
+    const args = this.#breakage.message?.(sent) ?? sent;
     this.#breakage.before?.(this.#object, this.#policy);
     const answer = this.#object.handle(method, args);
     this.#breakage.after?.(this.#object, this.#policy);
     if (method === "giveBack") return answer;
-    const cost = (method === "limit" ? args[2] : (args[0] as ReserveCall).cost) as Cost;
+    const { cost, priority } =
+      method === "limit"
+        ? { cost: sent[2] as Cost, priority: undefined }
+        : (sent[0] as ReserveCall | LimitCall);
     const { rules } = JSON.parse(answer as AnswerText) as Decided;
     if (cost === 0 || rules.some(({ success }) => !success)) return answer;
     this.#outcome.admittedByObject += 1;
-    this.#admit(cost);
+    this.#admit(cost, priority);
     return answer;
   }
 
-  #admit(cost: Cost): void {
-    for (const [index, rule] of this.#policy.rules.entries()) {
-      const over = this.#oracles[index]?.admit(costOf(rule, cost), this.#time.nowMs) ?? 0;
-      law(over <= 0, () => `${over} units of ${rule.name} over the bound`);
-    }
+  #admit(cost: Cost, priority: string | undefined): void {
+    const clock = { nowMs: this.#object.nowMs, backMs: MOST_BACK_MS * this.#outcome.crashes };
+    this.#oracles.admit(cost, this.#time.nowMs, priority, clock);
   }
 
   #check(): void {
     if (this.#failure !== undefined) throw this.#failure;
     if (this.#breakage.isBoundOnly === true) return;
-    const isolates = this.#isolates.map(({ cache, clock }) => ({
-      reservation: cache.find(this.#policy, KEY),
-      nowMs: Math.floor(this.#time.nowMs) + clock.ms,
-    }));
+    const isolates = this.#isolates.flatMap(({ cache, clock }) =>
+      [this.#policy, ...this.#policy.priorities.seen.values()].map((seen) => ({
+        reservation: cache.find(seen, KEY),
+        nowMs: Math.floor(this.#time.nowMs) + clock.ms,
+      })),
+    );
     checkConservation(
       this.#object.open(this.#policy, KEY),
       this.#object.nowMs,
@@ -218,7 +289,7 @@ export class Schedule {
       this.#outcome.crashes += 1;
       this.#breakage.atCrash?.(this.#object);
       // The object starts again on another machine, whose clock is behind.
-      this.#objectClock.ms -= this.#upTo(30);
+      this.#objectClock.ms -= this.#upTo(MOST_BACK_MS);
       this.#object.crash();
     } else if (what === "kill" && running !== undefined) {
       running.isKilled = true;
@@ -227,13 +298,15 @@ export class Schedule {
     } else if (what === "reset") {
       this.#object.reset(this.#policy.name, KEY);
       // From here on the key is new, except that isolates may still spend units that they had before.
-      for (const oracle of this.#oracles) oracle.reset();
+      this.#oracles.reset();
     } else if (what === "clock" && running !== undefined) {
       // Put back once only, and by no more than the end of a lifetime in which nothing is spent: that is what this
       // end is for.
       const marginMs = running.isPutBack ? 0 : Math.floor(this.#policy.reservation.leastMs / 4);
       running.isPutBack = true;
-      running.clock.ms += this.#of([-Math.min(200, marginMs), -Math.min(5, marginMs), 20, 200]);
+      const byMs = this.#of([-Math.min(200, marginMs), -Math.min(5, marginMs), 20, 200]);
+      running.clock.ms += byMs;
+      running.jumpedMs += Math.max(0, byMs);
     }
   }
 
@@ -246,6 +319,7 @@ export class Schedule {
       clock: { ms: this.#upTo(1_000) },
       isKilled: false,
       isPutBack: false,
+      jumpedMs: 0,
     };
   }
 
@@ -266,6 +340,12 @@ export class Schedule {
   #cost(): Cost {
     const units = this.#of([1, 1, 1, 1, 2, 5, 20]);
     return this.#policy.rules.length > 1 && this.#chance(0.3) ? { requests: 1 } : units;
+  }
+
+  /** Drawn only where it matters, so that a seed of other policies means what it meant before. */
+  #priority(): string | undefined {
+    const { names, seen } = this.#policy.priorities;
+    return seen.size === 0 ? undefined : this.#of([...names, undefined]);
   }
 
   #chance(share: number): boolean {

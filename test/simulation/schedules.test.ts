@@ -4,10 +4,10 @@ import { announcedSeed, seedOr } from "../support/random.ts";
 import { debitAtReservation, forgottenAtCrash, freeAtExpiry, shortenedWhenKept } from "./breakages.ts";
 import { BrokenLaw } from "./laws.ts";
 import { simulate } from "./run.ts";
-import type { Breakage } from "./schedule.ts";
+import { PRIORITISED_NAMES, type Breakage } from "./schedule.ts";
 
 // 2,000 take three seconds: a mistake that every two hundredth history shows is found in all runs but one of 20,000.
-const SCHEDULES = depth(2_000, 100_000);
+const SCHEDULES = depth(2_000, 50_000);
 // A search ends with what it finds. The rarest mistake is in one history of 7,000: one search of 10^12 misses it.
 const MOST = 200_000;
 const PATIENT = { timeout: 900_000 };
@@ -28,6 +28,32 @@ test(
     expect(sum.denied).toBeGreaterThan(2 * SCHEDULES);
     expect(sum.degraded).toBeGreaterThan(SCHEDULES);
     expect(sum.crashes).toBeGreaterThan(SCHEDULES / 10);
+  },
+);
+
+test(
+  `in ${SCHEDULES / 10} random histories with priorities none takes what is kept for more important calls`,
+  PATIENT,
+  async () => {
+    const histories = SCHEDULES / 10;
+    const sum = await simulate(announcedSeed("priorities"), histories, () => ({
+      policies: PRIORITISED_NAMES,
+    }));
+    expect(sum.admittedByIsolates).toBeGreaterThan(2 * histories);
+    expect(sum.admittedByObject).toBeGreaterThan(4 * histories);
+    expect(sum.denied).toBeGreaterThan(2 * histories);
+    expect(sum.crashes).toBeGreaterThan(histories / 10);
+  },
+);
+
+test(
+  "isolates decide rates that delay nobody as they do others: cycles, and a leaky bucket without delay",
+  PATIENT,
+  async () => {
+    const sum = await simulate(announcedSeed("undelayed"), depth(300, 5_000), () => ({
+      policies: ["cycles", "nodelay"],
+    }));
+    expect(sum.admittedByIsolates).toBeGreaterThan(300);
   },
 );
 
@@ -64,6 +90,14 @@ test.each(
   }),
 )("%s is found", PATIENT, async (_, breakage) => {
   await expectFound(breakage);
+});
+
+const isMessage = (given: unknown) => typeof given === "object" && given !== null && "rules" in given;
+
+test("granting an isolate units for a higher priority than it asked for is found", PATIENT, async () => {
+  const message = (args: readonly unknown[]) =>
+    args.map((each) => (isMessage(each) ? { ...each, priority: "critical" } : each));
+  await expectFound(() => ({ message, policies: ["kept"], isBoundOnly: true }));
 });
 
 test("a seed repeats a history", async () => {

@@ -1,11 +1,15 @@
+import type { Time } from "../../core/clock.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
+import type { Answer, AnswerText } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
-import type { Answer, AnswerText, ReserveCall, Returned } from "../../core/protocol/messages.ts";
+import type { LimitCall, ReserveCall, Returned } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
+import { CallRouter } from "../../durable-objects/call-router.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
 import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
+import type { AskKey } from "../../durable-objects/operations/operations.ts";
 import { WaitQueue } from "../../durable-objects/operations/wait-queue.ts";
 import { Storage } from "../../durable-objects/storage/storage.ts";
 import type { Database } from "./database.ts";
@@ -15,7 +19,7 @@ import type { Method } from "./network.ts";
 interface Memory {
   readonly cache: KeyCache;
   readonly store: KeyStore;
-  readonly operations: LocalOperations;
+  readonly ask: AskKey;
 }
 
 /**
@@ -25,10 +29,12 @@ export class SimulatedObject {
   readonly database: Database;
   readonly #policies: Policies;
   readonly #readClockMs: () => number;
+  readonly #time: Time | undefined;
   #memory: Memory;
   #lastNowMs = 0;
 
-  constructor(database: Database, policies: Policies, readClockMs: () => number) {
+  constructor(database: Database, policies: Policies, readClockMs: () => number, time?: Time) {
+    this.#time = time;
     this.database = database;
     this.#policies = policies;
     this.#readClockMs = readClockMs;
@@ -54,36 +60,63 @@ export class SimulatedObject {
     this.#memory.cache.writeQuiet(this.nowMs);
   }
 
+  /** Runs a call with the operations of a key: for calls that may wait. */
+  get ask(): AskKey {
+    return this.#memory.ask;
+  }
+
   /** Carries out a message. */
   handle(method: Method, args: readonly unknown[]): unknown {
     if (method === "reserve") return this.reserve(...(args as Parameters<typeof this.reserve>));
     if (method === "giveBack") return this.giveBack(...(args as Parameters<typeof this.giveBack>));
+    if (method === "limitCall") return this.limitCall(...(args as Parameters<typeof this.limitCall>));
     return this.limit(...(args as Parameters<typeof this.limit>));
   }
 
   limit(policy: string, key: string, cost: Cost): AnswerText {
-    return now(this.#memory.operations.limit(this.open({ name: policy }, key), cost, undefined, this.nowMs));
+    return this.limitCall({ policy, key, cost });
+  }
+
+  limitCall({ policy, key, ...call }: LimitCall): AnswerText {
+    return now(
+      this.#memory.ask(policy, key, (operations, keyState, nowMs) => operations.limit(keyState, call, nowMs)),
+    );
   }
 
   reserve({ policy, key, ...call }: ReserveCall): AnswerText {
-    return now(this.#memory.operations.reserve(this.open({ name: policy }, key), call, this.nowMs));
+    return now(
+      this.#memory.ask(policy, key, (operations, keyState, nowMs) =>
+        operations.reserve(keyState, call, nowMs),
+      ),
+    );
   }
 
   giveBack(policy: string, returned: readonly Returned[]): void {
     for (const each of returned)
-      this.#memory.operations.giveBack(this.open({ name: policy }, each.key), each, this.nowMs);
+      void this.#memory.ask(policy, each.key, (operations, keyState, nowMs) =>
+        operations.giveBack(keyState, each, nowMs),
+      );
   }
 
   reset(policy: string, key: string): void {
-    this.#memory.operations.reset(this.open({ name: policy }, key), this.nowMs);
+    void this.#memory.ask(policy, key, (operations, keyState, nowMs) => operations.reset(keyState, nowMs));
   }
 
   #start(): Memory {
     const storage = new Storage(this.database.storage);
     const cache = new KeyCache(storage);
     const store = new KeyStore(this.#policies, storage, cache, () => undefined);
-    const queue = new WaitQueue(() => this.nowMs);
-    return { cache, store, operations: new LocalOperations(store, queue) };
+    const queue = new WaitQueue((keyState) => {
+      cache.advance(keyState, this.nowMs);
+      return this.nowMs;
+    }, this.#time);
+    const { ask } = new CallRouter({
+      local: new LocalOperations(store, queue),
+      loadPooled: () => Promise.reject(new Error("there are no pools")),
+      open: (policy, key) => [store.open(policy, key, this.nowMs), this.nowMs],
+      letGo: (keyState) => cache.letGo(keyState),
+    });
+    return { cache, store, ask };
   }
 }
 

@@ -41,7 +41,9 @@ const endings = {
   renew: async (grant) => {
     const renewed = await grant.renew({ ttlMs: 5_000 });
     const same = await grant.renew();
-    const refused = await grant.renew({ ttlMs: 1e9 }).catch((error) => error.message);
+    const refused = await grant
+      .renew({ ttlMs: 1e9, "a/b": 1 })
+      .catch(({ name, status, code, errors }) => ({ name, status, code, errors }));
     return Response.json({ id: grant.lease.id, renewed, same, refused });
   },
 };

@@ -2,9 +2,10 @@
 
 /** The tokens themselves. API_TOKENS has only their SHA-256, below. */
 export const TOKENS = {
-  /** The scopes limit and admin, for every policy and key. */
+  /** All scopes, for every policy and key. */
   full: "weir_test_full",
   limit: "weir_test_limit",
+  refund: "weir_test_refund",
   admin: "weir_test_admin",
   /** The policy "api" only, keys that begin with "tenant-a:". */
   tenant: "weir_test_tenant",
@@ -14,12 +15,17 @@ export const TEST_TOKENS = [
   {
     name: "full",
     sha256: "596d995236ebff5281c8e48de3ce4f43e0bb022570d656e4a988ad20282234af",
-    scopes: ["limit", "admin"],
+    scopes: ["limit", "refund", "force", "admin"],
   },
   {
     name: "limit",
     sha256: "10c1885c4469c041a2760a1dbb33f42563ee33475547e0c8419e385d45db8059",
     scopes: ["limit"],
+  },
+  {
+    name: "refund",
+    sha256: "2407a743f94ccf8c43c026fe5a8a3f8187a68d9444824114da8b462962f4d3fc",
+    scopes: ["refund"],
   },
   {
     name: "admin",
@@ -37,6 +43,7 @@ export const TEST_TOKENS = [
 
 /** Longer than any pause of a busy machine, in milliseconds, so that tests of decisions never meet the deadline. */
 const PATIENT_MS = 20_000;
+const TIERS: string[] = ["paid", "free"];
 const PATIENT = { reservation: { ttl: "20s" }, deadlineMs: PATIENT_MS };
 
 export const TEST_POLICIES = {
@@ -85,14 +92,79 @@ export const TEST_POLICIES = {
   },
   /** Whole again a millisecond after each unit. */
   brief: { algorithm: "token-bucket", limit: 1_000, window: "1s", deadlineMs: PATIENT_MS },
+  prepaid: { algorithm: "credits", limit: 1_000, initial: 2, deadlineMs: PATIENT_MS },
+  free: { algorithm: "unlimited", deadlineMs: PATIENT_MS },
+  shut: { algorithm: "token-bucket", limit: 0, window: "1s", deadlineMs: PATIENT_MS },
+  "shut-slots": { algorithm: "concurrency", limit: 0, maxWait: "20s", deadlineMs: PATIENT_MS },
   shared: { algorithm: "token-bucket", limit: 5, window: "30d", objects: 4, deadlineMs: PATIENT_MS },
   address: { algorithm: "token-bucket", limit: 5, window: "30d", keyKind: "ip", deadlineMs: PATIENT_MS },
   shadow: { algorithm: "token-bucket", limit: 2, window: "30d", shadow: true, deadlineMs: PATIENT_MS },
   open: { algorithm: "token-bucket", limit: 5, window: "30d", onFailure: "open", deadlineMs: 200 },
   closed: { algorithm: "token-bucket", limit: 5, window: "30d", deadlineMs: 200 },
   "shadow-closed": { algorithm: "token-bucket", limit: 5, window: "30d", shadow: true, deadlineMs: 200 },
+  penal: { algorithm: "sliding-log", limit: 2, window: "1m", blockFor: "15m", deadlineMs: PATIENT_MS },
+  /** A part is kept for more important calls. */
+  kept: {
+    algorithm: "token-bucket",
+    limit: 10,
+    window: "30d",
+    reserve: { critical: "20%", high: "10%" },
+    ...PATIENT,
+  },
+  "kept-hot": {
+    algorithm: "token-bucket",
+    limit: 1_000,
+    window: "30d",
+    reserve: { critical: "50%" },
+    ...PATIENT,
+  },
+  "kept-rate": {
+    algorithm: "token-bucket",
+    limit: 10,
+    window: "1s",
+    reserve: { critical: "20%" },
+    ...PATIENT,
+  },
+  "kept-slots": {
+    algorithm: "concurrency",
+    limit: 4,
+    priorities: TIERS,
+    reserve: { paid: "50%" },
+    ...PATIENT,
+  },
   constructor: { algorithm: "token-bucket", limit: 1, window: "30d" },
   log: { algorithm: "sliding-log", limit: 5, window: "30d", deadlineMs: PATIENT_MS },
+  /** For bounds of one object, which all keys share. */
+  crowd: {
+    algorithm: "token-bucket",
+    limit: 1_000_000,
+    window: "30d",
+    objects: 1,
+    deadlineMs: PATIENT_MS,
+  },
+  "crowd-slots": {
+    algorithm: "concurrency",
+    limit: 1,
+    maxWait: "20s",
+    maxWaiters: 1_000,
+    objects: 1,
+    deadlineMs: PATIENT_MS,
+  },
+  monthly: {
+    algorithm: "fixed-window",
+    limit: 50,
+    window: "1 month",
+    timeZone: "Europe/Berlin",
+    deadlineMs: PATIENT_MS,
+  },
+  "shadow-windows": {
+    rules: {
+      year: { algorithm: "fixed-window", limit: 2, window: "1 year", align: "calendar" },
+      sliding: { algorithm: "sliding-window-counter", limit: 100, window: "30d" },
+    },
+    shadow: true,
+    deadlineMs: PATIENT_MS,
+  },
   "long-log": { algorithm: "sliding-log", limit: 100_000, window: "30d", deadlineMs: PATIENT_MS },
   spaced: {
     algorithm: "sliding-log",
@@ -120,6 +192,15 @@ export const TEST_POLICIES = {
     maxWaiters: 2,
     deadlineMs: PATIENT_MS,
   },
+  /** From 4 slots up to 10; at least half of them must be in use for more. */
+  adaptive: {
+    algorithm: "adaptive-concurrency",
+    adapt: "aimd",
+    limit: 10,
+    initial: 4,
+    maxWait: "60s",
+    deadlineMs: PATIENT_MS,
+  },
   "shadow-export": { algorithm: "concurrency", limit: 1, shadow: true, deadlineMs: PATIENT_MS },
   "broken-export": { algorithm: "concurrency", limit: 1, deadlineMs: 200 },
   several: {
@@ -129,11 +210,60 @@ export const TEST_POLICIES = {
     },
     deadlineMs: PATIENT_MS,
   },
+  /** Those that tell admitted calls to wait: one unit an hour. */
+  leaky: { algorithm: "leaky-bucket", limit: 1, window: "1h", burst: 3, deadlineMs: PATIENT_MS },
+  "leaky-shadow": {
+    algorithm: "leaky-bucket",
+    limit: 1,
+    window: "1h",
+    burst: 1,
+    shadow: true,
+    deadlineMs: PATIENT_MS,
+  },
+  "leaky-rules": {
+    rules: {
+      rate: { algorithm: "token-bucket", limit: 5, window: "30d" },
+      fast: { algorithm: "leaky-bucket", limit: 4, window: "1h", burst: 4 },
+      slow: { algorithm: "leaky-bucket", limit: 1, window: "1h", burst: 4 },
+    },
+    deadlineMs: PATIENT_MS,
+  },
+  cycles: { algorithm: "permits-per-cycle", limit: 1, window: "1h", timeout: "2h", deadlineMs: PATIENT_MS },
+  bursty: {
+    algorithm: "smooth-bursty",
+    limit: 1,
+    window: "1h",
+    maxBurst: "1h",
+    maxDelay: "2h",
+    deadlineMs: PATIENT_MS,
+  },
+  warming: {
+    algorithm: "smooth-warming-up",
+    limit: 1,
+    window: "1h",
+    warmup: "4h",
+    maxDelay: "5h",
+    deadlineMs: PATIENT_MS,
+  },
   mixed: {
     rules: {
       rate: { algorithm: "token-bucket", limit: 3, window: "30d" },
       slots: { algorithm: "concurrency", limit: 2 },
     },
+    deadlineMs: PATIENT_MS,
+  },
+  /** More objects than one answer counts. */
+  wide: { algorithm: "token-bucket", limit: 5, window: "30d", objects: 300, deadlineMs: PATIENT_MS },
+  "shared-export": { algorithm: "concurrency", limit: 2, objects: 2, deadlineMs: PATIENT_MS },
+  /** Denied callers are told up to half of the wait more, or up to 20 s. */
+  jittery: { algorithm: "token-bucket", limit: 5, window: "30d", retryJitter: 0.5, deadlineMs: PATIENT_MS },
+  "jittery-export": { algorithm: "concurrency", limit: 1, retryJitter: "20s", deadlineMs: PATIENT_MS },
+  /** For clients that know older headers only. */
+  "older-headers": {
+    algorithm: "token-bucket",
+    limit: 100,
+    window: "30d",
+    headers: "draft-7",
     deadlineMs: PATIENT_MS,
   },
 } as const;

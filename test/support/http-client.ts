@@ -14,7 +14,7 @@ export class HttpClient {
   readonly #agent: Agent;
   readonly #headers: Readonly<Record<string, string>>;
 
-  /** @param headers of every call */
+  /** @param headers of every call. Without an `authorization` among them the calls are those of the token "full" */
   constructor(url: string, connections: number, headers: Readonly<Record<string, string>> = {}) {
     this.#url = url;
     this.#headers = headers;
@@ -26,8 +26,8 @@ export class HttpClient {
     const text = body === undefined ? "" : JSON.stringify(body);
     return new Promise((resolve, reject) => {
       const headers = {
-        ...this.#headers,
         authorization: `Bearer ${TOKENS.full}`,
+        ...this.#headers,
         ...(text !== "" && { "content-type": "application/json", "content-length": Buffer.byteLength(text) }),
       };
       let sentAtMs = Date.now();

@@ -6,8 +6,15 @@ import { Validator } from "@cfworker/json-schema";
 
 /** What is wrong with a value by a schema, which may refer to the document's components; empty: nothing is wrong. */
 export function matches(document: { readonly components: object }, schema: object, value: unknown): string[] {
+  return validatorOf(document, schema)(value);
+}
+
+/** The same for many values: making the validator costs more than asking it. */
+export function validatorOf(
+  document: { readonly components: object },
+  schema: object,
+): (value: unknown) => string[] {
   const validator = new Validator({ ...schema, components: document.components }, "2020-12", false);
-  return validator
-    .validate(value)
-    .errors.map(({ instanceLocation, error }) => `${instanceLocation} ${error}`);
+  return (value) =>
+    validator.validate(value).errors.map(({ instanceLocation, error }) => `${instanceLocation} ${error}`);
 }

@@ -25,6 +25,11 @@ export function objectOf(policyName: string, key: string) {
       const answer = readAnswer(await stubNow().refund(policyName, key, units, idempotencyKey));
       return "rules" in answer ? answer.rules[0] : answer;
     },
+    async refundCharge(charge: string, units: number, idempotencyKey: string) {
+      const call = { policy: policyName, key, units, idempotencyKey, charge };
+      const answer = readAnswer(await stubNow().refundCharge(call));
+      return "rules" in answer ? answer.rules[0] : answer;
+    },
     async remaining(): Promise<number | undefined> {
       return (await stubNow().peek(policyName, key)).rules[0]?.remaining;
     },

@@ -9,6 +9,7 @@ import {
   place,
   refund,
   settle,
+  uncharge,
   UNTOUCHED,
   wholeAtMs,
   type Account,
@@ -18,7 +19,7 @@ import type { Rule } from "../../core/policies/policy.ts";
 import { costOf } from "../../core/protocol/cost.ts";
 import { grantedTogether, isSpare, type Wish } from "../../core/reservations/sizing.ts";
 import type { Granted, HolderMessage, PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
-import { SIZING, type PartOfCall } from "./pools.ts";
+import { isAllOf, SIZING, type PartOfCall } from "./pools.ts";
 
 interface Holder {
   readonly begun: number;
@@ -36,6 +37,7 @@ interface Kept {
   readonly request: string | undefined;
   readonly answer: PoolAnswer;
   readonly isDenied?: boolean;
+  readonly charge?: { readonly units: Record<string, number>; readonly atMs: number };
 }
 
 interface Own {
@@ -75,7 +77,7 @@ export class PoolModel {
   }
 
   call(part: PartOfCall, clockMs: number): PoolAnswer {
-    const call: PoolCall = { rules: [], cost: this.rules.map(() => 0), ...part };
+    const call: PoolCall & PartOfCall = { rules: [], cost: this.rules.map(() => 0), ...part };
     const before = [this.nowMs, this.#accounts, this.#holders, this.#reclaimed] as const;
     this.#isChanged = false;
     this.nowMs = Math.max(this.nowMs, clockMs);
@@ -94,7 +96,7 @@ export class PoolModel {
     this.#holders = new Map([...this.#holders].filter(([, { mark }]) => mark.untilMs > this.nowMs));
   }
 
-  #answer(call: PoolCall, answerName: string): PoolAnswer {
+  #answer(call: PoolCall & PartOfCall, answerName: string): PoolAnswer {
     const { holding } = call;
     if (holding === undefined) return this.#decided(call, answerName);
     const record = this.#holders.get(holding.holder);
@@ -111,7 +113,7 @@ export class PoolModel {
     return { ...answer, granted, ...this.#next() };
   }
 
-  #overtaken(call: PoolCall, record: Holder, answerName: string): PoolAnswer {
+  #overtaken(call: PoolCall & PartOfCall, record: Holder, answerName: string): PoolAnswer {
     const { holding } = call;
     const held = this.#accounts.flatMap(({ holds }) => holds).find(({ id }) => id === record.hold);
     const untilMs = Math.max(held?.expiresAtMs ?? 0, this.nowMs + (holding?.lifetime.heldMs ?? 0));
@@ -147,7 +149,7 @@ export class PoolModel {
   /** Whether the answer was decided now, and not repeated from before. */
   #isFirst = true;
 
-  #decided(call: PoolCall, answerName: string, own?: NewHold, isOvertaken = false): PoolAnswer {
+  #decided(call: PoolCall & PartOfCall, answerName: string, own?: NewHold, isOvertaken = false): PoolAnswer {
     const { op, request } = call;
     this.#isFirst = true;
     const units = Object.fromEntries(this.rules.map(({ name }, index) => [name, call.cost[index] ?? 0]));
@@ -163,9 +165,10 @@ export class PoolModel {
       return op === "hold" ? this.#heldAgain(earlier.answer) : earlier.answer;
     }
     const remember = (answer: PoolAnswer, isDenied = false) => {
-      if (request !== undefined) this.#answers.set(answerName, { request, answer, isDenied });
+      const charge = op === "limit" && !isDenied ? { charge: { units, atMs: this.nowMs } } : {};
+      if (request !== undefined) this.#answers.set(answerName, { request, answer, isDenied, ...charge });
     };
-    if (op === "refund") return this.#refund(units, remember);
+    if (op === "refund") return this.#refund(call, units, remember);
     return op === "hold"
       ? this.#hold(call, units, remember)
       : // A cost that is charged once is used at once.
@@ -178,11 +181,22 @@ export class PoolModel {
         );
   }
 
-  #refund(units: Record<string, number>, remember: (answer: PoolAnswer) => void): PoolAnswer {
+  #refund(
+    { isNamed, chargeName = "" }: PartOfCall,
+    units: Record<string, number>,
+    remember: (answer: PoolAnswer) => void,
+  ): PoolAnswer {
+    const { charge, ...spent }: Kept = this.#answers.get(chargeName) ?? { request: "", answer: {} };
+    if (isNamed && charge === undefined) return { missing: true };
     this.#isChanged = true;
-    this.#accounts = this.ruleAccounts.map(({ rule, account }) =>
-      units[rule.name] === 0 ? account : refund(rule, account, this.nowMs, costOf(rule, units)),
-    );
+    if (isNamed) this.#answers.set(chargeName, spent);
+    if (isNamed && isAllOf(charge?.units, units)) this.#answers.delete(chargeName);
+    this.#accounts = this.ruleAccounts.map(({ rule, account }) => {
+      const most = costOf(rule, units);
+      const taken = Math.min(most, charge?.units[rule.name] ?? 0);
+      if (charge !== undefined && isNamed) return uncharge(rule, account, this.nowMs, taken, charge.atMs);
+      return most === 0 ? account : refund(rule, account, this.nowMs, most);
+    });
     const answer = { rules: withoutTaking(this.ruleAccounts, this.nowMs, 0) };
     remember(answer);
     return answer;

@@ -39,6 +39,7 @@ local redis = { call = function(command, key, ...)
     return 1
   elseif command == 'SET' then
     local value, px, lifetime = ...
+    if px == 'KEEPTTL' then return server.call('SET', key, value) end
     if px ~= 'PX' then error('a value without an expiry') end
     server.call('HSET', DEADLINES, key, string.format('%.0f', now + tonumber(lifetime)))
     return server.call('SET', key, value)
@@ -84,9 +85,9 @@ export async function startPools(options: readonly string[] = [], prelude = PREL
 
 export type Pools = Awaited<ReturnType<typeof startPools>>;
 type Client = Pools["client"];
-/** A call, or a part of one that `Pool` completes. `answerName` is the idempotency key. */
+/** A call, or a part of one that `Pool` completes. `answerName` is the idempotency key, `chargeName` that of a charge. */
 export type PartOfCall = Omit<PoolCall, "rules" | "cost"> &
-  Partial<PoolCall> & { readonly answerName?: string };
+  Partial<PoolCall> & { readonly answerName?: string; readonly chargeName?: string };
 
 /** One pool, with the calls that tests make. */
 export class Pool {
@@ -114,10 +115,11 @@ export class Pool {
     return `weir:{test/${this.key}}`;
   }
 
-  async call({ answerName = "once", ...part }: PartOfCall, nowMs: number): Promise<PoolAnswer> {
+  async call({ answerName = "once", chargeName, ...part }: PartOfCall, nowMs: number): Promise<PoolAnswer> {
     const call: PoolCall = { rules: this.rules, cost: this.rules.map(() => 0), ...part };
     const byId = call.op === "hold" || call.op === "settle" || call.op === "renew";
-    const names = [...(byId ? [call.id ?? ""] : []), ...(call.request === undefined ? [] : [answerName])];
+    const named = [...(byId ? [call.id] : []), ...(call.isNamed === true ? [chargeName] : [])];
+    const names = [...named, ...(call.request === undefined ? [] : [answerName])].map((name) => name ?? "");
     const ruleNames = call.rules.map(({ name }) => name);
     const keys = poolKeys("test", this.key, ruleNames, names);
     const answer = await this.#run(keys, [JSON.stringify(call), JSON.stringify(this.sizing), String(nowMs)]);
@@ -203,4 +205,9 @@ export function holdingOf(
 export function grantedIn({ granted }: PoolAnswer): Granted & { readonly mark: Mark } {
   if (granted === undefined) throw new Error("nothing was said of what is granted");
   return granted;
+}
+
+/** Whether these units are all that a charge took: then its call is decided anew. */
+export function isAllOf(charge: Record<string, number> = {}, units: Record<string, number>): boolean {
+  return Object.entries(charge).every(([name, taken]) => (units[name] ?? 0) >= taken);
 }

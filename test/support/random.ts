@@ -17,6 +17,16 @@ export function seededRandoms(seed: number): (client: number) => () => number {
   return (client) => seededRandom(seed + 7_919 * client);
 }
 
+/** One of these. */
+export function pick<Item>(random: () => number, items: readonly Item[]): Item {
+  return items[whole(random, items.length)] as Item;
+}
+
+/** A whole number from 0 to `below`, without `below`. */
+export function whole(random: () => number, below: number): number {
+  return Math.floor(random() * below);
+}
+
 /** A seed for this run: that of the environment variable SEED, to repeat a failure, or a new one. It is printed. */
 export function announcedSeed(what: string): number {
   const seed = seedOr(Math.floor(Math.random() * 2 ** 31));

@@ -27,10 +27,13 @@ export class RawConnection {
     return await this.#read(isHead);
   }
 
-  /** Sends part of a request and closes the connection. Whatever comes back is dropped. */
-  async breakOff(bytes: Buffer): Promise<void> {
+  /**
+   * Sends part of a request and closes the connection, perhaps some time later. Whatever comes back is dropped.
+   */
+  async breakOff(bytes: Buffer, { afterMs = 0 } = {}): Promise<void> {
     const socket = this.#open();
     await new Promise((done) => socket.write(bytes, done));
+    if (afterMs > 0) await new Promise((done) => setTimeout(done, afterMs));
     socket.destroy();
     this.#isClosed = true;
   }

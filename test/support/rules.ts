@@ -1,3 +1,4 @@
+import { leastBurst } from "../../core/algorithms/least-burst.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 
@@ -6,6 +7,13 @@ export function ruleOf(fields: Readonly<Record<string, unknown>>): Rule {
   const policy = parsePolicies({ test: fields }).get("test");
   if (policy === undefined) throw new Error("no policy");
   return policy.rules[0];
+}
+
+/** The same fields of a token bucket, with as large a burst as its rate needs at least. */
+export function reachable<Fields extends { limit: number; window: number; burst: number }>(
+  fields: Fields,
+): Fields {
+  return { ...fields, burst: Math.max(fields.burst, leastBurst(fields.limit, fields.window)) };
 }
 
 export function bucket(fields: { limit: number; window: number; burst?: number }): Rule {

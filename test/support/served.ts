@@ -15,23 +15,32 @@ export function removeState(stateDir: string): void {
   rmSync(stateDir, { recursive: true, force: true });
 }
 
+interface Options {
+  readonly main?: string;
+  readonly caller?: string;
+  /** The `props` of further bindings of the caller, by their names. */
+  readonly callerProps?: Readonly<Record<string, object>>;
+  readonly isolates?: number;
+  /** The entries of API_TOKENS. */
+  readonly tokens?: readonly object[];
+  /** Is given what workerd prints. */
+  readonly onOutput?: (text: string) => void;
+}
+
 /** Serves the bundle with these policies and the tests' tokens. */
 export function serveBundle(
   stateDir: string,
   policies: object,
-  {
-    main,
-    caller,
-    isolates = 1,
-  }: { readonly main?: string; readonly caller?: string; readonly isolates?: number } = {},
+  { main, caller, callerProps, isolates = 1, tokens = TEST_TOKENS, onOutput = () => undefined }: Options = {},
 ): Promise<Serving> {
   return serve({
     stateDir,
     policies,
-    apiTokens: JSON.stringify(TEST_TOKENS),
+    apiTokens: JSON.stringify(tokens),
     isolates,
     ...(main !== undefined && { main, modules: { "weir.js": BUNDLE } }),
     ...(caller !== undefined && { caller }),
-    onOutput: () => undefined,
+    ...(callerProps !== undefined && { callerProps }),
+    onOutput,
   });
 }

@@ -203,7 +203,7 @@ test("a policy that changes between two runs keeps the consumption, and its new 
 test("a bad policy stops it from starting, with an error that says what is wrong", async () => {
   const stateDir = makeState();
   await expect(
-    serveBundle(stateDir, { api: { algorithm: "token-bucket", limit: 0, window: "1s" } }),
-  ).rejects.toThrow('policy "api": limit is 0: must be an integer from 1 to 1000000000');
+    serveBundle(stateDir, { api: { algorithm: "token-bucket", limit: -1, window: "1s" } }),
+  ).rejects.toThrow('policy "api": limit is -1: must be an integer from 0 to 1000000000');
   removeState(stateDir);
 });

@@ -109,6 +109,20 @@ describe.each(Object.entries(FAULTS))("Redis %s", (_, fault) => {
     await expectBack("local");
   });
 
+  test("a charge of the pool is given back by the pool, from any region, and not by a region alone", async () => {
+    const key = freshKey();
+    const { body } = await limit(EU, "local", key, { cost: 5, refundable: true });
+    world.network.setFault(fault);
+    const refund = { policy: "local", key, units: 5, idempotencyKey: "back", charge: body["charge"] };
+    expect((await call(NA, "POST", "/v1/refund", refund)).status).toBe(503);
+    world.network.setFault({ kind: "pass" });
+    await expect
+      .poll(async () => (await call(NA, "POST", "/v1/refund", refund)).body, { timeout: 10_000 })
+      .toMatchObject({ success: true, remaining: 40, source: "pool" });
+    const again = { ...refund, idempotencyKey: "again" };
+    expect((await call(EU, "POST", "/v1/refund", again)).status).toBe(404);
+  });
+
   test("a refund, a settling and a look say that they are not known to be done", async () => {
     const key = freshKey();
     const held = await call(EU, "POST", "/v1/holds", { policy: "closed", key, units: 5 });

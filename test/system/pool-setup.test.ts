@@ -78,6 +78,11 @@ test("the region is of the request, or of the call over the binding, and all reg
   expect(report?.body).toMatchObject({ remaining: 15, source: "pool" });
   const list = (await clients[0]?.call("GET", "/v1/policies"))?.body as { policies: object[] };
   expect(list.policies).toMatchObject([{ name: "pooled", pool: "redis" }, { name: "plain" }]);
+  // The regions of a pool have no common queue.
+  const waiting = await clients[0]?.limit("pooled", "k", { waitMs: 5 });
+  expect(waiting?.status).toBe(422);
+  const detail = "waitMs is 5: must be left out or 0, since nobody waits for units of a pool";
+  expect(waiting?.body["errors"]).toEqual([{ pointer: "/waitMs", detail }]);
   // A policy's name in a region is nobody's business.
   expect((await clients[0]?.limit("pooled@eu", "k"))?.status).toBe(404);
   for (const client of clients) client.close();

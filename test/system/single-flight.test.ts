@@ -90,6 +90,7 @@ test("an object that is older than the worker decides all the same, and refuses 
   const main = join(import.meta.dirname, "..", "support", "older-object.mjs");
   const older = await serveBundle(olderState, policies, { main });
   const caller = new HttpClient(older.url, 8);
+  const waiting = (cost: number) => caller.limit("patient", "key", { cost, waitMs: 20_000 });
   try {
     const answers = await Promise.all(
       Array.from({ length: 40 }, async () => (await caller.limit("patient", "key")).body),
@@ -100,9 +101,13 @@ test("an object that is older than the worker decides all the same, and refuses 
     expect((await caller.peek("patient", "key")).body["remaining"]).toBe(10_000 - 40);
     const hold = await caller.call("POST", "/v1/holds", { policy: "patient", key: "key", units: 5 });
     expect(hold.body).toMatchObject({ success: false, reason: "degraded", source: "fallback" });
+    // It cannot let a call wait, and decides it at once.
+    const [fits, waits] = [await waiting(1), await waiting(10_000)];
+    expect(fits.body).toMatchObject({ success: true, source: "object", remaining: 10_000 - 41 });
+    expect(waits.body).toMatchObject({ success: false, source: "object", reason: "quota" });
     const lease = await caller.call("POST", "/v1/leases", { policy: "leased", key: "key" });
     expect(lease.body).toMatchObject({ success: false, reason: "degraded", source: "fallback" });
-    expect((await caller.peek("patient", "key")).body).toMatchObject({ holds: 0, remaining: 10_000 - 40 });
+    expect((await caller.peek("patient", "key")).body).toMatchObject({ holds: 0, remaining: 10_000 - 41 });
     expect((await caller.peek("leased", "key")).body).toMatchObject({ leases: 0 });
   } finally {
     caller.close();

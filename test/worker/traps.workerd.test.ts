@@ -277,11 +277,33 @@ test("12. a retried request is charged once, whatever it does", async () => {
   expect((await report("export", key)).body["leases"]).toBe(1);
 });
 
+let hosts = 0;
+
 test("13. an IPv6 host is one key, whichever of its addresses it comes from", async () => {
   const prefix = `2001:db8:${Math.floor(START_MS % 65_536).toString(16)}:7`;
   await limit("address", `${prefix}::1`, { cost: 4 });
   const { body } = await limit("address", `${prefix}:ffff:ffff:ffff:ffff`);
   expect(body).toMatchObject({ key: `${prefix}::/64`, remaining: 0 });
+});
+
+test.each([
+  ["a look", { cost: 0 }],
+  ["an idempotency key", { idempotencyKey: "once" }],
+  ["a priority", { priority: "low" }],
+  ["a charge", { refundable: true }],
+  ["a wait", { waitMs: 10 }],
+  ["force", { force: true }],
+])("13. an IPv6 host is one key for a call with %s too", async (_, fields) => {
+  hosts += 1;
+  const prefix = `2001:db8:1:${hosts.toString(16)}`;
+  await limit("address", `${prefix}::1`, { cost: 2 });
+  const took = (fields as { cost?: number }).cost ?? 1;
+  const { body } = await limit("address", `${prefix}::ffff`, fields);
+  expect(body).toMatchObject({ key: `${prefix}::/64`, success: true });
+  expect((await report("address", encodeURIComponent(`${prefix}::/64`))).body["remaining"]).toBe(
+    5 - 2 - took,
+  );
+  if (took === 0) expect(body["remaining"]).toBe(3);
 });
 
 test("15. who comes back after the promised wait is admitted, and a millisecond sooner is not", async () => {

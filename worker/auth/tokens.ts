@@ -1,14 +1,29 @@
 import * as v from "valibot";
+import {
+  DEFAULT_BOUNDS,
+  MOST_CALLS_AT_ONCE,
+  MOST_NEW_KEYS_PER_SECOND,
+  type CallerBounds,
+} from "../../core/policies/caller-bounds.ts";
 import type { Region } from "../../core/policies/regions.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { oneOf, table, violationsOf } from "../../core/validation.ts";
+import { integer, oneOf, table, violationsOf } from "../../core/validation.ts";
 
-/** What a token allows: `limit` all calls but a reset, `admin` a reset and looking at policies and keys. */
-export type Scope = "limit" | "admin";
+/**
+ * What a token or a binding allows: `limit` all calls but those that follow, `refund` a refund that names no charge,
+ * `force` a `limit` with `force`, `admin` the same, a reset, setting what is used, looking at policies and keys, and
+ * listing keys.
+ */
+export const SCOPES = ["limit", "refund", "force", "admin"] as const;
+export type Scope = (typeof SCOPES)[number];
 
 /** Who calls, and what this caller may do. */
 export interface Principal {
-  readonly name: string;
+  /** As errors name it: `the token "api"`. */
+  readonly title: string;
+  /** JSON text that no other caller has. What a caller makes is stored with it: never change how it is made. */
+  readonly id: string;
+  readonly bounds: CallerBounds;
   readonly scopes: readonly Scope[];
   /** Absent: every policy. */
   readonly policies?: readonly string[] | undefined;
@@ -22,6 +37,16 @@ interface Token extends Principal {
   readonly digest: Uint8Array;
 }
 
+/** What a token and the props of a binding say in the same words. */
+export const GRANT_FIELDS = {
+  policies: v.optional(v.array(v.string("the name of a policy"), "a list of names of policies")),
+  keyPrefix: v.optional(v.string("a prefix that keys must have")),
+  maxCallsAtOnce: v.optional(integer(1, MOST_CALLS_AT_ONCE)),
+  maxNewKeysPerSecond: v.optional(integer(1, MOST_NEW_KEYS_PER_SECOND)),
+};
+const SCOPES_ALLOWED = `a list of ${SCOPES.map((scope) => JSON.stringify(scope)).join(" and ")}, not empty`;
+export const SCOPE_LIST = v.pipe(v.array(oneOf(SCOPES), SCOPES_ALLOWED), v.minLength(1, SCOPES_ALLOWED));
+
 /** One entry of the secret API_TOKENS. It has only the SHA-256 of the token, never the token. */
 const TokenEntry = table({
   name: v.pipe(v.string("a name"), v.minLength(1, "a name")),
@@ -29,12 +54,8 @@ const TokenEntry = table({
     v.string("64 hexadecimal digits"),
     v.regex(/^[0-9a-f]{64}$/i, "64 hexadecimal digits, the SHA-256 of the token"),
   ),
-  scopes: v.pipe(
-    v.array(oneOf(["limit", "admin"]), 'a list of "limit" and "admin"'),
-    v.minLength(1, 'a list of "limit" and "admin", not empty'),
-  ),
-  policies: v.optional(v.array(v.string("the name of a policy"), "a list of names of policies")),
-  keyPrefix: v.optional(v.string("a prefix that keys must have")),
+  scopes: SCOPE_LIST,
+  ...GRANT_FIELDS,
 });
 
 const HOW_TO =
@@ -79,12 +100,9 @@ export function configurationProblem(secret: string | undefined): Problem | unde
 }
 
 /** The problem of a principal with none of these scopes; `undefined`: the principal has one of them. */
-export function scopeProblem({ name, scopes }: Principal, anyOf: readonly Scope[]): Problem | undefined {
+export function scopeProblem({ title, scopes }: Principal, anyOf: readonly Scope[]): Problem | undefined {
   if (anyOf.some((scope) => scopes.includes(scope))) return undefined;
-  return new Problem(
-    PROBLEMS.forbidden,
-    `the token ${JSON.stringify(name)} has no scope ${anyOf.join(" or ")}`,
-  );
+  return new Problem(PROBLEMS.forbidden, `${title} has no scope ${anyOf.join(" or ")}`);
 }
 
 /** Whether the principal may use the policy at all. */
@@ -93,12 +111,22 @@ export function mayUse({ policies }: Principal, policy: string): boolean {
 }
 
 /** The problem of a key that the principal may not use; `undefined`: the principal may use it. */
-export function keyProblem({ name, keyPrefix }: Principal, key: string): Problem | undefined {
+export function keyProblem({ title, keyPrefix }: Principal, key: string): Problem | undefined {
   if (keyPrefix === undefined || key.startsWith(keyPrefix)) return undefined;
   return new Problem(
     PROBLEMS.forbidden,
-    `the token ${JSON.stringify(name)} may use keys that begin with ${JSON.stringify(keyPrefix)} only`,
+    `${title} may use keys that begin with ${JSON.stringify(keyPrefix)} only`,
   );
+}
+
+/** The bounds of a caller; those that its token or binding leaves out are the default. */
+export function boundsOf({
+  maxCallsAtOnce = DEFAULT_BOUNDS.maxCallsAtOnce,
+  maxNewKeysPerSecond = DEFAULT_BOUNDS.maxNewKeysPerSecond,
+}: {
+  readonly [Field in keyof CallerBounds]?: number | undefined;
+}): CallerBounds {
+  return { maxCallsAtOnce, maxNewKeysPerSecond };
 }
 
 function tokensOf(secret: string | undefined): readonly Token[] | Problem {
@@ -135,7 +163,7 @@ function unauthorized(detail: string): Problem {
 function parseTokens(secret: string | undefined): readonly Token[] | Problem {
   if (secret === undefined || secret.trim() === "")
     return notConfigured(`the secret API_TOKENS is not set. ${HOW_TO}`);
-  const allowed = `the secret API_TOKENS must be a JSON array of { "name", "sha256", "scopes", "policies"?, "keyPrefix"? }`;
+  const allowed = `the secret API_TOKENS must be a JSON array of { "name", "sha256", "scopes", "policies"?, "keyPrefix"?, "maxCallsAtOnce"?, "maxNewKeysPerSecond"? }`;
   let value: unknown;
   try {
     value = JSON.parse(secret);
@@ -149,7 +177,15 @@ function parseTokens(secret: string | undefined): readonly Token[] | Problem {
       `${allowed}, and something is wrong with: ${fields.map((field) => field || "the array").join(", ")}. ${HOW_TO}`,
     );
   }
-  return parsed.output.map(({ sha256, ...principal }) => ({ ...principal, digest: bytesOf(sha256) }));
+  return parsed.output.map(({ name, sha256, scopes, policies, keyPrefix, ...bounds }) => ({
+    title: `the token ${JSON.stringify(name)}`,
+    id: JSON.stringify({ token: name }),
+    scopes,
+    policies,
+    keyPrefix,
+    bounds: boundsOf(bounds),
+    digest: bytesOf(sha256),
+  }));
 }
 
 function notConfigured(detail: string): Problem {

@@ -3,24 +3,41 @@ import { LimiterClient } from "../../client/limiter-client.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { regionalPolicies } from "../../durable-objects/deployment.ts";
+import type { Principal } from "../auth/tokens.ts";
 import type { Env } from "./env.ts";
 
+/** The clients of one namespace: one whose units all share, and one for the calls of each caller. */
+interface Clients {
+  readonly shared: LimiterClient;
+  /** By the caller's bounds, which are an object of its own for each token and binding. */
+  readonly byCaller: WeakMap<Principal["bounds"], LimiterClient>;
+}
+
 /** By the namespace. There is only one, unless a test brings another. */
-const clients = new WeakMap<LimiterNamespace, LimiterClient>();
+const clients = new WeakMap<LimiterNamespace, Clients>();
 
 /**
- * The client of this isolate. All requests share its reservations and its denials. Timers, stubs and background work
- * still belong to the request that begins them, since the runtime gives them to the request that runs at that moment.
+ * The client for a caller's calls. All requests of this isolate share its reservations and its denials. Timers, stubs
+ * and background work still belong to the request that begins them, since the runtime gives them to the request that
+ * runs at that moment.
  */
-export function clientOf({ OBJECTS }: Env): LimiterClient {
-  const known = clients.get(OBJECTS);
+export function clientOf({ OBJECTS }: Env, { id, bounds }: Principal): LimiterClient {
+  const { shared, byCaller } = clients.get(OBJECTS) ?? makeClients(OBJECTS);
+  const known = byCaller.get(bounds);
   if (known !== undefined) return known;
-  const client = new LimiterClient({
-    objects: new Objects(OBJECTS, SYSTEM_TIME),
+  const client = shared.for(id, bounds);
+  byCaller.set(bounds, client);
+  return client;
+}
+
+function makeClients(namespace: LimiterNamespace): Clients {
+  const shared = new LimiterClient({
+    objects: new Objects(namespace, SYSTEM_TIME),
     policies: regionalPolicies,
     time: SYSTEM_TIME,
     inBackground: waitUntil,
   });
-  clients.set(OBJECTS, client);
-  return client;
+  const made = { shared, byCaller: new WeakMap() };
+  clients.set(namespace, made);
+  return made;
 }

@@ -1,24 +1,37 @@
 /** The schemas of answers, for the OpenAPI document. The types are in core/protocol/, and a test compares the two. */
 import * as v from "valibot";
 
-const milliseconds = (description: string) =>
+export const milliseconds = (description: string) =>
   v.pipe(v.number(), v.integer(), v.minValue(0), v.description(description));
-const figure = milliseconds;
+export const figure = milliseconds;
 const retryAfterMs = v.pipe(
   v.nullable(v.pipe(v.number(), v.integer(), v.minValue(0))),
   v.description(
-    "0 when admitted. When denied, the exact wait for this cost in milliseconds; null: it never fits.",
+    "0 when admitted. When denied, the exact wait for this cost in milliseconds; null: it never fits. With the " +
+      "policy's `retryJitter` the decision's own is up to so much longer, and those of its rules are exact.",
+  ),
+);
+
+const delayMs = v.optional(
+  milliseconds(
+    "When admitted: how long the caller should wait before it goes on. Absent: it goes on at once.",
   ),
 );
 
 export const RuleDecision = v.object({
   name: v.string(),
   success: v.boolean(),
-  limit: figure("The most units that can be admitted at once."),
+  limit: figure("The most units that can be admitted at once; where the limit adapts: today."),
   remaining: figure("The largest cost that would pass now."),
+  quotaRemaining: v.optional(
+    figure(
+      "Of a rule with `minInterval`: what is left of the quota. `remaining` is 0 while it is too soon for a call.",
+    ),
+  ),
   resetAfterMs: milliseconds("How long until the quota is whole again if no other call comes."),
   retryAfterMs,
-  reason: v.picklist(["ok", "quota", "min-interval", "cost-over-limit"]),
+  reason: v.picklist(["ok", "quota", "min-interval", "cost-over-limit", "shed", "blocked"]),
+  delayMs,
 });
 
 export const Lease = v.object({
@@ -29,6 +42,11 @@ export const Lease = v.object({
     ),
   ),
   expiresAfterMs: milliseconds("How long until the lease ends, unless it is renewed."),
+  confirmWithinMs: v.optional(
+    milliseconds(
+      "With `confirm`: how long until the lease ends unless the caller confirms it by renewing it.",
+    ),
+  ),
 });
 
 export const Hold = v.object({
@@ -41,7 +59,7 @@ export const Decision = v.object({
   success: v.pipe(v.boolean(), v.description("Whether the call may go on.")),
   policy: v.string(),
   key: v.pipe(v.string(), v.description("The key that was counted; an IPv6 address counts with its /64.")),
-  limit: figure("The most units that can be admitted at once."),
+  limit: figure("The most units that can be admitted at once; where the limit adapts: today."),
   remaining: v.optional(figure("The largest cost that would pass now. Absent when degraded.")),
   resetAfterMs: v.optional(
     milliseconds("How long until the quota is whole again if no other call comes. Absent when degraded."),
@@ -53,16 +71,22 @@ export const Decision = v.object({
       "quota",
       "min-interval",
       "cost-over-limit",
+      "shed",
+      "blocked",
       "wait-timeout",
       "queue-full",
       "shadow",
       "degraded",
+      "refused",
     ]),
     v.description(
       "Why. `ok`: admitted. `quota`, `min-interval`: denied for now, the same call can pass later. " +
-        "`cost-over-limit`: so large a cost never passes. `wait-timeout`: no lease came free in time. `queue-full`: " +
+        "`blocked`: an earlier denial blocked the key for a while. `cost-over-limit`: so large a cost never passes. " +
+        "`shed`: the units that are left are kept for more important calls. `wait-timeout`: the caller's turn did not " +
+        "come in time. `queue-full`: " +
         "too many callers wait already. `shadow`: admitted, since the policy is in shadow mode; else it is denied. " +
-        "`degraded`: the limiter could not decide, so the policy's onFailure did.",
+        "`degraded`: the limiter could not decide, so the policy's onFailure did. `refused`: one check among several " +
+        "was refused, and `problem` says why.",
     ),
   ),
   source: v.pipe(
@@ -73,11 +97,26 @@ export const Decision = v.object({
         "a region that decides from its share of a pool. `fallback`: the object or the pool did not answer.",
     ),
   ),
+  delayMs,
   rules: v.pipe(v.array(RuleDecision), v.description("What every rule said. Empty when degraded.")),
   violated: v.optional(v.pipe(v.array(v.string()), v.description("The rules that denied."))),
-  waitedMs: v.optional(milliseconds("How long an acquire waited in the queue.")),
+  waitedMs: v.optional(milliseconds("How long an acquire, or a `limit` with `waitMs`, stood in the queue.")),
   lease: v.optional(Lease),
   hold: v.optional(Hold),
+  charge: v.optional(
+    v.pipe(
+      v.string(),
+      v.description(
+        "Names what this call has taken, for a refund. Present with `refundable`, if it took anything.",
+      ),
+    ),
+  ),
+  problem: v.optional(
+    v.pipe(
+      v.object({ status: v.pipe(v.number(), v.integer()), code: v.string(), detail: v.string() }),
+      v.description("With the reason `refused`: what this check would have been answered by itself."),
+    ),
+  ),
 });
 
 export const KeyReport = v.object({
@@ -86,48 +125,20 @@ export const KeyReport = v.object({
   holds: figure("Callers' holds that have not ended."),
   leases: figure("Leases that have not ended."),
   reclaimed: figure("Leases that expired instead of being released, since the key was last forgotten."),
-  queueLength: figure("Callers who wait for a lease."),
+  queueLength: figure("Callers who wait for units."),
   longestWaitMs: milliseconds("How long the first caller in the queue has waited so far."),
 });
 
 export const AllDecisions = v.object({
-  success: v.pipe(v.boolean(), v.description("Whether every check passed; if not, nothing was taken.")),
+  success: v.pipe(
+    v.boolean(),
+    v.description("Whether every check passed; if not, nothing was taken, unless atomic is false."),
+  ),
   decisions: v.pipe(
     v.array(Decision),
     v.description("One decision for each check, in the order of the checks."),
   ),
 });
-
-export const PolicyList = v.object({
-  policies: v.array(
-    v.object({
-      name: v.string(),
-      // What else a rule says is its algorithm's: limits in units, durations in milliseconds.
-      rules: v.array(
-        v.objectWithRest(
-          { name: v.string(), algorithm: v.string() },
-          v.union([v.string(), v.number(), v.boolean()]),
-        ),
-      ),
-      onFailure: v.picklist(["closed", "open", "local"]),
-      deadlineMs: milliseconds("The longest a caller waits for a decision."),
-      objects: v.union([v.literal("per-key"), v.pipe(v.number(), v.integer())]),
-      reservationTtlMs: milliseconds("The longest a reservation can live; 0: none are made."),
-      pool: v.optional(v.literal("redis")),
-      localShare: v.optional(
-        v.pipe(
-          v.number(),
-          v.description(
-            "The part of the limit that a region decides on alone while its pool does not answer.",
-          ),
-        ),
-      ),
-      shadow: v.boolean(),
-      keyKind: v.picklist(["text", "ip"]),
-    }),
-  ),
-});
-export type PolicyList = Readonly<v.InferOutput<typeof PolicyList>>;
 
 const FieldError = v.object({ pointer: v.string(), detail: v.string() });
 

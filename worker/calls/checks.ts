@@ -1,57 +1,83 @@
 /** The checks of a call on several keys: parsed, permitted, and named for idempotency. */
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { publicName } from "../../core/policies/policy-names.ts";
+import { seenBy } from "../../core/policies/seen-by.ts";
 import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
-import { CHECKS_ALLOWED, LimitAllRequest, MOST_CHECKS } from "./request-schemas.ts";
-import { costProblem, findTarget, type Target } from "./target.ts";
+import { CHECKS_ALLOWED, LimitAllRequest, MOST_CHECKS, MOST_INDEPENDENT_CHECKS } from "./request-schemas.ts";
+import { costProblem, findTarget, priorityProblem, rateProblem, type Target } from "./target.ts";
 import { given, parse, refused } from "./validate.ts";
 
-export interface Check extends Target {
+/** A check that is decided by itself. */
+export interface IndependentCheck extends Target {
   readonly cost: Cost;
-  /** The whole call as text, which idempotency compares. */
-  readonly request: string;
   /** The idempotency key of this check. It is stored at the check's own key. */
   readonly idempotencyKey?: string;
 }
+
+/** A check that passes with all others of its call, or takes nothing. */
+export interface Check extends IndependentCheck {
+  /** What the whole call wants of the key: it may check one key several times. */
+  readonly total: Cost;
+  /** The whole call as text, which idempotency compares. */
+  readonly request: string;
+}
+
+/** The checks of a call: those that pass together, or those that are each decided alone. */
+export type Checks =
+  | { readonly together: readonly Check[] }
+  | { readonly alone: readonly IndependentCheck[] };
 
 /** The checks of a call, or the problem of the first that is not allowed. */
 export async function parseChecks(
   client: LimiterClient,
   principal: Principal,
   input: unknown,
-): Promise<Check[] | Problem> {
+): Promise<Checks | Problem> {
   // Before anything else, since each of thousands of checks would be parsed, and answered with an error of its own.
   const asked = given(input, "checks");
-  if (Array.isArray(asked) && asked.length > MOST_CHECKS) return refused(["checks"], asked, CHECKS_ALLOWED);
+  const most = given(input, "atomic") === false ? MOST_INDEPENDENT_CHECKS : MOST_CHECKS;
+  if (Array.isArray(asked) && asked.length > most) return refused(["checks"], asked, CHECKS_ALLOWED);
   const request = parse(LimitAllRequest, input);
   if (request instanceof Problem) return request;
-  const { idempotencyKey } = request;
-  const targets: (Target & { readonly cost: Cost })[] = [];
+  const { atomic, idempotencyKey, priority } = request;
+  const targets: IndependentCheck[] = [];
   for (const [index, check] of request.checks.entries()) {
     const path = ["checks", String(index)];
     const target = findTarget(client, principal, check, path);
     if (target instanceof Problem) return target;
     const raw = (given(input, "checks") as readonly unknown[])[index];
-    const problem = costProblem(target.policy, [...path, "cost"], check.cost, given(raw, "cost"));
+    const { policy } = target;
+    const problem =
+      (atomic ? undefined : rateProblem(policy, check.cost, path)) ??
+      costProblem(policy, [...path, "cost"], check.cost, given(raw, "cost")) ??
+      priorityProblem(policy, priority);
     if (problem !== undefined) return problem;
-    targets.push({ ...target, cost: check.cost });
+    targets.push({ ...target, policy: seenBy(target.policy, priority), cost: check.cost });
   }
+  const checks = withKeys(targets, idempotencyKey);
+  if (!atomic) return { alone: checks };
   const words = await requestText(targets);
+  return { together: checks.map((each) => ({ ...each, total: totalOf(targets, each), request: words })) };
+}
+
+/** The checks with an idempotency key each: a call may check one key several times. Stored: never change the keys. */
+function withKeys(
+  checks: readonly IndependentCheck[],
+  idempotencyKey: string | undefined,
+): readonly IndependentCheck[] {
+  if (idempotencyKey === undefined) return checks;
   const times = new Map<string, number>();
-  return targets.map((target) => {
-    // A call may check one key several times. Each of these checks has an idempotency key of its own.
-    const time = times.get(nameOf(target)) ?? 0;
-    times.set(nameOf(target), time + 1);
-    if (idempotencyKey === undefined) return { ...target, request: words };
-    const key = time === 0 ? idempotencyKey : `${idempotencyKey} (${time + 1})`;
-    return { ...target, request: words, idempotencyKey: key };
+  return checks.map((check) => {
+    const time = times.get(nameOf(check)) ?? 0;
+    times.set(nameOf(check), time + 1);
+    return { ...check, idempotencyKey: time === 0 ? idempotencyKey : `${idempotencyKey} (${time + 1})` };
   });
 }
 
 /** The call as idempotency remembers it: the same text for the same checks in another order. Stored: for ever. */
-async function requestText(targets: readonly (Target & { readonly cost: Cost })[]): Promise<string> {
+async function requestText(targets: readonly IndependentCheck[]): Promise<string> {
   const lines = targets
     .map((target) => JSON.stringify([nameOf(target), costText(target.cost)]))
     .toSorted(compare);
@@ -60,9 +86,21 @@ async function requestText(targets: readonly (Target & { readonly cost: Cost })[
   return `call on ${targets.length} checks (${hex})`;
 }
 
-/** Whether a check can never pass, since its cost is above a capacity. A shadow policy lets everything pass. */
-export function isNever({ policy, cost }: Check): boolean {
-  return !policy.shadow && policy.rules.some((rule) => costOf(rule, cost) > rule.capacity);
+/**
+ * Whether a check can never pass, since what the call wants of its key is above a capacity. A shadow policy lets
+ * everything pass.
+ */
+export function isNever({ policy, total }: Check): boolean {
+  return !policy.shadow && policy.rules.some((rule) => costOf(rule, total) > rule.capacity);
+}
+
+/** The units that all checks of one key want together, by unit. */
+function totalOf(targets: readonly IndependentCheck[], target: Target): Cost {
+  const units: Record<string, number> = {};
+  for (const { policy, cost } of targets.filter((each) => nameOf(each) === nameOf(target)))
+    for (const unit of new Set(policy.rules.map((rule) => rule.unit)))
+      units[unit] = (units[unit] ?? 0) + costOf({ unit }, cost);
+  return units;
 }
 
 /** The name by which calls order keys. Any order would do that all calls share. */

@@ -5,7 +5,15 @@ import { degradedDecision, type Decision } from "../../core/protocol/decision.ts
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
 import { CancelRequest, HoldRequest, SettleRequest } from "./request-schemas.ts";
-import { call, callClaim, costProblem, rateProblem, unitsProblem, type Answered } from "./target.ts";
+import {
+  call,
+  callClaim,
+  costProblem,
+  priorityProblem,
+  rateProblem,
+  unitsProblem,
+  type Answered,
+} from "./target.ts";
 import { given } from "./validate.ts";
 
 type Promised<Answer> = Promise<Answered<Answer> | Problem>;
@@ -17,11 +25,14 @@ export function callHold(client: LimiterClient, principal: Principal, input: unk
     principal,
     HoldRequest,
     input,
-    async ({ policy, key }, { units, ttlMs, idempotencyKey }) => {
-      const problem = rateProblem(policy, units) ?? unitsProblem(policy, units, given(input, "units"));
+    async ({ policy, key }, { units, ttlMs, priority, idempotencyKey }) => {
+      const problem =
+        rateProblem(policy, units) ??
+        unitsProblem(policy, units, given(input, "units")) ??
+        priorityProblem(policy, priority);
       if (problem !== undefined) return problem;
-      const asked = { cost: units, ttlMs, ...(idempotencyKey !== undefined && { idempotencyKey }) };
-      const answer = await client.hold(policy, key, asked);
+      const asked = { cost: units, ttlMs, priority, ...(idempotencyKey !== undefined && { idempotencyKey }) };
+      const answer = await client.holds.hold(policy, key, asked);
       return answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
     },
   );
@@ -37,7 +48,7 @@ export function callSettle(client: LimiterClient, principal: Principal, input: u
     input,
     async ({ policy, key, secret }, { used }) => {
       const problem = costProblem(policy, ["used"], used, given(input, "used"));
-      const answer = problem ?? (await client.settle(policy, key, secret, used));
+      const answer = problem ?? (await client.holds.settle(policy, key, secret, used));
       return answer instanceof Problem ? answer : { policy, answer };
     },
   );
@@ -50,7 +61,7 @@ export function callCancel(
   input: unknown,
 ): Promise<Problem | undefined> {
   return callClaim(client, principal, "hold", CancelRequest, input, async ({ policy, key, secret }) => {
-    const answer = await client.cancel(policy, key, secret);
+    const answer = await client.holds.cancel(policy, key, secret);
     return answer instanceof Problem ? answer : undefined;
   });
 }

@@ -3,15 +3,17 @@ import { randomId } from "../../core/clock.ts";
 import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
 import { publicName } from "../../core/policies/policy-names.ts";
 import type { Policy } from "../../core/policies/policy.ts";
+/** The calls on leases: units that a caller has for a while, and may have to wait for in a queue. */
+import type { Lease } from "../../core/protocol/answers.ts";
 import { claimId } from "../../core/protocol/claim-ids.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-/** The calls on leases: units that a caller has for a while, and may have to wait for in a queue. */
-import type { WantedLease, Lease } from "../../core/protocol/messages.ts";
+import type { WantedLease } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
-import { AcquireRequest, ReleaseRequest, RenewRequest, SocketRequest } from "./request-schemas.ts";
-import { call, callClaim, unitsProblem, type Answered, type Target } from "./target.ts";
+import { ReleaseRequest } from "./release-request.ts";
+import { AcquireRequest, RenewRequest, SocketRequest } from "./request-schemas.ts";
+import { call, callClaim, priorityProblem, unitsProblem, type Answered, type Target } from "./target.ts";
 import { given, refused } from "./validate.ts";
 
 /** An acquire that keeps to the terms of its policy. */
@@ -35,18 +37,32 @@ export function callAcquire(
   const answered = call(client, principal, AcquireRequest, input, async (target, request) => {
     const acquire = acquireOf(target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
-    const { policy, key, asked } = acquire;
-    const answer = await client.leases.acquire(policy, key, asked, signal);
+    const { policy, key } = acquire;
+    const asked = { ...acquire.asked, ...(request.confirm && { confirmWithinMs: CONFIRM_WITHIN_MS }) };
+    const acquired = await client.leases.acquire(policy, key, asked, signal);
+    const answer = request.confirm ? toBeConfirmed(acquired) : acquired;
     // No caller will hear of a lease that was granted, so it is released. With an idempotency key it stays, since the
     // call may be made again and then has its lease.
     const isUnknown =
       !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
     const isLost = signal.aborted || isUnknown;
-    if (isLost && asked.idempotencyKey === undefined) waitUntil(client.leases.release(policy, key, asked.id));
+    if (isLost && asked.idempotencyKey === undefined)
+      waitUntil(client.leases.release(policy, key, asked.id, { outcome: "ignore" }));
     return answer;
   });
   waitUntil(answered.catch(() => undefined));
   return answered;
+}
+
+/** In milliseconds: long for a message between worker and object, short for a slot that nobody uses. */
+export const CONFIRM_WITHIN_MS = 5_000;
+
+/** The decision, which says how long its lease lasts unless it is renewed: one that was renewed before lasts longer. */
+function toBeConfirmed(answer: Decision | Problem): Decision | Problem {
+  if (answer instanceof Problem || answer.lease === undefined) return answer;
+  const { expiresAfterMs } = answer.lease;
+  if (expiresAfterMs > CONFIRM_WITHIN_MS) return answer;
+  return { ...answer, lease: { ...answer.lease, confirmWithinMs: expiresAfterMs } };
 }
 
 /** Opens a WebSocket. Its first message is the decision, and the lease lasts while the socket is open. */
@@ -75,14 +91,14 @@ export function callRenew(
   });
 }
 
-/** Ends a lease; `undefined`: done. */
+/** Ends a lease, as the caller reports if it does; `undefined`: done. */
 export function callRelease(
   client: LimiterClient,
   principal: Principal,
   input: unknown,
 ): Promise<Problem | undefined> {
-  return callClaim(client, principal, "lease", ReleaseRequest, input, ({ policy, key, secret }) =>
-    client.leases.release(policy, key, secret),
+  return callClaim(client, principal, "lease", ReleaseRequest, input, (claim, { outcome, durationMs }) =>
+    client.leases.release(claim.policy, claim.key, claim.secret, { outcome, durationMs }),
   );
 }
 
@@ -97,12 +113,13 @@ export function acquireOf(
     readonly units: Cost;
     readonly ttlMs?: number | undefined;
     readonly waitMs: number;
+    readonly priority?: string | undefined;
     readonly idempotencyKey?: string | undefined;
   },
   givenUnits: unknown,
 ): Acquire | Problem {
   const { policy } = target;
-  const { units, waitMs, idempotencyKey } = request;
+  const { units, waitMs, priority, idempotencyKey } = request;
   if (policy.lease === undefined)
     return refused(
       ["policy"],
@@ -112,9 +129,12 @@ export function acquireOf(
   const { maxWaitMs, ttlMs } = policy.lease;
   if (waitMs > maxWaitMs)
     return refused(["waitMs"], waitMs, `an integer from 0 to ${maxWaitMs}, the policy's maxWait`);
-  const problem = ttlProblem(policy, request.ttlMs) ?? leasedProblem(policy, units, givenUnits);
+  const problem =
+    ttlProblem(policy, request.ttlMs) ??
+    leasedProblem(policy, units, givenUnits) ??
+    priorityProblem(policy, priority);
   if (problem !== undefined) return problem;
-  const asked = { id: randomId(), cost: units, ttlMs: request.ttlMs ?? ttlMs, waitMs };
+  const asked = { id: randomId(), cost: units, ttlMs: request.ttlMs ?? ttlMs, waitMs, priority };
   return { ...target, asked: idempotencyKey === undefined ? asked : { ...asked, idempotencyKey } };
 }
 

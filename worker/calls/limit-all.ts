@@ -9,18 +9,18 @@
  * contended. The call then asks again *in order of the keys*, one after the other, and waits at each key for the
  * holds of other such calls to end.
  *
- * That cannot deadlock. A call that asks at once never waits. A call that asks in order waits only at a key beyond
- * all keys where it has holds. So of all waiting calls, the one at the furthest key waits for no call that waits.
- * Calls cannot deny each other for ever either: a call that waits is served before any later hold of this kind. So
- * when its wait ends, it passes, or a call that succeeded has used what it wanted.
+ * That cannot deadlock. A call that asks at once never waits. A call that asks in order waits only at a key beyond all
+ * keys where it has holds. So of all waiting calls, the one at the furthest key waits for no call that waits. Calls
+ * cannot deny each other for ever either: a call that waits is served before any later hold of this kind. When its wait
+ * ends, it passes, or a call that succeeded has used what it wanted.
  */
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { decisionOf } from "../../client/read-answer.ts";
-import { degradedDecision, type AllDecisions, type Decision } from "../../core/protocol/decision.ts";
-import type { Decided } from "../../core/protocol/messages.ts";
+import type { Decided } from "../../core/protocol/answers.ts";
+import { takesNothing } from "../../core/protocol/cost.ts";
+import { degradedDecision, asTold, type AllDecisions, type Decision } from "../../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import type { Principal } from "../auth/tokens.ts";
-import { compare, isNever, nameOf, parseChecks, type Check } from "./checks.ts";
+import { compare, isNever, nameOf, type Check } from "./checks.ts";
 
 /**
  * Longer than settling takes, with all deadlines, in milliseconds. If the worker dies, the units are missing for so
@@ -40,13 +40,10 @@ interface Outcome {
 }
 
 /** Takes the costs of all checks, or of none. */
-export async function callLimitAll(
+export async function limitTogether(
   client: LimiterClient,
-  principal: Principal,
-  input: unknown,
+  checks: readonly Check[],
 ): Promise<AllDecisions | Problem> {
-  const checks = await parseChecks(client, principal, input);
-  if (checks instanceof Problem) return checks;
   // A call that can never pass takes no holds, which would be in the way of others.
   if (checks.some(isNever)) return await denied(client, checks, checks.map(isNever), []);
   let outcomes = await askAtOnce(client, checks);
@@ -69,8 +66,8 @@ function isContendedDenial({ decision, isContended }: Outcome): boolean {
 
 /**
  * The answer of a denied call: what each check was answered. Checks in `isAnew`, and those without an outcome, are
- * asked again. A check that can never pass is asked with its cost, which is denied. Any other is asked with a cost of
- * 0, since units that other calls hold for the moment deny nobody.
+ * asked again. A check that can never pass is asked with what the call wants of its key, which is denied. Any other is
+ * asked with a cost of 0, since units that other calls hold for the moment deny nobody.
  */
 async function denied(
   client: LimiterClient,
@@ -80,10 +77,13 @@ async function denied(
 ): Promise<AllDecisions | Problem> {
   const decisions: Decision[] = [];
   for (const [index, check] of checks.entries()) {
-    const { policy, key, cost } = check;
+    const { policy, key, total } = check;
     const outcome = outcomes[index];
     const isKnown = outcome !== undefined && isAnew[index] !== true;
-    const decision = isKnown ? outcome.decision : await client.limit(policy, key, isNever(check) ? cost : 0);
+    const cost = isNever(check) ? total : 0;
+    const decision = isKnown
+      ? outcome.decision
+      : await client.limit(policy, key, { cost, priority: policy.priority });
     if (decision instanceof Problem) return decision;
     // A lease that came with the hold has ended with it.
     const { lease, ...rest } = decision;
@@ -120,15 +120,17 @@ async function askInOrder(
  */
 async function ask(client: LimiterClient, check: Check, waitMs: number): Promise<Outcome | Problem> {
   const { policy, key, cost, request, idempotencyKey } = check;
-  if (cost === 0) {
-    const decision = await client.limit(policy, key, 0);
+  if (takesNothing(policy, cost)) {
+    const decision = await client.limit(policy, key, { cost: 0, priority: policy.priority });
     return decision instanceof Problem ? decision : { decision, isContended: false };
   }
-  const held = await client.hold(policy, key, {
+  const once = idempotencyKey === undefined ? {} : { idempotencyKey };
+  const provisional = { ttlMs: PROVISIONAL_TTL_MS, provisional: { waitMs, request } };
+  const held = await client.holds.hold(policy, key, {
     cost,
-    ttlMs: PROVISIONAL_TTL_MS,
-    provisional: { waitMs, request },
-    ...(idempotencyKey !== undefined && { idempotencyKey }),
+    priority: policy.priority,
+    ...provisional,
+    ...once,
   });
   const decision = held === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, held);
   if (decision instanceof Problem) return decision;
@@ -152,7 +154,7 @@ async function withoutProblems(
 ): Promise<Outcome[] | Problem> {
   const problem = outcomes.find((each) => each instanceof Problem);
   if (problem === undefined) return outcomes as Outcome[];
-  await forHolds(checks, outcomes, ({ policy, key }, holdId) => client.cancel(policy, key, holdId));
+  await forHolds(checks, outcomes, ({ policy, key }, holdId) => client.holds.cancel(policy, key, holdId));
   return problem;
 }
 
@@ -164,7 +166,7 @@ async function cancelAll(
 ): Promise<Outcome[]> {
   const cancelled = [...outcomes];
   await forHolds(checks, outcomes, async ({ policy, key }, holdId, index) => {
-    const decision = await client.cancel(policy, key, holdId);
+    const decision = await client.holds.cancel(policy, key, holdId);
     if (!(decision instanceof Problem)) cancelled[index] = { decision, isContended: false };
   });
   return cancelled;
@@ -179,13 +181,12 @@ async function settleAll(
   const settled = outcomes.map(({ decision }) => decision);
   let wasCancelled = false;
   await forHolds(checks, outcomes, async ({ policy, key, cost, idempotencyKey }, holdId, index) => {
-    const decision = await client.settle(policy, key, holdId, cost);
+    const decision = await client.holds.settle(policy, key, holdId, cost);
     // Two calls with one idempotency key share their holds. The other one was denied, and has cancelled this hold.
     wasCancelled ||= idempotencyKey !== undefined && decision instanceof Problem && decision.status === 404;
     const before = outcomes[index];
     if (decision instanceof Problem || before === undefined) return;
-    const { lease } = before.decision;
-    settled[index] = lease === undefined ? decision : { ...decision, lease };
+    settled[index] = asTold(decision, before.decision);
   });
   if (!wasCancelled) return { success: true, decisions: settled };
   const detail = "this call was made twice at once, and the other one was denied: make the call again";

@@ -1,21 +1,39 @@
 /** The calls on a key, the same over HTTP and RPC. The calls on holds and leases are in files of their own. */
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/limiter-client.ts";
+import { randomId } from "../../core/clock.ts";
+import { publicName } from "../../core/policies/policy-names.ts";
+import type { Policy, Rule } from "../../core/policies/policy.ts";
+import { costOf, takesNothing, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
-import type { Problem } from "../../core/protocol/problems.ts";
-import { mayUse, type Principal } from "../auth/tokens.ts";
-import type { PolicyList } from "./answer-schemas.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import { scopeProblem, type Principal, type Scope } from "../auth/tokens.ts";
+import { UNITS_ALLOWED } from "./request-parts.ts";
 import { KeyRequest, LimitRequest, PeekRequest, RefundRequest } from "./request-schemas.ts";
-import { call, costProblem, rateProblem, unitsProblem, type Answered, type Target } from "./target.ts";
+import { SetRequest } from "./set-schema.ts";
+import {
+  call,
+  costProblem,
+  priorityProblem,
+  rateProblem,
+  unitsProblem,
+  type Answered,
+  type Target,
+} from "./target.ts";
 import { given } from "./validate.ts";
 import { refused } from "./validate.ts";
 
 type Promised<Answer> = Promise<Answered<Answer> | Problem>;
 
-/** Decides on a cost, and takes it if it fits. */
-export function callLimit(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
+/** Decides on a cost, and takes it if it fits. `signal`: aborted when a caller has gone that waits. */
+export function callLimit(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+  signal?: AbortSignal,
+): Promised<Decision> {
   return call(client, principal, LimitRequest, input, (target, request) =>
-    limitOf(client, target, request, input),
+    limitOf(client, principal, target, request, input, signal),
   );
 }
 
@@ -26,20 +44,85 @@ export function callLimit(client: LimiterClient, principal: Principal, input: un
  */
 export function limitOf(
   client: LimiterClient,
+  principal: Principal,
   { policy, key }: Target,
-  { cost, idempotencyKey }: Pick<v.InferOutput<typeof LimitRequest>, "cost" | "idempotencyKey">,
+  { refundable, force, cost, idempotencyKey, priority, waitMs = 0 }: LimitAsked,
   input: unknown,
+  signal?: AbortSignal,
 ): ReturnType<LimiterClient["limit"]> | Problem {
-  const problem = rateProblem(policy, cost) ?? costProblem(policy, ["cost"], cost, given(input, "cost"));
-  return problem ?? client.limit(policy, key, cost, idempotencyKey);
+  const problem =
+    scopeProblem(principal, force === true ? FORCING : LIMITING) ??
+    rateProblem(policy, cost) ??
+    costProblem(policy, ["cost"], cost, given(input, "cost")) ??
+    priorityProblem(policy, priority) ??
+    waitProblem(policy, waitMs) ??
+    (force === true ? forceProblem(policy, cost, input) : undefined);
+  if (problem !== undefined) return problem;
+  // Field by field: the request has the policy and the key as the caller wrote them.
+  const plain = { cost, idempotencyKey, priority, ...(waitMs > 0 && { waitMs }) };
+  const asked = force === true ? { ...plain, force } : plain;
+  const isCharge = refundable === true && policy.rules.some((rule) => costOf(rule, cost) > 0);
+  if (!isCharge) return client.limit(policy, key, asked, signal);
+  const charge = asked.idempotencyKey ?? randomId();
+  return withCharge(client.limit(policy, key, { ...asked, idempotencyKey: charge }, signal), charge);
+}
+
+const LIMITING: readonly Scope[] = ["limit"];
+const FORCING: readonly Scope[] = ["force", "admin"];
+
+type LimitAsked = Pick<v.InferOutput<typeof LimitRequest>, "cost" | "idempotencyKey"> & {
+  readonly priority?: string | undefined;
+  readonly refundable?: boolean;
+  readonly waitMs?: number;
+  readonly force?: boolean;
+};
+
+/** The problem of a wait that is longer than the policy allows. */
+function waitProblem({ waiting, pool }: Policy, waitMs: number): Problem | undefined {
+  const { maxWaitMs } = waiting;
+  if (waitMs <= maxWaitMs) return undefined;
+  const allowed =
+    maxWaitMs === 0 && pool !== undefined
+      ? "left out or 0, since nobody waits for units of a pool"
+      : `an integer from 0 to ${maxWaitMs}, the policy's maxWait`;
+  return refused(["waitMs"], waitMs, allowed);
+}
+
+/** The problem of a debit that takes nothing, or whose units are in a pool. */
+function forceProblem(policy: Policy, cost: Cost, input: unknown): Problem | undefined {
+  if (policy.pool !== undefined)
+    return refused(["force"], true, 'left out under a policy with pool = "redis"');
+  if (!takesNothing(policy, cost)) return undefined;
+  return refused(["cost"], given(input, "cost"), `${UNITS_ALLOWED}, at least one of them not 0, with force`);
+}
+
+/** The decision with its charge, if a charge was made and is remembered where a refund will look for it. */
+async function withCharge(
+  decided: ReturnType<LimiterClient["limit"]>,
+  charge: string,
+): Promise<Decision | Problem> {
+  const decision = await decided;
+  if (decision instanceof Problem) return decision;
+  const isCharged = decision.violated === undefined && decision.source !== "fallback";
+  return isCharged ? { ...decision, charge } : decision;
 }
 
 /** Gives back units that were taken and not used. */
 export function callRefund(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
-  return call(client, principal, RefundRequest, input, ({ policy, key }, { units, idempotencyKey }) => {
-    const problem = rateProblem(policy, units) ?? unitsProblem(policy, units, given(input, "units"));
-    return problem ?? client.refund(policy, key, units, idempotencyKey);
-  });
+  return call(
+    client,
+    principal,
+    RefundRequest,
+    input,
+    ({ policy, key }, { units, idempotencyKey, charge }) => {
+      const problem =
+        // A refund that names no charge can give back what others took, and what time has given back already.
+        scopeProblem(principal, [charge === undefined ? "refund" : "limit"]) ??
+        rateProblem(policy, units) ??
+        unitsProblem(policy, units, given(input, "units"));
+      return problem ?? client.refund(policy, key, units, idempotencyKey, charge);
+    },
+  );
 }
 
 /** Looks at a key: at once, or when the key has no leases. */
@@ -64,28 +147,35 @@ export function callReset(client: LimiterClient, principal: Principal, input: un
   return call(client, principal, KeyRequest, input, ({ policy, key }) => client.reset(policy, key));
 }
 
-/** The policies that the principal may use. */
-export function listPolicies({ policies }: LimiterClient, principal: Principal): PolicyList {
-  const usable = [...policies.named.values()].filter(({ name }) => mayUse(principal, name));
-  return {
-    policies: usable.map(({ name, rules, ...policy }) => ({
-      name,
-      onFailure: policy.onFailure,
-      deadlineMs: policy.deadlineMs,
-      objects: policy.objects,
-      reservationTtlMs: policy.localDecisions.admits ? policy.reservation.mostMs : 0,
-      ...(policy.pool && { pool: policy.pool.kind }),
-      ...(policy.onFailure === "local" && {
-        localShare: policy.pool?.localShare ?? 1 / policies.regions.length,
-      }),
-      shadow: policy.shadow,
-      keyKind: policy.keyKind,
-      rules: rules.map(({ name: ruleName, algorithm, unit, config }) => ({
-        name: ruleName,
-        algorithm: algorithm.name,
-        unit,
-        ...config,
-      })),
-    })),
-  };
+/** Sets what a key has used, and looks at it. */
+export function callSetUsed(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promised<KeyReport> {
+  return call(client, principal, SetRequest, input, ({ policy, key }, { used }) => {
+    const problem = costProblem(policy, ["used"], used, given(input, "used"));
+    if (problem !== undefined) return problem;
+    if (policy.pool !== undefined)
+      return refused(
+        ["policy"],
+        publicName(policy.name),
+        "a policy without a pool, to set what a key has used",
+      );
+    const rates = policy.rules.filter(({ lease }) => lease === undefined);
+    if (rates.length === 0)
+      return refused(
+        ["policy"],
+        policy.name,
+        "a policy with a rule that counts a rate: leases are only released",
+      );
+    const isNamed = ({ unit }: Rule) => typeof used === "number" || Object.hasOwn(used, unit);
+    if (!rates.some(isNamed))
+      return refused(["used"], given(input, "used"), `a number, or a table with one of ${unitsOf(rates)}`);
+    return client.setUsed(policy, key, used);
+  });
+}
+
+function unitsOf(rules: readonly Rule[]): string {
+  return [...new Set(rules.map(({ unit }) => unit))].join(", ");
 }

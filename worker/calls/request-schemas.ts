@@ -2,74 +2,59 @@
 import * as v from "valibot";
 import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
 import { integer, oneOf, table } from "../../core/validation.ts";
-
-/** The longest key, in bytes of UTF-8. */
-export const MOST_KEY_BYTES = 512;
-const MOST_IDEMPOTENCY_KEY_BYTES = 256;
-
-const policy = v.pipe(
-  v.string("the name of a policy"),
-  v.description("The name of a policy, as in wrangler.toml."),
-);
-const key = v.pipe(
-  text(MOST_KEY_BYTES),
-  v.description(
-    'What is limited: 1 to 512 bytes of UTF-8, compared byte by byte. Under a policy with keyKind "ip", an address.',
-  ),
-);
-const idempotencyKey = v.pipe(
-  text(MOST_IDEMPOTENCY_KEY_BYTES),
-  v.description(
-    "Calls with the same idempotency key, policy and key are charged once and answered alike, for 24 hours or until " +
-      "the quota is whole again, whichever is later. Denials are not kept: they took nothing.",
-  ),
-);
-
-/** What is allowed as a cost, which may be 0, and as units, which may not. */
-export const COST_ALLOWED = unitsAllowed(0);
-export const UNITS_ALLOWED = unitsAllowed(1);
-
-function unitsAllowed(least: number): string {
-  return `an integer from ${least} to ${MOST_UNITS}, or a table of such integers by unit`;
-}
-
-/** A number of units for every rule, or a table by unit. In a table, a 0 leaves a rule out. */
-function costFrom(least: 0 | 1, description: string) {
-  return v.pipe(
-    v.union(
-      [integer(least, MOST_UNITS), v.record(v.string(), integer(0, MOST_UNITS))],
-      least === 0 ? COST_ALLOWED : UNITS_ALLOWED,
-    ),
-    v.description(
-      `${description} A number counts for every rule. In a table by unit, a unit that is left out counts 1.`,
-    ),
-  );
-}
-
-const cost = (description: string) => costFrom(0, description);
-const units = (description: string) => costFrom(1, description);
-
-function durationMs(most: number, description: string) {
-  return v.pipe(integer(1, most), v.description(description));
-}
+import {
+  cost,
+  COST_ALLOWED,
+  durationMs,
+  flag,
+  idempotencyKey,
+  key,
+  MOST_IDEMPOTENCY_KEY_BYTES,
+  policy,
+  priority,
+  units,
+  waitMs,
+  MOST_LEASE_MS,
+} from "./request-parts.ts";
+import { text } from "./text-schema.ts";
 
 export const LimitRequest = table({
   policy,
   key,
   cost: v.optional(cost("Units to take if they all fit; 0 looks and takes nothing."), 1),
   idempotencyKey: v.optional(idempotencyKey),
+  priority,
+  refundable: flag(
+    "Whether the decision carries a `charge`, which names what was taken in a refund. It is the idempotency key, and " +
+      "one is drawn when there is none.",
+  ),
+  waitMs,
+  force: flag(
+    "Whether the units are taken whatever is there. What is missing is a debt, which later calls wait for. Needs the " +
+      "scope `force` or `admin`, and a cost above 0.",
+  ),
 });
 
-/** The most checks in one call. */
+/** The most checks in one call: of those that pass together, and of those that are each decided alone. */
 export const MOST_CHECKS = 16;
-export const CHECKS_ALLOWED = `a list of 1 to ${MOST_CHECKS} checks { policy, key, cost }`;
+export const MOST_INDEPENDENT_CHECKS = 100;
+export const CHECKS_ALLOWED = `a list of 1 to ${MOST_CHECKS} checks { policy, key, cost }, with atomic false of up to ${MOST_INDEPENDENT_CHECKS}`;
 
 export const LimitAllRequest = table({
   checks: v.pipe(
     v.array(table({ policy, key, cost: LimitRequest.entries.cost }), CHECKS_ALLOWED),
     v.minLength(1, CHECKS_ALLOWED),
-    v.maxLength(MOST_CHECKS, CHECKS_ALLOWED),
+    v.maxLength(MOST_INDEPENDENT_CHECKS, CHECKS_ALLOWED),
+    v.description(`At most ${MOST_CHECKS}, unless atomic is false.`),
   ),
+  atomic: v.optional(
+    v.pipe(
+      v.boolean("true or false"),
+      v.description("Whether all costs are taken or none. With false each check is decided by itself."),
+    ),
+    true,
+  ),
+  priority,
   idempotencyKey: v.optional(idempotencyKey),
 });
 
@@ -78,6 +63,16 @@ export const RefundRequest = table({
   key,
   units: units(
     "Units to give back. Units beyond an untouched quota are lost: a refund never makes the quota larger.",
+  ),
+  charge: v.optional(
+    v.pipe(
+      text(MOST_IDEMPOTENCY_KEY_BYTES),
+      v.description(
+        "The idempotency key of the `limit` that took the units, or the `charge` of its decision. At most what it took " +
+          "comes back, once, and nothing that time has given back since. Without a charge, whatever is missing comes " +
+          "back: that needs the scope `refund`.",
+      ),
+    ),
   ),
   idempotencyKey,
 });
@@ -96,11 +91,12 @@ export const HoldRequest = table({
     ),
     DEFAULT_HOLD_TTL_MS,
   ),
+  priority,
   idempotencyKey: v.optional(idempotencyKey),
 });
 
 const holdId = v.pipe(v.string("the id of a hold"), v.description("The id of a hold."));
-const leaseId = v.pipe(v.string("the id of a lease"), v.description("The id of a lease."));
+export const leaseId = v.pipe(v.string("the id of a lease"), v.description("The id of a lease."));
 
 /** Over HTTP the id is part of the address. Over the service binding it is a field. */
 export const SettleRequest = table({
@@ -115,15 +111,6 @@ export const SettleRequest = table({
 });
 export const CancelRequest = table({ id: holdId });
 
-/** No policy allows a longer lease or wait, in milliseconds. Each policy has its own maximum. */
-const MOST_LEASE_MS = 2_147_483_647;
-const waitMs = v.optional(
-  v.pipe(
-    integer(0, MOST_LEASE_MS),
-    v.description("How long to wait in the queue, in milliseconds; at most the policy's maxWait."),
-  ),
-  0,
-);
 const ttlMs = v.optional(
   durationMs(
     MOST_LEASE_MS,
@@ -140,20 +127,26 @@ export const AcquireRequest = table({
   ),
   ttlMs,
   waitMs,
+  priority,
   idempotencyKey: v.optional(idempotencyKey),
+  confirm: flag(
+    "Whether the lease ends by itself after 5 s unless it is renewed: then a caller that went while it waited keeps " +
+      "no slot.",
+  ),
 });
 
-/** An acquire over the service binding: the lease ends with its caller, unless it is detached. */
+/**
+ * An acquire over the service binding: the lease ends with its caller, unless it is detached. The entrypoint confirms
+ * it, whether `confirm` asks for that or not.
+ */
 export const BoundAcquireRequest = table({
   ...AcquireRequest.entries,
   detached: v.optional(v.boolean("true or false"), false),
 });
 
-export const SocketRequest = table({ policy, key, units: AcquireRequest.entries.units, waitMs });
+export const SocketRequest = table({ policy, key, units: AcquireRequest.entries.units, waitMs, priority });
 
 export const RenewRequest = table({ id: leaseId, ttlMs });
-export const ReleaseRequest = table({ id: leaseId });
-
 export const PeekRequest = table({
   policy,
   key,
@@ -168,35 +161,3 @@ export const PeekRequest = table({
 
 /** Names one key of one policy. */
 export const KeyRequest = table({ policy, key });
-
-/** The `props` that a service binding may have. */
-export const Props = table({
-  policy: v.optional(policy),
-  region: v.optional(v.string("the name of a region")),
-});
-
-/** Whether a text may be a key: 1 to 512 bytes of UTF-8. */
-export function isKey(value: string): boolean {
-  return v.is(key, value);
-}
-
-/**
- * Text of 1 to `mostBytes` bytes of UTF-8. Lone surrogates are refused: they have no UTF-8, so two of them would be
- * one key.
- */
-function text(mostBytes: number) {
-  const allowed = `1 to ${mostBytes} bytes of UTF-8`;
-  return v.pipe(
-    v.string(allowed),
-    v.minLength(1, allowed),
-    v.maxLength(mostBytes, allowed),
-    v.check((value) => value.isWellFormed() && fitsBytes(value, mostBytes), allowed),
-  );
-}
-
-const encoder = new TextEncoder();
-
-function fitsBytes(value: string, mostBytes: number): boolean {
-  // A UTF-16 unit takes at most three bytes, so short text need not be encoded.
-  return value.length * 3 <= mostBytes || encoder.encode(value).length <= mostBytes;
-}

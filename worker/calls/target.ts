@@ -7,11 +7,11 @@ import { publicName } from "../../core/policies/policy-names.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import { readClaimId, type ClaimKind } from "../../core/protocol/claim-ids.ts";
-import { costOf, type Cost } from "../../core/protocol/cost.ts";
+import { costOf, takesNothing, type Cost } from "../../core/protocol/cost.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { violation } from "../../core/validation.ts";
 import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
-import { COST_ALLOWED, isKey, UNITS_ALLOWED } from "./request-schemas.ts";
+import { COST_ALLOWED, isKey, UNITS_ALLOWED } from "./request-parts.ts";
 import { notAllowed, parse } from "./validate.ts";
 import { refused } from "./validate.ts";
 
@@ -126,25 +126,35 @@ export function unitsProblem(policy: Policy, units: Cost, given: unknown): Probl
   return refused(["units"], given, `${UNITS_ALLOWED}, at least one of them not 0`);
 }
 
-/** The problem of taking units from a policy that leases them: they have to be acquired. A cost of 0 only looks. */
-export function rateProblem({ name, lease }: Policy, cost: Cost): Problem | undefined {
-  if (lease === undefined || cost === 0) return undefined;
-  const allowed =
-    "a policy without a concurrency rule (units of this one are leased: acquire, POST /v1/leases)";
-  return refused(["policy"], publicName(name), allowed);
+/** The problem of a priority that the policy does not have. */
+export function priorityProblem({ priorities: { names } }: Policy, priority?: string): Problem | undefined {
+  if (priority === undefined || names.includes(priority)) return undefined;
+  const allowed = `one of ${names.map((name) => JSON.stringify(name)).join(", ")}, the policy's priorities`;
+  return refused(["priority"], priority, allowed);
 }
 
-function findPolicy(
+/**
+ * The problem of taking units from a policy that leases them: they have to be acquired. A cost of 0 only looks.
+ *
+ * @param below where the request is in the input: the first part of the pointer in the problem
+ */
+export function rateProblem(policy: Policy, cost: Cost, below: readonly string[] = []): Problem | undefined {
+  const { name, lease } = policy;
+  if (lease === undefined || takesNothing(policy, cost)) return undefined;
+  const allowed =
+    "a policy without a concurrency rule (units of this one are leased: acquire, POST /v1/leases)";
+  return refused([...below, "policy"], publicName(name), allowed);
+}
+
+/** The policy that a caller names, if the caller may use it. */
+export function findPolicy(
   { named }: RegionalPolicies,
   principal: Principal,
   name: string,
   below: readonly string[],
 ): Policy | Problem {
   if (!mayUse(principal, name)) {
-    return new Problem(
-      PROBLEMS.forbidden,
-      `the token ${JSON.stringify(principal.name)} may not use this policy`,
-    );
+    return new Problem(PROBLEMS.forbidden, `${principal.title} may not use this policy`);
   }
   const policy = named.get(name);
   if (policy !== undefined) return policy;

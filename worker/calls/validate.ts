@@ -1,7 +1,7 @@
 /** Parses input, or refuses it and says what is allowed. */
 import * as v from "valibot";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { violation, violationsOf } from "../../core/validation.ts";
+import { pointerTo, violation, violationsOf } from "../../core/validation.ts";
 
 /** An answer lists at most this many errors, so that a small request never has a large answer. */
 const MOST_ERRORS = 20;
@@ -41,9 +41,4 @@ export function refused(path: readonly string[], value: unknown, allowed: string
 /** A field of the input before it was parsed: parsing drops names such as `__proto__`. */
 export function given(input: unknown, field: string): unknown {
   return typeof input === "object" && input !== null ? (input as Record<string, unknown>)[field] : undefined;
-}
-
-/** A JSON pointer (RFC 6901) to a field. */
-function pointerTo(path: readonly string[]): string {
-  return path.map((field) => `/${field.replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
 }

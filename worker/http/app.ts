@@ -1,23 +1,28 @@
 import { Hono } from "hono";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { configurationProblem, type Principal } from "../auth/tokens.ts";
+import { configurationProblem, type Principal, type Scope } from "../auth/tokens.ts";
 import { clientOf } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { callCancel, callHold, callSettle } from "../calls/holds.ts";
+import { callKeyCount, callKeys } from "../calls/keys.ts";
 import { callAcquire, callRelease, callRenew, callSocket } from "../calls/leases.ts";
-import { callLimitAll } from "../calls/limit-all.ts";
-import { callPeek, callLimit, callRefund, callReset, listPolicies } from "../calls/limits.ts";
+import { callLimitSeveral } from "../calls/limit-several.ts";
+import { callPeek, callLimit, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
+import { listPolicies } from "../calls/policy-list.ts";
 import {
   authorized,
   noContent,
   NOT_STORED,
   pathInput,
+  policyInput,
   queryInput,
   withBody,
   withId,
+  withPlace,
   type Ctx,
 } from "./handlers.ts";
+import { KEY_PATH, METHODS } from "./methods.ts";
 import { openApiDocument } from "./openapi.ts";
 import { toResponse } from "./problem-responses.ts";
 import { internalProblem } from "./problem-responses.ts";
@@ -28,12 +33,18 @@ export const app = new Hono<{ Bindings: Env }>();
 
 /** Calls that are answered with a decision, by path. */
 const DECISIONS = {
-  "/v1/limit": callLimit,
+  "/v1/limit": (client, principal, input, c) => callLimit(client, principal, input, c.req.raw.signal),
   "/v1/refund": callRefund,
   "/v1/holds": callHold,
   "/v1/leases": (client, principal, input, c) =>
     callAcquire(client, principal, input, c.req.raw.signal, (work) => c.executionCtx.waitUntil(work)),
 } satisfies Record<string, DecisionCall>;
+
+/** Which of them a call needs depends on its body. */
+const SCOPES_OF: Readonly<Record<string, readonly Scope[]>> = {
+  "/v1/limit": ["limit", "force", "admin"],
+  "/v1/refund": ["limit", "refund"],
+};
 
 type DecisionCall = (
   client: LimiterClient,
@@ -45,15 +56,17 @@ type DecisionCall = (
 for (const [path, call] of Object.entries<DecisionCall>(DECISIONS)) {
   app.post(
     path,
-    withBody(async (c, principal, input, deny) =>
-      decisionResponse(await call(clientOf(c.env), principal, input, c), deny),
+    withBody(
+      async (c, principal, input, deny) =>
+        decisionResponse(await call(clientOf(c.env, principal), principal, input, c), deny),
+      { scopes: SCOPES_OF[path] ?? ["limit"] },
     ),
   );
 }
 app.post(
   "/v1/limit/all",
   withBody(async (c, principal, input, deny) =>
-    allResponse(await callLimitAll(clientOf(c.env), principal, input), deny),
+    allResponse(await callLimitSeveral(clientOf(c.env, principal), principal, input), deny),
   ),
 );
 app.post(
@@ -61,13 +74,13 @@ app.post(
   withBody(async (c, principal, body) => {
     const input = withId(c, body);
     if (input instanceof Problem) return input;
-    return decisionResponse(await callSettle(clientOf(c.env), principal, input), 200);
+    return decisionResponse(await callSettle(clientOf(c.env, principal), principal, input), 200);
   }),
 );
 app.delete(
   "/v1/holds/:id",
   authorized(["limit"], async (c, principal) =>
-    noContent(c, await callCancel(clientOf(c.env), principal, { id: c.req.param("id") })),
+    noContent(c, await callCancel(clientOf(c.env, principal), principal, { id: c.req.param("id") })),
   ),
 );
 app.get(
@@ -77,7 +90,11 @@ app.get(
       const detail = "the Upgrade header must be websocket";
       return new Problem(PROBLEMS.upgradeRequired, detail, { headers: { upgrade: "websocket" } });
     }
-    const answered = await callSocket(clientOf(c.env), principal, queryInput(c, ["units", "waitMs"]));
+    const answered = await callSocket(
+      clientOf(c.env, principal),
+      principal,
+      queryInput(c, ["units", "waitMs"]),
+    );
     return answered instanceof Problem ? answered : answered.answer;
   }),
 );
@@ -86,8 +103,20 @@ app.post(
   withBody(
     async (c, principal, body) => {
       const input = withId(c, body);
-      const lease = input instanceof Problem ? input : await callRenew(clientOf(c.env), principal, input);
+      const lease =
+        input instanceof Problem ? input : await callRenew(clientOf(c.env, principal), principal, input);
       return lease instanceof Problem ? lease : c.json(lease, 200, NOT_STORED);
+    },
+    { isOptional: true },
+  ),
+);
+app.post(
+  "/v1/leases/:id/release",
+  withBody(
+    async (c, principal, body) => {
+      const input = withId(c, body);
+      if (input instanceof Problem) return input;
+      return noContent(c, await callRelease(clientOf(c.env, principal), principal, input));
     },
     { isOptional: true },
   ),
@@ -95,30 +124,59 @@ app.post(
 app.delete(
   "/v1/leases/:id",
   authorized(["limit"], async (c, principal) =>
-    noContent(c, await callRelease(clientOf(c.env), principal, { id: c.req.param("id") })),
+    noContent(c, await callRelease(clientOf(c.env, principal), principal, { id: c.req.param("id") })),
   ),
 );
 app.get(
   "/v1/policies",
   authorized(["limit", "admin"], (c, principal) =>
-    c.json(listPolicies(clientOf(c.env), principal), 200, NOT_STORED),
+    c.json(listPolicies(clientOf(c.env, principal), principal), 200, NOT_STORED),
   ),
 );
-const KEY_PATH = "/v1/policies/:policy/keys/:key";
+for (const [path, call] of Object.entries({
+  "/v1/policies/:policy/keys": callKeys,
+  "/v1/policies/:policy/key-count": callKeyCount,
+})) {
+  app.get(
+    path,
+    authorized(["admin"], async (c, principal) => {
+      const place = policyInput(c);
+      if (place instanceof Problem) return place;
+      const input = { ...queryInput(c, ["limit"]), ...place };
+      const answer = await call(clientOf(c.env, principal), principal, input);
+      return answer instanceof Problem ? answer : c.json(answer, 200, NOT_STORED);
+    }),
+  );
+}
 app.get(
   KEY_PATH,
   authorized(["limit", "admin"], async (c, principal) => {
     const place = pathInput(c);
     if (place instanceof Problem) return place;
     const input = { ...queryInput(c, ["waitMs"]), ...place };
-    return decisionResponse(await callPeek(clientOf(c.env), principal, input, c.req.raw.signal), 200);
+    return decisionResponse(
+      await callPeek(clientOf(c.env, principal), principal, input, c.req.raw.signal),
+      200,
+    );
   }),
+);
+app.put(
+  KEY_PATH,
+  withBody(
+    async (c, principal, body) => {
+      const input = withPlace(c, body);
+      if (input instanceof Problem) return input;
+      return decisionResponse(await callSetUsed(clientOf(c.env, principal), principal, input), 200);
+    },
+    { scopes: ["admin"] },
+  ),
 );
 app.delete(
   KEY_PATH,
   authorized(["admin"], async (c, principal) => {
     const input = pathInput(c);
-    const answered = input instanceof Problem ? input : await callReset(clientOf(c.env), principal, input);
+    const answered =
+      input instanceof Problem ? input : await callReset(clientOf(c.env, principal), principal, input);
     return noContent(c, answered instanceof Problem ? answered : undefined);
   }),
 );
@@ -128,22 +186,7 @@ app.get("/openapi.json", (c) => {
   return problem === undefined ? c.json(openApiDocument()) : toResponse(problem);
 });
 
-for (const [path, methods] of Object.entries({
-  "/v1/limit": "POST",
-  "/v1/limit/all": "POST",
-  "/v1/refund": "POST",
-  "/v1/holds": "POST",
-  "/v1/holds/:id": "DELETE",
-  "/v1/holds/:id/settle": "POST",
-  "/v1/leases": "POST",
-  "/v1/leases/socket": "GET",
-  "/v1/leases/:id": "DELETE",
-  "/v1/leases/:id/renew": "POST",
-  "/v1/policies": "GET, HEAD",
-  [KEY_PATH]: "GET, HEAD, DELETE",
-  "/healthz": "GET, HEAD",
-  "/openapi.json": "GET, HEAD",
-})) {
+for (const [path, methods] of Object.entries(METHODS)) {
   app.all(path, (c) => {
     const problem = path === "/healthz" ? undefined : configurationProblem(c.env.API_TOKENS);
     if (problem !== undefined) return toResponse(problem);

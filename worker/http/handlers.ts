@@ -1,7 +1,7 @@
 /** What all HTTP handlers share: who calls, and what the address and the body say. */
 import type { Context } from "hono";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { violation } from "../../core/validation.ts";
+import { clip, violation } from "../../core/validation.ts";
 import { callingFrom } from "../auth/caller-region.ts";
 import { authenticate, scopeProblem, type Principal, type Scope } from "../auth/tokens.ts";
 import type { Env } from "../bindings/env.ts";
@@ -28,12 +28,12 @@ export function authorized(
   };
 }
 
-/** The same for calls with a JSON body. With `isOptional` the body may be left out. */
+/** The same for calls with a JSON body, which `isOptional` lets the caller leave out. The scope is `limit`, if not said. */
 export function withBody(
   handle: (c: Ctx, principal: Principal, input: unknown, deny: DenyStatus) => Promise<Response | Problem>,
-  options: { readonly isOptional?: boolean } = {},
+  options: { readonly isOptional?: boolean; readonly scopes?: readonly Scope[] } = {},
 ): (c: Ctx) => Promise<Response> {
-  return authorized(["limit"], async (c, principal) => {
+  return authorized(options.scopes ?? ["limit"], async (c, principal) => {
     const deny = denyStatus(c);
     if (deny instanceof Problem) return deny;
     const body = await readJson(c.req.raw, options);
@@ -49,13 +49,25 @@ export function withId(c: Ctx, input: unknown): unknown {
   return { ...input, id: c.req.param("id") };
 }
 
+/** The fields of the body, and the policy and the key of the address. The body must not have these two. */
+export function withPlace(c: Ctx, input: unknown): unknown {
+  const place = pathInput(c);
+  const isTable = typeof input === "object" && input !== null && !Array.isArray(input);
+  if (place instanceof Problem || !isTable) return place instanceof Problem ? place : input;
+  const strays = Object.keys(place).filter((field) => Object.hasOwn(input, field));
+  if (strays.length === 0) return { ...input, ...place };
+  return notAllowed(
+    strays.map((field) => ({ path: [field], detail: `${field} stands in the address: leave it out` })),
+  );
+}
+
 /**
  * The fields of a query. A field that is given twice becomes a list, which no call accepts.
  *
  * @param numbers fields that become numbers if they look like one
  */
 export function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown> {
-  const { searchParams } = new URL(c.req.raw.url);
+  const searchParams = new URLSearchParams(addressOf(c).query);
   const entries = [...new Set(searchParams.keys())].map((field): [string, unknown] => {
     const values = searchParams.getAll(field);
     const [value = ""] = values;
@@ -70,10 +82,22 @@ export function noContent(c: Ctx, problem: Problem | undefined): Response | Prob
   return problem ?? c.body(null, 204);
 }
 
-/** The status of denials: 200, unless the caller is a proxy that reads only the status and asks for `?deny=429`. */
+/**
+ * The status of denials: 200, unless the caller is a proxy that reads only the status and asks for `?deny=429`. A query
+ * that says anything else is refused: a `?dney=429` that was ignored would let everything through.
+ */
 export function denyStatus(c: Ctx): DenyStatus | Problem {
   // Most calls have no query. Looking for a `?` costs less than parsing an address to find none.
-  const deny = c.req.raw.url.includes("?") ? c.req.query("deny") : undefined;
+  if (!c.req.raw.url.includes("?")) return 200;
+  const { deny, ...others } = queryInput(c, []);
+  const strays = Object.keys(others);
+  if (strays.length > 0)
+    return notAllowed(
+      strays.map((name) => ({
+        path: [name],
+        detail: `${clip(name)} is not a field of the query: there is deny`,
+      })),
+    );
   if (deny === undefined) return 200;
   if (deny === "429") return 429;
   return notAllowed([{ path: ["deny"], detail: violation(["deny"], deny, "429, or left out") }]);
@@ -81,10 +105,28 @@ export function denyStatus(c: Ctx): DenyStatus | Problem {
 
 /** The policy and the key of an address, decoded strictly: a broken escape is an error, and not another key. */
 export function pathInput(c: Ctx): { policy: string; key: string } | Problem {
-  const [, , , policy = "", , key = ""] = new URL(c.req.url).pathname.split("/");
+  const [, , , policy = "", , key = ""] = addressOf(c).path.split("/");
   try {
     return { policy: decodeURIComponent(policy), key: decodeURIComponent(key) };
   } catch {
     return new Problem(PROBLEMS.malformed, "policy and key in the address must be percent-encoded UTF-8");
   }
+}
+
+/** The policy of an address that has no key, decoded as strictly. */
+export function policyInput(c: Ctx): { policy: string } | Problem {
+  const place = pathInput(c);
+  return place instanceof Problem ? place : { policy: place.policy };
+}
+
+/**
+ * Path and query as they were sent, and as the router sees them. `URL` would take a `..` or a backslash in a key for a
+ * way to another key, and throws when the Host header is odd.
+ */
+function addressOf(c: Ctx): { path: string; query: string } {
+  const [url = ""] = c.req.raw.url.split("#", 1);
+  // 4 skips "://" and one character of the host.
+  const path = url.slice(url.indexOf("/", url.indexOf(":") + 4));
+  const mark = path.indexOf("?");
+  return mark < 0 ? { path, query: "" } : { path: path.slice(0, mark), query: path.slice(mark + 1) };
 }

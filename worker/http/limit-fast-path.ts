@@ -13,7 +13,8 @@ import { knownCaller, type Principal } from "../auth/tokens.ts";
 import { clientOf } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { limitOf } from "../calls/limits.ts";
-import { LimitRequest, MOST_KEY_BYTES } from "../calls/request-schemas.ts";
+import { MOST_KEY_BYTES } from "../calls/request-parts.ts";
+import { LimitRequest } from "../calls/request-schemas.ts";
 import { findTarget } from "../calls/target.ts";
 import { parse } from "../calls/validate.ts";
 import { decode, malformed, MOST_BODY_BYTES } from "./body.ts";
@@ -32,7 +33,8 @@ export function answerLimit(request: Request, env: Env): Promise<Response> | und
   if (principal?.scopes.includes("limit") !== true) return undefined;
   const respond = (bytes: ArrayBuffer) => {
     try {
-      return answer(clientOf(env), callingFrom(principal, request), bytes, deny);
+      const client = clientOf(env, principal);
+      return answer(client, callingFrom(principal, request), bytes, deny, request);
     } catch (error) {
       return internalProblem(error);
     }
@@ -67,6 +69,7 @@ function answer(
   principal: Principal,
   bytes: ArrayBuffer,
   deny: DenyStatus,
+  http: Request,
 ): Response | Promise<Response> {
   let input: unknown;
   try {
@@ -78,7 +81,9 @@ function answer(
   const target = request instanceof Problem ? request : findTarget(client, principal, request);
   if (request instanceof Problem) return toResponse(request);
   if (target instanceof Problem) return toResponse(target);
-  const decided = limitOf(client, target, request, input);
+  // Only a call that waits needs the signal, which the runtime has to make.
+  const signal = "waitMs" in request && request.waitMs > 0 ? http.signal : undefined;
+  const decided = limitOf(client, principal, target, request, input, signal);
   if (decided instanceof Problem) return toResponse(decided);
   const { policy } = target;
   if (!(decided instanceof Promise)) return plainResponse(policy, decided, deny);

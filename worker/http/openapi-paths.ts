@@ -1,4 +1,18 @@
-import { MOST_KEY_BYTES } from "../calls/request-schemas.ts";
+import { keyPaths } from "./openapi-key-paths.ts";
+import { leaseEndPaths } from "./openapi-lease-ends.ts";
+import {
+  answer,
+  body,
+  BODY_PROBLEMS,
+  DECISION_HEADERS,
+  idParameter,
+  problem,
+  PROBLEM_DESCRIPTIONS,
+  problems,
+  query,
+  reference,
+  RETRY_AFTER,
+} from "./openapi-parts.ts";
 
 /** The addresses of the OpenAPI document. */
 export function openApiPaths(): object {
@@ -15,13 +29,14 @@ export function openApiPaths(): object {
     "/v1/limit/all": {
       post: {
         operationId: "limitAll",
-        summary: "Take units of up to 16 keys' quotas, of all or of none",
+        summary:
+          "Take units of up to 16 keys' quotas, of all or of none; or of up to 100, each decided by itself",
         parameters: [DENY],
         requestBody: body("LimitAllRequest"),
         responses: {
           200: answer("All decisions, whether they admit or not", "AllDecisions", RETRY_AFTER),
-          429: problem("A denial, if the call has `?deny=429`", "QuotaExceeded", RETRY_AFTER),
           ...problems(...BODY_PROBLEMS),
+          429: denialOrBound(RETRY_AFTER),
         },
       },
     },
@@ -38,6 +53,7 @@ export function openApiPaths(): object {
     },
     ...holdPaths(),
     ...leasePaths(),
+    ...leaseEndPaths(),
     ...keyPaths(),
     "/healthz": {
       get: {
@@ -85,7 +101,7 @@ function holdPaths(): object {
         operationId: "cancel",
         summary: "End a hold of which nothing was used",
         parameters: [idParameter("hold")],
-        responses: { 204: { description: "Done" }, ...problems(401, 403, 404, 503) },
+        responses: { 204: { description: "Done" }, ...problems(401, 403, 404, 429, 503) },
       },
     },
   };
@@ -118,7 +134,7 @@ function leasePaths(): object {
         responses: {
           101: { description: "The socket is open" },
           426: problem("The request does not ask for a WebSocket", "Problem"),
-          ...problems(401, 403, 404, 422, 503),
+          ...problems(401, 403, 404, 422, 429, 503),
         },
       },
     },
@@ -131,47 +147,6 @@ function leasePaths(): object {
         responses: { 200: answer("The lease", "Lease"), ...problems(...BODY_PROBLEMS) },
       },
     },
-    "/v1/leases/{id}": {
-      delete: {
-        operationId: "release",
-        summary: "End a lease; the next caller in the queue gets its units at once",
-        parameters: [idParameter("lease")],
-        responses: { 204: { description: "Done" }, ...problems(401, 403, 404, 503) },
-      },
-    },
-  };
-}
-
-function keyPaths(): object {
-  return {
-    "/v1/policies": {
-      get: {
-        operationId: "policies",
-        summary: "The policies this token may use",
-        responses: { 200: answer("The policies", "PolicyList"), ...problems(401, 403, 503) },
-      },
-    },
-    "/v1/policies/{policy}/keys/{key}": {
-      get: {
-        operationId: "peek",
-        summary: "What a call of cost 1 would be answered, and how many units are held; takes nothing",
-        parameters: [
-          ...keyParameters,
-          query("waitFor", { type: "string", enum: ["idle"] }),
-          query("waitMs", { type: "integer", minimum: 0, default: 0 }),
-        ],
-        responses: {
-          200: answer("The key's decision", "KeyReport", { ...DECISION_HEADERS, ...RETRY_AFTER }),
-          ...problems(400, 401, 403, 404, 422, 503),
-        },
-      },
-      delete: {
-        operationId: "reset",
-        summary: "Make the key as new; needs the scope admin",
-        parameters: keyParameters,
-        responses: { 204: { description: "Done" }, ...problems(400, 401, 403, 404, 422, 503) },
-      },
-    },
   };
 }
 
@@ -182,87 +157,16 @@ const DENY = {
   schema: { type: "string", enum: ["429"] },
 };
 
-const DECISION_HEADERS = {
-  "RateLimit-Policy": header('The limits, one member for each rule: `"api";q=100;w=1`'),
-  RateLimit: header('What is left, one member for each rule: `"api";r=499;t=1`. Absent when degraded.'),
-};
-const RETRY_AFTER = {
-  "Retry-After": header("Whole seconds, rounded up. Only when denied, and when waiting helps."),
-};
-
-const keyParameters = [
-  { name: "policy", in: "path", required: true, schema: { type: "string" } },
-  {
-    name: "key",
-    in: "path",
-    required: true,
-    description: "The key, percent-encoded.",
-    schema: { type: "string", minLength: 1, maxLength: MOST_KEY_BYTES },
-  },
-];
-
-const PROBLEM_DESCRIPTIONS = {
-  400: "The body is not JSON, or the address is not percent-encoded UTF-8",
-  401: "No token, or one that is not known",
-  403: "The token lacks the scope, the policy or the key prefix",
-  404: "There is no such policy, lease or hold",
-  409: "The idempotency key was used for another request",
-  413: "The body is over 16 KiB",
-  415: "The body is not application/json",
-  422: "A value is not allowed; `errors` says which and what is",
-  503: "Not configured, or the key's object did not answer",
-};
-
-/** The statuses of problems that any call with a body may have. */
-const BODY_PROBLEMS = [400, 401, 403, 404, 409, 413, 415, 422, 503] as const;
-
 function decisions(description: string): object {
   return {
     200: answer(description, "Decision", { ...DECISION_HEADERS, ...RETRY_AFTER }),
-    429: problem("A denial, if the call has `?deny=429`", "QuotaExceeded", {
-      ...DECISION_HEADERS,
-      ...RETRY_AFTER,
-    }),
     ...problems(...BODY_PROBLEMS),
+    429: denialOrBound({ ...DECISION_HEADERS, ...RETRY_AFTER }),
   };
 }
 
-function problems(...statuses: readonly (keyof typeof PROBLEM_DESCRIPTIONS)[]): Record<string, object> {
-  return Object.fromEntries(
-    statuses.map((status) => [status, problem(PROBLEM_DESCRIPTIONS[status], "Problem")]),
-  );
-}
-
-function problem(description: string, name: string, headers: object = {}): object {
-  return { description, headers, content: { "application/problem+json": { schema: reference(name) } } };
-}
-
-function answer(description: string, name: string, headers: object = {}): object {
-  return { description, headers, content: { "application/json": { schema: reference(name) } } };
-}
-
-function body(name: string) {
-  return { required: true, content: { "application/json": { schema: reference(name) } } };
-}
-
-function idParameter(kind: string): object {
-  return {
-    name: "id",
-    in: "path",
-    required: true,
-    description: `The id of the ${kind}.`,
-    schema: { type: "string" },
-  };
-}
-
-function query(name: string, schema: object, required = false): object {
-  return { name, in: "query", required, schema };
-}
-
-function reference(name: string): object {
-  return { $ref: `#/components/schemas/${name}` };
-}
-
-function header(description: string): object {
-  return { description, schema: { type: "string" } };
+function denialOrBound(headers: object): object {
+  const schema = { anyOf: [reference("QuotaExceeded"), reference("Problem")] };
+  const description = `A denial, if the call has \`?deny=429\`. Else: ${PROBLEM_DESCRIPTIONS[429]}`;
+  return { description, headers, content: { "application/problem+json": { schema } } };
 }

@@ -5,10 +5,12 @@ import {
   Decision,
   KeyReport,
   Lease,
-  PolicyList,
   ProblemDetails,
   QuotaExceeded,
 } from "../calls/answer-schemas.ts";
+import { KeyCount, KeyList } from "../calls/key-requests.ts";
+import { PolicyList } from "../calls/policy-list-schema.ts";
+import { ReleaseRequest } from "../calls/release-request.ts";
 import {
   AcquireRequest,
   HoldRequest,
@@ -18,6 +20,7 @@ import {
   RenewRequest,
   SettleRequest,
 } from "../calls/request-schemas.ts";
+import { SetRequest } from "../calls/set-schema.ts";
 import { openApiPaths } from "./openapi-paths.ts";
 
 let document: object | undefined;
@@ -48,10 +51,14 @@ export function openApiDocument(): object {
         SettleRequest: schema(withoutId(SettleRequest.entries), "input"),
         AcquireRequest: schema(AcquireRequest, "input"),
         RenewRequest: schema(withoutId(RenewRequest.entries), "input"),
+        ReleaseRequest: schema(withoutId(ReleaseRequest.entries), "input"),
+        SetRequest: schema(withoutPlace(SetRequest.entries), "input"),
         Decision: schema(Decision, "output"),
         AllDecisions: schema(AllDecisions, "output"),
         Lease: schema(Lease, "output"),
         KeyReport: schema(KeyReport, "output"),
+        KeyList: schema(KeyList, "output"),
+        KeyCount: schema(KeyCount, "output"),
         PolicyList: schema(PolicyList, "output"),
         Problem: schema(ProblemDetails, "output"),
         QuotaExceeded: schema(QuotaExceeded, "output"),
@@ -63,7 +70,17 @@ export function openApiDocument(): object {
 
 /** A schema without `id`: over HTTP the id is part of the address. */
 function withoutId(entries: v.ObjectEntries): v.GenericSchema {
-  return v.strictObject(Object.fromEntries(Object.entries(entries).filter(([field]) => field !== "id")));
+  return without(entries, ["id"]);
+}
+
+/** A schema without policy and key, which are parts of the address too. */
+function withoutPlace(entries: v.ObjectEntries): v.GenericSchema {
+  return without(entries, ["policy", "key"]);
+}
+
+function without(entries: v.ObjectEntries, inAddress: readonly string[]): v.GenericSchema {
+  const left = Object.entries(entries).filter(([field]) => !inAddress.includes(field));
+  return v.strictObject(Object.fromEntries(left));
 }
 
 /** A schema as JSON Schema. What that cannot say (bytes of UTF-8) is in the descriptions. */

@@ -1,11 +1,13 @@
 /** Decisions as HTTP answers them. */
+import { readClockMs } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { AllDecisions, Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Answered } from "../calls/target.ts";
-import { decisionHeaders, policyHeader, rateLimit, retryAfter } from "./headers.ts";
+import { decisionHeaders, JSON_NOT_STORED, retryAfter, sharedHeaders } from "./headers.ts";
 import { toResponse } from "./problem-responses.ts";
 import { problemResponse } from "./problem-responses.ts";
+import { setFigures } from "./rate-limit-headers.ts";
 
 /** The status of a denial. */
 export type DenyStatus = 200 | 429;
@@ -17,9 +19,9 @@ export function decisionResponse(
 ): Response | Problem {
   if (answered instanceof Problem) return answered;
   const { policy, answer } = answered;
-  const headers = decisionHeaders(policy, answer);
+  const headers = decisionHeaders(policy, answer, readClockMs);
   if (answer.success || deny === 200) return new Response(JSON.stringify(answer), { headers });
-  if (answer.reason === "degraded") return problemResponse(503, temporarilyReduced(answer), headers);
+  if (isReduced(answer)) return problemResponse(503, temporarilyReduced(answer), headers);
   return problemResponse(429, quotaExceeded(answer), headers);
 }
 
@@ -39,7 +41,7 @@ export function plainResponse(policy: Policy, decision: Decision, deny: DenyStat
   // These are set in the template itself, which the response copies. Nothing is awaited in between.
   const wait = decision.success ? null : (decision.retryAfterMs ?? null);
   const headers = templateOf(policy, wait === null ? admissions : denials);
-  headers.set("RateLimit", rateLimit(decision));
+  setFigures(headers, policy, decision, readClockMs);
   for (const [name, value] of Object.entries(retryAfter(wait))) headers.set(name, value);
   return new Response(decisionText(decision), { headers });
 }
@@ -47,7 +49,7 @@ export function plainResponse(policy: Policy, decision: Decision, deny: DenyStat
 function templateOf(policy: Policy, templates: WeakMap<Policy, Headers>): Headers {
   const known = templates.get(policy);
   if (known !== undefined) return known;
-  const headers = new Headers({ ...JSON_NOT_STORED, "RateLimit-Policy": policyHeader(policy) });
+  const headers = new Headers(sharedHeaders(policy));
   templates.set(policy, headers);
   return headers;
 }
@@ -62,7 +64,8 @@ export function decisionText(decision: Decision): string {
   let rules = "";
   for (const rule of decision.rules) {
     if (rules !== "") rules += ",";
-    rules += `{"name":"${rule.name}","success":${rule.success},"limit":${rule.limit},"remaining":${rule.remaining},"resetAfterMs":${rule.resetAfterMs},"retryAfterMs":${rule.retryAfterMs},"reason":"${rule.reason}"}`;
+    const left = rule.quotaRemaining === undefined ? "" : `"quotaRemaining":${rule.quotaRemaining},`;
+    rules += `{"name":"${rule.name}","success":${rule.success},"limit":${rule.limit},"remaining":${rule.remaining},${left}"resetAfterMs":${rule.resetAfterMs},"retryAfterMs":${rule.retryAfterMs},"reason":"${rule.reason}"}`;
   }
   const end = violated === undefined ? "" : `,"violated":${JSON.stringify(violated)}`;
   return `{"success":${success},"policy":"${policy}","key":${JSON.stringify(key)},"limit":${limit},"remaining":${remaining},"resetAfterMs":${resetAfterMs},"retryAfterMs":${retryAfterMs},"reason":"${reason}","source":"${source}","rules":[${rules}]${end}}`;
@@ -75,18 +78,19 @@ export function decisionText(decision: Decision): string {
 export function allResponse(answered: AllDecisions | Problem, deny: DenyStatus): Response | Problem {
   if (answered instanceof Problem) return answered;
   const denied = answered.decisions.filter(({ success }) => !success);
-  const [first] = denied;
+  // Among several that were denied, the first that has figures says most.
+  const first = denied.find(({ rules }) => rules.length > 0) ?? denied[0];
   const headers = { ...JSON_NOT_STORED, ...retryAfter(longestWaitMs(denied)) };
   if (first === undefined || deny === 200) return new Response(JSON.stringify(answered), { headers });
-  const isDegraded = denied.every(({ reason }) => reason === "degraded");
-  const problem = isDegraded ? temporarilyReduced(first) : quotaExceeded(first);
+  const isAllReduced = denied.every(isReduced);
+  const problem = isAllReduced ? temporarilyReduced(first) : quotaExceeded(first);
   const violated = [...new Set(denied.flatMap((each) => each.violated ?? []))];
   const whole = {
     ...problem,
-    ...(!isDegraded && { "violated-policies": violated }),
+    ...(!isAllReduced && { "violated-policies": violated }),
     decisions: answered.decisions,
   };
-  return problemResponse(isDegraded ? 503 : 429, whole, headers);
+  return problemResponse(isAllReduced ? 503 : 429, whole, headers);
 }
 
 /** How long until all of these would pass, in milliseconds; `null`: one of them never does, or nobody knows. */
@@ -96,29 +100,39 @@ function longestWaitMs(denied: readonly Decision[]): number | null {
   return longest === 0 || longest === Infinity ? null : longest;
 }
 
-const JSON_NOT_STORED = { "content-type": "application/json", "cache-control": "no-store" };
-
 /** The two problem types of draft-ietf-httpapi-ratelimit-headers-11, with the decision in them. */
 function quotaExceeded(decision: Decision): object {
   return {
     type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
     title: "The quota of this key is used up",
     status: 429,
-    detail:
-      decision.retryAfterMs === null
-        ? "the cost is over the limit: it will never be admitted"
-        : `the same call passes in ${decision.retryAfterMs} ms if nobody else comes`,
+    detail: decision.problem?.detail ?? waitText(decision),
     "violated-policies": decision.violated ?? [],
     decision,
   };
 }
 
+/** Whether a denial is not the caller's doing: nobody could decide, or what is left is kept for others. */
+function isReduced({ reason }: Decision): boolean {
+  return reason === "degraded" || reason === "shed";
+}
+
+function waitText({ retryAfterMs, reason }: Decision): string {
+  if (retryAfterMs !== null) return `the same call passes in ${retryAfterMs} ms if nobody else comes`;
+  return reason === "quota"
+    ? "too few units are left, and none come back by waiting"
+    : "the cost is over the limit: it will never be admitted";
+}
+
 function temporarilyReduced(decision: Decision): object {
+  const isShed = decision.reason === "shed";
   return {
     type: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-    title: "The limiter could not decide",
+    title: isShed ? "What is left is kept for more important calls" : "The limiter could not decide",
     status: 503,
-    detail: 'the key\'s object did not answer, and this policy has onFailure = "closed"',
+    detail: isShed
+      ? `${waitText(decision)}; with a higher priority it passes at once`
+      : 'the key\'s object did not answer, and this policy has onFailure = "closed"',
     "violated-policies": [],
     decision,
   };

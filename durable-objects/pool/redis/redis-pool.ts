@@ -84,7 +84,7 @@ function briefly(error: unknown): never {
 export function readPoolAnswer(text: unknown): PoolAnswer {
   const answer: unknown = typeof text === "string" ? JSON.parse(text) : undefined;
   const isAnswer = typeof answer === "object" && answer !== null && !Array.isArray(answer);
-  if (isAnswer && ["rules", "missing", "conflict", "expiresAfterMs"].some((field) => field in answer))
+  if (isAnswer && ["rules", "missing", "conflict", "full", "expiresAfterMs"].some((field) => field in answer))
     return answer;
   throw new Error(`not an answer of a pool: ${String(text).slice(0, MOST_SAID)}`);
 }

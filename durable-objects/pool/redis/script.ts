@@ -13,14 +13,18 @@
 import { ANSWERING } from "./lua/answering.ts";
 import { ANSWERS } from "./lua/answers.ts";
 import { CALLS, OTHER_CALLS } from "./lua/calls.ts";
+import { CHARGES } from "./lua/charges.ts";
 import { CONCURRENCY } from "./lua/concurrency.ts";
 import { DECISIONS } from "./lua/decisions.ts";
+import { GCRA } from "./lua/gcra.ts";
 import { GRANTS } from "./lua/grants.ts";
 import { HOLDERS } from "./lua/holders.ts";
 import { HOLDS, WHOLE } from "./lua/holds.ts";
+import { HOLES } from "./lua/holes.ts";
 import { POOL, READING } from "./lua/pool.ts";
 import { SLIDING_LOG } from "./lua/sliding-log.ts";
 import { TOKEN_BUCKET } from "./lua/token-bucket.ts";
+import { UNIT_LOG } from "./lua/unit-log.ts";
 import { WAITS } from "./lua/waits.ts";
 
 /** Lua text of functions that exist once `define` has been called. */
@@ -41,7 +45,8 @@ function within(...lua: readonly string[]): string {
 
 const ALGORITHMS = [
   later("tokenBucket", [], TOKEN_BUCKET),
-  later("slidingLog", [], SLIDING_LOG),
+  later("gcra", [], GCRA),
+  later("slidingLog", [], HOLES + UNIT_LOG + SLIDING_LOG),
   later("concurrency", [], CONCURRENCY),
 ];
 const HOLDS_LATER = later(
@@ -55,6 +60,7 @@ const HOLDERS_LATER = later(
   ["readHolders", "noteHolding", "charged", "grant", "refuse"],
   HOLDERS + GRANTS,
 );
+const CHARGES_LATER = later("defineCharges", ["chargeOf", "uncharge"], CHARGES);
 const CALLS_LATER = later("defineCalls", ["holdText"], OTHER_CALLS);
 
 /** The whole text of the script. Redis knows it by its digest. */
@@ -65,5 +71,5 @@ export const POOL_SCRIPT =
     HOLDS_LATER,
     READING,
     WHOLE,
-    within(WAITS_LATER, DECISIONS, ANSWERS, CALLS, HOLDERS_LATER, CALLS_LATER, ANSWERING),
+    within(WAITS_LATER, DECISIONS, ANSWERS, CHARGES_LATER, CALLS, HOLDERS_LATER, CALLS_LATER, ANSWERING),
   );

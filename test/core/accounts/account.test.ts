@@ -11,8 +11,16 @@ import {
   wholeAtMs,
   type Account,
 } from "../../../core/accounts/account.ts";
+import {
+  heldUnits,
+  holdWith,
+  usesOf,
+  withHold,
+  withoutHold,
+  type Hold,
+} from "../../../core/accounts/hold.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
-import { bucket } from "../../support/rules.ts";
+import { bucket, reachable } from "../../support/rules.ts";
 
 function taken(rule: Rule, account: Account, nowMs: number, cost: number): Account {
   const decision = decide(rule, account, nowMs, cost);
@@ -56,11 +64,13 @@ test("a refund of units that a hold still has mints nothing", () => {
   expect(decide(SLOW, refund(SLOW, held, 0, 50), 0, 0)).toMatchObject({ remaining: 2 });
 });
 
-const rates = fc.record({
-  limit: fc.integer({ min: 1, max: 20 }),
-  window: fc.integer({ min: 1, max: 2_000 }),
-  burst: fc.integer({ min: 1, max: 40 }),
-});
+const rates = fc
+  .record({
+    limit: fc.integer({ min: 1, max: 20 }),
+    window: fc.integer({ min: 1, max: 2_000 }),
+    burst: fc.integer({ min: 1, max: 40 }),
+  })
+  .map(reachable);
 const holdings = fc.array(
   fc.record({ units: fc.integer({ min: 1, max: 12 }), expiresAtMs: fc.integer({ min: 1, max: 3_000 }) }),
   { maxLength: 4 },
@@ -179,3 +189,41 @@ function expectWithinBound(
     }
   }
 }
+
+test("a list of holds that others were added to and taken from has the sums of its holds, in their order", () => {
+  const change = fc.record({
+    isEnd: fc.boolean(),
+    which: fc.nat(9),
+    units: fc.integer({ min: 1, max: 9 }),
+    expiresAtMs: fc.nat(20),
+    kind: fc.constantFrom(
+      {},
+      { isStored: true },
+      { isStored: true, isProvisional: true },
+      { isRestored: true },
+    ),
+  });
+  fc.assert(
+    fc.property(fc.array(change, { maxLength: 20 }), (changes) => {
+      let holds: readonly Hold[] = [];
+      for (const [index, { isEnd, which, units, expiresAtMs, kind }] of changes.entries())
+        holds = isEnd
+          ? withoutHold(holds, `${which}`)
+          : withHold(holds, { id: `${index}`, units, expiresAtMs, ...kind });
+      const sum = (is: (hold: Hold) => boolean) =>
+        holds.reduce((all, each) => all + (is(each) ? each.units : 0), 0);
+      expect(heldUnits(holds)).toEqual({
+        all: sum(() => true),
+        unstored: sum(({ isStored }) => isStored !== true),
+        provisional: sum(({ isProvisional }) => isProvisional === true),
+        restored: sum(({ isRestored }) => isRestored === true),
+      });
+      expect(usesOf(holds)).toMatchObject({
+        endsMs: holds.map(({ expiresAtMs }) => expiresAtMs),
+        units: holds.map(({ units }) => units),
+      });
+      expect(holds).toEqual(holds.toSorted((a, b) => a.expiresAtMs - b.expiresAtMs));
+      for (const hold of holds) expect(holdWith(holds, hold.id)).toBe(hold);
+    }),
+  );
+});

@@ -44,6 +44,7 @@ const step = fc.record({
   units: fc.oneof(fc.constant(1), fc.nat(14)),
   kind: fc.oneof(
     { weight: 8, arbitrary: fc.constant("take" as const) },
+    { weight: 2, arbitrary: fc.constant("uncharge" as const) },
     fc.constantFrom("debit" as const, "credit" as const, "store" as const),
   ),
 });
@@ -60,24 +61,30 @@ test("every history is decided as a list of units would be: whether, how much is
       const config = configure(minInterval === undefined ? given : { ...given, minInterval });
       const naive = new NaiveLog(config);
       let [state, nowMs] = [undefined as State, 1_000_000];
+      const instants: number[] = [];
       for (const { afterMs, units, kind } of steps) {
         nowMs += afterMs;
+        instants.push(nowMs);
         if (kind === "debit") {
           state = slidingLog.debit(config, state, nowMs, units);
           naive.debit(nowMs, units);
         } else if (kind === "credit") {
           state = slidingLog.credit(config, state, nowMs, units);
           naive.credit(nowMs, units);
+        } else if (kind === "uncharge") {
+          const atMs = instants[(afterMs * 7 + units) % instants.length] ?? nowMs;
+          state = slidingLog.uncharge(config, state, nowMs, units, atMs);
+          naive.uncharge(nowMs, units, atMs);
         } else if (kind === "store") {
           state = storedAndRead(config, state, nowMs);
         } else {
           const decision = slidingLog.decide(config, state, nowMs, units, 0);
           const expected = naive.decide(nowMs, units);
           const { allowed } = decision;
-          const { remaining, retryAfterMs } = decision.allowed
-            ? { ...decision, retryAfterMs: 0 }
+          const { remaining, quotaRemaining, retryAfterMs, reason } = decision.allowed
+            ? { ...decision, retryAfterMs: 0, reason: "ok" }
             : (decision.counted ?? decision);
-          expect({ allowed, remaining, retryAfterMs }).toEqual(expected);
+          expect({ allowed, remaining, quotaRemaining, retryAfterMs, reason }).toEqual(expected);
           state = decision.allowed ? decision.state : (decision.counted?.state ?? state);
         }
       }
@@ -91,6 +98,51 @@ function storedAndRead(config: SlidingLogConfig, state: State, nowMs: number): S
   const { record, segment } = structuredClone(slidingLog.pack(config, state, nowMs, undefined));
   return slidingLog.unpack(config, record, segment === undefined ? [] : [segment]);
 }
+
+describe("units that are given back by name", () => {
+  const config = configure({ limit: 1_000, window: 1_000 });
+  /** One unit at each of these instants. */
+  const logOf = (count: number): State =>
+    Array.from({ length: count }).reduce<State>((log, _, nowMs) => taken(config, log, nowMs, 1), undefined);
+
+  test("go where they were logged: older units go on counting, and leave when they do", () => {
+    let state = slidingLog.debit(config, taken(config, undefined, 0, 600), 500, 400);
+    state = slidingLog.uncharge(config, state, 600, 150, 500);
+    expect(slidingLog.decide(config, state, 600, 0, 0)).toMatchObject({ remaining: 150, resetAfterMs: 900 });
+    expect(slidingLog.decide(config, state, 999, 151, 0)).toMatchObject({ allowed: false, retryAfterMs: 1 });
+    expect(slidingLog.decide(config, state, 1_000, 0, 0)).toMatchObject({ remaining: 750 });
+    state = slidingLog.uncharge(config, state, 1_000, 600, 0);
+    expect(slidingLog.decide(config, state, 1_000, 0, 0)).toMatchObject({ remaining: 750 });
+    state = slidingLog.uncharge(config, state, 1_499, 999, 500);
+    expect(slidingLog.decide(config, state, 1_499, 0, 0)).toMatchObject({
+      remaining: 1_000,
+      resetAfterMs: 0,
+    });
+  });
+
+  test("stay given back when the log is read from a record and segments that are older", () => {
+    const before = logOf(200) as SlidingLogState;
+    const { record, segment } = slidingLog.pack(config, before, 199, undefined);
+    const state = slidingLog.uncharge(config, before, 300, 1, 100) as SlidingLogState;
+    const later = slidingLog.pack(config, state, 300, record);
+    expect([segment?.entries.length, later.segment]).toEqual([2 * 199, undefined]);
+    const read = slidingLog.unpack(config, structuredClone(later.record), segment ? [segment] : []);
+    expect(slidingLog.decide(config, read, 1_099, 0, 0)).toMatchObject({ remaining: 1_000 - 99 });
+    expect(slidingLog.decide(config, read, 1_100, 0, 0)).toMatchObject({ remaining: 1_000 - 99 });
+    expect(slidingLog.decide(config, read, 1_101, 0, 0)).toMatchObject({ remaining: 1_000 - 98 });
+  });
+
+  test("never make a record large: beyond 64 holes the oldest units go, which frees as many and leaves none too many", () => {
+    let state = logOf(400);
+    for (let atMs = 201; atMs < 400; atMs += 2) state = slidingLog.uncharge(config, state, 400, 1, atMs);
+    expect(slidingLog.decide(config, state, 400, 0, 0)).toMatchObject({ remaining: 700 });
+    expect(state?.holes).toHaveLength(128);
+    // 36 of the oldest went instead of 36 of the youngest.
+    expect(slidingLog.decide(config, state, 1_035, 0, 0)).toMatchObject({ remaining: 700 });
+    expect(slidingLog.decide(config, state, 1_036, 0, 0)).toMatchObject({ remaining: 701 });
+    expect(slidingLog.decide(config, state, 1_398, 0, 0)).toMatchObject({ remaining: 999 });
+  });
+});
 
 describe("minInterval", () => {
   const config = configure({ limit: 5, window: 1_000, minInterval: 100 });
@@ -129,6 +181,19 @@ describe("countDenied", () => {
     expect(slidingLog.decide(config, taken(config, undefined, 0, 1), 1, 3, 0)).not.toHaveProperty("counted");
     expect(slidingLog.decide(config, taken(config, undefined, 0, 2), 1, 0, 0)).toMatchObject({
       allowed: true,
+    });
+  });
+
+  test("says why this call was denied, and how long from now on: the attempt begins an interval too", () => {
+    const spaced = configure({ limit: 2, window: 1_000, minInterval: 100, countDenied: true });
+    const full = taken(spaced, taken(spaced, undefined, 0, 1), 100, 1);
+    // The quota was used up. With this attempt the wait is that for the second unit, not for the interval.
+    expect(slidingLog.decide(spaced, full, 300, 1, 0)).toMatchObject({
+      counted: { reason: "quota", retryAfterMs: 800, remaining: 0, quotaRemaining: 0 },
+    });
+    // It was too soon, and after it was counted the quota is used up.
+    expect(slidingLog.decide(spaced, taken(spaced, undefined, 0, 1), 50, 1, 0)).toMatchObject({
+      counted: { reason: "min-interval", retryAfterMs: 950, quotaRemaining: 0 },
     });
   });
 

@@ -1,11 +1,13 @@
 import fc from "fast-check";
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
+import { leastBurst } from "../../../core/algorithms/least-burst.ts";
 import {
   tokenBucket,
   type TokenBucketConfig,
   type TokenBucketState,
 } from "../../../core/algorithms/token-bucket.ts";
 import { depth } from "../../support/depth.ts";
+import { reachable } from "../../support/rules.ts";
 
 const DAY_MS = 86_400_000;
 
@@ -55,7 +57,8 @@ test("an odd fraction limits: 1000 per 60 ms and 60 per 1000 ms (redis-cell #50)
     [60, 1_000],
     [1_000, 7],
   ] as const) {
-    const config = configure({ limit, window, burst: 1 });
+    // No policy may have so small a burst. A bucket with it counts exactly all the same.
+    const config = { limit, windowMs: window, burst: 1 };
     const calls = Array.from({ length: 50 }, () => 0);
     expect(trace(config, ...calls)).toBe(`+${"-".repeat(49)}`);
   }
@@ -72,7 +75,7 @@ test("ten years of calls drift by nothing from exact fractions", () => {
   });
   fc.assert(
     fc.property(rates, fc.integer(), ({ limit, window }, seed) => {
-      const config = configure({ limit, window, burst: 3 });
+      const config = configure({ limit, window, burst: Math.max(3, leastBurst(limit, window)) });
       const random = fc.sample(fc.nat(), { seed, numRuns: STEPS });
       let state: TokenBucketState | undefined;
       // The oracle: what is spent as an exact fraction with denominator `window`, in integers of any size.
@@ -88,7 +91,7 @@ test("ten years of calls drift by nothing from exact fractions", () => {
         const level = spent - BigInt(limit) * (BigInt(nowMs) - atMs);
         const refilled = level > 0n ? level : 0n;
         const decision = tokenBucket.decide(config, state, nowMs, 1, 0);
-        expect(decision.allowed).toBe(refilled + BigInt(window) <= 3n * BigInt(window));
+        expect(decision.allowed).toBe(refilled + BigInt(window) <= BigInt(config.burst) * BigInt(window));
         if (!decision.allowed) continue;
         ({ state } = decision);
         [spent, atMs] = [refilled + BigInt(window), BigInt(nowMs)];
@@ -109,6 +112,72 @@ test("what cannot be counted exactly is refused, and says what can", () => {
   });
   const burst = tokenBucket.configure({ limit: 1, window: 30 * DAY_MS, burst: 10_000_000 });
   expect(burst).toMatchObject({ problem: { field: "burst" } });
+});
+
+describe("a caller that waits as it is told", () => {
+  const rates = fc.record({
+    limit: fc.integer({ min: 1, max: 40 }),
+    windowMs: fc.integer({ min: 1, max: 40 }),
+  });
+
+  /** Takes units one by one, and waits when it is denied: how many units in how long, until `isOver` says so. */
+  function waiting(config: TokenBucketConfig, isOver: (units: number, atMs: number) => boolean) {
+    let state: TokenBucketState | undefined;
+    let [units, atMs] = [0, 0];
+    for (;;) {
+      const decision = tokenBucket.decide(config, state, atMs, 1, 0);
+      if (decision.allowed) {
+        ({ state } = decision);
+        units += 1;
+        continue;
+      }
+      if (isOver(units, atMs)) return { units, atMs };
+      atMs += decision.retryAfterMs ?? 0;
+    }
+  }
+
+  test("reaches the rate with the least burst that a policy may have", () => {
+    fc.assert(
+      fc.property(rates, ({ limit, windowMs }) => {
+        const config = configure({ limit, window: windowMs, burst: leastBurst(limit, windowMs) });
+        waiting(config, (units, atMs) => {
+          expect(units * windowMs).toBeGreaterThanOrEqual(limit * atMs);
+          return atMs > 5_000;
+        });
+      }),
+    );
+  });
+
+  test("falls short with less, and a policy with less is refused with the burst it needs", () => {
+    fc.assert(
+      fc.property(rates, ({ limit, windowMs }) => {
+        const burst = leastBurst(limit, windowMs) - 1;
+        if (burst === 0) return;
+        expect(tokenBucket.configure({ limit, window: windowMs, burst })).toEqual({
+          problem: { field: "burst", allowed: expect.stringContaining(`at least ${burst + 1} for`) },
+        });
+        const short = waiting(
+          { limit, windowMs, burst },
+          (units, atMs) => units * windowMs < limit * atMs || atMs > 1_000_000,
+        );
+        expect(short.units * windowMs).toBeLessThan(limit * short.atMs);
+      }),
+    );
+  });
+
+  test("600 a second with a burst of 1 would be 500, so it has to have 2; 10 a second needs no more than 1", () => {
+    const over = (_: number, atMs: number) => atMs >= 10_000;
+    expect(waiting({ limit: 600, windowMs: 1_000, burst: 1 }, over).units).toBe(5_001);
+    expect(waiting(configure({ limit: 600, window: 1_000, burst: 2 }), over).units).toBeGreaterThan(6_000);
+    expect(configure({ limit: 10, window: 1_000, burst: 1 })).toMatchObject({ burst: 1 });
+  });
+
+  test("what was stored under a burst that is refused now is read, and its consumption stays", () => {
+    const stored = { spentParts: 1_000, windowMs: 1_000, burst: 1, atMs: 0 };
+    const config = configure({ limit: 600, window: 1_000, burst: 2 });
+    const state = tokenBucket.unpack(config, JSON.parse(JSON.stringify(stored)), []);
+    expect(tokenBucket.decide(config, state, 0, 0, 0)).toMatchObject({ remaining: 1, resetAfterMs: 2 });
+  });
 });
 
 test("debt recovers by refill and not before: the wait is exact below zero too", () => {
@@ -152,4 +221,62 @@ test("debt of the same policy is owed in full", () => {
   expect(tokenBucket.decide(config, tokenBucket.debit(config, undefined, 0, 400), 0, 1, 0)).toMatchObject({
     retryAfterMs: 79_200,
   });
+});
+
+test("what is left, and what could still be given back of each charge, are together never over the burst", () => {
+  const step = fc.record({
+    afterMs: fc.oneof(fc.constant(0), fc.nat(3), fc.nat(5_000)),
+    units: fc.integer({ min: 1, max: 20 }),
+    back: fc.option(fc.nat(50), { freq: 2 }),
+  });
+  const fields = fc
+    .record({
+      limit: fc.integer({ min: 1, max: 30 }),
+      window: fc.integer({ min: 1, max: 2_000 }),
+      burst: fc.integer({ min: 1, max: 40 }),
+    })
+    .map(reachable);
+  fc.assert(
+    fc.property(fields, fc.array(step, { maxLength: 40 }), (given, steps) => {
+      const config = configure(given);
+      const { limit, windowMs, burst } = config;
+      const charges: { units: number; atMs: number }[] = [];
+      let [state, nowMs] = [undefined as TokenBucketState | undefined, 1_000];
+      for (const { afterMs, units, back } of steps) {
+        nowMs += afterMs;
+        const decision = tokenBucket.decide(config, state, nowMs, units, 0);
+        if (decision.allowed) {
+          ({ state } = decision);
+          charges.push({ units, atMs: nowMs });
+        }
+        const charge = back === null ? undefined : charges.splice(back % Math.max(1, charges.length), 1)[0];
+        if (charge !== undefined)
+          state = tokenBucket.uncharge(config, state, nowMs, charge.units, charge.atMs);
+        let parts = burst * windowMs;
+        if (state !== undefined) parts -= Math.max(0, state.spentParts - limit * (nowMs - state.atMs));
+        for (const { units: taken, atMs } of charges)
+          parts += Math.max(0, taken * windowMs - limit * (nowMs - atMs));
+        expect(parts).toBeLessThanOrEqual(burst * windowMs);
+      }
+    }),
+    { numRuns: depth(1_000, 50_000) },
+  );
+});
+
+test("a charge gives back what is not refilled yet: of 10 per second, 5 after half a second and none after one", () => {
+  const config = configure({ limit: 10, window: 1_000 });
+  const empty = tokenBucket.debit(config, undefined, 0, 10);
+  const refill = tokenBucket.debit(config, empty, 500, 5);
+  const given = (nowMs: number, units: number) => {
+    const state = tokenBucket.uncharge(config, refill, nowMs, units, 0);
+    return tokenBucket.decide(config, state, nowMs, 0, 0).remaining;
+  };
+  expect([given(500, 10), given(500, 6), given(500, 5), given(1_000, 10)]).toEqual([5, 1, 0, 5]);
+});
+
+test("a record that refills while the state does not, since the clock was put back, does not cover it", () => {
+  const config = { limit: 10, windowMs: 1_000, burst: 10 };
+  const state = { spentParts: 5_000, windowMs: 1_000, burst: 10, atMs: 500 };
+  expect(tokenBucket.covers(config, { ...state, atMs: 100 }, 0, state, 0, 100)).toBe(false);
+  expect(tokenBucket.covers(config, state, 0, state, 0, 100)).toBe(true);
 });

@@ -4,7 +4,11 @@ import { algorithms } from "../../../core/algorithms/registry.ts";
 import { tokenBucket } from "../../../core/algorithms/token-bucket.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 
+const HEADERS =
+  '"draft-11", "draft-7", "x-ratelimit", "x-ratelimit-delta", or a list of one of the first two and one of the last two';
+const JITTER = 'a number above 0 and at most 1, or a duration of at most 1 day such as "5s"';
 const BUCKET = { algorithm: "token-bucket", limit: 5, window: "1s" };
+const FIXED = { algorithm: "fixed-window", limit: 5, window: "1 month" };
 
 test("a policy says what it says, and the rest has defaults", () => {
   const policy = parsePolicies({ api: BUCKET }).get("api");
@@ -16,6 +20,7 @@ test("a policy says what it says, and the rest has defaults", () => {
     reservation: { leastMs: 1_000, mostMs: 8_000 },
     localDecisions: { admits: true, denies: true },
     shadow: false,
+    headers: ["draft-11"],
     keyKind: "text",
   });
   expect(policy?.rules).toMatchObject([
@@ -32,6 +37,29 @@ test.each([
   ["30d", 2_592_000_000],
 ])("a window of %j is %d ms", (window, windowMs) => {
   expect(parsePolicies({ a: { ...BUCKET, window } }).get("a")?.rules[0].quota.windowMs).toBe(windowMs);
+});
+
+test("retryJitter is a part of the wait, or a duration, and off by default", () => {
+  const jitter = (fields: object) => parsePolicies({ a: { ...BUCKET, ...fields } }).get("a")?.retryJitter;
+  expect(jitter({})).toBe(undefined);
+  expect(jitter({ retryJitter: 1 })).toEqual({ share: 1 });
+  expect(jitter({ retryJitter: 0.1 })).toEqual({ share: 0.1 });
+  expect(jitter({ retryJitter: "1d" })).toEqual({ mostMs: 86_400_000 });
+});
+
+test.each([
+  ["1 hour", 3_600_000, "calendar"],
+  ["1 day", 86_400_000, "calendar"],
+  ["1 week", 604_800_000, "calendar"],
+  ["1 month", 2_592_000_000, "calendar"],
+  ["1 year", 31_536_000_000, "calendar"],
+  ["1 d", 86_400_000, "epoch"],
+  ["30d", 2_592_000_000, "epoch"],
+  [250, 250, "epoch"],
+])("a fixed window of %j has about %d ms, by the %s", (window, windowMs, align) => {
+  const [rule] = parsePolicies({ a: { ...FIXED, window } }).get("a")?.rules ?? [];
+  expect(rule?.quota.windowMs).toBe(windowMs);
+  expect(rule?.config).toMatchObject({ align, jitterMs: 0 });
 });
 
 test("reservations can be off, automatic, or have a time to live", () => {
@@ -54,6 +82,8 @@ test("an isolate decides only what it can without knowing when units were taken,
   expect(localDecisions({ algorithm: "token-bucket" })).toEqual(both);
   expect(localDecisions({ algorithm: "sliding-log" })).toEqual(both);
   expect(localDecisions({ algorithm: "token-bucket", reservation: "off" })).toEqual(none);
+  expect(localDecisions({ algorithm: "fixed-window", align: "first" })).toEqual(both);
+  expect(localDecisions({ algorithm: "sliding-window-counter" })).toEqual(both);
   expect(localDecisions({ algorithm: "sliding-log", minInterval: 5 })).toEqual({
     admits: false,
     denies: true,
@@ -89,6 +119,38 @@ test("rules have names, units and algorithms of their own, and share what the po
   expect(parsePolicies({ a: BUCKET }).get("a")?.lease).toBeUndefined();
 });
 
+test("any policy says how callers may wait; where units are leased, its rules say so", () => {
+  const slots = { algorithm: "concurrency", limit: 2, maxWait: "5s", maxWaiters: 7 };
+  const waitingOf = (fields: object) => parsePolicies({ a: fields }).get("a")?.waiting;
+  expect(waitingOf(BUCKET)).toEqual({ maxWaitMs: 30_000, maxWaiters: 1_000 });
+  expect(waitingOf({ ...BUCKET, maxWait: "10m", maxWaiters: 3 })).toEqual({
+    maxWaitMs: 600_000,
+    maxWaiters: 3,
+  });
+  expect(waitingOf({ rules: { a: BUCKET, b: BUCKET }, maxWait: 9 })).toEqual({
+    maxWaitMs: 9,
+    maxWaiters: 1_000,
+  });
+  expect(waitingOf(slots)).toEqual({ maxWaitMs: 5_000, maxWaiters: 7 });
+  expect(waitingOf({ rules: { a: BUCKET, b: slots } })).toEqual({ maxWaitMs: 5_000, maxWaiters: 7 });
+  // The regions of a pool have queues for leases only.
+  expect(waitingOf({ ...BUCKET, pool: "redis" })).toEqual({ maxWaitMs: 0, maxWaiters: 0 });
+  expect(waitingOf({ ...slots, pool: "redis" })).toEqual({ maxWaitMs: 5_000, maxWaiters: 7 });
+});
+
+test.each([
+  [{ ...BUCKET, maxWait: "11m" }, 'maxWait is "11m": must be'],
+  [{ ...BUCKET, maxWait: "11m" }, "at most 600000 ms"],
+  [{ ...BUCKET, maxWaiters: 1_001 }, "maxWaiters is 1001: must be an integer from 1 to 1000"],
+  [{ ...BUCKET, maxWait: 5, pool: "redis" }, "maxWait is 5: must be left out with a pool"],
+  [
+    { rules: { a: { algorithm: "concurrency", limit: 2 } }, maxWaiters: 5 },
+    "maxWaiters is 5: must be left out: it stands in the rules that lease units",
+  ],
+])("%j is refused, and told what is allowed", (fields, told) => {
+  expect(() => parsePolicies({ a: fields })).toThrow(told);
+});
+
 test("policies may come as JSON text", () => {
   expect([...parsePolicies(JSON.stringify({ a: BUCKET })).keys()]).toEqual(["a"]);
 });
@@ -104,16 +166,16 @@ test.each([
   ["no algorithm", { a: { limit: 1 } }, 'policy "a": algorithm is missing: must be one of "token-bucket"'],
   [
     "another algorithm",
-    { a: { ...BUCKET, algorithm: "gcra" } },
-    'algorithm is "gcra": must be one of "token-bucket"',
+    { a: { ...BUCKET, algorithm: "abacus" } },
+    'algorithm is "abacus": must be one of "token-bucket"',
   ],
   ["no table", { a: 3 }, 'policy "a": the value is 3: must be a table with an algorithm or with rules'],
   [
     "no limit",
     { a: { algorithm: "token-bucket", window: 1 } },
-    "limit is missing: must be an integer from 1 to 1000000000",
+    "limit is missing: must be an integer from 0 to 1000000000",
   ],
-  ["a limit of 0", { a: { ...BUCKET, limit: 0 } }, "limit is 0: must be an integer from 1"],
+  ["a limit of -1", { a: { ...BUCKET, limit: -1 } }, "limit is -1: must be an integer from 0"],
   ["a fraction", { a: { ...BUCKET, limit: 1.5 } }, "limit is 1.5: must be an integer"],
   ["text for a limit", { a: { ...BUCKET, limit: "5" } }, 'limit is "5": must be an integer'],
   ["NaN", { a: { ...BUCKET, limit: Number.NaN } }, "limit is NaN: must be an integer"],
@@ -142,6 +204,20 @@ test.each([
   ],
   ["reservation", { a: { ...BUCKET, reservation: { ttl: "2h" } } }, "reservation is an object: must be"],
   ["shadow", { a: { ...BUCKET, shadow: "yes" } }, 'shadow is "yes": must be true or false'],
+  ["retryJitter", { a: { ...BUCKET, retryJitter: 0 } }, `retryJitter is 0: must be ${JITTER}`],
+  ["retryJitter", { a: { ...BUCKET, retryJitter: 1.5 } }, `retryJitter is 1.5: must be ${JITTER}`],
+  ["retryJitter", { a: { ...BUCKET, retryJitter: "25h" } }, `retryJitter is "25h": must be ${JITTER}`],
+  ["retryJitter", { a: { ...BUCKET, retryJitter: "10%" } }, `retryJitter is "10%": must be ${JITTER}`],
+  ["headers", { a: { ...BUCKET, headers: "draft-8" } }, `headers is "draft-8": must be ${HEADERS}`],
+  ["headers", { a: { ...BUCKET, headers: [] } }, `headers is an array of 0: must be ${HEADERS}`],
+  ["headers", { a: { ...BUCKET, headers: ["draft-7", "draft-11"] } }, "headers is an array of 2: must be"],
+  ["headers", { a: { ...BUCKET, headers: ["draft-7", "draft-7"] } }, "headers is an array of 2: must be"],
+  [
+    "headers",
+    { a: { ...BUCKET, headers: ["x-ratelimit", "x-ratelimit-delta"] } },
+    "headers is an array of 2",
+  ],
+  ["headers", { a: { ...BUCKET, headers: ["x-ratelimit", 7] } }, "headers is an array of 2: must be"],
   ["keyKind", { a: { ...BUCKET, keyKind: "cidr" } }, 'keyKind is "cidr": must be one of "text", "ip"'],
   [
     "rules that are none",
@@ -160,19 +236,39 @@ test.each([
     'policy "a": limit is beside rules: must be in one of the rules, or be one of onFailure, ',
   ],
   [
+    "a penalty for leases",
+    { a: { algorithm: "concurrency", limit: 1, blockFor: "1m" } },
+    'blockFor is 60000: must be left out with algorithm "concurrency"',
+  ],
+  [
+    "a longest block without a block",
+    { a: { ...BUCKET, maxBlock: "1m" } },
+    "maxBlock is 60000: must be left out, or with blockFor",
+  ],
+  [
+    "a longest block that is shorter",
+    { a: { ...BUCKET, blockFor: "1h", maxBlock: "1m" } },
+    "maxBlock is 60000: must be at least the blockFor of 3600000 ms and at most 2147483647 ms",
+  ],
+  [
+    "a penalty in a pool",
+    { a: { ...BUCKET, blockFor: "1h", pool: "redis" } },
+    'pool is "redis": must be left out with blockFor',
+  ],
+  [
     "a policy's field in a rule",
     { a: { rules: { b: { ...BUCKET, shadow: true } } } },
-    "shadow is not a field: there are algorithm, unit, limit, window, burst",
+    "shadow is not a field: there are algorithm, unit, limit, window, burst, blockFor, maxBlock",
   ],
   [
     "a rule's limit",
-    { a: { rules: { b: BUCKET, c: { ...BUCKET, limit: 0 } } } },
-    'policy "a": rules.c.limit is 0: must be an integer from 1',
+    { a: { rules: { b: BUCKET, c: { ...BUCKET, limit: -1 } } } },
+    'policy "a": rules.c.limit is -1: must be an integer from 0',
   ],
   [
     "a rule's algorithm",
     { a: { rules: { b: {} } } },
-    'rules.b.algorithm is missing: must be one of "token-bucket", "sliding-log", "concurrency"',
+    'rules.b.algorithm is missing: must be one of "token-bucket", "sliding-log", "concurrency", ',
   ],
   [
     "a rule's name",
@@ -189,6 +285,60 @@ test.each([
     "countDenied",
     { a: { algorithm: "sliding-log", limit: 1, window: 1, countDenied: 1 } },
     "countDenied is 1: must be true or false",
+  ],
+  [
+    "a window in fortnights",
+    { a: { ...FIXED, window: "1 fortnight" } },
+    'window is "1 fortnight": must be a duration of 1 ms or more: whole milliseconds, or a string such as "250ms" ' +
+      '"10s" "15m" "1h" "30d", or of the calendar "1 hour" "1 day" "1 week" "1 month" "1 year"',
+  ],
+  ["two months", { a: { ...FIXED, window: "2 months" } }, 'window is "2 months": must be a duration'],
+  ["a month of a bucket", { a: { ...BUCKET, window: "1 month" } }, 'window is "1 month": must be a duration'],
+  [
+    "a time zone that is none",
+    { a: { ...FIXED, timeZone: "Europe/Atlantis" } },
+    'timeZone is "Europe/Atlantis": must be the name of a time zone of the IANA database, such as "Europe/Berlin"',
+  ],
+  ["no time zone", { a: { ...FIXED, timeZone: "" } }, 'timeZone is "": must be text that is not empty'],
+  [
+    "a time zone of a duration",
+    { a: { ...FIXED, window: "1d", timeZone: "Europe/Berlin" } },
+    'timeZone is "Europe/Berlin": must be left out, or with a window of "1 hour", "1 day"',
+  ],
+  [
+    "an alignment that is none",
+    { a: { ...FIXED, align: "monday" } },
+    'align is "monday": must be one of "epoch", "calendar", "first"',
+  ],
+  [
+    "a duration in the calendar",
+    { a: { ...FIXED, window: "1d", align: "calendar" } },
+    'align is "calendar": must be "epoch", "first" or left out, or with a window of "1 hour", "1 day"',
+  ],
+  [
+    "a month since the first request",
+    { a: { ...FIXED, align: "first" } },
+    'align is "first": must be "calendar" or left out, or with a duration as window',
+  ],
+  [
+    "a jitter over half a window",
+    { a: { ...FIXED, window: "1m", jitter: "31s" } },
+    "jitter is 31000: must be at most half of the window: 30000 ms",
+  ],
+  [
+    "a window in a pool",
+    { a: { ...FIXED, pool: "redis" } },
+    'pool is "redis": must be left out with algorithm "fixed-window"',
+  ],
+  [
+    "a counter of too many",
+    { a: { ...BUCKET, algorithm: "sliding-window-counter", limit: 1e9, window: "30d" } },
+    "limit is 1000000000: must be at most 3474999 with a window of 2592000000 ms",
+  ],
+  [
+    "a counter in a pool",
+    { a: { ...BUCKET, algorithm: "sliding-window-counter", pool: "redis" } },
+    'pool is "redis": must be left out with algorithm "sliding-window-counter"',
   ],
   ["a lease's ttl", { a: { algorithm: "concurrency", limit: 1, ttl: 0 } }, "ttl is 0: must be a duration"],
   [
@@ -227,9 +377,9 @@ test.each([
 });
 
 test("every bad policy and field is named at once", () => {
-  const bad = { a: { ...BUCKET, limit: 0, window: 0 }, b: BUCKET, c: { ...BUCKET, shadow: 1 } };
+  const bad = { a: { ...BUCKET, limit: -1, window: 0 }, b: BUCKET, c: { ...BUCKET, shadow: 1 } };
   expect(() => parsePolicies(bad)).toThrow(
-    /policy "a": limit is 0.*\n.*policy "a": window is 0.*\n.*policy "c": shadow is 1/,
+    /policy "a": limit is -1.*\n.*policy "a": window is 0.*\n.*policy "c": shadow is 1/,
   );
 });
 

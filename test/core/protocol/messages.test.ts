@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { readAnswer } from "../../../client/read-answer.ts";
-import { PROTOCOL, unsupportedOf } from "../../../core/protocol/messages.ts";
+import { KNOWN_PROTOCOL, unsupportedOf } from "../../../core/protocol/messages.ts";
 
 test("a message without a number is of the first protocol, and known for ever", () => {
   expect(unsupportedOf({})).toBeUndefined();
@@ -8,8 +8,10 @@ test("a message without a number is of the first protocol, and known for ever", 
 });
 
 test("a message of a higher protocol is refused with the highest that is known", () => {
-  expect(unsupportedOf({ protocol: PROTOCOL })).toBeUndefined();
-  expect(unsupportedOf({ protocol: PROTOCOL + 1 })).toEqual({ unsupported: { protocol: PROTOCOL } });
+  expect(unsupportedOf({ protocol: KNOWN_PROTOCOL })).toBeUndefined();
+  expect(unsupportedOf({ protocol: KNOWN_PROTOCOL + 1 })).toEqual({
+    unsupported: { protocol: KNOWN_PROTOCOL },
+  });
 });
 
 test("a refusal is no answer", () => {

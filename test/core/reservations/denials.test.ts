@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import type { RuleDecision } from "../../../core/protocol/messages.ts";
+import type { RuleDecision } from "../../../core/protocol/answers.ts";
 import type { Reservation } from "../../../core/reservations/reservation.ts";
 import { denied, granting, said, withUnits } from "../../support/reservations.ts";
 

@@ -1,5 +1,7 @@
+import { runInDurableObject } from "cloudflare:test";
 import { afterEach, expect, test, vi } from "vitest";
-import { MOST_ANSWERS } from "../../../durable-objects/storage/answers.ts";
+import { ownKey } from "../../../core/protocol/caller-keys.ts";
+import { ANSWERS_DROPPED, MOST_ANSWERS } from "../../../durable-objects/storage/answers.ts";
 import { call, freshKey, limit } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
 
@@ -123,23 +125,59 @@ test("a reset forgets the answers too", async () => {
   expect(await object.limit(3, "order-1")).toMatchObject({ success: true, remaining: 2 });
 });
 
-test("a key remembers a bounded number of answers: when full, the oldest tenth goes", async () => {
-  const object = objectOf("fast", freshKey());
+const MINUTE_MS = 60_000;
+const OF = (caller: string) => (key: string) => ownKey(JSON.stringify({ token: caller }), key);
+
+test("a caller's answers on a key are bounded: its oldest go, and nobody else's", async () => {
+  const key = freshKey();
+  const object = objectOf("fast", key);
+  const [one, other] = [OF("one"), OF("other")];
   at(LATER_MS);
-  const first = await object.limit(1, "call-0");
-  for (let from = 1; from < MOST_ANSWERS; from += 500) {
-    await Promise.all(
-      Array.from({ length: Math.min(500, MOST_ANSWERS - from) }, (_, index) => {
-        at(LATER_MS + from + index);
-        return object.limit(1, `call-${from + index}`);
-      }),
-    );
-  }
-  expect((await object.stored()).tables["answers"]).toHaveLength(MOST_ANSWERS);
-  expect(await object.limit(1, "call-0")).toEqual(first);
+  const theirs = await object.limit(1, other("call-0"));
+  const first = await object.limit(1, one("call-0"));
+  // All others but the last are copied from the first: so many calls would take a test most of a minute.
+  await runInDurableObject(object.stub, (_, { storage }) => {
+    const copy = `INSERT INTO answers SELECT key, ?1, request, answer, at_ms + ?2 FROM answers
+      WHERE key = ?4 AND idempotency_key = ?3`;
+    storage.transactionSync(() => {
+      for (let index = 1; index < MOST_ANSWERS - 1; index += 1)
+        storage.sql.exec(copy, one(`call-${index}`), index, one("call-0"), key);
+    });
+  });
+  await object.crash();
   at(LATER_MS + MOST_ANSWERS);
-  await object.limit(1, "one-more");
-  expect((await object.stored()).tables["answers"]).toHaveLength(MOST_ANSWERS + 1 - MOST_ANSWERS / 10);
-  expect(await object.limit(2, "call-0")).toMatchObject({ success: true });
-  expect(await object.limit(2, `call-${MOST_ANSWERS - 1}`)).toHaveProperty("conflict");
+  await object.limit(1, one(`call-${MOST_ANSWERS - 1}`));
+  const count = async () => (await object.stored()).tables["answers"]?.length;
+  expect(await count()).toBe(1 + MOST_ANSWERS);
+  expect(await object.limit(1, one("call-0"))).toEqual(first);
+
+  at(LATER_MS + MINUTE_MS - 1);
+  const before = await object.remaining();
+  expect(await object.limit(1, one("one-more"))).toEqual({
+    full: { bound: "caller-answers", most: MOST_ANSWERS },
+  });
+  expect(await object.remaining()).toBe(before);
+  expect(await count()).toBe(1 + MOST_ANSWERS);
+
+  at(LATER_MS + MINUTE_MS);
+  expect(await object.limit(1, one("one-more"))).toMatchObject({ success: true });
+  expect(await count()).toBe(1 + MOST_ANSWERS + 1 - ANSWERS_DROPPED);
+  expect(await object.limit(2, one("call-0"))).toMatchObject({ success: true });
+  expect(await object.limit(2, one(`call-${MOST_ANSWERS - 1}`))).toHaveProperty("conflict");
+  expect(await object.limit(1, other("call-0"))).toEqual(theirs);
 }, 60_000);
+
+test("an idempotency key belongs to its caller: the same key of another is another call", async () => {
+  const object = objectOf("slow", freshKey());
+  const [one, other] = [OF("one"), OF("other")];
+  expect(await object.limit(2, one("order"))).toMatchObject({ remaining: 3 });
+  expect(await object.limit(1, other("order"))).toMatchObject({ remaining: 2 });
+  expect(await object.limit(2, one("order"))).toMatchObject({ remaining: 3 });
+});
+
+test("what was stored before callers were told apart is answered as it was", async () => {
+  const object = objectOf("slow", freshKey());
+  expect(await object.limit(2, "order")).toMatchObject({ remaining: 3 });
+  expect(await object.limit(2, OF("one")("order"))).toMatchObject({ remaining: 3 });
+  expect(await object.limit(1, OF("one")("order"))).toHaveProperty("conflict");
+});

@@ -1,7 +1,8 @@
 import fc from "fast-check";
 import { afterEach, expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
-import type { Decided, ReserveCall } from "../../../core/protocol/messages.ts";
+import type { Decided } from "../../../core/protocol/answers.ts";
+import type { ReserveCall } from "../../../core/protocol/messages.ts";
 import { heldMs, spendableMs } from "../../../core/reservations/sizing.ts";
 import { Database } from "../../simulation/database.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";

@@ -5,7 +5,7 @@ import type { Segment } from "../../../core/algorithms/packed.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import type { StoredAccount } from "../../../durable-objects/storage/records.ts";
 import { aheadUnits, covers, record, restore } from "../../../durable-objects/storage/write-behind.ts";
-import { bucket, log } from "../../support/rules.ts";
+import { bucket, log, reachable } from "../../support/rules.ts";
 
 test("memory may be ahead by 2 % of the capacity, and not at all below 50", () => {
   const ahead = (burst: number) => aheadUnits(bucket({ limit: 1, window: 1_000, burst }));
@@ -40,11 +40,13 @@ const step = fc.record({
   crash: fc.integer({ min: 0, max: 9 }).map((number) => number === 0),
   downMs: fc.nat(2_000),
 });
-const rates = fc.record({
-  limit: fc.integer({ min: 1, max: 400 }),
-  window: fc.integer({ min: 1, max: 3_000 }),
-  burst: fc.integer({ min: 1, max: 400 }),
-});
+const rates = fc
+  .record({
+    limit: fc.integer({ min: 1, max: 400 }),
+    window: fc.integer({ min: 1, max: 3_000 }),
+    burst: fc.integer({ min: 1, max: 400 }),
+  })
+  .map(reachable);
 
 /** Plays calls against an object that crashes, and says what was admitted when and what each crash lost. */
 function play(

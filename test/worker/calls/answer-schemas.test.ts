@@ -1,8 +1,8 @@
 /** The OpenAPI document describes what the code answers: the compiler holds the schemas and the types together. */
 import type * as v from "valibot";
 import { expectTypeOf, test } from "vitest";
+import type { Hold, Lease, RuleDecision } from "../../../core/protocol/answers.ts";
 import type * as answers from "../../../core/protocol/decision.ts";
-import type { Hold, Lease, RuleDecision } from "../../../core/protocol/messages.ts";
 import type * as schemas from "../../../worker/calls/answer-schemas.ts";
 
 type DeepReadonly<Value> = Value extends object

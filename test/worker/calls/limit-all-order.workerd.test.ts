@@ -5,14 +5,15 @@ import { expect, test } from "vitest";
 import { LimiterClient } from "../../../client/limiter-client.ts";
 import { Objects, type LimiterNamespace, type LimiterStub } from "../../../client/transports/objects.ts";
 import { SYSTEM_TIME } from "../../../core/clock.ts";
+import { DEFAULT_BOUNDS } from "../../../core/policies/caller-bounds.ts";
 import type { HoldCall } from "../../../core/protocol/messages.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
 import { regionalPolicies } from "../../../durable-objects/deployment.ts";
-import { callLimitAll } from "../../../worker/calls/limit-all.ts";
+import { callLimitSeveral } from "../../../worker/calls/limit-several.ts";
 import { call, freshKey, limit, report } from "../../support/limiter.ts";
 
 const { OBJECTS } = env as unknown as { OBJECTS: LimiterNamespace };
-const CALLER = { name: "test", scopes: ["limit"] } as const;
+const CALLER = { title: "a test", id: '"test"', scopes: ["limit"], bounds: DEFAULT_BOUNDS } as const;
 
 /** A client whose holds wait for this before they are sent. */
 function clientDelayedBy(delay: (held: HoldCall) => Promise<void>): LimiterClient {
@@ -39,7 +40,7 @@ function clientDelayedBy(delay: (held: HoldCall) => Promise<void>): LimiterClien
 
 async function limitAll(client: LimiterClient, keys: readonly string[], cost: number): Promise<boolean> {
   const checks = keys.map((key) => ({ policy: "slow", key, cost }));
-  const answer = await callLimitAll(client, CALLER, { checks });
+  const answer = await callLimitSeveral(client, CALLER, { checks });
   if (answer instanceof Problem) throw answer.toError();
   return answer.success;
 }

@@ -34,6 +34,25 @@ test("all pass: all are taken, and every decision is there in order", async () =
   expect(await remaining("log", other)).toBe(2);
 });
 
+test("checks of one key that are together over its limit never pass, and say so", async () => {
+  const key = freshKey();
+  const { headers, body } = await limitAll([
+    { policy: "log", key, cost: 3 },
+    { policy: "log", key: freshKey(), cost: 1 },
+    { policy: "log", key, cost: 3 },
+  ]);
+  expect(body).toMatchObject({
+    success: false,
+    decisions: [
+      { success: false, reason: "cost-over-limit", retryAfterMs: null },
+      { success: true },
+      { success: false, reason: "cost-over-limit", retryAfterMs: null },
+    ],
+  });
+  expect(headers.get("retry-after")).toBe(null);
+  expect(await remaining("log", key)).toBe(5);
+});
+
 test("one denial: nothing is taken anywhere, nothing is left behind, and it is named", async () => {
   const [one, other] = [freshKey(), freshKey()];
   await limit("log", other, { cost: 4 });
@@ -242,7 +261,8 @@ test("errors name the check and the field", async () => {
   expect(await pointers(Array.from({ length: 17 }, () => fine))).toEqual(["/checks"]);
   expect((await errors("x"))[0]).toEqual({
     pointer: "/checks",
-    detail: 'checks is "x": must be a list of 1 to 16 checks { policy, key, cost }',
+    detail:
+      'checks is "x": must be a list of 1 to 16 checks { policy, key, cost }, with atomic false of up to 100',
   });
 });
 

@@ -111,10 +111,17 @@ describe("200", () => {
       ],
       onFailure: "closed",
       deadlineMs: 500,
+      maxWaitMs: 30_000,
+      maxWaiters: 1_000,
       objects: "per-key",
       reservationTtlMs: 8_000,
       shadow: false,
+      headers: ["draft-11"],
       keyKind: "text",
+      priorities: ["critical", "high", "normal", "low"],
+      defaultPriority: "normal",
+      ageingMs: 10_000,
+      reserve: {},
     });
   });
 
@@ -159,6 +166,16 @@ describe("?deny=429", () => {
     expect(status).toBe(422);
     expect(body["errors"]).toEqual([{ pointer: "/deny", detail: 'deny is "503": must be 429, or left out' }]);
   });
+
+  test.each(["dney=429", "Deny=429", "deny=429&x=1", "deny=429&deny=200"])(
+    "in other words (%s) is refused, and nothing is taken",
+    async (query) => {
+      const key = freshKey();
+      const { status } = await call(`/v1/limit?${query}`, { body: { policy: "slow", key, cost: 2 } });
+      expect(status).toBe(422);
+      expect((await limit("slow", key, { cost: 0 })).body["remaining"]).toBe(5);
+    },
+  );
 });
 
 describe("400", () => {
@@ -251,7 +268,7 @@ describe("405", () => {
     ["PUT", "/v1/refund", "POST"],
     ["OPTIONS", "/v1/limit", "POST"],
     ["POST", "/v1/policies", "GET, HEAD"],
-    ["PATCH", "/v1/policies/slow/keys/a", "GET, HEAD, DELETE"],
+    ["PATCH", "/v1/policies/slow/keys/a", "GET, HEAD, PUT, DELETE"],
     ["DELETE", "/healthz", "GET, HEAD"],
   ])("%s %s", async (method, path, allow) => {
     const called = await call(path, { method });

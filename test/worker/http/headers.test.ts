@@ -1,7 +1,10 @@
 import { expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
-import { degradedDecision, publicDecision } from "../../../core/protocol/decision.ts";
-import { decisionHeaders } from "../../../worker/http/headers.ts";
+import type { Policy } from "../../../core/policies/policy.ts";
+import { degradedDecision, publicDecision, type Decision } from "../../../core/protocol/decision.ts";
+import { decisionHeaders as headersAt } from "../../../worker/http/headers.ts";
+
+const decisionHeaders = (policy: Policy, decision: Decision) => headersAt(policy, decision, () => 0);
 
 function headersOf(
   fields: { limit: number; window: number | string },

@@ -75,6 +75,28 @@ describe.each(Object.entries(TABLE))("%s", (_, calls) => {
   });
 });
 
+test("a policy with older headers has them both ways, also when the isolate decides", async () => {
+  const key = freshKey();
+  const body = (cost: number) => JSON.stringify({ policy: "older-headers", key, cost });
+  for (let calls = 0; calls < 5; calls += 1) {
+    const { headers, body: text } = await answerBy(calls % 2 === 0 ? WHOLE : LONG, { body: body(1) });
+    const { remaining, resetAfterMs } = JSON.parse(text) as { remaining: number; resetAfterMs: number };
+    expect(headers).toMatchObject({
+      "ratelimit-policy": "100;w=2592000",
+      ratelimit: `limit=100, remaining=${remaining}, reset=${Math.ceil(resetAfterMs / 1_000)}`,
+    });
+    if (calls === 4) expect(JSON.parse(text)).toMatchObject({ source: "isolate" });
+  }
+  for (const fetch of [WHOLE, LONG]) {
+    const { status, headers } = await answerBy(fetch, { url: `${URL_OF}?deny=429`, body: body(101) });
+    expect(status).toBe(429);
+    expect(headers).toHaveProperty(
+      "ratelimit",
+      expect.stringMatching(/^limit=100, remaining=\d+, reset=\d+$/),
+    );
+  }
+});
+
 test("the table has answers of every status that a call may have", async () => {
   const statuses = new Set<number>();
   for (const call of Object.values(TABLE).flatMap((calls) => Object.values(calls)))

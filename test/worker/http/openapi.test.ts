@@ -48,7 +48,7 @@ test("every operation has a name of its own, and every operation with a body say
     expect({ operationId, statuses: Object.keys(responses) }).toEqual({
       operationId,
       statuses: expect.arrayContaining([
-        "200",
+        operationId === "releaseWithReport" ? "204" : "200",
         "400",
         "401",
         "403",

@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { app } from "../../../worker/http/app.ts";
 import { TOKENS } from "../../support/fixtures.ts";
 import { matches } from "../../support/json-schema.ts";
 import { acquire, call, freshKey, idIn, limit, release, type Called } from "../../support/limiter.ts";
@@ -49,6 +50,11 @@ test("every kind of answer is one that the document promises", async () => {
     "post",
     await call("/v1/refund", { body: { policy: "slow", key, units: 1, idempotencyKey: "b" } }),
   );
+  const charged = await limit("slow", key, { refundable: true });
+  expectPromised("/v1/limit", "post", charged);
+  const back = { policy: "slow", key, units: 1, idempotencyKey: "c", charge: charged.body["charge"] };
+  expectPromised("/v1/refund", "post", await call("/v1/refund", { body: back }));
+  expectPromised("/v1/refund", "post", await call("/v1/refund", { body: { ...back, idempotencyKey: "d" } }));
   const body429 = { policy: "export", key, units: 2 };
   const lease = await acquire("export", key, { ttlMs: 9_000 });
   expectPromised("/v1/leases", "post", lease);
@@ -60,7 +66,12 @@ test("every kind of answer is one that the document promises", async () => {
     "post",
     await call(`/v1/leases/${idIn(lease)}/renew`, { body: {} }),
   );
-  expectPromised("/v1/leases/{id}", "delete", await release(idIn(lease)));
+  const told = `/v1/leases/${idIn(lease)}/release`;
+  expectPromised("/v1/leases/{id}/release", "post", await call(told, { body: { outcome: "" } }));
+  expectPromised("/v1/leases/{id}/release", "post", await call(told, { body: { outcome: "ignore" } }));
+  expectPromised("/v1/leases/{id}/release", "post", await call(told, { method: "POST" }));
+  expectPromised("/v1/leases", "post", await acquire("adaptive", key));
+  expectPromised("/v1/leases/{id}", "delete", await release(idIn(await acquire("export", key))));
   expectPromised("/v1/leases/{id}", "delete", await release(idIn(lease)));
   expectPromised("/v1/leases/socket", "get", await call("/v1/leases/socket?policy=export&key=a"));
   const held = await call("/v1/holds", { body: { policy: "several", key, units: { tokens: 3 } } });
@@ -77,12 +88,39 @@ test("every kind of answer is one that the document promises", async () => {
   expectPromised("/v1/limit/all", "post", await call("/v1/limit/all", { body: all }));
   const never = { checks: [...all.checks, { policy: "slow", key, cost: 9 }] };
   expectPromised("/v1/limit/all", "post", await call("/v1/limit/all?deny=429", { body: never }));
+  const alone = { atomic: false, checks: [{ policy: "slow", key, cost: 9 }, ...never.checks.slice(1)] };
+  expectPromised("/v1/limit/all", "post", await call("/v1/limit/all", { body: alone }));
+  expectPromised("/v1/limit/all", "post", await call("/v1/limit/all?deny=429", { body: alone }));
+  // The idempotency key was used for another request, so one check is refused.
+  const refused = { atomic: false, checks: [{ policy: "slow", key, cost: 1 }], idempotencyKey };
+  const answered = await call("/v1/limit/all", { body: refused });
+  expect(answered.body).toMatchObject({ decisions: [{ reason: "refused" }] });
+  expectPromised("/v1/limit/all", "post", answered);
+  expectPromised("/v1/limit/all", "post", await call("/v1/limit/all?deny=429", { body: refused }));
+  await limit("wide", key);
+  for (const path of ["keys", "key-count"]) {
+    expectPromised(`/v1/policies/{policy}/${path}`, "get", await call(`/v1/policies/wide/${path}`));
+    expectPromised(`/v1/policies/{policy}/${path}`, "get", await call(`/v1/policies/shared/${path}`));
+    expectPromised(`/v1/policies/{policy}/${path}`, "get", await call(`/v1/policies/slow/${path}`));
+  }
   expectPromised("/v1/policies", "get", await call("/v1/policies"));
   const keyPath = "/v1/policies/{policy}/keys/{key}";
   expectPromised(keyPath, "get", await call(`/v1/policies/slow/keys/${key}`));
   expectPromised(keyPath, "get", await call(`/v1/policies/address/keys/${key}`));
   expectPromised(keyPath, "delete", await call(`/v1/policies/slow/keys/${key}`, { method: "DELETE" }));
   expectPromised("/healthz", "get", await call("/healthz"));
+});
+
+test("every route is in the document, but the document's own", async () => {
+  const { body } = await call("/openapi.json", { token: "" });
+  const { paths } = body as unknown as Document;
+  const described = Object.entries(paths).flatMap(([path, methods]) =>
+    Object.keys(methods).map((method) => `${method.toUpperCase()} ${path}`),
+  );
+  const routed = app.routes
+    .filter(({ method }) => method !== "ALL")
+    .map(({ method, path }) => `${method} ${path.replaceAll(/:(\w+)/g, "{$1}")}`);
+  expect(new Set(routed)).toEqual(new Set([...described, "GET /openapi.json"]));
 });
 
 test("the check itself finds a field too few, and one of another type", () => {

@@ -1,15 +1,19 @@
 import fc from "fast-check";
-import { describe, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
+import type { Decided, RuleDecision } from "../../../core/protocol/answers.ts";
 import { publicDecision, type Decision } from "../../../core/protocol/decision.ts";
-import type { Decided, RuleDecision } from "../../../core/protocol/messages.ts";
 import {
   decisionResponse,
   decisionText,
   plainResponse,
   type DenyStatus,
 } from "../../../worker/http/responses.ts";
+
+// X-RateLimit-Reset is an instant: all answers are made at one.
+beforeAll(() => void vi.useFakeTimers({ toFake: ["Date"] }));
+afterAll(() => void vi.useRealTimers());
 
 const RULE = { algorithm: "token-bucket", limit: 5, window: "1s" };
 const several = { requests: RULE, "two-2": { ...RULE, unit: "tokens" }, C_3: { ...RULE, limit: 1_000_000 } };
@@ -19,12 +23,15 @@ const POLICIES = [
     shadow: { ...RULE, shadow: true },
     several: { rules: several },
     "all-in_shadow": { rules: several, shadow: true },
+    older: { ...RULE, headers: "draft-7" },
+    oldest: { ...RULE, headers: ["draft-11", "x-ratelimit"] },
   }).values(),
 ];
 
 const figures = fc.record({
   success: fc.boolean(),
   remaining: fc.nat(1_000_000_000),
+  left: fc.option(fc.nat(1_000_000_000), { nil: undefined }),
   resetAfterMs: fc.oneof(fc.nat(1_000), fc.maxSafeNat()),
   retryAfterMs: fc.option(fc.oneof(fc.integer({ min: 1, max: 5 }), fc.maxSafeNat())),
   reason: fc.constantFrom("quota" as const, "min-interval" as const, "cost-over-limit" as const),
@@ -68,8 +75,9 @@ const cases = decided.map(({ policy, key, rules, reason, source }): Case => {
   const said = policy.rules.map(({ name, capacity }, index): RuleDecision => {
     const each = rules[index];
     if (each === undefined) throw new Error("a rule says nothing");
-    const { success, ...others } = each;
-    const told = { name, success, limit: capacity, ...others };
+    const { success, remaining, left, ...others } = each;
+    const quotaRemaining = left === undefined ? {} : { quotaRemaining: left };
+    const told = { name, success, limit: capacity, remaining, ...quotaRemaining, ...others };
     return success ? { ...told, retryAfterMs: 0, reason: "ok" } : told;
   });
   const all: Decided = { rules: said, ...(reason !== undefined && { reason }) };

@@ -75,6 +75,16 @@ test("bad input throws what HTTP would say", async () => {
   expect(await thrownBy(() => limiter.limit())).toMatchObject({ status: 422 });
 });
 
+test("a call without an argument is bad input too, whichever it is", async () => {
+  const limiter = bound() as unknown as Record<string, (argument?: unknown) => Promise<unknown>>;
+  const methods = ["limit", "limitAll", "refund", "hold", "settle", "cancel", "acquire", "renew", "release"];
+  for (const method of [...methods, "peek", "reset"])
+    for (const argument of [undefined, null, "a", [], 1]) {
+      const thrown = await thrownBy(() => limiter[method]?.(argument) ?? Promise.resolve());
+      expect({ method, argument, thrown }).toMatchObject({ thrown: { name: "LimiterError", status: 422 } });
+    }
+});
+
 test("the same idempotency key for another request throws a conflict", async () => {
   const limiter = bound();
   const key = freshKey();

@@ -17,9 +17,10 @@ local function recall(key)
   return answer
 end
 
-local function remember(key, answer)
+-- With "isKept" the answer stands as long as it would have. Without an answer, what was remembered is forgotten.
+local function remember(key, answer, isKept)
   if not key then return end
-  pool.answers[#pool.answers + 1] = { key = key, answer = answer }
+  pool.answers[#pool.answers + 1] = { key = key, answer = answer, isKept = isKept }
   pool.isChanged = true
 end
 
@@ -29,8 +30,15 @@ local function writeAnswers(wholeMs)
   local untilMs = math.max(nowMs + DAY_MS, wholeMs)
   set('answers', text(math.max(numberIn('answers'), untilMs)))
   for _, each in ipairs(pool.answers) do
-    each.answer.reset = pool.fields.reset or '0'
-    redis.call('SET', each.key, encode(each.answer), 'PX', text(untilMs - clockMs))
+    if each.answer then each.answer.reset = pool.fields.reset or '0' end
+    local value = each.answer and encode(each.answer)
+    if not value then
+      redis.call('DEL', each.key)
+    elseif each.isKept then
+      redis.call('SET', each.key, value, 'KEEPTTL')
+    else
+      redis.call('SET', each.key, value, 'PX', text(untilMs - clockMs))
+    end
   end
 end
 

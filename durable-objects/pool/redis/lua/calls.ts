@@ -30,8 +30,14 @@ calls.limit = function(hold)
   if earlier and not earlier.isDenied then return earlier end
   -- A denial that was counted is not counted again, but decided anew.
   local rules, isAdmitted, hasCounted = decideTogether(call.cost, hold, earlier ~= nil)
-  local answer = { request = call.request, rules = rules, isDenied = not isAdmitted }
-  if takesAny(call.cost) and (isAdmitted or hasCounted) then remember(requestKey, answer) end
+  if requestKey and takesAny(call.cost) and (isAdmitted or hasCounted) then
+    local answer = { request = call.request, rules = rules, isDenied = not isAdmitted }
+    if isAdmitted then
+      defineCharges()
+      answer.charge, answer.atMs = chargeOf(call.cost), text(nowMs)
+    end
+    remember(requestKey, answer)
+  end
   return { rules = rules, isLeasing = isAdmitted and leases(call.cost) }
 end
 
@@ -39,6 +45,9 @@ end
 
 /** All other operations. Holds are answered as durable-objects/operations/holds.ts answers them. */
 export const OTHER_CALLS = `
+-- Of one key. A denial looks at all of them, for 2 us each, and Redis does nothing else meanwhile.
+local MOST_HOLDS = 2000
+
 local function inFigures(costs)
   local rules = withoutTaking(costs)
   return { rules = rules }
@@ -63,6 +72,8 @@ calls.hold = function()
   local known = recall(answerKey)
   local id = 'h:' .. call.id
   if known then return known.rules and findHold(id) and heldAgain(known) or { isMissing = true } end
+  -- Those that have expired are written off with the next change.
+  if redis.call('ZCARD', HOLDS) - pool.due >= MOST_HOLDS then return { full = MOST_HOLDS } end
   local function place() placeHold(id, nowMs + call.ttlMs, byName(call.cost)) end
   local rules, isAdmitted = decideTogether(call.cost, { takes = function() return true end, place = place })
   if not isAdmitted then return { rules = rules } end
@@ -106,8 +117,14 @@ end
 calls.refund = function()
   local earlier = repeated()
   if earlier then return earlier end
+  local charged = call.isNamed and recall(KEYS[#KEYS - 1])
+  if call.isNamed and not (charged and charged.charge) then return { isMissing = true } end
+  if charged then
+    defineCharges()
+    uncharge(charged)
+  end
   for index, book in ipairs(books) do
-    if call.cost[index] > 0 then
+    if call.cost[index] > 0 and not charged then
       book.state = book.rule.algorithm.credit(book.rule, book.state, nowMs, call.cost[index])
     end
     pool.isChanged = pool.isChanged or book.state ~= book.before

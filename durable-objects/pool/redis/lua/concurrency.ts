@@ -17,6 +17,7 @@ local function untouched() return nil end
 concurrency.noteHold = untouched
 concurrency.debit = untouched
 concurrency.credit = untouched
+concurrency.uncharge = untouched
 concurrency.empty = untouched
 return concurrency
 `;

@@ -25,8 +25,9 @@ local function words(book, decision, isAllowed)
   local retryAfterMs = isAllowed and 0 or decision.retryAfterMs
   book.quoted = book.quoted or encode(book.name)
   return '{"name":' .. book.quoted
-    .. format(',"success":%s,"limit":%d,"remaining":%d,"resetAfterMs":%d', tostring(isAllowed),
-      book.rule.capacity, decision.remaining, decision.resetAfterMs)
+    .. format(',"success":%s,"limit":%d,"remaining":%d', tostring(isAllowed), book.rule.capacity, decision.remaining)
+    .. (decision.quotaRemaining and ',"quotaRemaining":' .. text(decision.quotaRemaining) or '')
+    .. ',"resetAfterMs":' .. text(decision.resetAfterMs)
     .. ',"retryAfterMs":' .. (retryAfterMs and text(retryAfterMs) or 'null')
     .. ',"reason":"' .. (isAllowed and 'ok' or decision.reason) .. '"}'
 end

@@ -5,6 +5,7 @@
  * - `now`: the latest instant of a change; `since`: that of the first
  * - `s:<rule>`: the rule's state; `o:<rule>`: its units outstanding, first all of them, then those of holders
  *   (regions)
+ * - `g:<rule>`: units of a sliding log that were given back, and the state that they belong to
  * - `u:<hold>`: the hold's units, by rule
  * - `holders`: all holders, each as JSON in JSON
  * - `fence`: the highest fencing token that was given out
@@ -58,7 +59,8 @@ end
 
 /** What every call reads. */
 export const READING = `
-local ALGORITHMS = { ['token-bucket'] = tokenBucket, ['sliding-log'] = slidingLog, concurrency = concurrency }
+local ALGORITHMS = { ['token-bucket'] = tokenBucket, ['sliding-log'] = slidingLog, concurrency = concurrency,
+  gcra = gcra }
 local algorithms = {}
 
 local function algorithmOf(rule)

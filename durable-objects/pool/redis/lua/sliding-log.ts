@@ -1,91 +1,23 @@
 /**
- * core/algorithms/sliding-log.ts, unit-log.ts and runs.ts in Lua.
- *
- * Closed runs are members of a sorted set, "<ms>:<all units up to and with this run>", with the millisecond as score.
- * The open run, which more units may join, is part of the state. A decision also tries states that are never written
- * ("what is left once this hold has expired?"). So a state is a value: the runs that it closed itself are a list in
- * it, the latest first, and only the state that is kept is written.
+ * core/algorithms/sliding-log.ts in Lua; what it asks of its log is in unit-log.ts.
  */
 export const SLIDING_LOG = `
 local MOST_COUNTED = 4294967295
-local NEVER = -math.huge
 local slidingLog = {}
 
 slidingLog.read = function(stored, rule)
   local total, closed, gone, openMs, lastMs = string.match(stored, '^sliding%-log (%d+) (%d+) (%d+) (%d+) (%d+)$')
   if not total then return nil end
   return { total = tonumber(total), closed = tonumber(closed), gone = tonumber(gone), openMs = tonumber(openMs),
-    lastMs = tonumber(lastMs), key = rule.logKey }
+    lastMs = tonumber(lastMs), key = rule.logKey, holes = readHoles(rule, stored) }
 end
 
 slidingLog.write = function(log)
   return format('sliding-log %d %d %d %d %d', log.total, log.closed, log.gone, log.openMs, log.lastMs)
 end
 
-local function logWith(log, changes)
-  local copy = {}
-  for name, value in pairs(log) do copy[name] = value end
-  for name, value in pairs(changes) do copy[name] = value end
-  return copy
-end
-
--- No key: runs that may be stored there belong to a log that is over.
-local function beginLog(nowMs)
-  return { total = 0, closed = 0, gone = 0, openMs = nowMs, lastMs = 0 }
-end
-
-local function unitsOf(member)
-  return tonumber(string.match(member, ':(%d+)$'))
-end
-
--- All units logged in closed runs up to an instant; 0 when no such run is left.
-local function unitsUntil(log, atMs)
-  local run = log.runs
-  while run do
-    if run.ms <= atMs then return run.units end
-    run = run.before
-  end
-  if not log.key then return 0 end
-  local last = redis.call('ZREVRANGEBYSCORE', log.key, text(atMs), '-inf', 'LIMIT', '0', '1')
-  return last[1] and unitsOf(last[1]) or 0
-end
-
--- When the earliest closed run was that comes to so many units; none does: nil.
-local function closedRunMs(log, units)
-  local foundMs, run = nil, log.runs
-  while run and run.units >= units do
-    foundMs, run = run.ms, run.before
-  end
-  if run or not log.key then return foundMs end
-  local low, high = 0, redis.call('ZCARD', log.key)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    local member = redis.call('ZRANGE', log.key, text(middle), text(middle))[1]
-    if unitsOf(member) >= units then
-      foundMs, high = tonumber(string.match(member, '^(%d+):')), middle
-    else
-      low = middle + 1
-    end
-  end
-  return foundMs
-end
-
-local function goneAt(log, windowMs, nowMs)
-  if log.openMs <= nowMs - windowMs then return log.total end
-  return math.min(log.total, math.max(log.gone, unitsUntil(log, nowMs - windowMs)))
-end
-
-local function countedAt(log, windowMs, nowMs)
-  return log and log.total - goneAt(log, windowMs, nowMs) or 0
-end
-
--- When so many of the units that count will have left.
-local function leavesAtMs(log, windowMs, nowMs, units)
-  return windowMs + (closedRunMs(log, goneAt(log, windowMs, nowMs) + units) or log.openMs)
-end
-
 slidingLog.wholeAtMs = function(rule, log)
-  local emptyMs = log.total > log.gone and log.openMs + rule.windowMs or NEVER
+  local emptyMs = lastCountedMs(log) + rule.windowMs
   if rule.minIntervalMs == 0 then return emptyMs end
   return math.max(emptyMs, log.lastMs + rule.minIntervalMs)
 end
@@ -101,7 +33,9 @@ local function logged(rule, state, nowMs, units, most, lastMs)
     added.closed = log.total
   end
   added.total = log.total + math.min(units, MOST_COUNTED - (log.total - gone))
-  added.gone = math.max(gone, added.total - most)
+  local counted = added.total - gone - unitsInHoles(log.holes, gone)
+  added.gone = after(log.holes, gone, math.max(0, counted - most))
+  added.holes = holesFrom(log.holes, added.gone)
   added.lastMs = (isOver or not state) and lastMs or math.max(state.lastMs, lastMs)
   return added
 end
@@ -125,6 +59,7 @@ local function denyLog(rule, state, nowMs, cost, outstanding)
     reason = cost > rule.limit and 'cost-over-limit' or soonestMs > quotaMs and 'min-interval' or 'quota',
     retryAfterMs = cost + outstanding <= rule.limit and math.max(quotaMs, soonestMs) - nowMs or nil,
     remaining = soonestMs > nowMs and 0 or math.max(0, free),
+    quotaRemaining = rule.minIntervalMs > 0 and math.max(0, free) or nil,
     resetAfterMs = wholeAfterMs(rule, state, nowMs) }
 end
 
@@ -136,7 +71,7 @@ slidingLog.decide = function(rule, state, nowMs, cost, outstanding)
     if not rule.countDenied or cost > rule.limit then return denied end
     local after = logged(rule, state, nowMs, cost, rule.limit, nowMs)
     denied.counted = denyLog(rule, after, nowMs, cost, outstanding)
-    denied.counted.state = after
+    denied.counted.state, denied.counted.reason = after, denied.reason
     return denied
   end
   local after = nil
@@ -150,6 +85,7 @@ slidingLog.decide = function(rule, state, nowMs, cost, outstanding)
     allowed = true,
     state = after,
     remaining = isSpaced and 0 or math.max(0, free - cost),
+    quotaRemaining = rule.minIntervalMs > 0 and math.max(0, free - cost) or nil,
     resetAfterMs = wholeAfterMs(rule, after, nowMs) }
 end
 
@@ -166,8 +102,12 @@ end
 
 -- The oldest units go, which are the first to leave anyway.
 slidingLog.credit = function(rule, state, nowMs, units)
-  if not state then return nil end
-  return logWith(state, { gone = state.total - math.max(0, countedAt(state, rule.windowMs, nowMs) - units) })
+  return state and withoutOldest(state, rule.windowMs, nowMs, units)
+end
+
+-- Units of a charge go where they were logged.
+slidingLog.uncharge = function(rule, state, nowMs, units, atMs)
+  return state and withoutUnitsAt(state, rule.windowMs, nowMs, units, atMs)
 end
 
 -- All units count, and from now on.
@@ -177,6 +117,7 @@ end
 
 -- Runs that have left go from the set, those that were closed join it.
 slidingLog.save = function(rule, log)
+  writeHoles(rule, log and slidingLog.write(log), log and log.holes or NO_HOLES)
   if not log or not log.key then redis.call('DEL', rule.logKey) end
   if not log then return end
   if log.forgetMs and log.key then redis.call('ZREMRANGEBYSCORE', log.key, '-inf', text(log.forgetMs)) end

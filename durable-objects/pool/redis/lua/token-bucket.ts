@@ -96,6 +96,13 @@ tokenBucket.credit = function(rule, state, nowMs, units)
   return bucketState(rule, spent, stamp(state, nowMs))
 end
 
+tokenBucket.uncharge = function(rule, state, nowMs, units, atMs)
+  local refilled = rule.limit * math.max(0, nowMs - atMs)
+  local spent = spentAt(rule, state, nowMs) - math.max(0, units * rule.windowMs - refilled)
+  if spent <= 0 then return nil end
+  return bucketState(rule, spent, stamp(state, nowMs))
+end
+
 -- Nothing is left, whatever there was.
 tokenBucket.empty = function(rule, state, nowMs)
   local spent = math.max(spentAt(rule, state, nowMs), rule.burst * rule.windowMs)

@@ -6,9 +6,10 @@ import type { AnyAlgorithm } from "../../../../core/algorithms/algorithm.ts";
 import { algorithms } from "../../../../core/algorithms/registry.ts";
 import { tokenBucket } from "../../../../core/algorithms/token-bucket.ts";
 import type { PoolAnswer } from "../../../../durable-objects/pool/protocol.ts";
-import { ruleWith, specimens, type Given } from "../../../support/algorithms.ts";
+import { ruleWith, specimens } from "../../../support/algorithms.ts";
 import { worstExcess } from "../../../support/interval-bound.ts";
 import { poolRule, startPools, type Pool, type Pools } from "../../../support/pools.ts";
+import type { Given } from "../../../support/specimen.ts";
 
 let pools: Pools;
 beforeAll(async () => {
@@ -40,7 +41,7 @@ describe.each([...algorithms.values()].filter(({ isPoolable }) => isPoolable))("
   function take(pool: Pool, given: Given, cost: number, nowMs: number): Promise<PoolAnswer> {
     if (!leases || cost === 0) return pool.limit([cost], nowMs);
     taken += 1;
-    return pool.call({ op: "hold", cost: [cost], id: `${taken}`, ttlMs: given["ttl"] ?? 0 }, nowMs);
+    return pool.call({ op: "hold", cost: [cost], id: `${taken}`, ttlMs: Number(given["ttl"] ?? 0) }, nowMs);
   }
 
   async function play(

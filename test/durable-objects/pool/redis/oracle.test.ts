@@ -5,7 +5,7 @@ import type { Mark } from "../../../../durable-objects/pool/protocol.ts";
 import { depth } from "../../../support/depth.ts";
 import { PoolModel } from "../../../support/pool-model.ts";
 import { holdingOf, poolRule, startPools, type PartOfCall, type Pools } from "../../../support/pools.ts";
-import { ruleOf } from "../../../support/rules.ts";
+import { reachable, ruleOf } from "../../../support/rules.ts";
 
 let pools: Pools;
 beforeAll(async () => {
@@ -21,7 +21,7 @@ const limit = fc.oneof(fc.integer({ min: 1, max: 12 }), fc.integer({ min: 32, ma
 const windowMs = fc.oneof(fc.integer({ min: 1, max: 3_000 }), fc.constantFrom(1, 60, 1_000, 60_000));
 const bucketFields = fc
   .record({ limit, window: windowMs, burst: limit })
-  .map((fields) => ({ algorithm: "token-bucket", ...fields }));
+  .map((fields) => ({ algorithm: "token-bucket", ...reachable(fields) }));
 const logFields = fc
   .record({
     limit,
@@ -60,6 +60,8 @@ const step = fc.record({
     "settle",
     "renew",
     "refund",
+    "uncharge",
+    "uncharge",
     "peek",
     "reset",
   ),
@@ -70,6 +72,8 @@ const step = fc.record({
   which: fc.nat(5),
   request: fc.oneof({ weight: 4, arbitrary: fc.constant(undefined) }, fc.constantFrom("a", "b")),
   answerName: fc.constantFrom("x", "y"),
+  /** Which of the charges before: by name, or with "x" a call that was repeated. */
+  charge: fc.oneof(fc.constant(undefined), fc.nat(5)),
   /** Of a holder's message, if it is one. */
   holder: fc.oneof({ weight: 2, arbitrary: fc.constant(undefined) }, fc.constantFrom("r1", "r2", "r3")),
   turnsOn: fc.constantFrom(1, 1, 1, 1, 1, 2, 0, -1),
@@ -82,6 +86,21 @@ const step = fc.record({
   lifetimeMs: fc.constantFrom(1_000, 2_000, 8_000),
   queueLength: fc.constantFrom(0, 0, 0, 2),
 });
+/** Of charges, most of which are given back soon. */
+const chargeStep = fc
+  .record({
+    step,
+    afterMs: fc.oneof(fc.constant(0), fc.nat(20), fc.nat(400)),
+    op: fc.constantFrom("limit", "limit", "limit", "uncharge", "uncharge", "refund", "hold", "settle"),
+    charge: fc.nat(4),
+    units: fc.oneof(fc.integer({ min: 1, max: 4 }), fc.nat(40)),
+  })
+  .map(({ step: given, units, ...changed }) => ({
+    ...given,
+    ...changed,
+    cost: changed.op === "refund" ? [1, 1, 1] : [units, units, units],
+    holder: undefined,
+  }));
 type Step = typeof step extends fc.Arbitrary<infer Value> ? Value : never;
 
 /** A holder as the histories have it: what it thinks that it has. */
@@ -123,10 +142,18 @@ async function compare(
   const pool = pools.create(rules.map(poolRule));
   const model = new PoolModel(rules);
   const regions = new Map<string, Region>();
-  let [nowMs, ids] = [START_MS, 0];
+  let [nowMs, ids, charges] = [START_MS, 0, 0];
   for (const [index, given] of steps.entries()) {
     nowMs += given.afterMs;
-    const { op, ttlMs, request, answerName } = given;
+    const { ttlMs } = given;
+    const isNamed = given.op === "uncharge";
+    const op = given.op === "uncharge" ? "refund" : given.op;
+    // Half of the limits are charges of their own, so that there is something to give back by name.
+    const isCharge = op === "limit" && given.charge !== undefined;
+    if (isCharge) charges += 1;
+    const request = isCharge ? `charge ${charges}` : isNamed ? `uncharge ${index}` : given.request;
+    const answerName = isCharge || isNamed ? (request ?? "") : given.answerName;
+    const chargeName = given.charge === undefined ? "x" : `charge ${Math.max(0, charges - given.charge)}`;
     if (op === "hold") ids += 1;
     const id = op === "hold" ? `${ids}` : `${Math.max(0, ids - given.which)}`;
     const byId = op === "hold" || op === "settle" || op === "renew";
@@ -140,6 +167,7 @@ async function compare(
       cost: given.cost.slice(0, rules.length),
       ...(byId && { id, ttlMs, used: given.used.slice(0, rules.length) }),
       ...(isRepeatable && request !== undefined && { request: `${op} ${request}`, answerName }),
+      ...(isNamed && { isNamed, chargeName }),
       ...(op === "refund" &&
         request === undefined && { request: `refund ${index}`, answerName: `refund ${index}` }),
       ...(holding && { holding }),
@@ -162,6 +190,16 @@ async function compare(
 test("every history of calls is answered alike", { timeout: 300_000 }, async () => {
   await fc.assert(
     fc.asyncProperty(policy, fc.array(step, { maxLength: 30 }), (fields, steps) =>
+      compare(fields, steps, false),
+    ),
+    { numRuns: HISTORIES },
+  );
+});
+
+test("and so is every history of charges that are given back by name", { timeout: 300_000 }, async () => {
+  const rates = fc.array(fc.oneof(bucketFields, logFields), { minLength: 1, maxLength: 2 });
+  await fc.assert(
+    fc.asyncProperty(rates, fc.array(chargeStep, { minLength: 5, maxLength: 40 }), (fields, steps) =>
       compare(fields, steps, false),
     ),
     { numRuns: HISTORIES },

@@ -1,0 +1,131 @@
+import type { Algorithm } from "./algorithm.ts";
+
+/**
+ * Credits: units that are bought and used up, and that no time gives back. (Prepaid balances, trials of so many calls.)
+ *
+ * A key begins with `initial` units and never has more than `limit`. A refund adds units, a debit takes them, and
+ * nothing else does. A cost passes when
+ *
+ *     spent + outstanding + cost  <=  initial
+ *
+ * Example: limit 10, initial 2. Two calls pass, and the third is told to wait for ever. A refund of 5 makes 5 more pass.
+ *
+ * The state is what has been *spent*, as in a token bucket: below 0 when more was bought than used. So an untouched key
+ * needs none, and when `initial` changes, what was spent stays spent. Time only ever makes a key whole again at an
+ * instant that nobody will see (`END_MS`): figures have to be numbers. So its record stays until somebody resets it.
+ *
+ * The bound: units admitted in any interval, and not given back, are at most `limit` and those that were added in it.
+ * There is no worst boundary. What it is bad at: loss. Units that a crash or a lost isolate costs would never come back.
+ * So memory is never ahead of storage, isolates reserve nothing, and the object writes each call.
+ */
+export interface CreditsConfig {
+  /** The most units that a key can have. */
+  readonly limit: number;
+  /** What a key begins with. */
+  readonly initial: number;
+}
+
+export interface CreditsState {
+  /** Units used since the key was untouched, less those that were added. Never 0: that is an untouched key. */
+  readonly spent: number;
+}
+
+/** The year 144,683, in milliseconds since the Unix epoch. Sums with it are exact. */
+const END_MS = 2 ** 52;
+
+export const credits: Algorithm<CreditsConfig, CreditsState> = {
+  name: "credits",
+  fields: { limit: "units", initial: "count?" },
+  isLasting: true,
+
+  configure(fields) {
+    const limit = Number(fields["limit"]);
+    const initial = Number(fields["initial"] ?? limit);
+    if (initial > limit) return { problem: { field: "initial", allowed: `at most the limit of ${limit}` } };
+    return { limit, initial };
+  },
+
+  capacity: (config) => config.limit,
+  quota: (config) => ({ units: config.limit }),
+  localDecisions: () => ({ admits: false, denies: true }),
+  wholeFromEmptyMs: () => END_MS,
+
+  scale({ limit, initial }, part) {
+    const least = Math.floor(limit * part);
+    return least < 1 ? undefined : { limit: least, initial: Math.floor(initial * part) };
+  },
+
+  decide(config, state, nowMs, cost, outstanding) {
+    const spent = spentAt(config, state, nowMs);
+    const free = config.initial - spent - outstanding;
+    if (cost === 0 || cost <= free) {
+      const after = stateOf(spent + cost);
+      const remaining = Math.max(0, free - cost);
+      return { allowed: true, state: after, remaining, resetAfterMs: wholeAfterMs(after, nowMs) };
+    }
+    return {
+      allowed: false,
+      reason: cost > config.limit ? "cost-over-limit" : "quota",
+      retryAfterMs: null,
+      remaining: Math.max(0, free),
+      resetAfterMs: wholeAfterMs(stateOf(spent), nowMs),
+    };
+  },
+
+  noteHold: (_, state) => state,
+  debit: (config, state, nowMs, units) => stateOf(spentAt(config, state, nowMs) + units),
+  mostDebit: (config, state, nowMs) => Number.MAX_SAFE_INTEGER - spentAt(config, state, nowMs),
+  credit,
+  // Time gives nothing back, so all of a charge can be given back, however old it is.
+  uncharge: credit,
+
+  wholeAtMs: (_, state, uses) =>
+    state === undefined && (uses?.endsMs.length ?? 0) === 0 ? -Infinity : END_MS,
+
+  forecast(config, state) {
+    let { spent } = state ?? { spent: 0 };
+    return {
+      debit({ units }, from, to) {
+        for (let index = from; index < to; index += 1) spent += units[index] ?? 0;
+      },
+      take(_, units) {
+        spent += units;
+      },
+      passesAtMs: (atMs, cost, outstanding) =>
+        cost === 0 || cost + outstanding + spentAt(config, stateOf(spent), atMs) <= config.initial
+          ? atMs
+          : Infinity,
+      isCertain: () => true,
+    };
+  },
+
+  covers(config, stored, ahead, state, outstanding, nowMs) {
+    const before = spentAt(config, stored as CreditsState | undefined, nowMs) + ahead;
+    return before >= spentAt(config, state, nowMs) + outstanding;
+  },
+
+  pack: (_, state) => ({ record: state }),
+  unpack: (_, record) => record as CreditsState,
+};
+
+function credit(
+  config: CreditsConfig,
+  state: CreditsState | undefined,
+  nowMs: number,
+  units: number,
+): CreditsState | undefined {
+  return stateOf(Math.max(spentAt(config, state, nowMs) - units, config.initial - config.limit));
+}
+
+/** Units spent. A key that has more than a limit which was lowered has that limit. */
+function spentAt({ limit, initial }: CreditsConfig, state: CreditsState | undefined, nowMs: number): number {
+  return nowMs >= END_MS ? 0 : Math.max(state?.spent ?? 0, initial - limit);
+}
+
+function stateOf(spent: number): CreditsState | undefined {
+  return spent === 0 ? undefined : { spent };
+}
+
+function wholeAfterMs(state: CreditsState | undefined, nowMs: number): number {
+  return state === undefined ? 0 : Math.max(0, END_MS - nowMs);
+}

@@ -1,0 +1,7 @@
+import type { Policy } from "./policy.ts";
+
+/** The policy as a call of this priority sees it; `undefined`: the priority of calls that say none. */
+export function seenBy(policy: Policy, priority: string | undefined): Policy {
+  const { usual, seen } = policy.priorities;
+  return seen.get(priority ?? usual) ?? policy;
+}

@@ -1,0 +1,58 @@
+/** Whether there is room for what a call wants to keep. Nothing is touched by looking. */
+import { full, type Full } from "../../core/protocol/bounds.ts";
+import { rangeOf, type KeyRange } from "../../core/protocol/caller-keys.ts";
+import { MOST_ANSWERS, type AnswerCount } from "../storage/answers.ts";
+import type { Claim } from "../storage/records.ts";
+import type { Storage } from "../storage/storage.ts";
+import type { KeyState } from "./key-state.ts";
+
+/** The most holds and leases of one key: each decision looks at them (docs/performance.md has what that costs). */
+export const MOST_CLAIMS_OF_KEY = 10_000;
+/** The most in one object, and of one caller there. So no caller takes all places of an object that keys share. */
+export const MOST_CLAIMS_OF_OBJECT = 20_000;
+export const MOST_CLAIMS_OF_CALLER = 10_000;
+
+/** However many calls a caller makes, its answers are remembered for this long, in milliseconds. */
+const LEAST_REMEMBERED_MS = 60_000;
+
+/** The bound that new claims would pass; `undefined`: there is room for them. Renewed claims take none. */
+export function claimsFull(storage: Storage, keyState: KeyState, put: readonly Claim[]): Full | undefined {
+  const { claims } = keyState;
+  const begun = put.filter(({ id }) => !claims.has(id));
+  if (begun.length === 0) return undefined;
+  if (claims.size + begun.length > MOST_CLAIMS_OF_KEY) return full("key-claims", MOST_CLAIMS_OF_KEY);
+  const { counts } = storage.claims;
+  if (counts.all + begun.length > MOST_CLAIMS_OF_OBJECT) return full("object-claims", MOST_CLAIMS_OF_OBJECT);
+  const { caller = "" } = begun[0] ?? {};
+  // Claims of nobody in particular are those of older versions, and of clients that say nothing.
+  if (caller !== "" && counts.of(caller) + begun.length > MOST_CLAIMS_OF_CALLER)
+    return full("caller-claims", MOST_CLAIMS_OF_CALLER);
+  return undefined;
+}
+
+/**
+ * The bound that one more answer under an idempotency key would pass; `undefined`: there is room. The caller's oldest
+ * answer makes room, but not one that the caller may still need for a call that it repeats.
+ */
+export function answersFull(
+  storage: Storage,
+  keyState: KeyState,
+  idempotencyKey: string,
+  nowMs: number,
+): Full | undefined {
+  const known = answersOf(storage, keyState, rangeOf(idempotencyKey));
+  if (known.count < MOST_ANSWERS || nowMs >= known.oldestMs + LEAST_REMEMBERED_MS) return undefined;
+  return full("caller-answers", MOST_ANSWERS);
+}
+
+/**
+ * How many answers the key has in the range of one caller. They are counted when the key has been loaded, and
+ * again when they are said to be too many: the alarm deletes answers without telling the key.
+ */
+export function answersOf(storage: Storage, { key, answers }: KeyState, range: KeyRange): AnswerCount {
+  const known = answers.get(range[0]);
+  if (known !== undefined && (known.count < MOST_ANSWERS || known.isExact)) return known;
+  const counted = { ...storage.answers.count(key, range), isExact: true };
+  answers.set(range[0], counted);
+  return counted;
+}

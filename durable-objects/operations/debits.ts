@@ -1,0 +1,80 @@
+import type { Account } from "../../core/accounts/account.ts";
+import { forced, withUsed, type TooMany } from "../../core/accounts/debits.ts";
+import { withoutTaking } from "../../core/accounts/joint-decision.ts";
+import type { Answer } from "../../core/protocol/answers.ts";
+import { full, type Full } from "../../core/protocol/bounds.ts";
+import { costOf, costText } from "../../core/protocol/cost.ts";
+import type { WantedLimit, WantedUse } from "../../core/protocol/messages.ts";
+import { chargeOf } from "../keys/charges.ts";
+import type { KeyState } from "../keys/key-state.ts";
+import type { KeyStore } from "../keys/key-store.ts";
+import type { RuleState } from "../keys/rule-state.ts";
+import type { WaitQueue } from "./wait-queue.ts";
+
+/** The calls that change what a key has used and decide nothing: a debit that is forced, and a set. */
+export class Debits {
+  readonly #store: KeyStore;
+  readonly #queue: WaitQueue;
+
+  constructor(store: KeyStore, queue: WaitQueue) {
+    this.#store = store;
+    this.#queue = queue;
+  }
+
+  /** Takes a cost under all rules whatever is there, once for each idempotency key. The answer admits. */
+  force(keyState: KeyState, { cost, idempotencyKey }: WantedLimit, nowMs: number): Answer {
+    this.#checkPolicy(keyState);
+    const idempotent =
+      idempotencyKey === undefined ? undefined : { idempotencyKey, request: `debit of ${costText(cost)}` };
+    const earlier = this.#store.earlier(keyState, idempotent, nowMs);
+    if (earlier !== undefined) return earlier;
+    const accounts = accountsOf(keyState.ruleStates, ({ rule, account }) =>
+      forced(rule, account, nowMs, costOf(rule, cost)),
+    );
+    if ("full" in accounts) return accounts;
+    const answer = { rules: withoutTaking(after(keyState, accounts), nowMs, 0) };
+    const charge = chargeOf(keyState.policy.rules, cost);
+    const remember = idempotent === undefined ? [] : [{ ...idempotent, answer, ...(charge && { charge }) }];
+    return this.#store.commitWithin(keyState, { accounts, remember }, nowMs) ?? answer;
+  }
+
+  /** Sets what the rules that count a rate have used; `undefined`: it is done. Holds and leases stay. */
+  setUsed(keyState: KeyState, { used }: WantedUse, nowMs: number): Full | undefined {
+    this.#checkPolicy(keyState);
+    const accounts = accountsOf(keyState.ruleStates, ({ rule, account }) => {
+      const isNamed = typeof used === "number" || Object.hasOwn(used, rule.unit);
+      return isNamed && rule.lease === undefined
+        ? withUsed(rule, account, nowMs, costOf(rule, used))
+        : account;
+    });
+    if ("full" in accounts) return accounts;
+    this.#store.commit(keyState, { accounts, isExact: true }, nowMs);
+    this.#queue.serve(keyState);
+    return undefined;
+  }
+
+  /** The worker refuses such calls with words for whoever made them. */
+  #checkPolicy({ policy }: KeyState): void {
+    if (policy.pool === undefined) return;
+    throw new Error(
+      `the policy ${JSON.stringify(policy.name)} has a pool, where nothing can be forced or set`,
+    );
+  }
+}
+
+function accountsOf(
+  ruleStates: readonly RuleState[],
+  next: (ruleState: RuleState) => Account | TooMany,
+): readonly Account[] | Full {
+  const accounts: Account[] = [];
+  for (const ruleState of ruleStates) {
+    const account = next(ruleState);
+    if ("most" in account) return full("debt", account.most);
+    accounts.push(account);
+  }
+  return accounts;
+}
+
+function after({ ruleStates }: KeyState, accounts: readonly Account[]) {
+  return ruleStates.map(({ rule, account }, index) => ({ rule, account: accounts[index] ?? account }));
+}

@@ -1,0 +1,84 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { CallGate, through } from "../../client/call-gate.ts";
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+
+const policies = parsePolicies({
+  api: { algorithm: "token-bucket", limit: 1, window: "1s" },
+  crowd: { algorithm: "token-bucket", limit: 1, window: "1s", objects: 1 },
+});
+const [API, CROWD] = ["api", "crowd"].map((name) => policies.get(name) as Policy) as [Policy, Policy];
+
+function gateOf(maxCallsAtOnce: number, maxNewKeysPerSecond = 1_000): CallGate {
+  return new CallGate({ maxCallsAtOnce, maxNewKeysPerSecond });
+}
+
+test("calls at once are counted for each object, and one that has been answered makes room", () => {
+  const gate = gateOf(2);
+  const first = gate.enter(CROWD, "a", 0, "ask");
+  gate.enter(CROWD, "b", 0, "ask");
+  expect(gate.enter(CROWD, "c", 0, "ask")).toEqual({ full: { bound: "caller-calls", most: 2 } });
+  // Another object has calls of its own.
+  expect(gate.enter(API, "a", 0, "ask")).toBeTypeOf("function");
+  if (typeof first === "function") first();
+  expect(gate.enter(CROWD, "c", 0, "ask")).toBeTypeOf("function");
+  expect(gate.enter(CROWD, "d", 0, "ask")).toHaveProperty("full");
+});
+
+test("a call about no key counts for its object too, and takes no new key", () => {
+  const gate = gateOf(2, 1);
+  const leave = gate.enterObject("crowd/shared/0");
+  gate.enter(CROWD, "a", 0, "ask");
+  expect(gate.enterObject("crowd/shared/0")).toEqual({ full: { bound: "caller-calls", most: 2 } });
+  expect(gate.enter(CROWD, "a", 0, "ask")).toHaveProperty("full");
+  if (typeof leave === "function") leave();
+  for (let calls = 0; calls < 100; calls += 1) {
+    const left = gate.enterObject("crowd/shared/0");
+    expect(left).toBeTypeOf("function");
+    if (typeof left === "function") left();
+  }
+});
+
+test("what ends something may come twice as often, and calls that wait are not counted", () => {
+  const gate = gateOf(2);
+  for (let call = 0; call < 100; call += 1) expect(gate.enter(CROWD, "a", 0, "wait")).toBeTypeOf("function");
+  for (let call = 0; call < 4; call += 1) expect(gate.enter(CROWD, "a", 0, "end")).toBeTypeOf("function");
+  expect(gate.enter(CROWD, "a", 0, "end")).toHaveProperty("full");
+});
+
+test("in any ten seconds at most twenty seconds' worth of new keys come, and known keys are free", () => {
+  fc.assert(
+    fc.property(fc.array(fc.record({ key: fc.nat(400), waitMs: fc.nat(500) })), (calls) => {
+      const gate = gateOf(1_000_000, 5);
+      let [nowMs, admitted] = [0, 0];
+      const known = new Set<string>();
+      for (const { key, waitMs } of calls) {
+        nowMs += waitMs;
+        const name = `key ${key}`;
+        const isIn = typeof gate.enter(API, name, nowMs, "ask") === "function";
+        if (isIn && !known.has(name)) admitted += 1;
+        if (known.has(name)) expect(isIn).toBe(true);
+        if (isIn) known.add(name);
+      }
+      expect(admitted).toBeLessThanOrEqual(50 + (5 * nowMs) / 1_000);
+    }),
+  );
+});
+
+test("a flood of new keys is refused, and a key that was asked for before is not", () => {
+  const gate = gateOf(1_000_000, 1);
+  expect(gate.enter(API, "mine", 0, "ask")).toBeTypeOf("function");
+  for (let key = 0; key < 9; key += 1) expect(gate.enter(API, `new ${key}`, 0, "ask")).toBeTypeOf("function");
+  expect(gate.enter(API, "one more", 0, "ask")).toEqual({ full: { bound: "caller-new-keys", most: 1 } });
+  expect(gate.enter(API, "mine", 0, "ask")).toBeTypeOf("function");
+  expect(gate.enter(API, "one more", 1_000, "ask")).toBeTypeOf("function");
+});
+
+test("a call that fails leaves its place", async () => {
+  const gate = gateOf(1);
+  const failing = () => Promise.reject(new Error("no answer"));
+  for (let call = 0; call < 3; call += 1)
+    await expect(through(gate, API, "a", 0, failing)).rejects.toThrow("no answer");
+  expect(await through(gate, API, "a", 0, () => Promise.resolve("answered"))).toBe("answered");
+});

@@ -1,0 +1,144 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { decide, place, remainingOf, UNTOUCHED, type Account } from "../../../core/accounts/account.ts";
+import { forced, withUsed, type TooMany } from "../../../core/accounts/debits.ts";
+import { MOST_PARTS } from "../../../core/algorithms/bucket-forecast.ts";
+import { algorithms } from "../../../core/algorithms/registry.ts";
+import type { Rule } from "../../../core/policies/policy.ts";
+import { specimens, ruleWith } from "../../support/algorithms.ts";
+import { ruleOf } from "../../support/rules.ts";
+
+const START_MS = 1_760_000_000_000;
+const calls = fc.array(fc.record({ afterMs: fc.nat(5_000), cost: fc.nat(2_000) }), { maxLength: 12 });
+const rates = [...algorithms.values()].filter(
+  ({ name, leasing }) => leasing === undefined && specimens[name]?.countsNothing !== true,
+);
+
+function played(rule: Rule, history: readonly { afterMs: number; cost: number }[]): [Account, number] {
+  let [account, nowMs]: [Account, number] = [UNTOUCHED, START_MS];
+  for (const { afterMs, cost } of history) {
+    nowMs += afterMs;
+    const decision = decide(rule, account, nowMs, cost);
+    if (decision.allowed) ({ account } = decision);
+  }
+  return [account, nowMs];
+}
+
+function done(account: Account | TooMany): Account {
+  if ("most" in account) throw new Error(`only ${account.most} units can be counted`);
+  return account;
+}
+
+/** Without the instant of the last call, which a debit moves and a set forgets. */
+const quotaOf = (rule: Rule, account: Account, nowMs: number) => {
+  const { remaining, quotaRemaining = remaining } = decide(rule, account, nowMs, 0);
+  return quotaRemaining;
+};
+
+describe.each(rates)("$name", (algorithm) => {
+  const specimen = specimens[algorithm.name];
+  if (specimen === undefined) throw new Error(`no specimen of ${algorithm.name}`);
+
+  test("a forced debit takes all of its units, and a debt is paid at the quota's own pace", () => {
+    fc.assert(
+      fc.property(specimen.fields, calls, fc.integer({ min: 1, max: 5_000 }), (given, history, units) => {
+        const rule = ruleWith(algorithm, given);
+        const [account, nowMs] = played(rule, history);
+        const free = quotaOf(rule, account, nowMs);
+        const after = forced(rule, account, nowMs, units);
+        if ("most" in after) return;
+        expect(quotaOf(rule, after, nowMs)).toBe(Math.max(0, free - units));
+        const next = decide(rule, after, nowMs, 1);
+        if (next.allowed) return;
+        const waitMs = next.retryAfterMs;
+        expect(waitMs === null).toBe(specimen.neverRefills === true);
+        if (waitMs === null) return;
+        expect(decide(rule, after, nowMs + waitMs - 1, 1).allowed).toBe(false);
+        expect(decide(rule, after, nowMs + waitMs, 1).allowed).toBe(true);
+      }),
+      { numRuns: 500 },
+    );
+  });
+
+  test("two forced debits are one of both units", () => {
+    fc.assert(
+      fc.property(specimen.fields, calls, fc.nat(3_000), fc.nat(3_000), (given, history, first, second) => {
+        const rule = ruleWith(algorithm, given);
+        const [account, nowMs] = played(rule, history);
+        const once = forced(rule, account, nowMs, first + second);
+        if ("most" in once) return;
+        const twice = done(forced(rule, done(forced(rule, account, nowMs, first)), nowMs, second));
+        for (const laterMs of [0, 1, 999, 1_000_000])
+          expect(decide(rule, twice, nowMs + laterMs, 1)).toEqual(decide(rule, once, nowMs + laterMs, 1));
+      }),
+    );
+  });
+
+  test("a key whose consumption is set is as one of which that much was taken now", () => {
+    fc.assert(
+      fc.property(
+        specimen.fields,
+        calls,
+        fc.nat(2_000_000),
+        fc.nat(1_000_000),
+        (given, history, wanted, later) => {
+          if ("minInterval" in given) return;
+          const rule = ruleWith(algorithm, given);
+          const [account, nowMs] = played(rule, history);
+          const used = Math.min(wanted, rule.capacity);
+          const taken = decide(rule, UNTOUCHED, nowMs, used);
+          if (!taken.allowed) throw new Error("what is within the capacity fits");
+          const set = done(withUsed(rule, account, nowMs, used));
+          for (const atMs of [nowMs, nowMs + later])
+            expect(decide(rule, set, atMs, 1)).toEqual(decide(rule, taken.account, atMs, 1));
+          expect(remainingOf(rule, set, nowMs)).toBe(rule.capacity - used);
+        },
+      ),
+    );
+  });
+
+  test("units that are held stay apart, whatever is forced or set", () => {
+    fc.assert(
+      fc.property(specimen.fields, (given) => {
+        const rule = ruleWith(algorithm, given);
+        const { capacity } = rule;
+        if (capacity < 10) return;
+        const holding = place(UNTOUCHED, { id: "a", units: 4, expiresAtMs: START_MS + 60_000 });
+        for (const account of [forced(rule, holding, START_MS, 2), withUsed(rule, holding, START_MS, 2)])
+          expect(done(account)).toMatchObject({ holds: holding.holds });
+        const left = (account: Account | TooMany) => quotaOf(rule, done(account), START_MS);
+        expect(left(forced(rule, holding, START_MS, 2))).toBe(capacity - 6);
+        expect(left(withUsed(rule, holding, START_MS, capacity - 2))).toBe(0);
+      }),
+    );
+  });
+});
+
+test("a debt ends where doubles stop to be exact, and is refused beyond: nothing is cut", () => {
+  const rule = ruleOf({ algorithm: "token-bucket", limit: 1, window: "30d" });
+  const most = Math.floor(MOST_PARTS / 2_592_000_000);
+  expect(forced(rule, UNTOUCHED, START_MS, most + 1)).toEqual({ most });
+  const owing = done(forced(rule, UNTOUCHED, START_MS, most - 1));
+  expect(forced(rule, owing, START_MS, 2)).toEqual({ most });
+  expect(decide(rule, done(forced(rule, owing, START_MS, 1)), START_MS, 0)).toMatchObject({
+    resetAfterMs: most * 2_592_000_000,
+  });
+});
+
+test("a log that has as many runs as it may have takes no more of them", () => {
+  const rule = ruleOf({ algorithm: "sliding-log", limit: 1, window: "30d" });
+  let account: Account = UNTOUCHED;
+  let nowMs = START_MS;
+  for (; nowMs <= START_MS + 1_000_000; nowMs += 1) account = done(forced(rule, account, nowMs, 1));
+  expect(forced(rule, account, nowMs, 1)).toHaveProperty("most");
+  expect(rule.algorithm.bytes?.(account.state)).toBeLessThan(17_000_000);
+});
+
+test("a forced call keeps the next one at its distance, and a set begins none", () => {
+  const rule = ruleOf({ algorithm: "sliding-log", limit: 5, window: "1h", minInterval: "1s" });
+  const after = done(forced(rule, UNTOUCHED, START_MS, 7));
+  expect(decide(rule, after, START_MS + 500, 1)).toMatchObject({ reason: "quota", remaining: 0 });
+  const one = done(forced(rule, UNTOUCHED, START_MS, 1));
+  expect(decide(rule, one, START_MS + 400, 1)).toMatchObject({ reason: "min-interval", retryAfterMs: 600 });
+  expect(decide(rule, done(withUsed(rule, one, START_MS, 2)), START_MS, 1).allowed).toBe(true);
+});

@@ -1,0 +1,110 @@
+import fc from "fast-check";
+import { expect, test, vi } from "vitest";
+import { Calendar, PERIODS, type Period } from "../../../core/algorithms/calendar.ts";
+import { depth } from "../../support/depth.ts";
+import { namesOf } from "../../support/naive-windows.ts";
+
+const HOUR_MS = 3_600_000;
+
+function calendarOf(period: Period, timeZone: string): Calendar {
+  const calendar = Calendar.of(period, timeZone);
+  if (calendar === undefined) throw new Error(`there is no ${timeZone}`);
+  return calendar;
+}
+
+/** The period around an instant as the clocks of UTC show it, and how many hours it has. */
+function around(period: Period, timeZone: string, instant: string) {
+  const { startMs, endMs } = calendarOf(period, timeZone).around(Date.parse(instant));
+  const utc = (atMs: number) => new Date(atMs).toISOString().slice(0, 16);
+  return [utc(startMs), utc(endMs), (endMs - startMs) / HOUR_MS];
+}
+
+test.each<[Period, string, string, string, string, number]>([
+  // Summer time ends and begins.
+  ["day", "Europe/Berlin", "2025-10-26T12:00Z", "2025-10-25T22:00", "2025-10-26T23:00", 25],
+  ["day", "Europe/Berlin", "2026-03-29T12:00Z", "2026-03-28T23:00", "2026-03-29T22:00", 23],
+  ["week", "Europe/Berlin", "2026-03-29T12:00Z", "2026-03-22T23:00", "2026-03-29T22:00", 7 * 24 - 1],
+  ["month", "Europe/Berlin", "2026-03-29T12:00Z", "2026-02-28T23:00", "2026-03-31T22:00", 31 * 24 - 1],
+  ["year", "Europe/Berlin", "2028-07-01T12:00Z", "2027-12-31T23:00", "2028-12-31T23:00", 366 * 24],
+  ["month", "UTC", "2028-02-29T12:00Z", "2028-02-01T00:00", "2028-03-01T00:00", 29 * 24],
+  // The hour that the clocks show twice is two hours, of 60 minutes each.
+  ["hour", "Europe/Berlin", "2025-10-26T00:30Z", "2025-10-26T00:00", "2025-10-26T01:00", 1],
+  ["hour", "Europe/Berlin", "2025-10-26T01:30Z", "2025-10-26T01:00", "2025-10-26T02:00", 1],
+  ["hour", "Asia/Kolkata", "2026-03-29T12:00Z", "2026-03-29T11:30", "2026-03-29T12:30", 1],
+  ["week", "Asia/Kolkata", "2026-03-29T18:30Z", "2026-03-29T18:30", "2026-04-05T18:30", 7 * 24],
+  // Clocks that skip midnight: the day begins at one o'clock.
+  ["day", "America/Sao_Paulo", "2018-11-04T12:00Z", "2018-11-04T03:00", "2018-11-05T02:00", 23],
+  // At 0:01 the clocks were put back to 23:01. The day had begun, and goes on.
+  ["day", "America/St_Johns", "2010-11-07T02:40Z", "2010-11-07T02:30", "2010-11-08T03:30", 25],
+  // A day that there was not: Samoa went from the 29th to the 31st.
+  ["day", "Pacific/Apia", "2011-12-30T09:59Z", "2011-12-29T10:00", "2011-12-30T10:00", 24],
+  ["day", "Pacific/Apia", "2011-12-30T10:00Z", "2011-12-30T10:00", "2011-12-31T10:00", 24],
+])("the %s in %s around %s is from %s to %s", (period, timeZone, instant, from, to, hours) => {
+  expect(around(period, timeZone, instant)).toEqual([from, to, hours]);
+});
+
+const ZONES = [
+  "UTC",
+  "Europe/Berlin",
+  "Europe/Dublin",
+  "America/New_York",
+  "America/Santiago",
+  "Africa/Casablanca",
+  "Asia/Kathmandu",
+  "Pacific/Chatham",
+  "Pacific/Kiritimati",
+];
+const DEPTH = depth(300, 5_000);
+
+test(`in ${DEPTH} cases a period is all instants that clocks name alike, and the next begins where it ends`, () => {
+  const calendars = new Map<string, Calendar>();
+  fc.assert(
+    fc.property(
+      fc.constantFrom(...PERIODS),
+      fc.constantFrom(...ZONES),
+      fc.integer({ min: 0, max: Date.UTC(2037, 0) }),
+      (period, timeZone, atMs) => {
+        const name = `${period} ${timeZone}`;
+        const calendar = calendars.get(name) ?? calendarOf(period, timeZone);
+        calendars.set(name, calendar);
+        const { startMs, endMs } = calendar.around(atMs);
+        expect([startMs <= atMs, atMs < endMs]).toEqual([true, true]);
+        expect(endMs - startMs).toBeLessThanOrEqual(calendar.longestMs);
+        const nameAt = namesOf(`1 ${period}`, timeZone);
+        for (const inside of [startMs, endMs - 1]) expect(nameAt(inside)).toBe(nameAt(atMs));
+        for (const outside of [startMs - 1, endMs]) expect(nameAt(outside)).not.toBe(nameAt(atMs));
+        expect(calendar.around(endMs).startMs).toBe(endMs);
+        expect(calendar.around(startMs - 1).endMs).toBe(startMs);
+      },
+    ),
+    { numRuns: DEPTH },
+  );
+});
+
+test("a zone that is not there is not there, however it is written", () => {
+  for (const name of ["Europe/Atlantis", "", "Berlin", "UTC+1", "../etc", "Europe/Berlin "])
+    expect(Calendar.of("day", name)).toBeUndefined();
+});
+
+test("an instant that no calendar has is in a period all the same", () => {
+  for (const atMs of [2 ** 52, 8.64e15, 2 ** 53]) {
+    const { startMs, endMs } = calendarOf("month", "Europe/Berlin").around(atMs);
+    expect([startMs <= atMs, atMs < endMs]).toEqual([true, true]);
+  }
+});
+
+test("Intl is asked once a period, also while keys of the one before are looked at", () => {
+  const calendar = calendarOf("day", "Europe/Berlin");
+  const asked = vi.spyOn(Intl.DateTimeFormat.prototype, "formatToParts");
+  const todayMs = Date.parse("2025-10-26T12:00Z");
+  calendar.around(todayMs - 24 * HOUR_MS);
+  calendar.around(todayMs);
+  const calls = asked.mock.calls.length;
+  for (let count = 0; count < 1_000; count += 1) {
+    calendar.around(todayMs + count);
+    calendar.around(todayMs - 24 * HOUR_MS);
+  }
+  expect(asked.mock.calls.length).toBe(calls);
+  expect(calls).toBeGreaterThan(0);
+  asked.mockRestore();
+});

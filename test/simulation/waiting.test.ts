@@ -1,0 +1,26 @@
+import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { depth } from "../support/depth.ts";
+import { announcedSeed } from "../support/random.ts";
+import { Database } from "./database.ts";
+import { WaitingSchedule } from "./waiting.ts";
+
+const SCHEDULES = depth(300, 10_000);
+
+// A message that is not answered in time is reported, and here there are many.
+beforeAll(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
+afterAll(() => void vi.restoreAllMocks());
+
+test(`in ${SCHEDULES} random histories nobody passes who waits, no isolate is granted what they wait for, and no bound is passed`, async () => {
+  const database = new Database();
+  const sum: Record<string, number> = {};
+  const first = announcedSeed("waiting");
+  for (let seed = first; seed < first + SCHEDULES; seed += 1) {
+    const outcome = await new WaitingSchedule(seed, database).run().catch((error: Error) => {
+      throw new Error(`SEED=${seed}: ${error.message}`, { cause: error });
+    });
+    for (const [name, count] of Object.entries(outcome)) sum[name] = (sum[name] ?? 0) + Number(count);
+  }
+  // It is worth nothing unless all of this happens, and often.
+  for (const name of ["waited", "refused", "left", "admittedByIsolates", "deniedBehind"])
+    expect(sum[name], name).toBeGreaterThan(SCHEDULES / 2);
+}, 900_000);

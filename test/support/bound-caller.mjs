@@ -1,0 +1,25 @@
+/**
+ * A worker with service bindings of several names, as `callerProps` of served.ts gives them: it makes the call that a
+ * request names, and answers what the binding answered or threw. Plain JavaScript, since workerd runs it as it is.
+ */
+
+/** What JSON cannot say, by the names that tests use. */
+const unusual = {
+  sparse: () => Array(50_000_000),
+  map: () => new Map([["requests", 0]]),
+};
+
+export default {
+  async fetch(request, env) {
+    const { binding, method, argument, unusually = {} } = await request.json();
+    for (const [field, name] of Object.entries(unusually)) argument[field] = unusual[name]();
+    try {
+      const answer = await env[binding][method](argument);
+      // A lease that was not detached would end with this request.
+      return Response.json({ status: 200, body: answer === undefined ? {} : { ...answer } });
+    } catch (error) {
+      const { name, message, status, code } = error;
+      return Response.json({ status: status ?? 500, body: { name, message, code } });
+    }
+  },
+};

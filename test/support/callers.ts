@@ -1,0 +1,149 @@
+/** Callers with tokens of their own, and what they do to the limiter that serves them. */
+import { createHash, randomUUID } from "node:crypto";
+import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { join } from "node:path";
+import type { Serving } from "../../scripts/workerd.ts";
+import { HttpClient, type TimedAnswer } from "./http-client.ts";
+
+/** The token of a caller; API_TOKENS has only its SHA-256. */
+export function tokenOf(name: string): string {
+  return `weir_test_${name}`;
+}
+
+/** An entry of API_TOKENS for the token of this name: the scope limit, and whatever else is given. */
+export function tokenEntry(name: string, grant: object = {}): object {
+  const sha256 = createHash("sha256").update(tokenOf(name)).digest("hex");
+  return { name, sha256, scopes: ["limit"], ...grant };
+}
+
+/** What a caller over HTTP may ask for, by the names that the contract has. */
+export class HttpCaller extends HttpClient {
+  readonly url: string;
+
+  constructor(url: string, name: string, connections = 64) {
+    super(url, connections, { authorization: `Bearer ${tokenOf(name)}` });
+    this.url = url;
+  }
+
+  post(path: string, body: unknown): Promise<TimedAnswer> {
+    return this.call("POST", `/v1/${path}`, body);
+  }
+
+  hold(policy: string, key: string, fields: object = {}): Promise<TimedAnswer> {
+    return this.post("holds", { policy, key, units: 1, ...fields });
+  }
+
+  settle(id: string, used: unknown): Promise<TimedAnswer> {
+    return this.post(`holds/${id}/settle`, { used });
+  }
+
+  cancel(id: string): Promise<TimedAnswer> {
+    return this.call("DELETE", `/v1/holds/${id}`);
+  }
+
+  acquire(policy: string, key: string, fields: object = {}): Promise<TimedAnswer> {
+    return this.post("leases", { policy, key, ...fields });
+  }
+
+  release(id: string): Promise<TimedAnswer> {
+    return this.call("DELETE", `/v1/leases/${id}`);
+  }
+
+  renew(id: string): Promise<TimedAnswer> {
+    return this.post(`leases/${id}/renew`, {});
+  }
+}
+
+/** The id of the hold or lease in an answer. */
+export function idOf({ body }: Pick<TimedAnswer, "body">): string {
+  const claim = (body["hold"] ?? body["lease"]) as { readonly id: string } | undefined;
+  if (claim === undefined) throw new Error(`a hold or a lease was expected: ${JSON.stringify(body)}`);
+  return claim.id;
+}
+
+/** Makes `count` calls, so many at once. */
+export async function manyTimes<Result>(
+  count: number,
+  atOnce: number,
+  call: (index: number) => Promise<Result>,
+): Promise<Result[]> {
+  const results: Result[] = [];
+  let begun = 0;
+  const worker = async () => {
+    while (begun < count) {
+      const index = begun;
+      begun += 1;
+      results[index] = await call(index);
+    }
+  };
+  await Promise.all(Array.from({ length: atOnce }, worker));
+  return results;
+}
+
+/** How many answers had which status. */
+export function byStatus(answers: readonly { readonly status: number }[]): Record<number, number> {
+  const counts: Record<number, number> = {};
+  for (const { status } of answers) counts[status] = (counts[status] ?? 0) + 1;
+  return counts;
+}
+
+/** The memory that the limiter's process has in use, in MiB; 0 where the system has no /proc. */
+export function memoryOf(serving: Serving): number {
+  const path = `/proc/${serving.process.pid}/status`;
+  if (!existsSync(path)) return 0;
+  return Number(/^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(path, "utf8"))?.[1] ?? 0) / 1_024;
+}
+
+/** How large all that is stored is, in MiB. */
+export function storedIn(stateDir: string): number {
+  const files = readdirSync(stateDir, { recursive: true, withFileTypes: true }).filter((entry) =>
+    entry.isFile(),
+  );
+  const bytes = files.map((entry) => statSync(join(entry.parentPath, entry.name)).size);
+  return bytes.reduce((sum, size) => sum + size, 0) / 2 ** 20;
+}
+
+/**
+ * What a caller is answered that does the same few things on a key of its own. Nobody else has a part in the key, so
+ * every round is answered with the same figures, whatever others do meanwhile.
+ */
+export async function quietRound(caller: HttpCaller, policy: string, key: string): Promise<unknown[]> {
+  const taken = await caller.limit(policy, key, { cost: 3 });
+  const held = await caller.hold(policy, key, { units: 2, idempotencyKey: "quiet" });
+  const again = await caller.hold(policy, key, { units: 2, idempotencyKey: "quiet" });
+  const settled = await caller.settle(idOf(held), 1);
+  const looked = await caller.peek(policy, key);
+  return [
+    idOf(again) === idOf(held),
+    ...[taken, held, settled, looked].map(({ status, body }) => [
+      status,
+      body["success"],
+      body["reason"],
+      body["remaining"],
+      body["outstanding"],
+    ]),
+  ];
+}
+
+/**
+ * Makes a quiet caller's rounds beside an attack, one after the other until the attack is over. Each is on a key of its
+ * own in the attacked policy. Throws when one is answered with other figures than before the attack.
+ */
+export async function beside<Result>(
+  caller: HttpCaller,
+  policy: string,
+  attack: () => Promise<Result>,
+): Promise<Result> {
+  const before = JSON.stringify(await quietRound(caller, policy, quietKey()));
+  const attacking = attack();
+  let isOver = false;
+  const over = () => void (isOver = true);
+  attacking.then(over, over);
+  do {
+    const round = JSON.stringify(await quietRound(caller, policy, quietKey()));
+    if (round !== before) throw new Error(`beside the attack ${round}, before it ${before}`);
+  } while (!isOver);
+  return await attacking;
+}
+
+const quietKey = () => `quiet-${randomUUID()}`;

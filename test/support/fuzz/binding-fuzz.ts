@@ -1,0 +1,61 @@
+import { buildSync } from "esbuild";
+/** Has the driver make calls over the service binding, in batches. */
+import { join } from "node:path";
+import type { Serving } from "../../../scripts/workerd.ts";
+import type { Asked, Told } from "./binding/driver.ts";
+
+/** Bundles the driver into a file of this folder, and returns its path. */
+export function bundledDriver(folder: string): string {
+  const outfile = join(folder, "driver.js");
+  buildSync({
+    entryPoints: [join(import.meta.dirname, "binding", "driver.ts")],
+    outfile,
+    bundle: true,
+    format: "esm",
+    target: "es2024",
+    external: ["cloudflare:workers"],
+    logLevel: "error",
+  });
+  return outfile;
+}
+
+export interface BindingFuzz {
+  readonly serving: Serving;
+  readonly seed: number;
+  readonly calls: number;
+  readonly concurrency: number;
+  /** Is called beside each batch; throws when something is wrong. */
+  readonly check?: (made: number) => Promise<void>;
+}
+
+/** How often each method had which outcome. */
+export type Outcomes = Map<string, Map<string, number>>;
+
+/** So many calls for one request: it then takes a second or so. */
+const BATCH = 4_000;
+
+/** @throws Error that names the seed and the call, at the first outcome that is against a law */
+export async function fuzzBinding(fuzz: BindingFuzz): Promise<Outcomes> {
+  const { serving, seed, calls, concurrency, check } = fuzz;
+  const outcomes: Outcomes = new Map();
+  for (let from = 0; from < calls; from += BATCH) {
+    const asked: Asked = { seed, from, calls: Math.min(BATCH, calls - from), concurrency };
+    const [told] = await Promise.all([drive(serving.callerUrl, asked), check?.(from)]);
+    for (const [method, counts] of Object.entries(told.outcomes)) note(outcomes, method, counts);
+    if (told.fault !== undefined) throw new Error(`SEED=${seed}: ${told.fault}`);
+  }
+  return outcomes;
+}
+
+async function drive(url: string, asked: Asked): Promise<Told> {
+  const response = await fetch(url, { method: "POST", body: JSON.stringify(asked) });
+  if (!response.ok) throw new Error(`SEED=${asked.seed}: the driver failed: ${await response.text()}`);
+  return (await response.json()) as Told;
+}
+
+function note(outcomes: Outcomes, method: string, counts: Readonly<Record<string, number>>): void {
+  const known = outcomes.get(method) ?? new Map<string, number>();
+  outcomes.set(method, known);
+  for (const [outcome, count] of Object.entries(counts))
+    known.set(outcome, (known.get(outcome) ?? 0) + count);
+}

@@ -1,0 +1,78 @@
+/**
+ * Keys that nobody else calls, under policies that nobody else names. Their figures have to be exactly what the canary's
+ * own calls made of them, whatever is done to the limiter meanwhile.
+ */
+import type { HttpClient } from "../http-client.ts";
+
+const PATIENT = { deadlineMs: 30_000 };
+
+/** Refilled once in 43 minutes, which is longer than any run. */
+const BUCKET = { algorithm: "token-bucket", limit: 1_000, burst: 20_000, window: "30d", ...PATIENT };
+
+export const CANARY_POLICIES = {
+  "canary-bucket": { ...BUCKET, reservation: "off" },
+  "canary-log": { algorithm: "sliding-log", limit: 20_000, window: "30d", reservation: "off", ...PATIENT },
+  "canary-hot": BUCKET,
+  "canary-slots": { algorithm: "concurrency", limit: 2, ttl: "1h", maxTtl: "1h", ...PATIENT },
+};
+const QUOTA = 20_000;
+/** One check in so many looks at what is left of a bucket whose units an isolate reserves. */
+const LOOKED = 5;
+
+export class Canary {
+  readonly #client: HttpClient;
+  #used = 0;
+  #calls = 0;
+  #lastToken = 0;
+
+  constructor(client: HttpClient) {
+    this.#client = client;
+  }
+
+  /** What is not as it has to be; `undefined`: all is. Only one call at a time. */
+  async check(): Promise<string | undefined> {
+    const cost = 1 + (this.#calls % 3);
+    this.#calls += 1;
+    this.#used += cost;
+    const left = QUOTA - this.#used;
+    for (const policy of ["canary-bucket", "canary-log"]) {
+      const { body } = await this.#client.limit(policy, "canary", { cost });
+      if (body["success"] !== true || body["remaining"] !== left)
+        return `${policy} should have ${left} left: ${JSON.stringify(body)}`;
+    }
+    return (await this.#checkHot(cost, left)) ?? (await this.#checkSlots());
+  }
+
+  /** An isolate decides some of these, from units that it holds. They count as used if it gets to return them late. */
+  async #checkHot(cost: number, most: number): Promise<string | undefined> {
+    const taken = (await this.#client.limit("canary-hot", "canary", { cost })).body;
+    if (taken["success"] !== true) return `canary-hot should admit: ${JSON.stringify(taken)}`;
+    if (this.#calls % LOOKED !== 0) return undefined;
+    const seen = (await this.#client.peek("canary-hot", "canary")).body;
+    return Number(seen["remaining"]) <= most
+      ? undefined
+      : `canary-hot should have at most ${most} left: ${JSON.stringify(seen)}`;
+  }
+
+  async #checkSlots(): Promise<string | undefined> {
+    const acquire = async () => {
+      const { body } = await this.#client.call("POST", "/v1/leases", {
+        policy: "canary-slots",
+        key: "canary",
+      });
+      return body as { success?: boolean; lease?: { id: string; fencingToken: number } };
+    };
+    const granted = [await acquire(), await acquire(), await acquire()];
+    const admitted = granted.map(({ success }) => success);
+    const ids = granted.flatMap(({ lease }) => (lease === undefined ? [] : [lease.id]));
+    for (const id of ids) await this.#client.call("DELETE", `/v1/leases/${id}`);
+    const { body } = await this.#client.peek("canary-slots", "canary");
+    const tokens = granted.flatMap(({ lease }) => lease?.fencingToken ?? []);
+    const isExact =
+      admitted.join() === "true,true,false" &&
+      body["leases"] === 0 &&
+      tokens.every((token, each) => token > (tokens[each - 1] ?? this.#lastToken));
+    this.#lastToken = tokens.at(-1) ?? Infinity;
+    return isExact ? undefined : `canary-slots: ${JSON.stringify({ granted, after: body })}`;
+  }
+}

@@ -1,0 +1,116 @@
+/** A limiter that is served to be fuzzed, and what is held against it besides its answers. */
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { vi } from "vitest";
+import type { Serving } from "../../../scripts/workerd.ts";
+import { HttpClient } from "../http-client.ts";
+import { makeState, removeState, serveBundle } from "../served.ts";
+import { bundledDriver, fuzzBinding, type Outcomes } from "./binding-fuzz.ts";
+import { Canary, CANARY_POLICIES } from "./canary.ts";
+import { fuzzHttp, type Answered } from "./http-fuzz.ts";
+import { Operations, type OpenApi, type Operation } from "./openapi-operations.ts";
+import { Watch } from "./served-watch.ts";
+import { FUZZED_POLICIES, KEYS } from "./valid-calls.ts";
+
+export interface Fuzzing {
+  readonly seed: number;
+  /** How many requests or calls. */
+  readonly count: number;
+  /** How many of them at once. */
+  readonly concurrency: number;
+  /** The text of a module to serve in place of the bundle, which it imports as weir.js. */
+  readonly main?: string;
+}
+
+const CANARY_EVERY = 500;
+
+/** Fuzzes HTTP. @throws Error that says what is wrong, with the seed and the request */
+export function fuzzedOverHttp({
+  seed,
+  count,
+  concurrency,
+  main,
+}: Fuzzing): Promise<{ readonly answered: Answered; readonly operations: readonly Operation[] }> {
+  return served(seed, main, undefined, async ({ serving, operations, check }) => {
+    const every = { requests: CANARY_EVERY, check };
+    const run = { serving, operations, seed, requests: count, connections: concurrency, every };
+    return { answered: await fuzzHttp(run), operations: operations.all };
+  });
+}
+
+/** Fuzzes the service binding. @throws Error that says what is wrong, with the seed and the call */
+export async function fuzzedOverBinding({ seed, count, concurrency, main }: Fuzzing): Promise<Outcomes> {
+  return served(seed, main, bundledDriver, ({ serving, check }) =>
+    fuzzBinding({ serving, seed, calls: count, concurrency, check }),
+  );
+}
+
+interface Served {
+  readonly serving: Serving;
+  readonly operations: Operations;
+  /** Asks the canary and weighs the process; throws when something is wrong. */
+  readonly check: () => Promise<void>;
+}
+
+/** The runtime keeps to itself what nobody awaits, unless it is asked. */
+const TELLS_REJECTIONS = `
+addEventListener("unhandledrejection", ({ reason }) => console.error("nobody awaits:", reason));
+`;
+const BUNDLE_ITSELF = `
+export * from "weir.js";
+export { default } from "weir.js";
+`;
+
+async function served<Result>(
+  seed: number,
+  text: string = BUNDLE_ITSELF,
+  makeCaller: ((folder: string) => string) | undefined,
+  fuzz: (served: Served) => Promise<Result>,
+): Promise<Result> {
+  const state = makeState();
+  const watch = new Watch();
+  const main = join(state, "main.js");
+  writeFileSync(main, `${TELLS_REJECTIONS}${text}`);
+  const caller = makeCaller?.(state);
+  const serving = await serveBundle(
+    state,
+    { ...FUZZED_POLICIES, ...CANARY_POLICIES },
+    { main, ...(caller !== undefined && { caller }), onOutput: watch.hear },
+  );
+  watch.start(serving);
+  const client = new HttpClient(serving.url, 1);
+  const canary = new Canary(client);
+  try {
+    const document = (await (await fetch(`${serving.url}/openapi.json`)).json()) as OpenApi;
+    const check = async () => {
+      const wrong = await canary.check();
+      watch.weigh();
+      if (wrong !== undefined) throw new Error(wrong);
+    };
+    const result = await fuzz({ serving, operations: new Operations(document), check });
+    await check();
+    await leasesEnded(client);
+    const wrong = watch.fault();
+    if (wrong !== undefined) throw new Error(`SEED=${seed}: ${wrong}`);
+    console.log(`memory: ${JSON.stringify(watch.weighed())}`);
+    return result;
+  } finally {
+    client.close();
+    await serving.stop("SIGKILL");
+    removeState(state);
+  }
+}
+
+/** Waits until no lease is left: no lease here lasts long, and whoever had one that would last is gone. */
+async function leasesEnded(client: HttpClient): Promise<void> {
+  for (const policy of ["export", "shadow-export", "mixed"])
+    for (let key = 0; key < KEYS; key += 1)
+      await vi.waitFor(
+        async () => {
+          const { body } = await client.peek(policy, `k${key}`);
+          if (body["leases"] !== 0 || body["queueLength"] !== 0)
+            throw new Error(`a lease or a waiter is left of nobody: ${JSON.stringify(body)}`);
+        },
+        { timeout: 60_000, interval: 50 },
+      );
+}

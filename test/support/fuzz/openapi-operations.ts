@@ -1,0 +1,135 @@
+/** The operations of the OpenAPI document: what may be sent, and what may be answered. */
+import { getPath } from "hono/utils/url";
+import { validatorOf } from "../json-schema.ts";
+
+/** The part of JSON Schema that the document uses. */
+export interface Schema {
+  readonly $ref?: string;
+  readonly type?: string;
+  readonly enum?: readonly string[];
+  readonly const?: string | number | boolean;
+  readonly anyOf?: readonly Schema[];
+  readonly oneOf?: readonly Schema[];
+  readonly properties?: Readonly<Record<string, Schema>>;
+  readonly required?: readonly string[];
+  readonly additionalProperties?: Schema | boolean;
+  readonly items?: Schema;
+  readonly minItems?: number;
+  readonly maxItems?: number;
+  readonly minimum?: number;
+  readonly maximum?: number;
+}
+
+interface Content {
+  readonly content?: Readonly<Record<string, { readonly schema: Schema }>>;
+}
+interface Parameter {
+  readonly name: string;
+  readonly in: string;
+  readonly required?: boolean;
+  readonly schema: Schema;
+}
+export interface OpenApi {
+  readonly paths: Readonly<
+    Record<
+      string,
+      Readonly<
+        Record<
+          string,
+          {
+            readonly operationId: string;
+            readonly parameters?: readonly Parameter[];
+            readonly requestBody?: Content;
+            readonly responses: Readonly<Record<string, Content>>;
+          }
+        >
+      >
+    >
+  >;
+  readonly components: { readonly schemas: Readonly<Record<string, Schema>> };
+}
+
+/** What is wrong with a body; empty: nothing. */
+type Check = (body: unknown) => readonly string[];
+
+export interface Operation {
+  readonly id: string;
+  readonly method: string;
+  /** With `{name}` for its parameters. */
+  readonly path: string;
+  readonly query: readonly Parameter[];
+  /** Absent: it takes no body. */
+  readonly body?: Schema;
+  /** Whether an answer with this status is promised, and of what type; `undefined`: it is not promised. */
+  promises(status: number): readonly string[] | undefined;
+  check(status: number, contentType: string): Check | undefined;
+  isAt(pathname: string): boolean;
+}
+
+/** It describes itself nowhere, and is a route all the same. */
+const DOCUMENT_PATH = {
+  get: {
+    operationId: "openapi",
+    responses: { 200: { content: { "application/json": { schema: { type: "object" } } } } },
+  },
+};
+
+export class Operations {
+  readonly document: OpenApi;
+  readonly all: readonly Operation[];
+
+  constructor(document: OpenApi) {
+    this.document = document;
+    const paths = Object.entries({ "/openapi.json": DOCUMENT_PATH, ...document.paths });
+    this.all = paths.flatMap(([path, methods]) =>
+      Object.entries(methods).map(([method, described]) =>
+        operationOf(document, path, method.toUpperCase(), described),
+      ),
+    );
+  }
+
+  /** The operation that a request is for, by its method and its path without the query; `undefined`: none. */
+  at(method: string, path: string): Operation | undefined {
+    // As the router sees it: `%61` is `a`, and `..` is a text like any other.
+    const pathname = getPath({ url: `http://weir.test${path}` } as Request);
+    const asked = method === "HEAD" ? "GET" : method;
+    return this.all.find((operation) => operation.method === asked && operation.isAt(pathname));
+  }
+
+  /** A schema, or the one that it refers to. */
+  resolved(schema: Schema): Schema {
+    if (schema.$ref === undefined) return schema;
+    const name = schema.$ref.replace("#/components/schemas/", "");
+    return this.resolved(this.document.components.schemas[name] ?? {});
+  }
+}
+
+function operationOf(
+  document: OpenApi,
+  path: string,
+  method: string,
+  { operationId, parameters = [], requestBody, responses }: OpenApi["paths"][string][string],
+): Operation {
+  const pattern = new RegExp(`^${path.replaceAll(".", String.raw`\.`).replaceAll(/\{\w+\}/g, "[^/]+")}$`);
+  const checks = new Map<string, Check>();
+  const body = requestBody?.content?.["application/json"]?.schema;
+  return {
+    id: operationId,
+    method,
+    path,
+    query: parameters.filter((each) => each.in === "query"),
+    ...(body !== undefined && { body }),
+    promises: (status) => {
+      const promised = responses[String(status)];
+      return promised && Object.keys(promised.content ?? {});
+    },
+    check: (status, contentType) => {
+      const schema = responses[String(status)]?.content?.[contentType]?.schema;
+      if (schema === undefined) return undefined;
+      const known = checks.get(`${status} ${contentType}`) ?? validatorOf(document, schema);
+      checks.set(`${status} ${contentType}`, known);
+      return known;
+    },
+    isAt: (pathname) => pattern.test(pathname),
+  };
+}

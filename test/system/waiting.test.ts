@@ -1,0 +1,212 @@
+/** Callers that wait for units of rates, on plain workerd: over HTTP and over the service binding. */
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import type { Serving } from "../../scripts/workerd.ts";
+import { BoundClient } from "../support/bound-client.ts";
+import { TOKENS } from "../support/fixtures.ts";
+import { HttpClient } from "../support/http-client.ts";
+import { send } from "../support/leaving-client.ts";
+import { RawConnection } from "../support/raw-connection.ts";
+import { makeState, removeState, serveBundle } from "../support/served.ts";
+
+const deadlineMs = 20_000;
+const WAIT = { maxWait: "5m", deadlineMs };
+const policies = {
+  paced: { algorithm: "token-bucket", limit: 10, window: "1s", burst: 1, ...WAIT },
+  /** What is used comes back long after the test: only a hold that ends makes room. */
+  still: { algorithm: "sliding-log", limit: 20, window: "30d", ...WAIT },
+  hot: { algorithm: "token-bucket", limit: 1_000, window: "30d", reservation: { ttl: "8s" }, ...WAIT },
+  slot: { algorithm: "concurrency", limit: 1, ttl: "60s", maxWait: "60s", deadlineMs },
+};
+const BOUND = join(import.meta.dirname, "..", "support", "bound-caller.mjs");
+
+const state = makeState();
+let serving: Serving;
+let clients: HttpClient[];
+let client: HttpClient;
+let bound: BoundClient;
+let keys = 0;
+
+beforeAll(async () => {
+  serving = await serveBundle(state, policies, { caller: BOUND, isolates: 2 });
+  clients = serving.urls.map((url) => new HttpClient(url, 100));
+  [client] = clients as [HttpClient];
+  bound = new BoundClient(serving.callerUrl, "LIMITER");
+});
+afterAll(async () => {
+  for (const each of clients) each.close();
+  await serving.stop();
+  removeState(state);
+});
+
+const freshKey = () => `key-${(keys += 1)}`;
+
+/** Holds units, and returns what gives them back. */
+async function hold(policy: string, key: string, units: number): Promise<() => Promise<unknown>> {
+  const { body } = await client.call("POST", "/v1/holds", { policy, key, units });
+  const { id } = body["hold"] as { id: string };
+  return () => client.call("DELETE", `/v1/holds/${id}`);
+}
+
+/** Waits until a key looks like this; what is on its way may take a moment. */
+async function untilKey(policy: string, key: string, expected: object): Promise<void> {
+  await vi.waitFor(async () => expect((await client.peek(policy, key)).body).toMatchObject(expected), {
+    timeout: 20_000,
+    interval: 10,
+  });
+}
+
+test("twenty callers at once are all admitted, and at no more than the rate", async () => {
+  const key = freshKey();
+  const sinceMs = performance.now();
+  const calls = Array.from({ length: 20 }, () => client.limit("paced", key, { waitMs: 60_000 }));
+  const answers = await Promise.all(calls);
+  expect(answers.map(({ body }) => body["success"])).toEqual(answers.map(() => true));
+  // Nineteen intervals of 100 ms; the object's clock has whole milliseconds.
+  expect(performance.now() - sinceMs).toBeGreaterThanOrEqual(1_899);
+});
+
+test("callers are served in the order in which they came, whichever isolate they asked", async () => {
+  const key = freshKey();
+  const giveBack = await hold("still", key, 20);
+  const waiting: Promise<unknown>[] = [];
+  for (let number = 0; number < 19; number += 1) {
+    const asked = clients[number % 2]?.limit("still", key, { waitMs: 60_000 });
+    waiting.push((asked ?? Promise.reject(new Error("no client"))).then(({ body }) => body["remaining"]));
+    await untilKey("still", key, { queueLength: number + 1, remaining: 0 });
+  }
+  // Nobody passes them, waiting or not.
+  expect((await client.limit("still", key)).body).toMatchObject({ success: false, reason: "quota" });
+  await giveBack();
+  // What is left falls with every call, so it tells their order.
+  expect(await Promise.all(waiting)).toEqual(Array.from({ length: 19 }, (_, index) => 19 - index));
+});
+
+test("a caller that goes frees its place, and is not charged", async () => {
+  const key = freshKey();
+  const giveBack = await hold("still", key, 20);
+  const gone = send(serving.url, "/v1/limit", { policy: "still", key, cost: 15, waitMs: 60_000 });
+  await untilKey("still", key, { queueLength: 1 });
+  const next = client.limit("still", key, { cost: 5, waitMs: 60_000 });
+  await untilKey("still", key, { queueLength: 2 });
+  gone.leave();
+  await untilKey("still", key, { queueLength: 1 });
+  await giveBack();
+  expect((await next).body).toMatchObject({ success: true, remaining: 15 });
+});
+
+test("a wait that cannot end in time is refused at once, with the exact wait", async () => {
+  const key = freshKey();
+  await client.limit("still", key, { cost: 20 });
+  const refused = await client.limit("still", key, { waitMs: 300_000 });
+  expect(refused.body).toMatchObject({ success: false, reason: "quota", waitedMs: 0 });
+  expect(refused.body["retryAfterMs"]).toBeGreaterThan(300_000);
+  const denied = await client.call("POST", "/v1/limit?deny=429", { policy: "still", key, waitMs: 5 });
+  expect(denied).toMatchObject({ status: 429, body: { decision: { reason: "quota", waitedMs: 0 } } });
+});
+
+test("a wait that ends in vain says so, and took nothing", async () => {
+  const key = freshKey();
+  const giveBack = await hold("still", key, 20);
+  const denied = await client.call("POST", "/v1/limit?deny=429", { policy: "still", key, waitMs: 30 });
+  expect(denied).toMatchObject({ status: 429, body: { decision: { reason: "wait-timeout" } } });
+  expect((denied.body["decision"] as { waitedMs: number }).waitedMs).toBeGreaterThanOrEqual(30);
+  await giveBack();
+  await untilKey("still", key, { remaining: 20, queueLength: 0 });
+});
+
+test("a call that is made twice is charged once, also while both wait", async () => {
+  const key = freshKey();
+  const giveBack = await hold("still", key, 20);
+  const call = { idempotencyKey: "order", waitMs: 60_000, refundable: true, cost: 3 };
+  const twice = clients.map((each) => each.limit("still", key, call));
+  await untilKey("still", key, { queueLength: 2 });
+  await giveBack();
+  const [first, second] = await Promise.all(twice);
+  expect(first?.body).toMatchObject({ success: true, remaining: 17, charge: "order" });
+  expect(second?.body).toEqual(first?.body);
+  expect((await client.limit("still", key, call)).body).toEqual(first?.body);
+  const refund = { policy: "still", key, units: 3, charge: "order", idempotencyKey: "refund" };
+  expect((await client.call("POST", "/v1/refund", refund)).body).toMatchObject({ remaining: 20 });
+});
+
+test("an isolate's units serve its own waiting calls at once, and come home for those of others", async () => {
+  const key = freshKey();
+  const [here, there] = clients as [HttpClient, HttpClient];
+  let source: unknown;
+  while (source !== "isolate") ({ source } = (await here.limit("hot", key)).body);
+  expect((await here.limit("hot", key, { waitMs: 60_000 })).body).toMatchObject({
+    source: "isolate",
+    waitedMs: 0,
+  });
+  const { remaining } = (await there.limit("hot", key, { cost: 0 })).body as { remaining: number };
+  await there.limit("hot", key, { cost: remaining });
+  // Only what the first isolate still holds is left. It gives that back in time.
+  const waited = await there.limit("hot", key, { waitMs: 60_000 });
+  expect(waited.body).toMatchObject({ success: true, source: "object" });
+  expect(waited.body["waitedMs"]).toBeGreaterThan(0);
+});
+
+test("over the service binding the same holds", async () => {
+  const key = freshKey();
+  const giveBack = await hold("still", key, 20);
+  const waiting = bound.call("limit", { policy: "still", key, cost: 2, waitMs: 60_000 });
+  await untilKey("still", key, { queueLength: 1 });
+  const gone = send(serving.callerUrl, "/", {
+    binding: "LIMITER",
+    method: "limit",
+    argument: { policy: "still", key, cost: 9, waitMs: 60_000 },
+  });
+  await untilKey("still", key, { queueLength: 2 });
+  gone.leave();
+  await untilKey("still", key, { queueLength: 1 });
+  await giveBack();
+  expect((await waiting).body).toMatchObject({ success: true, remaining: 18 });
+  expect(await bound.call("limit", { policy: "still", key, waitMs: 300_001 })).toMatchObject({ status: 422 });
+});
+
+/** `POST /v1/leases` as bytes. */
+function acquireBytes(body: object): Buffer {
+  const text = JSON.stringify(body);
+  const head = [
+    "POST /v1/leases HTTP/1.1",
+    "Host: weir.test",
+    `Authorization: Bearer ${TOKENS.full}`,
+    "Content-Type: application/json",
+    `Content-Length: ${Buffer.byteLength(text)}`,
+  ];
+  return Buffer.from([...head, "", text].join("\r\n"));
+}
+
+test("a lease that is to be confirmed is brief until it is renewed", async () => {
+  const key = freshKey();
+  const acquire = { policy: "slot", key, confirm: true };
+  const { lease } = (await client.call("POST", "/v1/leases", acquire)).body as { lease: { id: string } };
+  expect(lease).toMatchObject({ expiresAfterMs: 5_000, confirmWithinMs: 5_000 });
+  const renewed = await client.call("POST", `/v1/leases/${lease.id}/renew`);
+  expect(renewed.body).toMatchObject({ id: lease.id, expiresAfterMs: 60_000 });
+  expect(renewed.body).not.toHaveProperty("confirmWithinMs");
+  expect((await client.call("DELETE", `/v1/leases/${lease.id}`)).status).toBe(204);
+  const plain = await client.call("POST", "/v1/leases", { policy: "slot", key });
+  expect(plain.body["lease"]).not.toHaveProperty("confirmWithinMs");
+});
+
+test("a caller whose connection was closed in an orderly way while it waited keeps its slot only briefly", async () => {
+  const key = freshKey();
+  const { lease } = (await client.call("POST", "/v1/leases", { policy: "slot", key })).body as {
+    lease: { id: string };
+  };
+  const closing = new RawConnection(Number(new URL(serving.url).port));
+  const acquire = { policy: "slot", key, waitMs: 60_000, confirm: true };
+  const closed = closing.breakOff(acquireBytes(acquire), { afterMs: 500 });
+  await untilKey("slot", key, { queueLength: 1 });
+  await closed;
+  // Plain workerd does not notice: the caller stands in the queue, and is granted the slot.
+  await untilKey("slot", key, { queueLength: 1 });
+  expect((await client.call("DELETE", `/v1/leases/${lease.id}`)).status).toBe(204);
+  await untilKey("slot", key, { leases: 1, queueLength: 0 });
+  // Its lease would last a minute, and this one waits for less.
+  const next = await client.call("POST", "/v1/leases", { policy: "slot", key, waitMs: 30_000 });
+  expect(next.body).toMatchObject({ success: true });
+  await untilKey("slot", key, { leases: 1, reclaimed: 1 });
+});

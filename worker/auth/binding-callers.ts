@@ -1,0 +1,68 @@
+/** Who calls over a service binding, as the binding's `props` say. */
+import * as v from "valibot";
+import { Problem } from "../../core/protocol/problems.ts";
+import { table } from "../../core/validation.ts";
+import { boundsOf, GRANT_FIELDS, SCOPE_LIST, SCOPES, type Principal } from "./tokens.ts";
+
+/** The `props` that a service binding may have. */
+export const Props = table({
+  /** For calls that leave the policy out. */
+  policy: v.optional(v.string("the name of a policy")),
+  /** For calls that leave the region out. */
+  region: v.optional(v.string("the name of a region")),
+  /** Names the binding: what it makes stays its own when other props change. */
+  name: v.optional(v.pipe(v.string("a name"), v.minLength(1, "a name"))),
+  scopes: v.optional(SCOPE_LIST),
+  ...GRANT_FIELDS,
+});
+export type Props = Readonly<v.InferOutput<typeof Props>>;
+
+/** A binding, as its props say: who calls, and what its calls may leave out. */
+export interface BindingCaller extends Pick<Props, "policy" | "region"> {
+  readonly principal: Principal;
+}
+
+/** By the text of the props, so that a caller's bounds last longer than a call. The oldest goes when there are many. */
+const known = new Map<string, BindingCaller>();
+const MOST_KNOWN = 1_000;
+
+/**
+ * The caller behind these props. A binding without scopes has all: it was made by whoever owns the account.
+ *
+ * @param parse reads the props, or says what is wrong with them
+ */
+export function bindingCaller(
+  props: unknown,
+  parse: (schema: typeof Props, value: unknown) => Props | Problem,
+): BindingCaller | Problem {
+  const text = JSON.stringify(props ?? {});
+  const found = known.get(text);
+  if (found !== undefined) return found;
+  const parsed = parse(Props, props ?? {});
+  if (parsed instanceof Problem) return parsed;
+  const { name, policy, region, scopes = SCOPES, policies, keyPrefix, ...bounds } = parsed;
+  const principal: Principal = {
+    title: name === undefined ? "the service binding" : `the service binding ${JSON.stringify(name)}`,
+    id: JSON.stringify({ binding: name ?? sorted(parsed) }),
+    scopes,
+    policies,
+    keyPrefix,
+    bounds: boundsOf(bounds),
+  };
+  const caller = {
+    principal,
+    ...(policy !== undefined && { policy }),
+    ...(region !== undefined && { region }),
+  };
+  for (const oldest of known.keys()) {
+    if (known.size < MOST_KNOWN) break;
+    known.delete(oldest);
+  }
+  known.set(text, caller);
+  return caller;
+}
+
+/** The same fields in one order, so that the same props are the same caller. */
+function sorted(props: Props): object {
+  return Object.fromEntries(Object.entries(props).toSorted(([a], [b]) => (a < b ? -1 : 1)));
+}

@@ -1,0 +1,43 @@
+/**
+ * A call with several checks of any policies and keys: all or none of them (limit-all.ts), or each by itself.
+ *
+ * A check by itself is a plain `limit`. No holds are taken, and the isolate decides what it can. One check that cannot
+ * be decided is one decision among the others: those may have taken units, which the caller has to know.
+ */
+import type { LimiterClient } from "../../client/limiter-client.ts";
+import { refusedDecision, type AllDecisions, type Decision } from "../../core/protocol/decision.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import type { Principal } from "../auth/tokens.ts";
+import { parseChecks, type IndependentCheck } from "./checks.ts";
+import { limitTogether } from "./limit-all.ts";
+
+/** So many checks of one call ask objects at once. The others wait, or are decided by the isolate meanwhile. */
+const MOST_AT_ONCE = 20;
+
+/** Decides on several checks. */
+export async function callLimitSeveral(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promise<AllDecisions | Problem> {
+  const checks = await parseChecks(client, principal, input);
+  if (checks instanceof Problem) return checks;
+  return "together" in checks
+    ? await limitTogether(client, checks.together)
+    : await limitEach(client, checks.alone);
+}
+
+async function limitEach(client: LimiterClient, checks: readonly IndependentCheck[]): Promise<AllDecisions> {
+  const decisions: Decision[] = [];
+  const left = checks.entries();
+  // All of these take from one iterator, so each check is made once.
+  const takeOn = async () => {
+    for (const [index, { policy, key, ...asked }] of left) {
+      const decided = client.limit(policy, key, { ...asked, priority: policy.priority });
+      const decision = decided instanceof Promise ? await decided : decided;
+      decisions[index] = decision instanceof Problem ? refusedDecision(policy, key, decision) : decision;
+    }
+  };
+  await Promise.all(Array.from({ length: Math.min(MOST_AT_ONCE, checks.length) }, takeOn));
+  return { success: decisions.every(({ success }) => success), decisions };
+}

@@ -1,0 +1,84 @@
+/** The fields that many requests have. */
+import * as v from "valibot";
+import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
+import { integer } from "../../core/validation.ts";
+import { text } from "./text-schema.ts";
+
+/** The longest key, in bytes of UTF-8. */
+export const MOST_KEY_BYTES = 512;
+export const MOST_IDEMPOTENCY_KEY_BYTES = 256;
+
+export const policy = v.pipe(
+  v.string("the name of a policy"),
+  v.description("The name of a policy, as in wrangler.toml."),
+);
+export const key = v.pipe(
+  text(MOST_KEY_BYTES),
+  v.description(
+    'What is limited: 1 to 512 bytes of UTF-8, compared byte by byte. Under a policy with keyKind "ip", an address.',
+  ),
+);
+export const idempotencyKey = v.pipe(
+  text(MOST_IDEMPOTENCY_KEY_BYTES),
+  v.description(
+    "Calls with the same idempotency key, policy and key are charged once and answered alike, for 24 hours or until " +
+      "the quota is whole again, whichever is later. Denials are not kept: they took nothing.",
+  ),
+);
+
+/** What is allowed as a cost, which may be 0, and as units, which may not. */
+export const COST_ALLOWED = unitsAllowed(0);
+export const UNITS_ALLOWED = unitsAllowed(1);
+
+function unitsAllowed(least: number): string {
+  return `an integer from ${least} to ${MOST_UNITS}, or a table of such integers by unit`;
+}
+
+/** A number of units for every rule, or a table by unit. In a table, a 0 leaves a rule out. */
+function costFrom(least: 0 | 1, description: string) {
+  return v.pipe(
+    v.union(
+      [integer(least, MOST_UNITS), v.record(v.string(), integer(0, MOST_UNITS))],
+      least === 0 ? COST_ALLOWED : UNITS_ALLOWED,
+    ),
+    v.description(
+      `${description} A number counts for every rule. In a table by unit, a unit that is left out counts 1.`,
+    ),
+  );
+}
+
+export const cost = (description: string) => costFrom(0, description);
+export const units = (description: string) => costFrom(1, description);
+
+export const priority = v.optional(
+  v.pipe(
+    v.string("the name of a priority"),
+    v.description(
+      "How important the call is: critical, high, normal (the default) or low, unless the policy has other names. A " +
+        "policy may keep a part of its limit for more important calls.",
+    ),
+  ),
+);
+
+export function durationMs(most: number, description: string) {
+  return v.pipe(integer(1, most), v.description(description));
+}
+
+export function flag(description: string) {
+  return v.optional(v.pipe(v.boolean("true or false"), v.description(description)), false);
+}
+
+/** No policy allows a longer lease or wait, in milliseconds. Each policy has its own maximum. */
+export const MOST_LEASE_MS = 2_147_483_647;
+export const waitMs = v.optional(
+  v.pipe(
+    integer(0, MOST_LEASE_MS),
+    v.description("How long to wait for the call's turn, in milliseconds; at most the policy's maxWait."),
+  ),
+  0,
+);
+
+/** Whether a text may be a key: 1 to 512 bytes of UTF-8. */
+export function isKey(value: string): boolean {
+  return v.is(key, value);
+}

@@ -1,0 +1,117 @@
+/**
+ * The headers that tell clients of limits, in the styles that a policy may name (`headers`).
+ *
+ * `draft-11` is draft-ietf-httpapi-ratelimit-headers-11: every header has one member for each rule. The older styles
+ * have room for one rule only, and clients that know them mostly know no Retry-After. So they tell of the rule that
+ * binds, and the instant at which they tell a denied client to come back is the one that Retry-After names:
+ * draft-ietf-httpapi-ratelimit-headers-07, section 4, asks for that too.
+ */
+import type { HeaderStyle } from "../../core/policies/header-styles.ts";
+import type { Policy, Rule } from "../../core/policies/policy.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+
+/** Where headers are set: `Headers`, or a map. */
+export interface Target {
+  set(name: string, value: string): void;
+}
+
+/** What one style says of a policy, and of a decision that has figures. */
+interface Style {
+  policy(headers: Target, policy: Policy): void;
+  figures(headers: Target, decision: Decision, nowMs: () => number): void;
+}
+
+const STYLES: Readonly<Record<HeaderStyle, Style>> = {
+  "draft-11": {
+    policy: (headers, { rules }) => headers.set("RateLimit-Policy", rules.map(quotaItem).join(", ")),
+    figures: (headers, { rules }) =>
+      headers.set(
+        "RateLimit",
+        rules
+          .map(({ name, remaining, resetAfterMs }) => `"${name}";r=${remaining};t=${seconds(resetAfterMs)}`)
+          .join(", "),
+      ),
+  },
+  "draft-7": {
+    policy(headers, { rules }) {
+      const items = quotaPolicies(rules);
+      if (items !== "") headers.set("RateLimit-Policy", items);
+    },
+    figures: (headers, decision) =>
+      headers.set(
+        "RateLimit",
+        `limit=${decision.limit}, remaining=${decision.remaining ?? 0}, reset=${seconds(backInMs(decision))}`,
+      ),
+  },
+  "x-ratelimit": {
+    policy: () => undefined,
+    figures: (headers, decision, nowMs) => setX(headers, decision, seconds(nowMs() + backInMs(decision))),
+  },
+  "x-ratelimit-delta": {
+    policy: () => undefined,
+    figures: (headers, decision) => setX(headers, decision, seconds(backInMs(decision))),
+  },
+};
+
+/** Sets the headers that all decisions of a policy share. */
+export function setPolicyHeaders(headers: Target, policy: Policy): void {
+  for (const style of policy.headers) STYLES[style].policy(headers, policy);
+}
+
+/**
+ * Sets the headers with the figures of a decision. A degraded decision has none.
+ *
+ * @param nowMs reads the clock: only `x-ratelimit` needs it
+ */
+export function setFigures(headers: Target, policy: Policy, decision: Decision, nowMs: () => number): void {
+  if (decision.rules.length === 0) return;
+  for (const style of policy.headers) STYLES[style].figures(headers, decision, nowMs);
+}
+
+/** Whole seconds, rounded up: who waits for them is not refused again. */
+export function seconds(durationMs: number): number {
+  return Math.ceil(durationMs / 1_000);
+}
+
+/** When a client may come again, if it was denied and waiting helps; else when its quota is whole again. */
+function backInMs({ success, retryAfterMs, resetAfterMs = 0 }: Decision): number {
+  return success ? resetAfterMs : (retryAfterMs ?? resetAfterMs);
+}
+
+function setX(headers: Target, { limit, remaining = 0 }: Decision, reset: number): void {
+  headers.set("X-RateLimit-Limit", String(limit));
+  headers.set("X-RateLimit-Remaining", String(remaining));
+  headers.set("X-RateLimit-Reset", String(reset));
+}
+
+/**
+ * One rule in RateLimit-Policy. The draft's window is in whole seconds. Any other window is rounded up, with as many
+ * units as its rate gives in that time: 10 per 250 ms is 40 per second. A concurrency rule has no window. The draft's
+ * default unit is requests, so only another unit is named.
+ */
+function quotaItem({ name, quota, unit }: Rule): string {
+  const named = unit === "requests" ? "" : `;qu="${unit}"`;
+  if (quota.windowMs === undefined) return `"${name}";q=${quota.units}${named}`;
+  const { units, window } = inSeconds(quota.units, quota.windowMs);
+  return `"${name}";q=${units};w=${window}${named}`;
+}
+
+/**
+ * The rules as draft 7 lists them: `100;w=1;burst=500`. It has no place for a rule without a window, and none for a
+ * second rule of as many units.
+ */
+function quotaPolicies(rules: readonly Rule[]): string {
+  const items = new Map<number, string>();
+  for (const { quota, capacity } of rules) {
+    if (quota.windowMs === undefined) continue;
+    const { units, window } = inSeconds(quota.units, quota.windowMs);
+    const burst = capacity === quota.units ? "" : `;burst=${capacity}`;
+    if (!items.has(units)) items.set(units, `${units};w=${window}${burst}`);
+  }
+  return [...items.values()].join(", ");
+}
+
+function inSeconds(units: number, windowMs: number): { readonly units: number; readonly window: number } {
+  const window = seconds(windowMs);
+  return { units: Math.floor((units * window * 1_000) / windowMs), window };
+}
