@@ -3,8 +3,8 @@ import { expect, test } from "vitest";
 import { fuzzedOverBinding, fuzzedOverHttp } from "../support/fuzz/fuzzed-limiter.ts";
 import { announcedSeed } from "../support/random.ts";
 
-/** Each of these mistakes is met within some hundred requests. */
-const MOST = 6_000;
+/** Each of these mistakes is met within some hundred requests; a run goes on for a while where it is not. */
+const LENGTH = { count: 6_000, isEnough: () => false };
 
 /** The built bundle, with a mistake in what it answers over HTTP or over the binding. */
 function mistaken({
@@ -32,7 +32,7 @@ function mistaken({
 const overHttp = (onFetch: string, concurrency = 8) =>
   fuzzedOverHttp({
     seed: announcedSeed("a mistake over HTTP"),
-    count: MOST,
+    ...LENGTH,
     concurrency,
     main: mistaken({ onFetch }),
   });
@@ -40,7 +40,7 @@ const overHttp = (onFetch: string, concurrency = 8) =>
 const overBinding = (limiter: string) =>
   fuzzedOverBinding({
     seed: announcedSeed("a mistake over the binding"),
-    count: MOST,
+    ...LENGTH,
     concurrency: 8,
     main: mistaken({ limiter }),
   });
@@ -105,7 +105,7 @@ test.each([
 
 test("what a seed has found it finds again, in the same request", async () => {
   const failure = async () => {
-    const fuzzing = { seed: 4711, count: MOST, concurrency: 1 };
+    const fuzzing = { seed: 4711, ...LENGTH, concurrency: 1 };
     const main = mistaken({ onFetch: `${A_POST} throw new Error("planted");` });
     const error: unknown = await fuzzedOverHttp({ ...fuzzing, main }).catch((thrown: unknown) => thrown);
     return error instanceof Error ? error.message : "it found nothing";

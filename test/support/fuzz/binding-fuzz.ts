@@ -3,6 +3,7 @@ import { buildSync } from "esbuild";
 import { join } from "node:path";
 import type { Serving } from "../../../scripts/workerd.ts";
 import type { Asked, Told } from "./binding/driver.ts";
+import { LONGEST } from "./http-fuzz.ts";
 
 /** Bundles the driver into a file of this folder, and returns its path. */
 export function bundledDriver(folder: string): string {
@@ -23,6 +24,8 @@ export interface BindingFuzz {
   readonly serving: Serving;
   readonly seed: number;
   readonly calls: number;
+  /** Whether the run has met all that it should. */
+  readonly isEnough: (outcomes: Outcomes) => boolean;
   readonly concurrency: number;
   /** Is called beside each batch; throws when something is wrong. */
   readonly check?: (made: number) => Promise<void>;
@@ -36,10 +39,11 @@ const BATCH = 4_000;
 
 /** @throws Error that names the seed and the call, at the first outcome that is against a law */
 export async function fuzzBinding(fuzz: BindingFuzz): Promise<Outcomes> {
-  const { serving, seed, calls, concurrency, check } = fuzz;
+  const { serving, seed, calls, isEnough, concurrency, check } = fuzz;
   const outcomes: Outcomes = new Map();
-  for (let from = 0; from < calls; from += BATCH) {
-    const asked: Asked = { seed, from, calls: Math.min(BATCH, calls - from), concurrency };
+  const goesOn = (made: number) => made < LONGEST * calls && !isEnough(outcomes);
+  for (let from = 0; from < calls || goesOn(from); from += BATCH) {
+    const asked: Asked = { seed, from, calls: Math.min(BATCH, calls), concurrency };
     const [told] = await Promise.all([drive(serving.callerUrl, asked), check?.(from)]);
     for (const [method, counts] of Object.entries(told.outcomes)) note(outcomes, method, counts);
     if (told.fault !== undefined) throw new Error(`SEED=${seed}: ${told.fault}`);

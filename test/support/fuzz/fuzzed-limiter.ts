@@ -12,10 +12,12 @@ import { Operations, type OpenApi, type Operation } from "./openapi-operations.t
 import { Watch } from "./served-watch.ts";
 import { FUZZED_POLICIES, KEYS } from "./valid-calls.ts";
 
-export interface Fuzzing {
+export interface Fuzzing<Met> {
   readonly seed: number;
   /** How many requests or calls. */
   readonly count: number;
+  /** Whether what was met is all that should be: if not, the run goes on, up to `LONGEST` times its length. */
+  readonly isEnough: (met: Met, operations: readonly Operation[]) => boolean;
   /** How many of them at once. */
   readonly concurrency: number;
   /** The text of a module to serve in place of the bundle, which it imports as weir.js. */
@@ -28,27 +30,36 @@ const CANARY_EVERY = 500;
 export function fuzzedOverHttp({
   seed,
   count,
+  isEnough,
   concurrency,
   main,
-}: Fuzzing): Promise<{ readonly answered: Answered; readonly operations: readonly Operation[] }> {
+}: Fuzzing<Answered>): Promise<{ readonly answered: Answered; readonly operations: readonly Operation[] }> {
   return served(seed, main, undefined, async ({ serving, operations, check }) => {
     const every = { requests: CANARY_EVERY, check };
     const run = { serving, operations, seed, requests: count, connections: concurrency, every };
-    return { answered: await fuzzHttp(run), operations: operations.all };
+    const met = (answered: Answered) => isEnough(answered, operations.all);
+    return { answered: await fuzzHttp({ ...run, isEnough: met }), operations: operations.all };
   });
 }
 
 /** Fuzzes the service binding. @throws Error that says what is wrong, with the seed and the call */
-export async function fuzzedOverBinding({ seed, count, concurrency, main }: Fuzzing): Promise<Outcomes> {
-  return served(seed, main, bundledDriver, ({ serving, check }) =>
-    fuzzBinding({ serving, seed, calls: count, concurrency, check }),
-  );
+export async function fuzzedOverBinding({
+  seed,
+  count,
+  isEnough,
+  concurrency,
+  main,
+}: Fuzzing<Outcomes>): Promise<Outcomes> {
+  return served(seed, main, bundledDriver, ({ serving, operations, check }) => {
+    const met = (outcomes: Outcomes) => isEnough(outcomes, operations.all);
+    return fuzzBinding({ serving, seed, calls: count, isEnough: met, concurrency, check });
+  });
 }
 
 interface Served {
   readonly serving: Serving;
   readonly operations: Operations;
-  /** Asks the canary and weighs the process; throws when something is wrong. */
+  /** Asks the canary, weighs the process and reads its log; throws when something is wrong. */
   readonly check: () => Promise<void>;
 }
 
@@ -85,13 +96,14 @@ async function served<Result>(
     const check = async () => {
       const wrong = await canary.check();
       watch.weigh();
-      if (wrong !== undefined) throw new Error(wrong);
+      const fault = wrong ?? watch.fault();
+      if (fault !== undefined) throw new Error(fault);
     };
     const result = await fuzz({ serving, operations: new Operations(document), check });
-    await check();
+    await check().catch((error: unknown) => {
+      throw new Error(`SEED=${seed}: ${String(error)}`, { cause: error });
+    });
     await leasesEnded(client);
-    const wrong = watch.fault();
-    if (wrong !== undefined) throw new Error(`SEED=${seed}: ${wrong}`);
     console.log(`memory: ${JSON.stringify(watch.weighed())}`);
     return result;
   } finally {

@@ -50,6 +50,8 @@ export class Watch {
       return `memory grew without a bound: ${JSON.stringify(this.weighed())}`;
     const stray = this.#printed
       .split("\n")
+      // What follows the last one has not been printed whole.
+      .slice(0, -1)
       .find((line) => line.trim() !== "" && !EXPECTED.some((expected) => expected.test(line)));
     return stray === undefined ? undefined : `the log has: ${stray.slice(0, 2_000)}`;
   }
