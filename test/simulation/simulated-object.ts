@@ -10,6 +10,7 @@ import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
 import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
 import type { AskKey } from "../../durable-objects/operations/operations.ts";
+import { Shedders } from "../../durable-objects/operations/shedders.ts";
 import { WaitQueue } from "../../durable-objects/operations/wait-queue.ts";
 import { Storage } from "../../durable-objects/storage/storage.ts";
 import type { Database } from "./database.ts";
@@ -111,7 +112,7 @@ export class SimulatedObject {
       return this.nowMs;
     }, this.#time);
     const { ask } = new CallRouter({
-      local: new LocalOperations(store, queue),
+      local: new LocalOperations(store, queue, new Shedders()),
       loadPooled: () => Promise.reject(new Error("there are no pools")),
       open: (policy, key) => [store.open(policy, key, this.nowMs), this.nowMs],
       letGo: (keyState) => cache.letGo(keyState),
