@@ -51,7 +51,8 @@ export function sheddingOf(
   if (pool !== undefined)
     return refusedBy([], given, 'left out with pool = "redis": each region would shed for itself');
   const parsed = v.safeParse(SHED, isTable ? given : {});
-  if (!parsed.success) return { problems: violationsOf(parsed.issues, ["shed"]).map(({ detail }) => detail) };
+  if (!parsed.success)
+    return { problems: violationsOf(parsed.issues, ["shed"]).map(({ detail }) => inShed(detail)) };
   const { good, bad, after: afterMs, over: overMs, by: wanted } = parsed.output;
   const by = wanted ?? (leases ? "leases" : "reports");
   if (by === "leases" && !leases) return refusedBy(["by"], by, '"reports", since no rule leases units');
@@ -62,6 +63,11 @@ export function sheddingOf(
     return refusedBy(["over"], overMs, why);
   }
   return { good, bad, afterMs, overMs, by };
+}
+
+/** The problem of a field that there is not does not say where it stands. */
+function inShed(detail: string): string {
+  return detail.startsWith("shed") ? detail : `shed: ${detail}`;
 }
 
 function refusedBy(path: readonly string[], value: unknown, allowed: string) {

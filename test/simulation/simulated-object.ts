@@ -2,7 +2,7 @@ import type { Time } from "../../core/clock.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
-import type { LimitCall, ReserveCall, Returned } from "../../core/protocol/messages.ts";
+import type { LimitCall, ReserveCall, Returned, SheddingCall } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { CallRouter } from "../../durable-objects/call-router.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
@@ -21,6 +21,7 @@ interface Memory {
   readonly cache: KeyCache;
   readonly store: KeyStore;
   readonly ask: AskKey;
+  readonly shedders: Shedders;
 }
 
 /**
@@ -70,6 +71,7 @@ export class SimulatedObject {
   handle(method: Method, args: readonly unknown[]): unknown {
     if (method === "reserve") return this.reserve(...(args as Parameters<typeof this.reserve>));
     if (method === "giveBack") return this.giveBack(...(args as Parameters<typeof this.giveBack>));
+    if (method === "shedding") return this.shedding(...(args as Parameters<typeof this.shedding>));
     if (method === "limitCall") return this.limitCall(...(args as Parameters<typeof this.limitCall>));
     return this.limit(...(args as Parameters<typeof this.limit>));
   }
@@ -99,6 +101,11 @@ export class SimulatedObject {
       );
   }
 
+  shedding({ policy, key, ...call }: SheddingCall): AnswerText {
+    const { ask, shedders } = this.#memory;
+    return JSON.stringify(ask(policy, key, (_, keyState, nowMs) => shedders.tell(keyState, call, nowMs)));
+  }
+
   reset(policy: string, key: string): void {
     void this.#memory.ask(policy, key, (operations, keyState, nowMs) => operations.reset(keyState, nowMs));
   }
@@ -111,13 +118,14 @@ export class SimulatedObject {
       cache.advance(keyState, this.nowMs);
       return this.nowMs;
     }, this.#time);
+    const shedders = new Shedders();
     const { ask } = new CallRouter({
-      local: new LocalOperations(store, queue, new Shedders()),
+      local: new LocalOperations(store, queue, shedders),
       loadPooled: () => Promise.reject(new Error("there are no pools")),
       open: (policy, key) => [store.open(policy, key, this.nowMs), this.nowMs],
       letGo: (keyState) => cache.letGo(keyState),
     });
-    return { cache, store, ask };
+    return { cache, store, ask, shedders };
   }
 }
 
