@@ -42,9 +42,10 @@ export class Shedders {
     const { shedding, priorities } = policy;
     if (shedding === undefined) return undefined;
     const state = advanced(shedding, priorities, this.#states.get(key) ?? sheddingNothing(nowMs), nowMs);
-    const chances = priorities.names.map((name) => [name, chanceOf(priorities, state.level, name)]);
+    const utilization = utilizationOf(state, nowMs);
+    const chances = priorities.names.map((name) => [name, rounded(chanceOf(priorities, state.level, name))]);
     return {
-      utilization: utilizationOf(state, nowMs) ?? null,
+      utilization: utilization === undefined ? null : rounded(utilization),
       chances: Object.fromEntries(chances) as Record<string, number>,
     };
   }
@@ -62,6 +63,11 @@ export class Shedders {
       if (shedding !== undefined && isIdle(shedding, priorities, state, nowMs)) this.#states.delete(each);
     return this.#states.size < MOST_SHEDDERS;
   }
+}
+
+/** To 4 digits after the point. */
+function rounded(part: number): number {
+  return Math.round(part * 10_000) / 10_000;
 }
 
 const NOTHING: Level = { level: 0, troubleMs: 0 };
