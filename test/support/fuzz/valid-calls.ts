@@ -79,7 +79,9 @@ export class LiveIds {
   }
 
   any(random: Random): string | undefined {
-    return this.#ids[whole(random, this.#ids.length)];
+    // The latest one is most likely still alive.
+    const back = random() < 0.5 ? 1 + whole(random, 4) : whole(random, MOST_LIVE);
+    return this.#ids[(this.#next - back + MOST_LIVE) % MOST_LIVE] ?? this.#ids[0];
   }
 }
 
