@@ -38,7 +38,7 @@ export function answerLimit(request: Request, env: Env): Response | Promise<Resp
 /** The answer to a call that stands in the query. */
 function answerQuery(request: Request, env: Env, query: string): Response | Promise<Response> | undefined {
   const call = plainQuery(query);
-  if (call === undefined || request.body !== null) return undefined;
+  if (call === undefined || !hasNoBody(request)) return undefined;
   const principal = knownCaller(request.headers.get("authorization"), env.API_TOKENS);
   if (principal?.scopes.includes("limit") !== true) return undefined;
   const { deny, ...asked } = call;
@@ -132,6 +132,12 @@ function lateResponse(policy: Policy, decided: Decision | Problem, deny: DenySta
 }
 
 type LimitAsked = PlainRequest | v.InferOutput<typeof LimitRequest>;
+
+/** Of a length that is not said, only the body itself tells whether there is one. */
+function hasNoBody(request: Request): boolean {
+  const declared = request.headers.get("content-length");
+  return declared === "0" || (declared === null && request.body === null);
+}
 
 interface PlainRequest {
   readonly policy: string;
