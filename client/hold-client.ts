@@ -17,7 +17,9 @@ export class HoldClient {
 
   /** Asks the object for a hold; `undefined`: the object does not answer. */
   async hold(policy: Policy, key: string, call: WantedHold): Promise<Answer | undefined> {
-    const shed = await this.#objects.roll(policy, key, call.priority);
+    // Checks on several keys have been drawn for together. In shadow nothing is shed.
+    const isDrawn = call.provisional !== undefined || policy.shadow;
+    const shed = isDrawn ? call.shed : await this.#objects.roll(policy, key, call);
     if (shed !== undefined && call.idempotencyKey === undefined) return { shed };
     const message = { ...this.#objects.own({ ...call, shed }), protocol: PROTOCOL, policy: policy.name, key };
     const options = { waitMs: call.provisional?.waitMs };

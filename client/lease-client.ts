@@ -1,4 +1,5 @@
 import type { Policy } from "../core/policies/policy.ts";
+import { seenBy } from "../core/policies/seen-by.ts";
 import type { Answer, Lease, Missing, Released } from "../core/protocol/answers.ts";
 import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
 import { PROTOCOL, type AcquireCall, type LeaseReport, type WantedLease } from "../core/protocol/messages.ts";
@@ -6,6 +7,7 @@ import type { Attached } from "../core/protocol/object-methods.ts";
 import type { Problem } from "../core/protocol/problems.ts";
 import type { ObjectCalls } from "./object-calls.ts";
 import {
+  asShadow,
   boundReached,
   decisionOf,
   isToNobody,
@@ -33,9 +35,20 @@ export class LeaseClient {
     call: WantedLease,
     signal?: AbortSignal,
   ): Promise<Decision | Problem> {
-    const shed = await this.#objects.roll(policy, key, call.priority);
-    if (shed !== undefined && call.idempotencyKey === undefined) return shedTold(policy, key, shed);
-    const asked = await this.#objects.wait<Answer>(policy, key, "acquire", { ...call, shed }, signal);
+    const shed = await this.#objects.roll(policy, key, call);
+    if (shed !== undefined && policy.shadow) return asShadow(await this.#acquire(policy, key, call, signal));
+    if (shed !== undefined && call.idempotencyKey === undefined)
+      return shedTold(seenBy(policy, call.priority), key, shed);
+    return await this.#acquire(policy, key, { ...call, shed }, signal);
+  }
+
+  async #acquire(
+    policy: Policy,
+    key: string,
+    call: WantedLease,
+    signal: AbortSignal | undefined,
+  ): Promise<Decision | Problem> {
+    const asked = await this.#objects.wait<Answer>(policy, key, "acquire", call, signal);
     const isNone = asked === undefined || isToNobody(asked.answer);
     return isNone ? degradedDecision(policy, key) : decisionOf(policy, key, asked.answer);
   }
@@ -50,14 +63,15 @@ export class LeaseClient {
     key: string,
     call: WantedLease,
   ): Promise<{ readonly decision: Decision | Problem; readonly attached: Attached } | undefined> {
-    const shed = await this.#objects.roll(policy, key, call.priority);
-    if (shed !== undefined && call.idempotencyKey === undefined)
-      return { decision: shedTold(policy, key, shed), attached: NOTHING_ATTACHED };
-    const own = this.#objects.own({ ...call, waitMs: 0, shed });
+    const shed = await this.#objects.roll(policy, key, call);
+    if (shed !== undefined && call.idempotencyKey === undefined && !policy.shadow)
+      return { decision: shedTold(seenBy(policy, call.priority), key, shed), attached: NOTHING_ATTACHED };
+    const own = this.#objects.own({ ...call, waitMs: 0, ...(!policy.shadow && { shed }) });
     const message = { ...own, protocol: PROTOCOL, policy: policy.name, key };
     const asked = await this.#objects.askFor(policy, key, async (object) => {
       const attached = await object.acquire(message);
-      return { decision: decisionOf(policy, key, readAnswer(attached.answer)), attached };
+      const decision = decisionOf(policy, key, readAnswer(attached.answer));
+      return { decision: shed !== undefined && policy.shadow ? asShadow(decision) : decision, attached };
     });
     if (asked === undefined) return undefined;
     if (!("full" in asked.answer)) return asked.answer;
@@ -128,8 +142,8 @@ export class LeaseClient {
 
   /** Opens a WebSocket to the object. The lease lasts as long as the socket is open. */
   async openSocket(policy: Policy, key: string, call: WantedLease): Promise<Response | Problem> {
-    const shed = await this.#objects.roll(policy, key, call.priority);
-    const own = this.#objects.own({ ...call, shed });
+    const shed = await this.#objects.roll(policy, key, call);
+    const own = this.#objects.own(policy.shadow ? call : { ...call, shed });
     const message: AcquireCall = { ...own, protocol: PROTOCOL, policy: policy.name, key };
     const url = `https://object/socket?call=${encodeURIComponent(JSON.stringify(message))}`;
     const init = { headers: { upgrade: "websocket" } };

@@ -12,7 +12,7 @@ import type { Caller } from "./caller.ts";
 import type { Rolled } from "./load-shedding.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
 import type { ObjectCalls } from "./object-calls.ts";
-import { decisionOf, isToNobody, shedTold, unavailable } from "./read-answer.ts";
+import { asShadow, decisionOf, isToNobody, shedTold, unavailable } from "./read-answer.ts";
 import { toldDecision } from "./told-decision.ts";
 
 /** Decides on costs: from units that the client holds, or by the key's object. */
@@ -39,12 +39,16 @@ export class LimitClient {
       return this.#limit(policy, key, call, signal);
     const unlessShed = (shed: Rolled) => {
       if (shed === undefined) return this.#limit(policy, key, call, signal);
+      if (policy.shadow) {
+        const decided = this.#limit(policy, key, call, signal);
+        return decided instanceof Promise ? decided.then((late) => asShadow(late)) : asShadow(decided);
+      }
       // Only the object knows whether this very call has been admitted before.
       return call.idempotencyKey === undefined
-        ? shedTold(policy, key, shed)
+        ? shedTold(seenBy(policy, call.priority), key, shed)
         : this.#limitByObject(policy, key, { ...call, shed });
     };
-    const rolled = this.#objects.roll(policy, key, call.priority);
+    const rolled = this.#objects.roll(policy, key, call);
     return rolled instanceof Promise ? rolled.then(unlessShed) : unlessShed(rolled);
   }
 

@@ -14,7 +14,7 @@ import { HoldClient } from "./hold-client.ts";
 import { KeyLists } from "./key-lists.ts";
 import { LeaseClient } from "./lease-client.ts";
 import { LimitClient } from "./limit-client.ts";
-import { LoadShedding } from "./load-shedding.ts";
+import { LoadShedding, type Rolled } from "./load-shedding.ts";
 import { LocalLimiter } from "./local-limiter.ts";
 import { ObjectCalls } from "./object-calls.ts";
 import { boundReached, chargeMissing, decisionOf, reportOf, unavailable } from "./read-answer.ts";
@@ -135,6 +135,11 @@ export class LimiterClient {
   /** Takes how busy a caller's machine is, from 0 to 1. A policy that sheds by reports acts on it. */
   report(policy: Policy, key: string, utilization: number): void {
     this.#shedding.report(this.#parts, policy, key, utilization);
+  }
+
+  /** Whether each of several calls is shed that pass together: see `LoadShedding.rollTogether`. */
+  rollTogether(calls: Parameters<LoadShedding["rollTogether"]>[1]): Promise<Rolled[]> {
+    return this.#shedding.rollTogether(this.#parts, calls);
   }
 
   /** Makes the key as new: nothing has been used, and callers have no holds or leases. */

@@ -1,8 +1,10 @@
 import { orTimeout } from "../core/clock.ts";
 import type { Policy } from "../core/policies/policy.ts";
+import { seenBy } from "../core/policies/seen-by.ts";
 import type { Level, Shed } from "../core/protocol/answers.ts";
+import { costOf, type Cost } from "../core/protocol/cost.ts";
 import { PROTOCOL } from "../core/protocol/messages.ts";
-import { chanceOf, restoredInMs } from "../core/shedding/load-shedder.ts";
+import { chanceOf, FADES_MS, restoredInMs } from "../core/shedding/load-shedder.ts";
 import { through } from "./call-gate.ts";
 import type { Caller } from "./caller.ts";
 import { readAnswer } from "./read-answer.ts";
@@ -17,6 +19,12 @@ export const USABLE_MS = 10_000;
 /** The most keys of which a client knows what is shed; the one that was used least lately goes. */
 const MOST_KEYS = 1_000;
 
+/** What is asked for. */
+export interface Rolling {
+  readonly cost: Cost;
+  readonly priority?: string | undefined;
+}
+
 /** What a client knows of one key. */
 interface Known {
   level: Level;
@@ -27,9 +35,12 @@ interface Known {
   answer?: Promise<void>;
   /** The last question was not answered, so nobody waits for the next. */
   hasFailed: boolean;
-  /** Reports since the last question. */
+  /** Reports since the last question, and when the last of them came. */
   sum: number;
   count: number;
+  reportedAtMs: number;
+  /** Until then a request is there that tells them. */
+  toldByMs: number;
 }
 
 /**
@@ -50,20 +61,45 @@ export class LoadShedding {
   /** Takes how busy a caller's machine is, from 0 to 1. */
   report(caller: Caller, policy: Policy, key: string, utilization: number): void {
     const known = this.#open(policy, key);
+    const nowMs = caller.time.nowMs();
     known.sum += utilization;
     known.count += 1;
+    known.reportedAtMs = nowMs;
     this.#refresh(caller, policy, key, known);
+    if (known.count === 0 || nowMs < known.toldByMs) return;
+    // Another call may never come.
+    known.toldByMs = nowMs + REFRESH_MS;
+    const later = new Promise<void>((done) => void caller.time.after(REFRESH_MS, done));
+    caller.inBackground(later.then(() => this.#refresh(caller, policy, key, known)));
   }
 
-  /** Whether a call of this priority is shed; a promise where nothing is known of its key that is recent enough. */
-  roll(caller: Caller, policy: Policy, key: string, priority?: string): Rolled | Promise<Rolled> {
-    if (policy.shedding === undefined) return undefined;
+  /** Whether a call is shed; a promise where nothing is known of its key that is recent enough. */
+  roll(
+    caller: Caller,
+    policy: Policy,
+    key: string,
+    { cost, priority }: Rolling,
+    draw?: number,
+  ): Rolled | Promise<Rolled> {
+    // What can never pass is told so.
+    if (policy.shedding === undefined || isNever(seenBy(policy, priority), cost)) return undefined;
     const known = this.#open(policy, key);
     this.#refresh(caller, policy, key, known);
     const isUsable = caller.time.nowMs() < known.ofMs + USABLE_MS;
     if (isUsable || known.hasFailed || known.answer === undefined)
-      return this.#rolled(policy, known, priority, isUsable);
-    return this.#whenKnown(caller, policy, known, priority);
+      return this.#rolled(policy, known, priority, isUsable, draw);
+    return this.#whenKnown(caller, policy, known, priority, draw);
+  }
+
+  /** Whether each of several calls is shed that pass together: one draw is for all, so more of them are shed no sooner. */
+  rollTogether(
+    caller: Caller,
+    calls: readonly (Rolling & { readonly policy: Policy; readonly key: string })[],
+  ): Promise<Rolled[]> {
+    const draw = this.#random();
+    return Promise.all(
+      calls.map(async ({ policy, key, ...call }) => await this.roll(caller, policy, key, call, draw)),
+    );
   }
 
   /** The key is as new: nothing is shed of its calls, as far as this client knows. */
@@ -71,17 +107,30 @@ export class LoadShedding {
     this.#known.delete(nameOf(policy, key));
   }
 
-  async #whenKnown(caller: Caller, policy: Policy, known: Known, priority?: string): Promise<Rolled> {
+  async #whenKnown(
+    caller: Caller,
+    policy: Policy,
+    known: Known,
+    priority: string | undefined,
+    draw: number | undefined,
+  ): Promise<Rolled> {
     // At most half the deadline goes on waiting, so that there is time to decide.
     await orTimeout(known.answer, caller.time, policy.deadlineMs / 2);
-    return this.#rolled(policy, known, priority, caller.time.nowMs() < known.ofMs + USABLE_MS);
+    return this.#rolled(policy, known, priority, caller.time.nowMs() < known.ofMs + USABLE_MS, draw);
   }
 
   /** Nothing is shed by what is not known. */
-  #rolled({ shedding, priorities }: Policy, known: Known, priority: string | undefined, isUsable: boolean) {
+  #rolled(
+    { shedding, priorities }: Policy,
+    known: Known,
+    priority: string | undefined,
+    isUsable: boolean,
+    draw: number | undefined,
+  ): Rolled {
     if (shedding === undefined || !isUsable) return undefined;
     const { level } = known.level;
-    if (level === 0 || this.#random() >= chanceOf(priorities, level, priority)) return undefined;
+    const chance = level === 0 ? 0 : chanceOf(priorities, level, priority);
+    if (chance === 0 || (draw ?? this.#random()) >= chance) return undefined;
     return { restoredInMs: restoredInMs(shedding, priorities, level, priority) };
   }
 
@@ -102,11 +151,13 @@ export class LoadShedding {
     if (sinceMs >= 0 && sinceMs < REFRESH_MS) return;
     known.askedAtMs = nowMs;
     const agoMs = nowMs - known.ofMs;
+    // Reports that nobody could tell in time say nothing of now.
+    const isLate = nowMs - known.reportedAtMs > FADES_MS;
     const message = {
       protocol: PROTOCOL,
       policy: policy.name,
       key,
-      reports: { sum: known.sum, count: known.count },
+      reports: isLate ? { sum: 0, count: 0 } : { sum: known.sum, count: known.count },
       ...(agoMs >= 0 && agoMs < Infinity && { known: { ...known.level, agoMs } }),
     };
     known.sum = 0;
@@ -127,9 +178,16 @@ export class LoadShedding {
   }
 }
 
+const NOTHING: Level = { level: 0, troubleMs: 0, utilization: null, reportedAgoMs: 0, sinceMs: 0 };
+
+/** Whether a cost can never pass: it is above a capacity, as the call sees it. */
+function isNever({ rules }: Policy, cost: Cost): boolean {
+  return rules.some((rule) => costOf(rule, cost) > rule.capacity);
+}
+
 function unknown(): Known {
-  const never = { ofMs: -Infinity, askedAtMs: -Infinity };
-  return { level: { level: 0, troubleMs: 0 }, ...never, hasFailed: false, sum: 0, count: 0 };
+  const never = { ofMs: -Infinity, askedAtMs: -Infinity, reportedAtMs: -Infinity, toldByMs: -Infinity };
+  return { level: NOTHING, ...never, hasFailed: false, sum: 0, count: 0 };
 }
 
 function nameOf({ name }: Policy, key: string): string {

@@ -11,7 +11,7 @@ import {
 } from "../core/protocol/messages.ts";
 import { through, type CallKind } from "./call-gate.ts";
 import type { Caller } from "./caller.ts";
-import type { LoadShedding, Rolled } from "./load-shedding.ts";
+import type { LoadShedding, Rolled, Rolling } from "./load-shedding.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
 import { readAnswer } from "./read-answer.ts";
 import type { LimiterStub } from "./transports/objects.ts";
@@ -47,9 +47,9 @@ export class ObjectCalls {
     this.#shedding = shedding;
   }
 
-  /** Whether a call of this priority is shed: see `LoadShedding.roll`. */
-  roll(policy: Policy, key: string, priority: string | undefined): Rolled | Promise<Rolled> {
-    return this.#shedding.roll(this.#caller, policy, key, priority);
+  /** Whether a call is shed: see `LoadShedding.roll`. */
+  roll(policy: Policy, key: string, call: Rolling): Rolled | Promise<Rolled> {
+    return this.#shedding.roll(this.#caller, policy, key, call);
   }
 
   /** Makes a call whose answer is JSON text. */

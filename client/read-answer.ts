@@ -46,6 +46,14 @@ export function shedTold(policy: Policy, key: string, shed: Shed): Decision {
   return withJitter(policy, shedDecision(policy, key, shed), randomFraction);
 }
 
+/** The decision on a call that would have been shed, of a policy that only reports. */
+export function asShadow(decided: Decision): Decision;
+export function asShadow(decided: Decision | Problem): Decision | Problem;
+export function asShadow(decided: Decision | Problem): Decision | Problem {
+  if (decided instanceof Problem || !decided.success) return decided;
+  return { ...decided, reason: "shadow" };
+}
+
 /** The problem of a call that was refused at a bound. It has changed nothing. */
 export function boundReached(over: Full): Problem {
   return new Problem(PROBLEMS.bound, boundText(over), { headers: { "retry-after": "1" } });

@@ -75,6 +75,11 @@ export interface Shed {
 export interface Level {
   readonly level: number;
   readonly troubleMs: number;
+  /** The mean of what was reported, and how long ago the last report came, in milliseconds; `null`: there is none. */
+  readonly utilization: number | null;
+  readonly reportedAgoMs: number;
+  /** When the object began to count, by its own clock: what it has told since, nobody need tell it. */
+  readonly sinceMs: number;
 }
 
 /** A lease has been ended. */

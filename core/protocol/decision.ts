@@ -121,17 +121,8 @@ export function degradedDecision(policy: Policy, key: string): Decision {
 export function shedDecision(policy: Policy, key: string, { restoredInMs }: Shed): Decision {
   const { limit, rules } = degradedDecision(policy, key);
   const place = { policy: publicName(policy.name), key };
-  return policy.shadow
-    ? { success: true, ...place, limit, retryAfterMs: 0, reason: "shadow", source: "isolate", rules }
-    : {
-        success: false,
-        ...place,
-        limit,
-        retryAfterMs: Math.max(LEAST_RETRY_MS, restoredInMs),
-        reason: "shed",
-        source: "isolate",
-        rules,
-      };
+  const retryAfterMs = Math.max(LEAST_RETRY_MS, restoredInMs);
+  return { success: false, ...place, limit, retryAfterMs, reason: "shed", source: "isolate", rules };
 }
 
 /** Who tries again at once is only another call for machines that are too busy. */

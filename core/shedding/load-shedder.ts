@@ -6,7 +6,7 @@
  * priority; at 1.4 these, and 40 % of the calls of the next one. The most important calls are never shed. Above the `bad`
  * utilization the level rises, below the `good` one it falls, in between it rests. It moves by one priority in `over`.
  * It begins to rise only when the trouble has lasted for `after`, and the trouble is over when the utilization has been
- * below `good`: so what was shed comes back slowly, and a burst sheds nothing.
+ * below `good`, or for `after` not above `bad`: so what was shed comes back slowly, and a burst sheds nothing.
  *
  * An example with good = 0.7, bad = 0.8, after = 28 s, over = 120 s: machines that are 95 % busy shed nothing for 28 s,
  * 10 % of the `low` calls after 40 s, half of them after 88 s. When that has brought them to 78 %, the level stays where
@@ -48,6 +48,8 @@ export interface SheddingState {
   readonly level: number;
   /** How long the utilization has been bad since it was last good, in milliseconds. */
   readonly troubleMs: number;
+  /** How long it has not been bad since then: `after` of it ends the trouble too. */
+  readonly calmMs: number;
   readonly atMs: number;
   /** The sum of all reports and their number, both of which fade. */
   readonly sum: number;
@@ -71,7 +73,7 @@ export const LAG_MS = 8_000;
 
 /** Nothing is known, and nothing is shed. */
 export function sheddingNothing(nowMs: number): SheddingState {
-  return { level: 0, troubleMs: 0, atMs: nowMs, sum: 0, count: 0, reportedAtMs: -Infinity };
+  return { level: 0, troubleMs: 0, calmMs: 0, atMs: nowMs, sum: 0, count: 0, reportedAtMs: -Infinity };
 }
 
 /** The utilization of the machines; `undefined`: nobody has reported lately. */
@@ -114,6 +116,33 @@ export function reported(
   };
 }
 
+/**
+ * The state when a part of the leases has been taken since it was last looked at. That is known always, so nothing has to
+ * be reported.
+ */
+export function leasedSince(
+  shedding: Shedding,
+  importance: Importance,
+  before: SheddingState,
+  part: number,
+  nowMs: number,
+): SheddingState {
+  const mean = before.count === 0 ? part : before.sum / before.count;
+  const known = { ...before, reportedAtMs: Infinity, sum: mean, count: 1 };
+  const ends = [];
+  // After a minute the mean is what it tends to.
+  for (let atMs = before.atMs + STEP_MS; atMs < nowMs && ends.length < MOST_STEPS; atMs += STEP_MS)
+    ends.push(atMs);
+  return [...ends, nowMs].reduce((state, endMs) => {
+    const ms = Math.max(0, endMs - state.atMs);
+    const sum = part + (state.sum - part) * Math.exp(-ms / FADES_MS);
+    return moved(shedding, importance, Object.assign({}, state, { sum }), Math.max(state.atMs, endMs));
+  }, known);
+}
+
+const STEP_MS = 1_000;
+const MOST_STEPS = 60;
+
 /** The state at `untilMs`: until then it is known how busy the machines are, or it is not. */
 function moved(
   { good, bad, afterMs, overMs }: Shedding,
@@ -125,8 +154,11 @@ function moved(
   const ms = untilMs - atMs;
   const utilization = utilizationOf(state, atMs) ?? 0;
   if (utilization < good)
-    return { ...state, level: Math.max(0, level - ms / overMs), troubleMs: 0, atMs: untilMs };
-  if (utilization <= bad) return { ...state, atMs: untilMs };
+    return { ...state, level: Math.max(0, level - ms / overMs), troubleMs: 0, calmMs: 0, atMs: untilMs };
+  if (utilization <= bad) {
+    const calmMs = state.calmMs + ms;
+    return { ...state, troubleMs: calmMs < afterMs ? troubleMs : 0, calmMs, atMs: untilMs };
+  }
   const lastedMs = troubleMs + ms;
   const risesMs = Math.max(0, lastedMs - Math.max(troubleMs, afterMs));
   const mostLevel = names.length - 1;
@@ -134,6 +166,7 @@ function moved(
     ...state,
     level: Math.min(mostLevel, level + risesMs / overMs),
     troubleMs: lastedMs,
+    calmMs: 0,
     atMs: untilMs,
   };
 }

@@ -30,7 +30,9 @@ export class Leases {
   acquire(keyState: KeyState, call: Acquiring, nowMs: number): Maybe<Answer> {
     const { cost, ttlMs, waitMs, signal, caller, idempotencyKey, priority, shed } = call;
     const turn = { cost, ttlMs, waitMs, signal, caller, idempotencyKey, priority };
-    if (shed !== undefined) return this.#earlier(keyState, call, nowMs) ?? { shed };
+    // The same call may be waiting: then both are answered when its turn comes.
+    const isShed = shed !== undefined && !this.#queue.hasWaiting(keyState, idempotencyKey);
+    if (isShed) return this.#earlier(keyState, call, nowMs) ?? { shed };
     return this.#turns.take(keyState, turn, nowMs, {
       earlier: (atMs) => this.#earlier(keyState, call, atMs),
       grant: (atMs, waitedMs = 0) => this.#grant(keyState, call, atMs, waitedMs),

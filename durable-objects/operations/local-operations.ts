@@ -64,7 +64,9 @@ export class LocalOperations implements Operations {
   }
 
   acquire(keyState: KeyState, call: Acquiring, nowMs: number) {
-    return this.#leases.acquire(keyState, call, nowMs);
+    const answer = this.#leases.acquire(keyState, call, nowMs);
+    this.#shedders.note(keyState, nowMs);
+    return answer;
   }
 
   renew(keyState: KeyState, id: string, ttlMs: number | undefined, nowMs: number) {
@@ -72,7 +74,9 @@ export class LocalOperations implements Operations {
   }
 
   release(keyState: KeyState, id: string, nowMs: number, report?: LeaseReport) {
-    return this.#leases.release(keyState, id, nowMs, report);
+    const isReleased = this.#leases.release(keyState, id, nowMs, report);
+    this.#shedders.note(keyState, nowMs);
+    return isReleased;
   }
 
   peek(keyState: KeyState, nowMs: number) {

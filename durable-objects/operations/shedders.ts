@@ -1,49 +1,73 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
-import type { Policy } from "../../core/policies/policy.ts";
 import type { Level, SheddingReport } from "../../core/protocol/answers.ts";
-import type { SheddingCall } from "../../core/protocol/messages.ts";
+import type { Known, SheddingCall } from "../../core/protocol/messages.ts";
 import {
   advanced,
   chanceOf,
+  leasedSince,
   reported,
   sheddingNothing,
   utilizationOf,
-  type Shedding,
   type SheddingState,
 } from "../../core/shedding/load-shedder.ts";
 import type { KeyState } from "../keys/key-state.ts";
 
-/** So many keys of one object have a shedder in memory. Of further ones nothing is shed. */
+/** So many keys of one object have a shedder in memory. A further one takes the place of one that sheds nothing. */
 export const MOST_SHEDDERS = 1_000;
 /** What a client was told so long ago says nothing about now. */
 const STALE_MS = 60_000;
+/** For so long after a start the clients tell what was shed before: each does so within a second if it has calls. */
+const RESTORING_MS = 5_000;
+
+/** What is shed of one key's calls. */
+interface Shedder {
+  state: SheddingState;
+  /** The part of its leases that has been taken since `state`. */
+  leased: number;
+  readonly sinceMs: number;
+  /** Of when the knowledge is with which it began; Infinity: it was reset, and nothing from before counts. */
+  ofMs: number;
+}
 
 /**
  * What is shed of the calls of an object's keys. It is only in memory: clients say with each message what they were told
- * last, and an object that has lost its memory goes on from there.
+ * last, and an object that has lost its memory goes on from the latest of that.
  */
 export class Shedders {
-  readonly #states = new Map<string, SheddingState>();
+  /** In order of their last use. */
+  readonly #shedders = new Map<string, Shedder>();
 
-  /** Takes what callers have reported, and says what is shed of a key's calls; `undefined`: nothing ever is. */
-  tell(keyState: KeyState, call: Pick<SheddingCall, "reports" | "known">, nowMs: number): Level {
-    const { policy, key } = keyState;
-    const { shedding, priorities } = policy;
-    const before = this.#states.get(key) ?? begun(call, nowMs);
-    if (shedding === undefined || before === undefined || !this.#hasRoom(key, policy, nowMs)) return NOTHING;
-    const reports = shedding.by === "leases" ? { sum: leased(keyState, nowMs), count: 1 } : call.reports;
-    const state = reported(shedding, priorities, before, reports, nowMs);
-    this.#states.set(key, state);
-    return { level: state.level, troubleMs: state.troubleMs };
+  /** Takes what callers have reported, and says what is shed of a key's calls. */
+  tell(
+    keyState: KeyState,
+    { reports, known }: Pick<SheddingCall, "reports" | "known">,
+    nowMs: number,
+  ): Level {
+    const { shedding, priorities } = keyState.policy;
+    const shedder = shedding === undefined ? undefined : this.#open(keyState, nowMs);
+    if (shedding === undefined || shedder === undefined) return levelOf(newShedder(keyState, nowMs), nowMs);
+    if (known !== undefined) restore(keyState, shedder, known, nowMs);
+    if (shedding.by === "leases") count(keyState, shedder, nowMs);
+    else shedder.state = reported(shedding, priorities, shedder.state, reports, nowMs);
+    return levelOf(shedder, nowMs);
+  }
+
+  /** Leases of a key were granted or have ended. */
+  note(keyState: KeyState, nowMs: number): void {
+    const shedder = this.#shedders.get(keyState.key);
+    if (shedder !== undefined) count(keyState, shedder, nowMs);
   }
 
   /** What is shed, for a look at the key; `undefined`: its policy sheds nothing. */
-  report({ policy, key }: KeyState, nowMs: number): SheddingReport | undefined {
+  report(keyState: KeyState, nowMs: number): SheddingReport | undefined {
+    const { key, policy } = keyState;
     const { shedding, priorities } = policy;
     if (shedding === undefined) return undefined;
-    const state = advanced(shedding, priorities, this.#states.get(key) ?? sheddingNothing(nowMs), nowMs);
+    this.note(keyState, nowMs);
+    const { state } = this.#shedders.get(key) ?? newShedder(keyState, nowMs);
+    const { level } = advanced(shedding, priorities, state, nowMs);
     const utilization = utilizationOf(state, nowMs);
-    const chances = priorities.names.map((name) => [name, rounded(chanceOf(priorities, state.level, name))]);
+    const chances = priorities.names.map((name) => [name, rounded(chanceOf(priorities, level, name))]);
     return {
       utilization: utilization === undefined ? null : rounded(utilization),
       chances: Object.fromEntries(chances) as Record<string, number>,
@@ -51,18 +75,68 @@ export class Shedders {
   }
 
   /** Begins anew, whatever clients say that they were told. */
-  reset({ policy, key }: KeyState, nowMs: number): void {
-    if (policy.shedding !== undefined && this.#hasRoom(key, policy, nowMs))
-      this.#states.set(key, sheddingNothing(nowMs));
+  reset(keyState: KeyState, nowMs: number): void {
+    if (keyState.policy.shedding === undefined) return;
+    this.#shedders.delete(keyState.key);
+    const shedder = this.#open(keyState, nowMs);
+    if (shedder !== undefined) shedder.ofMs = Infinity;
   }
 
-  /** Whether a key may have a shedder. Those of which nothing is known any more and nothing is shed are dropped. */
-  #hasRoom(key: string, { shedding, priorities }: Policy, nowMs: number): boolean {
-    if (this.#states.has(key) || this.#states.size < MOST_SHEDDERS) return true;
-    for (const [each, state] of this.#states)
-      if (shedding !== undefined && isIdle(shedding, priorities, state, nowMs)) this.#states.delete(each);
-    return this.#states.size < MOST_SHEDDERS;
+  /** The shedder of a key; `undefined`: there is none, and no room for one. */
+  #open(keyState: KeyState, nowMs: number): Shedder | undefined {
+    const { key } = keyState;
+    const known = this.#shedders.get(key);
+    if (known === undefined && !this.#hasRoom()) return undefined;
+    const shedder = known ?? newShedder(keyState, nowMs);
+    this.#shedders.delete(key);
+    this.#shedders.set(key, shedder);
+    return shedder;
   }
+
+  /** Makes room, if there is none, by dropping the shedder that was used least lately of those that shed nothing. */
+  #hasRoom(): boolean {
+    if (this.#shedders.size < MOST_SHEDDERS) return true;
+    for (const [key, { state }] of this.#shedders) if (state.level === 0) return this.#shedders.delete(key);
+    return false;
+  }
+}
+
+function newShedder(keyState: KeyState, nowMs: number): Shedder {
+  const isByLeases = keyState.policy.shedding?.by === "leases";
+  const leased = isByLeases ? leasedPart(keyState, nowMs) : 0;
+  const nothing = sheddingNothing(nowMs);
+  const state = isByLeases ? { ...nothing, sum: leased, count: 1, reportedAtMs: Infinity } : nothing;
+  return { state, leased, sinceMs: nowMs, ofMs: -Infinity };
+}
+
+/** Goes on from what a client was told by an object that is gone, if that is later than what it began with. */
+function restore({ policy }: KeyState, shedder: Shedder, known: Known, nowMs: number): void {
+  const { level, troubleMs, utilization, reportedAgoMs, agoMs, sinceMs } = known;
+  const { state } = shedder;
+  const ofMs = nowMs - agoMs;
+  const isOver = nowMs >= shedder.sinceMs + RESTORING_MS || agoMs > STALE_MS;
+  if (policy.shedding === undefined || sinceMs === shedder.sinceMs || isOver || ofMs <= shedder.ofMs) return;
+  const mean = utilization === null ? { sum: 0, count: 0 } : { sum: utilization, count: 1 };
+  const then = { level, troubleMs, calmMs: 0, atMs: ofMs, ...mean, reportedAtMs: ofMs - reportedAgoMs };
+  const restored = advanced(policy.shedding, policy.priorities, then, nowMs);
+  shedder.ofMs = ofMs;
+  // What was reported to this object is later than what the other one knew.
+  shedder.state =
+    state.count === 0 ? restored : { ...state, level: restored.level, troubleMs: restored.troubleMs };
+}
+
+function count(keyState: KeyState, shedder: Shedder, nowMs: number): void {
+  const { shedding, priorities } = keyState.policy;
+  if (shedding?.by !== "leases") return;
+  shedder.state = leasedSince(shedding, priorities, shedder.state, shedder.leased, nowMs);
+  shedder.leased = leasedPart(keyState, nowMs);
+}
+
+function levelOf({ state, sinceMs }: Shedder, nowMs: number): Level {
+  const { level, troubleMs, reportedAtMs } = state;
+  const utilization = utilizationOf(state, nowMs) ?? null;
+  const reportedAgoMs = utilization === null ? 0 : Math.max(0, nowMs - reportedAtMs);
+  return { level, troubleMs, utilization, reportedAgoMs, sinceMs };
 }
 
 /** To 4 digits after the point. */
@@ -70,23 +144,8 @@ function rounded(part: number): number {
   return Math.round(part * 10_000) / 10_000;
 }
 
-const NOTHING: Level = { level: 0, troubleMs: 0 };
-
-/** The state of a key that this object knows nothing of: as the client was told, by this object or by one before it. */
-function begun({ known }: Pick<SheddingCall, "known">, nowMs: number): SheddingState {
-  const nothing = sheddingNothing(nowMs);
-  if (known === undefined || known.agoMs > STALE_MS) return nothing;
-  return { ...nothing, level: known.level, troubleMs: known.troubleMs };
-}
-
-function isIdle(shedding: Shedding, priorities: Policy["priorities"], state: SheddingState, nowMs: number) {
-  return (
-    utilizationOf(state, nowMs) === undefined && advanced(shedding, priorities, state, nowMs).level === 0
-  );
-}
-
 /** The part of a key's leases that is taken: of the rule of which most is. */
-function leased({ ruleStates }: KeyState, nowMs: number): number {
+function leasedPart({ ruleStates }: KeyState, nowMs: number): number {
   const parts = ruleStates
     .filter(({ rule }) => rule.lease !== undefined)
     .map(({ rule: { algorithm, config, capacity }, account }) => {

@@ -53,6 +53,12 @@ export class WaitQueue {
     return this.#lines.get(keyState)?.waiters ?? NOBODY;
   }
 
+  /** Whether a call with this idempotency key waits for units of a key. */
+  hasWaiting(keyState: KeyState, idempotencyKey: string | undefined): boolean {
+    if (idempotencyKey === undefined) return false;
+    return this.waitersOf(keyState).some((waiter) => waiter.idempotencyKey === idempotencyKey);
+  }
+
   /**
    * The same, for a call that comes now: it may not pass them. There are none if all only wait for calls on several
    * keys to end, and nothing is leased.

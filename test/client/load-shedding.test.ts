@@ -9,6 +9,7 @@ import { VirtualTime } from "../simulation/virtual-time.ts";
 
 const policy = parsePolicies({ fleet: { algorithm: "unlimited", shed: true } }).get("fleet") as Policy;
 const BACK_MS = 20;
+const TOLD = { level: 0, troubleMs: 5, utilization: 0.9, reportedAgoMs: 10, sinceMs: 7 };
 
 /** A client, and an object that sheds `level` priorities, or does not answer. */
 function start(level: number) {
@@ -17,7 +18,7 @@ function start(level: number) {
   const shedding = (call: SheddingCall) => {
     object.asked.push(call);
     return new Promise<string>((resolve) => {
-      const answer = JSON.stringify({ level: object.level, troubleMs: 5 });
+      const answer = JSON.stringify({ ...TOLD, level: object.level });
       if (object.answers) time.at(time.nowMs + BACK_MS, () => resolve(answer));
     });
   };
@@ -25,7 +26,7 @@ function start(level: number) {
   const clock = time.clock({ ms: 1_000_000 });
   const caller = { objects: new Objects(namespace, clock), time: clock, inBackground: () => undefined };
   const client = new LoadShedding(() => 0.5);
-  const roll = (priority = "low", key = "key") => client.roll(caller, policy, key, priority);
+  const roll = (priority = "low", key = "key") => client.roll(caller, policy, key, { cost: 1, priority });
   const go = (ms: number) => time.run(time.nowMs + ms, () => undefined).then(() => (time.nowMs += 0));
   const wait = async (ms: number) => {
     const untilMs = time.nowMs + ms;
@@ -56,7 +57,7 @@ test("it asks once a second while there are calls, and tells what it was told an
   }
   expect(object.asked.length).toBe(1 + 9);
   expect(object.asked[0]).not.toHaveProperty("known");
-  const known = { level: 0.4, troubleMs: 5, agoMs: REFRESH_MS };
+  const known = { ...TOLD, level: 0.4, agoMs: REFRESH_MS };
   expect(object.asked[3]).toMatchObject({
     policy: "fleet",
     key: "key",
@@ -108,4 +109,45 @@ test("keys are apart, a reset forgets, and the key that was used least lately go
   await wait(BACK_MS);
   expect(roll("low", "key-999")).toBeDefined();
   expect(roll("low", "one")).toBeInstanceOf(Promise);
+});
+
+test("the last report is told too, within a second, and one that could not be told is dropped", async () => {
+  const { client, caller, object, wait } = start(0);
+  client.report(caller, policy, "key", 0);
+  await wait(100);
+  client.report(caller, policy, "key", 1);
+  await wait(2 * REFRESH_MS);
+  expect(object.asked.map(({ reports }) => reports)).toEqual([
+    { sum: 0, count: 1 },
+    { sum: 1, count: 1 },
+  ]);
+  const silent = { ...caller, time: { ...caller.time, after: () => () => undefined } };
+  client.report(silent, policy, "other", 0);
+  client.report(silent, policy, "other", 1);
+  await wait(60_000);
+  void client.roll(caller, policy, "other", { cost: 1 });
+  expect(object.asked.at(-1)?.reports).toEqual({ sum: 0, count: 0 });
+});
+
+test("one draw is for all calls that pass together", async () => {
+  const { caller, roll, wait } = start(0.6);
+  void roll();
+  await wait(BACK_MS);
+  const calls = Array.from({ length: 16 }, () => ({ policy, key: "key", cost: 1, priority: "low" }));
+  const draws = [0.5, 0.7];
+  let drawn = 0;
+  const together = new LoadShedding(() => draws[drawn++] ?? 1);
+  const begun = together.rollTogether(caller, calls);
+  await wait(BACK_MS);
+  expect(await begun).toEqual(calls.map(() => ({ restoredInMs: 72_000 })));
+  expect(await together.rollTogether(caller, calls)).toEqual(calls.map(() => undefined));
+  expect(drawn).toBe(2);
+});
+
+test("a cost that can never pass is not shed: it is told so", () => {
+  const { caller } = start(1);
+  const shut = parsePolicies({ shut: { algorithm: "token-bucket", limit: 5, window: "1s", shed: true } }).get(
+    "shut",
+  ) as Policy;
+  expect(new LoadShedding(() => 0).roll(caller, shut, "key", { cost: 6 })).toBeUndefined();
 });

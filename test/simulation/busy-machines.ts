@@ -71,7 +71,7 @@ class Fleet {
   readonly #clients: readonly LimiterClient[];
   readonly #policy: Policy;
   readonly #queues = Array.from({ length: MACHINES }, () => 0);
-  #level: Level = { level: 0, troubleMs: 0 };
+  #level: Pick<Level, "level"> = { level: 0 };
   #isBad = false;
 
   constructor(who: Who, seed: number, faults: Faults) {

@@ -21,6 +21,7 @@ import { takesNothing } from "../../core/protocol/cost.ts";
 import { degradedDecision, asTold, type AllDecisions, type Decision } from "../../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { compare, isNever, nameOf, type Check } from "./checks.ts";
+import { isShedAnyhow, shedOutcome, withShed, type Drawn } from "./shed-checks.ts";
 
 /**
  * Longer than settling takes, with all deadlines, in milliseconds. If the worker dies, the units are missing for so
@@ -46,7 +47,9 @@ export async function limitTogether(
 ): Promise<AllDecisions | Problem> {
   // A call that can never pass takes no holds, which would be in the way of others.
   if (checks.some(isNever)) return await denied(client, checks, checks.map(isNever), []);
-  let outcomes = await askAtOnce(client, checks);
+  const drawn = await withShed(client, checks);
+  if (drawn.some(isShedAnyhow)) return await denied(client, drawn, [], drawn.map(shedOutcome));
+  let outcomes = await askAtOnce(client, drawn);
   if (outcomes instanceof Problem) return outcomes;
   if (
     outcomes.some(isContendedDenial) &&
@@ -60,9 +63,7 @@ export async function limitTogether(
   return await denied(client, checks, isDenied ? outcomes.map(isContendedDenial) : [], outcomes);
 }
 
-function isContendedDenial({ decision, isContended }: Outcome): boolean {
-  return !decision.success && isContended;
-}
+const isContendedDenial = ({ decision, isContended }: Outcome) => !decision.success && isContended;
 
 /**
  * The answer of a denied call: what each check was answered. Checks in `isAnew`, and those without an outcome, are
@@ -73,7 +74,7 @@ async function denied(
   client: LimiterClient,
   checks: readonly Check[],
   isAnew: readonly boolean[],
-  outcomes: readonly Outcome[],
+  outcomes: readonly (Outcome | undefined)[],
 ): Promise<AllDecisions | Problem> {
   const decisions: Decision[] = [];
   for (const [index, check] of checks.entries()) {
@@ -90,7 +91,7 @@ async function denied(
   return { success: false, decisions };
 }
 
-async function askAtOnce(client: LimiterClient, checks: readonly Check[]): Promise<Outcome[] | Problem> {
+async function askAtOnce(client: LimiterClient, checks: readonly Drawn[]): Promise<Outcome[] | Problem> {
   const asked = await Promise.all(checks.map((check) => ask(client, check, 0)));
   return await withoutProblems(client, checks, asked);
 }
@@ -116,8 +117,8 @@ async function askInOrder(
  *
  * @param waitMs how long to wait for the holds of other such calls to end, in milliseconds
  */
-async function ask(client: LimiterClient, check: Check, waitMs: number): Promise<Outcome | Problem> {
-  const { policy, key, cost, request, idempotencyKey, priority } = check;
+async function ask(client: LimiterClient, check: Drawn, waitMs: number): Promise<Outcome | Problem> {
+  const { policy, key, cost, request, idempotencyKey, priority, shed } = check;
   if (takesNothing(policy, cost)) {
     const decision = await client.limit(policy, key, { cost: 0, priority });
     return decision instanceof Problem ? decision : { decision, isContended: false };
@@ -127,6 +128,7 @@ async function ask(client: LimiterClient, check: Check, waitMs: number): Promise
   const held = await client.holds.hold(policy, key, {
     cost,
     priority,
+    shed,
     ...provisional,
     ...once,
   });

@@ -107,7 +107,8 @@ async function withCharge(
 ): Promise<Decision | Problem> {
   const decision = await decided;
   if (decision instanceof Problem) return decision;
-  const isCharged = decision.violated === undefined && decision.source !== "fallback";
+  const isCharged =
+    decision.violated === undefined && decision.source !== "fallback" && decision.rules.length > 0;
   return isCharged ? { ...decision, charge } : decision;
 }
 

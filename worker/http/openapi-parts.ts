@@ -10,7 +10,7 @@ export const PROBLEM_DESCRIPTIONS = {
   415: "The body is not application/json",
   422: "A value is not allowed; `errors` says which and what is",
   429: "A bound is reached (code `bound-reached`): there are as many as there may be, and nothing was touched",
-  503: "Not configured, or the key's object did not answer",
+  503: "Not configured, the key's object did not answer, or with `?deny=429` the call was shed",
 };
 
 /** The statuses of problems that any call with a body may have. */
@@ -61,7 +61,7 @@ export function header(description: string): object {
 export const DECISION_HEADERS = {
   "RateLimit-Policy": header('The limits, one member for each rule: `"api";q=100;w=1`'),
   RateLimit: header(
-    'What is left, one member for each rule: `"api";r=499;t=1`. Absent when degraded. A policy may name an older style ' +
+    'What is left, one member for each rule: `"api";r=499;t=1`. Absent when no rule was asked. A policy may name an older style ' +
       "for both (`headers`).",
   ),
   "X-RateLimit-Limit": header("The most units at once. This and the two others only if the policy says so."),

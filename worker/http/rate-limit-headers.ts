@@ -24,13 +24,12 @@ interface Style {
 const STYLES: Readonly<Record<HeaderStyle, Style>> = {
   "draft-11": {
     policy: (headers, { rules }) => headers.set("RateLimit-Policy", rules.map(quotaItem).join(", ")),
-    figures: (headers, { rules }) =>
-      headers.set(
-        "RateLimit",
-        rules
-          .map(({ name, remaining, resetAfterMs }) => `"${name}";r=${remaining};t=${seconds(resetAfterMs)}`)
-          .join(", "),
-      ),
+    figures(headers, { rules }) {
+      const items = rules.map(
+        ({ name, remaining, resetAfterMs }) => `"${name}";r=${remaining};t=${seconds(resetAfterMs)}`,
+      );
+      if (items.length > 0) headers.set("RateLimit", items.join(", "));
+    },
   },
   "draft-7": {
     policy(headers, { rules }) {
@@ -64,7 +63,8 @@ export function setPolicyHeaders(headers: Target, policy: Policy): void {
  * @param nowMs reads the clock: only `x-ratelimit` needs it
  */
 export function setFigures(headers: Target, policy: Policy, decision: Decision, nowMs: () => number): void {
-  if (decision.rules.length === 0) return;
+  // Who was shed is told when to come again in the older styles, which have one figure for that.
+  if (decision.rules.length === 0 && decision.reason !== "shed") return;
   for (const style of policy.headers) STYLES[style].figures(headers, decision, nowMs);
 }
 

@@ -4,6 +4,7 @@ import {
   advanced,
   chanceOf,
   KNOWN_FOR_MS,
+  leasedSince,
   reported,
   restoredInMs,
   sheddingNothing,
@@ -45,7 +46,7 @@ test("between good and bad it rests, and below good it comes back as slowly", ()
 
 test("trouble is over when it was good: then it has to last anew", () => {
   const trouble = after(times(20, 0.95));
-  const paused = after(times(30, 0.75), { ...trouble, sum: 0.75, count: 1 });
+  const paused = after(times(20, 0.75), { ...trouble, sum: 0.75, count: 1 });
   expect(paused.troubleMs).toBe(trouble.troubleMs);
   const over = after([0.2], { ...trouble, sum: 0, count: 0 });
   expect(after(times(2, 0.2), over).troubleMs).toBe(0);
@@ -134,4 +135,28 @@ test("the promised instant is exact: until then some calls are shed, from then o
       },
     ),
   );
+});
+
+test("spikes that are over soon shed nothing, however many come while it is neither good nor bad", () => {
+  let state = after(times(20, 0.75));
+  for (let hour = 0; hour < 24; hour += 1) {
+    state = after(times(9, 0.95), { ...state, sum: 0.95, count: 1 });
+    state = after(times(600, 0.75), { ...state, sum: 0.75, count: 1 });
+  }
+  expect(state.level).toBe(0);
+});
+
+test("leases are known without reports: their mean follows the part that is taken", () => {
+  const taken = leasedSince(SHED, PRIORITIES, sheddingNothing(0), 1, 100_000);
+  expect(utilizationOf(taken, 10_000_000)).toBe(1);
+  expect(taken.level).toBeCloseTo(72 / 120, 6);
+  const free = leasedSince(SHED, PRIORITIES, taken, 0, 104_000);
+  expect(utilizationOf(free, 104_000)).toBeCloseTo(Math.exp(-4 / 5), 6);
+  const long = leasedSince(SHED, PRIORITIES, taken, 0, 100_000 + 3_600_000);
+  expect(long.level).toBe(0);
+  const inSteps = Array.from({ length: 3_600 }, (_, index) => 101_000 + index * 1_000).reduce(
+    (state, atMs) => leasedSince(SHED, PRIORITIES, state, 0.9, atMs),
+    taken,
+  );
+  expect(leasedSince(SHED, PRIORITIES, taken, 0.9, 100_000 + 3_600_000).level).toBeCloseTo(inSteps.level, 6);
 });
