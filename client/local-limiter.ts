@@ -175,15 +175,14 @@ export class LocalLimiter {
     cost: Cost,
     waitedMs: number,
   ): Promise<Decided | undefined> {
-    const { policy, key, forgotten } = reservation;
+    const { policy, key, asked: askedAt } = reservation;
     const ask = async (object: LimiterStub) =>
       readAnswer<Decided>(await askLimit(object, policy.name, key, { cost, priority: policy.priority }));
     const asked = await objects.ask(policy, key, ask, -waitedMs);
     if (asked === undefined) return undefined;
-    const decided = asked.answer;
-    // If denials were forgotten meanwhile, units went back to the object, and this denial may be out of date.
-    if (forgotten === reservation.forgotten) reservation.learn(cost, decided.rules, time.nowMs());
-    return decided;
+    const nowMs = time.nowMs();
+    reservation.learn(cost, asked.answer, nowMs, askedAt);
+    return reservation.withOwn(asked.answer, nowMs);
   }
 
   /** Makes sure that some request works as the keeper, for at least the longest lifetime from now. */

@@ -88,6 +88,19 @@ export interface Reserved {
   readonly isNew: boolean;
   /** By the name of the rule: units granted in addition to the kept ones. */
   readonly units: Readonly<Record<string, number>>;
+  /** By the name of the rule: what the holder may say of it until the next message. Older objects do not tell. */
+  readonly prospects?: Readonly<Record<string, Prospect>>;
+}
+
+/** What will become of one rule while a holder has its units. */
+export interface Prospect {
+  /** Milliseconds until all units are there again if nobody comes, though all that holders have be used. */
+  readonly resetAfterMs: number;
+  /**
+   * By how many units `remaining` will have grown after each part of `ttlMs` if nobody takes any, the parts being
+   * equal. Absent: it does not grow.
+   */
+  readonly gains?: readonly number[];
 }
 
 /** What the object of a key may answer. */

@@ -38,15 +38,15 @@ export class Denials {
   /**
    * The denial of the same cost as an answer for now; `undefined`: the object has to be asked.
    *
-   * @param units by rule, the units that may be spent here: `remaining` is at least that
-   * @param resetAfterMs the most milliseconds until a rule's quota is whole
+   * @param units by rule, the units that may be spent here
+   * @param figuresOf what is known of a rule now
    */
   find(
     policy: Policy,
     cost: Cost,
     units: readonly number[],
     nowMs: number,
-    resetAfterMs: (rule: Rule, index: number) => number,
+    figuresOf: (rule: Rule, index: number) => Pick<RuleDecision, "remaining" | "resetAfterMs">,
   ): Decided | undefined {
     if (this.#denials.length === 0) return undefined;
     const denial = this.#denials.find(
@@ -64,10 +64,13 @@ export class Denials {
       rules: policy.rules.map((rule, index) => {
         const before = rules[index] as RuleDecision;
         const { success, retryAfterMs } = before;
+        const { remaining, resetAfterMs } = figuresOf(rule, index);
+        // What is known of a quota may be newer than the denial, and is no reason to go back on it.
+        const most = success ? Infinity : Math.max(0, (costs[index] ?? 0) - 1);
         return {
           ...before,
-          remaining: units[index] ?? 0,
-          resetAfterMs: resetAfterMs(rule, index),
+          remaining: Math.min(remaining, most),
+          resetAfterMs,
           retryAfterMs: success || retryAfterMs === null ? retryAfterMs : atMs + retryAfterMs - nowMs,
         };
       }),

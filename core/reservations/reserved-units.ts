@@ -34,6 +34,11 @@ export class ReservedUnits {
     return this.#askedAtMs + spendableMs(this.#ttlMs);
   }
 
+  /** The instant by which the units that were spent, and those that were not, have been settled with the object. */
+  get settledAtMs(): number {
+    return this.#askedAtMs + this.#ttlMs;
+  }
+
   /** Whether few units or little time are left, so that more should be asked for. */
   isLow(nowMs: number): boolean {
     const isOld = nowMs >= this.#askedAtMs + refillMs(this.#ttlMs);
