@@ -75,6 +75,7 @@ function parsePolicy(name: string, given: unknown): Policy | { readonly problems
     retryJitter,
     maxWait,
     maxWaiters,
+    denialTtl: denialTtlMs,
     ...policy
   } = parsed.output;
   if (kind === undefined && (policy.onFailure === "local" || localShare !== undefined)) {
@@ -103,6 +104,7 @@ function parsePolicy(name: string, given: unknown): Policy | { readonly problems
     name,
     rules: [first, ...others] as const,
     ...policy,
+    denialTtlMs,
     waiting,
     localDecisions,
     ...(rules.every(({ algorithm }) => algorithm.isStateless === true) && { isStateless: true }),

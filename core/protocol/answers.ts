@@ -37,6 +37,11 @@ export interface Decided {
   readonly reserved?: Reserved;
   /** With a reservation, when a call of cost 1 would be denied now: what the rules say of that call. */
   readonly next?: readonly RuleDecision[];
+  /**
+   * For how many milliseconds a denial stands before its wait is over, here and in `next`, unless a refund, a reset or
+   * another policy lifts it. Absent: units that others hold may come back at any time.
+   */
+  readonly firmForMs?: number;
   /** A hold was denied only because of units that calls on several keys hold for the moment. They end soon. */
   readonly isContended?: boolean;
   /** Who decided. Absent: the object. */

@@ -1,5 +1,5 @@
 import type { Policy, Rule } from "../policies/policy.ts";
-import type { Reserved, RuleDecision } from "../protocol/answers.ts";
+import type { Decided, Reserved, RuleDecision } from "../protocol/answers.ts";
 import { heldMs } from "./sizing.ts";
 
 /** What was known when a question was asked: whatever changed since may make its answer out of date. */
@@ -126,6 +126,16 @@ export class Figures {
   #saidAfterMs(index: number, nowMs: number): number {
     return Math.max(0, (this.#words[index] ?? UNKNOWN).wholeAtMs - nowMs);
   }
+}
+
+/** An admission by the object with units that the holder has besides. */
+export function withUnits(decided: Decided, units: readonly number[]): Decided {
+  if (units.every((each) => each === 0) || decided.rules.some(({ success }) => !success)) return decided;
+  const rules = decided.rules.map((said, index) => {
+    const remaining = Math.min(said.limit, said.remaining + (units[index] ?? 0));
+    return { ...said, remaining };
+  });
+  return { ...decided, rules };
 }
 
 function wordOf(

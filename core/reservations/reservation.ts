@@ -1,10 +1,10 @@
-import type { Policy } from "../policies/policy.ts";
+import type { Policy, Rule } from "../policies/policy.ts";
 import type { Decided } from "../protocol/answers.ts";
 import type { Cost } from "../protocol/cost.ts";
 import type { Returned } from "../protocol/messages.ts";
 import { Demand } from "./demand.ts";
 import { Denials } from "./denials.ts";
-import { Figures, type Asked } from "./figures.ts";
+import { Figures, withUnits, type Asked } from "./figures.ts";
 import { PendingRequest } from "./pending-request.ts";
 import { ReservedUnits } from "./reserved-units.ts";
 
@@ -93,23 +93,15 @@ export class Reservation {
 
   /** An admission by the object, to which no units went home: what is here remains too. */
   withOwn(decided: Decided, nowMs: number): Decided {
-    const units = this.#units.at(nowMs);
-    if (units.every((each) => each === 0) || decided.rules.some(({ success }) => !success)) return decided;
-    return {
-      ...decided,
-      rules: decided.rules.map((said, index) => {
-        const remaining = Math.min(said.limit, said.remaining + (units[index] ?? 0));
-        return { ...said, remaining };
-      }),
-    };
+    return withUnits(decided, this.#units.at(nowMs));
   }
 
   /** Denies a cost as the object did before; `undefined`: the object has to be asked. */
-  deny(cost: Cost, nowMs: number): Decided | undefined {
+  deny(cost: Cost, nowMs: number, isFresh = false): Decided | undefined {
     const units = this.#units.at(nowMs);
-    return this.#denials.find(this.policy, cost, units, nowMs, (rule, index) =>
-      this.#figures.denied(rule, index, units[index] ?? 0, nowMs),
-    );
+    const figuresOf = (rule: Rule, index: number) =>
+      this.#figures.denied(rule, index, units[index] ?? 0, nowMs);
+    return this.#denials.find(this.policy, cost, units, nowMs, figuresOf, isFresh);
   }
 
   /** Whether it is time to ask for more units, so that no call has to wait. */
@@ -135,10 +127,9 @@ export class Reservation {
       kept: kept[index] ?? 0,
       wanted: wanted.units[index] ?? 0,
     }));
-    const { key, holder } = this;
-    const { name: policy, priority } = this.policy;
-    const { ttlMs, isShort } = wanted;
-    const call = { policy, key, cost, priority, holder, turn: this.#turn, ttlMs, isShort, rules };
+    const { key, holder, policy } = this;
+    const about = { policy: policy.name, key, cost, priority: policy.priority };
+    const call = { ...about, holder, turn: this.#turn, ttlMs: wanted.ttlMs, isShort: wanted.isShort, rules };
     this.#message = new PendingRequest(call, wanted, nowMs);
     return this.#message;
   }
@@ -161,11 +152,15 @@ export class Reservation {
       Object.hasOwn(reserved.units, name) ? (reserved.units[name] ?? 0) : 0,
     );
     this.#units.add(granted, sentAtMs, Math.min(call.ttlMs, reserved.ttlMs), wanted.low);
+    // When all that was used has been settled, and nothing is left, there is nothing to give back.
+    const isSettled = names.every((name, index) => call.rules[name]?.used === this.used[index]);
+    this.#isHeld = !(isSettled && this.#units.isEmpty);
   }
 
-  /** No answer came. Kept units may be spent until their lifetime ends; granted ones are lost to this isolate. */
-  failed(message: PendingRequest): void {
+  /** No answer came, to a message or to a call that asked alone. Kept units may be spent until their lifetime ends; granted ones are lost to this isolate. */
+  failed(message: PendingRequest | undefined): undefined {
     if (message === this.#message) this.#message = undefined;
+    this.#denials.giveUpAsking();
   }
 
   /** What is known now, for `learn` when the answer to a question has come that is asked now. */
@@ -174,11 +169,11 @@ export class Reservation {
   }
 
   /** Remembers what the object said of a cost. Of a denial nothing, if denials were forgotten since it was asked. */
-  learn(cost: Cost, { rules, reserved, next }: Decided, nowMs: number, asked = this.asked): void {
+  learn(cost: Cost, { rules, reserved, next, firmForMs }: Decided, nowMs: number, asked = this.asked): void {
     this.#figures.hear(rules, reserved, asked.heard, nowMs);
     if (asked.forgotten !== this.#forgotten) return;
-    if (cost !== 0) this.#denials.learn(this.policy, cost, rules, nowMs);
-    if (next !== undefined) this.#denials.learn(this.policy, 1, next, nowMs);
+    if (cost !== 0) this.#denials.learn(this.policy, cost, rules, nowMs, firmForMs);
+    if (next !== undefined) this.#denials.learn(this.policy, 1, next, nowMs, firmForMs);
   }
 
   /** Ends the reservation. Returns what to tell the object; `undefined`: the object keeps nothing apart. */
@@ -186,9 +181,12 @@ export class Reservation {
     if (!this.#isHeld) return undefined;
     this.#isHeld = false;
     this.#message = undefined;
+    // Units that were used lift no denial: an exact wait reckons with that.
+    if (!this.#units.isEmpty) {
+      this.#figures.forget();
+      this.forgetDenials();
+    }
     this.#units.clear();
-    this.#figures.forget();
-    this.forgetDenials();
     this.#turn += 1;
     const { key, holder } = this;
     return { key, holder, turn: this.#turn, used: this.#byRule((index) => this.used[index] ?? 0) };

@@ -24,6 +24,11 @@ export class ReservedUnits {
     return nowMs < this.endsAtMs ? this.#units : this.#units.map(() => 0);
   }
 
+  /** Whether there are none, not even such as may not be spent any more. */
+  get isEmpty(): boolean {
+    return this.#units.every((units) => units === 0);
+  }
+
   /** Units spent since the holder began, by rule. */
   get used(): readonly number[] {
     return this.#used;

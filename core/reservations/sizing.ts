@@ -37,8 +37,12 @@ const GROWTH = 4;
 const MOST_SHARE = 1 / 16;
 const SPARE_SHARE = 1 / 32;
 const AHEAD_MS = 100;
-/** A denial is repeated for so long at most: other holders may give units back. */
+/** A denial is repeated for so long at most, where other holders may give units back. */
 export const MOST_DENIED_MS = 1_000;
+/** Calls that were denied so recently are many: when the denial is over, one of them asks, and the others do not. */
+export const FLOOD_MS = 100;
+/** They are told to wait for so long, about as long as a message takes. */
+export const ASKING_WAIT_MS = 50;
 /** For so long at the end of a lifetime nothing is spent: unused units go back then, and clocks may differ. */
 const MOST_MARGIN_MS = 250;
 /** The object keeps units apart for so much longer than their lifetime, at most. */

@@ -9,6 +9,7 @@ import { grantedTogether, heldMs, isSpare, type Wish } from "../../core/reservat
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { isProvisionallyBlocked } from "./contention.ts";
+import { firmForMs } from "./firm-denials.ts";
 import { noteMessage, type Noted } from "./holder-messages.ts";
 import type { Limits } from "./limits.ts";
 import type { Reserve } from "./operations.ts";
@@ -50,7 +51,10 @@ export class Reservations {
     const reserved = this.#grant(keyState, call, { ...noted, ruleAccounts }, nowMs);
     const next = withoutTaking(keyState.seenBy(priority), nowMs, 1);
     const answer: Decided = { rules, reserved };
-    return next.some(({ success }) => !success) ? { ...answer, next } : answer;
+    const isLast = next.some(({ success }) => !success);
+    if (admitted && !isLast) return answer;
+    const firmMs = firmForMs(keyState, call.holder, false);
+    return { ...answer, ...(isLast && { next }), ...(firmMs > 0 && { firmForMs: firmMs }) };
   }
 
   /**

@@ -13,7 +13,7 @@ export interface Fate {
 }
 
 /** Calls that isolates make of an object. */
-export type Method = "limit" | "limitCall" | "reserve" | "giveBack";
+export type Method = "limit" | "limitCall" | "reserve" | "giveBack" | "refund" | "reset";
 
 /** A namespace of one object, reached over a network that delays, loses and repeats messages. */
 export function simulatedNamespace(
@@ -41,6 +41,8 @@ export function simulatedNamespace(
     limitCall: (...args: unknown[]) => send("limitCall", args),
     reserve: (...args: unknown[]) => send("reserve", args),
     giveBack: (...args: unknown[]) => send("giveBack", args),
+    refund: (...args: unknown[]) => send("refund", args),
+    reset: (...args: unknown[]) => send("reset", args),
   } as unknown as LimiterStub;
   return { getByName: () => stub };
 }

@@ -1,5 +1,5 @@
 import fc from "fast-check";
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import type { RuleDecision } from "../../../core/protocol/answers.ts";
 import type { Reservation } from "../../../core/reservations/reservation.ts";
 import { denied, granting, said, withUnits } from "../../support/reservations.ts";
@@ -89,4 +89,81 @@ test.each([
   made.learn(1, { rules: denied(made.policy, 900) }, 0);
   expect(made.deny(1, 1) !== undefined).toBe(isRemembered);
   expect(made.isHot).toBe(false);
+});
+
+describe("a denial that stands", () => {
+  test("is repeated until its wait is over, or for as long as it stands, and within the policy's bound", () => {
+    const span = fc.integer({ min: 1, max: 20_000 });
+    fc.assert(
+      fc.property(span, span, fc.nat(25_000), (waitMs, firmForMs, laterMs) => {
+        const made = withUnits(0);
+        made.learn(5, { rules: denied(made.policy, waitMs), firmForMs }, 100);
+        const isBelieved = laterMs < Math.min(waitMs, Math.max(1_000, firmForMs), 10_000);
+        expect(retryAt(made, 5, 100 + laterMs)).toEqual(isBelieved ? [waitMs - laterMs] : undefined);
+      }),
+    );
+  });
+
+  test("is forgotten as others are, and one that was asked for before that is not learned", () => {
+    const made = withUnits(3);
+    const { asked } = made;
+    made.learn(5, { rules: denied(made.policy, 9_000), firmForMs: 10_000 }, 2);
+    made.forgetDenials();
+    expect(made.deny(5, 3)).toBeUndefined();
+    made.learn(5, { rules: denied(made.policy, 9_000), firmForMs: 10_000 }, 4, asked);
+    expect(made.deny(5, 5)).toBeUndefined();
+  });
+
+  test("stays when only used units are settled, and goes with units that were not used", () => {
+    const [spent, unspent] = [withUnits(3), withUnits(3)];
+    spent.spend(3, 2);
+    for (const made of [spent, unspent]) {
+      made.learn(5, { rules: denied(made.policy, 9_000), firmForMs: 10_000 }, 2);
+      made.giveBack();
+    }
+    expect([retryAt(spent, 5, 3), unspent.deny(5, 3)]).toEqual([[8_999], undefined]);
+  });
+});
+
+describe("when a denial is over", () => {
+  const flooded = () => {
+    const made = withUnits(0);
+    made.learn(5, { rules: denied(made.policy, 300) }, 0);
+    expect(made.deny(5, 299, true)).toBeDefined();
+    return made;
+  };
+  const retry = (made: Reservation, nowMs: number) =>
+    made.deny(5, nowMs, true)?.rules.map(({ retryAfterMs }) => retryAfterMs);
+
+  test("and calls are many, one asks, and the others are told to wait for a moment", () => {
+    const made = flooded();
+    expect([retry(made, 300), retry(made, 300), retry(made, 310)]).toEqual([undefined, [50], [50]]);
+    // The one that asks is not denied by its own asking.
+    expect(made.deny(5, 310)).toBeUndefined();
+    made.learn(5, { rules: said(made.policy, { remaining: 9 }) }, 312);
+    expect(retry(made, 313)).toBeUndefined();
+    expect(retry(made, 313)).toBeUndefined();
+  });
+
+  test("and its wait is not, the others are told what is left of it", () => {
+    const made = withUnits(0);
+    made.learn(5, { rules: denied(made.policy, 1_700) }, 0);
+    expect(made.deny(5, 990, true)).toBeDefined();
+    expect([retry(made, 1_000), retry(made, 1_010)]).toEqual([undefined, [690]]);
+  });
+
+  test("and nobody called for a while, nobody is denied: calls that come together may all pass", () => {
+    const made = flooded();
+    expect([retry(made, 399), retry(made, 399)]).toEqual([undefined, undefined]);
+  });
+
+  test("and the one that asked has no answer, another asks: at once, or when the deadline has passed", () => {
+    const made = flooded();
+    retry(made, 300);
+    made.failed(undefined);
+    expect(retry(made, 301)).toBeUndefined();
+    const silent = flooded();
+    const at = [300, 301, 700, 799, 800, 801].map((nowMs) => retry(silent, nowMs));
+    expect(at).toEqual([undefined, [50], [50], [50], undefined, [50]]);
+  });
 });

@@ -63,7 +63,7 @@ test("what is granted is out of reach for others, and a cost is decided beside i
   const { free, reserve } = start("brief");
   const answer = reserve({ turn: 1, cost: 3 });
   expect(answer.rules).toMatchObject([{ success: true }]);
-  expect(answer.reserved).toEqual({ ttlMs: TTL_MS, isNew: true, units: { brief: 50 } });
+  expect(answer.reserved).toMatchObject({ ttlMs: TTL_MS, isNew: true, units: { brief: 50 } });
   expect(free()).toBe(UNITS - 3 - 50);
 });
 
@@ -71,7 +71,7 @@ test("used units are debited, kept ones stay apart, and the others are free agai
   const { free, reserve } = start("brief");
   reserve({ turn: 1 });
   const answer = reserve({ turn: 2, used: 10, kept: 15, wanted: 20 });
-  expect(answer.reserved).toEqual({ ttlMs: TTL_MS, isNew: false, units: { brief: 5 } });
+  expect(answer.reserved).toMatchObject({ ttlMs: TTL_MS, isNew: false, units: { brief: 5 } });
   expect(free()).toBe(UNITS - 10 - 20);
 });
 
