@@ -113,8 +113,10 @@ function isRepeated(policy: Policy, denial: Denial, nowMs: number, isFresh: bool
     denial.repeatedAtMs = nowMs;
     return true;
   }
-  // Without a flood, calls that come together may all pass now.
-  if (nowMs < denial.repeatedAtMs + FLOOD_MS) denial.askedAtMs = nowMs;
+  // Without a flood, calls that come together may all pass now. And where units come back faster than an answer, the
+  // others would miss some: then all of them ask.
+  const isLong = denial.untilMs - denial.atMs >= FLOOD_MS;
+  if (isLong && nowMs < denial.repeatedAtMs + FLOOD_MS) denial.askedAtMs = nowMs;
   return false;
 }
 

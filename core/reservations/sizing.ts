@@ -39,7 +39,10 @@ const SPARE_SHARE = 1 / 32;
 const AHEAD_MS = 100;
 /** A denial is repeated for so long at most, where other holders may give units back. */
 export const MOST_DENIED_MS = 1_000;
-/** Calls that were denied so recently are many: when the denial is over, one of them asks, and the others do not. */
+/**
+ * Calls that were denied so recently are many: when their denial is over, one of them asks, and the others do not. Not so
+ * after a shorter denial: of a limit of 1,000 a second, which is asked for twice that, 1.5 % was not admitted then.
+ */
 export const FLOOD_MS = 100;
 /** They are told to wait for so long, about as long as a message takes. */
 export const ASKING_WAIT_MS = 50;

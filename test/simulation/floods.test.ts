@@ -95,7 +95,7 @@ test("a flood of one key costs its object a call of each isolate for as long as 
 test("when a wait ends, one call of each isolate asks", async () => {
   // A unit comes back every 2 s. Isolates learn of the wait that is left when they ask, so each asks once for each unit.
   const sum = await steadyFlood({ window: "80s" });
-  expect(sum.askedLate).toBeLessThanOrEqual(4 * 2 * 15);
+  expect(sum.askedLate).toBeLessThanOrEqual(4 * 16);
 });
 
 test("with denialTtl = 0s the object denies every call", async () => {

@@ -16,8 +16,11 @@ import { VirtualTime } from "./virtual-time.ts";
 
 const KEY = "key";
 const COSTS = [1, 5];
-/** A denial may be so much older than what the object says: a message, the one behind it, and the way of a denial. */
-const MESSAGE_MS = 16;
+/**
+ * So much later than the object an isolate may notice: its countdown begins when it hears of the wait (4 ms), the next
+ * call asks (20 ms later at the most), and others are denied until the answer is here (8 ms).
+ */
+const MESSAGE_MS = 32;
 /** Where isolates hold units, a denial is repeated for a second. */
 const UNSURE_MS = 1_000;
 

@@ -157,6 +157,13 @@ describe("when a denial is over", () => {
     expect([retry(made, 399), retry(made, 399)]).toEqual([undefined, undefined]);
   });
 
+  test("and it was a short one, all ask: units come back faster than an answer", () => {
+    const made = withUnits(0);
+    made.learn(5, { rules: denied(made.policy, 99) }, 0);
+    expect(made.deny(5, 98, true)).toBeDefined();
+    expect([retry(made, 99), retry(made, 99)]).toEqual([undefined, undefined]);
+  });
+
   test("and the one that asked has no answer, another asks: at once, or when the deadline has passed", () => {
     const made = flooded();
     retry(made, 300);
