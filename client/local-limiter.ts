@@ -122,7 +122,7 @@ export class LocalLimiter {
     // The clock may have been set meanwhile.
     const waitedMs = Math.min(mostMs, Math.max(0, nowMs - sinceMs));
     const decided = await through(caller.gate, policy, key, nowMs, () => {
-      const isFree = reservation.isHot && reservation.messageAt(nowMs) === undefined;
+      const isFree = reservation.isWorthUnits && reservation.messageAt(nowMs) === undefined;
       return isFree
         ? this.#send(caller, reservation, cost, nowMs, waitedMs)
         : this.#askAlone(caller, reservation, cost, waitedMs);

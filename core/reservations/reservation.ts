@@ -56,7 +56,12 @@ export class Reservation {
     return this.#isHeld ? this.#units.endsAtMs : undefined;
   }
 
-  /** Whether units should be reserved: the policy allows it, and the key has enough calls. */
+  /** Whether units should be reserved with the next question: the policy allows it, and the key is worth it. */
+  get isWorthUnits(): boolean {
+    return this.policy.localDecisions.admits && (this.#demand.isHot || this.#demand.isLukewarm);
+  }
+
+  /** Whether a call may wait for a message under way: the key has enough calls, so it brings units. */
   get isHot(): boolean {
     return this.policy.localDecisions.admits && this.#demand.isHot;
   }

@@ -3,7 +3,7 @@ import { afterEach, expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../../core/protocol/messages.ts";
-import { heldMs, spendableMs } from "../../../core/reservations/sizing.ts";
+import { FEW_UNITS, heldMs, spendableMs } from "../../../core/reservations/sizing.ts";
 import { Database } from "../../simulation/database.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";
 
@@ -297,4 +297,13 @@ test("used and spendable together are never more than there is, whatever holders
     }),
     { numRuns: 400 },
   );
+});
+
+test("a few units for long are granted where they can be spared for so long, and else none for a shorter time", () => {
+  const { object, reserve } = start("auto");
+  const few = (turn: number) =>
+    reserve({ turn, holder: `few ${turn}`, wanted: FEW_UNITS, ttlMs: 8_000 }).reserved;
+  expect(few(1)).toMatchObject({ ttlMs: 8_000, units: { auto: FEW_UNITS } });
+  object.limit("auto", KEY, UNITS - 8 * FEW_UNITS);
+  expect(few(2)).toMatchObject({ units: { auto: 0 } });
 });
