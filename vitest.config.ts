@@ -12,6 +12,14 @@ const setupFiles = ["test/support/seed.ts"];
 /** On two cores vitest would use one of them. */
 const maxWorkers = "100%";
 
+const system = {
+  globalSetup: ["test/support/build.ts"],
+  testTimeout: 300_000,
+  hookTimeout: 120_000,
+};
+/** They say how much must be admitted at least, or run dozens of isolates. */
+const SATURATING = ["pools", "exactness", "isolates"].map((name) => `test/system/${name}.test.ts`);
+
 export default defineConfig({
   test: {
     globalSetup: ["test/support/require-redis.ts"],
@@ -46,15 +54,18 @@ export default defineConfig({
         },
       },
       {
-        // Black box: the built bundle on plain workerd, over HTTP, and killed. One at a time.
+        // Black box: the built bundle on plain workerd, over HTTP, and killed.
         test: {
+          ...system,
           name: "system",
+          maxWorkers,
           include: ["test/system/**/*.test.ts"],
-          globalSetup: ["test/support/build.ts"],
-          fileParallelism: false,
-          testTimeout: 300_000,
-          hookTimeout: 120_000,
+          exclude: SATURATING,
         },
+      },
+      {
+        // The same, of tests that use up the machine: one at a time.
+        test: { ...system, name: "saturation", fileParallelism: false, include: SATURATING },
       },
     ],
   },

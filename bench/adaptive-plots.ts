@@ -8,6 +8,7 @@ import {
   summaryOf,
   type Second,
 } from "../test/simulation/adaptive-machines.ts";
+import { COLOURS, picture, type Line, type Panel } from "./plot.ts";
 
 export const TITLES = { gradient2: "Gradient2", vegas: "Vegas", aimd: "AIMD" } as const;
 /** The healthy minute, the halved one, and the last one, each without the seconds in which the limit finds itself. */
@@ -25,7 +26,7 @@ export function figuresOf(seconds: readonly Second[]): string {
   }).join(" | ");
 }
 
-interface Panel {
+interface Figure {
   readonly title: string;
   /** The highest value that is drawn; what is above is cut. */
   readonly most: number;
@@ -34,7 +35,7 @@ interface Panel {
   readonly valueOf: (second: Second) => number;
 }
 
-const PANELS: readonly Panel[] = [
+const FIGURES: readonly Figure[] = [
   {
     title: "limit (grey: what the upstream serves at once)",
     most: 300,
@@ -54,63 +55,31 @@ const PANELS: readonly Panel[] = [
   },
 ];
 
-const [LEFT, WIDTH, HEIGHT, GAP, TOP] = [48, 640, 120, 36, 44];
-const COLOURS = { shared: "#0b6bcb", own: "#d4570a", mark: "#9aa0a6", text: "#30343a" };
-
 /** A picture of three panels over time: one limit that is shared, beside a limit of each machine's own. */
 export function drawn(title: string, shared: readonly Second[], own: readonly Second[]): string {
-  const height = TOP + PANELS.length * (HEIGHT + GAP);
-  const panels = PANELS.map((panel, index) => {
-    const topPx = TOP + index * (HEIGHT + GAP) + 16;
-    return drawnPanel(panel, topPx, shared, own);
+  const panels = FIGURES.map((figure): Panel => {
+    const of = (seconds: readonly Second[]) =>
+      seconds.map((second, index) => [index + 1, figure.valueOf(second)] as const);
+    const lines = [
+      { points: of(own), colour: COLOURS.second, width: 1.5 },
+      { points: of(shared), colour: COLOURS.first, width: 1.5 },
+    ];
+    return { ...figure, lines: [...markOf(figure), ...lines] };
   });
-  return `${[
-    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${LEFT + WIDTH + 28} ${height}"`,
-    `  font-family="system-ui, sans-serif" font-size="11" fill="${COLOURS.text}">`,
-    `<rect width="100%" height="100%" fill="#ffffff"/>`,
-    `<text x="${LEFT}" y="18" font-size="14" font-weight="600">${title}</text>`,
-    `<text x="${LEFT}" y="36" fill="${COLOURS.shared}">one limit, shared by 10 machines</text>`,
-    `<text x="${LEFT + 200}" y="36" fill="${COLOURS.own}">each machine for itself (limits added up)</text>`,
-    ...panels.flat(),
-    "</svg>",
-  ].join("\n")}\n`;
+  const legend = [
+    ["one limit, shared by 10 machines", 0, COLOURS.first],
+    ["each machine for itself (limits added up)", 200, COLOURS.second],
+  ] as const;
+  return picture(title, legend, [0, HALVED_AT_S, RECOVERED_AT_S, END_S], panels);
 }
 
-function drawnPanel(
-  panel: Panel,
-  topPx: number,
-  shared: readonly Second[],
-  own: readonly Second[],
-): string[] {
-  const x = (atS: number) => Math.round(LEFT + (atS / END_S) * WIDTH);
-  const y = (value: number) =>
-    Math.round(topPx + HEIGHT - (Math.min(value, panel.most) / panel.most) * HEIGHT);
-  const line = (points: readonly (readonly [number, number])[], colour: string, width: number) =>
-    `<polyline fill="none" stroke="${colour}" stroke-width="${width}" points="${points
-      .map(([atS, value]) => `${x(atS)},${y(value)}`)
-      .join(" ")}"/>`;
-  const of = (seconds: readonly Second[]) =>
-    seconds.map((second, index) => [index + 1, panel.valueOf(second)] as const);
-  const grid = [0, panel.most / 2, panel.most].map(
-    (value) =>
-      `<path d="M${LEFT} ${y(value)}H${LEFT + WIDTH}" stroke="#e3e5e8"/>` +
-      `<text x="${LEFT - 6}" y="${y(value) + 4}" text-anchor="end">${value}</text>`,
-  );
-  const times = [0, HALVED_AT_S, RECOVERED_AT_S, END_S].map(
-    (atS) => `<text x="${x(atS)}" y="${topPx + HEIGHT + 13}" text-anchor="middle">${atS} s</text>`,
-  );
-  const [whole, half] = panel.marks ?? [];
-  const steps = [HALVED_AT_S, RECOVERED_AT_S, END_S].map((untilS, index) => {
+function markOf({ marks }: Figure): Line[] {
+  if (marks === undefined) return [];
+  const [whole, half] = marks;
+  const points = [HALVED_AT_S, RECOVERED_AT_S, END_S].flatMap((untilS, index) => {
     const level = index === 1 ? half : whole;
     const fromS = [0, HALVED_AT_S, RECOVERED_AT_S][index] ?? 0;
-    return level === undefined ? [] : ([[fromS, level] as const, [untilS, level] as const] as const);
+    return [[fromS, level] as const, [untilS, level] as const];
   });
-  return [
-    `<text x="${LEFT}" y="${topPx - 4}">${panel.title}</text>`,
-    ...grid,
-    ...times,
-    ...(whole === undefined ? [] : [line(steps.flat(), COLOURS.mark, 3)]),
-    line(of(own), COLOURS.own, 1.5),
-    line(of(shared), COLOURS.shared, 1.5),
-  ];
+  return [{ points, colour: COLOURS.mark, width: 3 }];
 }

@@ -33,11 +33,11 @@ export function requestsFor(
   bodies: readonly string[],
   headers: Readonly<Record<string, string>> = {},
 ): Requests {
-  const { pathname, host, port } = new URL(url);
+  const { pathname, search, host, port } = new URL(url);
   const further = Object.entries(headers).map(([name, value]) => `\r\n${name}: ${value}`);
   const made = new Map<string, Buffer>();
   const bytes = bodies.map((body) => {
-    const head = `POST ${pathname} HTTP/1.1\r\nHost: ${host}\r\nAuthorization: Bearer ${token}\r\nContent-Type: application/json${further.join("")}`;
+    const head = `POST ${pathname}${search} HTTP/1.1\r\nHost: ${host}\r\nAuthorization: Bearer ${token}\r\nContent-Type: application/json${further.join("")}`;
     const request =
       made.get(body) ?? Buffer.from(`${head}\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`);
     made.set(body, request);

@@ -6,6 +6,9 @@ const WARM_UP_SECONDS = 2;
 const MANY_KEYS_WARM_UP_SECONDS = 10;
 const KEYS = 10_000;
 
+/** A call in the query, for a route that reads it and for Weir. */
+const QUERY = "policy=hot&key=user:42&cost=1";
+
 const BUCKET = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: 10_000 };
 /** A hot key of each algorithm, all with limits that nobody reaches. */
 const BY_ALGORITHM: Readonly<Record<string, object>> = {
@@ -125,7 +128,10 @@ export async function makeTargets({ token, baseline, main, count }: Making): Pro
     ofBaseline("(a) constant route", "/constant", 0, 0),
     ofBaseline("(b) and one RPC", "/rpc", 0, 1_000),
     ofBaseline("(c) and one row", "/write", 1_000, 1_000),
+    ofBaseline("(f) a body read and parsed, a decision's text", "/parsed", 0, 0),
+    ofBaseline("(g) the same with a query", `/in-query?${QUERY}`, 0, 0),
     await ofWeir("one hot key", one("hot")),
+    await ofWeir("one hot key, in the query", [""], { path: `/v1/limit?${QUERY}` }),
     await ofWeir("one hot key, sliding log", one("log")),
     await ofWeir("one hot key, two rules", one("two-rules")),
     await ofWeir('one hot key, `reservation = "off"`', one("off")),

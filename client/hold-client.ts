@@ -17,7 +17,9 @@ export class HoldClient {
 
   /** Asks the object for a hold; `undefined`: the object does not answer. */
   async hold(policy: Policy, key: string, call: WantedHold): Promise<Answer | undefined> {
-    const message = { ...this.#objects.own(call), protocol: PROTOCOL, policy: policy.name, key };
+    const shed = await this.#objects.roll(policy, key, call.priority);
+    if (shed !== undefined && call.idempotencyKey === undefined) return { shed };
+    const message = { ...this.#objects.own({ ...call, shed }), protocol: PROTOCOL, policy: policy.name, key };
     const options = { waitMs: call.provisional?.waitMs };
     const asked = await this.#objects.ask(policy, key, (object) => object.hold(message), options);
     return asked?.answer;

@@ -11,6 +11,7 @@ import {
   isToNobody,
   leaseMissing,
   readAnswer,
+  shedTold,
   unavailable,
 } from "./read-answer.ts";
 import type { LimiterStub } from "./transports/objects.ts";
@@ -32,7 +33,9 @@ export class LeaseClient {
     call: WantedLease,
     signal?: AbortSignal,
   ): Promise<Decision | Problem> {
-    const asked = await this.#objects.wait<Answer>(policy, key, "acquire", call, signal);
+    const shed = await this.#objects.roll(policy, key, call.priority);
+    if (shed !== undefined && call.idempotencyKey === undefined) return shedTold(policy, key, shed);
+    const asked = await this.#objects.wait<Answer>(policy, key, "acquire", { ...call, shed }, signal);
     const isNone = asked === undefined || isToNobody(asked.answer);
     return isNone ? degradedDecision(policy, key) : decisionOf(policy, key, asked.answer);
   }
@@ -47,7 +50,10 @@ export class LeaseClient {
     key: string,
     call: WantedLease,
   ): Promise<{ readonly decision: Decision | Problem; readonly attached: Attached } | undefined> {
-    const own = this.#objects.own({ ...call, waitMs: 0 });
+    const shed = await this.#objects.roll(policy, key, call.priority);
+    if (shed !== undefined && call.idempotencyKey === undefined)
+      return { decision: shedTold(policy, key, shed), attached: NOTHING_ATTACHED };
+    const own = this.#objects.own({ ...call, waitMs: 0, shed });
     const message = { ...own, protocol: PROTOCOL, policy: policy.name, key };
     const asked = await this.#objects.askFor(policy, key, async (object) => {
       const attached = await object.acquire(message);
@@ -122,7 +128,8 @@ export class LeaseClient {
 
   /** Opens a WebSocket to the object. The lease lasts as long as the socket is open. */
   async openSocket(policy: Policy, key: string, call: WantedLease): Promise<Response | Problem> {
-    const own = this.#objects.own(call);
+    const shed = await this.#objects.roll(policy, key, call.priority);
+    const own = this.#objects.own({ ...call, shed });
     const message: AcquireCall = { ...own, protocol: PROTOCOL, policy: policy.name, key };
     const url = `https://object/socket?call=${encodeURIComponent(JSON.stringify(message))}`;
     const init = { headers: { upgrade: "websocket" } };

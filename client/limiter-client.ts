@@ -1,27 +1,24 @@
-import { UNTOUCHED } from "../core/accounts/account.ts";
-import { withoutTaking } from "../core/accounts/joint-decision.ts";
-import { randomId } from "../core/clock.ts";
+import { randomFraction, randomId } from "../core/clock.ts";
 import type { CallerBounds } from "../core/policies/caller-bounds.ts";
 import type { Policy } from "../core/policies/policy.ts";
 import type { RegionalPolicies } from "../core/policies/regional-policies.ts";
-import { seenBy } from "../core/policies/seen-by.ts";
 import type { Peeked } from "../core/protocol/answers.ts";
 import { ownKey } from "../core/protocol/caller-keys.ts";
-import { takesNothing, type Cost } from "../core/protocol/cost.ts";
-import { degradedDecision, type Decision, type KeyReport } from "../core/protocol/decision.ts";
+import type { Cost } from "../core/protocol/cost.ts";
+import type { Decision, KeyReport } from "../core/protocol/decision.ts";
 import { PROTOCOL, type WantedLimit } from "../core/protocol/messages.ts";
 import type { Problem } from "../core/protocol/problems.ts";
-import { askLimit } from "./ask-limit.ts";
 import { CallGate } from "./call-gate.ts";
 import type { Caller } from "./caller.ts";
 import { HoldClient } from "./hold-client.ts";
 import { KeyLists } from "./key-lists.ts";
 import { LeaseClient } from "./lease-client.ts";
+import { LimitClient } from "./limit-client.ts";
+import { LoadShedding } from "./load-shedding.ts";
 import { LocalLimiter } from "./local-limiter.ts";
 import { ObjectCalls } from "./object-calls.ts";
-import { boundReached, chargeMissing, decisionOf, isToNobody, reportOf, unavailable } from "./read-answer.ts";
+import { boundReached, chargeMissing, decisionOf, reportOf, unavailable } from "./read-answer.ts";
 import { ReservationCache } from "./reservation-cache.ts";
-import { toldDecision } from "./told-decision.ts";
 
 /** What a client needs from the process in which it runs. */
 export interface LimiterClientParts extends Caller {
@@ -41,14 +38,22 @@ export class LimiterClient {
   readonly holds: HoldClient;
   readonly keys: KeyLists;
   readonly #parts: LimiterClientParts;
+  readonly #limits: LimitClient;
   readonly #local: LocalLimiter;
+  readonly #shedding: LoadShedding;
   readonly #objects: ObjectCalls;
 
-  constructor(parts: LimiterClientParts, local = new LocalLimiter(new ReservationCache(randomId))) {
+  constructor(
+    parts: LimiterClientParts,
+    local = new LocalLimiter(new ReservationCache(randomId)),
+    shedding = new LoadShedding(randomFraction),
+  ) {
     this.policies = parts.policies;
     this.#parts = parts;
     this.#local = local;
-    this.#objects = new ObjectCalls(parts, local);
+    this.#shedding = shedding;
+    this.#objects = new ObjectCalls(parts, local, shedding);
+    this.#limits = new LimitClient(parts, local, this.#objects);
     this.leases = new LeaseClient(this.#objects);
     this.holds = new HoldClient(this.#objects);
     this.keys = new KeyLists(parts);
@@ -61,7 +66,8 @@ export class LimiterClient {
    * @param callerId JSON text that is the caller's alone: it is stored with what the caller makes
    */
   for(callerId: string, bounds: CallerBounds): LimiterClient {
-    return new LimiterClient({ ...this.#parts, callerId, gate: new CallGate(bounds) }, this.#local);
+    const parts = { ...this.#parts, callerId, gate: new CallGate(bounds) };
+    return new LimiterClient(parts, this.#local, this.#shedding);
   }
 
   /**
@@ -74,56 +80,7 @@ export class LimiterClient {
     call: WantedLimit,
     signal?: AbortSignal,
   ): Decision | Promise<Decision | Problem> {
-    const { cost, idempotencyKey, priority, waitMs = 0 } = call;
-    const seen = seenBy(policy, priority);
-    if (call.force === true) return this.#force(policy, key, call);
-    if (policy.isStateless === true && idempotencyKey === undefined) {
-      const untouched = seen.rules.map((rule) => ({ rule, account: UNTOUCHED }));
-      return toldDecision(seen, key, { rules: withoutTaking(untouched, 0, cost) }, "isolate");
-    }
-    // A cost of 0 must see what the object knows, and only the object remembers idempotency keys.
-    const isTaking = !takesNothing(policy, cost);
-    const isLocal = policy.localDecisions.denies && idempotencyKey === undefined && isTaking;
-    if (waitMs > 0 && isTaking) return this.#limitInTurn(seen, key, { ...call, waitMs }, isLocal, signal);
-    if (isLocal) return this.#local.limit(this.#parts, seen, key, cost);
-    return this.#limitByObject(policy, key, call);
-  }
-
-  /** Units that are held here are spent at once. A denial is not repeated here: only the object knows the queue. */
-  async #limitInTurn(
-    policy: Policy,
-    key: string,
-    call: WantedLimit & { readonly waitMs: number },
-    isLocal: boolean,
-    signal: AbortSignal | undefined,
-  ): Promise<Decision | Problem> {
-    const here = isLocal ? this.#local.admit(this.#parts, policy, key, call.cost) : undefined;
-    if (here !== undefined) return { ...here, waitedMs: 0 };
-    const asked = await this.#objects.waitForUnits(policy, key, call, signal);
-    if (asked === undefined) return degradedDecision(policy, key);
-    const { answer } = asked;
-    // While a deployment is rolled out, the object may be an older version. It can decide, but nobody waits there.
-    if ("unsupported" in answer) return await this.#limitByObject(policy, key, call);
-    return isToNobody(answer) ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
-  }
-
-  /** Takes a cost whatever is there. A policy's `onFailure` is for decisions, and this is none. */
-  async #force(policy: Policy, key: string, call: WantedLimit): Promise<Decision | Problem> {
-    const { waitMs: _, ...atOnce } = call;
-    const message = { ...this.#objects.own(atOnce), protocol: PROTOCOL, policy: policy.name, key };
-    const asked = await this.#objects.ask(policy, key, (object) => object.limitCall(message));
-    const detail =
-      "whether the units were taken is not known: ask again, with the same idempotencyKey if there is one";
-    return asked === undefined ? unavailable(detail) : decisionOf(policy, key, asked.answer);
-  }
-
-  async #limitByObject(policy: Policy, key: string, call: WantedLimit): Promise<Decision | Problem> {
-    const { waitMs: _, idempotencyKey, ...atOnce } = call;
-    const own = idempotencyKey && ownKey(this.#parts.callerId, idempotencyKey);
-    const asked = await this.#objects.ask(policy, key, (object) =>
-      askLimit(object, policy.name, key, { ...atOnce, idempotencyKey: own }),
-    );
-    return asked === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, asked.answer);
+    return this.#limits.limit(policy, key, call, signal);
   }
 
   /**
@@ -175,8 +132,14 @@ export class LimiterClient {
     return asked === undefined ? unavailable(detail) : reportOf(policy, key, asked.answer);
   }
 
+  /** Takes how busy a caller's machine is, from 0 to 1. A policy that sheds by reports acts on it. */
+  report(policy: Policy, key: string, utilization: number): void {
+    this.#shedding.report(this.#parts, policy, key, utilization);
+  }
+
   /** Makes the key as new: nothing has been used, and callers have no holds or leases. */
   async reset(policy: Policy, key: string): Promise<Problem | undefined> {
+    this.#shedding.forget(policy, key);
     const asked = await this.#objects.askFor(policy, key, async (object) => {
       await object.reset(policy.name, key);
       return { isDone: true };

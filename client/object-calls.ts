@@ -11,6 +11,7 @@ import {
 } from "../core/protocol/messages.ts";
 import { through, type CallKind } from "./call-gate.ts";
 import type { Caller } from "./caller.ts";
+import type { LoadShedding, Rolled } from "./load-shedding.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
 import { readAnswer } from "./read-answer.ts";
 import type { LimiterStub } from "./transports/objects.ts";
@@ -38,10 +39,17 @@ type WaitingLimit = WantedLimit & { readonly waitMs: number };
 export class ObjectCalls {
   readonly #caller: Caller;
   readonly #local: LocalLimiter;
+  readonly #shedding: LoadShedding;
 
-  constructor(caller: Caller, local: LocalLimiter) {
+  constructor(caller: Caller, local: LocalLimiter, shedding: LoadShedding) {
     this.#caller = caller;
     this.#local = local;
+    this.#shedding = shedding;
+  }
+
+  /** Whether a call of this priority is shed: see `LoadShedding.roll`. */
+  roll(policy: Policy, key: string, priority: string | undefined): Rolled | Promise<Rolled> {
+    return this.#shedding.roll(this.#caller, policy, key, priority);
   }
 
   /** Makes a call whose answer is JSON text. */

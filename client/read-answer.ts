@@ -1,9 +1,11 @@
 /** Turns the answers of objects into decisions and problems for callers. */
+import { randomFraction } from "../core/clock.ts";
 import type { Policy } from "../core/policies/policy.ts";
-import type { Answer, AnswerText, Decided, Peeked, Unsupported } from "../core/protocol/answers.ts";
+import type { Answer, AnswerText, Decided, Peeked, Shed, Unsupported } from "../core/protocol/answers.ts";
 import { boundText, type Full } from "../core/protocol/bounds.ts";
-import { publicDecision, type Decision, type KeyReport } from "../core/protocol/decision.ts";
+import { publicDecision, shedDecision, type Decision, type KeyReport } from "../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
+import { withJitter } from "../core/protocol/retry-jitter.ts";
 import { toldDecision } from "./told-decision.ts";
 
 /**
@@ -31,11 +33,17 @@ export function decisionOf(
 ): Decision | Problem {
   if ("missing" in answer) return missing();
   if ("full" in answer) return boundReached(answer);
+  if ("shed" in answer) return shedTold(policy, key, answer.shed);
   if (!("conflict" in answer)) return toldDecision(policy, key, answer);
   const detail = `the idempotency key was used for a ${answer.conflict.request}: use a new key for a different request`;
   return new Problem(PROBLEMS.idempotencyConflict, detail, {
     errors: [{ pointer: "/idempotencyKey", detail }],
   });
+}
+
+/** The decision on a call that was shed, as its caller is told it. */
+export function shedTold(policy: Policy, key: string, shed: Shed): Decision {
+  return withJitter(policy, shedDecision(policy, key, shed), randomFraction);
 }
 
 /** The problem of a call that was refused at a bound. It has changed nothing. */

@@ -12,12 +12,14 @@ import {
   type ReserveCall,
   type Returned,
   type SetCall,
+  type SheddingCall,
   type Versioned,
 } from "../core/protocol/messages.ts";
 import type { Attached, LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
 import { attached } from "./connections/lease-handle.ts";
 import { closeLost, releaseLease } from "./connections/releasing.ts";
 import { countKeys, listKeys } from "./key-listing.ts";
+import type { KeyState } from "./keys/key-state.ts";
 import { makeParts, type ObjectParts } from "./object-parts.ts";
 import { answerRequest } from "./object-requests.ts";
 import type { AskKey } from "./operations/operations.ts";
@@ -164,6 +166,12 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
 
   countKeys(call: KeysCall): AnswerText {
     return JSON.stringify(unsupportedOf(call) ?? countKeys(this.#parts, call));
+  }
+
+  shedding({ policy, key, ...call }: SheddingCall): Maybe<AnswerText> {
+    const tell = (_: unknown, keyState: KeyState, nowMs: number) =>
+      this.#parts.shedders.tell(keyState, call, nowMs);
+    return this.#answer(policy, key, tell, call);
   }
 
   peek(policy: string, key: string): Maybe<Peeked> {

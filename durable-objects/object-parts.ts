@@ -10,6 +10,7 @@ import { loadPool } from "./load-pool.ts";
 import { objectPolicies } from "./object-policies.ts";
 import { Debits } from "./operations/debits.ts";
 import { LocalOperations } from "./operations/local-operations.ts";
+import { Shedders } from "./operations/shedders.ts";
 import { WaitQueue } from "./operations/wait-queue.ts";
 import { Storage } from "./storage/storage.ts";
 
@@ -36,7 +37,8 @@ export function makeParts(ctx: DurableObjectState) {
   };
   const nowMs = () => timers.nowMs();
   const queue = new WaitQueue(toNow);
-  const local = new LocalOperations(store, queue);
+  const shedders = new Shedders();
+  const local = new LocalOperations(store, queue, shedders);
   const debits = new Debits(store, queue);
   const { ask } = new CallRouter({
     local,
@@ -48,7 +50,7 @@ export function makeParts(ctx: DurableObjectState) {
   const sockets = new LeaseSockets(ctx, { policies: objectPolicies, ask, nowMs, renewBy });
   const waiting = new WaitingCalls(ask, queue);
   const cleanUp = () => cleaned({ storage, cache, timers, sockets });
-  return { storage, timers, ask, debits, sockets, waiting, cleanUp };
+  return { storage, timers, ask, debits, shedders, sockets, waiting, cleanUp };
 }
 
 /** What an alarm does: it renews sockets' leases, collects garbage, and deletes everything when nothing is left. */

@@ -9,6 +9,7 @@ import { penalised } from "./penalties.ts";
 import { fieldsOf, NAME, NAME_ALLOWED, PENALTY_FIELDS, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
 import type { Policies, Policy, Rule } from "./policy.ts";
 import { prioritiesOf } from "./priorities.ts";
+import { sheddingOf } from "./shedding-fields.ts";
 import { strictest, waitingOf } from "./waiting.ts";
 
 /** Every call decides all rules of its policy, and each rule is a member of a response header. */
@@ -76,6 +77,7 @@ function parsePolicy(name: string, given: unknown): Policy | { readonly problems
     maxWait,
     maxWaiters,
     denialTtl: denialTtlMs,
+    shed,
     ...policy
   } = parsed.output;
   if (kind === undefined && (policy.onFailure === "local" || localShare !== undefined)) {
@@ -112,8 +114,11 @@ function parsePolicy(name: string, given: unknown): Policy | { readonly problems
     ...(pool && { pool }),
     ...(retryJitter && { retryJitter }),
   };
-  const important = prioritiesOf(whole, { priorities, defaultPriority, reserve, ageing });
-  return "problems" in important ? important : { ...whole, priorities: important };
+  const shedding = sheddingOf(shed, lease !== undefined, kind);
+  if (shedding !== undefined && "problems" in shedding) return shedding;
+  const all = { ...whole, ...(shedding && { shedding }) };
+  const important = prioritiesOf(all, { priorities, defaultPriority, reserve, ageing });
+  return "problems" in important ? important : { ...all, priorities: important };
 }
 
 interface RuleTable {

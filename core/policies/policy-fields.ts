@@ -9,6 +9,7 @@ import { HEADERS_ALLOWED, parseHeaders } from "./header-styles.ts";
 import { LEAST_TTL_MS, MOST_TTL_MS, type Lifetimes } from "./lifetimes.ts";
 import { PRIORITY_FIELDS } from "./priority-fields.ts";
 import { parseRetryJitter, RETRY_JITTER_ALLOWED } from "./retry-jitter.ts";
+import { SHEDDING_FIELDS } from "./shedding-fields.ts";
 import { WAITING_FIELDS } from "./waiting.ts";
 
 /** The most units of a limit, a burst or a cost. */
@@ -134,6 +135,7 @@ export const POLICY_FIELDS = {
   ...WAITING_FIELDS,
   keyKind: v.optional(oneOf(["text", "ip"]), "text"),
   ...PRIORITY_FIELDS,
+  ...SHEDDING_FIELDS,
   retryJitter: v.optional(
     v.pipe(
       v.custom((value) => parseRetryJitter(value) !== undefined, RETRY_JITTER_ALLOWED),

@@ -1,5 +1,6 @@
 /** Policies and rules, as parse-policies.ts makes them. */
 import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota, Waiting } from "../algorithms/algorithm.ts";
+import type { Shedding } from "../shedding/load-shedder.ts";
 import type { HeaderStyle } from "./header-styles.ts";
 import type { Lifetimes } from "./lifetimes.ts";
 import type { Region } from "./regions.ts";
@@ -55,6 +56,8 @@ export interface Policy {
   readonly shadow: boolean;
   /** How important calls may be, and what is kept for which of them. */
   readonly priorities: Priorities;
+  /** Present when calls are shed while the machines behind the policy are too busy. */
+  readonly shedding?: Shedding;
   /** Present in a policy as calls of one priority see it: its name. */
   readonly priority?: string;
   /** `ip`: keys are IP addresses, and an IPv6 address counts with its whole /64. */

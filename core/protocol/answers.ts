@@ -70,6 +70,18 @@ export interface Conflict {
   readonly conflict: { readonly request: string };
 }
 
+/** The call was shed, since the machines behind the policy are too busy. */
+export interface Shed {
+  /** How long until calls like it are not shed any more if the trouble ends now, in milliseconds. */
+  readonly restoredInMs: number;
+}
+
+/** What is shed of a key's calls: see core/shedding/load-shedder.ts. */
+export interface Level {
+  readonly level: number;
+  readonly troubleMs: number;
+}
+
 /** A lease has been ended. */
 export interface Released {
   readonly released: true;
@@ -109,7 +121,7 @@ export interface Prospect {
 }
 
 /** What the object of a key may answer. */
-export type Answer = Decided | Conflict | Missing | Full;
+export type Answer = Decided | Conflict | Missing | Full | { readonly shed: Shed };
 
 /** An answer as JSON text. To send a nested object instead costs a tenth of the whole call. */
 export type AnswerText = string;
@@ -126,6 +138,16 @@ export interface Peeked extends Decided {
   /** How many callers wait for units, and how long the first of them has waited, in milliseconds. */
   readonly queueLength: number;
   readonly longestWaitMs: number;
+  /** Present when the policy sheds calls. */
+  readonly shedding?: SheddingReport;
+}
+
+/** What is shed of a key's calls, as callers see it. */
+export interface SheddingReport {
+  /** How busy the machines are, from 0 to 1; `null`: nobody has reported lately. */
+  readonly utilization: number | null;
+  /** By priority: the chance, from 0 to 1, with which a call is shed. */
+  readonly chances: Readonly<Record<string, number>>;
 }
 
 /** One key in a list: what a look at it says. Figures are those of the rule that binds, as in a decision. */

@@ -2,7 +2,7 @@
 import type { DenialReason } from "../algorithms/algorithm-decision.ts";
 import { publicName } from "../policies/policy-names.ts";
 import type { Policy } from "../policies/policy.ts";
-import type { Decided, Hold, Lease, Peeked, RuleDecision } from "./answers.ts";
+import type { Decided, Hold, Lease, Peeked, RuleDecision, Shed } from "./answers.ts";
 import { claimId } from "./claim-ids.ts";
 import type { Problem } from "./problems.ts";
 
@@ -15,9 +15,9 @@ export interface Decision {
   readonly key: string;
   /** The most units that can be admitted at once; where the limit adapts: today. */
   readonly limit: number;
-  /** The largest cost that would pass now. Absent when degraded. */
+  /** The largest cost that would pass now. Absent when no rule was asked: degraded, or shed since machines are busy. */
   readonly remaining?: number;
-  /** Milliseconds until all units are there again, if no call comes before. Absent when degraded. */
+  /** Milliseconds until all units are there again, if no call comes before. Absent when `remaining` is. */
   readonly resetAfterMs?: number;
   /**
    * 0 when admitted; when denied the exact wait in milliseconds, or with the policy's `retryJitter` a random time more;
@@ -33,7 +33,7 @@ export interface Decision {
   readonly delayMs?: number;
   /** Who decided. `fallback`: the policy's `onFailure`, or a region that goes on without its pool. */
   readonly source: "isolate" | "object" | "pool" | "fallback";
-  /** What every rule said. Empty when degraded. */
+  /** What every rule said. Empty when none was asked. */
   readonly rules: readonly RuleDecision[];
   /** The names of the rules that denied. Absent when none did. */
   readonly violated?: readonly string[];
@@ -116,6 +116,26 @@ export function degradedDecision(policy: Policy, key: string): Decision {
     rules: [],
   };
 }
+
+/** The decision on a call that was shed, since machines are too busy. Nothing was asked of the rules. */
+export function shedDecision(policy: Policy, key: string, { restoredInMs }: Shed): Decision {
+  const { limit, rules } = degradedDecision(policy, key);
+  const place = { policy: publicName(policy.name), key };
+  return policy.shadow
+    ? { success: true, ...place, limit, retryAfterMs: 0, reason: "shadow", source: "isolate", rules }
+    : {
+        success: false,
+        ...place,
+        limit,
+        retryAfterMs: Math.max(LEAST_RETRY_MS, restoredInMs),
+        reason: "shed",
+        source: "isolate",
+        rules,
+      };
+}
+
+/** Who tries again at once is only another call for machines that are too busy. */
+const LEAST_RETRY_MS = 1_000;
 
 /** The decision of a check among several that was refused: nothing was taken for it. */
 export function refusedDecision(

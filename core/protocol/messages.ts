@@ -5,7 +5,8 @@
  * and an added field is optional. A change that an older object would misread needs a higher `PROTOCOL`.
  */
 import type { Outcome } from "../algorithms/algorithm.ts";
-import type { Unsupported } from "./answers.ts";
+import type { Reports } from "../shedding/load-shedder.ts";
+import type { Level, Shed, Unsupported } from "./answers.ts";
 import type { Cost } from "./cost.ts";
 
 /**
@@ -78,6 +79,8 @@ export interface Returned {
 
 /** A message that asks for units. */
 interface Asking extends OfKey {
+  /** The sender has shed the call: it is answered only if the same call was answered before. */
+  readonly shed?: Shed | undefined;
   /** How important the call is: one of the policy's priorities. Absent: the one of calls that say none. */
   readonly priority?: string | undefined;
 }
@@ -152,6 +155,19 @@ export interface HoldCall extends Asking {
    * calls to end. `request`: the whole call in words, to tell it from another call with the same idempotency key.
    */
   readonly provisional?: { readonly waitMs: number; readonly request: string };
+}
+
+/** Tells how busy callers' machines are, and asks what is shed of their calls. */
+export interface SheddingCall extends OfKey {
+  /** What callers have reported since the sender's last message. */
+  readonly reports: Reports;
+  /** What the sender was told last, for an object that has lost its memory. */
+  readonly known?: Known;
+}
+
+/** What was shed, so many milliseconds ago. */
+export interface Known extends Level {
+  readonly agoMs: number;
 }
 
 /** Lists or counts the keys of one object. */

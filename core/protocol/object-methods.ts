@@ -15,6 +15,7 @@ import type {
   ReserveCall,
   Returned,
   SetCall,
+  SheddingCall,
 } from "./messages.ts";
 
 /** A value that is there at once, or later. */
@@ -51,6 +52,7 @@ export interface LimiterMethods {
   keys(call: KeysCall): Maybe<AnswerText>;
   countKeys(call: KeysCall): Maybe<AnswerText>;
   releaseCall(call: ReleaseCall): Maybe<AnswerText>;
+  shedding(call: SheddingCall): Maybe<AnswerText>;
   peek(policy: string, key: string): Maybe<Peeked>;
   reset(policy: string, key: string): Maybe<void>;
 }

@@ -1,8 +1,8 @@
 import { randomFraction } from "../../core/clock.ts";
-import type { Policies } from "../../core/policies/policy.ts";
-import type { Decided } from "../../core/protocol/answers.ts";
+import type { Policies, Policy } from "../../core/policies/policy.ts";
+import type { Decided, Shed } from "../../core/protocol/answers.ts";
 import { boundText, type Full } from "../../core/protocol/bounds.ts";
-import { publicDecision } from "../../core/protocol/decision.ts";
+import { publicDecision, shedDecision, type Decision } from "../../core/protocol/decision.ts";
 import type { AcquireCall } from "../../core/protocol/messages.ts";
 import { PROBLEMS } from "../../core/protocol/problems.ts";
 import { withJitter } from "../../core/protocol/retry-jitter.ts";
@@ -136,6 +136,7 @@ export class LeaseSockets {
         operations.acquire(keyState, asked, nowMs),
       );
       if ("full" in answer) this.#refuse(socket, answer);
+      else if ("shed" in answer) this.#shed(socket, { policy, key }, answer.shed);
       else if ("rules" in answer && answer.rules.length > 0)
         this.#tell(socket, { policy, key }, answer, gone.signal);
     } catch (error) {
@@ -154,6 +155,19 @@ export class LeaseSockets {
     socket.close(CLOSE_DENIED, code);
   }
 
+  /** Tells that the call was shed, and closes the socket. */
+  #shed(socket: WebSocket, { policy: name, key }: Attachment, shed: Shed): void {
+    const policy = this.#host.policies.get(name);
+    if (policy !== undefined) this.#send(socket, policy, shedDecision(policy, key, shed));
+  }
+
+  /** Sends a decision. A denial closes the socket. */
+  #send(socket: WebSocket, policy: Policy, decided: Decision): void {
+    const decision = withJitter(policy, decided, randomFraction);
+    socket.send(JSON.stringify(decision));
+    if (!decision.success) socket.close(CLOSE_DENIED, decision.reason);
+  }
+
   /** Stores the lease's id with the socket, and sends the decision. A denial closes the socket. */
   #tell(socket: WebSocket, attachment: Attachment, decided: Decided, gone: AbortSignal): void {
     const { lease } = decided;
@@ -166,8 +180,6 @@ export class LeaseSockets {
     }
     const policy = this.#host.policies.get(attachment.policy);
     if (gone.aborted || policy === undefined) return;
-    const decision = withJitter(policy, publicDecision(policy, attachment.key, decided), randomFraction);
-    socket.send(JSON.stringify(decision));
-    if (!decision.success) socket.close(CLOSE_DENIED, decision.reason);
+    this.#send(socket, policy, publicDecision(policy, attachment.key, decided));
   }
 }

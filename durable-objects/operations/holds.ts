@@ -34,6 +34,7 @@ export class Holds {
     const { cost, provisional } = call;
     const earlier = this.#earlier(keyState, call, nowMs);
     if (earlier !== undefined) return earlier;
+    if (call.shed !== undefined) return { shed: call.shed };
     // Nobody passes callers that wait for units of rates.
     this.#queue.serve(keyState);
     if (keyState.policy.lease === undefined && this.#queue.aheadOf(keyState, call.priority, nowMs).length > 0)

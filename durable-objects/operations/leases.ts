@@ -28,8 +28,9 @@ export class Leases {
 
   /** Grants a lease at once or when the caller's turn comes, or denies it. Callers are served in order of arrival. */
   acquire(keyState: KeyState, call: Acquiring, nowMs: number): Maybe<Answer> {
-    const { cost, ttlMs, waitMs, signal, caller, idempotencyKey, priority } = call;
+    const { cost, ttlMs, waitMs, signal, caller, idempotencyKey, priority, shed } = call;
     const turn = { cost, ttlMs, waitMs, signal, caller, idempotencyKey, priority };
+    if (shed !== undefined) return this.#earlier(keyState, call, nowMs) ?? { shed };
     return this.#turns.take(keyState, turn, nowMs, {
       earlier: (atMs) => this.#earlier(keyState, call, atMs),
       grant: (atMs, waitedMs = 0) => this.#grant(keyState, call, atMs, waitedMs),

@@ -37,11 +37,12 @@ export class Limits {
    * While callers wait, a call that does not wait is denied: nobody passes them.
    */
   limit(keyState: KeyState, call: Limiting, nowMs: number): Maybe<Answer> {
-    const { cost, waitMs, signal, caller, idempotencyKey, priority } = call;
+    const { cost, waitMs, signal, caller, idempotencyKey, priority, shed } = call;
     this.#queue.serve(keyState);
     if (takesNothing(keyState.policy, cost)) return this.#look(keyState, call, nowMs);
     const isBehind = this.#queue.aheadOf(keyState, priority, nowMs).length > 0;
-    if (waitMs === undefined && !isBehind) return this.#limitAtOnce(keyState, call, nowMs);
+    if (shed !== undefined || (waitMs === undefined && !isBehind))
+      return this.#limitAtOnce(keyState, call, nowMs);
     const turn = { cost, ttlMs: 0, waitMs, signal, caller, idempotencyKey, priority };
     return this.#turns.take(keyState, turn, nowMs, {
       earlier: (atMs) => this.#standing(keyState, call, atMs),
@@ -60,6 +61,7 @@ export class Limits {
       // This is looked up each time: a repetition of this call may have been answered while this one waited.
       const standing = this.#standing(keyState, call, atMs);
       if (standing !== undefined) return standing;
+      if (call.shed !== undefined) return { shed: call.shed };
       const decided = this.#decide(keyState, call, atMs);
       if (!decided.admitted && !isLast && isProvisionallyBlocked(keyState, call, atMs)) return undefined;
       return this.#answer(keyState, call, decided, atMs);

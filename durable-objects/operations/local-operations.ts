@@ -8,6 +8,7 @@ import { Leases } from "./leases.ts";
 import { Limits } from "./limits.ts";
 import type { Acquiring, Limiting, Operations, Reserve } from "./operations.ts";
 import { Reservations } from "./reservations.ts";
+import type { Shedders } from "./shedders.ts";
 import { Turns } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -21,10 +22,12 @@ export class LocalOperations implements Operations {
   readonly #holds: Holds;
   readonly #leases: Leases;
   readonly #turns: Turns;
+  readonly #shedders: Shedders;
 
-  constructor(store: KeyStore, queue: WaitQueue) {
+  constructor(store: KeyStore, queue: WaitQueue, shedders: Shedders) {
     this.#store = store;
     this.#queue = queue;
+    this.#shedders = shedders;
     this.#turns = new Turns(queue);
     this.#limits = new Limits(store, queue, this.#turns);
     this.reservations = new Reservations(store, this.#limits, queue, this.#turns);
@@ -74,11 +77,16 @@ export class LocalOperations implements Operations {
 
   peek(keyState: KeyState, nowMs: number) {
     const rules = this.#turns.look(keyState, { cost: 1 }, nowMs);
-    return keyReport(keyState, rules, this.#queue.waitersOf(keyState), nowMs);
+    const shedding = this.#shedders.report(keyState, nowMs);
+    return {
+      ...keyReport(keyState, rules, this.#queue.waitersOf(keyState), nowMs),
+      ...(shedding && { shedding }),
+    };
   }
 
   reset(keyState: KeyState, nowMs: number) {
     this.#store.reset(keyState, nowMs);
+    this.#shedders.reset(keyState, nowMs);
     this.#queue.serve(keyState);
   }
 }

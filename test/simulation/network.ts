@@ -13,7 +13,7 @@ export interface Fate {
 }
 
 /** Calls that isolates make of an object. */
-export type Method = "limit" | "limitCall" | "reserve" | "giveBack" | "refund" | "reset";
+export type Method = "limit" | "limitCall" | "reserve" | "giveBack" | "refund" | "reset" | "shedding";
 
 /** A namespace of one object, reached over a network that delays, loses and repeats messages. */
 export function simulatedNamespace(
@@ -40,6 +40,7 @@ export function simulatedNamespace(
     limit: (...args: unknown[]) => send("limit", args),
     limitCall: (...args: unknown[]) => send("limitCall", args),
     reserve: (...args: unknown[]) => send("reserve", args),
+    shedding: (...args: unknown[]) => send("shedding", args),
     giveBack: (...args: unknown[]) => send("giveBack", args),
     refund: (...args: unknown[]) => send("refund", args),
     reset: (...args: unknown[]) => send("reset", args),

@@ -8,6 +8,7 @@ import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
 import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
 import type { AskKey, Operations } from "../../durable-objects/operations/operations.ts";
+import { Shedders } from "../../durable-objects/operations/shedders.ts";
 import { WaitQueue } from "../../durable-objects/operations/wait-queue.ts";
 import { PooledOperations } from "../../durable-objects/pool/pooled-operations.ts";
 import type { Pool } from "../../durable-objects/pool/protocol.ts";
@@ -135,7 +136,7 @@ export class SimulatedRegion {
       return nowMs();
     };
     const queue = new WaitQueue(toNow);
-    const local = new LocalOperations(store, queue);
+    const local = new LocalOperations(store, queue, new Shedders());
     const clocked = { ...time.clock(clock, () => life.isGone), nowMs };
     const openAlone = () => {
       throw new Error("no policy here goes on alone");

@@ -2,7 +2,7 @@ import type { Time } from "../../core/clock.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
-import type { LimitCall, ReserveCall, Returned } from "../../core/protocol/messages.ts";
+import type { LimitCall, ReserveCall, Returned, SheddingCall } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { CallRouter } from "../../durable-objects/call-router.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
@@ -10,6 +10,7 @@ import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
 import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
 import type { AskKey } from "../../durable-objects/operations/operations.ts";
+import { Shedders } from "../../durable-objects/operations/shedders.ts";
 import { WaitQueue } from "../../durable-objects/operations/wait-queue.ts";
 import { Storage } from "../../durable-objects/storage/storage.ts";
 import type { Database } from "./database.ts";
@@ -20,6 +21,7 @@ interface Memory {
   readonly cache: KeyCache;
   readonly store: KeyStore;
   readonly ask: AskKey;
+  readonly shedders: Shedders;
 }
 
 /**
@@ -71,6 +73,7 @@ export class SimulatedObject {
     if (method === "giveBack") return this.giveBack(...(args as Parameters<typeof this.giveBack>));
     if (method === "refund") return this.refund(...(args as Parameters<typeof this.refund>));
     if (method === "reset") return this.reset(...(args as Parameters<typeof this.reset>));
+    if (method === "shedding") return this.shedding(...(args as Parameters<typeof this.shedding>));
     if (method === "limitCall") return this.limitCall(...(args as Parameters<typeof this.limitCall>));
     return this.limit(...(args as Parameters<typeof this.limit>));
   }
@@ -108,6 +111,11 @@ export class SimulatedObject {
     );
   }
 
+  shedding({ policy, key, ...call }: SheddingCall): AnswerText {
+    const { ask, shedders } = this.#memory;
+    return JSON.stringify(ask(policy, key, (_, keyState, nowMs) => shedders.tell(keyState, call, nowMs)));
+  }
+
   reset(policy: string, key: string): void {
     void this.#memory.ask(policy, key, (operations, keyState, nowMs) => operations.reset(keyState, nowMs));
   }
@@ -120,13 +128,14 @@ export class SimulatedObject {
       cache.advance(keyState, this.nowMs);
       return this.nowMs;
     }, this.#time);
+    const shedders = new Shedders();
     const { ask } = new CallRouter({
-      local: new LocalOperations(store, queue),
+      local: new LocalOperations(store, queue, shedders),
       loadPooled: () => Promise.reject(new Error("there are no pools")),
       open: (policy, key) => [store.open(policy, key, this.nowMs), this.nowMs],
       letGo: (keyState) => cache.letGo(keyState),
     });
-    return { cache, store, ask };
+    return { cache, store, ask, shedders };
   }
 }
 

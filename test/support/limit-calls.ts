@@ -84,6 +84,45 @@ export const TABLE: Record<string, Readonly<Record<string, Call>>> = {
         ),
       ),
   ),
+  queries: {
+    ...Object.fromEntries(
+      [
+        ["&cost=0", "&cost=0&deny=429", "&deny=429&cost=0", "&cost=1000000001", "&cost=-1", "&cost=x"],
+        ["&cost=0&cost=0", "&cost=", "&cost=0.5", "&cost=00", "&cost=0&deny=200", "&cost=0&dney=429", "&x=1"],
+        [
+          "&cost=0&priority=low",
+          "&cost=0&priority=none",
+          "&cost=0&waitMs=x",
+          "&cost=0#x",
+          "&cost=%30",
+          "&cost=0&",
+        ],
+      ]
+        .flat()
+        .map((end) => [`a call${end}`, { url: `${URL_OF}?policy=slow&key=k${end}` }]),
+    ),
+    ...Object.fromEntries(
+      [
+        ["a%20b", "a+b", "%C3%A9", "é", "%ZZ", "%", "%C3", "%ED%A0%80", "%00", "a%26b", "..", "a%2Fb", "a/b"],
+        ["a=b", "", "%E2%82%AC".repeat(170), "%E2%82%AC".repeat(171), "x".repeat(170), "x".repeat(513)],
+      ]
+        .flat()
+        .map((key) => [`the key ${key.slice(0, 20)} of ${key.length}`, `policy=slow&key=${key}&cost=0`])
+        .map(([name, query]) => [name, { url: `${URL_OF}?${query}` }]),
+    ),
+    ...Object.fromEntries(
+      ["key=k&policy=slow&cost=0", "policy=none&key=k", "policy=slow", "key=k", "cost=0", "policy=&key="].map(
+        (query) => [`the query ${query}`, { url: `${URL_OF}?${query}` }],
+      ),
+    ),
+    "a body too": { url: `${URL_OF}?policy=slow&key=k&cost=0`, body: look() },
+    "an empty body of no length": {
+      url: `${URL_OF}?policy=slow&key=k&cost=0`,
+      headers: { "content-length": null, "content-type": null },
+    },
+    "another's token": { url: `${URL_OF}?policy=slow&key=k&cost=0`, token: KNOWN[3] ?? "" },
+    "no token": { url: `${URL_OF}?policy=slow&key=k&cost=0`, token: null },
+  },
   tokens: Object.fromEntries(
     [
       ...KNOWN,

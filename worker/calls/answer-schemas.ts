@@ -60,9 +60,11 @@ export const Decision = v.object({
   policy: v.string(),
   key: v.pipe(v.string(), v.description("The key that was counted; an IPv6 address counts with its /64.")),
   limit: figure("The most units that can be admitted at once; where the limit adapts: today."),
-  remaining: v.optional(figure("The largest cost that would pass now. Absent when degraded.")),
+  remaining: v.optional(figure("The largest cost that would pass now. Absent when no rule was asked.")),
   resetAfterMs: v.optional(
-    milliseconds("How long until the quota is whole again if no other call comes. Absent when degraded."),
+    milliseconds(
+      "How long until the quota is whole again if no other call comes. Absent when `remaining` is.",
+    ),
   ),
   retryAfterMs: v.optional(retryAfterMs),
   reason: v.pipe(
@@ -82,7 +84,8 @@ export const Decision = v.object({
     v.description(
       "Why. `ok`: admitted. `quota`, `min-interval`: denied for now, the same call can pass later. " +
         "`blocked`: an earlier denial blocked the key for a while. `cost-over-limit`: so large a cost never passes. " +
-        "`shed`: the units that are left are kept for more important calls. `wait-timeout`: the caller's turn did not " +
+        "`shed`: the units that are left are kept for more important calls, or machines are too busy, and then no rule " +
+        "was asked. `wait-timeout`: the caller's turn did not " +
         "come in time. `queue-full`: " +
         "too many callers wait already. `shadow`: admitted, since the policy is in shadow mode; else it is denied. " +
         "`degraded`: the limiter could not decide, so the policy's onFailure did. `refused`: one check among several " +
@@ -98,7 +101,7 @@ export const Decision = v.object({
     ),
   ),
   delayMs,
-  rules: v.pipe(v.array(RuleDecision), v.description("What every rule said. Empty when degraded.")),
+  rules: v.pipe(v.array(RuleDecision), v.description("What every rule said. Empty when none was asked.")),
   violated: v.optional(v.pipe(v.array(v.string()), v.description("The rules that denied."))),
   waitedMs: v.optional(milliseconds("How long an acquire, or a `limit` with `waitMs`, stood in the queue.")),
   lease: v.optional(Lease),
@@ -127,6 +130,21 @@ export const KeyReport = v.object({
   reclaimed: figure("Leases that expired instead of being released, since the key was last forgotten."),
   queueLength: figure("Callers who wait for units."),
   longestWaitMs: milliseconds("How long the first caller in the queue has waited so far."),
+  shedding: v.optional(
+    v.pipe(
+      v.object({
+        utilization: v.pipe(
+          v.nullable(v.number()),
+          v.description("How busy the machines are, from 0 to 1; null: nobody has reported lately."),
+        ),
+        chances: v.pipe(
+          v.record(v.string(), v.number()),
+          v.description("By priority: the chance, from 0 to 1, with which a call is shed."),
+        ),
+      }),
+      v.description("Of a policy that sheds calls while machines are too busy."),
+    ),
+  ),
 });
 
 export const AllDecisions = v.object({

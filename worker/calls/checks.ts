@@ -12,6 +12,7 @@ import { given, parse, refused } from "./validate.ts";
 /** A check that is decided by itself. */
 export interface IndependentCheck extends Target {
   readonly cost: Cost;
+  readonly priority: string | undefined;
   /** The idempotency key of this check. It is stored at the check's own key. */
   readonly idempotencyKey?: string;
 }
@@ -54,7 +55,7 @@ export async function parseChecks(
       costProblem(policy, [...path, "cost"], check.cost, given(raw, "cost")) ??
       priorityProblem(policy, priority);
     if (problem !== undefined) return problem;
-    targets.push({ ...target, policy: seenBy(target.policy, priority), cost: check.cost });
+    targets.push({ ...target, policy: seenBy(target.policy, priority), cost: check.cost, priority });
   }
   const checks = withKeys(targets, idempotencyKey);
   if (!atomic) return { alone: checks };

@@ -13,7 +13,15 @@ import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
 import { ReleaseRequest } from "./release-request.ts";
 import { AcquireRequest, RenewRequest, SocketRequest } from "./request-schemas.ts";
-import { call, callClaim, priorityProblem, unitsProblem, type Answered, type Target } from "./target.ts";
+import {
+  call,
+  callClaim,
+  priorityProblem,
+  unitsProblem,
+  utilizationProblem,
+  type Answered,
+  type Target,
+} from "./target.ts";
 import { given, refused } from "./validate.ts";
 
 /** An acquire that keeps to the terms of its policy. */
@@ -38,6 +46,7 @@ export function callAcquire(
     const acquire = acquireOf(target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
     const { policy, key } = acquire;
+    if (request.utilization !== undefined) client.report(policy, key, request.utilization);
     const asked = { ...acquire.asked, ...(request.confirm && { confirmWithinMs: CONFIRM_WITHIN_MS }) };
     const acquired = await client.leases.acquire(policy, key, asked, signal);
     const answer = request.confirm ? toBeConfirmed(acquired) : acquired;
@@ -114,6 +123,7 @@ export function acquireOf(
     readonly ttlMs?: number | undefined;
     readonly waitMs: number;
     readonly priority?: string | undefined;
+    readonly utilization?: number | undefined;
     readonly idempotencyKey?: string | undefined;
   },
   givenUnits: unknown,
@@ -132,7 +142,8 @@ export function acquireOf(
   const problem =
     ttlProblem(policy, request.ttlMs) ??
     leasedProblem(policy, units, givenUnits) ??
-    priorityProblem(policy, priority);
+    priorityProblem(policy, priority) ??
+    utilizationProblem(policy, request.utilization);
   if (problem !== undefined) return problem;
   const asked = { id: randomId(), cost: units, ttlMs: request.ttlMs ?? ttlMs, waitMs, priority };
   return { ...target, asked: idempotencyKey === undefined ? asked : { ...asked, idempotencyKey } };

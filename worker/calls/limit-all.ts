@@ -77,13 +77,11 @@ async function denied(
 ): Promise<AllDecisions | Problem> {
   const decisions: Decision[] = [];
   for (const [index, check] of checks.entries()) {
-    const { policy, key, total } = check;
+    const { policy, key, total, priority } = check;
     const outcome = outcomes[index];
     const isKnown = outcome !== undefined && isAnew[index] !== true;
     const cost = isNever(check) ? total : 0;
-    const decision = isKnown
-      ? outcome.decision
-      : await client.limit(policy, key, { cost, priority: policy.priority });
+    const decision = isKnown ? outcome.decision : await client.limit(policy, key, { cost, priority });
     if (decision instanceof Problem) return decision;
     // A lease that came with the hold has ended with it.
     const { lease, ...rest } = decision;
@@ -119,16 +117,16 @@ async function askInOrder(
  * @param waitMs how long to wait for the holds of other such calls to end, in milliseconds
  */
 async function ask(client: LimiterClient, check: Check, waitMs: number): Promise<Outcome | Problem> {
-  const { policy, key, cost, request, idempotencyKey } = check;
+  const { policy, key, cost, request, idempotencyKey, priority } = check;
   if (takesNothing(policy, cost)) {
-    const decision = await client.limit(policy, key, { cost: 0, priority: policy.priority });
+    const decision = await client.limit(policy, key, { cost: 0, priority });
     return decision instanceof Problem ? decision : { decision, isContended: false };
   }
   const once = idempotencyKey === undefined ? {} : { idempotencyKey };
   const provisional = { ttlMs: PROVISIONAL_TTL_MS, provisional: { waitMs, request } };
   const held = await client.holds.hold(policy, key, {
     cost,
-    priority: policy.priority,
+    priority,
     ...provisional,
     ...once,
   });

@@ -33,7 +33,7 @@ async function limitEach(client: LimiterClient, checks: readonly IndependentChec
   // All of these take from one iterator, so each check is made once.
   const takeOn = async () => {
     for (const [index, { policy, key, ...asked }] of left) {
-      const decided = client.limit(policy, key, { ...asked, priority: policy.priority });
+      const decided = client.limit(policy, key, asked);
       const decision = decided instanceof Promise ? await decided : decided;
       decisions[index] = decision instanceof Problem ? refusedDecision(policy, key, decision) : decision;
     }

@@ -17,6 +17,7 @@ import {
   priorityProblem,
   rateProblem,
   unitsProblem,
+  utilizationProblem,
   type Answered,
   type Target,
 } from "./target.ts";
@@ -46,7 +47,7 @@ export function limitOf(
   client: LimiterClient,
   principal: Principal,
   { policy, key }: Target,
-  { refundable, force, cost, idempotencyKey, priority, waitMs = 0 }: LimitAsked,
+  { refundable, force, cost, idempotencyKey, priority, utilization, waitMs = 0 }: LimitAsked,
   input: unknown,
   signal?: AbortSignal,
 ): ReturnType<LimiterClient["limit"]> | Problem {
@@ -55,9 +56,11 @@ export function limitOf(
     rateProblem(policy, cost) ??
     costProblem(policy, ["cost"], cost, given(input, "cost")) ??
     priorityProblem(policy, priority) ??
+    utilizationProblem(policy, utilization) ??
     waitProblem(policy, waitMs) ??
     (force === true ? forceProblem(policy, cost, input) : undefined);
   if (problem !== undefined) return problem;
+  if (utilization !== undefined) client.report(policy, key, utilization);
   // Field by field: the request has the policy and the key as the caller wrote them.
   const plain = { cost, idempotencyKey, priority, ...(waitMs > 0 && { waitMs }) };
   const asked = force === true ? { ...plain, force } : plain;
@@ -72,6 +75,7 @@ const FORCING: readonly Scope[] = ["force", "admin"];
 
 type LimitAsked = Pick<v.InferOutput<typeof LimitRequest>, "cost" | "idempotencyKey"> & {
   readonly priority?: string | undefined;
+  readonly utilization?: number | undefined;
   readonly refundable?: boolean;
   readonly waitMs?: number;
   readonly force?: boolean;

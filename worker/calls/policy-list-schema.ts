@@ -47,6 +47,21 @@ export const PolicyList = v.object({
         v.record(v.string(), v.number()),
         v.description("The part of each limit that is kept for calls of a priority and above it."),
       ),
+      shed: v.optional(
+        v.pipe(
+          v.object({
+            good: v.pipe(v.number(), v.description("Below this utilization, what is shed comes back.")),
+            bad: v.pipe(v.number(), v.description("Above this utilization, more is shed.")),
+            afterMs: milliseconds("How long it must have been bad before more is shed."),
+            overMs: milliseconds("How long it takes to shed all calls of one priority."),
+            by: v.pipe(
+              v.picklist(["leases", "reports"]),
+              v.description("Where the utilization is from: the key's leases, or what callers report."),
+            ),
+          }),
+          v.description("How calls are shed while machines are too busy."),
+        ),
+      ),
       headers: v.pipe(
         v.array(v.picklist(["draft-11", "draft-7", "x-ratelimit", "x-ratelimit-delta"])),
         v.description("The styles in which the headers of decisions tell of the limits."),

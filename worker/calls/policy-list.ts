@@ -27,6 +27,7 @@ export function listPolicies({ policies }: LimiterClient, principal: Principal):
       defaultPriority: policy.priorities.usual,
       ageingMs: policy.priorities.ageingMs,
       reserve: { ...policy.priorities.reserve },
+      ...(policy.shedding && { shed: policy.shedding }),
       headers: [...policy.headers],
       rules: rules.map(({ name: ruleName, algorithm, unit, config }) => ({
         name: ruleName,

@@ -1,7 +1,7 @@
 /** The fields that many requests have. */
 import * as v from "valibot";
 import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
-import { integer } from "../../core/validation.ts";
+import { integer, number } from "../../core/validation.ts";
 import { text } from "./text-schema.ts";
 
 /** The longest key, in bytes of UTF-8. */
@@ -56,6 +56,15 @@ export const priority = v.optional(
     v.description(
       "How important the call is: critical, high, normal (the default) or low, unless the policy has other names. A " +
         "policy may keep a part of its limit for more important calls.",
+    ),
+  ),
+);
+
+export const utilization = v.optional(
+  v.pipe(
+    number(0, 1),
+    v.description(
+      "How busy the caller's machine is, from 0 to 1. Under a policy that sheds calls by reports.",
     ),
   ),
 );

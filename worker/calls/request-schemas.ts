@@ -13,6 +13,7 @@ import {
   policy,
   priority,
   units,
+  utilization,
   waitMs,
   MOST_LEASE_MS,
 } from "./request-parts.ts";
@@ -29,6 +30,7 @@ export const LimitRequest = table({
       "one is drawn when there is none.",
   ),
   waitMs,
+  utilization,
   force: flag(
     "Whether the units are taken whatever is there. What is missing is a debt, which later calls wait for. Needs the " +
       "scope `force` or `admin`, and a cost above 0.",
@@ -128,6 +130,7 @@ export const AcquireRequest = table({
   ttlMs,
   waitMs,
   priority,
+  utilization,
   idempotencyKey: v.optional(idempotencyKey),
   confirm: flag(
     "Whether the lease ends by itself after 5 s unless it is renewed: then a caller that went while it waited keeps " +

@@ -133,6 +133,12 @@ export function priorityProblem({ priorities: { names } }: Policy, priority?: st
   return refused(["priority"], priority, allowed);
 }
 
+/** The problem of a utilization that is reported to a policy which takes none. */
+export function utilizationProblem({ shedding }: Policy, utilization?: number): Problem | undefined {
+  if (utilization === undefined || shedding?.by === "reports") return undefined;
+  return refused(["utilization"], utilization, 'left out: this policy has no shed = { by = "reports" }');
+}
+
 /**
  * The problem of taking units from a policy that leases them: they have to be acquired. A cost of 0 only looks.
  *

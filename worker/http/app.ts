@@ -18,6 +18,7 @@ import {
   policyInput,
   queryInput,
   withBody,
+  withBodyOrQuery,
   withId,
   withPlace,
   type Ctx,
@@ -54,13 +55,15 @@ type DecisionCall = (
 ) => ReturnType<typeof callLimit>;
 
 for (const [path, call] of Object.entries<DecisionCall>(DECISIONS)) {
+  const handle: Parameters<typeof withBody>[0] = async (c, principal, input, deny) =>
+    decisionResponse(await call(clientOf(c.env, principal), principal, input, c), deny);
+  const scopes = SCOPES_OF[path] ?? ["limit"];
+  const isLimit = path === "/v1/limit";
   app.post(
     path,
-    withBody(
-      async (c, principal, input, deny) =>
-        decisionResponse(await call(clientOf(c.env, principal), principal, input, c), deny),
-      { scopes: SCOPES_OF[path] ?? ["limit"] },
-    ),
+    isLimit
+      ? withBodyOrQuery(handle, ["policy", "key"], ["cost", "waitMs"], scopes)
+      : withBody(handle, { scopes }),
   );
 }
 app.post(
@@ -90,11 +93,9 @@ app.get(
       const detail = "the Upgrade header must be websocket";
       return new Problem(PROBLEMS.upgradeRequired, detail, { headers: { upgrade: "websocket" } });
     }
-    const answered = await callSocket(
-      clientOf(c.env, principal),
-      principal,
-      queryInput(c, ["units", "waitMs"]),
-    );
+    const input = queryInput(c, ["units", "waitMs"]);
+    if (input instanceof Problem) return input;
+    const answered = await callSocket(clientOf(c.env, principal), principal, input);
     return answered instanceof Problem ? answered : answered.answer;
   }),
 );
@@ -140,10 +141,10 @@ for (const [path, call] of Object.entries({
   app.get(
     path,
     authorized(["admin"], async (c, principal) => {
-      const place = policyInput(c);
+      const [place, query] = [policyInput(c), queryInput(c, ["limit"])];
       if (place instanceof Problem) return place;
-      const input = { ...queryInput(c, ["limit"]), ...place };
-      const answer = await call(clientOf(c.env, principal), principal, input);
+      if (query instanceof Problem) return query;
+      const answer = await call(clientOf(c.env, principal), principal, { ...query, ...place });
       return answer instanceof Problem ? answer : c.json(answer, 200, NOT_STORED);
     }),
   );
@@ -151,9 +152,10 @@ for (const [path, call] of Object.entries({
 app.get(
   KEY_PATH,
   authorized(["limit", "admin"], async (c, principal) => {
-    const place = pathInput(c);
+    const [place, query] = [pathInput(c), queryInput(c, ["waitMs"])];
     if (place instanceof Problem) return place;
-    const input = { ...queryInput(c, ["waitMs"]), ...place };
+    if (query instanceof Problem) return query;
+    const input = { ...query, ...place };
     return decisionResponse(
       await callPeek(clientOf(c.env, principal), principal, input, c.req.raw.signal),
       200,

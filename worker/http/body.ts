@@ -56,7 +56,8 @@ function isJson(contentType: string | null): boolean {
 
 const NOTHING = { value: {} };
 
-async function isEmpty(request: Request): Promise<boolean> {
+/** Whether a request has no body. Only reading shows it: an empty one may be announced as a stream. */
+export async function isEmpty(request: Request): Promise<boolean> {
   try {
     return (await readBytes(request))?.byteLength === 0;
   } catch {

@@ -6,7 +6,7 @@ import { callingFrom } from "../auth/caller-region.ts";
 import { authenticate, scopeProblem, type Principal, type Scope } from "../auth/tokens.ts";
 import type { Env } from "../bindings/env.ts";
 import { notAllowed } from "../calls/validate.ts";
-import { readJson } from "./body.ts";
+import { isEmpty, readJson } from "./body.ts";
 import { toResponse } from "./problem-responses.ts";
 import type { DenyStatus } from "./responses.ts";
 
@@ -41,6 +41,35 @@ export function withBody(
   });
 }
 
+/**
+ * The same, where the call may stand in the query instead, beside `deny`: then the body must be empty. It does if the
+ * query has one of the fields `beginning`.
+ */
+export function withBodyOrQuery(
+  handle: (c: Ctx, principal: Principal, input: unknown, deny: DenyStatus) => Promise<Response | Problem>,
+  beginning: readonly string[],
+  numbers: readonly string[],
+  scopes: readonly Scope[],
+): (c: Ctx) => Promise<Response> {
+  const fromBody = withBody(handle, { scopes });
+  const fromQuery = authorized(scopes, async (c, principal) => {
+    const query = queryInput(c, numbers);
+    if (query instanceof Problem) return query;
+    const { deny, ...input } = query;
+    const status = statusOf(deny);
+    if (status instanceof Problem) return status;
+    const isAlone = await isEmpty(c.req.raw);
+    return isAlone ? handle(c, principal, input, status) : new Problem(PROBLEMS.malformed, BOTH);
+  });
+  return (c) => {
+    const names = addressOf(c).query.split("&");
+    const isInQuery = names.some((part) => beginning.includes(part.split("=", 1)[0] ?? ""));
+    return isInQuery ? fromQuery(c) : fromBody(c);
+  };
+}
+
+const BOTH = "the call stands in the query: leave the body out";
+
 /** The fields of the body and the id of the address. The body must not have an `id`. */
 export function withId(c: Ctx, input: unknown): unknown {
   const isTable = typeof input === "object" && input !== null && !Array.isArray(input);
@@ -62,12 +91,20 @@ export function withPlace(c: Ctx, input: unknown): unknown {
 }
 
 /**
- * The fields of a query. A field that is given twice becomes a list, which no call accepts.
+ * The fields of a query, decoded strictly: a broken escape is an error, and not another key. A field that is given twice
+ * becomes a list, which no call accepts.
  *
  * @param numbers fields that become numbers if they look like one
  */
-export function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown> {
-  const searchParams = new URLSearchParams(addressOf(c).query);
+export function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown> | Problem {
+  const { query } = addressOf(c);
+  try {
+    // URLSearchParams takes a broken escape as it stands.
+    decodeURIComponent(query);
+  } catch {
+    return new Problem(PROBLEMS.malformed, "the query must be percent-encoded UTF-8");
+  }
+  const searchParams = new URLSearchParams(query);
   const entries = [...new Set(searchParams.keys())].map((field): [string, unknown] => {
     const values = searchParams.getAll(field);
     const [value = ""] = values;
@@ -89,7 +126,9 @@ export function noContent(c: Ctx, problem: Problem | undefined): Response | Prob
 export function denyStatus(c: Ctx): DenyStatus | Problem {
   // Most calls have no query. Looking for a `?` costs less than parsing an address to find none.
   if (!c.req.raw.url.includes("?")) return 200;
-  const { deny, ...others } = queryInput(c, []);
+  const query = queryInput(c, []);
+  if (query instanceof Problem) return query;
+  const { deny, ...others } = query;
   const strays = Object.keys(others);
   if (strays.length > 0)
     return notAllowed(
@@ -98,6 +137,10 @@ export function denyStatus(c: Ctx): DenyStatus | Problem {
         detail: `${clip(name)} is not a field of the query: there is deny`,
       })),
     );
+  return statusOf(deny);
+}
+
+function statusOf(deny: unknown): DenyStatus | Problem {
   if (deny === undefined) return 200;
   if (deny === "429") return 429;
   return notAllowed([{ path: ["deny"], detail: violation(["deny"], deny, "429, or left out") }]);

@@ -3,6 +3,7 @@
  * for a request with a body, so a router, a schema and a promise for every layer would be a third of it
  * (docs/performance.md). Only plain calls are answered here. All others go through app.ts.
  */
+import type * as v from "valibot";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
 import type { Policy } from "../../core/policies/policy.ts";
@@ -18,6 +19,7 @@ import { LimitRequest } from "../calls/request-schemas.ts";
 import { findTarget } from "../calls/target.ts";
 import { parse } from "../calls/validate.ts";
 import { decode, malformed, MOST_BODY_BYTES } from "./body.ts";
+import { plainQuery } from "./limit-query.ts";
 import { toResponse } from "./problem-responses.ts";
 import { internalProblem } from "./problem-responses.ts";
 import { decisionResponse, plainResponse, type DenyStatus } from "./responses.ts";
@@ -25,10 +27,30 @@ import { decisionResponse, plainResponse, type DenyStatus } from "./responses.ts
 const PATH = "/v1/limit";
 
 /** The answer to a plain call; `undefined`: the call is not plain or not permitted, and its body has not been read. */
-export function answerLimit(request: Request, env: Env): Promise<Response> | undefined {
+export function answerLimit(request: Request, env: Env): Response | Promise<Response> | undefined {
   if (request.method !== "POST") return undefined;
-  const deny = plainDeny(request.url);
-  if (deny === undefined || !hasPlainBody(request.headers)) return undefined;
+  const query = queryOf(request.url);
+  if (query === undefined) return undefined;
+  const deny = plainDeny(query);
+  return deny === undefined ? answerQuery(request, env, query) : answerBody(request, env, deny);
+}
+
+/** The answer to a call that stands in the query. */
+function answerQuery(request: Request, env: Env, query: string): Response | Promise<Response> | undefined {
+  const call = plainQuery(query);
+  if (call === undefined || !hasNoBody(request)) return undefined;
+  const principal = knownCaller(request.headers.get("authorization"), env.API_TOKENS);
+  if (principal?.scopes.includes("limit") !== true) return undefined;
+  const { deny, ...asked } = call;
+  try {
+    return decide(clientOf(env, principal), callingFrom(principal, request), asked, asked, deny, request);
+  } catch (error) {
+    return internalProblem(error);
+  }
+}
+
+function answerBody(request: Request, env: Env, deny: DenyStatus): Promise<Response> | undefined {
+  if (!hasPlainBody(request.headers)) return undefined;
   const principal = knownCaller(request.headers.get("authorization"), env.API_TOKENS);
   if (principal?.scopes.includes("limit") !== true) return undefined;
   const respond = (bytes: ArrayBuffer) => {
@@ -43,17 +65,19 @@ export function answerLimit(request: Request, env: Env): Promise<Response> | und
   return request.arrayBuffer().then(respond, (error: unknown) => toResponse(malformed(error)));
 }
 
-/**
- * The status of denials when the address is /v1/limit, with `?deny=429` or without; `undefined`: it is another
- * address.
- */
-function plainDeny(url: string): DenyStatus | undefined {
+/** The query of an address that is /v1/limit, with its `?` ("": it has none); `undefined`: it is another address. */
+function queryOf(url: string): string | undefined {
   // 8 skips "https://", or "http://" and one character of the host.
   const start = url.indexOf("/", 8);
   if (!url.startsWith(PATH, start)) return undefined;
-  const end = start + PATH.length;
-  if (url.length === end) return 200;
-  return url.slice(end) === "?deny=429" ? 429 : undefined;
+  const query = url.slice(start + PATH.length);
+  return query === "" || query.startsWith("?") ? query.slice(1) : undefined;
+}
+
+/** The status of denials when the query says nothing else; `undefined`: it does. */
+function plainDeny(query: string): DenyStatus | undefined {
+  if (query === "") return 200;
+  return query === "deny=429" ? 429 : undefined;
 }
 
 /** Whether `readJson` would read the body whole: JSON, not encoded, and of a length that is known and allowed. */
@@ -78,6 +102,17 @@ function answer(
     return toResponse(malformed(error));
   }
   const request = plainRequest(input) ?? parse(LimitRequest, input);
+  return decide(client, principal, request, input, deny, http);
+}
+
+function decide(
+  client: LimiterClient,
+  principal: Principal,
+  request: LimitAsked | Problem,
+  input: unknown,
+  deny: DenyStatus,
+  http: Request,
+): Response | Promise<Response> {
   const target = request instanceof Problem ? request : findTarget(client, principal, request);
   if (request instanceof Problem) return toResponse(request);
   if (target instanceof Problem) return toResponse(target);
@@ -94,6 +129,14 @@ function lateResponse(policy: Policy, decided: Decision | Problem, deny: DenySta
   if (decided instanceof Problem) return toResponse(decided);
   const response = decisionResponse({ policy, answer: decided }, deny);
   return response instanceof Problem ? toResponse(response) : response;
+}
+
+type LimitAsked = PlainRequest | v.InferOutput<typeof LimitRequest>;
+
+/** Of a length that is not said, only the body itself tells whether there is one. */
+function hasNoBody(request: Request): boolean {
+  const declared = request.headers.get("content-length");
+  return declared === "0" || (declared === null && request.body === null);
 }
 
 interface PlainRequest {

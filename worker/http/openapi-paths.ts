@@ -21,6 +21,9 @@ export function openApiPaths(): object {
       post: {
         operationId: "limit",
         summary: "Take units of a key's quota if they fit",
+        description:
+          "The call may stand in the query instead, without a body: " +
+          "`POST /v1/limit?policy=api&key=user%3A42&cost=2`, beside `deny`.",
         parameters: [DENY],
         requestBody: body("LimitRequest"),
         responses: decisions("A decision, whether it admits or not"),
@@ -130,11 +133,12 @@ function leasePaths(): object {
           query("key", { type: "string" }, true),
           query("units", { type: "integer", minimum: 1, default: 1 }),
           query("waitMs", { type: "integer", minimum: 0, default: 0 }),
+          query("priority", { type: "string" }),
         ],
         responses: {
           101: { description: "The socket is open" },
           426: problem("The request does not ask for a WebSocket", "Problem"),
-          ...problems(401, 403, 404, 422, 429, 503),
+          ...problems(400, 401, 403, 404, 422, 429, 503),
         },
       },
     },

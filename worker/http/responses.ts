@@ -34,7 +34,8 @@ const denials = new WeakMap<Policy, Headers>();
  * share are made once: copying them costs less than checking four names and values anew.
  */
 export function plainResponse(policy: Policy, decision: Decision, deny: DenyStatus): Response {
-  if (!decision.success && deny !== 200) {
+  // Of what no rule was asked there are no figures to write.
+  if ((!decision.success && deny !== 200) || decision.rules.length === 0) {
     const response = decisionResponse({ policy, answer: decision }, deny);
     return response instanceof Problem ? toResponse(response) : response;
   }
@@ -124,14 +125,20 @@ function waitText({ retryAfterMs, reason }: Decision): string {
     : "the cost is over the limit: it will never be admitted";
 }
 
+function shedText(decision: Decision): string {
+  return decision.rules.length === 0
+    ? "the machines behind this policy are too busy, and less important calls are turned away first"
+    : `what is left is kept for more important calls: ${waitText(decision)}`;
+}
+
 function temporarilyReduced(decision: Decision): object {
   const isShed = decision.reason === "shed";
   return {
     type: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-    title: isShed ? "What is left is kept for more important calls" : "The limiter could not decide",
+    title: isShed ? "Calls of this priority are shed" : "The limiter could not decide",
     status: 503,
     detail: isShed
-      ? `${waitText(decision)}; with a higher priority it passes at once`
+      ? shedText(decision)
       : 'the key\'s object did not answer, and this policy has onFailure = "closed"',
     "violated-policies": [],
     decision,

@@ -18,9 +18,14 @@ export interface Prioritised {
 }
 /** Of a policy, the keys with a prefix, from a cursor on. */
 export type Listing = Partial<Record<"policy" | "prefix" | "cursor", string>>;
-export type Charging = Prioritised & {
-  readonly cost?: Cost;
-  readonly refundable?: boolean;
-  readonly waitMs?: number;
-  readonly force?: boolean;
-};
+export interface Reporting {
+  /** How busy the caller's machine is, from 0 to 1. */
+  readonly utilization?: number;
+}
+export type Charging = Prioritised &
+  Reporting & {
+    readonly cost?: Cost;
+    readonly refundable?: boolean;
+    readonly waitMs?: number;
+    readonly force?: boolean;
+  };

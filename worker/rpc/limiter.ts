@@ -24,7 +24,7 @@ import { BoundAcquireRequest } from "../calls/request-schemas.ts";
 import { call, findClaim, type Answered } from "../calls/target.ts";
 import { given } from "../calls/validate.ts";
 import { completed, orThrow, readAlone, readCall, type BoundCall } from "./bound-call.ts";
-import type { Call, Charging, Idempotent, Listing, Prioritised, Regional } from "./call-fields.ts";
+import type { Call, Charging, Idempotent, Listing, Prioritised, Regional, Reporting } from "./call-fields.ts";
 
 /**
  * A decision, with what keeps its lease. Disposing of it releases the lease, and the runtime does so when the caller
@@ -96,7 +96,8 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
   async acquire(
     asked: Call<
       Idempotent &
-        Prioritised & {
+        Prioritised &
+        Reporting & {
           readonly units?: Cost;
           readonly ttlMs?: number;
           readonly waitMs?: number;
@@ -112,6 +113,7 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
         const acquire = acquireOf(target, request, given(input, "units"));
         if (acquire instanceof Problem) return acquire;
         const { policy, key, asked: wanted } = acquire;
+        if (request.utilization !== undefined) client.report(policy, key, request.utilization);
         const isAttached = !request.detached;
         if (wanted.waitMs === 0 && isAttached) {
           const granted = await client.leases.acquireAttached(policy, key, wanted);

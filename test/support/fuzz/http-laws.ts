@@ -111,6 +111,10 @@ export function isMadeTwice(text: string): boolean {
   return text.includes("this call was made twice at once, and the other one was denied");
 }
 
+function isWait(ms: unknown): boolean {
+  return Number.isInteger(ms) && Number(ms) >= 0;
+}
+
 /** The same over HTTP and over the binding. No policy here has a deadline that a busy machine could miss. */
 export function faultInDecision(answer: Record<string, unknown>): string | undefined {
   const { success, limit, remaining, resetAfterMs, retryAfterMs, rules, reason, problem } = answer;
@@ -119,6 +123,9 @@ export function faultInDecision(answer: Record<string, unknown>): string | undef
     const isKnown = status === 409 || status === 429;
     return !success && isKnown && code !== "" && detail !== "" ? undefined : "a refusal that lacks something";
   }
+  // Shed since machines are busy, in shadow or not: no rule was asked.
+  const isShed = (reason === "shed" || reason === "shadow") && Array.isArray(rules) && rules.length === 0;
+  if (isShed) return isWait(retryAfterMs) ? undefined : "a call that was shed and is not told for how long";
   const isWhole = typeof success === "boolean" && Array.isArray(rules) && rules.length > 0;
   if (!isWhole || reason === "degraded") return "a decision that lacks something";
   const figures = [limit, remaining, resetAfterMs, retryAfterMs ?? 0];

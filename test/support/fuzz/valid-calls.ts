@@ -35,6 +35,13 @@ export const FUZZED_POLICIES = {
     headers: "x-ratelimit",
     ...SHARED,
   },
+  busy: {
+    algorithm: "token-bucket",
+    limit: 1_000,
+    window: "1m",
+    shed: { good: 0.1, bad: 0.3, after: "1ms", over: "40s" },
+    ...SHARED,
+  },
   prepaid: { algorithm: "credits", limit: 1_000, initial: 900, ...SHARED },
   free: { algorithm: "unlimited", ...SHARED },
   shut: { algorithm: "sliding-log", limit: 0, window: "1m", ...SHARED },
@@ -72,7 +79,9 @@ export class LiveIds {
   }
 
   any(random: Random): string | undefined {
-    return this.#ids[whole(random, this.#ids.length)];
+    // The latest one is most likely still alive.
+    const back = random() < 0.5 ? 1 + whole(random, 4) : whole(random, MOST_LIVE);
+    return this.#ids[(this.#next - back + MOST_LIVE) % MOST_LIVE] ?? this.#ids[0];
   }
 }
 
@@ -106,6 +115,8 @@ export function drawField(random: Random, ids: LiveIds, name: string): Json | un
       return random() < 0.05;
     case "ttlMs":
       return 1 + whole(random, 3_000);
+    case "utilization":
+      return random();
     case "waitMs":
       return random() < 0.8 ? whole(random, 3) : whole(random, 100);
     default:
@@ -183,10 +194,12 @@ const DRAWN: Readonly<Record<string, Draw>> & { readonly string: Draw } = {
   },
   object: (random, { properties = {}, required = [] }, draw) => {
     const fields = Object.entries(properties).filter(
-      ([field]) => required.includes(field) || random() < OPTIONAL_GIVEN,
+      ([field]) => required.includes(field) || random() < (SELDOM_GIVEN[field] ?? OPTIONAL_GIVEN),
     );
     return new Table(fields.map(([field, inner]) => [field, draw(inner, field)]));
   },
 };
 
 const OPTIONAL_GIVEN = 0.4;
+/** Few policies take it, and all others refuse it. */
+const SELDOM_GIVEN: Readonly<Record<string, number>> = { utilization: 0.03 };

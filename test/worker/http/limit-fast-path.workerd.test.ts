@@ -51,6 +51,7 @@ test.each<[string, Call]>([
   ["to another host", { url: "http://h/v1/limit", body: look() }],
   ["not allowed", { body: look({ cost: -1 }) }],
   ["not JSON", { body: "{" }],
+  ["in the query", { url: `${URL_OF}?policy=slow&key=a%20b&cost=0&deny=429` }],
   ["by a token for one policy", { token: KNOWN[3] ?? "", body: look() }],
 ])("a call that is %s goes the short way", async (_, call) => {
   expect(await isShort(call)).toBe(true);
@@ -64,6 +65,8 @@ test.each<[string, Call]>([
   ["too long", { headers: { "content-length": "16385" }, body: look() }],
   ["encoded", { headers: { "content-encoding": "identity" }, body: look() }],
   ["of another type", { headers: { "content-type": "application/json; charset=utf-8" }, body: look() }],
+  ["in the query, in another order", { url: `${URL_OF}?key=k&policy=slow&cost=0` }],
+  ["in the query, with a body", { url: `${URL_OF}?policy=slow&key=k&cost=0`, body: look() }],
   ["with another query", { url: `${URL_OF}?deny=200`, body: look() }],
 ])("a call that is %s goes the long way", async (_, call) => {
   expect(await isShort(call)).toBe(false);
@@ -95,6 +98,27 @@ test("a policy with older headers has them both ways, also when the isolate deci
       expect.stringMatching(/^limit=100, remaining=\d+, reset=\d+$/),
     );
   }
+});
+
+test("a call in the query is answered as the same call in a body", async () => {
+  for (const [key, escaped] of [
+    ["a b", "a%20b"],
+    ["a+b", "a%2Bb"],
+    ["é/#?&", "%C3%A9%2F%23%3F%26"],
+    ["a b", "a+b"],
+  ] as const)
+    for (const deny of ["", "&deny=429"]) {
+      const inQuery = await expectAlike({ url: `${URL_OF}?policy=slow&key=${escaped}&cost=0${deny}` });
+      expect(inQuery).toMatchObject({ status: 200 });
+      expect(await expectAlike({ body: look({ key }) })).toEqual(inQuery);
+    }
+});
+
+test("a broken escape, or a body beside the query, is refused", async () => {
+  const broken = await expectAlike({ url: `${URL_OF}?policy=slow&key=%zz` });
+  expect(broken).toMatchObject({ status: 400, body: expect.stringContaining("percent-encoded") as string });
+  const both = await expectAlike({ url: `${URL_OF}?policy=slow&key=k`, body: look() });
+  expect(both).toMatchObject({ status: 400, body: expect.stringContaining("leave the body out") as string });
 });
 
 test("the table has answers of every status that a call may have", async () => {

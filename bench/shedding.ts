@@ -1,0 +1,20 @@
+/**
+ * What load shedding does for a fleet that is asked for more than it can do: draws the plot of docs/load-shedding.md, and
+ * prints its table. Virtual time, so it does not matter how fast the machine is.
+ */
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { counted, simulateBusy } from "../test/simulation/busy-machines.ts";
+import { drawnShedding, sheddingFigures } from "./shedding-plot.ts";
+
+const SEED = 1;
+const IMAGES = join(import.meta.dirname, "..", "docs", "images");
+
+const weir = await simulateBusy("weir", SEED);
+const { messages, calls } = counted;
+const atOnce = await simulateBusy("at-once", SEED);
+mkdirSync(IMAGES, { recursive: true });
+writeFileSync(join(IMAGES, "load-shedding.svg"), drawnShedding(weir, atOnce));
+console.log(`| by default | ${sheddingFigures(weir)} |`);
+console.log(`| at once | ${sheddingFigures(atOnce)} |`);
+console.log(`${((1_000 * messages) / calls).toFixed(1)} object calls per 1,000 decisions`);

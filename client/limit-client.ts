@@ -1,0 +1,107 @@
+import { UNTOUCHED } from "../core/accounts/account.ts";
+import { withoutTaking } from "../core/accounts/joint-decision.ts";
+import type { Policy } from "../core/policies/policy.ts";
+import { seenBy } from "../core/policies/seen-by.ts";
+import { ownKey } from "../core/protocol/caller-keys.ts";
+import { takesNothing } from "../core/protocol/cost.ts";
+import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
+import { PROTOCOL, type WantedLimit } from "../core/protocol/messages.ts";
+import type { Problem } from "../core/protocol/problems.ts";
+import { askLimit } from "./ask-limit.ts";
+import type { Caller } from "./caller.ts";
+import type { Rolled } from "./load-shedding.ts";
+import type { LocalLimiter } from "./local-limiter.ts";
+import type { ObjectCalls } from "./object-calls.ts";
+import { decisionOf, isToNobody, shedTold, unavailable } from "./read-answer.ts";
+import { toldDecision } from "./told-decision.ts";
+
+/** Decides on costs: from units that the client holds, or by the key's object. */
+export class LimitClient {
+  readonly #parts: Caller;
+  readonly #local: LocalLimiter;
+  readonly #objects: ObjectCalls;
+
+  constructor(parts: Caller, local: LocalLimiter, objects: ObjectCalls) {
+    this.#parts = parts;
+    this.#local = local;
+    this.#objects = objects;
+  }
+
+  /** See `LimiterClient.limit`. */
+  limit(
+    policy: Policy,
+    key: string,
+    call: WantedLimit,
+    signal?: AbortSignal,
+  ): Decision | Promise<Decision | Problem> {
+    if (call.force === true) return this.#force(policy, key, call);
+    if (policy.shedding === undefined || takesNothing(policy, call.cost))
+      return this.#limit(policy, key, call, signal);
+    const unlessShed = (shed: Rolled) => {
+      if (shed === undefined) return this.#limit(policy, key, call, signal);
+      // Only the object knows whether this very call has been admitted before.
+      return call.idempotencyKey === undefined
+        ? shedTold(policy, key, shed)
+        : this.#limitByObject(policy, key, { ...call, shed });
+    };
+    const rolled = this.#objects.roll(policy, key, call.priority);
+    return rolled instanceof Promise ? rolled.then(unlessShed) : unlessShed(rolled);
+  }
+
+  #limit(
+    policy: Policy,
+    key: string,
+    call: WantedLimit,
+    signal: AbortSignal | undefined,
+  ): Decision | Promise<Decision | Problem> {
+    const { cost, idempotencyKey, priority, waitMs = 0 } = call;
+    const seen = seenBy(policy, priority);
+    if (policy.isStateless === true && idempotencyKey === undefined) {
+      const untouched = seen.rules.map((rule) => ({ rule, account: UNTOUCHED }));
+      return toldDecision(seen, key, { rules: withoutTaking(untouched, 0, cost) }, "isolate");
+    }
+    // A cost of 0 must see what the object knows, and only the object remembers idempotency keys.
+    const isTaking = !takesNothing(policy, cost);
+    const isLocal = policy.localDecisions.denies && idempotencyKey === undefined && isTaking;
+    if (waitMs > 0 && isTaking) return this.#limitInTurn(seen, key, { ...call, waitMs }, isLocal, signal);
+    if (isLocal) return this.#local.limit(this.#parts, seen, key, cost);
+    return this.#limitByObject(policy, key, call);
+  }
+
+  /** Units that are held here are spent at once. A denial is not repeated here: only the object knows the queue. */
+  async #limitInTurn(
+    policy: Policy,
+    key: string,
+    call: WantedLimit & { readonly waitMs: number },
+    isLocal: boolean,
+    signal: AbortSignal | undefined,
+  ): Promise<Decision | Problem> {
+    const here = isLocal ? this.#local.admit(this.#parts, policy, key, call.cost) : undefined;
+    if (here !== undefined) return { ...here, waitedMs: 0 };
+    const asked = await this.#objects.waitForUnits(policy, key, call, signal);
+    if (asked === undefined) return degradedDecision(policy, key);
+    const { answer } = asked;
+    // While a deployment is rolled out, the object may be an older version. It can decide, but nobody waits there.
+    if ("unsupported" in answer) return await this.#limitByObject(policy, key, call);
+    return isToNobody(answer) ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
+  }
+
+  /** Takes a cost whatever is there. A policy's `onFailure` is for decisions, and this is none. */
+  async #force(policy: Policy, key: string, call: WantedLimit): Promise<Decision | Problem> {
+    const { waitMs: _, ...atOnce } = call;
+    const message = { ...this.#objects.own(atOnce), protocol: PROTOCOL, policy: policy.name, key };
+    const asked = await this.#objects.ask(policy, key, (object) => object.limitCall(message));
+    const detail =
+      "whether the units were taken is not known: ask again, with the same idempotencyKey if there is one";
+    return asked === undefined ? unavailable(detail) : decisionOf(policy, key, asked.answer);
+  }
+
+  async #limitByObject(policy: Policy, key: string, call: WantedLimit): Promise<Decision | Problem> {
+    const { waitMs: _, idempotencyKey, ...atOnce } = call;
+    const own = idempotencyKey && ownKey(this.#parts.callerId, idempotencyKey);
+    const asked = await this.#objects.ask(policy, key, (object) =>
+      askLimit(object, policy.name, key, { ...atOnce, idempotencyKey: own }),
+    );
+    return asked === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, asked.answer);
+  }
+}

@@ -1,0 +1,159 @@
+/**
+ * The worker utilization load shedder: while the machines behind a policy are too busy, it turns calls away by chance,
+ * the least important first. After P. Tarjan, "Scaling your API with rate limiters" (Stripe, 2017).
+ *
+ * The idea: what is shed is one figure, the *level*. At 0 nothing is shed; at 1 every call of the least important
+ * priority; at 1.4 these, and 40 % of the calls of the next one. The most important calls are never shed. Above the `bad`
+ * utilization the level rises, below the `good` one it falls, in between it rests. It moves by one priority in `over`.
+ * It begins to rise only when the trouble has lasted for `after`, and the trouble is over when the utilization has been
+ * below `good`: so what was shed comes back slowly, and a burst sheds nothing.
+ *
+ * An example with good = 0.7, bad = 0.8, after = 28 s, over = 120 s: machines that are 95 % busy shed nothing for 28 s,
+ * 10 % of the `low` calls after 40 s, half of them after 88 s. When that has brought them to 78 %, the level stays where
+ * it is, for as long as they are asked for so much.
+ *
+ * Why it does not oscillate: what is done shows only after a while (`LAG_MS`: chances that isolates keep, reports that
+ * fade, the queue of a machine). In that time the utilization moves by at most lag / over, which has to be less than
+ * the rest between good and bad: then what sheds too much does not go on to shed too little. `sheddingOf` in
+ * core/policies/shedding-fields.ts refuses an `over` that is shorter.
+ *
+ * What it is bad at: an overload that is there at once and gone in a minute. A queue or a limit answers that.
+ */
+
+/** When a policy sheds how much. Utilizations are from 0 to 1. */
+export interface Shedding {
+  /** Below it, what is shed comes back. */
+  readonly good: number;
+  /** Above it, more is shed. */
+  readonly bad: number;
+  /** How long the utilization must have been bad before more is shed, in milliseconds. */
+  readonly afterMs: number;
+  /** How long it takes to shed all calls of one priority, and to let them all come back, in milliseconds. */
+  readonly overMs: number;
+  /** Where the utilization is from: `leases` that the key has, of all that it may have, or callers' `reports`. */
+  readonly by: "leases" | "reports";
+}
+
+/** How important calls may be. */
+export interface Importance {
+  /** The most important first. */
+  readonly names: readonly string[];
+  /** The priority of a call that says none. */
+  readonly usual: string;
+}
+
+/** What is known of the machines behind a key, and what is shed. */
+export interface SheddingState {
+  /** How many priorities are shed, from the least important. */
+  readonly level: number;
+  /** How long the utilization has been bad since it was last good, in milliseconds. */
+  readonly troubleMs: number;
+  readonly atMs: number;
+  /** The sum of all reports and their number, both of which fade. */
+  readonly sum: number;
+  readonly count: number;
+  readonly reportedAtMs: number;
+}
+
+/** How busy machines said that they are. */
+export interface Reports {
+  /** The sum of the utilizations, each from 0 to 1. */
+  readonly sum: number;
+  readonly count: number;
+}
+
+/** Reports fade with this time constant, in milliseconds: a report counts 37 % of one that comes so much later. */
+export const FADES_MS = 5_000;
+/** What nobody has reported for so long is not known any more. Then what is shed comes back. */
+export const KNOWN_FOR_MS = 15_000;
+/** How long it takes until what is done shows in the reports: two refreshed chances, and reports that fade. */
+export const LAG_MS = 8_000;
+
+/** Nothing is known, and nothing is shed. */
+export function sheddingNothing(nowMs: number): SheddingState {
+  return { level: 0, troubleMs: 0, atMs: nowMs, sum: 0, count: 0, reportedAtMs: -Infinity };
+}
+
+/** The utilization of the machines; `undefined`: nobody has reported lately. */
+export function utilizationOf(
+  { sum, count, reportedAtMs }: SheddingState,
+  nowMs: number,
+): number | undefined {
+  return count > 0 && nowMs < reportedAtMs + KNOWN_FOR_MS ? sum / count : undefined;
+}
+
+/** The state at `nowMs`, if nobody has reported since. A clock that went backwards changes nothing. */
+export function advanced(
+  shedding: Shedding,
+  priorities: Importance,
+  state: SheddingState,
+  nowMs: number,
+): SheddingState {
+  if (nowMs <= state.atMs) return state;
+  const knownUntilMs = Math.min(Math.max(state.reportedAtMs + KNOWN_FOR_MS, state.atMs), nowMs);
+  const known = moved(shedding, priorities, state, knownUntilMs);
+  return moved(shedding, priorities, known, nowMs);
+}
+
+/** The state with further reports. */
+export function reported(
+  shedding: Shedding,
+  priorities: Importance,
+  before: SheddingState,
+  { sum, count }: Reports,
+  nowMs: number,
+): SheddingState {
+  const state = advanced(shedding, priorities, before, nowMs);
+  if (count === 0) return state;
+  const stays = Math.exp(-Math.max(0, nowMs - state.reportedAtMs) / FADES_MS);
+  return {
+    ...state,
+    sum: state.sum * stays + sum,
+    count: state.count * stays + count,
+    reportedAtMs: Math.max(nowMs, state.reportedAtMs),
+  };
+}
+
+/** The state at `untilMs`: until then it is known how busy the machines are, or it is not. */
+function moved(
+  { good, bad, afterMs, overMs }: Shedding,
+  { names }: Importance,
+  state: SheddingState,
+  untilMs: number,
+): SheddingState {
+  const { level, troubleMs, atMs } = state;
+  const ms = untilMs - atMs;
+  const utilization = utilizationOf(state, atMs) ?? 0;
+  if (utilization < good)
+    return { ...state, level: Math.max(0, level - ms / overMs), troubleMs: 0, atMs: untilMs };
+  if (utilization <= bad) return { ...state, atMs: untilMs };
+  const lastedMs = troubleMs + ms;
+  const risesMs = Math.max(0, lastedMs - Math.max(troubleMs, afterMs));
+  const mostLevel = names.length - 1;
+  return {
+    ...state,
+    level: Math.min(mostLevel, level + risesMs / overMs),
+    troubleMs: lastedMs,
+    atMs: untilMs,
+  };
+}
+
+/** The chance, from 0 to 1, with which a call of this priority is shed. */
+export function chanceOf(priorities: Importance, level: number, priority: string | undefined): number {
+  return Math.min(1, Math.max(0, level - importanceOf(priorities, priority)));
+}
+
+/** How long until calls of this priority are not shed any more if the trouble ends now, in milliseconds. */
+export function restoredInMs(
+  { overMs }: Shedding,
+  priorities: Importance,
+  level: number,
+  priority: string | undefined,
+): number {
+  return Math.max(0, Math.ceil((level - importanceOf(priorities, priority)) * overMs));
+}
+
+/** 0: the least important priority. */
+function importanceOf({ names, usual }: Importance, priority: string = usual): number {
+  return names.length - 1 - names.indexOf(priority);
+}
