@@ -60,7 +60,7 @@ export class LocalLimiter {
     const nowMs = caller.time.nowMs();
     const reservation = this.#cache.open(policy, key, nowMs);
     reservation.note(cost, nowMs);
-    const decided = this.#decide(caller, reservation, cost, nowMs);
+    const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs, true);
     if (decided === undefined) return this.#ask(caller, reservation, cost, nowMs);
     return toldDecision(policy, key, decided, "isolate");
   }
@@ -80,16 +80,18 @@ export class LocalLimiter {
    * @returns what to give back, on the same stub and before that call
    */
   end(policy: Policy, key: string): readonly Returned[] {
-    const all = [policy, ...policy.priorities.seen.values()];
-    return all.flatMap((seen) => {
-      const reservation = this.#cache.find(seen, key);
-      reservation?.forgetDenials();
-      return (reservation && this.#cache.end(reservation)) ?? [];
-    });
+    this.forgetDenials(policy, key);
+    return this.#all(policy, key).flatMap((reservation) => this.#cache.end(reservation) ?? []);
   }
 
-  #decide(caller: Caller, reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {
-    return this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs);
+  /** Forgets the denials of a key: a call may have given units back, or one that was under way may not have seen it. */
+  forgetDenials(policy: Policy, key: string): void {
+    for (const reservation of this.#all(policy, key)) reservation.forgetDenials();
+  }
+
+  #all(policy: Policy, key: string): Reservation[] {
+    const all = [policy, ...policy.priorities.seen.values()];
+    return all.flatMap((seen) => this.#cache.find(seen, key) ?? []);
   }
 
   #admit(caller: Caller, reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {
@@ -114,13 +116,13 @@ export class LocalLimiter {
       reservation.miss();
       await orTimeout(this.#answers.get(message), caller.time, Math.min(mostMs, sinceMs + mostMs - nowMs));
       nowMs = caller.time.nowMs();
-      const decided = this.#decide(caller, reservation, cost, nowMs);
+      const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs);
       if (decided !== undefined) return toldDecision(policy, key, decided, "isolate");
     }
     // The clock may have been set meanwhile.
     const waitedMs = Math.min(mostMs, Math.max(0, nowMs - sinceMs));
     const decided = await through(caller.gate, policy, key, nowMs, () => {
-      const isFree = reservation.isHot && reservation.messageAt(nowMs) === undefined;
+      const isFree = reservation.isWorthUnits && reservation.messageAt(nowMs) === undefined;
       return isFree
         ? this.#send(caller, reservation, cost, nowMs, waitedMs)
         : this.#askAlone(caller, reservation, cost, waitedMs);
@@ -155,10 +157,7 @@ export class LocalLimiter {
         return answered;
       };
       const asked = await caller.objects.ask(policy, key, ask, -waitedMs);
-      if (asked === undefined) {
-        reservation.failed(message);
-        return undefined;
-      }
+      if (asked === undefined) return reservation.failed(message);
       reservation.answered(message, asked.answer, caller.time.nowMs());
       return asked.answer;
     };
@@ -175,15 +174,14 @@ export class LocalLimiter {
     cost: Cost,
     waitedMs: number,
   ): Promise<Decided | undefined> {
-    const { policy, key, forgotten } = reservation;
+    const { policy, key, asked: askedAt } = reservation;
     const ask = async (object: LimiterStub) =>
       readAnswer<Decided>(await askLimit(object, policy.name, key, { cost, priority: policy.priority }));
     const asked = await objects.ask(policy, key, ask, -waitedMs);
-    if (asked === undefined) return undefined;
-    const decided = asked.answer;
-    // If denials were forgotten meanwhile, units went back to the object, and this denial may be out of date.
-    if (forgotten === reservation.forgotten) reservation.learn(cost, decided.rules, time.nowMs());
-    return decided;
+    if (asked === undefined) return reservation.failed(undefined);
+    const nowMs = time.nowMs();
+    reservation.learn(cost, asked.answer, nowMs, askedAt);
+    return reservation.withOwn(asked.answer, nowMs);
   }
 
   /** Makes sure that some request works as the keeper, for at least the longest lifetime from now. */

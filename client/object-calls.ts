@@ -78,6 +78,8 @@ export class ObjectCalls {
       () => objects.askAfter(this.#local.end(policy, key), policy, key, call, waitMs),
       kind,
     );
+    // A call that asked meanwhile may have been denied before this one was carried out.
+    this.#local.forgetDenials(policy, key);
     return asked !== undefined && "full" in asked ? { answer: asked } : asked;
   }
 

@@ -46,14 +46,11 @@ export interface Algorithm<Config extends object, State> {
   /** What an isolate may decide without the state. */
   localDecisions(config: Config): LocalDecisions;
 
-  /** The longest time in milliseconds until an empty quota is whole, when no units are outstanding. */
-  wholeFromEmptyMs(config: Config): number;
-
   /**
-   * Present when a quota is whole at the end of a window that uses before it do not move, but by this at most, in
-   * milliseconds. So an isolate may go on naming the end that the object named. Infinity: uses may move it.
+   * The longest time in milliseconds until a quota is whole of which so many units are missing, at most all of them,
+   * when none are outstanding.
    */
-  endsLateMs?(config: Config): number;
+  wholeFromMs(config: Config, missing: number): number;
 
   /** Present when the script of pools knows it too (durable-objects/pool/redis/lua/): only then `pool` is allowed. */
   readonly isPoolable?: true | undefined;

@@ -44,7 +44,7 @@ const FIGURES = { remaining: 0, resetAfterMs: 0 };
 /** What an algorithm does that keeps no state, whatever it decides. */
 export const STATELESS = {
   isStateless: true,
-  wholeFromEmptyMs: () => 0,
+  wholeFromMs: () => 0,
   noteHold: () => undefined,
   debit: () => undefined,
   mostDebit: () => Infinity,

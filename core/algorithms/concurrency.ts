@@ -83,7 +83,7 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
   quota: (config) => ({ units: config.limit }),
 
   localDecisions: () => ({ admits: false, denies: false }),
-  wholeFromEmptyMs: () => 0,
+  wholeFromMs: () => 0,
 
   scale(config, part) {
     const limit = Math.floor(config.limit * part);

@@ -48,7 +48,7 @@ export const credits: Algorithm<CreditsConfig, CreditsState> = {
   capacity: (config) => config.limit,
   quota: (config) => ({ units: config.limit }),
   localDecisions: () => ({ admits: false, denies: true }),
-  wholeFromEmptyMs: () => END_MS,
+  wholeFromMs: () => END_MS,
 
   scale({ limit, initial }, part) {
     const least = Math.floor(limit * part);

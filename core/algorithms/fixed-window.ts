@@ -69,8 +69,7 @@ export const fixedWindow: Algorithm<Config, Taken> = {
   capacity: (config) => config.limit,
   quota: ({ limit, windowMs }) => ({ units: limit, windowMs }),
   localDecisions: () => ({ admits: true, denies: true }),
-  endsLateMs: ({ align, jitterMs }) => (align === "first" ? Infinity : jitterMs),
-  wholeFromEmptyMs: ({ windowMs, jitterMs, calendar }) => (calendar?.longestMs ?? windowMs) + jitterMs,
+  wholeFromMs: ({ windowMs, jitterMs, calendar }) => (calendar?.longestMs ?? windowMs) + jitterMs,
 
   scale(config, part) {
     const limit = Math.floor(config.limit * part);

@@ -55,7 +55,8 @@ export function withPenalty(algorithm: AnyAlgorithm): Algorithm<PenaltyConfig, P
     quota: ({ inner }) => algorithm.quota(inner),
     // Each denial counts, so the object has to see it; and what it blocks no isolate may admit.
     localDecisions: () => ({ admits: false, denies: false }),
-    wholeFromEmptyMs: ({ inner, maxBlockMs }) => Math.max(algorithm.wholeFromEmptyMs(inner), 2 * maxBlockMs),
+    wholeFromMs: ({ inner, maxBlockMs }, missing) =>
+      Math.max(algorithm.wholeFromMs(inner, missing), 2 * maxBlockMs),
     scale: (config, part) => {
       const inner = algorithm.scale(config.inner, part);
       return inner && { ...config, inner };

@@ -81,7 +81,7 @@ export const permitsPerCycle: Algorithm<Config, State> = {
 
   // An isolate that spends permits does not know how many are reserved before it, so it cannot tell a delay.
   localDecisions: ({ timeoutMs }) => ({ admits: timeoutMs === 0, denies: true }),
-  wholeFromEmptyMs: (config) => Math.ceil(capacityOf(config) / config.limit) * config.windowMs,
+  wholeFromMs: ({ limit, windowMs }, missing) => Math.ceil(missing / limit) * windowMs,
 
   scale(config, part) {
     const limit = Math.floor(config.limit * part);

@@ -75,7 +75,7 @@ export const slidingLog: Algorithm<Config, State> = {
     admits: minIntervalMs === 0 && !countDenied,
     denies: !countDenied,
   }),
-  wholeFromEmptyMs: ({ windowMs, minIntervalMs }) => Math.max(windowMs, minIntervalMs),
+  wholeFromMs: ({ windowMs, minIntervalMs }) => Math.max(windowMs, minIntervalMs),
 
   scale(config, part) {
     const limit = Math.floor(config.limit * part);

@@ -84,7 +84,7 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
   capacity: (config) => config.limit,
   quota: ({ limit, windowMs }) => ({ units: limit, windowMs }),
   localDecisions: () => ({ admits: true, denies: true }),
-  wholeFromEmptyMs: ({ windowMs }) => 2 * windowMs,
+  wholeFromMs: ({ windowMs }) => 2 * windowMs,
 
   scale(config, part) {
     const limit = Math.floor(config.limit * part);

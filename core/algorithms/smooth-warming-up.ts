@@ -103,8 +103,8 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
   // An isolate that spends units does not know what is owed, so it cannot tell a delay.
   localDecisions: () => ({ admits: false, denies: true }),
 
-  wholeFromEmptyMs: (config) =>
-    Math.ceil((config.burst * config.windowMs + coldParts(config) + 1) / config.limit) + config.warmupMs,
+  wholeFromMs: (config, missing) =>
+    Math.ceil((missing * config.windowMs + coldParts(config) + 1) / config.limit) + config.warmupMs,
 
   scale(config, part) {
     const scaled = tokenBucket.scale(config, part);

@@ -83,7 +83,7 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
   quota: (config) => ({ units: config.limit, windowMs: config.windowMs }),
 
   localDecisions: () => ({ admits: true, denies: true }),
-  wholeFromEmptyMs: ({ burst, windowMs, limit }) => Math.ceil((burst * windowMs) / limit),
+  wholeFromMs: ({ windowMs, limit }, missing) => Math.ceil((missing * windowMs) / limit),
 
   // The window is stretched and the limit stays, so the rate is not rounded: a sixth of 5 in 15 min is 5 in 90 min.
   scale({ limit, windowMs, burst }, part) {

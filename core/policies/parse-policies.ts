@@ -76,6 +76,7 @@ function parsePolicy(name: string, given: unknown): Policy | { readonly problems
     retryJitter,
     maxWait,
     maxWaiters,
+    denialTtl: denialTtlMs,
     shed,
     ...policy
   } = parsed.output;
@@ -105,6 +106,7 @@ function parsePolicy(name: string, given: unknown): Policy | { readonly problems
     name,
     rules: [first, ...others] as const,
     ...policy,
+    denialTtlMs,
     waiting,
     localDecisions,
     ...(rules.every(({ algorithm }) => algorithm.isStateless === true) && { isStateless: true }),

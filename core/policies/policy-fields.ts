@@ -3,6 +3,7 @@ import * as v from "valibot";
 import type { AnyAlgorithm } from "../algorithms/algorithm.ts";
 import type { FieldKind, Fields } from "../algorithms/fields.ts";
 import { integer, oneOf } from "../validation.ts";
+import { DEFAULT_DENIAL_TTL, DENIAL_TTL_ALLOWED, parseDenialTtlMs } from "./denial-ttl.ts";
 import { DURATION_ALLOWED, parseDurationMs, parsePeriod, PERIOD_ALLOWED } from "./durations.ts";
 import { HEADERS_ALLOWED, parseHeaders } from "./header-styles.ts";
 import { LEAST_TTL_MS, MOST_TTL_MS, type Lifetimes } from "./lifetimes.ts";
@@ -147,5 +148,12 @@ export const POLICY_FIELDS = {
       "draft-11",
     ),
     v.transform((value) => parseHeaders(value) ?? []),
+  ),
+  denialTtl: v.pipe(
+    v.optional(
+      v.custom((value) => parseDenialTtlMs(value) !== undefined, DENIAL_TTL_ALLOWED),
+      DEFAULT_DENIAL_TTL,
+    ),
+    v.transform((value) => parseDenialTtlMs(value) ?? 0),
   ),
 };

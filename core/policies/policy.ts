@@ -43,6 +43,11 @@ export interface Policy {
   readonly objects: "per-key" | number;
   /** How long isolates may reserve units; 0: they reserve nothing, and the object decides every call. */
   readonly reservation: Lifetimes;
+  /**
+   * For how many milliseconds a denial may be repeated from memory, at most: so late a refund or a reset through
+   * another isolate is noticed. 0: the object denies every call itself.
+   */
+  readonly denialTtlMs: number;
   /** What an isolate may decide: only what every rule allows. */
   readonly localDecisions: LocalDecisions;
   /** Present when no rule has a state, so that a call which only decides needs no object. */

@@ -37,6 +37,11 @@ export interface Decided {
   readonly reserved?: Reserved;
   /** With a reservation, when a call of cost 1 would be denied now: what the rules say of that call. */
   readonly next?: readonly RuleDecision[];
+  /**
+   * For how many milliseconds a denial stands before its wait is over, here and in `next`, unless a refund, a reset or
+   * another policy lifts it. Absent: units that others hold may come back at any time.
+   */
+  readonly firmForMs?: number;
   /** A hold was denied only because of units that calls on several keys hold for the moment. They end soon. */
   readonly isContended?: boolean;
   /** Who decided. Absent: the object. */
@@ -105,6 +110,19 @@ export interface Reserved {
   readonly isNew: boolean;
   /** By the name of the rule: units granted in addition to the kept ones. */
   readonly units: Readonly<Record<string, number>>;
+  /** By the name of the rule: what the holder may say of it until the next message. Older objects do not tell. */
+  readonly prospects?: Readonly<Record<string, Prospect>>;
+}
+
+/** What will become of one rule while a holder has its units. */
+export interface Prospect {
+  /** Milliseconds until all units are there again if nobody comes, though all that holders have be used. */
+  readonly resetAfterMs: number;
+  /**
+   * By how many units `remaining` will have grown after each part of `ttlMs` if nobody takes any, the parts being
+   * equal. Absent: it does not grow.
+   */
+  readonly gains?: readonly number[];
 }
 
 /** What the object of a key may answer. */

@@ -1,6 +1,6 @@
 import type { Policy } from "../policies/policy.ts";
 import { costOf, type Cost } from "../protocol/cost.ts";
-import { isHot, lifetimeMs, lowUnits, wantedUnits } from "./sizing.ts";
+import { FEW_UNITS, isHot, isLukewarm, lifetimeMs, lowUnits, wantedUnits } from "./sizing.ts";
 
 /** What a holder asks for. Arrays have one number for each rule, in the policy's order. */
 export interface Wanted {
@@ -38,6 +38,16 @@ export class Demand {
     return isHot(this.#streak);
   }
 
+  /**
+   * Whether a few units should be reserved already for a key that is not hot: where one message gives units of many keys
+   * back, and calls have been of one unit each, so that a few are sure to serve the next.
+   */
+  get isLukewarm(): boolean {
+    const { objects, pool, reservation } = this.#policy;
+    const isCheap = objects !== "per-key" && pool === undefined && reservation.mostMs > reservation.leastMs;
+    return isCheap && isLukewarm(this.#streak) && this.#units.every((units) => units === this.#asks);
+  }
+
   /** Counts a call. */
   note(cost: Cost, nowMs: number): void {
     const { rules, reservation } = this.#policy;
@@ -61,6 +71,7 @@ export class Demand {
 
   /** What to ask for now. The measurement starts again. */
   want(nowMs: number): Wanted {
+    if (!this.isHot && this.isLukewarm) return this.#wantFew(nowMs);
     const measured = { asks: this.#asks, units: this.#units, sinceMs: this.#sinceMs };
     const ttlMs = lifetimeMs(measured, nowMs, this.#policy.reservation);
     const units = wantedUnits(measured, nowMs, ttlMs);
@@ -68,6 +79,14 @@ export class Demand {
     const isShort = this.#isShort;
     this.#begin(nowMs);
     return { ttlMs, units, low, isShort };
+  }
+
+  /** A few units for the longest lifetime. Where they cannot be spared for so long, the object grants none. */
+  #wantFew(nowMs: number): Wanted {
+    const { rules, reservation } = this.#policy;
+    this.#begin(nowMs);
+    const [units, low] = [rules.map(() => FEW_UNITS), rules.map(() => 0)];
+    return { ttlMs: reservation.mostMs, units, low, isShort: false };
   }
 
   #begin(nowMs: number): void {

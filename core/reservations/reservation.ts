@@ -1,10 +1,10 @@
 import type { Policy, Rule } from "../policies/policy.ts";
-import type { Decided, RuleDecision } from "../protocol/answers.ts";
+import type { Decided } from "../protocol/answers.ts";
 import type { Cost } from "../protocol/cost.ts";
 import type { Returned } from "../protocol/messages.ts";
-import { ceilingMs } from "./ceiling.ts";
 import { Demand } from "./demand.ts";
 import { Denials } from "./denials.ts";
+import { Figures, withUnits, type Asked } from "./figures.ts";
 import { PendingRequest } from "./pending-request.ts";
 import { ReservedUnits } from "./reserved-units.ts";
 
@@ -27,13 +27,13 @@ export class Reservation {
   readonly #units: ReservedUnits;
   readonly #demand: Demand;
   readonly #denials = new Denials();
+  readonly #figures: Figures;
   #forgotten = 0;
   #turn = 0;
   /** The object may keep units apart for this holder. */
   #isHeld = false;
-  /** By rule: the latest instant for which the object said that the quota would be whole. */
-  #wholeAtMs: readonly number[];
   #message: PendingRequest | undefined;
+  #asked: Asked | undefined;
 
   /** @param holder an id that nobody can guess */
   constructor(policy: Policy, key: string, holder: string, nowMs: number) {
@@ -42,7 +42,7 @@ export class Reservation {
     this.holder = holder;
     this.#units = new ReservedUnits(policy);
     this.#demand = new Demand(policy, nowMs);
-    this.#wholeAtMs = policy.rules.map(() => 0);
+    this.#figures = new Figures(policy);
   }
 
   /** The message that has no answer yet; `undefined`: there is none, or its deadline has passed. */
@@ -56,7 +56,12 @@ export class Reservation {
     return this.#isHeld ? this.#units.endsAtMs : undefined;
   }
 
-  /** Whether units should be reserved: the policy allows it, and the key has enough calls. */
+  /** Whether units should be reserved with the next question: the policy allows it, and the key is worth it. */
+  get isWorthUnits(): boolean {
+    return this.policy.localDecisions.admits && (this.#demand.isHot || this.#demand.isLukewarm);
+  }
+
+  /** Whether a call may wait for a message under way: the key has enough calls, so it brings units. */
   get isHot(): boolean {
     return this.policy.localDecisions.admits && this.#demand.isHot;
   }
@@ -86,30 +91,22 @@ export class Reservation {
     return this.#units.spend(cost, nowMs);
   }
 
-  /**
-   * The decision on a cost that has been taken. Others may have called meanwhile, so the figures promise no more than
-   * the object would: `remaining` is at most what is left, and `resetAfterMs` is at least the real time.
-   */
+  /** The decision on a cost that has been taken. Others may have called meanwhile: see figures.ts. */
   admitted(nowMs: number): Decided {
-    const units = this.#units.at(nowMs);
-    return {
-      rules: this.policy.rules.map((rule, index) => ({
-        name: rule.name,
-        success: true,
-        limit: rule.capacity,
-        remaining: units[index] ?? 0,
-        resetAfterMs: this.#ceilingMs(rule, index, nowMs),
-        retryAfterMs: 0,
-        reason: "ok",
-      })),
-    };
+    return { rules: this.#figures.admitted(this.#units.at(nowMs), this.#units.settledAtMs, nowMs) };
+  }
+
+  /** An admission by the object, to which no units went home: what is here remains too. */
+  withOwn(decided: Decided, nowMs: number): Decided {
+    return withUnits(decided, this.#units.at(nowMs));
   }
 
   /** Denies a cost as the object did before; `undefined`: the object has to be asked. */
-  deny(cost: Cost, nowMs: number): Decided | undefined {
-    return this.#denials.find(this.policy, cost, this.#units.at(nowMs), nowMs, (rule, index) =>
-      this.#ceilingMs(rule, index, nowMs),
-    );
+  deny(cost: Cost, nowMs: number, isFresh = false): Decided | undefined {
+    const units = this.#units.at(nowMs);
+    const figuresOf = (rule: Rule, index: number) =>
+      this.#figures.denied(rule, index, units[index] ?? 0, nowMs);
+    return this.#denials.find(this.policy, cost, units, nowMs, figuresOf, isFresh);
   }
 
   /** Whether it is time to ask for more units, so that no call has to wait. */
@@ -123,10 +120,11 @@ export class Reservation {
    */
   ask(cost: Cost, nowMs: number): PendingRequest {
     const wanted = this.#demand.want(nowMs);
-    const kept = this.#units
-      .at(nowMs)
-      .map((units, index) => (cost === 0 ? Math.min(units, wanted.units[index] ?? 0) : 0));
+    const before = this.#units.at(nowMs);
+    const kept = before.map((units, index) => (cost === 0 ? Math.min(units, wanted.units[index] ?? 0) : 0));
     if (this.#units.keep(kept)) this.forgetDenials();
+    this.#figures.sendHome(before.map((units, index) => units - (kept[index] ?? 0)));
+    this.#asked = this.asked;
     this.#turn += 1;
     this.#isHeld = true;
     const rules = this.#byRule((index) => ({
@@ -134,21 +132,20 @@ export class Reservation {
       kept: kept[index] ?? 0,
       wanted: wanted.units[index] ?? 0,
     }));
-    const { key, holder } = this;
-    const { name: policy, priority } = this.policy;
-    const { ttlMs, isShort } = wanted;
-    const call = { policy, key, cost, priority, holder, turn: this.#turn, ttlMs, isShort, rules };
+    const { key, holder, policy } = this;
+    const about = { policy: policy.name, key, cost, priority: policy.priority };
+    const call = { ...about, holder, turn: this.#turn, ttlMs: wanted.ttlMs, isShort: wanted.isShort, rules };
     this.#message = new PendingRequest(call, wanted, nowMs);
     return this.#message;
   }
 
   /** Takes over the granted units. Only the answer to the last message counts, and only once. */
-  answered(message: PendingRequest, { rules, reserved, next }: Decided, nowMs: number): void {
+  answered(message: PendingRequest, answer: Decided, nowMs: number): void {
     if (message !== this.#message) return;
     this.#message = undefined;
     const { call, wanted, sentAtMs } = message;
-    this.learn(call.cost, rules, nowMs);
-    if (next !== undefined) this.learn(1, next, nowMs);
+    const { reserved } = answer;
+    this.learn(call.cost, answer, nowMs, this.#asked);
     if (reserved === undefined) return;
     const names = this.policy.rules.map(({ name }) => name);
     if (reserved.isNew) {
@@ -160,19 +157,28 @@ export class Reservation {
       Object.hasOwn(reserved.units, name) ? (reserved.units[name] ?? 0) : 0,
     );
     this.#units.add(granted, sentAtMs, Math.min(call.ttlMs, reserved.ttlMs), wanted.low);
+    // When all that was used has been settled, and nothing is left, there is nothing to give back.
+    const isSettled = names.every((name, index) => call.rules[name]?.used === this.used[index]);
+    this.#isHeld = !(isSettled && this.#units.isEmpty);
   }
 
-  /** No answer came. Kept units may be spent until their lifetime ends; granted ones are lost to this isolate. */
-  failed(message: PendingRequest): void {
+  /** No answer came, to a message or to a call that asked alone. Kept units may be spent until their lifetime ends; granted ones are lost to this isolate. */
+  failed(message: PendingRequest | undefined): undefined {
     if (message === this.#message) this.#message = undefined;
+    this.#denials.giveUpAsking();
   }
 
-  /** Remembers what the object said of a cost. */
-  learn(cost: Cost, rules: readonly RuleDecision[], nowMs: number): void {
-    this.#wholeAtMs = this.#wholeAtMs.map((atMs, index) =>
-      Math.max(atMs, nowMs + (rules[index]?.resetAfterMs ?? 0)),
-    );
-    if (cost !== 0) this.#denials.learn(this.policy, cost, rules, nowMs);
+  /** What is known now, for `learn` when the answer to a question has come that is asked now. */
+  get asked(): Asked {
+    return { forgotten: this.#forgotten, heard: this.#figures.heard };
+  }
+
+  /** Remembers what the object said of a cost. Of a denial nothing, if denials were forgotten since it was asked. */
+  learn(cost: Cost, { rules, reserved, next, firmForMs }: Decided, nowMs: number, asked = this.asked): void {
+    this.#figures.hear(rules, reserved, asked.heard, nowMs);
+    if (asked.forgotten !== this.#forgotten) return;
+    if (cost !== 0) this.#denials.learn(this.policy, cost, rules, nowMs, firmForMs);
+    if (next !== undefined) this.#denials.learn(this.policy, 1, next, nowMs, firmForMs);
   }
 
   /** Ends the reservation. Returns what to tell the object; `undefined`: the object keeps nothing apart. */
@@ -180,8 +186,12 @@ export class Reservation {
     if (!this.#isHeld) return undefined;
     this.#isHeld = false;
     this.#message = undefined;
+    // Units that were used lift no denial: an exact wait reckons with that.
+    if (!this.#units.isEmpty) {
+      this.#figures.forget();
+      this.forgetDenials();
+    }
     this.#units.clear();
-    this.forgetDenials();
     this.#turn += 1;
     const { key, holder } = this;
     return { key, holder, turn: this.#turn, used: this.#byRule((index) => this.used[index] ?? 0) };
@@ -191,15 +201,6 @@ export class Reservation {
   forgetDenials(): void {
     this.#denials.forget();
     this.#forgotten += 1;
-  }
-
-  /** How often denials were forgotten. A denial that was asked for at an earlier count is out of date. */
-  get forgotten(): number {
-    return this.#forgotten;
-  }
-
-  #ceilingMs(rule: Rule, index: number, nowMs: number): number {
-    return ceilingMs(this.policy, rule, (this.#wholeAtMs[index] ?? 0) - nowMs);
   }
 
   #byRule<Value>(value: (index: number) => Value): Record<string, Value> {

@@ -24,6 +24,11 @@ export class ReservedUnits {
     return nowMs < this.endsAtMs ? this.#units : this.#units.map(() => 0);
   }
 
+  /** Whether there are none, not even such as may not be spent any more. */
+  get isEmpty(): boolean {
+    return this.#units.every((units) => units === 0);
+  }
+
   /** Units spent since the holder began, by rule. */
   get used(): readonly number[] {
     return this.#used;
@@ -32,6 +37,11 @@ export class ReservedUnits {
   /** The instant from which no unit may be spent any more. */
   get endsAtMs(): number {
     return this.#askedAtMs + spendableMs(this.#ttlMs);
+  }
+
+  /** The instant by which the units that were spent, and those that were not, have been settled with the object. */
+  get settledAtMs(): number {
+    return this.#askedAtMs + this.#ttlMs;
   }
 
   /** Whether few units or little time are left, so that more should be asked for. */

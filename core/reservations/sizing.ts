@@ -37,12 +37,28 @@ const GROWTH = 4;
 const MOST_SHARE = 1 / 16;
 const SPARE_SHARE = 1 / 32;
 const AHEAD_MS = 100;
-/** A denial is repeated for so long at most: other holders may give units back. */
+/** A denial is repeated for so long at most, where other holders may give units back. */
 export const MOST_DENIED_MS = 1_000;
+/**
+ * Calls that were denied so recently are many: when their denial is over, one of them asks, and the others do not. Not so
+ * after a shorter denial: of a limit of 1,000 a second, which is asked for twice that, 1.5 % was not admitted then.
+ */
+export const FLOOD_MS = 100;
+/** They are told to wait for so long, about as long as a message takes. */
+export const ASKING_WAIT_MS = 50;
 /** For so long at the end of a lifetime nothing is spent: unused units go back then, and clocks may differ. */
 const MOST_MARGIN_MS = 250;
 /** The object keeps units apart for so much longer than their lifetime, at most. */
 const MOST_LATE_MS = 1_000;
+
+/**
+ * A key that comes a second time asks for so many units, for the longest lifetime, where many keys share an object and the
+ * units can be spared for so long. Shared out over a shorter lifetime they are none. Of 10,000 Zipf keys on 16 objects, at
+ * 10,000 calls a second, 1,000 decisions took 210 messages instead of 254, and 254 rows instead of 275. From the first
+ * call on they would take 167 and 215, but keys that come once would write two rows instead of one.
+ */
+export const FEW_UNITS = 7;
+const LUKEWARM_ASKS = 2;
 
 /** The demand since `sinceMs`: the number of calls, and the units of each rule that they asked for. */
 export interface Measured {
@@ -54,6 +70,11 @@ export interface Measured {
 /** Whether so many calls without a long pause make a key hot. */
 export function isHot(asks: number): boolean {
   return asks >= HOT_ASKS;
+}
+
+/** Whether so many calls without a long pause are worth a few units. */
+export function isLukewarm(asks: number): boolean {
+  return asks >= LUKEWARM_ASKS;
 }
 
 /** The lifetime to ask for, in milliseconds. */

@@ -5,7 +5,7 @@ import {
   withoutTaking,
   type JointDecision,
 } from "../../core/accounts/joint-decision.ts";
-import type { Answer } from "../../core/protocol/answers.ts";
+import type { Answer, Decided } from "../../core/protocol/answers.ts";
 import { writtenKey } from "../../core/protocol/caller-keys.ts";
 import { costOf, costText, takesNothing, type Cost } from "../../core/protocol/cost.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
@@ -15,6 +15,7 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { MISSING } from "./claims.ts";
 import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
+import { firmForMs } from "./firm-denials.ts";
 import type { Limiting } from "./operations.ts";
 import type { Turns } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
@@ -100,11 +101,18 @@ export class Limits {
     const isCounted = !admitted && this.#earlier(keyState, call, atMs) !== undefined;
     if (isCounted) return { rules: withoutTaking(keyState.seenBy(priority), atMs, cost) };
     const answer = { rules, ...(waitedMs !== undefined && { waitedMs }) };
-    if (accounts === undefined) return answer;
+    if (accounts === undefined) return admitted ? answer : this.#firmly(keyState, answer);
     const charge = admitted ? chargeOf(keyState.policy.rules, cost) : undefined;
     const idempotent = idempotentOf(cost, idempotencyKey);
     const remember = idempotent === undefined ? [] : [{ ...idempotent, answer, ...(charge && { charge }) }];
     return this.#store.commitWithin(keyState, { accounts, remember }, atMs) ?? answer;
+  }
+
+  /** A denial that changes nothing, with how long it stands. */
+  #firmly(keyState: KeyState, answer: Decided): Decided {
+    const isInLine = this.#queue.waitersOf(keyState).length > 0;
+    const firmMs = firmForMs(keyState, undefined, isInLine);
+    return firmMs > 0 ? { ...answer, firmForMs: firmMs } : answer;
   }
 
   /** Gives units back, at most up to an untouched quota. */

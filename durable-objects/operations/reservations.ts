@@ -1,14 +1,15 @@
-import { place, remainingOf, settle, unstoredOf } from "../../core/accounts/account.ts";
+import { place, remainingOf, settle, unstoredOf, wholeAtMs } from "../../core/accounts/account.ts";
 import { holdWith } from "../../core/accounts/hold.ts";
-import { decideTogether, withoutTaking } from "../../core/accounts/joint-decision.ts";
+import { decideTogether, withoutTaking, type RuleAccount } from "../../core/accounts/joint-decision.ts";
 import { LEAST_USEFUL_TTL_MS } from "../../core/policies/lifetimes.ts";
-import type { Answer, Decided, Reserved } from "../../core/protocol/answers.ts";
+import type { Answer, Decided, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import type { Reserving, Returned } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { grantedTogether, heldMs, isSpare, type Wish } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { isProvisionallyBlocked } from "./contention.ts";
+import { firmForMs } from "./firm-denials.ts";
 import { noteMessage, type Noted } from "./holder-messages.ts";
 import type { Limits } from "./limits.ts";
 import type { Reserve } from "./operations.ts";
@@ -50,7 +51,10 @@ export class Reservations {
     const reserved = this.#grant(keyState, call, { ...noted, ruleAccounts }, nowMs);
     const next = withoutTaking(keyState.seenBy(priority), nowMs, 1);
     const answer: Decided = { rules, reserved };
-    return next.some(({ success }) => !success) ? { ...answer, next } : answer;
+    const isLast = next.some(({ success }) => !success);
+    if (admitted && !isLast) return answer;
+    const firmMs = firmForMs(keyState, call.holder, false);
+    return { ...answer, ...(isLast && { next }), ...(firmMs > 0 && { firmForMs: firmMs }) };
   }
 
   /**
@@ -106,6 +110,8 @@ export class Reservations {
 
   /** Reserves the units that can be granted, beside those that the holder keeps. */
   #grant(keyState: KeyState, call: Reserve, noted: Noted, nowMs: number): Reserved {
+    // Of a pool only its last answer is known here, and what other regions do is not.
+    const isShared = keyState.policy.pool !== undefined;
     const { ttlMs, units } = granted(keyState, call, noted, nowMs);
     const { hold } = noted.holder;
     // Kept units never expire sooner than was said before: if this answer is lost, the holder relies on that.
@@ -124,7 +130,10 @@ export class Reservations {
     this.#commit(keyState, call.holder, { ruleAccounts, holder }, nowMs);
     this.#queue.serve(keyState);
     const named = Object.fromEntries(ruleAccounts.map(({ rule }, index) => [rule.name, units[index] ?? 0]));
-    return { ttlMs, isNew: noted.isNew, units: named };
+    const prospects = Object.fromEntries(
+      ruleAccounts.map((each) => [each.rule.name, prospectOf(each, ttlMs, nowMs)]),
+    );
+    return { ttlMs, isNew: noted.isNew, units: named, ...(!isShared && { prospects }) };
   }
 
   #commit(
@@ -139,6 +148,18 @@ export class Reservations {
       this.#store.commit(keyState, { accounts }, nowMs);
     if (keyState.holders.hasRoomFor(id)) keyState.holders.put(id, holder);
   }
+}
+
+/** In so many steps a holder is told how a quota refills while it has its units. */
+const GAIN_STEPS = 4;
+
+function prospectOf({ rule, account }: RuleAccount, ttlMs: number, nowMs: number): Prospect {
+  const resetAfterMs = wholeAtMs(rule, account, nowMs) - nowMs;
+  const free = remainingOf(rule, account, nowMs);
+  const gain = (step: number) =>
+    remainingOf(rule, account, nowMs + Math.floor((ttlMs * step) / GAIN_STEPS)) - free;
+  if (gain(GAIN_STEPS) === 0) return { resetAfterMs };
+  return { resetAfterMs, gains: Array.from({ length: GAIN_STEPS }, (_, index) => gain(index + 1)) };
 }
 
 /** How many units to grant, and for how long: longer than the shortest lifetime only if they can be spared. */

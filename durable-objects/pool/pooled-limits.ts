@@ -1,5 +1,5 @@
 import { decideTogether } from "../../core/accounts/joint-decision.ts";
-import type { Answer, Decided } from "../../core/protocol/answers.ts";
+import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { mostUnits } from "../../core/reservations/sizing.ts";
@@ -53,7 +53,7 @@ export class PooledLimits {
       if (share.needsRefill(nowMs)) this.#session.refill(keyState, { lending });
       return reserved;
     });
-    if (here !== undefined) return withoutNext(here);
+    if (here !== undefined) return asOfPool(keyState, here);
     return await this.#reserveOfPool(keyState, call, lending);
   }
 
@@ -125,7 +125,12 @@ export class PooledLimits {
     const { denials } = this.#session.shareOf(keyState);
     return denials.find(policy, cost, ruleStates.map(freeUnits), nowMs, (_, index) => {
       const ruleState = ruleStates[index];
-      return ruleState === undefined ? 0 : Math.max(0, stateOf(ruleState).wholeAtMs - nowMs);
+      if (ruleState === undefined) return { remaining: 0, resetAfterMs: 0 };
+      const { left, wholeAtMs } = stateOf(ruleState);
+      return {
+        remaining: left + freeUnits(ruleState),
+        resetAfterMs: Math.max(0, wholeAtMs - nowMs),
+      };
     });
   }
 
@@ -147,8 +152,18 @@ export class PooledLimits {
     const { admitted, accounts, rules } = decideTogether(keyState.ruleStates, nowMs, cost);
     if (!admitted || accounts === undefined) return undefined;
     this.#store.commit(keyState, { accounts }, nowMs);
-    return { rules };
+    return { rules: withLeft(keyState, rules) };
   }
+}
+
+/** A decision of the share with the units that the pool had left, as far as is known: see `Figures` for isolates. */
+function withLeft({ ruleStates }: KeyState, rules: readonly RuleDecision[]): RuleDecision[] {
+  return rules.map((said, index) => {
+    const ruleState = ruleStates[index];
+    if (ruleState === undefined) return said;
+    const remaining = Math.min(ruleState.rule.capacity, said.remaining + stateOf(ruleState).left);
+    return { ...said, remaining };
+  });
 }
 
 /**
@@ -167,9 +182,12 @@ function isAllowed({ rules }: Pick<Decided, "rules">): boolean {
   return rules.every(({ success }) => success);
 }
 
-/** Removes `next`: this region has nothing left, but the pool may have. */
-function withoutNext(answer: Answer): Answer {
-  if (!("next" in answer)) return answer;
+/**
+ * An answer that the share gave, with the pool's figures. Without `next`: this region has nothing left, but the pool may
+ * have. A denial is the pool's own.
+ */
+function asOfPool(keyState: KeyState, answer: Answer): Answer {
+  if (!("rules" in answer)) return answer;
   const { next: _, ...decided } = answer;
-  return decided;
+  return isAllowed(answer) ? { ...decided, rules: withLeft(keyState, answer.rules) } : decided;
 }

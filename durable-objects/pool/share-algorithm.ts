@@ -24,7 +24,11 @@ export interface ShareState {
   readonly used: number;
   /** From this instant on units of a rate may not be spent. Leases end by the key's `endsByMs` instead. */
   readonly endsAtMs: number;
-  /** From the pool's last answer: when a denied cost might pass, and when the quota is whole. */
+  /**
+   * From the pool's last answer: units that it had left beside those of this region, when a denied cost might pass, and
+   * when the quota is whole.
+   */
+  readonly left: number;
   readonly retryAtMs: number;
   readonly wholeAtMs: number;
   /** The fencing token of the latest lease. The next lease gets one more. */
@@ -43,6 +47,7 @@ export const NO_SHARE: ShareState = {
   units: 0,
   used: 0,
   endsAtMs: -Infinity,
+  left: 0,
   retryAtMs: -Infinity,
   wholeAtMs: -Infinity,
   fencingToken: 0,
@@ -69,11 +74,9 @@ function shareOf(rule: Rule): Rule {
   const pooled = { ...fields, name: rule.name, algorithm: rule.algorithm.name };
   const config: ShareConfig = { ...terms, capacity, isLeased: lease !== undefined, pooled };
   const localDecisions = rule.algorithm.localDecisions(rule.config);
-  const wholeFromEmptyMs = rule.algorithm.wholeFromEmptyMs(rule.config);
   const algorithm = {
     ...(lease === undefined ? share : { ...share, leasing }),
     localDecisions: () => localDecisions,
-    wholeFromEmptyMs: () => wholeFromEmptyMs,
     quota: () => rule.quota,
   } as AnyAlgorithm;
   return { ...rule, algorithm, config };
@@ -96,7 +99,7 @@ const share: Algorithm<ShareConfig, ShareState> = {
   capacity: ({ capacity }) => capacity,
   quota: ({ capacity }) => ({ units: capacity }),
   localDecisions: () => ({ admits: true, denies: true }),
-  wholeFromEmptyMs: () => 0,
+  wholeFromMs: () => 0,
   scale: () => undefined,
 
   decide({ capacity, isLeased }, state = NO_SHARE, nowMs, cost, outstanding) {

@@ -160,10 +160,10 @@ export class Share {
       const units = (granted.units[index] ?? 0) + (isAdded ? (call.cost[index] ?? 0) : 0);
       addUnits(this.#keyState, ruleState, units, granted, call.holding.used[index] ?? 0, sentAtMs);
       const { retryAfterMs = 0, resetAfterMs = 0 } = next?.[index] ?? rules[index] ?? {};
-      updateShare(this.#keyState, ruleState, {
-        retryAtMs: nowMs + (retryAfterMs ?? 0),
-        wholeAtMs: nowMs + resetAfterMs,
-      });
+      // The pool has decided, and then it has granted.
+      const left = Math.max(0, (rules[index]?.remaining ?? 0) - (granted.units[index] ?? 0));
+      const [retryAtMs, wholeAtMs] = [nowMs + (retryAfterMs ?? 0), nowMs + resetAfterMs];
+      updateShare(this.#keyState, ruleState, { left, retryAtMs, wholeAtMs });
     }
     this.#low = ruleStates.map((ruleState, index) =>
       Math.min(wanted.low[index] ?? 0, Math.floor(freeUnits(ruleState) / 2)),

@@ -102,7 +102,7 @@ describe("denials", () => {
     await limit("hot", key, { cost: 995 });
     const [first, second] = await ask("hot", key, 2, { cost: 10 });
     expect(first).toMatchObject({ success: false, source: "object", remaining: 5 });
-    expect(second).toMatchObject({ success: false, source: "isolate", reason: "quota", remaining: 0 });
+    expect(second).toMatchObject({ success: false, source: "isolate", reason: "quota", remaining: 5 });
     expect(Number(second?.["retryAfterMs"])).toBeLessThanOrEqual(Number(first?.["retryAfterMs"]));
     expect(Number(second?.["retryAfterMs"])).toBeGreaterThan(Number(first?.["retryAfterMs"]) - 1_000);
   });
@@ -151,6 +151,19 @@ test("several rules are reserved together, each by its unit", async () => {
   const { body } = await report("hot-rules", key);
   const remaining = (body["rules"] as { name: string; remaining: number }[]).map((rule) => rule.remaining);
   expect(remaining).toEqual([988, 99_400]);
+});
+
+test("the isolate says what remains of the quota, and not what it holds: in the headers too", async () => {
+  const key = freshKey();
+  for (let calls = 1; calls <= 40; calls += 1) {
+    const { body, headers } = await limit("hot", key);
+    expect(body["remaining"]).toBe(1_000 - calls);
+    expect(headers.get("ratelimit")).toMatch(`r=${1_000 - calls};`);
+    // A unit comes back every 43.2 minutes. Those that the isolate does not use come back within seconds.
+    const wholeMs = calls * 2_592_000 + (body["source"] === "isolate" ? 10_000 : 70 * 2_592_000);
+    expect(body["resetAfterMs"]).toBeLessThanOrEqual(wholeMs);
+    expect(body["resetAfterMs"]).toBeGreaterThan(calls * 2_592_000 - 60_000);
+  }
 });
 
 test("headers of a decision of the isolate are those of its figures", async () => {

@@ -1,11 +1,11 @@
-import { decide, outstandingOf, wholeAtMs } from "../../core/accounts/account.ts";
-import type { RuleAccount } from "../../core/accounts/joint-decision.ts";
+import { decide, outstandingOf, settle, wholeAtMs } from "../../core/accounts/account.ts";
 import type { Windows } from "../../core/algorithms/window-ends.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
 import { seenBy } from "../../core/policies/seen-by.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
+import { mostUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 
 /** A law that was broken, in words. */
@@ -192,31 +192,65 @@ export function checkConservation(
   }
 }
 
+/** An isolate of which somebody wants to know whether its figures are right. */
+export interface Telling {
+  readonly reservation: Reservation;
+  readonly nowMs: number;
+  /** Units that calls of this isolate ask the object for, which has not answered them yet. */
+  readonly open: number;
+}
+
+/** How far figures are from the truth: parts of the capacity, and of the time in which an empty quota is whole. */
+export interface Off {
+  readonly tooMany: number;
+  readonly tooFew: number;
+  readonly late: number;
+}
+
 /**
- * An isolate's figures promise no more than the object's would. An object that has crashed may have counted more
- * units as used than there are. Then it takes longer to be whole than any isolate can know.
+ * How far the figures of a decision are from the truth. What is left of a quota is what the object has left and what
+ * this isolate still has, also on its way home. Nobody comes, so it then settles what it has used.
  *
- * @param jumpedMs by how much the isolate's clock was put on: the end of a window that it was told is nearer by that
+ * An isolate to which nobody else's calls come is never too high, and its quota is never whole later than it says.
+ * Nor is it ever much too low when no time gives units back: too few are at most those that are on their way home.
  */
 export function checkFigures(
-  decision: Decision,
-  ruleStates: readonly RuleAccount[],
+  { rules, success }: Decision,
+  { ruleStates, holders }: Pick<KeyState, "ruleStates" | "holders">,
   nowMs: number,
-  own: readonly number[],
-  hasCrashed: boolean,
-  jumpedMs = 0,
-): void {
-  for (const [index, said] of decision.rules.entries()) {
-    const ruleState = ruleStates[index];
-    if (ruleState === undefined) continue;
-    const { remaining } = decide(ruleState.rule, ruleState.account, nowMs, 0);
-    const most = remaining + (own[index] ?? 0);
-    law(said.remaining <= most, () => `remaining is said to be ${said.remaining} and is at most ${most}`);
-    const resetMs = wholeAtMs(ruleState.rule, ruleState.account, nowMs) - nowMs;
-    const nearerMs = ruleState.rule.algorithm.endsLateMs === undefined ? 0 : jumpedMs;
-    law(
-      hasCrashed || said.resetAfterMs + nearerMs >= resetMs,
-      () => `${ruleState.rule.name} is said to be whole in ${said.resetAfterMs} ms, and is in ${resetMs} ms`,
-    );
-  }
+  { reservation, nowMs: isolateMs, open }: Telling,
+  isAlone: boolean,
+): Off[] {
+  const holder = holders.get(reservation.holder);
+  return rules.flatMap((said, index) => {
+    const { rule, account } = ruleStates[index] ?? {};
+    if (rule === undefined || account === undefined) return [];
+    const own = account.holds.find(({ id }) => id === holder?.hold);
+    const unreported = (reservation.used[index] ?? 0) - (holder?.used[index] ?? 0);
+    const here = isAlone
+      ? outstandingOf(account) - unreported
+      : (reservation.spendableAt(isolateMs)[index] ?? 0);
+    const truth = decide(rule, account, nowMs, 0).remaining + here;
+    const settled = own === undefined ? account : settle(rule, account, nowMs, own.id, unreported);
+    const resetAfterMs = wholeAtMs(rule, settled, nowMs) - nowMs;
+    const isSlow = rule.capacity < (rule.quota.windowMs ?? 0) / 500;
+    if (isAlone) {
+      law(
+        said.remaining <= truth + open,
+        () => `remaining is said to be ${said.remaining} and is ${truth}, beside ${open} that are asked for`,
+      );
+      law(
+        !success || !isSlow || said.remaining >= truth - open - mostUnits(rule.capacity),
+        () => `remaining is said to be ${said.remaining} and is ${truth}`,
+      );
+      const openMs = open === 0 ? 0 : rule.algorithm.wholeFromMs(rule.config, open);
+      law(
+        said.resetAfterMs + openMs >= resetAfterMs,
+        () => `${rule.name} is said to be whole in ${said.resetAfterMs} ms, and is in ${resetAfterMs} ms`,
+      );
+    }
+    const more = (said.remaining - truth) / rule.capacity;
+    const late = (said.resetAfterMs - resetAfterMs) / rule.algorithm.wholeFromMs(rule.config, rule.capacity);
+    return [{ tooMany: Math.max(0, more), tooFew: Math.max(0, -more), late }];
+  });
 }

@@ -13,7 +13,7 @@ export interface Fate {
 }
 
 /** Calls that isolates make of an object. */
-export type Method = "limit" | "limitCall" | "reserve" | "giveBack" | "shedding";
+export type Method = "limit" | "limitCall" | "reserve" | "giveBack" | "refund" | "reset" | "shedding";
 
 /** A namespace of one object, reached over a network that delays, loses and repeats messages. */
 export function simulatedNamespace(
@@ -42,6 +42,8 @@ export function simulatedNamespace(
     reserve: (...args: unknown[]) => send("reserve", args),
     shedding: (...args: unknown[]) => send("shedding", args),
     giveBack: (...args: unknown[]) => send("giveBack", args),
+    refund: (...args: unknown[]) => send("refund", args),
+    reset: (...args: unknown[]) => send("reset", args),
   } as unknown as LimiterStub;
   return { getByName: () => stub };
 }

@@ -6,7 +6,7 @@ import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { seenBy } from "../../core/policies/seen-by.ts";
 import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
-import type { Cost } from "../../core/protocol/cost.ts";
+import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
@@ -105,6 +105,8 @@ export interface Breakage {
   readonly atCrash?: (object: SimulatedObject) => void;
   /** Changes a message on its way to the object. */
   readonly message?: (args: readonly unknown[]) => readonly unknown[];
+  /** One isolate, and no faults: then figures are right, and not only likely. */
+  readonly isAlone?: boolean;
   /** The only policies. */
   readonly policies?: readonly string[];
 }
@@ -116,7 +118,25 @@ export interface Outcome {
   readonly denied: number;
   readonly degraded: number;
   readonly crashes: number;
+  /** Of figures that isolates named: how many, and sums of how far from the truth they were (`Off`). */
+  readonly figures: number;
+  readonly tooMany: number;
+  readonly tooFew: number;
+  readonly late: number;
 }
+
+const NOTHING = {
+  calls: 0,
+  admittedByIsolates: 0,
+  admittedByObject: 0,
+  denied: 0,
+  degraded: 0,
+  crashes: 0,
+  figures: 0,
+  tooMany: 0,
+  tooFew: 0,
+  late: 0,
+};
 
 /** An isolate, its clock, and whether it has been killed. */
 interface Running {
@@ -125,8 +145,8 @@ interface Running {
   readonly clock: { ms: number };
   isKilled: boolean;
   isPutBack: boolean;
-  /** By how much its clock was put on. */
-  jumpedMs: number;
+  /** Units that its calls wait for. */
+  open: number;
 }
 
 export class Schedule {
@@ -141,12 +161,12 @@ export class Schedule {
   readonly #breakage: Breakage;
   readonly #open = new Map<number, Running>();
   #failure: unknown;
-  #outcome = { calls: 0, admittedByIsolates: 0, admittedByObject: 0, denied: 0, degraded: 0, crashes: 0 };
+  #outcome = { ...NOTHING };
 
   constructor(seed: number, database: Database, breakage: Breakage = {}) {
     this.#random = seededRandom(seed);
     this.#breakage = breakage;
-    this.#isFaulty = this.#chance(0.8);
+    this.#isFaulty = this.#chance(0.8) && breakage.isAlone !== true;
     this.#policy = ALL.get(this.#of(breakage.policies ?? NAMES)) as Policy;
     this.#oracles = new Oracles(this.#policy);
     this.#objectClock = { ms: 1_000_000 + this.#upTo(500) };
@@ -156,7 +176,8 @@ export class Schedule {
       ALL,
       () => Math.floor(this.#time.nowMs) + this.#objectClock.ms,
     );
-    for (let count = 1 + this.#upTo(4); count > 0; count -= 1) this.#isolates.push(this.#start());
+    const isolates = breakage.isAlone === true ? 1 : 1 + this.#upTo(4);
+    for (let count = isolates; count > 0; count -= 1) this.#isolates.push(this.#start());
     this.#plan();
   }
 
@@ -195,8 +216,10 @@ export class Schedule {
     const time = this.#time.clock(running.clock, isGone);
     const handle = (method: Method, args: readonly unknown[]) => this.#handle(method, args);
     const namespace = simulatedNamespace(this.#time, handle, () => this.#fate(), isGone);
+    const units = Math.max(...this.#policy.rules.map((rule) => costOf(rule, cost)));
     this.#outcome.calls += 1;
     this.#open.set(id, running);
+    running.open += units;
     if (this.#isFaulty && this.#chance(0.05))
       this.#time.at(startMs + this.#upTo(20), () => {
         request.isGone = true;
@@ -206,6 +229,7 @@ export class Schedule {
       if (decision instanceof Problem) throw decision.toError();
       if (isGone()) return;
       this.#open.delete(id);
+      running.open -= units;
       const tookMs = this.#time.nowMs - startMs;
       // A clock that is put back makes waits by that clock longer.
       const mostMs = this.#policy.deadlineMs * (this.#isFaulty ? 3 : 1);
@@ -215,8 +239,8 @@ export class Schedule {
     const caller = { objects: new Objects(namespace, time), time, inBackground: () => undefined };
     const decided = running.isolate.limit(caller, seenBy(this.#policy, priority), KEY, cost);
     if (!(decided instanceof Promise)) {
-      this.#checkFigures(decided, running, priority);
-      return done(decided);
+      done(decided);
+      return this.#checkFigures(decided, running, priority);
     }
     decided.then(done).catch((error: unknown) => (this.#failure ??= error));
   }
@@ -233,13 +257,19 @@ export class Schedule {
    * Checks the figures of decisions that are made at once. Before a promise settles, other calls may have spent
    * units.
    */
-  #checkFigures(decision: Decision, { cache, clock, jumpedMs }: Running, priority: string | undefined): void {
-    if (this.#breakage.isBoundOnly === true) return;
+  #checkFigures(decision: Decision, { cache, clock, open }: Running, priority: string | undefined): void {
+    const reservation = cache.find(seenBy(this.#policy, priority), KEY);
+    if (this.#breakage.isBoundOnly === true || reservation === undefined) return;
     const entry = this.#object.open(this.#policy, KEY);
-    const nowMs = Math.floor(this.#time.nowMs) + clock.ms;
-    const own = cache.find(seenBy(this.#policy, priority), KEY)?.spendableAt(nowMs) ?? [];
-    const hasCrashed = this.#outcome.crashes > 0;
-    checkFigures(decision, entry.seenBy(priority), this.#object.nowMs, own, hasCrashed, jumpedMs);
+    const seen = { ruleStates: entry.seenBy(priority), holders: entry.holders };
+    const telling = { reservation, nowMs: Math.floor(this.#time.nowMs) + clock.ms, open };
+    const isAlone = !this.#isFaulty && this.#isolates.length === 1 && this.#policy.priorities.seen.size === 0;
+    for (const off of checkFigures(decision, seen, this.#object.nowMs, telling, isAlone)) {
+      this.#outcome.figures += 1;
+      this.#outcome.tooMany += off.tooMany;
+      this.#outcome.tooFew += off.tooFew;
+      this.#outcome.late += off.late;
+    }
   }
 
   #handle(method: Method, sent: readonly unknown[]): unknown {
@@ -306,7 +336,6 @@ export class Schedule {
       running.isPutBack = true;
       const byMs = this.#of([-Math.min(200, marginMs), -Math.min(5, marginMs), 20, 200]);
       running.clock.ms += byMs;
-      running.jumpedMs += Math.max(0, byMs);
     }
   }
 
@@ -319,7 +348,7 @@ export class Schedule {
       clock: { ms: this.#upTo(1_000) },
       isKilled: false,
       isPutBack: false,
-      jumpedMs: 0,
+      open: 0,
     };
   }
 

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { Figures } from "../../core/reservations/figures.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { debitAtReservation, forgottenAtCrash, freeAtExpiry, shortenedWhenKept } from "./breakages.ts";
@@ -57,6 +58,25 @@ test(
   },
 );
 
+test(
+  "an isolate alone names figures that are right, and among others such as are near",
+  PATIENT,
+  async () => {
+    const histories = SCHEDULES / 5;
+    const alone = await simulate(announcedSeed("alone"), histories, () => ({ isAlone: true }));
+    const among = await simulate(announcedSeed("among others"), histories);
+    for (const [where, { figures, tooMany, tooFew, late }] of Object.entries({ alone, among })) {
+      expect(figures).toBeGreaterThan(histories);
+      const percent = (sum: number) => `${((100 * sum) / figures).toFixed(2)} %`;
+      const words = `${percent(tooMany)} of the limit too high, ${percent(tooFew)} too low`;
+      console.info(
+        `figures of an isolate ${where}: remaining ${words}, whole late by ${percent(late)} of the time from empty`,
+      );
+    }
+    expect(alone.tooFew / alone.figures).toBeLessThan(0.1);
+  },
+);
+
 /** The first history that breaks a law; it says its seed, with which alone it breaks the same law again. */
 async function expectFound(breakage: () => Breakage, first = 1): Promise<void> {
   const search = (from: number, histories: number) =>
@@ -98,6 +118,30 @@ test("granting an isolate units for a higher priority than it asked for is found
   const message = (args: readonly unknown[]) =>
     args.map((each) => (isMessage(each) ? { ...each, priority: "critical" } : each));
   await expectFound(() => ({ message, policies: ["kept"], isBoundOnly: true }));
+});
+
+const { hear } = Figures.prototype as { readonly hear: (this: Figures, ...said: Heard) => void };
+
+type Heard = Parameters<Figures["hear"]>;
+
+test.each<[string, () => unknown]>([
+  [
+    "naming what is held as what remains",
+    () => vi.spyOn(Figures.prototype, "remaining").mockImplementation((_, __, units) => units),
+  ],
+  [
+    "counting units that were granted as the object's too",
+    () =>
+      vi.spyOn(Figures.prototype, "hear").mockImplementation(function (this: Figures, rules, given, ...more) {
+        hear.call(this, rules, given && { ...given, units: {} }, ...more);
+      }),
+  ],
+])("%s is found", PATIENT, async (_, breaks) => {
+  breaks();
+  await expectFound(() => ({ isAlone: true })).finally(() => {
+    vi.restoreAllMocks();
+    vi.spyOn(console, "warn").mockImplementation(() => undefined);
+  });
 });
 
 test("a seed repeats a history", async () => {

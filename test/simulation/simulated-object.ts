@@ -71,6 +71,8 @@ export class SimulatedObject {
   handle(method: Method, args: readonly unknown[]): unknown {
     if (method === "reserve") return this.reserve(...(args as Parameters<typeof this.reserve>));
     if (method === "giveBack") return this.giveBack(...(args as Parameters<typeof this.giveBack>));
+    if (method === "refund") return this.refund(...(args as Parameters<typeof this.refund>));
+    if (method === "reset") return this.reset(...(args as Parameters<typeof this.reset>));
     if (method === "shedding") return this.shedding(...(args as Parameters<typeof this.shedding>));
     if (method === "limitCall") return this.limitCall(...(args as Parameters<typeof this.limitCall>));
     return this.limit(...(args as Parameters<typeof this.limit>));
@@ -99,6 +101,14 @@ export class SimulatedObject {
       void this.#memory.ask(policy, each.key, (operations, keyState, nowMs) =>
         operations.giveBack(keyState, each, nowMs),
       );
+  }
+
+  refund(policy: string, key: string, units: Cost, idempotencyKey: string): AnswerText {
+    return now(
+      this.#memory.ask(policy, key, (operations, keyState, nowMs) =>
+        operations.refund(keyState, units, idempotencyKey, undefined, nowMs),
+      ),
+    );
   }
 
   shedding({ policy, key, ...call }: SheddingCall): AnswerText {

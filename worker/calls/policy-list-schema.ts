@@ -19,6 +19,7 @@ export const PolicyList = v.object({
       maxWaitMs: milliseconds("The longest that a caller may wait for units."),
       maxWaiters: figure("The most callers that wait for units of one key."),
       reservationTtlMs: milliseconds("The longest a reservation can live; 0: none are made."),
+      denialTtlMs: milliseconds("The longest a denial is repeated from memory; 0: it is not."),
       pool: v.optional(v.literal("redis")),
       localShare: v.optional(
         v.pipe(

@@ -15,6 +15,7 @@ export function listPolicies({ policies }: LimiterClient, principal: Principal):
       objects: policy.objects,
       ...policy.waiting,
       reservationTtlMs: policy.localDecisions.admits ? policy.reservation.mostMs : 0,
+      denialTtlMs: policy.denialTtlMs,
       ...(policy.pool && { pool: policy.pool.kind }),
       ...(policy.onFailure === "local" && {
         localShare: policy.pool?.localShare ?? 1 / policies.regions.length,

@@ -7,6 +7,8 @@ import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 const HEADERS =
   '"draft-11", "draft-7", "x-ratelimit", "x-ratelimit-delta", or a list of one of the first two and one of the last two';
 const JITTER = 'a number above 0 and at most 1, or a duration of at most 1 day such as "5s"';
+const DENIAL_TTL =
+  '"0s", or a duration of 1 ms or more: whole milliseconds, or a string such as "250ms" "10s" "15m" "1h" "30d", at most 3600000 ms';
 const BUCKET = { algorithm: "token-bucket", limit: 5, window: "1s" };
 const FIXED = { algorithm: "fixed-window", limit: 5, window: "1 month" };
 
@@ -45,6 +47,14 @@ test("retryJitter is a part of the wait, or a duration, and off by default", () 
   expect(jitter({ retryJitter: 1 })).toEqual({ share: 1 });
   expect(jitter({ retryJitter: 0.1 })).toEqual({ share: 0.1 });
   expect(jitter({ retryJitter: "1d" })).toEqual({ mostMs: 86_400_000 });
+});
+
+test("denialTtl is a duration that may be 0, and 10 s by default", () => {
+  const denialTtlMs = (fields: object) =>
+    parsePolicies({ a: { ...BUCKET, ...fields } }).get("a")?.denialTtlMs;
+  expect(denialTtlMs({})).toBe(10_000);
+  expect(["0s", "0 ms", 0].map((denialTtl) => denialTtlMs({ denialTtl }))).toEqual([0, 0, 0]);
+  expect(["250ms", "1h", 5].map((denialTtl) => denialTtlMs({ denialTtl }))).toEqual([250, 3_600_000, 5]);
 });
 
 test.each([
@@ -204,6 +214,8 @@ test.each([
   ],
   ["reservation", { a: { ...BUCKET, reservation: { ttl: "2h" } } }, "reservation is an object: must be"],
   ["shadow", { a: { ...BUCKET, shadow: "yes" } }, 'shadow is "yes": must be true or false'],
+  ["denialTtl", { a: { ...BUCKET, denialTtl: "2h" } }, `denialTtl is "2h": must be ${DENIAL_TTL}`],
+  ["denialTtl", { a: { ...BUCKET, denialTtl: "off" } }, `denialTtl is "off": must be ${DENIAL_TTL}`],
   ["retryJitter", { a: { ...BUCKET, retryJitter: 0 } }, `retryJitter is 0: must be ${JITTER}`],
   ["retryJitter", { a: { ...BUCKET, retryJitter: 1.5 } }, `retryJitter is 1.5: must be ${JITTER}`],
   ["retryJitter", { a: { ...BUCKET, retryJitter: "25h" } }, `retryJitter is "25h": must be ${JITTER}`],

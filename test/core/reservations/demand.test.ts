@@ -119,3 +119,29 @@ test("a key is hot at its third call, and no longer after a pause as long as the
   expect(demand.isHot).toBe(false);
   expect(demand.want(3_001).units).toEqual([4]);
 });
+
+describe("a key that comes a second time", () => {
+  const demandOf = (fields: object, costs: readonly number[]) => {
+    const shared = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", objects: 16, ...fields };
+    const policy = parsePolicies({ test: shared }).get("test") as Policy;
+    const demand = new Demand(policy, 0);
+    for (const [index, cost] of costs.entries()) demand.note(cost, 1_000 * (index + 1));
+    return demand;
+  };
+
+  test("is worth a few units for long, where many keys share an object and calls have a cost of 1", () => {
+    const demand = demandOf({}, [1, 1]);
+    expect([demand.isHot, demand.isLukewarm]).toEqual([false, true]);
+    expect(demand.want(2_000)).toEqual({ ttlMs: 8_000, units: [7], low: [0], isShort: false });
+  });
+
+  test.each([
+    ["a key that came once", {}, [1]],
+    ["a key with an object of its own", { objects: "per-key" }, [1, 1]],
+    ["a pool", { pool: "redis" }, [1, 1]],
+    ["a lifetime that is set", { reservation: { ttl: "1s" } }, [1, 1]],
+    ["costs of more units", {}, [1, 2]],
+  ])("is not, of %s", (_, fields, costs) => {
+    expect(demandOf(fields, costs).isLukewarm).toBe(false);
+  });
+});

@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import type { PendingRequest } from "../../../core/reservations/pending-request.ts";
 import { Reservation } from "../../../core/reservations/reservation.ts";
-import { heldMs, refillMs, spendableMs } from "../../../core/reservations/sizing.ts";
+import { refillMs, spendableMs } from "../../../core/reservations/sizing.ts";
 import { granting, policyOf, said, TTL_MS, withUnits } from "../../support/reservations.ts";
 
 const sumUp = (made: Reservation, nowMs: number) => [made.spendableAt(nowMs)[0], made.used[0]];
@@ -160,35 +160,5 @@ describe("giving back", () => {
 
   test("of what was never asked for says nothing", () => {
     expect(withUnits(0).giveBack()).toBeUndefined();
-  });
-});
-
-describe("figures", () => {
-  test("are a floor of what remains and a ceiling of the time until the quota is whole", () => {
-    fc.assert(
-      fc.property(
-        fc.constantFrom("one", "auto", "two"),
-        fc.nat(9),
-        fc.nat(9_999_999),
-        (name, cost, resetAfterMs) => {
-          const made = withUnits(10, name);
-          made.learn(0, said(made.policy, { resetAfterMs }), 1);
-          made.spend(cost, 2);
-          const { rules } = made.admitted(2);
-          for (const [
-            index,
-            { algorithm, config, capacity, name: ruleName },
-          ] of made.policy.rules.entries()) {
-            const emptyMs = made.policy.reservation.mostMs + algorithm.wholeFromEmptyMs(config);
-            const figures = { name: ruleName, limit: capacity, remaining: 10 - cost };
-            expect(rules[index]).toMatchObject({ ...figures, success: true, retryAfterMs: 0, reason: "ok" });
-            expect(rules[index]?.resetAfterMs).toBeGreaterThanOrEqual(Math.max(emptyMs, resetAfterMs - 1));
-            expect(rules[index]?.resetAfterMs).toBeLessThanOrEqual(
-              Math.max(emptyMs + heldMs(made.policy.reservation.mostMs), resetAfterMs),
-            );
-          }
-        },
-      ),
-    );
   });
 });

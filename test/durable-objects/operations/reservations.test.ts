@@ -3,7 +3,7 @@ import { afterEach, expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../../core/protocol/messages.ts";
-import { heldMs, spendableMs } from "../../../core/reservations/sizing.ts";
+import { FEW_UNITS, heldMs, spendableMs } from "../../../core/reservations/sizing.ts";
 import { Database } from "../../simulation/database.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";
 
@@ -63,7 +63,7 @@ test("what is granted is out of reach for others, and a cost is decided beside i
   const { free, reserve } = start("brief");
   const answer = reserve({ turn: 1, cost: 3 });
   expect(answer.rules).toMatchObject([{ success: true }]);
-  expect(answer.reserved).toEqual({ ttlMs: TTL_MS, isNew: true, units: { brief: 50 } });
+  expect(answer.reserved).toMatchObject({ ttlMs: TTL_MS, isNew: true, units: { brief: 50 } });
   expect(free()).toBe(UNITS - 3 - 50);
 });
 
@@ -71,7 +71,7 @@ test("used units are debited, kept ones stay apart, and the others are free agai
   const { free, reserve } = start("brief");
   reserve({ turn: 1 });
   const answer = reserve({ turn: 2, used: 10, kept: 15, wanted: 20 });
-  expect(answer.reserved).toEqual({ ttlMs: TTL_MS, isNew: false, units: { brief: 5 } });
+  expect(answer.reserved).toMatchObject({ ttlMs: TTL_MS, isNew: false, units: { brief: 5 } });
   expect(free()).toBe(UNITS - 10 - 20);
 });
 
@@ -297,4 +297,13 @@ test("used and spendable together are never more than there is, whatever holders
     }),
     { numRuns: 400 },
   );
+});
+
+test("a few units for long are granted where they can be spared for so long, and else none for a shorter time", () => {
+  const { object, reserve } = start("auto");
+  const few = (turn: number) =>
+    reserve({ turn, holder: `few ${turn}`, wanted: FEW_UNITS, ttlMs: 8_000 }).reserved;
+  expect(few(1)).toMatchObject({ ttlMs: 8_000, units: { auto: FEW_UNITS } });
+  object.limit("auto", KEY, UNITS - 8 * FEW_UNITS);
+  expect(few(2)).toMatchObject({ units: { auto: 0 } });
 });

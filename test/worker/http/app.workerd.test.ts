@@ -115,6 +115,7 @@ describe("200", () => {
       maxWaiters: 1_000,
       objects: "per-key",
       reservationTtlMs: 8_000,
+      denialTtlMs: 10_000,
       shadow: false,
       headers: ["draft-11"],
       keyKind: "text",

@@ -1,0 +1,24 @@
+import type { KeyState } from "../keys/key-state.ts";
+
+/**
+ * For how long a denial stands before its wait is over, whatever isolates do, in milliseconds; 0: nobody knows.
+ *
+ * An exact wait reckons that every unit which is held is used. So units that come back unused end it sooner. Where
+ * nobody holds units of the key, only who says so gives any back: by a refund, a reset, a debit or another policy. That
+ * may happen through another isolate, which is why the policy bounds the time (`denialTtl`). Units that are taken, or
+ * held and given back, after the denial make it last longer, or leave it as it was.
+ *
+ * Where nobody could tell, it is not firm: callers that wait in line may leave it, and so their places; of a pool other
+ * regions hold units; and what a region decides alone is over when the pool answers again.
+ *
+ * @param holder the id of the isolate that is told, which knows when it gives back units itself
+ * @param isInLine callers wait for units of the key
+ */
+export function firmForMs(keyState: KeyState, holder: string | undefined, isInLine: boolean): number {
+  const { accounts, policy, holders } = keyState;
+  const isShared = policy.pool !== undefined || policy.region !== undefined;
+  if (isShared || isInLine || !policy.localDecisions.denies) return 0;
+  const own = holder === undefined ? undefined : holders.get(holder)?.hold;
+  const isHeld = accounts.some(({ holds }) => holds.some(({ id }) => id !== own));
+  return isHeld ? 0 : policy.denialTtlMs;
+}

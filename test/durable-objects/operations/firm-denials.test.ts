@@ -1,0 +1,108 @@
+/** How long the object says that its denials stand. */
+import { expect, test } from "vitest";
+import { parsePolicies } from "../../../core/policies/parse-policies.ts";
+import type { Decided } from "../../../core/protocol/answers.ts";
+import type { LimitCall, ReserveCall } from "../../../core/protocol/messages.ts";
+import { Database } from "../../simulation/database.ts";
+import { SimulatedObject } from "../../simulation/simulated-object.ts";
+import { VirtualTime } from "../../simulation/virtual-time.ts";
+
+const BUCKET = { algorithm: "token-bucket", limit: 100, window: "1h" };
+const LOG = { algorithm: "sliding-log", limit: 100, window: "1h" };
+const policies = parsePolicies({
+  api: BUCKET,
+  brief: { ...BUCKET, denialTtl: "2s" },
+  off: { ...BUCKET, denialTtl: "0s" },
+  log: LOG,
+  spaced: { ...LOG, minInterval: "1h" },
+  counted: { ...LOG, countDenied: true },
+  blocked: { ...BUCKET, blockFor: "5m" },
+  shadow: { ...BUCKET, shadow: true },
+  credits: { algorithm: "credits", limit: 100 },
+  kept: { ...BUCKET, reserve: { critical: "20%" } },
+  two: { rules: { rate: BUCKET, log: LOG } },
+  leased: { rules: { rate: BUCKET, slots: { algorithm: "concurrency", limit: 10 } } },
+});
+
+/** An object whose key has used `used` units, and its answer to a cost. */
+function start(policy: string, used = 100) {
+  const time = new VirtualTime();
+  const object = new SimulatedObject(new Database(), policies, () => Math.floor(time.nowMs) + 1_000_000);
+  const limit = (cost: number, call: Partial<LimitCall> = {}) =>
+    JSON.parse(object.limitCall({ policy, key: "key", cost, ...call })) as Decided;
+  let turn = 0;
+  const reserve = (holder: string, cost: number, wanted: number, kept = 0): Decided => {
+    turn += 1;
+    const names = policies.get(policy)?.rules.map(({ name }) => name) ?? [];
+    const rules = Object.fromEntries(names.map((name) => [name, { used: 0, kept, wanted }]));
+    const call: ReserveCall = { policy, key: "key", holder, turn, cost, ttlMs: 1_000, isShort: true, rules };
+    return JSON.parse(object.reserve(call)) as Decided;
+  };
+  if (used > 0) limit(used, { priority: "critical" });
+  return { time, object, limit, reserve };
+}
+
+test.each<[string, number | undefined, number?]>([
+  ["api", 10_000],
+  ["api", 10_000, 101],
+  ["brief", 2_000],
+  ["off", undefined],
+  ["log", 10_000],
+  ["spaced", 10_000],
+  ["shadow", 10_000],
+  ["credits", 10_000],
+  ["two", 10_000],
+  ["counted", undefined],
+  ["blocked", undefined],
+  ["leased", undefined, 11],
+])(
+  "of a key of which nobody holds units, a denial under %s stands for %j ms",
+  (policy, firmForMs, cost = 1) => {
+    const { limit } = start(policy);
+    const { rules, firmForMs: said } = limit(cost);
+    expect(rules.some(({ success }) => !success)).toBe(true);
+    expect(said).toBe(firmForMs);
+  },
+);
+
+test("what is kept for more important calls is denied as firmly", () => {
+  const { limit } = start("kept", 90);
+  expect(limit(1)).toMatchObject({ firmForMs: 10_000, rules: [{ reason: "shed" }] });
+  expect(limit(1, { priority: "critical" }).firmForMs).toBeUndefined();
+});
+
+test("an admission, a look and a cost that was decided under an idempotency key say nothing of it", () => {
+  const { limit } = start("api", 50);
+  expect(limit(1).firmForMs).toBeUndefined();
+  expect(limit(0).firmForMs).toBeUndefined();
+  expect(limit(1, { idempotencyKey: "once" }).firmForMs).toBeUndefined();
+});
+
+test("while another isolate holds units no denial stands, until it has settled", () => {
+  const { object, limit, reserve } = start("api", 50);
+  const { units = {} } = reserve("one", 0, 6).reserved ?? {};
+  expect(units).toEqual({ api: 6 });
+  expect(limit(45).firmForMs).toBeUndefined();
+  expect(reserve("other", 45, 0).firmForMs).toBeUndefined();
+  object.giveBack("api", [{ key: "key", holder: "one", turn: 99, used: { api: 6 } }]);
+  expect(limit(45).firmForMs).toBe(10_000);
+});
+
+test("what an isolate holds itself it gives back itself, and knows: its denials stand", () => {
+  const { limit, reserve } = start("api", 96);
+  const answer = reserve("one", 5, 4);
+  expect(answer).toMatchObject({ rules: [{ success: false }], firmForMs: 10_000 });
+  expect(answer.reserved?.units).toEqual({ api: 4 });
+  // Nothing is left for a cost of 1, which stands as well.
+  expect(answer.next).toMatchObject([{ success: false }]);
+  // Who asks without being that isolate is not told so.
+  expect(limit(5).firmForMs).toBeUndefined();
+});
+
+test("when units that isolates held count as used, denials stand", () => {
+  const { time, object, limit, reserve } = start("api", 50);
+  reserve("one", 0, 6);
+  time.nowMs = 2_001;
+  object.open({ name: "api" }, "key");
+  expect(limit(45).firmForMs).toBe(10_000);
+});

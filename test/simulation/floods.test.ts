@@ -1,0 +1,135 @@
+import { expect, test, vi } from "vitest";
+import { LimiterClient } from "../../client/limiter-client.ts";
+import { LocalLimiter } from "../../client/local-limiter.ts";
+import { Objects } from "../../client/transports/objects.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import { parseDeployment } from "../../core/policies/regional-policies.ts";
+import type { Decided } from "../../core/protocol/answers.ts";
+import { depth } from "../support/depth.ts";
+import { announcedSeed, seedOr } from "../support/random.ts";
+import { Database } from "./database.ts";
+import { FloodSchedule, type Flood, type Mistake } from "./floods.ts";
+import { BrokenLaw } from "./laws.ts";
+import { simulatedNamespace, type Method } from "./network.ts";
+import { SimulatedObject } from "./simulated-object.ts";
+import { VirtualTime } from "./virtual-time.ts";
+
+const SCHEDULES = depth(60, 2_000);
+const PATIENT = { timeout: 900_000 };
+
+/** @throws Error that names the seed of the first history that broke a law */
+async function flood(firstSeed: number, schedules: number, mistake?: Mistake): Promise<Flood> {
+  const database = new Database();
+  const sum = { calls: 0, asked: 0, admitted: 0, repeated: 0 };
+  for (let seed = firstSeed; seed < firstSeed + schedules; seed += 1) {
+    try {
+      const each = await new FloodSchedule(seed, database, mistake).run();
+      for (const name of Object.keys(sum) as (keyof Flood)[]) sum[name] += each[name];
+    } catch (error) {
+      throw new Error(`SEED=${seed}: ${error instanceof Error ? error.message : String(error)}`, {
+        cause: error,
+      });
+    }
+  }
+  return sum;
+}
+
+test(
+  "a denial that an isolate repeats is one that the object would make, but for what is told late by name",
+  PATIENT,
+  async () => {
+    const sum = await flood(announcedSeed("floods"), SCHEDULES);
+    console.info("floods", sum);
+    expect(sum.repeated).toBeGreaterThan(sum.calls / 2);
+  },
+);
+
+/** The first history that breaks a law, as other tests look for it. */
+async function expectFound(mistake: Mistake, inWords: RegExp): Promise<void> {
+  const found = await flood(seedOr(1), 2_000, mistake).then(
+    () => undefined,
+    (error: Error) => error,
+  );
+  expect(found?.cause).toBeInstanceOf(BrokenLaw);
+  expect(found?.message).toMatch(inWords);
+}
+
+test("calling a denial firm although an isolate holds units is found", PATIENT, async () => {
+  const isDenial = ({ rules, next }: Decided) => next !== undefined || rules.some(({ success }) => !success);
+  const answer = (decided: Decided) => (isDenial(decided) ? { ...decided, firmForMs: 10_000 } : decided);
+  await expectFound({ answer, policies: ["slow", "log"] }, /after units came back/);
+});
+
+const { forgetDenials } = LocalLimiter.prototype as {
+  readonly forgetDenials: (this: LocalLimiter, ...of: Parameters<LocalLimiter["end"]>) => void;
+};
+let isAfter = false;
+
+test.each<[string, (local: LocalLimiter, ...of: Parameters<LocalLimiter["end"]>) => void]>([
+  ["not forgetting denials when units are given back by name", () => undefined],
+  [
+    "forgetting them before that only",
+    // It is called before and after, so every second time.
+    (local, ...of) => {
+      isAfter = !isAfter;
+      if (isAfter) forgetDenials.apply(local, of);
+    },
+  ],
+])("%s is found", PATIENT, async (_, forget) => {
+  const spy = vi.spyOn(LocalLimiter.prototype, "forgetDenials").mockImplementation(function (
+    this: LocalLimiter,
+    ...of
+  ) {
+    forget(this, ...of);
+  });
+  await expectFound({}, /after it gave units back/).finally(() => spy.mockRestore());
+});
+
+test("a flood of one key costs its object a call of each isolate for as long as a denial stands", async () => {
+  const sum = await steadyFlood({ window: "1h" });
+  // 4 isolates for 30 s, and a denial stands for 10 s. A few calls took the units.
+  expect(sum.denied).toBeGreaterThan(25_000);
+  expect(sum.askedLate).toBeLessThanOrEqual(4 * 3);
+});
+
+test("when a wait ends, one call of each isolate asks", async () => {
+  // A unit comes back every 2 s. Isolates learn of the wait that is left when they ask, so each asks once for each unit.
+  const sum = await steadyFlood({ window: "80s" });
+  expect(sum.askedLate).toBeLessThanOrEqual(4 * 16);
+});
+
+test("with denialTtl = 0s the object denies every call", async () => {
+  const sum = await steadyFlood({ window: "1h", denialTtl: "0s" });
+  expect(sum.askedLate).toBeGreaterThan(25_000);
+});
+
+/** Four isolates call a key of 40 units every 4 ms for 30 s. Counts what the object was asked once units were gone. */
+async function steadyFlood(fields: object): Promise<{ readonly denied: number; readonly askedLate: number }> {
+  const { regionalPolicies } = parseDeployment({
+    policies: { flooded: { algorithm: "token-bucket", limit: 40, ...fields } },
+  });
+  const policy = regionalPolicies.get("flooded") as Policy;
+  const time = new VirtualTime();
+  const clock = time.clock({ ms: 1_000_000 });
+  const object = new SimulatedObject(new Database(), regionalPolicies.named, () => clock.nowMs());
+  const sum = { denied: 0, askedLate: 0 };
+  const handle = (method: Method, args: readonly unknown[]) => {
+    if (method !== "giveBack" && time.nowMs > 1_000) sum.askedLate += 1;
+    return object.handle(method, args);
+  };
+  const fate = () => ({ thereMs: 3, backMs: 3 });
+  const namespace = simulatedNamespace(time, handle, fate, () => false);
+  const clients = Array.from({ length: 4 }, () => {
+    const parts = { policies: regionalPolicies, time: clock, inBackground: () => undefined };
+    return new LimiterClient({ ...parts, objects: new Objects(namespace, clock) });
+  });
+  for (let atMs = 0; atMs < 30_000; atMs += 4)
+    time.at(atMs, () => {
+      for (const client of clients)
+        void Promise.resolve(client.limit(policy, "key", { cost: 1 })).then((decision) => {
+          if ("success" in decision && !decision.success) sum.denied += 1;
+        });
+    });
+  await time.run(31_000, () => undefined);
+  return sum;
+}

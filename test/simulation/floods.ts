@@ -1,0 +1,206 @@
+/** One random history of a key that is mostly denied: isolates that call it without a pause, and units given back. */
+import { LimiterClient } from "../../client/limiter-client.ts";
+import { Objects } from "../../client/transports/objects.ts";
+import { decideTogether } from "../../core/accounts/joint-decision.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import { parseDeployment } from "../../core/policies/regional-policies.ts";
+import type { Decided } from "../../core/protocol/answers.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import type { Problem } from "../../core/protocol/problems.ts";
+import type { Database } from "./database.ts";
+import { Dice } from "./dice.ts";
+import { law } from "./laws.ts";
+import { simulatedNamespace, type Method } from "./network.ts";
+import { SimulatedObject } from "./simulated-object.ts";
+import { VirtualTime } from "./virtual-time.ts";
+
+const KEY = "key";
+const COSTS = [1, 5];
+/**
+ * So much later than the object an isolate may notice: its countdown begins when it hears of the wait (4 ms), the next
+ * call asks (20 ms later at the most), and others are denied until the answer is here (8 ms).
+ */
+const MESSAGE_MS = 32;
+/** Where isolates hold units, a denial is repeated for a second. */
+const UNSURE_MS = 1_000;
+
+const SLOW = { algorithm: "token-bucket", limit: 64, window: "1h" };
+const { regionalPolicies } = parseDeployment({
+  policies: {
+    slow: SLOW,
+    brief: { ...SLOW, denialTtl: "3s" },
+    never: { ...SLOW, denialTtl: "0s" },
+    steady: { algorithm: "token-bucket", limit: 1, window: "2s", burst: 40 },
+    log: { algorithm: "sliding-log", limit: 64, window: "5s" },
+    spaced: { algorithm: "sliding-log", limit: 64, window: "5s", minInterval: "700ms" },
+    window: { algorithm: "fixed-window", limit: 64, window: "4s" },
+    counter: { algorithm: "sliding-window-counter", limit: 40, window: "6s" },
+    credits: { algorithm: "credits", limit: 60 },
+    two: {
+      rules: { rate: { ...SLOW, window: "60s" }, log: { algorithm: "sliding-log", limit: 50, window: "8s" } },
+    },
+  },
+});
+export const FLOODED = [...regionalPolicies.named.keys()];
+
+/** A mistake that is made on purpose. */
+export interface Mistake {
+  /** Changes what the object answers to a call that asks for units. */
+  readonly answer?: (answer: Decided) => Decided;
+  readonly policies?: readonly string[];
+}
+
+export interface Flood {
+  readonly calls: number;
+  readonly asked: number;
+  readonly admitted: number;
+  readonly repeated: number;
+}
+
+/** Since when the object would admit a cost, and why it does: by itself, or because of what came back. */
+interface Lifted {
+  readonly atMs: number;
+  readonly why: "time" | "units" | "named";
+}
+
+export class FloodSchedule {
+  readonly #dice: Dice;
+  readonly #time = new VirtualTime();
+  readonly #object: SimulatedObject;
+  readonly #policy: Policy;
+  readonly #mistake: Mistake;
+  readonly #isolates: LimiterClient[] = [];
+  /** By isolate: when something that it asked for by name was carried out last. */
+  readonly #namedAtMs: number[] = [];
+  readonly #lifted = new Map<number, Lifted>();
+  #why: Lifted["why"] = "time";
+  #failure: unknown;
+  #sum = { calls: 0, asked: 0, admitted: 0, repeated: 0 };
+
+  constructor(seed: number, database: Database, mistake: Mistake = {}) {
+    this.#dice = new Dice(seed);
+    this.#mistake = mistake;
+    this.#policy = regionalPolicies.get(this.#dice.of(mistake.policies ?? FLOODED)) as Policy;
+    database.clear();
+    this.#object = new SimulatedObject(database, regionalPolicies.named, () =>
+      Math.floor(this.#time.nowMs + 1_000_000),
+    );
+    for (let isolate = this.#dice.upTo(2); isolate >= 0; isolate -= 1) this.#start();
+    this.#plan();
+  }
+
+  /** @throws BrokenLaw */
+  async run(): Promise<Flood> {
+    await this.#time.run(60_000, () => this.#look());
+    if (this.#failure !== undefined) throw this.#failure;
+    return this.#sum;
+  }
+
+  #plan(): void {
+    let atMs = 0;
+    for (let phase = 4 + this.#dice.upTo(4); phase > 0; phase -= 1) {
+      const isolate = this.#dice.upTo(this.#isolates.length - 1);
+      const cost = this.#dice.of([1, 1, 5]);
+      const paceMs = this.#dice.of([1, 2, 5, 20]);
+      const forMs = this.#dice.of([10, 40, 300, 2_500]);
+      for (let callMs = 0; callMs < forMs; callMs += paceMs)
+        this.#time.at(atMs + callMs, () => this.#call(isolate, cost));
+      // Phases overlap, so that isolates call at once.
+      atMs += this.#dice.of([0, 100, 700, forMs]);
+      if (this.#dice.chance(0.4)) this.#time.at(atMs, () => this.#name());
+    }
+  }
+
+  #call(isolate: number, cost: number): void {
+    this.#sum.calls += 1;
+    const decided = this.#isolates[isolate]?.limit(this.#policy, KEY, { cost });
+    if (decided === undefined) return;
+    if (!(decided instanceof Promise)) return this.#decided(decided, isolate, cost);
+    void decided.then(
+      (each) => this.#decided(each, isolate, cost),
+      (error: unknown) => (this.#failure ??= error),
+    );
+  }
+
+  /** Something that gives units back by name. */
+  #name(): void {
+    const isolate = this.#dice.upTo(this.#isolates.length - 1);
+    const client = this.#isolates[isolate];
+    const isReset = this.#dice.chance(0.5);
+    const done = isReset
+      ? client?.reset(this.#policy, KEY)
+      : client?.refund(this.#policy, KEY, 1 + this.#dice.upTo(9), `refund ${this.#time.nowMs}`);
+    void done?.catch((error: unknown) => (this.#failure ??= error));
+  }
+
+  /** A denial that an isolate made is one that the object would make, but for what is told late by name. */
+  #decided(decision: Decision | Problem, isolate: number, cost: number): void {
+    if (!("success" in decision)) return void (this.#failure ??= new Error(decision.detail));
+    if (decision.success) this.#sum.admitted += 1;
+    if (decision.success || decision.source !== "isolate") return;
+    this.#sum.repeated += 1;
+    this.#look();
+    const lifted = this.#lifted.get(cost);
+    if (lifted === undefined) return;
+    const { nowMs } = this.#time;
+    const namedAtMs = this.#namedAtMs[isolate] ?? -Infinity;
+    const isOwn = namedAtMs >= lifted.atMs;
+    const lateMs = nowMs - (isOwn ? namedAtMs : lifted.atMs);
+    const { denialTtlMs } = this.#policy;
+    const mostMs = { time: 0, units: Math.min(UNSURE_MS, denialTtlMs), named: denialTtlMs };
+    const why = isOwn ? "time" : lifted.why;
+    const inWords = { time: "its wait was over", units: "units came back", named: "another gave units back" };
+    this.#try(() =>
+      law(
+        lateMs <= mostMs[why] + MESSAGE_MS,
+        () => `a cost of ${cost} is denied ${lateMs} ms after ${isOwn ? "it gave units back" : inWords[why]}`,
+      ),
+    );
+  }
+
+  #handle(isolate: number, method: Method, args: readonly unknown[]): unknown {
+    this.#look();
+    const isNamed = method === "refund" || method === "reset";
+    this.#why = isNamed ? "named" : "units";
+    const answer = this.#object.handle(method, args);
+    this.#look();
+    this.#why = "time";
+    if (isNamed) this.#namedAtMs[isolate] = this.#time.nowMs;
+    if (isNamed || method === "giveBack") return answer;
+    this.#sum.asked += 1;
+    const decided = JSON.parse(answer as string) as Decided;
+    return JSON.stringify(this.#mistake.answer?.(decided) ?? decided);
+  }
+
+  /** Notes since when the object would admit which costs. */
+  #look(): void {
+    const { nowMs } = this.#object;
+    const ruleAccounts = this.#object.open(this.#policy, KEY).seenBy();
+    for (const cost of COSTS) {
+      const { admitted } = decideTogether(ruleAccounts, nowMs, cost);
+      if (!admitted) this.#lifted.delete(cost);
+      else if (!this.#lifted.has(cost)) this.#lifted.set(cost, { atMs: this.#time.nowMs, why: this.#why });
+    }
+  }
+
+  #start(): void {
+    const isolate = this.#isolates.length;
+    const time = this.#time.clock({ ms: this.#dice.upTo(1_000) });
+    const namespace = simulatedNamespace(
+      this.#time,
+      (method, args) => this.#handle(isolate, method, args),
+      () => ({ thereMs: this.#dice.upTo(4), backMs: this.#dice.upTo(4) }),
+      () => false,
+    );
+    const parts = { policies: regionalPolicies, time, inBackground: () => undefined };
+    this.#isolates.push(new LimiterClient({ ...parts, objects: new Objects(namespace, time) }));
+  }
+
+  #try(check: () => void): void {
+    try {
+      check();
+    } catch (error) {
+      this.#failure ??= error;
+    }
+  }
+}
