@@ -1,6 +1,7 @@
 /** One random history of a key that is mostly denied: isolates that call it without a pause, and units given back. */
 import { LimiterClient } from "../../client/limiter-client.ts";
 import { Objects } from "../../client/transports/objects.ts";
+import { outstandingOf } from "../../core/accounts/account.ts";
 import { decideTogether } from "../../core/accounts/joint-decision.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { parseDeployment } from "../../core/policies/regional-policies.ts";
@@ -57,12 +58,6 @@ export interface Flood {
   readonly repeated: number;
 }
 
-/** Since when the object would admit a cost, and why it does: by itself, or because of what came back. */
-interface Lifted {
-  readonly atMs: number;
-  readonly why: "time" | "units" | "named";
-}
-
 export class FloodSchedule {
   readonly #dice: Dice;
   readonly #time = new VirtualTime();
@@ -72,8 +67,10 @@ export class FloodSchedule {
   readonly #isolates: LimiterClient[] = [];
   /** By isolate: when something that it asked for by name was carried out last. */
   readonly #namedAtMs: number[] = [];
-  readonly #lifted = new Map<number, Lifted>();
-  #why: Lifted["why"] = "time";
+  /** Since when the object would admit a cost. */
+  readonly #liftedMs = new Map<number, number>();
+  /** When a message last left fewer units held than before it. */
+  #unitsAtMs = -Infinity;
   #failure: unknown;
   #sum = { calls: 0, asked: 0, admitted: 0, repeated: 0 };
 
@@ -91,7 +88,7 @@ export class FloodSchedule {
 
   /** @throws BrokenLaw */
   async run(): Promise<Flood> {
-    await this.#time.run(60_000, () => this.#look());
+    await this.#time.run(60_000, () => void this.#look());
     if (this.#failure !== undefined) throw this.#failure;
     return this.#sum;
   }
@@ -140,31 +137,32 @@ export class FloodSchedule {
     if (decision.success || decision.source !== "isolate") return;
     this.#sum.repeated += 1;
     this.#look();
-    const lifted = this.#lifted.get(cost);
-    if (lifted === undefined) return;
-    const { nowMs } = this.#time;
-    const namedAtMs = this.#namedAtMs[isolate] ?? -Infinity;
-    const isOwn = namedAtMs >= lifted.atMs;
-    const lateMs = nowMs - (isOwn ? namedAtMs : lifted.atMs);
+    const liftedMs = this.#liftedMs.get(cost);
+    if (liftedMs === undefined) return;
+    // What an isolate asked for by name it knows. Only what came after that can be news to it.
+    const ownMs = this.#namedAtMs[isolate] ?? -Infinity;
+    const othersMs = Math.max(-Infinity, ...this.#namedAtMs.filter((_, each) => each !== isolate));
     const { denialTtlMs } = this.#policy;
-    const mostMs = { time: 0, units: Math.min(UNSURE_MS, denialTtlMs), named: denialTtlMs };
-    const why = isOwn ? "time" : lifted.why;
-    const inWords = { time: "its wait was over", units: "units came back", named: "another gave units back" };
-    this.#try(() =>
-      law(
-        lateMs <= mostMs[why] + MESSAGE_MS,
-        () => `a cost of ${cost} is denied ${lateMs} ms after ${isOwn ? "it gave units back" : inWords[why]}`,
-      ),
+    const news = (atMs: number, forMs: number) => (atMs > ownMs ? atMs + forMs : -Infinity);
+    const mostMs = Math.max(
+      liftedMs,
+      ownMs,
+      news(this.#unitsAtMs, Math.min(UNSURE_MS, denialTtlMs)),
+      news(othersMs, denialTtlMs),
     );
+    const { nowMs } = this.#time;
+    const ago = (atMs: number) => `${nowMs - atMs} ms ago`;
+    const inWords = () =>
+      `a cost of ${cost} is denied that would pass since ${ago(liftedMs)}: units came back ${ago(this.#unitsAtMs)}, ` +
+      `this isolate gave some back ${ago(ownMs)}, and others ${ago(othersMs)}`;
+    this.#try(() => law(nowMs <= mostMs + MESSAGE_MS, inWords));
   }
 
   #handle(isolate: number, method: Method, args: readonly unknown[]): unknown {
-    this.#look();
-    const isNamed = method === "refund" || method === "reset";
-    this.#why = isNamed ? "named" : "units";
+    const before = this.#look();
     const answer = this.#object.handle(method, args);
-    this.#look();
-    this.#why = "time";
+    if (this.#look() < before) this.#unitsAtMs = this.#time.nowMs;
+    const isNamed = method === "refund" || method === "reset";
     if (isNamed) this.#namedAtMs[isolate] = this.#time.nowMs;
     if (isNamed || method === "giveBack") return answer;
     this.#sum.asked += 1;
@@ -172,15 +170,16 @@ export class FloodSchedule {
     return JSON.stringify(this.#mistake.answer?.(decided) ?? decided);
   }
 
-  /** Notes since when the object would admit which costs. */
-  #look(): void {
+  /** Notes since when the object would admit which costs, and returns how many units are held. */
+  #look(): number {
     const { nowMs } = this.#object;
     const ruleAccounts = this.#object.open(this.#policy, KEY).seenBy();
     for (const cost of COSTS) {
       const { admitted } = decideTogether(ruleAccounts, nowMs, cost);
-      if (!admitted) this.#lifted.delete(cost);
-      else if (!this.#lifted.has(cost)) this.#lifted.set(cost, { atMs: this.#time.nowMs, why: this.#why });
+      if (!admitted) this.#liftedMs.delete(cost);
+      else if (!this.#liftedMs.has(cost)) this.#liftedMs.set(cost, this.#time.nowMs);
     }
+    return ruleAccounts.reduce((sum, { account }) => sum + outstandingOf(account), 0);
   }
 
   #start(): void {
