@@ -1,5 +1,6 @@
 import { DurableObject } from "cloudflare:workers";
 import type { AnswerText, Peeked } from "../core/protocol/answers.ts";
+import type { Batch } from "../core/protocol/batches.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import {
   unsupportedOf,
@@ -15,6 +16,7 @@ import {
   type Versioned,
 } from "../core/protocol/messages.ts";
 import type { Attached, LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
+import { answerBatch, type BatchedMethods } from "./batches.ts";
 import { attached } from "./connections/lease-handle.ts";
 import { closeLost, releaseLease } from "./connections/releasing.ts";
 import { countKeys, listKeys } from "./key-listing.ts";
@@ -31,6 +33,12 @@ import type { AskKey } from "./operations/operations.ts";
  */
 export class LimiterObject extends DurableObject implements LimiterMethods {
   readonly #parts: ObjectParts;
+  /** The methods as they are here: a batch is one call, also where a subclass counts or delays calls. */
+  readonly #batched: BatchedMethods = {
+    giveBack: (...args) => LimiterObject.prototype.giveBack.apply(this, args),
+    limitCall: (call) => LimiterObject.prototype.limitCall.call(this, call),
+    reserve: (call) => LimiterObject.prototype.reserve.call(this, call),
+  };
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
@@ -59,13 +67,12 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     return this.#answer(policy, key, ask, call);
   }
 
-  reserve({ policy, key, ...call }: ReserveCall): Maybe<AnswerText> {
-    return this.#answer(
-      policy,
-      key,
-      (operations, keyState, nowMs) => operations.reserve(keyState, call, nowMs),
-      call,
-    );
+  reserve(message: ReserveCall | Batch): Maybe<AnswerText> {
+    if ("calls" in message) return answerBatch(message, this.#batched);
+    const { policy, key, ...call } = message;
+    const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
+      operations.reserve(keyState, call, nowMs);
+    return this.#answer(policy, key, ask, call);
   }
 
   giveBack(policy: string, returned: readonly Returned[]): void {
