@@ -83,14 +83,14 @@ export class PostedCall {
   /** Waits for a wake, for `ms` milliseconds at most. Returns how long that was. */
   async sleep(time: Time, ms: number): Promise<number> {
     const sinceMs = time.nowMs();
-    let [isOver, cancel] = [false, () => {}];
-    await new Promise<void>((done) => {
-      this.#wake = done;
-      cancel = time.after(ms, () => {
-        isOver = true;
-        done();
-      });
+    let isOver = false;
+    const woken = Promise.withResolvers<void>();
+    this.#wake = woken.resolve;
+    const cancel = time.after(ms, () => {
+      isOver = true;
+      woken.resolve();
     });
+    await woken.promise;
     cancel();
     // The clock may have been set meanwhile.
     return isOver ? ms : Math.min(ms, Math.max(0, time.nowMs() - sinceMs));
@@ -143,7 +143,10 @@ export class Outbox {
     const beganMs = time.nowMs();
     const sender = { sinceMs: beganMs };
     this.#sender = sender;
-    let end = () => {};
+    let end: (() => void) | undefined;
+    const keep = () => {
+      if (end === undefined) inBackground(new Promise<void>((done) => (end = done)));
+    };
     // All calls that this turn of the event loop makes go together: those of one request, for example.
     await Promise.resolve();
     for (let messages = 0; messages < MOST_MESSAGES && this.#sender === sender; messages += 1) {
@@ -151,10 +154,10 @@ export class Outbox {
       const calls = nowMs - beganMs > MOST_SENDING_MS ? [] : this.#take(nowMs);
       if (calls.length === 0) break;
       sender.sinceMs = nowMs;
-      // A request that sends only its own call is kept by its own wait.
-      if (messages === 1 || (messages === 0 && calls.length > 1))
-        inBackground(new Promise<void>((done) => (end = done)));
+      // A request that sends only its own call is kept by its own wait. It ends when that is answered.
+      if (calls.length > 1) keep();
       const answers = await send(calls);
+      if (this.#queued.size > 0) keep();
       if (answers !== undefined && !isList(answers)) this.#aloneUntilMs = time.nowMs() + ALONE_MS;
       for (const [index, posted] of calls.entries())
         posted.end(answers === undefined || !isList(answers) ? answers : answers[index]);
@@ -162,7 +165,7 @@ export class Outbox {
       // Requests that were answered together call again together: those calls go with these.
       await new Promise<void>((done) => time.after(0, done));
     }
-    end();
+    end?.();
     if (this.#sender !== sender) return;
     this.#sender = undefined;
     const [next] = this.#queued;
