@@ -2,14 +2,17 @@
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects } from "../../client/transports/objects.ts";
+import { Outboxes } from "../../client/transports/outboxes.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { seenBy } from "../../core/policies/seen-by.ts";
 import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
+import type { Batch } from "../../core/protocol/batches.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
+import { answerBatch } from "../../durable-objects/batches.ts";
 import { seededRandom } from "../support/random.ts";
 import type { Database } from "./database.ts";
 import { checkConservation, checkFigures, law, Oracles } from "./laws.ts";
@@ -116,12 +119,15 @@ export interface Outcome {
   readonly denied: number;
   readonly degraded: number;
   readonly crashes: number;
+  readonly batches: number;
 }
 
 /** An isolate, its clock, and whether it has been killed. */
 interface Running {
   readonly isolate: LocalLimiter;
   readonly cache: ReservationCache;
+  /** In every other history calls travel together. */
+  readonly outboxes: Outboxes | undefined;
   readonly clock: { ms: number };
   isKilled: boolean;
   isPutBack: boolean;
@@ -130,6 +136,7 @@ interface Running {
 }
 
 export class Schedule {
+  readonly #seed: number;
   readonly #random: () => number;
   readonly #time = new VirtualTime();
   readonly #object: SimulatedObject;
@@ -141,9 +148,18 @@ export class Schedule {
   readonly #breakage: Breakage;
   readonly #open = new Map<number, Running>();
   #failure: unknown;
-  #outcome = { calls: 0, admittedByIsolates: 0, admittedByObject: 0, denied: 0, degraded: 0, crashes: 0 };
+  #outcome = {
+    calls: 0,
+    admittedByIsolates: 0,
+    admittedByObject: 0,
+    denied: 0,
+    degraded: 0,
+    crashes: 0,
+    batches: 0,
+  };
 
   constructor(seed: number, database: Database, breakage: Breakage = {}) {
+    this.#seed = seed;
     this.#random = seededRandom(seed);
     this.#breakage = breakage;
     this.#isFaulty = this.#chance(0.8);
@@ -212,7 +228,9 @@ export class Schedule {
       law(tookMs <= mostMs, () => `a call took ${tookMs} ms`);
       this.#decided(decision, cost, priority);
     };
-    const caller = { objects: new Objects(namespace, time), time, inBackground: () => undefined };
+    const inBackground = () => undefined;
+    const together = running.outboxes && { outboxes: running.outboxes, inBackground };
+    const caller = { objects: new Objects(namespace, time, together), time, inBackground };
     const decided = running.isolate.limit(caller, seenBy(this.#policy, priority), KEY, cost);
     if (!(decided instanceof Promise)) {
       this.#checkFigures(decided, running, priority);
@@ -243,6 +261,24 @@ export class Schedule {
   }
 
   #handle(method: Method, sent: readonly unknown[]): unknown {
+    const [message] = sent;
+    if (typeof message === "object" && message !== null && "calls" in message) {
+      this.#outcome.batches += 1;
+      // A law that breaks in one call must not pass for a call that failed.
+      const handle = (each: Method, args: readonly unknown[]) => {
+        try {
+          return this.#handle(each, args) as AnswerText;
+        } catch (error) {
+          this.#failure ??= error;
+          throw error;
+        }
+      };
+      return answerBatch(message as Batch, {
+        giveBack: (...args) => void handle("giveBack", args),
+        limitCall: (call) => handle("limitCall", [call]),
+        reserve: (call) => handle("reserve", [call]),
+      });
+    }
     const args = this.#breakage.message?.(sent) ?? sent;
     this.#breakage.before?.(this.#object, this.#policy);
     const answer = this.#object.handle(method, args);
@@ -316,6 +352,7 @@ export class Schedule {
     return {
       cache,
       isolate: new LocalLimiter(cache),
+      outboxes: this.#seed % 2 === 1 ? new Outboxes() : undefined,
       clock: { ms: this.#upTo(1_000) },
       isKilled: false,
       isPutBack: false,
