@@ -7,7 +7,7 @@
  */
 import { connect } from "node:net";
 
-export const CONNECTIONS = 32;
+export const CONNECTIONS = Number(process.env["CONNECTIONS"] ?? 32);
 
 /** What was measured. Latencies are those of single requests, or of pairs when there is a follow-up. */
 export interface Load {

@@ -60,6 +60,8 @@ export const POLICIES = {
   over: { ...BUCKET, limit: 10 },
   "per-key": { ...BUCKET, limit: 10_000 },
   shared: { ...BUCKET, limit: 10_000, objects: 16 },
+  "on-4": { ...BUCKET, limit: 10_000, objects: 4 },
+  "on-1": { ...BUCKET, limit: 10_000, objects: 1 },
   tiny: { ...BUCKET, limit: 5, window: "1m", objects: 16 },
   slots: { algorithm: "concurrency", limit: 10_000, deadlineMs: 10_000 },
 };
@@ -124,6 +126,16 @@ export async function makeTargets({ token, baseline, main, count }: Making): Pro
       );
     return targets;
   }
+  if (process.env["TARGETS"] === "objects")
+    return [
+      ofBaseline("(a) constant route", "/constant", 0, 0),
+      ofBaseline("(b) and one RPC", "/rpc", 0, 1_000),
+      await ofWeir("10,000 Zipf keys, an object each", bodiesOf("per-key", keys), many),
+      await ofWeir("the same keys on 16 objects", bodiesOf("shared", keys), many),
+      await ofWeir("the same keys on 4 objects", bodiesOf("on-4", keys), many),
+      await ofWeir("the same keys on 1 object", bodiesOf("on-1", keys), many),
+      await ofWeir('one hot key, `reservation = "off"`', one("off")),
+    ];
   return [
     ofBaseline("(a) constant route", "/constant", 0, 0),
     ofBaseline("(b) and one RPC", "/rpc", 0, 1_000),

@@ -21,12 +21,22 @@ const PLACES = 2 ** 14;
  */
 export type CallKind = "ask" | "end" | "wait";
 
+/**
+ * A call that waits. Its request may end first (its client leaves), and then none of its code runs any more: from
+ * `goneAtMs` on, long after its deadline, it does not count.
+ */
+interface Entered {
+  readonly goneAtMs: number;
+}
+/** Some calls may take longer than their deadline: those that wait for others on several keys. In milliseconds. */
+const LATE_MS = 1_000;
+
 /** Lets the calls of one caller through to the objects, as many as its bounds allow. */
 export class CallGate {
   readonly #bounds: CallerBounds;
   readonly #newKeyRate: TokenBucketConfig;
-  /** By the object's name: how many calls wait for its answer. */
-  readonly #waiting = new Map<string, number>();
+  /** By the object's name: the calls that wait for its answer, in order of arrival. */
+  readonly #waiting = new Map<string, Set<Entered>>();
   readonly #lately = new Int32Array(PLACES);
   #newKeys: TokenBucketState | undefined;
 
@@ -39,25 +49,38 @@ export class CallGate {
   /** Lets one call through. Returns the bound that is reached, or a function to call when the object has answered. */
   enter(policy: Policy, key: string, nowMs: number, kind: CallKind): Full | (() => void) {
     const object = objectName(policy, key);
-    if (kind !== "wait" && this.#isFull(object, kind))
+    if (kind !== "wait" && this.#isFull(object, kind, nowMs))
       return full("caller-calls", this.#bounds.maxCallsAtOnce);
     if (!this.#isKnown(policy, key, nowMs)) return full("caller-new-keys", this.#bounds.maxNewKeysPerSecond);
-    return kind === "wait" ? () => undefined : this.#letIn(object);
+    return kind === "wait" ? () => undefined : this.#letIn(object, policy, nowMs);
   }
 
   /** The same for a call on an object that is about no key. */
-  enterObject(object: string): Full | (() => void) {
-    if (this.#isFull(object, "ask")) return full("caller-calls", this.#bounds.maxCallsAtOnce);
-    return this.#letIn(object);
+  enterObject(object: string, policy: Policy, nowMs: number): Full | (() => void) {
+    if (this.#isFull(object, "ask", nowMs)) return full("caller-calls", this.#bounds.maxCallsAtOnce);
+    return this.#letIn(object, policy, nowMs);
   }
 
-  #isFull(object: string, kind: CallKind): boolean {
-    return (this.#waiting.get(object) ?? 0) >= (kind === "end" ? 2 : 1) * this.#bounds.maxCallsAtOnce;
+  #isFull(object: string, kind: CallKind, nowMs: number): boolean {
+    const waiting = this.#waiting.get(object);
+    const most = (kind === "end" ? 2 : 1) * this.#bounds.maxCallsAtOnce;
+    if (waiting === undefined || waiting.size < most) return false;
+    for (const entered of waiting) {
+      if (entered.goneAtMs > nowMs) break;
+      waiting.delete(entered);
+    }
+    return waiting.size >= most;
   }
 
-  #letIn(object: string): () => void {
-    this.#waiting.set(object, (this.#waiting.get(object) ?? 0) + 1);
-    return () => this.#leave(object);
+  #letIn(object: string, { deadlineMs }: Policy, nowMs: number): () => void {
+    const waiting = this.#waiting.get(object) ?? new Set();
+    this.#waiting.set(object, waiting);
+    const entered = { goneAtMs: nowMs + deadlineMs + LATE_MS };
+    waiting.add(entered);
+    return () => {
+      waiting.delete(entered);
+      if (waiting.size === 0 && this.#waiting.get(object) === waiting) this.#waiting.delete(object);
+    };
   }
 
   /** Whether the key was asked for lately, or one more new key may come. From now on it is known. */
@@ -70,12 +93,6 @@ export class CallGate {
     this.#newKeys = decision.state;
     this.#lately[place] = mark;
     return true;
-  }
-
-  #leave(object: string): void {
-    const waiting = (this.#waiting.get(object) ?? 1) - 1;
-    if (waiting === 0) this.#waiting.delete(object);
-    else this.#waiting.set(object, waiting);
   }
 }
 

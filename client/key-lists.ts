@@ -95,9 +95,9 @@ export class KeyLists {
     object: number,
     call: (stub: LimiterStub) => Promise<string>,
   ): Promise<Answer | Problem> {
-    const { objects, gate } = this.#caller;
+    const { objects, gate, time } = this.#caller;
     const name = sharedObjectName(policy, object);
-    const leave = gate?.enterObject(name);
+    const leave = gate?.enterObject(name, policy, time.nowMs());
     if (leave !== undefined && "full" in leave) return boundReached(leave);
     try {
       const ask = async (stub: LimiterStub) => readAnswer<Answer>(await call(stub));

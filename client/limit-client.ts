@@ -7,7 +7,6 @@ import { takesNothing } from "../core/protocol/cost.ts";
 import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
 import { PROTOCOL, type WantedLimit } from "../core/protocol/messages.ts";
 import type { Problem } from "../core/protocol/problems.ts";
-import { askLimit } from "./ask-limit.ts";
 import type { Caller } from "./caller.ts";
 import type { Rolled } from "./load-shedding.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
@@ -103,9 +102,7 @@ export class LimitClient {
   async #limitByObject(policy: Policy, key: string, call: WantedLimit): Promise<Decision | Problem> {
     const { waitMs: _, idempotencyKey, ...atOnce } = call;
     const own = idempotencyKey && ownKey(this.#parts.callerId, idempotencyKey);
-    const asked = await this.#objects.ask(policy, key, (object) =>
-      askLimit(object, policy.name, key, { ...atOnce, idempotencyKey: own }),
-    );
+    const asked = await this.#objects.limit(policy, key, { ...atOnce, idempotencyKey: own });
     return asked === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, asked.answer);
   }
 }

@@ -10,20 +10,19 @@
 import { orTimeout } from "../core/clock.ts";
 import { MOST_TTL_MS } from "../core/policies/lifetimes.ts";
 import type { Policy } from "../core/policies/policy.ts";
-import type { Decided, Unsupported } from "../core/protocol/answers.ts";
+import type { Decided } from "../core/protocol/answers.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
-import { PROTOCOL, type Returned } from "../core/protocol/messages.ts";
+import type { Returned } from "../core/protocol/messages.ts";
 import type { Problem } from "../core/protocol/problems.ts";
 import type { PendingRequest } from "../core/reservations/pending-request.ts";
 import type { Reservation } from "../core/reservations/reservation.ts";
-import { askLimit } from "./ask-limit.ts";
 import { through } from "./call-gate.ts";
 import type { Caller } from "./caller.ts";
-import { boundReached, readAnswer } from "./read-answer.ts";
+import { boundReached } from "./read-answer.ts";
 import type { ReservationCache } from "./reservation-cache.ts";
 import { toldDecision } from "./told-decision.ts";
-import { giveBack, type LimiterStub } from "./transports/objects.ts";
+import { giveBack } from "./transports/endings.ts";
 
 /** Background work of one request that gives units back when lifetimes end. */
 interface Keeper {
@@ -148,15 +147,7 @@ export class LocalLimiter {
     const message = reservation.ask(cost, nowMs);
     this.#cache.hold(reservation);
     const answer = async () => {
-      const ask = async (object: LimiterStub): Promise<Decided> => {
-        const text = await object.reserve({ protocol: PROTOCOL, ...message.call });
-        const answered = JSON.parse(text) as Decided | Unsupported;
-        // While a deployment is rolled out, the object may be an older version. It can still decide on a cost.
-        if ("unsupported" in answered)
-          return readAnswer(await askLimit(object, policy.name, key, { cost, priority: policy.priority }));
-        return answered;
-      };
-      const asked = await caller.objects.ask(policy, key, ask, -waitedMs);
+      const asked = await caller.objects.call<Decided>(policy, key, { reserve: message.call }, -waitedMs);
       if (asked === undefined) return reservation.failed(message);
       reservation.answered(message, asked.answer, caller.time.nowMs());
       return asked.answer;
@@ -175,9 +166,8 @@ export class LocalLimiter {
     waitedMs: number,
   ): Promise<Decided | undefined> {
     const { policy, key, asked: askedAt } = reservation;
-    const ask = async (object: LimiterStub) =>
-      readAnswer<Decided>(await askLimit(object, policy.name, key, { cost, priority: policy.priority }));
-    const asked = await objects.ask(policy, key, ask, -waitedMs);
+    const limit = { policy: policy.name, key, cost, priority: policy.priority };
+    const asked = await objects.call<Decided>(policy, key, { limit }, -waitedMs);
     if (asked === undefined) return reservation.failed(undefined);
     const nowMs = time.nowMs();
     reservation.learn(cost, asked.answer, nowMs, askedAt);

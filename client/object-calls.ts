@@ -62,6 +62,18 @@ export class ObjectCalls {
     return this.askFor(policy, key, async (object) => readAnswer<Read>(await call(object)), options);
   }
 
+  /** Decides on a cost. The call may travel with others for the same object. */
+  async limit(policy: Policy, key: string, call: WantedLimit): Promise<Answered<Answer> | undefined> {
+    const { objects, gate, time } = this.#caller;
+    const limit = { ...call, policy: policy.name, key };
+    const asked = await through(gate, policy, key, time.nowMs(), () => {
+      const returned = this.#local.end(policy, key);
+      const giveBack = { policy: policy.name, returned };
+      return objects.call<Answer>(policy, key, returned.length === 0 ? { limit } : { giveBack, limit });
+    });
+    return asked !== undefined && "full" in asked ? { answer: asked } : asked;
+  }
+
   /** Makes a call with any other answer. */
   async askFor<Result>(
     policy: Policy,

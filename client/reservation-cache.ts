@@ -1,7 +1,7 @@
 import type { Policy } from "../core/policies/policy.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { Reservation } from "../core/reservations/reservation.ts";
-import type { Ending } from "./transports/objects.ts";
+import type { Ending } from "./transports/endings.ts";
 
 /** The most keys in the cache. Each takes about 1 KiB and its name; an isolate has 128 MB for everything. */
 const MOST_KEYS = 16_384;

@@ -1,5 +1,6 @@
 import { DurableObject } from "cloudflare:workers";
 import type { AnswerText, Peeked } from "../core/protocol/answers.ts";
+import type { Batch } from "../core/protocol/batches.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import {
   unsupportedOf,
@@ -16,7 +17,8 @@ import {
   type Versioned,
 } from "../core/protocol/messages.ts";
 import type { Attached, LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
-import { attached } from "./connections/lease-handle.ts";
+import { answerBatch, type BatchedMethods } from "./batches.ts";
+import { acquireAttached, confirmLease } from "./connections/granting.ts";
 import { closeLost, releaseLease } from "./connections/releasing.ts";
 import { countKeys, listKeys } from "./key-listing.ts";
 import type { KeyState } from "./keys/key-state.ts";
@@ -33,6 +35,12 @@ import type { AskKey } from "./operations/operations.ts";
  */
 export class LimiterObject extends DurableObject implements LimiterMethods {
   readonly #parts: ObjectParts;
+  /** The methods as they are here: a batch is one call, also where a subclass counts or delays calls. */
+  readonly #batched: BatchedMethods = {
+    giveBack: (...args) => LimiterObject.prototype.giveBack.apply(this, args),
+    limitCall: (call) => LimiterObject.prototype.limitCall.call(this, call),
+    reserve: (call) => LimiterObject.prototype.reserve.call(this, call),
+  };
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
@@ -61,13 +69,12 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     return this.#answer(policy, key, ask, call);
   }
 
-  reserve({ policy, key, ...call }: ReserveCall): Maybe<AnswerText> {
-    return this.#answer(
-      policy,
-      key,
-      (operations, keyState, nowMs) => operations.reserve(keyState, call, nowMs),
-      call,
-    );
+  reserve(message: ReserveCall | Batch): Maybe<AnswerText> {
+    if ("calls" in message) return answerBatch(message, this.#batched);
+    const { policy, key, ...call } = message;
+    const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
+      operations.reserve(keyState, call, nowMs);
+    return this.#answer(policy, key, ask, call);
   }
 
   giveBack(policy: string, returned: readonly Returned[]): void {
@@ -112,35 +119,13 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   }
 
   /** Leases units for as long as the caller keeps what comes back; without waiting, which `fetch` does. */
-  async acquire({ policy, key, ...call }: AcquireCall): Promise<Attached> {
-    const asked = { ...call, waitMs: 0 };
-    const answer =
-      unsupportedOf(call) ??
-      (await this.#parts.ask(policy, key, (operations, keyState, nowMs) =>
-        operations.acquire(keyState, asked, nowMs),
-      ));
-    const lease = "lease" in answer ? answer.lease : undefined;
-    return attached(this.#parts.ask, policy, key, answer, lease?.id);
+  acquire(call: AcquireCall): Promise<Attached> {
+    return acquireAttached(this.#parts.ask, call);
   }
 
   /** Makes a lease last that was granted to a caller who might have gone. */
-  async confirm(
-    policy: string,
-    key: string,
-    id: string,
-    ttlMs: number,
-    isAttached: boolean,
-  ): Promise<Attached> {
-    const renewed = await this.#parts.ask(policy, key, (operations, keyState, nowMs) =>
-      operations.renew(keyState, id, ttlMs, nowMs),
-    );
-    return attached(
-      this.#parts.ask,
-      policy,
-      key,
-      renewed,
-      isAttached && !("missing" in renewed) ? id : undefined,
-    );
+  confirm(policy: string, key: string, id: string, ttlMs: number, isAttached: boolean): Promise<Attached> {
+    return confirmLease(this.#parts.ask, { policy, key, id, ttlMs, isAttached });
   }
 
   renew(policy: string, key: string, id: string, ttlMs?: number): Maybe<AnswerText> {

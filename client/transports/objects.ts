@@ -1,26 +1,19 @@
 import type { Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { AnswerText } from "../../core/protocol/answers.ts";
+import { isForAlone, type BatchedCall, type MadeAnswer } from "../../core/protocol/batches.ts";
 import type { AcquireCall, IdleCall, LimitCall, Returned } from "../../core/protocol/messages.ts";
-import type { LimiterMethods } from "../../core/protocol/object-methods.ts";
 import { objectName } from "./object-names.ts";
+import type { Sending } from "./outbox.ts";
+import type { Outboxes } from "./outboxes.ts";
+import { askAlone, quietly, sendTogether } from "./sent-calls.ts";
+import type { LimiterNamespace, LimiterStub } from "./stubs.ts";
 
-/** A reservation that has ended. The object of its key has to be told. */
-export interface Ending {
-  readonly policy: Policy;
-  readonly returned: Returned;
-}
+export type { LimiterNamespace, LimiterStub } from "./stubs.ts";
 
-/** The object's methods as a client calls them: each call is a message, so each answer is a promise. */
-export type LimiterStub = {
-  [Method in keyof LimiterMethods]: (
-    ...args: Parameters<LimiterMethods[Method]>
-  ) => Promise<Awaited<ReturnType<LimiterMethods[Method]>>>;
-} & { fetch(url: string, init: RequestInit): Promise<Response> };
-
-/** The part of the binding OBJECTS that is used. The runtime's own type for it loses unions in the answers. */
-export interface LimiterNamespace {
-  getByName(name: string, options?: { readonly locationHint?: DurableObjectLocationHint }): LimiterStub;
+/** Where calls wait to travel together, and the runtime's `waitUntil` for whoever sends them. */
+export interface Together extends Pick<Sending, "inBackground"> {
+  readonly outboxes: Outboxes;
 }
 
 /**
@@ -31,10 +24,49 @@ export interface LimiterNamespace {
 export class Objects {
   readonly #namespace: LimiterNamespace;
   readonly #time: Time;
+  readonly #together: Together | undefined;
 
-  constructor(namespace: LimiterNamespace, time: Time) {
+  /** @param together absent: each call goes alone */
+  constructor(namespace: LimiterNamespace, time: Time, together?: Together) {
     this.#namespace = namespace;
     this.#time = time;
+    this.#together = together;
+  }
+
+  /**
+   * Makes a call that may travel with others for the same object. The answer is as of `ask`; `null`: the call only gave
+   * units back. A call to a pool takes time, and others would wait for its answer, so it goes alone.
+   */
+  async call<Read extends MadeAnswer>(
+    policy: Policy,
+    key: string,
+    call: BatchedCall,
+    waitMs = 0,
+  ): Promise<{ readonly answer: Read } | undefined> {
+    const name = objectName(policy, key);
+    const together = policy.pool === undefined ? this.#together : undefined;
+    const outbox = together?.outboxes.open(name, this.#time.nowMs());
+    const alone = (leftMs: number) =>
+      this.askByName(
+        policy,
+        name,
+        async (object) => (await askAlone(object, call)) as Read,
+        leftMs - policy.deadlineMs,
+      );
+    const deadlineMs = policy.deadlineMs + waitMs;
+    if (together === undefined || outbox === undefined) return alone(deadlineMs);
+    const { answer, leftMs } = await outbox.post(call, {
+      time: this.#time,
+      deadlineMs,
+      inBackground: together.inBackground,
+      // Each of these has its own deadline.
+      send: (calls) => sendTogether(this.#objectBy(policy, name), calls).catch(unanswered(policy)),
+    });
+    together.outboxes.letGo(name, this.#time.nowMs());
+    if (answer === undefined) return leftMs > 0 ? undefined : unanswered(policy)(overdue(deadlineMs));
+    if (answer !== null && isForAlone(answer)) return alone(leftMs);
+    if (answer !== null && "failed" in answer) return unanswered(policy)(answer.failed);
+    return { answer: answer as Read };
   }
 
   /**
@@ -103,8 +135,7 @@ export class Objects {
       const deadlineMs = policy.deadlineMs + waitMs;
       return { answer: await this.#inTime(call(this.#objectBy(policy, name)), deadlineMs, onDeadline) };
     } catch (error) {
-      console.warn(`policy ${policy.name}: no answer from the object: ${String(error)}`);
-      return undefined;
+      return unanswered(policy)(error);
     }
   }
 
@@ -113,7 +144,7 @@ export class Objects {
     return new Promise((resolve, reject) => {
       const cancel = this.#time.after(deadlineMs, () => {
         onDeadline();
-        reject(new Error(`deadline of ${deadlineMs} ms passed`));
+        reject(overdue(deadlineMs));
       });
       call.then(
         (answer) => {
@@ -156,25 +187,14 @@ function settling<Answer>(
   };
 }
 
-/** Waits, and only logs a failure: units that are not given back count as used, but the call after that may go on. */
-async function quietly(settled: Promise<void>): Promise<void> {
-  try {
-    await settled;
-  } catch (error) {
-    console.warn(`units were not given back: ${String(error)}`);
-  }
+/** The one place at which a failure becomes the value that there is no answer. */
+function unanswered({ name }: Policy): (error: unknown) => undefined {
+  return (error) => {
+    console.warn(`policy ${name}: no answer from the object: ${String(error)}`);
+    return undefined;
+  };
 }
 
-/** Gives back ended reservations, with one message for each object. If it is lost, the units count as used. */
-export async function giveBack(objects: Objects, endings: readonly Ending[]): Promise<void> {
-  const byObject = Map.groupBy(endings, ({ policy, returned }) => objectName(policy, returned.key));
-  await Promise.all(
-    [...byObject.values()].map(async (each) => {
-      const [first] = each;
-      if (first === undefined) return;
-      const { policy, returned } = first;
-      const all = each.map((ending) => ending.returned);
-      await objects.ask(policy, returned.key, (object) => object.giveBack(policy.name, all));
-    }),
-  );
+function overdue(deadlineMs: number): Error {
+  return new Error(`deadline of ${deadlineMs} ms passed`);
 }

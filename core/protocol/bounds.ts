@@ -30,6 +30,9 @@ const BOUNDS = {
     "calls a minute under idempotency keys, of one caller on one key",
     "make fewer, or leave the idempotency key out",
   ],
+  "batch-calls": ["calls of one message", "send the others with the next"],
+  "batch-length": ["characters of one message", "send fewer calls in it"],
+  "batch-waits": ["calls of one message that may wait", "make the call by itself"],
   debt: [
     "units of one key that can be counted exactly, those that it owes included",
     "take fewer, or wait until time has given some back",

@@ -22,8 +22,11 @@ export const PROTOCOL = 1;
  */
 export const WAITING_PROTOCOL = 2;
 
+/** The version of a batch (batches.ts). It comes by `reserve`, which objects of lower versions refuse by value. */
+export const BATCH_PROTOCOL = 3;
+
 /** The highest version that is known here. */
-export const KNOWN_PROTOCOL = 2;
+export const KNOWN_PROTOCOL = 3;
 
 /** The version of a message. Absent: version 1, whose first senders knew no version number. */
 export interface Versioned {
@@ -83,6 +86,8 @@ interface Asking extends OfKey {
   readonly shed?: Shed | undefined;
   /** How important the call is: one of the policy's priorities. Absent: the one of calls that say none. */
   readonly priority?: string | undefined;
+  /** It came in a batch, and must not let the others wait: rather than wait it is refused. */
+  readonly isBatched?: true | undefined;
 }
 
 /** Decides on a cost, and takes it if every rule admits it. */

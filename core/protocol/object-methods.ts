@@ -1,4 +1,5 @@
 import type { AnswerText, Lease, Peeked } from "./answers.ts";
+import type { Batch } from "./batches.ts";
 /**
  * The methods of an object over Workers RPC. Old and new versions call each other while a deployment is rolled out.
  * So never change a name or an argument: add a field to a message, or add a method.
@@ -38,7 +39,7 @@ export interface LimiterMethods {
   limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): Maybe<AnswerText>;
   limitCall(call: LimitCall): Maybe<AnswerText>;
   setUsed(call: SetCall): Maybe<AnswerText>;
-  reserve(call: ReserveCall): Maybe<AnswerText>;
+  reserve(call: ReserveCall | Batch): Maybe<AnswerText>;
   giveBack(policy: string, returned: readonly Returned[]): void;
   refund(policy: string, key: string, units: Cost, idempotencyKey: string): Maybe<AnswerText>;
   refundCharge(call: RefundCall): Maybe<AnswerText>;

@@ -6,6 +6,7 @@ import {
   type JointDecision,
 } from "../../core/accounts/joint-decision.ts";
 import type { Answer, Decided } from "../../core/protocol/answers.ts";
+import { full } from "../../core/protocol/bounds.ts";
 import { writtenKey } from "../../core/protocol/caller-keys.ts";
 import { costOf, costText, takesNothing, type Cost } from "../../core/protocol/cost.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
@@ -66,7 +67,10 @@ export class Limits {
       if (!decided.admitted && !isLast && isProvisionallyBlocked(keyState, call, atMs)) return undefined;
       return this.#answer(keyState, call, decided, atMs);
     };
-    return answerAt(nowMs, false) ?? whenUncontended(this.#queue, keyState, { cost }, nowMs, answerAt);
+    const answer = answerAt(nowMs, false);
+    if (answer !== undefined) return answer;
+    if (call.isBatched === true) return full("batch-waits", 0);
+    return whenUncontended(this.#queue, keyState, { cost }, nowMs, answerAt);
   }
 
   /** The answer to a cost that takes nothing. */

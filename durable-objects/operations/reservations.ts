@@ -32,17 +32,17 @@ export class Reservations {
 
   /** Settles what the holder used, decides on a cost, and reserves units for it. */
   reserve(keyState: KeyState, call: Reserve, nowMs: number): Maybe<Answer> {
-    const { cost, priority } = call;
+    const { cost, priority, isBatched } = call;
     this.#queue.serve(keyState);
     if (this.#queue.aheadOf(keyState, priority, nowMs).length > 0)
       return this.#reserveBehind(keyState, call, nowMs);
     const noted = noteMessage(keyState, call, nowMs);
     // A later message was here before. The caller behind this one is answered, and nothing is reserved.
-    if (noted === undefined) return this.#limits.limit(keyState, { cost, priority }, nowMs);
+    if (noted === undefined) return this.#limits.limit(keyState, { cost, priority, isBatched }, nowMs);
     const { admitted, accounts, rules } = decideTogether(noted.ruleAccounts, nowMs, cost);
     if (!admitted && isProvisionallyBlocked(keyState, call, nowMs)) {
       this.#commit(keyState, call.holder, noted, nowMs);
-      return this.#limits.limit(keyState, { cost, priority }, nowMs);
+      return this.#limits.limit(keyState, { cost, priority, isBatched }, nowMs);
     }
     const ruleAccounts = noted.ruleAccounts.map(({ rule, account }, index) => ({
       rule,
@@ -67,7 +67,8 @@ export class Reservations {
     const isDenied = next.some(({ success }) => !success);
     const withReserved = (answer: Answer): Answer =>
       reserved === undefined ? answer : { ...answer, reserved, ...(isDenied && { next }) };
-    const answer = this.#limits.limit(keyState, { cost: call.cost, priority: call.priority }, nowMs);
+    const { cost, priority, isBatched } = call;
+    const answer = this.#limits.limit(keyState, { cost, priority, isBatched }, nowMs);
     return answer instanceof Promise ? answer.then(withReserved) : withReserved(answer);
   }
 

@@ -28,16 +28,28 @@ test("calls at once are counted for each object, and one that has been answered 
 
 test("a call about no key counts for its object too, and takes no new key", () => {
   const gate = gateOf(2, 1);
-  const leave = gate.enterObject("crowd/shared/0");
+  const leave = gate.enterObject("crowd/shared/0", CROWD, 0);
   gate.enter(CROWD, "a", 0, "ask");
-  expect(gate.enterObject("crowd/shared/0")).toEqual({ full: { bound: "caller-calls", most: 2 } });
+  expect(gate.enterObject("crowd/shared/0", CROWD, 0)).toEqual({ full: { bound: "caller-calls", most: 2 } });
   expect(gate.enter(CROWD, "a", 0, "ask")).toHaveProperty("full");
   if (typeof leave === "function") leave();
   for (let calls = 0; calls < 100; calls += 1) {
-    const left = gate.enterObject("crowd/shared/0");
+    const left = gate.enterObject("crowd/shared/0", CROWD, 0);
     expect(left).toBeTypeOf("function");
     if (typeof left === "function") left();
   }
+});
+
+test("a call whose request has ended does not count for ever", () => {
+  const gate = gateOf(2);
+  for (const key of ["a", "b"]) gate.enter(CROWD, key, 0, "ask");
+  expect(gate.enter(CROWD, "c", CROWD.deadlineMs, "ask")).toHaveProperty("full");
+  const leave = gate.enter(CROWD, "c", 10 * CROWD.deadlineMs, "ask");
+  expect(leave).toBeTypeOf("function");
+  expect(gate.enter(CROWD, "d", 10 * CROWD.deadlineMs, "ask")).toBeTypeOf("function");
+  expect(gate.enter(CROWD, "e", 10 * CROWD.deadlineMs, "ask")).toHaveProperty("full");
+  if (typeof leave === "function") leave();
+  expect(gate.enter(CROWD, "e", 10 * CROWD.deadlineMs, "ask")).toBeTypeOf("function");
 });
 
 test("what ends something may come twice as often, and calls that wait are not counted", () => {

@@ -2,14 +2,17 @@
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects } from "../../client/transports/objects.ts";
+import { Outboxes } from "../../client/transports/outboxes.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { seenBy } from "../../core/policies/seen-by.ts";
 import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
+import type { Batch } from "../../core/protocol/batches.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
+import { answerBatch } from "../../durable-objects/batches.ts";
 import { seededRandom } from "../support/random.ts";
 import type { Database } from "./database.ts";
 import { checkConservation, checkFigures, law, Oracles } from "./laws.ts";
@@ -123,6 +126,7 @@ export interface Outcome {
   readonly tooMany: number;
   readonly tooFew: number;
   readonly late: number;
+  readonly batches: number;
 }
 
 const NOTHING = {
@@ -132,6 +136,7 @@ const NOTHING = {
   denied: 0,
   degraded: 0,
   crashes: 0,
+  batches: 0,
   figures: 0,
   tooMany: 0,
   tooFew: 0,
@@ -142,6 +147,8 @@ const NOTHING = {
 interface Running {
   readonly isolate: LocalLimiter;
   readonly cache: ReservationCache;
+  /** In every other history calls travel together. */
+  readonly outboxes: Outboxes | undefined;
   readonly clock: { ms: number };
   isKilled: boolean;
   isPutBack: boolean;
@@ -150,6 +157,7 @@ interface Running {
 }
 
 export class Schedule {
+  readonly #seed: number;
   readonly #random: () => number;
   readonly #time = new VirtualTime();
   readonly #object: SimulatedObject;
@@ -164,6 +172,7 @@ export class Schedule {
   #outcome = { ...NOTHING };
 
   constructor(seed: number, database: Database, breakage: Breakage = {}) {
+    this.#seed = seed;
     this.#random = seededRandom(seed);
     this.#breakage = breakage;
     this.#isFaulty = this.#chance(0.8) && breakage.isAlone !== true;
@@ -236,7 +245,9 @@ export class Schedule {
       law(tookMs <= mostMs, () => `a call took ${tookMs} ms`);
       this.#decided(decision, cost, priority);
     };
-    const caller = { objects: new Objects(namespace, time), time, inBackground: () => undefined };
+    const inBackground = () => undefined;
+    const together = running.outboxes && { outboxes: running.outboxes, inBackground };
+    const caller = { objects: new Objects(namespace, time, together), time, inBackground };
     const decided = running.isolate.limit(caller, seenBy(this.#policy, priority), KEY, cost);
     if (!(decided instanceof Promise)) {
       done(decided);
@@ -273,6 +284,24 @@ export class Schedule {
   }
 
   #handle(method: Method, sent: readonly unknown[]): unknown {
+    const [message] = sent;
+    if (typeof message === "object" && message !== null && "calls" in message) {
+      this.#outcome.batches += 1;
+      // A law that breaks in one call must not pass for a call that failed.
+      const handle = (each: Method, args: readonly unknown[]) => {
+        try {
+          return this.#handle(each, args) as AnswerText;
+        } catch (error) {
+          this.#failure ??= error;
+          throw error;
+        }
+      };
+      return answerBatch(message as Batch, {
+        giveBack: (...args) => void handle("giveBack", args),
+        limitCall: (call) => handle("limitCall", [call]),
+        reserve: (call) => handle("reserve", [call]),
+      });
+    }
     const args = this.#breakage.message?.(sent) ?? sent;
     this.#breakage.before?.(this.#object, this.#policy);
     const answer = this.#object.handle(method, args);
@@ -345,6 +374,7 @@ export class Schedule {
     return {
       cache,
       isolate: new LocalLimiter(cache),
+      outboxes: this.#seed % 2 === 1 ? new Outboxes() : undefined,
       clock: { ms: this.#upTo(1_000) },
       isKilled: false,
       isPutBack: false,

@@ -1,6 +1,7 @@
 import { waitUntil } from "cloudflare:workers";
 import { LimiterClient } from "../../client/limiter-client.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
+import { Outboxes } from "../../client/transports/outboxes.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { regionalPolicies } from "../../durable-objects/deployment.ts";
 import type { Principal } from "../auth/tokens.ts";
@@ -32,7 +33,7 @@ export function clientOf({ OBJECTS }: Env, { id, bounds }: Principal): LimiterCl
 
 function makeClients(namespace: LimiterNamespace): Clients {
   const shared = new LimiterClient({
-    objects: new Objects(namespace, SYSTEM_TIME),
+    objects: new Objects(namespace, SYSTEM_TIME, { outboxes: new Outboxes(), inBackground: waitUntil }),
     policies: regionalPolicies,
     time: SYSTEM_TIME,
     inBackground: waitUntil,

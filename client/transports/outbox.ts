@@ -1,0 +1,198 @@
+/**
+ * The calls of one isolate for one object. They travel together: one goes at once, and those that come while its
+ * message is under way go with the next.
+ *
+ * Whoever finds that nobody sends becomes the sender, for itself and for the others. Its request may end at any moment:
+ * its client leaves, or the runtime ends it, and then none of its code runs any more. So requests share plain data only,
+ * and whoever waits has timers of its own, by which it looks: is there an answer (a wake can get lost when the request
+ * that gives it ends just then), does somebody send, is the deadline over. Whoever leaves is not sent any more.
+ *
+ * A message that fails has no answers. Its calls may have been charged, so nobody sends them again.
+ */
+import type { Time } from "../../core/clock.ts";
+import {
+  isForAlone,
+  MOST_BATCH_LENGTH,
+  MOST_BATCHED,
+  type BatchedAnswer,
+  type BatchedCall,
+} from "../../core/protocol/batches.ts";
+import type { Answers } from "./sent-calls.ts";
+
+/**
+ * A message that has been under way for so long holds up nobody: whoever waits sends the next one. It is all that a
+ * call loses when the sender's request ends, and the most that a far object's slow answers add to the calls behind it.
+ */
+export const LOOK_MS = 25;
+/** Whoever's call has been sent looks for its answer so often, should its wake get lost. */
+const ANSWER_LOOK_MS = 250;
+/** A sender goes on for so many messages, or so long, then another one sends: an invocation may make 50 calls only. */
+const MOST_MESSAGES = 32;
+const MOST_SENDING_MS = 1_000;
+/** After an object did not know batches, calls for it go alone for so long. A deployment takes minutes. */
+const ALONE_MS = 10_000;
+
+/** What a request brings with it. None of it is used by another request. */
+export interface Sending {
+  readonly time: Time;
+  readonly deadlineMs: number;
+  /** Sends calls in one message, on a stub of its own; `undefined`: there is no answer. It does not reject. */
+  readonly send: (calls: readonly PostedCall[]) => Promise<Answers | undefined>;
+  readonly inBackground: (work: Promise<unknown>) => void;
+}
+
+/** What came of a call; `undefined`: no answer. `leftMs` is what is left of its deadline: 0 when that is over. */
+export interface Posted {
+  readonly answer: BatchedAnswer | undefined;
+  readonly leftMs: number;
+}
+
+/** A call that waits to be sent, or for its answer. */
+export class PostedCall {
+  readonly call: BatchedCall;
+  /** From then on nobody waits for it. */
+  readonly untilMs: number;
+  state: "queued" | "sent" | "ended" = "queued";
+  answer: BatchedAnswer | undefined;
+  #text: string | undefined;
+  #wake: () => void = () => undefined;
+
+  constructor(call: BatchedCall, untilMs: number) {
+    this.call = call;
+    this.untilMs = untilMs;
+  }
+
+  get text(): string {
+    this.#text ??= JSON.stringify(this.call);
+    return this.#text;
+  }
+
+  /** Ends the call with its answer, and wakes whoever waits for it. */
+  end(answer: BatchedAnswer | undefined): void {
+    if (this.state === "ended") return;
+    this.state = "ended";
+    this.answer = answer;
+    this.#wake();
+  }
+
+  /** Another request may do this: it settles a promise and touches nothing else of the request that waits. */
+  wake(): void {
+    this.#wake();
+  }
+
+  /** Waits for a wake, for `ms` milliseconds at most. Returns how long that was. */
+  async sleep(time: Time, ms: number): Promise<number> {
+    const sinceMs = time.nowMs();
+    let isOver = false;
+    const woken = Promise.withResolvers<void>();
+    this.#wake = woken.resolve;
+    const cancel = time.after(ms, () => {
+      isOver = true;
+      woken.resolve();
+    });
+    await woken.promise;
+    cancel();
+    // The clock may have been set meanwhile.
+    return isOver ? ms : Math.min(ms, Math.max(0, time.nowMs() - sinceMs));
+  }
+}
+
+export class Outbox {
+  /** In order of arrival. */
+  readonly #queued = new Set<PostedCall>();
+  /** Whoever sends, and since when its last message has been under way. */
+  #sender: { sinceMs: number } | undefined;
+  #aloneUntilMs = -Infinity;
+
+  /** Whether calls for this object go alone, because it does not know batches. */
+  isForAlone(nowMs: number): boolean {
+    return nowMs < this.#aloneUntilMs;
+  }
+
+  /** Whether nothing is lost when it is forgotten. Calls of requests that have ended may be left in it. */
+  isIdle(nowMs: number): boolean {
+    for (const { untilMs } of this.#queued) if (nowMs <= untilMs) return false;
+    return !this.isForAlone(nowMs) && this.#isFree(nowMs);
+  }
+
+  /** Makes a call: it is sent by this request or by another, and ends with its deadline at the latest. */
+  async post(call: BatchedCall, request: Sending): Promise<Posted> {
+    const { time, deadlineMs } = request;
+    let leftMs = deadlineMs;
+    const posted = new PostedCall(call, time.nowMs() + deadlineMs);
+    this.#queued.add(posted);
+    while (posted.state !== "ended" && leftMs > 0) {
+      if (posted.state === "queued" && this.#isFree(time.nowMs())) void this.#send(request);
+      const mostMs = posted.state === "queued" ? LOOK_MS : ANSWER_LOOK_MS;
+      leftMs -= await posted.sleep(time, Math.min(mostMs, leftMs));
+    }
+    const { answer } = posted;
+    this.#queued.delete(posted);
+    posted.end(undefined);
+    return { answer, leftMs: Math.max(0, leftMs) };
+  }
+
+  #isFree(nowMs: number): boolean {
+    if (this.#sender === undefined) return true;
+    const underWayMs = nowMs - this.#sender.sinceMs;
+    return underWayMs >= LOOK_MS || underWayMs < 0;
+  }
+
+  /** Sends what is queued, until nothing is. */
+  async #send({ time, send, inBackground }: Sending): Promise<void> {
+    const beganMs = time.nowMs();
+    const sender = { sinceMs: beganMs };
+    this.#sender = sender;
+    let end: (() => void) | undefined;
+    const keep = () => {
+      if (end === undefined) inBackground(new Promise<void>((done) => (end = done)));
+    };
+    // All calls that this turn of the event loop makes go together: those of one request, for example.
+    await Promise.resolve();
+    for (let messages = 0; messages < MOST_MESSAGES && this.#sender === sender; messages += 1) {
+      const nowMs = time.nowMs();
+      const calls = nowMs - beganMs > MOST_SENDING_MS ? [] : this.#take(nowMs);
+      if (calls.length === 0) break;
+      sender.sinceMs = nowMs;
+      // A request that sends only its own call is kept by its own wait. It ends when that is answered.
+      if (calls.length > 1) keep();
+      const answers = await send(calls);
+      if (this.#queued.size > 0) keep();
+      if (answers !== undefined && !isList(answers)) this.#aloneUntilMs = time.nowMs() + ALONE_MS;
+      for (const [index, posted] of calls.entries())
+        posted.end(answers === undefined || !isList(answers) ? answers : answers[index]);
+      if (this.#queued.size === 0) break;
+      // Requests that were answered together call again together: those calls go with these.
+      await new Promise<void>((done) => time.after(0, done));
+    }
+    end?.();
+    if (this.#sender !== sender) return;
+    this.#sender = undefined;
+    const [next] = this.#queued;
+    next?.wake();
+  }
+
+  /** Takes the calls for the next message. Those whose requests have ended are left out: nobody is charged for them. */
+  #take(nowMs: number): PostedCall[] {
+    const calls: PostedCall[] = [];
+    const isAlone = this.#queued.size === 1;
+    let length = 1;
+    for (const posted of this.#queued) {
+      if (nowMs > posted.untilMs) {
+        this.#queued.delete(posted);
+        posted.end(undefined);
+        continue;
+      }
+      if (!isAlone) length += posted.text.length + 1;
+      if (calls.length === MOST_BATCHED || (calls.length > 0 && length > MOST_BATCH_LENGTH)) break;
+      this.#queued.delete(posted);
+      posted.state = "sent";
+      calls.push(posted);
+    }
+    return calls;
+  }
+}
+
+function isList(answers: Answers): answers is readonly BatchedAnswer[] {
+  return !isForAlone(answers);
+}

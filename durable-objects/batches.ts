@@ -1,0 +1,76 @@
+import type { AnswerText } from "../core/protocol/answers.ts";
+import {
+  batchText,
+  MOST_BATCH_LENGTH,
+  MOST_BATCHED,
+  type Batch,
+  type BatchedAnswer,
+  type BatchedCall,
+} from "../core/protocol/batches.ts";
+import { full } from "../core/protocol/bounds.ts";
+import {
+  KNOWN_PROTOCOL,
+  unsupportedOf,
+  type LimitCall,
+  type ReserveCall,
+} from "../core/protocol/messages.ts";
+import type { LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
+
+/** The methods that take the messages of a batch alone. */
+export interface BatchedMethods extends Pick<LimiterMethods, "giveBack"> {
+  limitCall(call: LimitCall): Maybe<AnswerText>;
+  reserve(call: ReserveCall): Maybe<AnswerText>;
+}
+
+/**
+ * Answers several calls in one turn, so the runtime commits all that they write together. A call that cannot be read,
+ * or that throws, fails alone. A batch that is too large is refused as a whole, and nothing is touched.
+ *
+ * @throws Error when the batch is not a list of calls
+ */
+export function answerBatch({ calls, ...version }: Batch, methods: BatchedMethods): Maybe<AnswerText> {
+  const unsupported = unsupportedOf(version);
+  if (unsupported !== undefined) return text(unsupported);
+  if (calls.length > MOST_BATCH_LENGTH) return text(full("batch-length", MOST_BATCH_LENGTH));
+  const all = JSON.parse(calls) as unknown;
+  if (!Array.isArray(all)) throw new TypeError("a batch is a list of calls");
+  if (all.length > MOST_BATCHED) return text(full("batch-calls", MOST_BATCHED));
+  const answers = all.map((call: BatchedCall) => orFailed(() => answerOne(call, methods)));
+  // Only a call to a pool takes time. Clients make those alone.
+  const isThere = (answer: Maybe<AnswerText>) => typeof answer === "string";
+  return answers.every(isThere)
+    ? batchText(answers)
+    : Promise.all(answers.map((answer) => Promise.resolve(answer))).then(batchText);
+}
+
+/** Units that go back are free for the call that they come with. If they cannot be given back, it is made all the same. */
+function answerOne({ giveBack, limit, reserve }: BatchedCall, methods: BatchedMethods): Maybe<AnswerText> {
+  const given =
+    giveBack &&
+    orFailed(() => {
+      methods.giveBack(giveBack.policy, giveBack.returned);
+      return text(null);
+    });
+  if (limit !== undefined)
+    return limit.waitMs === undefined
+      ? methods.limitCall({ ...limit, isBatched: true })
+      : text(full("batch-waits", 0));
+  if (reserve !== undefined) return methods.reserve({ ...reserve, isBatched: true });
+  return given ?? text({ unsupported: { protocol: KNOWN_PROTOCOL } });
+}
+
+function orFailed(work: () => Maybe<AnswerText>): Maybe<AnswerText> {
+  try {
+    const answer = work();
+    return answer instanceof Promise ? answer.catch(failed) : answer;
+  } catch (error) {
+    return failed(error);
+  }
+}
+
+function failed(error: unknown): AnswerText {
+  console.error("a call of a batch failed", error);
+  return text({ failed: String(error) });
+}
+
+const text = (answer: BatchedAnswer): AnswerText => JSON.stringify(answer);

@@ -1,0 +1,267 @@
+/** Calls that travel together, in virtual time: requests end at any moment, messages are lost, late, or fail. */
+import { afterEach, expect, test, vi } from "vitest";
+import { LOOK_MS, Outbox, PostedCall } from "../../client/transports/outbox.ts";
+import { Outboxes } from "../../client/transports/outboxes.ts";
+import type { Answers } from "../../client/transports/sent-calls.ts";
+import type { Time } from "../../core/clock.ts";
+import type { BatchedCall } from "../../core/protocol/batches.ts";
+import { MOST_BATCH_LENGTH, MOST_BATCHED } from "../../core/protocol/batches.ts";
+import { Dice } from "../simulation/dice.ts";
+import { VirtualTime } from "../simulation/virtual-time.ts";
+import { announcedSeed } from "../support/random.ts";
+
+const DEADLINE_MS = 300;
+const HISTORIES = 300;
+
+afterEach(() => void vi.restoreAllMocks());
+
+/** A mistake that is made on purpose. */
+interface Breakage {
+  readonly answers?: (answers: Answers) => Answers;
+  /** Takes a request's clock, and gives one that does not do all of its timers. */
+  readonly clock?: (time: Time) => Time;
+}
+
+/** A law that does not hold. */
+class BrokenLaw extends Error {}
+function law(holds: boolean, text: string): void {
+  if (!holds) throw new BrokenLaw(text);
+}
+
+const callOf = (key: string): BatchedCall => ({ limit: { policy: "api", key, cost: 1 } });
+const keyOf = ({ call }: Pick<PostedCall, "call">) => call.limit?.key ?? "";
+
+/** One isolate whose requests call one object. */
+class History {
+  readonly time = new VirtualTime();
+  readonly outbox = new Outbox();
+  readonly messages: { readonly atMs: number; readonly keys: readonly string[] }[] = [];
+  readonly sent = new Set<string>();
+  readonly left = new Set<string>();
+  answered = 0;
+  unanswered = 0;
+  died = 0;
+  open = 0;
+  readonly #breakage: Breakage;
+
+  constructor(breakage: Breakage = {}) {
+    this.#breakage = breakage;
+  }
+
+  /** A request with one call, that may end after `diesAfterMs`. `fate` is how its messages fare, if it sends any. */
+  call(
+    key: string,
+    fate: () => { backMs?: number; isFailed?: boolean },
+    diesAfterMs = Infinity,
+  ): Promise<void> {
+    const startMs = this.time.nowMs;
+    const isGone = () => this.time.nowMs >= startMs + diesAfterMs;
+    const clock = this.time.clock({ ms: 0 }, isGone);
+    const time = this.#breakage.clock?.(clock) ?? clock;
+    this.open += 1;
+    if (diesAfterMs < Infinity)
+      this.time.at(startMs + diesAfterMs, () => {
+        if (this.left.has(key)) return;
+        this.left.add(key);
+        this.died += 1;
+        this.open -= 1;
+      });
+    const send = (calls: readonly PostedCall[]) => this.#send(calls, fate(), isGone);
+    return this.outbox
+      .post(callOf(key), { time, deadlineMs: DEADLINE_MS, send, inBackground: () => undefined })
+      .then(({ answer }) => {
+        if (isGone()) return;
+        this.left.add(key);
+        this.open -= 1;
+        const tookMs = this.time.nowMs - startMs;
+        law(tookMs <= DEADLINE_MS, `a call took ${tookMs} ms`);
+        if (answer === undefined) this.unanswered += 1;
+        else {
+          this.answered += 1;
+          law(JSON.stringify(answer).includes(`"${key}"`), `${key} got the answer ${JSON.stringify(answer)}`);
+        }
+      });
+  }
+
+  #send(
+    calls: readonly PostedCall[],
+    { backMs, isFailed = false }: { backMs?: number; isFailed?: boolean },
+    isGone: () => boolean,
+  ): Promise<Answers | undefined> {
+    const keys = calls.map(keyOf);
+    this.messages.push({ atMs: this.time.nowMs, keys });
+    law(keys.length <= MOST_BATCHED, "too many calls in a message");
+    for (const key of keys) {
+      law(!this.sent.has(key), `${key} was sent twice`);
+      this.sent.add(key);
+    }
+    return new Promise((done) => {
+      if (backMs === undefined) return;
+      this.time.at(this.time.nowMs + backMs, () => {
+        if (isGone()) return;
+        const answers: Answers = keys.map((key) => ({ rules: [], key }) as never);
+        done(isFailed ? undefined : (this.#breakage.answers?.(answers) ?? answers));
+      });
+    });
+  }
+}
+
+/** A random history; its calls come in bursts. */
+async function run(seed: number, breakage?: Breakage): Promise<History> {
+  const dice = new Dice(seed);
+  const history = new History(breakage);
+  const isFaulty = dice.chance(0.7);
+  let failure: unknown;
+  let atMs = 0;
+  for (let call = 0; call < 60; call += 1) {
+    const diesAfterMs = isFaulty && dice.chance(0.2) ? dice.upTo(30) : Infinity;
+    const fate = () => ({
+      ...(!(isFaulty && dice.chance(0.1)) && { backMs: 1 + dice.upTo(dice.chance(0.1) ? 400 : 8) }),
+      isFailed: isFaulty && dice.chance(0.05),
+    });
+    history.time.at(
+      atMs,
+      () => void history.call(`key-${call}`, fate, diesAfterMs).catch((e: unknown) => (failure ??= e)),
+    );
+    atMs += dice.of([0, 0, 0, 1, 1, 3, 30]);
+  }
+  await history.time.run(10_000, () => {
+    if (failure !== undefined) throw failure;
+  });
+  law(history.open === 0, `${history.open} calls hang`);
+  return history;
+}
+
+async function search(breakage: () => Breakage): Promise<unknown> {
+  for (let seed = 1; seed < 2_000; seed += 1) {
+    const found: unknown = await run(seed, breakage()).then(
+      () => undefined,
+      (error: unknown) => error,
+    );
+    if (found !== undefined) return found;
+  }
+  return undefined;
+}
+
+test(`in ${HISTORIES} random histories every call ends in time, with its own answer, and is sent once at most`, async () => {
+  const first = announcedSeed("outbox");
+  const sum = { answered: 0, unanswered: 0, died: 0, messages: 0, calls: 0 };
+  for (let seed = first; seed < first + HISTORIES; seed += 1) {
+    const { answered, unanswered, died, messages } = await run(seed).catch((error: Error) => {
+      throw new Error(`SEED=${seed}: ${error.message}`, { cause: error });
+    });
+    sum.answered += answered;
+    sum.unanswered += unanswered;
+    sum.died += died;
+    sum.messages += messages.length;
+    sum.calls += 60;
+  }
+  expect(sum.answered).toBeGreaterThan(sum.calls / 2);
+  expect(sum.unanswered).toBeGreaterThan(HISTORIES);
+  expect(sum.died).toBeGreaterThan(HISTORIES);
+  expect(sum.messages).toBeLessThan(sum.calls * 0.8);
+});
+
+test("an answer of a batch that is given to the wrong caller is found", async () => {
+  const answers = (given: Answers) => (Array.isArray(given) ? given.toReversed() : given);
+  expect(await search(() => ({ answers }))).toBeInstanceOf(BrokenLaw);
+});
+
+test("waiting for a wake alone is found: the sender dies between two messages, and the others hang", async () => {
+  const clock = (time: Time): Time => ({
+    nowMs: () => time.nowMs(),
+    after: (ms, work) => (ms === 0 ? time.after(0, work) : () => {}),
+  });
+  expect(await search(() => ({ clock }))).toBeInstanceOf(BrokenLaw);
+});
+
+test("a wake that gets lost costs no answer", async () => {
+  vi.spyOn(PostedCall.prototype, "wake").mockImplementation(() => undefined);
+  const history = new History();
+  const end = PostedCall.prototype.end;
+  let ends = 0;
+  vi.spyOn(PostedCall.prototype, "end").mockImplementation(function lost(this: PostedCall, answer) {
+    ends += 1;
+    // The first call is woken. The others have their answers, and nobody tells them.
+    if (ends <= 1) return end.call(this, answer);
+    if (this.state === "ended") return;
+    this.state = "ended";
+    this.answer = answer;
+  });
+  for (let call = 0; call < 5; call += 1) void history.call(`key-${call}`, () => ({ backMs: 5 }));
+  await history.time.run(1_000, () => undefined);
+  expect(history).toMatchObject({ answered: 5, open: 0 });
+});
+
+test("one call goes at once, those that come meanwhile go with the next message, and nobody waits where there is no traffic", async () => {
+  const history = new History();
+  const call = (atMs: number, key: string) =>
+    history.time.at(atMs, () => void history.call(key, () => ({ backMs: 10 })));
+  call(0, "a");
+  for (const key of ["b", "c", "d"]) call(3, key);
+  call(100, "e");
+  await history.time.run(1_000, () => undefined);
+  expect(history.messages).toEqual([
+    { atMs: 0, keys: ["a"] },
+    { atMs: 10, keys: ["b", "c", "d"] },
+    { atMs: 100, keys: ["e"] },
+  ]);
+});
+
+test("calls that one turn of the event loop makes go in one message", async () => {
+  const history = new History();
+  for (const key of ["a", "b", "c"]) void history.call(key, () => ({ backMs: 10 }));
+  await history.time.run(100, () => undefined);
+  expect(history.messages.map(({ keys }) => keys)).toEqual([["a", "b", "c"]]);
+});
+
+test("a slow message holds up the others for no longer than a look", async () => {
+  const history = new History();
+  history.time.at(0, () => void history.call("slow", () => ({ backMs: 200 })));
+  history.time.at(5, () => void history.call("quick", () => ({ backMs: 2 })));
+  await history.time.run(1_000, () => undefined);
+  expect(history.messages.map(({ atMs }) => atMs)).toEqual([0, 5 + LOOK_MS]);
+  expect(history.answered).toBe(2);
+});
+
+test("whose request has ended, or whose deadline is over, is not sent any more", async () => {
+  const history = new History();
+  // Nobody sends: the first message is under way again and again, and the one who waits dies.
+  history.time.at(0, () => void history.call("a", () => ({ backMs: 10 }), 5));
+  history.time.at(1, () => void history.call("gone", () => ({ backMs: 10 }), 2));
+  history.time.at(1_000, () => void history.call("later", () => ({ backMs: 10 })));
+  await history.time.run(2_000, () => undefined);
+  expect([...history.sent]).toEqual(["a", "later"]);
+});
+
+test("a message has so many calls and characters, and no more", async () => {
+  const history = new History();
+  const long = "k".repeat(MOST_BATCH_LENGTH / 4);
+  for (let call = 0; call < 8; call += 1) void history.call(`${long}${call}`, () => ({ backMs: 1 }));
+  await history.time.run(100, () => undefined);
+  expect(history.messages.map(({ keys }) => keys.length)).toEqual([3, 3, 2]);
+  const many = new History();
+  for (let call = 0; call < MOST_BATCHED + 1; call += 1) void many.call(`${call}`, () => ({ backMs: 1 }));
+  await many.time.run(100, () => undefined);
+  expect(many.messages.map(({ keys }) => keys.length)).toEqual([MOST_BATCHED, 1]);
+});
+
+test("outboxes are forgotten when nobody calls, those of requests that have ended too, and there are so many at most", () => {
+  const outboxes = new Outboxes();
+  expect(outboxes.open("a", 0)).toBe(outboxes.open("a", 0));
+  outboxes.letGo("a", 0);
+  expect(outboxes.size).toBe(0);
+  const time = new VirtualTime().clock({ ms: 0 }, () => true);
+  const dead = {
+    time,
+    deadlineMs: DEADLINE_MS,
+    send: () => new Promise<undefined>(() => undefined),
+    inBackground: () => undefined,
+  };
+  for (let index = 0; index < 10_000; index += 1)
+    void outboxes.open(`${index}`, 0)?.post(callOf("key"), dead);
+  const most = outboxes.size;
+  expect(outboxes.open("one more", 0)).toBeUndefined();
+  expect(outboxes.open("one more", 5_000)).toBeDefined();
+  expect(outboxes.size).toBeLessThan(most);
+});

@@ -1,0 +1,79 @@
+import { env } from "cloudflare:workers";
+/** Several calls in one message to a real object. */
+import { expect, test } from "vitest";
+import { objectName } from "../../client/transports/object-names.ts";
+import { sendTogether } from "../../client/transports/sent-calls.ts";
+import type { LimiterNamespace } from "../../client/transports/stubs.ts";
+import type { Decided } from "../../core/protocol/answers.ts";
+import { MOST_BATCH_LENGTH, MOST_BATCHED, type BatchedCall } from "../../core/protocol/batches.ts";
+import { BATCH_PROTOCOL } from "../../core/protocol/messages.ts";
+import { policies } from "../../durable-objects/deployment.ts";
+import { freshKey } from "../support/limiter.ts";
+
+const [name, policy] = [...policies.entries()].find(
+  ([, each]) => each.objects !== "per-key" && each.lease === undefined,
+) as [string, NonNullable<ReturnType<typeof policies.get>>];
+const object = () =>
+  (env as unknown as { OBJECTS: LimiterNamespace }).OBJECTS.getByName(objectName(policy, "any"));
+const limit = (key: string, cost = 1): BatchedCall => ({ limit: { policy: name, key, cost } });
+const send = (calls: readonly unknown[]) =>
+  sendTogether(
+    object(),
+    calls.map((call) => ({ call: call as BatchedCall, text: JSON.stringify(call) })),
+  );
+const remaining = (answer: unknown) => (answer as Decided).rules[0]?.remaining;
+
+test("each call is answered as it would be alone, in the order of the calls", async () => {
+  const [a, b] = [freshKey(), freshKey()];
+  const answers = (await send([limit(a), limit(b, 2), limit(a), limit(b, 0)])) as readonly unknown[];
+  const whole = (remaining(answers[0]) ?? 0) + 1;
+  expect(answers.map(remaining)).toEqual([whole - 1, whole - 2, whole - 2, whole - 2]);
+});
+
+test("calls that cannot be read, are unknown, or of an unknown policy fail alone", async () => {
+  const key = freshKey();
+  const unknown = { limit: { policy: "nobody knows it", key, cost: 1 } };
+  const answers = await send([
+    limit(key),
+    null,
+    unknown,
+    { newer: 1 },
+    { limit: { ...limit(key).limit, waitMs: 5 } },
+    limit(key),
+  ]);
+  expect(answers).toMatchObject([
+    { rules: [{ success: true }] },
+    { failed: expect.any(String) as string },
+    { failed: expect.stringContaining("nobody knows it") as string },
+    { unsupported: {} },
+    { full: { bound: "batch-waits" } },
+    { rules: [{ success: true }] },
+  ]);
+});
+
+test("a batch that is too long, too large or newer is refused by value, and takes nothing", async () => {
+  const key = freshKey();
+  const many = Array.from({ length: MOST_BATCHED + 1 }, () => limit(key));
+  expect(await send(many)).toMatchObject({ full: { bound: "batch-calls" } });
+  expect(await send([limit(key), limit("k".repeat(MOST_BATCH_LENGTH))])).toMatchObject({
+    full: { bound: "batch-length" },
+  });
+  const newer = { protocol: BATCH_PROTOCOL + 1, calls: JSON.stringify([limit(key)]) };
+  expect(JSON.parse(await object().reserve(newer))).toMatchObject({ unsupported: {} });
+  const [look, taken] = (await send([limit(key, 0), limit(key)])) as readonly unknown[];
+  expect(remaining(taken)).toBe((remaining(look) ?? 0) - 1);
+});
+
+test("units that a holder gives back are there for the call that comes with them", async () => {
+  const key = freshKey();
+  const reserve = {
+    reserve: { policy: name, key, cost: 0, holder: key, turn: 1, ttlMs: 1_000, isShort: true, rules: {} },
+  };
+  const returned = [{ key, holder: key, turn: 2, used: {} }];
+  const answers = await send([
+    reserve,
+    { giveBack: { policy: name, returned }, ...limit(key) },
+    { giveBack: { policy: name, returned } },
+  ]);
+  expect(answers).toMatchObject([{ rules: [{ success: true }] }, { rules: [{ success: true }] }, null]);
+});
