@@ -9,7 +9,7 @@
  *
  * A message that fails has no answers. Its calls may have been charged, so nobody sends them again.
  */
-import type { Time } from "../../core/clock.ts";
+import { orTimeout, type Time } from "../../core/clock.ts";
 import {
   isForAlone,
   MOST_BATCH_LENGTH,
@@ -55,7 +55,6 @@ export class PostedCall {
   state: "queued" | "sent" | "ended" = "queued";
   answer: BatchedAnswer | undefined;
   #text: string | undefined;
-  #wake: () => void = () => undefined;
 
   constructor(call: BatchedCall, untilMs: number) {
     this.call = call;
@@ -67,41 +66,27 @@ export class PostedCall {
     return this.#text;
   }
 
-  /** Ends the call with its answer, and wakes whoever waits for it. */
+  /** Ends the call with its answer. */
   end(answer: BatchedAnswer | undefined): void {
     if (this.state === "ended") return;
     this.state = "ended";
     this.answer = answer;
-    this.#wake();
   }
+}
 
-  /** Another request may do this: it settles a promise and touches nothing else of the request that waits. */
-  wake(): void {
-    this.#wake();
-  }
-
-  /** Waits for a wake, for `ms` milliseconds at most. Returns how long that was. */
-  async sleep(time: Time, ms: number): Promise<number> {
-    const sinceMs = time.nowMs();
-    let isOver = false;
-    const woken = Promise.withResolvers<void>();
-    this.#wake = woken.resolve;
-    const cancel = time.after(ms, () => {
-      isOver = true;
-      woken.resolve();
-    });
-    await woken.promise;
-    cancel();
-    // The clock may have been set meanwhile.
-    return isOver ? ms : Math.min(ms, Math.max(0, time.nowMs() - sinceMs));
-  }
+/** Whoever sends. */
+interface Sender {
+  /** When its last message left. */
+  sinceMs: number;
+  /** Settles when that has been answered, if the sender still lives. */
+  step: PromiseWithResolvers<void>;
 }
 
 export class Outbox {
   /** In order of arrival. */
   readonly #queued = new Set<PostedCall>();
   /** Whoever sends, and since when its last message has been under way. */
-  #sender: { sinceMs: number } | undefined;
+  #sender: Sender | undefined;
   #aloneUntilMs = -Infinity;
 
   /** Whether calls for this object go alone, because it does not know batches. */
@@ -124,12 +109,29 @@ export class Outbox {
     while (posted.state !== "ended" && leftMs > 0) {
       if (posted.state === "queued" && this.#isFree(time.nowMs())) void this.#send(request);
       const mostMs = posted.state === "queued" ? LOOK_MS : ANSWER_LOOK_MS;
-      leftMs -= await posted.sleep(time, Math.min(mostMs, leftMs));
+      leftMs -= await this.#step(time, Math.min(mostMs, leftMs));
     }
     const { answer } = posted;
     this.#queued.delete(posted);
     posted.end(undefined);
     return { answer, leftMs: Math.max(0, leftMs) };
+  }
+
+  /** Waits for the sender's next step, for `ms` milliseconds at most. Returns how long that was. */
+  async #step(time: Time, ms: number): Promise<number> {
+    const sinceMs = time.nowMs();
+    let isOver = false;
+    const watch: Time = {
+      nowMs: () => time.nowMs(),
+      after: (afterMs, work) =>
+        time.after(afterMs, () => {
+          isOver = true;
+          work();
+        }),
+    };
+    await orTimeout(this.#sender?.step.promise, watch, ms);
+    // The clock may have been set meanwhile.
+    return isOver ? ms : Math.min(ms, Math.max(0, time.nowMs() - sinceMs));
   }
 
   #isFree(nowMs: number): boolean {
@@ -141,7 +143,7 @@ export class Outbox {
   /** Sends what is queued, until nothing is. */
   async #send({ time, send, inBackground }: Sending): Promise<void> {
     const beganMs = time.nowMs();
-    const sender = { sinceMs: beganMs };
+    const sender: Sender = { sinceMs: beganMs, step: Promise.withResolvers() };
     this.#sender = sender;
     let end: (() => void) | undefined;
     const keep = () => {
@@ -162,14 +164,15 @@ export class Outbox {
       for (const [index, posted] of calls.entries())
         posted.end(answers === undefined || !isList(answers) ? answers : answers[index]);
       if (this.#queued.size === 0) break;
+      const { step } = sender;
+      sender.step = Promise.withResolvers();
+      step.resolve();
       // Requests that were answered together call again together: those calls go with these.
       await new Promise<void>((done) => time.after(0, done));
     }
+    if (this.#sender === sender) this.#sender = undefined;
+    sender.step.resolve();
     end?.();
-    if (this.#sender !== sender) return;
-    this.#sender = undefined;
-    const [next] = this.#queued;
-    next?.wake();
   }
 
   /** Takes the calls for the next message. Those whose requests have ended are left out: nobody is charged for them. */
