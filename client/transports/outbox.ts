@@ -53,6 +53,8 @@ export class PostedCall {
   /** From then on nobody waits for it. */
   readonly untilMs: number;
   state: "queued" | "sent" | "ended" = "queued";
+  /** Settles when the message has been answered in which it was sent, if the sender still lives. */
+  step: Promise<void> | undefined;
   answer: BatchedAnswer | undefined;
   #text: string | undefined;
 
@@ -109,7 +111,7 @@ export class Outbox {
     while (posted.state !== "ended" && leftMs > 0) {
       if (posted.state === "queued" && this.#isFree(time.nowMs())) void this.#send(request);
       const mostMs = posted.state === "queued" ? LOOK_MS : ANSWER_LOOK_MS;
-      leftMs -= await this.#step(time, Math.min(mostMs, leftMs));
+      leftMs -= await this.#step(posted, time, Math.min(mostMs, leftMs));
     }
     const { answer } = posted;
     this.#queued.delete(posted);
@@ -117,8 +119,12 @@ export class Outbox {
     return { answer, leftMs: Math.max(0, leftMs) };
   }
 
-  /** Waits for the sender's next step, for `ms` milliseconds at most. Returns how long that was. */
-  async #step(time: Time, ms: number): Promise<number> {
+  /**
+   * Waits for the answer to the call's message, or for the sender's next step, for `ms` milliseconds at most. Returns how
+   * long that was. The promise is the sender's own: one of this request that another request settled would go on in that
+   * other request.
+   */
+  async #step({ step }: PostedCall, time: Time, ms: number): Promise<number> {
     const sinceMs = time.nowMs();
     let isOver = false;
     const watch: Time = {
@@ -129,7 +135,7 @@ export class Outbox {
           work();
         }),
     };
-    await orTimeout(this.#sender?.step.promise, watch, ms);
+    await orTimeout(step ?? this.#sender?.step.promise ?? new Promise(() => undefined), watch, ms);
     // The clock may have been set meanwhile.
     return isOver ? ms : Math.min(ms, Math.max(0, time.nowMs() - sinceMs));
   }
@@ -153,7 +159,7 @@ export class Outbox {
     await Promise.resolve();
     for (let messages = 0; messages < MOST_MESSAGES && this.#sender === sender; messages += 1) {
       const nowMs = time.nowMs();
-      const calls = nowMs - beganMs > MOST_SENDING_MS ? [] : this.#take(nowMs);
+      const calls = nowMs - beganMs > MOST_SENDING_MS ? [] : this.#take(nowMs, sender);
       if (calls.length === 0) break;
       sender.sinceMs = nowMs;
       // A request that sends only its own call is kept by its own wait. It ends when that is answered.
@@ -176,7 +182,7 @@ export class Outbox {
   }
 
   /** Takes the calls for the next message. Those whose requests have ended are left out: nobody is charged for them. */
-  #take(nowMs: number): PostedCall[] {
+  #take(nowMs: number, { step }: Sender): PostedCall[] {
     const calls: PostedCall[] = [];
     const isAlone = this.#queued.size === 1;
     let length = 1;
@@ -190,6 +196,7 @@ export class Outbox {
       if (calls.length === MOST_BATCHED || (calls.length > 0 && length > MOST_BATCH_LENGTH)) break;
       this.#queued.delete(posted);
       posted.state = "sent";
+      posted.step = step.promise;
       calls.push(posted);
     }
     return calls;
