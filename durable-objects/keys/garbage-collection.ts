@@ -2,7 +2,7 @@ import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { AnswerPlace, Swept } from "../storage/answers.ts";
 import { GARBAGE_KEYS, type Storage } from "../storage/storage.ts";
 import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
-import type { KeyCache } from "./key-cache.ts";
+import { KEYS_A_TURN, type KeyCache } from "./key-cache.ts";
 
 /**
  * How long a key's record stays after the key has become whole, in milliseconds. With less, a key that comes every few
@@ -11,8 +11,6 @@ import type { KeyCache } from "./key-cache.ts";
  */
 export const FORGET_AFTER_MS = 10_000;
 
-/** So many keys are looked at in one go, so that calls do not wait. */
-const KEYS_A_TURN = 50;
 /** Before all answers. */
 const FIRST: AnswerPlace = { key: "", idempotencyKey: "" };
 
@@ -42,7 +40,10 @@ export function* collectGarbage(
     after = swept.last;
   }
   if (due.length === GARBAGE_KEYS) return nowMs();
-  const wholeMs = storage.nextWholeAtMs() ?? Infinity;
+  yield* cache.forgetWhole(nowMs);
+  // As long as the lead matters, memory may know of keys that have no record.
+  const leadEndsMs = storage.leads.endsAtMs(policies);
+  const wholeMs = Math.min(storage.nextWholeAtMs() ?? Infinity, leadEndsMs > nowMs() ? leadEndsMs : Infinity);
   const dueMs = Math.min(wholeMs + FORGET_AFTER_MS, oldestMs + REMEMBERED_MS);
   return dueMs === Infinity ? undefined : Math.max(dueMs, nowMs() + FORGET_AFTER_MS);
 }
@@ -59,10 +60,11 @@ function forgetKey(
   // The record says when the key was expected to be whole. Memory may know better, or the policy has changed since.
   const keyState = cache.open(policy, key, nowMs);
   if (!keyState.isWhole(nowMs)) {
-    cache.write(keyState, keyState.accounts, nowMs, cache.isHot(keyState, nowMs));
+    cache.write(keyState, keyState.accounts, nowMs);
+    cache.take(keyState, keyState.accounts, nowMs, true);
     return;
   }
   for (const claim of keyState.expired) endExpired(storage, keyState, claim);
   storage.remove(key);
-  cache.drop(keyState, nowMs);
+  cache.drop(keyState);
 }

@@ -100,7 +100,10 @@ export class Reservations {
     );
     const noted = noteMessage(keyState, { holder, turn, ttlMs: 0, rules }, nowMs);
     if (noted === undefined) return;
-    this.#commit(keyState, holder, noted, nowMs);
+    // The key gets quiet here: nobody has units of it any more.
+    const isLast = noted.ruleAccounts.every(({ account }) => unstoredOf(account) === 0);
+    const isAhead = keyState.ruleStates.some(({ stored }) => stored !== undefined && stored.ahead > 0);
+    this.#commit(keyState, holder, noted, nowMs, isLast && isAhead);
     this.#queue.serve(keyState);
   }
 
@@ -132,11 +135,12 @@ export class Reservations {
     id: string,
     { ruleAccounts, holder }: Pick<Noted, "ruleAccounts" | "holder">,
     nowMs: number,
+    isExact = false,
   ): void {
     const accounts = ruleAccounts.map(({ account }) => account);
-    // A call that changes nothing does not commit: a commit could write, and would make the key hot.
+    // A call that changes nothing does not commit: a commit could write.
     if (keyState.ruleStates.some(({ account }, index) => account !== accounts[index]))
-      this.#store.commit(keyState, { accounts }, nowMs);
+      this.#store.commit(keyState, { accounts, isExact }, nowMs);
     if (keyState.holders.hasRoomFor(id)) keyState.holders.put(id, holder);
   }
 }

@@ -94,10 +94,6 @@ export class SimulatedRegion {
     return this.#memory.store.open(policy, key, this.nowMs);
   }
 
-  writeQuiet(): void {
-    this.#memory.cache.writeQuiet(this.nowMs);
-  }
-
   /** Answers a call. The promise never settles if the process ends before. */
   handle(asked: Asked): Promise<unknown> {
     if (this.isVanished) return new Promise(() => undefined);
@@ -131,7 +127,7 @@ export class SimulatedRegion {
     const store = new KeyStore(policies, storage, cache, () => undefined);
     const nowMs = () => nowMsOf(memory, this.#parts);
     const toNow = (keyState: KeyState) => {
-      cache.advance(keyState, nowMs());
+      keyState.advance(nowMs());
       return nowMs();
     };
     const queue = new WaitQueue(toNow);
@@ -205,6 +201,7 @@ function mortal(storage: DurableObjectStorage, life: { readonly isGone: boolean 
         return storage.sql.exec(...args);
       },
     },
+    kv: storage.kv,
     transactionSync: (work: () => unknown) => {
       alive();
       return storage.transactionSync(work);
