@@ -5,7 +5,7 @@ import { LEAST_USEFUL_TTL_MS } from "../../core/policies/lifetimes.ts";
 import type { Answer, Decided, Reserved } from "../../core/protocol/answers.ts";
 import type { Reserving, Returned } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
-import { grantedTogether, heldMs, isSpare, type Wish } from "../../core/reservations/sizing.ts";
+import { grantedTogether, heldMs, isSpare, mostUnits, type Wish } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { isProvisionallyBlocked } from "./contention.ts";
@@ -167,7 +167,7 @@ function granted(
       wanted: rules[rule.name]?.wanted ?? 0,
       kept: keeps,
       free: remainingOf(rule, account, nowMs),
-      capacity: rule.capacity,
+      most: mostUnits(rule),
       heldByOthers: unstoredOf(account) - keeps,
       wantedByOthers: holders.wantedByOthers(id, index, nowMs),
       isShort,

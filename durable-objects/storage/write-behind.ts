@@ -20,17 +20,16 @@
 import { place, unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import type { Packed, Segment } from "../../core/algorithms/packed.ts";
 import { withoutBlock } from "../../core/algorithms/penalty.ts";
+import { mostLost } from "../../core/policies/loss.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "./records.ts";
 
 /**
- * By how much memory may be ahead, which is what a crash can cost: what comes back soon (10 s), or 0.1 % of the limit
- * where that is more; and never more than 2 %. So 100,000 a second write one row for 2,000 decisions. Limits that are
- * small and slow have less than one unit: they write every decision and lose none.
+ * The part of the capacity by which memory may be ahead at most. Where less than that comes back soon, it is less
+ * (`mostLost`). So 100,000 a second write one row for 2,000 decisions, and limits that are small and slow have less than
+ * one unit: they write every decision and lose none.
  */
 const MOST_SHARE = 0.02;
-const LEAST_SHARE = 0.001;
-const SOON_MS = 10_000;
 
 /**
  * A record is ahead by no more than this part of what the key is known to have used since it was loaded. So an object
@@ -42,10 +41,10 @@ const USED_SHARE = 1 / 8;
  * By how many units the memory of a key may be ahead of its storage. 0 for leases and for units that no time gives back:
  * each of these is written; and for shares of a pool, whose units are not stored here.
  */
-export function aheadUnits({ algorithm, capacity, lease, quota }: Rule): number {
+export function aheadUnits(rule: Rule): number {
+  const { algorithm, capacity, lease } = rule;
   if (lease !== undefined || algorithm.isLasting === true || algorithm.isShare === true) return 0;
-  const soon = quota.windowMs === undefined ? 0 : (quota.units * SOON_MS) / quota.windowMs;
-  return Math.floor(Math.min(capacity * MOST_SHARE, Math.max(soon, capacity * LEAST_SHARE)));
+  return Math.floor(Math.min(capacity * MOST_SHARE, mostLost(rule)));
 }
 
 /** By how many units memory may go ahead of a record that is written now, beside what holders have. */
