@@ -1,6 +1,7 @@
 import type { KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
 import type { KeysCall } from "../core/protocol/messages.ts";
+import { isBlank, isUnrecorded } from "./keys/blank.ts";
 import type { ObjectParts } from "./object-parts.ts";
 import { objectPolicies } from "./object-policies.ts";
 
@@ -19,7 +20,7 @@ export async function listKeys(
 ): Promise<KeyList> {
   // One more than is asked for tells whether there are more.
   const stored = storage.keysAfter(prefix, after, most + 1);
-  const others = cache.unrecorded(prefix).filter((key) => after === undefined || byBytes(key, after) > 0);
+  const others = unrecorded(cache, prefix).filter((key) => after === undefined || byBytes(key, after) > 0);
   const found = others.length === 0 ? stored : [...stored, ...others].toSorted(byBytes).slice(0, most + 1);
   const keys: ListedKey[] = [];
   for (const [index, key] of found.slice(0, most).entries()) {
@@ -36,7 +37,16 @@ export async function listKeys(
 
 /** How many keys this object knows of. */
 export function countKeys({ storage, cache }: Omit<Parts, "ask">, { prefix = "" }: KeysCall): KeyCount {
-  return { count: storage.countKeys(prefix) + cache.unrecorded(prefix).length };
+  return { count: storage.countKeys(prefix) + unrecorded(cache, prefix).length };
+}
+
+/** Keys with this prefix of which memory alone knows, in no order. */
+function unrecorded(cache: Parts["cache"], prefix: string): string[] {
+  const keys: string[] = [];
+  for (const state of cache.states)
+    if (state.key.startsWith(prefix) && isUnrecorded(state) && !state.isWritten && !isBlank(state))
+      keys.push(state.key);
+  return keys;
 }
 
 /** The order of two keys in storage: that of their bytes in UTF-8, which is that of their code points. */

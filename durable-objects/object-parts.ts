@@ -45,7 +45,12 @@ export function makeParts(ctx: DurableObjectState) {
   const sockets = new LeaseSockets(ctx, { policies: objectPolicies, ask, nowMs, renewBy });
   const waiting = new WaitingCalls(ask, queue);
   const cleanUp = () => cleaned({ storage, cache, timers, sockets });
-  return { storage, cache, timers, ask, debits, sockets, waiting, cleanUp };
+  /** The process is about to end: what memory is ahead by is written. */
+  const rest = () => {
+    const atMs = timers.nowMs();
+    if (cache.writeAll(atMs)) storage.leads.end(objectPolicies, atMs);
+  };
+  return { rest, storage, cache, timers, ask, debits, sockets, waiting, cleanUp };
 }
 
 /** What an alarm does: it renews sockets' leases, collects garbage, and deletes everything when nothing is left. */

@@ -1,8 +1,9 @@
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { AnswerPlace, Swept } from "../storage/answers.ts";
 import { GARBAGE_KEYS, type Storage } from "../storage/storage.ts";
+import { isUnrecorded } from "./blank.ts";
 import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
-import { KEYS_A_TURN, type KeyCache } from "./key-cache.ts";
+import type { KeyCache } from "./key-cache.ts";
 
 /**
  * How long a key's record stays after the key has become whole, in milliseconds. With less, a key that comes every few
@@ -11,6 +12,8 @@ import { KEYS_A_TURN, type KeyCache } from "./key-cache.ts";
  */
 export const FORGET_AFTER_MS = 10_000;
 
+/** So many keys are looked at in one go, so that calls do not wait. */
+const KEYS_A_TURN = 50;
 /** Before all answers. */
 const FIRST: AnswerPlace = { key: "", idempotencyKey: "" };
 
@@ -40,7 +43,7 @@ export function* collectGarbage(
     after = swept.last;
   }
   if (due.length === GARBAGE_KEYS) return nowMs();
-  yield* cache.forgetWhole(nowMs);
+  yield* forgetUnrecorded(cache, nowMs);
   // As long as the lead matters, memory may know of keys that have no record.
   const leadEndsMs = storage.leads.endsAtMs(policies);
   const wholeMs = Math.min(storage.nextWholeAtMs() ?? Infinity, leadEndsMs > nowMs() ? leadEndsMs : Infinity);
@@ -67,4 +70,13 @@ function forgetKey(
   for (const claim of keyState.expired) endExpired(storage, keyState, claim);
   storage.remove(key);
   cache.drop(keyState);
+}
+
+/** Removes keys from memory that are whole and have no record. */
+function* forgetUnrecorded(cache: KeyCache, nowMs: () => number): Generator<undefined, void> {
+  for (const [index, keyState] of [...cache.states].entries()) {
+    if (index % KEYS_A_TURN === KEYS_A_TURN - 1) yield;
+    const isUsed = keyState.claims.size + keyState.holders.size > 0;
+    if (!isUsed && isUnrecorded(keyState) && keyState.isWhole(nowMs())) cache.drop(keyState);
+  }
 }

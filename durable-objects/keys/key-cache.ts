@@ -1,8 +1,9 @@
-import { UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import { unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
 import { record } from "../storage/write-behind.ts";
+import { isBlank, isUnrecorded } from "./blank.ts";
 import { endExpired } from "./idempotency.ts";
 import { KeyState } from "./key-state.ts";
 
@@ -13,8 +14,6 @@ export const MOST_KEYS = 20_000;
  * They are weighed when they are loaded and when a call has changed them.
  */
 const MOST_BYTES = 32 * 2 ** 20;
-/** So many keys are looked at in one go, so that calls do not wait. */
-export const KEYS_A_TURN = 50;
 /** A call to a key that grows looks at so many keys for one to drop. It mostly adds far less than that one takes. */
 const GROWTH_STEPS = 64;
 
@@ -36,6 +35,11 @@ export class KeyCache {
   /** How many keys are in memory. */
   get size(): number {
     return this.#keys.size;
+  }
+
+  /** The keys in memory. They may change, and leave, while they are looked through. */
+  get states(): Iterable<KeyState> {
+    return this.#keys.values();
   }
 
   /** The key as it is at `nowMs`: from memory or else from storage, with every expired hold debited. */
@@ -114,20 +118,27 @@ export class KeyCache {
     if (isBlank(keyState)) this.#remove(keyState);
   }
 
-  /** Keys with this prefix of which memory alone knows, in no order. */
-  unrecorded(prefix: string): string[] {
-    const isKnown = (state: KeyState) => isUnrecorded(state) && !state.isWritten && !isBlank(state);
-    const known = [...this.#keys.values()].filter((state) => state.key.startsWith(prefix) && isKnown(state));
-    return known.map(({ key }) => key);
+  /**
+   * Writes the exact state of every key, as far as it is not written.
+   *
+   * @returns whether no isolate has units of any key: then nothing is ahead of what is stored
+   */
+  writeAll(nowMs: number): boolean {
+    let isExact = true;
+    for (const keyState of this.#keys.values()) {
+      this.#writeLast(keyState, nowMs);
+      isExact &&= keyState.accounts.every((account) => unstoredOf(account) === 0);
+    }
+    return isExact;
   }
 
-  /** Removes keys from memory that are whole and have no record: memory is all that there is of them. In steps. */
-  *forgetWhole(nowMs: () => number): Generator<undefined, void> {
-    for (const [index, keyState] of [...this.#keys.values()].entries()) {
-      if (index % KEYS_A_TURN === KEYS_A_TURN - 1) yield;
-      if (isUnrecorded(keyState) && keyState.claims.size === 0 && keyState.holders.size === 0)
-        if (keyState.isWhole(nowMs())) this.#remove(keyState);
-    }
+  /** Writes what is lost when the key leaves memory. */
+  #writeLast(keyState: KeyState, nowMs: number): void {
+    keyState.advance(nowMs);
+    if (keyState.isWritten || (isUnrecorded(keyState) && keyState.isWhole(nowMs))) return;
+    const { accounts } = keyState;
+    this.write(keyState, accounts, nowMs);
+    keyState.replaceAccounts(accounts, true);
   }
 
   #load(policy: Policy, key: string, nowMs: number): KeyState {
@@ -175,9 +186,7 @@ export class KeyCache {
     const leastBytes = this.#keys.size >= this.#mostKeys ? 0 : this.#bytes / this.#keys.size;
     for (const keyState of this.#keys.values()) {
       if (!keyState.isTouched && !keyState.isPinned && keyState.bytes >= leastBytes) {
-        keyState.advance(nowMs);
-        const isLost = !keyState.isWritten && !(isUnrecorded(keyState) && keyState.isWhole(nowMs));
-        if (isLost) this.write(keyState, keyState.accounts, nowMs);
+        this.#writeLast(keyState, nowMs);
         this.drop(keyState);
         return true;
       }
@@ -189,18 +198,4 @@ export class KeyCache {
     }
     return false;
   }
-}
-
-/** Whether nothing of the key is stored, nobody refers to it, and memory knows no more than storage would say. */
-function isBlank(keyState: KeyState): boolean {
-  const { ruleStates, claims, expired, holders, isPinned, isWritten } = keyState;
-  if (!isUnrecorded(keyState)) return false;
-  for (const { account } of isWritten ? [] : ruleStates)
-    if (account.state !== undefined || account.holds.length > 0) return false;
-  return !isPinned && claims.size === 0 && expired.length === 0 && holders.size === 0;
-}
-
-function isUnrecorded({ ruleStates }: KeyState): boolean {
-  for (const { stored } of ruleStates) if (stored !== undefined) return false;
-  return true;
 }

@@ -98,6 +98,16 @@ export class Leads {
     return endsMs;
   }
 
+  /** What is stored of every key is exact: memory is not ahead any more. What was found may still matter. */
+  end(policies: Pick<Policies, "get">, nowMs: number): void {
+    const kept = [...this.#found].filter(([name]) => {
+      const policy = policies.get(name);
+      return policy !== undefined && this.isPresumed(policy, nowMs);
+    });
+    if (this.#made.size > 0) this.#storage.kv.put<Stored>(ROW, kept);
+    this.#made = new Map(kept);
+  }
+
   /** The row was deleted. */
   forget(): void {
     this.#found = new Map();
