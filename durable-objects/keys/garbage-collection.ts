@@ -12,6 +12,8 @@ import type { KeyCache } from "./key-cache.ts";
  */
 export const FORGET_AFTER_MS = 10_000;
 
+/** The least time between two garbage collections, in milliseconds, unless there is more to do at once. */
+export const APART_MS = 60_000;
 /** So many keys are looked at in one go, so that calls do not wait. */
 const KEYS_A_TURN = 50;
 /** Before all answers. */
@@ -48,7 +50,7 @@ export function* collectGarbage(
   const leadEndsMs = storage.leads.endsAtMs(policies);
   const wholeMs = Math.min(storage.nextWholeAtMs() ?? Infinity, leadEndsMs > nowMs() ? leadEndsMs : Infinity);
   const dueMs = Math.min(wholeMs + FORGET_AFTER_MS, oldestMs + REMEMBERED_MS);
-  return dueMs === Infinity ? undefined : Math.max(dueMs, nowMs() + FORGET_AFTER_MS);
+  return dueMs === Infinity ? undefined : Math.max(dueMs, nowMs() + APART_MS);
 }
 
 /** Deletes a key that was expected to be whole by now, if it is. */

@@ -162,7 +162,9 @@ function presumed(
   const atMost = (units: number) => Math.min(units, rule.capacity);
   // This object has written it and let the key go since: it holds what isolates had then.
   if (by === memory) return { units: atMost(ahead), expiresAtMs: Math.min(untilMs, nowMs + longestMs) };
-  const isLed = found !== undefined && recordWholeAtMs(rule, state) <= found.untilMs;
+  // The units may have been promised by an earlier policy, and today's promises none.
+  const { algorithm, config } = rule;
+  const isLed = found !== undefined && found.units > 0 && algorithm.wholeAtMs(config, state) <= found.untilMs;
   const units = atMost(isLed ? Math.max(ahead, found.units) : ahead);
   const isOld = ahead > 0 && by === undefined;
   if (found === undefined || isOld) return { units, expiresAtMs: nowMs + longestMs };
