@@ -84,7 +84,8 @@ export class BoundedKey {
   /** Writes what memory is ahead by. */
   #settle(): void {
     this.nowMs += 2_000;
-    this.cache.writeQuiet(this.nowMs);
+    const keyState = this.open();
+    this.cache.write(keyState, keyState.accounts, this.nowMs);
   }
 
   #start(): [KeyCache, KeyStore, LocalOperations] {

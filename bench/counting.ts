@@ -63,6 +63,12 @@ function countRows(storage: DurableObjectStorage): void {
     rowsWritten += cursor.rowsWritten;
     return cursor;
   } as SqlStorage["exec"];
+  const kv = Object.getPrototypeOf(storage.kv) as SyncKvStorage;
+  const put = Reflect.get(kv, "put");
+  kv.put = function countedPut(this: SyncKvStorage, ...args: Parameters<SyncKvStorage["put"]>) {
+    rowsWritten += 1;
+    put.apply(this, args);
+  };
   const prototype = Object.getPrototypeOf(storage) as DurableObjectStorage;
   const setAlarm = Reflect.get(prototype, "setAlarm");
   prototype.setAlarm = function countedSetAlarm(this: DurableObjectStorage, ...args) {

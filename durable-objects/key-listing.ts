@@ -1,22 +1,27 @@
 import type { KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
 import type { KeysCall } from "../core/protocol/messages.ts";
+import { isBlank, isUnrecorded } from "./keys/blank.ts";
 import type { ObjectParts } from "./object-parts.ts";
 import { objectPolicies } from "./object-policies.ts";
 
 /** So many keys are looked at in one go, so that other calls do not wait for a long list. */
 const KEYS_A_TURN = 50;
 
+type Parts = Pick<ObjectParts, "storage" | "cache" | "ask">;
+
 /**
- * The next keys of this object, with what a look at each of them says. All keys of which there is anything have a
- * record, so no others are in memory alone. A key that is whole again is among them until its record is deleted.
+ * The next keys of this object, with what a look at each of them says: keys with a record, and keys that memory alone
+ * knows of. A key that is whole again is among them until it is forgotten.
  */
 export async function listKeys(
-  { storage, ask }: Pick<ObjectParts, "storage" | "ask">,
+  { storage, cache, ask }: Parts,
   { policy: name, prefix = "", after, most = 0 }: KeysCall,
 ): Promise<KeyList> {
   // One more than is asked for tells whether there are more.
-  const found = storage.keysAfter(prefix, after, most + 1);
+  const stored = storage.keysAfter(prefix, after, most + 1);
+  const others = unrecorded(cache, prefix).filter((key) => after === undefined || byBytes(key, after) > 0);
+  const found = others.length === 0 ? stored : [...stored, ...others].toSorted(byBytes).slice(0, most + 1);
   const keys: ListedKey[] = [];
   for (const [index, key] of found.slice(0, most).entries()) {
     if (index % KEYS_A_TURN === KEYS_A_TURN - 1) await new Promise((resolve) => setTimeout(resolve, 0));
@@ -30,7 +35,25 @@ export async function listKeys(
   return { keys, hasMore: found.length > most };
 }
 
-/** How many keys this object has a record of. */
-export function countKeys({ storage }: Pick<ObjectParts, "storage">, { prefix = "" }: KeysCall): KeyCount {
-  return { count: storage.countKeys(prefix) };
+/** How many keys this object knows of. */
+export function countKeys({ storage, cache }: Omit<Parts, "ask">, { prefix = "" }: KeysCall): KeyCount {
+  return { count: storage.countKeys(prefix) + unrecorded(cache, prefix).length };
+}
+
+/** Keys with this prefix of which memory alone knows, in no order. */
+function unrecorded(cache: Parts["cache"], prefix: string): string[] {
+  const keys: string[] = [];
+  for (const state of cache.states)
+    if (state.key.startsWith(prefix) && isUnrecorded(state) && !state.isWritten && !isBlank(state))
+      keys.push(state.key);
+  return keys;
+}
+
+/** The order of two keys in storage: that of their bytes in UTF-8, which is that of their code points. */
+function byBytes(one: string, other: string): number {
+  let at = 0;
+  while (at < one.length && one[at] === other[at]) at += 1;
+  // Where they differ in the second half of a code point, the first half is the same.
+  const pointOf = (text: string) => text.codePointAt(at) ?? -1;
+  return pointOf(one) - pointOf(other);
 }

@@ -168,6 +168,11 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     await closeLost(this.#parts, policy, key);
   }
 
+  /** Writes all that memory knows better than storage: nothing is lost if the process ends now. */
+  rest(): void {
+    this.#parts.rest();
+  }
+
   override fetch(request: Request): Promise<Response> {
     return answerRequest(request, this.#parts);
   }

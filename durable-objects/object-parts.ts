@@ -18,21 +18,18 @@ import { Storage } from "./storage/storage.ts";
 export function makeParts(ctx: DurableObjectState) {
   const storage = new Storage(ctx.storage);
   const cache = new KeyCache(storage);
-  const timers = new Timers(ctx.storage, cache);
-  const store = new KeyStore(objectPolicies, storage, cache, (wholeMs, nowMs) => {
-    timers.alarmBy(wholeMs + FORGET_AFTER_MS, nowMs);
-    timers.watchQuiet();
-  });
+  const timers = new Timers(ctx.storage);
+  const store = new KeyStore(objectPolicies, storage, cache, (wholeMs, nowMs) =>
+    timers.alarmBy(wholeMs + FORGET_AFTER_MS, nowMs),
+  );
   /** Opens a key: it is as of the instant that comes with it. */
   const open = (policy: string, key: string): [keyState: KeyState, nowMs: number] => {
     const nowMs = timers.nowMs();
-    const keyState = store.open(policy, key, nowMs);
-    timers.watchQuiet();
-    return [keyState, nowMs];
+    return [store.open(policy, key, nowMs), nowMs];
   };
   const toNow = (keyState: KeyState) => {
     const nowMs = timers.nowMs();
-    cache.advance(keyState, nowMs);
+    keyState.advance(nowMs);
     return nowMs;
   };
   const nowMs = () => timers.nowMs();
@@ -50,7 +47,12 @@ export function makeParts(ctx: DurableObjectState) {
   const sockets = new LeaseSockets(ctx, { policies: objectPolicies, ask, nowMs, renewBy });
   const waiting = new WaitingCalls(ask, queue);
   const cleanUp = () => cleaned({ storage, cache, timers, sockets });
-  return { storage, timers, ask, debits, shedders, sockets, waiting, cleanUp };
+  /** The process is about to end: what memory is ahead by is written. */
+  const rest = () => {
+    const atMs = timers.nowMs();
+    if (cache.writeAll(atMs)) storage.leads.end(objectPolicies, atMs);
+  };
+  return { rest, storage, cache, timers, ask, debits, shedders, sockets, waiting, cleanUp };
 }
 
 /** What an alarm does: it renews sockets' leases, collects garbage, and deletes everything when nothing is left. */

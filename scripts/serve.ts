@@ -27,6 +27,7 @@ async function main(): Promise<void> {
     host,
     port,
     stateDir,
+    isApart: true,
     policies: typeof policies === "string" ? JSON.parse(policies) : policies,
     apiTokens,
     regions: typeof regions === "string" ? JSON.parse(regions) : regions,
@@ -35,8 +36,9 @@ async function main(): Promise<void> {
   let isStopping = false;
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const)
     process.on(signal, () => {
+      // Whoever asks twice does not want to wait.
+      void (isStopping ? Promise.resolve() : serving.rest()).then(() => serving.stop());
       isStopping = true;
-      void serving.stop();
     });
   console.log(`Weir serves ${names.join(", ")} on ${serving.url}, storage in ${stateDir}`);
   if (apiTokens === undefined)

@@ -7,6 +7,10 @@ export interface ServeOptions {
   readonly host?: string;
   /** Absent: a free port. */
   readonly port?: number;
+  /** The process is in a group of its own: signals of a terminal do not reach it. */
+  readonly isApart?: boolean;
+  /** Who knows it may tell the worker that the process ends: see stopping.ts. Absent: nobody may. */
+  readonly stopSecret?: string;
   /** The folder in which the objects keep their storage. */
   readonly stateDir: string;
   /** Absent: those of wrangler.toml. */
@@ -55,6 +59,9 @@ export function workerdConfig(options: Settled, configDir: string): string {
   const shared = [
     `(name = "POLICIES", json = ${text(JSON.stringify(options.policies ?? policies))})`,
     ...(apiTokens === undefined ? [] : [`(name = "API_TOKENS", text = ${text(apiTokens)})`]),
+    ...(options.stopSecret === undefined
+      ? []
+      : [`(name = "STOP_SECRET", text = ${text(options.stopSecret)})`]),
     ...poolBindings(options, options.regions ?? regions),
   ];
   const flags = `compatibilityDate = ${text(compatibilityDate)}, compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],`;

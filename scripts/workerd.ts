@@ -1,11 +1,13 @@
 /** Runs a bundle with plain workerd, for self-hosting, tests and benchmarks. */
 import { spawn, type ChildProcess } from "node:child_process";
+import { randomUUID } from "node:crypto";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { removeEmptyDatabases } from "./empty-databases.ts";
 import { freePort } from "./free-port.ts";
 import { ROOT } from "./project.ts";
+import { giveAllBack } from "./stopping.ts";
 import { workerdConfig, type ServeOptions } from "./workerd-config.ts";
 
 export interface Serving {
@@ -17,6 +19,8 @@ export interface Serving {
   readonly process: ChildProcess;
   /** Resolves with the exit code when the process has ended; `null`: a signal ended it. */
   readonly exited: Promise<number | null>;
+  /** Lets isolates give their units back, and objects write what they know: then nothing is lost when it stops. */
+  rest(): Promise<void>;
   /** Ends the process (SIGTERM by default), and waits for its end. */
   stop(signal?: NodeJS.Signals): Promise<void>;
 }
@@ -40,8 +44,13 @@ export async function serve(options: ServeOptions): Promise<Serving> {
   const callerPort = options.caller === undefined ? port : await freePort();
   const others = await Promise.all(Array.from({ length: (options.isolates ?? 1) - 1 }, freePort));
   const ports = [port, ...others];
-  writeFileSync(config, workerdConfig({ ...options, host, ports, callerPort }, configDir));
+  const stopSecret = randomUUID();
+  writeFileSync(config, workerdConfig({ ...options, host, ports, callerPort, stopSecret }, configDir), {
+    mode: 0o600,
+  });
   const child = spawn(join(ROOT, "node_modules", ".bin", "workerd"), ["serve", config], {
+    // Ctrl-C goes to the whole group of a terminal, and whoever serves may have things to do before the end.
+    detached: options.isApart === true,
     stdio: onOutput === undefined ? ["ignore", "inherit", "inherit"] : ["ignore", "pipe", "pipe"],
   });
   let printed = "";
@@ -72,7 +81,8 @@ export async function serve(options: ServeOptions): Promise<Serving> {
     child.kill(signal);
     await exited;
   };
-  return { url, urls, callerUrl, process: child, exited, stop };
+  const rest = () => giveAllBack(urls, stateDir, stopSecret);
+  return { url, urls, callerUrl, process: child, exited, rest, stop };
 }
 
 /** Resolves when the worker answers, whatever it says. workerd takes connections before it has read the worker. */

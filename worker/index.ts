@@ -1,6 +1,7 @@
 import type { Env } from "./bindings/env.ts";
 import { app } from "./http/app.ts";
 import { answerLimit } from "./http/limit-fast-path.ts";
+import { answerStop } from "./http/stopping.ts";
 
 /** The deployed module: the HTTP worker, the entrypoint for service bindings, and the object's class. */
 export { Limiter } from "./rpc/limiter.ts";
@@ -8,6 +9,6 @@ export { LimiterObject } from "../durable-objects/limiter-object.ts";
 
 export default {
   fetch(request: Request, env: Env, ctx: ExecutionContext): Response | Promise<Response> {
-    return answerLimit(request, env) ?? app.fetch(request, env, ctx);
+    return answerLimit(request, env) ?? answerStop(request, env) ?? app.fetch(request, env, ctx);
   },
 };

@@ -22,14 +22,16 @@
  *   proportion to what they want, and as much again is left for the next holder (a lone isolate gets half), unless
  *   calls wait for the units already. So every call has the same chance, in whatever isolate. When almost nothing is
  *   left, a share is less than one unit: then nothing is reserved, and the object gives single units to calls. No
- *   holder has more than `MOST_SHARE` of the capacity: so much one vanished isolate costs, and therefore limits below
- *   32 reserve nothing.
+ *   holder has more than `MOST_SHARE` of the capacity, nor more than comes back soon (`mostLost`): so much one vanished
+ *   isolate costs. Therefore limits below 32 reserve nothing, nor do slow ones below 2,000.
  * - *Refilled*: before units are missing. It is time when the units that are left last `AHEAD_MS`, which is longer
  *   than a message takes, when they are half of what there was, or in the last quarter of a lifetime.
  *
  * `test/simulation/` tries these numbers with up to 32 isolates. docs/performance.md has the results.
  */
 import type { Lifetimes } from "../policies/lifetimes.ts";
+import { mostLost } from "../policies/loss.ts";
+import type { Rule } from "../policies/policy.ts";
 
 const HOT_ASKS = 3;
 const ASKS_PER_LIFETIME = 8;
@@ -129,7 +131,8 @@ export interface Wish {
   readonly kept: number;
   /** Units that are neither used nor held. */
   readonly free: number;
-  readonly capacity: number;
+  /** The most units that the holder may have: see `mostUnits`. */
+  readonly most: number;
   /** Units that the other holders have, and units that they wanted last. */
   readonly heldByOthers: number;
   readonly wantedByOthers: number;
@@ -152,18 +155,17 @@ export function grantedTogether(wishes: readonly Wish[]): number[] {
   return missing.map((units) => Math.floor(units * part + 1e-6));
 }
 
-function grantedUnits({ wanted, kept, free, capacity, isShort, ...others }: Wish): number {
+function grantedUnits({ wanted, kept, free, most, isShort, ...others }: Wish): number {
   // A reservation of a single unit saves no message.
-  if (mostUnits(capacity) < 2) return 0;
+  if (most < 2) return 0;
   const share = wanted / ((isShort ? 1 : 2) * wanted + others.wantedByOthers);
   const fair = (free + kept + others.heldByOthers) * share;
-  const most = Math.floor(Math.min(wanted, fair, mostUnits(capacity)));
-  return Math.max(0, Math.min(most - kept, free));
+  return Math.max(0, Math.min(Math.floor(Math.min(wanted, fair, most)) - kept, free));
 }
 
-/** The most units of a capacity that one holder may have. */
-export function mostUnits(capacity: number): number {
-  return capacity * MOST_SHARE;
+/** The most units of a rule that one holder may have. It need not be a whole number. */
+export function mostUnits(rule: Pick<Rule, "capacity" | "quota">): number {
+  return Math.min(rule.capacity * MOST_SHARE, mostLost(rule));
 }
 
 /** Whether so many units are few enough to be reserved for longer than the shortest lifetime. */

@@ -1,6 +1,7 @@
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { AnswerPlace, Swept } from "../storage/answers.ts";
 import { GARBAGE_KEYS, type Storage } from "../storage/storage.ts";
+import { isUnrecorded } from "./blank.ts";
 import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
 
@@ -11,6 +12,8 @@ import type { KeyCache } from "./key-cache.ts";
  */
 export const FORGET_AFTER_MS = 10_000;
 
+/** The least time between two garbage collections, in milliseconds, unless there is more to do at once. */
+export const APART_MS = 60_000;
 /** So many keys are looked at in one go, so that calls do not wait. */
 const KEYS_A_TURN = 50;
 /** Before all answers. */
@@ -42,9 +45,12 @@ export function* collectGarbage(
     after = swept.last;
   }
   if (due.length === GARBAGE_KEYS) return nowMs();
-  const wholeMs = storage.nextWholeAtMs() ?? Infinity;
+  yield* forgetUnrecorded(cache, nowMs);
+  // As long as the lead matters, memory may know of keys that have no record.
+  const leadEndsMs = storage.leads.endsAtMs(policies);
+  const wholeMs = Math.min(storage.nextWholeAtMs() ?? Infinity, leadEndsMs > nowMs() ? leadEndsMs : Infinity);
   const dueMs = Math.min(wholeMs + FORGET_AFTER_MS, oldestMs + REMEMBERED_MS);
-  return dueMs === Infinity ? undefined : Math.max(dueMs, nowMs() + FORGET_AFTER_MS);
+  return dueMs === Infinity ? undefined : Math.max(dueMs, nowMs() + APART_MS);
 }
 
 /** Deletes a key that was expected to be whole by now, if it is. */
@@ -59,10 +65,20 @@ function forgetKey(
   // The record says when the key was expected to be whole. Memory may know better, or the policy has changed since.
   const keyState = cache.open(policy, key, nowMs);
   if (!keyState.isWhole(nowMs)) {
-    cache.write(keyState, keyState.accounts, nowMs, cache.isHot(keyState, nowMs));
+    cache.write(keyState, keyState.accounts, nowMs);
+    cache.take(keyState, keyState.accounts, nowMs, true);
     return;
   }
   for (const claim of keyState.expired) endExpired(storage, keyState, claim);
   storage.remove(key);
-  cache.drop(keyState, nowMs);
+  cache.drop(keyState);
+}
+
+/** Removes keys from memory that are whole and have no record. */
+function* forgetUnrecorded(cache: KeyCache, nowMs: () => number): Generator<undefined, void> {
+  for (const [index, keyState] of [...cache.states].entries()) {
+    if (index % KEYS_A_TURN === KEYS_A_TURN - 1) yield;
+    const isUsed = keyState.claims.size + keyState.holders.size > 0;
+    if (!isUsed && isUnrecorded(keyState) && keyState.isWhole(nowMs())) cache.drop(keyState);
+  }
 }

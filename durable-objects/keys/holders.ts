@@ -46,11 +46,6 @@ export class Holders {
     this.#holders.set(id, holder);
   }
 
-  /** The key was read anew into another object in memory. Its holders go on. */
-  takeOver(others: Holders): void {
-    for (const [id, holder] of others.#holders) this.#holders.set(id, holder);
-  }
-
   /** Forgets the holders whose end was so long ago that no message of theirs can still arrive. */
   forgetEnded(nowMs: number): void {
     for (const [id, { untilMs }] of this.#holders)

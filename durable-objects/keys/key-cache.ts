@@ -1,17 +1,11 @@
-import { UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import { unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
-import { aheadUnits, isRestored, record } from "../storage/write-behind.ts";
+import { record } from "../storage/write-behind.ts";
+import { isBlank, isUnrecorded } from "./blank.ts";
 import { endExpired } from "./idempotency.ts";
 import { KeyState } from "./key-state.ts";
-
-/**
- * A key is hot for this long after a call changed it, in milliseconds: while it is hot, its memory may be ahead of its
- * storage. After that the key is quiet, and its exact state is written. A longer time would lose more to a crash. A
- * shorter time would write more for keys that come about once a second.
- */
-export const QUIET_MS = 1_000;
 
 /** The most keys in memory, at about 1 KiB each. Other keys are read from storage when a call opens them. */
 export const MOST_KEYS = 20_000;
@@ -29,13 +23,13 @@ const GROWTH_STEPS = 64;
  */
 export class KeyCache {
   readonly #storage: Storage;
+  readonly #mostKeys: number;
   readonly #keys = new Map<string, KeyState>();
-  /** Keys that are ahead of their record (`KeyState.isAhead`). */
-  readonly #ahead = new Set<KeyState>();
   #bytes = 0;
 
-  constructor(storage: Storage) {
+  constructor(storage: Storage, mostKeys = MOST_KEYS) {
     this.#storage = storage;
+    this.#mostKeys = mostKeys;
   }
 
   /** How many keys are in memory. */
@@ -43,41 +37,37 @@ export class KeyCache {
     return this.#keys.size;
   }
 
-  /** Whether any key is ahead of its record, so that `writeQuiet` has to be called later. */
-  get isAhead(): boolean {
-    return this.#ahead.size > 0;
+  /** The keys in memory. They may change, and leave, while they are looked through. */
+  get states(): Iterable<KeyState> {
+    return this.#keys.values();
   }
 
   /** The key as it is at `nowMs`: from memory or else from storage, with every expired hold debited. */
   open(policy: Policy, key: string, nowMs: number): KeyState {
     const keyState = this.#keys.get(key) ?? this.#load(policy, key, nowMs);
-    keyState.touch();
-    this.advance(keyState, nowMs);
+    keyState.isTouched = true;
+    keyState.advance(nowMs);
     return keyState;
-  }
-
-  /** Debits every hold that has expired. */
-  advance(keyState: KeyState, nowMs: number): void {
-    if (keyState.advance(nowMs)) this.#note(keyState);
-  }
-
-  /** Whether a call changed the key within `QUIET_MS`, so that its memory may be ahead of its storage. */
-  isHot(keyState: KeyState, nowMs: number): boolean {
-    return nowMs - keyState.changedAtMs < QUIET_MS;
   }
 
   /**
    * Writes these accounts as the key's record.
    *
-   * @param isHot whether memory may go ahead of this record
+   * @param ahead by rule: how far memory may go ahead of this record, beside what holders have; absent: not at all
    * @returns the instant from which the key is whole if nobody comes
    */
-  write(keyState: KeyState, accounts: readonly Account[], nowMs: number, isHot: boolean): number {
+  write(
+    keyState: KeyState,
+    accounts: readonly Account[],
+    nowMs: number,
+    ahead: readonly number[] = [],
+  ): number {
     const { key, policy, ruleStates, expired } = keyState;
     const wholeMs = keyState.wholeAtMs(accounts, nowMs);
     const ttlMs = policy.reservation.mostMs;
+    const { memory } = this.#storage.leads;
     const records = ruleStates.map(({ rule, stored }, index) =>
-      record(rule, accounts[index] ?? UNTOUCHED, isHot ? aheadUnits(rule) : 0, nowMs, ttlMs, stored),
+      record(rule, accounts[index] ?? UNTOUCHED, ahead[index] ?? 0, nowMs, ttlMs, stored, memory),
     );
     const rules = Object.fromEntries(
       ruleStates.map(({ rule }, index) => [rule.name, records[index]?.stored]),
@@ -93,28 +83,31 @@ export class KeyCache {
     const isOneRow = expired.length === 0 && records.every(({ segment }) => segment === undefined);
     if (isOneRow) write();
     else this.#storage.atomically(write);
-    keyState.noteWritten(records.map(({ stored }) => stored));
-    this.#note(keyState, accounts);
+    const stored = records.map((each) => each.stored);
+    keyState.noteWritten(stored, accounts);
     return wholeMs;
   }
 
-  /** Replaces the key's accounts by ones that have been written, or that the record covers. */
-  take(keyState: KeyState, accounts: readonly Account[], nowMs: number): void {
-    keyState.replaceAccounts(accounts);
-    keyState.noteChanged(nowMs);
-    this.#note(keyState);
+  /**
+   * Replaces the key's accounts by ones that have been written, or that what is stored covers.
+   *
+   * @param isWritten whether just these have been written, and memory may not be ahead of them
+   */
+  take(keyState: KeyState, accounts: readonly Account[], nowMs: number, isWritten: boolean): void {
+    keyState.replaceAccounts(accounts, isWritten);
     this.#weigh(keyState);
     if (this.#bytes > MOST_BYTES) this.#makeRoomFor(keyState, nowMs);
   }
 
-  /** Removes the key from memory. A key that is pinned stays, and is read again from storage. */
-  drop(keyState: KeyState, nowMs: number): void {
-    this.#ahead.delete(keyState);
-    if (!keyState.isPinned) return this.#remove(keyState);
-    // Waiting calls refer to this `KeyState`, so it is reloaded and not replaced.
-    keyState.reload(this.#storage, nowMs);
+  /** Removes a key from memory of which storage knows as much. */
+  drop(keyState: KeyState): void {
+    this.#remove(keyState);
+  }
+
+  /** A transaction was rolled back, of which memory believes that it was made. The key is read again. */
+  reload(keyState: KeyState, nowMs: number): void {
+    keyState.reload(this.#storage, nowMs, true);
     this.#weigh(keyState);
-    this.#note(keyState);
   }
 
   /**
@@ -125,13 +118,27 @@ export class KeyCache {
     if (isBlank(keyState)) this.#remove(keyState);
   }
 
-  /** Writes the exact state of every key that is quiet and ahead of its record. Reserved units stay covered. */
-  writeQuiet(nowMs: number): void {
-    for (const keyState of this.#ahead) {
-      this.advance(keyState, nowMs);
-      const isUnclear = keyState.accounts.some(isRestored);
-      if (!isUnclear && !this.isHot(keyState, nowMs)) this.write(keyState, keyState.accounts, nowMs, false);
+  /**
+   * Writes the exact state of every key, as far as it is not written.
+   *
+   * @returns whether no isolate has units of any key: then nothing is ahead of what is stored
+   */
+  writeAll(nowMs: number): boolean {
+    let isExact = true;
+    for (const keyState of this.#keys.values()) {
+      this.#writeLast(keyState, nowMs);
+      isExact &&= keyState.accounts.every((account) => unstoredOf(account) === 0);
     }
+    return isExact;
+  }
+
+  /** Writes what is lost when the key leaves memory. */
+  #writeLast(keyState: KeyState, nowMs: number): void {
+    keyState.advance(nowMs);
+    if (keyState.isWritten || (isUnrecorded(keyState) && keyState.isWhole(nowMs))) return;
+    const { accounts } = keyState;
+    this.write(keyState, accounts, nowMs);
+    keyState.replaceAccounts(accounts, true);
   }
 
   #load(policy: Policy, key: string, nowMs: number): KeyState {
@@ -140,7 +147,6 @@ export class KeyCache {
     const keyState = new KeyState(this.#storage, policy, key, nowMs);
     this.#keys.set(key, keyState);
     this.#weigh(keyState);
-    this.#note(keyState);
     return keyState;
   }
 
@@ -148,13 +154,8 @@ export class KeyCache {
     this.#bytes += keyState.weigh();
   }
 
-  #note(keyState: KeyState, accounts: readonly Account[] = keyState.accounts): void {
-    if (keyState.isAhead(accounts)) this.#ahead.add(keyState);
-    else this.#ahead.delete(keyState);
-  }
-
   get #isFull(): boolean {
-    return this.#keys.size >= MOST_KEYS || this.#bytes > MOST_BYTES;
+    return this.#keys.size >= this.#mostKeys || this.#bytes > MOST_BYTES;
   }
 
   /** Drops others for a key that has grown. */
@@ -182,14 +183,14 @@ export class KeyCache {
    */
   #dropOne(nowMs: number, steps: number): boolean {
     let left = steps;
-    const leastBytes = this.#keys.size >= MOST_KEYS ? 0 : this.#bytes / this.#keys.size;
+    const leastBytes = this.#keys.size >= this.#mostKeys ? 0 : this.#bytes / this.#keys.size;
     for (const keyState of this.#keys.values()) {
       if (!keyState.isTouched && !keyState.isPinned && keyState.bytes >= leastBytes) {
-        if (this.#ahead.has(keyState)) this.write(keyState, keyState.accounts, nowMs, false);
-        this.drop(keyState, nowMs);
+        this.#writeLast(keyState, nowMs);
+        this.drop(keyState);
         return true;
       }
-      keyState.passOver();
+      keyState.isTouched = false;
       this.#keys.delete(keyState.key);
       this.#keys.set(keyState.key, keyState);
       left -= 1;
@@ -197,11 +198,4 @@ export class KeyCache {
     }
     return false;
   }
-}
-
-/** Whether nothing of the key is stored, nothing in memory differs from an untouched key, and nobody refers to it. */
-function isBlank({ ruleStates, claims, expired, holders, isPinned }: KeyState): boolean {
-  for (const { stored, account } of ruleStates)
-    if (stored !== undefined || account.state !== undefined || account.holds.length > 0) return false;
-  return !isPinned && claims.size === 0 && expired.length === 0 && holders.size === 0;
 }

@@ -1,11 +1,11 @@
-import { advance, unstoredOf, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
+import { advance, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { AnswerCount } from "../storage/answers.ts";
 import { CLAIM_BYTES, type Claim, type StoredAccount } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
-import { covers, isRestored } from "../storage/write-behind.ts";
+import { aheadOfRecord, recordWholeAtMs } from "../storage/write-behind.ts";
 import { Holders } from "./holders.ts";
-import { readRuleStates, statesSeenBy, type RuleState } from "./rule-state.ts";
+import { bytesOf, givenSince, readRuleStates, statesSeenBy, type RuleState } from "./rule-state.ts";
 
 /** A rule's state as `KeyState` itself sees it; nobody else may change it. */
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
@@ -16,22 +16,23 @@ export class KeyState {
   readonly policy: Policy;
   /** Isolates that hold units of it, or asked for some lately. */
   readonly holders = new Holders();
+  /** Whether the key was used since a search for a key to drop passed it over. */
+  isTouched = true;
   /** How many answers are remembered, by caller (`rangeOf`); absent: they have not been counted since it was loaded. */
   readonly answers = new Map<string, AnswerCount>();
   #ruleStates: readonly Changing[] = [];
   #claims = new Map<string, Claim>();
   #expired: readonly Claim[] = [];
   #pins = 0;
-  #changedAtMs = -Infinity;
+  #isWritten = true;
   #endsByMs: number;
-  #isTouched = true;
   #bytes = 0;
 
   constructor(storage: Storage, policy: Policy, key: string, nowMs: number) {
     this.key = key;
     this.policy = policy;
     this.#endsByMs = policy.pool === undefined ? Infinity : -Infinity;
-    this.reload(storage, nowMs);
+    this.reload(storage, nowMs, false);
   }
 
   /** The state of each rule, in the policy's order. `reload` replaces the whole list. */
@@ -58,9 +59,9 @@ export class KeyState {
     return this.#expired;
   }
 
-  /** When a call last changed the key, to tell a hot key from a quiet one. `-Infinity`: none since it was loaded. */
-  get changedAtMs(): number {
-    return this.#changedAtMs;
+  /** Whether an object that reads the key from storage knows as much: nothing has changed since it was read or written. */
+  get isWritten(): boolean {
+    return this.#isWritten;
   }
 
   /**
@@ -76,11 +77,6 @@ export class KeyState {
     return this.#pins > 0;
   }
 
-  /** Whether the key was used since `passOver` was called last. */
-  get isTouched(): boolean {
-    return this.#isTouched;
-  }
-
   /** The bytes that its name, states, claims and holders took at the last `weigh`, beside about 1 KiB for each key. */
   get bytes(): number {
     return this.#bytes;
@@ -88,60 +84,71 @@ export class KeyState {
 
   /** Whether the key equals an untouched one and is not pinned. */
   isWhole(nowMs: number): boolean {
-    const isWholeRule = ({ rule, account }: RuleState) =>
-      account.holds.length === 0 && wholeAtMs(rule, account, nowMs) <= nowMs;
-    return !this.isPinned && this.#ruleStates.every(isWholeRule);
+    const hasHolds = this.#ruleStates.some(({ account }) => account.holds.length > 0);
+    return !this.isPinned && !hasHolds && this.wholeAtMs(this.accounts, nowMs) <= nowMs;
   }
 
   /** The instant from which all of these accounts equal untouched ones, if nobody comes. */
   wholeAtMs(accounts: readonly Account[], nowMs: number): number {
-    return Math.max(
-      ...this.#ruleStates.map(({ rule }, index) => wholeAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs)),
-    );
+    const of = ({ rule }: RuleState, index: number) => wholeAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs);
+    return Math.max(...this.#ruleStates.map(of));
   }
 
-  /** Whether the key's record covers these accounts, so that no write is needed. */
-  isCovered(accounts: readonly Account[], nowMs: number): boolean {
-    return this.#ruleStates.every(({ rule, stored }, index) =>
-      covers(rule, stored, accounts[index] ?? UNTOUCHED, nowMs),
-    );
-  }
-
-  /** Whether the record covers more units than these accounts have reserved: an exact one is still to be written. */
-  isAhead(accounts: readonly Account[]): boolean {
-    return this.#ruleStates.some(({ stored }, index) => {
-      const account = accounts[index] ?? UNTOUCHED;
-      return (stored?.ahead ?? 0) > unstoredOf(account) || isRestored(account);
+  /**
+   * What is stored does not cover these accounts, so all that memory could be ahead of a record has been given out.
+   *
+   * @returns by rule: how far memory may go ahead of a record of these accounts
+   */
+  noteGiven(accounts: readonly Account[]): number[] {
+    return this.#ruleStates.map((ruleState, index) => {
+      ruleState.given += givenSince(ruleState, accounts[index]);
+      return aheadOfRecord(ruleState.rule, ruleState.given);
     });
   }
 
-  /** Reads the key again from storage. Its holders stay, since the record covers what they hold. */
-  reload(storage: Storage, nowMs: number): void {
+  /**
+   * Reads the key again from storage. Its holders stay, since what they hold is presumed.
+   *
+   * @param isLost whether more was known of the key than is stored
+   */
+  reload(storage: Storage, nowMs: number, isLost: boolean): void {
     const claims = new Map(storage.claims.read(this.key).map((claim) => [claim.id, claim]));
-    this.#ruleStates = readRuleStates(storage, this.policy, this.key, claims, nowMs);
+    this.#ruleStates = readRuleStates(storage, this.policy, this.key, claims, nowMs, isLost);
     this.#claims = claims;
+    this.#expired = [];
+    this.#isWritten = !isLost;
+    this.answers.clear();
+  }
+
+  /** All that was stored of the key has been deleted. */
+  noteDeleted(): void {
+    for (const ruleState of this.#ruleStates) ruleState.stored = undefined;
+    this.#claims.clear();
     this.#expired = [];
     this.answers.clear();
   }
 
-  /** Debits every hold that has expired, and returns whether there was one. */
-  advance(nowMs: number): boolean {
+  /** Debits every hold that has expired. */
+  advance(nowMs: number): void {
     let hasExpired = false;
     for (const ruleState of this.#ruleStates) {
       const account = advance(ruleState.rule, ruleState.account, nowMs);
       hasExpired ||= account !== ruleState.account;
       ruleState.account = account;
     }
-    if (!hasExpired) return false;
-    const expired: Claim[] = [];
-    for (const claim of this.#claims.values()) if (claim.expiresAtMs <= nowMs) expired.push(claim);
+    if (!hasExpired) return;
+    const expired = [...this.#claims.values()].filter(({ expiresAtMs }) => expiresAtMs <= nowMs);
     for (const { id } of expired) this.#claims.delete(id);
     this.#expired = [...this.#expired, ...expired];
-    return true;
   }
 
-  /** Replaces the accounts of all rules. */
-  replaceAccounts(accounts: readonly Account[]): void {
+  /**
+   * Replaces the accounts of all rules.
+   *
+   * @param isWritten whether just these have been written, and memory may not be ahead of them
+   */
+  replaceAccounts(accounts: readonly Account[], isWritten: boolean): void {
+    this.#isWritten = isWritten;
     for (const [index, ruleState] of this.#ruleStates.entries())
       ruleState.account = accounts[index] ?? UNTOUCHED;
   }
@@ -149,35 +156,23 @@ export class KeyState {
   /** Replaces the account of one rule. */
   replaceAccount(ruleState: RuleState, account: Account): void {
     (ruleState as Changing).account = account;
-  }
-
-  touch(): void {
-    this.#isTouched = true;
-  }
-
-  /** A search for a key to drop spares this one; the next search drops it unless it is used before. */
-  passOver(): void {
-    this.#isTouched = false;
+    this.#isWritten = false;
   }
 
   /** Weighs the key again, and returns by how many bytes it has grown since the last time. */
   weigh(): number {
-    let bytes = this.key.length + CLAIM_BYTES * this.#claims.size + this.holders.bytes;
-    for (const { rule, account } of this.#ruleStates)
-      if (account.state !== undefined) bytes += rule.algorithm.bytes?.(account.state) ?? 0;
-    const more = bytes - this.#bytes;
-    this.#bytes = bytes;
-    return more;
+    const before = this.#bytes;
+    this.#bytes =
+      this.key.length + CLAIM_BYTES * this.#claims.size + this.holders.bytes + bytesOf(this.#ruleStates);
+    return this.#bytes - before;
   }
 
-  /** A call has changed the key: it is hot now. */
-  noteChanged(nowMs: number): void {
-    this.#changedAtMs = nowMs;
-  }
-
-  /** These records have been written, and the rows of expired claims deleted. */
-  noteWritten(records: readonly (StoredAccount | undefined)[]): void {
-    for (const [index, ruleState] of this.#ruleStates.entries()) ruleState.stored = records[index];
+  /** These records of these accounts have been written, and the rows of expired claims deleted. */
+  noteWritten(records: readonly (StoredAccount | undefined)[], accounts: readonly Account[]): void {
+    for (const [index, ruleState] of this.#ruleStates.entries()) {
+      ruleState.stored = records[index];
+      ruleState.storedWholeMs = recordWholeAtMs(ruleState.rule, accounts[index]?.state);
+    }
     this.#expired = [];
   }
 
@@ -194,10 +189,10 @@ export class KeyState {
   /** Keeps the key in memory. The returned function ends that; calling it again does nothing. */
   pin(): () => void {
     this.#pins += 1;
-    let isPinned = true;
+    let left = 1;
     return () => {
-      if (isPinned) this.#pins -= 1;
-      isPinned = false;
+      this.#pins -= left;
+      left = 0;
     };
   }
 

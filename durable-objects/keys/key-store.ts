@@ -17,6 +17,7 @@ import {
 import type { KeyCache } from "./key-cache.ts";
 import type { KeyState } from "./key-state.ts";
 import { answersFull, claimsFull } from "./room.ts";
+import { isCovered, isLed } from "./rule-state.ts";
 
 /** What one call changes of a key. `commit` saves all of it or nothing. */
 export interface Change {
@@ -27,7 +28,7 @@ export interface Change {
   readonly end?: readonly Claim[];
   /** Answers that a caller gets again when it repeats the call. */
   readonly remember?: readonly (Idempotent & { readonly answer: Remembered; readonly charge?: Charge })[];
-  /** The record is written even if the stored one covers the accounts: consumption may have become less. */
+  /** The record is written even if what is stored covers the accounts, and memory may not be ahead of it. */
   readonly isExact?: boolean;
   /** The idempotency key of the call whose charge is given back. */
   readonly uncharge?: string | undefined;
@@ -107,12 +108,15 @@ export class KeyStore {
   /** Writes what has to be written, then changes memory. When writing throws, nothing has changed. */
   commit(keyState: KeyState, change: Change, nowMs: number): void {
     const { accounts, put = [], end = [], remember = [], forget = [], uncharge } = change;
-    const isCovered = keyState.isCovered(accounts, nowMs);
+    const isSaved = isCovered(keyState.ruleStates, accounts, nowMs);
     // Claims and answers need a record beside them, because the alarm finds a key by its record.
     const isRecorded = keyState.ruleStates.some(({ stored }) => stored !== undefined);
-    const write = () => this.#cache.write(keyState, accounts, nowMs, this.#cache.isHot(keyState, nowMs));
     const writesRecord =
-      !isCovered || change.isExact === true || remember.length > 0 || (put.length > 0 && !isRecorded);
+      !isSaved || change.isExact === true || remember.length > 0 || (put.length > 0 && !isRecorded);
+    const ahead = isSaved ? [] : keyState.noteGiven(accounts);
+    const write = () => this.#cache.write(keyState, accounts, nowMs, ahead);
+    const isExact = writesRecord && !ahead.some((units) => units > 0);
+    this.#lead(keyState, accounts, nowMs, !isExact && (writesRecord || isLed(keyState.ruleStates, nowMs)));
     const writesRows = put.length + end.length + remember.length + forget.length > 0;
     const writeAll = () => {
       for (const claim of end) this.#storage.claims.remove(keyState.key, claim.id);
@@ -132,7 +136,20 @@ export class KeyStore {
     if (wholeMs !== undefined) this.#onWritten(wholeMs, nowMs);
     for (const claim of end) keyState.endClaim(claim);
     for (const claim of put) keyState.putClaim(claim);
-    this.#cache.take(keyState, accounts, nowMs);
+    this.#cache.take(keyState, accounts, nowMs, isExact);
+  }
+
+  /** Renews the lead, unless it is not needed, or lasts until all that holders have must be spent. */
+  #lead({ policy }: KeyState, accounts: readonly Account[], nowMs: number, isAhead: boolean): void {
+    // What a region's object has of a pool is not stored.
+    if (policy.pool !== undefined) return;
+    let neededMs = isAhead ? nowMs : -Infinity;
+    for (const { holds } of accounts)
+      for (const { isStored, expiresAtMs } of holds)
+        if (isStored !== true) neededMs = Math.max(neededMs, expiresAtMs);
+    if (neededMs === -Infinity) return;
+    const endsMs = this.#storage.leads.renew(policy, neededMs, nowMs);
+    if (endsMs !== undefined) this.#onWritten(endsMs, nowMs);
   }
 
   /** Ends all holds and leases of a key as unused, and deletes its answers. */
@@ -155,11 +172,12 @@ export class KeyStore {
       this.#storage.answers.removeAll(keyState.key);
       this.#storage.remove(keyState.key);
     });
-    this.#cache.drop(keyState, nowMs);
-    if (accounts.every(({ holds }) => holds.length === 0)) return;
-    const renewed = this.#cache.open(keyState.policy, keyState.key, nowMs);
-    if (renewed !== keyState) renewed.holders.takeOver(keyState.holders);
-    this.commit(renewed, { accounts }, nowMs);
+    keyState.noteDeleted();
+    // Whoever reads the key again must not presume what an object before this one may have given out.
+    const isExact = this.#storage.leads.isPresumed(keyState.policy, nowMs);
+    if (isExact || accounts.some(({ holds }) => holds.length > 0))
+      this.commit(keyState, { accounts, isExact }, nowMs);
+    else this.#cache.take(keyState, accounts, nowMs, true);
   }
 
   /** Writes all rows or none. A charge without its answer could be made twice, an answer without its charge never. */
@@ -167,8 +185,7 @@ export class KeyStore {
     try {
       return this.#storage.atomically(work);
     } catch (error) {
-      // Some rows that memory believes to be written were rolled back, so the key is read again.
-      this.#cache.drop(keyState, nowMs);
+      this.#cache.reload(keyState, nowMs);
       throw error;
     }
   }

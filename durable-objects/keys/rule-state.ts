@@ -1,33 +1,48 @@
-import { UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import { unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import type { Hold } from "../../core/accounts/hold.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
 import { seenBy } from "../../core/policies/seen-by.ts";
 import type { Claim, StoredAccount } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
-import { restore } from "../storage/write-behind.ts";
+import { aheadUnits, covers, isReadable, recordWholeAtMs, restore } from "../storage/write-behind.ts";
 
 /** One rule of a key: its account, and its part of the key's record (`undefined`: storage has none). */
 export interface RuleState {
   readonly rule: Rule;
   readonly account: Account;
   readonly stored: StoredAccount | undefined;
+  /** From when on what that counts has come back: memory may be as far ahead of it then as of no record. */
+  readonly storedWholeMs: number;
+  /** At least so many units were given out since the key was loaded. */
+  readonly given: number;
 }
 
-/** Reads the rules of a key from storage, in the order of its policy. */
+/**
+ * Reads the rules of a key from storage, in the order of its policy.
+ *
+ * @param isLost whether this memory knew more of the key, and has lost it
+ */
 export function readRuleStates(
   storage: Storage,
   policy: Policy,
   key: string,
   claims: ReadonlyMap<string, Claim>,
   nowMs: number,
+  isLost: boolean,
 ): RuleState[] {
   const stored = storage.read(key)?.rules ?? {};
   return policy.rules.map((rule) => {
     const found = Object.hasOwn(stored, rule.name) ? stored[rule.name] : undefined;
     const segments = found === undefined ? [] : storage.segments(key, rule.name);
-    const restored = restore(rule, found, segments, nowMs, policy.reservation.mostMs);
-    const account = withClaims(rule, restored, claims);
-    return { rule, account, stored: restored === UNTOUCHED ? undefined : found };
+    const lead = storage.leads.of(policy, rule, nowMs, isLost);
+    const restored = restore(rule, found, segments, nowMs, policy.reservation.mostMs, lead);
+    return {
+      rule,
+      account: withClaims(rule, restored, claims),
+      stored: isReadable(rule, found) ? found : undefined,
+      storedWholeMs: recordWholeAtMs(rule, restored.state),
+      given: 0,
+    };
   });
 }
 
@@ -56,4 +71,42 @@ export function statesSeenBy(
   const { rules } = seenBy(policy, priority);
   if (rules === policy.rules) return states;
   return states.map((state, index) => ({ ...state, rule: rules[index] ?? state.rule }));
+}
+
+/** The bytes that these states take, as far as they may be large. */
+export function bytesOf(states: readonly RuleState[]): number {
+  let bytes = 0;
+  for (const { rule, account } of states)
+    if (account.state !== undefined) bytes += rule.algorithm.bytes?.(account.state) ?? 0;
+  return bytes;
+}
+
+/** Whether what is stored covers these accounts, so that no write is needed. */
+export function isCovered(
+  states: readonly RuleState[],
+  accounts: readonly Account[],
+  nowMs: number,
+): boolean {
+  return states.every((state, index) =>
+    covers(state.rule, state.stored, accounts[index] ?? UNTOUCHED, nowMs, aheadOf(state, nowMs)),
+  );
+}
+
+/** Whether memory may be ahead of what is stored now. */
+export function isLed(states: readonly RuleState[], nowMs: number): boolean {
+  return states.some((state) => aheadOf(state, nowMs) > 0);
+}
+
+/**
+ * Units that were given out since the record was written, if these accounts are the first that it does not cover. Of
+ * units ahead of no record nobody knows how many were.
+ */
+export function givenSince({ stored }: RuleState, account = UNTOUCHED): number {
+  return 1 + Math.max(0, (stored?.ahead ?? 0) - unstoredOf(account));
+}
+
+/** By how many units memory may be ahead of what is stored of a rule. */
+function aheadOf({ rule, stored, storedWholeMs }: RuleState, nowMs: number): number {
+  if (stored === undefined) return aheadUnits(rule);
+  return storedWholeMs <= nowMs ? Math.max(stored.ahead, aheadUnits(rule)) : stored.ahead;
 }

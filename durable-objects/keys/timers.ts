@@ -1,5 +1,4 @@
 import { readClockMs } from "../../core/clock.ts";
-import { QUIET_MS, type KeyCache } from "./key-cache.ts";
 
 /** An alarm is set to an earlier instant only if it gains more than this, in milliseconds: each move writes a row. */
 const ALARM_SLACK_MS = 60_000;
@@ -16,17 +15,14 @@ export async function inTurns<Result>(
   await finish(step.value);
 }
 
-/** The object's clock, its alarm, and the timer that writes keys which have been quiet. */
+/** The object's clock and its alarm. */
 export class Timers {
   readonly #storage: DurableObjectStorage;
-  readonly #cache: KeyCache;
   #lastNowMs = 0;
   #alarmAtMs = Infinity;
-  #hasQuietTimer = false;
 
-  constructor(storage: DurableObjectStorage, cache: KeyCache) {
+  constructor(storage: DurableObjectStorage) {
     this.#storage = storage;
-    this.#cache = cache;
   }
 
   /** Reads the alarm that was set before the object started. */
@@ -45,17 +41,6 @@ export class Timers {
     if (this.#alarmAtMs <= alarmAtMs + slackMs) return;
     this.#alarmAtMs = alarmAtMs;
     void this.#storage.setAlarm(alarmAtMs);
-  }
-
-  /** Writes keys that have been quiet, once a second while memory is ahead of storage. An idle object has no timer. */
-  watchQuiet(): void {
-    if (this.#hasQuietTimer || !this.#cache.isAhead) return;
-    this.#hasQuietTimer = true;
-    setTimeout(() => {
-      this.#hasQuietTimer = false;
-      this.#cache.writeQuiet(this.nowMs());
-      this.watchQuiet();
-    }, QUIET_MS);
   }
 
   /** The object's clock, in milliseconds since the Unix epoch. It never runs backwards. */

@@ -5,7 +5,7 @@ import { LEAST_USEFUL_TTL_MS } from "../../core/policies/lifetimes.ts";
 import type { Answer, Decided, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import type { Reserving, Returned } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
-import { grantedTogether, heldMs, isSpare, type Wish } from "../../core/reservations/sizing.ts";
+import { grantedTogether, heldMs, isSpare, mostUnits, type Wish } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { isProvisionallyBlocked } from "./contention.ts";
@@ -105,7 +105,10 @@ export class Reservations {
     );
     const noted = noteMessage(keyState, { holder, turn, ttlMs: 0, rules }, nowMs);
     if (noted === undefined) return;
-    this.#commit(keyState, holder, noted, nowMs);
+    // The key gets quiet here: nobody has units of it any more.
+    const isLast = noted.ruleAccounts.every(({ account }) => unstoredOf(account) === 0);
+    const isAhead = keyState.ruleStates.some(({ stored }) => stored !== undefined && stored.ahead > 0);
+    this.#commit(keyState, holder, noted, nowMs, isLast && isAhead);
     this.#queue.serve(keyState);
   }
 
@@ -142,11 +145,12 @@ export class Reservations {
     id: string,
     { ruleAccounts, holder }: Pick<Noted, "ruleAccounts" | "holder">,
     nowMs: number,
+    isExact = false,
   ): void {
     const accounts = ruleAccounts.map(({ account }) => account);
-    // A call that changes nothing does not commit: a commit could write, and would make the key hot.
+    // A call that changes nothing does not commit: a commit could write.
     if (keyState.ruleStates.some(({ account }, index) => account !== accounts[index]))
-      this.#store.commit(keyState, { accounts }, nowMs);
+      this.#store.commit(keyState, { accounts, isExact }, nowMs);
     if (keyState.holders.hasRoomFor(id)) keyState.holders.put(id, holder);
   }
 }
@@ -185,7 +189,7 @@ function granted(
       wanted: rules[rule.name]?.wanted ?? 0,
       kept: keeps,
       free: remainingOf(rule, account, nowMs),
-      capacity: rule.capacity,
+      most: mostUnits(rule),
       heldByOthers: unstoredOf(account) - keeps,
       wantedByOthers: holders.wantedByOthers(id, index, nowMs),
       isShort,

@@ -173,7 +173,7 @@ function withLeft({ ruleStates }: KeyState, rules: readonly RuleDecision[]): Rul
 function isPoor(keyState: KeyState, { rules }: Reserve, nowMs: number): boolean {
   return keyState.ruleStates.some((ruleState) => {
     const { wanted = 0, kept = 0 } = rules[ruleState.rule.name] ?? {};
-    const missing = Math.min(wanted, mostUnits(ruleState.rule.capacity)) - kept;
+    const missing = Math.min(wanted, mostUnits(ruleState.rule)) - kept;
     return 2 * freeUnits(ruleState) < missing && stateOf(ruleState).retryAtMs <= nowMs;
   });
 }

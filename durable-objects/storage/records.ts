@@ -13,6 +13,8 @@ export interface StoredAccount {
    * in records that are older than reservations.
    */
   readonly ttlMs?: number;
+  /** Which object's memory wrote this (`Leads.memory`). Absent in records of versions that had no lead, and in shares. */
+  readonly by?: number;
 }
 
 /** One key's record: the name of its policy, and what is stored of each rule, by the rule's name. */

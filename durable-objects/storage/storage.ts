@@ -1,6 +1,7 @@
 import type { NewSegment, Segment } from "../../core/algorithms/packed.ts";
 import { StoredAnswers } from "./answers.ts";
 import { StoredClaims } from "./claims.ts";
+import { Leads } from "./leads.ts";
 import type { StoredKey } from "./records.ts";
 import { Tables } from "./tables.ts";
 
@@ -11,17 +12,19 @@ export const GARBAGE_KEYS = 1_000;
 export class Storage {
   readonly answers: StoredAnswers;
   readonly claims: StoredClaims;
+  readonly leads: Leads;
   readonly #tables: Tables;
 
   constructor(storage: DurableObjectStorage) {
     this.#tables = new Tables(storage);
     this.answers = new StoredAnswers(this.#tables);
     this.claims = new StoredClaims(this.#tables);
+    this.leads = new Leads(storage);
   }
 
-  /** Whether nothing is stored. The first write of a key includes its record, so the table of records is made first. */
+  /** Whether nothing is stored. Whatever is stored of a key has a record beside it, so that table is made first. */
   get isEmpty(): boolean {
-    return !this.#tables.has("keys");
+    return !this.#tables.has("keys") && this.leads.isEmpty;
   }
 
   /** Runs `work` in a transaction. When `work` throws, storage is as it was before. */
@@ -37,6 +40,7 @@ export class Storage {
   /** Deletes everything, the tables and the alarm included. */
   removeAll(): Promise<void> {
     this.claims.forgetCounts();
+    this.leads.forget();
     return this.#tables.removeAll();
   }
 
@@ -140,6 +144,7 @@ export class Storage {
 
   /** When the next key is expected to be whole; `undefined`: no key has a record. */
   nextWholeAtMs(): number | undefined {
+    if (!this.#tables.has("keys")) return undefined;
     return this.#tables.number("SELECT min(whole_at_ms) AS number FROM keys");
   }
 }

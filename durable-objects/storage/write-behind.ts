@@ -1,34 +1,55 @@
 /**
  * Write-behind: the object's memory holds units of its own storage, so not every decision writes.
  *
- * A record in storage has a state and `ahead`: units that memory may give out before it must write the record again.
- * When the object starts, it takes the stored state as it is. It does not know how many units of `ahead` were given
- * out, and isolates may still be spending them. So `ahead` becomes a hold. The hold lasts as long as a reservation can
- * live, and then its units count as used. A crash therefore never admits a unit twice, and loses at most `ahead`
- * units, once. Holds and leases of callers are rows of their own and come back as they were.
+ * Memory may be *ahead* of what is stored of a key by so many units, until an instant. Both are stored. A record says
+ * for its key how many units it may be. Where there is no record, or what it counts has come back, one row says it for
+ * all keys of a policy: the lead (leads.ts). It also says until when, for all.
+ *
+ * Before an answer leaves, two things are true, else one of the two is written first: what storage alone would say of the
+ * key, with the units ahead of it held, is no more than what memory offers beside the units that isolates hold (`covers`);
+ * and the lead lasts until the last of those units must have been spent.
+ *
+ * When the object starts, it takes what is stored as it is. It does not know how many units ahead of it were given out,
+ * and isolates may still be spending them. So they become a hold. The hold lasts until the lead ends, and no longer than
+ * a reservation could live after the start, and then its units count as used: at once, if the lead ended before. A crash
+ * therefore never admits a unit twice, and loses at most the units ahead, once. Nothing is rewritten for that. Holds and
+ * leases of callers are rows of their own and come back as they were.
  *
  * These functions are pure: time is an argument.
  */
 import { place, unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
-import { heldUnits } from "../../core/accounts/hold.ts";
 import type { Packed, Segment } from "../../core/algorithms/packed.ts";
 import { withoutBlock } from "../../core/algorithms/penalty.ts";
+import { mostLost } from "../../core/policies/loss.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "./records.ts";
 
 /**
- * The part of the capacity by which memory may be ahead of storage. One crash can cost that many units, and one row is
- * written for that many. With a limit of 100,000/s, 2 % is 2,000 decisions for each write. With a limit below 50 it is
- * less than one unit: such a limit writes every decision and loses none.
+ * The part of the capacity by which memory may be ahead at most. Where less than that comes back soon, it is less
+ * (`mostLost`). So 100,000 a second write one row for 2,000 decisions, and limits that are small and slow have less than
+ * one unit: they write every decision and lose none.
  */
-const AHEAD_SHARE = 0.02;
+const MOST_SHARE = 0.02;
 
 /**
- * By how many units the memory of a hot key may be ahead of its storage. 0 for leases and for units that no time gives
- * back: each of these is written.
+ * A record is ahead by no more than this part of what the key is known to have used since it was loaded. So an object
+ * that leaves memory again and again, after a few calls each, loses few units beside those that were used.
  */
-export function aheadUnits({ algorithm, capacity, lease }: Rule): number {
-  return lease === undefined && algorithm.isLasting !== true ? Math.floor(capacity * AHEAD_SHARE) : 0;
+const USED_SHARE = 1 / 8;
+
+/**
+ * By how many units the memory of a key may be ahead of its storage. 0 for leases and for units that no time gives back:
+ * each of these is written; and for shares of a pool, whose units are not stored here.
+ */
+export function aheadUnits(rule: Rule): number {
+  const { algorithm, capacity, lease } = rule;
+  if (lease !== undefined || algorithm.isLasting === true || algorithm.isShare === true) return 0;
+  return Math.floor(Math.min(capacity * MOST_SHARE, mostLost(rule)));
+}
+
+/** By how many units memory may go ahead of a record that is written now, beside what holders have. */
+export function aheadOfRecord(rule: Rule, used: number): number {
+  return Math.min(aheadUnits(rule), Math.floor(used * USED_SHARE));
 }
 
 /**
@@ -37,6 +58,7 @@ export function aheadUnits({ algorithm, capacity, lease }: Rule): number {
  * @param ahead units that memory may give out before the next write, beside those that holders have now
  * @param ttlMs the longest that a holder may still spend them, in milliseconds
  * @param before the record that was written last
+ * @param by the memory that the account is in
  */
 export function record(
   rule: Rule,
@@ -45,32 +67,64 @@ export function record(
   nowMs: number,
   ttlMs: number,
   before: StoredAccount | undefined,
+  by?: number,
 ): { readonly stored: StoredAccount; readonly segment?: Packed["segment"] } {
   const { state } = account;
   const { isShare = false } = rule.algorithm;
   const units = isShare ? 0 : ahead + unstoredOf(account);
-  const header = { algorithm: storedName(rule), ahead: units, ...(units > 0 && { ttlMs }) };
+  const header = {
+    algorithm: storedName(rule),
+    ahead: units,
+    ...(units > 0 && { ttlMs }),
+    ...(!isShare && by !== undefined && { by }),
+  };
   if (state === undefined) return { stored: header };
   const earlier = before?.algorithm === header.algorithm ? readable(rule, before.state) : undefined;
   const { record: packed, segment } = rule.algorithm.pack(rule.config, state, nowMs, earlier);
   return { stored: { ...header, state: packed }, segment };
 }
 
-/** Whether storage may stay as it is: an object that starts with this record would offer no more than the account. */
+/**
+ * Whether storage may stay as it is: an object that starts with this record would offer no more than the account.
+ *
+ * @param ahead by how many units memory may be ahead of the record
+ */
 export function covers(
   rule: Rule,
   stored: StoredAccount | undefined,
   account: Account,
   nowMs: number,
+  ahead = stored?.ahead ?? 0,
 ): boolean {
-  const { state, ahead } = stored ?? { state: undefined, ahead: 0 };
-  const known = readable(rule, state);
+  const known = readable(rule, stored?.state);
   return rule.algorithm.covers(rule.config, known, ahead, account.state, unstoredOf(account), nowMs);
 }
 
+/** What is known of the lead when a key is loaded. */
+export interface Lead {
+  /** This object's memory. */
+  readonly memory: number;
+  /** When it was first asked, and until when it may be ahead. */
+  readonly startMs: number;
+  readonly untilMs: number;
+  /** What the object before it had promised; absent: nothing. */
+  readonly found?: { readonly units: number; readonly untilMs: number; readonly ttlMs: number };
+}
+
+const NO_LEAD: Lead = { memory: Number.NaN, startMs: 0, untilMs: -Infinity };
+
+/** Whether a record can be read under this rule: one of another algorithm cannot. */
+export function isReadable(rule: Rule, stored: StoredAccount | undefined): stored is StoredAccount {
+  return stored !== undefined && stored.algorithm === storedName(rule);
+}
+
+/** From when on what a record counts has come back. Infinity: it never does, or it need not be known. */
+export function recordWholeAtMs(rule: Rule, state: unknown): number {
+  return aheadUnits(rule) === 0 ? Infinity : rule.algorithm.wholeAtMs(rule.config, state);
+}
+
 /**
- * The account that an object starts with when it finds a record. A record of another algorithm cannot be read, so the
- * account is untouched then.
+ * The account that an object starts with when it finds a record, or none.
  *
  * @param ttlMs the longest that a holder may spend reserved units under today's policy, in milliseconds
  */
@@ -80,21 +134,45 @@ export function restore(
   segments: readonly Segment[],
   nowMs: number,
   ttlMs: number,
+  lead = NO_LEAD,
 ): Account {
-  if (stored === undefined || stored.algorithm !== storedName(rule)) return UNTOUCHED;
   const { algorithm, config } = rule;
-  const known = readable(rule, stored.state);
+  const read = isReadable(rule, stored) ? stored : undefined;
+  const known = readable(rule, read?.state);
   const state = known === undefined ? undefined : algorithm.unpack(config, known, segments);
-  const account: Account = { state, holds: [] };
-  if (stored.ahead === 0) return account;
-  // The limit may be lower than when this was written, and no more than the whole capacity can be given out.
-  const units = Math.min(stored.ahead, rule.capacity);
-  // Isolates of the deployment that wrote this keep units for as long as its own policy allowed.
-  const expiresAtMs = nowMs + Math.max(ttlMs, stored.ttlMs ?? 0);
+  const { units, expiresAtMs } = presumed(rule, read, state, nowMs, ttlMs, lead);
+  const account: Account = state === undefined ? UNTOUCHED : { state, holds: [] };
+  if (units === 0) return account;
   return place(account, { id: RESTORED, units, expiresAtMs, isRestored: true });
 }
 
-function storedName({ algorithm }: Rule): string {
+/** How many units may have been given out beyond a record, and until when holders may spend them. */
+function presumed(
+  rule: Rule,
+  read: StoredAccount | undefined,
+  state: unknown,
+  nowMs: number,
+  ttlMs: number,
+  { memory, startMs, untilMs, found }: Lead,
+): { readonly units: number; readonly expiresAtMs: number } {
+  const { ahead = 0, by } = read ?? {};
+  // Isolates of the deployment that wrote this keep units for as long as its own policy allowed.
+  const longestMs = Math.max(ttlMs, read?.ttlMs ?? 0, found?.ttlMs ?? 0);
+  // The limit may be lower than when this was written, and no more than the whole capacity can be given out.
+  const atMost = (units: number) => Math.min(units, rule.capacity);
+  // This object has written it and let the key go since: it holds what isolates had then.
+  if (by === memory) return { units: atMost(ahead), expiresAtMs: Math.min(untilMs, nowMs + longestMs) };
+  // The units may have been promised by an earlier policy, and today's promises none.
+  const { algorithm, config } = rule;
+  const isLed = found !== undefined && found.units > 0 && algorithm.wholeAtMs(config, state) <= found.untilMs;
+  const units = atMost(isLed ? Math.max(ahead, found.units) : ahead);
+  const isOld = ahead > 0 && by === undefined;
+  if (found === undefined || isOld) return { units, expiresAtMs: nowMs + longestMs };
+  return { units, expiresAtMs: Math.min(found.untilMs, startMs + longestMs) };
+}
+
+/** The name under which the states of a rule are stored. */
+export function storedName({ algorithm }: Rule): string {
   return algorithm.storedAs ?? algorithm.name;
 }
 
@@ -105,8 +183,3 @@ function readable({ algorithm }: Rule, state: unknown): unknown {
 
 /** The id of that hold. It is in memory only, and must differ from all ids of claims and holders. */
 const RESTORED = "write-ahead";
-
-/** Whether the hold of `restore` still lasts. Until it ends, nobody knows the exact state, so none is written. */
-export function isRestored({ holds }: Account): boolean {
-  return heldUnits(holds).restored > 0;
-}

@@ -11,7 +11,7 @@ import { SimulatedObject } from "../simulation/simulated-object.ts";
 import { VirtualTime } from "../simulation/virtual-time.ts";
 
 const KEY = "key";
-const LIMIT = 1_000;
+const LIMIT = 100_000;
 const { policies, regionalPolicies } = parseDeployment({
   policies: { api: { algorithm: "token-bucket", limit: LIMIT, window: "30d" } },
 });

@@ -1,5 +1,8 @@
 import { DatabaseSync, type SQLInputValue, type StatementSync } from "node:sqlite";
 
+/** What a write throws when the machine has died. */
+export class Died extends Error {}
+
 /**
  * An object's storage on a real SQLite in memory: as much of the runtime's interface as the code uses. What was written
  * survives whatever happens to the object, as it does on disk.
@@ -8,12 +11,12 @@ export class Database {
   readonly #db = new DatabaseSync(":memory:");
   readonly #statements = new Map<string, StatementSync>();
   rowsWritten = 0;
+  /** After so many more writes the machine dies: each write after that throws. */
+  writesLeft = Infinity;
 
   /** Empties the database. */
   clear(): void {
-    for (const { name } of this.#all("SELECT name FROM sqlite_master WHERE type = 'table'")) {
-      this.#db.exec(`DROP TABLE ${String(name)}`);
-    }
+    this.#dropAll();
     this.rowsWritten = 0;
   }
 
@@ -24,9 +27,16 @@ export class Database {
       this.#prepare("UPDATE keys SET rules = ? WHERE key = ?").run(change(String(rules)), String(key));
   }
 
+  /** Changes what the row of all keys says. */
+  rewriteLead(change: (lead: string) => string): void {
+    const lead = this.#get("lead");
+    if (lead !== undefined) this.#put("lead", JSON.parse(change(JSON.stringify(lead))));
+  }
+
   get storage(): DurableObjectStorage {
     const exec = (query: string, ...bindings: SQLInputValue[]) => {
       if (!query.startsWith("SELECT")) {
+        this.#countDown();
         this.rowsWritten += Number(this.#prepare(query).run(...bindings).changes);
         return { toArray: () => [], one: () => undefined };
       }
@@ -44,7 +54,35 @@ export class Database {
         throw error;
       }
     };
-    return { sql: { exec }, transactionSync } as unknown as DurableObjectStorage;
+    const kv = {
+      get: (name: string) => this.#get(name),
+      put: (name: string, value: unknown) => this.#put(name, value),
+    };
+    const deleteAll = async () => this.#dropAll();
+    return { sql: { exec }, kv, transactionSync, deleteAll } as unknown as DurableObjectStorage;
+  }
+
+  #dropAll(): void {
+    for (const { name } of this.#all("SELECT name FROM sqlite_master WHERE type = 'table'"))
+      this.#db.exec(`DROP TABLE ${String(name)}`);
+  }
+
+  #get(name: string): unknown {
+    const hasAny = this.#all("SELECT name FROM sqlite_master WHERE name = 'kv'").length > 0;
+    const row = hasAny ? this.#all("SELECT value FROM kv WHERE name = ?", name)[0] : undefined;
+    return row === undefined ? undefined : JSON.parse(String(row["value"]));
+  }
+
+  #countDown(): void {
+    this.writesLeft -= 1;
+    if (this.writesLeft < 0) throw new Died("the machine has died");
+  }
+
+  #put(name: string, value: unknown): void {
+    this.#countDown();
+    this.#db.exec("CREATE TABLE IF NOT EXISTS kv (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID");
+    this.#prepare("INSERT OR REPLACE INTO kv (name, value) VALUES (?, ?)").run(name, JSON.stringify(value));
+    this.rowsWritten += 1;
   }
 
   #all(query: string, ...bindings: SQLInputValue[]): Record<string, unknown>[] {

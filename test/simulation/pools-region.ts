@@ -95,10 +95,6 @@ export class SimulatedRegion {
     return this.#memory.store.open(policy, key, this.nowMs);
   }
 
-  writeQuiet(): void {
-    this.#memory.cache.writeQuiet(this.nowMs);
-  }
-
   /** Answers a call. The promise never settles if the process ends before. */
   handle(asked: Asked): Promise<unknown> {
     if (this.isVanished) return new Promise(() => undefined);
@@ -132,7 +128,7 @@ export class SimulatedRegion {
     const store = new KeyStore(policies, storage, cache, () => undefined);
     const nowMs = () => nowMsOf(memory, this.#parts);
     const toNow = (keyState: KeyState) => {
-      cache.advance(keyState, nowMs());
+      keyState.advance(nowMs());
       return nowMs();
     };
     const queue = new WaitQueue(toNow);
@@ -206,6 +202,7 @@ function mortal(storage: DurableObjectStorage, life: { readonly isGone: boolean 
         return storage.sql.exec(...args);
       },
     },
+    kv: storage.kv,
     transactionSync: (work: () => unknown) => {
       alive();
       return storage.transactionSync(work);

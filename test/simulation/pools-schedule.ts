@@ -143,10 +143,6 @@ export class PoolHistory {
       atMs += this.#dice.of([0, 2, 5, 20, 60, 200, 600, 1_100]);
     }
     this.#time.at(QUIET_MS, () => undefined);
-    for (const quietMs of [1_000, 3_500])
-      this.#time.at(quietMs, () => {
-        for (const { region } of this.#places) if (!region.isVanished) region.writeQuiet();
-      });
   }
 
   #call(index: number, isolate: number): void {

@@ -212,7 +212,7 @@ export class Schedule {
       if (this.#isFaulty && this.#chance(0.25)) this.#time.at(atMs, () => this.#fault());
       atMs += this.#of([0, 2, 5, 20, 60, 200, 1_100]);
     }
-    for (const quietMs of [1_000, 2_500]) this.#time.at(quietMs, () => this.#object.writeQuiet());
+    for (const quietMs of [1_000, 2_500]) this.#time.at(quietMs, () => this.#object.collectGarbage());
   }
 
   #call(index: number, cost: Cost, priority: string | undefined): void {

@@ -5,6 +5,7 @@ import type { Cost } from "../../core/protocol/cost.ts";
 import type { LimitCall, ReserveCall, Returned, SheddingCall } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { CallRouter } from "../../durable-objects/call-router.ts";
+import { collectGarbage } from "../../durable-objects/keys/garbage-collection.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
@@ -18,6 +19,7 @@ import type { Method } from "./network.ts";
 
 /** The parts of an object that a process has in memory. */
 interface Memory {
+  readonly storage: Storage;
   readonly cache: KeyCache;
   readonly store: KeyStore;
   readonly ask: AskKey;
@@ -32,11 +34,19 @@ export class SimulatedObject {
   readonly #policies: Policies;
   readonly #readClockMs: () => number;
   readonly #time: Time | undefined;
+  readonly #mostKeys: number | undefined;
   #memory: Memory;
   #lastNowMs = 0;
 
-  constructor(database: Database, policies: Policies, readClockMs: () => number, time?: Time) {
+  constructor(
+    database: Database,
+    policies: Policies,
+    readClockMs: () => number,
+    time?: Time,
+    mostKeys?: number,
+  ) {
     this.#time = time;
+    this.#mostKeys = mostKeys;
     this.database = database;
     this.#policies = policies;
     this.#readClockMs = readClockMs;
@@ -58,8 +68,13 @@ export class SimulatedObject {
     return this.#memory.store.open(name, key, this.nowMs);
   }
 
-  writeQuiet(): void {
-    this.#memory.cache.writeQuiet(this.nowMs);
+  /** The alarm comes: what is whole is forgotten. */
+  collectGarbage(): void {
+    const { cache, storage } = this.#memory;
+    const work = collectGarbage(storage, cache, this.#policies, () => this.nowMs);
+    let step = work.next();
+    while (step.done !== true) step = work.next();
+    if (step.value === undefined) void storage.removeAll();
   }
 
   /** Runs a call with the operations of a key: for calls that may wait. */
@@ -122,10 +137,10 @@ export class SimulatedObject {
 
   #start(): Memory {
     const storage = new Storage(this.database.storage);
-    const cache = new KeyCache(storage);
+    const cache = new KeyCache(storage, this.#mostKeys);
     const store = new KeyStore(this.#policies, storage, cache, () => undefined);
     const queue = new WaitQueue((keyState) => {
-      cache.advance(keyState, this.nowMs);
+      keyState.advance(this.nowMs);
       return this.nowMs;
     }, this.#time);
     const shedders = new Shedders();
@@ -135,7 +150,7 @@ export class SimulatedObject {
       open: (policy, key) => [store.open(policy, key, this.nowMs), this.nowMs],
       letGo: (keyState) => cache.letGo(keyState),
     });
-    return { cache, store, ask, shedders };
+    return { storage, cache, store, ask, shedders };
   }
 }
 

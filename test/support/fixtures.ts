@@ -60,11 +60,11 @@ export const TEST_POLICIES = {
   },
   fast: { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: PATIENT_MS },
   /** For isolates: large enough for reservations, a refill that no test sees, and a lifetime longer than any pause. */
-  hot: { algorithm: "token-bucket", limit: 1_000, window: "30d", ...PATIENT },
-  "hot-log": { algorithm: "sliding-log", limit: 1_000, window: "30d", ...PATIENT },
+  hot: { algorithm: "token-bucket", limit: 100_000, window: "30d", ...PATIENT },
+  "hot-log": { algorithm: "sliding-log", limit: 100_000, window: "30d", ...PATIENT },
   "hot-brief": {
     algorithm: "token-bucket",
-    limit: 1_000,
+    limit: 100_000,
     window: "30d",
     reservation: { ttl: "1s" },
     deadlineMs: PATIENT_MS,
@@ -85,8 +85,8 @@ export const TEST_POLICIES = {
   },
   "hot-rules": {
     rules: {
-      requests: { algorithm: "token-bucket", limit: 1_000, window: "30d" },
-      tokens: { algorithm: "sliding-log", limit: 100_000, window: "30d", unit: "tokens" },
+      requests: { algorithm: "token-bucket", limit: 100_000, window: "30d" },
+      tokens: { algorithm: "sliding-log", limit: 1_000_000, window: "30d", unit: "tokens" },
     },
     ...PATIENT,
   },
@@ -261,7 +261,7 @@ export const TEST_POLICIES = {
   /** For clients that know older headers only. */
   "older-headers": {
     algorithm: "token-bucket",
-    limit: 100,
+    limit: 100_000,
     window: "30d",
     headers: "draft-7",
     deadlineMs: PATIENT_MS,

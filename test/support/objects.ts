@@ -49,6 +49,7 @@ export function objectOf(policyName: string, key: string) {
         return {
           tables: Object.fromEntries(rows) as Record<string, object[]>,
           alarmAtMs: await storage.getAlarm(),
+          lead: storage.kv.get("lead"),
         };
       }),
     runAlarm: () => runDurableObjectAlarm(stubNow()),

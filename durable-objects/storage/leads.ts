@@ -1,0 +1,152 @@
+/**
+ * The lead: one row for all keys of an object. It says of a policy: *until then, the memory of any of its keys may be so
+ * many units ahead of what is stored of the key*; nothing stored is an untouched key. So a key that comes now and then
+ * writes nothing, and many keys that come once write one row for all of them (write-behind.ts has the rule).
+ *
+ * The row is renewed while calls come. An object that starts reads what the one before had promised: whoever was ahead
+ * was so until `untilMs` at most, so a key that is whole since then shows no dent.
+ */
+import { randomFraction } from "../../core/clock.ts";
+import type { Policies, Policy, Rule } from "../../core/policies/policy.ts";
+import { aheadUnits, storedName, type Lead } from "./write-behind.ts";
+
+/** What the row says of one policy. Stored: never rename a field. */
+interface StoredLead {
+  readonly untilMs: number;
+  /** The longest that a holder may spend units that it has reserved, in milliseconds. */
+  readonly ttlMs: number;
+  /** By the rule's name. */
+  readonly rules: Readonly<Record<string, { readonly algorithm: string; readonly units: number }>>;
+}
+
+type Stored = readonly (readonly [policy: string, lead: StoredLead])[];
+
+/** Where the row is. Stored: never rename it. */
+const ROW = "lead";
+/** For so long the row is valid when it is written, in milliseconds: it is renewed about every 30 s. */
+const LEAD_MS = 45_000;
+/** It is renewed when it is needed for longer than it has left, less this: by so much two machines' clocks may differ. */
+const MARGIN_MS = 10_000;
+
+/** What the object has promised, and what the one before it had. */
+export class Leads {
+  /** Tells this memory of the object from those before it. A clock could not: it may have been put back. */
+  readonly memory = Math.floor(randomFraction() * 2 ** 32);
+  readonly #storage: DurableObjectStorage;
+  #found: ReadonlyMap<string, StoredLead>;
+  #made: Map<string, StoredLead>;
+  /** The first instant at which this object was asked. */
+  #startMs: number | undefined;
+
+  constructor(storage: DurableObjectStorage) {
+    this.#storage = storage;
+    this.#found = new Map(storage.kv.get<Stored>(ROW));
+    this.#made = new Map(this.#found);
+  }
+
+  get isEmpty(): boolean {
+    return this.#made.size === 0;
+  }
+
+  /**
+   * What a key of this policy has to presume when it is loaded.
+   *
+   * @param isLost whether this memory knew more of the key and has lost it: then this object is to it the one before
+   */
+  of(policy: Policy, rule: Rule, nowMs: number, isLost: boolean): Lead {
+    this.#startMs ??= nowMs;
+    const made = this.#made.get(policy.name);
+    const found = isLost ? made : this.#found.get(policy.name);
+    return {
+      memory: isLost ? Number.NaN : this.memory,
+      startMs: isLost ? nowMs : this.#startMs,
+      untilMs: made?.untilMs ?? -Infinity,
+      ...(found && { found: { ...found, units: unitsOf(found, rule) } }),
+    };
+  }
+
+  /** Whether a key of which nothing is stored may have been ahead before this object started, and not be whole yet. */
+  isPresumed(policy: Policy, nowMs: number): boolean {
+    const found = this.#found.get(policy.name);
+    return found !== undefined && nowMs < wholeAtMs(policy, found);
+  }
+
+  /**
+   * Makes sure that memory may be ahead until `neededMs`.
+   *
+   * @returns when the lead does not matter any more, if it had to be written
+   */
+  renew(policy: Policy, neededMs: number, nowMs: number): number | undefined {
+    const made = this.#made.get(policy.name);
+    const isValid = made !== undefined && made.untilMs >= neededMs + MARGIN_MS;
+    if (isValid && (made !== this.#found.get(policy.name) || isEnough(policy, made))) return undefined;
+    const untilMs = Math.max(made?.untilMs ?? 0, neededMs + MARGIN_MS, nowMs + LEAD_MS);
+    const lead = { untilMs, ttlMs: policy.reservation.mostMs, rules: this.#units(policy, nowMs) };
+    const all = new Map([...this.#made, [policy.name, lead]]);
+    this.#storage.kv.put<Stored>(ROW, [...all]);
+    this.#made = all;
+    return wholeAtMs(policy, lead);
+  }
+
+  /** When no lead matters any more, if nobody comes: a key that was ahead is whole then. -Infinity: there is none. */
+  endsAtMs(policies: Pick<Policies, "get">): number {
+    let endsMs = -Infinity;
+    for (const [name, lead] of this.#made) {
+      const policy = policies.get(name);
+      if (policy !== undefined) endsMs = Math.max(endsMs, wholeAtMs(policy, lead));
+    }
+    return endsMs;
+  }
+
+  /** What is stored of every key is exact: memory is not ahead any more. What was found may still matter. */
+  end(policies: Pick<Policies, "get">, nowMs: number): void {
+    const kept = [...this.#found].filter(([name]) => {
+      const policy = policies.get(name);
+      return policy !== undefined && this.isPresumed(policy, nowMs);
+    });
+    if (this.#made.size > 0) this.#storage.kv.put<Stored>(ROW, kept);
+    this.#made = new Map(kept);
+  }
+
+  /** The row was deleted. */
+  forget(): void {
+    this.#found = new Map();
+    this.#made.clear();
+  }
+
+  /** What the row has to say: today's units, and those that were promised before as long as they may matter. */
+  #units(policy: Policy, nowMs: number): StoredLead["rules"] {
+    const found = this.isPresumed(policy, nowMs) ? this.#found.get(policy.name) : undefined;
+    const rules = policy.rules.map((rule): [string, StoredLead["rules"][string]] => {
+      const units = Math.max(aheadUnits(rule), found === undefined ? 0 : unitsOf(found, rule));
+      return [rule.name, { algorithm: storedName(rule), units }];
+    });
+    return Object.fromEntries(rules);
+  }
+}
+
+/** The units that a lead gives a rule; of a rule that had another algorithm, none can be told. */
+function unitsOf({ rules }: StoredLead, rule: Rule): number {
+  const said = Object.hasOwn(rules, rule.name) ? rules[rule.name] : undefined;
+  return said?.algorithm === storedName(rule) ? said.units : 0;
+}
+
+/** Whether a lead that an earlier version of the policy has written is enough for today's. */
+function isEnough(policy: Policy, lead: StoredLead): boolean {
+  return (
+    lead.ttlMs >= policy.reservation.mostMs &&
+    policy.rules.every((rule) => unitsOf(lead, rule) >= aheadUnits(rule))
+  );
+}
+
+/** From when on a key of which nothing is stored is whole, however far ahead it was. */
+function wholeAtMs(policy: Policy, lead: StoredLead): number {
+  const { untilMs } = lead;
+  const wholeMs = policy.rules.map((rule) => {
+    const { algorithm, config } = rule;
+    const units = unitsOf(lead, rule);
+    if (units === 0) return untilMs;
+    return algorithm.wholeAtMs(config, algorithm.debit(config, undefined, untilMs, units));
+  });
+  return Math.max(untilMs, ...wholeMs);
+}

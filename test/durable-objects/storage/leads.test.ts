@@ -1,0 +1,72 @@
+/** What one memory of an object tells the next: how far it may have been ahead of what is stored, and until when. */
+import { afterEach, expect, test } from "vitest";
+import { parsePolicies } from "../../../core/policies/parse-policies.ts";
+import type { Policy } from "../../../core/policies/policy.ts";
+import { Leads } from "../../../durable-objects/storage/leads.ts";
+import { restore } from "../../../durable-objects/storage/write-behind.ts";
+import { Database } from "../../simulation/database.ts";
+
+const database = new Database();
+afterEach(() => database.clear());
+
+const NOW_MS = 1_000_000;
+const HOUR = 3_600_000;
+const RESERVED_MS = 8_000;
+
+function policyOf(limit: number, algorithm = "token-bucket", window = "1h"): Policy {
+  return parsePolicies({ p: { algorithm, limit, window } }).get("p") as Policy;
+}
+
+/** What a key without a record presumes in a new memory of the object. */
+function presumed(policy: Policy, nowMs: number) {
+  const [rule] = policy.rules;
+  const lead = new Leads(database.storage).of(policy, rule, nowMs, false);
+  const [hold] = restore(rule, undefined, [], nowMs, policy.reservation.mostMs, lead).holds;
+  return hold && { units: hold.units, untilMs: hold.expiresAtMs };
+}
+
+test("a key without a record may have been ahead by what comes back within 10 s", () => {
+  expect(presumed(policyOf(3_600), NOW_MS)).toBeUndefined();
+  new Leads(database.storage).renew(policyOf(3_600), NOW_MS, NOW_MS);
+  expect(presumed(policyOf(3_600), NOW_MS)).toEqual({ units: 10, untilMs: NOW_MS + RESERVED_MS });
+});
+
+test("it is valid for a while, and renewed before that is over, with one row", () => {
+  const leads = new Leads(database.storage);
+  let rows = 0;
+  for (let nowMs = NOW_MS; nowMs < NOW_MS + HOUR; nowMs += 500) {
+    const before = database.rowsWritten;
+    leads.renew(policyOf(3_600), nowMs, nowMs);
+    rows += database.rowsWritten - before;
+    expect(presumed(policyOf(3_600), nowMs)?.untilMs).toBe(nowMs + RESERVED_MS);
+  }
+  expect(rows).toBeLessThanOrEqual(HOUR / 30_000);
+  // Nobody was ahead after it ended, whenever the object starts.
+  const { untilMs = 0 } = presumed(policyOf(3_600), NOW_MS + 2 * HOUR) ?? {};
+  expect(untilMs).toBeLessThan(NOW_MS + HOUR + 60_000);
+});
+
+test("what was promised under a larger limit goes on counting under a smaller one, as long as it matters", () => {
+  new Leads(database.storage).renew(policyOf(36_000), NOW_MS, NOW_MS);
+  new Leads(database.storage).renew(policyOf(3_600), NOW_MS + 1_000, NOW_MS + 1_000);
+  expect(presumed(policyOf(3_600), NOW_MS + 2_000)?.units).toBe(100);
+  const later = NOW_MS + HOUR;
+  new Leads(database.storage).renew(policyOf(3_600), later, later);
+  expect(presumed(policyOf(3_600), later)?.units).toBe(10);
+});
+
+test("a limit that is smaller than what was promised owes no more than it has", () => {
+  new Leads(database.storage).renew(policyOf(360_000), NOW_MS, NOW_MS);
+  expect(presumed(policyOf(5), NOW_MS)?.units).toBe(5);
+});
+
+test("units of another algorithm are not presumed", () => {
+  new Leads(database.storage).renew(policyOf(3_600), NOW_MS, NOW_MS);
+  expect(presumed(policyOf(3_600, "sliding-log"), NOW_MS)).toBeUndefined();
+  expect(presumed(policyOf(3_600, "gcra"), NOW_MS)?.units).toBe(10);
+});
+
+test("a clock that ran ahead and was put right does not make a crash cost more time", () => {
+  new Leads(database.storage).renew(policyOf(3_600), NOW_MS + 1_000 * HOUR, NOW_MS + 1_000 * HOUR);
+  expect(presumed(policyOf(3_600), NOW_MS)?.untilMs).toBe(NOW_MS + RESERVED_MS);
+});

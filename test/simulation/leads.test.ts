@@ -1,0 +1,82 @@
+import { expect, test } from "vitest";
+import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
+import type { Policies, Policy, Rule } from "../../core/policies/policy.ts";
+import { depth } from "../support/depth.ts";
+import { announcedSeed, seedOr } from "../support/random.ts";
+import { Database } from "./database.ts";
+import { BrokenLaw } from "./laws.ts";
+import { LeadHistory, type LeadBreakage, type LeadOutcome } from "./leads.ts";
+
+const HISTORIES = depth(400, 20_000);
+const MOST = 20_000;
+const PATIENT = { timeout: 300_000 };
+
+/** @throws Error that names the seed of the first history that broke a law */
+function play(first: number, histories: number, breakage?: LeadBreakage): LeadOutcome {
+  const database = new Database();
+  const sum: Record<string, number> = {};
+  for (let seed = first; seed < first + histories; seed += 1)
+    try {
+      for (const [name, count] of Object.entries(new LeadHistory(seed, database, breakage).run()))
+        sum[name] = (sum[name] ?? 0) + Number(count);
+    } catch (error) {
+      throw new Error(`SEED=${seed}: ${String(error)}`, { cause: error });
+    }
+  return sum as unknown as LeadOutcome;
+}
+
+test(
+  `in ${HISTORIES} random histories of many keys nothing is admitted over the bound, whenever the machine dies`,
+  PATIENT,
+  () => {
+    const sum = play(announcedSeed("leads"), HISTORIES);
+    expect(sum.admitted).toBeGreaterThan(500 * HISTORIES);
+    expect(sum.crashes).toBeGreaterThan(5 * HISTORIES);
+    expect(sum.deaths).toBeGreaterThan(HISTORIES / 2);
+  },
+);
+
+/** The policies with this algorithm in every rule. */
+function withAlgorithm(change: (algorithm: AnyAlgorithm) => AnyAlgorithm): (policies: Policies) => Policies {
+  const changed = (rule: Rule): Rule => ({ ...rule, algorithm: change(rule.algorithm) });
+  return (policies) =>
+    new Map(
+      [...policies].map(([name, policy]) => [
+        name,
+        { ...policy, rules: policy.rules.map(changed) as unknown as Policy["rules"] },
+      ]),
+    );
+}
+
+const PLANTED: Record<string, LeadBreakage> = {
+  "a check before the answer left out": {
+    policies: withAlgorithm((algorithm) => ({ ...algorithm, covers: () => true })),
+  },
+  "a restart that presumes nothing": {
+    atCrash: (database) => database.rewriteLead(() => "[]"),
+  },
+  "a restart that presumes nothing beyond records": {
+    atCrash: (database) => database.rewrite((rules) => rules.replaceAll(/"ahead":\d+/g, '"ahead":0')),
+  },
+  "a lead that ends by a clock that is a minute behind": {
+    atCrash: (database) =>
+      database.rewriteLead((lead) =>
+        lead.replace(/"untilMs":(?<ms>\d+)/, (_, ms) => `"untilMs":${Number(ms) - 60_000}`),
+      ),
+  },
+  "a restart that takes units ahead for used at once": {
+    atCrash: (database) => {
+      database.rewriteLead((lead) => lead.replace(/"untilMs":\d+/, '"untilMs":0'));
+    },
+  },
+};
+
+test.each(Object.entries(PLANTED))("%s is found", PATIENT, (_, breakage) => {
+  const found = () => play(seedOr(1), MOST, breakage);
+  expect(found).toThrow(/SEED=\d+.*over the bound/);
+  try {
+    found();
+  } catch (error) {
+    expect((error as Error).cause).toBeInstanceOf(BrokenLaw);
+  }
+});
