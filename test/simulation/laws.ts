@@ -240,7 +240,7 @@ export function checkFigures(
         () => `remaining is said to be ${said.remaining} and is ${truth}, beside ${open} that are asked for`,
       );
       law(
-        !success || !isSlow || said.remaining >= truth - open - mostUnits(rule.capacity),
+        !success || !isSlow || said.remaining >= truth - open - mostUnits(rule),
         () => `remaining is said to be ${said.remaining} and is ${truth}`,
       );
       const openMs = open === 0 ? 0 : rule.algorithm.wholeFromMs(rule.config, open);
