@@ -73,6 +73,10 @@ const POLICIES = parsePolicies({
   },
   ...UNDELAYED,
 });
+/** So slow that nothing comes back in a history, and so large that isolates reserve of it. Asked for by name. */
+const PLAN = parsePolicies({
+  plan: { ...BUCKET, limit: 20_000, window: "30d", reservation: { ttl: 60 }, deadlineMs },
+});
 /** A part of the limit is kept for more important calls. Histories of these are asked for by name. */
 const PRIORITISED = parsePolicies({
   kept: {
@@ -92,7 +96,7 @@ const PRIORITISED = parsePolicies({
   },
 });
 export const PRIORITISED_NAMES = [...PRIORITISED.keys()];
-const ALL = new Map([...POLICIES, ...PRIORITISED]);
+const ALL = new Map([...POLICIES, ...PLAN, ...PRIORITISED]);
 const NAMES = [...POLICIES.keys()].filter((name) => !Object.hasOwn(UNDELAYED, name));
 const KEY = "key";
 /** A crash puts the object's clock back by so much at most. */

@@ -142,7 +142,7 @@ test.each<[string, () => unknown]>([
   ],
 ])("%s is found", PATIENT, async (_, breaks) => {
   breaks();
-  await expectFound(() => ({ isAlone: true })).finally(() => {
+  await expectFound(() => ({ isAlone: true, policies: ["plan"] })).finally(() => {
     vi.restoreAllMocks();
     vi.spyOn(console, "warn").mockImplementation(() => undefined);
   });

@@ -7,8 +7,8 @@ import { Database } from "../../simulation/database.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";
 import { VirtualTime } from "../../simulation/virtual-time.ts";
 
-const BUCKET = { algorithm: "token-bucket", limit: 100, window: "1h" };
-const LOG = { algorithm: "sliding-log", limit: 100, window: "1h" };
+const BUCKET = { algorithm: "token-bucket", limit: 10_000, window: "30d" };
+const LOG = { algorithm: "sliding-log", limit: 10_000, window: "30d" };
 const policies = parsePolicies({
   api: BUCKET,
   brief: { ...BUCKET, denialTtl: "2s" },
@@ -18,14 +18,14 @@ const policies = parsePolicies({
   counted: { ...LOG, countDenied: true },
   blocked: { ...BUCKET, blockFor: "5m" },
   shadow: { ...BUCKET, shadow: true },
-  credits: { algorithm: "credits", limit: 100 },
+  credits: { algorithm: "credits", limit: 10_000 },
   kept: { ...BUCKET, reserve: { critical: "20%" } },
   two: { rules: { rate: BUCKET, log: LOG } },
   leased: { rules: { rate: BUCKET, slots: { algorithm: "concurrency", limit: 10 } } },
 });
 
 /** An object whose key has used `used` units, and its answer to a cost. */
-function start(policy: string, used = 100) {
+function start(policy: string, used = 10_000) {
   const time = new VirtualTime();
   const object = new SimulatedObject(new Database(), policies, () => Math.floor(time.nowMs) + 1_000_000);
   const limit = (cost: number, call: Partial<LimitCall> = {}) =>
@@ -44,7 +44,7 @@ function start(policy: string, used = 100) {
 
 test.each<[string, number | undefined, number?]>([
   ["api", 10_000],
-  ["api", 10_000, 101],
+  ["api", 10_000, 10_001],
   ["brief", 2_000],
   ["off", undefined],
   ["log", 10_000],
@@ -66,20 +66,20 @@ test.each<[string, number | undefined, number?]>([
 );
 
 test("what is kept for more important calls is denied as firmly", () => {
-  const { limit } = start("kept", 90);
+  const { limit } = start("kept", 8_000);
   expect(limit(1)).toMatchObject({ firmForMs: 10_000, rules: [{ reason: "shed" }] });
   expect(limit(1, { priority: "critical" }).firmForMs).toBeUndefined();
 });
 
 test("an admission, a look and a cost that was decided under an idempotency key say nothing of it", () => {
-  const { limit } = start("api", 50);
+  const { limit } = start("api", 9_950);
   expect(limit(1).firmForMs).toBeUndefined();
   expect(limit(0).firmForMs).toBeUndefined();
   expect(limit(1, { idempotencyKey: "once" }).firmForMs).toBeUndefined();
 });
 
 test("while another isolate holds units no denial stands, until it has settled", () => {
-  const { object, limit, reserve } = start("api", 50);
+  const { object, limit, reserve } = start("api", 9_950);
   const { units = {} } = reserve("one", 0, 6).reserved ?? {};
   expect(units).toEqual({ api: 6 });
   expect(limit(45).firmForMs).toBeUndefined();
@@ -89,7 +89,7 @@ test("while another isolate holds units no denial stands, until it has settled",
 });
 
 test("what an isolate holds itself it gives back itself, and knows: its denials stand", () => {
-  const { limit, reserve } = start("api", 96);
+  const { limit, reserve } = start("api", 9_996);
   const answer = reserve("one", 5, 4);
   expect(answer).toMatchObject({ rules: [{ success: false }], firmForMs: 10_000 });
   expect(answer.reserved?.units).toEqual({ api: 4 });
@@ -100,7 +100,7 @@ test("what an isolate holds itself it gives back itself, and knows: its denials 
 });
 
 test("when units that isolates held count as used, denials stand", () => {
-  const { time, object, limit, reserve } = start("api", 50);
+  const { time, object, limit, reserve } = start("api", 9_950);
   reserve("one", 0, 6);
   time.nowMs = 2_001;
   object.open({ name: "api" }, "key");
