@@ -60,13 +60,18 @@ export class Objects {
       deadlineMs,
       inBackground: together.inBackground,
       // Each of these has its own deadline.
-      send: (calls) => sendTogether(this.#objectBy(policy, name), calls).catch(unanswered(policy)),
+      send: async (calls) => await this.#sendTogether(policy, name, calls).catch(unanswered(policy)),
     });
     together.outboxes.letGo(name, this.#time.nowMs());
     if (answer === undefined) return leftMs > 0 ? undefined : unanswered(policy)(overdue(deadlineMs));
     if (answer !== null && isForAlone(answer)) return alone(leftMs);
     if (answer !== null && "failed" in answer) return unanswered(policy)(answer.failed);
     return { answer: answer as Read };
+  }
+
+  /** It is async so that a stub which cannot be made is a failure as any other. */
+  async #sendTogether(policy: Policy, name: string, calls: Parameters<typeof sendTogether>[1]) {
+    return await sendTogether(this.#objectBy(policy, name), calls);
   }
 
   /**
