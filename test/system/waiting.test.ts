@@ -15,7 +15,7 @@ const policies = {
   paced: { algorithm: "token-bucket", limit: 10, window: "1s", burst: 1, ...WAIT },
   /** What is used comes back long after the test: only a hold that ends makes room. */
   still: { algorithm: "sliding-log", limit: 20, window: "30d", ...WAIT },
-  hot: { algorithm: "token-bucket", limit: 1_000, window: "30d", reservation: { ttl: "8s" }, ...WAIT },
+  hot: { algorithm: "token-bucket", limit: 100_000, window: "30d", reservation: { ttl: "8s" }, ...WAIT },
   slot: { algorithm: "concurrency", limit: 1, ttl: "60s", maxWait: "60s", deadlineMs },
 };
 const BOUND = join(import.meta.dirname, "..", "support", "bound-caller.mjs");
