@@ -8,7 +8,8 @@ const retryAfterMs = v.pipe(
   v.nullable(v.pipe(v.number(), v.integer(), v.minValue(0))),
   v.description(
     "0 when admitted. When denied, the exact wait for this cost in milliseconds; null: it never fits. With the " +
-      "policy's `retryJitter` the decision's own is up to so much longer, and those of its rules are exact.",
+      "policy's `retryJitter` the decision's own is up to so much longer, and those of its rules are exact. Of a call " +
+      "that was shed since machines are busy: how long at least calls like it may be shed.",
   ),
 );
 
