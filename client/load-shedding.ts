@@ -4,7 +4,7 @@ import { seenBy } from "../core/policies/seen-by.ts";
 import type { Level, Shed } from "../core/protocol/answers.ts";
 import { costOf, type Cost } from "../core/protocol/cost.ts";
 import { PROTOCOL } from "../core/protocol/messages.ts";
-import { chanceOf, FADES_MS, restoredInMs } from "../core/shedding/load-shedder.ts";
+import { chanceOf, FADES_MS, restoredInMs, type Reports } from "../core/shedding/load-shedder.ts";
 import { through } from "./call-gate.ts";
 import type { Caller } from "./caller.ts";
 import { readAnswer } from "./read-answer.ts";
@@ -167,8 +167,9 @@ export class LoadShedding {
         caller.objects.ask(policy, key, async (object) => readAnswer<Level>(await object.shedding(message))),
       );
       if (known.answer === answer) delete known.answer;
-      known.hasFailed = asked === undefined || "full" in asked;
-      if (asked === undefined || "full" in asked || nowMs < known.ofMs) return;
+      if (asked !== undefined && "full" in asked) return leaveToOthers(known, message.reports);
+      known.hasFailed = asked === undefined;
+      if (asked === undefined || nowMs < known.ofMs) return;
       known.level = asked.answer;
       known.ofMs = nowMs;
     };
@@ -176,6 +177,13 @@ export class LoadShedding {
     known.answer = answer;
     caller.inBackground(answer);
   }
+}
+
+/** This caller may not ask the object now. The next call asks, whoever makes it, and tells what was reported. */
+function leaveToOthers(known: Known, { sum, count }: Reports): void {
+  known.askedAtMs = -Infinity;
+  known.sum += sum;
+  known.count += count;
 }
 
 const NOTHING: Level = { level: 0, troubleMs: 0, utilization: null, reportedAgoMs: 0, sinceMs: 0 };

@@ -1,5 +1,6 @@
 /** What a client does with what it knows of how much is shed, and without. */
 import { expect, test } from "vitest";
+import { CallGate } from "../../client/call-gate.ts";
 import { LoadShedding, REFRESH_MS, USABLE_MS } from "../../client/load-shedding.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
@@ -150,4 +151,17 @@ test("a cost that can never pass is not shed: it is told so", () => {
     "shut",
   ) as Policy;
   expect(new LoadShedding(() => 0).roll(caller, shut, "key", { cost: 6 })).toBeUndefined();
+});
+
+test("a caller at its bounds keeps nobody else from asking, and its reports are told all the same", async () => {
+  const { client, caller, object, roll, wait } = start(1);
+  const gate = new CallGate({ maxCallsAtOnce: 1, maxNewKeysPerSecond: 1_000 });
+  gate.enter(policy, "key", caller.time.nowMs(), "ask");
+  for (let call = 0; call < 3; call += 1) client.report({ ...caller, gate }, policy, "key", 1);
+  await wait(1);
+  expect(object.asked).toEqual([]);
+  const other = roll();
+  await wait(BACK_MS);
+  expect(await other).toBeDefined();
+  expect(object.asked.map(({ reports }) => reports)).toEqual([{ sum: 3, count: 3 }]);
 });
