@@ -2,6 +2,7 @@
  * What has to hold of any history of calls, as far as callers can know it. Each law returns its evidence: what broke
  * it. Where a client cannot know (a call overlaps a reset, or was not answered), the law is silent.
  */
+import { costText } from "../../core/protocol/cost.ts";
 import {
   claimIn,
   idsIn,
@@ -162,8 +163,9 @@ export function budgetsAreRight(history: History, looks: readonly Made[], attack
     const takes = calls.filter((call) => isTaking(call) && askedOf(call, policy, key, "requests") > 0);
     const refunds = calls.filter(({ kind, status }) => kind === "refund" && (status === 0 || status === 200));
     let [least, most] = [0, 0];
-    // A check that takes nothing is not remembered, so another call may have the same idempotency key.
-    for (const same of repeated(takes, placesOf)) {
+    // A check that takes nothing is not remembered, so another call may have the same idempotency key. So may one whose
+    // charge came back whole: of that nothing is left.
+    for (const same of repeated(takes, (call) => `${placesOf(call)} ${costsOf(call)}`)) {
       const [atLeast, atMost] = chargeOf(same, history, policy, key);
       least += atLeast;
       most += atMost;
@@ -206,6 +208,15 @@ function isTaking({ kind, argument }: Made): boolean {
 function placesOf({ kind, argument }: Made): string {
   const places = (argument.checks ?? [argument]).map(({ policy, key }) => `${policy}/${key}`);
   return [kind, ...places.toSorted()].join(" ");
+}
+
+/** What a call asks for, as idempotency compares it. */
+function costsOf({ argument }: Made): string {
+  const checks = argument.checks ?? [argument];
+  return checks
+    .map(({ policy, key, cost, units }) => `${policy}/${key} ${costText(cost ?? units ?? 1)}`)
+    .toSorted()
+    .join(" ");
 }
 
 /** The instant until which a claim surely lasts, if nobody ends it. */
