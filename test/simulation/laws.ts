@@ -47,8 +47,9 @@ export class Oracle {
     this.#log.length = 0;
   }
 
-  /** Takes back units that were admitted and not used; from a log the oldest. */
-  credit(units: number): void {
+  /** Takes back units that were admitted and not used; from a log the oldest that are still in its window. */
+  credit(units: number, nowMs: number): void {
+    this.#forgetLeft(nowMs);
     this.#spentParts = Math.max(0, this.#spentParts - units * (this.#rule.quota.windowMs ?? 1));
     let left = units;
     for (let first = this.#log.shift(); first !== undefined; first = this.#log.shift()) {
@@ -84,10 +85,17 @@ export class Oracle {
       return this.#spentParts / windowMs - capacity;
     }
     this.#log.push({ atMs: nowMs, units });
-    while ((this.#log[0]?.atMs ?? nowMs) + windowMs <= nowMs) this.#log.shift();
+    this.#forgetLeft(nowMs);
     // A window touches two cycles. Those of the object begin when its clock says so, which nobody here knows.
     const most = algorithm.name === "permits-per-cycle" ? 2 * capacity : capacity;
     return this.#log.reduce((sum, each) => sum + each.units, 0) - most;
+  }
+
+  /** What has left the window of a log. */
+  #forgetLeft(nowMs: number): void {
+    const windowMs = this.#rule.quota.windowMs ?? 1;
+    if (this.#rule.algorithm.name !== "sliding-log" && this.#rule.algorithm.name !== "permits-per-cycle") return;
+    while ((this.#log[0]?.atMs ?? nowMs) + windowMs <= nowMs) this.#log.shift();
   }
 
   /** Any interval has `capacity` for each window that it meets. While the clock ran on, each window has no more. */

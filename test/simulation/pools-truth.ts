@@ -108,7 +108,7 @@ export class Truth {
     if (isNamed === true) this.uncharged += 1;
     for (const [index, oracle] of this.#oracles.entries()) {
       const units = cost[index] ?? 0;
-      if (isNamed !== true) oracle.credit(units);
+      if (isNamed !== true) oracle.credit(units, nowMs);
       else if (charge !== undefined)
         oracle.uncharge(Math.min(units, charge.cost[index] ?? 0), charge.atMs, nowMs);
     }
