@@ -94,7 +94,8 @@ export class Oracle {
   /** What has left the window of a log. */
   #forgetLeft(nowMs: number): void {
     const windowMs = this.#rule.quota.windowMs ?? 1;
-    if (this.#rule.algorithm.name !== "sliding-log" && this.#rule.algorithm.name !== "permits-per-cycle") return;
+    if (this.#rule.algorithm.name !== "sliding-log" && this.#rule.algorithm.name !== "permits-per-cycle")
+      return;
     while ((this.#log[0]?.atMs ?? nowMs) + windowMs <= nowMs) this.#log.shift();
   }
 

@@ -315,13 +315,15 @@ test("a token that is spelled in thousands of ways is remembered in one", async 
 describe("a caller with bounds of its own", () => {
   test("calls beyond what it may have at once are refused, and others are all answered", async () => {
     const take = (index: number) => by.bounded.limit("shared", "bounded", { idempotencyKey: `${index}` });
+    // After a crash a new key presumes for a while that a unit of it was given out before.
+    const left = async () => Number((await by.victim.peek("shared", "bounded")).body["remaining"]);
+    const before = await left();
     const answers = await beside(by.victim, "shared", () => manyTimes(200, 50, take));
     const refused = answers.filter(({ status }) => status !== 200);
     expect(refused.length).toBeGreaterThan(0);
     for (const answer of refused)
       expect(answer).toEqual(refusedAt("2 calls at once of one caller to one object"));
-    const { remaining } = (await by.victim.peek("shared", "bounded")).body;
-    expect(remaining).toBe(RULES.requests.limit - (200 - refused.length));
+    expect(await left()).toBe(before - (200 - refused.length));
   });
 
   test("a call on several keys that is denied takes nothing, whatever the caller does at once", async () => {
