@@ -50,7 +50,9 @@ export class Database {
         this.#db.exec("RELEASE work");
         return result;
       } catch (error) {
+        // A savepoint that is rolled back is still open.
         this.#db.exec("ROLLBACK TO work");
+        this.#db.exec("RELEASE work");
         throw error;
       }
     };
