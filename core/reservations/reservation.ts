@@ -157,9 +157,10 @@ export class Reservation {
       Object.hasOwn(reserved.units, name) ? (reserved.units[name] ?? 0) : 0,
     );
     this.#units.add(granted, sentAtMs, Math.min(call.ttlMs, reserved.ttlMs), wanted.low);
-    // When all that was used has been settled, and nothing is left, there is nothing to give back.
+    // When all that was used has been settled, and nothing is left, there is nothing to give back. But of a pool a region
+    // passes on what its isolates left when one of them ends, and other regions wait for that.
     const isSettled = names.every((name, index) => call.rules[name]?.used === this.used[index]);
-    this.#isHeld = !(isSettled && this.#units.isEmpty);
+    this.#isHeld = this.policy.pool !== undefined || !isSettled || !this.#units.isEmpty;
   }
 
   /** No answer came, to a message or to a call that asked alone. Kept units may be spent until their lifetime ends; granted ones are lost to this isolate. */

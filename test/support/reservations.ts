@@ -14,6 +14,7 @@ const POLICIES = parsePolicies({
   two: { rules: { calls: BUCKET, text: { ...LOG, unit: "tokens" } }, reservation },
   hammered: { ...LOG, countDenied: true },
   spaced: { ...LOG, minInterval: "1s" },
+  pooled: { ...BUCKET, pool: "redis" },
 });
 
 export function policyOf(name: string): Policy {

@@ -158,6 +158,17 @@ describe("giving back", () => {
     expect(made.giveBack()).toBeUndefined();
   });
 
+  // A region passes on what it held for an isolate when that isolate ends. It was kept for seconds when none said so.
+  test("is said to a region also when nothing is left of what was asked for, and to an object of its own is not", () => {
+    const endOf = (name: string) => {
+      const made = withUnits(0, name);
+      made.answered(made.ask(0, 2), granting(made.policy, 0), 3);
+      return made.giveBack();
+    };
+    expect(endOf("one")).toBeUndefined();
+    expect(endOf("pooled")).toMatchObject({ key: "key", used: { pooled: 0 } });
+  });
+
   test("of what was never asked for says nothing", () => {
     expect(withUnits(0).giveBack()).toBeUndefined();
   });
