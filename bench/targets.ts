@@ -136,6 +136,15 @@ export async function makeTargets({ token, baseline, main, count }: Making): Pro
       await ofWeir("the same keys on 1 object", bodiesOf("on-1", keys), many),
       await ofWeir('one hot key, `reservation = "off"`', one("off")),
     ];
+  if (process.env["TARGETS"] === "path")
+    return [
+      ofBaseline("(a) constant route", "/constant", 0, 0),
+      ofBaseline("(f) a body read and parsed, a decision's text", "/parsed", 0, 0),
+      ofBaseline("(g) the same with a query", `/in-query?${QUERY}`, 0, 0),
+      await ofWeir("one hot key", one("hot")),
+      await ofWeir("one hot key, in the query", [""], { path: `/v1/limit?${QUERY}` }),
+      await ofWeir("one key far over its limit (10/s)", one("over")),
+    ];
   return [
     ofBaseline("(a) constant route", "/constant", 0, 0),
     ofBaseline("(b) and one RPC", "/rpc", 0, 1_000),
