@@ -66,32 +66,45 @@ export function publicDecision(
   decidedBy: "isolate" | "object" = "object",
 ): Decision {
   const { rules, waitedMs, lease, hold, source = decidedBy } = decided;
-  const violated = rules.filter(({ success }) => !success).map(({ name }) => name);
   const { limit, remaining, resetAfterMs, retryAfterMs, reason } = bindingRule(rules);
+  const isAdmitted = rules.every(isSuccess);
+  const success = isAdmitted || policy.shadow;
+  const decision: Decision = {
+    success,
+    // The caller sees the policy's public name. Ids of claims have the full name, a region's included.
+    policy: publicName(policy.name),
+    key,
+    limit,
+    remaining,
+    resetAfterMs,
+    retryAfterMs: success ? 0 : retryAfterMs,
+    reason: isAdmitted ? reason : policy.shadow ? "shadow" : (decided.reason ?? reason),
+    source,
+    rules,
+  };
+  const delayMs = isAdmitted && !policy.shadow ? longestDelayMs(rules) : 0;
+  // A decision from units that are held is all of this, and to copy it would cost as much as to make it.
+  if (isAdmitted && source !== "fallback" && delayMs === 0 && waitedMs === undefined && !lease && !hold)
+    return decision;
   const place = { policy: policy.name, key };
-  // The caller sees the policy's public name. Ids of claims have the full name, a region's included.
-  const named = { policy: publicName(policy.name), key };
-  const ids = {
+  return {
+    ...decision,
+    // A region that decides without its pool says so.
+    ...(isAdmitted && source === "fallback" && { reason: "degraded" }),
+    ...(delayMs > 0 && { delayMs }),
     ...(waitedMs !== undefined && { waitedMs }),
     ...(lease && { lease: { ...lease, id: claimId("lease", place, lease.id) } }),
     ...(hold && { hold: { ...hold, id: claimId("hold", place, hold.id) } }),
+    ...(!isAdmitted && { violated: rules.filter((rule) => !rule.success).map(({ name }) => name) }),
   };
-  const delayMs = policy.shadow ? 0 : Math.max(...rules.map((rule) => rule.delayMs ?? 0));
-  const figures = { ...named, limit, remaining, resetAfterMs };
-  const admitted = { success: true, ...figures, retryAfterMs: 0, ...(delayMs > 0 && { delayMs }) };
-  const decision = { source, rules, ...ids };
-  // A region that decides without its pool says so.
-  if (violated.length === 0)
-    return { ...admitted, reason: source === "fallback" ? "degraded" : reason, ...decision };
-  if (policy.shadow) return { ...admitted, reason: "shadow", ...decision, violated };
-  return {
-    success: false,
-    ...figures,
-    retryAfterMs,
-    reason: decided.reason ?? reason,
-    ...decision,
-    violated,
-  };
+}
+
+function isSuccess({ success }: RuleDecision): boolean {
+  return success;
+}
+
+function longestDelayMs(rules: readonly RuleDecision[]): number {
+  return rules.reduce((longestMs, { delayMs = 0 }) => Math.max(longestMs, delayMs), 0);
 }
 
 /** What settling says, with what the caller was told when its units were set apart: its lease, and its delays. */
