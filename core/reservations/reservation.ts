@@ -144,10 +144,10 @@ export class Reservation {
     if (message !== this.#message) return;
     this.#message = undefined;
     const { call, wanted, sentAtMs } = message;
-    const { reserved } = answer;
+    const [{ reserved }, { pool, rules }] = [answer, this.policy];
     this.learn(call.cost, answer, nowMs, this.#asked);
     if (reserved === undefined) return;
-    const names = this.policy.rules.map(({ name }) => name);
+    const names = rules.map(({ name }) => name);
     if (reserved.isNew) {
       // Units spent since the message was sent came from units that the object counts as used anyway.
       this.#units.clear();
@@ -157,10 +157,9 @@ export class Reservation {
       Object.hasOwn(reserved.units, name) ? (reserved.units[name] ?? 0) : 0,
     );
     this.#units.add(granted, sentAtMs, Math.min(call.ttlMs, reserved.ttlMs), wanted.low);
-    // When all that was used has been settled, and nothing is left, there is nothing to give back. But of a pool a region
-    // passes on what its isolates left when one of them ends, and other regions wait for that.
+    // What is empty and settled need not end. But a region passes on what it held for an isolate only when that one ends.
     const isSettled = names.every((name, index) => call.rules[name]?.used === this.used[index]);
-    this.#isHeld = this.policy.pool !== undefined || !isSettled || !this.#units.isEmpty;
+    this.#isHeld = pool !== undefined || !isSettled || !this.#units.isEmpty;
   }
 
   /** No answer came, to a message or to a call that asked alone. Kept units may be spent until their lifetime ends; granted ones are lost to this isolate. */
