@@ -6,7 +6,9 @@
  * no target pays for what another has left behind (the alarms of 10,000 objects, for example). The environment variable
  * ROUNDS is the number of rounds, SECONDS the length of each load. BESIDE=../another-checkout measures the bundle of
  * that checkout too, in the same rounds, and prints how much faster this one is. TARGETS=algorithms measures a hot key of
- * each algorithm, TARGETS=objects many keys on 1, 4, 16 objects and on an object each. CONNECTIONS is 32.
+ * each algorithm, TARGETS=objects many keys on 1, 4, 16 objects and on an object each, TARGETS=path what the HTTP path costs,
+ * TARGETS=denied what is denied, beside `@upstash/ratelimit` with its cache. CONNECTIONS is 32. With PER_SECOND=500 so many
+ * requests are sent in a second, for their latency.
  */
 import { build as bundle } from "esbuild";
 import { execFileSync } from "node:child_process";
@@ -14,8 +16,11 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { arch, cpus, tmpdir, type } from "node:os";
 import { join, relative, resolve } from "node:path";
 import { BUNDLE, build, installedVersion, ROOT } from "../scripts/project.ts";
+import { startRedis } from "../scripts/redis-server.ts";
 import { makeToken } from "../scripts/tokens.ts";
 import { serve } from "../scripts/workerd.ts";
+import { startDistantBridge } from "./bridge.ts";
+import { bundleUpstash } from "./bundle-upstash.ts";
 import { CONNECTIONS, load, type Load, type Requests } from "./load.ts";
 import { printLogSizes } from "./log-sizes.ts";
 import { printSaturation } from "./saturation.ts";
@@ -29,6 +34,10 @@ const BESIDE = process.env["BESIDE"];
 
 const folder = mkdtempSync(join(tmpdir(), "weir-bench-"));
 const { token, entry } = makeToken({ name: "bench", scopes: ["limit"] });
+const isDenied = process.env["TARGETS"] === "denied";
+const redis = isDenied ? await startRedis() : undefined;
+const bridge = redis && (await startDistantBridge(redis.port, "bench", 0));
+const upstash = isDenied ? await bundleUpstash(folder) : "";
 let servings = 0;
 
 /** Starts a module with nothing stored, passes its address to `use`, and ends the module after that. */
@@ -47,6 +56,7 @@ async function serving<Result>(
     main,
     modules: { "weir.js": BUNDLE },
     ...(caller !== undefined && { caller }),
+    ...(main === upstash && bridge !== undefined && { pool: bridge }),
   });
   try {
     return await use(running.callerUrl);
@@ -111,24 +121,29 @@ function ratio({ loads }: Pick<Target, "loads">, to: Pick<Target, "loads">): str
   return `${median(ratios).toFixed(2)} (${sorted(ratios)[0]?.toFixed(2)}–${sorted(ratios).at(-1)?.toFixed(2)})`;
 }
 
+/** The letter of a baseline, in brackets. */
+function letterOf({ name }: Target): string {
+  return name.slice(0, name.indexOf(")") + 1);
+}
+
 function print(all: readonly Target[]): void {
-  const [constant, rpc] = all as [Target, Target];
+  const [first, second] = all as [Target, Target];
   const rows = all.map((target) => {
     const of = (figure: keyof Load) => median(target.loads.map((each) => each[figure]));
     const { rows: written, calls } = target.perThousand;
-    const figures = [Math.round(of("requestsPerSecond")), ratio(target, constant), ratio(target, rpc)];
+    const figures = [Math.round(of("requestsPerSecond")), ratio(target, first), ratio(target, second)];
     const counted = [written.toFixed(2), calls.toFixed(2)];
     return [target.name, ...figures, ...counted, of("p50Ms"), of("p99Ms")].join(" | ");
   });
   console.log(`
-| | requests/s | ratio to (a) | ratio to (b) | rows per 1,000 | object calls per 1,000 | p50 ms | p99 ms |
+| | requests/s | ratio to ${letterOf(first)} | ratio to ${letterOf(second)} | rows per 1,000 | object calls per 1,000 | p50 ms | p99 ms |
 | --- | --- | --- | --- | --- | --- | --- | --- |
 ${rows.map((row) => `| ${row} |`).join("\n")}
 
 ${cpus()[0]?.model}, ${cpus().length} cores, ${type()} ${arch()}, workerd ${installedVersion("workerd")}, Node ${process.versions.node}, ${CONNECTIONS} connections, ${ROUNDS} rounds of ${SECONDS} s, ${new Date().toISOString().slice(0, 10)}. Ratios are medians over the rounds (least–most).
 
-Wanted, as ratios to (a): one hot key at least 0.9 with at most 1 object call per 1,000; far over its limit 0.9; 10,000
-Zipf keys 0.75; mostly denied 0.85.`);
+Wanted, as ratios to (f): one hot key at least 0.95 with at most 1 object call per 1,000; far over its limit 0.9; 10,000
+Zipf keys on 16 objects 0.75; mostly denied 0.65.`);
 }
 
 /** Builds the bundle of another checkout. */
@@ -155,6 +170,7 @@ try {
     token,
     baseline,
     main: BUNDLE,
+    upstash,
     count: (requests, warmUp) => count(counting, requests, warmUp),
   });
   const other = BESIDE === undefined ? undefined : buildBeside(BESIDE);
@@ -178,5 +194,7 @@ try {
     await printSaturation();
   }
 } finally {
+  await bridge?.stop();
+  await redis?.stop();
   rmSync(folder, { recursive: true, force: true });
 }

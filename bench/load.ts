@@ -8,6 +8,8 @@
 import { connect } from "node:net";
 
 export const CONNECTIONS = Number(process.env["CONNECTIONS"] ?? 32);
+/** So many requests are sent in a second, by all connections together; Infinity: each as soon as the last is answered. */
+const PER_SECOND = Number(process.env["PER_SECOND"] ?? Infinity);
 
 /** What was measured. Latencies are those of single requests, or of pairs when there is a follow-up. */
 export interface Load {
@@ -71,7 +73,13 @@ export async function load(requests: Requests, seconds: number): Promise<Load> {
   const endMs = startMs + seconds * 1_000;
   const connections = Array.from({ length: CONNECTIONS }, (_, index) => {
     const from = Math.floor((index * bytes.length) / CONNECTIONS);
-    return drive(requests, from, endMs, latenciesMs);
+    const everyMs = (1_000 * CONNECTIONS) / PER_SECOND;
+    return drive(
+      requests,
+      from,
+      { firstMs: startMs + (index * everyMs) / CONNECTIONS, everyMs, endMs },
+      latenciesMs,
+    );
   });
   await Promise.all(connections);
   const tookMs = performance.now() - startMs;
@@ -86,23 +94,39 @@ export async function load(requests: Requests, seconds: number): Promise<Load> {
   };
 }
 
+/** When a connection sends. With `everyMs` of 0 it sends as soon as the last request is answered. */
+interface Schedule {
+  readonly firstMs: number;
+  readonly everyMs: number;
+  readonly endMs: number;
+}
+
 function drive(
   { port, bytes, followUp }: Requests,
   from: number,
-  endMs: number,
+  { firstMs, everyMs, endMs }: Schedule,
   latenciesMs: number[],
 ): Promise<void> {
   return new Promise((done, fail) => {
     const socket = connect(port, "127.0.0.1");
     socket.setNoDelay(true).setEncoding("latin1");
     let [next, received, sentAtMs, isFollowed] = [from, "", 0, false];
+    let dueAtMs = firstMs;
     const send = () => {
       sentAtMs = performance.now();
       socket.write(bytes[next % bytes.length] ?? "");
       next += 1;
       isFollowed = false;
     };
-    socket.on("connect", send);
+    // Who is late, because the last answer was, has waited since it was due.
+    const sendWhenDue = () => {
+      const earlyMs = dueAtMs - performance.now();
+      if (everyMs === 0 || earlyMs <= 0) send();
+      else setTimeout(send, earlyMs);
+      if (everyMs > 0 && earlyMs < 0) sentAtMs = dueAtMs;
+      dueAtMs += everyMs;
+    };
+    socket.on("connect", sendWhenDue);
     socket.on("error", fail);
     socket.on("close", () => fail(new Error("the server closed a connection")));
     socket.on("data", (data: string) => {
@@ -123,7 +147,7 @@ function drive(
       const nowMs = performance.now();
       latenciesMs.push(nowMs - sentAtMs);
       received = "";
-      if (nowMs < endMs) return send();
+      if (Math.max(nowMs, everyMs > 0 ? dueAtMs : 0) < endMs) return sendWhenDue();
       socket.destroy();
       return done();
     });

@@ -85,12 +85,13 @@ interface Making {
   /** The paths of the modules to run. */
   readonly baseline: string;
   readonly main: string;
+  readonly upstash: string;
   /** Counts rows written and object calls per 1,000 decisions, after a warm-up in seconds. */
   readonly count: (requests: Target["requests"], warmUp: number) => Promise<Target["perThousand"]>;
 }
 
 /** All targets. Rows and object calls of Weir's targets are counted here. */
-export async function makeTargets({ token, baseline, main, count }: Making): Promise<Target[]> {
+export async function makeTargets({ token, baseline, main, upstash, count }: Making): Promise<Target[]> {
   const keys = zipfKeys(KEYS, 4 * KEYS, seededRandom(1));
   const bodiesOf = (policy: string, of: readonly string[]) =>
     of.map((key) => JSON.stringify({ policy, key, cost: 1 }));
@@ -113,6 +114,15 @@ export async function makeTargets({ token, baseline, main, count }: Making): Pro
     const perThousand = await count(requestsAt, warmUp);
     return { name, main, requests: requestsAt, perThousand, warmUp, isBound, loads: [] };
   };
+  const parsing = [
+    ofBaseline("(f) a body read and parsed, a decision's text", "/parsed", 0, 0),
+    ofBaseline("(g) the same with a query", `/in-query?${QUERY}`, 0, 0),
+  ];
+  const ofUpstash = (name: string, path: string, bodies: readonly string[]): Target => ({
+    ...ofBaseline(name, path, 0, 0),
+    main: upstash,
+    requests: (url) => requestsFor(`${url}${path}`, token, bodies),
+  });
   const many = { warmUp: MANY_KEYS_WARM_UP_SECONDS };
   if (process.env["TARGETS"] === "algorithms") {
     const targets = [ofBaseline("(a) constant route", "/constant", 0, 0)];
@@ -139,18 +149,28 @@ export async function makeTargets({ token, baseline, main, count }: Making): Pro
   if (process.env["TARGETS"] === "path")
     return [
       ofBaseline("(a) constant route", "/constant", 0, 0),
-      ofBaseline("(f) a body read and parsed, a decision's text", "/parsed", 0, 0),
-      ofBaseline("(g) the same with a query", `/in-query?${QUERY}`, 0, 0),
+      ...parsing,
       await ofWeir("one hot key", one("hot")),
       await ofWeir("one hot key, in the query", [""], { path: `/v1/limit?${QUERY}` }),
       await ofWeir("one key far over its limit (10/s)", one("over")),
+    ];
+  if (process.env["TARGETS"] === "denied")
+    return [
+      ofBaseline("(a) constant route", "/constant", 0, 0),
+      ...parsing,
+      await ofWeir("10,000 Zipf keys, 5/min each, mostly denied", bodiesOf("tiny", keys), many),
+      {
+        ...ofUpstash("the same with `@upstash/ratelimit` and its cache", "/tiny", bodiesOf("tiny", keys)),
+        warmUp: MANY_KEYS_WARM_UP_SECONDS,
+      },
+      await ofWeir("one key far over its limit (10/s)", one("over")),
+      ofUpstash("the same with `@upstash/ratelimit` and its cache", "/over", one("over")),
     ];
   return [
     ofBaseline("(a) constant route", "/constant", 0, 0),
     ofBaseline("(b) and one RPC", "/rpc", 0, 1_000),
     ofBaseline("(c) and one row", "/write", 1_000, 1_000),
-    ofBaseline("(f) a body read and parsed, a decision's text", "/parsed", 0, 0),
-    ofBaseline("(g) the same with a query", `/in-query?${QUERY}`, 0, 0),
+    ...parsing,
     await ofWeir("one hot key", one("hot")),
     await ofWeir("one hot key, in the query", [""], { path: `/v1/limit?${QUERY}` }),
     await ofWeir("one hot key, sliding log", one("log")),

@@ -15,16 +15,14 @@ const { UPSTASH_REDIS_REST_URL: url, UPSTASH_REDIS_REST_TOKEN: token } = env as 
 >;
 const redis = new Redis({ url, token });
 const LIMIT = 1_000_000;
+/** The policies `tiny` and `over` of targets.ts. */
+const SMALL = [
+  ["/tiny", 5, "1 m"],
+  ["/over", 10, "1 s"],
+] as const;
 const limiters = new Map([
-  [
-    "/token-bucket",
-    new Ratelimit({
-      redis,
-      prefix: "bucket",
-      limiter: Ratelimit.tokenBucket(LIMIT, "1 s", LIMIT),
-      analytics: false,
-    }),
-  ],
+  ...SMALL.map(([path, limit, window]) => [path, limited(path, limit, window)] as const),
+  ["/token-bucket", limited("bucket", LIMIT, "1 s")],
   [
     "/sliding-window",
     new Ratelimit({
@@ -35,6 +33,15 @@ const limiters = new Map([
     }),
   ],
 ]);
+
+function limited(prefix: string, limit: number, window: "1 m" | "1 s"): Ratelimit {
+  return new Ratelimit({
+    redis,
+    prefix,
+    limiter: Ratelimit.tokenBucket(limit, window, limit),
+    analytics: false,
+  });
+}
 
 export default {
   async fetch(request: Request, _: unknown, ctx: ExecutionContext): Promise<Response> {

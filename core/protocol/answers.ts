@@ -35,7 +35,7 @@ export interface Decided {
   readonly lease?: Lease;
   readonly hold?: Hold;
   readonly reserved?: Reserved;
-  /** With a reservation, when a call of cost 1 would be denied now: what the rules say of that call. */
+  /** When a call of cost 1 would be denied now: what the rules say of that call. Older objects say it with a reservation. */
   readonly next?: readonly RuleDecision[];
   /**
    * For how many milliseconds a denial stands before its wait is over, here and in `next`, unless a refund, a reset or

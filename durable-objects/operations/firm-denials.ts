@@ -1,3 +1,5 @@
+import { withoutTaking } from "../../core/accounts/joint-decision.ts";
+import type { Decided } from "../../core/protocol/answers.ts";
 import type { KeyState } from "../keys/key-state.ts";
 
 /**
@@ -21,4 +23,26 @@ export function firmForMs(keyState: KeyState, holder: string | undefined, isInLi
   const own = holder === undefined ? undefined : holders.get(holder)?.hold;
   const isHeld = accounts.some(({ holds }) => holds.some(({ id }) => id !== own));
   return isHeld ? 0 : policy.denialTtlMs;
+}
+
+/**
+ * What would be said of a further call of cost 1, if that is a denial, and for how long it stands: so whoever was given
+ * the last unit need not ask again to hear that there is none.
+ *
+ * @param holder the id of the isolate that is told
+ * @param isInLine callers wait for units of the key
+ */
+export function denialToCome(
+  keyState: KeyState,
+  {
+    holder,
+    priority,
+    isInLine,
+  }: { readonly holder?: string; readonly priority?: string | undefined; readonly isInLine: boolean },
+  nowMs: number,
+): Pick<Decided, "next" | "firmForMs"> {
+  const next = withoutTaking(keyState.seenBy(priority), nowMs, 1);
+  if (next.every(({ success }) => success)) return {};
+  const firmMs = firmForMs(keyState, holder, isInLine);
+  return { next, ...(firmMs > 0 && { firmForMs: firmMs }) };
 }

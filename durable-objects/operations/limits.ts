@@ -16,7 +16,7 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { MISSING } from "./claims.ts";
 import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
-import { firmForMs } from "./firm-denials.ts";
+import { denialToCome, firmForMs } from "./firm-denials.ts";
 import type { Limiting } from "./operations.ts";
 import type { Turns } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
@@ -109,7 +109,22 @@ export class Limits {
     const charge = admitted ? chargeOf(keyState.policy.rules, cost) : undefined;
     const idempotent = idempotentOf(cost, idempotencyKey);
     const remember = idempotent === undefined ? [] : [{ ...idempotent, answer, ...(charge && { charge }) }];
-    return this.#store.commitWithin(keyState, { accounts, remember }, atMs) ?? answer;
+    const over = this.#store.commitWithin(keyState, { accounts, remember }, atMs);
+    if (over !== undefined || !admitted || idempotent !== undefined) return over ?? answer;
+    return this.#withDenialToCome(keyState, priority, answer, atMs);
+  }
+
+  /** An admission, with the denial of the next call if nothing is left. */
+  #withDenialToCome(
+    keyState: KeyState,
+    priority: string | undefined,
+    answer: Decided,
+    atMs: number,
+  ): Decided {
+    const isLast = answer.rules.some(({ remaining }) => remaining === 0);
+    if (!isLast || !keyState.policy.localDecisions.denies) return answer;
+    const isInLine = this.#queue.waitersOf(keyState).length > 0;
+    return { ...answer, ...denialToCome(keyState, { priority, isInLine }, atMs) };
   }
 
   /** A denial that changes nothing, with how long it stands. */

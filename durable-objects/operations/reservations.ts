@@ -1,15 +1,15 @@
 import { place, remainingOf, settle, unstoredOf, wholeAtMs } from "../../core/accounts/account.ts";
 import { holdWith } from "../../core/accounts/hold.ts";
-import { decideTogether, withoutTaking, type RuleAccount } from "../../core/accounts/joint-decision.ts";
+import { decideTogether, type RuleAccount } from "../../core/accounts/joint-decision.ts";
 import { LEAST_USEFUL_TTL_MS } from "../../core/policies/lifetimes.ts";
-import type { Answer, Decided, Prospect, Reserved } from "../../core/protocol/answers.ts";
+import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import type { Reserving, Returned } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { grantedTogether, heldMs, isSpare, mostUnits, type Wish } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { isProvisionallyBlocked } from "./contention.ts";
-import { firmForMs } from "./firm-denials.ts";
+import { denialToCome, firmForMs } from "./firm-denials.ts";
 import { noteMessage, type Noted } from "./holder-messages.ts";
 import type { Limits } from "./limits.ts";
 import type { Reserve } from "./operations.ts";
@@ -49,12 +49,10 @@ export class Reservations {
       account: (cost === 0 ? undefined : accounts?.[index]) ?? account,
     }));
     const reserved = this.#grant(keyState, call, { ...noted, ruleAccounts }, nowMs);
-    const next = withoutTaking(keyState.seenBy(priority), nowMs, 1);
-    const answer: Decided = { rules, reserved };
-    const isLast = next.some(({ success }) => !success);
-    if (admitted && !isLast) return answer;
-    const firmMs = firmForMs(keyState, call.holder, false);
-    return { ...answer, ...(isLast && { next }), ...(firmMs > 0 && { firmForMs: firmMs }) };
+    const told = { holder: call.holder, priority, isInLine: false };
+    const toCome = denialToCome(keyState, told, nowMs);
+    const firmMs = admitted ? 0 : firmForMs(keyState, call.holder, false);
+    return { rules, reserved, ...toCome, ...(firmMs > 0 && { firmForMs: firmMs }) };
   }
 
   /**

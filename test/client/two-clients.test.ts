@@ -13,7 +13,10 @@ import { VirtualTime } from "../simulation/virtual-time.ts";
 const KEY = "key";
 const LIMIT = 100_000;
 const { policies, regionalPolicies } = parseDeployment({
-  policies: { api: { algorithm: "token-bucket", limit: LIMIT, window: "30d" } },
+  policies: {
+    api: { algorithm: "token-bucket", limit: LIMIT, window: "30d" },
+    small: { algorithm: "token-bucket", limit: 3, window: "30d" },
+  },
 });
 const policy = regionalPolicies.get("api") as Policy;
 
@@ -22,10 +25,14 @@ function start(clients: number) {
   const time = new VirtualTime();
   const clock = time.clock({ ms: 1_000_000 });
   const object = new SimulatedObject(new Database(), policies, () => clock.nowMs());
+  let messages = 0;
   const open = () => {
     const namespace = simulatedNamespace(
       time,
-      (method, args) => object.handle(method, args),
+      (method, args) => {
+        messages += 1;
+        return object.handle(method, args);
+      },
       () => ({ thereMs: 1, backMs: 1 }),
       () => false,
     );
@@ -38,6 +45,7 @@ function start(clients: number) {
   };
   return {
     time,
+    messages: () => messages,
     keyState: () => object.open(policy, KEY),
     clients: Array.from({ length: clients }, open),
   };
@@ -86,4 +94,28 @@ test("a call that the object decides takes home what its own client has, and lea
   expect(heldBy()).toHaveLength(1);
   expect(both).toContain(heldBy()[0]);
   expect(other?.limit(policy, KEY, { cost: 1 })).toMatchObject({ success: true, source: "isolate" });
+});
+
+test("who was given the last unit denies the next call without asking, with the object's figures", async () => {
+  const { time, messages, clients } = start(2);
+  const [one, other] = clients as [LimiterClient, LimiterClient];
+  const small = regionalPolicies.get("small") as Policy;
+  const decisions: unknown[] = [];
+  const ask = (client: LimiterClient) => () => {
+    void Promise.resolve(client.limit(small, KEY, { cost: 1 })).then((decision) => decisions.push(decision));
+  };
+  for (let call = 0; call < 4; call += 1) time.at(10 * call, ask(one));
+  time.at(40, ask(other));
+  await time.run(100, () => undefined);
+  expect(decisions).toMatchObject([
+    { success: true, remaining: 2, source: "object" },
+    { success: true, remaining: 1, source: "object" },
+    { success: true, remaining: 0, source: "object" },
+    { success: false, remaining: 0, source: "isolate", reason: "quota" },
+    { success: false, remaining: 0, source: "object", reason: "quota" },
+  ]);
+  const [by, asked] = decisions.slice(3) as { retryAfterMs: number }[];
+  // The object was asked 10 ms later. A message takes a millisecond each way.
+  expect(Math.abs((by?.retryAfterMs ?? 0) - (asked?.retryAfterMs ?? 0) - 10)).toBeLessThanOrEqual(2);
+  expect(messages()).toBe(4);
 });

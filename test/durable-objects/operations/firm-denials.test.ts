@@ -71,6 +71,33 @@ test("what is kept for more important calls is denied as firmly", () => {
   expect(limit(1, { priority: "critical" }).firmForMs).toBeUndefined();
 });
 
+test.each(["api", "brief", "log", "spaced", "shadow", "credits", "two"])(
+  "under %s, whoever is given the last unit is told what the next call would be told",
+  (policy) => {
+    const { limit } = start(policy, policy === "spaced" ? 0 : 9_998);
+    // Where calls must be an hour apart, the first is the last.
+    if (policy !== "spaced") expect(limit(1).next).toBeUndefined();
+    const last = limit(1);
+    const denied = limit(1);
+    expect(last.rules.every(({ success }) => success)).toBe(true);
+    expect(denied.rules.every(({ success }) => success)).toBe(false);
+    expect(last).toMatchObject({ next: denied.rules, firmForMs: denied.firmForMs });
+  },
+);
+
+test.each(["counted", "blocked"])("under %s no isolate denies by itself, so nobody is told", (policy) => {
+  const { limit } = start(policy, 9_999);
+  const { rules, next } = limit(1);
+  expect(rules).toMatchObject([{ success: true, remaining: 0 }]);
+  expect(next).toBeUndefined();
+});
+
+test("an admission under an idempotency key tells nothing of the next call: it is answered again later", () => {
+  const { limit } = start("api", 9_999);
+  expect(limit(1, { idempotencyKey: "once" }).next).toBeUndefined();
+  expect(limit(1, { idempotencyKey: "once" }).next).toBeUndefined();
+});
+
 test("an admission, a look and a cost that was decided under an idempotency key say nothing of it", () => {
   const { limit } = start("api", 9_950);
   expect(limit(1).firmForMs).toBeUndefined();
