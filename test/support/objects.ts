@@ -50,6 +50,8 @@ export function objectOf(policyName: string, key: string) {
           tables: Object.fromEntries(rows) as Record<string, object[]>,
           alarmAtMs: await storage.getAlarm(),
           lead: storage.kv.get("lead"),
+          /** The record of the only key, as long as there is no table. */
+          record: storage.kv.get<object>("record"),
         };
       }),
     runAlarm: () => runDurableObjectAlarm(stubNow()),
