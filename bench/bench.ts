@@ -8,7 +8,6 @@
  * that checkout too, in the same rounds, and prints how much faster this one is. TARGETS=algorithms measures a hot key of
  * each algorithm, TARGETS=objects many keys on 1, 4, 16 objects and on an object each. CONNECTIONS is 32.
  */
-import { build as bundle } from "esbuild";
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { arch, cpus, tmpdir, type } from "node:os";
@@ -16,6 +15,7 @@ import { join, relative, resolve } from "node:path";
 import { BUNDLE, build, installedVersion, ROOT } from "../scripts/project.ts";
 import { makeToken } from "../scripts/tokens.ts";
 import { serve } from "../scripts/workerd.ts";
+import { bundled } from "./bundled.ts";
 import { CONNECTIONS, load, type Load, type Requests } from "./load.ts";
 import { printLogSizes } from "./log-sizes.ts";
 import { printSaturation } from "./saturation.ts";
@@ -54,20 +54,6 @@ async function serving<Result>(
     await running.stop("SIGKILL");
     rmSync(stateDir, { recursive: true, force: true });
   }
-}
-
-/** Bundles one of this folder's modules for workerd. Returns the bundle's path. */
-async function bundled(name: string): Promise<string> {
-  const outfile = join(folder, `${name}.js`);
-  const entryPoint = join(import.meta.dirname, `${name}.ts`);
-  await bundle({
-    entryPoints: [entryPoint],
-    outfile,
-    bundle: true,
-    format: "esm",
-    external: ["cloudflare:workers", "weir.js"],
-  });
-  return outfile;
 }
 
 /** Rows written and object calls per 1,000 decisions, after a warm-up. */
@@ -147,9 +133,9 @@ ${pairs.map(([here, there]) => `| ${here.name} | ${ratio(here, there)} |`).join(
 try {
   build();
   const [baseline, counting, caller] = [
-    await bundled("baseline"),
-    await bundled("counting"),
-    await bundled("caller"),
+    await bundled(folder, "baseline"),
+    await bundled(folder, "counting"),
+    await bundled(folder, "caller"),
   ];
   const targets = await makeTargets({
     token,
