@@ -32,7 +32,8 @@ export function* collectGarbage(
   for (let after: AnswerPlace | undefined = FIRST; after !== undefined;) {
     if (after !== FIRST) yield;
     const swept: Swept = storage.answers.sweep(after, nowMs() - REMEMBERED_MS);
-    sweeps.leave(swept.left, swept.oldestMs + REMEMBERED_MS);
+    // An answer is read with the record of its key.
+    sweeps.leave(2 * swept.left, swept.oldestMs + REMEMBERED_MS);
     after = swept.last;
   }
   yield* forgetUnrecorded(cache, nowMs);

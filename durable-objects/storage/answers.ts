@@ -117,22 +117,15 @@ export class StoredAnswers {
       )
       .toArray();
     let [left, oldestMs] = [0, Infinity];
-    for (const { atMs, isRecorded } of rows) {
-      if (isRecorded === 0 && atMs <= untilMs) continue;
+    for (const { key, idempotencyKey, atMs, isRecorded } of rows) {
+      if (isRecorded === 0 && atMs <= untilMs) {
+        this.remove(key, idempotencyKey);
+        continue;
+      }
       left += 1;
       if (isRecorded === 0) oldestMs = Math.min(oldestMs, atMs);
     }
     const last = rows.at(-1);
-    if (last !== undefined && left < rows.length)
-      this.#tables.exec(
-        `DELETE FROM answers WHERE (key, idempotency_key) > (?, ?) AND (key, idempotency_key) <= (?, ?)
-          AND at_ms <= ? AND NOT ${IS_RECORDED}`,
-        after.key,
-        after.idempotencyKey,
-        last.key,
-        last.idempotencyKey,
-        untilMs,
-      );
     return { left, oldestMs, ...(last !== undefined && rows.length === ANSWERS_SWEPT && { last }) };
   }
 }

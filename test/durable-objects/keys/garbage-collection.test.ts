@@ -82,7 +82,7 @@ test("of keys without a record, answers of a day ago are forgotten, and the next
         const oldestMs = Math.min(...unrecorded.map((each) => each.atMs));
         const wholeMs = NOW_MS - 5 + 30 * REMEMBERED_MS;
         const nextMs = Math.min(wholeMs + FORGET_AFTER_MS, oldestMs + REMEMBERED_MS);
-        const restMs = REST_MS * (keys.length + kept.length);
+        const restMs = REST_MS * (keys.length + 2 * kept.length);
         expect(dueMs).toBe(Math.max(nextMs, NOW_MS + APART_MS, NOW_MS + restMs));
         expect(turns).toBe(Math.floor(answers.size / ANSWERS_SWEPT));
       },

@@ -154,3 +154,10 @@ test("when everything is deleted it is gone", async () => {
     expect(each.read("a")).toBeUndefined();
   }
 });
+
+test("what is stored of it is for ever", () => {
+  const { storage } = new Database();
+  new Storage(storage).write(recordOf("a", 7), WHOLE_MS);
+  const rules = '{"p":{"algorithm":"token-bucket","ahead":7}}';
+  expect(storage.kv.get("record")).toEqual({ key: "a", policy: "p", rules, wholeAtMs: WHOLE_MS });
+});

@@ -131,4 +131,7 @@ test("a clock that ran ahead and was put right delays no sweep by more than a re
   ahead.leave(10_000, START_MS + 2_000 * HOUR_MS);
   ahead.end(START_MS + 1_000 * HOUR_MS);
   expect(new Sweeps(storage).dueMs(START_MS, START_MS)).toBe(START_MS + 10_000 * REST_MS);
+  // Stored for ever.
+  const notBeforeMs = START_MS + 1_000 * HOUR_MS + 10_000 * REST_MS;
+  expect(storage.kv.get("sweep")).toEqual({ rows: 10_000, notBeforeMs });
 });
