@@ -10,7 +10,6 @@
  * TARGETS=denied what is denied, beside `@upstash/ratelimit` with its cache. CONNECTIONS is 32. With PER_SECOND=500 so many
  * requests are sent in a second, for their latency.
  */
-import { build as bundle } from "esbuild";
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { arch, cpus, tmpdir, type } from "node:os";
@@ -21,6 +20,7 @@ import { makeToken } from "../scripts/tokens.ts";
 import { serve } from "../scripts/workerd.ts";
 import { startDistantBridge } from "./bridge.ts";
 import { bundleUpstash } from "./bundle-upstash.ts";
+import { bundled } from "./bundled.ts";
 import { CONNECTIONS, load, type Load, type Requests } from "./load.ts";
 import { printLogSizes } from "./log-sizes.ts";
 import { printSaturation } from "./saturation.ts";
@@ -64,20 +64,6 @@ async function serving<Result>(
     await running.stop("SIGKILL");
     rmSync(stateDir, { recursive: true, force: true });
   }
-}
-
-/** Bundles one of this folder's modules for workerd. Returns the bundle's path. */
-async function bundled(name: string): Promise<string> {
-  const outfile = join(folder, `${name}.js`);
-  const entryPoint = join(import.meta.dirname, `${name}.ts`);
-  await bundle({
-    entryPoints: [entryPoint],
-    outfile,
-    bundle: true,
-    format: "esm",
-    external: ["cloudflare:workers", "weir.js"],
-  });
-  return outfile;
 }
 
 /** Rows written and object calls per 1,000 decisions, after a warm-up. */
@@ -162,9 +148,9 @@ ${pairs.map(([here, there]) => `| ${here.name} | ${ratio(here, there)} |`).join(
 try {
   build();
   const [baseline, counting, caller] = [
-    await bundled("baseline"),
-    await bundled("counting"),
-    await bundled("caller"),
+    await bundled(folder, "baseline"),
+    await bundled(folder, "counting"),
+    await bundled(folder, "caller"),
   ];
   const targets = await makeTargets({
     token,

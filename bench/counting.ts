@@ -1,78 +1,85 @@
-/**
- * The built bundle with its object calls and written rows counted, for a run that is not timed. The real class runs on
- * the real storage, and wrapped methods count. In one workerd process the worker and all its objects share an isolate,
- * so plain variables can count.
- */
 // @ts-expect-error The built bundle, given to workerd under this name.
 import * as weir from "weir.js";
+/**
+ * The built bundle with its object requests and written rows counted, for a run that is not timed. The real class runs on
+ * the real storage, and wrapped methods count. In one workerd process the worker and all its objects share an isolate,
+ * so plain variables can count, and all of them have a clock that can be put on.
+ */
+import type { LimiterObject as Real } from "../durable-objects/limiter-object.ts";
+import { countRows, rowsWritten } from "./rows-written.ts";
 
-let [objectCalls, rowsWritten] = [0, 0];
+/** What has been counted. Each call of an object's method is a request, and so is an alarm that comes. */
+export interface Counted {
+  readonly objectCalls: number;
+  readonly rowsWritten: number;
+}
 
-export class LimiterObject extends weir.LimiterObject {
-  constructor(ctx: DurableObjectState, env: unknown) {
+interface Env {
+  readonly OBJECTS: DurableObjectNamespace<LimiterObject>;
+}
+
+let objectCalls = 0;
+/** The names of all objects that were ever started. */
+const names = new Set<string>();
+/** Is no request: the process is about to end. */
+const UNCOUNTED = ["constructor", "rest"];
+
+export class LimiterObject extends (weir.LimiterObject as typeof Real) {
+  constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     countRows(ctx.storage);
     super(ctx, env);
+    names.add(String(ctx.id.name));
   }
 
-  limit(...args: readonly unknown[]): unknown {
-    objectCalls += 1;
-    return super.limit(...args);
+  /** When the object's alarm is due, in milliseconds; `null`: none is set. */
+  async alarmAtMs(): Promise<number | null> {
+    return await this.ctx.storage.getAlarm();
   }
 
-  reserve(...args: readonly unknown[]): unknown {
-    objectCalls += 1;
-    return super.reserve(...args);
-  }
-
-  giveBack(...args: readonly unknown[]): unknown {
-    objectCalls += 1;
-    return super.giveBack(...args);
-  }
-
-  release(...args: readonly unknown[]): unknown {
-    objectCalls += 1;
-    return super.release(...args);
-  }
-
-  fetch(...args: readonly unknown[]): unknown {
-    objectCalls += 1;
-    return super.fetch(...args);
+  /** The alarm comes now. */
+  async runAlarm(): Promise<void> {
+    // As the runtime does when it comes.
+    await this.ctx.storage.deleteAlarm();
+    await this.alarm();
   }
 }
+
+for (const name of Object.getOwnPropertyNames(weir.LimiterObject.prototype))
+  if (!UNCOUNTED.includes(name)) {
+    const method = Reflect.get(weir.LimiterObject.prototype, name) as (...args: unknown[]) => unknown;
+    Reflect.set(LimiterObject.prototype, name, function counted(this: unknown, ...args: unknown[]) {
+      objectCalls += 1;
+      return method.apply(this, args);
+    });
+  }
 
 export const Limiter = weir.Limiter;
 
+const readClockMs = Date.now.bind(Date);
+let laterMs = 0;
+Date.now = () => readClockMs() + laterMs;
+
+/** Puts the clock on. Alarms come when they are due. */
+async function later(ms: number, { OBJECTS }: Env): Promise<void> {
+  const untilMs = Date.now() + ms;
+  for (;;) {
+    const alarms = await Promise.all(
+      Array.from(names, async (name) => ({ name, atMs: await OBJECTS.getByName(name).alarmAtMs() })),
+    );
+    const due = alarms.filter(({ atMs }) => atMs !== null && atMs <= untilMs);
+    const nextMs = Math.min(...due.map(({ atMs }) => atMs ?? Infinity));
+    laterMs += Math.max(0, Math.min(nextMs, untilMs) - Date.now());
+    if (due.length === 0) return;
+    for (const { name, atMs } of due) if (atMs === nextMs) await OBJECTS.getByName(name).runAlarm();
+  }
+}
+
 export default {
-  fetch(request: Request, env: unknown, ctx: ExecutionContext): Response | Promise<Response> {
-    if (new URL(request.url).pathname === "/counts") return Response.json({ objectCalls, rowsWritten });
+  async fetch(request: Request, env: Env, ctx: ExecutionContext): Promise<Response> {
+    const { pathname, searchParams } = new URL(request.url);
+    if (pathname === "/later") await later(Number(searchParams.get("ms")), env);
+    if (pathname === "/later" || pathname === "/counts")
+      return Response.json({ objectCalls, rowsWritten: rowsWritten() } satisfies Counted);
     return weir.default.fetch(request, env, ctx);
   },
 };
-
-let isCounting = false;
-
-/** Wraps the runtime's own methods, once: the storage of all objects has one prototype. */
-function countRows(storage: DurableObjectStorage): void {
-  if (isCounting) return;
-  isCounting = true;
-  const sql = Object.getPrototypeOf(storage.sql) as SqlStorage;
-  const exec = Reflect.get(sql, "exec");
-  sql.exec = function countedExec(this: SqlStorage, ...args: Parameters<SqlStorage["exec"]>) {
-    const cursor = exec.apply(this, args);
-    // When `exec` returns, its write is done. The cursor must not be read here: Weir would find nothing in it.
-    rowsWritten += cursor.rowsWritten;
-    return cursor;
-  } as SqlStorage["exec"];
-  const kv = Object.getPrototypeOf(storage.kv) as SyncKvStorage;
-  const put = Reflect.get(kv, "put");
-  kv.put = function countedPut(this: SyncKvStorage, ...args: Parameters<SyncKvStorage["put"]>) {
-    rowsWritten += 1;
-    put.apply(this, args);
-  };
-  const prototype = Object.getPrototypeOf(storage) as DurableObjectStorage;
-  const setAlarm = Reflect.get(prototype, "setAlarm");
-  prototype.setAlarm = function countedSetAlarm(this: DurableObjectStorage, ...args) {
-    rowsWritten += 1;
-    return setAlarm.apply(this, args);
-  };
-}

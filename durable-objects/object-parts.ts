@@ -1,7 +1,7 @@
 import { CallRouter } from "./call-router.ts";
 import { LeaseSockets } from "./connections/lease-sockets.ts";
 import { WaitingCalls } from "./connections/waiting-calls.ts";
-import { collectGarbage, FORGET_AFTER_MS } from "./keys/garbage-collection.ts";
+import { collectGarbage } from "./keys/garbage-collection.ts";
 import { KeyCache } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { KeyStore } from "./keys/key-store.ts";
@@ -20,7 +20,7 @@ export function makeParts(ctx: DurableObjectState) {
   const cache = new KeyCache(storage);
   const timers = new Timers(ctx.storage);
   const store = new KeyStore(objectPolicies, storage, cache, (wholeMs, nowMs) =>
-    timers.alarmBy(wholeMs + FORGET_AFTER_MS, nowMs),
+    timers.alarmBy(storage.sweeps.dueMs(wholeMs, nowMs), nowMs),
   );
   /** Opens a key: it is as of the instant that comes with it. */
   const open = (policy: string, key: string): [keyState: KeyState, nowMs: number] => {

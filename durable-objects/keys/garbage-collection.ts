@@ -1,29 +1,21 @@
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { AnswerPlace, Swept } from "../storage/answers.ts";
-import { GARBAGE_KEYS, type Storage } from "../storage/storage.ts";
+import { KEYS_SWEPT, type Storage } from "../storage/storage.ts";
+import { FORGET_AFTER_MS } from "../storage/sweeps.ts";
 import { isUnrecorded } from "./blank.ts";
 import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
 
-/**
- * How long a key's record stays after the key has become whole, in milliseconds. With less, a key that comes every few
- * seconds would be deleted and inserted again each time. With more, more is stored. An idle object leaves memory after
- * about 10 s too.
- */
-export const FORGET_AFTER_MS = 10_000;
-
-/** The least time between two garbage collections, in milliseconds, unless there is more to do at once. */
-export const APART_MS = 60_000;
-/** So many keys are looked at in one go, so that calls do not wait. */
+/** So many keys are forgotten in one go, so that calls do not wait. */
 const KEYS_A_TURN = 50;
 /** Before all answers. */
 const FIRST: AnswerPlace = { key: "", idempotencyKey: "" };
 
 /**
  * Garbage collection: deletes keys that are whole again, and answers that are not valid any more. Where it yields, calls
- * may come in between.
+ * may come in between. It does nothing when it comes too early (storage/sweeps.ts).
  *
- * @returns the instant of the next garbage collection; `undefined`: storage is empty
+ * @returns the instant of the next garbage collection; `undefined`: nothing that is stored is needed any more
  */
 export function* collectGarbage(
   storage: Storage,
@@ -32,46 +24,80 @@ export function* collectGarbage(
   nowMs: () => number,
 ): Generator<undefined, number | undefined> {
   if (storage.isEmpty) return undefined;
-  const due = storage.readWholeBy(nowMs());
-  for (const [index, { key, policy }] of due.entries()) {
-    if (index % KEYS_A_TURN === KEYS_A_TURN - 1) yield;
-    forgetKey(storage, cache, policies.get(policy), key, nowMs());
-  }
-  let oldestMs = Infinity;
+  const { sweeps } = storage;
+  const restsUntilMs = sweeps.restsUntilMs(nowMs());
+  if (restsUntilMs !== undefined) return restsUntilMs;
+  sweeps.begin();
+  yield* sweepKeys(storage, cache, policies, nowMs);
   for (let after: AnswerPlace | undefined = FIRST; after !== undefined;) {
     if (after !== FIRST) yield;
     const swept: Swept = storage.answers.sweep(after, nowMs() - REMEMBERED_MS);
-    oldestMs = Math.min(oldestMs, swept.oldestMs);
+    // An answer is read with the record of its key.
+    sweeps.leave(2 * swept.left, swept.oldestMs + REMEMBERED_MS);
     after = swept.last;
   }
-  if (due.length === GARBAGE_KEYS) return nowMs();
   yield* forgetUnrecorded(cache, nowMs);
   // As long as the lead matters, memory may know of keys that have no record.
   const leadEndsMs = storage.leads.endsAtMs(policies);
-  const wholeMs = Math.min(storage.nextWholeAtMs() ?? Infinity, leadEndsMs > nowMs() ? leadEndsMs : Infinity);
-  const dueMs = Math.min(wholeMs + FORGET_AFTER_MS, oldestMs + REMEMBERED_MS);
-  return dueMs === Infinity ? undefined : Math.max(dueMs, nowMs() + APART_MS);
+  if (leadEndsMs > nowMs()) sweeps.leave(1, leadEndsMs + FORGET_AFTER_MS);
+  return sweeps.end(nowMs());
 }
 
-/** Deletes a key that was expected to be whole by now, if it is. */
+/** Looks at every key that has a record, and forgets those that are whole. */
+function* sweepKeys(
+  storage: Storage,
+  cache: KeyCache,
+  policies: Pick<Policies, "get">,
+  nowMs: () => number,
+): Generator<undefined, void> {
+  let due = 0;
+  for (let after: string | undefined = ""; after !== undefined;) {
+    if (after !== "") yield;
+    const keys = storage.keysSwept(after);
+    for (const { key, policy, wholeAtMs } of keys) {
+      let wholeMs: number | undefined = wholeAtMs;
+      if (wholeAtMs <= nowMs()) {
+        due += 1;
+        if (due % KEYS_A_TURN === 0) yield;
+        wholeMs = forgetKey(storage, cache, policies.get(policy), key, nowMs());
+      }
+      if (wholeMs !== undefined) storage.sweeps.leave(1, wholeMs + FORGET_AFTER_MS);
+    }
+    after = keys.length < KEYS_SWEPT ? undefined : keys.at(-1)?.key;
+  }
+}
+
+/**
+ * Deletes a key that was expected to be whole by now, if it is.
+ *
+ * @returns when it is expected to be whole; `undefined`: it is
+ */
 function forgetKey(
   storage: Storage,
   cache: KeyCache,
   policy: Policy | undefined,
   key: string,
   nowMs: number,
-): void {
-  if (policy === undefined) return storage.remove(key);
+): number | undefined {
+  // The record of an only key is deleted with everything else: deleting it alone would cost a row.
+  const remove = () => {
+    if (!storage.isLone) storage.remove(key);
+  };
+  if (policy === undefined) {
+    remove();
+    return undefined;
+  }
   // The record says when the key was expected to be whole. Memory may know better, or the policy has changed since.
   const keyState = cache.open(policy, key, nowMs);
   if (!keyState.isWhole(nowMs)) {
-    cache.write(keyState, keyState.accounts, nowMs);
+    const wholeMs = cache.write(keyState, keyState.accounts, nowMs);
     cache.take(keyState, keyState.accounts, nowMs, true);
-    return;
+    return wholeMs;
   }
   for (const claim of keyState.expired) endExpired(storage, keyState, claim);
-  storage.remove(key);
+  remove();
   cache.drop(keyState);
+  return undefined;
 }
 
 /** Removes keys from memory that are whole and have no record. */

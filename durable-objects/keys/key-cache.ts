@@ -73,11 +73,12 @@ export class KeyCache {
       ruleStates.map(({ rule }, index) => [rule.name, records[index]?.stored]),
     ) as Record<string, StoredAccount>;
     const write = () => {
-      this.#storage.write({ key, policy: policy.name, rules }, wholeMs);
+      // Segments first: their table makes the table of records, so that a first record is not written twice.
       for (const [index, { rule }] of ruleStates.entries()) {
         const segment = records[index]?.segment;
         if (segment !== undefined) this.#storage.writeSegment(key, rule.name, segment);
       }
+      this.#storage.write({ key, policy: policy.name, rules }, wholeMs);
       for (const claim of expired) endExpired(this.#storage, keyState, claim);
     };
     const isOneRow = expired.length === 0 && records.every(({ segment }) => segment === undefined);

@@ -30,6 +30,8 @@ export interface AnswerCount {
 
 const OF_CALLER = "FROM answers WHERE key = ?1 AND idempotency_key >= ?2 AND idempotency_key < ?3";
 
+const IS_RECORDED = "EXISTS (SELECT 1 FROM keys WHERE keys.key = answers.key)";
+
 /** How many answers are looked at in one go, so that calls do not wait: it takes up to 5 ms when all are deleted. */
 export const ANSWERS_SWEPT = 1_000;
 
@@ -104,32 +106,27 @@ export class StoredAnswers {
    * answer cost one more row.
    */
   sweep(after: AnswerPlace, untilMs: number): Swept {
-    if (!this.#tables.has("answers")) return { oldestMs: Infinity };
-    const [last] = this.#tables
-      .exec<{ key: string; idempotencyKey: string }>(
-        `SELECT key, idempotency_key AS idempotencyKey FROM answers WHERE (key, idempotency_key) > (?, ?)
-          ORDER BY key, idempotency_key LIMIT 1 OFFSET ?`,
+    if (!this.#tables.has("answers")) return { left: 0, oldestMs: Infinity };
+    const rows = this.#tables
+      .exec<{ key: string; idempotencyKey: string; atMs: number; isRecorded: number }>(
+        `SELECT key, idempotency_key AS idempotencyKey, at_ms AS atMs, ${IS_RECORDED} AS isRecorded FROM answers
+          WHERE (key, idempotency_key) > (?, ?) ORDER BY key, idempotency_key LIMIT ?`,
         after.key,
         after.idempotencyKey,
-        ANSWERS_SWEPT - 1,
+        ANSWERS_SWEPT,
       )
       .toArray();
-    const range = "(key, idempotency_key) > (?, ?)" + (last ? " AND (key, idempotency_key) <= (?, ?)" : "");
-    const bounds = [after, ...(last ? [last] : [])].flatMap(({ key, idempotencyKey }) => [
-      key,
-      idempotencyKey,
-    ]);
-    const isUnrecorded = "NOT EXISTS (SELECT 1 FROM keys WHERE keys.key = answers.key)";
-    this.#tables.exec(
-      `DELETE FROM answers WHERE ${range} AND at_ms <= ? AND ${isUnrecorded}`,
-      ...bounds,
-      untilMs,
-    );
-    const oldestMs = this.#tables.number(
-      `SELECT min(at_ms) AS number FROM answers WHERE ${range} AND ${isUnrecorded}`,
-      ...bounds,
-    );
-    return { oldestMs: oldestMs ?? Infinity, ...(last && { last }) };
+    let [left, oldestMs] = [0, Infinity];
+    for (const { key, idempotencyKey, atMs, isRecorded } of rows) {
+      if (isRecorded === 0 && atMs <= untilMs) {
+        this.remove(key, idempotencyKey);
+        continue;
+      }
+      left += 1;
+      if (isRecorded === 0) oldestMs = Math.min(oldestMs, atMs);
+    }
+    const last = rows.at(-1);
+    return { left, oldestMs, ...(last !== undefined && rows.length === ANSWERS_SWEPT && { last }) };
   }
 }
 
@@ -141,6 +138,8 @@ export interface AnswerPlace {
 
 /** What `sweep` has found. */
 export interface Swept {
+  /** How many answers it has left. */
+  readonly left: number;
   /** When the oldest answer that is left of a key without a record was given; Infinity: there is none. */
   readonly oldestMs: number;
   /** The last answer that was looked at. Absent: there are no more. */

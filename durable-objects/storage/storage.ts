@@ -2,17 +2,20 @@ import type { NewSegment, Segment } from "../../core/algorithms/packed.ts";
 import { StoredAnswers } from "./answers.ts";
 import { StoredClaims } from "./claims.ts";
 import { Leads } from "./leads.ts";
+import type { KeyRow } from "./lone-record.ts";
 import type { StoredKey } from "./records.ts";
+import { Sweeps } from "./sweeps.ts";
 import { Tables } from "./tables.ts";
 
-/** The most keys that one alarm looks at. When more are due, the next alarm comes at once, so callers wait little. */
-export const GARBAGE_KEYS = 1_000;
+/** How many keys are looked at in one go, so that calls do not wait. */
+export const KEYS_SWEPT = 1_000;
 
 /** The object's storage, record by record. All methods but `removeAll` are synchronous. */
 export class Storage {
   readonly answers: StoredAnswers;
   readonly claims: StoredClaims;
   readonly leads: Leads;
+  readonly sweeps: Sweeps;
   readonly #tables: Tables;
 
   constructor(storage: DurableObjectStorage) {
@@ -20,11 +23,18 @@ export class Storage {
     this.answers = new StoredAnswers(this.#tables);
     this.claims = new StoredClaims(this.#tables);
     this.leads = new Leads(storage);
+    this.sweeps = new Sweeps(storage);
   }
 
-  /** Whether nothing is stored. Whatever is stored of a key has a record beside it, so that table is made first. */
+  /** Whether nothing is stored. */
   get isEmpty(): boolean {
-    return !this.#tables.has("keys") && this.leads.isEmpty;
+    const { lone } = this.#tables;
+    return lone !== undefined && lone.row === undefined && this.leads.isEmpty;
+  }
+
+  /** Whether there is one key at most, of which only a record is stored: it goes with everything else. */
+  get isLone(): boolean {
+    return this.#tables.lone !== undefined;
   }
 
   /** Runs `work` in a transaction. When `work` throws, storage is as it was before. */
@@ -41,16 +51,25 @@ export class Storage {
   removeAll(): Promise<void> {
     this.claims.forgetCounts();
     this.leads.forget();
+    this.sweeps.forget();
     return this.#tables.removeAll();
   }
 
   /** The key's record; `undefined`: it has none, so nothing but answers is stored of the key. */
   read(key: string): StoredKey | undefined {
-    if (!this.#tables.has("keys")) return undefined;
-    const row = this.#tables
-      .exec<KeyRow>("SELECT key, policy, rules FROM keys WHERE key = ?", key)
+    const { lone } = this.#tables;
+    const row = lone === undefined ? this.#readRow(key) : lone.row;
+    if (row === undefined || row.key !== key) return undefined;
+    return { key, policy: row.policy, rules: JSON.parse(row.rules) as StoredKey["rules"] };
+  }
+
+  #readRow(key: string): Omit<KeyRow, "wholeAtMs"> | undefined {
+    return this.#tables
+      .exec<{ key: string; policy: string; rules: string }>(
+        "SELECT key, policy, rules FROM keys WHERE key = ?",
+        key,
+      )
       .toArray()[0];
-    return row === undefined ? undefined : fromRow(row);
   }
 
   /**
@@ -59,7 +78,11 @@ export class Storage {
    * @param after only keys after this one, which has the prefix; `undefined`: from the first
    */
   keysAfter(prefix: string, after: string | undefined, most: number): string[] {
-    if (!this.#tables.has("keys")) return [];
+    const { lone } = this.#tables;
+    if (lone !== undefined) {
+      const { key } = lone.row ?? {};
+      return key?.startsWith(prefix) === true && key !== after ? [key] : [];
+    }
     const from = after === undefined ? "key >= ?" : "key > ?";
     return this.#tables
       .exec<{ key: string }>(
@@ -74,25 +97,24 @@ export class Storage {
 
   /** How many keys have this prefix. It reads a row for each. */
   countKeys(prefix: string): number {
-    if (!this.#tables.has("keys")) return 0;
+    if (this.#tables.lone !== undefined) return this.keysAfter(prefix, undefined, 1).length;
     const query = "SELECT count(*) AS number FROM keys WHERE key >= ? AND key <= ?";
     return this.#tables.number(query, prefix, lastWith(prefix)) ?? 0;
   }
 
-  /** @param wholeAtMs when the key will be whole if nobody comes: from then on `readWholeBy` finds it */
+  /** @param wholeAtMs when the key will be whole if nobody comes: from then on a sweep finds that it is due */
   write({ key, policy, rules }: StoredKey, wholeAtMs: number): void {
-    this.#tables.make("keys");
-    this.#tables.exec(
-      "INSERT OR REPLACE INTO keys (key, policy, rules, whole_at_ms) VALUES (?, ?, ?, ?)",
-      key,
-      policy,
-      JSON.stringify(rules),
-      wholeAtMs,
-    );
+    const row = { key, policy, rules: JSON.stringify(rules), wholeAtMs };
+    const { lone } = this.#tables;
+    if (lone !== undefined && (lone.row?.key ?? key) === key) lone.write(row);
+    else this.#tables.writeKey(row);
+    this.sweeps.wrote(wholeAtMs);
   }
 
   /** Deletes all that is stored of a key, except its answers. */
   remove(key: string): void {
+    const { lone } = this.#tables;
+    if (lone !== undefined) return lone.row?.key === key ? lone.remove() : undefined;
     this.claims.removeAll(key);
     for (const table of ["keys", "segments"] as const) {
       if (this.#tables.has(table)) this.#tables.exec(`DELETE FROM ${table} WHERE key = ?`, key);
@@ -133,33 +155,24 @@ export class Storage {
     );
   }
 
-  /** At most `GARBAGE_KEYS` keys that, when they were last written, were expected to be whole by `nowMs`. */
-  readWholeBy(nowMs: number): StoredKey[] {
-    if (!this.#tables.has("keys")) return [];
+  /** The next `KEYS_SWEPT` keys after one, in the order of the table, and when each was expected to be whole. */
+  keysSwept(after: string): SweptKey[] {
+    const { lone } = this.#tables;
+    if (lone !== undefined) return lone.row !== undefined && lone.row.key > after ? [lone.row] : [];
     return this.#tables
-      .exec<KeyRow>("SELECT key, policy, rules FROM keys WHERE whole_at_ms <= ? LIMIT ?", nowMs, GARBAGE_KEYS)
-      .toArray()
-      .map(fromRow);
-  }
-
-  /** When the next key is expected to be whole; `undefined`: no key has a record. */
-  nextWholeAtMs(): number | undefined {
-    if (!this.#tables.has("keys")) return undefined;
-    return this.#tables.number("SELECT min(whole_at_ms) AS number FROM keys");
+      .exec<{ key: string; policy: string; wholeAtMs: number }>(
+        "SELECT key, policy, whole_at_ms AS wholeAtMs FROM keys WHERE key > ? ORDER BY key LIMIT ?",
+        after,
+        KEYS_SWEPT,
+      )
+      .toArray();
   }
 }
+
+/** What a sweep reads of a key's record. */
+export type SweptKey = Omit<KeyRow, "rules">;
 
 /** A text that is not before any key with this prefix: keys have 512 bytes at most, and this has as many after it. */
 function lastWith(prefix: string): string {
   return prefix + "\u{10FFFF}".repeat(128);
-}
-
-interface KeyRow extends Record<string, SqlStorageValue> {
-  key: string;
-  policy: string;
-  rules: string;
-}
-
-function fromRow({ key, policy, rules }: KeyRow): StoredKey {
-  return { key, policy, rules: JSON.parse(rules) as StoredKey["rules"] };
 }

@@ -1,3 +1,5 @@
+import { LoneRecord, type KeyRow } from "./lone-record.ts";
+
 /**
  * The tables. Their names and columns are stored for ever: never rename them. A table is made when the object first
  * writes to it, because making one costs two rows written. With `WITHOUT ROWID` a write costs one row instead of two.
@@ -23,10 +25,12 @@ export type Table = keyof typeof SCHEMA;
 /** The object's tables: which of them exist, and the queries on them. All are gone after `removeAll`. */
 export class Tables {
   readonly #storage: DurableObjectStorage;
+  readonly #lone: LoneRecord;
   #made: Set<string>;
 
   constructor(storage: DurableObjectStorage) {
     this.#storage = storage;
+    this.#lone = new LoneRecord(storage);
     // Reading at once costs no file: an object's file is there before its code runs (scripts/empty-databases.ts).
     this.#made = this.#readMade();
   }
@@ -35,11 +39,29 @@ export class Tables {
     return this.#made.has(table);
   }
 
-  /** Makes the table, unless it exists. */
+  /** Where the record of the only key is, as long as there is no table; `undefined`: there is one. */
+  get lone(): LoneRecord | undefined {
+    return this.#made.has("keys") ? undefined : this.#lone;
+  }
+
+  /** Makes the table, unless it exists. Whatever is stored of a key has a record beside it, so `keys` is made first. */
   make(table: Table): void {
     if (this.#made.has(table)) return;
+    if (!this.#made.has("keys")) this.atomically(() => this.#makeKeys());
     this.#storage.sql.exec(SCHEMA[table]);
     this.#made.add(table);
+  }
+
+  /** Writes a row of the table `keys`. */
+  writeKey({ key, policy, rules, wholeAtMs }: KeyRow): void {
+    this.make("keys");
+    this.exec(
+      "INSERT OR REPLACE INTO keys (key, policy, rules, whole_at_ms) VALUES (?, ?, ?, ?)",
+      key,
+      policy,
+      rules,
+      wholeAtMs,
+    );
   }
 
   exec<Row extends Record<string, SqlStorageValue>>(query: string, ...bindings: SqlStorageValue[]) {
@@ -58,6 +80,7 @@ export class Tables {
     } catch (error) {
       // The rollback also removed each table that `work` had made.
       this.#made = this.#readMade();
+      this.#lone.reload();
       throw error;
     }
   }
@@ -65,7 +88,18 @@ export class Tables {
   removeAll(): Promise<void> {
     // workerd deletes the tables before the promise resolves, so the next write must make its table again.
     this.#made.clear();
+    this.#lone.forget();
     return this.#storage.deleteAll();
+  }
+
+  /** Makes the table `keys`. The record of the only key moves there. */
+  #makeKeys(): void {
+    this.#storage.sql.exec(SCHEMA.keys);
+    this.#made.add("keys");
+    const { row } = this.#lone;
+    if (row === undefined) return;
+    this.writeKey(row);
+    this.#lone.remove();
   }
 
   #readMade(): Set<string> {

@@ -1,4 +1,5 @@
 import { DatabaseSync, type SQLInputValue, type StatementSync } from "node:sqlite";
+import type { KeyRow } from "../../durable-objects/storage/lone-record.ts";
 
 /** What a write throws when the machine has died. */
 export class Died extends Error {}
@@ -25,6 +26,8 @@ export class Database {
     const hasKeys = this.#all("SELECT name FROM sqlite_master WHERE name = 'keys'").length > 0;
     for (const { key, rules } of hasKeys ? this.#all("SELECT key, rules FROM keys") : [])
       this.#prepare("UPDATE keys SET rules = ? WHERE key = ?").run(change(String(rules)), String(key));
+    const record = this.#get("record") as KeyRow | undefined;
+    if (record !== undefined) this.#put("record", { ...record, rules: change(record.rules) });
   }
 
   /** Changes what the row of all keys says. */
@@ -59,6 +62,7 @@ export class Database {
     const kv = {
       get: (name: string) => this.#get(name),
       put: (name: string, value: unknown) => this.#put(name, value),
+      delete: (name: string) => this.#delete(name),
     };
     const deleteAll = async () => this.#dropAll();
     return { sql: { exec }, kv, transactionSync, deleteAll } as unknown as DurableObjectStorage;
@@ -73,6 +77,14 @@ export class Database {
     const hasAny = this.#all("SELECT name FROM sqlite_master WHERE name = 'kv'").length > 0;
     const row = hasAny ? this.#all("SELECT value FROM kv WHERE name = ?", name)[0] : undefined;
     return row === undefined ? undefined : JSON.parse(String(row["value"]));
+  }
+
+  #delete(name: string): boolean {
+    if (this.#get(name) === undefined) return false;
+    this.#countDown();
+    this.#prepare("DELETE FROM kv WHERE name = ?").run(name);
+    this.rowsWritten += 1;
+    return true;
   }
 
   #countDown(): void {

@@ -3,6 +3,7 @@ import { expect, test } from "vitest";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { seededRandom } from "../support/random.ts";
 import { Database } from "./database.ts";
+import { OneIsolate } from "./one-isolate.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 
 const OBJECTS = 16;
@@ -46,3 +47,39 @@ test.each([...POLICIES.keys()])("%s: 300 rows at most for 1,000 Zipf decisions",
 test.each([...POLICIES.keys()])("%s: hardly a row for 1,000 keys that come once", (policy) => {
   expect(rowsOf(policy, (call) => call)).toBeLessThanOrEqual(2);
 });
+
+/** Messages and rows of an isolate for 1,000 calls, once it has gone on for the longest lifetime. */
+function costOf(next: (call: number) => number, callsPerSecond: number) {
+  const isolate = new OneIsolate({ algorithm: "token-bucket", limit: 600, window: "1m" });
+  const calls = Math.max(10_000, 8 * callsPerSecond);
+  const make = () => {
+    for (let call = 0; call < calls; call += 1) {
+      isolate.limit(next(isolate.counts.calls));
+      isolate.wait(1_000 / callsPerSecond);
+    }
+  };
+  make();
+  const before = isolate.counts;
+  make();
+  const after = isolate.counts;
+  const perThousand = (from: number, to: number) => (1_000 * (to - from)) / calls;
+  return {
+    messages: perThousand(before.messages, after.messages),
+    rows: perThousand(before.rows, after.rows),
+  };
+}
+
+test("an isolate with 10,000 Zipf calls a second sends 200 messages for 1,000, and 60 rows are written", () => {
+  const { messages, rows } = costOf(zipf(seededRandom(1)), 10_000);
+  expect(messages).toBeLessThanOrEqual(200);
+  expect(rows).toBeLessThanOrEqual(60);
+});
+
+test.each([1_000, 100])(
+  "of %i keys a second that come once, each costs a message and hardly a row",
+  (rate) => {
+    const { messages, rows } = costOf((call) => call, rate);
+    expect(messages).toBeLessThanOrEqual(1_000);
+    expect(rows).toBeLessThanOrEqual(20);
+  },
+);

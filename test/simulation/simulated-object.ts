@@ -71,6 +71,7 @@ export class SimulatedObject {
   /** The alarm comes: what is whole is forgotten. */
   collectGarbage(): void {
     const { cache, storage } = this.#memory;
+    storage.sweeps.forget();
     const work = collectGarbage(storage, cache, this.#policies, () => this.nowMs);
     let step = work.next();
     while (step.done !== true) step = work.next();

@@ -45,9 +45,14 @@ export function objectOf(policyName: string, key: string) {
         const tables = storage.sql
           .exec<{ name: string }>("SELECT name FROM sqlite_master WHERE name NOT LIKE '\\_%' ESCAPE '\\'")
           .toArray();
-        const rows = tables.map(({ name }) => [name, storage.sql.exec(`SELECT * FROM ${name}`).toArray()]);
+        // The record of the only key, as long as there is no table.
+        const record = storage.kv.get<object>("record");
+        const rows = tables.map(({ name }): [string, object[]] => [
+          name,
+          storage.sql.exec(`SELECT * FROM ${name}`).toArray(),
+        ]);
         return {
-          tables: Object.fromEntries(rows) as Record<string, object[]>,
+          tables: Object.fromEntries<object[]>(record ? [...rows, ["record", [record]]] : rows),
           alarmAtMs: await storage.getAlarm(),
           lead: storage.kv.get("lead"),
         };

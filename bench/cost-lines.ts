@@ -1,0 +1,139 @@
+/** What is measured for the table of docs/costs.md. */
+import type { Limiter } from "./counted-limiter.ts";
+
+const FAST = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: 10_000 };
+/** The units that memory may be ahead of storage by are less than one: each decision is written. */
+const SLOW = { ...FAST, limit: 5, window: "15m" };
+const SLOTS = { algorithm: "concurrency", limit: 10, deadlineMs: 10_000 };
+/** The policies of all lines. */
+export const POLICIES = {
+  hot: FAST,
+  off: { ...FAST, reservation: "off" },
+  over: { ...FAST, limit: 1, window: "30d" },
+  full: { ...FAST, limit: 1_000, objects: 1 },
+  small: { ...FAST, limit: 20 },
+  shared: { ...FAST, limit: 1_000, objects: 1 },
+  own: { ...FAST, limit: 1_000 },
+  "slow-shared": { ...SLOW, objects: 1 },
+  "slow-own": SLOW,
+  slots: SLOTS,
+  adaptive: { ...SLOTS, algorithm: "adaptive-concurrency", initial: 10, floor: 1 },
+};
+
+/** The calls of one line of the table. */
+export interface Line {
+  readonly name: string;
+  /** How many decisions are made. */
+  readonly count: number;
+  /** Makes one. */
+  readonly call: (limiter: Limiter, index: number) => Promise<unknown>;
+  /** What is made before, and is not counted. */
+  readonly before?: (limiter: Limiter) => Promise<unknown>;
+  /** What is counted is only what calls cost, and not what is forgotten later: their keys stay in use. */
+  readonly staysInUse?: boolean;
+}
+
+const limit = (policy: string, of: (index: number) => object) => (limiter: Limiter, index: number) =>
+  limiter.call("POST", "/v1/limit", { policy, ...of(index) });
+
+const one = () => ({ key: "one" });
+const fresh = (index: number) => ({ key: `new ${index}` });
+
+const leased = (policy: string) => async (limiter: Limiter) => {
+  const { lease } = await limiter.call("POST", "/v1/leases", { policy, key: "one" });
+  await limiter.call("DELETE", `/v1/leases/${lease?.id ?? ""}`);
+};
+
+const held = async (limiter: Limiter) => {
+  const { hold } = await limiter.call("POST", "/v1/holds", { policy: "shared", key: "one", units: 1 });
+  await limiter.call("POST", `/v1/holds/${hold?.id ?? ""}/settle`, { used: 1 });
+};
+
+/** The lines of the table. */
+export const LINES: readonly Line[] = [
+  { name: "on hot keys, decided by isolates", count: 20_000, call: limit("hot", one), staysInUse: true },
+  {
+    name: 'on hot keys with `reservation = "off"` (burst of thousands)',
+    count: 20_000,
+    call: limit("off", one),
+    staysInUse: true,
+  },
+  {
+    name: "denied by the isolate, [while the last denial stands](guarantees.md#how-old-may-a-denial-be)",
+    count: 5_000,
+    before: (limiter) => limit("over", one)(limiter, 0).then(() => limit("over", one)(limiter, 0)),
+    call: limit("over", one),
+    staysInUse: true,
+  },
+  {
+    name: "denied by the object, or looked at with `cost: 0`",
+    count: 1_000,
+    call: limit("over", () => ({ key: "one", cost: 0 })),
+  },
+  {
+    name: "on keys that stay near full, `objects = N` (one row for all), 100 a second",
+    count: 20_000,
+    call: async (limiter, index) => {
+      if (index % 100 === 99) await limiter.later(1_000);
+      await limit("full", () => ({ key: `key ${index % 2_000}` }))(limiter, index);
+    },
+    staysInUse: true,
+  },
+  {
+    name: "on busy keys with a small burst (each writes), 16 a second",
+    count: 8_000,
+    call: async (limiter, index) => {
+      if (index % 16 === 15) await limiter.later(1_000);
+      await limit("small", one)(limiter, index);
+    },
+    staysInUse: true,
+  },
+  {
+    name: "with an idempotency key",
+    count: 4_000,
+    before: (limiter) => limit("shared", () => ({ key: "one", idempotencyKey: "first" }))(limiter, 0),
+    call: limit("shared", (index) => ({ key: "one", idempotencyKey: `call ${index}` })),
+  },
+  {
+    name: "first calls of keys that never come back, `objects = N`",
+    count: 10_000,
+    call: limit("shared", fresh),
+  },
+  { name: "the same, an object per key", count: 300, call: limit("own", fresh) },
+  {
+    name: "the same of small, slow limits (each writes), `objects = N`",
+    count: 5_000,
+    before: (limiter) => limit("slow-shared", one)(limiter, 0),
+    call: limit("slow-shared", fresh),
+  },
+  { name: "the same, an object per key", count: 300, call: limit("slow-own", fresh) },
+  {
+    name: "acquired and released (a pair)",
+    count: 1_000,
+    before: leased("slots"),
+    call: leased("slots"),
+  },
+  {
+    name: "the same with an [adaptive limit](adaptive-concurrency.md)",
+    count: 1_000,
+    before: leased("adaptive"),
+    call: leased("adaptive"),
+  },
+  {
+    name: "held and settled (a pair)",
+    count: 4_000,
+    before: held,
+    call: held,
+  },
+];
+
+/** An hour of one object with a call a second: what it writes, and which alarms come, whatever the calls are. */
+export const AN_HOUR: Line = {
+  name: "an hour",
+  count: 3_600,
+  call: async (limiter, index) => {
+    await limiter.later(1_000);
+    await limit("full", () => ({ key: `key ${index % 2_000}` }))(limiter, index);
+  },
+  staysInUse: true,
+};
