@@ -1,0 +1,108 @@
+/**
+ * What a caller calls, whatever is behind it: the service binding, the objects, HTTP, or memory. Arguments and answers
+ * are those of the service binding. A denial is an answer. Bad input, and an id of something that is no more, throws a
+ * `LimiterError` with `status`, `code` and `errors`.
+ */
+import type { Lease } from "../core/protocol/answers.ts";
+import type { Cost } from "../core/protocol/cost.ts";
+import type { AllDecisions, Decision, KeyReport } from "../core/protocol/decision.ts";
+import type { LeaseReport } from "../core/protocol/messages.ts";
+import type { PolicyList } from "../core/protocol/policy-list.ts";
+
+/** Names a key. `policy` may be left out where the limiter has one of its own. */
+export interface KeyAsked {
+  readonly policy?: string;
+  readonly key: string;
+}
+
+/** What several calls may say. */
+interface Asked extends KeyAsked {
+  /** How important the call is: one of the policy's priorities. */
+  readonly priority?: string;
+  readonly idempotencyKey?: string;
+}
+
+/** Asks for a decision on a cost. */
+export interface LimitAsked extends Asked {
+  /** Units to take if they all fit; 0 looks. Absent: 1. */
+  readonly cost?: Cost;
+  /** The decision is to carry a `charge`, which a refund names. */
+  readonly refundable?: boolean;
+  /** The longest wait for its turn, in milliseconds. */
+  readonly waitMs?: number;
+  /** The units are taken whatever is there. */
+  readonly force?: boolean;
+  /** How busy the caller's machine is, from 0 to 1. */
+  readonly utilization?: number;
+}
+
+/** Asks for decisions on several keys: all or nothing, unless `atomic` is false. */
+export interface LimitAllAsked {
+  readonly checks: readonly (KeyAsked & { readonly cost?: Cost })[];
+  readonly atomic?: boolean;
+  readonly priority?: string;
+  readonly idempotencyKey?: string;
+}
+
+/** Gives back units of one charge. */
+export interface RefundAsked extends KeyAsked {
+  readonly units: Cost;
+  readonly idempotencyKey: string;
+  readonly charge?: string;
+}
+
+/** Asks for a hold. */
+export interface HoldAsked extends Asked {
+  readonly units: Cost;
+  readonly ttlMs?: number;
+}
+
+/** Asks for a lease. */
+export interface AcquireAsked extends Asked {
+  /** Absent: 1. */
+  readonly units?: Cost;
+  readonly ttlMs?: number;
+  /** The longest wait in the queue, in milliseconds. */
+  readonly waitMs?: number;
+  readonly utilization?: number;
+}
+
+/** Asks what is left of a key. */
+export interface PeekAsked extends KeyAsked {
+  /** The answer comes when the key has no leases, or after `waitMs` milliseconds. */
+  readonly waitFor?: "idle";
+  readonly waitMs?: number;
+}
+
+/** A decision on a lease. `await using` releases the lease at the end of the block. */
+export type Grant = Decision & AsyncDisposable;
+
+/** The limiter as its callers see it. `await using` closes it. */
+export interface Limiter extends AsyncDisposable {
+  /** Takes a cost (by default 1) if it fits, waiting up to `waitMs` for its turn. */
+  limit(asked: LimitAsked): Promise<Decision>;
+  /** Takes the costs of up to 16 checks, of all or of none. Without `atomic`, of up to 100, each by itself. */
+  limitAll(asked: LimitAllAsked): Promise<AllDecisions>;
+  /** Gives units back, once for each idempotency key. */
+  refund(asked: RefundAsked): Promise<Decision>;
+  /** Sets units apart until it is known how many were used: `settle`, or `cancel` when none were. */
+  hold(asked: HoldAsked): Promise<Decision>;
+  /** Ends a hold with the units really used. */
+  settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision>;
+  /** Ends a hold of which nothing was used. */
+  cancel(asked: { readonly id: string }): Promise<void>;
+  /** Leases units, waiting up to `waitMs` in the queue. The lease ends with `release`, or when it expires. */
+  acquire(asked: AcquireAsked): Promise<Grant>;
+  /** Moves a lease's end to `ttlMs` milliseconds from now. */
+  renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease>;
+  /** Ends a lease, and may report how the call went. */
+  release(asked: { readonly id: string } & LeaseReport): Promise<void>;
+  /** What a cost of 1 would be answered, and how many units are held and waited for. Takes nothing. */
+  peek(asked: PeekAsked): Promise<KeyReport>;
+  /** Makes the key as new. */
+  reset(asked: KeyAsked): Promise<void>;
+  /** The policies that the caller may use. */
+  policies(): Promise<PolicyList>;
+  /** Gives back all units that are held here. Calls after that are made one by one. */
+  close(): Promise<void>;
+}
