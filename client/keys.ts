@@ -17,7 +17,7 @@ const OLD_IPV4 = /^::\d+\.\d+\.\d+\.\d+$/;
  *
  * @returns `undefined`: the policy wants an address, and this is none
  */
-export function normaliseKey(policy: Policy, key: string): string | undefined {
+export function normaliseKey(policy: Pick<Policy, "keyKind">, key: string): string | undefined {
   if (policy.keyKind === "text") return key;
   if (ipaddr.IPv4.isValidFourPartDecimal(key)) return key;
   const suffix = `/${PREFIX_BITS}`;

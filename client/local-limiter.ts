@@ -8,8 +8,8 @@
  * after the policy's deadline.
  */
 import { orTimeout } from "../core/clock.ts";
+import type { HeldPolicy } from "../core/policies/held-policy.ts";
 import { MOST_TTL_MS } from "../core/policies/lifetimes.ts";
-import type { Policy } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
@@ -55,7 +55,7 @@ export class LocalLimiter {
   }
 
   /** Decides on a cost above 0 and takes it. Returns no promise when the object need not be asked. */
-  limit(caller: Caller, policy: Policy, key: string, cost: Cost): Decision | Promise<Decision | Problem> {
+  limit(caller: Caller, policy: HeldPolicy, key: string, cost: Cost): Decision | Promise<Decision | Problem> {
     const nowMs = caller.time.nowMs();
     const reservation = this.#cache.open(policy, key, nowMs);
     reservation.note(cost, nowMs);
@@ -65,7 +65,7 @@ export class LocalLimiter {
   }
 
   /** Admits a cost above 0 from units that are held here; `undefined`: there are too few. It repeats no denial. */
-  admit(caller: Caller, policy: Policy, key: string, cost: Cost): Decision | undefined {
+  admit(caller: Caller, policy: HeldPolicy, key: string, cost: Cost): Decision | undefined {
     const nowMs = caller.time.nowMs();
     const reservation = this.#cache.open(policy, key, nowMs);
     reservation.note(cost, nowMs);
@@ -78,17 +78,17 @@ export class LocalLimiter {
    *
    * @returns what to give back, on the same stub and before that call
    */
-  end(policy: Policy, key: string): readonly Returned[] {
+  end(policy: HeldPolicy, key: string): readonly Returned[] {
     this.forgetDenials(policy, key);
     return this.#all(policy, key).flatMap((reservation) => this.#cache.end(reservation) ?? []);
   }
 
   /** Forgets the denials of a key: a call may have given units back, or one that was under way may not have seen it. */
-  forgetDenials(policy: Policy, key: string): void {
+  forgetDenials(policy: HeldPolicy, key: string): void {
     for (const reservation of this.#all(policy, key)) reservation.forgetDenials();
   }
 
-  #all(policy: Policy, key: string): Reservation[] {
+  #all(policy: HeldPolicy, key: string): Reservation[] {
     const all = [policy, ...policy.priorities.seen.values()];
     return all.flatMap((seen) => this.#cache.find(seen, key) ?? []);
   }

@@ -1,11 +1,11 @@
-import type { Policy } from "../../core/policies/policy.ts";
+import type { HeldPolicy } from "../../core/policies/held-policy.ts";
 import type { Returned } from "../../core/protocol/messages.ts";
 import { objectName } from "./object-names.ts";
 import type { Objects } from "./objects.ts";
 
 /** A reservation that has ended. The object of its key has to be told. */
 export interface Ending {
-  readonly policy: Policy;
+  readonly policy: HeldPolicy;
   readonly returned: Returned;
 }
 
