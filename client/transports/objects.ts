@@ -4,8 +4,8 @@ import type { AnswerText } from "../../core/protocol/answers.ts";
 import { isForAlone, type BatchedCall, type MadeAnswer } from "../../core/protocol/batches.ts";
 import type { AcquireCall, IdleCall, LimitCall, Returned } from "../../core/protocol/messages.ts";
 import { objectName } from "./object-names.ts";
-import type { Sending } from "./outbox.ts";
 import type { Outboxes } from "./outboxes.ts";
+import type { Sending } from "./posted-call.ts";
 import { askAlone, quietly, sendTogether } from "./sent-calls.ts";
 import type { LimiterNamespace, LimiterStub } from "./stubs.ts";
 

@@ -1,6 +1,6 @@
 /** The schemas of a message that holds units of many keys, and of its answer. */
 import * as v from "valibot";
-import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
+import { MOST_UNITS } from "../../core/policies/most-units.ts";
 import { MOST_RESERVING, RESERVATIONS_PROTOCOL } from "../../core/protocol/reservation-messages.ts";
 import { integer, table } from "../../core/validation.ts";
 import { Decision, figure, milliseconds, ProblemDetails, RuleDecision } from "./answer-schemas.ts";
@@ -33,7 +33,10 @@ const Limit = table({ policy, key, cost, priority });
 const GiveBack = table({
   policy,
   returned: v.pipe(
-    v.array(table({ key, holder, turn, used: v.record(v.string(), used) }), CALLS_ALLOWED),
+    v.array(
+      table({ key, holder, turn, used: v.record(v.string(), used, "a table of units by rule") }),
+      CALLS_ALLOWED,
+    ),
     v.minLength(1, CALLS_ALLOWED),
     v.maxLength(MOST_RESERVING, CALLS_ALLOWED),
     v.description("Holders that have ended. Units that they did not use are free again."),
@@ -64,6 +67,7 @@ const Reserve = table({
         ),
         wanted: v.pipe(integer(0, MOST_UNITS), v.description("Units that it wants, the kept ones included.")),
       }),
+      "a table by rule",
     ),
     v.description("By the name of the rule."),
   ),
@@ -76,7 +80,7 @@ export const ReservationsRequest = table({
   ),
   known: v.optional(
     v.pipe(
-      v.record(v.string(), v.string("the version of a description")),
+      v.record(v.string(), v.string("the version of a description"), "a table of versions by policy"),
       v.description("The policies that the client knows, by name: the versions of their descriptions."),
     ),
     {},
