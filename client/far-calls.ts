@@ -45,7 +45,8 @@ export class FarCalls {
     const all = Array.isArray(checks) ? checks : [];
     await Promise.all(all.map((check) => this.#takeHome(check)));
     try {
-      const mostMs = Math.max(0, ...all.map(({ policy }) => this.#policyOf(policy).deadlineMs));
+      const asNamed = all.length === 0 ? [undefined] : all.map((check) => check?.policy);
+      const mostMs = Math.max(...asNamed.map((policy) => this.#policyOf(policy).deadlineMs));
       return await this.#inTime(this.#far.limitAll(asked), 2 * mostMs);
     } catch (error) {
       this.#throwRefusal(error);

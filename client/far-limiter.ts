@@ -20,6 +20,7 @@ import type { Holding } from "./caller.ts";
 import { FarCalls } from "./far-calls.ts";
 import { FarUnits } from "./far-units.ts";
 import { normaliseKey } from "./keys.ts";
+import { withRelease } from "./lease-grant.ts";
 import type {
   AcquireAsked,
   Grant,
@@ -112,7 +113,7 @@ export class FarLimiter implements Limiter {
 
   async acquire(asked: AcquireAsked): Promise<Grant> {
     const decision = await this.#calls.decide(this.#whole(asked), (far, whole) => far.acquire(whole));
-    return grantOf(decision, (id) => this.release({ id }));
+    return withRelease(decision, (id) => this.release({ id }));
   }
 
   renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
@@ -198,11 +199,3 @@ const UNKNOWN: Omit<HeldPolicy, "name" | "onFailure" | "deadlineMs"> = {
   rules: [{ name: "", unit: "", capacity: 0, config: {}, algorithm: { wholeFromMs: () => 0 } }],
   priorities: { usual: "", seen: new Map() },
 };
-
-/** The decision, of which `await using` releases the lease. A lease that has ended by then needs no release. */
-function grantOf(decision: Decision, release: (id: string) => Promise<void>): Grant {
-  const end = async () => {
-    if (decision.lease !== undefined) await release(decision.lease.id).catch(() => undefined);
-  };
-  return Object.defineProperty({ ...decision }, Symbol.asyncDispose, { value: end }) as Grant;
-}

@@ -1,6 +1,6 @@
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { AnswerPlace, Swept } from "../storage/answers.ts";
-import { GARBAGE_KEYS, type Storage } from "../storage/storage.ts";
+import { GARBAGE_KEYS, type KeyStorage } from "../storage/storage.ts";
 import { isUnrecorded } from "./blank.ts";
 import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
@@ -26,7 +26,7 @@ const FIRST: AnswerPlace = { key: "", idempotencyKey: "" };
  * @returns the instant of the next garbage collection; `undefined`: storage is empty
  */
 export function* collectGarbage(
-  storage: Storage,
+  storage: KeyStorage,
   cache: KeyCache,
   policies: Pick<Policies, "get">,
   nowMs: () => number,
@@ -55,7 +55,7 @@ export function* collectGarbage(
 
 /** Deletes a key that was expected to be whole by now, if it is. */
 function forgetKey(
-  storage: Storage,
+  storage: KeyStorage,
   cache: KeyCache,
   policy: Policy | undefined,
   key: string,

@@ -8,6 +8,13 @@ import { Tables } from "./tables.ts";
 /** The most keys that one alarm looks at. When more are due, the next alarm comes at once, so callers wait little. */
 export const GARBAGE_KEYS = 1_000;
 
+/** What is kept of keys, record by record: in the object's storage, or in memory (memory-storage.ts). */
+export interface KeyStorage extends Omit<Pick<Storage, keyof Storage>, "answers" | "claims" | "leads"> {
+  readonly answers: Pick<StoredAnswers, keyof StoredAnswers>;
+  readonly claims: Pick<StoredClaims, keyof StoredClaims>;
+  readonly leads: Leads;
+}
+
 /** The object's storage, record by record. All methods but `removeAll` are synchronous. */
 export class Storage {
   readonly answers: StoredAnswers;
