@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /**
  * What a caller calls, whatever is behind it: the service binding, the objects, HTTP, or memory. Arguments and answers
  * are those of the service binding. A denial is an answer. Bad input, and an id of something that is no more, throws a
