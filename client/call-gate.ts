@@ -4,7 +4,7 @@ import {
   type TokenBucketState,
 } from "../core/algorithms/token-bucket.ts";
 import type { CallerBounds } from "../core/policies/caller-bounds.ts";
-import type { Policy } from "../core/policies/policy.ts";
+import type { HeldPolicy } from "../core/policies/held-policy.ts";
 import { full, type Full } from "../core/protocol/bounds.ts";
 import { hash } from "../core/protocol/hash.ts";
 import { objectName } from "./transports/object-names.ts";
@@ -47,7 +47,7 @@ export class CallGate {
   }
 
   /** Lets one call through. Returns the bound that is reached, or a function to call when the object has answered. */
-  enter(policy: Policy, key: string, nowMs: number, kind: CallKind): Full | (() => void) {
+  enter(policy: HeldPolicy, key: string, nowMs: number, kind: CallKind): Full | (() => void) {
     const object = objectName(policy, key);
     if (kind !== "wait" && this.#isFull(object, kind, nowMs))
       return full("caller-calls", this.#bounds.maxCallsAtOnce);
@@ -56,7 +56,7 @@ export class CallGate {
   }
 
   /** The same for a call on an object that is about no key. */
-  enterObject(object: string, policy: Policy, nowMs: number): Full | (() => void) {
+  enterObject(object: string, policy: HeldPolicy, nowMs: number): Full | (() => void) {
     if (this.#isFull(object, "ask", nowMs)) return full("caller-calls", this.#bounds.maxCallsAtOnce);
     return this.#letIn(object, policy, nowMs);
   }
@@ -72,7 +72,7 @@ export class CallGate {
     return waiting.size >= most;
   }
 
-  #letIn(object: string, { deadlineMs }: Policy, nowMs: number): () => void {
+  #letIn(object: string, { deadlineMs }: HeldPolicy, nowMs: number): () => void {
     const waiting = this.#waiting.get(object) ?? new Set();
     this.#waiting.set(object, waiting);
     const entered = { goneAtMs: nowMs + deadlineMs + LATE_MS };
@@ -84,7 +84,7 @@ export class CallGate {
   }
 
   /** Whether the key was asked for lately, or one more new key may come. From now on it is known. */
-  #isKnown(policy: Policy, key: string, nowMs: number): boolean {
+  #isKnown(policy: HeldPolicy, key: string, nowMs: number): boolean {
     const mark = hash(`${policy.name}/${key}`) | 0;
     const place = mark & (PLACES - 1);
     if (this.#lately[place] === mark) return true;
@@ -99,7 +99,7 @@ export class CallGate {
 /** Makes a call through a caller's gate, if it has one. At a bound the call is not made. */
 export async function through<Answer>(
   gate: CallGate | undefined,
-  policy: Policy,
+  policy: HeldPolicy,
   key: string,
   nowMs: number,
   call: () => Promise<Answer>,

@@ -1,15 +1,34 @@
 import type { Time } from "../core/clock.ts";
+import type { HeldPolicy } from "../core/policies/held-policy.ts";
+import type { BatchedCall, MadeAnswer } from "../core/protocol/batches.ts";
+import type { Problem } from "../core/protocol/problems.ts";
 import type { CallGate } from "./call-gate.ts";
 import type { Objects } from "./transports/objects.ts";
 
-/** What each request brings with it. */
-export interface Caller {
-  readonly objects: Objects;
+/** Where units come from: the objects themselves, or a limiter that asks them. */
+export interface UnitSource {
+  /** Makes a call; `undefined`: there is no answer. A limiter that is elsewhere may refuse the call. */
+  call<Read extends MadeAnswer>(
+    policy: HeldPolicy,
+    key: string,
+    call: BatchedCall,
+    waitMs?: number,
+  ): Promise<{ readonly answer: Read } | Problem | undefined>;
+}
+
+/** What each request brings with it to decide from units that are held. */
+export interface Holding {
+  readonly objects: UnitSource;
   readonly time: Time;
-  /** Who calls, as JSON text that is the caller's alone; absent: the calls are nobody's in particular. */
-  readonly callerId?: string;
   /** Present when the calls of this caller are bounded. */
   readonly gate?: CallGate;
   /** The runtime's `waitUntil`: the work goes on after the request has been answered. */
   readonly inBackground: (work: Promise<unknown>) => void;
+}
+
+/** What each request brings with it. */
+export interface Caller extends Holding {
+  readonly objects: Objects;
+  /** Who calls, as JSON text that is the caller's alone; absent: the calls are nobody's in particular. */
+  readonly callerId?: string;
 }

@@ -1,14 +1,17 @@
 import { randomFraction, randomId } from "../core/clock.ts";
 import type { CallerBounds } from "../core/policies/caller-bounds.ts";
+import type { HeldPolicy } from "../core/policies/held-policy.ts";
 import type { Policy } from "../core/policies/policy.ts";
 import type { RegionalPolicies } from "../core/policies/regional-policies.ts";
 import type { Peeked } from "../core/protocol/answers.ts";
+import type { BatchedCall, MadeAnswer } from "../core/protocol/batches.ts";
+import type { Full } from "../core/protocol/bounds.ts";
 import { ownKey } from "../core/protocol/caller-keys.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import type { Decision, KeyReport } from "../core/protocol/decision.ts";
 import { PROTOCOL, type WantedLimit } from "../core/protocol/messages.ts";
 import type { Problem } from "../core/protocol/problems.ts";
-import { CallGate } from "./call-gate.ts";
+import { CallGate, through } from "./call-gate.ts";
 import type { Caller } from "./caller.ts";
 import { HoldClient } from "./hold-client.ts";
 import { KeyLists } from "./key-lists.ts";
@@ -19,6 +22,7 @@ import { LocalLimiter } from "./local-limiter.ts";
 import { ObjectCalls } from "./object-calls.ts";
 import { boundReached, chargeMissing, decisionOf, reportOf, unavailable } from "./read-answer.ts";
 import { ReservationCache } from "./reservation-cache.ts";
+import { giveBack, type Ending } from "./transports/endings.ts";
 
 /** What a client needs from the process in which it runs. */
 export interface LimiterClientParts extends Caller {
@@ -140,6 +144,29 @@ export class LimiterClient {
   /** Whether each of several calls is shed that pass together: see `LoadShedding.rollTogether`. */
   rollTogether(calls: Parameters<LoadShedding["rollTogether"]>[1]): Promise<Rolled[]> {
     return this.#shedding.rollTogether(this.#parts, calls);
+  }
+
+  /**
+   * Passes on a message of a holder that is elsewhere: in the process of whoever calls here. The object answers it as it
+   * would answer this client; `undefined`: it does not answer.
+   */
+  async forward(
+    policy: HeldPolicy,
+    key: string,
+    call: BatchedCall,
+  ): Promise<{ readonly answer: MadeAnswer | Full } | undefined> {
+    const { objects, gate, time } = this.#parts;
+    const kind = call.giveBack === undefined ? "ask" : "end";
+    const ask = () => objects.call<MadeAnswer & object>(policy, key, call);
+    const asked = await through(gate, policy, key, time.nowMs(), ask, kind);
+    // An admission takes units of which a denial here did not know, and units that go home may lift one.
+    if (call.giveBack !== undefined) this.#local.forgetDenials(policy, key);
+    return asked !== undefined && "full" in asked ? { answer: asked } : asked;
+  }
+
+  /** Passes on units that a holder elsewhere gives back. Those that do not arrive count as used. */
+  giveBack(endings: readonly Ending[]): Promise<void> {
+    return giveBack({ call: (policy, key, call) => this.forward(policy, key, call) }, endings);
   }
 
   /** Makes the key as new: nothing has been used, and callers have no holds or leases. */

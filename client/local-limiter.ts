@@ -8,17 +8,17 @@
  * after the policy's deadline.
  */
 import { orTimeout } from "../core/clock.ts";
+import type { HeldPolicy } from "../core/policies/held-policy.ts";
 import { MOST_TTL_MS } from "../core/policies/lifetimes.ts";
-import type { Policy } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
 import type { Returned } from "../core/protocol/messages.ts";
-import type { Problem } from "../core/protocol/problems.ts";
+import { Problem } from "../core/protocol/problems.ts";
 import type { PendingRequest } from "../core/reservations/pending-request.ts";
 import type { Reservation } from "../core/reservations/reservation.ts";
 import { through } from "./call-gate.ts";
-import type { Caller } from "./caller.ts";
+import type { Holding } from "./caller.ts";
 import { boundReached } from "./read-answer.ts";
 import type { ReservationCache } from "./reservation-cache.ts";
 import { toldDecision } from "./told-decision.ts";
@@ -46,7 +46,7 @@ const SILENT_MS = 2_000;
 /** Decides on costs for all requests of one isolate. */
 export class LocalLimiter {
   readonly #cache: ReservationCache;
-  readonly #answers = new WeakMap<PendingRequest, Promise<Decided | undefined>>();
+  readonly #answers = new WeakMap<PendingRequest, Promise<Decided | Problem | undefined>>();
   /** The one keeper that works now. */
   #keeper: Keeper | undefined;
 
@@ -55,7 +55,12 @@ export class LocalLimiter {
   }
 
   /** Decides on a cost above 0 and takes it. Returns no promise when the object need not be asked. */
-  limit(caller: Caller, policy: Policy, key: string, cost: Cost): Decision | Promise<Decision | Problem> {
+  limit(
+    caller: Holding,
+    policy: HeldPolicy,
+    key: string,
+    cost: Cost,
+  ): Decision | Promise<Decision | Problem> {
     const nowMs = caller.time.nowMs();
     const reservation = this.#cache.open(policy, key, nowMs);
     reservation.note(cost, nowMs);
@@ -65,7 +70,7 @@ export class LocalLimiter {
   }
 
   /** Admits a cost above 0 from units that are held here; `undefined`: there are too few. It repeats no denial. */
-  admit(caller: Caller, policy: Policy, key: string, cost: Cost): Decision | undefined {
+  admit(caller: Holding, policy: HeldPolicy, key: string, cost: Cost): Decision | undefined {
     const nowMs = caller.time.nowMs();
     const reservation = this.#cache.open(policy, key, nowMs);
     reservation.note(cost, nowMs);
@@ -78,29 +83,29 @@ export class LocalLimiter {
    *
    * @returns what to give back, on the same stub and before that call
    */
-  end(policy: Policy, key: string): readonly Returned[] {
+  end(policy: HeldPolicy, key: string): readonly Returned[] {
     this.forgetDenials(policy, key);
     return this.#all(policy, key).flatMap((reservation) => this.#cache.end(reservation) ?? []);
   }
 
   /** Forgets the denials of a key: a call may have given units back, or one that was under way may not have seen it. */
-  forgetDenials(policy: Policy, key: string): void {
+  forgetDenials(policy: HeldPolicy, key: string): void {
     for (const reservation of this.#all(policy, key)) reservation.forgetDenials();
   }
 
-  #all(policy: Policy, key: string): Reservation[] {
+  #all(policy: HeldPolicy, key: string): Reservation[] {
     const all = [policy, ...policy.priorities.seen.values()];
     return all.flatMap((seen) => this.#cache.find(seen, key) ?? []);
   }
 
-  #admit(caller: Caller, reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {
+  #admit(caller: Holding, reservation: Reservation, cost: Cost, nowMs: number): Decided | undefined {
     if (!reservation.spend(cost, nowMs)) return undefined;
     if (reservation.needsRefill(nowMs)) void this.#send(caller, reservation, 0, nowMs);
     return reservation.admitted(nowMs);
   }
 
   async #ask(
-    caller: Caller,
+    caller: Holding,
     reservation: Reservation,
     cost: Cost,
     sinceMs: number,
@@ -127,6 +132,7 @@ export class LocalLimiter {
         : this.#askAlone(caller, reservation, cost, waitedMs);
     });
     if (decided === undefined) return degradedDecision(policy, key);
+    if (decided instanceof Problem) return decided;
     if ("full" in decided) return boundReached(decided);
     // The units that the object did not have may have been on their way to this isolate.
     const isDenied = decided.rules.some(({ success }) => !success);
@@ -137,18 +143,19 @@ export class LocalLimiter {
 
   /** Sends a message that asks for units and, unless `cost` is 0, for a decision. */
   #send(
-    caller: Caller,
+    caller: Holding,
     reservation: Reservation,
     cost: Cost,
     nowMs: number,
     waitedMs = 0,
-  ): Promise<Decided | undefined> {
+  ): Promise<Decided | Problem | undefined> {
     const { policy, key } = reservation;
     const message = reservation.ask(cost, nowMs);
     this.#cache.hold(reservation);
     const answer = async () => {
       const asked = await caller.objects.call<Decided>(policy, key, { reserve: message.call }, -waitedMs);
-      if (asked === undefined) return reservation.failed(message);
+      if (asked === undefined || asked instanceof Problem) reservation.failed(message);
+      if (asked === undefined || asked instanceof Problem) return asked;
       reservation.answered(message, asked.answer, caller.time.nowMs());
       return asked.answer;
     };
@@ -160,22 +167,23 @@ export class LocalLimiter {
   }
 
   async #askAlone(
-    { objects, time }: Caller,
+    { objects, time }: Holding,
     reservation: Reservation,
     cost: Cost,
     waitedMs: number,
-  ): Promise<Decided | undefined> {
+  ): Promise<Decided | Problem | undefined> {
     const { policy, key, asked: askedAt } = reservation;
     const limit = { policy: policy.name, key, cost, priority: policy.priority };
     const asked = await objects.call<Decided>(policy, key, { limit }, -waitedMs);
-    if (asked === undefined) return reservation.failed(undefined);
+    if (asked === undefined || asked instanceof Problem) reservation.failed(undefined);
+    if (asked === undefined || asked instanceof Problem) return asked;
     const nowMs = time.nowMs();
     reservation.learn(cost, asked.answer, nowMs, askedAt);
     return reservation.withOwn(asked.answer, nowMs);
   }
 
   /** Makes sure that some request works as the keeper, for at least the longest lifetime from now. */
-  #keep(caller: Caller, nowMs: number): void {
+  #keep(caller: Holding, nowMs: number): void {
     const keeper = this.#keeper;
     const isKept = keeper !== undefined && nowMs < keeper.lookedAtMs + SILENT_MS;
     if (isKept && nowMs + MOST_TTL_MS <= keeper.untilMs) return;
@@ -183,10 +191,13 @@ export class LocalLimiter {
     caller.inBackground(this.#giveBackInTime(caller, this.#keeper));
   }
 
-  async #giveBackInTime({ objects, time }: Caller, keeper: Keeper): Promise<void> {
+  async #giveBackInTime({ objects, time }: Holding, keeper: Keeper): Promise<void> {
     while (this.#keeper === keeper && keeper.lookedAtMs < keeper.untilMs && this.#cache.isHolding) {
       const lookMs = Math.min(LOOK_MS, this.#cache.shortestMs / 4);
-      await new Promise<void>((done) => time.after(lookMs, done));
+      await new Promise<void>((done) => {
+        if (time.idle === undefined) time.after(lookMs, done);
+        else time.idle(lookMs, done);
+      });
       const nowMs = time.nowMs();
       if (nowMs < keeper.lookedAtMs + lookMs / 2) this.#cache.endAll();
       keeper.lookedAtMs = nowMs;

@@ -1,4 +1,4 @@
-import type { Policy } from "../core/policies/policy.ts";
+import type { HeldPolicy } from "../core/policies/held-policy.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { Reservation } from "../core/reservations/reservation.ts";
 import type { Ending } from "./transports/endings.ts";
@@ -38,7 +38,7 @@ export class ReservationCache {
   }
 
   /** The reservation of a key, or a new one. When the clock was put back, all reservations end first. */
-  open(policy: Policy, key: string, nowMs: number): Reservation {
+  open(policy: HeldPolicy, key: string, nowMs: number): Reservation {
     if (nowMs < this.#lastMs) this.endAll();
     this.#lastMs = nowMs;
     const name = nameOf(policy, key);
@@ -52,7 +52,7 @@ export class ReservationCache {
   }
 
   /** The reservation of a key; `undefined`: there is none. It does not count as a use. */
-  find(policy: Policy, key: string): Reservation | undefined {
+  find(policy: HeldPolicy, key: string): Reservation | undefined {
     return this.#reservations.get(nameOf(policy, key))?.reservation;
   }
 
@@ -90,7 +90,7 @@ export class ReservationCache {
     return this.#held.size + this.#ended.length > 0;
   }
 
-  #make(policy: Policy, key: string, name: string, nowMs: number): Reservation {
+  #make(policy: HeldPolicy, key: string, name: string, nowMs: number): Reservation {
     for (const [oldest, { reservation }] of this.#reservations) {
       if (this.#reservations.size < MOST_KEYS && this.#nameLength + name.length <= MOST_NAME_LENGTH) break;
       this.#end(reservation);
@@ -117,6 +117,6 @@ export class ReservationCache {
 }
 
 /** The name of a key in the cache. Neither policies that clients use nor priorities have a slash or a colon in it. */
-function nameOf({ name, priority }: Policy, key: string): string {
+function nameOf({ name, priority }: HeldPolicy, key: string): string {
   return priority === undefined ? `${name}/${key}` : `${name}:${priority}/${key}`;
 }

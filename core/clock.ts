@@ -16,6 +16,8 @@ export interface Time {
   nowMs(): number;
   /** Runs `work` after `ms` milliseconds. The function that it returns cancels that. */
   after(ms: number, work: () => void): () => void;
+  /** The same, for work that is no reason for a process to go on. Absent: there is no process to keep. */
+  idle?(ms: number, work: () => void): () => void;
 }
 
 /** The real clock and the real timers. */
@@ -54,4 +56,44 @@ export function randomId(): string {
     .replaceAll("+", "-")
     .replaceAll("/", "_")
     .replaceAll("=", "");
+}
+
+/** A leap of the wall clock counts when it is longer than this, in milliseconds: it is more than any rounding. */
+const LEAP_MS = 10;
+
+/**
+ * A clock for whoever holds units in a process that may sleep. It goes on at least as fast as the steady clock, so a wall
+ * clock that is put back makes no lifetime longer; and it leaps with the wall clock, which goes on while a machine sleeps
+ * and its steady clock stands still. A wall clock that is put forward only ends lifetimes early.
+ */
+export function unsleepingClock(
+  wallMs: () => number = readClockMs,
+  steadyMs: () => number = () => performance.now(),
+): () => number {
+  const beganMs = wallMs() - steadyMs();
+  let [leastMs, leaptMs] = [0, 0];
+  return () => {
+    const steady = steadyMs();
+    const skewMs = wallMs() - steady - beganMs;
+    leastMs = Math.min(leastMs, skewMs);
+    if (skewMs - leastMs > LEAP_MS) {
+      leaptMs += skewMs - leastMs;
+      leastMs = skewMs;
+    }
+    return Math.floor(beganMs + steady + leaptMs);
+  };
+}
+
+/** The real timers with such a clock. Those of `idle` do not keep a process alive. */
+export function unsleepingTime(): Time {
+  return {
+    nowMs: unsleepingClock(),
+    after: (ms, work) => SYSTEM_TIME.after(ms, work),
+    idle: (ms, work) => {
+      const timer: unknown = setTimeout(work, ms);
+      // Where timers are numbers, nothing waits for them.
+      if (typeof timer === "object" && timer !== null && "unref" in timer) (timer as NodeJS.Timeout).unref();
+      return () => clearTimeout(timer as NodeJS.Timeout);
+    },
+  };
 }

@@ -1,21 +1,20 @@
 import type { KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
 import type { KeysCall } from "../core/protocol/messages.ts";
+import type { KeyParts } from "./key-parts.ts";
 import { isBlank, isUnrecorded } from "./keys/blank.ts";
-import type { ObjectParts } from "./object-parts.ts";
-import { objectPolicies } from "./object-policies.ts";
 
 /** So many keys are looked at in one go, so that other calls do not wait for a long list. */
 const KEYS_A_TURN = 50;
 
-type Parts = Pick<ObjectParts, "storage" | "cache" | "ask">;
+type Parts = Pick<KeyParts, "storage" | "cache" | "ask" | "policies">;
 
 /**
  * The next keys of this object, with what a look at each of them says: keys with a record, and keys that memory alone
  * knows of. A key that is whole again is among them until it is forgotten.
  */
 export async function listKeys(
-  { storage, cache, ask }: Parts,
+  { storage, cache, ask, policies }: Parts,
   { policy: name, prefix = "", after, most = 0 }: KeysCall,
 ): Promise<KeyList> {
   // One more than is asked for tells whether there are more.
@@ -26,7 +25,7 @@ export async function listKeys(
   for (const [index, key] of found.slice(0, most).entries()) {
     if (index % KEYS_A_TURN === KEYS_A_TURN - 1) await new Promise((resolve) => setTimeout(resolve, 0));
     const peeked = await ask(name, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
-    const policy = objectPolicies.get(name);
+    const policy = policies.get(name);
     if (policy === undefined) continue;
     const { limit, remaining = 0, resetAfterMs = 0 } = publicDecision(policy, key, peeked);
     const { outstanding, holds, leases } = peeked;
@@ -36,7 +35,10 @@ export async function listKeys(
 }
 
 /** How many keys this object knows of. */
-export function countKeys({ storage, cache }: Omit<Parts, "ask">, { prefix = "" }: KeysCall): KeyCount {
+export function countKeys(
+  { storage, cache }: Pick<Parts, "storage" | "cache">,
+  { prefix = "" }: KeysCall,
+): KeyCount {
   return { count: storage.countKeys(prefix) + unrecorded(cache, prefix).length };
 }
 

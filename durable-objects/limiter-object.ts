@@ -1,121 +1,71 @@
 import { DurableObject } from "cloudflare:workers";
-import type { AnswerText, Peeked } from "../core/protocol/answers.ts";
-import type { Batch } from "../core/protocol/batches.ts";
-import type { Cost } from "../core/protocol/cost.ts";
-import {
-  unsupportedOf,
-  type AcquireCall,
-  type HoldCall,
-  type KeysCall,
-  type LimitCall,
-  type RefundCall,
-  type ReleaseCall,
-  type ReserveCall,
-  type Returned,
-  type SetCall,
-  type SheddingCall,
-  type Versioned,
-} from "../core/protocol/messages.ts";
-import type { Attached, LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
-import { answerBatch, type BatchedMethods } from "./batches.ts";
+import type { AcquireCall } from "../core/protocol/messages.ts";
+import type { Attached, LimiterMethods } from "../core/protocol/object-methods.ts";
 import { acquireAttached, confirmLease } from "./connections/granting.ts";
-import { closeLost, releaseLease } from "./connections/releasing.ts";
-import { countKeys, listKeys } from "./key-listing.ts";
-import type { KeyState } from "./keys/key-state.ts";
+import { KeyMethods } from "./key-methods.ts";
 import { makeParts, type ObjectParts } from "./object-parts.ts";
 import { answerRequest } from "./object-requests.ts";
-import type { AskKey } from "./operations/operations.ts";
 
 /**
  * The object: load, decide, save, answer. It serves one or many keys of one policy. Nothing is awaited
  * between reading and writing, so there are no locks; and what an answer says has been written, or is covered
  * by what was, before it leaves (the output gate holds it back until the write is durable).
  *
- * Operations return values. They become JSON text here and nowhere else.
+ * What may be asked of keys is in key-methods.ts. Here is what the platform adds.
  */
 export class LimiterObject extends DurableObject implements LimiterMethods {
   readonly #parts: ObjectParts;
-  /** The methods as they are here: a batch is one call, also where a subclass counts or delays calls. */
-  readonly #batched: BatchedMethods = {
-    giveBack: (...args) => LimiterObject.prototype.giveBack.apply(this, args),
-    limitCall: (call) => LimiterObject.prototype.limitCall.call(this, call),
-    reserve: (call) => LimiterObject.prototype.reserve.call(this, call),
-  };
+  /** A batch is one call, also where a subclass counts or delays calls: its calls are those of this. */
+  readonly #methods: KeyMethods;
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
     this.#parts = makeParts(ctx);
+    this.#methods = new KeyMethods(this.#parts);
     const { storage, timers } = this.#parts;
     if (!storage.isEmpty) void ctx.blockConcurrencyWhile(() => timers.readAlarm());
   }
 
-  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): Maybe<AnswerText> {
-    return this.#answer(policy, key, (operations, keyState, nowMs) =>
-      operations.limit(keyState, { cost, idempotencyKey }, nowMs),
-    );
+  limit(...args: Parameters<LimiterMethods["limit"]>): ReturnType<LimiterMethods["limit"]> {
+    return this.#methods.limit(...args);
   }
 
-  limitCall({ policy, key, ...call }: LimitCall): Maybe<AnswerText> {
-    const { debits } = this.#parts;
-    const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
-      call.force === true ? debits.force(keyState, call, nowMs) : operations.limit(keyState, call, nowMs);
-    return this.#answer(policy, key, ask, call);
+  limitCall(...args: Parameters<LimiterMethods["limitCall"]>): ReturnType<LimiterMethods["limitCall"]> {
+    return this.#methods.limitCall(...args);
   }
 
-  setUsed({ policy, key, ...call }: SetCall): Maybe<AnswerText> {
-    const { debits } = this.#parts;
-    const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
-      debits.setUsed(keyState, call, nowMs) ?? operations.peek(keyState, nowMs);
-    return this.#answer(policy, key, ask, call);
+  setUsed(...args: Parameters<LimiterMethods["setUsed"]>): ReturnType<LimiterMethods["setUsed"]> {
+    return this.#methods.setUsed(...args);
   }
 
-  reserve(message: ReserveCall | Batch): Maybe<AnswerText> {
-    if ("calls" in message) return answerBatch(message, this.#batched);
-    const { policy, key, ...call } = message;
-    const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
-      operations.reserve(keyState, call, nowMs);
-    return this.#answer(policy, key, ask, call);
+  reserve(...args: Parameters<LimiterMethods["reserve"]>): ReturnType<LimiterMethods["reserve"]> {
+    return this.#methods.reserve(...args);
   }
 
-  giveBack(policy: string, returned: readonly Returned[]): void {
-    for (const each of returned)
-      void this.#parts.ask(policy, each.key, (operations, keyState, nowMs) =>
-        operations.giveBack(keyState, each, nowMs),
-      );
+  giveBack(...args: Parameters<LimiterMethods["giveBack"]>): ReturnType<LimiterMethods["giveBack"]> {
+    return this.#methods.giveBack(...args);
   }
 
-  refund(policy: string, key: string, units: Cost, idempotencyKey: string): Maybe<AnswerText> {
-    return this.#answer(policy, key, (operations, keyState, nowMs) =>
-      operations.refund(keyState, units, idempotencyKey, undefined, nowMs),
-    );
+  refund(...args: Parameters<LimiterMethods["refund"]>): ReturnType<LimiterMethods["refund"]> {
+    return this.#methods.refund(...args);
   }
 
-  refundCharge({ policy, key, units, idempotencyKey, charge, ...version }: RefundCall): Maybe<AnswerText> {
-    return this.#answer(
-      policy,
-      key,
-      (operations, keyState, nowMs) => operations.refund(keyState, units, idempotencyKey, charge, nowMs),
-      version,
-    );
+  refundCharge(
+    ...args: Parameters<LimiterMethods["refundCharge"]>
+  ): ReturnType<LimiterMethods["refundCharge"]> {
+    return this.#methods.refundCharge(...args);
   }
 
-  hold({ policy, key, ...call }: HoldCall): Maybe<AnswerText> {
-    return this.#answer(
-      policy,
-      key,
-      (operations, keyState, nowMs) => operations.hold(keyState, call, nowMs),
-      call,
-    );
+  hold(...args: Parameters<LimiterMethods["hold"]>): ReturnType<LimiterMethods["hold"]> {
+    return this.#methods.hold(...args);
   }
 
-  settle(policy: string, key: string, id: string, used: Cost): Maybe<AnswerText> {
-    return this.#answer(policy, key, (operations, keyState, nowMs) =>
-      operations.settle(keyState, id, used, nowMs),
-    );
+  settle(...args: Parameters<LimiterMethods["settle"]>): ReturnType<LimiterMethods["settle"]> {
+    return this.#methods.settle(...args);
   }
 
-  cancel(policy: string, key: string, id: string): Maybe<AnswerText> {
-    return this.#answer(policy, key, (operations, keyState, nowMs) => operations.cancel(keyState, id, nowMs));
+  cancel(...args: Parameters<LimiterMethods["cancel"]>): ReturnType<LimiterMethods["cancel"]> {
+    return this.#methods.cancel(...args);
   }
 
   /** Leases units for as long as the caller keeps what comes back; without waiting, which `fetch` does. */
@@ -128,44 +78,36 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     return confirmLease(this.#parts.ask, { policy, key, id, ttlMs, isAttached });
   }
 
-  renew(policy: string, key: string, id: string, ttlMs?: number): Maybe<AnswerText> {
-    return this.#answer(policy, key, (operations, keyState, nowMs) =>
-      operations.renew(keyState, id, ttlMs, nowMs),
-    );
+  renew(...args: Parameters<LimiterMethods["renew"]>): ReturnType<LimiterMethods["renew"]> {
+    return this.#methods.renew(...args);
   }
 
-  release(policy: string, key: string, id: string): Promise<boolean> {
-    return releaseLease(this.#parts, policy, key, { id });
+  release(...args: Parameters<LimiterMethods["release"]>): ReturnType<LimiterMethods["release"]> {
+    return this.#methods.release(...args);
   }
 
-  async releaseCall({ policy, key, ...call }: ReleaseCall): Promise<AnswerText> {
-    const refused = unsupportedOf(call);
-    if (refused !== undefined) return JSON.stringify(refused);
-    const isReleased = await releaseLease(this.#parts, policy, key, call);
-    return JSON.stringify(isReleased ? { released: true } : { missing: true });
+  releaseCall(...args: Parameters<LimiterMethods["releaseCall"]>): ReturnType<LimiterMethods["releaseCall"]> {
+    return this.#methods.releaseCall(...args);
   }
 
-  async keys(call: KeysCall): Promise<AnswerText> {
-    return JSON.stringify(unsupportedOf(call) ?? (await listKeys(this.#parts, call)));
+  keys(...args: Parameters<LimiterMethods["keys"]>): ReturnType<LimiterMethods["keys"]> {
+    return this.#methods.keys(...args);
   }
 
-  countKeys(call: KeysCall): AnswerText {
-    return JSON.stringify(unsupportedOf(call) ?? countKeys(this.#parts, call));
+  countKeys(...args: Parameters<LimiterMethods["countKeys"]>): ReturnType<LimiterMethods["countKeys"]> {
+    return this.#methods.countKeys(...args);
   }
 
-  shedding({ policy, key, ...call }: SheddingCall): Maybe<AnswerText> {
-    const tell = (_: unknown, keyState: KeyState, nowMs: number) =>
-      this.#parts.shedders.tell(keyState, call, nowMs);
-    return this.#answer(policy, key, tell, call);
+  shedding(...args: Parameters<LimiterMethods["shedding"]>): ReturnType<LimiterMethods["shedding"]> {
+    return this.#methods.shedding(...args);
   }
 
-  peek(policy: string, key: string): Maybe<Peeked> {
-    return this.#parts.ask(policy, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
+  peek(...args: Parameters<LimiterMethods["peek"]>): ReturnType<LimiterMethods["peek"]> {
+    return this.#methods.peek(...args);
   }
 
-  async reset(policy: string, key: string): Promise<void> {
-    await this.#parts.ask(policy, key, (operations, keyState, nowMs) => operations.reset(keyState, nowMs));
-    await closeLost(this.#parts, policy, key);
+  reset(...args: Parameters<LimiterMethods["reset"]>): ReturnType<LimiterMethods["reset"]> {
+    return this.#methods.reset(...args);
   }
 
   /** Writes all that memory knows better than storage: nothing is lost if the process ends now. */
@@ -188,11 +130,5 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   /** Forgets keys that are whole again and answers that no longer stand; deletes everything when nothing is left. */
   override alarm(): Promise<void> {
     return this.#parts.cleanUp();
-  }
-
-  /** What a key answers, as it is sent: at once if it is there at once. A message of a higher protocol is refused. */
-  #answer(policy: string, key: string, ask: Parameters<AskKey>[2], call: Versioned = {}): Maybe<AnswerText> {
-    const answer = unsupportedOf(call) ?? this.#parts.ask(policy, key, ask);
-    return answer instanceof Promise ? answer.then((late) => JSON.stringify(late)) : JSON.stringify(answer);
   }
 }

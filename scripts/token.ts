@@ -20,7 +20,7 @@ const USAGE = `Usage: npm run token -- --name NAME --scope limit [--scope ...] [
   --max-new-keys-per-second  new keys a second, in each isolate, 1 to ${MOST_NEW_KEYS_PER_SECOND};
                              default: ${DEFAULT_BOUNDS.maxNewKeysPerSecond}`;
 
-const SCOPES = ["limit", "refund", "force", "admin"];
+const SCOPES = ["limit", "refund", "force", "reserve", "admin"];
 
 function readArguments() {
   const { values } = parseArgs({

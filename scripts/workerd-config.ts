@@ -31,6 +31,8 @@ export interface ServeOptions {
   readonly isolates?: number;
   /** The path of a second worker to run, which has the service binding LIMITER and answers at `callerUrl`. */
   readonly caller?: string;
+  /** Whether the second worker binds the objects too, as OBJECTS, and has the policies. */
+  readonly callerHasObjects?: boolean;
   /** The `props` of further bindings to the limiter that the second worker has, by their names. */
   readonly callerProps?: Readonly<Record<string, object>> | undefined;
   /** Is given what workerd prints; absent: workerd prints to this process's own output. */
@@ -113,7 +115,7 @@ function poolBindings({ pool }: Settled, regions: unknown): string[] {
 
 /** The configuration's parts for the caller; empty strings when there is none. */
 function callerConfig(
-  { caller, callerProps = {}, host, callerPort }: Settled,
+  { caller, callerProps = {}, callerHasObjects, policies, host, callerPort }: Settled,
   configDir: string,
   flags: string,
 ): { caller: string; callerSocket: string; worker: string } {
@@ -123,6 +125,11 @@ function callerConfig(
     const given = props === undefined ? "" : `, props = (json = ${text(JSON.stringify(props))})`;
     return `(name = ${text(name)}, service = (name = "weir", entrypoint = "Limiter"${given}))`;
   });
+  if (callerHasObjects === true)
+    bindings.push(
+      `(name = "OBJECTS", durableObjectNamespace = (className = "LimiterObject", serviceName = "weir"))`,
+      `(name = "POLICIES", json = ${text(JSON.stringify(policies))})`,
+    );
   return {
     caller: `    (name = "caller", worker = .caller),\n`,
     callerSocket: `, (name = "caller", address = ${text(`${host}:${callerPort}`)}, http = (), service = "caller")`,

@@ -1,11 +1,11 @@
 import type { Time } from "../../core/clock.ts";
-import type { Policy } from "../../core/policies/policy.ts";
+import type { HeldPolicy } from "../../core/policies/held-policy.ts";
 import type { AnswerText } from "../../core/protocol/answers.ts";
 import { isForAlone, type BatchedCall, type MadeAnswer } from "../../core/protocol/batches.ts";
 import type { AcquireCall, IdleCall, LimitCall, Returned } from "../../core/protocol/messages.ts";
 import { objectName } from "./object-names.ts";
-import type { Sending } from "./outbox.ts";
 import type { Outboxes } from "./outboxes.ts";
+import type { Sending } from "./posted-call.ts";
 import { askAlone, quietly, sendTogether } from "./sent-calls.ts";
 import type { LimiterNamespace, LimiterStub } from "./stubs.ts";
 
@@ -38,7 +38,7 @@ export class Objects {
    * units back. A call to a pool takes time, and others would wait for its answer, so it goes alone.
    */
   async call<Read extends MadeAnswer>(
-    policy: Policy,
+    policy: HeldPolicy,
     key: string,
     call: BatchedCall,
     waitMs = 0,
@@ -70,7 +70,7 @@ export class Objects {
   }
 
   /** It is async so that a stub which cannot be made is a failure as any other. */
-  async #sendTogether(policy: Policy, name: string, calls: Parameters<typeof sendTogether>[1]) {
+  async #sendTogether(policy: HeldPolicy, name: string, calls: Parameters<typeof sendTogether>[1]) {
     return await sendTogether(this.#objectBy(policy, name), calls);
   }
 
@@ -79,7 +79,7 @@ export class Objects {
    * deadline, so that nothing is granted late. A reservation that has ended is given back first, on the same stub.
    */
   wait<Answer>(
-    policy: Policy,
+    policy: HeldPolicy,
     key: string,
     path: string,
     message: AcquireCall | IdleCall | LimitCall,
@@ -104,7 +104,7 @@ export class Objects {
   /** Gives back reservations that have ended, then asks. Both go over one stub, which delivers in order. */
   askAfter<Answer>(
     returned: readonly Returned[],
-    policy: Policy,
+    policy: HeldPolicy,
     key: string,
     call: (object: LimiterStub) => Promise<Answer>,
     waitMs = 0,
@@ -119,7 +119,7 @@ export class Objects {
    * @param waitMs milliseconds; below 0, so much of the deadline is over already
    */
   ask<Answer>(
-    policy: Policy,
+    policy: HeldPolicy,
     key: string,
     call: (object: LimiterStub) => Promise<Answer>,
     waitMs = 0,
@@ -130,7 +130,7 @@ export class Objects {
 
   /** The same for the object of the policy that has this name. */
   async askByName<Answer>(
-    policy: Policy,
+    policy: HeldPolicy,
     name: string,
     call: (object: LimiterStub) => Promise<Answer>,
     waitMs: number,
@@ -165,11 +165,11 @@ export class Objects {
   }
 
   /** A new stub for each call: a stub that has thrown stays broken, and a stub may not be used by another request. */
-  objectOf(policy: Policy, key: string): LimiterStub {
+  objectOf(policy: HeldPolicy, key: string): LimiterStub {
     return this.#objectBy(policy, objectName(policy, key));
   }
 
-  #objectBy(policy: Policy, name: string): LimiterStub {
+  #objectBy(policy: HeldPolicy, name: string): LimiterStub {
     const hint = policy.region?.locationHint;
     return hint === undefined
       ? this.#namespace.getByName(name)
@@ -179,7 +179,7 @@ export class Objects {
 
 /** The call, before which a reservation that has ended is given back. */
 function settling<Answer>(
-  policy: Policy,
+  policy: HeldPolicy,
   returned: readonly Returned[],
   call: (object: LimiterStub) => Promise<Answer>,
 ): (object: LimiterStub) => Promise<Answer> {
@@ -193,7 +193,7 @@ function settling<Answer>(
 }
 
 /** The one place at which a failure becomes the value that there is no answer. */
-function unanswered({ name }: Policy): (error: unknown) => undefined {
+function unanswered({ name }: HeldPolicy): (error: unknown) => undefined {
   return (error) => {
     console.warn(`policy ${name}: no answer from the object: ${String(error)}`);
     return undefined;

@@ -10,6 +10,7 @@
  * A message that fails has no answers. Its calls may have been charged, so nobody sends them again.
  */
 import { orTimeout, type Time } from "../../core/clock.ts";
+import type { Unsupported } from "../../core/protocol/answers.ts";
 import {
   isForAlone,
   MOST_BATCH_LENGTH,
@@ -17,7 +18,8 @@ import {
   type BatchedAnswer,
   type BatchedCall,
 } from "../../core/protocol/batches.ts";
-import type { Answers } from "./sent-calls.ts";
+import type { Full } from "../../core/protocol/bounds.ts";
+import { PostedCall, type MessageBounds, type Posted, type Sending } from "./posted-call.ts";
 
 /**
  * A message that has been under way for so long holds up nobody: whoever waits sends the next one. It is all that a
@@ -32,48 +34,10 @@ const MOST_SENDING_MS = 1_000;
 /** After an object did not know batches, calls for it go alone for so long. A deployment takes minutes. */
 const ALONE_MS = 10_000;
 
-/** What a request brings with it. None of it is used by another request. */
-export interface Sending {
-  readonly time: Time;
-  readonly deadlineMs: number;
-  /** Sends calls in one message, on a stub of its own; `undefined`: there is no answer. It does not reject. */
-  readonly send: (calls: readonly PostedCall[]) => Promise<Answers | undefined>;
-  readonly inBackground: (work: Promise<unknown>) => void;
-}
-
-/** What came of a call; `undefined`: no answer. `leftMs` is what is left of its deadline: 0 when that is over. */
-export interface Posted {
-  readonly answer: BatchedAnswer | undefined;
-  readonly leftMs: number;
-}
-
-/** A call that waits to be sent, or for its answer. */
-export class PostedCall {
-  readonly call: BatchedCall;
-  /** From then on nobody waits for it. */
-  readonly untilMs: number;
-  state: "queued" | "sent" | "ended" = "queued";
-  /** Settles when the message has been answered in which it was sent, if the sender still lives. */
-  step: Promise<void> | undefined;
-  answer: BatchedAnswer | undefined;
-  #text: string | undefined;
-
-  constructor(call: BatchedCall, untilMs: number) {
-    this.call = call;
-    this.untilMs = untilMs;
-  }
-
-  get text(): string {
-    this.#text ??= JSON.stringify(this.call);
-    return this.#text;
-  }
-
-  /** Ends the call with its answer. */
-  end(answer: BatchedAnswer | undefined): void {
-    if (this.state === "ended") return;
-    this.state = "ended";
-    this.answer = answer;
-  }
+/** Settles when a message has been answered. */
+interface Step {
+  readonly promise: Promise<void>;
+  readonly resolve: () => void;
 }
 
 /** Whoever sends. */
@@ -81,15 +45,22 @@ interface Sender {
   /** When its last message left. */
   sinceMs: number;
   /** Settles when that has been answered, if the sender still lives. */
-  step: PromiseWithResolvers<void>;
+  step: Step;
 }
 
-export class Outbox {
+const OBJECT_BOUNDS: MessageBounds = { mostCalls: MOST_BATCHED, mostLength: MOST_BATCH_LENGTH };
+
+export class Outbox<Answer extends object | null = BatchedAnswer> {
+  readonly #bounds: MessageBounds;
   /** In order of arrival. */
-  readonly #queued = new Set<PostedCall>();
+  readonly #queued = new Set<PostedCall<Answer>>();
   /** Whoever sends, and since when its last message has been under way. */
   #sender: Sender | undefined;
   #aloneUntilMs = -Infinity;
+
+  constructor(bounds = OBJECT_BOUNDS) {
+    this.#bounds = bounds;
+  }
 
   /** Whether calls for this object go alone, because it does not know batches. */
   isForAlone(nowMs: number): boolean {
@@ -103,10 +74,10 @@ export class Outbox {
   }
 
   /** Makes a call: it is sent by this request or by another, and ends with its deadline at the latest. */
-  async post(call: BatchedCall, request: Sending): Promise<Posted> {
+  async post(call: BatchedCall, request: Sending<Answer>): Promise<Posted<Answer>> {
     const { time, deadlineMs } = request;
     let leftMs = deadlineMs;
-    const posted = new PostedCall(call, time.nowMs() + deadlineMs);
+    const posted = new PostedCall<Answer>(call, time.nowMs() + deadlineMs);
     this.#queued.add(posted);
     while (posted.state !== "ended" && leftMs > 0) {
       if (posted.state === "queued" && this.#isFree(time.nowMs())) void this.#send(request);
@@ -124,7 +95,7 @@ export class Outbox {
    * long that was. The promise is the sender's own: one of this request that another request settled would go on in that
    * other request.
    */
-  async #step({ step }: PostedCall, time: Time, ms: number): Promise<number> {
+  async #step({ step }: PostedCall<Answer>, time: Time, ms: number): Promise<number> {
     const sinceMs = time.nowMs();
     let isOver = false;
     const watch: Time = {
@@ -147,9 +118,9 @@ export class Outbox {
   }
 
   /** Sends what is queued, until nothing is. */
-  async #send({ time, send, inBackground }: Sending): Promise<void> {
+  async #send({ time, send, inBackground }: Sending<Answer>): Promise<void> {
     const beganMs = time.nowMs();
-    const sender: Sender = { sinceMs: beganMs, step: Promise.withResolvers() };
+    const sender: Sender = { sinceMs: beganMs, step: newStep() };
     this.#sender = sender;
     let end: (() => void) | undefined;
     const keep = () => {
@@ -171,7 +142,7 @@ export class Outbox {
         posted.end(answers === undefined || !isList(answers) ? answers : answers[index]);
       if (this.#queued.size === 0) break;
       const { step } = sender;
-      sender.step = Promise.withResolvers();
+      sender.step = newStep();
       step.resolve();
       // Requests that were answered together call again together: those calls go with these.
       await new Promise<void>((done) => time.after(0, done));
@@ -182,8 +153,9 @@ export class Outbox {
   }
 
   /** Takes the calls for the next message. Those whose requests have ended are left out: nobody is charged for them. */
-  #take(nowMs: number, { step }: Sender): PostedCall[] {
-    const calls: PostedCall[] = [];
+  #take(nowMs: number, { step }: Sender): PostedCall<Answer>[] {
+    const calls: PostedCall<Answer>[] = [];
+    const { mostCalls, mostLength } = this.#bounds;
     const isAlone = this.#queued.size === 1;
     let length = 1;
     for (const posted of this.#queued) {
@@ -192,8 +164,8 @@ export class Outbox {
         posted.end(undefined);
         continue;
       }
-      if (!isAlone) length += posted.text.length + 1;
-      if (calls.length === MOST_BATCHED || (calls.length > 0 && length > MOST_BATCH_LENGTH)) break;
+      if (!isAlone) length += posted.length + 1;
+      if (calls.length === mostCalls || (calls.length > 0 && length > mostLength)) break;
       this.#queued.delete(posted);
       posted.state = "sent";
       posted.step = step.promise;
@@ -203,6 +175,13 @@ export class Outbox {
   }
 }
 
-function isList(answers: Answers): answers is readonly BatchedAnswer[] {
+function isList<Answer>(answers: readonly Answer[] | Unsupported | Full): answers is readonly Answer[] {
   return !isForAlone(answers);
+}
+
+/** Node 20 has no Promise.withResolvers. */
+function newStep(): Step {
+  let resolve = () => {};
+  const promise = new Promise<void>((done) => (resolve = done));
+  return { promise, resolve };
 }

@@ -7,13 +7,12 @@ import { DEFAULT_DENIAL_TTL, DENIAL_TTL_ALLOWED, parseDenialTtlMs } from "./deni
 import { DURATION_ALLOWED, parseDurationMs, parsePeriod, PERIOD_ALLOWED } from "./durations.ts";
 import { HEADERS_ALLOWED, parseHeaders } from "./header-styles.ts";
 import { LEAST_TTL_MS, MOST_TTL_MS, type Lifetimes } from "./lifetimes.ts";
+import { MOST_UNITS } from "./most-units.ts";
 import { PRIORITY_FIELDS } from "./priority-fields.ts";
 import { parseRetryJitter, RETRY_JITTER_ALLOWED } from "./retry-jitter.ts";
 import { SHEDDING_FIELDS } from "./shedding-fields.ts";
 import { WAITING_FIELDS } from "./waiting.ts";
 
-/** The most units of a limit, a burst or a cost. */
-export const MOST_UNITS = 1_000_000_000;
 /** The most objects that may share the keys of a policy. */
 export const MOST_OBJECTS = 65_536;
 const MOST_DEADLINE_MS = 60_000;

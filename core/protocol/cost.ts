@@ -1,4 +1,4 @@
-import type { Policy, Rule } from "../policies/policy.ts";
+import type { Rule } from "../policies/policy.ts";
 
 /**
  * The units that a call asks for. A number is for every rule. An object gives a number for each unit (`Rule.unit`),
@@ -13,7 +13,10 @@ export function costOf(rule: Pick<Rule, "unit">, cost: Cost): number {
 }
 
 /** Whether a cost has no units for any rule: then the call only looks, as with a cost of 0. */
-export function takesNothing({ rules }: Pick<Policy, "rules">, cost: Cost): boolean {
+export function takesNothing(
+  { rules }: { readonly rules: readonly Pick<Rule, "unit">[] },
+  cost: Cost,
+): boolean {
   return typeof cost === "number" ? cost === 0 : rules.every((rule) => costOf(rule, cost) === 0);
 }
 

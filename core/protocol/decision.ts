@@ -1,7 +1,7 @@
 /** The decision that a caller sees, made of the decisions of the rules. */
 import type { DenialReason } from "../algorithms/algorithm-decision.ts";
+import type { HeldPolicy } from "../policies/held-policy.ts";
 import { publicName } from "../policies/policy-names.ts";
-import type { Policy } from "../policies/policy.ts";
 import type { Decided, Hold, Lease, Peeked, RuleDecision, Shed } from "./answers.ts";
 import { claimId } from "./claim-ids.ts";
 import type { Problem } from "./problems.ts";
@@ -60,7 +60,7 @@ export interface AllDecisions {
 
 /** The decision for the caller. Its own figures are those of the rule that binds, as `bindingRule` finds it. */
 export function publicDecision(
-  policy: Policy,
+  policy: HeldPolicy,
   key: string,
   decided: Decided,
   decidedBy: "isolate" | "object" = "object",
@@ -118,7 +118,7 @@ export function asTold(settled: Decision, { lease, delayMs, rules }: Decision): 
 }
 
 /** The decision of the policy's `onFailure` when the object did not answer. It invents no figures. */
-export function degradedDecision(policy: Policy, key: string): Decision {
+export function degradedDecision(policy: HeldPolicy, key: string): Decision {
   return {
     success: policy.shadow || policy.onFailure === "open",
     policy: publicName(policy.name),
@@ -131,7 +131,7 @@ export function degradedDecision(policy: Policy, key: string): Decision {
 }
 
 /** The decision on a call that was shed, since machines are too busy. Nothing was asked of the rules. */
-export function shedDecision(policy: Policy, key: string, { restoredInMs }: Shed): Decision {
+export function shedDecision(policy: HeldPolicy, key: string, { restoredInMs }: Shed): Decision {
   const { limit, rules } = degradedDecision(policy, key);
   const place = { policy: publicName(policy.name), key };
   const retryAfterMs = Math.max(LEAST_RETRY_MS, restoredInMs);
@@ -143,7 +143,7 @@ const LEAST_RETRY_MS = 1_000;
 
 /** The decision of a check among several that was refused: nothing was taken for it. */
 export function refusedDecision(
-  policy: Policy,
+  policy: HeldPolicy,
   key: string,
   { status, code, detail }: NonNullable<Decision["problem"]>,
 ): Decision {

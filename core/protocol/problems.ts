@@ -43,8 +43,11 @@ export class LimiterError extends Error {
   readonly code: string;
   readonly errors: readonly FieldError[];
 
-  constructor({ status, code, title, detail, errors }: Problem) {
-    super(`${title}: ${errors.length === 0 ? detail : errors.map((error) => error.detail).join("; ")}`);
+  constructor(
+    { status, code, title, detail, errors }: Pick<Problem, "status" | "code" | "title" | "detail" | "errors">,
+    message = `${title}: ${errors.length === 0 ? detail : errors.map((error) => error.detail).join("; ")}`,
+  ) {
+    super(message);
     this.status = status;
     this.code = code;
     this.errors = errors;

@@ -1,4 +1,4 @@
-import type { Policy } from "../policies/policy.ts";
+import type { HeldPolicy } from "../policies/held-policy.ts";
 import { costOf, type Cost } from "../protocol/cost.ts";
 import { FEW_UNITS, isHot, isLukewarm, lifetimeMs, lowUnits, wantedUnits } from "./sizing.ts";
 
@@ -16,7 +16,7 @@ export interface Wanted {
 
 /** Measures how many calls and units one isolate needs of one key. */
 export class Demand {
-  readonly #policy: Policy;
+  readonly #policy: HeldPolicy;
   /** Calls since the last pause that was longer than the longest lifetime. */
   #streak = 0;
   /** Since `#sinceMs`, when units were asked for last: calls, and units by rule. */
@@ -26,7 +26,7 @@ export class Demand {
   #sinceMs: number;
   #lastMs: number;
 
-  constructor(policy: Policy, nowMs: number) {
+  constructor(policy: HeldPolicy, nowMs: number) {
     this.#policy = policy;
     this.#units = policy.rules.map(() => 0);
     this.#sinceMs = nowMs;

@@ -1,4 +1,4 @@
-import type { Policy, Rule } from "../policies/policy.ts";
+import type { HeldPolicy, HeldRule } from "../policies/held-policy.ts";
 import type { Decided, Reserved, RuleDecision } from "../protocol/answers.ts";
 import { heldMs } from "./sizing.ts";
 
@@ -31,11 +31,11 @@ const UNKNOWN: Word = { free: 0, gains: [], stepMs: 1, atMs: 0, wholeAtMs: -Infi
  * never too short. Others may have used units since; only the next answer tells.
  */
 export class Figures {
-  readonly #policy: Policy;
+  readonly #policy: HeldPolicy;
   #words: readonly Word[];
   #heard = 0;
 
-  constructor(policy: Policy) {
+  constructor(policy: HeldPolicy) {
     this.#policy = policy;
     this.#words = policy.rules.map(() => UNKNOWN);
   }
@@ -83,7 +83,7 @@ export class Figures {
   }
 
   /** The largest cost that would pass now, as far as is known. */
-  remaining(rule: Rule, index: number, units: number, nowMs: number): number {
+  remaining(rule: HeldRule, index: number, units: number, nowMs: number): number {
     return Math.min(rule.capacity, freeAt(this.#words[index] ?? UNKNOWN, nowMs) + units);
   }
 
@@ -103,7 +103,7 @@ export class Figures {
   }
 
   /** What is known of a rule whose cost is denied; `units`: those that the holder has. */
-  denied(rule: Rule, index: number, units: number, nowMs: number) {
+  denied(rule: HeldRule, index: number, units: number, nowMs: number) {
     const remaining = this.remaining(rule, index, units, nowMs);
     const saidMs = this.#saidAfterMs(index, nowMs);
     // Of a denied key more may be missing than its capacity. Only the object knows.
@@ -112,7 +112,7 @@ export class Figures {
     return { remaining, resetAfterMs };
   }
 
-  #wholeAfterMs(rule: Rule, index: number, missing: number, settledAtMs: number, nowMs: number): number {
+  #wholeAfterMs(rule: HeldRule, index: number, missing: number, settledAtMs: number, nowMs: number): number {
     if (missing === 0) return 0;
     const { pool, reservation } = this.#policy;
     // A region settles what its isolates have used, and then the pool has to be told.

@@ -1,4 +1,4 @@
-import type { Policy } from "../policies/policy.ts";
+import type { HeldPolicy } from "../policies/held-policy.ts";
 import { costOf, type Cost } from "../protocol/cost.ts";
 import type { ReserveCall } from "../protocol/messages.ts";
 import type { Wanted } from "./demand.ts";
@@ -19,7 +19,7 @@ export class PendingRequest<Call = ReserveCall> {
   }
 
   /** Promises a call its units of those that the message wants; `false`: too few are left for this call. */
-  promise({ rules }: Policy, cost: Cost): boolean {
+  promise({ rules }: HeldPolicy, cost: Cost): boolean {
     const after = rules.map((rule, index) => (this.#promised[index] ?? 0) + costOf(rule, cost));
     if (after.some((units, index) => units > (this.wanted.units[index] ?? 0))) return false;
     this.#promised.splice(0, after.length, ...after);

@@ -1,4 +1,4 @@
-import type { Policy, Rule } from "../policies/policy.ts";
+import type { HeldPolicy, HeldRule } from "../policies/held-policy.ts";
 import type { Decided } from "../protocol/answers.ts";
 import type { Cost } from "../protocol/cost.ts";
 import type { Returned } from "../protocol/messages.ts";
@@ -21,7 +21,7 @@ import { ReservedUnits } from "./reserved-units.ts";
  * Plain state, no I/O: client/local-limiter.ts sends the messages.
  */
 export class Reservation {
-  readonly policy: Policy;
+  readonly policy: HeldPolicy;
   readonly key: string;
   readonly holder: string;
   readonly #units: ReservedUnits;
@@ -36,7 +36,7 @@ export class Reservation {
   #asked: Asked | undefined;
 
   /** @param holder an id that nobody can guess */
-  constructor(policy: Policy, key: string, holder: string, nowMs: number) {
+  constructor(policy: HeldPolicy, key: string, holder: string, nowMs: number) {
     this.policy = policy;
     this.key = key;
     this.holder = holder;
@@ -104,7 +104,7 @@ export class Reservation {
   /** Denies a cost as the object did before; `undefined`: the object has to be asked. */
   deny(cost: Cost, nowMs: number, isFresh = false): Decided | undefined {
     const units = this.#units.at(nowMs);
-    const figuresOf = (rule: Rule, index: number) =>
+    const figuresOf = (rule: HeldRule, index: number) =>
       this.#figures.denied(rule, index, units[index] ?? 0, nowMs);
     return this.#denials.find(this.policy, cost, units, nowMs, figuresOf, isFresh);
   }

@@ -1,10 +1,10 @@
-import type { Policy } from "../policies/policy.ts";
+import type { HeldPolicy } from "../policies/held-policy.ts";
 import { costOf, type Cost } from "../protocol/cost.ts";
 import { refillMs, spendableMs } from "./sizing.ts";
 
 /** The units of a reservation, which may be spent for a while. Arrays have one number for each rule. */
 export class ReservedUnits {
-  readonly #policy: Policy;
+  readonly #policy: HeldPolicy;
   /** Units that are left; with so many left it is time to ask for more; units spent since the holder began. */
   #units: readonly number[];
   #low: readonly number[];
@@ -12,7 +12,7 @@ export class ReservedUnits {
   #askedAtMs = -Infinity;
   #ttlMs = 0;
 
-  constructor(policy: Policy) {
+  constructor(policy: HeldPolicy) {
     this.#policy = policy;
     this.#units = policy.rules.map(() => 0);
     this.#low = this.#units;

@@ -7,7 +7,7 @@ import type { LeaseSockets } from "./lease-sockets.ts";
 /** The parts of the object that ending a lease takes. */
 export interface ReleasingHost {
   readonly ask: AskKey;
-  readonly sockets: LeaseSockets;
+  readonly sockets: Pick<LeaseSockets, "closeLost">;
 }
 
 /** Ends a lease as its holder reports. Returns whether there was such a lease. */

@@ -1,6 +1,6 @@
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { AnswerPlace, Swept } from "../storage/answers.ts";
-import { KEYS_SWEPT, type Storage } from "../storage/storage.ts";
+import { KEYS_SWEPT, type KeyStorage } from "../storage/storage.ts";
 import { FORGET_AFTER_MS } from "../storage/sweeps.ts";
 import { isUnrecorded } from "./blank.ts";
 import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
@@ -18,7 +18,7 @@ const FIRST: AnswerPlace = { key: "", idempotencyKey: "" };
  * @returns the instant of the next garbage collection; `undefined`: nothing that is stored is needed any more
  */
 export function* collectGarbage(
-  storage: Storage,
+  storage: KeyStorage,
   cache: KeyCache,
   policies: Pick<Policies, "get">,
   nowMs: () => number,
@@ -45,7 +45,7 @@ export function* collectGarbage(
 
 /** Looks at every key that has a record, and forgets those that are whole. */
 function* sweepKeys(
-  storage: Storage,
+  storage: KeyStorage,
   cache: KeyCache,
   policies: Pick<Policies, "get">,
   nowMs: () => number,
@@ -73,7 +73,7 @@ function* sweepKeys(
  * @returns when it is expected to be whole; `undefined`: it is
  */
 function forgetKey(
-  storage: Storage,
+  storage: KeyStorage,
   cache: KeyCache,
   policy: Policy | undefined,
   key: string,

@@ -2,7 +2,7 @@ import type { Conflict, Decided } from "../../core/protocol/answers.ts";
 import { rangeOf, rangeOfEnds, sharedKey, type KeyRange } from "../../core/protocol/caller-keys.ts";
 import { ANSWERS_DROPPED, MOST_ANSWERS, type StoredAnswer } from "../storage/answers.ts";
 import type { Claim } from "../storage/records.ts";
-import type { Storage } from "../storage/storage.ts";
+import type { KeyStorage } from "../storage/storage.ts";
 import type { Charge, StandingCharge } from "./charges.ts";
 import type { KeyState } from "./key-state.ts";
 import { answersOf } from "./room.ts";
@@ -40,7 +40,7 @@ export function endOfHold(id: string): Idempotent {
  * nothing was not remembered.
  */
 export function findAnswer(
-  storage: Storage,
+  storage: KeyStorage,
   keyState: KeyState,
   { idempotencyKey, request }: Idempotent,
   nowMs: number,
@@ -55,7 +55,7 @@ export function findAnswer(
 
 /** The charge of the call with this idempotency key; `undefined`: it is unknown, or has been given back. */
 export function findCharge(
-  storage: Storage,
+  storage: KeyStorage,
   keyState: KeyState,
   idempotencyKey: string,
   nowMs: number,
@@ -67,7 +67,7 @@ export function findCharge(
 }
 
 /** The charge has been given back: the call is still answered as before, but nobody finds its charge any more. */
-export function forgetCharge(storage: Storage, { key }: KeyState, idempotencyKey: string): void {
+export function forgetCharge(storage: KeyStorage, { key }: KeyState, idempotencyKey: string): void {
   const found = storage.answers.read(key, idempotencyKey);
   if (found === undefined) return;
   storage.answers.write(key, idempotencyKey, { ...found, answer: textOf(rememberedIn(found.answer)) });
@@ -75,7 +75,7 @@ export function forgetCharge(storage: Storage, { key }: KeyState, idempotencyKey
 
 /** What is stored under an idempotency key, if it is still valid. */
 function findStored(
-  storage: Storage,
+  storage: KeyStorage,
   keyState: KeyState,
   idempotencyKey: string,
   nowMs: number,
@@ -90,7 +90,7 @@ function findStored(
  * names it, as it did then. The ends of holds are stored in the same place, under their ids: those are nobody's answers.
  */
 function findShared(
-  storage: Storage,
+  storage: KeyStorage,
   keyState: KeyState,
   shared: string | undefined,
   nowMs: number,
@@ -101,7 +101,7 @@ function findShared(
 
 /** Remembers an answer. When the caller has `MOST_ANSWERS` of the key, its oldest ones go. */
 export function rememberAnswer(
-  storage: Storage,
+  storage: KeyStorage,
   keyState: KeyState,
   { idempotencyKey, request, range = rangeOf(idempotencyKey) }: Idempotent,
   remembered: Remembered,
@@ -118,7 +118,7 @@ export function rememberAnswer(
 }
 
 /** Deletes an expired hold or lease. The end of a hold is remembered, for a caller who settles it too late. */
-export function endExpired(storage: Storage, keyState: KeyState, claim: Claim): void {
+export function endExpired(storage: KeyStorage, keyState: KeyState, claim: Claim): void {
   storage.claims.remove(keyState.key, claim.id);
   if (claim.kind === "lease" || claim.isProvisional === true) return;
   rememberAnswer(storage, keyState, endOfHold(claim.id), "expired", claim.expiresAtMs);

@@ -1,7 +1,7 @@
 import { unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "../storage/records.ts";
-import type { Storage } from "../storage/storage.ts";
+import type { KeyStorage } from "../storage/storage.ts";
 import { record } from "../storage/write-behind.ts";
 import { isBlank, isUnrecorded } from "./blank.ts";
 import { endExpired } from "./idempotency.ts";
@@ -22,12 +22,12 @@ const GROWTH_STEPS = 64;
  * are synchronous, and memory changes only after storage has: a write that throws has changed nothing.
  */
 export class KeyCache {
-  readonly #storage: Storage;
+  readonly #storage: KeyStorage;
   readonly #mostKeys: number;
   readonly #keys = new Map<string, KeyState>();
   #bytes = 0;
 
-  constructor(storage: Storage, mostKeys = MOST_KEYS) {
+  constructor(storage: KeyStorage, mostKeys = MOST_KEYS) {
     this.#storage = storage;
     this.#mostKeys = mostKeys;
   }

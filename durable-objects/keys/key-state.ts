@@ -2,7 +2,7 @@ import { advance, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts
 import type { Policy } from "../../core/policies/policy.ts";
 import type { AnswerCount } from "../storage/answers.ts";
 import { CLAIM_BYTES, type Claim, type StoredAccount } from "../storage/records.ts";
-import type { Storage } from "../storage/storage.ts";
+import type { KeyStorage } from "../storage/storage.ts";
 import { aheadOfRecord, recordWholeAtMs } from "../storage/write-behind.ts";
 import { Holders } from "./holders.ts";
 import { bytesOf, givenSince, readRuleStates, statesSeenBy, type RuleState } from "./rule-state.ts";
@@ -28,7 +28,7 @@ export class KeyState {
   #endsByMs: number;
   #bytes = 0;
 
-  constructor(storage: Storage, policy: Policy, key: string, nowMs: number) {
+  constructor(storage: KeyStorage, policy: Policy, key: string, nowMs: number) {
     this.key = key;
     this.policy = policy;
     this.#endsByMs = policy.pool === undefined ? Infinity : -Infinity;
@@ -49,7 +49,7 @@ export class KeyState {
     return statesSeenBy(this.policy, this.#ruleStates, priority);
   }
 
-  /** The holds and leases of callers, by their ids. Storage has them too. */
+  /** The holds and leases of callers, by their ids. KeyStorage has them too. */
   get claims(): ReadonlyMap<string, Claim> {
     return this.#claims;
   }
@@ -111,7 +111,7 @@ export class KeyState {
    *
    * @param isLost whether more was known of the key than is stored
    */
-  reload(storage: Storage, nowMs: number, isLost: boolean): void {
+  reload(storage: KeyStorage, nowMs: number, isLost: boolean): void {
     const claims = new Map(storage.claims.read(this.key).map((claim) => [claim.id, claim]));
     this.#ruleStates = readRuleStates(storage, this.policy, this.key, claims, nowMs, isLost);
     this.#claims = claims;

@@ -3,7 +3,7 @@ import type { Policies } from "../../core/policies/policy.ts";
 import type { Conflict, Decided } from "../../core/protocol/answers.ts";
 import type { Full } from "../../core/protocol/bounds.ts";
 import type { Claim } from "../storage/records.ts";
-import type { Storage } from "../storage/storage.ts";
+import type { KeyStorage } from "../storage/storage.ts";
 import type { Charge, StandingCharge } from "./charges.ts";
 import {
   endOfHold,
@@ -42,14 +42,14 @@ export interface Change {
  */
 export class KeyStore {
   readonly #policies: Pick<Policies, "get">;
-  readonly #storage: Storage;
+  readonly #storage: KeyStorage;
   readonly #cache: KeyCache;
   /** Is called after a write, with the instant from which the key is whole if nobody comes. */
   readonly #onWritten: (wholeMs: number, nowMs: number) => void;
 
   constructor(
     policies: Pick<Policies, "get">,
-    storage: Storage,
+    storage: KeyStorage,
     cache: KeyCache,
     onWritten: (wholeMs: number, nowMs: number) => void,
   ) {

@@ -3,7 +3,7 @@ import { full, type Full } from "../../core/protocol/bounds.ts";
 import { rangeOf, type KeyRange } from "../../core/protocol/caller-keys.ts";
 import { MOST_ANSWERS, type AnswerCount } from "../storage/answers.ts";
 import type { Claim } from "../storage/records.ts";
-import type { Storage } from "../storage/storage.ts";
+import type { KeyStorage } from "../storage/storage.ts";
 import type { KeyState } from "./key-state.ts";
 
 /** The most holds and leases of one key: each decision looks at them (docs/performance.md has what that costs). */
@@ -16,7 +16,7 @@ export const MOST_CLAIMS_OF_CALLER = 10_000;
 const LEAST_REMEMBERED_MS = 60_000;
 
 /** The bound that new claims would pass; `undefined`: there is room for them. Renewed claims take none. */
-export function claimsFull(storage: Storage, keyState: KeyState, put: readonly Claim[]): Full | undefined {
+export function claimsFull(storage: KeyStorage, keyState: KeyState, put: readonly Claim[]): Full | undefined {
   const { claims } = keyState;
   const begun = put.filter(({ id }) => !claims.has(id));
   if (begun.length === 0) return undefined;
@@ -35,7 +35,7 @@ export function claimsFull(storage: Storage, keyState: KeyState, put: readonly C
  * answer makes room, but not one that the caller may still need for a call that it repeats.
  */
 export function answersFull(
-  storage: Storage,
+  storage: KeyStorage,
   keyState: KeyState,
   idempotencyKey: string,
   nowMs: number,
@@ -49,7 +49,7 @@ export function answersFull(
  * How many answers the key has in the range of one caller. They are counted when the key has been loaded, and
  * again when they are said to be too many: the alarm deletes answers without telling the key.
  */
-export function answersOf(storage: Storage, { key, answers }: KeyState, range: KeyRange): AnswerCount {
+export function answersOf(storage: KeyStorage, { key, answers }: KeyState, range: KeyRange): AnswerCount {
   const known = answers.get(range[0]);
   if (known !== undefined && (known.count < MOST_ANSWERS || known.isExact)) return known;
   const counted = { ...storage.answers.count(key, range), isExact: true };

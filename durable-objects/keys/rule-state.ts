@@ -3,7 +3,7 @@ import type { Hold } from "../../core/accounts/hold.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
 import { seenBy } from "../../core/policies/seen-by.ts";
 import type { Claim, StoredAccount } from "../storage/records.ts";
-import type { Storage } from "../storage/storage.ts";
+import type { KeyStorage } from "../storage/storage.ts";
 import { aheadUnits, covers, isReadable, recordWholeAtMs, restore } from "../storage/write-behind.ts";
 
 /** One rule of a key: its account, and its part of the key's record (`undefined`: storage has none). */
@@ -23,7 +23,7 @@ export interface RuleState {
  * @param isLost whether this memory knew more of the key, and has lost it
  */
 export function readRuleStates(
-  storage: Storage,
+  storage: KeyStorage,
   policy: Policy,
   key: string,
   claims: ReadonlyMap<string, Claim>,

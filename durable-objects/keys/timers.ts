@@ -15,14 +15,19 @@ export async function inTurns<Result>(
   await finish(step.value);
 }
 
+/** Where an alarm is set. */
+export type Alarm = Pick<DurableObjectStorage, "getAlarm" | "setAlarm">;
+
 /** The object's clock and its alarm. */
 export class Timers {
-  readonly #storage: DurableObjectStorage;
+  readonly #storage: Alarm;
+  readonly #read: () => number;
   #lastNowMs = 0;
   #alarmAtMs = Infinity;
 
-  constructor(storage: DurableObjectStorage) {
+  constructor(storage: Alarm, read = readClockMs) {
     this.#storage = storage;
+    this.#read = read;
   }
 
   /** Reads the alarm that was set before the object started. */
@@ -45,7 +50,7 @@ export class Timers {
 
   /** The object's clock, in milliseconds since the Unix epoch. It never runs backwards. */
   nowMs(): number {
-    this.#lastNowMs = Math.max(this.#lastNowMs, readClockMs());
+    this.#lastNowMs = Math.max(this.#lastNowMs, this.#read());
     return this.#lastNowMs;
   }
 }

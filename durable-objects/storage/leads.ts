@@ -28,17 +28,25 @@ const LEAD_MS = 45_000;
 /** It is renewed when it is needed for longer than it has left, less this: by so much two machines' clocks may differ. */
 const MARGIN_MS = 10_000;
 
+/** Where the row is kept. */
+export interface LeadStorage {
+  readonly kv: {
+    get<Value>(name: string): Value | undefined;
+    put<Value>(name: string, value: Value): void;
+  };
+}
+
 /** What the object has promised, and what the one before it had. */
 export class Leads {
   /** Tells this memory of the object from those before it. A clock could not: it may have been put back. */
   readonly memory = Math.floor(randomFraction() * 2 ** 32);
-  readonly #storage: DurableObjectStorage;
+  readonly #storage: LeadStorage;
   #found: ReadonlyMap<string, StoredLead>;
   #made: Map<string, StoredLead>;
   /** The first instant at which this object was asked. */
   #startMs: number | undefined;
 
-  constructor(storage: DurableObjectStorage) {
+  constructor(storage: LeadStorage) {
     this.#storage = storage;
     this.#found = new Map(storage.kv.get<Stored>(ROW));
     this.#made = new Map(this.#found);

@@ -10,6 +10,12 @@ import { Tables } from "./tables.ts";
 /** How many keys are looked at in one go, so that calls do not wait. */
 export const KEYS_SWEPT = 1_000;
 
+/** What is kept of keys, record by record: in the object's storage, or in memory (memory-storage.ts). */
+export interface KeyStorage extends Omit<Pick<Storage, keyof Storage>, "answers" | "claims"> {
+  readonly answers: Pick<StoredAnswers, keyof StoredAnswers>;
+  readonly claims: Pick<StoredClaims, keyof StoredClaims>;
+}
+
 /** The object's storage, record by record. All methods but `removeAll` are synchronous. */
 export class Storage {
   readonly answers: StoredAnswers;

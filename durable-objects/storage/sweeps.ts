@@ -8,6 +8,7 @@
  * So sweeps read 100,000 rows an hour at most, however many keys there are, and two more for each row that is written.
  * Of 100,000 keys each is read once an hour, of 10,000 ten times. What is whole may stay for as long meanwhile.
  */
+import type { LeadStorage } from "./leads.ts";
 
 /**
  * How long a key's record stays after the key has become whole, in milliseconds. With less, a key that comes every few
@@ -33,14 +34,14 @@ const ROW = "sweep";
 
 /** What the last sweep has left, what the one under way finds, and what has been written since it began. */
 export class Sweeps {
-  readonly #storage: DurableObjectStorage;
+  readonly #storage: LeadStorage;
   #rows: number;
   #notBeforeMs: number;
   #written = 0;
   /** When the first of those rows can be due. */
   #earliestMs = Infinity;
 
-  constructor(storage: DurableObjectStorage) {
+  constructor(storage: LeadStorage) {
     this.#storage = storage;
     const { rows, notBeforeMs } = storage.kv.get<StoredSweep>(ROW) ?? { rows: 0, notBeforeMs: -Infinity };
     this.#rows = rows;

@@ -1,4 +1,5 @@
 import fc from "fast-check";
+import * as ipaddr from "ipaddr.js";
 import { expect, test } from "vitest";
 import { normaliseKey } from "../../client/keys.ts";
 import { objectName } from "../../client/transports/object-names.ts";
@@ -60,6 +61,21 @@ test("every address of a /64 counts as one key, and what is counted counts as it
       expect(one).toBe(normaliseKey(ADDRESSES, [...network, ...otherHost].join(":")));
       expect(normaliseKey(ADDRESSES, String(one))).toBe(one);
     }),
+  );
+});
+
+test("networks are written as they were when keys began to be stored", () => {
+  // Zeros often, so that every place for `::` comes up.
+  const part = fc.oneof(fc.constant(0), fc.constant(1), fc.integer({ min: 0, max: 0xffff }));
+  fc.assert(
+    fc.property(fc.array(part, { minLength: 8, maxLength: 8 }), fc.boolean(), (parts, isShort) => {
+      const address = new ipaddr.IPv6(parts);
+      const network = new ipaddr.IPv6([...parts.slice(0, 4), 0, 0, 0, 0]).toRFC5952String();
+      const expected = address.isIPv4MappedAddress() ? address.toIPv4Address().toString() : `${network}/64`;
+      const key = isShort ? address.toString() : address.toNormalizedString();
+      expect(normaliseKey(ADDRESSES, key)).toBe(expected);
+    }),
+    { numRuns: 2_000 },
   );
 });
 

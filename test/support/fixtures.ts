@@ -7,6 +7,7 @@ export const TOKENS = {
   limit: "weir_test_limit",
   refund: "weir_test_refund",
   admin: "weir_test_admin",
+  reserve: "weir_test_reserve",
   /** The policy "api" only, keys that begin with "tenant-a:". */
   tenant: "weir_test_tenant",
 } as const;
@@ -15,7 +16,7 @@ export const TEST_TOKENS = [
   {
     name: "full",
     sha256: "596d995236ebff5281c8e48de3ce4f43e0bb022570d656e4a988ad20282234af",
-    scopes: ["limit", "refund", "force", "admin"],
+    scopes: ["limit", "refund", "force", "reserve", "admin"],
   },
   {
     name: "limit",
@@ -31,6 +32,11 @@ export const TEST_TOKENS = [
     name: "admin",
     sha256: "c242584ed987ae337449af40b9c1dc37f38afd848f86c4b54c8579b524c503e0",
     scopes: ["admin"],
+  },
+  {
+    name: "reserve",
+    sha256: "2b2e3ae81cdff75222a8f98f22c78f94345be2dbe42a62b91b19eb21f2a45d27",
+    scopes: ["limit", "reserve"],
   },
   {
     name: "tenant",

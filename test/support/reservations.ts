@@ -1,3 +1,4 @@
+import type { HeldPolicy } from "../../core/policies/held-policy.ts";
 /** A reservation by itself, and answers made by hand. */
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
@@ -24,7 +25,7 @@ export function policyOf(name: string): Policy {
 }
 
 /** What all rules of a policy say: admitted, unless `figures` say otherwise. */
-export function said(policy: Policy, figures: Partial<RuleDecision> = {}): RuleDecision[] {
+export function said(policy: HeldPolicy, figures: Partial<RuleDecision> = {}): RuleDecision[] {
   return policy.rules.map(({ name, capacity }) => ({
     name,
     success: true,
@@ -36,11 +37,11 @@ export function said(policy: Policy, figures: Partial<RuleDecision> = {}): RuleD
     ...figures,
   }));
 }
-export const denied = (policy: Policy, retryAfterMs: number | null) =>
+export const denied = (policy: HeldPolicy, retryAfterMs: number | null) =>
   said(policy, { success: false, retryAfterMs, reason: "quota" });
 
 /** The answer that grants `units` of every rule. */
-export function granting(policy: Policy, units: number, { ttlMs = TTL_MS, isNew = false } = {}): Decided {
+export function granting(policy: HeldPolicy, units: number, { ttlMs = TTL_MS, isNew = false } = {}): Decided {
   const named = Object.fromEntries(policy.rules.map(({ name }) => [name, units]));
   return { rules: said(policy), reserved: { ttlMs, isNew, units: named } };
 }

@@ -1,6 +1,6 @@
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { randomId } from "../../core/clock.ts";
-import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
+import { MOST_UNITS } from "../../core/policies/most-units.ts";
 import { publicName } from "../../core/policies/policy-names.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 /** The calls on leases: units that a caller has for a while, and may have to wait for in a queue. */

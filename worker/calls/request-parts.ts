@@ -1,6 +1,6 @@
 /** The fields that many requests have. */
 import * as v from "valibot";
-import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
+import { MOST_UNITS } from "../../core/policies/most-units.ts";
 import { integer, number } from "../../core/validation.ts";
 import { text } from "./text-schema.ts";
 

@@ -1,6 +1,6 @@
 /** The schemas of requests. The parser, the types and the OpenAPI document are all made from them. */
 import * as v from "valibot";
-import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
+import { MOST_UNITS } from "../../core/policies/most-units.ts";
 import { integer, oneOf, table } from "../../core/validation.ts";
 import {
   cost,

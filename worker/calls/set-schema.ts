@@ -1,5 +1,5 @@
 import * as v from "valibot";
-import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
+import { MOST_UNITS } from "../../core/policies/most-units.ts";
 import { integer, table } from "../../core/validation.ts";
 import { COST_ALLOWED } from "./request-parts.ts";
 import { KeyRequest } from "./request-schemas.ts";

@@ -10,10 +10,11 @@ import { callAcquire, callRelease, callRenew, callSocket } from "../calls/leases
 import { callLimitSeveral } from "../calls/limit-several.ts";
 import { callPeek, callLimit, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
 import { listPolicies } from "../calls/policy-list.ts";
+import { callReserve } from "../calls/reservations.ts";
 import {
   authorized,
+  jsonAnswer,
   noContent,
-  NOT_STORED,
   pathInput,
   policyInput,
   queryInput,
@@ -25,8 +26,7 @@ import {
 } from "./handlers.ts";
 import { KEY_PATH, METHODS } from "./methods.ts";
 import { openApiDocument } from "./openapi.ts";
-import { toResponse } from "./problem-responses.ts";
-import { internalProblem } from "./problem-responses.ts";
+import { internalProblem, toResponse } from "./problem-responses.ts";
 import { allResponse, decisionResponse } from "./responses.ts";
 
 /** All HTTP routes. */
@@ -73,6 +73,14 @@ app.post(
   ),
 );
 app.post(
+  "/v1/reservations",
+  withBody(
+    async (c, principal, input) =>
+      jsonAnswer(await callReserve(clientOf(c.env, principal), principal, input)),
+    { scopes: ["reserve"] },
+  ),
+);
+app.post(
   "/v1/holds/:id/settle",
   withBody(async (c, principal, body) => {
     const input = withId(c, body);
@@ -104,9 +112,8 @@ app.post(
   withBody(
     async (c, principal, body) => {
       const input = withId(c, body);
-      const lease =
-        input instanceof Problem ? input : await callRenew(clientOf(c.env, principal), principal, input);
-      return lease instanceof Problem ? lease : c.json(lease, 200, NOT_STORED);
+      if (input instanceof Problem) return input;
+      return jsonAnswer(await callRenew(clientOf(c.env, principal), principal, input));
     },
     { isOptional: true },
   ),
@@ -131,7 +138,7 @@ app.delete(
 app.get(
   "/v1/policies",
   authorized(["limit", "admin"], (c, principal) =>
-    c.json(listPolicies(clientOf(c.env, principal), principal), 200, NOT_STORED),
+    jsonAnswer(listPolicies(clientOf(c.env, principal), principal)),
   ),
 );
 for (const [path, call] of Object.entries({
@@ -144,8 +151,7 @@ for (const [path, call] of Object.entries({
       const [place, query] = [policyInput(c), queryInput(c, ["limit"])];
       if (place instanceof Problem) return place;
       if (query instanceof Problem) return query;
-      const answer = await call(clientOf(c.env, principal), principal, { ...query, ...place });
-      return answer instanceof Problem ? answer : c.json(answer, 200, NOT_STORED);
+      return jsonAnswer(await call(clientOf(c.env, principal), principal, { ...query, ...place }));
     }),
   );
 }
@@ -156,10 +162,8 @@ app.get(
     if (place instanceof Problem) return place;
     if (query instanceof Problem) return query;
     const input = { ...query, ...place };
-    return decisionResponse(
-      await callPeek(clientOf(c.env, principal), principal, input, c.req.raw.signal),
-      200,
-    );
+    const report = await callPeek(clientOf(c.env, principal), principal, input, c.req.raw.signal);
+    return decisionResponse(report, 200);
   }),
 );
 app.put(
@@ -182,7 +186,7 @@ app.delete(
     return noContent(c, answered instanceof Problem ? answered : undefined);
   }),
 );
-app.get("/healthz", (c) => c.json({ status: "ok" }, 200, NOT_STORED));
+app.get("/healthz", () => jsonAnswer({ status: "ok" }));
 app.get("/openapi.json", (c) => {
   const problem = configurationProblem(c.env.API_TOKENS);
   return problem === undefined ? c.json(openApiDocument()) : toResponse(problem);

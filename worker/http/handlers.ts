@@ -12,7 +12,7 @@ import type { DenyStatus } from "./responses.ts";
 
 export type Ctx = Context<{ Bindings: Env }>;
 
-export const NOT_STORED = { "cache-control": "no-store" };
+const NOT_STORED = { "cache-control": "no-store" };
 
 /** A handler for callers with one of these scopes. */
 export function authorized(
@@ -112,6 +112,14 @@ export function queryInput(c: Ctx, numbers: readonly string[]): Record<string, u
     return [field, numbers.includes(field) && /^\d{1,15}$/.test(value) ? Number(value) : value];
   });
   return Object.fromEntries(entries);
+}
+
+/** The answer as JSON, or the problem. */
+export function jsonAnswer<Answer extends object>(
+  answer: Answer,
+): Answer extends Problem ? Problem : Response;
+export function jsonAnswer(answer: object): Response | Problem {
+  return answer instanceof Problem ? answer : Response.json(answer, { headers: NOT_STORED });
 }
 
 /** 204, or the problem. */

@@ -5,7 +5,7 @@
  */
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/limiter-client.ts";
-import { MOST_UNITS } from "../../core/policies/policy-fields.ts";
+import { MOST_UNITS } from "../../core/policies/most-units.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";

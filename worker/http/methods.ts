@@ -6,6 +6,7 @@ export const METHODS: Readonly<Record<string, string>> = {
   "/v1/limit": "POST",
   "/v1/limit/all": "POST",
   "/v1/refund": "POST",
+  "/v1/reservations": "POST",
   "/v1/holds": "POST",
   "/v1/holds/:id": "DELETE",
   "/v1/holds/:id/settle": "POST",

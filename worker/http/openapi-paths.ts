@@ -13,6 +13,7 @@ import {
   reference,
   RETRY_AFTER,
 } from "./openapi-parts.ts";
+import { reservationPaths } from "./openapi-reservations.ts";
 
 /** The addresses of the OpenAPI document. */
 export function openApiPaths(): object {
@@ -56,6 +57,7 @@ export function openApiPaths(): object {
     },
     ...holdPaths(),
     ...leasePaths(),
+    ...reservationPaths(),
     ...leaseEndPaths(),
     ...keyPaths(),
     "/healthz": {

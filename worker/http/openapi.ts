@@ -20,6 +20,7 @@ import {
   RenewRequest,
   SettleRequest,
 } from "../calls/request-schemas.ts";
+import { ReservationsAnswer, ReservationsRequest } from "../calls/reservation-schemas.ts";
 import { SetRequest } from "../calls/set-schema.ts";
 import { openApiPaths } from "./openapi-paths.ts";
 
@@ -52,6 +53,7 @@ export function openApiDocument(): object {
         AcquireRequest: schema(AcquireRequest, "input"),
         RenewRequest: schema(withoutId(RenewRequest.entries), "input"),
         ReleaseRequest: schema(withoutId(ReleaseRequest.entries), "input"),
+        ReservationsRequest: schema(ReservationsRequest, "input"),
         SetRequest: schema(withoutPlace(SetRequest.entries), "input"),
         Decision: schema(Decision, "output"),
         AllDecisions: schema(AllDecisions, "output"),
@@ -59,6 +61,7 @@ export function openApiDocument(): object {
         KeyReport: schema(KeyReport, "output"),
         KeyList: schema(KeyList, "output"),
         KeyCount: schema(KeyCount, "output"),
+        ReservationsAnswer: schema(ReservationsAnswer, "output"),
         PolicyList: schema(PolicyList, "output"),
         Problem: schema(ProblemDetails, "output"),
         QuotaExceeded: schema(QuotaExceeded, "output"),

@@ -10,6 +10,7 @@ import {
 import type { LeaseReport } from "../../core/protocol/messages.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
 import { Problem } from "../../core/protocol/problems.ts";
+import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
 import type { Scope } from "../auth/tokens.ts";
 import type { Env } from "../bindings/env.ts";
 import { callCancel, callHold, callSettle } from "../calls/holds.ts";
@@ -21,6 +22,7 @@ import { callLimit, callPeek, callRefund, callReset, callSetUsed } from "../call
 import type { PolicyList } from "../calls/policy-list-schema.ts";
 import { listPolicies } from "../calls/policy-list.ts";
 import { BoundAcquireRequest } from "../calls/request-schemas.ts";
+import { callReserve } from "../calls/reservations.ts";
 import { call, findClaim, type Answered } from "../calls/target.ts";
 import { given } from "../calls/validate.ts";
 import { completed, orThrow, readAlone, readCall, type BoundCall } from "./bound-call.ts";
@@ -167,6 +169,11 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
   /** How many keys a policy with a number of objects has. */
   async countKeys(asked: Listing): Promise<KeyCount> {
     return orThrow(await callKeyCount(...this.#read(asked, ["admin"])));
+  }
+
+  /** Holds units of many keys in the caller's own process: the message of `POST /v1/reservations`. */
+  async reserve(asked: ReservationsAsked): Promise<ReservationsAnswered> {
+    return orThrow(await callReserve(...this.#readAlone(asked, ["reserve"])));
   }
 
   /** The policies of this deployment. */

@@ -4,12 +4,13 @@ import { notAllowed } from "../calls/validate.ts";
 
 /**
  * The most values in the argument of one call, those inside arrays and objects included. 16 checks of a policy, a key, a
- * region and a cost by 16 units are 337, and 100 checks of a policy, a key, a region and a cost are 503.
+ * region and a cost by 16 units are 337, and 100 checks of a policy, a key, a region and a cost are 503. A message that
+ * holds units has 1,930 values at most in the text that HTTP allows.
  */
-const MOST_VALUES = 1_000;
+const MOST_VALUES = 2_000;
 /** The longest array, the most levels, and all text together in UTF-16 units, which is what HTTP allows in bytes. */
 const MOST_ITEMS = 100;
-const MOST_LEVELS = 6;
+const MOST_LEVELS = 7;
 const MOST_TEXT = 16_384;
 
 /**

@@ -44,9 +44,9 @@ describe("what a call over the binding is made of", () => {
 
   test.each([
     [{ checks: sparse(3_000_000) }, "checks is an array of 3000000: must be one of at most 100"],
-    [{ cost: many(2_000) }, "the call has over 1000 values"],
+    [{ cost: many(3_000) }, "the call has over 2000 values"],
     [{ key: "k".repeat(100_000) }, "the call has over 16384 characters of text"],
-    [{ a: { a: { a: { a: { a: { a: { a: 1 } } } } } } }, "a.a.a.a.a.a is over 6 levels deep"],
+    [{ a: { a: { a: { a: { a: { a: { a: { a: 1 } } } } } } } }, "a.a.a.a.a.a.a is over 7 levels deep"],
   ])("what HTTP could not carry is refused before it is looked at: %#", (argument, said) => {
     expect(detailOf(argument)).toContain(said);
   });

@@ -24,6 +24,7 @@ const METHODS = Object.keys({
   peek: true,
   setUsed: true,
   reset: true,
+  reserve: true,
   keys: true,
   countKeys: true,
   policies: true,

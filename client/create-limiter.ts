@@ -1,0 +1,63 @@
+import { unsleepingTime } from "../core/clock.ts";
+import { FarLimiter, type ClientOptions } from "./far-limiter.ts";
+import { endWithProcess } from "./lifetime.ts";
+import type { Limiter } from "./limiter.ts";
+import type { FarSide, LimiterService } from "./transports/far-side.ts";
+import { overHttp, type HttpWay } from "./transports/http.ts";
+import { overService } from "./transports/service.ts";
+
+/** Where the limiter is: a service binding, or an address and a token. */
+export type Way = HttpWay | { readonly service: LimiterService };
+
+/** Keeps work going after a request has been answered; where there are no requests, nothing has to be kept. */
+export type InBackground = (work: Promise<unknown>) => void;
+
+/** By the service binding: a worker may ask for its limiter with each request, and gets the same one. */
+const byService = new WeakMap<LimiterService, Map<string, Limiter>>();
+
+/** Makes a limiter of a way to it, as `createLimiter` does. */
+export function makeLimiter(given: Way & ClientOptions, inBackground: InBackground): Limiter {
+  const { policy, deadlineMs, onFailure } = given;
+  const options = {
+    ...(policy !== undefined && { policy }),
+    ...(deadlineMs !== undefined && { deadlineMs }),
+    ...(onFailure !== undefined && { onFailure }),
+  };
+  if (!("service" in given)) return opened(overHttp(checked(given)), options, inBackground);
+  const known = byService.get(given.service) ?? new Map<string, Limiter>();
+  byService.set(given.service, known);
+  const name = JSON.stringify(options);
+  const limiter =
+    known.get(name) ?? opened(overService(given.service), options, inBackground, () => known.delete(name));
+  known.set(name, limiter);
+  return limiter;
+}
+
+function opened(
+  far: FarSide,
+  options: ClientOptions,
+  inBackground: InBackground,
+  onClose: () => void = () => undefined,
+): Limiter {
+  const limiter = new FarLimiter({ far, time: unsleepingTime(), inBackground }, options);
+  const leave = endWithProcess(limiter);
+  const close = limiter.close.bind(limiter);
+  limiter.close = async () => {
+    leave();
+    onClose();
+    await close();
+  };
+  return limiter;
+}
+
+/** @throws TypeError that says what is wrong with the address or the token */
+function checked(way: HttpWay): HttpWay {
+  const { url, token } = way;
+  if (typeof url !== "string" || !/^https?:\/\//.test(url))
+    throw new TypeError(`url is ${JSON.stringify(url)}: must be the address of a limiter, https://...`);
+  if (typeof token !== "string" || token === "")
+    throw new TypeError(
+      "token is missing: must be a token of the limiter, with the scopes limit and reserve",
+    );
+  return way;
+}

@@ -1,0 +1,145 @@
+import type { Time } from "../core/clock.ts";
+import type { HeldPolicy } from "../core/policies/held-policy.ts";
+import { publicName } from "../core/policies/policy-names.ts";
+import { readClaimId, type ClaimKind } from "../core/protocol/claim-ids.ts";
+import { degradedDecision, type AllDecisions, type Decision } from "../core/protocol/decision.ts";
+import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
+import type { FarUnits } from "./far-units.ts";
+import { normaliseKey } from "./keys.ts";
+import type { KeyAsked, LimitAllAsked, LimitAsked } from "./limiter.ts";
+import type { LocalLimiter } from "./local-limiter.ts";
+import { limiterErrorIn, type FarSide } from "./transports/far-side.ts";
+
+type Call<Asked, Answer> = (far: FarSide, asked: Asked) => Promise<Answer>;
+
+/** Calls that the limiter decides. Units that are held here of their keys go home first, so that it has all of them. */
+export class FarCalls {
+  readonly #far: FarSide;
+  readonly #local: LocalLimiter;
+  readonly #units: FarUnits;
+  readonly #policyOf: (name: string | undefined) => HeldPolicy;
+  readonly #time: Time;
+
+  /** @param policyOf what is known of a policy */
+  constructor(
+    far: FarSide,
+    local: LocalLimiter,
+    units: FarUnits,
+    policyOf: (name: string | undefined) => HeldPolicy,
+    time: Time,
+  ) {
+    this.#far = far;
+    this.#local = local;
+    this.#units = units;
+    this.#policyOf = policyOf;
+    this.#time = time;
+  }
+
+  limit(asked: LimitAsked): Promise<Decision> {
+    return this.decide(asked, (far, whole) => far.limit(whole));
+  }
+
+  /** Several checks. When the limiter does not answer, each is answered as its policy says. */
+  async limitAll(asked: LimitAllAsked): Promise<AllDecisions> {
+    const { checks } = asked;
+    const all = Array.isArray(checks) ? checks : [];
+    await Promise.all(all.map((check) => this.#takeHome(check)));
+    try {
+      const asNamed = all.length === 0 ? [undefined] : all.map((check) => check?.policy);
+      const mostMs = Math.max(...asNamed.map((policy) => this.#policyOf(policy).deadlineMs));
+      return await this.#inTime(this.#far.limitAll(asked), 2 * mostMs);
+    } catch (error) {
+      this.#throwRefusal(error);
+      const decisions = all.map(({ policy, key }) => degradedDecision(this.#policyOf(policy), key));
+      return { success: decisions.every(({ success }) => success), decisions };
+    } finally {
+      for (const check of all) this.#forgetDenials(check);
+    }
+  }
+
+  /** A call that is answered with a decision: when the limiter does not answer, as the policy says. */
+  async decide<Asked extends KeyAsked>(asked: Asked, call: Call<Asked, Decision>): Promise<Decision> {
+    try {
+      return await this.#onKey(asked, call);
+    } catch (error) {
+      this.#throwRefusal(error);
+      return degradedDecision(this.#policyOf(asked.policy), asked.key);
+    }
+  }
+
+  /** Any other call on a key. @throws LimiterError also when the limiter does not answer */
+  async onKey<Asked extends KeyAsked, Answer>(asked: Asked, call: Call<Asked, Answer>): Promise<Answer> {
+    return await this.ask(() => this.#onKey(asked, call), Infinity);
+  }
+
+  /** A call on a hold or a lease. @throws LimiterError also when the limiter does not answer */
+  async onClaim<Answer>(
+    kind: ClaimKind,
+    { id }: { readonly id: string },
+    call: (far: FarSide) => Promise<Answer>,
+  ): Promise<Answer> {
+    const place = typeof id === "string" ? readClaimId(kind, id) : undefined;
+    const asked = { policy: publicName(place?.policy ?? ""), key: place?.key ?? "" };
+    return await this.onKey(asked, call);
+  }
+
+  /** A call on no key. @throws LimiterError also when the limiter does not answer */
+  async ask<Answer>(
+    call: (far: FarSide) => Promise<Answer>,
+    mostMs = this.#policyOf(undefined).deadlineMs,
+  ): Promise<Answer> {
+    try {
+      return await this.#inTime(call(this.#far), mostMs);
+    } catch (error) {
+      this.#throwRefusal(error);
+      const detail = "whether the call was carried out is not known: the limiter did not answer";
+      throw new Problem(PROBLEMS.unavailable, detail).toError();
+    }
+  }
+
+  async #onKey<Asked extends KeyAsked, Answer>(asked: Asked, call: Call<Asked, Answer>): Promise<Answer> {
+    await this.#takeHome(asked);
+    try {
+      const waitMs = "waitMs" in asked && typeof asked.waitMs === "number" ? asked.waitMs : 0;
+      const { deadlineMs } = this.#policyOf(asked.policy);
+      return await this.#inTime(call(this.#far, asked), deadlineMs + Math.max(0, waitMs));
+    } finally {
+      // A call that asked meanwhile may have been denied before this one was carried out.
+      this.#forgetDenials(asked);
+    }
+  }
+
+  async #takeHome(asked: KeyAsked): Promise<void> {
+    const [policy, key] = this.#placeOf(asked);
+    if (policy === undefined || key === undefined) return;
+    const returned = this.#local.end(policy, key);
+    if (returned.length > 0)
+      await this.#units.call(policy, key, { giveBack: { policy: policy.name, returned } });
+  }
+
+  #forgetDenials(asked: KeyAsked): void {
+    const [policy, key] = this.#placeOf(asked);
+    if (policy !== undefined && key !== undefined) this.#local.forgetDenials(policy, key);
+  }
+
+  #placeOf({ policy: name, key }: KeyAsked) {
+    const policy = this.#units.policy(name ?? "");
+    const isThere = policy !== undefined && typeof key === "string";
+    return [policy, isThere ? normaliseKey(policy, key) : undefined] as const;
+  }
+
+  /** Throws what the limiter has thrown; any other error means that it did not answer. */
+  #throwRefusal(error: unknown): void {
+    const refusal = limiterErrorIn(error);
+    if (refusal !== undefined) throw refusal;
+    console.warn(`weir: no answer from the limiter: ${String(error)}`);
+  }
+
+  #inTime<Answer>(answer: Promise<Answer>, ms: number): Promise<Answer> {
+    if (ms === Infinity) return answer;
+    return new Promise((resolve, reject) => {
+      const cancel = this.#time.after(ms, () => reject(new Error(`deadline of ${ms} ms passed`)));
+      answer.then(resolve, reject).finally(cancel);
+    });
+  }
+}

@@ -1,0 +1,201 @@
+/**
+ * A limiter that is elsewhere, with units of hot keys in the caller's own process. The caller's process is one more
+ * holder: it decides by the same modules as an isolate of the limiter's worker does.
+ */
+import { randomId, type Time } from "../core/clock.ts";
+import type { HeldPolicy } from "../core/policies/held-policy.ts";
+import { seenBy } from "../core/policies/seen-by.ts";
+import type { Lease } from "../core/protocol/answers.ts";
+import { takesNothing, type Cost } from "../core/protocol/cost.ts";
+import {
+  degradedDecision,
+  type AllDecisions,
+  type Decision,
+  type KeyReport,
+} from "../core/protocol/decision.ts";
+import type { LeaseReport } from "../core/protocol/messages.ts";
+import type { PolicyList } from "../core/protocol/policy-list.ts";
+import { Problem } from "../core/protocol/problems.ts";
+import type { Holding } from "./caller.ts";
+import { FarCalls } from "./far-calls.ts";
+import { FarUnits } from "./far-units.ts";
+import { normaliseKey } from "./keys.ts";
+import { withRelease } from "./lease-grant.ts";
+import type {
+  AcquireAsked,
+  Grant,
+  HoldAsked,
+  KeyAsked,
+  LimitAllAsked,
+  LimitAsked,
+  Limiter,
+  PeekAsked,
+  RefundAsked,
+} from "./limiter.ts";
+import { isOf, plainCall, type PlainCall } from "./local-call.ts";
+import { LocalLimiter } from "./local-limiter.ts";
+import { ReservationCache } from "./reservation-cache.ts";
+import { giveBack } from "./transports/endings.ts";
+import type { FarSide } from "./transports/far-side.ts";
+
+/** What a client may be told. */
+export interface ClientOptions {
+  /** The policy of calls that name none. */
+  readonly policy?: string;
+  /** The longest that a caller waits for the limiter, in milliseconds. Absent: what the policy says. */
+  readonly deadlineMs?: number;
+  /** What is answered when the limiter does not answer, of policies that it has not described yet. */
+  readonly onFailure?: "closed" | "open";
+}
+
+/** What a client needs of the process in which it runs. */
+export interface ClientParts {
+  readonly far: FarSide;
+  readonly time: Time;
+  readonly inBackground: (work: Promise<unknown>) => void;
+}
+
+/** A first message opens a connection too, so it may take longer than a policy's usual deadline. In milliseconds. */
+const FIRST_DEADLINE_MS = 2_000;
+
+/** A limiter that is elsewhere. */
+export class FarLimiter implements Limiter {
+  readonly #options: ClientOptions;
+  readonly #cache = new ReservationCache(randomId);
+  readonly #local = new LocalLimiter(this.#cache);
+  readonly #units: FarUnits;
+  readonly #calls: FarCalls;
+  readonly #holding: Holding;
+  #isClosed = false;
+
+  constructor({ far, time, inBackground }: ClientParts, options: ClientOptions = {}) {
+    const { deadlineMs } = options;
+    this.#options = options;
+    const onChange = () => this.#cache.endAll();
+    this.#units = new FarUnits({ far, time, inBackground, deadlineMs, onChange });
+    this.#holding = { objects: this.#units, time, inBackground };
+    this.#calls = new FarCalls(far, this.#local, this.#units, (policy) => this.#policy(policy), time);
+  }
+
+  /** Whether units may have to be given back. */
+  get isHolding(): boolean {
+    return this.#cache.isHolding;
+  }
+
+  limit(asked: LimitAsked): Promise<Decision> {
+    const whole = this.#whole(asked);
+    const call = this.#isClosed ? undefined : plainCall(whole);
+    const here = call && this.#decide(call);
+    if (here === undefined) return this.#calls.limit(whole);
+    return here instanceof Promise ? this.#answered(whole, here) : Promise.resolve(here);
+  }
+
+  limitAll({ checks, ...asked }: LimitAllAsked): Promise<AllDecisions> {
+    const whole = Array.isArray(checks) ? checks.map((check) => this.#whole(check)) : checks;
+    return this.#calls.limitAll({ ...asked, checks: whole });
+  }
+
+  refund(asked: RefundAsked): Promise<Decision> {
+    return this.#calls.onKey(this.#whole(asked), (far, whole) => far.refund(whole));
+  }
+
+  hold(asked: HoldAsked): Promise<Decision> {
+    return this.#calls.decide(this.#whole(asked), (far, whole) => far.hold(whole));
+  }
+
+  settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision> {
+    return this.#calls.onClaim("hold", asked, (far) => far.settle(asked));
+  }
+
+  cancel(asked: { readonly id: string }): Promise<void> {
+    return this.#calls.onClaim("hold", asked, (far) => far.cancel(asked));
+  }
+
+  async acquire(asked: AcquireAsked): Promise<Grant> {
+    const decision = await this.#calls.decide(this.#whole(asked), (far, whole) => far.acquire(whole));
+    return withRelease(decision, (id) => this.release({ id }));
+  }
+
+  renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
+    return this.#calls.onClaim("lease", asked, (far) => far.renew(asked));
+  }
+
+  release(asked: { readonly id: string } & LeaseReport): Promise<void> {
+    return this.#calls.onClaim("lease", asked, (far) => far.release(asked));
+  }
+
+  peek(asked: PeekAsked): Promise<KeyReport> {
+    return this.#calls.onKey(this.#whole(asked), (far, whole) => far.peek(whole));
+  }
+
+  reset(asked: KeyAsked): Promise<void> {
+    return this.#calls.onKey(this.#whole(asked), (far, whole) => far.reset(whole));
+  }
+
+  policies(): Promise<PolicyList> {
+    return this.#calls.ask((far) => far.policies());
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    await this.rest();
+  }
+
+  /** Gives back all that is held. A call that comes later may hold units again, unless the limiter is closed. */
+  async rest(): Promise<void> {
+    this.#cache.endAll();
+    await giveBack(this.#units, this.#cache.endDue(Infinity));
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  /** Decides from units or denials that are held here, or asks for units; `undefined`: the limiter has to decide. */
+  #decide(call: PlainCall): Decision | Promise<Decision | Problem> | undefined {
+    const policy = this.#units.policy(call.policy);
+    if (policy === undefined) return this.#units.isRefused ? undefined : this.#first(call);
+    const { cost, priority } = call;
+    if (!policy.localDecisions.denies || takesNothing(policy, cost) || !isOf(policy, call)) return undefined;
+    const key = normaliseKey(policy, call.key);
+    if (key === undefined || this.#units.isRefused) return undefined;
+    return this.#local.limit(this.#holding, seenBy(policy, priority), key, cost);
+  }
+
+  async #first(call: PlainCall): Promise<Decision | Problem> {
+    const { deadlineMs = FIRST_DEADLINE_MS } = this.#options;
+    const answer = await this.#units.first(call, deadlineMs);
+    return answer ?? degradedDecision(this.#policy(call.policy), call.key);
+  }
+
+  /** A call that was refused with all others of its message is made again by itself: it has changed nothing. */
+  async #answered(asked: LimitAsked, decided: Promise<Decision | Problem>): Promise<Decision> {
+    const answer = await decided;
+    if (!(answer instanceof Problem)) return answer;
+    if (this.#units.isRefused) return await this.#calls.limit(asked);
+    throw answer.toError();
+  }
+
+  /** The policy as far as it is known. */
+  #policy(name: string | undefined): HeldPolicy {
+    const { onFailure = "closed", deadlineMs = FIRST_DEADLINE_MS } = this.#options;
+    return this.#units.policy(name ?? "") ?? { ...UNKNOWN, name: name ?? "", onFailure, deadlineMs };
+  }
+
+  #whole<Asked extends KeyAsked>(asked: Asked): Asked {
+    const { policy } = this.#options;
+    return policy === undefined || asked.policy !== undefined ? asked : { ...asked, policy };
+  }
+}
+
+/** A policy that the limiter has not described yet. */
+const UNKNOWN: Omit<HeldPolicy, "name" | "onFailure" | "deadlineMs"> = {
+  objects: "per-key",
+  reservation: { leastMs: 0, mostMs: 0 },
+  denialTtlMs: 0,
+  localDecisions: { admits: false, denies: false },
+  shadow: false,
+  keyKind: "text",
+  rules: [{ name: "", unit: "", capacity: 0, config: {}, algorithm: { wholeFromMs: () => 0 } }],
+  priorities: { usual: "", seen: new Map() },
+};

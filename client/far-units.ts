@@ -1,0 +1,141 @@
+import type { Time } from "../core/clock.ts";
+import type { HeldPolicy } from "../core/policies/held-policy.ts";
+import type { BatchedCall, MadeAnswer } from "../core/protocol/batches.ts";
+import type { Decision } from "../core/protocol/decision.ts";
+import type { LimitCall } from "../core/protocol/messages.ts";
+import {
+  describedPolicy,
+  type DescribedPolicy,
+  type PolicyDescription,
+} from "../core/protocol/policy-descriptions.ts";
+import { Problem } from "../core/protocol/problems.ts";
+import {
+  MOST_RESERVING,
+  RESERVATIONS_PROTOCOL,
+  type Refused,
+  type ReservationAnswer,
+} from "../core/protocol/reservation-messages.ts";
+import type { UnitSource } from "./caller.ts";
+import { limiterErrorIn, type FarSide } from "./transports/far-side.ts";
+import { Outbox } from "./transports/outbox.ts";
+import type { PostedCall } from "./transports/posted-call.ts";
+
+/**
+ * Over HTTP a message has 16 KiB at most. The versions of the policies that are known come beside the calls, and a call is
+ * longer than what it adds to those.
+ */
+const BOUNDS = { mostCalls: MOST_RESERVING, mostLength: 11_500 };
+/** After the limiter refused a whole message (the token lacks the scope, say), none is sent for so long. */
+const REFUSED_MS = 60_000;
+
+/** What the messages need of the process. */
+export interface FarUnitsParts {
+  readonly far: Pick<FarSide, "reserve">;
+  readonly time: Time;
+  readonly inBackground: (work: Promise<unknown>) => void;
+  /** The longest that a caller waits, in milliseconds, whatever the policy says. */
+  readonly deadlineMs?: number | undefined;
+  /** A policy has changed: what is held under it is held no more. */
+  readonly onChange: () => void;
+}
+
+/** Units of a limiter that is elsewhere. Calls that are made at once go in one message, whatever their keys. */
+export class FarUnits implements UnitSource {
+  readonly #parts: FarUnitsParts;
+  readonly #outbox = new Outbox<ReservationAnswer>(BOUNDS);
+  readonly #known = new Map<string, DescribedPolicy>();
+  #refusedUntilMs = -Infinity;
+
+  constructor(parts: FarUnitsParts) {
+    this.#parts = parts;
+  }
+
+  /** A policy as the limiter described it last; `undefined`: it has not. */
+  policy(name: string): DescribedPolicy | undefined {
+    return this.#known.get(name);
+  }
+
+  /** Whether the limiter has refused a message lately: then each call is made by itself. */
+  get isRefused(): boolean {
+    return this.#parts.time.nowMs() < this.#refusedUntilMs;
+  }
+
+  async call<Read extends MadeAnswer>(
+    policy: HeldPolicy,
+    _key: string,
+    call: BatchedCall,
+    waitMs = 0,
+  ): Promise<{ readonly answer: Read } | Problem | undefined> {
+    const answer = await this.#post(call, policy.deadlineMs + waitMs);
+    if (answer === undefined || answer instanceof Problem) return answer;
+    if (answer === null || !("decision" in answer)) return { answer: answer as Read };
+    // The policy has changed. What the rules said of this call holds all the same, if they were asked.
+    const { rules } = answer.decision;
+    return rules.length === 0 ? undefined : { answer: { rules } as unknown as Read };
+  }
+
+  /** Decides on a cost under a policy that is not known here. The answer brings the policy too. */
+  async first(limit: LimitCall, deadlineMs: number): Promise<Decision | Problem | undefined> {
+    const answer = await this.#post({ limit }, deadlineMs);
+    if (answer === undefined || answer instanceof Problem) return answer;
+    return answer !== null && "decision" in answer ? answer.decision : undefined;
+  }
+
+  async #post(
+    call: BatchedCall,
+    deadlineMs: number,
+  ): Promise<Exclude<ReservationAnswer, { readonly problem: unknown }> | Problem | undefined> {
+    const { time, inBackground } = this.#parts;
+    const send = (calls: readonly PostedCall<ReservationAnswer>[]) => this.#send(calls);
+    const { answer } = await this.#outbox.post(call, { time, deadlineMs, inBackground, send });
+    if (answer === undefined) return warn(`no answer within ${deadlineMs} ms, or none at all`);
+    if (answer === null) return null;
+    if ("problem" in answer) return problemOf(answer.problem);
+    if ("failed" in answer) return warn(answer.failed);
+    if ("unsupported" in answer || "full" in answer) return warn("the answer is not of this protocol");
+    return answer;
+  }
+
+  /** It does not reject: a message that fails has no answers. */
+  async #send(
+    calls: readonly PostedCall<ReservationAnswer>[],
+  ): Promise<readonly ReservationAnswer[] | undefined> {
+    const { far, time } = this.#parts;
+    const known: Record<string, string> = {};
+    for (const { call } of calls) {
+      const policy = this.#known.get((call.reserve ?? call.limit ?? call.giveBack)?.policy ?? "");
+      if (policy !== undefined) known[policy.name] = policy.version;
+    }
+    try {
+      const asked = { protocol: RESERVATIONS_PROTOCOL, known, calls: calls.map(({ call }) => call) };
+      const { answers, policies } = await far.reserve(asked);
+      if (answers.length !== calls.length) throw new Error("the limiter did not answer every call");
+      this.#learn(policies);
+      return answers;
+    } catch (error) {
+      const refused = limiterErrorIn(error);
+      if (refused === undefined || refused.status >= 500) return warn(String(error));
+      this.#refusedUntilMs = time.nowMs() + REFUSED_MS;
+      const { status, code, message: title, errors } = refused;
+      return calls.map(() => ({ problem: { status, code, title, detail: title, errors } }));
+    }
+  }
+
+  #learn(policies: Readonly<Record<string, PolicyDescription>>): void {
+    for (const [name, description] of Object.entries(policies)) {
+      const before = this.#known.get(name);
+      if (before?.version === description.version) continue;
+      const { deadlineMs = description.deadlineMs } = this.#parts;
+      this.#known.set(name, describedPolicy(name, { ...description, deadlineMs }));
+      if (before !== undefined) this.#parts.onChange();
+    }
+  }
+}
+
+function problemOf({ status, code, title, detail, errors }: Refused["problem"]): Problem {
+  return new Problem([status, code, title], detail, { errors });
+}
+
+function warn(what: string): undefined {
+  console.warn(`weir: ${what}`);
+}

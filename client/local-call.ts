@@ -1,0 +1,52 @@
+/** Which calls a client may decide by itself. All others go to the limiter, which says what is wrong with them. */
+import { MOST_UNITS } from "../core/policies/most-units.ts";
+import type { Cost } from "../core/protocol/cost.ts";
+import type { DescribedPolicy } from "../core/protocol/policy-descriptions.ts";
+import type { LimitAsked } from "./limiter.ts";
+
+/** The longest key, in bytes of UTF-8. */
+const MOST_KEY_BYTES = 512;
+const FIELDS: ReadonlySet<string> = new Set(["policy", "key", "cost", "priority"]);
+
+/** A call that is only a cost of a key. */
+export interface PlainCall {
+  readonly policy: string;
+  readonly key: string;
+  readonly cost: Cost;
+  readonly priority?: string;
+}
+
+/** The call, if it is plain and well-formed; `undefined`: it is not. */
+export function plainCall(asked: LimitAsked): PlainCall | undefined {
+  for (const field in asked)
+    if (!FIELDS.has(field) && asked[field as keyof LimitAsked] !== undefined) return undefined;
+  const { policy, key, cost = 1, priority } = asked;
+  if (typeof policy !== "string" || typeof key !== "string" || !isKey(key) || !isCost(cost)) return undefined;
+  if (priority === undefined) return { policy, key, cost };
+  return typeof priority === "string" ? { policy, key, cost, priority } : undefined;
+}
+
+/** Whether the policy has the units and the priority that the call names. */
+export function isOf({ rules, priorityNames }: DescribedPolicy, { cost, priority }: PlainCall): boolean {
+  if (priority !== undefined && !priorityNames.includes(priority)) return false;
+  return (
+    typeof cost === "number" || Object.keys(cost).every((unit) => rules.some((rule) => rule.unit === unit))
+  );
+}
+
+function isKey(key: string): boolean {
+  // A UTF-16 unit takes at most three bytes, so short text need not be encoded.
+  if (key.length === 0 || key.length > MOST_KEY_BYTES || !key.isWellFormed()) return false;
+  return key.length * 3 <= MOST_KEY_BYTES || new TextEncoder().encode(key).length <= MOST_KEY_BYTES;
+}
+
+function isCost(cost: unknown): cost is Cost {
+  if (typeof cost === "number") return isUnits(cost);
+  if (typeof cost !== "object" || cost === null) return false;
+  const prototype: unknown = Object.getPrototypeOf(cost);
+  return (prototype === Object.prototype || prototype === null) && Object.values(cost).every(isUnits);
+}
+
+function isUnits(units: unknown): boolean {
+  return Number.isInteger(units) && (units as number) >= 0 && (units as number) <= MOST_UNITS;
+}

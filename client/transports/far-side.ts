@@ -1,0 +1,53 @@
+/** A limiter that is elsewhere, as a client reaches it. */
+import type { Lease } from "../../core/protocol/answers.ts";
+import type { Cost } from "../../core/protocol/cost.ts";
+import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/decision.ts";
+import type { LeaseReport } from "../../core/protocol/messages.ts";
+import type { PolicyList } from "../../core/protocol/policy-list.ts";
+import { LimiterError } from "../../core/protocol/problems.ts";
+import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
+import type {
+  AcquireAsked,
+  HoldAsked,
+  KeyAsked,
+  LimitAllAsked,
+  LimitAsked,
+  PeekAsked,
+  RefundAsked,
+} from "./asked.ts";
+
+/**
+ * The calls of the service binding. Each throws a `LimiterError` when the limiter refuses the call, and any other error
+ * when there is no answer.
+ */
+export interface LimiterService {
+  limit(asked: LimitAsked): Promise<Decision>;
+  limitAll(asked: LimitAllAsked): Promise<AllDecisions>;
+  refund(asked: RefundAsked): Promise<Decision>;
+  hold(asked: HoldAsked): Promise<Decision>;
+  settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision>;
+  cancel(asked: { readonly id: string }): Promise<void>;
+  acquire(asked: AcquireAsked & { readonly detached?: boolean }): Promise<Decision>;
+  renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease>;
+  release(asked: { readonly id: string } & LeaseReport): Promise<void>;
+  peek(asked: PeekAsked): Promise<KeyReport>;
+  reset(asked: KeyAsked): Promise<void>;
+  policies(): Promise<PolicyList>;
+  reserve(asked: ReservationsAsked): Promise<ReservationsAnswered>;
+}
+
+/** A limiter that is elsewhere. */
+export interface FarSide extends LimiterService {
+  /** Ends what is kept open. */
+  close?(): void;
+}
+
+/** The error as a `LimiterError` if the limiter has thrown it; `undefined`: it did not answer. */
+export function limiterErrorIn(error: unknown): LimiterError | undefined {
+  if (error instanceof LimiterError) return error;
+  if (!(error instanceof Error) || !("status" in error) || !("code" in error)) return undefined;
+  const { status, code, message } = error;
+  if (typeof status !== "number" || typeof code !== "string") return undefined;
+  const errors = "errors" in error && Array.isArray(error.errors) ? error.errors : [];
+  return new LimiterError({ status, code, title: message, detail: message, errors }, message);
+}

@@ -1,0 +1,29 @@
+/** The parts of a policy and of its rules that a holder of units has to know. A holder may be far from the policy. */
+import type { AnyAlgorithm } from "../algorithms/algorithm.ts";
+import type { Policy, Priorities, Rule } from "./policy.ts";
+
+/** A rule, as a holder of its units sees it. */
+export interface HeldRule extends Pick<Rule, "name" | "unit" | "capacity" | "config"> {
+  readonly algorithm: Pick<AnyAlgorithm, "wholeFromMs">;
+}
+
+/** A policy, as a holder of units under it sees it. */
+export interface HeldPolicy extends Pick<
+  Policy,
+  | "name"
+  | "onFailure"
+  | "deadlineMs"
+  | "objects"
+  | "reservation"
+  | "denialTtlMs"
+  | "localDecisions"
+  | "shadow"
+  | "keyKind"
+  | "pool"
+  | "region"
+  | "priority"
+  | "retryJitter"
+> {
+  readonly rules: readonly HeldRule[];
+  readonly priorities: Pick<Priorities, "usual"> & { readonly seen: ReadonlyMap<string, HeldPolicy> };
+}

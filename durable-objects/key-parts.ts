@@ -1,0 +1,83 @@
+import type { Time } from "../core/clock.ts";
+import type { Policies } from "../core/policies/policy.ts";
+import { CallRouter, type RouterHost } from "./call-router.ts";
+import { WaitingCalls } from "./connections/waiting-calls.ts";
+import { collectGarbage } from "./keys/garbage-collection.ts";
+import { KeyCache } from "./keys/key-cache.ts";
+import type { KeyState } from "./keys/key-state.ts";
+import { KeyStore } from "./keys/key-store.ts";
+import { inTurns, type Timers } from "./keys/timers.ts";
+import { Debits } from "./operations/debits.ts";
+import { LocalOperations } from "./operations/local-operations.ts";
+import { Shedders } from "./operations/shedders.ts";
+import { WaitQueue } from "./operations/wait-queue.ts";
+import type { KeyStorage } from "./storage/storage.ts";
+
+/** Where keys are kept, and by which policies they are decided. */
+export interface KeyHost {
+  readonly storage: KeyStorage;
+  readonly timers: Timers;
+  readonly policies: Pick<Policies, "get">;
+  /** Absent: the real one. */
+  readonly time?: Time;
+  /** Loads what decides keys whose units are in a pool. */
+  readonly loadPooled: (parts: Joined) => ReturnType<RouterHost["loadPooled"]>;
+}
+
+/** The parts that decide the keys of one object, joined. They know nothing of the platform. */
+export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHost) {
+  const cache = new KeyCache(storage);
+  const store = new KeyStore(policies, storage, cache, (wholeMs, nowMs) =>
+    timers.alarmBy(storage.sweeps.dueMs(wholeMs, nowMs), nowMs),
+  );
+  /** Opens a key: it is as of the instant that comes with it. */
+  const open = (policy: string, key: string): [keyState: KeyState, nowMs: number] => {
+    const nowMs = timers.nowMs();
+    return [store.open(policy, key, nowMs), nowMs];
+  };
+  const toNow = (keyState: KeyState) => {
+    const nowMs = timers.nowMs();
+    keyState.advance(nowMs);
+    return nowMs;
+  };
+  const queue = new WaitQueue(toNow, time);
+  const shedders = new Shedders();
+  const local = new LocalOperations(store, queue, shedders);
+  const debits = new Debits(store, queue);
+  const joined = { store, queue, local, toNow, open, nowMs: () => timers.nowMs() };
+  const { ask } = new CallRouter({
+    local,
+    loadPooled: () => loadPooled(joined),
+    open,
+    letGo: (keyState) => cache.letGo(keyState),
+  });
+  return { storage, cache, timers, policies, ask, debits, shedders, waiting: new WaitingCalls(ask, queue) };
+}
+
+/** What a pool's operations are made of. */
+export interface Joined {
+  readonly store: KeyStore;
+  readonly queue: WaitQueue;
+  readonly local: LocalOperations;
+  readonly toNow: (keyState: KeyState) => number;
+  readonly open: RouterHost["open"];
+  readonly nowMs: () => number;
+}
+
+export type KeyParts = ReturnType<typeof joinParts>;
+
+/** What an alarm does: it renews sockets' leases, collects garbage, and deletes everything when nothing is left. */
+export async function cleaned(
+  { storage, cache, timers, policies }: Pick<KeyParts, "storage" | "cache" | "timers" | "policies">,
+  renewSockets: () => Promise<number>,
+): Promise<void> {
+  timers.alarmCame();
+  const againMs = await renewSockets();
+  const collecting = collectGarbage(storage, cache, policies, () => timers.nowMs());
+  await inTurns(collecting, async (dueMs) => {
+    const nowMs = timers.nowMs();
+    if (dueMs === undefined) await storage.removeAll().then(() => timers.alarmCame());
+    const nextMs = Math.min(dueMs ?? Infinity, againMs);
+    if (nextMs < Infinity) timers.alarmBy(nextMs, nowMs, againMs < Infinity ? 0 : undefined);
+  });
+}

@@ -1,0 +1,16 @@
+/** `weir/client` in a worker: units go back in the background of the requests that used them. */
+import { waitUntil } from "cloudflare:workers";
+import { makeLimiter, type Way } from "../client/create-limiter.ts";
+import type { ClientOptions } from "../client/far-limiter.ts";
+import type { Limiter } from "../client/limiter.ts";
+
+export { LimiterError } from "../core/protocol/problems.ts";
+export type { ClientOptions } from "../client/far-limiter.ts";
+export type * from "../client/limiter.ts";
+export type { Way } from "../client/create-limiter.ts";
+export type { LimiterService } from "../client/transports/far-side.ts";
+
+/** A limiter by a service binding, or by its address and a token. It does not ask before the first call. */
+export function createLimiter(way: Way & ClientOptions): Limiter {
+  return makeLimiter(way, waitUntil);
+}

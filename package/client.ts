@@ -1,0 +1,15 @@
+/** `weir/client`: a limiter that decides in the caller's own process. This is the entry everywhere but in a worker. */
+import { makeLimiter, type Way } from "../client/create-limiter.ts";
+import type { ClientOptions } from "../client/far-limiter.ts";
+import type { Limiter } from "../client/limiter.ts";
+
+export { LimiterError } from "../core/protocol/problems.ts";
+export type { ClientOptions } from "../client/far-limiter.ts";
+export type * from "../client/limiter.ts";
+export type { Way } from "../client/create-limiter.ts";
+export type { LimiterService } from "../client/transports/far-side.ts";
+
+/** A limiter by its address and a token, or by a service binding. It does not ask before the first call. */
+export function createLimiter(way: Way & ClientOptions): Limiter {
+  return makeLimiter(way, (work) => void work.catch(() => undefined));
+}

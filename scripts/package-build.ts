@@ -1,0 +1,60 @@
+import { build, type BuildOptions } from "esbuild";
+/** How the npm package is built: each entry with all that it needs, so the package depends on no other. */
+import { spawnSync } from "node:child_process";
+import { readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { ROOT } from "./project.ts";
+
+export const PACKAGE = join(ROOT, "dist", "package");
+const TYPES = join(PACKAGE, "types");
+const ENTRIES = join(ROOT, "package");
+
+/** How an entry is bundled. Who bundles it again drops what is not used. */
+export const BUNDLING = {
+  bundle: true,
+  format: "esm",
+  target: "es2022",
+  platform: "neutral",
+  mainFields: ["module", "main"],
+  minifySyntax: true,
+  minifyWhitespace: true,
+  external: ["cloudflare:workers"],
+} as const satisfies BuildOptions;
+
+/** Bundles each entry. */
+export async function packageEntries(): Promise<void> {
+  rmSync(PACKAGE, { recursive: true, force: true });
+  const entryPoints = readdirSync(ENTRIES).map((name) => join(ENTRIES, name));
+  await build({ ...BUNDLING, entryPoints, outdir: PACKAGE, logLevel: "warning" });
+}
+
+/**
+ * Writes the declarations of all that the entries name.
+ *
+ * @throws Error with what the compiler said
+ */
+export function buildTypes(): void {
+  const config = join(PACKAGE, "tsconfig.json");
+  const compilerOptions = {
+    noEmit: false,
+    declaration: true,
+    emitDeclarationOnly: true,
+    outDir: TYPES,
+    rootDir: ROOT,
+    types: ["@cloudflare/workers-types", "node"],
+  };
+  const include = [join(ROOT, "package")];
+  writeFileSync(config, JSON.stringify({ extends: join(ROOT, "tsconfig.json"), compilerOptions, include }));
+  const built = spawnSync(join(ROOT, "node_modules", ".bin", "tsc"), ["-p", config], {
+    cwd: ROOT,
+    encoding: "utf8",
+  });
+  rmSync(config);
+  if (built.status !== 0) throw new Error(`the types were not built:\n${built.stdout}${built.stderr}`);
+  // A path with .js is found by every way in which TypeScript looks for declarations.
+  for (const name of readdirSync(TYPES, { recursive: true, encoding: "utf8" })) {
+    if (!name.endsWith(".d.ts")) continue;
+    const file = join(TYPES, name);
+    writeFileSync(file, readFileSync(file, "utf8").replaceAll(/(["'])(\.{1,2}\/[^"']+)\.ts\1/g, "$1$2.js$1"));
+  }
+}

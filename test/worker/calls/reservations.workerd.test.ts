@@ -1,0 +1,137 @@
+/** `POST /v1/reservations`: units of many keys, held by a client in its caller's process. */
+import { expect, test } from "vitest";
+import type { ReservationsAnswered } from "../../../core/protocol/reservation-messages.ts";
+import { TOKENS } from "../../support/fixtures.ts";
+import { call, freshKey, limit, report } from "../../support/limiter.ts";
+
+async function send(calls: readonly object[], known: object = {}, token?: string) {
+  const { status, body } = await call("/v1/reservations", { token, body: { protocol: 1, known, calls } });
+  return { status, body, ...(body as unknown as ReservationsAnswered) };
+}
+
+async function versionOf(policy: string): Promise<Record<string, string>> {
+  const { policies } = await send([{ limit: { policy, key: freshKey(), cost: 0 } }]);
+  return { [policy]: policies[policy]?.version ?? "" };
+}
+
+const holding = (policy: string, key: string, fields: object = {}) => ({
+  reserve: {
+    policy,
+    key,
+    cost: 0,
+    holder: "h",
+    turn: 1,
+    ttlMs: 1_000,
+    isShort: false,
+    rules: { [policy]: { used: 0, kept: 0, wanted: 100 } },
+    ...fields,
+  },
+});
+
+test("a client that knows nothing gets a decision and what it has to know, in one message", async () => {
+  const key = freshKey();
+  const { status, answers, policies } = await send([{ limit: { policy: "ahead", key } }]);
+  expect(status).toBe(200);
+  expect(answers).toMatchObject([{ decision: { success: true, policy: "ahead", key, remaining: 9_999 } }]);
+  expect(policies["ahead"]).toMatchObject({
+    deadlineMs: 20_000,
+    localDecisions: { admits: true, denies: true },
+    rules: [{ name: "ahead", unit: "requests", capacity: 10_000 }],
+  });
+  const again = await send([{ limit: { policy: "ahead", key } }], await versionOf("ahead"));
+  expect(again.policies).toEqual({});
+  expect(again.answers).toMatchObject([{ rules: [{ success: true, remaining: 9_998 }] }]);
+});
+
+test("units that a client holds are missing to others, and those that it gives back are not", async () => {
+  const key = freshKey();
+  const known = await versionOf("ahead");
+  const { answers } = await send([holding("ahead", key)], known);
+  const [answer] = answers as unknown as { reserved: { units: Record<string, number>; isNew: boolean } }[];
+  const units = answer?.reserved.units["ahead"] ?? 0;
+  expect(units).toBeGreaterThan(0);
+  expect((await report("ahead", key)).body).toMatchObject({ outstanding: units, remaining: 10_000 - units });
+  const returned = [{ key, holder: "h", turn: 2, used: { ahead: 1 } }];
+  expect((await send([{ giveBack: { policy: "ahead", returned } }], known)).answers).toEqual([null]);
+  expect((await report("ahead", key)).body).toMatchObject({ outstanding: 0, remaining: 9_999 });
+});
+
+test("a holder belongs to the token: another one neither spends nor returns its units", async () => {
+  const key = `tenant-a:${freshKey()}`;
+  const known = await versionOf("ahead");
+  await send([holding("ahead", key)], known);
+  const { body } = await report("ahead", key);
+  const returned = [{ key, holder: "h", turn: 9, used: { ahead: 0 } }];
+  await send([{ giveBack: { policy: "ahead", returned } }], known, TOKENS.reserve);
+  expect((await report("ahead", key)).body["outstanding"]).toBe(body["outstanding"]);
+  const [taken] = (await send([holding("ahead", key, { turn: 10 })], known, TOKENS.reserve)).answers;
+  expect(taken).toMatchObject({ reserved: { isNew: true } });
+});
+
+test("each call is checked as any other is, and one that is refused is refused by itself", async () => {
+  const key = freshKey();
+  const { answers } = await send([
+    { limit: { policy: "nowhere", key } },
+    { limit: { policy: "export", key } },
+    { limit: { policy: "slow", key, cost: { apples: 1 } } },
+    { limit: { policy: "slow", key, priority: "utmost" } },
+    { limit: { policy: "slow", key } },
+  ]);
+  expect(answers).toMatchObject([
+    { problem: { status: 404, code: "policy-not-found" } },
+    { problem: { status: 422, errors: [{ pointer: "/policy" }] } },
+    { problem: { status: 422, errors: [{ pointer: "/cost/apples" }] } },
+    { problem: { status: 422, errors: [{ pointer: "/priority" }] } },
+    { decision: { success: true, remaining: 4 } },
+  ]);
+  const foreign = await send(
+    [holding("ahead", key, { rules: { other: { used: 0, kept: 0, wanted: 1 } } })],
+    await versionOf("ahead"),
+  );
+  expect(foreign.answers).toMatchObject([
+    { problem: { status: 422, errors: [{ pointer: "/rules/other" }] } },
+  ]);
+});
+
+test.each([
+  [{ protocol: 2, calls: [] }, "/protocol"],
+  [{ protocol: 1, calls: [] }, "/calls"],
+  [{ protocol: 1, calls: [{}] }, "/calls/0"],
+  [{ protocol: 1, calls: [{ giveBack: { policy: "slow", returned: [] } }] }, "/calls/0/giveBack/returned"],
+  [{ protocol: 1, calls: [{ limit: { policy: "slow", key: "" } }] }, "/calls/0/limit/key"],
+  [{ protocol: 1, calls: [holding("slow", "a", { turn: 0 })] }, "/calls/0/reserve/turn"],
+  [{ protocol: 1, calls: [holding("slow", "a", { holder: "h".repeat(65) })] }, "/calls/0/reserve/holder"],
+])("a message that is malformed is refused as a whole: %j", async (body, pointer) => {
+  const answered = await call("/v1/reservations", { body });
+  expect(answered.status).toBe(422);
+  expect(answered.body["errors"]).toContainEqual(expect.objectContaining({ pointer }));
+});
+
+test("it needs the scope reserve", async () => {
+  const { status } = await send([{ limit: { policy: "slow", key: freshKey() } }], {}, TOKENS.limit);
+  expect(status).toBe(403);
+});
+
+test("of a policy that has changed, what was used counts, what was held goes home, and the client hears of it", async () => {
+  const key = freshKey();
+  const known = await versionOf("ahead");
+  await send([holding("ahead", key)], known);
+  const used = { rules: { ahead: { used: 3, kept: 50, wanted: 100 } } };
+  const stale = await send([holding("ahead", key, { turn: 2, cost: 1, ...used })], { ahead: "of before" });
+  expect(stale.answers).toMatchObject([{ decision: { success: true, remaining: 9_996 } }]);
+  expect(Object.keys(stale.policies)).toEqual(["ahead"]);
+  expect((await report("ahead", key)).body).toMatchObject({ outstanding: 0 });
+});
+
+test("a client decides nothing where calls are shed, lease units, or need no object", async () => {
+  const names = ["export", "slow"];
+  const { policies } = await send(names.map((policy) => ({ limit: { policy, key: freshKey(), cost: 0 } })));
+  expect(policies["export"]?.localDecisions).toEqual({ admits: false, denies: false });
+});
+
+test("a look takes nothing, and sees what callers before it took", async () => {
+  const key = freshKey();
+  await limit("slow", key, { cost: 2 });
+  const { answers } = await send([{ limit: { policy: "slow", key, cost: 0 } }], await versionOf("slow"));
+  expect(answers).toMatchObject([{ decision: { success: true, remaining: 3 } }]);
+});

@@ -1,0 +1,149 @@
+import { withRelease } from "../../client/lease-grant.ts";
+import type { LimiterClient } from "../../client/limiter-client.ts";
+import type {
+  AcquireAsked,
+  Grant,
+  HoldAsked,
+  KeyAsked,
+  LimitAllAsked,
+  LimitAsked,
+  Limiter,
+  PeekAsked,
+  RefundAsked,
+} from "../../client/limiter.ts";
+import { plainCall } from "../../client/local-call.ts";
+import { DEFAULT_BOUNDS } from "../../core/policies/caller-bounds.ts";
+import type { Region } from "../../core/policies/regions.ts";
+import type { Lease } from "../../core/protocol/answers.ts";
+import type { Cost } from "../../core/protocol/cost.ts";
+import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/decision.ts";
+import type { LeaseReport } from "../../core/protocol/messages.ts";
+import type { PolicyList } from "../../core/protocol/policy-list.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import { SCOPES, type Principal } from "../auth/tokens.ts";
+import { callCancel, callHold, callSettle } from "../calls/holds.ts";
+import { callAcquire, callRelease, callRenew } from "../calls/leases.ts";
+import { callLimitSeveral } from "../calls/limit-several.ts";
+import { callPeek, callRefund, callReset, limitOf } from "../calls/limits.ts";
+import { listPolicies } from "../calls/policy-list.ts";
+import { LimitRequest } from "../calls/request-schemas.ts";
+import { findTarget, type Answered } from "../calls/target.ts";
+import { parse } from "../calls/validate.ts";
+
+/** What a limiter without a deployment of its own is made of. */
+export interface DirectParts {
+  readonly client: LimiterClient;
+  readonly inBackground: (work: Promise<unknown>) => void;
+  /** Gives back all units that are held. */
+  readonly close: () => Promise<void>;
+  /** The policy of calls that name none. */
+  readonly policy?: string | undefined;
+  /** Whose the calls are: answers under idempotency keys belong to it. Stored: another name is another caller. */
+  readonly name?: string | undefined;
+  readonly region?: Region | undefined;
+}
+
+/** The limiter's calls, made in the process that needs them: nothing is between them and the objects. */
+export class DirectLimiter implements Limiter {
+  readonly #parts: DirectParts;
+  readonly #client: LimiterClient;
+  readonly #principal: Principal;
+
+  constructor(parts: DirectParts) {
+    const { client, name = "", region } = parts;
+    // Stored with what is made: never change how it is written.
+    const id = JSON.stringify({ embedded: name });
+    this.#parts = parts;
+    this.#client = client.for(id, DEFAULT_BOUNDS);
+    this.#principal = {
+      title: "this limiter",
+      id,
+      bounds: DEFAULT_BOUNDS,
+      scopes: SCOPES,
+      ...(region !== undefined && { region }),
+    };
+  }
+
+  async limit(asked: LimitAsked): Promise<Decision> {
+    const whole = this.#whole(asked);
+    const request = plainCall(whole ?? {}) ?? parse(LimitRequest, whole);
+    if (request instanceof Problem) throw request.toError();
+    const target = findTarget(this.#client, this.#principal, request);
+    if (target instanceof Problem) throw target.toError();
+    return orThrow(await limitOf(this.#client, this.#principal, target, request, whole));
+  }
+
+  async limitAll(asked: LimitAllAsked): Promise<AllDecisions> {
+    const checks: unknown = asked?.checks;
+    const whole = Array.isArray(checks)
+      ? { ...asked, checks: checks.map((check: KeyAsked) => this.#whole(check)) }
+      : asked;
+    return orThrow(await callLimitSeveral(this.#client, this.#principal, whole));
+  }
+
+  async refund(asked: RefundAsked): Promise<Decision> {
+    return answerOf(await callRefund(this.#client, this.#principal, this.#whole(asked)));
+  }
+
+  async hold(asked: HoldAsked): Promise<Decision> {
+    return answerOf(await callHold(this.#client, this.#principal, this.#whole(asked)));
+  }
+
+  async settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision> {
+    return answerOf(await callSettle(this.#client, this.#principal, asked));
+  }
+
+  async cancel(asked: { readonly id: string }): Promise<void> {
+    orThrow((await callCancel(this.#client, this.#principal, asked)) ?? undefined);
+  }
+
+  async acquire(asked: AcquireAsked): Promise<Grant> {
+    const { signal } = new AbortController();
+    const { inBackground } = this.#parts;
+    const call = callAcquire(this.#client, this.#principal, this.#whole(asked), signal, inBackground);
+    return withRelease(answerOf(await call), (id) => this.release({ id }));
+  }
+
+  async renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
+    return orThrow(await callRenew(this.#client, this.#principal, asked));
+  }
+
+  async release(asked: { readonly id: string } & LeaseReport): Promise<void> {
+    orThrow((await callRelease(this.#client, this.#principal, asked)) ?? undefined);
+  }
+
+  async peek(asked: PeekAsked): Promise<KeyReport> {
+    return answerOf(await callPeek(this.#client, this.#principal, this.#whole(asked)));
+  }
+
+  async reset(asked: KeyAsked): Promise<void> {
+    answerOf(await callReset(this.#client, this.#principal, this.#whole(asked)));
+  }
+
+  policies(): Promise<PolicyList> {
+    return Promise.resolve(listPolicies(this.#client, this.#principal));
+  }
+
+  close(): Promise<void> {
+    return this.#parts.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  #whole<Asked extends KeyAsked>(asked: Asked): Asked {
+    const { policy } = this.#parts;
+    const isOther = typeof asked !== "object" || asked === null || asked.policy !== undefined;
+    return policy === undefined || isOther ? asked : { ...asked, policy };
+  }
+}
+
+function answerOf<Answer>(answered: Answered<Answer> | Problem): Answer {
+  return orThrow(answered).answer;
+}
+
+function orThrow<Answer>(answer: Answer | Problem): Answer {
+  if (answer instanceof Problem) throw answer.toError();
+  return answer;
+}

@@ -1,0 +1,44 @@
+import { LimiterClient } from "../../client/limiter-client.ts";
+import type { Limiter } from "../../client/limiter.ts";
+import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
+import { unsleepingTime, type Time } from "../../core/clock.ts";
+import type { Policies } from "../../core/policies/policy.ts";
+import { parseDeployment, RegionalPolicies } from "../../core/policies/regional-policies.ts";
+import { MemoryNamespace } from "../../durable-objects/memory-namespace.ts";
+import { DirectLimiter } from "./direct-limiter.ts";
+
+/** What a limiter in memory is told. */
+export interface MemoryOptions {
+  /** The policies, as `[vars.POLICIES]` has them. */
+  readonly policies: Readonly<Record<string, object>>;
+  /** The policy of calls that name none. */
+  readonly policy?: string;
+  /** The clock and the timers, for tests. Absent: the real ones. */
+  readonly time?: Time;
+}
+
+/**
+ * A limiter in memory, which decides as a deployed one does and ends with its process. It is for tests, and for a process
+ * that is alone.
+ *
+ * @throws Error that names every bad policy, field and value, and what is allowed
+ */
+export function makeMemoryLimiter({ policies, policy, time = unsleepingTime() }: MemoryOptions): Limiter {
+  const { policies: parsed, regions } = parseDeployment({ policies });
+  const known = new RegionalPolicies(asked(parsed), regions);
+  const namespace = new MemoryNamespace(known, time) as LimiterNamespace;
+  const inBackground = (work: Promise<unknown>) => void work.catch(() => undefined);
+  const objects = new Objects(namespace, time);
+  const client = new LimiterClient({ objects, policies: known, time, inBackground });
+  return new DirectLimiter({ client, inBackground, policy, close: () => Promise.resolve() });
+}
+
+/** Nothing is nearer than an object in the same process, so nobody holds units of it. @throws Error for a pool */
+function asked(policies: Policies): Policies {
+  const all = [...policies].map(([name, policy]) => {
+    if (policy.pool !== undefined)
+      throw new Error(`policy ${JSON.stringify(name)}: a limiter in memory has no pools`);
+    return [name, { ...policy, localDecisions: { admits: false, denies: false } }] as const;
+  });
+  return new Map(all);
+}
