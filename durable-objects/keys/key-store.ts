@@ -107,6 +107,11 @@ export class KeyStore {
 
   /** Writes what has to be written, then changes memory. When writing throws, nothing has changed. */
   commit(keyState: KeyState, change: Change, nowMs: number): void {
+    for (const wholeMs of this.#save(keyState, change, nowMs)) this.#onWritten(wholeMs, nowMs);
+  }
+
+  /** The same, and returns what `#onWritten` has to be told. */
+  #save(keyState: KeyState, change: Change, nowMs: number): number[] {
     const { accounts, put = [], end = [], remember = [], forget = [], uncharge } = change;
     const isSaved = isCovered(keyState.ruleStates, accounts, nowMs);
     // Claims and answers need a record beside them, because the alarm finds a key by its record.
@@ -116,7 +121,8 @@ export class KeyStore {
     const ahead = isSaved ? [] : keyState.noteGiven(accounts);
     const write = () => this.#cache.write(keyState, accounts, nowMs, ahead);
     const isExact = writesRecord && !ahead.some((units) => units > 0);
-    this.#lead(keyState, accounts, nowMs, !isExact && (writesRecord || isLed(keyState.ruleStates, nowMs)));
+    const isAhead = !isExact && (writesRecord || isLed(keyState.ruleStates, nowMs));
+    const leadEndsMs = this.#lead(keyState, accounts, nowMs, isAhead);
     const writesRows = put.length + end.length + remember.length + forget.length > 0;
     const writeAll = () => {
       for (const claim of end) this.#storage.claims.remove(keyState.key, claim.id);
@@ -133,23 +139,31 @@ export class KeyStore {
       : writesRecord
         ? write()
         : undefined;
-    if (wholeMs !== undefined) this.#onWritten(wholeMs, nowMs);
     for (const claim of end) keyState.endClaim(claim);
     for (const claim of put) keyState.putClaim(claim);
     this.#cache.take(keyState, accounts, nowMs, isExact);
+    return [leadEndsMs, wholeMs].filter((each) => each !== undefined);
   }
 
-  /** Renews the lead, unless it is not needed, or lasts until all that holders have must be spent. */
-  #lead({ policy }: KeyState, accounts: readonly Account[], nowMs: number, isAhead: boolean): void {
+  /**
+   * Renews the lead, unless it is not needed, or lasts until all that holders have must be spent.
+   *
+   * @returns when it does not matter any more, if it had to be written
+   */
+  #lead(
+    { policy }: KeyState,
+    accounts: readonly Account[],
+    nowMs: number,
+    isAhead: boolean,
+  ): number | undefined {
     // What a region's object has of a pool is not stored.
-    if (policy.pool !== undefined) return;
+    if (policy.pool !== undefined) return undefined;
     let neededMs = isAhead ? nowMs : -Infinity;
     for (const { holds } of accounts)
       for (const { isStored, expiresAtMs } of holds)
         if (isStored !== true) neededMs = Math.max(neededMs, expiresAtMs);
-    if (neededMs === -Infinity) return;
-    const endsMs = this.#storage.leads.renew(policy, neededMs, nowMs);
-    if (endsMs !== undefined) this.#onWritten(endsMs, nowMs);
+    if (neededMs === -Infinity) return undefined;
+    return this.#storage.leads.renew(policy, neededMs, nowMs);
   }
 
   /** Ends all holds and leases of a key as unused, and deletes its answers. */
@@ -168,16 +182,19 @@ export class KeyStore {
       state: undefined,
       holds: holds.filter(({ isStored }) => isStored !== true),
     }));
-    this.#storage.atomically(() => {
+    const reset = () => {
       this.#storage.answers.removeAll(keyState.key);
       this.#storage.remove(keyState.key);
-    });
-    keyState.noteDeleted();
-    // Whoever reads the key again must not presume what an object before this one may have given out.
-    const isExact = this.#storage.leads.isPresumed(keyState.policy, nowMs);
-    if (isExact || accounts.some(({ holds }) => holds.length > 0))
-      this.commit(keyState, { accounts, isExact }, nowMs);
-    else this.#cache.take(keyState, accounts, nowMs, true);
+      keyState.noteDeleted();
+      // Whoever reads the key again must not presume what an object before this one may have given out.
+      const isExact = this.#storage.leads.isPresumed(keyState.policy, nowMs);
+      if (isExact || accounts.some(({ holds }) => holds.length > 0))
+        return this.#save(keyState, { accounts, isExact }, nowMs);
+      this.#cache.take(keyState, accounts, nowMs, true);
+      return [];
+    };
+    // Without the record that was there, nobody would know what isolates have: so all of this is written or nothing.
+    for (const wholeMs of this.#allOrNothing(keyState, reset, nowMs)) this.#onWritten(wholeMs, nowMs);
   }
 
   /** Writes all rows or none. A charge without its answer could be made twice, an answer without its charge never. */

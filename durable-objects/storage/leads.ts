@@ -116,6 +116,14 @@ export class Leads {
     this.#made = new Map(kept);
   }
 
+  /** Returns what undoes all that happens to the row from now on: a transaction may be rolled back. */
+  mark(): () => void {
+    const made = this.#made;
+    return () => {
+      this.#made = made;
+    };
+  }
+
   /** The row was deleted. */
   forget(): void {
     this.#found = new Map();

@@ -45,10 +45,12 @@ export class Storage {
 
   /** Runs `work` in a transaction. When `work` throws, storage is as it was before. */
   atomically<Result>(work: () => Result): Result {
+    const undoLead = this.leads.mark();
     try {
       return this.#tables.atomically(work);
     } catch (error) {
       this.claims.forgetCounts();
+      undoLead();
       throw error;
     }
   }

@@ -3,6 +3,7 @@ import { afterEach, expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { Leads } from "../../../durable-objects/storage/leads.ts";
+import { Storage } from "../../../durable-objects/storage/storage.ts";
 import { restore } from "../../../durable-objects/storage/write-behind.ts";
 import { Database } from "../../simulation/database.ts";
 
@@ -69,4 +70,18 @@ test("units of another algorithm are not presumed", () => {
 test("a clock that ran ahead and was put right does not make a crash cost more time", () => {
   new Leads(database.storage).renew(policyOf(3_600), NOW_MS + 1_000 * HOUR, NOW_MS + 1_000 * HOUR);
   expect(presumed(policyOf(3_600), NOW_MS)?.untilMs).toBe(NOW_MS + RESERVED_MS);
+});
+
+test("what was promised in a transaction that is rolled back is promised again", () => {
+  const storage = new Storage(database.storage);
+  const renew = () => storage.leads.renew(policyOf(3_600), NOW_MS, NOW_MS);
+  const fails = () =>
+    storage.atomically(() => {
+      renew();
+      throw new Error("the disk is full");
+    });
+  expect(fails).toThrow("the disk is full");
+  expect(renew()).toBeGreaterThan(NOW_MS);
+  expect(presumed(policyOf(3_600), NOW_MS)?.units).toBe(10);
+  expect(renew()).toBeUndefined();
 });
