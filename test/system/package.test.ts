@@ -73,21 +73,21 @@ function expectToRun(project: Project, command: string, args: readonly string[],
 test("in Node 20 and in a current one: strict types, no other packages, and what was held goes back at the end", async () => {
   const project = projectWith(tarball);
   if (project === undefined) throw new Error("it was not installed");
-  project.write("program.ts", PROGRAM);
+  project.write("client.ts", PROGRAM);
   expect(typesOf(project)).toBe("");
   const installed = execFileSync("ls", [join(project.folder, "node_modules")], { encoding: "utf8" });
   expect(installed.trim()).toBe("weir");
   // What Node 20 cannot read is stripped by a newer one.
   const strip = `import { stripTypeScriptTypes } from "node:module"; import { readFileSync, writeFileSync } from "node:fs";
-    writeFileSync("program.js", stripTypeScriptTypes(readFileSync("program.ts", "utf8")));`;
+    writeFileSync("client.js", stripTypeScriptTypes(readFileSync("client.ts", "utf8")));`;
   execFileSync(process.execPath, ["--input-type=module", "-e", strip], { cwd: project.folder });
-  await expectToRun(project, process.execPath, ["program.js"], "current");
+  await expectToRun(project, process.execPath, ["client.js"], "current");
   const version = (path: string) => spawnSync(path, ["--version"], { encoding: "utf8" }).stdout;
   const old = ["/usr/bin/node", "/usr/local/bin/node"].find(
     (path) => existsSync(path) && version(path).startsWith("v20."),
   );
   if (old === undefined) console.warn("there is no Node 20 here: it was left out");
-  else await expectToRun(project, old, ["program.js"], "old");
+  else await expectToRun(project, old, ["client.js"], "old");
 });
 
 test("a process that gets SIGTERM gives back what it holds, and ends by that signal", async () => {
@@ -118,16 +118,16 @@ test.each([
 ])("in %s, which comes from npm", async (name, command, args) => {
   const project = projectWith(tarball, [name]);
   if (project === undefined) return console.warn(`${name} cannot be had from npm here: it was left out`);
-  project.write("program.ts", PROGRAM);
+  project.write("client.ts", PROGRAM);
   const bin = join(project.folder, "node_modules", ".bin", command);
-  await expectToRun(project, bin, [...args, "program.ts"], name);
+  await expectToRun(project, bin, [...args, "client.ts"], name);
 });
 
 test("in a worker under wrangler dev: the binding has its types, and a hot key is decided in the caller", async () => {
   const project = projectWith(tarball);
   if (project === undefined) throw new Error("it was not installed");
   project.write(
-    "worker.ts",
+    "index.ts",
     `import type { LimiterService } from "weir";
     import { createLimiter } from "weir/client";
     interface Env { readonly LIMITER: LimiterService }
@@ -143,7 +143,7 @@ test("in a worker under wrangler dev: the binding has its types, and a hot key i
   );
   const config = project.write(
     "wrangler.toml",
-    `name = "caller"\nmain = "worker.ts"\ncompatibility_date = "2026-10-20"\n
+    `name = "caller"\nmain = "index.ts"\ncompatibility_date = "2026-10-20"\n
     [[services]]\nbinding = "LIMITER"\nservice = "weir"\nentrypoint = "Limiter"\n`,
   );
   expect(
