@@ -30,12 +30,25 @@ export function allDeniedBody(decisions: readonly Decision[]): DeniedBody {
   return { ...quotaExceeded(told), "violated-policies": violated, decisions };
 }
 
+/** The body that answers a call for which there was no slot: it may come again, to a server that is less busy. */
+export function busyBody(decision: Decision): DeniedBody {
+  if (isReduced(decision)) return temporarilyReduced(decision);
+  return {
+    ...quotaExceeded(decision),
+    type: REDUCED,
+    title: "All slots are taken",
+    status: 503,
+  };
+}
+
 /** How long until all of these would pass, in milliseconds; `null`: one of them never does, or nobody knows. */
 export function longestWaitMs(denied: readonly Decision[]): number | null {
   const waits = denied.map(({ retryAfterMs }) => retryAfterMs ?? Infinity);
   const longest = Math.max(0, ...waits);
   return longest === 0 || longest === Infinity ? null : longest;
 }
+
+const REDUCED = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 /** Whether a denial is not the caller's doing: nobody could decide, or what is left is kept for others. */
 export function isReduced({ reason }: Pick<Decision, "reason">): boolean {
@@ -56,7 +69,7 @@ function quotaExceeded(decision: Decision): DeniedBody {
 function temporarilyReduced(decision: Decision): DeniedBody {
   const isShed = decision.reason === "shed";
   return {
-    type: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+    type: REDUCED,
     title: isShed ? "Calls of this priority are shed" : "The limiter could not decide",
     status: 503,
     detail: isShed
