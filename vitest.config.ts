@@ -18,7 +18,9 @@ const system = {
   hookTimeout: 120_000,
 };
 /** They say how much must be admitted at least, or run dozens of isolates. */
-const SATURATING = ["pools", "exactness", "isolates"].map((name) => `test/system/${name}.test.ts`);
+const SATURATING = ["pools", "exactness", "isolates", "client-processes"].map(
+  (name) => `test/system/${name}.test.ts`,
+);
 
 export default defineConfig({
   test: {

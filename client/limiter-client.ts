@@ -1,5 +1,6 @@
 import { randomFraction, randomId } from "../core/clock.ts";
 import type { CallerBounds } from "../core/policies/caller-bounds.ts";
+import type { HeldPolicy } from "../core/policies/held-policy.ts";
 import type { Policy } from "../core/policies/policy.ts";
 import type { RegionalPolicies } from "../core/policies/regional-policies.ts";
 import type { Peeked } from "../core/protocol/answers.ts";
@@ -21,8 +22,7 @@ import { LocalLimiter } from "./local-limiter.ts";
 import { ObjectCalls } from "./object-calls.ts";
 import { boundReached, chargeMissing, decisionOf, reportOf, unavailable } from "./read-answer.ts";
 import { ReservationCache } from "./reservation-cache.ts";
-import type { Ending } from "./transports/endings.ts";
-import { objectName } from "./transports/object-names.ts";
+import { giveBack, type Ending } from "./transports/endings.ts";
 
 /** What a client needs from the process in which it runs. */
 export interface LimiterClientParts extends Caller {
@@ -151,7 +151,7 @@ export class LimiterClient {
    * would answer this client; `undefined`: it does not answer.
    */
   async forward(
-    policy: Policy,
+    policy: HeldPolicy,
     key: string,
     call: BatchedCall,
   ): Promise<{ readonly answer: MadeAnswer | Full } | undefined> {
@@ -165,17 +165,8 @@ export class LimiterClient {
   }
 
   /** Passes on units that a holder elsewhere gives back. Those that do not arrive count as used. */
-  async giveBack(endings: readonly (Ending & { readonly policy: Policy })[]): Promise<void> {
-    const byObject = Map.groupBy(endings, ({ policy, returned }) => objectName(policy, returned.key));
-    await Promise.all(
-      [...byObject.values()].map(async (each) => {
-        const [first] = each;
-        if (first === undefined) return;
-        const { policy, returned } = first;
-        const all = each.map((ending) => ending.returned);
-        await this.forward(policy, returned.key, { giveBack: { policy: policy.name, returned: all } });
-      }),
-    );
+  giveBack(endings: readonly Ending[]): Promise<void> {
+    return giveBack({ call: (policy, key, call) => this.forward(policy, key, call) }, endings);
   }
 
   /** Makes the key as new: nothing has been used, and callers have no holds or leases. */

@@ -14,7 +14,12 @@ export async function giveBack(
   objects: { call(policy: HeldPolicy, key: string, call: BatchedCall): Promise<unknown> },
   endings: readonly Ending[],
 ): Promise<void> {
-  const byObject = Map.groupBy(endings, ({ policy, returned }) => objectName(policy, returned.key));
+  // Node 20 has no Map.groupBy.
+  const byObject = new Map<string, Ending[]>();
+  for (const ending of endings) {
+    const name = objectName(ending.policy, ending.returned.key);
+    byObject.set(name, [...(byObject.get(name) ?? []), ending]);
+  }
   await Promise.all(
     [...byObject.values()].map(async (each) => {
       const [first] = each;

@@ -6,15 +6,16 @@ export interface HttpWay {
   /** The address of the limiter, such as `https://weir.example.workers.dev`. */
   readonly url: string;
   readonly token: string;
-  /** Absent: the global one. */
-  readonly fetch?: (url: string, init: RequestInit) => Promise<Response>;
+  /** A `fetch`; absent: the global one. Its types are the platform's, and this file is read on all of them. */
+  readonly fetch?: (url: string, init: never) => Promise<unknown>;
 }
 
 /** No request takes longer, in milliseconds, beside what it may wait; whoever asked has mostly stopped waiting before. */
 const MOST_MS = 30_000;
 
 /** The limiter over HTTP. */
-export function overHttp({ url, token, fetch: send = (at, init) => fetch(at, init) }: HttpWay): FarSide {
+export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide {
+  const send = given as (at: string, init: RequestInit) => Promise<Response>;
   const base = url.replace(/\/+$/, "");
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
   const ask = async <Answer>(method: string, path: string, body?: object): Promise<Answer> => {

@@ -34,12 +34,18 @@ const MOST_SENDING_MS = 1_000;
 /** After an object did not know batches, calls for it go alone for so long. A deployment takes minutes. */
 const ALONE_MS = 10_000;
 
+/** Settles when a message has been answered. */
+interface Step {
+  readonly promise: Promise<void>;
+  readonly resolve: () => void;
+}
+
 /** Whoever sends. */
 interface Sender {
   /** When its last message left. */
   sinceMs: number;
   /** Settles when that has been answered, if the sender still lives. */
-  step: PromiseWithResolvers<void>;
+  step: Step;
 }
 
 const OBJECT_BOUNDS: MessageBounds = { mostCalls: MOST_BATCHED, mostLength: MOST_BATCH_LENGTH };
@@ -114,7 +120,7 @@ export class Outbox<Answer extends object | null = BatchedAnswer> {
   /** Sends what is queued, until nothing is. */
   async #send({ time, send, inBackground }: Sending<Answer>): Promise<void> {
     const beganMs = time.nowMs();
-    const sender: Sender = { sinceMs: beganMs, step: Promise.withResolvers() };
+    const sender: Sender = { sinceMs: beganMs, step: newStep() };
     this.#sender = sender;
     let end: (() => void) | undefined;
     const keep = () => {
@@ -136,7 +142,7 @@ export class Outbox<Answer extends object | null = BatchedAnswer> {
         posted.end(answers === undefined || !isList(answers) ? answers : answers[index]);
       if (this.#queued.size === 0) break;
       const { step } = sender;
-      sender.step = Promise.withResolvers();
+      sender.step = newStep();
       step.resolve();
       // Requests that were answered together call again together: those calls go with these.
       await new Promise<void>((done) => time.after(0, done));
@@ -171,4 +177,11 @@ export class Outbox<Answer extends object | null = BatchedAnswer> {
 
 function isList<Answer>(answers: readonly Answer[] | Unsupported | Full): answers is readonly Answer[] {
   return !isForAlone(answers);
+}
+
+/** Node 20 has no Promise.withResolvers. */
+function newStep(): Step {
+  let resolve = () => {};
+  const promise = new Promise<void>((done) => (resolve = done));
+  return { promise, resolve };
 }

@@ -29,6 +29,11 @@ export function writtenKey(own: string): string {
   return end < 0 ? own : own.slice(end + 1);
 }
 
+/** The caller of an own key, as it is written before the key; `undefined`: it has none. */
+export function callerIn(own: string): string | undefined {
+  return own.startsWith(MARK) ? own.slice(0, own.indexOf(MARK, 1)) : undefined;
+}
+
 /** All idempotency keys of the caller that an own key belongs to: from the first, included, to the second, not. */
 export type KeyRange = readonly [from: string, to: string];
 

@@ -15,7 +15,7 @@ export interface RuleDescription {
   readonly unit: string;
   readonly capacity: number;
   /** How long until a quota is whole again of which one unit is missing, and of which all are, in milliseconds. */
-  readonly wholeMs: readonly [one: number, all: number];
+  readonly wholeMs: { readonly one: number; readonly all: number };
 }
 
 /** A policy. */
@@ -80,7 +80,7 @@ export function describePolicy(policy: Policy): PolicyDescription {
 }
 
 function describeRule({ name, unit, capacity, algorithm, config }: Rule): RuleDescription {
-  const wholeMs = [algorithm.wholeFromMs(config, 1), algorithm.wholeFromMs(config, capacity)] as const;
+  const wholeMs = { one: algorithm.wholeFromMs(config, 1), all: algorithm.wholeFromMs(config, capacity) };
   return { name, unit, capacity, wholeMs };
 }
 
@@ -104,7 +104,7 @@ export function describedPolicy(name: string, description: PolicyDescription): D
 }
 
 /** In between, the time is on the line through both ends: never too short of rates that refill evenly, or all at once. */
-function heldRule({ name, unit, capacity: most, wholeMs: [one, all] }: RuleDescription, capacity: number) {
+function heldRule({ name, unit, capacity: most, wholeMs: { one, all } }: RuleDescription, capacity: number) {
   const eachMs = most > 1 ? (all - one) / (most - 1) : 0;
   const wholeFromMs = (_: object, missing: number) => Math.ceil(one + (missing - 1) * eachMs);
   return { name, unit, capacity, config: {}, algorithm: { wholeFromMs } } satisfies HeldRule;

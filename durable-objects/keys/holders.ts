@@ -1,5 +1,7 @@
+import { callerIn } from "../../core/protocol/caller-keys.ts";
+
 /**
- * An isolate that reserves units of a key. It is in memory only: a crash forgets it, and the units that it has reserved
+ * An isolate, or a client in its caller's process, that reserves units of a key. It is in memory only: a crash forgets it, and the units that it has reserved
  * are covered by the key's record (storage/write-behind.ts).
  */
 export interface Holder {
@@ -16,6 +18,8 @@ export interface Holder {
 
 /** The most holders of one key, at about 300 bytes each. Further isolates reserve nothing and ask each time. */
 const MOST_HOLDERS = 1_000;
+/** Of those, the most clients of one caller: it cannot keep isolates from reserving. */
+const MOST_OF_CALLER = 500;
 /** A holder is remembered for this long after its end, in milliseconds: messages that it has sent may arrive later. */
 const REMEMBERED_MS = 5_000;
 /** About the bytes of memory that a holder takes, beside its hold. */
@@ -39,7 +43,18 @@ export class Holders {
 
   /** Whether there is room to remember a holder. */
   hasRoomFor(id: string): boolean {
-    return this.#holders.has(id) || this.#holders.size < MOST_HOLDERS;
+    const { size } = this.#holders;
+    if (this.#holders.has(id)) return true;
+    return size < MOST_OF_CALLER || (size < MOST_HOLDERS && this.#ofCallerOf(id) < MOST_OF_CALLER);
+  }
+
+  /** How many holders the caller of this one has; 0 for an isolate. */
+  #ofCallerOf(id: string): number {
+    const caller = callerIn(id);
+    if (caller === undefined) return 0;
+    let count = 0;
+    for (const each of this.#holders.keys()) if (callerIn(each) === caller) count += 1;
+    return count;
   }
 
   put(id: string, holder: Holder): void {

@@ -24,7 +24,7 @@ export interface Bucket {
  * - limit * e`; its maximum, plus `limit * s`, is the worst end. O(n log n), and in integers below 2^53.
  */
 export function worstExcess(calls: readonly AdmittedCall[], { limit, windowMs, burst }: Bucket): number {
-  const first = Math.min(...calls.map(({ sentAtMs }) => sentAtMs));
+  const first = calls.reduce((least, { sentAtMs }) => Math.min(least, sentAtMs), Infinity);
   const ends = [...new Set(calls.map(({ receivedAtMs }) => receivedAtMs - first))].toSorted((a, b) => a - b);
   const indexOf = new Map(ends.map((end, index) => [end, index]));
   const tree = new MaxTree(ends.map((end) => -limit * end - NOT_YET));

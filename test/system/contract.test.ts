@@ -1,6 +1,6 @@
 import { buildSync } from "esbuild";
 /** The contract of limiters over each way to a real one. In memory it runs in memory-limiter.test.ts. */
-import { mkdtempSync } from "node:fs";
+import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll } from "vitest";
@@ -10,9 +10,9 @@ import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
 import { CONTRACT_POLICIES, describeContract } from "../support/limiter-contract.ts";
 import { toldLimiter } from "../support/told-limiter.ts";
 
+const folder = mkdtempSync(join(tmpdir(), "weir-contract-"));
 let served: Serving;
 beforeAll(async () => {
-  const folder = mkdtempSync(join(tmpdir(), "weir-contract-"));
   const caller = join(folder, "caller.js");
   buildSync({
     entryPoints: [join(import.meta.dirname, "../support/contract-caller.ts")],
@@ -29,7 +29,10 @@ beforeAll(async () => {
     callerHasObjects: true,
   });
 });
-afterAll(() => served.stop());
+afterAll(async () => {
+  await served.stop();
+  rmSync(folder, { recursive: true, force: true });
+});
 
 describeContract("over HTTP", () => Promise.resolve(createLimiter({ url: served.url, token: TOKENS.full })));
 describeContract("over the service binding", () => Promise.resolve(toldLimiter(served.callerUrl, "service")));

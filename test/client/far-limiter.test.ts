@@ -1,0 +1,218 @@
+/** A client in its caller's process, over a limiter that the test plays. The contract suite has real ones. */
+import { afterEach, beforeEach, expect, expectTypeOf, test, vi } from "vitest";
+import { FarLimiter, type ClientOptions } from "../../client/far-limiter.ts";
+import type { FarSide, LimiterService } from "../../client/transports/far-side.ts";
+import { overHttp } from "../../client/transports/http.ts";
+import { SYSTEM_TIME } from "../../core/clock.ts";
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import { describePolicy, describedPolicy } from "../../core/protocol/policy-descriptions.ts";
+import type { PolicyList } from "../../core/protocol/policy-list.ts";
+import { LimiterError, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
+import type { PolicyList as ListedSchema } from "../../worker/calls/policy-list-schema.ts";
+import type { Limiter } from "../../worker/rpc/limiter.ts";
+
+beforeEach(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
+afterEach(() => void vi.restoreAllMocks());
+
+const PLAN = { algorithm: "token-bucket", limit: 100_000, window: "30d" };
+const policies = parsePolicies({
+  hot: { ...PLAN, deadlineMs: 1_000 },
+  open: { ...PLAN, onFailure: "open", deadlineMs: 20 },
+  off: { ...PLAN, reservation: "off" },
+});
+const named = (name: string) => {
+  const policy = policies.get(name);
+  if (policy === undefined) throw new Error("no policy");
+  return policy;
+};
+
+/** A limiter that admits everything, and notes what it is asked. */
+class Played {
+  readonly messages: ReservationsAsked[] = [];
+  readonly others: string[] = [];
+  /** What a message fails with. */
+  failure: Error | "silence" | undefined;
+  version: string | undefined;
+
+  get far(): FarSide {
+    const reserve = async (asked: ReservationsAsked): Promise<ReservationsAnswered> => {
+      this.messages.push(JSON.parse(JSON.stringify(asked)) as ReservationsAsked);
+      if (this.failure === "silence") await new Promise(() => undefined);
+      if (this.failure instanceof Error) throw this.failure;
+      return this.#answer(asked);
+    };
+    return new Proxy({ reserve } as FarSide, {
+      get: (target, method) =>
+        method === "reserve"
+          ? (asked: ReservationsAsked) => target.reserve(asked)
+          : (asked: { readonly policy: string; readonly key: string }) => {
+              this.others.push(String(method));
+              if (this.failure instanceof Error) return Promise.reject(this.failure);
+              return Promise.resolve({ success: true, ...asked, rules: [], source: "object" });
+            },
+    });
+  }
+
+  #answer({ calls, known = {} }: ReservationsAsked): ReservationsAnswered {
+    const unknown: Record<string, ReturnType<typeof describePolicy>> = {};
+    const answers = calls.map(({ limit, reserve }) => {
+      const asked = limit ?? reserve;
+      if (asked === undefined) return null;
+      const description = describePolicy(named(asked.policy));
+      const version = this.version ?? description.version;
+      const rules = [{ name: asked.policy, success: true, limit: 100_000, remaining: 50_000 }].map(
+        (rule) => ({
+          ...rule,
+          resetAfterMs: 1,
+          retryAfterMs: 0,
+          reason: "ok" as const,
+        }),
+      );
+      if (known[asked.policy] !== version) {
+        unknown[asked.policy] = { ...description, version };
+        const { policy, key } = asked;
+        return {
+          decision: { success: true, policy, key, limit: 1, reason: "ok", source: "object", rules },
+        } as const;
+      }
+      const wanted = reserve?.rules[asked.policy]?.wanted ?? 0;
+      if (reserve === undefined) return { rules };
+      return { rules, reserved: { ttlMs: reserve.ttlMs, isNew: false, units: { [asked.policy]: wanted } } };
+    });
+    return { protocol: 1, answers, policies: unknown };
+  }
+}
+
+function playing(options: ClientOptions = {}): { played: Played; limiter: FarLimiter } {
+  const played = new Played();
+  const inBackground = (work: Promise<unknown>) => void work.catch(() => undefined);
+  return { played, limiter: new FarLimiter({ far: played.far, time: SYSTEM_TIME, inBackground }, options) };
+}
+
+test("the first decision of a process takes one message, and calls that are made at once take one together", async () => {
+  const { played, limiter } = playing();
+  await limiter.limit({ policy: "hot", key: "a" });
+  expect(played.messages).toHaveLength(1);
+  const keys = Array.from({ length: 40 }, (_, index) => `key-${index}`);
+  await Promise.all(keys.map((key) => limiter.limit({ policy: "hot", key })));
+  expect(played.messages.map(({ calls }) => calls.length)).toEqual([1, 40]);
+  expect(played.messages[1]?.known).toEqual({ hot: describePolicy(named("hot")).version });
+});
+
+test("a hot key is decided here, and what was used goes home at the end", async () => {
+  const { played, limiter } = playing();
+  for (let call = 0; call < 200; call += 1) await limiter.limit({ policy: "hot", key: "a" });
+  expect(played.messages.length).toBeLessThan(15);
+  await limiter.close();
+  const [returned] = played.messages.at(-1)?.calls[0]?.giveBack?.returned ?? [];
+  const byObject = played.messages
+    .flatMap(({ calls }) => calls)
+    .filter(({ limit, reserve }) => limit !== undefined || (reserve?.cost ?? 0) !== 0).length;
+  expect((returned?.used["hot"] ?? 0) + byObject).toBe(200);
+  expect(played.others).toEqual([]);
+});
+
+test("what has to be decided there goes there, after units have gone home", async () => {
+  const { played, limiter } = playing();
+  for (let call = 0; call < 20; call += 1) await limiter.limit({ policy: "hot", key: "a" });
+  await limiter.limit({ policy: "hot", key: "a", idempotencyKey: "once" });
+  expect(played.messages.at(-1)?.calls[0]?.giveBack).toBeDefined();
+  expect(played.others).toEqual(["limit"]);
+  for (let call = 0; call < 5; call += 1) await limiter.limit({ policy: "off", key: "a" });
+  expect(played.others).toHaveLength(5);
+});
+
+test.each([new Error("connection refused"), "silence" as const])(
+  "when the limiter does not answer (%s), the policy decides, and before it is known the option",
+  async (failure) => {
+    const { played, limiter } = playing({ onFailure: "open", deadlineMs: 100 });
+    played.failure = failure;
+    expect(await limiter.limit({ policy: "hot", key: "a" })).toMatchObject({
+      success: true,
+      reason: "degraded",
+      source: "fallback",
+    });
+    played.failure = undefined;
+    for (const policy of ["hot", "open"]) await limiter.limit({ policy, key: "a" });
+    played.failure = failure;
+    expect(await limiter.limit({ policy: "hot", key: "b" })).toMatchObject({
+      success: false,
+      reason: "degraded",
+    });
+    expect(await limiter.limit({ policy: "open", key: "b" })).toMatchObject({
+      success: true,
+      reason: "degraded",
+    });
+  },
+);
+
+test("a call that is no decision throws when there is no answer", async () => {
+  const { played, limiter } = playing();
+  played.failure = new Error("connection refused");
+  const error: unknown = await limiter.peek({ policy: "hot", key: "a" }).catch((thrown: unknown) => thrown);
+  expect(error).toBeInstanceOf(LimiterError);
+  expect(error).toMatchObject({ status: 503, code: "unavailable" });
+});
+
+test("a token that may not hold units makes each call by itself", async () => {
+  const { played, limiter } = playing();
+  played.failure = new Problem(PROBLEMS.forbidden, "the token has no scope reserve").toError();
+  const refused: unknown = await limiter.limit({ policy: "hot", key: "a" }).catch((error: unknown) => error);
+  // The one that the test plays refuses these too; a real one would not.
+  expect(refused).toMatchObject({ status: 403 });
+  played.failure = undefined;
+  for (let call = 0; call < 10; call += 1)
+    expect(await limiter.limit({ policy: "hot", key: "a" })).toMatchObject({ success: true });
+  expect([played.messages.length, played.others.length]).toEqual([1, 11]);
+});
+
+test("when a policy has changed, all that is held under it goes home", async () => {
+  const { played, limiter } = playing();
+  for (let call = 0; call < 30; call += 1) await limiter.limit({ policy: "hot", key: "a" });
+  played.version = "another";
+  for (let call = 0; call < 10; call += 1) await limiter.limit({ policy: "hot", key: `other-${call}` });
+  const known = played.messages.at(-1)?.known;
+  expect(known).toEqual({ hot: "another" });
+  await limiter.close();
+  const returned = played.messages.flatMap(({ calls }) =>
+    calls.flatMap((call) => call.giveBack?.returned ?? []),
+  );
+  expect(returned.map(({ key }) => key)).toContain("a");
+});
+
+test("a description says all that a holder needs, and refills no sooner than the policy does", () => {
+  for (const [name, policy] of policies) {
+    const described = describedPolicy(name, JSON.parse(JSON.stringify(describePolicy(policy))) as never);
+    expect(described).toMatchObject({
+      name,
+      deadlineMs: policy.deadlineMs,
+      localDecisions: policy.localDecisions,
+      reservation: policy.reservation,
+    });
+    const [[rule], [own]] = [policy.rules, described.rules];
+    for (const missing of [1, 2, 77, 99_999, 100_000]) {
+      const exactMs = rule.algorithm.wholeFromMs(rule.config, missing);
+      const saidMs = own?.algorithm.wholeFromMs(own.config, missing) ?? 0;
+      expect(saidMs).toBeGreaterThanOrEqual(exactMs);
+      expect(saidMs - exactMs).toBeLessThanOrEqual(1_000);
+    }
+  }
+});
+
+test("an answer that is no limiter's is no answer, and a problem is an error with all that it says", async () => {
+  const answering = (response: Response) =>
+    overHttp({ url: "https://a", token: "t", fetch: async () => response });
+  const page = answering(new Response("<html>", { status: 502 }));
+  await expect(page.peek({ policy: "a", key: "b" })).rejects.not.toBeInstanceOf(LimiterError);
+  const problem = { type: "urn:weir:problem:not-allowed", title: "T", status: 422, detail: "D", errors: [] };
+  const headers = { "content-type": "application/problem+json" };
+  const refusing = answering(new Response(JSON.stringify(problem), { status: 422, headers }));
+  await expect(refusing.limit({ key: "a" })).rejects.toMatchObject({ status: 422, code: "not-allowed" });
+});
+
+test("a binding with the types of its class is one that a client takes", () => {
+  const taken = (service: Service<typeof Limiter>): LimiterService => service;
+  expect(taken).toBeTypeOf("function");
+  expectTypeOf<ListedSchema>().toExtend<PolicyList>();
+});

@@ -1,0 +1,50 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { unsleepingClock } from "../../core/clock.ts";
+
+/** What happens to a process: time passes on both clocks, the machine sleeps, or somebody sets the wall clock. */
+const event = fc.oneof(
+  fc.record({ kind: fc.constant("pass" as const), ms: fc.nat(5_000) }),
+  fc.record({ kind: fc.constant("sleep" as const), ms: fc.integer({ min: 100, max: 100_000 }) }),
+  fc.record({ kind: fc.constant("set" as const), ms: fc.integer({ min: -100_000, max: 100_000 }) }),
+);
+
+/** A read may be as much too low: a leap that is no longer does not count, and instants are whole. */
+const SLACK_MS = 11;
+
+test("it never runs backwards, and never slower than time, whatever happens to the clocks", () => {
+  fc.assert(
+    fc.property(fc.array(event, { maxLength: 40 }), (events) => {
+      let [wall, steady, real] = [1_000_000, 0.25, 0];
+      const clock = unsleepingClock(
+        () => Math.floor(wall),
+        () => steady,
+      );
+      const begin = clock();
+      let last = begin;
+      for (const { kind, ms } of events) {
+        if (kind !== "set") real += ms;
+        if (kind === "pass") steady += ms;
+        wall += ms;
+        const now = clock();
+        expect(now).toBeGreaterThanOrEqual(last);
+        // A wall clock that was put back hides as much of the next sleep: nobody can tell the two apart.
+        if (!events.some((each) => each.kind === "set"))
+          expect(now - begin).toBeGreaterThanOrEqual(real - SLACK_MS);
+        last = now;
+      }
+      expect(last - begin).toBeGreaterThanOrEqual(steady - 0.25 - SLACK_MS);
+    }),
+  );
+});
+
+test("rounding does not add up, however often it is read", () => {
+  let real = 0;
+  const clock = unsleepingClock(
+    () => 5_000_000 + Math.floor(real),
+    () => real,
+  );
+  const begin = clock();
+  for (; real < 10_000; real += 0.37) clock();
+  expect(Math.abs(clock() - begin - real)).toBeLessThanOrEqual(SLACK_MS);
+});

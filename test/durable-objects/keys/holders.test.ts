@@ -1,0 +1,19 @@
+import { expect, test } from "vitest";
+import { ownKey } from "../../../core/protocol/caller-keys.ts";
+import { Holders, type Holder } from "../../../durable-objects/keys/holders.ts";
+
+const holder: Holder = { turn: 1, hold: "hold", used: [0], wanted: [1], untilMs: 1_000 };
+
+test("one caller's clients leave room for isolates and for other callers, and those that are there stay", () => {
+  const holders = new Holders();
+  const of = (caller: string, index: number) => ownKey(caller, `h${index}`);
+  let [one, isolates] = [0, 0];
+  for (; holders.hasRoomFor(of("one", one)) && one < 2_000; one += 1) holders.put(of("one", one), holder);
+  expect(one).toBe(500);
+  expect(holders.hasRoomFor(of("one", 0))).toBe(true);
+  expect(holders.hasRoomFor(of("other", 0))).toBe(true);
+  for (; holders.hasRoomFor(`isolate.${isolates}`) && isolates < 2_000; isolates += 1)
+    holders.put(`isolate.${isolates}`, holder);
+  expect(isolates).toBe(500);
+  expect(holders.hasRoomFor(of("other", 0))).toBe(false);
+});

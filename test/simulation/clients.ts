@@ -1,0 +1,356 @@
+/**
+ * One random history, made from a seed: clients that hold units in their own processes, a worker of the limiter, and the
+ * object. The way between client and worker loses, delays and repeats messages. Clients die, their machines sleep, and
+ * their wall clocks are set.
+ */
+import { FarLimiter } from "../../client/far-limiter.ts";
+import { LimiterClient } from "../../client/limiter-client.ts";
+import { LocalLimiter } from "../../client/local-limiter.ts";
+import { ReservationCache } from "../../client/reservation-cache.ts";
+import type { FarSide } from "../../client/transports/far-side.ts";
+import { Objects } from "../../client/transports/objects.ts";
+import { Outboxes } from "../../client/transports/outboxes.ts";
+import { unsleepingClock, type Time } from "../../core/clock.ts";
+import { DEFAULT_BOUNDS } from "../../core/policies/caller-bounds.ts";
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import { RegionalPolicies } from "../../core/policies/regional-policies.ts";
+import { parseRegions } from "../../core/policies/regions.ts";
+import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
+import type { Batch } from "../../core/protocol/batches.ts";
+import type { Cost } from "../../core/protocol/cost.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
+import { answerBatch } from "../../durable-objects/batches.ts";
+import { SCOPES } from "../../worker/auth/tokens.ts";
+import { callReserve } from "../../worker/calls/reservations.ts";
+import { seededRandom } from "../support/random.ts";
+import type { Database } from "./database.ts";
+import { law, Oracles } from "./laws.ts";
+import { simulatedNamespace, type Method } from "./network.ts";
+import type { Breakage } from "./schedule.ts";
+import { SimulatedObject } from "./simulated-object.ts";
+import { VirtualTime } from "./virtual-time.ts";
+
+const deadlineMs = 100;
+const BUCKET = { algorithm: "token-bucket", limit: 40, window: 1_000, deadlineMs };
+const POLICIES = parsePolicies({
+  brief: { ...BUCKET, burst: 48, reservation: { ttl: 40 } },
+  bucket: { ...BUCKET, limit: 200, burst: 96, reservation: { ttl: 120 } },
+  slow: { ...BUCKET, limit: 1, window: 60_000, burst: 64, reservation: { ttl: 60 } },
+  auto: { ...BUCKET, limit: 500, burst: 400 },
+  log: { algorithm: "sliding-log", limit: 64, window: 400, reservation: { ttl: 50 }, deadlineMs },
+  two: {
+    rules: {
+      rate: { algorithm: "token-bucket", limit: 40, window: 1_000, burst: 64 },
+      total: { algorithm: "sliding-log", limit: 64, window: 900 },
+    },
+    reservation: { ttl: 80 },
+    deadlineMs,
+  },
+});
+const KEY = "key";
+const FAULTS = ["crash", "kill", "sleep", "sleep", "clock", "close"] as const;
+type Fault = (typeof FAULTS)[number];
+
+/** What may be broken on purpose: what an object does, and the clock by which clients count. */
+export interface ClientBreakage extends Pick<Breakage, "before" | "after" | "atCrash"> {
+  /** The only faults. */
+  readonly faults?: readonly Fault[];
+  readonly clockOf?: (wallMs: () => number, steadyMs: () => number) => () => number;
+}
+
+export interface ClientOutcome {
+  readonly calls: number;
+  readonly admittedByClients: number;
+  readonly admittedByWorker: number;
+  readonly admittedByObject: number;
+  readonly degraded: number;
+  readonly messages: number;
+  readonly sleeps: number;
+}
+
+/** A client's process, and the machine on which it runs. */
+interface Running {
+  readonly limiter: FarLimiter;
+  readonly machine: { wallMs: number; sleptMs: number; wakesAtMs: number };
+  isKilled: boolean;
+}
+
+export class ClientSchedule {
+  readonly #random: () => number;
+  readonly #time = new VirtualTime(manyTurns);
+  readonly #object: SimulatedObject;
+  readonly #policy: Policy;
+  readonly #oracles: Oracles;
+  readonly #breakage: ClientBreakage;
+  readonly #worker: LimiterClient;
+  readonly #clients: Running[] = [];
+  #failure: unknown;
+  #open = 0;
+  #outcome = {
+    calls: 0,
+    admittedByClients: 0,
+    admittedByWorker: 0,
+    admittedByObject: 0,
+    degraded: 0,
+    messages: 0,
+    sleeps: 0,
+  };
+
+  constructor(seed: number, database: Database, breakage: ClientBreakage = {}) {
+    this.#random = seededRandom(seed);
+    this.#breakage = breakage;
+    this.#policy = this.#of([...POLICIES.values()]);
+    this.#oracles = new Oracles(this.#policy);
+    database.clear();
+    this.#object = new SimulatedObject(database, POLICIES, () => Math.floor(this.#time.nowMs) + 1_000_000);
+    this.#worker = this.#makeWorker();
+    for (let count = 1 + this.#upTo(3); count > 0; count -= 1) this.#clients.push(this.#start());
+    this.#plan();
+  }
+
+  /** @throws BrokenLaw */
+  async run(): Promise<ClientOutcome> {
+    await this.#time.run(10_000, () => {
+      if (this.#failure !== undefined) throw this.#failure;
+    });
+    law(this.#open === 0, () => `${this.#open} calls were never answered`);
+    return this.#outcome;
+  }
+
+  /** Bursts of calls, of a client or of the worker's isolate itself, and now and then a fault. */
+  #plan(): void {
+    let atMs = 0;
+    for (let burst = 4 + this.#upTo(5); burst > 0; burst -= 1) {
+      const index = this.#upTo(this.#clients.length - 1);
+      const isOfWorker = this.#chance(0.2);
+      const paceMs = this.#of([0, 0, 1, 3, 10]);
+      for (let call = 4 + this.#upTo(16); call > 0; call -= 1) {
+        const cost = this.#of([1, 1, 1, 1, 1, 1, 2, 5]);
+        this.#time.at(atMs, () => (isOfWorker ? this.#callWorker(cost) : this.#call(index, cost)));
+        atMs += this.#upTo(paceMs);
+      }
+      if (this.#chance(0.4)) this.#time.at(atMs, () => this.#fault(index));
+      atMs += this.#of([0, 2, 5, 20, 60, 200, 1_100]);
+    }
+  }
+
+  #call(index: number, cost: Cost): void {
+    const running = this.#clients[index];
+    if (running === undefined || this.#time.nowMs < running.machine.wakesAtMs) return;
+    this.#outcome.calls += 1;
+    this.#open += 1;
+    running.limiter.limit({ policy: this.#policy.name, key: KEY, cost }).then(
+      (decision) => {
+        this.#open -= 1;
+        if (decision.reason === "degraded") this.#outcome.degraded += 1;
+      },
+      (error: unknown) => (this.#failure ??= error),
+    );
+  }
+
+  #callWorker(cost: Cost): void {
+    const decided = this.#worker.limit(this.#policy, KEY, { cost });
+    const note = (decision: Decision | Problem) => {
+      if (!(decision instanceof Problem)) this.#noteWorkers(decision, cost);
+    };
+    if (decided instanceof Promise) void decided.then(note);
+    else note(decided);
+  }
+
+  /** A decision of the worker's isolate from its own units. */
+  #noteWorkers({ source, success }: Decision, cost: Cost): void {
+    if (source !== "isolate" || !success) return;
+    this.#outcome.admittedByWorker += 1;
+    this.#admit(cost);
+  }
+
+  #fault(index: number): void {
+    const running = this.#clients[index];
+    const what = this.#of(this.#breakage.faults ?? FAULTS);
+    if (what === "crash") {
+      this.#breakage.atCrash?.(this.#object);
+      this.#object.crash();
+    } else if (what === "kill" && running !== undefined) {
+      running.isKilled = true;
+      this.#clients[index] = this.#start();
+    } else if (what === "sleep" && running !== undefined) {
+      const ms = this.#of([30, 100, 1_000]);
+      running.machine.wakesAtMs = this.#time.nowMs + ms;
+      running.machine.sleptMs += ms;
+      this.#outcome.sleeps += 1;
+    } else if (what === "clock" && running !== undefined) {
+      running.machine.wallMs += this.#of([-10_000, -200, -60, -40, 20, 10_000]);
+    } else if (what === "close" && running !== undefined) void running.limiter.rest();
+  }
+
+  #start(): Running {
+    const machine = { wallMs: this.#upTo(1e6), sleptMs: 0, wakesAtMs: 0 };
+    const isKilled = () => running.isKilled;
+    const wallMs = () => Math.floor(this.#time.nowMs) + machine.wallMs;
+    const steadyMs = () => this.#time.nowMs - machine.sleptMs;
+    const { clockOf = unsleepingClock } = this.#breakage;
+    const time: Time = {
+      nowMs: clockOf(wallMs, steadyMs),
+      after: (ms, work) => {
+        let isCancelled = false;
+        this.#awake(machine, ms, () => {
+          if (!isCancelled && !isKilled()) work();
+        });
+        return () => {
+          isCancelled = true;
+        };
+      },
+    };
+    const far = { reserve: (asked: ReservationsAsked) => this.#send(asked, machine, isKilled) };
+    const parts = { far: far as FarSide, time, inBackground: () => undefined };
+    const running: Running = {
+      limiter: this.#noting(new FarLimiter(parts), isKilled),
+      machine,
+      isKilled: false,
+    };
+    return running;
+  }
+
+  /** Notes what a client admits at the instant at which it does. */
+  #noting(limiter: FarLimiter, isKilled: () => boolean): FarLimiter {
+    const limit = limiter.limit.bind(limiter);
+    limiter.limit = async (asked) => {
+      // Who is killed is owed no answer.
+      const before = this.#open;
+      const decision = await Promise.race([limit(asked), this.#untilKilled(isKilled)]);
+      if (decision === undefined) return { success: false, reason: "ok" } as Decision;
+      if (decision.source === "isolate" && decision.success && before >= 0 && !isKilled()) {
+        this.#outcome.admittedByClients += 1;
+        this.#admit(asked.cost ?? 1);
+      }
+      return decision;
+    };
+    return limiter;
+  }
+
+  #untilKilled(isKilled: () => boolean): Promise<undefined> {
+    return new Promise((done) => {
+      const look = () => {
+        if (isKilled()) done(undefined);
+        else if (this.#time.nowMs < 9_000) this.#time.at(this.#time.nowMs + 500, look);
+      };
+      this.#time.at(this.#time.nowMs + 500, look);
+    });
+  }
+
+  /** Runs work of a machine after so long: when it is due while the machine sleeps, as soon as it wakes. */
+  #awake(machine: Running["machine"], ms: number, work: () => void): void {
+    this.#time.at(this.#time.nowMs + Math.max(0, ms), () => {
+      const restMs = machine.wakesAtMs - this.#time.nowMs;
+      if (restMs > 0) this.#awake(machine, restMs, work);
+      else work();
+    });
+  }
+
+  /** A message from a client to the worker and back: each way may lose it, and it may come twice, or late. */
+  #send(
+    asked: ReservationsAsked,
+    machine: Running["machine"],
+    isKilled: () => boolean,
+  ): Promise<ReservationsAnswered> {
+    const text = JSON.stringify(asked);
+    this.#outcome.messages += 1;
+    return new Promise((resolve) => {
+      const arrive = (isFirst: boolean) => {
+        void this.#carryOut(text).then((answered) => {
+          if (!isFirst || this.#chance(0.03)) return;
+          this.#awake(machine, this.#delayMs(), () => {
+            if (!isKilled()) resolve(JSON.parse(answered) as ReservationsAnswered);
+          });
+        });
+      };
+      if (this.#chance(0.03)) return;
+      this.#time.at(this.#time.nowMs + this.#delayMs(), () => arrive(true));
+      if (this.#chance(0.04))
+        this.#time.at(this.#time.nowMs + this.#delayMs() + this.#delayMs(), () => arrive(false));
+    });
+  }
+
+  async #carryOut(text: string): Promise<string> {
+    const asked = JSON.parse(text) as ReservationsAsked;
+    const principal = { title: "the client", id: `{"token":"t"}`, bounds: DEFAULT_BOUNDS, scopes: SCOPES };
+    const answered = await callReserve(this.#worker, principal, asked);
+    if (answered instanceof Problem) throw answered.toError();
+    const answers = answered.answers.map((answer, index) => {
+      if (answer === null || !("decision" in answer)) return answer;
+      const { limit, reserve } = asked.calls[index] ?? {};
+      this.#noteWorkers(answer.decision, (limit ?? reserve)?.cost ?? 1);
+      // So that it is not taken for a decision of the client's own.
+      return { decision: { ...answer.decision, source: "object" } };
+    });
+    return JSON.stringify({ ...answered, answers });
+  }
+
+  #makeWorker(): LimiterClient {
+    const time = this.#time.clock({ ms: 5_000 });
+    const handle = (method: Method, args: readonly unknown[]) => this.#handle(method, args);
+    const fate = () => ({
+      ...(!this.#chance(0.02) && { thereMs: this.#upTo(3) }),
+      ...(!this.#chance(0.02) && { backMs: this.#upTo(3) }),
+    });
+    const namespace = simulatedNamespace(this.#time, handle, fate, () => false);
+    const inBackground = () => undefined;
+    const objects = new Objects(namespace, time, { outboxes: new Outboxes(), inBackground });
+    const policies = new RegionalPolicies(POLICIES, parseRegions(undefined));
+    const local = new LocalLimiter(new ReservationCache(() => `worker-${this.#upTo(1e9)}`));
+    return new LimiterClient({ objects, policies, time, inBackground }, local);
+  }
+
+  #handle(method: Method, args: readonly unknown[]): unknown {
+    const [message] = args;
+    if (typeof message === "object" && message !== null && "calls" in message)
+      return answerBatch(message as Batch, {
+        giveBack: (...each) => void this.#handle("giveBack", each),
+        limitCall: (call) => this.#handle("limitCall", [call]) as AnswerText,
+        reserve: (call) => this.#handle("reserve", [call]) as AnswerText,
+      });
+    this.#breakage.before?.(this.#object, this.#policy);
+    const answer = this.#object.handle(method, args);
+    this.#breakage.after?.(this.#object, this.#policy);
+    if (method === "giveBack") return answer;
+    const cost = method === "limit" ? (args[2] as Cost) : (message as { readonly cost: Cost }).cost;
+    const { rules } = JSON.parse(answer as AnswerText) as Decided;
+    if (cost === 0 || rules.some(({ success }) => !success)) return answer;
+    this.#outcome.admittedByObject += 1;
+    this.#admit(cost);
+    return answer;
+  }
+
+  #admit(cost: Cost): void {
+    try {
+      this.#oracles.admit(cost, this.#time.nowMs, undefined, { nowMs: this.#object.nowMs, backMs: 0 });
+    } catch (error) {
+      this.#failure ??= error;
+    }
+  }
+
+  #delayMs(): number {
+    return this.#chance(0.04) ? this.#upTo(2.5 * this.#policy.reservation.leastMs) : this.#upTo(12);
+  }
+
+  #chance(share: number): boolean {
+    return this.#random() < share;
+  }
+
+  /** From 0 to `most`. */
+  #upTo(most: number): number {
+    return Math.floor(this.#random() * (most + 1));
+  }
+
+  #of<Value>(values: readonly Value[]): Value {
+    return values[Math.floor(this.#random() * values.length)] as Value;
+  }
+}
+
+/** More turns of the microtask queue than a message takes through client, worker and object. */
+async function manyTurns(): Promise<void> {
+  for (let turn = 0; turn < 64; turn += 1) await Promise.resolve();
+}

@@ -1,0 +1,72 @@
+/** The npm package as its users have it: packed, and installed into empty projects. */
+import { execFileSync, spawnSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { buildTypes, packageEntries } from "../../scripts/package-build.ts";
+import { ROOT } from "../../scripts/project.ts";
+
+/** Every folder that was made here. */
+const made: string[] = [];
+
+/** Removes all that was packed and installed. */
+export function removePacked(): void {
+  for (const folder of made) rmSync(folder, { recursive: true, force: true });
+}
+
+function makeFolder(name: string): string {
+  const folder = mkdtempSync(join(tmpdir(), name));
+  made.push(folder);
+  return folder;
+}
+
+export interface Project {
+  readonly folder: string;
+  readonly write: (file: string, text: string) => string;
+}
+
+/** Builds and packs the package. Returns the path of the tarball. */
+export async function packed(): Promise<string> {
+  await packageEntries();
+  buildTypes();
+  const folder = makeFolder("weir-pack-");
+  execFileSync("npm", ["pack", "--ignore-scripts", "--silent", "--pack-destination", folder], { cwd: ROOT });
+  const [tarball = ""] = readdirSync(folder);
+  return join(folder, tarball);
+}
+
+/** An empty project with the package in it, and with packages from the registry; `undefined`: they cannot be had. */
+export function projectWith(tarball: string, packages: readonly string[] = []): Project | undefined {
+  const folder = makeFolder("weir-project-");
+  const write = (file: string, text: string) => {
+    const path = join(folder, file);
+    mkdirSync(join(path, ".."), { recursive: true });
+    writeFileSync(path, text);
+    return path;
+  };
+  write("package.json", JSON.stringify({ name: "empty", private: true, type: "module" }));
+  const how = packages.length === 0 ? ["--offline", "--ignore-scripts"] : [];
+  const args = ["install", "--no-audit", "--no-fund", "--loglevel=error", ...how, tarball, ...packages];
+  const { status, stderr } = spawnSync("npm", args, { cwd: folder, encoding: "utf8", timeout: 240_000 });
+  if (status === 0) return { folder, write };
+  if (packages.length === 0) throw new Error(stderr);
+  return undefined;
+}
+
+/** What the compiler says of a project: strict, and it looks into the package's own declarations too. */
+export function typesOf({ folder, write }: Project, fields: object = {}): string {
+  const compilerOptions = {
+    strict: true,
+    exactOptionalPropertyTypes: true,
+    target: "ES2022",
+    lib: ["ES2022"],
+    module: "NodeNext",
+    skipLibCheck: false,
+    noEmit: true,
+    types: [],
+    ...fields,
+  };
+  write("tsconfig.json", JSON.stringify({ compilerOptions, include: ["*.ts"] }));
+  const tsc = join(ROOT, "node_modules", ".bin", "tsc");
+  return spawnSync(tsc, ["-p", folder], { cwd: folder, encoding: "utf8" }).stdout;
+}

@@ -1,0 +1,159 @@
+/** The packed package, installed into empty projects: strict types, and programs that run. */
+import { execFileSync, spawn, spawnSync } from "node:child_process";
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { createLimiter } from "../../package/client.ts";
+import { WRANGLER_TOML } from "../../scripts/project.ts";
+import type { Serving } from "../../scripts/workerd.ts";
+import { TOKENS } from "../support/fixtures.ts";
+import { packed, projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
+import { makeState, serveBundle } from "../support/served.ts";
+import { startWranglerDev } from "../support/wrangler-dev.ts";
+
+const CALLS = 2_000;
+const policies = {
+  hot: { algorithm: "token-bucket", limit: 1_000_000, window: "30d", deadlineMs: 20_000 },
+};
+
+/** It does not close its limiter, and ends all the same: nothing of it keeps the process. */
+const PROGRAM = `
+import { createLimiter, LimiterError, type Limiter } from "weir/client";
+import { createMemoryLimiter } from "weir/memory";
+import type { Decision, LimiterService } from "weir";
+
+declare const process: { readonly argv: readonly string[] } | undefined;
+declare const console: { log(text: string): void };
+
+const [url = "", token = "", key = ""] = process?.argv.slice(2) ?? [];
+const limiter: Limiter = createLimiter({ url, token, policy: "hot" });
+let held = 0;
+for (let call = 0; call < ${CALLS}; call += 1) {
+  const decision: Decision = await limiter.limit({ key });
+  if (!decision.success) throw new Error(JSON.stringify(decision));
+  if (decision.source === "isolate") held += 1;
+}
+const refused: unknown = await limiter.limit({ key, cost: -1 }).catch((error: unknown) => error);
+const memory = createMemoryLimiter({ policies: { api: { algorithm: "sliding-log", limit: 1, window: "1m" } } });
+const { success } = await memory.limit({ policy: "api", key });
+const other: Pick<LimiterService, "limit"> = memory;
+const { success: again } = await other.limit({ policy: "api", key });
+console.log(JSON.stringify([held > ${CALLS} / 2, refused instanceof LimiterError && refused.status, success, again]));
+`;
+const PRINTED = [true, 422, true, false];
+
+let tarball: string;
+let served: Serving;
+beforeAll(async () => {
+  [tarball, served] = [await packed(), await serveBundle(makeState(), policies)];
+});
+afterAll(async () => {
+  await served.stop();
+  removePacked();
+});
+
+/** The units of a key that are used, and those that are held. */
+async function unitsOf(key: string): Promise<unknown> {
+  await using limiter = createLimiter({ url: served.url, token: TOKENS.full, policy: "hot" });
+  const { remaining = 0, outstanding } = await limiter.peek({ key });
+  return { used: 1_000_000 - remaining - outstanding, outstanding };
+}
+
+function expectToRun(project: Project, command: string, args: readonly string[], key: string): Promise<void> {
+  const given = [...args, served.url, TOKENS.full, key];
+  const { stdout, stderr, status } = spawnSync(command, given, {
+    cwd: project.folder,
+    encoding: "utf8",
+    timeout: 60_000,
+  });
+  expect([status, stdout.trim(), stderr.includes("rror")]).toEqual([0, JSON.stringify(PRINTED), false]);
+  return expect(unitsOf(key)).resolves.toEqual({ used: CALLS, outstanding: 0 });
+}
+
+test("in Node 20 and in a current one: strict types, no other packages, and what was held goes back at the end", async () => {
+  const project = projectWith(tarball);
+  if (project === undefined) throw new Error("it was not installed");
+  project.write("client.ts", PROGRAM);
+  expect(typesOf(project)).toBe("");
+  const installed = execFileSync("ls", [join(project.folder, "node_modules")], { encoding: "utf8" });
+  expect(installed.trim()).toBe("weir");
+  // What Node 20 cannot read is stripped by a newer one.
+  const strip = `import { stripTypeScriptTypes } from "node:module"; import { readFileSync, writeFileSync } from "node:fs";
+    writeFileSync("client.js", stripTypeScriptTypes(readFileSync("client.ts", "utf8")));`;
+  execFileSync(process.execPath, ["--input-type=module", "-e", strip], { cwd: project.folder });
+  await expectToRun(project, process.execPath, ["client.js"], "current");
+  const version = (path: string) => spawnSync(path, ["--version"], { encoding: "utf8" }).stdout;
+  const old = ["/usr/bin/node", "/usr/local/bin/node"].find(
+    (path) => existsSync(path) && version(path).startsWith("v20."),
+  );
+  if (old === undefined) console.warn("there is no Node 20 here: it was left out");
+  else await expectToRun(project, old, ["client.js"], "old");
+});
+
+test("a process that gets SIGTERM gives back what it holds, and ends by that signal", async () => {
+  const project = projectWith(tarball);
+  project?.write(
+    "server.js",
+    `import { createLimiter } from "weir/client";
+    const [url, token] = process.argv.slice(2);
+    const limiter = createLimiter({ url, token, policy: "hot" });
+    for (let call = 0; call < ${CALLS}; call += 1) await limiter.limit({ key: "server" });
+    setInterval(() => limiter.limit({ key: "server", cost: 0 }), 60_000);
+    console.log("ready");`,
+  );
+  const child = spawn(process.execPath, ["server.js", served.url, TOKENS.full], {
+    cwd: project?.folder,
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  await new Promise((ready) => child.stdout.once("data", ready));
+  const ended = new Promise((done) => child.on("exit", (code, signal) => done([code, signal])));
+  child.kill("SIGTERM");
+  expect(await ended).toEqual([null, "SIGTERM"]);
+  expect(await unitsOf("server")).toEqual({ used: CALLS, outstanding: 0 });
+});
+
+test.each([
+  ["bun", "bun", ["run"]],
+  ["deno", "deno", ["run", "-A", "--quiet"]],
+])("in %s, which comes from npm", async (name, command, args) => {
+  const project = projectWith(tarball, [name]);
+  if (project === undefined) return console.warn(`${name} cannot be had from npm here: it was left out`);
+  project.write("client.ts", PROGRAM);
+  const bin = join(project.folder, "node_modules", ".bin", command);
+  await expectToRun(project, bin, [...args, "client.ts"], name);
+});
+
+test("in a worker under wrangler dev: the binding has its types, and a hot key is decided in the caller", async () => {
+  const project = projectWith(tarball);
+  if (project === undefined) throw new Error("it was not installed");
+  project.write(
+    "index.ts",
+    `import type { LimiterService } from "weir";
+    import { createLimiter } from "weir/client";
+    interface Env { readonly LIMITER: LimiterService }
+    export default {
+      async fetch(request: Request, env: Env): Promise<Response> {
+        const limiter = createLimiter({ service: env.LIMITER });
+        const sources: string[] = [];
+        for (let call = 0; call < 50; call += 1)
+          sources.push((await limiter.limit({ policy: "api", key: "k" })).source);
+        return Response.json(sources);
+      },
+    };`,
+  );
+  const config = project.write(
+    "wrangler.toml",
+    `name = "caller"\nmain = "index.ts"\ncompatibility_date = "2026-10-20"\n
+    [[services]]\nbinding = "LIMITER"\nservice = "weir"\nentrypoint = "Limiter"\n`,
+  );
+  expect(
+    typesOf(project, { lib: ["ES2022", "WebWorker"], module: "ESNext", moduleResolution: "Bundler" }),
+  ).toBe("");
+  const dev = await startWranglerDev([config, WRANGLER_TOML]);
+  try {
+    const sources = (await fetch(dev.url).then((response) => response.json())) as string[];
+    expect(sources.filter((source) => source === "isolate").length).toBeGreaterThan(30);
+  } finally {
+    await dev.stop();
+  }
+});
