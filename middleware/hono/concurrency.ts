@@ -25,7 +25,7 @@ export function concurrency<E extends Env = Env>(
     c.set("limits", decisionsOf(c));
     if (grant === undefined) return await next();
     if (denial !== undefined) {
-      c.res = (await options.onDenied?.(c, [grant])) ?? responseOf(denial);
+      c.res = (await options.onDenied?.([grant], c)) ?? responseOf(denial);
     } else {
       await untilAnswered(c, next, end);
     }

@@ -9,8 +9,8 @@ import { contextOf, setLimitHeaders, type Limited } from "./variables.ts";
 
 /** What answers a denied request instead of the problem document. Without an answer of its own, that is sent. */
 export type OnDenied<C> = (
-  c: C,
   decisions: readonly Decision[],
+  c: C,
 ) => Response | undefined | void | Promise<Response | undefined | void>;
 
 /** What `rateLimit` is told: who decides, and on what. */
@@ -29,7 +29,7 @@ export function rateLimit<E extends Env = Env>(options: RateLimitOptions<E>): Mi
     if (verdict.isSkipped) return await next();
     const { denial, outcome, isOutermost } = verdict;
     if (denial === undefined) await next();
-    else c.res = (await options.onDenied?.(c, outcome.decisions)) ?? responseOf(denial);
+    else c.res = (await options.onDenied?.(outcome.decisions, c)) ?? responseOf(denial);
     // The outermost sets them, since only it knows all decisions.
     if (isOutermost) setLimitHeaders(c, options.time);
   };

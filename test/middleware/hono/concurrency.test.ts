@@ -202,6 +202,6 @@ test("in a worker the release goes on after the answer", async () => {
   assertAsked(limiter, "release", {}, 1);
 });
 
-function told(_: unknown, [denied]: readonly { readonly reason: string }[]): Response {
+function told([denied]: readonly { readonly reason: string }[]): Response {
   return new Response(denied?.reason, { status: 503 });
 }

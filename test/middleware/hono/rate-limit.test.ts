@@ -91,9 +91,9 @@ describe("one limit", () => {
     const shared = { limiter, policy: "open", key: "a" } as const;
     app.get(
       "/own",
-      rateLimit({ ...shared, onDenied: (c, [denied]) => c.text(`${denied?.retryAfterMs} ms`, 420 as never) }),
+      rateLimit({ ...shared, onDenied: ([denied], c) => c.text(`${denied?.retryAfterMs} ms`, 420 as never) }),
     );
-    app.get("/looks", rateLimit({ ...shared, onDenied: (_, all) => void seen.push(all.length) }));
+    app.get("/looks", rateLimit({ ...shared, onDenied: (all) => void seen.push(all.length) }));
     app.get("*", (c) => c.text("ok"));
     await app.request("/own");
     const own = await app.request("/own");
