@@ -54,3 +54,30 @@ for (let call = 0; call < 3; call += 1) {
 }
 console.log(JSON.stringify(answers));
 `;
+
+/** What needs Express. */
+export const EXPRESS = `
+import express from "express";
+import { concurrency, decisionsOf, rateLimit } from "weir/express";
+import { memoryLimiter } from "weir/testing";
+
+const limiter = memoryLimiter({
+  policies: { api: { algorithm: "token-bucket", limit: 2, window: "1m" }, jobs: { algorithm: "concurrency", limit: 1 } },
+});
+const app = express();
+app.use(rateLimit({ limiter, policy: "api", key: (req: express.Request) => req.get("x-user") ?? "" }));
+app.get("/", concurrency({ limiter, policy: "jobs", key: "k" }), (req, res) => {
+  res.json(Object.keys(decisionsOf(req)));
+});
+const server = app.listen(0, "127.0.0.1", async () => {
+  const address = server.address();
+  const port = typeof address === "object" ? address?.port : undefined;
+  const answers: unknown[] = [];
+  for (let call = 0; call < 3; call += 1) {
+    const response = await fetch(\`http://127.0.0.1:\${port}/\`, { headers: { "x-user": "ann", connection: "close" } });
+    answers.push(response.status, response.headers.get("ratelimit"), await response.text().then((text) => text.length));
+  }
+  console.log(JSON.stringify(answers.slice(0, 4).concat(answers[6], (await limiter.peek({ policy: "jobs", key: "k" })).leases)));
+  server.close();
+});
+`;

@@ -7,7 +7,7 @@ import { createLimiter } from "../../package/client.ts";
 import { WRANGLER_TOML } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { TOKENS } from "../support/fixtures.ts";
-import { HONO, PARTS } from "../support/package-programs.ts";
+import { EXPRESS, HONO, PARTS } from "../support/package-programs.ts";
 import { packed, projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
 import { makeState, serveBundle } from "../support/served.ts";
 import { startWranglerDev } from "../support/wrangler-dev.ts";
@@ -184,4 +184,12 @@ test("with Hono, which comes from npm", () => {
   project.write("app.ts", HONO);
   expect(typesOf(project, WEB)).toBe("");
   expect(printed(project, "app.ts")).toEqual([1, 0, 429]);
+});
+
+test("with Express, which comes from npm", () => {
+  const project = projectWith(tarball, ["express@5", "@types/express@5", "@types/node@24"]);
+  if (project === undefined) return console.warn("express cannot be had from npm here: it was left out");
+  project.write("index.ts", EXPRESS);
+  expect(typesOf(project, { types: ["node"], skipLibCheck: true, esModuleInterop: true })).toBe("");
+  expect(printed(project, "index.ts")).toEqual([200, '"jobs";r=0;t=60', 14, 200, 429, 0]);
 });
