@@ -28,11 +28,13 @@ export default defineConfig({
     projects: [
       {
         // The pure core and the project's structure: plain Node, thousands of cases a second.
+        // Examples import the package by its name: here that is its source.
+        resolve: { alias: [{ find: /^weir\/(.*)$/, replacement: `${import.meta.dirname}/package/$1.ts` }] },
         test: {
           name: "core",
           setupFiles,
           maxWorkers,
-          include: ["test/**/*.test.ts"],
+          include: ["test/**/*.test.ts", "examples/**/*.test.ts"],
           exclude: ["test/**/*.workerd.test.ts", "test/system/**"],
           // Properties take seconds where a machine is busy, and no test is about how long it takes.
           testTimeout: 120_000,

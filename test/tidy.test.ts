@@ -20,13 +20,16 @@ const TOP = [
   "client",
   "core",
   "docs",
+  "drop-ins",
   "durable-objects",
   "examples",
+  "middleware",
   "package",
   "package-lock.json",
   "package.json",
   "scripts",
   "test",
+  "testing",
   "tsconfig.json",
   "vitest.config.ts",
   "worker",
@@ -102,7 +105,17 @@ function circleIn(arrows: ReadonlyMap<string, ReadonlySet<string>>): readonly st
   }
   return [];
 }
-const sources = ["core", "client", "durable-objects", "worker", "package"].flatMap(filesIn);
+const SOURCES = [
+  "core",
+  "client",
+  "durable-objects",
+  "worker",
+  "middleware",
+  "drop-ins",
+  "testing",
+  "package",
+];
+const sources = SOURCES.flatMap(filesIn);
 const everything = [...sources, ...["test", "scripts", "bench", "examples"].flatMap(filesIn)].filter((file) =>
   /\.(ts|mjs)$/.test(file),
 );
@@ -156,20 +169,21 @@ describe("the house", () => {
     expect(imports.length).toBeLessThanOrEqual(MOST_WORKER_TO_OBJECT);
   });
 
-  test.each(sources.filter((file) => /^(client|core\/(protocol|accounts|reservations))\//.test(file)))(
-    "%s loads no validator, no framework and nothing of a platform",
-    (file) => {
-      const packages = [...loadedWith(file)].filter((target) => !sources.includes(target));
-      expect(packages).toEqual([]);
-    },
-  );
+  test.each(
+    sources.filter((file) =>
+      /^(client|middleware|drop-ins|core\/(protocol|accounts|reservations))\//.test(file),
+    ),
+  )("%s loads no validator, no framework and nothing of a platform", (file) => {
+    const packages = [...loadedWith(file)].filter((target) => !sources.includes(target));
+    expect(packages).toEqual([]);
+  });
 
   test("every room has its sentence in docs/architecture.md, and tests are where the code is", () => {
     const rooms = new Set(sources.map(dirname));
     const page = read("docs/architecture.md");
     expect([...rooms].filter((room) => !page.includes(`\`${room}/\``))).toEqual([]);
     const ofRooms = filesIn("test").filter((file) =>
-      /^test\/(core|client|durable-objects|worker)\//.test(file),
+      /^test\/(core|client|durable-objects|worker|middleware|drop-ins|testing)\//.test(file),
     );
     expect(ofRooms.filter((file) => !rooms.has(dirname(file).slice("test/".length)))).toEqual([]);
   });

@@ -1,4 +1,5 @@
 /** The policies of a deployment, as callers see them. The schema for OpenAPI is in worker/calls/policy-list-schema.ts. */
+import type { HeaderStyle } from "../policies/header-styles.ts";
 
 /** A rule. What else it says is its algorithm's: limits in units, durations in milliseconds. */
 export interface ListedRule {
@@ -22,6 +23,8 @@ export interface ListedPolicy {
   readonly keyKind: "text" | "ip";
   readonly priorities: readonly string[];
   readonly defaultPriority: string;
+  /** The styles in which headers tell of the limits. Absent: an older limiter. */
+  readonly headers?: readonly HeaderStyle[];
 }
 
 /** What `policies` answers. */

@@ -29,6 +29,15 @@ test.each(["client.ts", "client-in-worker.ts"])(
   },
 );
 
+test.each(["hono.ts", "fetch.ts", "express.ts", "cloudflare.ts", "upstash.ts"])(
+  "%s is under 5 kB with gzip, and has nothing in it but this project's own code",
+  async (entry) => {
+    const { bytes, inputs } = await bundled(entry);
+    expect(bytes).toBeLessThan(5_000);
+    expect(inputs.filter((path) => path.includes("node_modules"))).toEqual([]);
+  },
+);
+
 test("whoever only needs the error gets little else", async () => {
   const entry = 'export { LimiterError } from "./client.ts"';
   const stdin = { contents: entry, resolveDir: join(ROOT, "package") };
@@ -36,8 +45,23 @@ test("whoever only needs the error gets little else", async () => {
   expect(outputFiles[0]?.contents.length).toBeLessThan(1_000);
 });
 
+const ENTRIES = [
+  ".",
+  "./client",
+  "./hono",
+  "./fetch",
+  "./express",
+  "./cloudflare",
+  "./upstash",
+  "./memory",
+  "./objects",
+  "./testing",
+];
+
 test("the package depends on no other at run time", () => {
   const described = JSON.parse(readFileSync(join(ROOT, "package.json"), "utf8")) as Record<string, unknown>;
   expect(described["dependencies"] ?? {}).toEqual({});
-  expect(Object.keys(described["exports"] as object)).toEqual([".", "./client", "./memory", "./objects"]);
+  expect(Object.keys(described["exports"] as object)).toEqual(ENTRIES);
+  // Whoever uses weir/hono has Hono; nobody else needs it.
+  expect(described["peerDependenciesMeta"]).toEqual({ hono: { optional: true } });
 });

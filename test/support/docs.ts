@@ -30,6 +30,7 @@ export function readPages(): Page[] {
     "README.md",
     "CHANGELOG.md",
     ...inFolder("docs", (entry) => entry).filter((path) => path.endsWith(".md")),
+    ...inFolder("docs/migrating", (entry) => entry),
     ...inFolder("examples", (entry) => join(entry, "README.md")),
   ].map(readPage);
 }

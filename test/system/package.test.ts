@@ -7,6 +7,7 @@ import { createLimiter } from "../../package/client.ts";
 import { WRANGLER_TOML } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { TOKENS } from "../support/fixtures.ts";
+import { EXPRESS, HONO, PARTS } from "../support/package-programs.ts";
 import { packed, projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
 import { makeState, serveBundle } from "../support/served.ts";
 import { startWranglerDev } from "../support/wrangler-dev.ts";
@@ -156,4 +157,39 @@ test("in a worker under wrangler dev: the binding has its types, and a hot key i
   } finally {
     await dev.stop();
   }
+});
+
+/** What a program in TypeScript prints, run as Node does by itself. */
+function printed({ folder }: Project, file: string): unknown {
+  const { stdout, stderr } = spawnSync(process.execPath, ["--experimental-strip-types", file], {
+    cwd: folder,
+    encoding: "utf8",
+    timeout: 60_000,
+  });
+  return stdout === "" ? stderr : JSON.parse(stdout);
+}
+const WEB = { lib: ["ES2022", "DOM"] };
+
+test("without any other package: plain handlers, Express, drop-ins and testing", () => {
+  const project = projectWith(tarball);
+  if (project === undefined) throw new Error("it was not installed");
+  project.write("index.ts", PARTS);
+  expect(typesOf(project, WEB)).toBe("");
+  expect(printed(project, "index.ts")).toEqual([200, 429, true, 0, "ok", 3]);
+});
+
+test("with Hono, which comes from npm", () => {
+  const project = projectWith(tarball, ["hono@4"]);
+  if (project === undefined) return console.warn("hono cannot be had from npm here: it was left out");
+  project.write("app.ts", HONO);
+  expect(typesOf(project, WEB)).toBe("");
+  expect(printed(project, "app.ts")).toEqual([1, 0, 429]);
+});
+
+test("with Express, which comes from npm", () => {
+  const project = projectWith(tarball, ["express@5", "@types/express@5", "@types/node@24"]);
+  if (project === undefined) return console.warn("express cannot be had from npm here: it was left out");
+  project.write("index.ts", EXPRESS);
+  expect(typesOf(project, { types: ["node"], skipLibCheck: true, esModuleInterop: true })).toBe("");
+  expect(printed(project, "index.ts")).toEqual([200, '"jobs";r=0;t=60', 14, 200, 429, 0]);
 });

@@ -29,10 +29,11 @@ export function listPolicies({ policies }: LimiterClient, principal: Principal):
       reserve: { ...policy.priorities.reserve },
       ...(policy.shedding && { shed: policy.shedding }),
       headers: [...policy.headers],
-      rules: rules.map(({ name: ruleName, algorithm, unit, config }) => ({
+      rules: rules.map(({ name: ruleName, algorithm, unit, capacity, config }) => ({
         name: ruleName,
         algorithm: algorithm.name,
         unit,
+        capacity,
         ...figuresOf(config),
       })),
     })),

@@ -1,6 +1,6 @@
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import { seconds, setFigures, setPolicyHeaders } from "./rate-limit-headers.ts";
+import { retryAfter, setFigures, setPolicyHeaders } from "../../core/protocol/rate-limit-headers.ts";
 
 /** The headers of all JSON answers. */
 export const JSON_NOT_STORED = { "content-type": "application/json", "cache-control": "no-store" };
@@ -34,11 +34,3 @@ export function sharedHeaders(policy: Policy): Readonly<Record<string, string>> 
   return headers;
 }
 const shared = new WeakMap<Policy, Readonly<Record<string, string>>>();
-
-/**
- * The Retry-After header, in whole seconds rounded up. There is none for `null`: waiting does not help, or nobody
- * knows how long.
- */
-export function retryAfter(waitMs: number | null): Record<string, string> {
-  return waitMs === null ? {} : { "Retry-After": String(seconds(waitMs)) };
-}

@@ -2,12 +2,13 @@
 import { readClockMs } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { AllDecisions, Decision } from "../../core/protocol/decision.ts";
+import { allDeniedBody, deniedBody, longestWaitMs } from "../../core/protocol/denials.ts";
 import { Problem } from "../../core/protocol/problems.ts";
+import { retryAfter, setFigures } from "../../core/protocol/rate-limit-headers.ts";
 import type { Answered } from "../calls/target.ts";
-import { decisionHeaders, JSON_NOT_STORED, retryAfter, sharedHeaders } from "./headers.ts";
+import { decisionHeaders, JSON_NOT_STORED, sharedHeaders } from "./headers.ts";
 import { toResponse } from "./problem-responses.ts";
 import { problemResponse } from "./problem-responses.ts";
-import { setFigures } from "./rate-limit-headers.ts";
 
 /** The status of a denial. */
 export type DenyStatus = 200 | 429;
@@ -21,8 +22,8 @@ export function decisionResponse(
   const { policy, answer } = answered;
   const headers = decisionHeaders(policy, answer, readClockMs);
   if (answer.success || deny === 200) return new Response(JSON.stringify(answer), { headers });
-  if (isReduced(answer)) return problemResponse(503, temporarilyReduced(answer), headers);
-  return problemResponse(429, quotaExceeded(answer), headers);
+  const body = deniedBody(answer);
+  return problemResponse(body.status, body, headers);
 }
 
 /** Headers that the decisions of a policy share: of those without a Retry-After, and of those with one. */
@@ -79,68 +80,8 @@ export function decisionText(decision: Decision): string {
 export function allResponse(answered: AllDecisions | Problem, deny: DenyStatus): Response | Problem {
   if (answered instanceof Problem) return answered;
   const denied = answered.decisions.filter(({ success }) => !success);
-  // Among several that were denied, the first that has figures says most.
-  const first = denied.find(({ rules }) => rules.length > 0) ?? denied[0];
   const headers = { ...JSON_NOT_STORED, ...retryAfter(longestWaitMs(denied)) };
-  if (first === undefined || deny === 200) return new Response(JSON.stringify(answered), { headers });
-  const isAllReduced = denied.every(isReduced);
-  const problem = isAllReduced ? temporarilyReduced(first) : quotaExceeded(first);
-  const violated = [...new Set(denied.flatMap((each) => each.violated ?? []))];
-  const whole = {
-    ...problem,
-    ...(!isAllReduced && { "violated-policies": violated }),
-    decisions: answered.decisions,
-  };
-  return problemResponse(isAllReduced ? 503 : 429, whole, headers);
-}
-
-/** How long until all of these would pass, in milliseconds; `null`: one of them never does, or nobody knows. */
-function longestWaitMs(denied: readonly Decision[]): number | null {
-  const waits = denied.map(({ retryAfterMs }) => retryAfterMs ?? Infinity);
-  const longest = Math.max(0, ...waits);
-  return longest === 0 || longest === Infinity ? null : longest;
-}
-
-/** The two problem types of draft-ietf-httpapi-ratelimit-headers-11, with the decision in them. */
-function quotaExceeded(decision: Decision): object {
-  return {
-    type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
-    title: "The quota of this key is used up",
-    status: 429,
-    detail: decision.problem?.detail ?? waitText(decision),
-    "violated-policies": decision.violated ?? [],
-    decision,
-  };
-}
-
-/** Whether a denial is not the caller's doing: nobody could decide, or what is left is kept for others. */
-function isReduced({ reason }: Decision): boolean {
-  return reason === "degraded" || reason === "shed";
-}
-
-function waitText({ retryAfterMs, reason }: Decision): string {
-  if (retryAfterMs !== null) return `the same call passes in ${retryAfterMs} ms if nobody else comes`;
-  return reason === "quota"
-    ? "too few units are left, and none come back by waiting"
-    : "the cost is over the limit: it will never be admitted";
-}
-
-function shedText(decision: Decision): string {
-  return decision.rules.length === 0
-    ? "the machines behind this policy are too busy, and less important calls are turned away first"
-    : `what is left is kept for more important calls: ${waitText(decision)}`;
-}
-
-function temporarilyReduced(decision: Decision): object {
-  const isShed = decision.reason === "shed";
-  return {
-    type: "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-    title: isShed ? "Calls of this priority are shed" : "The limiter could not decide",
-    status: 503,
-    detail: isShed
-      ? shedText(decision)
-      : 'the key\'s object did not answer, and this policy has onFailure = "closed"',
-    "violated-policies": [],
-    decision,
-  };
+  if (denied.length === 0 || deny === 200) return new Response(JSON.stringify(answered), { headers });
+  const body = allDeniedBody(answered.decisions);
+  return problemResponse(body.status, body, headers);
 }

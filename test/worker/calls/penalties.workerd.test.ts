@@ -71,6 +71,7 @@ test("a look tells of the block, and the list of policies of the penalty", async
       name: "penal",
       algorithm: "sliding-log",
       unit: "requests",
+      capacity: 2,
       limit: 2,
       windowMs: MINUTE_MS,
       minIntervalMs: 0,

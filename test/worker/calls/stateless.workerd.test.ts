@@ -99,7 +99,16 @@ test("slots with a limit of 0 are refused at once, whoever would wait", async ()
 test("the list of policies has them as they were written", async () => {
   const { policies } = (await call("/v1/policies")).body as { policies: { name: string; rules: object[] }[] };
   const rules = (name: string) => policies.find((policy) => policy.name === name)?.rules;
-  expect(rules("free")).toEqual([{ name: "free", algorithm: "unlimited", unit: "requests" }]);
-  const shut = { name: "shut", algorithm: "token-bucket", unit: "requests", limit: 0, windowMs: 1_000 };
+  expect(rules("free")).toEqual([
+    { name: "free", algorithm: "unlimited", unit: "requests", capacity: 1_000_000_000 },
+  ]);
+  const shut = {
+    name: "shut",
+    algorithm: "token-bucket",
+    unit: "requests",
+    capacity: 0,
+    limit: 0,
+    windowMs: 1_000,
+  };
   expect(rules("shut")).toEqual([shut]);
 });

@@ -107,7 +107,15 @@ describe("200", () => {
     expect(policies[0]).toEqual({
       name: "api",
       rules: [
-        { name: "api", algorithm: "token-bucket", unit: "requests", limit: 100, windowMs: 1_000, burst: 500 },
+        {
+          name: "api",
+          algorithm: "token-bucket",
+          unit: "requests",
+          capacity: 500,
+          limit: 100,
+          windowMs: 1_000,
+          burst: 500,
+        },
       ],
       onFailure: "closed",
       deadlineMs: 500,

@@ -6,9 +6,23 @@
  * binds, and the instant at which they tell a denied client to come back is the one that Retry-After names:
  * draft-ietf-httpapi-ratelimit-headers-07, section 4, asks for that too.
  */
-import type { HeaderStyle } from "../../core/policies/header-styles.ts";
-import type { Policy, Rule } from "../../core/policies/policy.ts";
-import type { Decision } from "../../core/protocol/decision.ts";
+import type { Quota } from "../algorithms/algorithm.ts";
+import type { HeaderStyle } from "../policies/header-styles.ts";
+import type { Decision } from "./decision.ts";
+
+/** What headers say of a rule. */
+export interface ToldRule {
+  readonly name: string;
+  readonly unit: string;
+  readonly quota: Quota;
+  readonly capacity: number;
+}
+
+/** What headers say of a policy, and in which styles. */
+export interface ToldPolicy {
+  readonly headers: readonly HeaderStyle[];
+  readonly rules: readonly ToldRule[];
+}
 
 /** Where headers are set: `Headers`, or a map. */
 export interface Target {
@@ -17,7 +31,7 @@ export interface Target {
 
 /** What one style says of a policy, and of a decision that has figures. */
 interface Style {
-  policy(headers: Target, policy: Policy): void;
+  policy(headers: Target, policy: ToldPolicy): void;
   figures(headers: Target, decision: Decision, nowMs: () => number): void;
 }
 
@@ -53,7 +67,7 @@ const STYLES: Readonly<Record<HeaderStyle, Style>> = {
 };
 
 /** Sets the headers that all decisions of a policy share. */
-export function setPolicyHeaders(headers: Target, policy: Policy): void {
+export function setPolicyHeaders(headers: Target, policy: ToldPolicy): void {
   for (const style of policy.headers) STYLES[style].policy(headers, policy);
 }
 
@@ -62,14 +76,27 @@ export function setPolicyHeaders(headers: Target, policy: Policy): void {
  *
  * @param nowMs reads the clock: only `x-ratelimit` needs it
  */
-export function setFigures(headers: Target, policy: Policy, decision: Decision, nowMs: () => number): void {
+export function setFigures(
+  headers: Target,
+  policy: ToldPolicy,
+  decision: Decision,
+  nowMs: () => number,
+): void {
   // Who was shed is told when to come again in the older styles, which have one figure for that.
   if (decision.rules.length === 0 && decision.reason !== "shed") return;
   for (const style of policy.headers) STYLES[style].figures(headers, decision, nowMs);
 }
 
+/**
+ * The Retry-After header, in whole seconds rounded up. There is none for `null`: waiting does not help, or nobody
+ * knows how long.
+ */
+export function retryAfter(waitMs: number | null): Record<string, string> {
+  return waitMs === null ? {} : { "Retry-After": String(seconds(waitMs)) };
+}
+
 /** Whole seconds, rounded up: who waits for them is not refused again. */
-export function seconds(durationMs: number): number {
+function seconds(durationMs: number): number {
   return Math.ceil(durationMs / 1_000);
 }
 
@@ -89,7 +116,7 @@ function setX(headers: Target, { limit, remaining = 0 }: Decision, reset: number
  * units as its rate gives in that time: 10 per 250 ms is 40 per second. A concurrency rule has no window. The draft's
  * default unit is requests, so only another unit is named.
  */
-function quotaItem({ name, quota, unit }: Rule): string {
+function quotaItem({ name, quota, unit }: ToldRule): string {
   const named = unit === "requests" ? "" : `;qu="${unit}"`;
   if (quota.windowMs === undefined) return `"${name}";q=${quota.units}${named}`;
   const { units, window } = inSeconds(quota.units, quota.windowMs);
@@ -100,7 +127,7 @@ function quotaItem({ name, quota, unit }: Rule): string {
  * The rules as draft 7 lists them: `100;w=1;burst=500`. It has no place for a rule without a window, and none for a
  * second rule of as many units.
  */
-function quotaPolicies(rules: readonly Rule[]): string {
+function quotaPolicies(rules: readonly ToldRule[]): string {
   const items = new Map<number, string>();
   for (const { quota, capacity } of rules) {
     if (quota.windowMs === undefined) continue;

@@ -1,0 +1,24 @@
+/** The shape of Cloudflare's rate limit binding. */
+import type { Limiter } from "../client/limiter.ts";
+import type { Decision } from "../core/protocol/decision.ts";
+
+/** What the binding offers a worker. The answer has all of the decision beside `success`. */
+export interface RateLimitBinding {
+  /** Takes `delta` units (by default 1) of the key if they fit. */
+  limit(asked: { readonly key: string; readonly delta?: number }): Promise<Decision>;
+}
+
+/** Which policy stands for the binding. */
+export interface RateLimitBindingOptions {
+  readonly limiter: Pick<Limiter, "limit">;
+  /** Absent: the limiter's own. */
+  readonly policy?: string;
+}
+
+/** What is called as Cloudflare's rate limit binding is. */
+export function rateLimitBinding({ limiter, policy }: RateLimitBindingOptions): RateLimitBinding {
+  const named = policy === undefined ? {} : { policy };
+  return {
+    limit: ({ key, delta }) => limiter.limit({ ...named, key, ...(delta !== undefined && { cost: delta }) }),
+  };
+}

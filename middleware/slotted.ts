@@ -1,0 +1,47 @@
+/** What a slot for a request is, whatever carries the request. */
+import type { Grant } from "../client/limiter.ts";
+import { SYSTEM_TIME } from "../core/clock.ts";
+import { busyOf, type Denial } from "./denial.ts";
+import { valueOf } from "./given.ts";
+import type { InBackground } from "./in-background.ts";
+import { acquire, keepLease, type LeaseOptions, type LeasingLimiter } from "./leased.ts";
+import { RequestLimits } from "./request-limits.ts";
+import { toldPolicies } from "./told-policies.ts";
+
+/** What became of a request: it has a slot until `end` is called, or there was none, and this is the answer. */
+export interface Slot {
+  /** Absent: the request was skipped. */
+  readonly grant?: Grant;
+  readonly denial?: Denial;
+  /** Whether no other middleware has decided on this request before: then this one sets the headers. */
+  readonly isOutermost: boolean;
+  /** Frees the slot, once, without waiting for it. */
+  readonly end: () => void;
+}
+
+const SKIPPED: Slot = { isOutermost: false, end: () => undefined };
+
+/** Takes a slot for a request, and notes the decision with it. */
+export async function slotFor<Args extends readonly unknown[]>(
+  request: object,
+  options: LeaseOptions<Args>,
+  args: Args,
+  inBackground: InBackground,
+): Promise<Slot> {
+  const { skip, time = SYSTEM_TIME } = options;
+  if (skip !== undefined && (await skip(...args))) return SKIPPED;
+  const limiter: LeasingLimiter = await valueOf(options.limiter, args);
+  // The list first: a lease that has been granted must not wait for anything that may fail.
+  const policies = await toldPolicies(limiter, time, inBackground);
+  const grant = await acquire(limiter, options, args);
+  const limits = RequestLimits.of(request);
+  const isOutermost = limits.isFirst;
+  const outcome = { success: grant.success, decisions: [grant] };
+  limits.note(outcome, policies);
+  const release = grant.lease === undefined ? undefined : keepLease(limiter, grant.lease, options);
+  const end = () => {
+    if (release !== undefined) inBackground(release());
+  };
+  if (grant.success) return { grant, isOutermost, end };
+  return { grant, isOutermost, end, denial: busyOf(outcome, limits, time) };
+}

@@ -1,0 +1,6 @@
+/** `weir/cloudflare`: the shape of Cloudflare's rate limit binding. */
+export {
+  rateLimitBinding,
+  type RateLimitBinding,
+  type RateLimitBindingOptions,
+} from "../drop-ins/cloudflare.ts";

@@ -1,0 +1,17 @@
+/** `weir/fetch`: limits around plain `fetch` handlers, and a `fetch` that keeps within a partner's limit. */
+export {
+  withConcurrency,
+  withRateLimit,
+  type FetchDenied,
+  type FetchHandler,
+  type HandlerArgs,
+} from "../middleware/fetch/handlers.ts";
+export {
+  FetchLimitedError,
+  limitedFetch,
+  type Fetch,
+  type LimitedFetchOptions,
+} from "../middleware/fetch/limited-fetch.ts";
+export type { Check, DecideOptions, DecidingLimiter } from "../middleware/decide.ts";
+export type { LeaseOptions, LeasingLimiter } from "../middleware/leased.ts";
+export { decisionsOf, type Decisions } from "../middleware/request-limits.ts";

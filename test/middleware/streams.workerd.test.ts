@@ -1,0 +1,75 @@
+/** Slots over real objects, with the streams and the contexts that workerd has. */
+import { createExecutionContext, waitOnExecutionContext } from "cloudflare:test";
+import { env } from "cloudflare:workers";
+import { Hono } from "hono";
+import { expect, test } from "vitest";
+import { withConcurrency, withRateLimit } from "../../package/fetch.ts";
+import { concurrency, rateLimit } from "../../package/hono.ts";
+import { createObjectsLimiter } from "../../package/objects.ts";
+import { TEST_POLICIES } from "../support/fixtures.ts";
+import { freshKey } from "../support/limiter.ts";
+
+const namespace: unknown = (env as unknown as Record<string, unknown>)["OBJECTS"];
+const limiterOf = () => createObjectsLimiter({ namespace, policies: TEST_POLICIES });
+const leasesOf = async (key: string) => (await limiterOf().peek({ policy: "export", key })).leases;
+
+/** An application with a slot around a stream, which a test feeds. */
+function start(key: string) {
+  const { readable, writable } = new IdentityTransformStream();
+  const app = new Hono();
+  app.use(rateLimit({ limiter: limiterOf, policy: "closed", key }));
+  app.get("/", concurrency({ limiter: limiterOf, policy: "export", key }), () => new Response(readable));
+  const ctx = createExecutionContext();
+  return {
+    ask: (method = "GET") => app.request("/", { method }, {}, ctx),
+    ctx,
+    writer: writable.getWriter(),
+  };
+}
+
+test("in Hono: until the stream of bytes has been read to its end", async () => {
+  const key = freshKey();
+  const { ask, ctx, writer } = start(key);
+  const response = await ask();
+  expect([response.status, await leasesOf(key)]).toEqual([200, 1]);
+  expect(response.headers.get("ratelimit")).toMatch(/^"export";r=1;/);
+  const text = response.text();
+  await writer.write(new TextEncoder().encode("one "));
+  await writer.write(new TextEncoder().encode("two"));
+  await writer.close();
+  expect(await text).toBe("one two");
+  await waitOnExecutionContext(ctx);
+  expect(await leasesOf(key)).toBe(0);
+});
+
+test("in Hono: until it is cancelled", async () => {
+  const key = freshKey();
+  const { ask, ctx, writer } = start(key);
+  const reader = (await ask()).body?.getReader();
+  const first = reader?.read();
+  await writer.write(new TextEncoder().encode("one"));
+  await first;
+  expect(await leasesOf(key)).toBe(1);
+  await reader?.cancel("enough");
+  await waitOnExecutionContext(ctx);
+  expect(await leasesOf(key)).toBe(0);
+});
+
+test("in a plain handler: an answer of a web socket is handed on as it is, and holds nothing", async () => {
+  const key = freshKey();
+  const handler = withRateLimit(
+    { limiter: limiterOf, policy: "closed", key },
+    withConcurrency({ limiter: limiterOf, policy: "export", key }, () => {
+      const { 0: client, 1: server } = new WebSocketPair();
+      server.accept();
+      server.send("hello");
+      return new Response(null, { status: 101, webSocket: client });
+    }),
+  );
+  const ctx = createExecutionContext();
+  const { status, webSocket } = await handler(new Request("https://example.com/"), {}, ctx);
+  const said = new Promise((done) => webSocket?.addEventListener("message", ({ data }) => done(data)));
+  webSocket?.accept();
+  await waitOnExecutionContext(ctx);
+  expect([status, await said, await leasesOf(key)]).toEqual([101, "hello", 0]);
+});

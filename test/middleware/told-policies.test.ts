@@ -1,0 +1,63 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { algorithms } from "../../core/algorithms/registry.ts";
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import { setPolicyHeaders, type ToldPolicy } from "../../core/protocol/rate-limit-headers.ts";
+import { toldPolicies, toldPolicy } from "../../middleware/told-policies.ts";
+import { manualClock, memoryLimiter, unlimited } from "../../package/testing.ts";
+import { specimens } from "../support/algorithms.ts";
+
+const HEADERS = ["draft-11", "draft-7"] as const;
+const now = (work: Promise<unknown>) => void work;
+
+function headersOf(policy: ToldPolicy): object {
+  const headers = new Map<string, string>();
+  setPolicyHeaders(headers, policy);
+  return Object.fromEntries(headers);
+}
+
+test.each([...algorithms.keys()])(
+  "%s: headers made of the list of policies are those of the policy itself",
+  async (algorithm) => {
+    const { fields } = specimens[algorithm] ?? { fields: fc.constant({}) };
+    await fc.assert(
+      fc.asyncProperty(fields, fc.constantFrom(...HEADERS), async (given, headers) => {
+        const policies = { p: { algorithm, ...given, headers } };
+        const policy = parsePolicies(policies).get("p");
+        const [listed] = (await memoryLimiter({ policies }).policies()).policies;
+        if (policy === undefined || listed === undefined) throw new Error("no policy");
+        expect(headersOf(toldPolicy(listed))).toEqual(headersOf(policy));
+      }),
+      { numRuns: 30 },
+    );
+  },
+);
+
+test("the list is asked for once, and again after a minute, behind the back of a request", async () => {
+  const clock = manualClock();
+  const policies = { p: { algorithm: "token-bucket", limit: 1, window: "1s" } };
+  const limiter = memoryLimiter({ policies, clock });
+  const behind: Promise<unknown>[] = [];
+  const ask = () => toldPolicies(limiter, clock, (work) => behind.push(work));
+  expect([...(await ask()).keys()]).toEqual(["p"]);
+  await clock.advance(59_999);
+  await ask();
+  expect(limiter.asked("policies")).toHaveLength(1);
+  await clock.advance(1);
+  await Promise.all([ask(), ask()]);
+  expect([limiter.asked("policies").length, behind.length]).toEqual([2, 1]);
+});
+
+test("without an answer what was known stays, and nobody asks again for ten seconds", async () => {
+  const clock = manualClock();
+  const limiter = unlimited();
+  limiter.fail(new Error("away"));
+  expect((await toldPolicies(limiter, clock, now)).size).toBe(0);
+  await toldPolicies(limiter, clock, now);
+  await clock.advance("9s");
+  await toldPolicies(limiter, clock, now);
+  expect(limiter.asked("policies")).toHaveLength(1);
+  await clock.advance("1s");
+  await toldPolicies(limiter, clock, now);
+  expect(limiter.asked("policies")).toHaveLength(2);
+});

@@ -1,0 +1,83 @@
+/** Programs that use what the npm package has beside the client. They run in empty projects: see package.test.ts. */
+
+/** All that needs no other package. */
+export const PARTS = `
+import type { Limiter } from "weir/client";
+import { rateLimitBinding } from "weir/cloudflare";
+import { concurrency, rateLimit } from "weir/express";
+import { decisionsOf, FetchLimitedError, limitedFetch, withConcurrency, withRateLimit } from "weir/fetch";
+import { assertAsked, manualClock, memoryLimiter, unlimited } from "weir/testing";
+import { Ratelimit } from "weir/upstash";
+
+const clock = manualClock();
+const policies = {
+  api: { algorithm: "token-bucket", limit: 1, window: "1s", maxWait: "1m" },
+  jobs: { algorithm: "concurrency", limit: 1 },
+};
+const limiter: Limiter = memoryLimiter({ policies, clock });
+const handler = withRateLimit(
+  { limiter, policy: "api", key: (request) => request.url },
+  withConcurrency({ limiter, policy: "jobs", key: "all" }, async (request: Request) =>
+    Response.json(Object.keys(decisionsOf(request))),
+  ),
+);
+const statuses: unknown[] = [];
+for (let call = 0; call < 2; call += 1) {
+  const response = await handler(new Request("https://example.com/"));
+  statuses.push(response.status, await response.text().then((text) => text.length));
+}
+await clock.advance("1s");
+const { success } = await rateLimitBinding({ limiter, policy: "api" }).limit({ key: "https://example.com/" });
+const { remaining } = await new Ratelimit({ limiter, policy: "api" }).getRemaining("https://example.com/");
+const all = unlimited();
+const partner = limitedFetch({ limiter: all, policy: "api", key: "k", waitMs: 0, fetch: async () => new Response("ok") });
+const text = await (await partner("https://example.com/")).text();
+assertAsked(all, "limit", { key: "k" });
+const made = [rateLimit({ limiter, key: "k" }), concurrency({ limiter, key: "k" }), FetchLimitedError];
+console.log(JSON.stringify([statuses[0], statuses[2], success, remaining, text, made.length]));
+`;
+
+/** What needs Hono. */
+export const HONO = `
+import { Hono } from "hono";
+import { concurrency, rateLimit } from "weir/hono";
+import { memoryLimiter } from "weir/testing";
+
+const limiter = memoryLimiter({ policies: { api: { algorithm: "token-bucket", limit: 2, window: "1m" }, jobs: { algorithm: "concurrency", limit: 1 } } });
+const app = new Hono<{ Bindings: { readonly name: string } }>()
+  .use(rateLimit({ limiter, policy: "api", key: (c) => c.req.path }))
+  .get("/", concurrency({ limiter, policy: "jobs", key: "k" }), (c) => c.json(c.var.limits["api"]?.remaining ?? -1));
+const answers: unknown[] = [];
+for (let call = 0; call < 3; call += 1) {
+  const response = await app.request("/");
+  answers.push(response.status === 200 ? await response.json() : response.status);
+}
+console.log(JSON.stringify(answers));
+`;
+
+/** What needs Express. */
+export const EXPRESS = `
+import express from "express";
+import { concurrency, decisionsOf, rateLimit } from "weir/express";
+import { memoryLimiter } from "weir/testing";
+
+const limiter = memoryLimiter({
+  policies: { api: { algorithm: "token-bucket", limit: 2, window: "1m" }, jobs: { algorithm: "concurrency", limit: 1 } },
+});
+const app = express();
+app.use(rateLimit({ limiter, policy: "api", key: (req: express.Request) => req.get("x-user") ?? "" }));
+app.get("/", concurrency({ limiter, policy: "jobs", key: "k" }), (req, res) => {
+  res.json(Object.keys(decisionsOf(req)));
+});
+const server = app.listen(0, "127.0.0.1", async () => {
+  const address = server.address();
+  const port = typeof address === "object" ? address?.port : undefined;
+  const answers: unknown[] = [];
+  for (let call = 0; call < 3; call += 1) {
+    const response = await fetch(\`http://127.0.0.1:\${port}/\`, { headers: { "x-user": "ann", connection: "close" } });
+    answers.push(response.status, response.headers.get("ratelimit"), await response.text().then((text) => text.length));
+  }
+  console.log(JSON.stringify(answers.slice(0, 4).concat(answers[6], (await limiter.peek({ policy: "jobs", key: "k" })).leases)));
+  server.close();
+});
+`;

@@ -1,0 +1,55 @@
+/** The calls that a test has seen, and what it asks of them. */
+import type { Limiter } from "../client/limiter.ts";
+
+/** The calls of a limiter, but not its end. */
+export const METHODS = [
+  "limit",
+  "limitAll",
+  "refund",
+  "hold",
+  "settle",
+  "cancel",
+  "acquire",
+  "renew",
+  "release",
+  "peek",
+  "reset",
+  "policies",
+] as const satisfies readonly (keyof Limiter)[];
+
+/** The name of a call. */
+export type Method = (typeof METHODS)[number];
+
+/** One call that was made. */
+export interface Call {
+  readonly method: Method;
+  /** What the caller said. */
+  readonly asked: unknown;
+  /** What it was answered. Absent: there is no answer yet, or it failed. */
+  readonly answer?: unknown;
+  /** What was thrown. */
+  readonly error?: unknown;
+}
+
+/** A part of what a caller said. Fields that are not named may be anything. */
+export type AskedLike = Readonly<Record<string, unknown>>;
+
+/** The calls of this name that said this, among others. */
+export function callsLike(calls: readonly Call[], method: Method, like: AskedLike = {}): readonly Call[] {
+  return calls.filter((call) => call.method === method && isLike(call.asked ?? {}, like));
+}
+
+/** All calls as text, one a line. */
+export function callsText(calls: readonly Call[]): string {
+  const lines = calls.map(({ method, asked }) => `  ${method}(${JSON.stringify(asked) ?? ""})`);
+  return lines.length === 0 ? "  nothing" : lines.join("\n");
+}
+
+/** Whether all that `like` has is the same in `value`. Arrays have to be as long. */
+function isLike(value: unknown, like: unknown): boolean {
+  if (typeof like !== "object" || like === null) return Object.is(value, like);
+  if (typeof value !== "object" || value === null) return false;
+  if (Array.isArray(like) && (!Array.isArray(value) || value.length !== like.length)) return false;
+  const fields = value as Readonly<Record<string, unknown>>;
+  return Object.entries(like).every(([name, each]) => isLike(fields[name], each));
+}

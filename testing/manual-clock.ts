@@ -1,0 +1,70 @@
+import type { Time } from "../core/clock.ts";
+import { DURATION_ALLOWED, parseDurationMs } from "../core/policies/durations.ts";
+
+/** A clock that only the test moves, with timers that come when it is moved past them. */
+export interface ManualClock extends Time {
+  /**
+   * Moves the clock, stopping at each timer on the way, until all that follows from it has happened.
+   *
+   * @param by milliseconds, or a duration as policies write it: `"250ms" "10s" "15m" "1h" "30d"`
+   */
+  advance(by: number | string): Promise<void>;
+}
+
+interface Timer {
+  readonly atMs: number;
+  readonly work: () => void;
+}
+
+/** Where a clock begins that is told nothing: 2026-01-01, a Thursday, midnight in UTC. */
+const USUAL_START_MS = 1_767_225_600_000;
+/** More turns of the event loop than any call in memory takes. */
+const TURNS = 4;
+
+// Taken before a test can replace them by its own.
+const nextTurn: (work: () => void) => unknown =
+  typeof setImmediate === "function" ? setImmediate : (work) => setTimeout(work, 0);
+
+/** @param startMs where the clock begins, in milliseconds since the Unix epoch */
+export function manualClock(startMs: number = USUAL_START_MS): ManualClock {
+  const timers = new Set<Timer>();
+  let nowMs = startMs;
+  return {
+    nowMs: () => nowMs,
+    after(ms, work) {
+      const timer = { atMs: nowMs + Math.max(0, Math.ceil(ms)), work };
+      timers.add(timer);
+      return () => timers.delete(timer);
+    },
+    async advance(by) {
+      const untilMs = nowMs + durationMs(by);
+      await settled();
+      for (let next = firstOf(timers, untilMs); next !== undefined; next = firstOf(timers, untilMs)) {
+        timers.delete(next);
+        nowMs = Math.max(nowMs, next.atMs);
+        next.work();
+        await settled();
+      }
+      nowMs = Math.max(nowMs, untilMs);
+      await settled();
+    },
+  };
+}
+
+/** The timer that comes first until then; of several, the one that was set first. */
+function firstOf(timers: ReadonlySet<Timer>, untilMs: number): Timer | undefined {
+  let first: Timer | undefined;
+  for (const timer of timers)
+    if (timer.atMs <= untilMs && (first === undefined || timer.atMs < first.atMs)) first = timer;
+  return first;
+}
+
+async function settled(): Promise<void> {
+  for (let turn = 0; turn < TURNS; turn += 1) await new Promise<void>((done) => nextTurn(done));
+}
+
+function durationMs(by: number | string): number {
+  const ms = by === 0 ? 0 : parseDurationMs(by);
+  if (ms === undefined) throw new TypeError(`by is ${JSON.stringify(by)}: must be 0, or ${DURATION_ALLOWED}`);
+  return ms;
+}
