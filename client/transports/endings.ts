@@ -1,6 +1,6 @@
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Returned } from "../../core/protocol/messages.ts";
-import { objectName } from "./object-names.ts";
+import { objectName } from "../../core/protocol/object-names.ts";
 import type { Objects } from "./objects.ts";
 
 /** A reservation that has ended. The object of its key has to be told. */

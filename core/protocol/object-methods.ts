@@ -40,7 +40,7 @@ export interface LimiterMethods {
   limitCall(call: LimitCall): Maybe<AnswerText>;
   setUsed(call: SetCall): Maybe<AnswerText>;
   reserve(call: ReserveCall | Batch): Maybe<AnswerText>;
-  giveBack(policy: string, returned: readonly Returned[]): void;
+  giveBack(policy: string, returned: readonly Returned[]): Maybe<void>;
   refund(policy: string, key: string, units: Cost, idempotencyKey: string): Maybe<AnswerText>;
   refundCharge(call: RefundCall): Maybe<AnswerText>;
   hold(call: HoldCall): Maybe<AnswerText>;

@@ -2,6 +2,7 @@ import type { NewSegment, Segment } from "../../core/algorithms/packed.ts";
 import { StoredAnswers } from "./answers.ts";
 import { StoredClaims } from "./claims.ts";
 import { Leads } from "./leads.ts";
+import { StoredMoves } from "./moves.ts";
 import type { StoredKey } from "./records.ts";
 import { Tables } from "./tables.ts";
 
@@ -13,6 +14,7 @@ export class Storage {
   readonly answers: StoredAnswers;
   readonly claims: StoredClaims;
   readonly leads: Leads;
+  readonly moves: StoredMoves;
   readonly #tables: Tables;
 
   constructor(storage: DurableObjectStorage) {
@@ -20,11 +22,12 @@ export class Storage {
     this.answers = new StoredAnswers(this.#tables);
     this.claims = new StoredClaims(this.#tables);
     this.leads = new Leads(storage);
+    this.moves = new StoredMoves(this.#tables);
   }
 
-  /** Whether nothing is stored. Whatever is stored of a key has a record beside it, so that table is made first. */
+  /** Whether nothing is stored. Whatever else is stored of a key has a record or a move beside it, made first. */
   get isEmpty(): boolean {
-    return !this.#tables.has("keys") && this.leads.isEmpty;
+    return !this.#tables.has("keys") && this.leads.isEmpty && this.moves.isEmpty;
   }
 
   /** Runs `work` in a transaction. When `work` throws, storage is as it was before. */
@@ -63,7 +66,7 @@ export class Storage {
     const from = after === undefined ? "key >= ?" : "key > ?";
     return this.#tables
       .exec<{ key: string }>(
-        `SELECT key FROM keys WHERE ${from} AND key <= ? ORDER BY key LIMIT ?`,
+        `SELECT key FROM keys WHERE ${from} AND key <= ? ${this.#isHere} ORDER BY key LIMIT ?`,
         after ?? prefix,
         lastWith(prefix),
         most,
@@ -75,8 +78,14 @@ export class Storage {
   /** How many keys have this prefix. It reads a row for each. */
   countKeys(prefix: string): number {
     if (!this.#tables.has("keys")) return 0;
-    const query = "SELECT count(*) AS number FROM keys WHERE key >= ? AND key <= ?";
+    const query = `SELECT count(*) AS number FROM keys WHERE key >= ? AND key <= ? ${this.#isHere}`;
     return this.#tables.number(query, prefix, lastWith(prefix)) ?? 0;
+  }
+
+  /** A condition on keys: records of keys that were given away stay until they have arrived. */
+  get #isHere(): string {
+    if (this.moves.isEmpty) return "";
+    return "AND NOT EXISTS (SELECT 1 FROM moves WHERE moves.key = keys.key AND other IS NOT NULL)";
   }
 
   /** @param wholeAtMs when the key will be whole if nobody comes: from then on `readWholeBy` finds it */

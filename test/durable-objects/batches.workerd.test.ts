@@ -1,12 +1,12 @@
 import { env } from "cloudflare:workers";
 /** Several calls in one message to a real object. */
 import { expect, test } from "vitest";
-import { objectName } from "../../client/transports/object-names.ts";
 import { sendTogether } from "../../client/transports/sent-calls.ts";
 import type { LimiterNamespace } from "../../client/transports/stubs.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import { MOST_BATCH_LENGTH, MOST_BATCHED, type BatchedCall } from "../../core/protocol/batches.ts";
 import { BATCH_PROTOCOL } from "../../core/protocol/messages.ts";
+import { objectName } from "../../core/protocol/object-names.ts";
 import { policies } from "../../durable-objects/deployment.ts";
 import { freshKey } from "../support/limiter.ts";
 

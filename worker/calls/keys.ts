@@ -2,6 +2,7 @@
 import type { SharedPolicy } from "../../client/key-lists.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { keyCursor, readKeyCursor, type KeyPlace } from "../../core/protocol/key-cursors.ts";
+import { sharedObjects } from "../../core/protocol/object-names.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import { keyProblem, type Principal } from "../auth/tokens.ts";
 import { KeyCountRequest, KeyListRequest, type KeyCount, type KeyList } from "./key-requests.ts";
@@ -67,7 +68,8 @@ function amongOf(
   }
   // A token for keys with a prefix sees these and no others.
   const { prefix = principal.keyPrefix ?? "" } = request;
-  const from = request.cursor === undefined ? { object: 0 } : readKeyCursor(request.cursor, objects);
+  const from =
+    request.cursor === undefined ? { object: 0 } : readKeyCursor(request.cursor, sharedObjects(policy));
   if (from === undefined || from.after?.startsWith(prefix) === false)
     return refused(["cursor"], request.cursor, "the cursor of an answer to the same request");
   return keyProblem(principal, prefix) ?? { policy: { ...policy, objects }, prefix, from };
