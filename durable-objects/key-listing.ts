@@ -25,6 +25,8 @@ export async function listKeys(
   const keys: ListedKey[] = [];
   for (const [index, key] of found.slice(0, most).entries()) {
     if (index % KEYS_A_TURN === KEYS_A_TURN - 1) await new Promise((resolve) => setTimeout(resolve, 0));
+    // It may have moved meanwhile: then it is listed there.
+    if ((storage.moves.read(key)?.other ?? null) !== null) continue;
     const peeked = await ask(name, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
     const policy = objectPolicies.get(name);
     if (policy === undefined) continue;

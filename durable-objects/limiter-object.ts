@@ -14,158 +14,121 @@ import {
   type Returned,
   type SetCall,
   type SheddingCall,
-  type Versioned,
 } from "../core/protocol/messages.ts";
+import type { HandOver, Passed, PassedOn, Taken } from "../core/protocol/moves.ts";
 import type { Attached, LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
 import { answerBatch, type BatchedMethods } from "./batches.ts";
-import { acquireAttached, confirmLease } from "./connections/granting.ts";
-import { closeLost, releaseLease } from "./connections/releasing.ts";
-import { countKeys, listKeys } from "./key-listing.ts";
-import type { KeyState } from "./keys/key-state.ts";
+import { KeyCalls } from "./key-calls.ts";
+import type { ObjectNamespace } from "./moves/places.ts";
 import { makeParts, type ObjectParts } from "./object-parts.ts";
-import { answerRequest } from "./object-requests.ts";
-import type { AskKey } from "./operations/operations.ts";
+import { answerRequest, messageOf } from "./object-requests.ts";
+import { PlacedCalls } from "./placed-calls.ts";
 
-/**
- * The object: load, decide, save, answer. It serves one or many keys of one policy. Nothing is awaited
- * between reading and writing, so there are no locks; and what an answer says has been written, or is covered
- * by what was, before it leaves (the output gate holds it back until the write is durable).
- *
- * Operations return values. They become JSON text here and nowhere else.
- */
+/** The object. It serves one or many keys of one policy: each call is made where its key is, which is mostly here. */
 export class LimiterObject extends DurableObject implements LimiterMethods {
   readonly #parts: ObjectParts;
-  /** The methods as they are here: a batch is one call, also where a subclass counts or delays calls. */
+  readonly #calls: KeyCalls;
+  readonly #placed: PlacedCalls;
+  /** A batch is one call, also where a subclass counts or delays calls. */
   readonly #batched: BatchedMethods = {
-    giveBack: (...args) => LimiterObject.prototype.giveBack.apply(this, args),
-    limitCall: (call) => LimiterObject.prototype.limitCall.call(this, call),
-    reserve: (call) => LimiterObject.prototype.reserve.call(this, call),
+    giveBack: (policy, returned) => this.#giveBack(policy, returned),
+    limitCall: (call) => this.#placed.make("limitCall", call.policy, call.key, [call]),
+    reserve: (call) => this.#placed.make("reserve", call.policy, call.key, [call]),
   };
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
-    this.#parts = makeParts(ctx);
+    this.#parts = makeParts(ctx, (env as unknown as { readonly OBJECTS: ObjectNamespace }).OBJECTS);
+    this.#calls = new KeyCalls(this.#parts);
+    this.#placed = new PlacedCalls(this.#calls, this.#parts.moves, this.#parts.places);
     const { storage, timers } = this.#parts;
     if (!storage.isEmpty) void ctx.blockConcurrencyWhile(() => timers.readAlarm());
   }
 
-  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): Maybe<AnswerText> {
-    return this.#answer(policy, key, (operations, keyState, nowMs) =>
-      operations.limit(keyState, { cost, idempotencyKey }, nowMs),
-    );
+  limit(...args: [policy: string, key: string, cost: Cost, idempotencyKey?: string]): Maybe<AnswerText> {
+    return this.#placed.make("limit", args[0], args[1], args);
   }
 
-  limitCall({ policy, key, ...call }: LimitCall): Maybe<AnswerText> {
-    const { debits } = this.#parts;
-    const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
-      call.force === true ? debits.force(keyState, call, nowMs) : operations.limit(keyState, call, nowMs);
-    return this.#answer(policy, key, ask, call);
+  limitCall(call: LimitCall): Maybe<AnswerText> {
+    return this.#placed.make("limitCall", call.policy, call.key, [call]);
   }
 
-  setUsed({ policy, key, ...call }: SetCall): Maybe<AnswerText> {
-    const { debits } = this.#parts;
-    const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
-      debits.setUsed(keyState, call, nowMs) ?? operations.peek(keyState, nowMs);
-    return this.#answer(policy, key, ask, call);
+  setUsed(call: SetCall): Maybe<AnswerText> {
+    return this.#placed.make("setUsed", call.policy, call.key, [call]);
   }
 
-  reserve(message: ReserveCall | Batch): Maybe<AnswerText> {
+  reserve(message: PassedOn): Promise<Passed | AnswerText>;
+  reserve(message: ReserveCall | Batch | HandOver | Taken): Maybe<AnswerText>;
+  reserve(message: ReserveCall | Batch | HandOver | Taken | PassedOn): Maybe<AnswerText | Passed> {
     if ("calls" in message) return answerBatch(message, this.#batched);
-    const { policy, key, ...call } = message;
-    const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
-      operations.reserve(keyState, call, nowMs);
-    return this.#answer(policy, key, ask, call);
+    if (!("holder" in message)) return this.#move(message);
+    return this.#placed.make("reserve", message.policy, message.key, [message]);
   }
 
-  giveBack(policy: string, returned: readonly Returned[]): void {
-    for (const each of returned)
-      void this.#parts.ask(policy, each.key, (operations, keyState, nowMs) =>
-        operations.giveBack(keyState, each, nowMs),
-      );
+  giveBack(policy: string, returned: readonly Returned[]): Maybe<void> {
+    return this.#giveBack(policy, returned);
   }
 
-  refund(policy: string, key: string, units: Cost, idempotencyKey: string): Maybe<AnswerText> {
-    return this.#answer(policy, key, (operations, keyState, nowMs) =>
-      operations.refund(keyState, units, idempotencyKey, undefined, nowMs),
-    );
+  refund(...args: [policy: string, key: string, units: Cost, idempotencyKey: string]): Maybe<AnswerText> {
+    return this.#placed.make("refund", args[0], args[1], args);
   }
 
-  refundCharge({ policy, key, units, idempotencyKey, charge, ...version }: RefundCall): Maybe<AnswerText> {
-    return this.#answer(
-      policy,
-      key,
-      (operations, keyState, nowMs) => operations.refund(keyState, units, idempotencyKey, charge, nowMs),
-      version,
-    );
+  refundCharge(call: RefundCall): Maybe<AnswerText> {
+    return this.#placed.make("refundCharge", call.policy, call.key, [call]);
   }
 
-  hold({ policy, key, ...call }: HoldCall): Maybe<AnswerText> {
-    return this.#answer(
-      policy,
-      key,
-      (operations, keyState, nowMs) => operations.hold(keyState, call, nowMs),
-      call,
-    );
+  hold(call: HoldCall): Maybe<AnswerText> {
+    return this.#placed.make("hold", call.policy, call.key, [call]);
   }
 
-  settle(policy: string, key: string, id: string, used: Cost): Maybe<AnswerText> {
-    return this.#answer(policy, key, (operations, keyState, nowMs) =>
-      operations.settle(keyState, id, used, nowMs),
-    );
+  settle(...args: [policy: string, key: string, id: string, used: Cost]): Maybe<AnswerText> {
+    return this.#placed.make("settle", args[0], args[1], args);
   }
 
-  cancel(policy: string, key: string, id: string): Maybe<AnswerText> {
-    return this.#answer(policy, key, (operations, keyState, nowMs) => operations.cancel(keyState, id, nowMs));
+  cancel(...args: [policy: string, key: string, id: string]): Maybe<AnswerText> {
+    return this.#placed.make("cancel", args[0], args[1], args);
   }
 
-  /** Leases units for as long as the caller keeps what comes back; without waiting, which `fetch` does. */
-  acquire(call: AcquireCall): Promise<Attached> {
-    return acquireAttached(this.#parts.ask, call);
+  async acquire(call: AcquireCall): Promise<Attached> {
+    return await this.#placed.make("acquire", call.policy, call.key, [call]);
   }
 
-  /** Makes a lease last that was granted to a caller who might have gone. */
-  confirm(policy: string, key: string, id: string, ttlMs: number, isAttached: boolean): Promise<Attached> {
-    return confirmLease(this.#parts.ask, { policy, key, id, ttlMs, isAttached });
+  confirm(
+    ...args: [policy: string, key: string, id: string, ttlMs: number, isAttached: boolean]
+  ): Maybe<Attached> {
+    return this.#placed.make("confirm", args[0], args[1], args);
   }
 
-  renew(policy: string, key: string, id: string, ttlMs?: number): Maybe<AnswerText> {
-    return this.#answer(policy, key, (operations, keyState, nowMs) =>
-      operations.renew(keyState, id, ttlMs, nowMs),
-    );
+  renew(...args: [policy: string, key: string, id: string, ttlMs?: number]): Maybe<AnswerText> {
+    return this.#placed.make("renew", args[0], args[1], args);
   }
 
-  release(policy: string, key: string, id: string): Promise<boolean> {
-    return releaseLease(this.#parts, policy, key, { id });
+  release(...args: [policy: string, key: string, id: string]): Maybe<boolean> {
+    return this.#placed.make("release", args[0], args[1], args);
   }
 
-  async releaseCall({ policy, key, ...call }: ReleaseCall): Promise<AnswerText> {
-    const refused = unsupportedOf(call);
-    if (refused !== undefined) return JSON.stringify(refused);
-    const isReleased = await releaseLease(this.#parts, policy, key, call);
-    return JSON.stringify(isReleased ? { released: true } : { missing: true });
+  releaseCall(call: ReleaseCall): Maybe<AnswerText> {
+    return this.#placed.make("releaseCall", call.policy, call.key, [call]);
   }
 
-  async keys(call: KeysCall): Promise<AnswerText> {
-    return JSON.stringify(unsupportedOf(call) ?? (await listKeys(this.#parts, call)));
+  keys(call: KeysCall): Promise<AnswerText> {
+    return this.#calls.keys(call);
   }
 
   countKeys(call: KeysCall): AnswerText {
-    return JSON.stringify(unsupportedOf(call) ?? countKeys(this.#parts, call));
+    return this.#calls.countKeys(call);
   }
 
-  shedding({ policy, key, ...call }: SheddingCall): Maybe<AnswerText> {
-    const tell = (_: unknown, keyState: KeyState, nowMs: number) =>
-      this.#parts.shedders.tell(keyState, call, nowMs);
-    return this.#answer(policy, key, tell, call);
+  shedding(call: SheddingCall): Maybe<AnswerText> {
+    return this.#placed.make("shedding", call.policy, call.key, [call]);
   }
 
-  peek(policy: string, key: string): Maybe<Peeked> {
-    return this.#parts.ask(policy, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
+  peek(...args: [policy: string, key: string]): Maybe<Peeked> {
+    return this.#placed.make("peek", args[0], args[1], args);
   }
 
-  async reset(policy: string, key: string): Promise<void> {
-    await this.#parts.ask(policy, key, (operations, keyState, nowMs) => operations.reset(keyState, nowMs));
-    await closeLost(this.#parts, policy, key);
+  reset(...args: [policy: string, key: string]): Maybe<void> {
+    return this.#placed.make("reset", args[0], args[1], args);
   }
 
   /** Writes all that memory knows better than storage: nothing is lost if the process ends now. */
@@ -173,8 +136,9 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     this.#parts.rest();
   }
 
-  override fetch(request: Request): Promise<Response> {
-    return answerRequest(request, this.#parts);
+  override async fetch(request: Request): Promise<Response> {
+    const message = await messageOf(request);
+    return await this.#placed.request(request, message, () => answerRequest(request, message, this.#parts));
   }
 
   override webSocketClose(socket: WebSocket): void {
@@ -190,9 +154,21 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     return this.#parts.cleanUp();
   }
 
-  /** What a key answers, as it is sent: at once if it is there at once. A message of a higher protocol is refused. */
-  #answer(policy: string, key: string, ask: Parameters<AskKey>[2], call: Versioned = {}): Maybe<AnswerText> {
-    const answer = unsupportedOf(call) ?? this.#parts.ask(policy, key, ask);
-    return answer instanceof Promise ? answer.then((late) => JSON.stringify(late)) : JSON.stringify(answer);
+  /** Each of the units goes where its key is. */
+  #giveBack(policy: string, returned: readonly Returned[]): Maybe<void> {
+    const given = returned.map((each) => this.#placed.make("giveBack", policy, each.key, [policy, [each]]));
+    if (given.some((each) => each instanceof Promise)) return Promise.all(given).then(() => undefined);
+  }
+
+  /** What objects say to each other when keys move. */
+  #move(message: HandOver | Taken | PassedOn): Maybe<AnswerText | Passed> {
+    const { departures, arrivals } = this.#parts.moves;
+    const unsupported = unsupportedOf(message);
+    if (unsupported !== undefined) return JSON.stringify(unsupported);
+    if ("passedOn" in message) return this.#placed.makePassed(message.passedOn);
+    if ("handOver" in message)
+      return JSON.stringify(departures.handOver(message.handOver, (key) => arrivals.isUnderWay(key)));
+    if ("taken" in message) departures.taken(message.taken);
+    return JSON.stringify(null);
   }
 }

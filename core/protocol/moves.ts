@@ -6,7 +6,6 @@
  */
 import type { Layout } from "../policies/layouts.ts";
 import type { Versioned } from "./messages.ts";
-import type { LimiterMethods } from "./object-methods.ts";
 
 /** The version of these messages. */
 export const MOVE_PROTOCOL = 4;
@@ -51,8 +50,8 @@ export type Handed = { readonly moved: MovedKey } | "nothing" | "kept" | "busy";
 export interface MovedKey {
   /** It rises with each move of the key. */
   readonly move: number;
-  /** From when on the key is as an untouched one, by the sender's clock; absent: never. */
-  readonly wholeAtMs?: number;
+  /** From when on the key is as an untouched one, by the clock of the object that has given it away. */
+  readonly wholeAtMs: number;
   /** By the name of the rule; absent: the key has no record. */
   readonly rules?: Readonly<Record<string, unknown>>;
   readonly segments: readonly MovedSegment[];
@@ -91,12 +90,11 @@ export interface PassedOn extends Versioned {
   readonly passedOn: {
     readonly policy: string;
     readonly key: string;
-    readonly method: keyof LimiterMethods;
+    /** Of the object's methods (object-methods.ts): what the call is. */
+    readonly method: string;
     readonly args: readonly unknown[];
   };
 }
 
 /** What a call that was passed on returned; `isElsewhere`: it was not made, since the key is not to be here either. */
 export type Passed = { readonly returned: unknown } | { readonly isElsewhere: true };
-
-export type MoveMessage = HandOver | Taken | PassedOn;

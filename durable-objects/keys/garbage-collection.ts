@@ -45,11 +45,13 @@ export function* collectGarbage(
     after = swept.last;
   }
   if (due.length === GARBAGE_KEYS) return nowMs();
+  storage.moves.removeDue(nowMs());
   yield* forgetUnrecorded(cache, nowMs);
   // As long as the lead matters, memory may know of keys that have no record.
   const leadEndsMs = storage.leads.endsAtMs(policies);
   const wholeMs = Math.min(storage.nextWholeAtMs() ?? Infinity, leadEndsMs > nowMs() ? leadEndsMs : Infinity);
-  const dueMs = Math.min(wholeMs + FORGET_AFTER_MS, oldestMs + REMEMBERED_MS);
+  const moveMs = storage.moves.nextDueMs() ?? Infinity;
+  const dueMs = Math.min(Math.min(wholeMs, moveMs) + FORGET_AFTER_MS, oldestMs + REMEMBERED_MS);
   return dueMs === Infinity ? undefined : Math.max(dueMs, nowMs() + APART_MS);
 }
 
@@ -62,6 +64,8 @@ function forgetKey(
   nowMs: number,
 ): void {
   if (policy === undefined) return storage.remove(key);
+  // Nobody opens a key that was given away, and what is left of it is whole.
+  if ((storage.moves.read(key)?.other ?? null) !== null) return storage.remove(key);
   // The record says when the key was expected to be whole. Memory may know better, or the policy has changed since.
   const keyState = cache.open(policy, key, nowMs);
   if (!keyState.isWhole(nowMs)) {

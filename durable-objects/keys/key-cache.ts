@@ -104,6 +104,12 @@ export class KeyCache {
     this.#remove(keyState);
   }
 
+  /** Removes a key from memory whatever it knows of it: its record has been replaced, or has gone. */
+  forget(key: string): void {
+    const keyState = this.#keys.get(key);
+    if (keyState !== undefined) this.#remove(keyState);
+  }
+
   /** A transaction was rolled back, of which memory believes that it was made. The key is read again. */
   reload(keyState: KeyState, nowMs: number): void {
     keyState.reload(this.#storage, nowMs, true);

@@ -1,5 +1,5 @@
 import { settle, type Account } from "../../core/accounts/account.ts";
-import type { Policies } from "../../core/policies/policy.ts";
+import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { Conflict, Decided } from "../../core/protocol/answers.ts";
 import type { Full } from "../../core/protocol/bounds.ts";
 import type { Claim } from "../storage/records.ts";
@@ -64,7 +64,14 @@ export class KeyStore {
     const policy = this.#policies.get(policyName);
     if (policy === undefined)
       throw new Error(`this version of the object has no policy ${JSON.stringify(policyName)}`);
+    if (this.isAway(policy, key)) throw new Error(`the key ${JSON.stringify(key)} is in another object`);
     return this.#cache.open(policy, key, nowMs);
+  }
+
+  /** Whether the key was given to another object: what is stored of it here does not count any more. */
+  isAway({ objectsBefore }: Pick<Policy, "objectsBefore">, key: string): boolean {
+    if (objectsBefore === undefined || this.#storage.moves.isEmpty) return false;
+    return (this.#storage.moves.read(key)?.other ?? null) !== null;
   }
 
   /** The operation that opened the key has ended: see `KeyCache.letGo`. */

@@ -1,0 +1,161 @@
+import type { AnswerText, Peeked } from "../core/protocol/answers.ts";
+import type { Cost } from "../core/protocol/cost.ts";
+import {
+  unsupportedOf,
+  type AcquireCall,
+  type HoldCall,
+  type KeysCall,
+  type LimitCall,
+  type RefundCall,
+  type ReleaseCall,
+  type ReserveCall,
+  type Returned,
+  type SetCall,
+  type SheddingCall,
+  type Versioned,
+} from "../core/protocol/messages.ts";
+import type { Attached, LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
+import { acquireAttached, confirmLease } from "./connections/granting.ts";
+import { closeLost, releaseLease } from "./connections/releasing.ts";
+import { countKeys, listKeys } from "./key-listing.ts";
+import type { KeyState } from "./keys/key-state.ts";
+import type { ObjectParts } from "./object-parts.ts";
+import type { AskKey } from "./operations/operations.ts";
+
+/**
+ * The calls on keys that are here: load, decide, save, answer. Nothing is awaited between reading and writing, so there
+ * are no locks; and what an answer says has been written, or is covered by what was, before it leaves (the output gate
+ * holds it back until the write is durable).
+ *
+ * Operations return values. They become JSON text here and nowhere else.
+ */
+export class KeyCalls implements Omit<LimiterMethods, "reserve"> {
+  readonly #parts: ObjectParts;
+
+  constructor(parts: ObjectParts) {
+    this.#parts = parts;
+  }
+
+  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): Maybe<AnswerText> {
+    return this.#answer(policy, key, (operations, keyState, nowMs) =>
+      operations.limit(keyState, { cost, idempotencyKey }, nowMs),
+    );
+  }
+
+  limitCall({ policy, key, ...call }: LimitCall): Maybe<AnswerText> {
+    const { debits } = this.#parts;
+    const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
+      call.force === true ? debits.force(keyState, call, nowMs) : operations.limit(keyState, call, nowMs);
+    return this.#answer(policy, key, ask, call);
+  }
+
+  setUsed({ policy, key, ...call }: SetCall): Maybe<AnswerText> {
+    const { debits } = this.#parts;
+    const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
+      debits.setUsed(keyState, call, nowMs) ?? operations.peek(keyState, nowMs);
+    return this.#answer(policy, key, ask, call);
+  }
+
+  reserve({ policy, key, ...call }: ReserveCall): Maybe<AnswerText> {
+    const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
+      operations.reserve(keyState, call, nowMs);
+    return this.#answer(policy, key, ask, call);
+  }
+
+  giveBack(policy: string, returned: readonly Returned[]): void {
+    for (const each of returned)
+      void this.#parts.ask(policy, each.key, (operations, keyState, nowMs) =>
+        operations.giveBack(keyState, each, nowMs),
+      );
+  }
+
+  refund(policy: string, key: string, units: Cost, idempotencyKey: string): Maybe<AnswerText> {
+    return this.#answer(policy, key, (operations, keyState, nowMs) =>
+      operations.refund(keyState, units, idempotencyKey, undefined, nowMs),
+    );
+  }
+
+  refundCharge({ policy, key, units, idempotencyKey, charge, ...version }: RefundCall): Maybe<AnswerText> {
+    return this.#answer(
+      policy,
+      key,
+      (operations, keyState, nowMs) => operations.refund(keyState, units, idempotencyKey, charge, nowMs),
+      version,
+    );
+  }
+
+  hold({ policy, key, ...call }: HoldCall): Maybe<AnswerText> {
+    return this.#answer(
+      policy,
+      key,
+      (operations, keyState, nowMs) => operations.hold(keyState, call, nowMs),
+      call,
+    );
+  }
+
+  settle(policy: string, key: string, id: string, used: Cost): Maybe<AnswerText> {
+    return this.#answer(policy, key, (operations, keyState, nowMs) =>
+      operations.settle(keyState, id, used, nowMs),
+    );
+  }
+
+  cancel(policy: string, key: string, id: string): Maybe<AnswerText> {
+    return this.#answer(policy, key, (operations, keyState, nowMs) => operations.cancel(keyState, id, nowMs));
+  }
+
+  /** Leases units for as long as the caller keeps what comes back; without waiting, which `fetch` does. */
+  acquire(call: AcquireCall): Promise<Attached> {
+    return acquireAttached(this.#parts, call);
+  }
+
+  /** Makes a lease last that was granted to a caller who might have gone. */
+  confirm(policy: string, key: string, id: string, ttlMs: number, isAttached: boolean): Promise<Attached> {
+    return confirmLease(this.#parts, { policy, key, id, ttlMs, isAttached });
+  }
+
+  renew(policy: string, key: string, id: string, ttlMs?: number): Maybe<AnswerText> {
+    return this.#answer(policy, key, (operations, keyState, nowMs) =>
+      operations.renew(keyState, id, ttlMs, nowMs),
+    );
+  }
+
+  release(policy: string, key: string, id: string): Promise<boolean> {
+    return releaseLease(this.#parts, policy, key, { id });
+  }
+
+  async releaseCall({ policy, key, ...call }: ReleaseCall): Promise<AnswerText> {
+    const refused = unsupportedOf(call);
+    if (refused !== undefined) return JSON.stringify(refused);
+    const isReleased = await releaseLease(this.#parts, policy, key, call);
+    return JSON.stringify(isReleased ? { released: true } : { missing: true });
+  }
+
+  async keys(call: KeysCall): Promise<AnswerText> {
+    return JSON.stringify(unsupportedOf(call) ?? (await listKeys(this.#parts, call)));
+  }
+
+  countKeys(call: KeysCall): AnswerText {
+    return JSON.stringify(unsupportedOf(call) ?? countKeys(this.#parts, call));
+  }
+
+  shedding({ policy, key, ...call }: SheddingCall): Maybe<AnswerText> {
+    const tell = (_: unknown, keyState: KeyState, nowMs: number) =>
+      this.#parts.shedders.tell(keyState, call, nowMs);
+    return this.#answer(policy, key, tell, call);
+  }
+
+  peek(policy: string, key: string): Maybe<Peeked> {
+    return this.#parts.ask(policy, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
+  }
+
+  async reset(policy: string, key: string): Promise<void> {
+    await this.#parts.ask(policy, key, (operations, keyState, nowMs) => operations.reset(keyState, nowMs));
+    await closeLost(this.#parts, policy, key);
+  }
+
+  /** What a key answers, as it is sent: at once if it is there at once. A message of a higher protocol is refused. */
+  #answer(policy: string, key: string, ask: Parameters<AskKey>[2], call: Versioned = {}): Maybe<AnswerText> {
+    const answer = unsupportedOf(call) ?? this.#parts.ask(policy, key, ask);
+    return answer instanceof Promise ? answer.then((late) => JSON.stringify(late)) : JSON.stringify(answer);
+  }
+}

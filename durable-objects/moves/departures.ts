@@ -1,0 +1,126 @@
+import type { Policy } from "../../core/policies/policy.ts";
+import {
+  MOST_MOVED,
+  MOST_MOVED_LENGTH,
+  type AskedKey,
+  type Handed,
+  type HandedOver,
+  type HandOver,
+  type Taken,
+} from "../../core/protocol/moves.ts";
+import { objectName, objectNames } from "../../core/protocol/object-names.ts";
+import { REMEMBERED_MS } from "../keys/idempotency.ts";
+import type { KeyState } from "../keys/key-state.ts";
+import type { Move } from "../storage/moves.ts";
+import { KeyHasMoved, type MovesHost } from "./host.ts";
+import { packRows, removeRows } from "./moved-rows.ts";
+
+/**
+ * Gives keys to the objects that are to have them. A key is given away when that is stored; what there was of it stays
+ * until its new object says that it has it. So an answer that is lost is given again.
+ */
+export class Departures {
+  readonly #host: MovesHost;
+
+  constructor(host: MovesHost) {
+    this.#host = host;
+  }
+
+  /**
+   * Hands keys over to an object.
+   *
+   * @param isComing whether a key is on its way here
+   * @throws Error while versions mix: this version does not know the policy
+   */
+  handOver(
+    { policy: name, layout, keys }: HandOver["handOver"],
+    isComing: (key: string) => boolean,
+  ): HandedOver {
+    const policy = this.#host.policies.get(name);
+    if (policy === undefined)
+      throw new Error(`this version of the object has no policy ${JSON.stringify(name)}`);
+    const nowMs = this.#host.nowMs();
+    const handed: Handed[] = [];
+    let length = 0;
+    for (const asked of keys.slice(0, MOST_MOVED)) {
+      if (length >= MOST_MOVED_LENGTH) break;
+      const asker = objectName({ name, objects: layout }, asked.key);
+      const each = isComing(asked.key) ? "busy" : this.#handOver(policy, asked, asker, nowMs);
+      handed.push(each);
+      length += JSON.stringify(each).length;
+    }
+    return { nowMs, keys: handed };
+  }
+
+  /** Keys have arrived: what was left of them here can go. */
+  taken({ keys }: Taken["taken"]): void {
+    const { storage, cache } = this.#host;
+    for (const { key, move } of keys) {
+      const given = storage.moves.read(key);
+      if (given === undefined || given.other === null || given.move !== move) continue;
+      cache.forget(key);
+      storage.atomically(() => {
+        removeRows(storage, key);
+        storage.moves.remove(key);
+      });
+    }
+  }
+
+  #handOver(policy: Policy, asked: AskedKey, asker: string, nowMs: number): Handed {
+    const { storage, cache, residents, places } = this.#host;
+    const { key } = asked;
+    const names = objectNames(policy, key);
+    const isToBeHere = places.isHere(names[0]);
+    // This version does not know the asker's layout, so it would not ask there before it admits.
+    if (!names.includes(asker)) return isToBeHere ? "kept" : "busy";
+    if (isToBeHere && residents.has(key)) return "kept";
+    const before = storage.moves.read(key);
+    if (before !== undefined && before.other !== null) return this.#again(asked, asker, before, before.other);
+    const keyState = cache.open(policy, key, nowMs);
+    this.#host.endLine(keyState, new KeyHasMoved(key));
+    residents.remove(key);
+    if (before === undefined && isNothing(this.#host, keyState, nowMs)) {
+      cache.forget(key);
+      return "nothing";
+    }
+    const move = Math.max((before?.move ?? 0) + 1, asked.move + 1, nowMs);
+    return { moved: packRows(storage, key, this.#giveAway(keyState, { move, other: asker }, nowMs)) };
+  }
+
+  /** The key was given away before, and nobody has said that it has arrived. */
+  #again({ key, move, asked }: AskedKey, asker: string, before: Move, other: string): Handed {
+    const { storage } = this.#host;
+    // Whoever it was given to may have it.
+    if (other !== asker && !asked.includes(other)) return "busy";
+    // The asker has had it since.
+    if (move > before.move) return "nothing";
+    if (other !== asker) storage.moves.write(key, { ...before, other: asker });
+    return { moved: packRows(storage, key, before) };
+  }
+
+  #giveAway(keyState: KeyState, { move, other }: Omit<Move, "dueMs">, nowMs: number): Move {
+    const { storage, cache, onWritten } = this.#host;
+    const { key, accounts } = keyState;
+    try {
+      return storage.atomically(() => {
+        const wholeMs = cache.write(keyState, accounts, nowMs);
+        const hasAnswers = storage.answers.has(key);
+        const dueMs = hasAnswers ? Math.max(wholeMs, nowMs + REMEMBERED_MS) : wholeMs;
+        storage.moves.write(key, { move, other, dueMs });
+        cache.forget(key);
+        onWritten(dueMs, nowMs);
+        return { move, other, dueMs };
+      });
+    } catch (error) {
+      cache.reload(keyState, nowMs);
+      throw error;
+    }
+  }
+}
+
+/** Whether the key is as one that was never used, here and in storage. */
+function isNothing({ storage }: MovesHost, keyState: KeyState, nowMs: number): boolean {
+  const { key, claims, ruleStates } = keyState;
+  const isRecorded = ruleStates.some(({ stored }) => stored !== undefined) || storage.read(key) !== undefined;
+  return !isRecorded && claims.size === 0 && keyState.isWhole(nowMs) && !storage.answers.has(key);
+}

@@ -1,0 +1,69 @@
+import type { AcquireCall, IdleCall, LimitCall } from "../core/protocol/messages.ts";
+import type { Passed, PassedOn } from "../core/protocol/moves.ts";
+import type { LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
+import type { KeyCalls } from "./key-calls.ts";
+import { ELSEWHERE, type KeyMoves } from "./moves/key-moves.ts";
+import { passOn, passRequest } from "./moves/passing.ts";
+import type { Places } from "./moves/places.ts";
+
+/** The methods that are about one key. */
+export type KeyMethod = Exclude<keyof KeyCalls, "keys" | "countKeys">;
+
+type Returned<Method extends KeyMethod> = Awaited<ReturnType<KeyCalls[Method]>>;
+
+/** Makes each call where its key is: here, or in another object (moves/key-moves.ts). */
+export class PlacedCalls {
+  readonly #calls: KeyCalls;
+  readonly #moves: KeyMoves;
+  readonly #places: Places;
+
+  constructor(calls: KeyCalls, moves: KeyMoves, places: Places) {
+    this.#calls = calls;
+    this.#moves = moves;
+    this.#places = places;
+  }
+
+  make<Method extends KeyMethod>(
+    method: Method,
+    policy: string,
+    key: string,
+    args: Parameters<KeyCalls[Method]>,
+    isPassedOn = false,
+  ): Maybe<Returned<Method>> {
+    const call = this.#calls[method] as (...given: Parameters<KeyCalls[Method]>) => Maybe<Returned<Method>>;
+    return this.#moves.make<Returned<Method>>(policy, key, {
+      isPassedOn,
+      here: () => call.apply(this.#calls, args),
+      there: (kept) =>
+        passOn(this.#places, kept, { policy, key, method, args }) as Promise<
+          Returned<Method> | typeof ELSEWHERE
+        >,
+    });
+  }
+
+  /** Makes a call that another object has passed on, if the key may be here. */
+  async makePassed({ policy, key, method, args }: PassedOn["passedOn"]): Promise<Passed> {
+    if (!this.#moves.mayHave(policy, key)) return { isElsewhere: true };
+    if (!isKeyMethod(method, this.#calls)) return { isElsewhere: true };
+    const returned = await this.make(method, policy, key, args as Parameters<KeyCalls[KeyMethod]>, true);
+    return { returned };
+  }
+
+  /** Answers a request where the key of its message is. */
+  async request(
+    request: Request,
+    message: AcquireCall | IdleCall | LimitCall,
+    answer: () => Promise<Response>,
+  ): Promise<Response> {
+    const { policy, key, isPassedOn = false } = message;
+    return await this.#moves.make<Response>(policy, key, {
+      isPassedOn,
+      here: answer,
+      there: (kept) => passRequest(this.#places, kept, request, message),
+    });
+  }
+}
+
+function isKeyMethod(method: string, calls: KeyCalls): method is KeyMethod & keyof LimiterMethods {
+  return method in calls && method !== "constructor" && method !== "keys" && method !== "countKeys";
+}
