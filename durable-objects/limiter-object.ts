@@ -2,18 +2,17 @@ import { DurableObject } from "cloudflare:workers";
 import type { AnswerText, Peeked } from "../core/protocol/answers.ts";
 import type { Batch } from "../core/protocol/batches.ts";
 import type { Cost } from "../core/protocol/cost.ts";
-import {
-  unsupportedOf,
-  type AcquireCall,
-  type HoldCall,
-  type KeysCall,
-  type LimitCall,
-  type RefundCall,
-  type ReleaseCall,
-  type ReserveCall,
-  type Returned,
-  type SetCall,
-  type SheddingCall,
+import type {
+  AcquireCall,
+  HoldCall,
+  KeysCall,
+  LimitCall,
+  RefundCall,
+  ReleaseCall,
+  ReserveCall,
+  Returned,
+  SetCall,
+  SheddingCall,
 } from "../core/protocol/messages.ts";
 import type { HandOver, Passed, PassedOn, Taken } from "../core/protocol/moves.ts";
 import type { Attached, LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
@@ -61,7 +60,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   reserve(message: ReserveCall | Batch | HandOver | Taken): Maybe<AnswerText>;
   reserve(message: ReserveCall | Batch | HandOver | Taken | PassedOn): Maybe<AnswerText | Passed> {
     if ("calls" in message) return answerBatch(message, this.#batched);
-    if (!("holder" in message)) return this.#move(message);
+    if (!("holder" in message)) return this.#placed.answerMove(message);
     return this.#placed.make("reserve", message.policy, message.key, [message]);
   }
 
@@ -158,17 +157,5 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   #giveBack(policy: string, returned: readonly Returned[]): Maybe<void> {
     const given = returned.map((each) => this.#placed.make("giveBack", policy, each.key, [policy, [each]]));
     if (given.some((each) => each instanceof Promise)) return Promise.all(given).then(() => undefined);
-  }
-
-  /** What objects say to each other when keys move. */
-  #move(message: HandOver | Taken | PassedOn): Maybe<AnswerText | Passed> {
-    const { departures, arrivals } = this.#parts.moves;
-    const unsupported = unsupportedOf(message);
-    if (unsupported !== undefined) return JSON.stringify(unsupported);
-    if ("passedOn" in message) return this.#placed.makePassed(message.passedOn);
-    if ("handOver" in message)
-      return JSON.stringify(departures.handOver(message.handOver, (key) => arrivals.isUnderWay(key)));
-    if ("taken" in message) departures.taken(message.taken);
-    return JSON.stringify(null);
   }
 }

@@ -1,5 +1,6 @@
-import type { AcquireCall, IdleCall, LimitCall } from "../core/protocol/messages.ts";
-import type { Passed, PassedOn } from "../core/protocol/moves.ts";
+import type { AnswerText } from "../core/protocol/answers.ts";
+import { unsupportedOf, type AcquireCall, type IdleCall, type LimitCall } from "../core/protocol/messages.ts";
+import type { HandOver, Passed, PassedOn, Taken } from "../core/protocol/moves.ts";
 import type { LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
 import type { KeyCalls } from "./key-calls.ts";
 import { ELSEWHERE, type KeyMoves } from "./moves/key-moves.ts";
@@ -41,8 +42,20 @@ export class PlacedCalls {
     });
   }
 
+  /** Answers what objects say to each other when keys move. */
+  answerMove(message: HandOver | Taken | PassedOn): Maybe<AnswerText | Passed> {
+    const unsupported = unsupportedOf(message);
+    if (unsupported !== undefined) return JSON.stringify(unsupported);
+    if ("passedOn" in message) return this.#makePassed(message.passedOn);
+    const { departures, arrivals } = this.#moves;
+    if ("handOver" in message)
+      return JSON.stringify(departures.handOver(message.handOver, (key) => arrivals.isUnderWay(key)));
+    if ("taken" in message) departures.taken(message.taken);
+    return JSON.stringify(null);
+  }
+
   /** Makes a call that another object has passed on, if the key may be here. */
-  async makePassed({ policy, key, method, args }: PassedOn["passedOn"]): Promise<Passed> {
+  async #makePassed({ policy, key, method, args }: PassedOn["passedOn"]): Promise<Passed> {
     if (!this.#moves.mayHave(policy, key)) return { isElsewhere: true };
     if (!isKeyMethod(method, this.#calls)) return { isElsewhere: true };
     const returned = await this.make(method, policy, key, args as Parameters<KeyCalls[KeyMethod]>, true);
