@@ -30,8 +30,15 @@ export interface AskedKey {
   readonly key: string;
   /** The number of the move by which the sender gave the key away itself, if it does not know of a later one; else 0. */
   readonly move: number;
-  /** The names of the objects that have just said that they have nothing of the key. */
-  readonly asked: readonly string[];
+  /** What this object gave to another one never arrived there: that one has said so after it was given. */
+  readonly lost?: Given;
+}
+
+/** A key was given to an object, and not only once if its answer was lost. */
+export interface Given {
+  /** The name of the object. */
+  readonly to: string;
+  readonly times: number;
 }
 
 /** What became of each key, in the order in which they were asked for. Those at the end may be missing. */
@@ -41,10 +48,20 @@ export interface HandedOver {
 }
 
 /**
- * What became of one key. `moved`: all that there is of it. `nothing`: there is nothing of it here. `kept`: it stays
- * here, and is to be asked here. `busy`: it is on its way here.
+ * What became of one key. `moved`: all that there is of it. `nothing`: there is nothing of it here. `presumed`: there is
+ * nothing of it here but units, by rule, that a memory before this one may have given out. `given`: another object may
+ * have it. `kept`: it stays here, and is to be asked here. `busy`: it is on its way here.
  */
-export type Handed = { readonly moved: MovedKey } | "nothing" | "kept" | "busy";
+export type Handed =
+  | { readonly moved: MovedKey }
+  | { readonly presumed: Presumed }
+  | { readonly given: Given }
+  | "nothing"
+  | "kept"
+  | "busy";
+
+/** By the name of the rule: units that isolates may have. */
+export type Presumed = Readonly<Record<string, number>>;
 
 /** All that is stored of a key. Its fields are as storage has them: never rename one. */
 export interface MovedKey {

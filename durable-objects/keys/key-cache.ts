@@ -104,6 +104,11 @@ export class KeyCache {
     this.#remove(keyState);
   }
 
+  /** Whether the key is in memory. */
+  has(key: string): boolean {
+    return this.#keys.has(key);
+  }
+
   /** Removes a key from memory whatever it knows of it: its record has been replaced, or has gone. */
   forget(key: string): void {
     const keyState = this.#keys.get(key);

@@ -7,13 +7,15 @@ import {
   type Handed,
   type HandedOver,
   type MovedKey,
+  type Given,
+  type Presumed,
   type HandOver,
   type Taken,
 } from "../../core/protocol/moves.ts";
 import { objectName, objectNames } from "../../core/protocol/object-names.ts";
 import type { Move } from "../storage/moves.ts";
 import type { MovesHost } from "./host.ts";
-import { storeRows } from "./moved-rows.ts";
+import { storePresumed, storeRows, takeBack } from "./moved-rows.ts";
 
 /** Where a key is that does not come: another object keeps it. */
 export interface Kept {
@@ -66,35 +68,61 @@ export class Arrivals {
   }
 
   async #take(policy: Policy, key: string): Promise<Kept | undefined> {
-    const { storage, cache, residents, places } = this.#host;
-    const given = storage.moves.read(key);
-    const move = isAway(given) ? given.move : 0;
-    const asked: string[] = [];
-    for (const name of objectNames(policy, key)) {
-      if (places.isHere(name)) continue;
-      const { handed, nowMs } = await this.#ask(policy, name, { key, move, asked: [...asked] });
+    const { storage, places } = this.#host;
+    const own = storage.moves.read(key);
+    const move = isAway(own) ? own.move : 0;
+    const presumed = new Map<string, number>();
+    const names = objectNames(policy, key).filter((name) => !places.isHere(name));
+    if (isAway(own)) checkNamed(names, key, own.other);
+    const asked: { readonly name: string; readonly lost?: Given }[] = names.map((name) => ({ name }));
+    for (let next = asked.shift(); next !== undefined; next = asked.shift()) {
+      const { name, lost } = next;
+      const { handed, nowMs } = await this.#ask(policy, name, { key, move, ...(lost && { lost }) });
       if (handed === "older") return { by: name, isOlder: true };
       if (handed === "kept") return { by: name, isOlder: false };
       if (handed === "busy") throw new Error(`the key ${JSON.stringify(key)} is on its way elsewhere`);
-      if (handed !== "nothing" && handed.moved.move > move)
-        return this.#store(policy, key, handed.moved, name, nowMs);
-      asked.push(name);
+      if (handed === "nothing") continue;
+      if ("presumed" in handed) add(presumed, handed.presumed);
+      else if ("moved" in handed) {
+        if (handed.moved.move > move) return this.#store(policy, key, handed.moved, presumed, name, nowMs);
+      } else {
+        const { given } = handed;
+        checkNamed(names, key, given.to);
+        if (lost !== undefined) throw new Error(`the key ${JSON.stringify(key)} has moved meanwhile`);
+        // Whoever it was given to is asked now, and says whether it has arrived; then this one gives it again.
+        asked.push({ name: given.to }, { name, lost: given });
+      }
     }
+    return this.#begin(policy, key, presumed);
+  }
+
+  /** Nobody has the key. What was given away here never arrived. Else it begins here, unless memory knows more. */
+  #begin(policy: Policy, key: string, presumed: ReadonlyMap<string, number>): undefined {
+    const { storage, cache, residents, onWritten } = this.#host;
     const own = storage.moves.read(key);
-    // Nobody has what was given away here: it never arrived.
+    const nowMs = this.#host.nowMs();
     if (isAway(own)) {
       cache.forget(key);
-      storage.moves.write(key, { ...own, other: null });
-    }
+      takeBack(storage, policy, key, own, presumed);
+      onWritten(own.dueMs, nowMs);
+    } else if (!cache.has(key) && storePresumed(storage, policy, key, presumed, nowMs))
+      onWritten(nowMs, nowMs);
     residents.add(key);
     return undefined;
   }
 
-  #store(policy: Policy, key: string, moved: MovedKey, from: string, sentMs: number): undefined {
+  #store(
+    policy: Policy,
+    key: string,
+    moved: MovedKey,
+    presumed: ReadonlyMap<string, number>,
+    from: string,
+    sentMs: number,
+  ): undefined {
     const { storage, cache, residents, nowMs, onWritten } = this.#host;
     const atMs = nowMs();
     cache.forget(key);
-    storeRows(storage, policy.name, key, moved, atMs - sentMs);
+    storeRows(storage, policy, key, moved, atMs - sentMs, presumed);
     residents.add(key);
     onWritten(moved.wholeAtMs, atMs);
     const taken = { policy: policy.name, keys: [{ key, move: moved.move }] };
@@ -166,4 +194,16 @@ export class Arrivals {
 
 function isAway(move: Move | undefined): move is Move & { readonly other: string } {
   return move !== undefined && move.other !== null;
+}
+
+/** @throws Error when a key is where the policy does not say that it may be */
+function checkNamed(names: readonly string[], key: string, to: string): void {
+  if (names.includes(to)) return;
+  throw new Error(
+    `the key ${JSON.stringify(key)} was given to ${to}: objectsBefore must say that layout too`,
+  );
+}
+
+function add(sums: Map<string, number>, presumed: Presumed): void {
+  for (const [rule, units] of Object.entries(presumed)) sums.set(rule, (sums.get(rule) ?? 0) + units);
 }

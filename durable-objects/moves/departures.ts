@@ -76,10 +76,15 @@ export class Departures {
     if (isToBeHere && residents.has(key)) return "kept";
     const before = storage.moves.read(key);
     if (before !== undefined && before.other !== null) return this.#again(asked, asker, before, before.other);
+    residents.remove(key);
+    const isStored = before !== undefined || storage.read(key) !== undefined || storage.answers.has(key);
+    if (!isStored && !cache.has(key)) {
+      const presumed = storage.leads.presumed(policy, nowMs);
+      return presumed === undefined ? "nothing" : { presumed };
+    }
     const keyState = cache.open(policy, key, nowMs);
     this.#host.endLine(keyState, new KeyHasMoved(key));
-    residents.remove(key);
-    if (before === undefined && isNothing(this.#host, keyState, nowMs)) {
+    if (!isStored && keyState.isWhole(nowMs)) {
       cache.forget(key);
       return "nothing";
     }
@@ -88,17 +93,18 @@ export class Departures {
   }
 
   /** The key was given away before, and nobody has said that it has arrived. */
-  #again({ key, move, asked }: AskedKey, asker: string, before: Move, other: string): Handed {
+  #again({ key, move, lost }: AskedKey, asker: string, before: Move, other: string): Handed {
     const { storage } = this.#host;
-    // Whoever it was given to may have it.
-    if (other !== asker && !asked.includes(other)) return "busy";
+    // Whoever it was given to may have it, unless nothing was there after it was given for the last time.
+    const isLost = lost !== undefined && lost.to === other && lost.times === before.times;
+    if (other !== asker && !isLost) return { given: { to: other, times: before.times } };
     // The asker has had it since.
     if (move > before.move) return "nothing";
-    if (other !== asker) storage.moves.write(key, { ...before, other: asker });
+    storage.moves.write(key, { ...before, other: asker, times: before.times + 1 });
     return { moved: packRows(storage, key, before) };
   }
 
-  #giveAway(keyState: KeyState, { move, other }: Omit<Move, "dueMs">, nowMs: number): Move {
+  #giveAway(keyState: KeyState, { move, other }: Pick<Move, "move" | "other">, nowMs: number): Move {
     const { storage, cache, onWritten } = this.#host;
     const { key, accounts } = keyState;
     try {
@@ -106,21 +112,15 @@ export class Departures {
         const wholeMs = cache.write(keyState, accounts, nowMs);
         const hasAnswers = storage.answers.has(key);
         const dueMs = hasAnswers ? Math.max(wholeMs, nowMs + REMEMBERED_MS) : wholeMs;
-        storage.moves.write(key, { move, other, dueMs });
+        const given = { move, other, times: 1, dueMs };
+        storage.moves.write(key, given);
         cache.forget(key);
         onWritten(dueMs, nowMs);
-        return { move, other, dueMs };
+        return given;
       });
     } catch (error) {
       cache.reload(keyState, nowMs);
       throw error;
     }
   }
-}
-
-/** Whether the key is as one that was never used, here and in storage. */
-function isNothing({ storage }: MovesHost, keyState: KeyState, nowMs: number): boolean {
-  const { key, claims, ruleStates } = keyState;
-  const isRecorded = ruleStates.some(({ stored }) => stored !== undefined) || storage.read(key) !== undefined;
-  return !isRecorded && claims.size === 0 && keyState.isWhole(nowMs) && !storage.answers.has(key);
 }

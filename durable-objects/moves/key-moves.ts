@@ -86,6 +86,7 @@ export class KeyMoves {
       const answer = await call.there(kept);
       if (answer !== ELSEWHERE) return answer;
       // The object that is to have it is of a version that does not know so: the key stays here, or comes.
+      if (!this.mayHave(policy.name, key)) break;
       isStaying = true;
     }
     throw new Error(`the key ${JSON.stringify(key)} was not found: versions mix`);

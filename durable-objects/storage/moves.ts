@@ -7,6 +7,8 @@ export interface Move {
   readonly move: number;
   /** The name of the object to which the key was given; `null`: the key has come here. */
   readonly other: string | null;
+  /** How often it was given away in this move: an answer may have been lost. */
+  readonly times: number;
   /** From when on nothing that was given with the key counts any more. */
   readonly dueMs: number;
 }
@@ -30,20 +32,21 @@ export class StoredMoves {
   read(key: string): Move | undefined {
     if (this.isEmpty) return undefined;
     return this.#tables
-      .exec<{ move: number; other: string | null; dueMs: number }>(
-        "SELECT move, other, due_ms AS dueMs FROM moves WHERE key = ?",
+      .exec<{ move: number; other: string | null; times: number; dueMs: number }>(
+        "SELECT move, other, times, due_ms AS dueMs FROM moves WHERE key = ?",
         key,
       )
       .toArray()[0];
   }
 
-  write(key: string, { move, other, dueMs }: Move): void {
+  write(key: string, { move, other, times, dueMs }: Move): void {
     this.#tables.make("moves");
     this.#tables.exec(
-      "INSERT OR REPLACE INTO moves (key, move, other, due_ms) VALUES (?, ?, ?, ?)",
+      "INSERT OR REPLACE INTO moves (key, move, other, times, due_ms) VALUES (?, ?, ?, ?, ?)",
       key,
       move,
       other,
+      times,
       dueMs,
     );
   }

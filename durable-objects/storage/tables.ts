@@ -18,7 +18,7 @@ const SCHEMA = {
     PRIMARY KEY (key, rule, log, start)
   ) WITHOUT ROWID`,
   moves: `CREATE TABLE IF NOT EXISTS moves (
-    key TEXT PRIMARY KEY, move INTEGER NOT NULL, other TEXT, due_ms INTEGER NOT NULL
+    key TEXT PRIMARY KEY, move INTEGER NOT NULL, other TEXT, times INTEGER NOT NULL, due_ms INTEGER NOT NULL
   ) WITHOUT ROWID`,
 };
 export type Table = keyof typeof SCHEMA;

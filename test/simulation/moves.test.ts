@@ -1,7 +1,8 @@
 import { expect, test } from "vitest";
 import { depth } from "../support/depth.ts";
-import { announcedSeed } from "../support/random.ts";
-import { MoveHistory, type MoveOptions, type MoveOutcome } from "./moves.ts";
+import { announcedSeed, seedOr } from "../support/random.ts";
+import { BrokenLaw } from "./laws.ts";
+import { MoveHistory, type MoveBreakage, type MoveOptions, type MoveOutcome } from "./moves.ts";
 
 const HISTORIES = depth(400, 10_000);
 const PATIENT = { timeout: 900_000 };
@@ -33,4 +34,81 @@ test("while nobody dies, every answer is that of an object whose keys never move
   const sum = await play(announcedSeed("calm moves"), HISTORIES, { isCalm: true });
   console.info("calm moves", sum);
   expect(sum.moved).toBeGreaterThan(HISTORIES);
+});
+
+const text =
+  (change: (text: string) => string) =>
+  (answer: unknown): unknown =>
+    typeof answer === "string" && answer.startsWith('{"nowMs"') ? change(answer) : answer;
+
+const PLANTED: Record<string, MoveBreakage> = {
+  "an object that forgets what it hands over before it has arrived": {
+    object: ({ storage }, { departures }) => {
+      const handOver = departures.handOver.bind(departures);
+      departures.handOver = (asked, ...more) => {
+        const handed = handOver(asked, ...more);
+        for (const [index, { key }] of asked.keys.entries())
+          if (typeof handed.keys[index] === "object") {
+            storage.answers.removeAll(key);
+            storage.remove(key);
+            storage.moves.remove(key);
+          }
+        return handed;
+      };
+    },
+  },
+  "an object that answers before what it asked for is stored": {
+    object: ({ residents }, { arrivals }) => {
+      const take = arrivals.take.bind(arrivals);
+      arrivals.take = async (policy, key) => {
+        void take(policy, key).catch(() => undefined);
+        await Promise.resolve();
+        residents.add(key);
+        return undefined;
+      };
+    },
+  },
+  "an object that goes on with what it has handed over": {
+    object: ({ storage, residents }, { departures }) => {
+      const handOver = departures.handOver.bind(departures);
+      departures.handOver = (asked, ...more) => {
+        const handed = handOver(asked, ...more);
+        for (const { key } of asked.keys) {
+          storage.moves.remove(key);
+          residents.add(key);
+        }
+        return handed;
+      };
+    },
+  },
+  "an object that gives up a key which its version keeps": {
+    answer: text((answer) => answer.replaceAll('"kept"', '"nothing"')),
+  },
+  "a key that is on its way and said not to be": {
+    answer: text((answer) => answer.replaceAll('"busy"', '"nothing"')),
+  },
+  "an older copy that counts as a later one": {
+    answer: text((answer) => answer.replaceAll(/"move":\d+/g, `"move":${2 ** 50}`)),
+  },
+  "units of isolates that are forgotten on the way": {
+    answer: text((answer) => answer.replaceAll(/"ahead":\d+/g, '"ahead":0')),
+  },
+  "units of isolates that count as used on the way": {
+    answer: text((answer) => answer.replaceAll(/"ttlMs":\d+/g, '"ttlMs":0')),
+  },
+  "an answer that comes after its deadline and is heard": {
+    object: (host) => {
+      (host as { time: object }).time = { after: () => () => undefined };
+    },
+  },
+};
+
+test.each(Object.entries(PLANTED))("%s is found", PATIENT, async (_, breakage) => {
+  const found = await play(seedOr(1), 3_000, { breakage }).then(
+    () => undefined,
+    (error: Error) => error,
+  );
+  console.info(_, found?.message.slice(0, 100));
+  expect(found?.cause).toBeInstanceOf(BrokenLaw);
+  expect(found?.message).toMatch(/SEED=\d+.*over the bound/);
 });
