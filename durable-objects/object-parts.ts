@@ -91,8 +91,8 @@ function makePlacing(
     moves.make(policy, key, {
       isPassedOn: false,
       here: () => ask(policy, key, here),
-      there: async (kept) => {
-        const returned = await passOn(places, kept, { policy, key, ...sent });
+      there: async (kept, mayBeAt) => {
+        const returned = await passOn(places, kept, { policy, key, mayBeAt, ...sent });
         return returned === ELSEWHERE ? ELSEWHERE : read(returned);
       },
     });

@@ -35,8 +35,8 @@ export class PlacedCalls {
     return this.#moves.make<Returned<Method>>(policy, key, {
       isPassedOn,
       here: () => call.apply(this.#calls, args),
-      there: (kept) =>
-        passOn(this.#places, kept, { policy, key, method, args }) as Promise<
+      there: (kept, mayBeAt) =>
+        passOn(this.#places, kept, { policy, key, method, args, mayBeAt }) as Promise<
           Returned<Method> | typeof ELSEWHERE
         >,
     });
@@ -55,8 +55,8 @@ export class PlacedCalls {
   }
 
   /** Makes a call that another object has passed on, if the key may be here. */
-  async #makePassed({ policy, key, method, args }: PassedOn["passedOn"]): Promise<Passed> {
-    if (!this.#moves.mayHave(policy, key)) return { isElsewhere: true };
+  async #makePassed({ policy, key, method, args, mayBeAt }: PassedOn["passedOn"]): Promise<Passed> {
+    if (!this.#moves.mayTake(policy, key, mayBeAt)) return { isElsewhere: true };
     if (!isKeyMethod(method, this.#calls)) return { isElsewhere: true };
     const returned = await this.make(method, policy, key, args as Parameters<KeyCalls[KeyMethod]>, true);
     return { returned };
@@ -68,11 +68,13 @@ export class PlacedCalls {
     message: AcquireCall | IdleCall | LimitCall,
     answer: () => Promise<Response>,
   ): Promise<Response> {
-    const { policy, key, isPassedOn = false } = message;
+    const { policy, key, mayBeAt } = message;
+    if (mayBeAt !== undefined && !this.#moves.mayTake(policy, key, mayBeAt))
+      throw new Error(`the key ${JSON.stringify(key)} is not to be here`);
     return await this.#moves.make<Response>(policy, key, {
-      isPassedOn,
+      isPassedOn: mayBeAt !== undefined,
       here: answer,
-      there: (kept) => passRequest(this.#places, kept, request, message),
+      there: (kept, names) => passRequest(this.#places, kept, request, message, names),
     });
   }
 }

@@ -31,8 +31,8 @@ export const KNOWN_PROTOCOL = 4;
 /** The version of a message. Absent: version 1, whose first senders knew no version number. */
 export interface Versioned {
   readonly protocol?: number;
-  /** Another object has passed the call on, in a message that is not one of those for it (moves.ts). */
-  readonly isPassedOn?: true;
+  /** Another object has passed the call on as it is, and knows of these objects that they may have the key (moves.ts). */
+  readonly mayBeAt?: readonly string[];
 }
 
 /** A message about one key. */

@@ -110,6 +110,8 @@ export interface PassedOn extends Versioned {
     /** Of the object's methods (object-methods.ts): what the call is. */
     readonly method: string;
     readonly args: readonly unknown[];
+    /** The names of the objects that may have the key. Whoever does not know them all could not find it. */
+    readonly mayBeAt: readonly string[];
   };
 }
 

@@ -23,7 +23,8 @@ export interface MovingCall<Result> {
   /** Another object has passed it on: it is made here, or not at all. */
   readonly isPassedOn: boolean;
   readonly here: () => Maybe<Result>;
-  readonly there: (kept: Kept) => Promise<Result | typeof ELSEWHERE>;
+  /** @param mayBeAt the names of the objects that may have the key */
+  readonly there: (kept: Kept, mayBeAt: readonly string[]) => Promise<Result | typeof ELSEWHERE>;
 }
 
 /** So often a call looks for its key: it may go again as soon as it has come. */
@@ -41,10 +42,21 @@ export class KeyMoves {
     this.arrivals = new Arrivals(host);
   }
 
-  /** Whether this object may have the key, by any layout of the policy that this version knows. */
-  mayHave(policyName: string, key: string): boolean {
+  /** The names of the objects that may have a key, as far as this version knows. */
+  namesOf(policyName: string, key: string): readonly string[] {
     const policy = this.#host.policies.get(policyName);
-    return policy === undefined || objectNames(policy, key).some((name) => this.#host.places.isHere(name));
+    return policy === undefined ? [] : objectNames(policy, key);
+  }
+
+  /**
+   * Whether a call that was passed on can be made here: whoever passed it on knows of no object that may have the key
+   * and is not known here.
+   */
+  mayTake(policyName: string, key: string, mayBeAt: readonly string[]): boolean {
+    const names = this.namesOf(policyName, key);
+    return (
+      names.some((name) => this.#host.places.isHere(name)) && mayBeAt.every((name) => names.includes(name))
+    );
   }
 
   /** Makes a call, at once if the key is here and is to stay. */
@@ -72,7 +84,8 @@ export class KeyMoves {
     mayStay: boolean,
   ): Promise<Result> {
     const { residents } = this.#host;
-    const [toBeAt = ""] = objectNames(policy, key);
+    const names = objectNames(policy, key);
+    const [toBeAt = ""] = names;
     let isStaying = mayStay;
     for (let look = 0; look < MOST_LOOKS; look += 1) {
       if (isStaying && residents.has(key)) {
@@ -83,10 +96,10 @@ export class KeyMoves {
       const kept = isStaying ? await this.arrivals.take(policy, key) : { by: toBeAt, isOlder: false };
       if (kept === undefined) continue;
       if (call.isPassedOn) break;
-      const answer = await call.there(kept);
+      const answer = await call.there(kept, names);
       if (answer !== ELSEWHERE) return answer;
       // The object that is to have it is of a version that does not know so: the key stays here, or comes.
-      if (!this.mayHave(policy.name, key)) break;
+      if (!this.mayTake(policy.name, key, [])) break;
       isStaying = true;
     }
     throw new Error(`the key ${JSON.stringify(key)} was not found: versions mix`);

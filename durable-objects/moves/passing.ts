@@ -11,6 +11,7 @@ export interface Passing {
   readonly key: string;
   readonly method: keyof LimiterMethods;
   readonly args: readonly unknown[];
+  readonly mayBeAt: readonly string[];
 }
 
 /**
@@ -35,8 +36,9 @@ export async function passRequest(
   { by, isOlder }: Kept,
   { url, method, headers, signal }: Request,
   message: object,
+  mayBeAt: readonly string[],
 ): Promise<Response> {
-  const text = JSON.stringify(isOlder ? message : { ...message, isPassedOn: true });
+  const text = JSON.stringify(isOlder ? message : { ...message, mayBeAt });
   const address = new URL(url);
   const isInAddress = address.searchParams.has("call");
   if (isInAddress) address.searchParams.set("call", text);

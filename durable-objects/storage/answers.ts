@@ -125,7 +125,10 @@ export class StoredAnswers {
       key,
       idempotencyKey,
     ]);
-    const isUnrecorded = "NOT EXISTS (SELECT 1 FROM keys WHERE keys.key = answers.key)";
+    // Keys may have come with nothing but answers.
+    const isUnrecorded = this.#tables.has("keys")
+      ? "NOT EXISTS (SELECT 1 FROM keys WHERE keys.key = answers.key)"
+      : "TRUE";
     this.#tables.exec(
       `DELETE FROM answers WHERE ${range} AND at_ms <= ? AND ${isUnrecorded}`,
       ...bounds,

@@ -10,7 +10,7 @@ test("probe", { timeout: 600_000 }, async () => {
         await new MoveHistory(seed, { isCalm }).run();
       } catch (e) {
         bad += 1;
-        console.info("BAD", seed, isCalm, String(e).slice(0, 700));
+        console.info("BAD", seed, isCalm, String((e as Error).stack).slice(0, 1500));
       }
   console.info("bad", bad);
 });
