@@ -156,6 +156,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   /** Each of the units goes where its key is. */
   #giveBack(policy: string, returned: readonly Returned[]): Maybe<void> {
     const given = returned.map((each) => this.#placed.make("giveBack", policy, each.key, [policy, [each]]));
-    if (given.some((each) => each instanceof Promise)) return Promise.all(given).then(() => undefined);
+    const late = given.filter((each) => each instanceof Promise);
+    if (late.length > 0) return Promise.all(late).then(() => undefined);
   }
 }

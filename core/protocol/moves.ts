@@ -44,6 +44,8 @@ export interface Given {
 /** What became of each key, in the order in which they were asked for. Those at the end may be missing. */
 export interface HandedOver {
   readonly nowMs: number;
+  /** The layouts of the policy that this object knows: keys may be where the asker does not look. */
+  readonly layouts: readonly Layout[];
   readonly keys: readonly Handed[];
 }
 

@@ -20,14 +20,25 @@ export function sharedObjectName({ name }: Pick<Policy, "name">, index: number):
  * last one first. Many keys are in the same object by two layouts.
  */
 export function objectNames(policy: Policy, key: string): readonly string[] {
-  const { name, objects, objectsBefore = [] } = policy;
-  const names = [objects, ...objectsBefore].map((layout: Layout) =>
-    objectName({ name, objects: layout }, key),
-  );
+  return namesBy(layoutsOf(policy), policy, key);
+}
+
+/** The same by these layouts. */
+export function namesBy(
+  layouts: readonly Layout[],
+  { name }: Pick<Policy, "name">,
+  key: string,
+): readonly string[] {
+  const names = layouts.map((objects) => objectName({ name, objects }, key));
   return names.length === 1 ? names : [...new Set(names)];
 }
 
+/** The layouts of a policy, today's first. */
+export function layoutsOf({ objects, objectsBefore = [] }: Policy): readonly Layout[] {
+  return [objects, ...objectsBefore];
+}
+
 /** Of how many objects with numbers a policy's keys may be in one, by any of its layouts. */
-export function sharedObjects({ objects, objectsBefore = [] }: Policy): number {
-  return Math.max(...[objects, ...objectsBefore].map((layout) => (layout === "per-key" ? 0 : layout)));
+export function sharedObjects(policy: Policy): number {
+  return Math.max(...layoutsOf(policy).map((layout) => (layout === "per-key" ? 0 : layout)));
 }

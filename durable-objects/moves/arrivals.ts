@@ -1,21 +1,10 @@
 import type { Policy } from "../../core/policies/policy.ts";
-import type { Unsupported } from "../../core/protocol/answers.ts";
-import {
-  MOST_MOVED,
-  MOVE_PROTOCOL,
-  type AskedKey,
-  type Handed,
-  type HandedOver,
-  type MovedKey,
-  type Given,
-  type Presumed,
-  type HandOver,
-  type Taken,
-} from "../../core/protocol/moves.ts";
-import { objectName, objectNames } from "../../core/protocol/object-names.ts";
+import { MOVE_PROTOCOL, type Given, type MovedKey, type Presumed } from "../../core/protocol/moves.ts";
+import { namesBy, objectNames } from "../../core/protocol/object-names.ts";
 import type { Move } from "../storage/moves.ts";
 import type { MovesHost } from "./host.ts";
 import { storePresumed, storeRows, takeBack } from "./moved-rows.ts";
+import { Questions } from "./questions.ts";
 
 /** Where a key is that does not come: another object keeps it. */
 export interface Kept {
@@ -24,29 +13,15 @@ export interface Kept {
   readonly isOlder: boolean;
 }
 
-/** What another object has said of a key, and what its clock was. */
-interface Heard {
-  readonly handed: Handed | "older";
-  readonly nowMs: number;
-}
-
-/** A key to be asked for with the next message. */
-interface Question extends PromiseWithResolvers<Heard> {
-  readonly asked: AskedKey;
-}
-
-/**
- * Fetches keys from the objects that had them. One call for a key asks, and the others wait with it. Keys that are
- * asked for in one turn go in one message to each object.
- */
+/** Fetches keys from the objects that had them. One call for a key asks, and the others wait with it. */
 export class Arrivals {
   readonly #host: MovesHost;
   readonly #underWay = new Map<string, Promise<Kept | undefined>>();
-  /** By the name of the object that is asked. */
-  readonly #questions = new Map<string, Question[]>();
+  readonly #questions: Questions;
 
   constructor(host: MovesHost) {
     this.#host = host;
+    this.#questions = new Questions(host);
   }
 
   isUnderWay(key: string): boolean {
@@ -73,11 +48,20 @@ export class Arrivals {
     const move = isAway(own) ? own.move : 0;
     const presumed = new Map<string, number>();
     const names = objectNames(policy, key).filter((name) => !places.isHere(name));
-    if (isAway(own)) checkNamed(names, key, own.other);
     const asked: { readonly name: string; readonly lost?: Given }[] = names.map((name) => ({ name }));
     for (let next = asked.shift(); next !== undefined; next = asked.shift()) {
       const { name, lost } = next;
-      const { handed, nowMs } = await this.#ask(policy, name, { key, move, ...(lost && { lost }) });
+      const { handed, nowMs, layouts } = await this.#questions.ask(policy, name, {
+        key,
+        move,
+        ...(lost && { lost }),
+      });
+      // Another version may know more places.
+      for (const other of namesBy(layouts, policy, key)) {
+        if (names.includes(other) || places.isHere(other)) continue;
+        names.push(other);
+        asked.push({ name: other });
+      }
       if (handed === "older") return { by: name, isOlder: true };
       if (handed === "kept") return { by: name, isOlder: false };
       if (handed === "busy") throw new Error(`the key ${JSON.stringify(key)} is on its way elsewhere`);
@@ -93,15 +77,21 @@ export class Arrivals {
         asked.push({ name: given.to }, { name, lost: given });
       }
     }
-    return this.#begin(policy, key, presumed);
+    return this.#begin(policy, key, presumed, names);
   }
 
   /** Nobody has the key. What was given away here never arrived. Else it begins here, unless memory knows more. */
-  #begin(policy: Policy, key: string, presumed: ReadonlyMap<string, number>): undefined {
+  #begin(
+    policy: Policy,
+    key: string,
+    presumed: ReadonlyMap<string, number>,
+    names: readonly string[],
+  ): undefined {
     const { storage, cache, residents, onWritten } = this.#host;
     const own = storage.moves.read(key);
     const nowMs = this.#host.nowMs();
     if (isAway(own)) {
+      checkNamed(names, key, own.other);
       cache.forget(key);
       takeBack(storage, policy, key, own, presumed);
       onWritten(own.dueMs, nowMs);
@@ -127,68 +117,11 @@ export class Arrivals {
     onWritten(moved.wholeAtMs, atMs);
     const taken = { policy: policy.name, keys: [{ key, move: moved.move }] };
     // The runtime sends it when the key is stored for good. If it is lost, what is left there goes when it is whole.
-    this.#send(from, { protocol: MOVE_PROTOCOL, taken }).catch((error: unknown) =>
+    const told = this.#host.places.objectAt(from).reserve({ protocol: MOVE_PROTOCOL, taken });
+    told.catch((error: unknown) =>
       console.warn(`an object was not told that a key has arrived: ${String(error)}`),
     );
     return undefined;
-  }
-
-  #ask(policy: Policy, name: string, asked: AskedKey): Promise<Heard> {
-    const question: Question = { asked, ...Promise.withResolvers<Heard>() };
-    const waiting = this.#questions.get(name);
-    if (waiting !== undefined) waiting.push(question);
-    else {
-      this.#questions.set(name, [question]);
-      // Calls of one batch are made in one turn: their keys go together.
-      void Promise.resolve().then(() => this.#askAll(policy, name));
-    }
-    return question.promise;
-  }
-
-  async #askAll(policy: Policy, name: string): Promise<void> {
-    const questions = this.#questions.get(name) ?? [];
-    this.#questions.delete(name);
-    while (questions.length > 0) {
-      const some = questions.slice(0, MOST_MOVED);
-      try {
-        const heard = await this.#inTime(policy, this.#handOver(policy, name, some));
-        for (const [index, each] of heard.entries()) some[index]?.resolve(each);
-        questions.splice(0, heard.length);
-      } catch (error) {
-        for (const { reject } of questions.splice(0)) reject(error);
-      }
-    }
-  }
-
-  async #handOver(policy: Policy, name: string, questions: readonly Question[]): Promise<readonly Heard[]> {
-    const [first] = questions;
-    const layouts = [policy.objects, ...(policy.objectsBefore ?? [])];
-    const isOwn = (objects: Policy["objects"]) =>
-      this.#host.places.isHere(objectName({ name: policy.name, objects }, first?.asked.key ?? ""));
-    const layout = layouts.find(isOwn) ?? policy.objects;
-    const keys = questions.map(({ asked }) => asked);
-    const text = await this.#send(name, {
-      protocol: MOVE_PROTOCOL,
-      handOver: { policy: policy.name, layout, keys },
-    });
-    const answer = JSON.parse(text) as HandedOver | Unsupported;
-    if ("unsupported" in answer) return questions.map(() => ({ handed: "older", nowMs: 0 }));
-    if (answer.keys.length === 0) throw new Error(`the object ${name} handed nothing over`);
-    return answer.keys.map((handed) => ({ handed, nowMs: answer.nowMs }));
-  }
-
-  async #send(name: string, message: HandOver | Taken): Promise<string> {
-    return await this.#host.places.objectAt(name).reserve(message);
-  }
-
-  /** An answer that comes after the deadline is not heard: others may have been told meanwhile that nothing comes. */
-  #inTime<Answer>({ deadlineMs }: Policy, answer: Promise<Answer>): Promise<Answer> {
-    return new Promise((resolve, reject) => {
-      const cancel = this.#host.time.after(deadlineMs, () =>
-        reject(new Error(`an object did not hand keys over within ${deadlineMs} ms`)),
-      );
-      answer.then(resolve, reject).finally(cancel);
-    });
   }
 }
 

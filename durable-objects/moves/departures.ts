@@ -8,7 +8,7 @@ import {
   type HandOver,
   type Taken,
 } from "../../core/protocol/moves.ts";
-import { objectName, objectNames } from "../../core/protocol/object-names.ts";
+import { layoutsOf, objectName, objectNames } from "../../core/protocol/object-names.ts";
 import { REMEMBERED_MS } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { Move } from "../storage/moves.ts";
@@ -49,7 +49,7 @@ export class Departures {
       handed.push(each);
       length += JSON.stringify(each).length;
     }
-    return { nowMs, keys: handed };
+    return { nowMs, layouts: layoutsOf(policy), keys: handed };
   }
 
   /** Keys have arrived: what was left of them here can go. */

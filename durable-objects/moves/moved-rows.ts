@@ -66,9 +66,9 @@ function fromElsewhere(
   presumed: PresumedUnits,
 ): Readonly<Record<string, StoredAccount>> {
   const came = Object.entries(records as Readonly<Record<string, StoredAccount>>);
-  const held = came.map(([name, { by: _, ...account }]): [string, StoredAccount] => [
+  const held = came.map(([name, account]): [string, StoredAccount] => [
     name,
-    withAhead(account, presumed.get(name) ?? 0, reservation.mostMs),
+    withAhead(withoutMemory(account), presumed.get(name) ?? 0, reservation.mostMs),
   ]);
   const others = rules.filter(({ name }) => !Object.hasOwn(records, name) && (presumed.get(name) ?? 0) > 0);
   const ahead = others.map((rule): [string, StoredAccount] => [
@@ -76,6 +76,10 @@ function fromElsewhere(
     withAhead({ algorithm: storedName(rule), ahead: 0 }, presumed.get(rule.name) ?? 0, reservation.mostMs),
   ]);
   return Object.fromEntries([...held, ...ahead]);
+}
+
+function withoutMemory({ by: _, ...account }: StoredAccount): StoredAccount {
+  return account;
 }
 
 function withAhead(account: StoredAccount, units: number, ttlMs: number): StoredAccount {

@@ -174,7 +174,7 @@ export class MoveHistory implements MovingWorld {
             if (from?.isDead !== true) resolve(this.#isCalm ? this.#asOfNow(sent) : sent);
           });
         } catch (error) {
-          this.time.at(this.time.nowMs + delayMs(), () => reject(error as Error));
+          this.time.at(this.time.nowMs + delayMs(), () => reject(error));
         }
       };
       this.time.at(this.time.nowMs + delayMs(), () => void deliver());
@@ -252,8 +252,7 @@ export class MoveHistory implements MovingWorld {
   #endRollOut(): void {
     this.#oldest = this.#versions.length - 1;
     // Its memory has what it has not written, as an object that is evicted writes at its next use.
-    for (const object of [...this.#objects.values()])
-      if (object.version < this.#oldest) this.#replace(object);
+    for (const object of this.#objects.values()) if (object.version < this.#oldest) this.#replace(object);
   }
 
   /** A new version takes an object over. In calm histories what memory knew is written first, as at an orderly end. */

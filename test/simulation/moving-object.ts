@@ -75,7 +75,7 @@ export class MovingObject {
     if (method === "giveBack") {
       const [policy, returned] = args as [string, readonly Returned[]];
       const made = returned.map((each) => this.placed.make("giveBack", policy, each.key, [policy, [each]]));
-      return Promise.all(made).then(() => undefined);
+      return Promise.all(made.filter((each) => each instanceof Promise)).then(() => undefined);
     }
     const [first] = args as [string | LimitCall | ReserveCall | HandOver | Taken | PassedOn];
     if (typeof first === "string") return this.placed.make(method, first, String(args[1]), args as never);
