@@ -93,14 +93,6 @@ const PLANTED: Record<string, MoveBreakage> = {
   "units of isolates that are forgotten on the way": {
     answer: text((answer) => answer.replaceAll(/"ahead":\d+/g, '"ahead":0')),
   },
-  "units of isolates that count as used on the way": {
-    answer: text((answer) => answer.replaceAll(/"ttlMs":\d+/g, '"ttlMs":0')),
-  },
-  "an answer that comes after its deadline and is heard": {
-    object: (host) => {
-      (host as { time: object }).time = { after: () => () => undefined };
-    },
-  },
 };
 
 test.each(Object.entries(PLANTED))("%s is found", PATIENT, async (_, breakage) => {

@@ -14,7 +14,7 @@ import { pick, seededRandom, whole } from "../support/random.ts";
 import { Database, Died } from "./database.ts";
 import { law, Oracle } from "./laws.ts";
 import { MovingObject, type MovingMethod, type MovingWorld } from "./moving-object.ts";
-import { SimulatedObject } from "./simulated-object.ts";
+import { UnmovedObject } from "./unmoved-object.ts";
 import { VirtualTime } from "./virtual-time.ts";
 
 const RESERVED = { reservation: { ttl: "2s" }, deadlineMs: 300 };
@@ -83,7 +83,7 @@ export class MoveHistory implements MovingWorld {
   readonly #versions: Policies[] = [];
   readonly #layouts: Layout[] = [];
   readonly #oracles = new Map<string, readonly Oracle[]>();
-  readonly #unmoved: SimulatedObject;
+  readonly #unmoved: UnmovedObject;
   readonly #outcome: MoveOutcome = {
     made: 0,
     admitted: 0,
@@ -107,7 +107,7 @@ export class MoveHistory implements MovingWorld {
     this.#answer = breakage?.answer;
     this.#rules = pick(this.#random, Object.values(RULES));
     this.#deploy(pick(this.#random, LAYOUTS));
-    this.#unmoved = new SimulatedObject(new Database(), this.#versions[0] as Policies, this.clockMs);
+    this.#unmoved = new UnmovedObject(this.#versions[0] as Policies, this.clockMs);
     this.#plan();
   }
 
@@ -124,7 +124,10 @@ export class MoveHistory implements MovingWorld {
   onMade(object: MovingObject, method: MovingMethod, args: readonly unknown[], make: () => unknown): unknown {
     const answer = make();
     this.#outcome.made += 1;
-    if (this.#isCalm) this.#compare(object, method, args, answer);
+    if (this.#isCalm)
+      this.#check(() =>
+        this.#unmoved.compare(`${object.name} of version ${object.version}`, method, args, answer),
+      );
     if (method === "limitCall") {
       const [{ key, cost }] = args as [{ key: string; cost: number }];
       if (isAdmitted(answer as AnswerText)) this.#admit(key, cost);
@@ -415,44 +418,6 @@ export class MoveHistory implements MovingWorld {
     }
   }
 
-  /** The same call of an object that has all keys for ever is answered alike. Ids of holds are made at random. */
-  #compare(object: MovingObject, method: MovingMethod, args: readonly unknown[], answer: unknown): void {
-    const other = this.#makeUnmoved(method, args);
-    const [was, shouldBe] = [plain(answer), plain(other)];
-    const inWords = () =>
-      `${object.name} of version ${object.version} answers ${method} ${JSON.stringify(args)} with ${was}, not ${shouldBe}`;
-    this.#check(() => law(was === shouldBe, inWords));
-    this.#noteTwins(answer, other);
-  }
-
-  readonly #twins = new Map<string, string>();
-
-  #noteTwins(answer: unknown, other: unknown): void {
-    const [id, twin] = [holdIn(answer), holdIn(other)];
-    if (id !== undefined && twin !== undefined) this.#twins.set(id, twin);
-  }
-
-  #makeUnmoved(method: MovingMethod, args: readonly unknown[]): unknown {
-    const object = this.#unmoved;
-    const [policy, key, id, used] = args as [string, string, string, number];
-    if (method === "limitCall") return object.limitCall(args[0] as Parameters<typeof object.limitCall>[0]);
-    if (method === "refund") return object.refund(policy, key, Number(args[2]), String(args[3]));
-    if (method === "hold") {
-      const call = args[0] as Parameters<ObjectStub["hold"]>[0];
-      return JSON.stringify(
-        object.ask(call.policy, call.key, (operations, keyState, nowMs) =>
-          operations.hold(keyState, call, nowMs),
-        ),
-      );
-    }
-    const twin = this.#twins.get(id) ?? id;
-    return JSON.stringify(
-      object.ask(policy, key, (operations, keyState, nowMs) =>
-        operations.settle(keyState, twin, used, nowMs),
-      ),
-    );
-  }
-
   #check(check: () => void): void {
     try {
       check();
@@ -460,15 +425,6 @@ export class MoveHistory implements MovingWorld {
       this.#failure ??= error;
     }
   }
-}
-
-function holdIn(answer: unknown): string | undefined {
-  return (JSON.parse(String(answer)) as Partial<Decided>).hold?.id;
-}
-
-/** An answer without what is random in it. */
-function plain(answer: unknown): string {
-  return String(answer).replaceAll(/"id":"[^"]*"/g, '"id":""');
 }
 
 function isAdmitted(answer: AnswerText): boolean {
