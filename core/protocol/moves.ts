@@ -39,6 +39,8 @@ export interface Given {
   /** The name of the object. */
   readonly to: string;
   readonly times: number;
+  /** The number of the move. */
+  readonly move: number;
 }
 
 /** What became of each key, in the order in which they were asked for. Those at the end may be missing. */

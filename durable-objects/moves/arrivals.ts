@@ -1,5 +1,11 @@
 import type { Policy } from "../../core/policies/policy.ts";
-import { MOVE_PROTOCOL, type Given, type MovedKey, type Presumed } from "../../core/protocol/moves.ts";
+import {
+  MOVE_PROTOCOL,
+  type Given,
+  type Handed,
+  type MovedKey,
+  type Presumed,
+} from "../../core/protocol/moves.ts";
 import { namesBy, objectNames } from "../../core/protocol/object-names.ts";
 import type { Move } from "../storage/moves.ts";
 import type { MovesHost } from "./host.ts";
@@ -12,6 +18,25 @@ export interface Kept {
   /** That object's version knows nothing of moves. */
   readonly isOlder: boolean;
 }
+
+/** An object that is to be asked for a key. */
+interface Asking {
+  readonly name: string;
+  /** It was given what another object still has: it says now whether that has come. */
+  readonly chased?: { readonly by: string; readonly given: Given };
+  /** It gave the key to an object where it has not come. */
+  readonly lost?: Given;
+}
+
+/** What an object has handed over, and what its clock was. */
+interface Copy {
+  readonly from: string;
+  readonly moved: MovedKey;
+  readonly sentMs: number;
+}
+
+/** A key may be in one of four places, by the layouts of a policy, and each is asked a few times at most. */
+const MOST_QUESTIONS = 24;
 
 /** Fetches keys from the objects that had them. One call for a key asks, and the others wait with it. */
 export class Arrivals {
@@ -46,11 +71,17 @@ export class Arrivals {
     const { storage, places } = this.#host;
     const own = storage.moves.read(key);
     const move = isAway(own) ? own.move : 0;
-    const presumed = new Map<string, number>();
+    const presumed = new Map<string, Presumed>();
+    const copies: Copy[] = [];
     const names = objectNames(policy, key).filter((name) => !places.isHere(name));
-    const asked: { readonly name: string; readonly lost?: Given }[] = names.map((name) => ({ name }));
-    for (let next = asked.shift(); next !== undefined; next = asked.shift()) {
-      const { name, lost } = next;
+    const toAsk: Asking[] = names.map((name) => ({ name }));
+    for (
+      let next = toAsk.shift(), left = MOST_QUESTIONS;
+      next !== undefined;
+      next = toAsk.shift(), left -= 1
+    ) {
+      if (left === 0) throw new Error(`nobody is found to have the key ${JSON.stringify(key)}`);
+      const { name, lost, chased } = next;
       const { handed, nowMs, layouts } = await this.#questions.ask(policy, name, {
         key,
         move,
@@ -60,24 +91,29 @@ export class Arrivals {
       for (const other of namesBy(layouts, policy, key)) {
         if (names.includes(other) || places.isHere(other)) continue;
         names.push(other);
-        asked.push({ name: other });
+        toAsk.push({ name: other });
       }
       if (handed === "older") return { by: name, isOlder: true };
       if (handed === "kept") return { by: name, isOlder: false };
       if (handed === "busy") throw new Error(`the key ${JSON.stringify(key)} is on its way elsewhere`);
-      if (handed === "nothing") continue;
-      if ("presumed" in handed) add(presumed, handed.presumed);
-      else if ("moved" in handed) {
-        if (handed.moved.move > move) return this.#store(policy, key, handed.moved, presumed, name, nowMs);
-      } else {
-        const { given } = handed;
+      const { moved, given, presumed: units } = read(handed);
+      if (moved !== undefined) copies.push({ from: name, moved, sentMs: nowMs });
+      if (units !== undefined) presumed.set(name, units);
+      // Whoever the key was given to says that it has not come, or has nothing later.
+      if (chased !== undefined && (given?.move ?? 0) < chased.given.move)
+        toAsk.unshift({ name: chased.by, lost: chased.given });
+      else if (given !== undefined) {
         checkNamed(names, key, given.to);
-        if (lost !== undefined) throw new Error(`the key ${JSON.stringify(key)} has moved meanwhile`);
-        // Whoever it was given to is asked now, and says whether it has arrived; then this one gives it again.
-        asked.push({ name: given.to }, { name, lost: given });
+        toAsk.unshift({ name: given.to, chased: { by: name, given } });
       }
     }
-    return this.#begin(policy, key, presumed, names);
+    // A copy whose arrival was not heard of may be older than what has become of the key since.
+    const [last] = copies.toSorted((one, other) => other.moved.move - one.moved.move);
+    if (last === undefined || last.moved.move <= move)
+      return this.#begin(policy, key, sumOf(presumed), names);
+    this.#store(policy, key, last, sumOf(presumed));
+    for (const copy of copies) this.#tell(policy, key, copy);
+    return undefined;
   }
 
   /** Nobody has the key. What was given away here never arrived. Else it begins here, unless memory knows more. */
@@ -101,27 +137,22 @@ export class Arrivals {
     return undefined;
   }
 
-  #store(
-    policy: Policy,
-    key: string,
-    moved: MovedKey,
-    presumed: ReadonlyMap<string, number>,
-    from: string,
-    sentMs: number,
-  ): undefined {
+  #store(policy: Policy, key: string, { moved, sentMs }: Copy, presumed: ReadonlyMap<string, number>): void {
     const { storage, cache, residents, nowMs, onWritten } = this.#host;
     const atMs = nowMs();
     cache.forget(key);
     storeRows(storage, policy, key, moved, atMs - sentMs, presumed);
     residents.add(key);
     onWritten(moved.wholeAtMs, atMs);
-    const taken = { policy: policy.name, keys: [{ key, move: moved.move }] };
-    // The runtime sends it when the key is stored for good. If it is lost, what is left there goes when it is whole.
+  }
+
+  /** The runtime sends it when the key is stored for good. If it is lost, what is left there goes when it is whole. */
+  #tell({ name }: Policy, key: string, { from, moved }: Copy): void {
+    const taken = { policy: name, keys: [{ key, move: moved.move }] };
     const told = this.#host.places.objectAt(from).reserve({ protocol: MOVE_PROTOCOL, taken });
     told.catch((error: unknown) =>
       console.warn(`an object was not told that a key has arrived: ${String(error)}`),
     );
-    return undefined;
   }
 }
 
@@ -137,6 +168,17 @@ function checkNamed(names: readonly string[], key: string, to: string): void {
   );
 }
 
-function add(sums: Map<string, number>, presumed: Presumed): void {
-  for (const [rule, units] of Object.entries(presumed)) sums.set(rule, (sums.get(rule) ?? 0) + units);
+function read(handed: Exclude<Handed, string> | "nothing"): {
+  readonly moved?: MovedKey;
+  readonly given?: Given;
+  readonly presumed?: Presumed;
+} {
+  return handed === "nothing" ? {} : handed;
+}
+
+function sumOf(presumed: ReadonlyMap<string, Presumed>): Map<string, number> {
+  const sums = new Map<string, number>();
+  for (const units of presumed.values())
+    for (const [rule, count] of Object.entries(units)) sums.set(rule, (sums.get(rule) ?? 0) + count);
+  return sums;
 }

@@ -97,7 +97,7 @@ export class Departures {
     const { storage } = this.#host;
     // Whoever it was given to may have it, unless nothing was there after it was given for the last time.
     const isLost = lost !== undefined && lost.to === other && lost.times === before.times;
-    if (other !== asker && !isLost) return { given: { to: other, times: before.times } };
+    if (other !== asker && !isLost) return { given: { to: other, times: before.times, move: before.move } };
     // The asker has had it since.
     if (move > before.move) return "nothing";
     storage.moves.write(key, { ...before, other: asker, times: before.times + 1 });
