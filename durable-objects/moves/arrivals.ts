@@ -28,11 +28,11 @@ interface Asking {
   readonly lost?: Given;
 }
 
-/** What an object has handed over, and what its clock was. */
+/** What an object has handed over, and by how much this object's clock showed more when it came. */
 interface Copy {
   readonly from: string;
   readonly moved: MovedKey;
-  readonly sentMs: number;
+  readonly laterMs: number;
 }
 
 /** A key may be in one of four places, by the layouts of a policy, and each is asked a few times at most. */
@@ -97,7 +97,7 @@ export class Arrivals {
       if (handed === "kept") return { by: name, isOlder: false };
       if (handed === "busy") throw new Error(`the key ${JSON.stringify(key)} is on its way elsewhere`);
       const { moved, given, presumed: units } = read(handed);
-      if (moved !== undefined) copies.push({ from: name, moved, sentMs: nowMs });
+      if (moved !== undefined) copies.push({ from: name, moved, laterMs: this.#host.nowMs() - nowMs });
       if (units !== undefined) presumed.set(name, units);
       // Whoever the key was given to says that it has not come, or has nothing later.
       if (chased !== undefined && (given?.move ?? 0) < chased.given.move)
@@ -137,13 +137,12 @@ export class Arrivals {
     return undefined;
   }
 
-  #store(policy: Policy, key: string, { moved, sentMs }: Copy, presumed: ReadonlyMap<string, number>): void {
+  #store(policy: Policy, key: string, { moved, laterMs }: Copy, presumed: ReadonlyMap<string, number>): void {
     const { storage, cache, residents, nowMs, onWritten } = this.#host;
-    const atMs = nowMs();
     cache.forget(key);
-    storeRows(storage, policy, key, moved, atMs - sentMs, presumed);
+    storeRows(storage, policy, key, moved, laterMs, presumed);
     residents.add(key);
-    onWritten(moved.wholeAtMs, atMs);
+    onWritten(moved.wholeAtMs, nowMs());
   }
 
   /** The runtime sends it when the key is stored for good. If it is lost, what is left there goes when it is whole. */

@@ -78,7 +78,8 @@ function fromElsewhere(
   return Object.fromEntries([...held, ...ahead]);
 }
 
-function withoutMemory({ by: _, ...account }: StoredAccount): StoredAccount {
+function withoutMemory(stored: StoredAccount): StoredAccount {
+  const { by: _, ...account } = stored;
   return account;
 }
 

@@ -63,7 +63,7 @@ function amongOf(
   if (objects === "per-key") {
     const allowed =
       "a policy whose keys share a number of objects (this one has an object for each key, and nobody knows all " +
-      "objects: keep a list of your keys and look at each, or set objects in the policy, which begins all keys anew)";
+      'objects: keep a list of your keys and look at each, or set objects in the policy, with objectsBefore = "per-key")';
     return refused(["policy"], request.policy, allowed);
   }
   // A token for keys with a prefix sees these and no others.

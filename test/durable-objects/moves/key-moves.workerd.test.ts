@@ -52,7 +52,7 @@ test("a key brings what it has consumed, and its old object has nothing of it an
   const moving = movedKey("moved");
   const { key, to, from } = moving;
   await takeBefore(moving, 3);
-  expect(remaining(await read(to().limit("moved", key, 1) as Promise<string>))).toBe(1);
+  expect(remaining(await read(to().limit("moved", key, 1)))).toBe(1);
   await expect
     .poll(() =>
       runInDurableObject(from(), (_, { storage }) => {
@@ -61,8 +61,8 @@ test("a key brings what it has consumed, and its old object has nothing of it an
       }),
     )
     .toEqual([undefined, undefined]);
-  expect(remaining(await read(from().limit("moved", key, 1) as Promise<string>))).toBe(0);
-  const denied = await read(to().limit("moved", key, 1) as Promise<string>);
+  expect(remaining(await read(from().limit("moved", key, 1)))).toBe(0);
+  const denied = await read(to().limit("moved", key, 1));
   expect(denied.rules[0]?.success).toBe(false);
 });
 
@@ -73,33 +73,33 @@ test("what was handed over is handed over again, until its new object says that 
   const ask = async () => {
     const handOver = { policy: "moved", layout: 8, keys: [{ key, move: 0 }] };
     const text = await from().reserve({ protocol: MOVE_PROTOCOL, handOver });
-    return (JSON.parse(text as string) as HandedOver).keys;
+    return (JSON.parse(text) as HandedOver).keys;
   };
   const first = await ask();
   expect(first).toMatchObject([{ moved: { rules: { moved: { algorithm: "token-bucket" } } } }]);
   expect(await ask()).toEqual(first);
   // Nobody has said that it has arrived, and whoever is asked there fetches it.
-  expect(remaining(await read(from().limit("moved", key, 0) as Promise<string>))).toBe(1);
+  expect(remaining(await read(from().limit("moved", key, 0)))).toBe(1);
   expect(await ask()).toEqual(["nothing"]);
-  expect(remaining(await read(to().limit("moved", key, 0) as Promise<string>))).toBe(1);
+  expect(remaining(await read(to().limit("moved", key, 0)))).toBe(1);
 });
 
 test("every kind of call is answered by the key's object, whichever is called", async () => {
   const { key, to, from } = movedKey("moved");
   const of = { policy: "moved", key };
   const wrong = from();
-  expect(remaining(await read(wrong.limitCall({ ...of, cost: 1 }) as Promise<string>))).toBe(4);
-  const { hold } = await read(wrong.hold({ ...of, cost: 2, ttlMs: 60_000 }) as Promise<string>);
-  expect(remaining(await read(wrong.settle("moved", key, hold?.id ?? "", 1) as Promise<string>))).toBe(3);
+  expect(remaining(await read(wrong.limitCall({ ...of, cost: 1 })))).toBe(4);
+  const { hold } = await read(wrong.hold({ ...of, cost: 2, ttlMs: 60_000 }));
+  expect(remaining(await read(wrong.settle("moved", key, hold?.id ?? "", 1)))).toBe(3);
   const rules = { moved: { used: 0, kept: 0, wanted: 0 } };
   const asking = { ...of, cost: 1, holder: "holder", turn: 1, ttlMs: 1_000, isShort: false, rules };
-  expect(remaining(await read(wrong.reserve(asking) as Promise<string>))).toBe(2);
+  expect(remaining(await read(wrong.reserve(asking)))).toBe(2);
   const calls = JSON.stringify([{ limit: { ...of, cost: 1 } }, { limit: { ...of, cost: 0 } }]);
-  const batch = JSON.parse((await wrong.reserve({ protocol: 3, calls })) as string) as Decided[];
+  const batch = JSON.parse(await wrong.reserve({ protocol: 3, calls })) as Decided[];
   expect(batch.map(remaining)).toEqual([1, 1]);
   await wrong.giveBack("moved", [{ key, holder: "holder", turn: 2, used: { moved: 0 } }]);
-  expect(remaining(await read(wrong.refund("moved", key, 2, "once") as Promise<string>))).toBe(3);
-  expect(remaining(await read(wrong.setUsed({ ...of, used: 5 }) as Promise<string>))).toBe(0);
+  expect(remaining(await read(wrong.refund("moved", key, 2, "once")))).toBe(3);
+  expect(remaining(await read(wrong.setUsed({ ...of, used: 5 })))).toBe(0);
   expect(remaining(await to().peek("moved", key))).toBe(0);
   await wrong.reset("moved", key);
   expect(remaining(await wrong.peek("moved", key))).toBe(5);
@@ -118,8 +118,8 @@ test("leases are granted, waited for, renewed and released through an object tha
   });
   await expect.poll(async () => (await to().peek("moved-export", key)).queueLength).toBe(1);
   await attached.release?.();
-  expect(((await (await waiting).json()) as Decided).lease).toMatchObject({ id: "second" });
-  expect(JSON.parse((await wrong.renew("moved-export", key, "second", 30_000)) as string)).toMatchObject({
+  expect((await (await waiting).json<Decided>()).lease).toMatchObject({ id: "second" });
+  expect(JSON.parse(await wrong.renew("moved-export", key, "second", 30_000))).toMatchObject({
     id: "second",
   });
   expect(await wrong.release("moved-export", key, "second")).toBe(true);
