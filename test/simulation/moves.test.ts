@@ -100,7 +100,6 @@ test.each(Object.entries(PLANTED))("%s is found", PATIENT, async (_, breakage) =
     () => undefined,
     (error: Error) => error,
   );
-  console.info(_, found?.message.slice(0, 100));
   expect(found?.cause).toBeInstanceOf(BrokenLaw);
   expect(found?.message).toMatch(/SEED=\d+.*over the bound/);
 });
