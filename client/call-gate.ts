@@ -7,7 +7,7 @@ import type { CallerBounds } from "../core/policies/caller-bounds.ts";
 import type { HeldPolicy } from "../core/policies/held-policy.ts";
 import { full, type Full } from "../core/protocol/bounds.ts";
 import { hash } from "../core/protocol/hash.ts";
-import { objectName } from "./transports/object-names.ts";
+import { objectName } from "../core/protocol/object-names.ts";
 
 /** New keys may come so many seconds' worth at once: an isolate that starts knows none. */
 const BURST_SECONDS = 10;

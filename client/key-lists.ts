@@ -2,10 +2,10 @@ import type { Policy } from "../core/policies/policy.ts";
 import type { KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
 import type { KeyPlace } from "../core/protocol/key-cursors.ts";
 import { PROTOCOL, type KeysCall } from "../core/protocol/messages.ts";
+import { sharedObjectName, sharedObjects } from "../core/protocol/object-names.ts";
 import { Problem } from "../core/protocol/problems.ts";
 import type { Caller } from "./caller.ts";
 import { boundReached, readAnswer, unavailable } from "./read-answer.ts";
-import { sharedObjectName } from "./transports/object-names.ts";
 import type { LimiterStub } from "./transports/objects.ts";
 
 /** A policy whose keys share a number of objects. Of a policy with an object for each key nobody knows all objects. */
@@ -56,7 +56,7 @@ export class KeyLists {
       keys.push(...answer.keys);
       const last = answer.keys.at(-1);
       if (answer.hasMore && last !== undefined) return { keys, next: { object, after: last.key } };
-      if (object + 1 >= policy.objects) return { keys };
+      if (object + 1 >= sharedObjects(policy)) return { keys };
       next = { object: object + 1 };
     }
     return { keys, next };
@@ -68,7 +68,8 @@ export class KeyLists {
     from: KeyPlace,
     prefix: string,
   ): Promise<Page<{ readonly count: number }> | Problem> {
-    const end = Math.min(from.object + MOST_OBJECTS_A_COUNT, policy.objects);
+    const all = sharedObjects(policy);
+    const end = Math.min(from.object + MOST_OBJECTS_A_COUNT, all);
     const call = this.#call(policy, prefix);
     let count = 0;
     let object = from.object;
@@ -83,7 +84,7 @@ export class KeyLists {
     };
     await Promise.all(Array.from({ length: MOST_AT_ONCE }, takeOn));
     if (problem !== undefined) return problem;
-    return end < policy.objects ? { count, next: { object: end } } : { count };
+    return end < all ? { count, next: { object: end } } : { count };
   }
 
   #call(policy: Policy, prefix: string): KeysCall {

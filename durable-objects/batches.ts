@@ -36,7 +36,7 @@ export function answerBatch({ calls, ...version }: Batch, methods: BatchedMethod
   if (!Array.isArray(all)) throw new TypeError("a batch is a list of calls");
   if (all.length > MOST_BATCHED) return text(full("batch-calls", MOST_BATCHED));
   const answers = all.map((call: BatchedCall) => orFailed(() => answerOne(call, methods)));
-  // Only a call to a pool takes time. Clients make those alone.
+  // Only calls to a pool take time, which clients make alone, and calls on keys that move.
   const isThere = (answer: Maybe<AnswerText>) => typeof answer === "string";
   return answers.every(isThere)
     ? batchText(answers)
@@ -48,8 +48,8 @@ function answerOne({ giveBack, limit, reserve }: BatchedCall, methods: BatchedMe
   const given =
     giveBack &&
     orFailed(() => {
-      methods.giveBack(giveBack.policy, giveBack.returned);
-      return text(null);
+      const done = methods.giveBack(giveBack.policy, giveBack.returned);
+      return done instanceof Promise ? done.then(() => text(null)) : text(null);
     });
   if (limit !== undefined)
     return limit.waitMs === undefined

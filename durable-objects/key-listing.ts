@@ -24,9 +24,10 @@ export async function listKeys(
   const keys: ListedKey[] = [];
   for (const [index, key] of found.slice(0, most).entries()) {
     if (index % KEYS_A_TURN === KEYS_A_TURN - 1) await new Promise((resolve) => setTimeout(resolve, 0));
-    const peeked = await ask(name, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
     const policy = policies.get(name);
-    if (policy === undefined) continue;
+    // It may have moved meanwhile: then it is listed there.
+    if (policy === undefined || storage.moves.isAway(policy, key)) continue;
+    const peeked = await ask(name, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
     const { limit, remaining = 0, resetAfterMs = 0 } = publicDecision(policy, key, peeked);
     const { outstanding, holds, leases } = peeked;
     keys.push({ key, limit, remaining, resetAfterMs, outstanding, holds, leases });

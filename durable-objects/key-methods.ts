@@ -26,7 +26,7 @@ import type { AskKey } from "./operations/operations.ts";
  * The methods of an object that need nothing of the platform. Operations return values. They become JSON text here and
  * nowhere else.
  */
-export class KeyMethods implements Omit<LimiterMethods, "acquire" | "confirm"> {
+export class KeyMethods implements Omit<LimiterMethods, "acquire" | "confirm" | "reserve"> {
   readonly #parts: KeyParts & ReleasingHost;
 
   constructor(parts: KeyParts & ReleasingHost) {

@@ -27,9 +27,9 @@ export interface KeyHost {
 /** The parts that decide the keys of one object, joined. They know nothing of the platform. */
 export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHost) {
   const cache = new KeyCache(storage);
-  const store = new KeyStore(policies, storage, cache, (wholeMs, nowMs) =>
-    timers.alarmBy(storage.sweeps.dueMs(wholeMs, nowMs), nowMs),
-  );
+  const onWritten = (wholeMs: number, nowMs: number) =>
+    timers.alarmBy(storage.sweeps.dueMs(wholeMs, nowMs), nowMs);
+  const store = new KeyStore(policies, storage, cache, onWritten);
   /** Opens a key: it is as of the instant that comes with it. */
   const open = (policy: string, key: string): [keyState: KeyState, nowMs: number] => {
     const nowMs = timers.nowMs();
@@ -51,7 +51,8 @@ export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHo
     open,
     letGo: (keyState) => cache.letGo(keyState),
   });
-  return { storage, cache, timers, policies, ask, debits, shedders, waiting: new WaitingCalls(ask, queue) };
+  const waiting = new WaitingCalls(ask, queue);
+  return { storage, cache, timers, policies, queue, onWritten, ask, debits, shedders, waiting };
 }
 
 /** What a pool's operations are made of. */

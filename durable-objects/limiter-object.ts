@@ -1,113 +1,133 @@
 import { DurableObject } from "cloudflare:workers";
-import type { AcquireCall } from "../core/protocol/messages.ts";
-import type { Attached, LimiterMethods } from "../core/protocol/object-methods.ts";
-import { acquireAttached, confirmLease } from "./connections/granting.ts";
-import { KeyMethods } from "./key-methods.ts";
+import type { AnswerText, Peeked } from "../core/protocol/answers.ts";
+import type { Batch } from "../core/protocol/batches.ts";
+import type { Cost } from "../core/protocol/cost.ts";
+import type {
+  AcquireCall,
+  HoldCall,
+  KeysCall,
+  LimitCall,
+  RefundCall,
+  ReleaseCall,
+  ReserveCall,
+  Returned,
+  SetCall,
+  SheddingCall,
+} from "../core/protocol/messages.ts";
+import type { HandOver, Passed, PassedOn, Taken } from "../core/protocol/moves.ts";
+import type { Attached, LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
+import { answerBatch, type BatchedMethods } from "./batches.ts";
+import { KeyCalls } from "./key-calls.ts";
+import type { ObjectNamespace } from "./moves/places.ts";
 import { makeParts, type ObjectParts } from "./object-parts.ts";
-import { answerRequest } from "./object-requests.ts";
+import { answerRequest, messageOf } from "./object-requests.ts";
+import { PlacedCalls } from "./placed-calls.ts";
 
-/**
- * The object: load, decide, save, answer. It serves one or many keys of one policy. Nothing is awaited
- * between reading and writing, so there are no locks; and what an answer says has been written, or is covered
- * by what was, before it leaves (the output gate holds it back until the write is durable).
- *
- * What may be asked of keys is in key-methods.ts. Here is what the platform adds.
- */
+/** The object. It serves one or many keys of one policy: each call is made where its key is, which is mostly here. */
 export class LimiterObject extends DurableObject implements LimiterMethods {
   readonly #parts: ObjectParts;
-  /** A batch is one call, also where a subclass counts or delays calls: its calls are those of this. */
-  readonly #methods: KeyMethods;
+  readonly #calls: KeyCalls;
+  readonly #placed: PlacedCalls;
+  /** A batch is one call, also where a subclass counts or delays calls. */
+  readonly #batched: BatchedMethods = {
+    giveBack: (policy, returned) => this.#giveBack(policy, returned),
+    limitCall: (call) => this.#placed.make("limitCall", call.policy, call.key, [call]),
+    reserve: (call) => this.#placed.make("reserve", call.policy, call.key, [call]),
+  };
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
-    this.#parts = makeParts(ctx);
-    this.#methods = new KeyMethods(this.#parts);
+    this.#parts = makeParts(ctx, (env as unknown as { readonly OBJECTS: ObjectNamespace }).OBJECTS);
+    this.#calls = new KeyCalls(this.#parts);
+    this.#placed = new PlacedCalls(this.#calls, this.#parts.moves, this.#parts.places);
     const { storage, timers } = this.#parts;
     if (!storage.isEmpty) void ctx.blockConcurrencyWhile(() => timers.readAlarm());
   }
 
-  limit(...args: Parameters<LimiterMethods["limit"]>): ReturnType<LimiterMethods["limit"]> {
-    return this.#methods.limit(...args);
+  limit(...args: [policy: string, key: string, cost: Cost, idempotencyKey?: string]): Maybe<AnswerText> {
+    return this.#placed.make("limit", args[0], args[1], args);
   }
 
-  limitCall(...args: Parameters<LimiterMethods["limitCall"]>): ReturnType<LimiterMethods["limitCall"]> {
-    return this.#methods.limitCall(...args);
+  limitCall(call: LimitCall): Maybe<AnswerText> {
+    return this.#placed.make("limitCall", call.policy, call.key, [call]);
   }
 
-  setUsed(...args: Parameters<LimiterMethods["setUsed"]>): ReturnType<LimiterMethods["setUsed"]> {
-    return this.#methods.setUsed(...args);
+  setUsed(call: SetCall): Maybe<AnswerText> {
+    return this.#placed.make("setUsed", call.policy, call.key, [call]);
   }
 
-  reserve(...args: Parameters<LimiterMethods["reserve"]>): ReturnType<LimiterMethods["reserve"]> {
-    return this.#methods.reserve(...args);
+  reserve(message: PassedOn): Promise<Passed | AnswerText>;
+  reserve(message: ReserveCall | Batch | HandOver | Taken): Maybe<AnswerText>;
+  reserve(message: ReserveCall | Batch | HandOver | Taken | PassedOn): Maybe<AnswerText | Passed> {
+    if ("calls" in message) return answerBatch(message, this.#batched);
+    if (!("holder" in message)) return this.#placed.answerMove(message);
+    return this.#placed.make("reserve", message.policy, message.key, [message]);
   }
 
-  giveBack(...args: Parameters<LimiterMethods["giveBack"]>): ReturnType<LimiterMethods["giveBack"]> {
-    return this.#methods.giveBack(...args);
+  giveBack(policy: string, returned: readonly Returned[]): Maybe<void> {
+    return this.#giveBack(policy, returned);
   }
 
-  refund(...args: Parameters<LimiterMethods["refund"]>): ReturnType<LimiterMethods["refund"]> {
-    return this.#methods.refund(...args);
+  refund(...args: [policy: string, key: string, units: Cost, idempotencyKey: string]): Maybe<AnswerText> {
+    return this.#placed.make("refund", args[0], args[1], args);
   }
 
-  refundCharge(
-    ...args: Parameters<LimiterMethods["refundCharge"]>
-  ): ReturnType<LimiterMethods["refundCharge"]> {
-    return this.#methods.refundCharge(...args);
+  refundCharge(call: RefundCall): Maybe<AnswerText> {
+    return this.#placed.make("refundCharge", call.policy, call.key, [call]);
   }
 
-  hold(...args: Parameters<LimiterMethods["hold"]>): ReturnType<LimiterMethods["hold"]> {
-    return this.#methods.hold(...args);
+  hold(call: HoldCall): Maybe<AnswerText> {
+    return this.#placed.make("hold", call.policy, call.key, [call]);
   }
 
-  settle(...args: Parameters<LimiterMethods["settle"]>): ReturnType<LimiterMethods["settle"]> {
-    return this.#methods.settle(...args);
+  settle(...args: [policy: string, key: string, id: string, used: Cost]): Maybe<AnswerText> {
+    return this.#placed.make("settle", args[0], args[1], args);
   }
 
-  cancel(...args: Parameters<LimiterMethods["cancel"]>): ReturnType<LimiterMethods["cancel"]> {
-    return this.#methods.cancel(...args);
+  cancel(...args: [policy: string, key: string, id: string]): Maybe<AnswerText> {
+    return this.#placed.make("cancel", args[0], args[1], args);
   }
 
-  /** Leases units for as long as the caller keeps what comes back; without waiting, which `fetch` does. */
-  acquire(call: AcquireCall): Promise<Attached> {
-    return acquireAttached(this.#parts.ask, call);
+  async acquire(call: AcquireCall): Promise<Attached> {
+    return await this.#placed.make("acquire", call.policy, call.key, [call]);
   }
 
-  /** Makes a lease last that was granted to a caller who might have gone. */
-  confirm(policy: string, key: string, id: string, ttlMs: number, isAttached: boolean): Promise<Attached> {
-    return confirmLease(this.#parts.ask, { policy, key, id, ttlMs, isAttached });
+  confirm(
+    ...args: [policy: string, key: string, id: string, ttlMs: number, isAttached: boolean]
+  ): Maybe<Attached> {
+    return this.#placed.make("confirm", args[0], args[1], args);
   }
 
-  renew(...args: Parameters<LimiterMethods["renew"]>): ReturnType<LimiterMethods["renew"]> {
-    return this.#methods.renew(...args);
+  renew(...args: [policy: string, key: string, id: string, ttlMs?: number]): Maybe<AnswerText> {
+    return this.#placed.make("renew", args[0], args[1], args);
   }
 
-  release(...args: Parameters<LimiterMethods["release"]>): ReturnType<LimiterMethods["release"]> {
-    return this.#methods.release(...args);
+  release(...args: [policy: string, key: string, id: string]): Maybe<boolean> {
+    return this.#placed.make("release", args[0], args[1], args);
   }
 
-  releaseCall(...args: Parameters<LimiterMethods["releaseCall"]>): ReturnType<LimiterMethods["releaseCall"]> {
-    return this.#methods.releaseCall(...args);
+  releaseCall(call: ReleaseCall): Maybe<AnswerText> {
+    return this.#placed.make("releaseCall", call.policy, call.key, [call]);
   }
 
-  keys(...args: Parameters<LimiterMethods["keys"]>): ReturnType<LimiterMethods["keys"]> {
-    return this.#methods.keys(...args);
+  keys(call: KeysCall): Promise<AnswerText> {
+    return this.#calls.keys(call);
   }
 
-  countKeys(...args: Parameters<LimiterMethods["countKeys"]>): ReturnType<LimiterMethods["countKeys"]> {
-    return this.#methods.countKeys(...args);
+  countKeys(call: KeysCall): AnswerText {
+    return this.#calls.countKeys(call);
   }
 
-  shedding(...args: Parameters<LimiterMethods["shedding"]>): ReturnType<LimiterMethods["shedding"]> {
-    return this.#methods.shedding(...args);
+  shedding(call: SheddingCall): Maybe<AnswerText> {
+    return this.#placed.make("shedding", call.policy, call.key, [call]);
   }
 
-  peek(...args: Parameters<LimiterMethods["peek"]>): ReturnType<LimiterMethods["peek"]> {
-    return this.#methods.peek(...args);
+  peek(...args: [policy: string, key: string]): Maybe<Peeked> {
+    return this.#placed.make("peek", args[0], args[1], args);
   }
 
-  reset(...args: Parameters<LimiterMethods["reset"]>): ReturnType<LimiterMethods["reset"]> {
-    return this.#methods.reset(...args);
+  reset(...args: [policy: string, key: string]): Maybe<void> {
+    return this.#placed.make("reset", args[0], args[1], args);
   }
 
   /** Writes all that memory knows better than storage: nothing is lost if the process ends now. */
@@ -115,8 +135,9 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     this.#parts.rest();
   }
 
-  override fetch(request: Request): Promise<Response> {
-    return answerRequest(request, this.#parts);
+  override async fetch(request: Request): Promise<Response> {
+    const message = await messageOf(request);
+    return await this.#placed.request(request, message, () => answerRequest(request, message, this.#parts));
   }
 
   override webSocketClose(socket: WebSocket): void {
@@ -130,5 +151,12 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   /** Forgets keys that are whole again and answers that no longer stand; deletes everything when nothing is left. */
   override alarm(): Promise<void> {
     return this.#parts.cleanUp();
+  }
+
+  /** Each of the units goes where its key is. */
+  #giveBack(policy: string, returned: readonly Returned[]): Maybe<void> {
+    const given = returned.map((each) => this.#placed.make("giveBack", policy, each.key, [policy, [each]]));
+    const late = given.filter((each) => each instanceof Promise);
+    if (late.length > 0) return Promise.all(late).then(() => undefined);
   }
 }

@@ -1,7 +1,7 @@
 import type { HeldPolicy } from "../../core/policies/held-policy.ts";
 import type { BatchedCall } from "../../core/protocol/batches.ts";
 import type { Returned } from "../../core/protocol/messages.ts";
-import { objectName } from "./object-names.ts";
+import { objectName } from "../../core/protocol/object-names.ts";
 
 /** A reservation that has ended. The object of its key has to be told. */
 export interface Ending {

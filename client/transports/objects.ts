@@ -3,7 +3,7 @@ import type { HeldPolicy } from "../../core/policies/held-policy.ts";
 import type { AnswerText } from "../../core/protocol/answers.ts";
 import { isForAlone, type BatchedCall, type MadeAnswer } from "../../core/protocol/batches.ts";
 import type { AcquireCall, IdleCall, LimitCall, Returned } from "../../core/protocol/messages.ts";
-import { objectName } from "./object-names.ts";
+import { objectName } from "../../core/protocol/object-names.ts";
 import type { Outboxes } from "./outboxes.ts";
 import type { Sending } from "./posted-call.ts";
 import { askAlone, quietly, sendTogether } from "./sent-calls.ts";

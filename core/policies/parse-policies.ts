@@ -4,6 +4,7 @@ import type { Fields } from "../algorithms/fields.ts";
 import { algorithms } from "../algorithms/registry.ts";
 import { table, violation, violationsOf } from "../validation.ts";
 import { configuredBy } from "./configured.ts";
+import { beforeOf } from "./layouts.ts";
 import { LEAST_USEFUL_TTL_MS } from "./lifetimes.ts";
 import { penalised } from "./penalties.ts";
 import { fieldsOf, NAME, NAME_ALLOWED, PENALTY_FIELDS, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
@@ -78,6 +79,7 @@ function parsePolicy(name: string, given: unknown): Policy | { readonly problems
     maxWaiters,
     denialTtl: denialTtlMs,
     shed,
+    objectsBefore,
     ...policy
   } = parsed.output;
   if (kind === undefined && (policy.onFailure === "local" || localShare !== undefined)) {
@@ -93,6 +95,8 @@ function parsePolicy(name: string, given: unknown): Policy | { readonly problems
     const what = stray.capacity === 0 ? "a limit of 0" : isPenal ? "blockFor" : `algorithm "${itsName}"`;
     return { problems: [violation(["pool"], kind, `left out with ${what}`)] };
   }
+  const before = beforeOf(policy.objects, objectsBefore, kind);
+  if (before !== undefined && "problems" in before) return before;
   const pool = kind && { kind, ...(localShare !== undefined && { localShare }) };
   const lease = strictest(rules.flatMap((rule) => rule.lease ?? []));
   const waiting = waitingOf({ maxWait, maxWaiters }, lease, kind);
@@ -113,6 +117,7 @@ function parsePolicy(name: string, given: unknown): Policy | { readonly problems
     ...(lease && { lease }),
     ...(pool && { pool }),
     ...(retryJitter && { retryJitter }),
+    ...before,
   };
   const shedding = sheddingOf(shed, lease !== undefined, kind);
   if (shedding !== undefined && "problems" in shedding) return shedding;

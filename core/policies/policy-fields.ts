@@ -6,6 +6,7 @@ import { integer, oneOf } from "../validation.ts";
 import { DEFAULT_DENIAL_TTL, DENIAL_TTL_ALLOWED, parseDenialTtlMs } from "./denial-ttl.ts";
 import { DURATION_ALLOWED, parseDurationMs, parsePeriod, PERIOD_ALLOWED } from "./durations.ts";
 import { HEADERS_ALLOWED, parseHeaders } from "./header-styles.ts";
+import { BEFORE_ALLOWED, isLayout, LAYOUT_ALLOWED, parseBefore, type Layout } from "./layouts.ts";
 import { LEAST_TTL_MS, MOST_TTL_MS, type Lifetimes } from "./lifetimes.ts";
 import { MOST_UNITS } from "./most-units.ts";
 import { PRIORITY_FIELDS } from "./priority-fields.ts";
@@ -13,8 +14,6 @@ import { parseRetryJitter, RETRY_JITTER_ALLOWED } from "./retry-jitter.ts";
 import { SHEDDING_FIELDS } from "./shedding-fields.ts";
 import { WAITING_FIELDS } from "./waiting.ts";
 
-/** The most objects that may share the keys of a policy. */
-export const MOST_OBJECTS = 65_536;
 const MOST_DEADLINE_MS = 60_000;
 const DEFAULT_DEADLINE_MS = 500;
 const MOST_RESERVATION_TTL_MS = 60_000;
@@ -106,13 +105,7 @@ export const PENALTY_FIELDS = {
 export const POLICY_FIELDS = {
   onFailure: v.optional(oneOf(["closed", "open", "local"]), "closed"),
   deadlineMs: v.optional(integer(1, MOST_DEADLINE_MS), DEFAULT_DEADLINE_MS),
-  objects: v.optional(
-    v.custom<"per-key" | number>(
-      (value) => value === "per-key" || v.is(integer(1, MOST_OBJECTS), value),
-      `"per-key" or an integer from 1 to ${MOST_OBJECTS}`,
-    ),
-    "per-key",
-  ),
+  objects: v.optional(v.custom<Layout>(isLayout, LAYOUT_ALLOWED), "per-key"),
   reservation: v.pipe(
     v.optional(
       v.custom(
@@ -154,5 +147,11 @@ export const POLICY_FIELDS = {
       DEFAULT_DENIAL_TTL,
     ),
     v.transform((value) => parseDenialTtlMs(value) ?? 0),
+  ),
+  objectsBefore: v.optional(
+    v.pipe(
+      v.custom((value) => parseBefore(value) !== undefined, BEFORE_ALLOWED),
+      v.transform((value) => parseBefore(value) ?? []),
+    ),
   ),
 };

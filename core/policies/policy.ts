@@ -2,6 +2,7 @@
 import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota, Waiting } from "../algorithms/algorithm.ts";
 import type { Shedding } from "../shedding/load-shedder.ts";
 import type { HeaderStyle } from "./header-styles.ts";
+import type { Layout } from "./layouts.ts";
 import type { Lifetimes } from "./lifetimes.ts";
 import type { Region } from "./regions.ts";
 import type { RetryJitter } from "./retry-jitter.ts";
@@ -40,7 +41,9 @@ export interface Policy {
   /** The longest that a caller waits for the object, in milliseconds. */
   readonly deadlineMs: number;
   /** One object for each key, or so many objects that share all keys. */
-  readonly objects: "per-key" | number;
+  readonly objects: Layout;
+  /** Which objects had the keys before, the last layout first: a key of which nothing is known comes from there. */
+  readonly objectsBefore?: readonly Layout[];
   /** How long isolates may reserve units; 0: they reserve nothing, and the object decides every call. */
   readonly reservation: Lifetimes;
   /**

@@ -25,12 +25,14 @@ export const WAITING_PROTOCOL = 2;
 /** The version of a batch (batches.ts). It comes by `reserve`, which objects of lower versions refuse by value. */
 export const BATCH_PROTOCOL = 3;
 
-/** The highest version that is known here. */
-export const KNOWN_PROTOCOL = 3;
+/** The highest version that is known here: that of the messages by which keys move (moves.ts). */
+export const KNOWN_PROTOCOL = 4;
 
 /** The version of a message. Absent: version 1, whose first senders knew no version number. */
 export interface Versioned {
   readonly protocol?: number;
+  /** Another object has passed the call on as it is, and knows of these objects that they may have the key (moves.ts). */
+  readonly mayBeAt?: readonly string[];
 }
 
 /** A message about one key. */

@@ -18,6 +18,7 @@ import type {
   SetCall,
   SheddingCall,
 } from "./messages.ts";
+import type { HandOver, Passed, PassedOn, Taken } from "./moves.ts";
 
 /** A value that is there at once, or later. */
 export type Maybe<Value> = Value | Promise<Value>;
@@ -39,8 +40,10 @@ export interface LimiterMethods {
   limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): Maybe<AnswerText>;
   limitCall(call: LimitCall): Maybe<AnswerText>;
   setUsed(call: SetCall): Maybe<AnswerText>;
-  reserve(call: ReserveCall | Batch): Maybe<AnswerText>;
-  giveBack(policy: string, returned: readonly Returned[]): void;
+  /** A call that was passed on: returns what its method returns. Objects of lower versions refuse it by value. */
+  reserve(call: PassedOn): Promise<Passed | AnswerText>;
+  reserve(call: ReserveCall | Batch | HandOver | Taken): Maybe<AnswerText>;
+  giveBack(policy: string, returned: readonly Returned[]): Maybe<void>;
   refund(policy: string, key: string, units: Cost, idempotencyKey: string): Maybe<AnswerText>;
   refundCharge(call: RefundCall): Maybe<AnswerText>;
   hold(call: HoldCall): Maybe<AnswerText>;
@@ -57,3 +60,14 @@ export interface LimiterMethods {
   peek(policy: string, key: string): Maybe<Peeked>;
   reset(policy: string, key: string): Maybe<void>;
 }
+
+/** The object's methods as others call them: each call is a message, so each answer is a promise. */
+export type ObjectStub = {
+  [Method in Exclude<keyof LimiterMethods, "reserve">]: (
+    ...args: Parameters<LimiterMethods[Method]>
+  ) => Promise<Awaited<ReturnType<LimiterMethods[Method]>>>;
+} & {
+  reserve(call: PassedOn): Promise<Passed | AnswerText>;
+  reserve(call: ReserveCall | Batch | HandOver | Taken): Promise<AnswerText>;
+  fetch(url: string, init: RequestInit): Promise<Response>;
+};

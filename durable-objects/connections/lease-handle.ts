@@ -1,12 +1,18 @@
 import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
-import type { Policy } from "../../core/policies/policy.ts";
+import type { Policies, Policy } from "../../core/policies/policy.ts";
+import type { Lease, Missing, Released } from "../../core/protocol/answers.ts";
 import { claimId } from "../../core/protocol/claim-ids.ts";
-import { MOST_DURATION_MS, OUTCOMES, type LeaseReport } from "../../core/protocol/messages.ts";
-import type { Attached } from "../../core/protocol/object-methods.ts";
+import {
+  MOST_DURATION_MS,
+  OUTCOMES,
+  type LeaseReport,
+  type ReleaseCall,
+} from "../../core/protocol/messages.ts";
+import type { Attached, Maybe } from "../../core/protocol/object-methods.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
-import type { AskKey } from "../operations/operations.ts";
+import type { AskAnywhere, AskKey } from "../operations/operations.ts";
 
 /**
  * Releases a lease when its holder ends. The handle lives in the object and is passed on to the caller unwrapped. The
@@ -27,36 +33,55 @@ class LeaseHandle extends RpcTarget {
   }
 }
 
+/** The parts of the object by which leases are granted, and ended wherever their key is by then. */
+export interface LeaseHost {
+  readonly ask: AskKey;
+  readonly anywhere: AskAnywhere;
+  readonly policies: Pick<Policies, "get">;
+}
+
 /** An answer, with what keeps the lease for whoever has it if there is one. */
 export function attached(
-  ask: AskKey,
+  host: LeaseHost,
   policy: string,
   key: string,
   answer: object,
   lease: string | undefined,
 ): Attached {
-  const handle = lease === undefined ? {} : leaseHandle(ask, policy, key, lease);
+  const handle = lease === undefined ? {} : leaseHandle(host, policy, key, lease);
   return { answer: JSON.stringify(answer), ...handle };
 }
 
 /** The handle that a holder gets beside its lease, and the functions by which it renews or releases the lease. */
 function leaseHandle(
-  ask: AskKey,
+  { anywhere, policies }: LeaseHost,
   policy: string,
   key: string,
   id: string,
 ): Omit<Required<Attached>, "answer"> {
   const release = (report?: LeaseReport) =>
-    ask(policy, key, (operations, keyState, nowMs) => operations.release(keyState, id, nowMs, report));
+    anywhere(policy, key, (operations, keyState, nowMs) => operations.release(keyState, id, nowMs, report), {
+      method: "releaseCall",
+      args: [{ policy, key, id, ...report } satisfies ReleaseCall],
+      read: (returned) => "released" in (JSON.parse(returned as string) as Released | Missing),
+    });
   return {
-    slot: new LeaseHandle(() => release()),
+    slot: new LeaseHandle(() => void unheard(release)),
     release: async (report) => {
       const parsed = read(REPORT, report, "a release takes outcome and durationMs alone");
       if (!(await release(parsed))) throw leaseNotFound();
     },
     renew: async (call) => {
-      const renewed = await ask(policy, key, (operations, keyState, nowMs) =>
-        operations.renew(keyState, id, renewalOf(keyState.policy, call), nowMs),
+      const ttlMs = renewalOf(policies.get(policy), call);
+      const renewed = await anywhere<Lease | Missing>(
+        policy,
+        key,
+        (operations, keyState, nowMs) => operations.renew(keyState, id, ttlMs, nowMs),
+        {
+          method: "renew",
+          args: [policy, key, id, ttlMs],
+          read: (returned) => JSON.parse(returned as string) as Lease | Missing,
+        },
       );
       if ("missing" in renewed) throw leaseNotFound();
       return { ...renewed, id: claimId("lease", { policy, key }, id) };
@@ -64,13 +89,22 @@ function leaseHandle(
   };
 }
 
+/** Nobody hears of a failure when a handle is disposed of: then the lease ends when it expires. */
+async function unheard(release: () => Maybe<boolean>): Promise<void> {
+  try {
+    await release();
+  } catch (error) {
+    console.warn(`a lease was not released: ${String(error)}`);
+  }
+}
+
 /**
  * The `ttlMs` that a holder asks for when it renews; `undefined`: the lifetime that the acquire asked for.
  *
  * @throws LimiterError that names the field, the value and what is allowed
  */
-function renewalOf({ lease }: Policy, call: unknown): number | undefined {
-  const schema = table({ ttlMs: v.optional(integer(1, lease?.maxTtlMs ?? 0)) });
+function renewalOf(policy: Policy | undefined, call: unknown): number | undefined {
+  const schema = table({ ttlMs: v.optional(integer(1, policy?.lease?.maxTtlMs ?? 0)) });
   return read(schema, call, "a renewal takes ttlMs alone").ttlMs;
 }
 

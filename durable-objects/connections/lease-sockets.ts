@@ -1,12 +1,12 @@
 import { randomFraction } from "../../core/clock.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
-import type { Decided, Shed } from "../../core/protocol/answers.ts";
+import type { Decided, Lease, Missing, Shed } from "../../core/protocol/answers.ts";
 import { boundText, type Full } from "../../core/protocol/bounds.ts";
 import { publicDecision, shedDecision, type Decision } from "../../core/protocol/decision.ts";
 import type { AcquireCall } from "../../core/protocol/messages.ts";
 import { PROBLEMS } from "../../core/protocol/problems.ts";
 import { withJitter } from "../../core/protocol/retry-jitter.ts";
-import type { AskKey } from "../operations/operations.ts";
+import type { AskAnywhere, AskKey } from "../operations/operations.ts";
 
 /** What the object has to know of a socket. The runtime keeps it with the socket while the object sleeps. */
 interface Attachment {
@@ -20,6 +20,7 @@ interface Attachment {
 export interface SocketHost {
   readonly policies: Pick<Policies, "get">;
   readonly ask: AskKey;
+  readonly anywhere: AskAnywhere;
   readonly nowMs: () => number;
   /** Sets the object's alarm, so that `renew` is called at `dueMs` or before. */
   renewBy(dueMs: number, nowMs: number): void;
@@ -66,8 +67,11 @@ export class LeaseSockets {
     socket.close();
     const { policy, key, id } = socket.deserializeAttachment() as Attachment;
     if (id === undefined || this.#host.policies.get(policy) === undefined) return;
-    void this.#host.ask(policy, key, (operations, keyState, nowMs) =>
-      operations.release(keyState, id, nowMs),
+    void this.#host.anywhere(
+      policy,
+      key,
+      (operations, keyState, nowMs) => operations.release(keyState, id, nowMs),
+      { method: "release", args: [policy, key, id], read: (returned) => returned === true },
     );
   }
 
@@ -100,8 +104,15 @@ export class LeaseSockets {
 
   async #renewLease(socket: WebSocket, policy: string, key: string, id: string): Promise<void> {
     const sinceMs = this.#host.nowMs();
-    const renewed = await this.#host.ask(policy, key, (operations, keyState, nowMs) =>
-      operations.renew(keyState, id, undefined, nowMs),
+    const renewed = await this.#host.anywhere<Lease | Missing>(
+      policy,
+      key,
+      (operations, keyState, nowMs) => operations.renew(keyState, id, undefined, nowMs),
+      {
+        method: "renew",
+        args: [policy, key, id],
+        read: (returned) => JSON.parse(returned as string) as Lease | Missing,
+      },
     );
     if ("missing" in renewed) return socket.close(CLOSE_LOST, LOST);
     const { expiresAfterMs } = renewed;

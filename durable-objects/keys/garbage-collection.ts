@@ -36,6 +36,8 @@ export function* collectGarbage(
     sweeps.leave(2 * swept.left, swept.oldestMs + REMEMBERED_MS);
     after = swept.last;
   }
+  const moves = storage.moves.sweep(nowMs());
+  sweeps.leave(moves.left, moves.dueMs + FORGET_AFTER_MS);
   yield* forgetUnrecorded(cache, nowMs);
   // As long as the lead matters, memory may know of keys that have no record.
   const leadEndsMs = storage.leads.endsAtMs(policies);
@@ -83,7 +85,8 @@ function forgetKey(
   const remove = () => {
     if (!storage.isLone) storage.remove(key);
   };
-  if (policy === undefined) {
+  // Nobody opens a key that was given away, and what is left of it is whole.
+  if (policy === undefined || storage.moves.isAway(policy, key)) {
     remove();
     return undefined;
   }

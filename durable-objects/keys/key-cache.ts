@@ -100,9 +100,22 @@ export class KeyCache {
     if (this.#bytes > MOST_BYTES) this.#makeRoomFor(keyState, nowMs);
   }
 
-  /** Removes a key from memory of which storage knows as much. */
+  /** Removes a key from memory of which storage knows as much. Another `KeyState` of the same key would stay. */
   drop(keyState: KeyState): void {
-    this.#remove(keyState);
+    if (this.#keys.get(keyState.key) !== keyState) return;
+    this.#keys.delete(keyState.key);
+    this.#bytes -= keyState.bytes;
+  }
+
+  /** Whether the key is in memory. */
+  has(key: string): boolean {
+    return this.#keys.has(key);
+  }
+
+  /** Removes a key from memory whatever it knows of it: its record has been replaced, or has gone. */
+  forget(key: string): void {
+    const keyState = this.#keys.get(key);
+    if (keyState !== undefined) this.drop(keyState);
   }
 
   /** A transaction was rolled back, of which memory believes that it was made. The key is read again. */
@@ -116,7 +129,7 @@ export class KeyCache {
    * leaves nothing behind. Is called after each operation, so a key that has a record is told by one comparison.
    */
   letGo(keyState: KeyState): void {
-    if (isBlank(keyState)) this.#remove(keyState);
+    if (isBlank(keyState)) this.drop(keyState);
   }
 
   /**
@@ -165,13 +178,6 @@ export class KeyCache {
     const unpin = keyState.pin();
     this.#dropOne(nowMs, GROWTH_STEPS);
     unpin();
-  }
-
-  #remove(keyState: KeyState): void {
-    // Another `KeyState` of the same key would stay.
-    if (this.#keys.get(keyState.key) !== keyState) return;
-    this.#keys.delete(keyState.key);
-    this.#bytes -= keyState.bytes;
   }
 
   /**

@@ -64,6 +64,8 @@ export class KeyStore {
     const policy = this.#policies.get(policyName);
     if (policy === undefined)
       throw new Error(`this version of the object has no policy ${JSON.stringify(policyName)}`);
+    if (this.#storage.moves.isAway(policy, key))
+      throw new Error(`the key ${JSON.stringify(key)} is in another object`);
     return this.#cache.open(policy, key, nowMs);
   }
 

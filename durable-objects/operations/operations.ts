@@ -8,7 +8,7 @@ import type {
   ReserveCall,
   Returned,
 } from "../../core/protocol/messages.ts";
-import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { LimiterMethods, Maybe } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { LeaveSignal } from "./waiter.ts";
 
@@ -70,4 +70,19 @@ export type AskKey = <Result>(
   policy: string,
   key: string,
   ask: (operations: Operations, keyState: KeyState, nowMs: number) => Maybe<Result>,
+) => Maybe<Result>;
+
+/** A call as another object is asked to make it, and how what that returns is read. */
+export interface SentCall<Result> {
+  readonly method: keyof LimiterMethods;
+  readonly args: readonly unknown[];
+  readonly read: (returned: unknown) => Result;
+}
+
+/** The same as `AskKey`, wherever the key is: the key of a lease may have moved since it was granted. */
+export type AskAnywhere = <Result>(
+  policy: string,
+  key: string,
+  ask: (operations: Operations, keyState: KeyState, nowMs: number) => Maybe<Result>,
+  sent: SentCall<Result>,
 ) => Maybe<Result>;

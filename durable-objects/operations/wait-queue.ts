@@ -11,6 +11,7 @@ interface Idler {
   /** When it stops waiting. */
   readonly untilMs: number;
   resolve(): void;
+  fail(error: Error): void;
 }
 
 /** All that wait for one key. */
@@ -92,7 +93,7 @@ export class WaitQueue {
    */
   wait<Result>(
     keyState: KeyState,
-    waiting: Omit<Waiter, "attempt" | "giveUp"> & {
+    waiting: Omit<Waiter, "attempt" | "giveUp" | "fail"> & {
       readonly caller?: string | undefined;
     },
     answerAt: (atMs: number, isLast: boolean) => Result | undefined,
@@ -115,6 +116,7 @@ export class WaitQueue {
         ...waiting,
         attempt: (atMs) => attempt(atMs, false),
         giveUp: (atMs) => void attempt(atMs, true),
+        fail: reject,
       };
       leaving?.signal.addEventListener("abort", () => {
         this.#leave(keyState, waiter);
@@ -132,14 +134,13 @@ export class WaitQueue {
     { untilMs, signal, caller }: { untilMs: number; signal: AbortSignal; caller: string | undefined },
   ): Promise<undefined> {
     const leavePlace = this.#places.take(caller);
-    const idle = new Promise<undefined>((done) => {
-      const resolve = () => done(undefined);
-      const idler: Idler = { untilMs, resolve };
+    const idle = new Promise<undefined>((done, fail) => {
+      const idler: Idler = { untilMs, resolve: () => done(undefined), fail };
       const { idlers } = this.#lineOf(keyState);
       idlers.add(idler);
       signal.addEventListener("abort", () => {
         idlers.delete(idler);
-        resolve();
+        idler.resolve();
         this.serve(keyState);
       });
       this.serve(keyState);
@@ -167,6 +168,15 @@ export class WaitQueue {
       for (const { expiresAtMs } of keyState.claims.values()) nextMs = Math.min(nextMs, expiresAtMs);
     const timerMs = Math.min(Math.max(1, nextMs - nowMs), LONGEST_TIMER_MS);
     line.cancel = this.#time.after(timerMs, () => this.serve(keyState));
+  }
+
+  /** Ends the line of a key: whoever waits for it is told so. */
+  end(keyState: KeyState, error: Error): void {
+    const line = this.#lines.get(keyState);
+    if (line === undefined) return;
+    line.cancel?.();
+    this.#close(keyState, line);
+    for (const each of [...line.waiters, ...line.idlers]) each.fail(error);
   }
 
   #leave(keyState: KeyState, waiter: Waiter): void {

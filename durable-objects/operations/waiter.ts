@@ -15,6 +15,8 @@ export interface Waiter extends Queued {
   attempt(nowMs: number): number | undefined;
   /** Answers the caller for the last time: its wait is over. */
   giveUp(nowMs: number): void;
+  /** The caller's promise rejects: nobody can be answered here any more. */
+  fail(error: Error): void;
 }
 
 /** The part of an `AbortSignal` by which a waiting caller leaves. */

@@ -96,6 +96,12 @@ export class StoredAnswers {
     );
   }
 
+  /** Whether any answer of the key is stored. */
+  has(key: string): boolean {
+    if (!this.#tables.has("answers")) return false;
+    return this.#tables.exec("SELECT 1 FROM answers WHERE key = ? LIMIT 1", key).toArray().length > 0;
+  }
+
   removeAll(key: string): void {
     if (this.#tables.has("answers")) this.#tables.exec("DELETE FROM answers WHERE key = ?", key);
   }

@@ -79,6 +79,13 @@ export class Leads {
     return found !== undefined && nowMs < wholeAtMs(policy, found);
   }
 
+  /** By rule: by how many units a key of which nothing is stored may have been ahead before this object started. */
+  presumed(policy: Policy, nowMs: number): Readonly<Record<string, number>> | undefined {
+    const found = this.#found.get(policy.name);
+    if (found === undefined || !this.isPresumed(policy, nowMs)) return undefined;
+    return Object.fromEntries(policy.rules.map((rule) => [rule.name, unitsOf(found, rule)]));
+  }
+
   /**
    * Makes sure that memory may be ahead until `neededMs`.
    *

@@ -20,6 +20,8 @@ export class MemoryStorage implements KeyStorage {
   readonly leads = new Leads(NOT_KEPT);
   readonly sweeps = new Sweeps(NOT_KEPT);
   readonly isLone = false;
+  /** Keys of a limiter in memory have one object, and never move. */
+  readonly moves = { isEmpty: true, isAway: () => false, sweep: () => ({ left: 0, dueMs: Infinity }) };
   readonly #keys = new Map<string, Kept>();
   /** By key and rule. */
   readonly #segments = new Map<string, Map<string, NewSegment[]>>();
@@ -120,6 +122,10 @@ class MemoryAnswers implements Pick<StoredAnswers, keyof StoredAnswers> {
 
   removeOldest(key: string, range: KeyRange): void {
     for (const [each] of this.#within(key, range).slice(0, ANSWERS_DROPPED)) this.remove(key, each);
+  }
+
+  has(key: string): boolean {
+    return this.#answers.has(key);
   }
 
   removeAll(key: string): void {

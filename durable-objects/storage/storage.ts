@@ -3,6 +3,7 @@ import { StoredAnswers } from "./answers.ts";
 import { StoredClaims } from "./claims.ts";
 import { Leads } from "./leads.ts";
 import type { KeyRow } from "./lone-record.ts";
+import { StoredMoves } from "./moves.ts";
 import type { StoredKey } from "./records.ts";
 import { Sweeps } from "./sweeps.ts";
 import { Tables } from "./tables.ts";
@@ -11,9 +12,10 @@ import { Tables } from "./tables.ts";
 export const KEYS_SWEPT = 1_000;
 
 /** What is kept of keys, record by record: in the object's storage, or in memory (memory-storage.ts). */
-export interface KeyStorage extends Omit<Pick<Storage, keyof Storage>, "answers" | "claims"> {
+export interface KeyStorage extends Omit<Pick<Storage, keyof Storage>, "answers" | "claims" | "moves"> {
   readonly answers: Pick<StoredAnswers, keyof StoredAnswers>;
   readonly claims: Pick<StoredClaims, keyof StoredClaims>;
+  readonly moves: Pick<StoredMoves, "isAway" | "isEmpty" | "sweep">;
 }
 
 /** The object's storage, record by record. All methods but `removeAll` are synchronous. */
@@ -22,6 +24,7 @@ export class Storage {
   readonly claims: StoredClaims;
   readonly leads: Leads;
   readonly sweeps: Sweeps;
+  readonly moves: StoredMoves;
   readonly #tables: Tables;
 
   constructor(storage: DurableObjectStorage) {
@@ -30,9 +33,10 @@ export class Storage {
     this.claims = new StoredClaims(this.#tables);
     this.leads = new Leads(storage);
     this.sweeps = new Sweeps(storage);
+    this.moves = new StoredMoves(this.#tables);
   }
 
-  /** Whether nothing is stored. */
+  /** Whether nothing is stored. Whatever is stored of a key but its record has a table, and then the record has one too. */
   get isEmpty(): boolean {
     const { lone } = this.#tables;
     return lone !== undefined && lone.row === undefined && this.leads.isEmpty;
@@ -94,7 +98,7 @@ export class Storage {
     const from = after === undefined ? "key >= ?" : "key > ?";
     return this.#tables
       .exec<{ key: string }>(
-        `SELECT key FROM keys WHERE ${from} AND key <= ? ORDER BY key LIMIT ?`,
+        `SELECT key FROM keys WHERE ${from} AND key <= ? ${this.#isHere} ORDER BY key LIMIT ?`,
         after ?? prefix,
         lastWith(prefix),
         most,
@@ -106,8 +110,14 @@ export class Storage {
   /** How many keys have this prefix. It reads a row for each. */
   countKeys(prefix: string): number {
     if (this.#tables.lone !== undefined) return this.keysAfter(prefix, undefined, 1).length;
-    const query = "SELECT count(*) AS number FROM keys WHERE key >= ? AND key <= ?";
+    const query = `SELECT count(*) AS number FROM keys WHERE key >= ? AND key <= ? ${this.#isHere}`;
     return this.#tables.number(query, prefix, lastWith(prefix)) ?? 0;
+  }
+
+  /** A condition on keys: records of keys that were given away stay until they have arrived. */
+  get #isHere(): string {
+    if (this.moves.isEmpty) return "";
+    return "AND NOT EXISTS (SELECT 1 FROM moves WHERE moves.key = keys.key AND other IS NOT NULL)";
   }
 
   /** @param wholeAtMs when the key will be whole if nobody comes: from then on a sweep finds that it is due */

@@ -19,6 +19,9 @@ const SCHEMA = {
     key TEXT, rule TEXT, log INTEGER, start INTEGER, to_ms INTEGER NOT NULL, entries BLOB NOT NULL,
     PRIMARY KEY (key, rule, log, start)
   ) WITHOUT ROWID`,
+  moves: `CREATE TABLE IF NOT EXISTS moves (
+    key TEXT PRIMARY KEY, move INTEGER NOT NULL, other TEXT, times INTEGER NOT NULL, due_ms INTEGER NOT NULL
+  ) WITHOUT ROWID`,
 };
 export type Table = keyof typeof SCHEMA;
 

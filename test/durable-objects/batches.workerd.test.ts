@@ -1,12 +1,12 @@
 import { env } from "cloudflare:workers";
 /** Several calls in one message to a real object. */
 import { expect, test } from "vitest";
-import { objectName } from "../../client/transports/object-names.ts";
 import { sendTogether } from "../../client/transports/sent-calls.ts";
 import type { LimiterNamespace } from "../../client/transports/stubs.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import { MOST_BATCH_LENGTH, MOST_BATCHED, type BatchedCall } from "../../core/protocol/batches.ts";
-import { BATCH_PROTOCOL } from "../../core/protocol/messages.ts";
+import { KNOWN_PROTOCOL } from "../../core/protocol/messages.ts";
+import { objectName } from "../../core/protocol/object-names.ts";
 import { policies } from "../../durable-objects/deployment.ts";
 import { freshKey } from "../support/limiter.ts";
 
@@ -58,7 +58,7 @@ test("a batch that is too long, too large or newer is refused by value, and take
   expect(await send([limit(key), limit("k".repeat(MOST_BATCH_LENGTH))])).toMatchObject({
     full: { bound: "batch-length" },
   });
-  const newer = { protocol: BATCH_PROTOCOL + 1, calls: JSON.stringify([limit(key)]) };
+  const newer = { protocol: KNOWN_PROTOCOL + 1, calls: JSON.stringify([limit(key)]) };
   expect(JSON.parse(await object().reserve(newer))).toMatchObject({ unsupported: {} });
   const [look, taken] = (await send([limit(key, 0), limit(key)])) as readonly unknown[];
   expect(remaining(taken)).toBe((remaining(look) ?? 0) - 1);

@@ -5,7 +5,7 @@ import { UNTOUCHED } from "../../core/accounts/account.ts";
 import { KNOWN_PROTOCOL } from "../../core/protocol/messages.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
 import { freshKey } from "../support/limiter.ts";
-import { objectOf } from "../support/objects.ts";
+import { keyBeside, objectOf } from "../support/objects.ts";
 
 const DAY_MS = 86_400_000;
 /** About when the tests of a moved clock play; any instant ahead of the machine's would do. */
@@ -159,7 +159,8 @@ describe("forgetting", () => {
   });
 
   test("one object forgets its keys one by one", async () => {
-    const [first, second] = [freshKey(), freshKey()];
+    const first = freshKey();
+    const second = keyBeside("shared", first);
     const object = objectOf("shared", first);
     await object.stub.limit("shared", first, 1);
     await object.stub.limit("shared", second, 5);

@@ -18,10 +18,11 @@ import type { Database } from "./database.ts";
 import type { Method } from "./network.ts";
 
 /** The parts of an object that a process has in memory. */
-interface Memory {
+export interface Memory {
   readonly storage: Storage;
   readonly cache: KeyCache;
   readonly store: KeyStore;
+  readonly queue: WaitQueue;
   readonly ask: AskKey;
   readonly shedders: Shedders;
 }
@@ -76,6 +77,11 @@ export class SimulatedObject {
     let step = work.next();
     while (step.done !== true) step = work.next();
     if (step.value === undefined) void storage.removeAll();
+  }
+
+  /** What is lost by a crash. */
+  get memory(): Memory {
+    return this.#memory;
   }
 
   /** Runs a call with the operations of a key: for calls that may wait. */
@@ -151,7 +157,7 @@ export class SimulatedObject {
       open: (policy, key) => [store.open(policy, key, this.nowMs), this.nowMs],
       letGo: (keyState) => cache.letGo(keyState),
     });
-    return { storage, cache, store, ask, shedders };
+    return { storage, cache, store, queue, ask, shedders };
   }
 }
 

@@ -102,6 +102,26 @@ export const TEST_POLICIES = {
   free: { algorithm: "unlimited", deadlineMs: PATIENT_MS },
   shut: { algorithm: "token-bucket", limit: 0, window: "1s", deadlineMs: PATIENT_MS },
   "shut-slots": { algorithm: "concurrency", limit: 0, maxWait: "20s", deadlineMs: PATIENT_MS },
+  /** Their keys were elsewhere before. */
+  moved: {
+    algorithm: "token-bucket",
+    limit: 5,
+    window: "30d",
+    objects: 8,
+    objectsBefore: 4,
+    deadlineMs: PATIENT_MS,
+  },
+  "moved-export": {
+    algorithm: "concurrency",
+    limit: 1,
+    ttl: "60s",
+    maxTtl: "10m",
+    objects: "per-key",
+    objectsBefore: 2,
+    deadlineMs: PATIENT_MS,
+  },
+  /** All keys are in one object. */
+  flooded: { algorithm: "token-bucket", limit: 1_000, window: "1s", objects: 1, deadlineMs: PATIENT_MS },
   shared: { algorithm: "token-bucket", limit: 5, window: "30d", objects: 4, deadlineMs: PATIENT_MS },
   address: { algorithm: "token-bucket", limit: 5, window: "30d", keyKind: "ip", deadlineMs: PATIENT_MS },
   shadow: { algorithm: "token-bucket", limit: 2, window: "30d", shadow: true, deadlineMs: PATIENT_MS },

@@ -2,9 +2,20 @@
 import { evictDurableObject, runDurableObjectAlarm, runInDurableObject } from "cloudflare:test";
 import { env } from "cloudflare:workers";
 import { readAnswer } from "../../client/read-answer.ts";
-import { objectName } from "../../client/transports/object-names.ts";
+import { objectName } from "../../core/protocol/object-names.ts";
 import { policies } from "../../durable-objects/deployment.ts";
 import type { LimiterObject } from "../../durable-objects/limiter-object.ts";
+import { freshKey } from "./limiter.ts";
+
+/** A key that no other test uses, in the same object as another. */
+export function keyBeside(policyName: string, key: string): string {
+  const policy = policies.get(policyName);
+  if (policy === undefined) throw new Error(`no policy ${policyName}`);
+  for (;;) {
+    const beside = freshKey();
+    if (objectName(policy, beside) === objectName(policy, key)) return beside;
+  }
+}
 
 /** The object that holds a key, and calls to it by that key. */
 export function objectOf(policyName: string, key: string) {

@@ -2,6 +2,7 @@
 import type { SharedPolicy } from "../../client/key-lists.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { keyCursor, readKeyCursor, type KeyPlace } from "../../core/protocol/key-cursors.ts";
+import { sharedObjects } from "../../core/protocol/object-names.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import { keyProblem, type Principal } from "../auth/tokens.ts";
 import { KeyCountRequest, KeyListRequest, type KeyCount, type KeyList } from "./key-requests.ts";
@@ -62,12 +63,13 @@ function amongOf(
   if (objects === "per-key") {
     const allowed =
       "a policy whose keys share a number of objects (this one has an object for each key, and nobody knows all " +
-      "objects: keep a list of your keys and look at each, or set objects in the policy, which begins all keys anew)";
+      'objects: keep a list of your keys and look at each, or set objects in the policy, with objectsBefore = "per-key")';
     return refused(["policy"], request.policy, allowed);
   }
   // A token for keys with a prefix sees these and no others.
   const { prefix = principal.keyPrefix ?? "" } = request;
-  const from = request.cursor === undefined ? { object: 0 } : readKeyCursor(request.cursor, objects);
+  const from =
+    request.cursor === undefined ? { object: 0 } : readKeyCursor(request.cursor, sharedObjects(policy));
   if (from === undefined || from.after?.startsWith(prefix) === false)
     return refused(["cursor"], request.cursor, "the cursor of an answer to the same request");
   return keyProblem(principal, prefix) ?? { policy: { ...policy, objects }, prefix, from };

@@ -2,6 +2,8 @@
 import * as v from "valibot";
 import { figure, milliseconds } from "./answer-schemas.ts";
 
+const LAYOUT = v.union([v.literal("per-key"), v.pipe(v.number(), v.integer())]);
+
 export const PolicyList = v.object({
   policies: v.array(
     v.object({
@@ -15,7 +17,13 @@ export const PolicyList = v.object({
       ),
       onFailure: v.picklist(["closed", "open", "local"]),
       deadlineMs: milliseconds("The longest a caller waits for a decision."),
-      objects: v.union([v.literal("per-key"), v.pipe(v.number(), v.integer())]),
+      objects: LAYOUT,
+      objectsBefore: v.optional(
+        v.pipe(
+          v.array(LAYOUT),
+          v.description("Where keys come from that have moved, the last layout first."),
+        ),
+      ),
       maxWaitMs: milliseconds("The longest that a caller may wait for units."),
       maxWaiters: figure("The most callers that wait for units of one key."),
       reservationTtlMs: milliseconds("The longest a reservation can live; 0: none are made."),

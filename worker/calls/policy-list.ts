@@ -13,6 +13,7 @@ export function listPolicies({ policies }: LimiterClient, principal: Principal):
       onFailure: policy.onFailure,
       deadlineMs: policy.deadlineMs,
       objects: policy.objects,
+      ...(policy.objectsBefore && { objectsBefore: [...policy.objectsBefore] }),
       ...policy.waiting,
       reservationTtlMs: policy.localDecisions.admits ? policy.reservation.mostMs : 0,
       denialTtlMs: policy.denialTtlMs,

@@ -168,19 +168,19 @@ describe("a key is never in memory twice", () => {
 
 test("after a flood of keys that came once, memory and storage are as before", async () => {
   const first = freshKey();
-  const { stub, stored, runAlarm } = objectOf("brief", first);
+  const { stub, stored, runAlarm } = objectOf("flooded", first);
   const flood = 2_500;
   // The alarm is set for an instant that does not come by itself while this test runs.
   at(HOUR_MS);
   for (let batch = 0; batch < flood / 100; batch += 1)
     await Promise.all(
-      Array.from({ length: 100 }, (_, each) => stub.limit("brief", `${first} ${batch}.${each}`, 1)),
+      Array.from({ length: 100 }, (_, each) => stub.limit("flooded", `${first} ${batch}.${each}`, 1)),
     );
   expect(keysInMemory()).toBe(flood);
   // One row is enough for all of them.
   expect(await stored()).toMatchObject({
     tables: {},
-    lead: [["brief", { rules: { brief: { units: 20 } } }]],
+    lead: [["flooded", { rules: { flooded: { units: 20 } } }]],
   });
   at(2 * HOUR_MS);
   expect(await runAlarm()).toBe(true);

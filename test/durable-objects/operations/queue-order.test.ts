@@ -28,7 +28,8 @@ class Queue {
       return undefined;
     };
     const giveUp = () => void this.ended.push(`${name} gives up`);
-    const waiter = { cost: 1, ttlMs: 0, sinceMs, untilMs, attempt, giveUp, key: name };
+    const fail = () => undefined;
+    const waiter = { cost: 1, ttlMs: 0, sinceMs, untilMs, attempt, giveUp, fail, key: name };
     insert(this.#policy, this.waiters, { ...waiter, ...(priority !== undefined && { priority }) });
   }
 

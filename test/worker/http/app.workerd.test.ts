@@ -104,6 +104,7 @@ describe("200", () => {
     const { body } = await call("/v1/policies");
     const policies = body["policies"] as { name: string }[];
     expect(policies.map(({ name }) => name)).toEqual(Object.keys(TEST_POLICIES));
+    expect(policies.find(({ name }) => name === "moved")).toMatchObject({ objects: 8, objectsBefore: [4] });
     expect(policies[0]).toEqual({
       name: "api",
       rules: [

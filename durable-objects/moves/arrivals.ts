@@ -1,0 +1,183 @@
+import type { Policy } from "../../core/policies/policy.ts";
+import {
+  MOVE_PROTOCOL,
+  type Given,
+  type Handed,
+  type MovedKey,
+  type Presumed,
+} from "../../core/protocol/moves.ts";
+import { namesBy, objectNames } from "../../core/protocol/object-names.ts";
+import type { Move } from "../storage/moves.ts";
+import type { MovesHost } from "./host.ts";
+import { storePresumed, storeRows, takeBack } from "./moved-rows.ts";
+import { Questions } from "./questions.ts";
+
+/** Where a key is that does not come: another object keeps it. */
+export interface Kept {
+  readonly by: string;
+  /** That object's version knows nothing of moves. */
+  readonly isOlder: boolean;
+}
+
+/** An object that is to be asked for a key. */
+interface Asking {
+  readonly name: string;
+  /** It was given what another object still has: it says now whether that has come. */
+  readonly chased?: { readonly by: string; readonly given: Given };
+  /** It gave the key to an object where it has not come. */
+  readonly lost?: Given;
+}
+
+/** What an object has handed over, and by how much this object's clock showed more when it came. */
+interface Copy {
+  readonly from: string;
+  readonly moved: MovedKey;
+  readonly laterMs: number;
+}
+
+/** A key may be in one of four places, by the layouts of a policy, and each is asked a few times at most. */
+const MOST_QUESTIONS = 24;
+
+/** Fetches keys from the objects that had them. One call for a key asks, and the others wait with it. */
+export class Arrivals {
+  readonly #host: MovesHost;
+  readonly #underWay = new Map<string, Promise<Kept | undefined>>();
+  readonly #questions: Questions;
+
+  constructor(host: MovesHost) {
+    this.#host = host;
+    this.#questions = new Questions(host);
+  }
+
+  isUnderWay(key: string): boolean {
+    return this.#underWay.has(key);
+  }
+
+  /**
+   * Makes a key come here. When the promise resolves to `undefined`, the key is here.
+   *
+   * It rejects when an object that may have the key does not answer within the policy's deadline. Nothing is lost then:
+   * what that object has given away stays there until it is told that it has arrived.
+   */
+  take(policy: Policy, key: string): Promise<Kept | undefined> {
+    const known = this.#underWay.get(key);
+    if (known !== undefined) return known;
+    const arriving = this.#take(policy, key).finally(() => this.#underWay.delete(key));
+    this.#underWay.set(key, arriving);
+    return arriving;
+  }
+
+  async #take(policy: Policy, key: string): Promise<Kept | undefined> {
+    const { storage, places } = this.#host;
+    const own = storage.moves.read(key);
+    const move = isAway(own) ? own.move : 0;
+    const presumed = new Map<string, Presumed>();
+    const copies: Copy[] = [];
+    const names = objectNames(policy, key).filter((name) => !places.isHere(name));
+    const toAsk: Asking[] = names.map((name) => ({ name }));
+    for (
+      let next = toAsk.shift(), left = MOST_QUESTIONS;
+      next !== undefined;
+      next = toAsk.shift(), left -= 1
+    ) {
+      if (left === 0) throw new Error(`nobody is found to have the key ${JSON.stringify(key)}`);
+      const { name, lost, chased } = next;
+      const { handed, nowMs, layouts } = await this.#questions.ask(policy, name, {
+        key,
+        move,
+        ...(lost && { lost }),
+      });
+      // Another version may know more places.
+      for (const other of namesBy(layouts, policy, key)) {
+        if (names.includes(other) || places.isHere(other)) continue;
+        names.push(other);
+        toAsk.push({ name: other });
+      }
+      if (handed === "older") return { by: name, isOlder: true };
+      if (handed === "kept") return { by: name, isOlder: false };
+      if (handed === "busy") throw new Error(`the key ${JSON.stringify(key)} is on its way elsewhere`);
+      const { moved, given, presumed: units } = read(handed);
+      if (moved !== undefined) copies.push({ from: name, moved, laterMs: this.#host.nowMs() - nowMs });
+      if (units !== undefined) presumed.set(name, units);
+      // Whoever the key was given to says that it has not come, or has nothing later.
+      if (chased !== undefined && (given?.move ?? 0) < chased.given.move)
+        toAsk.unshift({ name: chased.by, lost: chased.given });
+      else if (given !== undefined) {
+        checkNamed(names, key, given.to);
+        toAsk.unshift({ name: given.to, chased: { by: name, given } });
+      }
+    }
+    // A copy whose arrival was not heard of may be older than what has become of the key since.
+    const [last] = copies.toSorted((one, other) => other.moved.move - one.moved.move);
+    if (last === undefined || last.moved.move <= move)
+      return this.#begin(policy, key, sumOf(presumed), names);
+    this.#store(policy, key, last, sumOf(presumed));
+    for (const copy of copies) this.#tell(policy, key, copy);
+    return undefined;
+  }
+
+  /** Nobody has the key. What was given away here never arrived. Else it begins here, unless memory knows more. */
+  #begin(
+    policy: Policy,
+    key: string,
+    presumed: ReadonlyMap<string, number>,
+    names: readonly string[],
+  ): undefined {
+    const { storage, cache, residents, onWritten } = this.#host;
+    const own = storage.moves.read(key);
+    const nowMs = this.#host.nowMs();
+    if (isAway(own)) {
+      checkNamed(names, key, own.other);
+      cache.forget(key);
+      takeBack(storage, policy, key, own, presumed);
+      onWritten(own.dueMs, nowMs);
+    } else if (!cache.has(key) && storePresumed(storage, policy, key, presumed, nowMs))
+      onWritten(nowMs, nowMs);
+    residents.add(key);
+    return undefined;
+  }
+
+  #store(policy: Policy, key: string, { moved, laterMs }: Copy, presumed: ReadonlyMap<string, number>): void {
+    const { storage, cache, residents, nowMs, onWritten } = this.#host;
+    cache.forget(key);
+    storeRows(storage, policy, key, moved, laterMs, presumed);
+    residents.add(key);
+    onWritten(moved.wholeAtMs, nowMs());
+  }
+
+  /** The runtime sends it when the key is stored for good. If it is lost, what is left there goes when it is whole. */
+  #tell({ name }: Policy, key: string, { from, moved }: Copy): void {
+    const taken = { policy: name, keys: [{ key, move: moved.move }] };
+    const told = this.#host.places.objectAt(from).reserve({ protocol: MOVE_PROTOCOL, taken });
+    told.catch((error: unknown) =>
+      console.warn(`an object was not told that a key has arrived: ${String(error)}`),
+    );
+  }
+}
+
+function isAway(move: Move | undefined): move is Move & { readonly other: string } {
+  return move !== undefined && move.other !== null;
+}
+
+/** @throws Error when a key is where the policy does not say that it may be */
+function checkNamed(names: readonly string[], key: string, to: string): void {
+  if (names.includes(to)) return;
+  throw new Error(
+    `the key ${JSON.stringify(key)} was given to ${to}: objectsBefore must say that layout too`,
+  );
+}
+
+function read(handed: Exclude<Handed, string> | "nothing"): {
+  readonly moved?: MovedKey;
+  readonly given?: Given;
+  readonly presumed?: Presumed;
+} {
+  return handed === "nothing" ? {} : handed;
+}
+
+function sumOf(presumed: ReadonlyMap<string, Presumed>): Map<string, number> {
+  const sums = new Map<string, number>();
+  for (const units of presumed.values())
+    for (const [rule, count] of Object.entries(units)) sums.set(rule, (sums.get(rule) ?? 0) + count);
+  return sums;
+}

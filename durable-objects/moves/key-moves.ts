@@ -1,0 +1,117 @@
+/**
+ * Keys that move between objects. An object admits units of a key only while the key is *here*. A key of which it knows
+ * nothing it first asks for in every object that may have it by the layouts of the policy, and nobody else admits
+ * before the key has arrived: whoever has given it away, or has said that nothing is there, asks in turn before it
+ * admits again. So one object at a time has a key, whatever versions of the worker and of the objects run beside each
+ * other, and however often the layout changes.
+ *
+ * A call that comes to another object is passed on: to the object that is to have the key, which fetches it, or to the
+ * one that keeps it because its version does not know the new layout yet.
+ */
+import type { Policy } from "../../core/policies/policy.ts";
+import type { Maybe } from "../../core/protocol/object-methods.ts";
+import { objectNames } from "../../core/protocol/object-names.ts";
+import { Arrivals, type Kept } from "./arrivals.ts";
+import { Departures } from "./departures.ts";
+import { KeyHasMoved, type MovesHost } from "./host.ts";
+
+/** The object to which a call was passed on is not to have the key either. */
+export const ELSEWHERE = Symbol("elsewhere");
+
+/** A call, as it is made here or elsewhere. */
+export interface MovingCall<Result> {
+  /** Another object has passed it on: it is made here, or not at all. */
+  readonly isPassedOn: boolean;
+  readonly here: () => Maybe<Result>;
+  /** @param mayBeAt the names of the objects that may have the key */
+  readonly there: (kept: Kept, mayBeAt: readonly string[]) => Promise<Result | typeof ELSEWHERE>;
+}
+
+/** So often a call looks for its key: it may go again as soon as it has come. */
+const MOST_LOOKS = 6;
+
+/** Makes each call where its key is. */
+export class KeyMoves {
+  readonly departures: Departures;
+  readonly arrivals: Arrivals;
+  readonly #host: MovesHost;
+
+  constructor(host: MovesHost) {
+    this.#host = host;
+    this.departures = new Departures(host);
+    this.arrivals = new Arrivals(host);
+  }
+
+  /** The names of the objects that may have a key, as far as this version knows. */
+  namesOf(policyName: string, key: string): readonly string[] {
+    const policy = this.#host.policies.get(policyName);
+    return policy === undefined ? [] : objectNames(policy, key);
+  }
+
+  /**
+   * Whether a call that was passed on can be made here: whoever passed it on knows of no object that may have the key
+   * and is not known here.
+   */
+  mayTake(policyName: string, key: string, mayBeAt: readonly string[]): boolean {
+    const names = this.namesOf(policyName, key);
+    return (
+      names.some((name) => this.#host.places.isHere(name)) && mayBeAt.every((name) => names.includes(name))
+    );
+  }
+
+  /** Makes a call, at once if the key is here and is to stay. */
+  make<Result>(policyName: string, key: string, call: MovingCall<Result>): Maybe<Result> {
+    const { policies, places, residents } = this.#host;
+    const policy = policies.get(policyName);
+    if (policy === undefined) return call.here();
+    const names = objectNames(policy, key);
+    const isToBeHere = places.isHere(names[0]);
+    if (isToBeHere && names.length === 1) return call.here();
+    const isStaying = isToBeHere || call.isPassedOn;
+    if (!isStaying || !residents.has(key)) return this.#find(policy, key, call, isStaying);
+    const answer = call.here();
+    if (!(answer instanceof Promise)) return answer;
+    return answer.catch((error: unknown) => {
+      if (error instanceof KeyHasMoved) return this.#find(policy, key, call, isStaying);
+      throw error;
+    });
+  }
+
+  async #find<Result>(
+    policy: Policy,
+    key: string,
+    call: MovingCall<Result>,
+    mayStay: boolean,
+  ): Promise<Result> {
+    const { residents } = this.#host;
+    const names = objectNames(policy, key);
+    const [toBeAt = ""] = names;
+    let isStaying = mayStay;
+    for (let look = 0; look < MOST_LOOKS; look += 1) {
+      if (isStaying && residents.has(key)) {
+        const made = await orMoved(call.here);
+        if (made !== undefined) return made.answer;
+        continue;
+      }
+      const kept = isStaying ? await this.arrivals.take(policy, key) : { by: toBeAt, isOlder: false };
+      if (kept === undefined) continue;
+      if (call.isPassedOn) break;
+      const answer = await call.there(kept, names);
+      if (answer !== ELSEWHERE) return answer;
+      // The object that is to have it is of a version that does not know so: the key stays here, or comes.
+      if (!this.mayTake(policy.name, key, [])) break;
+      isStaying = true;
+    }
+    throw new Error(`the key ${JSON.stringify(key)} was not found: versions mix`);
+  }
+}
+
+/** What a call answers; `undefined`: the key has moved while the call waited. */
+async function orMoved<Result>(make: () => Maybe<Result>): Promise<{ readonly answer: Result } | undefined> {
+  try {
+    return { answer: await make() };
+  } catch (error) {
+    if (error instanceof KeyHasMoved) return undefined;
+    throw error;
+  }
+}

@@ -1,0 +1,129 @@
+/** All that is stored of a key, as it goes to another object. */
+import type { Policy } from "../../core/policies/policy.ts";
+import type { MovedKey } from "../../core/protocol/moves.ts";
+import type { Move } from "../storage/moves.ts";
+import type { Claim, StoredAccount } from "../storage/records.ts";
+import type { Storage } from "../storage/storage.ts";
+import { storedName } from "../storage/write-behind.ts";
+
+/** By the name of the rule: units that isolates may have. */
+export type PresumedUnits = ReadonlyMap<string, number>;
+
+/** Reads what is stored of a key that is given away. */
+export function packRows(storage: Storage, key: string, { move, dueMs }: Move): MovedKey {
+  const record = storage.read(key);
+  return {
+    move,
+    wholeAtMs: dueMs,
+    ...(record && { rules: record.rules }),
+    claims: storage.claims.read(key),
+    ...storage.moves.rowsOf(key),
+  };
+}
+
+/**
+ * Stores a key that has come, in place of what there was of it. All or nothing of it is stored.
+ *
+ * @param laterMs how much this object's clock shows more than the sender's did
+ */
+export function storeRows(
+  storage: Storage,
+  policy: Policy,
+  key: string,
+  moved: MovedKey,
+  laterMs: number,
+  presumed: PresumedUnits,
+): void {
+  const { move, rules, claims, wholeAtMs } = moved;
+  const dueMs = wholeAtMs + Math.max(0, laterMs);
+  storage.atomically(() => {
+    removeRows(storage, key);
+    if (rules !== undefined || hasUnits(presumed))
+      storage.write({ key, policy: policy.name, rules: fromElsewhere(policy, rules ?? {}, presumed) }, dueMs);
+    storage.moves.putRows(key, moved);
+    for (const claim of claims as readonly Claim[]) {
+      const { expiresAtMs, grantedAtMs } = claim;
+      const granted = grantedAtMs !== undefined && { grantedAtMs: grantedAtMs + laterMs };
+      storage.claims.write(key, { ...claim, expiresAtMs: expiresAtMs + laterMs, ...granted }, true);
+    }
+    storage.moves.write(key, { move, other: null, times: 0, dueMs });
+  });
+}
+
+/** Deletes what is stored of a key, except its move. */
+export function removeRows(storage: Storage, key: string): void {
+  storage.answers.removeAll(key);
+  storage.remove(key);
+}
+
+/**
+ * No memory of this object has written these records. So units that were ahead of them, which isolates may have, are
+ * held for as long as a reservation could live from now on; and so are units that are presumed.
+ */
+function fromElsewhere(
+  { rules, reservation }: Policy,
+  records: NonNullable<MovedKey["rules"]>,
+  presumed: PresumedUnits,
+): Readonly<Record<string, StoredAccount>> {
+  const came = Object.entries(records as Readonly<Record<string, StoredAccount>>);
+  const held = came.map(([name, account]): [string, StoredAccount] => [
+    name,
+    withAhead(withoutMemory(account), presumed.get(name) ?? 0, reservation.mostMs),
+  ]);
+  const others = rules.filter(({ name }) => !Object.hasOwn(records, name) && (presumed.get(name) ?? 0) > 0);
+  const ahead = others.map((rule): [string, StoredAccount] => [
+    rule.name,
+    withAhead({ algorithm: storedName(rule), ahead: 0 }, presumed.get(rule.name) ?? 0, reservation.mostMs),
+  ]);
+  return Object.fromEntries([...held, ...ahead]);
+}
+
+function withoutMemory(stored: StoredAccount): StoredAccount {
+  const { by: _, ...account } = stored;
+  return account;
+}
+
+function withAhead(account: StoredAccount, units: number, ttlMs: number): StoredAccount {
+  if (units === 0) return account;
+  return { ...account, ahead: account.ahead + units, ttlMs: Math.max(account.ttlMs ?? 0, ttlMs) };
+}
+
+/** Takes a key back that was given away and never arrived. */
+export function takeBack(
+  storage: Storage,
+  policy: Policy,
+  key: string,
+  move: Move,
+  presumed: PresumedUnits,
+): void {
+  storage.atomically(() => {
+    const record = storage.read(key);
+    if (record !== undefined || hasUnits(presumed))
+      storage.write(
+        { key, policy: policy.name, rules: fromElsewhere(policy, record?.rules ?? {}, presumed) },
+        move.dueMs,
+      );
+    storage.moves.write(key, { ...move, other: null });
+  });
+}
+
+/**
+ * Stores units that are presumed of a key of which nobody knows more. The alarm finds out when it is whole.
+ *
+ * @returns whether there are any
+ */
+export function storePresumed(
+  storage: Storage,
+  policy: Policy,
+  key: string,
+  presumed: PresumedUnits,
+  nowMs: number,
+): boolean {
+  if (!hasUnits(presumed)) return false;
+  storage.write({ key, policy: policy.name, rules: fromElsewhere(policy, {}, presumed) }, nowMs);
+  return true;
+}
+
+function hasUnits(presumed: PresumedUnits): boolean {
+  return [...presumed.values()].some((units) => units > 0);
+}

@@ -1,0 +1,141 @@
+import type { Policy } from "../../core/policies/policy.ts";
+import type { MovedAnswer, MovedKey, MovedSegment } from "../../core/protocol/moves.ts";
+import type { Tables } from "./tables.ts";
+
+/** A key that has moved. */
+export interface Move {
+  /** It rises with each move of the key. */
+  readonly move: number;
+  /** The name of the object to which the key was given; `null`: the key has come here. */
+  readonly other: string | null;
+  /** How often it was given away in this move: an answer may have been lost. */
+  readonly times: number;
+  /** From when on nothing that was given with the key counts any more. */
+  readonly dueMs: number;
+}
+
+/** What a sweep of moves has left: how many rows, and when the first of them can be deleted; Infinity: none. */
+export interface SweptMoves {
+  readonly left: number;
+  readonly dueMs: number;
+}
+
+/** A key brings so many answers at most, the newest: more would not fit in a message. */
+const MOST_ANSWERS_MOVED = 20_000;
+
+/** The stored moves: which keys were given away, and which have come. A key that never moved has no row. */
+export class StoredMoves {
+  readonly #tables: Tables;
+
+  constructor(tables: Tables) {
+    this.#tables = tables;
+  }
+
+  /** Whether no key has a row: one comparison, for all objects whose keys never moved. */
+  get isEmpty(): boolean {
+    return !this.#tables.has("moves");
+  }
+
+  /** Whether the key was given to another object: what is stored of it here does not count any more. */
+  isAway({ objectsBefore }: Pick<Policy, "objectsBefore">, key: string): boolean {
+    return objectsBefore !== undefined && (this.read(key)?.other ?? null) !== null;
+  }
+
+  read(key: string): Move | undefined {
+    if (this.isEmpty) return undefined;
+    return this.#tables
+      .exec<{ move: number; other: string | null; times: number; dueMs: number }>(
+        "SELECT move, other, times, due_ms AS dueMs FROM moves WHERE key = ?",
+        key,
+      )
+      .toArray()[0];
+  }
+
+  write(key: string, { move, other, times, dueMs }: Move): void {
+    this.#tables.make("moves");
+    this.#tables.exec(
+      "INSERT OR REPLACE INTO moves (key, move, other, times, due_ms) VALUES (?, ?, ?, ?, ?)",
+      key,
+      move,
+      other,
+      times,
+      dueMs,
+    );
+  }
+
+  remove(key: string): void {
+    if (!this.isEmpty) this.#tables.exec("DELETE FROM moves WHERE key = ?", key);
+  }
+
+  /** Deletes the rows of moves that do not matter any more, of keys that have no record. */
+  sweep(nowMs: number): SweptMoves {
+    if (this.isEmpty) return { left: 0, dueMs: Infinity };
+    this.#tables.exec(
+      "DELETE FROM moves WHERE due_ms <= ? AND NOT EXISTS (SELECT 1 FROM keys WHERE keys.key = moves.key)",
+      nowMs,
+    );
+    const { left, dueMs } = this.#tables
+      .exec<{ left: number; dueMs: number | null }>(
+        "SELECT count(*) AS left, min(due_ms) AS dueMs FROM moves",
+      )
+      .one();
+    return { left, dueMs: dueMs ?? Infinity };
+  }
+
+  /** The rows of a key that are not its record, its claims or its move. */
+  rowsOf(key: string): Pick<MovedKey, "segments" | "answers"> {
+    const segments = this.#tables.has("segments")
+      ? this.#tables
+          .exec<{ rule: string; log: number; start: number; toMs: number; entries: ArrayBuffer }>(
+            "SELECT rule, log, start, to_ms AS toMs, entries FROM segments WHERE key = ?",
+            key,
+          )
+          .toArray()
+          .map(({ entries, ...segment }) => ({ ...segment, entries: [...new Float64Array(entries)] }))
+      : [];
+    const answers = this.#tables.has("answers")
+      ? this.#tables
+          .exec<{ idempotencyKey: string; request: string; answer: string; atMs: number }>(
+            `SELECT idempotency_key AS idempotencyKey, request, answer, at_ms AS atMs FROM answers
+              WHERE key = ? ORDER BY at_ms DESC LIMIT ?`,
+            key,
+            MOST_ANSWERS_MOVED,
+          )
+          .toArray()
+      : [];
+    return { segments, answers };
+  }
+
+  /** Stores the rows of a key that has come. */
+  putRows(
+    key: string,
+    {
+      segments,
+      answers,
+    }: { readonly segments: readonly MovedSegment[]; readonly answers: readonly MovedAnswer[] },
+  ): void {
+    for (const { rule, log, start, toMs, entries } of segments) {
+      this.#tables.make("segments");
+      this.#tables.exec(
+        "INSERT OR REPLACE INTO segments (key, rule, log, start, to_ms, entries) VALUES (?, ?, ?, ?, ?, ?)",
+        key,
+        rule,
+        log,
+        start,
+        toMs,
+        Float64Array.from(entries).buffer,
+      );
+    }
+    for (const { idempotencyKey, request, answer, atMs } of answers) {
+      this.#tables.make("answers");
+      this.#tables.exec(
+        "INSERT OR REPLACE INTO answers (key, idempotency_key, request, answer, at_ms) VALUES (?, ?, ?, ?, ?)",
+        key,
+        idempotencyKey,
+        request,
+        answer,
+        atMs,
+      );
+    }
+  }
+}

@@ -1,0 +1,141 @@
+/** An object whose keys may move: the production modules, over a storage that outlives it, and a network to others. */
+import type { Policies } from "../../core/policies/policy.ts";
+import type { AnswerText } from "../../core/protocol/answers.ts";
+import type { HoldCall, LimitCall, ReserveCall, Returned } from "../../core/protocol/messages.ts";
+import type { HandOver, PassedOn, Taken } from "../../core/protocol/moves.ts";
+import type { ObjectStub } from "../../core/protocol/object-methods.ts";
+import type { KeyCalls } from "../../durable-objects/key-calls.ts";
+import type { MovesHost } from "../../durable-objects/moves/host.ts";
+import { KeyMoves } from "../../durable-objects/moves/key-moves.ts";
+import { Places } from "../../durable-objects/moves/places.ts";
+import { Residents } from "../../durable-objects/moves/residents.ts";
+import { PlacedCalls } from "../../durable-objects/placed-calls.ts";
+import { Died, type Database } from "./database.ts";
+import { SimulatedObject } from "./simulated-object.ts";
+import type { VirtualTime } from "./virtual-time.ts";
+
+/** What isolates and objects call of an object here. */
+export type MovingMethod = "limitCall" | "reserve" | "giveBack" | "hold" | "settle" | "refund" | "reset";
+
+/** What an object needs of the world. */
+export interface MovingWorld {
+  readonly time: VirtualTime;
+  readonly clockMs: () => number;
+  stubOf(name: string, from: MovingObject): ObjectStub;
+  /** A call is made here, and not passed on: returns what it answers. */
+  onMade(object: MovingObject, method: MovingMethod, args: readonly unknown[], make: () => unknown): unknown;
+  /** Changes parts of an object: a rule that is broken on purpose. */
+  readonly breakage?: (host: MovesHost, moves: KeyMoves) => void;
+}
+
+/** So many keys fit in its memory, so that most are read again and again. */
+const MOST_KEYS = 3;
+
+/** One life of an object, with the policies of the version that runs in it. */
+export class MovingObject {
+  readonly name: string;
+  readonly version: number;
+  readonly object: SimulatedObject;
+  readonly placed: PlacedCalls;
+  readonly moves: KeyMoves;
+  isDead = false;
+  readonly #world: MovingWorld;
+
+  constructor(world: MovingWorld, name: string, version: number, policies: Policies, database: Database) {
+    this.#world = world;
+    this.name = name;
+    this.version = version;
+    const time = world.time.clock({ ms: 0 }, () => this.isDead);
+    const alive = { storage: this.#whileAlive(database.storage) } as unknown as Database;
+    this.object = new SimulatedObject(alive, policies, world.clockMs, time, MOST_KEYS);
+    const { storage, cache, queue } = this.object.memory;
+    const namespace = {
+      idFromName: (each: string) => each,
+      getByName: (each: string) => world.stubOf(each, this),
+    };
+    const places = new Places(namespace, name);
+    const host: MovesHost = {
+      policies,
+      storage,
+      cache,
+      residents: new Residents(storage),
+      places,
+      time,
+      nowMs: () => this.object.nowMs,
+      onWritten: () => undefined,
+      endLine: (keyState, moved) => queue.end(keyState, moved),
+    };
+    this.moves = new KeyMoves(host);
+    world.breakage?.(host, this.moves);
+    this.placed = new PlacedCalls(this.#calls() as unknown as KeyCalls, this.moves, places);
+  }
+
+  /** A message has come. */
+  receive(method: MovingMethod, args: readonly unknown[]): unknown {
+    if (method === "giveBack") {
+      const [policy, returned] = args as [string, readonly Returned[]];
+      const made = returned.map((each) => this.placed.make("giveBack", policy, each.key, [policy, [each]]));
+      return Promise.all(made.filter((each) => each instanceof Promise)).then(() => undefined);
+    }
+    const [first] = args as [string | LimitCall | ReserveCall | HandOver | Taken | PassedOn];
+    if (typeof first === "string") return this.placed.make(method, first, String(args[1]), args as never);
+    if (!("policy" in first)) return this.placed.answerMove(first);
+    return this.placed.make(method, first.policy, first.key, [first] as never);
+  }
+
+  /** The calls on keys that are here, as the object's class has them. */
+  #calls() {
+    const { object } = this;
+    const made =
+      (method: MovingMethod, make: (...args: never[]) => unknown) =>
+      (...args: never[]) =>
+        this.#world.onMade(this, method, args, () => make(...args));
+    const ask: SimulatedObject["ask"] = (...args) => object.ask(...args);
+    const text = (answer: unknown): AnswerText => JSON.stringify(answer);
+    return {
+      limitCall: made("limitCall", (call: LimitCall) => object.limitCall(call)),
+      reserve: made("reserve", (call: ReserveCall) => object.reserve(call)),
+      giveBack: made("giveBack", (policy: string, returned: readonly Returned[]) =>
+        object.giveBack(policy, returned),
+      ),
+      reset: made("reset", (policy: string, key: string) => object.reset(policy, key)),
+      refund: made("refund", (policy: string, key: string, units: number, idempotencyKey: string) =>
+        object.refund(policy, key, units, idempotencyKey),
+      ),
+      hold: made("hold", ({ policy, key, ...call }: HoldCall) =>
+        text(ask(policy, key, (operations, keyState, nowMs) => operations.hold(keyState, call, nowMs))),
+      ),
+      settle: made("settle", (policy: string, key: string, id: string, used: number) =>
+        text(ask(policy, key, (operations, keyState, nowMs) => operations.settle(keyState, id, used, nowMs))),
+      ),
+    };
+  }
+
+  /** Whoever has died writes nothing any more, though its promises still settle here. */
+  #whileAlive(storage: DurableObjectStorage): DurableObjectStorage {
+    const { sql, kv } = storage;
+    const alive = () => {
+      if (this.isDead) throw new Died("it has died");
+    };
+    return {
+      ...storage,
+      sql: {
+        exec: (...args: Parameters<typeof sql.exec>) => {
+          alive();
+          return sql.exec(...args);
+        },
+      },
+      kv: {
+        get: (name: string) => kv.get(name),
+        put: (name: string, value: unknown) => {
+          alive();
+          kv.put(name, value);
+        },
+        delete: (name: string) => {
+          alive();
+          return kv.delete(name);
+        },
+      },
+    } as unknown as DurableObjectStorage;
+  }
+}
