@@ -60,12 +60,11 @@ export class KeyStore {
   }
 
   /** @throws Error while versions mix: the worker has a policy that this object's version does not know yet */
-  open(policyName: string, key: string, nowMs: number): KeyState {
-    const policy = this.#policies.get(policyName);
+  open(name: string, key: string, nowMs: number): KeyState {
+    const policy = this.#policies.get(name);
     if (policy === undefined)
-      throw new Error(`this version of the object has no policy ${JSON.stringify(policyName)}`);
-    if (this.#storage.moves.isAway(policy, key))
-      throw new Error(`the key ${JSON.stringify(key)} is in another object`);
+      throw new Error(`this version of the object has no policy ${JSON.stringify(name)}`);
+    if (this.#storage.moves.isAway(policy, key)) throw new Error(`key ${JSON.stringify(key)} is elsewhere`);
     return this.#cache.open(policy, key, nowMs);
   }
 
@@ -121,7 +120,8 @@ export class KeyStore {
     const writesRecord =
       !isSaved || change.isExact === true || remember.length > 0 || (put.length > 0 && !isRecorded);
     const ahead = isSaved ? [] : keyState.noteGiven(accounts);
-    const write = () => this.#cache.write(keyState, accounts, nowMs, ahead);
+    const writeRecord = () =>
+      writesRecord ? this.#cache.write(keyState, accounts, nowMs, ahead) : undefined;
     const isExact = writesRecord && !ahead.some((units) => units > 0);
     const isAhead = !isExact && (writesRecord || isLed(keyState.ruleStates, nowMs));
     const leadEndsMs = this.#lead(keyState, accounts, nowMs, isAhead);
@@ -134,13 +134,9 @@ export class KeyStore {
       if (uncharge !== undefined) forgetCharge(this.#storage, keyState, uncharge);
       for (const { answer, charge, ...each } of remember)
         rememberAnswer(this.#storage, keyState, each, answer, nowMs, charge);
-      return writesRecord ? write() : undefined;
+      return writeRecord();
     };
-    const wholeMs = writesRows
-      ? this.#allOrNothing(keyState, writeAll, nowMs)
-      : writesRecord
-        ? write()
-        : undefined;
+    const wholeMs = writesRows ? this.#allOrNothing(keyState, writeAll, nowMs) : writeRecord();
     for (const claim of end) keyState.endClaim(claim);
     for (const claim of put) keyState.putClaim(claim);
     this.#cache.take(keyState, accounts, nowMs, isExact);
