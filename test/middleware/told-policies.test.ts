@@ -43,7 +43,7 @@ test("an older limiter does not list the capacity: then it is the burst, or the 
     ...listed,
     rules: listed.rules.map((rule) => {
       const kept = Object.entries(rule).filter(([name]) => !names.includes(name));
-      return { ...(Object.fromEntries(kept) as typeof rule) };
+      return Object.fromEntries(kept) as typeof rule;
     }),
   });
   expect(headersOf(toldPolicy(without("capacity")))).toEqual({ "RateLimit-Policy": "10;w=1;burst=50" });
