@@ -9,7 +9,7 @@ const REQUESTS = fc.array(
   fc.record({
     atMs: fc.nat(2_000),
     handlerMs: fc.nat(300),
-    streamMs: fc.nat(900),
+    streamMs: fc.nat(4_000),
     end: fc.constantFrom("read", "cancel", "tear", "throw", "none", "head"),
     waitMs: fc.constantFrom(0, 500, 5_000),
   }),
