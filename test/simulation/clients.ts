@@ -152,19 +152,25 @@ export class ClientSchedule {
   }
 
   #callWorker(cost: Cost): void {
-    const decided = this.#worker.limit(this.#policy, KEY, { cost });
-    const note = (decision: Decision | Problem) => {
-      if (!(decision instanceof Problem)) this.#noteWorkers(decision, cost);
-    };
-    if (decided instanceof Promise) void decided.then(note);
-    else note(decided);
+    void this.#worker.limit(this.#policy, KEY, { cost });
   }
 
-  /** A decision of the worker's isolate from its own units. */
-  #noteWorkers({ source, success }: Decision, cost: Cost): void {
-    if (source !== "isolate" || !success) return;
-    this.#outcome.admittedByWorker += 1;
-    this.#admit(cost);
+  /** Notes what the worker's isolate admits of its own units, at that instant: its message may be answered later. */
+  #notingWorker(worker: LimiterClient): LimiterClient {
+    const limit = worker.limit.bind(worker);
+    const note = (decision: Decision | Problem, cost: Cost): Decision | Problem => {
+      if (decision instanceof Problem || decision.source !== "isolate" || !decision.success) return decision;
+      this.#outcome.admittedByWorker += 1;
+      this.#admit(cost);
+      return decision;
+    };
+    worker.limit = (policy, key, call) => {
+      const decided = limit(policy, key, call);
+      if (decided instanceof Promise) return decided.then((late) => note(late, call.cost));
+      note(decided, call.cost);
+      return decided;
+    };
+    return worker;
   }
 
   #fault(index: number): void {
@@ -181,7 +187,7 @@ export class ClientSchedule {
       running.machine.wakesAtMs = this.#time.nowMs + ms;
       running.machine.sleptMs += ms;
       this.#outcome.sleeps += 1;
-    } else if (what === "clock" && running !== undefined) {
+    } else if (what === "clock" && running !== undefined && this.#time.nowMs >= running.machine.wakesAtMs) {
       running.machine.wallMs += this.#of([-10_000, -200, -60, -40, 20, 10_000]);
     } else if (what === "close" && running !== undefined) void running.limiter.rest();
   }
@@ -279,13 +285,12 @@ export class ClientSchedule {
     const principal = { title: "the client", id: `{"token":"t"}`, bounds: DEFAULT_BOUNDS, scopes: SCOPES };
     const answered = await callReserve(this.#worker, principal, asked);
     if (answered instanceof Problem) throw answered.toError();
-    const answers = answered.answers.map((answer, index) => {
-      if (answer === null || !("decision" in answer)) return answer;
-      const { limit, reserve } = asked.calls[index] ?? {};
-      this.#noteWorkers(answer.decision, (limit ?? reserve)?.cost ?? 1);
-      // So that it is not taken for a decision of the client's own.
-      return { decision: { ...answer.decision, source: "object" } };
-    });
+    // A decision of the worker's isolate is not to be taken for one of the client's own.
+    const answers = answered.answers.map((answer) =>
+      answer !== null && "decision" in answer
+        ? { decision: { ...answer.decision, source: "object" } }
+        : answer,
+    );
     return JSON.stringify({ ...answered, answers });
   }
 
@@ -301,7 +306,7 @@ export class ClientSchedule {
     const objects = new Objects(namespace, time, { outboxes: new Outboxes(), inBackground });
     const policies = new RegionalPolicies(POLICIES, parseRegions(undefined));
     const local = new LocalLimiter(new ReservationCache(() => `worker-${this.#upTo(1e9)}`));
-    return new LimiterClient({ objects, policies, time, inBackground }, local);
+    return this.#notingWorker(new LimiterClient({ objects, policies, time, inBackground }, local));
   }
 
   #handle(method: Method, args: readonly unknown[]): unknown {
