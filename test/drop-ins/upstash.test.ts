@@ -95,6 +95,18 @@ describe("blockUntilReady", () => {
   });
 });
 
+test("reset is when a denied call passes, and when the quota is whole after an admitted one", async () => {
+  const clock = manualClock();
+  const policies = { two: { algorithm: "token-bucket", limit: 2, window: "2s" } };
+  const limiter = memoryLimiter({ policies, clock });
+  const { limit } = new Ratelimit({ limiter, policy: "two", time: clock });
+  await limit("ann");
+  expect(await limit("ann")).toMatchObject({ success: true, reset: clock.nowMs() + 2_000 });
+  expect(await limit("ann")).toMatchObject({ success: false, reset: clock.nowMs() + 1_000 });
+  // It never passes: what is known is when the quota is whole.
+  expect(await limit("ann", { rate: 3 })).toMatchObject({ success: false, reset: clock.nowMs() + 2_000 });
+});
+
 test("when nobody could decide, the reason is timeout, and the policy says whether it passes", async () => {
   const limiter = memoryLimiter({ policies: POLICIES });
   limiter.fail();

@@ -33,6 +33,23 @@ test.each([...algorithms.keys()])(
   },
 );
 
+test("an older limiter does not list the capacity: then it is the burst, or the limit", async () => {
+  const policies = {
+    p: { algorithm: "token-bucket", limit: 10, window: "1s", burst: 50, headers: "draft-7" },
+  };
+  const [listed] = (await memoryLimiter({ policies }).policies()).policies;
+  if (listed === undefined) throw new Error("no policy");
+  const without = (...names: string[]) => ({
+    ...listed,
+    rules: listed.rules.map((rule) => {
+      const kept = Object.entries(rule).filter(([name]) => !names.includes(name));
+      return Object.fromEntries(kept) as typeof rule;
+    }),
+  });
+  expect(headersOf(toldPolicy(without("capacity")))).toEqual({ "RateLimit-Policy": "10;w=1;burst=50" });
+  expect(headersOf(toldPolicy(without("capacity", "burst")))).toEqual({ "RateLimit-Policy": "10;w=1" });
+});
+
 test("the list is asked for once, and again after a minute, behind the back of a request", async () => {
   const clock = manualClock();
   const policies = { p: { algorithm: "token-bucket", limit: 1, window: "1s" } };

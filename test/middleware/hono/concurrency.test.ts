@@ -1,7 +1,14 @@
 import { Hono } from "hono";
 import { describe, expect, test } from "vitest";
+import { keepLease } from "../../../middleware/leased.ts";
 import { concurrency, rateLimit } from "../../../package/hono.ts";
-import { assertAsked, LimiterError, manualClock, memoryLimiter } from "../../../package/testing.ts";
+import {
+  assertAsked,
+  assertNotAsked,
+  LimiterError,
+  manualClock,
+  memoryLimiter,
+} from "../../../package/testing.ts";
 
 const POLICIES = {
   jobs: { algorithm: "concurrency", limit: 1, ttl: "30s", maxTtl: "1m", maxWait: "10s", maxWaiters: 1 },
@@ -110,6 +117,17 @@ describe("a request holds its slot", () => {
     limiter.recover();
     await clock.advance("35s");
     expect(await leases()).toBe(1);
+  });
+
+  test("and no longer: a slot that was given back is not renewed, and not given back again", async () => {
+    const { limiter, clock } = start();
+    const { lease } = await limiter.acquire({ policy: "jobs", key: "k" });
+    if (lease === undefined) throw new Error("no lease");
+    const release = keepLease(limiter, lease, { time: clock });
+    await Promise.all([release(), release()]);
+    await clock.advance("1m");
+    assertNotAsked(limiter, "renew");
+    assertAsked(limiter, "release", {}, 1);
   });
 
   test("and a lease that is gone is not renewed again", async () => {

@@ -209,6 +209,19 @@ describe("several limits", () => {
     expect(await limiter.peek({ policy: "day", key: "a" })).toMatchObject({ remaining: 4 });
   });
 
+  test("of one route: a denial is told though another limit has fewer units left", async () => {
+    const { limiter, clock } = start();
+    await limiter.limit({ policy: "day", key: "a", cost: 4 });
+    const app = new Hono();
+    app.use(rateLimit({ limiter, policy: "day", key: "a", time: clock }));
+    app.get("/", rateLimit({ limiter, policy: "api", key: "a", cost: 4, time: clock }));
+    const denied = await app.request("/");
+    expect([denied.status, limitHeaders(denied)]).toEqual([
+      429,
+      { ratelimit: '"api";r=3;t=0', "ratelimit-policy": '"api";q=3;w=60' },
+    ]);
+  });
+
   test("at once: all or nothing, and the longest wait is told", async () => {
     const { limiter, clock } = start();
     const app = new Hono().use(
