@@ -172,8 +172,10 @@ test("when a policy has changed, all that is held under it goes home", async () 
   for (let call = 0; call < 30; call += 1) await limiter.limit({ policy: "hot", key: "a" });
   played.version = "another";
   for (let call = 0; call < 10; call += 1) await limiter.limit({ policy: "hot", key: `other-${call}` });
-  const known = played.messages.at(-1)?.known;
-  expect(known).toEqual({ hot: "another" });
+  expect(played.messages.at(-1)?.known).toEqual({ hot: "another" });
+  const asked = played.messages.length;
+  await limiter.limit({ policy: "hot", key: "a" });
+  expect(played.messages.length).toBe(asked + 1);
   await limiter.close();
   const returned = played.messages.flatMap(({ calls }) =>
     calls.flatMap((call) => call.giveBack?.returned ?? []),
