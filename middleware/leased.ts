@@ -4,6 +4,7 @@ import { SYSTEM_TIME } from "../core/clock.ts";
 import type { Lease } from "../core/protocol/answers.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import type { SharedOptions } from "./decide.ts";
+import type { End } from "./end.ts";
 import { valueOf, type Given } from "./given.ts";
 
 /** The calls of a limiter that leasing needs. */
@@ -57,7 +58,7 @@ export function keepLease(
   limiter: LeasingLimiter,
   { id, expiresAfterMs }: Lease,
   { ttlMs, mostMs = MOST_MS, time = SYSTEM_TIME }: Pick<LeaseOptions<[]>, "ttlMs" | "mostMs" | "time">,
-): () => Promise<void> {
+): (end: End) => Promise<void> {
   const asked = { id, ...(ttlMs !== undefined && { ttlMs }) };
   const everyMs = Math.max(1, Math.floor(expiresAfterMs / RENEWALS));
   const endsAtMs = time.nowMs() + mostMs;
@@ -70,9 +71,10 @@ export function keepLease(
     const isThere = await limiter.renew(asked).then(() => true, isWorthAnother);
     if (isThere && released === undefined && time.nowMs() < endsAtMs) cancel = renewLater();
   }
-  return () => {
+  return (end) => {
     cancel();
-    released ??= limiter.release({ id }).catch(() => undefined);
+    const report = end === "torn" ? ({ outcome: "ignore" } as const) : {};
+    released ??= limiter.release({ id, ...report }).catch(() => undefined);
     return released;
   };
 }

@@ -2,6 +2,7 @@
 import type { Grant } from "../client/limiter.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
 import { busyOf, type Denial } from "./denial.ts";
+import type { End } from "./end.ts";
 import { valueOf } from "./given.ts";
 import type { InBackground } from "./in-background.ts";
 import { acquire, keepLease, type LeaseOptions, type LeasingLimiter } from "./leased.ts";
@@ -16,7 +17,7 @@ export interface Slot {
   /** Whether no other middleware has decided on this request before: then this one sets the headers. */
   readonly isOutermost: boolean;
   /** Frees the slot, once, without waiting for it. */
-  readonly end: () => void;
+  readonly end: (how: End) => void;
 }
 
 const SKIPPED: Slot = { isOutermost: false, end: () => undefined };
@@ -39,8 +40,8 @@ export async function slotFor<Args extends readonly unknown[]>(
   const outcome = { success: grant.success, decisions: [grant] };
   limits.note(outcome, policies);
   const release = grant.lease === undefined ? undefined : keepLease(limiter, grant.lease, options);
-  const end = () => {
-    if (release !== undefined) inBackground(release());
+  const end = (how: End) => {
+    if (release !== undefined) inBackground(release(how));
   };
   if (grant.success) return { grant, isOutermost, end };
   return { grant, isOutermost, end, denial: busyOf(outcome, limits, time) };

@@ -1,10 +1,12 @@
+import type { End } from "./end.ts";
+
 /**
  * The same response, which calls `end` once when its body has been read to its end, was cancelled, or has failed. Without
  * a body it calls `end` at once. A response that switches protocols has ended too: what comes after it is no body.
  */
-export function untilEnded(response: Response, end: () => void): Response {
+export function untilEnded(response: Response, end: (how: End) => void): Response {
   if (response.body === null || response.status === 101) {
-    end();
+    end("whole");
     return response;
   }
   const reader = response.body.getReader();
@@ -14,15 +16,15 @@ export function untilEnded(response: Response, end: () => void): Response {
         try {
           const { done, value } = await reader.read();
           if (!done) return controller.enqueue(value);
-          end();
+          end("whole");
           controller.close();
         } catch (error) {
-          end();
+          end("torn");
           throw error;
         }
       },
       async cancel(reason) {
-        end();
+        end("torn");
         await reader.cancel(reason);
       },
     },

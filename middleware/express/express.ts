@@ -14,6 +14,7 @@ export interface NodeResponse {
   statusCode: number;
   readonly headersSent: boolean;
   readonly destroyed: boolean;
+  readonly writableFinished: boolean;
   setHeader(name: string, value: string): unknown;
   end(body?: string): unknown;
   once(event: "close", listener: () => void): unknown;
@@ -56,10 +57,10 @@ export function concurrency<Req extends object, Res extends NodeResponse>(
       if (grant === undefined) return true;
       // Who has left while it waited is answered nothing.
       if (res.destroyed) {
-        end();
+        end("torn");
         return false;
       }
-      res.once("close", end);
+      res.once("close", () => end(res.writableFinished ? "whole" : "torn"));
       setLimitHeaders(req, res, options.time);
       if (denial === undefined) return true;
       await answer(options, [grant], denial, req, res);

@@ -3,6 +3,7 @@ import { SYSTEM_TIME } from "../../core/clock.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { DecideOptions } from "../decide.ts";
 import { responseOf } from "../denial.ts";
+import type { End } from "../end.ts";
 import { inBackgroundOf, type InBackground } from "../in-background.ts";
 import type { LeaseOptions } from "../leased.ts";
 import { rateLimited } from "../rate-limited.ts";
@@ -67,16 +68,16 @@ export function withConcurrency<Args extends HandlerArgs>(
 async function answered<Args extends HandlerArgs>(
   handler: FetchHandler<Args>,
   args: Args,
-  end: () => void,
+  end: (how: End) => void,
 ): Promise<Response> {
   try {
     const response = await handler(...args);
     // The answer to HEAD has no body: runtimes drop it, without a word to the stream.
     if (args[0].method !== "HEAD") return untilEnded(response, end);
-    end();
+    end("whole");
     return response;
   } catch (error) {
-    end();
+    end("torn");
     throw error;
   }
 }

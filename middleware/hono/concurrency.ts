@@ -1,5 +1,6 @@
 import type { Context, Env, MiddlewareHandler } from "hono";
 import { responseOf } from "../denial.ts";
+import type { End } from "../end.ts";
 import { inBackgroundOf } from "../in-background.ts";
 import type { LeaseOptions } from "../leased.ts";
 import { decisionsOf } from "../request-limits.ts";
@@ -34,14 +35,16 @@ export function concurrency<E extends Env = Env>(
 }
 
 /** Answers the request, and calls `end` once when its answer has ended. */
-async function untilAnswered(c: Context, next: () => Promise<void>, end: () => void): Promise<void> {
+async function untilAnswered(c: Context, next: () => Promise<void>, end: (how: End) => void): Promise<void> {
   try {
     await next();
   } catch (error) {
-    end();
+    end("torn");
     throw error;
   }
+  // Hono has caught what the handler threw, and made an answer of it.
+  if (c.error !== undefined) end("torn");
   // The answer to HEAD has no body: Hono drops it, without a word to the stream.
-  if (c.req.raw.method === "HEAD" || c.res.body === null) end();
+  else if (c.req.raw.method === "HEAD" || c.res.body === null) end("whole");
   else c.res = untilEnded(c.res, end);
 }

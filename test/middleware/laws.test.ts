@@ -23,7 +23,7 @@ test("never are more requests in their handlers and their streams than there are
       const slots = { algorithm: "concurrency", limit, ttl: "1s", maxWait: "10s", maxWaiters: 9 };
       const limiter = memoryLimiter({ policies: { slots }, clock });
       const sleep = (ms: number) => new Promise<void>((done) => clock.after(ms, done));
-      let [running, most] = [0, 0];
+      let [running, most, torn] = [0, 0, 0];
       const ends = requests.map(async ({ atMs, handlerMs, streamMs, end, waitMs }) => {
         const ended = () => void (running -= 1);
         const pull = async (controller: ReadableStreamDefaultController) => {
@@ -38,6 +38,7 @@ test("never are more requests in their handlers and their streams than there are
           async () => {
             running += 1;
             most = Math.max(most, running);
+            if (["tear", "throw", "cancel"].includes(end)) torn += 1;
             await sleep(handlerMs);
             if (["read", "tear", "cancel"].includes(end))
               return new Response(new ReadableStream(source, { highWaterMark: 0 }));
@@ -67,6 +68,8 @@ test("never are more requests in their handlers and their streams than there are
         .asked("acquire")
         .filter(({ answer }) => (answer as { success: boolean }).success);
       expect(limiter.asked("release")).toHaveLength(granted.length);
+      // A limit that adapts learns nothing from a request that was torn.
+      expect(limiter.asked("release", { outcome: "ignore" })).toHaveLength(torn);
     }),
     { numRuns: 60 },
   );

@@ -61,7 +61,7 @@ describe("a request holds its slot", () => {
     expect(await leases()).toBe(1);
     source.close();
     expect([await text, await leases()]).toEqual(["one two", 0]);
-    assertAsked(limiter, "release", {}, 1);
+    assertAsked(limiter, "release", { outcome: undefined }, 1);
   });
 
   test("until its stream is cancelled, and the source is told", async () => {
@@ -84,16 +84,16 @@ describe("a request holds its slot", () => {
   });
 
   test.each([
-    ["has no body", "/none", "GET", 204],
-    ["is to HEAD", "/stream", "HEAD", 200],
-    ["is an error", "/error", "GET", 500],
-  ])("and no longer when its answer %s", async (_, path, method, status) => {
+    ["has no body", "/none", "GET", 204, undefined],
+    ["is to HEAD", "/stream", "HEAD", 200, undefined],
+    ["is an error", "/error", "GET", 500, "ignore"],
+  ])("and no longer when its answer %s", async (_, path, method, status, outcome) => {
     const { app, leases, limiter } = start();
     const response = await app.request(path, { method });
     expect(response.status).toBe(status);
     await response.text();
     expect(await leases()).toBe(0);
-    assertAsked(limiter, "release", {}, 1);
+    assertAsked(limiter, "release", { outcome }, 1);
   });
 
   test("through renewals, for longer than a lease lives, and never for ever", async () => {
@@ -124,7 +124,7 @@ describe("a request holds its slot", () => {
     const { lease } = await limiter.acquire({ policy: "jobs", key: "k" });
     if (lease === undefined) throw new Error("no lease");
     const release = keepLease(limiter, lease, { time: clock });
-    await Promise.all([release(), release()]);
+    await Promise.all([release("whole"), release("torn")]);
     await clock.advance("1m");
     assertNotAsked(limiter, "renew");
     assertAsked(limiter, "release", {}, 1);
