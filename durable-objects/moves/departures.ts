@@ -104,20 +104,22 @@ export class Departures {
     return { moved: packRows(storage, key, before) };
   }
 
+  /** All that memory knows of the key is written, and that it is away. Nobody opens it here after that. */
   #giveAway(keyState: KeyState, { move, other }: Pick<Move, "move" | "other">, nowMs: number): Move {
     const { storage, cache, onWritten } = this.#host;
     const { key, accounts } = keyState;
+    const write = (): Move => {
+      const wholeMs = cache.write(keyState, accounts, nowMs);
+      const dueMs = storage.answers.has(key) ? Math.max(wholeMs, nowMs + REMEMBERED_MS) : wholeMs;
+      const given = { move, other, times: 1, dueMs };
+      storage.moves.write(key, given);
+      return given;
+    };
     try {
-      return storage.atomically(() => {
-        const wholeMs = cache.write(keyState, accounts, nowMs);
-        const hasAnswers = storage.answers.has(key);
-        const dueMs = hasAnswers ? Math.max(wholeMs, nowMs + REMEMBERED_MS) : wholeMs;
-        const given = { move, other, times: 1, dueMs };
-        storage.moves.write(key, given);
-        cache.forget(key);
-        onWritten(dueMs, nowMs);
-        return given;
-      });
+      const given = storage.atomically(write);
+      cache.forget(key);
+      onWritten(given.dueMs, nowMs);
+      return given;
     } catch (error) {
       cache.reload(keyState, nowMs);
       throw error;
