@@ -1,7 +1,8 @@
 /**
  * The baselines against which Weir is measured. They are Hono routes that answer a constant, as large as a decision,
  * to the same POST body without reading it. (a) does nothing else. (b) makes one RPC to an object that counts in
- * memory. (c) makes one RPC, and the object writes one row.
+ * memory. (c) makes one RPC, and the object writes one row. (h) reads the body, and makes one RPC to an object of the key's
+ * own.
  */
 import { DurableObject, WorkerEntrypoint } from "cloudflare:workers";
 import { Hono } from "hono";
@@ -9,13 +10,7 @@ import { Hono } from "hono";
 /** It has the name of Weir's class, because it is served with Weir's configuration. */
 export class LimiterObject extends DurableObject {
   #count = 0;
-
-  constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
-    super(ctx, env);
-    ctx.storage.sql.exec(
-      "CREATE TABLE IF NOT EXISTS counts (key TEXT PRIMARY KEY, count INTEGER) WITHOUT ROWID",
-    );
-  }
+  #hasTable = false;
 
   count(): number {
     this.#count += 1;
@@ -24,6 +19,11 @@ export class LimiterObject extends DurableObject {
 
   countAndWrite(): number {
     this.#count += 1;
+    if (!this.#hasTable)
+      this.ctx.storage.sql.exec(
+        "CREATE TABLE IF NOT EXISTS counts (key TEXT PRIMARY KEY, count INTEGER) WITHOUT ROWID",
+      );
+    this.#hasTable = true;
     this.ctx.storage.sql.exec("INSERT OR REPLACE INTO counts (key, count) VALUES ('x', ?)", this.#count);
     return this.#count;
   }
@@ -55,6 +55,11 @@ const app = new Hono<{ Bindings: Env }>();
 app.post("/constant", (c) => c.json(answer));
 app.post("/rpc", async (c) => {
   await c.env.OBJECTS.getByName("x").count();
+  return c.json(answer);
+});
+app.post("/rpc-by-key", async (c) => {
+  const { key } = await c.req.json<{ key: string }>();
+  await c.env.OBJECTS.getByName(key).count();
   return c.json(answer);
 });
 app.post("/write", async (c) => {

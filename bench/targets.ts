@@ -138,8 +138,12 @@ export async function makeTargets({ token, baseline, main, upstash, count }: Mak
   }
   if (process.env["TARGETS"] === "objects")
     return [
-      ofBaseline("(a) constant route", "/constant", 0, 0),
-      ofBaseline("(b) and one RPC", "/rpc", 0, 1_000),
+      ofBaseline("(f) a body read and parsed, a decision's text", "/parsed", 0, 0),
+      {
+        ...ofBaseline("(h) one RPC to an object for each of 10,000 Zipf keys", "/rpc-by-key", 0, 1_000),
+        requests: (url) => requestsFor(`${url}/rpc-by-key`, token, bodiesOf("per-key", keys)),
+        ...many,
+      },
       await ofWeir("10,000 Zipf keys, an object each", bodiesOf("per-key", keys), many),
       await ofWeir("the same keys on 16 objects", bodiesOf("shared", keys), many),
       await ofWeir("the same keys on 4 objects", bodiesOf("on-4", keys), many),
