@@ -75,7 +75,7 @@ test.each([
     "one caller's units taken from another's quota",
     `if (url.includes("%")) await weir.default.fetch(new Request("http://weir.test/v1/limit", { method: "POST",
        headers: { authorization: "Bearer weir_test_full", "content-type": "application/json", "content-length": "42" },
-       body: JSON.stringify({ policy: "canary-log", key: "canary" }) }), env, ctx);`,
+       body: JSON.stringify({ policy: "canary-log", key: "canary-0" }) }), env, ctx);`,
     "canary-log should have",
   ],
   [

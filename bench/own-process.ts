@@ -1,0 +1,158 @@
+/**
+ * `npm run bench:client`: how fast decisions are in the caller's own process: in Node over HTTP, with the limiter near and
+ * 20 ms away, and in a worker around a Hono route, over the service binding and over bound objects, beside an empty route.
+ * ROUNDS is the number of rounds of the worker's rows, SECONDS the length of each load.
+ */
+import { mkdtempSync, rmSync } from "node:fs";
+import { cpus, tmpdir } from "node:os";
+import { join } from "node:path";
+import { createLimiter } from "../package/client.ts";
+import { BUNDLE, build, installedVersion } from "../scripts/project.ts";
+import { makeToken } from "../scripts/tokens.ts";
+import { serve } from "../scripts/workerd.ts";
+import { bundled } from "./bundled.ts";
+import { load, requestsFor } from "./load.ts";
+
+const ROUNDS = Number(process.env["ROUNDS"] ?? 5);
+const SECONDS = Number(process.env["SECONDS"] ?? 2);
+const AWAY_MS = 20;
+/** So many decisions are made before the process looks at its network and timers again. */
+const AT_ONCE = 1_000;
+const FIRST_CALLS = 100;
+
+/** Limits that nobody reaches, and one that everybody does. */
+const POLICIES = {
+  hot: { algorithm: "token-bucket", limit: 1_000_000_000, window: "1s", deadlineMs: 10_000 },
+  over: { algorithm: "token-bucket", limit: 10, window: "1s", deadlineMs: 10_000 },
+};
+const ROUTES = ["/empty", "/service", "/objects", "/service-over"];
+
+const sleep = (ms: number) => new Promise<void>((done) => setTimeout(done, ms));
+const sorted = (numbers: readonly number[]) => numbers.toSorted((a, b) => a - b);
+const at = (numbers: readonly number[], share: number) =>
+  sorted(numbers)[Math.floor(share * numbers.length)] ?? Number.NaN;
+
+const folder = mkdtempSync(join(tmpdir(), "weir-bench-"));
+const { token, entry } = makeToken({ name: "bench", scopes: ["limit", "reserve"] });
+const serving = (name: string, caller?: string) =>
+  serve({
+    stateDir: join(folder, name),
+    policies: POLICIES,
+    apiTokens: JSON.stringify([entry]),
+    main: BUNDLE,
+    ...(caller !== undefined && { caller, callerHasObjects: true }),
+  });
+
+/** Decides on one hot key for a while. Returns decisions a second, nanoseconds of each, and requests per 1,000. */
+async function decide(url: string, awayMs: number) {
+  let requests = 0;
+  const distant = async (address: string, init: RequestInit): Promise<Response> => {
+    requests += 1;
+    if (awayMs > 0) await sleep(awayMs);
+    return await fetch(address, init);
+  };
+  const limiter = createLimiter({ url, token, policy: "hot", fetch: distant });
+  const decideFor = async (ms: number) => {
+    const untilMs = performance.now() + ms;
+    let [decisions, busyMs] = [0, 0];
+    while (performance.now() < untilMs) {
+      const sinceMs = performance.now();
+      for (let call = 0; call < AT_ONCE; call += 1) await limiter.limit({ key: "user:42" });
+      busyMs += performance.now() - sinceMs;
+      decisions += AT_ONCE;
+      await new Promise((done) => setImmediate(done));
+    }
+    return { decisions, busyMs };
+  };
+  await decideFor(3_000);
+  requests = 0;
+  const { decisions, busyMs } = await decideFor(SECONDS * 1_000);
+  const bytes = await bytesOf(() => limiter.limit({ key: "user:42" }));
+  await limiter.close();
+  return {
+    perSecond: Math.round(decisions / SECONDS),
+    ns: Math.round((busyMs * 1e6) / decisions),
+    perThousand: ((1_000 * requests) / decisions).toFixed(3),
+    bytes,
+  };
+}
+
+/** Bytes that a decision allocates: the median of several tries, since a collection may come in between. */
+async function bytesOf(work: () => Promise<unknown>): Promise<number> {
+  const tries: number[] = [];
+  for (let round = 0; round < 21; round += 1) {
+    const before = process.memoryUsage().heapUsed;
+    for (let call = 0; call < AT_ONCE; call += 1) await work();
+    tries.push((process.memoryUsage().heapUsed - before) / AT_ONCE);
+    await sleep(1);
+  }
+  return Math.round(at(tries, 0.5));
+}
+
+/** How long the first decision of a new client takes, in milliseconds. */
+async function firstCalls(url: string): Promise<number[]> {
+  const took: number[] = [];
+  for (let each = 0; each < FIRST_CALLS; each += 1) {
+    const limiter = createLimiter({ url, token, policy: "hot" });
+    const sinceMs = performance.now();
+    await limiter.limit({ key: `first ${each}` });
+    took.push(performance.now() - sinceMs);
+    await limiter.close();
+  }
+  return took;
+}
+
+async function inNode(): Promise<void> {
+  const running = await serving("node");
+  try {
+    console.log(
+      "| one process, one hot key | decisions/s | ns | bytes | requests per 1,000 |\n| --- | --- | --- | --- | --- |",
+    );
+    for (const awayMs of [0, AWAY_MS]) {
+      const { perSecond, ns, bytes, perThousand } = await decide(running.url, awayMs);
+      console.log(`| the limiter ${awayMs} ms away | ${perSecond} | ${ns} | ${bytes} | ${perThousand} |`);
+    }
+    const first = await firstCalls(running.url);
+    console.log(
+      `\nThe first call of a new client: ${at(first, 0.5).toFixed(1)} ms in the middle, ${at(first, 0.99).toFixed(1)} ms at p99.\n`,
+    );
+  } finally {
+    await running.stop("SIGKILL");
+  }
+}
+
+async function inWorker(): Promise<void> {
+  const caller = await bundled(folder, "limited-route");
+  const perSecond = new Map(ROUTES.map((route): [string, number[]] => [route, []]));
+  for (let round = 0; round < ROUNDS; round += 1) {
+    const running = await serving(`worker-${round}`, caller);
+    try {
+      for (const route of round % 2 === 0 ? ROUTES : ROUTES.toReversed()) {
+        const requests = requestsFor(`${running.callerUrl}${route}`, token, [""]);
+        await load(requests, 2);
+        perSecond.get(route)?.push((await load(requests, SECONDS)).requestsPerSecond);
+      }
+    } finally {
+      await running.stop("SIGKILL");
+    }
+  }
+  console.log("| a Hono route in a worker | requests/s | to the empty route |\n| --- | --- | --- |");
+  for (const [route, figures] of perSecond) {
+    const ratios = figures.map((figure, round) => figure / (perSecond.get("/empty")?.[round] ?? Number.NaN));
+    const [least, most] = [at(ratios, 0), sorted(ratios).at(-1)];
+    console.log(
+      `| ${route} | ${Math.round(at(figures, 0.5))} | ${at(ratios, 0.5).toFixed(2)} (${least.toFixed(2)}–${most?.toFixed(2)}) |`,
+    );
+  }
+}
+
+try {
+  build();
+  await inNode();
+  await inWorker();
+  console.log(
+    `\n${cpus()[0]?.model}, ${cpus().length} cores, workerd ${installedVersion("workerd")}, Node ${process.versions.node}.`,
+  );
+} finally {
+  rmSync(folder, { recursive: true, force: true });
+}
