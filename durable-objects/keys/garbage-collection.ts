@@ -42,7 +42,9 @@ export function* collectGarbage(
   // As long as the lead matters, memory may know of keys that have no record.
   const leadEndsMs = storage.leads.endsAtMs(policies);
   if (leadEndsMs > nowMs()) sweeps.leave(1, leadEndsMs + FORGET_AFTER_MS);
-  return sweeps.end(nowMs());
+  const dueMs = sweeps.end(nowMs());
+  if (dueMs === undefined && storage.loneKey !== undefined) cache.forget(storage.loneKey);
+  return dueMs;
 }
 
 /** Looks at every key that has a record, and forgets those that are whole. */
@@ -82,12 +84,10 @@ function forgetKey(
   nowMs: number,
 ): number | undefined {
   // The record of an only key is deleted with everything else: deleting it alone would cost a row.
-  const remove = () => {
-    if (!storage.isLone) storage.remove(key);
-  };
+  const isLone = storage.loneKey === key;
   // Nobody opens a key that was given away, and what is left of it is whole.
   if (policy === undefined || storage.moves.isAway(policy, key)) {
-    remove();
+    if (!isLone) storage.remove(key);
     return undefined;
   }
   // The record says when the key was expected to be whole. Memory may know better, or the policy has changed since.
@@ -97,8 +97,10 @@ function forgetKey(
     cache.take(keyState, keyState.accounts, nowMs, true);
     return wholeMs;
   }
+  // Until then memory has to know it: whoever read the record again would presume what memory was ahead by.
+  if (isLone) return undefined;
   for (const claim of keyState.expired) endExpired(storage, keyState, claim);
-  remove();
+  storage.remove(key);
   cache.drop(keyState);
   return undefined;
 }

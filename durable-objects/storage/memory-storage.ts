@@ -19,7 +19,7 @@ export class MemoryStorage implements KeyStorage {
   /** Nobody reads what these promise: there is no start after a crash. */
   readonly leads = new Leads(NOT_KEPT);
   readonly sweeps = new Sweeps(NOT_KEPT);
-  readonly isLone = false;
+  readonly loneKey = undefined;
   /** Keys of a limiter in memory have one object, and never move. */
   readonly moves = { isEmpty: true, isAway: () => false, sweep: () => ({ left: 0, dueMs: Infinity }) };
   readonly #keys = new Map<string, Kept>();

@@ -42,9 +42,9 @@ export class Storage {
     return lone !== undefined && lone.row === undefined && this.leads.isEmpty;
   }
 
-  /** Whether there is one key at most, of which only a record is stored: it goes with everything else. */
-  get isLone(): boolean {
-    return this.#tables.lone !== undefined;
+  /** The only key, of which only a record is stored: it goes with everything else. */
+  get loneKey(): string | undefined {
+    return this.#tables.lone?.row?.key;
   }
 
   /** Runs `work` in a transaction. When `work` throws, storage is as it was before. */

@@ -111,3 +111,28 @@ test("a thousand keys that are whole are forgotten in steps, and nothing is left
   expect(turns).toBeGreaterThan(5);
   expect(storage.keysSwept("")).toEqual([]);
 });
+
+// Dropped, it would be read again from its record, and what memory was ahead by would be presumed to be used.
+test("an only key that is whole stays in memory until its record goes with everything else", () => {
+  const policies = parsePolicies({ p: { algorithm: "token-bucket", limit: 100_000, window: "1h" } });
+  const policy = policies.get("p");
+  const storage = new Storage(new Database().storage);
+  const cache = new KeyCache(storage);
+  const state = { spentParts: 3_600_000, windowMs: 3_600_000, burst: 100_000, atMs: NOW_MS - 3_600_000 };
+  storage.write(
+    { key: "a", policy: "p", rules: { p: { algorithm: "token-bucket", ahead: 0, state } } },
+    NOW_MS - 1,
+  );
+  if (policy !== undefined) storage.leads.renew(policy, NOW_MS, NOW_MS);
+  const sweepAt = (nowMs: number) => {
+    storage.sweeps.forget();
+    const work = collectGarbage(storage, cache, policies, () => nowMs);
+    let step = work.next();
+    while (step.done !== true) step = work.next();
+    return step.value;
+  };
+  const dueMs = sweepAt(NOW_MS);
+  expect([dueMs !== undefined, storage.loneKey, cache.has("a")]).toEqual([true, "a", true]);
+  expect(sweepAt(dueMs ?? 0)).toBeUndefined();
+  expect([storage.loneKey, cache.has("a")]).toEqual(["a", false]);
+});
