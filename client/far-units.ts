@@ -1,5 +1,6 @@
 import type { Time } from "../core/clock.ts";
 import type { HeldPolicy } from "../core/policies/held-policy.ts";
+import { seenBy } from "../core/policies/seen-by.ts";
 import type { BatchedCall, MadeAnswer } from "../core/protocol/batches.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import type { LimitCall } from "../core/protocol/messages.ts";
@@ -16,6 +17,8 @@ import {
   type ReservationAnswer,
 } from "../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "./caller.ts";
+import { normaliseKey } from "./keys.ts";
+import { toldDecision } from "./told-decision.ts";
 import { limiterErrorIn, type FarSide } from "./transports/far-side.ts";
 import { Outbox } from "./transports/outbox.ts";
 import type { PostedCall } from "./transports/posted-call.ts";
@@ -77,8 +80,14 @@ export class FarUnits implements UnitSource {
   /** Decides on a cost under a policy that is not known here. The answer brings the policy too. */
   async first(limit: LimitCall, deadlineMs: number): Promise<Decision | Problem | undefined> {
     const answer = await this.#post({ limit }, deadlineMs);
-    if (answer === undefined || answer instanceof Problem) return answer;
-    return answer !== null && "decision" in answer ? answer.decision : undefined;
+    if (answer === undefined || answer instanceof Problem || answer === null) return answer ?? undefined;
+    if ("decision" in answer) return answer.decision;
+    if (!("rules" in answer)) return undefined;
+    // The policy became known while the call waited to be sent, so the object's own answer has come.
+    const policy = this.#known.get(limit.policy);
+    if (policy === undefined) return undefined;
+    const key = normaliseKey(policy, limit.key) ?? limit.key;
+    return toldDecision(seenBy(policy, limit.priority), key, answer, "object");
   }
 
   async #post(

@@ -100,6 +100,29 @@ test("the first decision of a process takes one message, and calls that are made
   expect(played.messages[1]?.known).toEqual({ hot: describePolicy(named("hot")).version });
 });
 
+// Of 32 that came at once to a new isolate one was answered as degraded, though the object had admitted it.
+test("a call that waits while the policy becomes known is answered with the rules' words", async () => {
+  const played = new Played();
+  const sleep = (ms: number) => new Promise((done) => setTimeout(done, ms));
+  const reserve = async (asked: ReservationsAsked) => {
+    const answered = await played.far.reserve(asked);
+    await sleep(20);
+    return answered;
+  };
+  const far = { reserve } as unknown as FarSide;
+  const limiter = new FarLimiter({ far, time: SYSTEM_TIME, inBackground: () => undefined }, {});
+  const first = limiter.limit({ policy: "hot", key: "a" });
+  await vi.waitFor(() => expect(played.messages).toHaveLength(1), { interval: 1 });
+  // It is posted under a policy that is not known, and sent when the first message has brought it.
+  const second = limiter.limit({ policy: "hot", key: "b" });
+  expect(await Promise.all([first, second])).toMatchObject([
+    { success: true },
+    { success: true, reason: "ok", key: "b", policy: "hot", source: "object", remaining: 50_000 },
+  ]);
+  expect(played.messages).toHaveLength(2);
+  await limiter.close();
+});
+
 test("a hot key is decided here, and what was used goes home at the end", async () => {
   const { played, limiter } = playing();
   for (let call = 0; call < 200; call += 1) await limiter.limit({ policy: "hot", key: "a" });
