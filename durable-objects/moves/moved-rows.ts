@@ -40,7 +40,9 @@ export function storeRows(
     removeRows(storage, key);
     if (rules !== undefined || hasUnits(presumed))
       storage.write({ key, policy: policy.name, rules: fromElsewhere(policy, rules ?? {}, presumed) }, dueMs);
-    storage.moves.putRows(key, moved);
+    storage.moves.putSegments(key, moved.segments);
+    for (const { idempotencyKey, ...answer } of moved.answers)
+      storage.answers.write(key, idempotencyKey, answer);
     for (const claim of claims as readonly Claim[]) {
       const { expiresAtMs, grantedAtMs } = claim;
       const granted = grantedAtMs !== undefined && { grantedAtMs: grantedAtMs + laterMs };

@@ -51,7 +51,8 @@ export class Reservations {
     const reserved = this.#grant(keyState, call, { ...noted, ruleAccounts }, nowMs);
     const told = { holder: call.holder, priority, isInLine: false };
     const toCome = denialToCome(keyState, told, nowMs);
-    const firmMs = admitted ? 0 : firmForMs(keyState, call.holder, false);
+    const isTold = admitted || toCome.next !== undefined;
+    const firmMs = isTold ? 0 : firmForMs(keyState, call.holder, false);
     return { rules, reserved, ...toCome, ...(firmMs > 0 && { firmForMs: firmMs }) };
   }
 

@@ -1,5 +1,5 @@
 import type { Policy } from "../../core/policies/policy.ts";
-import type { MovedAnswer, MovedKey, MovedSegment } from "../../core/protocol/moves.ts";
+import type { MovedKey, MovedSegment } from "../../core/protocol/moves.ts";
 import type { Tables } from "./tables.ts";
 
 /** A key that has moved. */
@@ -106,14 +106,8 @@ export class StoredMoves {
     return { segments, answers };
   }
 
-  /** Stores the rows of a key that has come. */
-  putRows(
-    key: string,
-    {
-      segments,
-      answers,
-    }: { readonly segments: readonly MovedSegment[]; readonly answers: readonly MovedAnswer[] },
-  ): void {
+  /** Stores the segments of a key that has come. */
+  putSegments(key: string, segments: readonly MovedSegment[]): void {
     for (const { rule, log, start, toMs, entries } of segments) {
       this.#tables.make("segments");
       this.#tables.exec(
@@ -124,17 +118,6 @@ export class StoredMoves {
         start,
         toMs,
         Float64Array.from(entries).buffer,
-      );
-    }
-    for (const { idempotencyKey, request, answer, atMs } of answers) {
-      this.#tables.make("answers");
-      this.#tables.exec(
-        "INSERT OR REPLACE INTO answers (key, idempotency_key, request, answer, at_ms) VALUES (?, ?, ?, ?, ?)",
-        key,
-        idempotencyKey,
-        request,
-        answer,
-        atMs,
       );
     }
   }
