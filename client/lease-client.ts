@@ -82,7 +82,7 @@ export class LeaseClient {
    * Makes a lease that was granted for `confirmWithinMs` last for `ttlMs` from now.
    *
    * @param isAttached the lease also ends when the returned handle is disposed of
-   * @returns `undefined`: the lease has ended, or the object does not answer
+   * @returns `undefined`: the object does not answer
    */
   async confirm(
     policy: Policy,
@@ -90,15 +90,14 @@ export class LeaseClient {
     id: string,
     ttlMs: number,
     isAttached: boolean,
-  ): Promise<Attached | undefined> {
+  ): Promise<Attached | "ended" | undefined> {
     const confirm = async (object: LimiterStub) => {
       const attached = await object.confirm(policy.name, key, id, ttlMs, isAttached);
       return "missing" in readAnswer<Lease | Missing>(attached.answer) ? NOTHING_ATTACHED : attached;
     };
     const asked = await this.#objects.askFor(policy, key, confirm, ENDING);
-    return asked === undefined || "full" in asked.answer || asked.answer === NOTHING_ATTACHED
-      ? undefined
-      : asked.answer;
+    if (asked === undefined || "full" in asked.answer) return undefined;
+    return asked.answer === NOTHING_ATTACHED ? "ended" : asked.answer;
   }
 
   /** Moves a lease's end to `ttlMs` from now; without it, by as long as the acquire asked for. */

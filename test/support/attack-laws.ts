@@ -42,7 +42,7 @@ export function statusesAreAllowed(history: History): string[] {
   const allowed = [0, 200, 204, 403, 404, 409, 422, 429];
   return history.made
     .filter((call) => !allowed.includes(call.status) || call.body["reason"] === "degraded")
-    .filter((call) => !wasMadeTwice(call) && !wasConfirmedTooLate(call))
+    .filter((call) => !wasMadeTwice(call) && !wasConfirmedTooLate(call) && !wasResetTwice(history, call))
     .map((call) => `answered with ${call.status}: ${shown(call)}`);
 }
 
@@ -59,6 +59,15 @@ function wasConfirmedTooLate({ kind, argument, status, body, sentAtMs, receivedA
   const { waitMs = 0, ttlMs = 0, idempotencyKey } = argument;
   const isUnconfirmed = kind === "acquire" && waitMs > 0 && status === 200 && body["lease"] === undefined;
   return isUnconfirmed && (idempotencyKey !== undefined || receivedAtMs - sentAtMs >= ttlMs);
+}
+
+/** One that a reset took a lease from before it was confirmed asks again, once. */
+function wasResetTwice({ resets }: History, call: Made): boolean {
+  const meanwhile = resets.filter(
+    (reset) =>
+      isOn(reset, call) && reset.sentAtMs <= call.receivedAtMs && reset.receivedAtMs >= call.sentAtMs,
+  );
+  return call.kind === "acquire" && meanwhile.length > 1;
 }
 
 /** Whether nobody can know if the call was done. */

@@ -16,17 +16,18 @@ import type { Env } from "../bindings/env.ts";
 import { callCancel, callHold, callSettle } from "../calls/holds.ts";
 import type { KeyCount, KeyList } from "../calls/key-requests.ts";
 import { callKeyCount, callKeys } from "../calls/keys.ts";
-import { acquireOf, callRelease, callRenew, CONFIRM_WITHIN_MS } from "../calls/leases.ts";
+import { acquireOf, callRelease, callRenew } from "../calls/leases.ts";
 import { callLimitSeveral } from "../calls/limit-several.ts";
 import { callLimit, callPeek, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
 import type { PolicyList } from "../calls/policy-list-schema.ts";
 import { listPolicies } from "../calls/policy-list.ts";
 import { BoundAcquireRequest } from "../calls/request-schemas.ts";
 import { callReserve } from "../calls/reservations.ts";
-import { call, findClaim, type Answered } from "../calls/target.ts";
+import { call, type Answered } from "../calls/target.ts";
 import { given } from "../calls/validate.ts";
 import { completed, orThrow, readAlone, readCall, type BoundCall } from "./bound-call.ts";
 import type { Call, Charging, Idempotent, Listing, Prioritised, Regional, Reporting } from "./call-fields.ts";
+import { acquireConfirmed } from "./confirmed-lease.ts";
 
 /**
  * A decision, with what keeps its lease. Disposing of it releases the lease, and the runtime does so when the caller
@@ -122,16 +123,8 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
           if (granted === undefined) return degradedDecision(policy, key);
           return grantOf(granted.decision, granted.attached);
         }
-        // The caller may have gone while it waited, and nothing tells the object. So the lease is brief until
-        // `confirm` makes it last.
-        const brief = { ...wanted, confirmWithinMs: CONFIRM_WITHIN_MS };
-        const decision = await client.leases.acquire(policy, key, brief);
-        if (decision instanceof Problem || decision.lease === undefined) return decision;
-        const secret = findClaim(client, principal, "lease", decision.lease.id)?.secret ?? "";
-        const attached = await client.leases.confirm(policy, key, secret, wanted.ttlMs, isAttached);
-        if (attached === undefined) return degradedDecision(policy, key);
-        const lease = { ...decision.lease, expiresAfterMs: wanted.ttlMs };
-        return grantOf({ ...decision, lease }, attached);
+        const { decision, attached } = await acquireConfirmed(client, principal, acquire, isAttached);
+        return attached === undefined ? decision : grantOf(decision, attached);
       }),
     );
   }

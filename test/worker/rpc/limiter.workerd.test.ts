@@ -159,6 +159,16 @@ test("a grant is given up by disposing of it, and the next waiter has it", async
   expect(await idle).toMatchObject({ leases: 0 });
 });
 
+test("a lease that a reset ends before its caller has it is acquired anew", async () => {
+  const limiter = bound({ policy: "export" });
+  for (let round = 0; round < 20; round += 1) {
+    const key = freshKey();
+    const calls = [limiter.acquire({ key, detached: true }), limiter.reset({ key })] as const;
+    expect(await calls[0]).toMatchObject({ success: true, lease: { expiresAfterMs: expect.any(Number) } });
+    await calls[1];
+  }
+});
+
 test("bad acquires throw what HTTP would say", async () => {
   const call = { policy: "export", key: "a", waitMs: 20_001 };
   expect(await thrownBy(() => bound().acquire(call))).toMatchObject({
