@@ -18,6 +18,8 @@ export class ReservationCache {
   readonly #makeId: () => string;
   /** In order of their last use, to the millisecond. */
   readonly #reservations = new Map<string, Cached>();
+  /** The last one that was there when it was looked for. */
+  #last: Cached | undefined;
   /** Those that may have units to give back. */
   readonly #held = new Set<Reservation>();
   /** Reservations that have ended and are not settled yet. */
@@ -41,9 +43,13 @@ export class ReservationCache {
   open(policy: HeldPolicy, key: string, nowMs: number): Reservation {
     if (nowMs < this.#lastMs) this.endAll();
     this.#lastMs = nowMs;
+    // A hot key comes hundreds of times in a millisecond. To find it costs a fifth of a decision, and to move it as much.
+    const last = this.#last;
+    if (last?.usedAtMs === nowMs && last.reservation.policy === policy && last.reservation.key === key)
+      return last.reservation;
     const name = nameOf(policy, key);
     const known = this.#reservations.get(name);
-    // A hot key comes hundreds of times in a millisecond, and to move it costs as much as to find it.
+    this.#last = known;
     if (known?.usedAtMs === nowMs) return known.reservation;
     if (known !== undefined) this.#reservations.delete(name);
     const reservation = known?.reservation ?? this.#make(policy, key, name, nowMs);
@@ -91,6 +97,7 @@ export class ReservationCache {
   }
 
   #make(policy: HeldPolicy, key: string, name: string, nowMs: number): Reservation {
+    this.#last = undefined;
     for (const [oldest, { reservation }] of this.#reservations) {
       if (this.#reservations.size < MOST_KEYS && this.#nameLength + name.length <= MOST_NAME_LENGTH) break;
       this.#end(reservation);
@@ -106,6 +113,7 @@ export class ReservationCache {
   /** Ends all reservations, because the clock was put back: lifetimes would last longer than the object expects. */
   endAll(): void {
     for (const reservation of this.#held) this.#end(reservation);
+    this.#last = undefined;
     this.#reservations.clear();
     this.#nameLength = 0;
   }
