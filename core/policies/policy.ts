@@ -81,6 +81,12 @@ export interface Pool {
 /** By name. */
 export type Policies = ReadonlyMap<string, Policy>;
 
+/** The policies that a version knows. What is stored may be of others too. */
+export interface KnownPolicies extends Pick<Policies, "get"> {
+  /** Whether a policy was removed on purpose, so that its keys are forgotten. Absent: none was. */
+  isRemoved?(name: string): boolean;
+}
+
 /** How important the calls of a policy may be: see priorities.ts. */
 export interface Priorities {
   /** The most important first. */

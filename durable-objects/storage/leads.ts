@@ -7,7 +7,8 @@
  * was so until `untilMs` at most, so a key that is whole since then shows no dent.
  */
 import { randomFraction } from "../../core/clock.ts";
-import type { Policies, Policy, Rule } from "../../core/policies/policy.ts";
+import type { KnownPolicies, Policy, Rule } from "../../core/policies/policy.ts";
+import { UNKNOWN_KEPT_MS } from "./unknown-policies.ts";
 import { aheadUnits, storedName, type Lead } from "./write-behind.ts";
 
 /** What the row says of one policy. Stored: never rename a field. */
@@ -103,21 +104,26 @@ export class Leads {
     return wholeAtMs(policy, lead);
   }
 
-  /** When no lead matters any more, if nobody comes: a key that was ahead is whole then. -Infinity: there is none. */
-  endsAtMs(policies: Pick<Policies, "get">): number {
+  /**
+   * When no lead matters any more, if nobody comes: a key that was ahead is whole then. A policy that is not known may
+   * come back. -Infinity: there is none.
+   */
+  endsAtMs(policies: KnownPolicies): number {
     let endsMs = -Infinity;
     for (const [name, lead] of this.#made) {
       const policy = policies.get(name);
       if (policy !== undefined) endsMs = Math.max(endsMs, wholeAtMs(policy, lead));
+      else if (policies.isRemoved?.(name) !== true) endsMs = Math.max(endsMs, lead.untilMs + UNKNOWN_KEPT_MS);
     }
     return endsMs;
   }
 
   /** What is stored of every key is exact: memory is not ahead any more. What was found may still matter. */
-  end(policies: Pick<Policies, "get">, nowMs: number): void {
-    const kept = [...this.#found].filter(([name]) => {
+  end(policies: KnownPolicies, nowMs: number): void {
+    const kept = [...this.#found].filter(([name, { untilMs }]) => {
       const policy = policies.get(name);
-      return policy !== undefined && this.isPresumed(policy, nowMs);
+      if (policy !== undefined) return this.isPresumed(policy, nowMs);
+      return policies.isRemoved?.(name) !== true && nowMs < untilMs + UNKNOWN_KEPT_MS;
     });
     if (this.#made.size > 0) this.#storage.kv.put<Stored>(ROW, kept);
     this.#made = new Map(kept);
