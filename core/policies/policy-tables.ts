@@ -1,5 +1,9 @@
 /** The tables of `[vars.POLICIES]`, before anything in them is read. */
+import { violation } from "../validation.ts";
 import { publicName } from "./policy-names.ts";
+
+/** What stands in place of the fields of a policy that was removed, as JSON. */
+const REMOVAL = '{"removed":true}';
 
 /** A policy's name, and what the deployment says of it. */
 type PolicyTable = [name: string, fields: unknown];
@@ -24,8 +28,7 @@ export function removedIn(vars: unknown): (name: string) => boolean {
 }
 
 function isRemoval(fields: unknown): boolean {
-  if (typeof fields !== "object" || fields === null || Array.isArray(fields)) return false;
-  return "removed" in fields && fields.removed === true && Object.keys(fields).length === 1;
+  return typeof fields === "object" && fields !== null && "removed" in fields;
 }
 
 function tablesOf(vars: unknown): PolicyTable[] {
@@ -40,5 +43,11 @@ function tablesOf(vars: unknown): PolicyTable[] {
   const isTable = typeof tables === "object" && tables !== null && !Array.isArray(tables);
   const entries = isTable ? Object.entries(tables as object) : [];
   if (entries.length === 0) throw new Error(`bad configuration, not serving:\n${wanted}${found}`);
+  const bad = entries.filter(([, fields]) => isRemoval(fields) && JSON.stringify(fields) !== REMOVAL);
+  const problems = bad.map(
+    ([name, fields]) =>
+      `policy ${JSON.stringify(name)}: ${violation([], fields, "removed = true and nothing else, or without removed")}`,
+  );
+  if (problems.length > 0) throw new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
   return entries;
 }

@@ -5,6 +5,7 @@ import { CLAIM_BYTES, type Claim, type StoredAccount } from "../storage/records.
 import type { KeyStorage } from "../storage/storage.ts";
 import { aheadOfRecord, recordWholeAtMs } from "../storage/write-behind.ts";
 import { Holders } from "./holders.ts";
+import { Pins } from "./pins.ts";
 import { bytesOf, givenSince, readRuleStates, statesSeenBy, type RuleState } from "./rule-state.ts";
 
 /** A rule's state as `KeyState` itself sees it; nobody else may change it. */
@@ -23,8 +24,9 @@ export class KeyState {
   #ruleStates: readonly Changing[] = [];
   #claims = new Map<string, Claim>();
   #expired: readonly Claim[] = [];
-  #pins = 0;
+  readonly #pins = new Pins();
   #isWritten = true;
+  #dueMs = -Infinity;
   #endsByMs: number;
   #bytes = 0;
 
@@ -64,6 +66,11 @@ export class KeyState {
     return this.#isWritten;
   }
 
+  /** From when on a sweep looks at what is stored of the key; -Infinity: it has no record. */
+  get dueMs(): number {
+    return this.#dueMs;
+  }
+
   /**
    * Reservations and leases of the key must end by this instant: in a region, the pool keeps units for it until then.
    * `Infinity`: the key has no pool.
@@ -74,7 +81,7 @@ export class KeyState {
 
   /** Whether waiting calls, or a message to the pool, refer to this `KeyState`: then it stays in memory. */
   get isPinned(): boolean {
-    return this.#pins > 0;
+    return this.#pins.isAny;
   }
 
   /** The bytes that its name, states, claims and holders took at the last `weigh`, beside about 1 KiB for each key. */
@@ -113,7 +120,9 @@ export class KeyState {
    */
   reload(storage: KeyStorage, nowMs: number, isLost: boolean): void {
     const claims = new Map(storage.claims.read(this.key).map((claim) => [claim.id, claim]));
-    this.#ruleStates = readRuleStates(storage, this.policy, this.key, claims, nowMs, isLost);
+    const { rules = {}, wholeAtMs: dueMs = -Infinity } = storage.read(this.key) ?? {};
+    this.#ruleStates = readRuleStates(storage, this.policy, this.key, rules, claims, nowMs, isLost);
+    this.#dueMs = dueMs;
     this.#claims = claims;
     this.#expired = [];
     this.#isWritten = !isLost;
@@ -123,6 +132,7 @@ export class KeyState {
   /** All that was stored of the key has been deleted. */
   noteDeleted(): void {
     for (const ruleState of this.#ruleStates) ruleState.stored = undefined;
+    this.#dueMs = -Infinity;
     this.#claims.clear();
     this.#expired = [];
     this.answers.clear();
@@ -167,8 +177,13 @@ export class KeyState {
     return this.#bytes - before;
   }
 
-  /** These records of these accounts have been written, and the rows of expired claims deleted. */
-  noteWritten(records: readonly (StoredAccount | undefined)[], accounts: readonly Account[]): void {
+  /** These records of these accounts have been written, due at `dueMs`, and the rows of expired claims deleted. */
+  noteWritten(
+    records: readonly (StoredAccount | undefined)[],
+    accounts: readonly Account[],
+    dueMs: number,
+  ): void {
+    this.#dueMs = dueMs;
     for (const [index, ruleState] of this.#ruleStates.entries()) {
       ruleState.stored = records[index];
       ruleState.storedWholeMs = recordWholeAtMs(ruleState.rule, accounts[index]?.state);
@@ -176,24 +191,15 @@ export class KeyState {
     this.#expired = [];
   }
 
-  /** A hold or lease begins, or is renewed. */
-  putClaim(claim: Claim): void {
-    this.#claims.set(claim.id, claim);
-  }
-
-  /** A hold or lease ends. */
-  endClaim({ id }: Claim): void {
-    this.#claims.delete(id);
+  /** Holds and leases end; others begin, or are renewed. */
+  noteClaims(end: readonly Claim[], put: readonly Claim[]): void {
+    for (const { id } of end) this.#claims.delete(id);
+    for (const claim of put) this.#claims.set(claim.id, claim);
   }
 
   /** Keeps the key in memory. The returned function ends that; calling it again does nothing. */
   pin(): () => void {
-    this.#pins += 1;
-    let left = 1;
-    return () => {
-      this.#pins -= left;
-      left = 0;
-    };
+    return this.#pins.add();
   }
 
   /** The pool keeps units for this key until `endsByMs`. */

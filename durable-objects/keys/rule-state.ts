@@ -2,7 +2,7 @@ import { unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account
 import type { Hold } from "../../core/accounts/hold.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
 import { seenBy } from "../../core/policies/seen-by.ts";
-import type { Claim, StoredAccount } from "../storage/records.ts";
+import type { Claim, StoredAccount, StoredKey } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import { aheadUnits, covers, isReadable, recordWholeAtMs, restore } from "../storage/write-behind.ts";
 
@@ -20,17 +20,18 @@ export interface RuleState {
 /**
  * Reads the rules of a key from storage, in the order of its policy.
  *
+ * @param stored the rules of the key's record
  * @param isLost whether this memory knew more of the key, and has lost it
  */
 export function readRuleStates(
   storage: KeyStorage,
   policy: Policy,
   key: string,
+  stored: StoredKey["rules"],
   claims: ReadonlyMap<string, Claim>,
   nowMs: number,
   isLost: boolean,
 ): RuleState[] {
-  const stored = storage.read(key)?.rules ?? {};
   return policy.rules.map((rule) => {
     const found = Object.hasOwn(stored, rule.name) ? stored[rule.name] : undefined;
     const segments = found === undefined ? [] : storage.segments(key, rule.name);
