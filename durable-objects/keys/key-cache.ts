@@ -135,6 +135,10 @@ export class KeyCache {
     // Two rounds find a key that is not pinned, if there is one. Several have to go when a large one came before.
     while (this.#isFull && this.#dropOne(nowMs, 2 * this.#keys.size));
     const keyState = new KeyState(this.#storage, policy, key, nowMs);
+    if (keyState.ruleStates.some(({ isConverted }) => isConverted)) {
+      keyState.advance(nowMs);
+      this.write(keyState, keyState.accounts, nowMs);
+    }
     this.#keys.set(key, keyState);
     this.#weigh(keyState);
     return keyState;

@@ -1,6 +1,7 @@
 import { advance, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { AnswerCount } from "../storage/answers.ts";
+import { claimsOf } from "../storage/conversions.ts";
 import { CLAIM_BYTES, type Claim, type StoredAccount } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import { aheadOfRecord, recordWholeAtMs } from "../storage/write-behind.ts";
@@ -91,8 +92,8 @@ export class KeyState {
 
   /** Whether the key equals an untouched one and is not pinned. */
   isWhole(nowMs: number): boolean {
-    const hasHolds = this.#ruleStates.some(({ account }) => account.holds.length > 0);
-    return !this.isPinned && !hasHolds && this.wholeAtMs(this.accounts, nowMs) <= nowMs;
+    if (this.isPinned || this.#ruleStates.some(({ account }) => account.holds.length > 0)) return false;
+    return this.wholeAtMs(this.accounts, nowMs) <= nowMs;
   }
 
   /** The instant from which all of these accounts equal untouched ones, if nobody comes. */
@@ -119,10 +120,10 @@ export class KeyState {
    * @param isLost whether more was known of the key than is stored
    */
   reload(storage: KeyStorage, nowMs: number, isLost: boolean): void {
-    const claims = new Map(storage.claims.read(this.key).map((claim) => [claim.id, claim]));
-    const { rules = {}, wholeAtMs: dueMs = -Infinity } = storage.read(this.key) ?? {};
-    this.#ruleStates = readRuleStates(storage, this.policy, this.key, rules, claims, nowMs, isLost);
-    this.#dueMs = dueMs;
+    const claims = claimsOf(this.policy, storage.claims.read(this.key));
+    const record = storage.read(this.key);
+    this.#ruleStates = readRuleStates(storage, this.policy, this.key, record, claims, nowMs, isLost);
+    this.#dueMs = record?.wholeAtMs ?? -Infinity;
     this.#claims = claims;
     this.#expired = [];
     this.#isWritten = !isLost;
@@ -178,11 +179,7 @@ export class KeyState {
   }
 
   /** These records of these accounts have been written, due at `dueMs`, and the rows of expired claims deleted. */
-  noteWritten(
-    records: readonly (StoredAccount | undefined)[],
-    accounts: readonly Account[],
-    dueMs: number,
-  ): void {
+  noteWritten(records: readonly StoredAccount[], accounts: readonly Account[], dueMs: number): void {
     this.#dueMs = dueMs;
     for (const [index, ruleState] of this.#ruleStates.entries()) {
       ruleState.stored = records[index];

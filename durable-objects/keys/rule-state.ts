@@ -2,8 +2,9 @@ import { unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account
 import type { Hold } from "../../core/accounts/hold.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
 import { seenBy } from "../../core/policies/seen-by.ts";
-import type { Claim, StoredAccount, StoredKey } from "../storage/records.ts";
-import type { KeyStorage } from "../storage/storage.ts";
+import { converted } from "../storage/conversions.ts";
+import type { Claim, StoredAccount } from "../storage/records.ts";
+import type { DueKey, KeyStorage } from "../storage/storage.ts";
 import { aheadUnits, covers, isReadable, recordWholeAtMs, restore } from "../storage/write-behind.ts";
 
 /** One rule of a key: its account, and its part of the key's record (`undefined`: storage has none). */
@@ -15,34 +16,39 @@ export interface RuleState {
   readonly storedWholeMs: number;
   /** At least so many units were given out since the key was loaded. */
   readonly given: number;
+  /** What was found was written under other rules, and has to be written again before anything is decided. */
+  readonly isConverted: boolean;
 }
 
 /**
  * Reads the rules of a key from storage, in the order of its policy.
  *
- * @param stored the rules of the key's record
+ * @param kept the key's record
  * @param isLost whether this memory knew more of the key, and has lost it
  */
 export function readRuleStates(
   storage: KeyStorage,
   policy: Policy,
   key: string,
-  stored: StoredKey["rules"],
+  kept: DueKey | undefined,
   claims: ReadonlyMap<string, Claim>,
   nowMs: number,
   isLost: boolean,
 ): RuleState[] {
+  const { rules = {} } = kept ?? {};
   return policy.rules.map((rule) => {
-    const found = Object.hasOwn(stored, rule.name) ? stored[rule.name] : undefined;
+    const found = Object.hasOwn(rules, rule.name) ? rules[rule.name] : undefined;
+    const other = kept === undefined ? undefined : converted(policy, rule, kept, nowMs);
     const segments = found === undefined ? [] : storage.segments(key, rule.name);
     const lead = storage.leads.of(policy, rule, nowMs, isLost);
-    const restored = restore(rule, found, segments, nowMs, policy.reservation.mostMs, lead);
+    const restored = restore(rule, other ?? found, segments, nowMs, policy.reservation.mostMs, lead);
     return {
       rule,
       account: withClaims(rule, restored, claims),
       stored: isReadable(rule, found) ? found : undefined,
       storedWholeMs: recordWholeAtMs(rule, restored.state),
       given: 0,
+      isConverted: other !== undefined,
     };
   });
 }
