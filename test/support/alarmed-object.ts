@@ -2,6 +2,7 @@ import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { removedIn } from "../../core/policies/policy-tables.ts";
 import type { KnownPolicies } from "../../core/policies/policy.ts";
 import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
+import type { Cost } from "../../core/protocol/cost.ts";
 import { cleaned, joinParts, type KeyParts } from "../../durable-objects/key-parts.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { Timers } from "../../durable-objects/keys/timers.ts";
@@ -58,7 +59,7 @@ export class AlarmedObject {
     return this.parts.ask(policy, key, ask) as Result;
   }
 
-  limit(key: string, cost: number, policy = "p"): Decided {
+  limit(key: string, cost: Cost, policy = "p"): Decided {
     return this.ask(key, (each, keyState, nowMs) => each.limit(keyState, { cost }, nowMs), policy) as Decided;
   }
 

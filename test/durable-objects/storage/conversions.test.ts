@@ -5,6 +5,7 @@ import { remainingOf, UNTOUCHED } from "../../../core/accounts/account.ts";
 import type { AnyAlgorithm } from "../../../core/algorithms/algorithm.ts";
 import { algorithms } from "../../../core/algorithms/registry.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
+import type { Decided } from "../../../core/protocol/answers.ts";
 import { AlarmedObject, known } from "../../support/alarmed-object.ts";
 import { specimens } from "../../support/algorithms.ts";
 import { depth } from "../../support/depth.ts";
@@ -121,6 +122,20 @@ test("a key without a record is charged with what its memory may have been ahead
   expect(remaining).toBeGreaterThan(9_900);
 });
 
+test("units that isolates may still be spending stay held", async () => {
+  const object = new AlarmedObject(known({ p: { ...BUCKET.p, limit: 10_000 } }), NOW_MS);
+  let units = 0;
+  for (const holder of ["first", "second", "third", "fourth"]) {
+    const rules = { p: { used: 0, kept: 0, wanted: 400 } };
+    const call = { cost: 1, holder, turn: 1, ttlMs: 8_000, isShort: true, rules };
+    const answer = object.ask("a", (each, keyState, nowMs) => each.reserve(keyState, call, nowMs)) as Decided;
+    units += 1 + (answer.reserved?.units["p"] ?? 0);
+  }
+  expect(units).toBeGreaterThan(100);
+  await object.restart(known({ p: { ...LOG.p, limit: 10_000 } }));
+  expect(object.limit("a", 0).rules[0]?.remaining).toBeLessThanOrEqual(10_000 - units);
+});
+
 test("a block goes on under another algorithm", async () => {
   const blocking = { blockFor: "30m" };
   const object = new AlarmedObject(known({ p: { ...BUCKET.p, ...blocking } }), NOW_MS);
@@ -147,7 +162,7 @@ describe("rules by other names", () => {
   test("several become one: it counts the most that any of them counted", async () => {
     const object = new AlarmedObject(known({ p: { rules: { second, day, tokens } } }), NOW_MS);
     const cost = { requests: 30, tokens: 45 };
-    object.ask("a", (each, keyState, nowMs) => each.limit(keyState, { cost }, nowMs));
+    object.limit("a", cost);
     await object.restart(known({ p: second }));
     expect(figures(object)).toEqual({ p: 70 });
   });
@@ -155,7 +170,7 @@ describe("rules by other names", () => {
   test("a rule is renamed, whatever its unit", async () => {
     const object = new AlarmedObject(known({ p: { rules: { second, tokens } } }), NOW_MS);
     const cost = { requests: 30, tokens: 45 };
-    object.ask("a", (each, keyState, nowMs) => each.limit(keyState, { cost }, nowMs));
+    object.limit("a", cost);
     await object.restart(known({ p: { rules: { first: second, spent: tokens } } }));
     expect(figures(object)).toEqual({ first: 70, spent: 5 });
   });
@@ -170,7 +185,7 @@ describe("rules by other names", () => {
   // Versions before wrote no unit: 45 tokens of a rule that is gone may be 45 of anything.
   test("of records without a unit, nothing is lost where no rule counts requests any more", async () => {
     const object = new AlarmedObject(known({ p: tokens }), NOW_MS);
-    object.ask("a", (each, keyState, nowMs) => each.limit(keyState, { cost: 45 }, nowMs));
+    object.limit("a", 45);
     expect(object.storage.read("a")?.rules["p"]?.unit).toBe("tokens");
     object.database.rewrite((rules) => rules.replace('"unit":"tokens"', '"ttlMs":1'));
     await object.restart(known({ p: { rules: { spent: tokens } } }));
