@@ -1,5 +1,6 @@
 import type { Time } from "../core/clock.ts";
 import type { KnownPolicies } from "../core/policies/policy.ts";
+import type { Versioned } from "../core/protocol/messages.ts";
 import { CallRouter, type RouterHost } from "./call-router.ts";
 import { WaitingCalls } from "./connections/waiting-calls.ts";
 import { collectGarbage } from "./keys/garbage-collection.ts";
@@ -53,7 +54,10 @@ export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHo
     letGo: (keyState) => cache.letGo(keyState),
   });
   const waiting = new WaitingCalls(ask, queue);
-  return { storage, cache, timers, policies, queue, onWritten, ask, debits, shedders, waiting };
+  /** A call has come, with the terms of whoever sent it. */
+  const hear = (policy: string, { terms }: Versioned) =>
+    terms === undefined ? undefined : cache.heard.hear(policies.get(policy), terms, timers.nowMs());
+  return { hear, storage, cache, timers, policies, queue, onWritten, ask, debits, shedders, waiting };
 }
 
 /** What a pool's operations are made of. */

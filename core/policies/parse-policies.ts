@@ -107,7 +107,11 @@ function parsePolicy(name: string, given: unknown): Policy | { readonly problems
   };
   const shedding = sheddingOf(shed, lease !== undefined, kind);
   if (shedding !== undefined && "problems" in shedding) return shedding;
-  const all = { ...whole, ...(shedding && { shedding }) };
+  // A region's object decides by what it has of the pool.
+  const terms = pool === undefined && {
+    terms: JSON.stringify(tables.map(({ ruleName, fields }) => [ruleName, fields])),
+  };
+  const all = { ...whole, ...terms, ...(shedding && { shedding }) };
   const important = prioritiesOf(all, { priorities, defaultPriority, reserve, ageing });
   return "problems" in important ? important : { ...all, priorities: important };
 }

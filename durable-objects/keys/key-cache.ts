@@ -2,6 +2,7 @@ import { unstoredOf, type Account } from "../../core/accounts/account.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import { isBlank, isUnrecorded } from "./blank.ts";
+import { HeardTerms } from "./heard-terms.ts";
 import { KeyState } from "./key-state.ts";
 import { writeRecord } from "./record-writing.ts";
 
@@ -20,6 +21,8 @@ const GROWTH_STEPS = 64;
  * are synchronous, and memory changes only after storage has: a write that throws has changed nothing.
  */
 export class KeyCache {
+  /** What other versions of its policies say. */
+  readonly heard = new HeardTerms();
   readonly #storage: KeyStorage;
   readonly #mostKeys: number;
   readonly #keys = new Map<string, KeyState>();
@@ -44,6 +47,7 @@ export class KeyCache {
   open(policy: Policy, key: string, nowMs: number): KeyState {
     const keyState = this.#keys.get(key) ?? this.#load(policy, key, nowMs);
     keyState.isTouched = true;
+    keyState.compare(this.heard.comparison(policy.name, nowMs));
     keyState.advance(nowMs);
     return keyState;
   }

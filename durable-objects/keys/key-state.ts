@@ -5,9 +5,17 @@ import { claimsOf } from "../storage/conversions.ts";
 import { CLAIM_BYTES, type Claim, type StoredAccount } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import { aheadOfRecord, recordWholeAtMs } from "../storage/write-behind.ts";
+import type { Comparison } from "./heard-terms.ts";
 import { Holders } from "./holders.ts";
 import { Pins } from "./pins.ts";
-import { bytesOf, givenSince, readRuleStates, statesSeenBy, type RuleState } from "./rule-state.ts";
+import {
+  bytesOf,
+  comparedBy,
+  givenSince,
+  readRuleStates,
+  statesSeenBy,
+  type RuleState,
+} from "./rule-state.ts";
 
 /** A rule's state as `KeyState` itself sees it; nobody else may change it. */
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
@@ -29,6 +37,7 @@ export class KeyState {
   #isWritten = true;
   #dueMs = -Infinity;
   #endsByMs: number;
+  #comparison: Comparison | undefined;
   #bytes = 0;
 
   constructor(storage: KeyStorage, policy: Policy, key: string, nowMs: number) {
@@ -52,6 +61,13 @@ export class KeyState {
     return statesSeenBy(this.policy, this.#ruleStates, priority);
   }
 
+  /** From now on rules are decided together with those of another version; `undefined`: alone. */
+  compare(comparison: Comparison | undefined): void {
+    if (comparison === this.#comparison) return;
+    this.#comparison = comparison;
+    this.#ruleStates = comparedBy(this.policy, this.#ruleStates, comparison);
+  }
+
   /** The holds and leases of callers, by their ids. KeyStorage has them too. */
   get claims(): ReadonlyMap<string, Claim> {
     return this.#claims;
@@ -72,10 +88,7 @@ export class KeyState {
     return this.#dueMs;
   }
 
-  /**
-   * Reservations and leases of the key must end by this instant: in a region, the pool keeps units for it until then.
-   * `Infinity`: the key has no pool.
-   */
+  /** By then reservations and leases must end: a region's pool keeps units until then. `Infinity`: there is no pool. */
   get endsByMs(): number {
     return this.#endsByMs;
   }
@@ -102,11 +115,7 @@ export class KeyState {
     return Math.max(...this.#ruleStates.map(of));
   }
 
-  /**
-   * What is stored does not cover these accounts, so all that memory could be ahead of a record has been given out.
-   *
-   * @returns by rule: how far memory may go ahead of a record of these accounts
-   */
+  /** By rule: how far memory may go ahead of a record of these accounts, which what is stored does not cover. */
   noteGiven(accounts: readonly Account[]): number[] {
     return this.#ruleStates.map((ruleState, index) => {
       ruleState.given += givenSince(ruleState, accounts[index]);
@@ -114,16 +123,13 @@ export class KeyState {
     });
   }
 
-  /**
-   * Reads the key again from storage. Its holders stay, since what they hold is presumed.
-   *
-   * @param isLost whether more was known of the key than is stored
-   */
+  /** Reads the key again. Its holders stay: what they hold is presumed. `isLost`: more was known than is stored. */
   reload(storage: KeyStorage, nowMs: number, isLost: boolean): void {
     const claims = claimsOf(this.policy, storage.claims.read(this.key));
     const record = storage.read(this.key);
     this.#ruleStates = readRuleStates(storage, this.policy, this.key, record, claims, nowMs, isLost);
     this.#dueMs = record?.wholeAtMs ?? -Infinity;
+    this.#comparison = undefined;
     this.#claims = claims;
     this.#expired = [];
     this.#isWritten = !isLost;
@@ -153,11 +159,7 @@ export class KeyState {
     this.#expired = [...this.#expired, ...expired];
   }
 
-  /**
-   * Replaces the accounts of all rules.
-   *
-   * @param isWritten whether just these have been written, and memory may not be ahead of them
-   */
+  /** Replaces all accounts. `isWritten`: just these have been written, and memory may not be ahead of them. */
   replaceAccounts(accounts: readonly Account[], isWritten: boolean): void {
     this.#isWritten = isWritten;
     for (const [index, ruleState] of this.#ruleStates.entries())

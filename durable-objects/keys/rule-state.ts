@@ -1,11 +1,13 @@
 import { unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import type { Hold } from "../../core/accounts/hold.ts";
+import { doubled, undoubled } from "../../core/algorithms/both.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
 import { seenBy } from "../../core/policies/seen-by.ts";
 import { converted } from "../storage/conversions.ts";
 import type { Claim, StoredAccount } from "../storage/records.ts";
 import type { DueKey, KeyStorage } from "../storage/storage.ts";
 import { aheadUnits, covers, isReadable, recordWholeAtMs, restore } from "../storage/write-behind.ts";
+import type { Comparison } from "./heard-terms.ts";
 
 /** One rule of a key: its account, and its part of the key's record (`undefined`: storage has none). */
 export interface RuleState {
@@ -69,6 +71,22 @@ function withClaims(rule: Rule, restored: Account, claims: ReadonlyMap<string, C
   return { state: restored.state, holds: holds.toSorted((a, b) => a.expiresAtMs - b.expiresAtMs) };
 }
 
+/** The states when rules are decided together with those of another version from now on; `undefined`: alone. */
+export function comparedBy(
+  policy: Policy,
+  states: readonly RuleState[],
+  comparison: Comparison | undefined,
+): RuleState[] {
+  return states.map((ruleState, index) => {
+    const own = policy.rules[index] ?? ruleState.rule;
+    const rule = comparison?.get(own);
+    const { state, holds } = ruleState.account;
+    const single = ruleState.rule === own ? state : undoubled(state);
+    const account = { state: rule === undefined ? single : doubled(single), holds };
+    return { ...ruleState, rule: rule ?? own, account };
+  });
+}
+
 /** The states with their rules as calls of this priority see them: see core/policies/priorities.ts. */
 export function statesSeenBy(
   policy: Policy,
@@ -77,7 +95,12 @@ export function statesSeenBy(
 ): readonly RuleState[] {
   const { rules } = seenBy(policy, priority);
   if (rules === policy.rules) return states;
-  return states.map((state, index) => ({ ...state, rule: rules[index] ?? state.rule }));
+  return states.map((state, index) => {
+    const { apart = 0 } = rules[index] ?? {};
+    // The rule may be compared with another version's (heard-terms.ts).
+    const capacity = Math.max(0, state.rule.capacity - apart);
+    return apart === 0 ? state : { ...state, rule: { ...state.rule, apart, capacity } };
+  });
 }
 
 /** The bytes that these states take, as far as they may be large. */
