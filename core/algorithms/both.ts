@@ -32,26 +32,18 @@ export function undoubled(state: unknown): unknown {
   return (state as BothState | undefined)?.own;
 }
 
+type Both = Algorithm<BothConfig, BothState>;
+
 /** The algorithm under its own configuration, and another whose states it can read under another. */
-export function both(own: AnyAlgorithm, other: AnyAlgorithm): Algorithm<BothConfig, BothState> {
-  const { leasing: ownLeasing, ...plain } = own as unknown as Algorithm<BothConfig, BothState>;
+export function both(own: AnyAlgorithm, other: AnyAlgorithm): Both {
+  const { leasing: _, ...plain } = own as unknown as Both;
   const leasing = own.leasing && leasingOf(own.leasing, other.leasing ?? own.leasing);
   return {
     ...plain,
     ...(leasing && { leasing }),
-    capacity: (config) => Math.min(own.capacity(config.own), other.capacity(config.other)),
-    quota: (config) => own.quota(config.own),
-    localDecisions: (config) => own.localDecisions(config.own),
-    wholeFromMs: (config, missing) =>
-      Math.max(own.wholeFromMs(config.own, missing), other.wholeFromMs(config.other, missing)),
+    ...figuresOf(own, other),
+    ...storingOf(own),
     scale: () => undefined,
-    ...(own.limitNow && {
-      limitNow: (config, state, nowMs) =>
-        Math.min(
-          own.limitNow?.(config.own, state?.own, nowMs) ?? Infinity,
-          other.limitNow?.(config.other, state?.other, nowMs) ?? Infinity,
-        ),
-    }),
     decide: (config, state, nowMs, cost, held) =>
       stricter(
         state,
@@ -80,13 +72,39 @@ export function both(own: AnyAlgorithm, other: AnyAlgorithm): Algorithm<BothConf
         own.uncharge(config.own, state?.own, nowMs, units, atMs),
         other.uncharge(config.other, state?.other, nowMs, units, atMs),
       ),
+    forecast: (config, state) =>
+      together(own.forecast(config.own, state?.own), other.forecast(config.other, state?.other)),
+  };
+}
+
+type Figures = "capacity" | "quota" | "localDecisions" | "wholeFromMs" | "limitNow" | "wholeAtMs";
+
+/** The smaller capacity, and the longer time. The rest is told as it is known here. */
+function figuresOf(own: AnyAlgorithm, other: AnyAlgorithm): Pick<Both, Figures> {
+  return {
+    capacity: (config) => Math.min(own.capacity(config.own), other.capacity(config.other)),
+    quota: (config) => own.quota(config.own),
+    localDecisions: (config) => own.localDecisions(config.own),
+    wholeFromMs: (config, missing) =>
+      Math.max(own.wholeFromMs(config.own, missing), other.wholeFromMs(config.other, missing)),
+    ...(own.limitNow && {
+      limitNow: (config, state, nowMs) =>
+        Math.min(
+          own.limitNow?.(config.own, state?.own, nowMs) ?? Infinity,
+          other.limitNow?.(config.other, state?.other, nowMs) ?? Infinity,
+        ),
+    }),
     wholeAtMs: (config, state, uses) =>
       Math.max(
         own.wholeAtMs(config.own, state?.own, uses),
         other.wholeAtMs(config.other, state?.other, uses),
       ),
-    forecast: (config, state) =>
-      together(own.forecast(config.own, state?.own), other.forecast(config.other, state?.other)),
+  };
+}
+
+/** Storage has the first of the two states. */
+function storingOf(own: AnyAlgorithm): Pick<Both, "covers" | "pack" | "unpack" | "bytes"> {
+  return {
     covers: (config, stored, ahead, state, outstanding, nowMs) =>
       own.covers(config.own, stored, ahead, state?.own, outstanding, nowMs),
     pack: (config, state, nowMs, before) =>
@@ -97,8 +115,10 @@ export function both(own: AnyAlgorithm, other: AnyAlgorithm): Algorithm<BothConf
     },
     ...(own.bytes && {
       bytes: (state) =>
-        (state.own === undefined ? 0 : (own.bytes?.(state.own) ?? 0)) +
-        (state.other === undefined ? 0 : (own.bytes?.(state.other) ?? 0)),
+        [state.own, state.other].reduce<number>(
+          (sum, each) => sum + (each === undefined ? 0 : (own.bytes?.(each) ?? 0)),
+          0,
+        ),
     }),
   };
 }
