@@ -5,7 +5,7 @@ import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
 import { PROTOCOL, type AcquireCall, type LeaseReport, type WantedLease } from "../core/protocol/messages.ts";
 import type { Attached } from "../core/protocol/object-methods.ts";
 import type { Problem } from "../core/protocol/problems.ts";
-import type { ObjectCalls } from "./object-calls.ts";
+import { namesOf, type ObjectCalls } from "./object-calls.ts";
 import {
   asShadow,
   boundReached,
@@ -67,7 +67,7 @@ export class LeaseClient {
     if (shed !== undefined && call.idempotencyKey === undefined && !policy.shadow)
       return { decision: shedTold(seenBy(policy, call.priority), key, shed), attached: NOTHING_ATTACHED };
     const own = this.#objects.own({ ...call, waitMs: 0, ...(!policy.shadow && { shed }) });
-    const message = { ...own, protocol: PROTOCOL, policy: policy.name, key };
+    const message = { ...own, protocol: PROTOCOL, ...namesOf(policy, key) };
     const asked = await this.#objects.askFor(policy, key, async (object) => {
       const attached = await object.acquire(message);
       const decision = decisionOf(policy, key, readAnswer(attached.answer));
@@ -143,7 +143,7 @@ export class LeaseClient {
   async openSocket(policy: Policy, key: string, call: WantedLease): Promise<Response | Problem> {
     const shed = await this.#objects.roll(policy, key, call);
     const own = this.#objects.own(policy.shadow ? call : { ...call, shed });
-    const message: AcquireCall = { ...own, protocol: PROTOCOL, policy: policy.name, key };
+    const message: AcquireCall = { ...own, protocol: PROTOCOL, ...namesOf(policy, key) };
     const url = `https://object/socket?call=${encodeURIComponent(JSON.stringify(message))}`;
     const init = { headers: { upgrade: "websocket" } };
     const asked = await this.#objects.askFor(policy, key, async (object) => {

@@ -11,10 +11,10 @@ const vars = env as {
 
 /**
  * What this deployment configures. `policies` has the policies by the names that callers use. `regionalPolicies` also
- * finds a region's copy of a policy with a pool (`api@eu`). All of it is read while the worker starts, and a bad policy
+ * finds a region's copy of a policy with a pool (`api@eu`). `isRemoved` says which policies were removed on purpose. All of it is read while the worker starts, and a bad policy
  * stops the start. The worker and its objects read the same configuration, and a new deployment restarts both.
  */
-export const { policies, regions, regionalPolicies } = parseDeployment({
+export const { policies, regions, regionalPolicies, isRemoved } = parseDeployment({
   policies: vars.POLICIES,
   regions: vars.REGIONS,
 });

@@ -248,6 +248,7 @@ test("every algorithm has its registry line, its specimen and its test", () => {
     "unit-log",
     "runs",
     "holes",
+    "both",
     "bucket-forecast",
     "closed",
     "least-burst",

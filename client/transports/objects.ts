@@ -71,7 +71,7 @@ export class Objects {
 
   /** It is async so that a stub which cannot be made is a failure as any other. */
   async #sendTogether(policy: HeldPolicy, name: string, calls: Parameters<typeof sendTogether>[1]) {
-    return await sendTogether(this.#objectBy(policy, name), calls);
+    return await sendTogether(this.#objectBy(policy, name), calls, policy.terms);
   }
 
   /**

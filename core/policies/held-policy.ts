@@ -20,6 +20,7 @@ export interface HeldPolicy extends Pick<
   | "shadow"
   | "keyKind"
   | "pool"
+  | "terms"
   | "region"
   | "priority"
   | "retryJitter"

@@ -21,6 +21,8 @@ interface Options {
   /** The `props` of further bindings of the caller, by their names. */
   readonly callerProps?: Readonly<Record<string, object>>;
   readonly isolates?: number;
+  /** The policies of all isolates but the first, which has the objects. */
+  readonly callersPolicies?: object;
   /** The entries of API_TOKENS. */
   readonly tokens?: readonly object[];
   /** Is given what workerd prints. */
@@ -31,7 +33,15 @@ interface Options {
 export function serveBundle(
   stateDir: string,
   policies: object,
-  { main, caller, callerProps, isolates = 1, tokens = TEST_TOKENS, onOutput = () => undefined }: Options = {},
+  {
+    main,
+    caller,
+    callerProps,
+    callersPolicies,
+    isolates = 1,
+    tokens = TEST_TOKENS,
+    onOutput = () => undefined,
+  }: Options = {},
 ): Promise<Serving> {
   return serve({
     stateDir,
@@ -41,6 +51,7 @@ export function serveBundle(
     ...(main !== undefined && { main, modules: { "weir.js": BUNDLE } }),
     ...(caller !== undefined && { caller }),
     ...(callerProps !== undefined && { callerProps }),
+    ...(callersPolicies !== undefined && { callersPolicies }),
     onOutput,
   });
 }
