@@ -22,6 +22,8 @@ export interface Together extends Pick<Sending, "inBackground"> {
  * the object, and any other call may have been counted.
  */
 export class Objects {
+  /** An invocation may have six connections that wait. Two are left for the request's own calls. */
+  readonly mostAtOnce = 4;
   readonly #namespace: LimiterNamespace;
   readonly #time: Time;
   readonly #together: Together | undefined;
