@@ -83,11 +83,10 @@ export class FarLimiter implements Limiter {
   }
 
   limit(asked: LimitAsked): Promise<Decision> {
-    const whole = this.#whole(asked);
-    const call = this.#isClosed ? undefined : plainCall(whole);
+    const call = this.#isClosed ? undefined : plainCall(asked, this.#options.policy);
     const here = call && this.#decide(call);
-    if (here === undefined) return this.#calls.limit(whole);
-    return here instanceof Promise ? this.#answered(whole, here) : Promise.resolve(here);
+    if (here === undefined) return this.#calls.limit(this.#whole(asked));
+    return here instanceof Promise ? this.#answered(this.#whole(asked), here) : Promise.resolve(here);
   }
 
   limitAll({ checks, ...asked }: LimitAllAsked): Promise<AllDecisions> {

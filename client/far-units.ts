@@ -60,7 +60,8 @@ export class FarUnits implements UnitSource {
 
   /** Whether the limiter has refused a message lately: then each call is made by itself. */
   get isRefused(): boolean {
-    return this.#parts.time.nowMs() < this.#refusedUntilMs;
+    // Each call asks, and to read the clock takes a good part of a decision.
+    return this.#refusedUntilMs > -Infinity && this.#parts.time.nowMs() < this.#refusedUntilMs;
   }
 
   async call<Read extends MadeAnswer>(

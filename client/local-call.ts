@@ -16,11 +16,15 @@ export interface PlainCall {
   readonly priority?: string;
 }
 
-/** The call, if it is plain and well-formed; `undefined`: it is not. */
-export function plainCall(asked: LimitAsked): PlainCall | undefined {
+/**
+ * The call, if it is plain and well-formed; `undefined`: it is not.
+ *
+ * @param usual the policy of calls that name none
+ */
+export function plainCall(asked: LimitAsked, usual?: string): PlainCall | undefined {
   for (const field in asked)
     if (!FIELDS.has(field) && asked[field as keyof LimitAsked] !== undefined) return undefined;
-  const { policy, key, cost = 1, priority } = asked;
+  const { policy = usual, key, cost = 1, priority } = asked;
   if (typeof policy !== "string" || typeof key !== "string" || !isKey(key) || !isCost(cost)) return undefined;
   if (priority === undefined) return { policy, key, cost };
   return typeof priority === "string" ? { policy, key, cost, priority } : undefined;

@@ -6,17 +6,17 @@ import { refillMs, spendableMs } from "./sizing.ts";
 export class ReservedUnits {
   readonly #policy: HeldPolicy;
   /** Units that are left; with so many left it is time to ask for more; units spent since the holder began. */
-  #units: readonly number[];
+  #units: number[];
   #low: readonly number[];
-  #used: readonly number[];
+  readonly #used: number[];
   #askedAtMs = -Infinity;
   #ttlMs = 0;
 
   constructor(policy: HeldPolicy) {
     this.#policy = policy;
     this.#units = policy.rules.map(() => 0);
-    this.#low = this.#units;
-    this.#used = this.#units;
+    this.#low = this.#units.slice();
+    this.#used = this.#units.slice();
   }
 
   /** Units that may be spent at `nowMs`, by rule. */
@@ -46,17 +46,23 @@ export class ReservedUnits {
 
   /** Whether few units or little time are left, so that more should be asked for. */
   isLow(nowMs: number): boolean {
-    const isOld = nowMs >= this.#askedAtMs + refillMs(this.#ttlMs);
-    return isOld || this.#units.some((units, index) => units <= (this.#low[index] ?? 0));
+    if (nowMs >= this.#askedAtMs + refillMs(this.#ttlMs)) return true;
+    for (let index = 0; index < this.#units.length; index += 1)
+      if ((this.#units[index] ?? 0) <= (this.#low[index] ?? 0)) return true;
+    return false;
   }
 
   /** Takes a cost from the units; `false`: too few are left, and nothing is taken. */
   spend(cost: Cost, nowMs: number): boolean {
-    const costs = this.#policy.rules.map((rule) => costOf(rule, cost));
-    if (nowMs >= this.endsAtMs || costs.some((units, index) => units > (this.#units[index] ?? 0)))
-      return false;
-    this.#units = this.#units.map((units, index) => units - (costs[index] ?? 0));
-    this.#used = this.#used.map((units, index) => units + (costs[index] ?? 0));
+    const { rules } = this.#policy;
+    if (nowMs >= this.endsAtMs) return false;
+    if (!rules.every((rule, index) => costOf(rule, cost) <= (this.#units[index] ?? 0))) return false;
+    // In place, and with no list of costs: this is what each call does.
+    for (const [index, rule] of rules.entries()) {
+      const units = costOf(rule, cost);
+      this.#units[index] = (this.#units[index] ?? 0) - units;
+      this.#used[index] = (this.#used[index] ?? 0) + units;
+    }
     return true;
   }
 
@@ -87,6 +93,6 @@ export class ReservedUnits {
 
   /** Sets the numbers of spent units. */
   recount(used: readonly number[]): void {
-    this.#used = used;
+    this.#used.splice(0, Infinity, ...used);
   }
 }

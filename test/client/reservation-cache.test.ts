@@ -59,6 +59,24 @@ test("a key has one reservation, and another policy's is another one", () => {
   expect(cache.size).toBe(2);
 });
 
+test("in a burst on a key each call finds its reservation, until all end or the key has to go", () => {
+  const cache = makeCache();
+  const burst = () => {
+    const opened = [1, 2, 3].map(() => cache.open(ONE, "a", 0));
+    expect(new Set(opened).size).toBe(1);
+    return opened[0];
+  };
+  const first = burst();
+  expect(cache.open(policyOf("other"), "a", 0)).not.toBe(first);
+  expect(burst()).toBe(first);
+  cache.endAll();
+  const second = burst();
+  expect(second).not.toBe(first);
+  for (let key = 0; key < MOST_KEYS; key += 1) cache.open(ONE, `other ${key}`, 0);
+  expect(cache.find(ONE, "a")).toBeUndefined();
+  expect(burst()).not.toBe(second);
+});
+
 test("the least recently used goes first, and its units are among what has to go back", () => {
   const cache = makeCache();
   const used = holdUnits(cache, "used");
