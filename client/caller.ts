@@ -14,6 +14,8 @@ export interface UnitSource {
     call: BatchedCall,
     waitMs?: number,
   ): Promise<{ readonly answer: Read } | Problem | undefined>;
+  /** So many messages that give units back go at once at most. Absent: all of them. */
+  readonly mostAtOnce?: number;
 }
 
 /** What each request brings with it to decide from units that are held. */

@@ -22,7 +22,8 @@ export class HoldClient {
     const shed = isDrawn ? call.shed : await this.#objects.roll(policy, key, call);
     if (shed !== undefined && call.idempotencyKey === undefined) return { shed };
     const message = { ...this.#objects.own({ ...call, shed }), protocol: PROTOCOL, ...namesOf(policy, key) };
-    const options = { waitMs: call.provisional?.waitMs };
+    const isRepeatable = call.idempotencyKey !== undefined;
+    const options = { waitMs: call.provisional?.waitMs, isRepeatable };
     const asked = await this.#objects.ask(policy, key, (object) => object.hold(message), options);
     return asked?.answer;
   }
@@ -53,4 +54,4 @@ export class HoldClient {
 }
 
 /** How calls are made that end what a caller has. */
-const ENDING = { kind: "end" } as const;
+const ENDING = { kind: "end", isRepeatable: true } as const;

@@ -102,7 +102,7 @@ export class KeyLists {
     if (leave !== undefined && "full" in leave) return boundReached(leave);
     try {
       const ask = async (stub: LimiterStub) => readAnswer<Answer>(await call(stub));
-      const asked = await objects.askByName(policy, name, ask, MORE_TIME_MS);
+      const asked = await objects.askByName(policy, name, ask, { waitMs: MORE_TIME_MS, isRepeatable: true });
       return asked?.answer ?? unavailable("one of the policy's objects did not answer: ask again");
     } finally {
       leave?.();

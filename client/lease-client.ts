@@ -95,7 +95,7 @@ export class LeaseClient {
       const attached = await object.confirm(policy.name, key, id, ttlMs, isAttached);
       return "missing" in readAnswer<Lease | Missing>(attached.answer) ? NOTHING_ATTACHED : attached;
     };
-    const asked = await this.#objects.askFor(policy, key, confirm, ENDING);
+    const asked = await this.#objects.askFor(policy, key, confirm, isAttached ? ATTACHING : ENDING);
     if (asked === undefined || "full" in asked.answer) return undefined;
     return asked.answer === NOTHING_ATTACHED ? "ended" : asked.answer;
   }
@@ -157,7 +157,9 @@ export class LeaseClient {
 }
 
 /** How calls are made that keep or end a lease which the caller has. */
-const ENDING = { kind: "end" } as const;
+const ENDING = { kind: "end", isRepeatable: true } as const;
+/** The handle of an answer that is lost is disposed of, and that ends the lease: no second attempt finds it. */
+const ATTACHING = { kind: "end" } as const;
 const NOTHING_ATTACHED: Attached = { answer: "" };
 /** The object is of a version that knows no reports. */
 const OF_BEFORE = { isReleased: false };

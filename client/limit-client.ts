@@ -93,7 +93,9 @@ export class LimitClient {
   async #force(policy: Policy, key: string, call: WantedLimit): Promise<Decision | Problem> {
     const { waitMs: _, ...atOnce } = call;
     const message = { ...this.#objects.own(atOnce), protocol: PROTOCOL, ...namesOf(policy, key) };
-    const asked = await this.#objects.ask(policy, key, (object) => object.limitCall(message));
+    const asked = await this.#objects.ask(policy, key, (object) => object.limitCall(message), {
+      isRepeatable: call.idempotencyKey !== undefined,
+    });
     const detail =
       "whether the units were taken is not known: ask again, with the same idempotencyKey if there is one";
     return asked === undefined ? unavailable(detail) : decisionOf(policy, key, asked.answer);

@@ -23,12 +23,16 @@ import { ObjectCalls } from "./object-calls.ts";
 import { boundReached, chargeMissing, decisionOf, reportOf, unavailable } from "./read-answer.ts";
 import { ReservationCache } from "./reservation-cache.ts";
 import { giveBack, type Ending } from "./transports/endings.ts";
+import type { LimiterStub } from "./transports/stubs.ts";
 
 /** What a client needs from the process in which it runs. */
 export interface LimiterClientParts extends Caller {
   /** The policies that callers may name. */
   readonly policies: RegionalPolicies;
 }
+
+/** There may be a second attempt: the call takes effect once. */
+const TWICE = { isRepeatable: true } as const;
 
 /**
  * The calls on a key. The client decides from units that it holds, or asks the key's object. Calls return a `Problem`
@@ -102,18 +106,18 @@ export class LimiterClient {
     const { callerId } = this.#parts;
     const own = ownKey(callerId, idempotencyKey);
     const message = { protocol: PROTOCOL, policy: policy.name, key, units, idempotencyKey: own };
-    const asked = await this.#objects.ask(policy, key, (object) =>
+    const refund = (object: LimiterStub) =>
       charge === undefined
         ? object.refund(policy.name, key, units, own)
-        : object.refundCharge({ ...message, charge: ownKey(callerId, charge) }),
-    );
+        : object.refundCharge({ ...message, charge: ownKey(callerId, charge) });
+    const asked = await this.#objects.ask(policy, key, refund, TWICE);
     const detail = "whether the units were given back is not known: ask again with the same idempotencyKey";
     return asked === undefined ? unavailable(detail) : decisionOf(policy, key, asked.answer, chargeMissing);
   }
 
   /** Looks at a key and takes nothing: the decision for a cost of 1, and who holds units or waits for them. */
   async peek(policy: Policy, key: string): Promise<KeyReport | Problem> {
-    const asked = await this.#objects.askFor(policy, key, (object) => object.peek(policy.name, key));
+    const asked = await this.#objects.askFor(policy, key, (object) => object.peek(policy.name, key), TWICE);
     return asked === undefined ? unavailable("ask again") : reportOf(policy, key, asked.answer);
   }
 

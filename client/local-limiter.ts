@@ -9,7 +9,6 @@
  */
 import { orTimeout } from "../core/clock.ts";
 import type { HeldPolicy } from "../core/policies/held-policy.ts";
-import { MOST_TTL_MS } from "../core/policies/lifetimes.ts";
 import type { Decided } from "../core/protocol/answers.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
@@ -19,39 +18,22 @@ import type { PendingRequest } from "../core/reservations/pending-request.ts";
 import type { Reservation } from "../core/reservations/reservation.ts";
 import { through } from "./call-gate.ts";
 import type { Holding } from "./caller.ts";
+import { Keeper } from "./keeper.ts";
 import { boundReached } from "./read-answer.ts";
 import type { ReservationCache } from "./reservation-cache.ts";
 import { toldDecision } from "./told-decision.ts";
-import { giveBack } from "./transports/endings.ts";
-
-/** Background work of one request that gives units back when lifetimes end. */
-interface Keeper {
-  readonly untilMs: number;
-  lookedAtMs: number;
-}
 
 /** A request that waited for so many answers and got no units asks the object itself. */
 const MOST_WAITS = 3;
-/** A keeper works for so long, then another request takes over. The runtime ends background work after 30 s. */
-const KEEP_MS = 20_000;
-/**
- * The keeper looks this often for reservations to give back, and for a clock that was put back, which would make
- * lifetimes longer. It must look within the last part of a lifetime, in which nothing is spent (MOST_MARGIN_MS in
- * core/reservations/sizing.ts).
- */
-const LOOK_MS = 200;
-/** A keeper that has not looked for so long has died with its request. */
-const SILENT_MS = 2_000;
-
 /** Decides on costs for all requests of one isolate. */
 export class LocalLimiter {
   readonly #cache: ReservationCache;
   readonly #answers = new WeakMap<PendingRequest, Promise<Decided | Problem | undefined>>();
-  /** The one keeper that works now. */
-  #keeper: Keeper | undefined;
+  readonly #keeper: Keeper;
 
   constructor(cache: ReservationCache) {
     this.#cache = cache;
+    this.#keeper = new Keeper(cache);
   }
 
   /** Decides on a cost above 0 and takes it. Returns no promise when the object need not be asked. */
@@ -61,7 +43,8 @@ export class LocalLimiter {
     key: string,
     cost: Cost,
   ): Decision | Promise<Decision | Problem> {
-    const nowMs = caller.time.nowMs();
+    const nowMs = this.#cache.now(caller.time.nowMs());
+    if (this.#keeper.isLeft) this.#keeper.keep(caller, nowMs);
     const reservation = this.#cache.open(policy, key, nowMs);
     reservation.note(cost, nowMs);
     const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs, true);
@@ -71,7 +54,7 @@ export class LocalLimiter {
 
   /** Admits a cost above 0 from units that are held here; `undefined`: there are too few. It repeats no denial. */
   admit(caller: Holding, policy: HeldPolicy, key: string, cost: Cost): Decision | undefined {
-    const nowMs = caller.time.nowMs();
+    const nowMs = this.#cache.now(caller.time.nowMs());
     const reservation = this.#cache.open(policy, key, nowMs);
     reservation.note(cost, nowMs);
     const admitted = this.#admit(caller, reservation, cost, nowMs);
@@ -119,7 +102,7 @@ export class LocalLimiter {
       if (!reservation.isHot || message === undefined || !message.promise(policy, cost)) break;
       reservation.miss();
       await orTimeout(this.#answers.get(message), caller.time, Math.min(mostMs, sinceMs + mostMs - nowMs));
-      nowMs = caller.time.nowMs();
+      nowMs = this.#cache.now(caller.time.nowMs());
       const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs);
       if (decided !== undefined) return toldDecision(policy, key, decided, "isolate");
     }
@@ -136,7 +119,7 @@ export class LocalLimiter {
     if ("full" in decided) return boundReached(decided);
     // The units that the object did not have may have been on their way to this isolate.
     const isDenied = decided.rules.some(({ success }) => !success);
-    nowMs = caller.time.nowMs();
+    nowMs = this.#cache.now(caller.time.nowMs());
     if (!isDenied || !reservation.spend(cost, nowMs)) return toldDecision(policy, key, decided);
     return toldDecision(policy, key, reservation.admitted(nowMs), "isolate");
   }
@@ -150,19 +133,20 @@ export class LocalLimiter {
     waitedMs = 0,
   ): Promise<Decided | Problem | undefined> {
     const { policy, key } = reservation;
-    const message = reservation.ask(cost, nowMs);
+    // What this request reads itself may be earlier than what counts: then the lifetime begins earlier too.
+    const message = reservation.ask(cost, nowMs, Math.min(nowMs, caller.time.nowMs()));
     this.#cache.hold(reservation);
     const answer = async () => {
       const asked = await caller.objects.call<Decided>(policy, key, { reserve: message.call }, -waitedMs);
       if (asked === undefined || asked instanceof Problem) reservation.failed(message);
       if (asked === undefined || asked instanceof Problem) return asked;
-      reservation.answered(message, asked.answer, caller.time.nowMs());
+      reservation.answered(message, asked.answer, this.#cache.now(caller.time.nowMs()));
       return asked.answer;
     };
     const answered = answer();
     this.#answers.set(message, answered);
     caller.inBackground(answered);
-    this.#keep(caller, nowMs);
+    this.#keeper.keep(caller, nowMs);
     return answered;
   }
 
@@ -177,32 +161,8 @@ export class LocalLimiter {
     const asked = await objects.call<Decided>(policy, key, { limit }, -waitedMs);
     if (asked === undefined || asked instanceof Problem) reservation.failed(undefined);
     if (asked === undefined || asked instanceof Problem) return asked;
-    const nowMs = time.nowMs();
+    const nowMs = this.#cache.now(time.nowMs());
     reservation.learn(cost, asked.answer, nowMs, askedAt);
     return reservation.withOwn(asked.answer, nowMs);
-  }
-
-  /** Makes sure that some request works as the keeper, for at least the longest lifetime from now. */
-  #keep(caller: Holding, nowMs: number): void {
-    const keeper = this.#keeper;
-    const isKept = keeper !== undefined && nowMs < keeper.lookedAtMs + SILENT_MS;
-    if (isKept && nowMs + MOST_TTL_MS <= keeper.untilMs) return;
-    this.#keeper = { untilMs: nowMs + KEEP_MS, lookedAtMs: nowMs };
-    caller.inBackground(this.#giveBackInTime(caller, this.#keeper));
-  }
-
-  async #giveBackInTime({ objects, time }: Holding, keeper: Keeper): Promise<void> {
-    while (this.#keeper === keeper && keeper.lookedAtMs < keeper.untilMs && this.#cache.isHolding) {
-      const lookMs = Math.min(LOOK_MS, this.#cache.shortestMs / 4);
-      await new Promise<void>((done) => {
-        if (time.idle === undefined) time.after(lookMs, done);
-        else time.idle(lookMs, done);
-      });
-      const nowMs = time.nowMs();
-      if (nowMs < keeper.lookedAtMs + lookMs / 2) this.#cache.endAll();
-      keeper.lookedAtMs = nowMs;
-      await giveBack(objects, this.#cache.endDue(keeper.lookedAtMs));
-    }
-    if (this.#keeper === keeper) this.#keeper = undefined;
   }
 }

@@ -29,6 +29,8 @@ interface Options {
   /** Milliseconds that the object may wait: they are added to the policy's deadline. */
   readonly waitMs?: number | undefined;
   readonly kind?: CallKind;
+  /** The call takes effect once, however often it is made: when an attempt fails, there may be a second one. */
+  readonly isRepeatable?: boolean;
 }
 
 /** A message that may wait, without the fields that every message has. */
@@ -79,7 +81,7 @@ export class ObjectCalls {
     policy: Policy,
     key: string,
     call: (object: LimiterStub) => Promise<Result>,
-    { waitMs = 0, kind = "ask" }: Options = {},
+    { waitMs = 0, kind = "ask", isRepeatable }: Options = {},
   ): Promise<Answered<Result> | undefined> {
     const { objects, gate, time } = this.#caller;
     const asked = await through(
@@ -87,7 +89,7 @@ export class ObjectCalls {
       policy,
       key,
       time.nowMs(),
-      () => objects.askAfter(this.#local.end(policy, key), policy, key, call, waitMs),
+      () => objects.askAfter(this.#local.end(policy, key), policy, key, call, { waitMs, isRepeatable }),
       kind,
     );
     // A call that asked meanwhile may have been denied before this one was carried out.

@@ -1,6 +1,9 @@
 import type { HeldPolicy } from "../core/policies/held-policy.ts";
+import { LEAST_USEFUL_TTL_MS } from "../core/policies/lifetimes.ts";
 import type { Returned } from "../core/protocol/messages.ts";
+import { HolderClock, SteppedClock } from "../core/reservations/holder-clock.ts";
 import { Reservation } from "../core/reservations/reservation.ts";
+import { marginMs } from "../core/reservations/sizing.ts";
 import type { Ending } from "./transports/endings.ts";
 
 /** The most keys in the cache. Each takes about 1 KiB and its name; an isolate has 128 MB for everything. */
@@ -26,7 +29,7 @@ export class ReservationCache {
   #ended: Ending[] = [];
   #nameLength = 0;
   #shortestMs = Infinity;
-  #lastMs = -Infinity;
+  readonly #clock = new HolderClock();
   #count = 0;
   #holder = "";
 
@@ -39,10 +42,24 @@ export class ReservationCache {
     return this.#reservations.size;
   }
 
-  /** The reservation of a key, or a new one. When the clock was put back, all reservations end first. */
+  /** The instant that counts, now that a request has read this one. After a jump of the clock all reservations end. */
+  now(readMs: number): number {
+    if (this.#clock.read(readMs)) this.endAll();
+    return this.#clock.latestMs;
+  }
+
+  /** Watches for a clock that is put back in steps. All reservations end when it was put back by too much. */
+  watch(): (steppedMs: number, readMs: number) => void {
+    const stepped = new SteppedClock(this.#clock);
+    return (steppedMs, readMs) => {
+      if (!stepped.step(steppedMs, readMs)) return;
+      this.endAll();
+      this.#clock.restart(readMs);
+    };
+  }
+
+  /** The reservation of a key, or a new one. */
   open(policy: HeldPolicy, key: string, nowMs: number): Reservation {
-    if (nowMs < this.#lastMs) this.endAll();
-    this.#lastMs = nowMs;
     // A hot key comes hundreds of times in a millisecond. To find it costs a fifth of a decision, and to move it as much.
     const last = this.#last;
     if (last?.usedAtMs === nowMs && last.reservation.policy === policy && last.reservation.key === key)
@@ -64,6 +81,9 @@ export class ReservationCache {
 
   /** Notes that the reservation has asked for units: it may have units to give back. */
   hold(reservation: Reservation): void {
+    const { pool, reservation: lifetimes } = reservation.policy;
+    // Where units come from a pool, a lifetime may be as short as what the region has left of its own.
+    this.#clock.hold(marginMs(pool === undefined ? lifetimes.leastMs : LEAST_USEFUL_TTL_MS));
     this.#held.add(reservation);
     this.#shortestMs = Math.min(this.#shortestMs, reservation.policy.reservation.leastMs);
   }
@@ -86,9 +106,15 @@ export class ReservationCache {
       const isWaiting = reservation.messageAt(nowMs) !== undefined;
       if (!isWaiting && (reservation.endsAtMs ?? 0) <= nowMs) this.#end(reservation);
     }
+    if (this.#held.size === 0) this.#clock.release();
     const ended = this.#ended;
     this.#ended = [];
     return ended;
+  }
+
+  /** Takes back what `endDue` returned and could not be sent. Of very many the oldest are lost, and count as used. */
+  putBack(endings: readonly Ending[]): void {
+    this.#ended = [...endings, ...this.#ended].slice(-MOST_KEYS);
   }
 
   /** Whether units may have to be given back, now or later. */
@@ -110,9 +136,10 @@ export class ReservationCache {
     return new Reservation(policy, key, `${this.#holder}.${this.#count}`, nowMs);
   }
 
-  /** Ends all reservations, because the clock was put back: lifetimes would last longer than the object expects. */
+  /** Ends all reservations. Where the clock was put back, lifetimes would last longer than the object expects. */
   endAll(): void {
     for (const reservation of this.#held) this.#end(reservation);
+    this.#clock.release();
     this.#last = undefined;
     this.#reservations.clear();
     this.#nameLength = 0;

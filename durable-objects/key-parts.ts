@@ -4,7 +4,7 @@ import type { Versioned } from "../core/protocol/messages.ts";
 import { CallRouter, type RouterHost } from "./call-router.ts";
 import { WaitingCalls } from "./connections/waiting-calls.ts";
 import { collectGarbage } from "./keys/garbage-collection.ts";
-import { KeyCache } from "./keys/key-cache.ts";
+import { KeyCache, SHARED_MEMORY } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { KeyStore } from "./keys/key-store.ts";
 import { inTurns, type Timers } from "./keys/timers.ts";
@@ -28,7 +28,7 @@ export interface KeyHost {
 
 /** The parts that decide the keys of one object, joined. They know nothing of the platform. */
 export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHost) {
-  const cache = new KeyCache(storage);
+  const cache = new KeyCache(storage, SHARED_MEMORY);
   const onWritten = (wholeMs: number, nowMs: number) =>
     timers.alarmBy(storage.sweeps.dueMs(wholeMs, nowMs), nowMs);
   const store = new KeyStore(policies, storage, cache, onWritten);

@@ -14,14 +14,8 @@ export async function giveBack(
   objects: { call(policy: HeldPolicy, key: string, call: BatchedCall): Promise<unknown> },
   endings: readonly Ending[],
 ): Promise<void> {
-  // Node 20 has no Map.groupBy.
-  const byObject = new Map<string, Ending[]>();
-  for (const ending of endings) {
-    const name = objectName(ending.policy, ending.returned.key);
-    byObject.set(name, [...(byObject.get(name) ?? []), ending]);
-  }
   await Promise.all(
-    [...byObject.values()].map(async (each) => {
+    byObject(endings).map(async (each) => {
       const [first] = each;
       if (first === undefined) return;
       const { policy, returned } = first;
@@ -29,4 +23,25 @@ export async function giveBack(
       await objects.call(policy, returned.key, { giveBack: { policy: policy.name, returned: all } });
     }),
   );
+}
+
+/** Those that so many messages can give back, and the others. */
+export function split(
+  endings: readonly Ending[],
+  mostMessages: number,
+): { readonly first: readonly Ending[]; readonly rest: readonly Ending[] } {
+  const groups = byObject(endings);
+  return { first: groups.slice(0, mostMessages).flat(), rest: groups.slice(mostMessages).flat() };
+}
+
+function byObject(endings: readonly Ending[]): readonly (readonly Ending[])[] {
+  // Node 20 has no Map.groupBy.
+  const groups = new Map<string, Ending[]>();
+  for (const ending of endings) {
+    const name = objectName(ending.policy, ending.returned.key);
+    const group = groups.get(name);
+    if (group === undefined) groups.set(name, [ending]);
+    else group.push(ending);
+  }
+  return [...groups.values()];
 }

@@ -6,7 +6,8 @@ import type { AcquireCall, IdleCall, LimitCall, Returned } from "../../core/prot
 import { objectName } from "../../core/protocol/object-names.ts";
 import type { Outboxes } from "./outboxes.ts";
 import type { Sending } from "./posted-call.ts";
-import { askAlone, quietly, sendTogether } from "./sent-calls.ts";
+import { inTime, isRepeatable, overdue, sendTwice, type Attempts } from "./repeating.ts";
+import { askAlone, quietly } from "./sent-calls.ts";
 import type { LimiterNamespace, LimiterStub } from "./stubs.ts";
 
 export type { LimiterNamespace, LimiterStub } from "./stubs.ts";
@@ -16,12 +17,26 @@ export interface Together extends Pick<Sending, "inBackground"> {
   readonly outboxes: Outboxes;
 }
 
+/** How an object is asked. */
+export interface AskOptions extends Attempts {
+  /** Milliseconds beside the policy's deadline; below 0, so much of that is over already. */
+  readonly waitMs?: number | undefined;
+}
+
+/** What a call brings that may wait. */
+interface Waiting {
+  readonly signal?: AbortSignal | undefined;
+  readonly returned?: readonly Returned[];
+}
+
 /**
  * Asks a key's object. When the object throws, hangs or is overloaded, the answer here is `undefined`, and the
- * limiter client does what the policy says. Nothing is retried here: the runtime repeats a call that never reached
- * the object, and any other call may have been counted.
+ * limiter client does what the policy says. The runtime repeats a call that never reached the object. Any other call
+ * may have been counted, so of those only such are repeated that take effect once: see repeating.ts.
  */
 export class Objects {
+  /** An invocation may have six connections that wait. Two are left for the request's own calls. */
+  readonly mostAtOnce = 4;
   readonly #namespace: LimiterNamespace;
   readonly #time: Time;
   readonly #together: Together | undefined;
@@ -47,12 +62,10 @@ export class Objects {
     const together = policy.pool === undefined ? this.#together : undefined;
     const outbox = together?.outboxes.open(name, this.#time.nowMs());
     const alone = (leftMs: number) =>
-      this.askByName(
-        policy,
-        name,
-        async (object) => (await askAlone(object, call)) as Read,
-        leftMs - policy.deadlineMs,
-      );
+      this.askByName(policy, name, async (object) => (await askAlone(object, call)) as Read, {
+        waitMs: leftMs - policy.deadlineMs,
+        isRepeatable: isRepeatable(call),
+      });
     const deadlineMs = policy.deadlineMs + waitMs;
     if (together === undefined || outbox === undefined) return alone(deadlineMs);
     const { answer, leftMs } = await outbox.post(call, {
@@ -60,18 +73,16 @@ export class Objects {
       deadlineMs,
       inBackground: together.inBackground,
       // Each of these has its own deadline.
-      send: async (calls) => await this.#sendTogether(policy, name, calls).catch(unanswered(policy)),
+      send: async (calls) =>
+        await sendTwice(() => this.#objectBy(policy, name), calls, this.#time, policy.terms).catch(
+          unanswered(policy),
+        ),
     });
     together.outboxes.letGo(name, this.#time.nowMs());
     if (answer === undefined) return leftMs > 0 ? undefined : unanswered(policy)(overdue(deadlineMs));
     if (answer !== null && isForAlone(answer)) return alone(leftMs);
     if (answer !== null && "failed" in answer) return unanswered(policy)(answer.failed);
     return { answer: answer as Read };
-  }
-
-  /** It is async so that a stub which cannot be made is a failure as any other. */
-  async #sendTogether(policy: HeldPolicy, name: string, calls: Parameters<typeof sendTogether>[1]) {
-    return await sendTogether(this.#objectBy(policy, name), calls, policy.terms);
   }
 
   /**
@@ -84,10 +95,7 @@ export class Objects {
     path: string,
     message: AcquireCall | IdleCall | LimitCall,
     read: (text: AnswerText) => Answer,
-    {
-      signal,
-      returned = [],
-    }: { readonly signal?: AbortSignal | undefined; readonly returned?: readonly Returned[] },
+    { signal, returned = [] }: Waiting,
   ): Promise<{ readonly answer: Answer } | undefined> {
     const stop = new AbortController();
     if (signal?.aborted === true) stop.abort();
@@ -98,7 +106,11 @@ export class Objects {
       if (!response.ok) throw new Error(`the object answered ${response.status}`);
       return read(await response.text());
     };
-    return this.ask(policy, key, settling(policy, returned, call), message.waitMs, () => stop.abort());
+    // A call that looks, or that has an idempotency key, takes effect once.
+    const { idempotencyKey } = message as { readonly idempotencyKey?: string };
+    const isTwice = path === "idle" || idempotencyKey !== undefined;
+    const options = { waitMs: message.waitMs, isRepeatable: isTwice, onDeadline: () => stop.abort() };
+    return this.ask(policy, key, settling(policy, returned, call), options);
   }
 
   /** Gives back reservations that have ended, then asks. Both go over one stub, which delivers in order. */
@@ -107,25 +119,22 @@ export class Objects {
     policy: HeldPolicy,
     key: string,
     call: (object: LimiterStub) => Promise<Answer>,
-    waitMs = 0,
+    options?: AskOptions,
   ): Promise<{ readonly answer: Answer } | undefined> {
-    return this.ask(policy, key, settling(policy, returned, call), waitMs);
+    return this.ask(policy, key, settling(policy, returned, call), options);
   }
 
   /**
    * The object's answer; `undefined`: the object failed, or took longer than the policy's deadline and `waitMs`
    * together.
-   *
-   * @param waitMs milliseconds; below 0, so much of the deadline is over already
    */
   ask<Answer>(
     policy: HeldPolicy,
     key: string,
     call: (object: LimiterStub) => Promise<Answer>,
-    waitMs = 0,
-    onDeadline?: () => void,
+    options?: AskOptions,
   ): Promise<{ readonly answer: Answer } | undefined> {
-    return this.askByName(policy, objectName(policy, key), call, waitMs, onDeadline);
+    return this.askByName(policy, objectName(policy, key), call, options);
   }
 
   /** The same for the object of the policy that has this name. */
@@ -133,35 +142,15 @@ export class Objects {
     policy: HeldPolicy,
     name: string,
     call: (object: LimiterStub) => Promise<Answer>,
-    waitMs: number,
-    onDeadline: () => void = () => undefined,
+    { waitMs = 0, ...attempts }: AskOptions = {},
   ): Promise<{ readonly answer: Answer } | undefined> {
     try {
-      const deadlineMs = policy.deadlineMs + waitMs;
-      return { answer: await this.#inTime(call(this.#objectBy(policy, name)), deadlineMs, onDeadline) };
+      // A stub that has thrown stays broken, so each attempt has its own.
+      const attempt = async () => await call(this.#objectBy(policy, name));
+      return { answer: await inTime(this.#time, policy.deadlineMs + waitMs, attempt, attempts) };
     } catch (error) {
       return unanswered(policy)(error);
     }
-  }
-
-  /** Waits for the call until the deadline. After that the object may still carry it out; the answer is dropped. */
-  #inTime<Answer>(call: Promise<Answer>, deadlineMs: number, onDeadline: () => void): Promise<Answer> {
-    return new Promise((resolve, reject) => {
-      const cancel = this.#time.after(deadlineMs, () => {
-        onDeadline();
-        reject(overdue(deadlineMs));
-      });
-      call.then(
-        (answer) => {
-          cancel();
-          resolve(answer);
-        },
-        (error: unknown) => {
-          cancel();
-          reject(error);
-        },
-      );
-    });
   }
 
   /** A new stub for each call: a stub that has thrown stays broken, and a stub may not be used by another request. */
@@ -198,8 +187,4 @@ function unanswered({ name }: HeldPolicy): (error: unknown) => undefined {
     console.warn(`policy ${name}: no answer from the object: ${String(error)}`);
     return undefined;
   };
-}
-
-function overdue(deadlineMs: number): Error {
-  return new Error(`deadline of ${deadlineMs} ms passed`);
 }

@@ -15,7 +15,12 @@ import { SHEDDING_FIELDS } from "./shedding-fields.ts";
 import { WAITING_FIELDS } from "./waiting.ts";
 
 const MOST_DEADLINE_MS = 60_000;
-const DEFAULT_DEADLINE_MS = 500;
+/**
+ * The first call of a name may take some hundred milliseconds: the runtime makes sure everywhere that no other place has
+ * the object, chooses one, and starts it. A new key's first call is not to be denied for that. A longer deadline would
+ * keep callers waiting for an object that hangs.
+ */
+const DEFAULT_DEADLINE_MS = 1_000;
 const MOST_RESERVATION_TTL_MS = 60_000;
 
 /** The names of policies, rules, units and regions. */

@@ -64,11 +64,8 @@ export class Figures {
       const word = wordOf(said, reserved, nowMs);
       const before = this.#words[index];
       if (isLatest || before === undefined || before === UNKNOWN) return word;
-      return {
-        ...word,
-        free: Math.min(word.free, freeAt(before, nowMs)),
-        wholeAtMs: Math.max(word.wholeAtMs, before.wholeAtMs),
-      };
+      const wholeAtMs = Math.max(word.wholeAtMs, before.wholeAtMs);
+      return { ...word, ...lesser(word, freeAt(before, nowMs)), wholeAtMs };
     });
   }
 
@@ -151,6 +148,15 @@ function wordOf(
   const gains = prospect?.gains ?? [];
   const wholeAtMs = atMs + (prospect?.resetAfterMs ?? Infinity);
   return { free: Math.max(0, remaining - granted), gains, stepMs: ttlMs / gains.length, atMs, wholeAtMs };
+}
+
+/**
+ * What is free as far as both words say. The other one counts as it is now, and gains nothing: the gains of one are
+ * of units that the other may have counted already.
+ */
+function lesser({ free, gains }: Word, other: number): Pick<Word, "free" | "gains"> {
+  const least = Math.min(free, other);
+  return { free: least, gains: gains.map((gain) => Math.min(free + gain, other) - least) };
 }
 
 function freeAt({ free, gains, stepMs, atMs }: Word, nowMs: number): number {

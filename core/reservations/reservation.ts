@@ -115,10 +115,10 @@ export class Reservation {
   }
 
   /**
-   * A message that asks for units. With the cost of a call all units that are left go back in it, so that the object
+   * A message that asks for units, whose lifetime begins at `sinceMs`. With the cost of a call all units that are left go back in it, so that the object
    * decides with everything there is. With a cost of 0 the isolate keeps them as far as they are wanted.
    */
-  ask(cost: Cost, nowMs: number): PendingRequest {
+  ask(cost: Cost, nowMs: number, sinceMs = nowMs): PendingRequest {
     const wanted = this.#demand.want(nowMs);
     const before = this.#units.at(nowMs);
     const kept = before.map((units, index) => (cost === 0 ? Math.min(units, wanted.units[index] ?? 0) : 0));
@@ -135,7 +135,7 @@ export class Reservation {
     const { key, holder, policy } = this;
     const about = { policy: policy.name, key, cost, priority: policy.priority };
     const call = { ...about, holder, turn: this.#turn, ttlMs: wanted.ttlMs, isShort: wanted.isShort, rules };
-    this.#message = new PendingRequest(call, wanted, nowMs);
+    this.#message = new PendingRequest(call, wanted, sinceMs);
     return this.#message;
   }
 

@@ -49,7 +49,7 @@ export const FLOOD_MS = 100;
 /** They are told to wait for so long, about as long as a message takes. */
 export const ASKING_WAIT_MS = 50;
 /** For so long at the end of a lifetime nothing is spent: unused units go back then, and clocks may differ. */
-const MOST_MARGIN_MS = 250;
+export const MOST_MARGIN_MS = 250;
 /** The object keeps units apart for so much longer than their lifetime, at most. */
 const MOST_LATE_MS = 1_000;
 
@@ -107,7 +107,12 @@ export function wantedUnits({ units, sinceMs }: Measured, nowMs: number, ttlMs: 
 
 /** How many milliseconds units may be spent that were reserved for `ttlMs`. */
 export function spendableMs(ttlMs: number): number {
-  return ttlMs - Math.min(ttlMs / 4, MOST_MARGIN_MS);
+  return ttlMs - marginMs(ttlMs);
+}
+
+/** How many milliseconds at the end of such a lifetime nothing is spent. */
+export function marginMs(ttlMs: number): number {
+  return Math.min(ttlMs / 4, MOST_MARGIN_MS);
 }
 
 /**

@@ -4,15 +4,18 @@ import type { KeyStorage } from "../storage/storage.ts";
 import { isBlank, isUnrecorded } from "./blank.ts";
 import { HeardTerms } from "./heard-terms.ts";
 import { KeyState } from "./key-state.ts";
+import { MemoryBudget, type MemoryShare } from "./memory-budget.ts";
 import { writeRecord } from "./record-writing.ts";
 
-/** The most keys in memory, at about 1 KiB each. Other keys are read from storage when a call opens them. */
+/** The most keys in memory of all objects in an isolate, at about 1 KiB each. Other keys are read from storage when a call opens them. */
 export const MOST_KEYS = 20_000;
 /**
- * The bytes of an isolate's 128 MB that keys may take beside that, until some are dropped: two of the largest states.
- * They are weighed when they are loaded and when a call has changed them.
+ * The bytes of its 128 MB that keys may take beside that, until some are dropped: two of the largest states. They are
+ * weighed when they are loaded and when a call has changed them.
  */
-const MOST_BYTES = 32 * 2 ** 20;
+export const MOST_BYTES = 32 * 2 ** 20;
+/** What all objects in an isolate share. */
+export const SHARED_MEMORY = new MemoryBudget(MOST_KEYS, MOST_BYTES);
 /** A call to a key that grows looks at so many keys for one to drop. It mostly adds far less than that one takes. */
 const GROWTH_STEPS = 64;
 
@@ -24,13 +27,15 @@ export class KeyCache {
   /** What other versions of its policies say. */
   readonly heard = new HeardTerms();
   readonly #storage: KeyStorage;
-  readonly #mostKeys: number;
+  readonly #memory: MemoryBudget;
+  readonly #share: MemoryShare;
   readonly #keys = new Map<string, KeyState>();
-  #bytes = 0;
 
-  constructor(storage: KeyStorage, mostKeys = MOST_KEYS) {
+  /** @param memory what other objects have a part of too; absent: it is this one's alone */
+  constructor(storage: KeyStorage, memory = new MemoryBudget(MOST_KEYS, MOST_BYTES)) {
     this.#storage = storage;
-    this.#mostKeys = mostKeys;
+    this.#memory = memory;
+    this.#share = memory.join();
   }
 
   /** How many keys are in memory. */
@@ -77,14 +82,18 @@ export class KeyCache {
   take(keyState: KeyState, accounts: readonly Account[], nowMs: number, isWritten: boolean): void {
     keyState.replaceAccounts(accounts, isWritten);
     this.#weigh(keyState);
-    if (this.#bytes > MOST_BYTES) this.#makeRoomFor(keyState, nowMs);
+    if (!this.#isFull(0)) return;
+    // The operation that changed the key is not done with it.
+    const unpin = keyState.pin();
+    this.#dropOne(nowMs, GROWTH_STEPS);
+    unpin();
   }
 
   /** Removes a key from memory of which storage knows as much. Another `KeyState` of the same key would stay. */
   drop(keyState: KeyState): void {
     if (this.#keys.get(keyState.key) !== keyState) return;
     this.#keys.delete(keyState.key);
-    this.#bytes -= keyState.bytes;
+    this.#memory.add(this.#share, -1, -keyState.bytes);
   }
 
   /** Whether the key is in memory. */
@@ -105,8 +114,8 @@ export class KeyCache {
   }
 
   /**
-   * Removes the key from memory if there is nothing of it, here or in storage: whoever looks at keys that nobody uses
-   * leaves nothing behind. Is called after each operation, so a key that has a record is told by one comparison.
+   * Removes the key from memory if there is nothing of it anywhere: who looks at keys that nobody uses leaves nothing.
+   * Is called after each operation, so a key that has a record is told by one comparison.
    */
   letGo(keyState: KeyState): void {
     if (isBlank(keyState)) this.drop(keyState);
@@ -137,31 +146,25 @@ export class KeyCache {
 
   #load(policy: Policy, key: string, nowMs: number): KeyState {
     // Two rounds find a key that is not pinned, if there is one. Several have to go when a large one came before.
-    while (this.#isFull && this.#dropOne(nowMs, 2 * this.#keys.size));
+    while (this.#isFull(1) && this.#dropOne(nowMs, 2 * this.#keys.size));
     const keyState = new KeyState(this.#storage, policy, key, nowMs);
     if (keyState.ruleStates.some(({ isConverted }) => isConverted)) {
       keyState.advance(nowMs);
       this.write(keyState, keyState.accounts, nowMs);
     }
     this.#keys.set(key, keyState);
+    this.#memory.add(this.#share, 1, 0);
     this.#weigh(keyState);
     return keyState;
   }
 
   #weigh(keyState: KeyState): void {
-    this.#bytes += keyState.weigh();
+    this.#memory.add(this.#share, 0, keyState.weigh());
   }
 
-  get #isFull(): boolean {
-    return this.#keys.size >= this.#mostKeys || this.#bytes > MOST_BYTES;
-  }
-
-  /** Drops others for a key that has grown. */
-  #makeRoomFor(keyState: KeyState, nowMs: number): void {
-    // The operation that changed the key is not done with it.
-    const unpin = keyState.pin();
-    this.#dropOne(nowMs, GROWTH_STEPS);
-    unpin();
+  /** Whether there is no room for so many other keys. */
+  #isFull(others: number): boolean {
+    return this.#memory.hasTooManyKeys(this.#share, others) || this.#memory.hasTooManyBytes(this.#share);
   }
 
   /**
@@ -169,12 +172,11 @@ export class KeyCache {
    * short and not places, it drops none that is lighter than the average: thousands of those would make no room.
    *
    * @param steps how many keys to look at; the next search goes on from there
-   * @returns whether there was one. If none is found in two rounds, all are pinned, and memory grows. A pinned key has
-   * a call that waits, which takes far more memory than the key
+   * @returns whether there was one. If not in two rounds, all are pinned by calls that wait, and memory grows
    */
   #dropOne(nowMs: number, steps: number): boolean {
     let left = steps;
-    const leastBytes = this.#keys.size >= this.#mostKeys ? 0 : this.#bytes / this.#keys.size;
+    const leastBytes = this.#memory.hasTooManyKeys(this.#share, 1) ? 0 : this.#share.bytes / this.#keys.size;
     for (const keyState of this.#keys.values()) {
       if (!keyState.isTouched && !keyState.isPinned && keyState.bytes >= leastBytes) {
         this.#writeLast(keyState, nowMs);

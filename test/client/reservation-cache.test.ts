@@ -5,7 +5,7 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
-import { spendableMs } from "../../core/reservations/sizing.ts";
+import { marginMs, spendableMs } from "../../core/reservations/sizing.ts";
 import { depth } from "../support/depth.ts";
 
 const TTL_MS = 1_000;
@@ -192,15 +192,52 @@ test("one that is ended by itself is settled there and nowhere else", () => {
   expect(cache.endDue(ENDS_MS)).toEqual([]);
 });
 
-test("a clock that is put back ends everything", () => {
+test("a clock that is put back by more than the margin ends everything", () => {
   const cache = makeCache();
-  const held = ["a", "b"].map((key) => holdUnits(cache, key, 1_000));
-  cache.open(ONE, "idle", 1_000);
-  cache.open(ONE, "new", 999);
-  expect(cache.size).toBe(1);
-  expect(held.map((reservation) => reservation.spend(1, 1_000))).toEqual([false, false]);
-  expect(keysIn(cache.endDue(999))).toEqual(["a", "b"]);
-  expect(cache.open(ONE, "a", 999)).not.toBe(held[0]);
+  const nowMs = cache.now(10_000);
+  const held = ["a", "b"].map((key) => holdUnits(cache, key, nowMs));
+  cache.open(ONE, "idle", nowMs);
+  const backMs = nowMs - marginMs(TTL_MS) - 1;
+  expect(cache.now(backMs)).toBe(backMs);
+  expect(cache.size).toBe(0);
+  expect(held.map((reservation) => reservation.spend(1, backMs))).toEqual([false, false]);
+  expect(keysIn(cache.endDue(backMs))).toEqual(["a", "b"]);
+  expect(cache.open(ONE, "a", backMs)).not.toBe(held[0]);
+});
+
+test("a clock that jitters by request ends nothing: the largest reading counts", () => {
+  const cache = makeCache();
+  const held = holdUnits(cache, "a", cache.now(10_000));
+  for (const readMs of [10_003, 9_999, 10_001, 10_003 - marginMs(TTL_MS)])
+    expect(cache.now(readMs)).toBe(10_003);
+  expect(cache.open(ONE, "a", 10_003)).toBe(held);
+  expect(held.spend(1, 10_003)).toBe(true);
+});
+
+test("a clock that is put back by a little, again and again, ends everything when it is too much together", () => {
+  const cache = makeCache();
+  const look = cache.watch();
+  look(0, 10_000);
+  const held = holdUnits(cache, "a", cache.now(10_000));
+  const stepMs = marginMs(TTL_MS) / 2;
+  // It stands still: each step of the timer puts it back by as much.
+  const isSpent = [1, 2, 3].map(() => {
+    look(stepMs, 10_000);
+    return held.spend(1, cache.now(10_000));
+  });
+  expect(isSpent).toEqual([true, true, false]);
+});
+
+test("timers that are late, and a machine that sleeps, are no jump", () => {
+  const cache = makeCache();
+  const look = cache.watch();
+  holdUnits(cache, "a", cache.now(10_000));
+  let nowMs = 10_000;
+  for (const lateMs of [0, 5, 40_000, 0, 3, 700]) {
+    nowMs += 100 + lateMs;
+    look(100, nowMs);
+  }
+  expect(cache.find(ONE, "a")).toBeDefined();
 });
 
 test("a clock that stands still ends nothing", () => {
@@ -217,7 +254,8 @@ test("no two holders have the same id: not of two keys, not of one key twice, no
       ids.add(cache.open(ONE, `key-${index}`, 0).holder);
     ids.add(cache.open(ONE, "key-0", 0).holder);
     ids.add(cache.open(policyOf("other"), "key-0", 0).holder);
-    ids.add(cache.open(ONE, "key-0", -1).holder);
+    cache.endAll();
+    ids.add(cache.open(ONE, "key-0", 0).holder);
   }
   expect(ids.size).toBe(2 * (MOST_KEYS + 13));
   expect([...ids].every((id) => /^(one|two)\./.test(id))).toBe(true);

@@ -244,10 +244,8 @@ export function checkFigures(
     const resetAfterMs = wholeAtMs(rule, settled, nowMs) - nowMs;
     const isSlow = rule.capacity < (rule.quota.windowMs ?? 0) / 500;
     if (isAlone) {
-      // Of lifetimes of 40 ms one history in 8,000 names a unit too many, for a reason that is not known yet.
-      const slack = reservation.policy.reservation.mostMs < 100 ? 1 : 0;
       law(
-        said.remaining <= truth + open + slack,
+        said.remaining <= truth + open,
         () => `remaining is said to be ${said.remaining} and is ${truth}, beside ${open} that are asked for`,
       );
       law(

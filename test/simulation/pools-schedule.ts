@@ -227,7 +227,7 @@ export class PoolHistory {
         const call = { policy: policy.name, key: this.#key, ...lease };
         const ask = async (object: ReturnType<Objects["objectOf"]>) =>
           (await object.acquire(call)) as unknown;
-        const asked = await objects.ask(policy, this.#key, ask, waitMs);
+        const asked = await objects.ask(policy, this.#key, ask, { waitMs });
         const decided = JSON.parse((asked?.answer as string | undefined) ?? "{}") as Partial<Decided>;
         if (asked === undefined) this.#note("degraded");
         if (decided.lease === undefined) return;

@@ -3,6 +3,7 @@ import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import { Outboxes } from "../../client/transports/outboxes.ts";
+import type { Time } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { seenBy } from "../../core/policies/seen-by.ts";
@@ -156,6 +157,8 @@ interface Running {
   readonly clock: { ms: number };
   isKilled: boolean;
   isPutBack: boolean;
+  /** Each reading of a request may be behind by so much. */
+  readonly jitterMs: number;
   /** Units that its calls wait for. */
   open: number;
 }
@@ -163,6 +166,7 @@ interface Running {
 export class Schedule {
   readonly #seed: number;
   readonly #random: () => number;
+  readonly #jitter: () => number;
   readonly #time = new VirtualTime();
   readonly #object: SimulatedObject;
   readonly #objectClock: { ms: number };
@@ -178,6 +182,7 @@ export class Schedule {
   constructor(seed: number, database: Database, breakage: Breakage = {}) {
     this.#seed = seed;
     this.#random = seededRandom(seed);
+    this.#jitter = seededRandom(seed + 1);
     this.#breakage = breakage;
     this.#isFaulty = this.#chance(0.8) && breakage.isAlone !== true;
     this.#policy = ALL.get(this.#of(breakage.policies ?? NAMES)) as Policy;
@@ -226,7 +231,7 @@ export class Schedule {
     const id = this.#outcome.calls;
     const request = { isGone: false };
     const isGone = () => request.isGone || running.isKilled;
-    const time = this.#time.clock(running.clock, isGone);
+    const time = this.#jittering(this.#time.clock(running.clock, isGone), running.jitterMs);
     const handle = (method: Method, args: readonly unknown[]) => this.#handle(method, args);
     const namespace = simulatedNamespace(this.#time, handle, () => this.#fate(), isGone);
     const units = Math.max(...this.#policy.rules.map((rule) => costOf(rule, cost)));
@@ -330,10 +335,11 @@ export class Schedule {
   #check(): void {
     if (this.#failure !== undefined) throw this.#failure;
     if (this.#breakage.isBoundOnly === true) return;
-    const isolates = this.#isolates.flatMap(({ cache, clock }) =>
+    const isolates = this.#isolates.flatMap(({ cache, clock, jitterMs }) =>
       [this.#policy, ...this.#policy.priorities.seen.values()].map((seen) => ({
         reservation: cache.find(seen, KEY),
-        nowMs: Math.floor(this.#time.nowMs) + clock.ms,
+        // Some request may read this.
+        nowMs: Math.floor(this.#time.nowMs) + clock.ms - jitterMs,
       })),
     );
     checkConservation(
@@ -365,7 +371,8 @@ export class Schedule {
     } else if (what === "clock" && running !== undefined) {
       // Put back once only, and by no more than the end of a lifetime in which nothing is spent: that is what this
       // end is for.
-      const marginMs = running.isPutBack ? 0 : Math.floor(this.#policy.reservation.leastMs / 4);
+      const mostMs = Math.floor(this.#policy.reservation.leastMs / 4) - running.jitterMs;
+      const marginMs = running.isPutBack ? 0 : mostMs;
       running.isPutBack = true;
       const byMs = this.#of([-Math.min(200, marginMs), -Math.min(5, marginMs), 20, 200]);
       running.clock.ms += byMs;
@@ -382,8 +389,16 @@ export class Schedule {
       clock: { ms: this.#upTo(1_000) },
       isKilled: false,
       isPutBack: false,
+      // Of every third history, and half of what lifetimes spare for clocks.
+      jitterMs: this.#isFaulty && this.#seed % 3 === 0 ? Math.floor(this.#policy.reservation.leastMs / 8) : 0,
       open: 0,
     };
+  }
+
+  /** A clock whose readings are behind, each by as much as it happens. It draws no numbers of the history's own. */
+  #jittering(time: Time, jitterMs: number): Time {
+    if (jitterMs === 0) return time;
+    return { ...time, nowMs: () => time.nowMs() - Math.floor(this.#jitter() * (jitterMs + 1)) };
   }
 
   /** Most messages take a moment; some are lost, some arrive long after the reservation has ended, some twice. */

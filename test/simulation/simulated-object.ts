@@ -6,9 +6,10 @@ import type { LimitCall, ReserveCall, Returned, SheddingCall } from "../../core/
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { CallRouter } from "../../durable-objects/call-router.ts";
 import { collectGarbage } from "../../durable-objects/keys/garbage-collection.ts";
-import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
+import { KeyCache, MOST_BYTES } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
+import { MemoryBudget } from "../../durable-objects/keys/memory-budget.ts";
 import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
 import type { AskKey } from "../../durable-objects/operations/operations.ts";
 import { Shedders } from "../../durable-objects/operations/shedders.ts";
@@ -144,7 +145,9 @@ export class SimulatedObject {
 
   #start(): Memory {
     const storage = new Storage(this.database.storage);
-    const cache = new KeyCache(storage, this.#mostKeys);
+    const most = this.#mostKeys;
+    const memory = most === undefined ? undefined : new MemoryBudget(most, MOST_BYTES);
+    const cache = new KeyCache(storage, memory);
     const store = new KeyStore(this.#policies, storage, cache, () => undefined);
     const queue = new WaitQueue((keyState) => {
       keyState.advance(this.nowMs);

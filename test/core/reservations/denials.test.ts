@@ -170,7 +170,7 @@ describe("when a denial is over", () => {
     made.failed(undefined);
     expect(retry(made, 301)).toBeUndefined();
     const silent = flooded();
-    const at = [300, 301, 700, 799, 800, 801].map((nowMs) => retry(silent, nowMs));
+    const at = [300, 301, 1_200, 1_299, 1_300, 1_301].map((nowMs) => retry(silent, nowMs));
     expect(at).toEqual([undefined, [50], [50], [50], undefined, [50]]);
   });
 });

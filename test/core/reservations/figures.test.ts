@@ -62,6 +62,21 @@ test("of answers whose questions overlapped the worse one counts", () => {
   expect(remaining(made, 5)).toBe(810);
 });
 
+test("of answers whose questions overlapped neither gains what the other may have counted already", () => {
+  const gains = [1, 1, 2, 2];
+  const overlapping = (other: number) => {
+    const made = granted(900, 10);
+    const { asked } = made;
+    const message = made.ask(0, 2);
+    made.learn(5, { rules: said(made.policy, { remaining: other }) }, 3, asked);
+    made.answered(message, answer(made, 700, 0, { resetAfterMs: 900, gains }), 4);
+    return [4, 254, 504].map((nowMs) => remaining(made, nowMs));
+  };
+  expect(overlapping(500)).toEqual([510, 510, 510]);
+  expect(overlapping(701)).toEqual([710, 711, 711]);
+  expect(overlapping(900)).toEqual([710, 711, 711]);
+});
+
 test("the quota is whole when what is missing is back, counted from when it is settled at the latest", () => {
   const made = granted(1_000, 10, { resetAfterMs: 5_000 });
   made.spend(4, 100);

@@ -1,0 +1,91 @@
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
+import { expect, test } from "vitest";
+import { parsePolicies } from "../../../core/policies/parse-policies.ts";
+import { KeyCache } from "../../../durable-objects/keys/key-cache.ts";
+import { KeyStore } from "../../../durable-objects/keys/key-store.ts";
+import { MemoryBudget } from "../../../durable-objects/keys/memory-budget.ts";
+import { Storage } from "../../../durable-objects/storage/storage.ts";
+import { Database } from "../../simulation/database.ts";
+
+const policies = parsePolicies({ p: { algorithm: "token-bucket", limit: 5, window: "30d" } });
+const NOW_MS = 1_000_000;
+const MOST_KEYS = 300;
+
+/** An object that takes a unit of each key it opens. */
+function makeObject(memory: MemoryBudget) {
+  const storage = new Storage(new Database().storage);
+  const cache = new KeyCache(storage, memory);
+  const store = new KeyStore(policies, storage, cache, () => undefined);
+  const call = (key: string) => {
+    const keyState = store.open("p", key, NOW_MS);
+    const [each] = keyState.ruleStates;
+    if (each === undefined) throw new Error("no rule");
+    const { rule, account } = each;
+    const state = rule.algorithm.debit(rule.config, account.state, NOW_MS, 1);
+    store.commit(keyState, { accounts: [{ ...account, state }] }, NOW_MS);
+  };
+  return {
+    cache,
+    call,
+    callAll: (count: number) => {
+      for (let key = 0; key < count; key += 1) call(`key ${key}`);
+    },
+  };
+}
+
+test("one object may have all of the memory", () => {
+  const object = makeObject(new MemoryBudget(MOST_KEYS, Infinity));
+  object.callAll(2 * MOST_KEYS);
+  expect(object.cache.size).toBe(MOST_KEYS);
+});
+
+test("objects that share the memory have as much together as one would, and each an even part", () => {
+  const memory = new MemoryBudget(MOST_KEYS, Infinity);
+  const objects = [1, 2, 3].map(() => makeObject(memory));
+  for (const object of objects) object.callAll(MOST_KEYS);
+  // Whoever has more than its part gives it up when it is called.
+  for (const object of objects) object.callAll(MOST_KEYS);
+  const sizes = objects.map(({ cache }) => cache.size);
+  expect(sizes.reduce((sum, size) => sum + size, 0)).toBeLessThanOrEqual(MOST_KEYS);
+  expect(Math.min(...sizes)).toBeGreaterThanOrEqual(MOST_KEYS / 3 - 1);
+});
+
+test("an object that is never called keeps what it has, and the others grow to their part all the same", () => {
+  const memory = new MemoryBudget(MOST_KEYS, Infinity);
+  const [idle, busy] = [makeObject(memory), makeObject(memory)];
+  idle.callAll(MOST_KEYS);
+  busy.callAll(MOST_KEYS);
+  expect(idle.cache.size).toBe(MOST_KEYS);
+  expect(busy.cache.size).toBe(MOST_KEYS / 2);
+});
+
+test("large states of one object leave for those of another", () => {
+  const memory = new MemoryBudget(1_000, 4_000);
+  const shares = [memory.join(), memory.join()] as const;
+  memory.add(shares[0], 2, 3_500);
+  memory.add(shares[1], 1, 1_000);
+  expect(shares.map((share) => memory.hasTooManyBytes(share))).toEqual([true, false]);
+});
+
+test("keys that leave memory make room for others", () => {
+  const memory = new MemoryBudget(MOST_KEYS, Infinity);
+  const [one, two] = [makeObject(memory), makeObject(memory)];
+  one.callAll(MOST_KEYS);
+  for (let key = 0; key < MOST_KEYS; key += 1) one.cache.forget(`key ${key}`);
+  two.callAll(MOST_KEYS);
+  expect(two.cache.size).toBe(MOST_KEYS);
+});
+
+test("an object that the runtime dropped counts no more", async () => {
+  setFlagsFromString("--expose-gc");
+  const collect = runInNewContext("gc") as () => void;
+  const memory = new MemoryBudget(MOST_KEYS, Infinity);
+  makeObject(memory).callAll(MOST_KEYS);
+  const object = makeObject(memory);
+  await new Promise((done) => setTimeout(done, 0));
+  collect();
+  // It is found out after some calls.
+  for (let round = 0; round < 5; round += 1) object.callAll(MOST_KEYS);
+  expect(object.cache.size).toBe(MOST_KEYS);
+});
