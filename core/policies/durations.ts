@@ -4,11 +4,11 @@ const UNITS_MS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as 
 
 /** What errors say is allowed, when a field is a duration. */
 export const DURATION_ALLOWED =
-  'a duration with its unit, of 1 ms or more, such as "250ms" "10s" "15m" "1h" "30d"';
+  'a duration of 1 ms or more with its unit, such as "250ms" "10s" "15m" "1h" "30d"';
 
 /** What an error adds about a number without a unit: the two durations that it might be. */
 export function bothReadings(value: unknown): string {
-  return typeof value === "number" ? ` (${value} might be "${value}s" or "${value}ms")` : "";
+  return typeof value === "number" && value > 0 ? ` (${value} might be "${value}s" or "${value}ms")` : "";
 }
 
 /**
