@@ -5,22 +5,33 @@ import { join } from "node:path";
 import { parseEnv } from "node:util";
 import { unstable_readConfig as readConfig } from "wrangler";
 
-export const ROOT = join(import.meta.dirname, "..");
+/** The project's folder: this one, or the one in which the command of the package was called. */
+export const ROOT = process.env["WEIR_PROJECT"] ?? join(import.meta.dirname, "..");
 export const BUNDLE = join(ROOT, "dist", "index.js");
 export const WRANGLER_TOML = join(ROOT, "wrangler.toml");
 export const DEV_VARS = join(ROOT, ".dev.vars");
 
 /** The parts of wrangler.toml that running the bundle needs. */
-export function readWranglerToml(): {
+export function readWranglerToml(
+  environment?: string,
+  file = WRANGLER_TOML,
+): {
   compatibilityDate: string;
   compatibilityFlags: readonly string[];
   policies: unknown;
   regions: unknown;
+  vars: object;
 } {
-  const config = readConfig({ config: WRANGLER_TOML });
+  const config = readConfig({ config: file, ...(environment !== undefined && { env: environment }) });
   const { compatibility_date: compatibilityDate, compatibility_flags: compatibilityFlags, vars } = config;
   if (compatibilityDate === undefined) throw new Error("wrangler.toml has no compatibility_date");
-  return { compatibilityDate, compatibilityFlags, policies: vars["POLICIES"], regions: vars["REGIONS"] };
+  return {
+    compatibilityDate,
+    compatibilityFlags,
+    policies: vars["POLICIES"],
+    regions: vars["REGIONS"],
+    vars,
+  };
 }
 
 /** The variables of .dev.vars; empty when there is no such file. */

@@ -32,9 +32,10 @@ const PATIENCE_MS = 5_000;
 /**
  * Takes the folder, which is made if it is missing, and ends what a killed server has left at work there.
  *
+ * @param name what errors call the folder
  * @throws Error when another server has it, with who that is and since when
  */
-export async function lockState(stateDir: string): Promise<StateLock> {
+export async function lockState(stateDir: string, name = "STATE_DIR"): Promise<StateLock> {
   // Keys may be addresses or names: what is stored of them is for the owner of the folder alone.
   mkdirSync(stateDir, { recursive: true, mode: 0o700 });
   const lock = new DatabaseSync(join(stateDir, "server.lock"));
@@ -43,7 +44,7 @@ export async function lockState(stateDir: string): Promise<StateLock> {
   } catch (error) {
     lock.close();
     if ((error as { errcode?: unknown }).errcode !== BUSY) throw error;
-    throw new Error(takenBy(stateDir), { cause: error });
+    throw new Error(takenBy(stateDir, name), { cause: error });
   }
   const left = holderOf(stateDir)?.worker;
   if (left !== undefined) await end(left);
@@ -63,11 +64,11 @@ export async function lockState(stateDir: string): Promise<StateLock> {
   };
 }
 
-function takenBy(stateDir: string): string {
+function takenBy(stateDir: string, name: string): string {
   const holder = holderOf(stateDir);
   const who = holder === undefined ? "another process" : `process ${holder.pid}, since ${holder.since}`;
   return (
-    `STATE_DIR is ${JSON.stringify(resolve(stateDir))}: another server has it (${who}). Two on one folder would each ` +
+    `${name} is ${JSON.stringify(resolve(stateDir))}: another server has it (${who}). Two on one folder would each ` +
     "admit the whole limit: stop that one, or say another folder"
   );
 }
