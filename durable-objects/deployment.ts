@@ -10,7 +10,7 @@ const vars = env as {
   readonly UPSTASH_REDIS_REST_TOKEN?: unknown;
 };
 
-requireKnownNames(env as object);
+requireKnownNames(env);
 
 /**
  * What this deployment configures. `policies` has the policies by the names that callers use. `regionalPolicies` also
