@@ -117,9 +117,13 @@ export function table<Entries extends v.ObjectEntries>(
   });
 }
 
-/** A schema for an integer from `least` to `most`, both included. */
-export function integer(least: number, most: number) {
-  const allowed = `an integer from ${least} to ${most}`;
+/**
+ * A schema for an integer from `least` to `most`, both included.
+ *
+ * @param whose what an error adds to say where the bound is from
+ */
+export function integer(least: number, most: number, whose = "") {
+  const allowed = `an integer from ${least} to ${most}${whose}`;
   return v.pipe(v.number(allowed), v.integer(allowed), v.minValue(least, allowed), v.maxValue(most, allowed));
 }
 
