@@ -4,9 +4,9 @@ import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseEnv } from "node:util";
 import { unstable_readConfig as readConfig } from "wrangler";
+import { ROOT } from "./project-folder.ts";
 
-/** The project's folder: this one, or the one in which the command of the package was called. */
-export const ROOT = process.env["WEIR_PROJECT"] ?? join(import.meta.dirname, "..");
+export { ROOT };
 export const BUNDLE = join(ROOT, "dist", "index.js");
 export const WRANGLER_TOML = join(ROOT, "wrangler.toml");
 export const DEV_VARS = join(ROOT, ".dev.vars");
