@@ -21,7 +21,7 @@ function files(): { from: string; to: string }[] {
 }
 
 /** The manifest of a project that had none. */
-function manifest(version: string): string {
+function manifest(): string {
   const name = basename(ROOT)
     .toLowerCase()
     .replaceAll(/[^a-z0-9-]+/g, "-")
@@ -29,7 +29,7 @@ function manifest(version: string): string {
   const scripts = Object.fromEntries(
     ["start", "serve", "token", "deploy"].map((command) => [command, `weir ${command}`]),
   );
-  const dependencies = { weir: `^${version}`, wrangler: `^${LEAST_WRANGLER}` };
+  const dependencies = { weir: `^${version()}`, wrangler: `^${LEAST_WRANGLER}` };
   const fields = {
     name: name === "" ? "limiter" : name,
     private: true,
@@ -63,7 +63,7 @@ try {
     copyFileSync(from, join(ROOT, to));
   }
   const isNew = !existsSync(join(ROOT, "package.json"));
-  if (isNew) writeFileSync(join(ROOT, "package.json"), manifest(version()));
+  if (isNew) writeFileSync(join(ROOT, "package.json"), manifest());
   console.log(`Written: ${wanted.map(({ to }) => to).join(", ")}${isNew ? ", package.json" : ""}\n`);
   console.log(
     isNew

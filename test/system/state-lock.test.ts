@@ -32,7 +32,8 @@ async function admits({ url }: Server): Promise<boolean> {
     headers: { authorization: `Bearer ${TOKENS.limit}`, "content-type": "application/json" },
     body: JSON.stringify({ policy: "api", key: "k" }),
   });
-  return ((await response.json()) as { success: boolean }).success;
+  const { success }: { success: boolean } = await response.json();
+  return success;
 }
 
 const holder = () => readFileSync(join(folder, "state", "server.json"), "utf8");
