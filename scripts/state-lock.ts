@@ -40,7 +40,8 @@ export async function lockState(stateDir: string, name = "STATE_DIR"): Promise<S
   mkdirSync(stateDir, { recursive: true, mode: 0o700 });
   const lock = new DatabaseSync(join(stateDir, "server.lock"));
   try {
-    lock.exec("BEGIN EXCLUSIVE");
+    // Nothing is written, so there is nothing to keep a journal of.
+    lock.exec("PRAGMA journal_mode = MEMORY; BEGIN EXCLUSIVE");
   } catch (error) {
     lock.close();
     if ((error as { errcode?: unknown }).errcode !== BUSY) throw error;

@@ -23,7 +23,7 @@ const USAGE = `Usage: weir COMMAND
 function missing(project: string): string | undefined {
   const [major = 0, minor = 0] = process.versions.node.split(".").map(Number);
   if (major < 22 || (major === 22 && minor < 13))
-    return `Node ${process.versions.node} is too old: weir and wrangler need 22.13 or newer`;
+    return `Node ${process.versions.node} is too old: weir and wrangler need 22.13 or newer (npm install node@24 puts one into this project)`;
   const install = `npm install wrangler@^${LEAST_WRANGLER}`;
   const file = join(project, "node_modules", "wrangler", "package.json");
   if (!existsSync(file)) return `wrangler is not installed in ${project}: ${install}`;
