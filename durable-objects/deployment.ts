@@ -1,5 +1,6 @@
 import { env } from "cloudflare:workers";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
+import { requireKnownNames } from "../core/policies/variable-names.ts";
 import { requirePool } from "./pool/redis/secrets.ts";
 
 const vars = env as {
@@ -8,6 +9,8 @@ const vars = env as {
   readonly UPSTASH_REDIS_REST_URL?: unknown;
   readonly UPSTASH_REDIS_REST_TOKEN?: unknown;
 };
+
+requireKnownNames(env);
 
 /**
  * What this deployment configures. `policies` has the policies by the names that callers use. `regionalPolicies` also

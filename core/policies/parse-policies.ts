@@ -1,11 +1,11 @@
 import * as v from "valibot";
-import type { AnyAlgorithm, LocalDecisions } from "../algorithms/algorithm.ts";
+import type { LocalDecisions } from "../algorithms/algorithm.ts";
 import type { Fields } from "../algorithms/fields.ts";
-import { algorithms } from "../algorithms/registry.ts";
 import { table, violation, violationsOf } from "../validation.ts";
 import { configuredBy } from "./configured.ts";
 import { beforeOf } from "./layouts.ts";
 import { LEAST_USEFUL_TTL_MS } from "./lifetimes.ts";
+import { algorithmOf, algorithmProblems } from "./named-algorithm.ts";
 import { penalised } from "./penalties.ts";
 import { fieldsOf, NAME, NAME_ALLOWED, PENALTY_FIELDS, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
 import { policyTablesOf } from "./policy-tables.ts";
@@ -158,21 +158,9 @@ function splitRules(
   return { rules, policyFields, problems };
 }
 
-function algorithmNameOf(given: unknown): unknown {
-  return typeof given === "object" && given !== null && "algorithm" in given ? given.algorithm : undefined;
-}
-
-function algorithmOf(given: unknown): AnyAlgorithm | undefined {
-  const name = algorithmNameOf(given);
-  return typeof name === "string" ? algorithms.get(name) : undefined;
-}
-
 function parseRule(name: string, path: readonly string[], given: unknown): Rule | { problems: string[] } {
   const named = algorithmOf(given);
-  if (named === undefined) {
-    const names = [...algorithms.keys()].map((each) => JSON.stringify(each)).join(", ");
-    return { problems: [violation([...path, "algorithm"], algorithmNameOf(given), `one of ${names}`)] };
-  }
+  if (named === undefined) return { problems: algorithmProblems(path, given) };
   const policyFields = path.length === 0 ? Object.keys(POLICY_FIELDS) : [];
   const parsed = v.safeParse(
     table({ ...RULE_FIELDS, ...fieldsOf(named), ...PENALTY_FIELDS }, policyFields),

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { BUNDLE } from "../../scripts/project.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
 import { TEST_TOKENS } from "./fixtures.ts";
+import { inMilliseconds } from "./milliseconds.ts";
 
 /** A folder for objects' storage; remove it with `removeState`. */
 export function makeState(): string {
@@ -45,7 +46,7 @@ export function serveBundle(
 ): Promise<Serving> {
   return serve({
     stateDir,
-    policies,
+    policies: inMilliseconds(policies),
     apiTokens: JSON.stringify(tokens),
     isolates,
     ...(main !== undefined && { main, modules: { "weir.js": BUNDLE } }),

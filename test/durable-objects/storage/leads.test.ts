@@ -1,11 +1,11 @@
 /** What one memory of an object tells the next: how far it may have been ahead of what is stored, and until when. */
 import { afterEach, expect, test } from "vitest";
-import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { Leads } from "../../../durable-objects/storage/leads.ts";
 import { Storage } from "../../../durable-objects/storage/storage.ts";
 import { restore } from "../../../durable-objects/storage/write-behind.ts";
 import { Database } from "../../simulation/database.ts";
+import { parsePolicies } from "../../support/milliseconds.ts";
 
 const database = new Database();
 afterEach(() => database.clear());
