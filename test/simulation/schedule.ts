@@ -5,6 +5,7 @@ import { Objects } from "../../client/transports/objects.ts";
 import { Outboxes } from "../../client/transports/outboxes.ts";
 import type { Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
+import { seenBy } from "../../core/policies/seen-by.ts";
 import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
 import type { Batch } from "../../core/protocol/batches.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";

@@ -17,7 +17,7 @@ test("a policy says what it says, and the rest has defaults", () => {
   expect(policy).toMatchObject({
     name: "api",
     onFailure: "closed",
-    deadlineMs: 500,
+    deadlineMs: 1_000,
     objects: "per-key",
     reservation: { leastMs: 1_000, mostMs: 8_000 },
     localDecisions: { admits: true, denies: true },
