@@ -66,7 +66,7 @@ export function runScript(folder: string, script: string, how: Called = {}) {
   const { status, stdout, stderr } = spawnSync(node, args, {
     ...options,
     encoding: "utf8",
-    timeout: 120_000,
+    timeout: 60_000,
   });
   return { status, stdout, stderr };
 }
