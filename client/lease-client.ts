@@ -2,7 +2,13 @@ import type { Policy } from "../core/policies/policy.ts";
 import { seenBy } from "../core/policies/seen-by.ts";
 import type { Answer, Lease, Missing, Released } from "../core/protocol/answers.ts";
 import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
-import { PROTOCOL, type AcquireCall, type LeaseReport, type WantedLease } from "../core/protocol/messages.ts";
+import {
+  PROTOCOL,
+  RESUMING_PROTOCOL,
+  type AcquireCall,
+  type LeaseReport,
+  type WantedLease,
+} from "../core/protocol/messages.ts";
 import type { Attached } from "../core/protocol/object-methods.ts";
 import type { Problem } from "../core/protocol/problems.ts";
 import { namesOf, type ObjectCalls } from "./object-calls.ts";
@@ -141,9 +147,11 @@ export class LeaseClient {
 
   /** Opens a WebSocket to the object. The lease lasts as long as the socket is open. */
   async openSocket(policy: Policy, key: string, call: WantedLease): Promise<Response | Problem> {
-    const shed = await this.#objects.roll(policy, key, call);
+    const isResumed = call.resume !== undefined;
+    const shed = isResumed ? undefined : await this.#objects.roll(policy, key, call);
     const own = this.#objects.own(policy.shadow ? call : { ...call, shed });
-    const message: AcquireCall = { ...own, protocol: PROTOCOL, ...namesOf(policy, key) };
+    const protocol = isResumed ? RESUMING_PROTOCOL : PROTOCOL;
+    const message: AcquireCall = { ...own, protocol, ...namesOf(policy, key) };
     const url = `https://object/socket?call=${encodeURIComponent(JSON.stringify(message))}`;
     const init = { headers: { upgrade: "websocket" } };
     const asked = await this.#objects.askFor(policy, key, async (object) => {

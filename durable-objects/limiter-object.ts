@@ -141,12 +141,12 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     return await this.#placed.request(request, message, () => answerRequest(request, message, this.#parts));
   }
 
-  override webSocketClose(socket: WebSocket): void {
-    this.#parts.sockets.closed(socket);
+  override webSocketClose(socket: WebSocket, _code: number, _reason: string, wasClean: boolean): void {
+    this.#parts.sockets.closed(socket, !wasClean);
   }
 
   override webSocketError(socket: WebSocket): void {
-    this.#parts.sockets.closed(socket);
+    this.#parts.sockets.closed(socket, true);
   }
 
   /** Forgets keys that are whole again and answers that no longer stand; deletes everything when nothing is left. */

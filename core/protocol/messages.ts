@@ -25,8 +25,11 @@ export const WAITING_PROTOCOL = 2;
 /** The version of a batch (batches.ts). It comes by `reserve`, which objects of lower versions refuse by value. */
 export const BATCH_PROTOCOL = 3;
 
-/** The highest version that is known here: that of the messages by which keys move (moves.ts). */
-export const KNOWN_PROTOCOL = 4;
+/** The version of a socket that resumes a lease: objects of lower versions would grant another one. */
+export const RESUMING_PROTOCOL = 5;
+
+/** The highest version that is known here. 4 is that of the messages by which keys move (moves.ts). */
+export const KNOWN_PROTOCOL = RESUMING_PROTOCOL;
 
 /** The version of a message. Absent: version 1, whose first senders knew no version number. */
 export interface Versioned {
@@ -128,6 +131,10 @@ export interface AcquireCall extends Asking {
   /** The random id of the lease. The sender makes it, so it can end the lease even if the answer is lost. */
   readonly id: string;
   readonly idempotencyKey?: string;
+  /** Of a socket: when its connection breaks, the lease stays for so many milliseconds. Absent: it ends at once. */
+  readonly graceMs?: number | undefined;
+  /** Of a socket: it takes over the lease with this id, and asks for none (`RESUMING_PROTOCOL`). */
+  readonly resume?: string | undefined;
   /** The lease ends after so many milliseconds unless `confirm` comes: the caller may have gone while it waited. */
   readonly confirmWithinMs?: number;
 }

@@ -1,37 +1,33 @@
 import { randomFraction } from "../../core/clock.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
-import type { Decided, Lease, Missing, Shed } from "../../core/protocol/answers.ts";
-import { boundText, type Full } from "../../core/protocol/bounds.ts";
+import type { Decided, Shed } from "../../core/protocol/answers.ts";
+import { boundText } from "../../core/protocol/bounds.ts";
 import { publicDecision, shedDecision, type Decision } from "../../core/protocol/decision.ts";
 import type { AcquireCall } from "../../core/protocol/messages.ts";
 import { PROBLEMS } from "../../core/protocol/problems.ts";
 import { withJitter } from "../../core/protocol/retry-jitter.ts";
-import type { AskAnywhere, AskKey } from "../operations/operations.ts";
-
-/** What the object has to know of a socket. The runtime keeps it with the socket while the object sleeps. */
-interface Attachment {
-  readonly policy: string;
-  readonly key: string;
-  /** The id of the lease; absent while the caller waits for one. */
-  readonly id?: string;
-}
+import {
+  CLOSE_DENIED,
+  CLOSE_FAILED,
+  CLOSE_LOST,
+  leaveToOther,
+  LOST,
+  refuse,
+  released,
+  renewed,
+  takenOver,
+  type Attachment,
+  type SocketLeaseHost,
+} from "./socket-leases.ts";
 
 /** The parts of the object that the sockets use. */
-export interface SocketHost {
+export interface SocketHost extends SocketLeaseHost {
   readonly policies: Pick<Policies, "get">;
-  readonly ask: AskKey;
-  readonly anywhere: AskAnywhere;
   readonly nowMs: () => number;
   /** Sets the object's alarm, so that `renew` is called at `dueMs` or before. */
   renewBy(dueMs: number, nowMs: number): void;
 }
 
-/** "Internal error": RFC 6455, section 7.4.1. */
-const CLOSE_FAILED = 1011;
-/** Codes of this protocol, from the range 4000 to 4999 that RFC 6455 leaves to private use: see docs/leases.md. */
-const CLOSE_DENIED = 4429;
-const CLOSE_LOST = 4408;
-const LOST = "the lease has ended";
 /** When the end of a lease is not known, `renew` is called again after this many milliseconds. */
 const SOON_MS = 50;
 /** And after so many, when the object cannot tell whether it has it. */
@@ -41,7 +37,7 @@ const LATER_MS = 60_000;
  * Leases that live as long as a WebSocket. The runtime keeps the socket, so the object may sleep ("hibernate")
  * meanwhile. Halfway through the lease an alarm wakes the object. If the socket is still open, the object renews the
  * lease and tells the holder, and a holder that is not there any more is found out by that message. When the socket
- * closes or its connection breaks, the object releases the lease at once.
+ * closes or its connection breaks, the object releases the lease at once, or after the grace that the holder asked for.
  */
 export class LeaseSockets {
   readonly #ctx: DurableObjectState;
@@ -58,23 +54,30 @@ export class LeaseSockets {
   accept(call: AcquireCall): Response {
     const { 0: client, 1: socket } = new WebSocketPair();
     this.#ctx.acceptWebSocket(socket);
-    socket.serializeAttachment({ policy: call.policy, key: call.key } satisfies Attachment);
-    void this.#acquire(socket, call);
+    const { policy, key, resume, graceMs } = call;
+    const attachment: Attachment = { policy, key, ...(graceMs !== undefined && { graceMs }) };
+    socket.serializeAttachment(attachment);
+    // The runtime answers by itself: it wakes no object, and keeps what is between from closing a connection that is still.
+    this.#ctx.setWebSocketAutoResponse(new WebSocketRequestResponsePair("ping", "pong"));
+    void (resume === undefined
+      ? this.#acquire(socket, call, attachment)
+      : this.#resume(socket, attachment, resume));
     return new Response(null, { status: 101, webSocket: client });
   }
 
-  /** Ends the wait or the lease of a socket that has closed. A client that closed it waits for our close too. */
-  closed(socket: WebSocket): void {
+  /**
+   * Ends the wait or the lease of a socket that has closed. A client that closed it waits for our close too.
+   *
+   * @param isBroken nobody closed it: a holder that asked for time to come back has that time
+   */
+  closed(socket: WebSocket, isBroken = false): void {
     this.#waiting.get(socket)?.abort();
     socket.close();
-    const { policy, key, id } = socket.deserializeAttachment() as Attachment;
+    const attachment = socket.deserializeAttachment() as Attachment;
+    const { policy, id, graceMs } = attachment;
     if (id === undefined || this.#host.policies.get(policy) === undefined) return;
-    void this.#host.anywhere(
-      policy,
-      key,
-      (operations, keyState, nowMs) => operations.release(keyState, id, nowMs),
-      { method: "release", args: [policy, key, id], read: (returned) => returned === true },
-    );
+    if (isBroken && graceMs !== undefined) void renewed(this.#host, attachment, id, graceMs);
+    else void released(this.#host, attachment, id);
   }
 
   /**
@@ -104,18 +107,9 @@ export class LeaseSockets {
 
   async #renewLease(socket: WebSocket, policy: string, key: string, id: string): Promise<void> {
     const sinceMs = this.#host.nowMs();
-    const renewed = await this.#host.anywhere<Lease | Missing>(
-      policy,
-      key,
-      (operations, keyState, nowMs) => operations.renew(keyState, id, undefined, nowMs),
-      {
-        method: "renew",
-        args: [policy, key, id],
-        read: (returned) => JSON.parse(returned as string) as Lease | Missing,
-      },
-    );
-    if ("missing" in renewed) return socket.close(CLOSE_LOST, LOST);
-    const { expiresAfterMs } = renewed;
+    const lease = await renewed(this.#host, { policy, key }, id);
+    if ("missing" in lease) return socket.close(CLOSE_LOST, LOST);
+    const { expiresAfterMs } = lease;
     socket.send(JSON.stringify({ renewed: { expiresAfterMs } }));
     this.#host.renewBy(sinceMs + expiresAfterMs / 2, sinceMs);
   }
@@ -142,7 +136,11 @@ export class LeaseSockets {
     }
   }
 
-  async #acquire(socket: WebSocket, { policy, key, ...call }: AcquireCall): Promise<void> {
+  async #acquire(
+    socket: WebSocket,
+    { policy, key, ...call }: AcquireCall,
+    attachment: Attachment,
+  ): Promise<void> {
     const gone = new AbortController();
     this.#waiting.set(socket, gone);
     const asked = { ...call, isSocket: true, signal: gone.signal };
@@ -150,10 +148,10 @@ export class LeaseSockets {
       const answer = await this.#host.ask(policy, key, (operations, keyState, nowMs) =>
         operations.acquire(keyState, asked, nowMs),
       );
-      if ("full" in answer) this.#refuse(socket, answer);
+      if ("full" in answer) refuse(socket, CLOSE_DENIED, PROBLEMS.bound, boundText(answer));
       else if ("shed" in answer) this.#shed(socket, { policy, key }, answer.shed);
       else if ("rules" in answer && answer.rules.length > 0)
-        this.#tell(socket, { policy, key }, answer, gone.signal);
+        this.#tell(socket, attachment, answer, gone.signal);
     } catch (error) {
       socket.close(CLOSE_FAILED, "the limiter failed");
       throw error;
@@ -162,12 +160,21 @@ export class LeaseSockets {
     }
   }
 
-  /** Tells which bound is reached, as a problem is told over HTTP, and closes the socket. */
-  #refuse(socket: WebSocket, over: Full): void {
-    const [status, code, title] = PROBLEMS.bound;
-    const problem = { type: `urn:weir:problem:${code}`, title, status, detail: boundText(over) };
-    socket.send(JSON.stringify(problem));
-    socket.close(CLOSE_DENIED, code);
+  /** Takes over the lease of a socket whose connection broke. That one may not have been found out to be broken. */
+  async #resume(socket: WebSocket, attachment: Attachment, id: string): Promise<void> {
+    const gone = new AbortController();
+    this.#waiting.set(socket, gone);
+    try {
+      const answer = await takenOver(this.#host, attachment, id);
+      if ("missing" in answer) return refuse(socket, CLOSE_LOST, PROBLEMS.leaseNotFound, LOST);
+      leaveToOther(this.#ctx.getWebSockets(), id);
+      this.#tell(socket, attachment, answer, gone.signal);
+    } catch (error) {
+      socket.close(CLOSE_FAILED, "the limiter failed");
+      throw error;
+    } finally {
+      this.#waiting.delete(socket);
+    }
   }
 
   /** Tells that the call was shed, and closes the socket. */
@@ -190,7 +197,7 @@ export class LeaseSockets {
       const nowMs = this.#host.nowMs();
       socket.serializeAttachment({ ...attachment, id: lease.id } satisfies Attachment);
       // The socket may have closed before the lease was granted.
-      if (gone.aborted || socket.readyState !== WebSocket.OPEN) return this.closed(socket);
+      if (gone.aborted || socket.readyState !== WebSocket.OPEN) return this.closed(socket, true);
       this.#host.renewBy(nowMs + lease.expiresAfterMs / 2, nowMs);
     }
     const policy = this.#host.policies.get(attachment.policy);

@@ -288,6 +288,92 @@ test("a socket that goes while it waits leaves the queue", async () => {
   await untilKey(key, { queueLength: 0, leases: 1 });
 });
 
+/** The lease that a socket was told of. */
+async function leaseOf(socket: { readonly first: Promise<string> }): Promise<Lease> {
+  const { success, lease } = JSON.parse(await socket.first) as { success: boolean; lease: Lease };
+  expect(success).toBe(true);
+  return lease;
+}
+
+test("a socket whose connection broke keeps its lease for the grace that it asked for, and no longer", async () => {
+  const key = freshKey();
+  const path = `/v1/leases/socket?policy=slots&key=${key}&units=2`;
+  const socket = openSocket(serving.url, `${path}&graceMs=1500`);
+  await leaseOf(socket);
+  socket.leave();
+  await new Promise((done) => setTimeout(done, 300));
+  expect((await acquire(key, {})).success).toBe(false);
+  // Without being resumed it ends after the grace, long before it would expire.
+  expect(await acquire(key, { waitMs: 5_000 })).toMatchObject({ success: true });
+});
+
+test("a lease is resumed by another socket: the same id and token, while its slot was taken by nobody", async () => {
+  const key = freshKey();
+  const path = `/v1/leases/socket?policy=slots&key=${key}&units=2&graceMs=1500`;
+  const before = openSocket(serving.url, path);
+  const lease = await leaseOf(before);
+  before.leave();
+  const socket = openSocket(serving.url, `${path}&resume=${encodeURIComponent(lease.id)}`);
+  expect(await leaseOf(socket)).toMatchObject({ id: lease.id, fencingToken: lease.fencingToken });
+  // The grace is over, and the lease is the new socket's.
+  await new Promise((done) => setTimeout(done, 2_000));
+  await untilKey(key, { leases: 1 });
+  socket.leave();
+  await untilKey(key, { leases: 0 });
+});
+
+test("a lease is resumed while its old connection still seems open: that one ends without ending it", async () => {
+  const key = freshKey();
+  const path = `/v1/leases/socket?policy=slots&key=${key}`;
+  const before = openSocket(serving.url, path);
+  const lease = await leaseOf(before);
+  const socket = openSocket(serving.url, `${path}&resume=${encodeURIComponent(lease.id)}`);
+  expect((await leaseOf(socket)).id).toBe(lease.id);
+  // A close frame with 4409 (0x1139).
+  await vi.waitFor(() =>
+    expect(before.text()).toContain("\u0011\u0039the lease was resumed by another socket"),
+  );
+  before.leave();
+  await new Promise((done) => setTimeout(done, 300));
+  await untilKey(key, { leases: 1 });
+  socket.leave();
+  await untilKey(key, { leases: 0 });
+});
+
+test("a lease that has ended is not resumed, nor one that was never a socket's, or is of another key", async () => {
+  const key = freshKey();
+  const taken = await acquire(key, {});
+  const path = `/v1/leases/socket?policy=slots&key=${key}`;
+  const socket = openSocket(serving.url, path);
+  const { id } = await leaseOf(socket);
+  const ended = await leaseOf(socket);
+  expect(await release(id)).toBe(204);
+  for (const lease of [ended, taken.lease as Lease]) {
+    const late = openSocket(serving.url, `${path}&resume=${encodeURIComponent(lease.id)}`);
+    await vi.waitFor(() => expect(late.text()).toContain("lease-not-found"), 5_000);
+    late.leave();
+  }
+  const other = openSocket(serving.url, `${path}-other&resume=${encodeURIComponent(id)}`);
+  await vi.waitFor(() => expect(other.text()).toContain(" 404 "));
+  other.leave();
+  await untilKey(key, { leases: 1 });
+});
+
+test("a socket's lease is resumed after the process was killed", async () => {
+  const key = freshKey();
+  const path = `/v1/leases/socket?policy=slots&key=${key}&units=2`;
+  const before = openSocket(serving.url, path);
+  const { id } = await leaseOf(before);
+  await serving.stop("SIGKILL");
+  client.close();
+  await start();
+  const socket = openSocket(serving.url, `${path}&resume=${encodeURIComponent(id)}`);
+  expect((await leaseOf(socket)).id).toBe(id);
+  expect((await acquire(key, {})).success).toBe(false);
+  socket.leave();
+  await untilKey(key, { leases: 0 });
+});
+
 test("a socket's lease survives SIGKILL until it expires, and then the slot is free", async () => {
   const key = freshKey();
   const socket = openSocket(serving.url, `/v1/leases/socket?policy=brief&key=${key}`);

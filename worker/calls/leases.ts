@@ -1,4 +1,5 @@
 import type { LimiterClient } from "../../client/limiter-client.ts";
+import { leaseMissing } from "../../client/read-answer.ts";
 import { randomId } from "../../core/clock.ts";
 import { MOST_UNITS } from "../../core/policies/most-units.ts";
 import { publicName } from "../../core/policies/policy-names.ts";
@@ -16,6 +17,7 @@ import { AcquireRequest, RenewRequest, SocketRequest } from "./request-schemas.t
 import {
   call,
   callClaim,
+  findClaim,
   priorityProblem,
   unitsProblem,
   utilizationProblem,
@@ -81,9 +83,15 @@ export function callSocket(
   input: unknown,
 ): Promise<Answered<Response> | Problem> {
   return call(client, principal, SocketRequest, input, (target, request) => {
+    const { graceMs, resume } = request;
     const acquire = acquireOf(target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
-    return client.leases.openSocket(acquire.policy, acquire.key, acquire.asked);
+    const { policy, key, asked } = acquire;
+    const problem = durationProblem(policy, "graceMs", graceMs);
+    if (problem !== undefined) return problem;
+    const claim = resume === undefined ? undefined : findClaim(client, principal, "lease", resume);
+    if (resume !== undefined && (claim?.policy !== policy || claim.key !== key)) return leaseMissing();
+    return client.leases.openSocket(policy, key, { ...asked, graceMs, resume: claim?.secret });
   });
 }
 
@@ -157,10 +165,15 @@ function leasedProblem(policy: Policy, units: Cost, givenUnits: unknown): Proble
   return refused(["units", none.unit], 0, `an integer from 1 to ${MOST_UNITS}`);
 }
 
-function ttlProblem({ lease }: Policy, ttlMs: number | undefined): Problem | undefined {
+function ttlProblem(policy: Policy, ttlMs: number | undefined): Problem | undefined {
+  return durationProblem(policy, "ttlMs", ttlMs);
+}
+
+/** The problem of a duration that is longer than a lease may live. */
+function durationProblem({ lease }: Policy, field: string, ms: number | undefined): Problem | undefined {
   const mostMs = lease?.maxTtlMs ?? 0;
-  if (ttlMs === undefined || ttlMs <= mostMs) return undefined;
-  return refused(["ttlMs"], ttlMs, `an integer from 1 to ${mostMs}, the policy's maxTtl`);
+  if (ms === undefined || ms <= mostMs) return undefined;
+  return refused([field], ms, `an integer from 1 to ${mostMs}, the policy's maxTtl`);
 }
 
 function publicLease(place: { policy: Policy; key: string }, { id, ...lease }: Lease): Lease {

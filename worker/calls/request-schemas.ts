@@ -148,7 +148,15 @@ export const BoundAcquireRequest = table({
   detached: v.optional(v.boolean("true or false"), false),
 });
 
-export const SocketRequest = table({ policy, key, units: AcquireRequest.entries.units, waitMs, priority });
+export const SocketRequest = table({
+  policy,
+  key,
+  units: AcquireRequest.entries.units,
+  waitMs,
+  priority,
+  graceMs: ttlMs,
+  resume: v.optional(leaseId),
+});
 
 export const RenewRequest = table({ id: leaseId, ttlMs });
 export const PeekRequest = table({

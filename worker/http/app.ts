@@ -103,7 +103,7 @@ app.get(
       const detail = "the Upgrade header must be websocket";
       return new Problem(PROBLEMS.upgradeRequired, detail, { headers: { upgrade: "websocket" } });
     }
-    const input = queryInput(c, ["units", "waitMs"]);
+    const input = queryInput(c, ["units", "waitMs", "graceMs"]);
     if (input instanceof Problem) return input;
     const answered = await callSocket(clientOf(c.env, principal), principal, input);
     return answered instanceof Problem ? answered : answered.answer;

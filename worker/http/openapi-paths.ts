@@ -129,13 +129,16 @@ function leasePaths(): object {
         summary: "Lease units for as long as a WebSocket is open",
         description:
           "The first message is the decision, as JSON; a denial closes the socket with 4429. Later ones say " +
-          "`{ renewed: { expiresAfterMs } }`. A socket whose lease has ended is closed with 4408.",
+          "`{ renewed: { expiresAfterMs } }`. A socket whose lease has ended is closed with 4408, and one whose lease " +
+          "another socket resumed with 4409. The message `ping` is answered with `pong`.",
         parameters: [
           query("policy", { type: "string" }, true),
           query("key", { type: "string" }, true),
           query("units", { type: "integer", minimum: 1, default: 1 }),
           query("waitMs", { type: "integer", minimum: 0, default: 0 }),
           query("priority", { type: "string" }),
+          query("graceMs", { type: "integer", minimum: 1 }),
+          query("resume", { type: "string" }),
         ],
         responses: {
           101: { description: "The socket is open" },

@@ -1,0 +1,109 @@
+/** The leases of sockets: how they end when their socket does, and how another socket takes them over. */
+import { withoutTaking } from "../../core/accounts/joint-decision.ts";
+import type { Decided, Lease, Missing, RuleDecision } from "../../core/protocol/answers.ts";
+import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { PROBLEMS } from "../../core/protocol/problems.ts";
+import type { AskAnywhere, AskKey } from "../operations/operations.ts";
+
+/** "Internal error": RFC 6455, section 7.4.1. */
+export const CLOSE_FAILED = 1011;
+/** Codes of this protocol, from the range 4000 to 4999 that RFC 6455 leaves to private use: see docs/leases.md. The caller was denied. */
+export const CLOSE_DENIED = 4429;
+/** Its lease has ended. */
+export const CLOSE_LOST = 4408;
+/** Another socket has taken over its lease. */
+const CLOSE_RESUMED = 4409;
+/** Why a socket is closed. */
+export const LOST = "the lease has ended";
+/** What the object has to know of a socket. The runtime keeps it with the socket while the object sleeps. */
+export interface Attachment {
+  readonly policy: string;
+  readonly key: string;
+  /** The id of the lease; absent while the caller waits for one. */
+  readonly id?: string;
+  /** When the connection breaks, the lease stays for so long, in milliseconds. Absent: it ends at once. */
+  readonly graceMs?: number;
+}
+
+/** Whom a socket's lease is asked of. */
+export interface SocketLeaseHost {
+  readonly ask: AskKey;
+  readonly anywhere: AskAnywhere;
+}
+
+/**
+ * Renews a lease. The lifetime is that which the acquire asked for, unless `ttlMs` says another.
+ *
+ * @param ttlMs from now on, in milliseconds
+ */
+export function renewed(
+  { anywhere }: SocketLeaseHost,
+  { policy, key }: Attachment,
+  id: string,
+  ttlMs?: number,
+): Maybe<Lease | Missing> {
+  return anywhere<Lease | Missing>(
+    policy,
+    key,
+    (operations, keyState, nowMs) => operations.renew(keyState, id, ttlMs, nowMs),
+    {
+      method: "renew",
+      args: ttlMs === undefined ? [policy, key, id] : [policy, key, id, ttlMs],
+      read: (returned) => JSON.parse(returned as string) as Lease | Missing,
+    },
+  );
+}
+
+/** Releases a lease. */
+export function released(
+  { anywhere }: SocketLeaseHost,
+  { policy, key }: Attachment,
+  id: string,
+): Maybe<boolean> {
+  return anywhere(policy, key, (operations, keyState, nowMs) => operations.release(keyState, id, nowMs), {
+    method: "release",
+    args: [policy, key, id],
+    read: (returned) => returned === true,
+  });
+}
+
+/** Renews the lease of a socket for another one; `Missing`: it has ended, or never was a socket's. */
+export function takenOver(
+  { ask }: SocketLeaseHost,
+  { policy, key }: Attachment,
+  id: string,
+): Maybe<Decided | Missing> {
+  return ask<Decided | Missing>(policy, key, (operations, keyState, nowMs) => {
+    if (keyState.claims.get(id)?.isSocket !== true) return { missing: true };
+    const decided = (lease: Lease | Missing): Decided | Missing =>
+      "missing" in lease ? lease : { rules: admitted(withoutTaking(keyState.ruleStates, nowMs, 0)), lease };
+    const lease = operations.renew(keyState, id, undefined, nowMs);
+    return lease instanceof Promise ? lease.then(decided) : decided(lease);
+  });
+}
+
+/** The lease was admitted long ago, whatever its rules would say of a call now. */
+function admitted(rules: readonly RuleDecision[]): RuleDecision[] {
+  return rules.map((rule) => ({ ...rule, success: true, retryAfterMs: 0, reason: "ok" }));
+}
+
+/** Tells what is wrong as HTTP tells a problem, and closes the socket. */
+export function refuse(
+  socket: WebSocket,
+  closeCode: number,
+  [status, code, title]: (typeof PROBLEMS)[keyof typeof PROBLEMS],
+  detail: string,
+): void {
+  socket.send(JSON.stringify({ type: `urn:weir:problem:${code}`, title, status, detail }));
+  socket.close(closeCode, closeCode === CLOSE_LOST ? detail : code);
+}
+
+/** Takes a lease away from the sockets that have it: what becomes of them does not end it any more. */
+export function leaveToOther(sockets: readonly WebSocket[], id: string): void {
+  for (const socket of sockets) {
+    const { id: had, ...rest } = socket.deserializeAttachment() as Attachment;
+    if (had !== id) continue;
+    socket.serializeAttachment(rest satisfies Attachment);
+    socket.close(CLOSE_RESUMED, "the lease was resumed by another socket");
+  }
+}
