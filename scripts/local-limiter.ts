@@ -21,7 +21,9 @@ const HOST = "127.0.0.1";
 export function startLimiter(vars: Readonly<Record<string, string>> = {}): LocalLimiter {
   const port = Number(process.env["PORT"] ?? "8787");
   const token = localToken();
-  const args = ["dev", "-c", WRANGLER_TOML, "--ip", HOST, "--port", String(port)];
+  const args = ["dev", "-c", WRANGLER_TOML, "--env", "", "--ip", HOST, "--port", String(port)];
+  // Plain workerd refuses to make an object in a jurisdiction.
+  args.push("--var", "JURISDICTIONS:ignored");
   for (const [name, value] of Object.entries(vars)) args.push("--var", `${name}:${value}`);
   const wrangler = spawn(
     join(ROOT, "node_modules", ".bin", "wrangler"),

@@ -7,7 +7,7 @@ import { objectName } from "../../core/protocol/object-names.ts";
 import type { Outboxes } from "./outboxes.ts";
 import type { Sending } from "./posted-call.ts";
 import { askAlone, quietly, sendTogether } from "./sent-calls.ts";
-import type { LimiterNamespace, LimiterStub } from "./stubs.ts";
+import { within, type LimiterNamespace, type LimiterStub } from "./stubs.ts";
 
 export type { LimiterNamespace, LimiterStub } from "./stubs.ts";
 
@@ -170,10 +170,8 @@ export class Objects {
   }
 
   #objectBy(policy: HeldPolicy, name: string): LimiterStub {
-    const hint = policy.region?.locationHint;
-    return hint === undefined
-      ? this.#namespace.getByName(name)
-      : this.#namespace.getByName(name, { locationHint: hint });
+    const hint = policy.locationHint ?? policy.region?.locationHint;
+    return within(this.#namespace, policy).getByName(name, hint && { locationHint: hint });
   }
 }
 

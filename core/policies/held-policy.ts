@@ -21,6 +21,8 @@ export interface HeldPolicy extends Pick<
   | "keyKind"
   | "pool"
   | "region"
+  | "locationHint"
+  | "jurisdiction"
   | "priority"
   | "retryJitter"
 > {

@@ -19,6 +19,8 @@ export const PolicyDescription = v.object({
   objectsBefore: v.optional(
     v.pipe(v.array(LAYOUT), v.description("Where keys come from that have moved, the last layout first.")),
   ),
+  locationHint: v.optional(v.pipe(v.string(), v.description("Where its objects are to be near."))),
+  jurisdiction: v.optional(v.pipe(v.string(), v.description("What its objects never leave."))),
   maxWaitMs: milliseconds("The longest that a caller may wait for units."),
   maxWaiters: figure("The most callers that wait for units of one key."),
   reservationTtlMs: milliseconds("The longest a reservation can live; 0: none are made."),
