@@ -13,7 +13,7 @@ import { serve } from "../scripts/workerd.ts";
 import { bundled } from "./bundled.ts";
 import { AN_HOUR, LINES, POLICIES, type Line } from "./cost-lines.ts";
 import { Limiter } from "./counted-limiter.ts";
-import { freeCallsADay } from "./free-plan.ts";
+import { freeCallsADay, withoutLinks } from "./free-plan.ts";
 
 /** Dollars per million, in November 2026. */
 const PRICES = { workerRequest: 0.3, objectRequest: 0.15, rowWritten: 1 };
@@ -82,7 +82,7 @@ try {
       objectRequests,
       rowsWritten: written + forgotten,
     });
-    free.push(`| ${[line.name, calls.toLocaleString("en-US"), bound].join(" | ")} |`);
+    free.push(`| ${[withoutLinks(line.name), calls.toLocaleString("en-US"), bound].join(" | ")} |`);
   }
   console.log(`
 | on the free plan | a day | and then there are no more |

@@ -28,3 +28,8 @@ export function freeCallsADay({ calls, workerRequests, objectRequests, rowsWritt
   const least = most.reduce((fewest, each) => (each.calls < fewest.calls ? each : fewest));
   return { ...least, calls: Number(Math.floor(least.calls).toPrecision(2)) };
 }
+
+/** A text of a page without its links: the first table has them. */
+export function withoutLinks(text: string): string {
+  return text.replaceAll(/\[([^\]]*)\]\([^)]*\)/g, "$1");
+}

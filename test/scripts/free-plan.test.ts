@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import { freeCallsADay } from "../../bench/free-plan.ts";
+import { freeCallsADay, withoutLinks } from "../../bench/free-plan.ts";
 
 const page = readFileSync(join(import.meta.dirname, "..", "..", "docs", "costs.md"), "utf8");
 /** The rows of the table with this first heading, by cells. */
@@ -37,7 +37,7 @@ test("the table of the free plan follows from what a million decisions were coun
     // The price tells how many worker requests there were.
     const workerRequests = Math.round((Number(dollars.slice(1)) * 1_000_000 - besides) / 300_000) * 1_000_000;
     return {
-      name,
+      name: withoutLinks(name),
       ...freeCallsADay({
         calls: 1_000_000,
         workerRequests,
