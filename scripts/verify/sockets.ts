@@ -38,10 +38,15 @@ async function open(calls: Calls, { policy, limit }: LeasePolicy, key: string): 
 /** Whether all slots can be had now. They are given back. */
 async function isFree(
   calls: Calls,
-  { policy, limit }: LeasePolicy,
+  { policy, limit, maxTtlMs }: LeasePolicy,
   key: string,
 ): Promise<boolean | undefined> {
-  const answered = await calls.make("POST", "/v1/leases", { policy, key, units: limit, ttlMs: 1_000 });
+  const answered = await calls.make("POST", "/v1/leases", {
+    policy,
+    key,
+    units: limit,
+    ttlMs: Math.min(1_000, maxTtlMs),
+  });
   if (answered?.status !== 200) return undefined;
   const lease = answered.body["lease"] as { id: string } | undefined;
   if (lease !== undefined) await calls.make("DELETE", `/v1/leases/${lease.id}`);

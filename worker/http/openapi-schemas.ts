@@ -75,10 +75,36 @@ const NAMES = new Map<v.GenericSchema, string>(
   Object.entries<v.GenericSchema>({ ...REQUESTS, ...ANSWERS }).map(([name, source]) => [source, name]),
 );
 
+/** What schemas are whose fields do not say it all. */
+const DESCRIPTIONS: Readonly<Record<string, { readonly description: string }>> = Object.fromEntries(
+  Object.entries({
+    Cost: "A number of units for every rule, or a table by unit.",
+    Units: "A number of units for every rule, above 0, or a table by unit.",
+    Decision: "Whether a call may go on. `success` and `reason` say which of these it is.",
+    HoldDecision: "The same of a hold: it is there when `success` is true and `reason` is `ok`.",
+    LeaseDecision: "The same of a lease: it is there when `success` is true and `reason` is `ok`.",
+    CheckDecision: "The same of one check among several.",
+    Admitted: "The call may go on.",
+    AdmittedInShadow: "The call may go on, since the policy only reports.",
+    AdmittedDegraded: "The call may go on, though nobody could decide: the policy says so.",
+    Denied: "The call may not go on: a rule denied it, or its turn did not come.",
+    Shed: "The call may not go on: more important calls come first.",
+    DeniedDegraded: "The call may not go on, since nobody could decide.",
+    QuotaExceeded: "A denial under `?deny=429`.",
+    ReducedCapacity: "A denial under `?deny=429` that is not the caller's doing.",
+    SeveralExceeded: "The same as QuotaExceeded, of several checks.",
+    SeveralReduced: "The same as ReducedCapacity, of several checks.",
+    PolicyRule: "Further fields are the algorithm's: limits in units, durations in milliseconds.",
+  } satisfies Partial<Record<SchemaName, string>>).map(([name, description]) => [name, { description }]),
+);
+
 /** All named schemas, by name. */
 export function namedSchemas(): Record<string, object> {
   const converted = (typeMode: "input" | "output", sources: Readonly<Record<string, v.GenericSchema>>) =>
-    Object.entries(sources).map(([name, source]) => [name, schema(source, typeMode)]);
+    Object.entries(sources).map(([name, source]) => [
+      name,
+      { ...DESCRIPTIONS[name], ...schema(source, typeMode) },
+    ]);
   return Object.fromEntries([...converted("input", REQUESTS), ...converted("output", ANSWERS)]) as Record<
     string,
     object
