@@ -1,5 +1,5 @@
 /** Where Cloudflare places a policy's objects: https://developers.cloudflare.com/durable-objects/reference/data-location/ */
-import { oneOf, violation } from "../validation.ts";
+import { violation } from "../validation.ts";
 
 /** Where an object is to be near, when it is made. Later it stays where it is. */
 export const LOCATION_HINTS = ["wnam", "enam", "sam", "weur", "eeur", "apac", "oc", "afr", "me"] as const;
@@ -14,9 +14,6 @@ export interface Placement {
   readonly locationHint?: LocationHint;
   readonly jurisdiction?: Jurisdiction;
 }
-
-export const HINT = oneOf(LOCATION_HINTS);
-export const JURISDICTION = oneOf(JURISDICTIONS);
 
 /** The placement, unless it contradicts itself or the pool, whose regions say where their objects are. */
 export function placementOf(

@@ -1,7 +1,7 @@
 /** Regions: parts of the world. A key whose units are in a pool has an object of its own in each region. */
 import * as v from "valibot";
-import { table, violation, violationsOf } from "../validation.ts";
-import { HINT, type LocationHint } from "./placement.ts";
+import { oneOf, table, violation, violationsOf } from "../validation.ts";
+import { LOCATION_HINTS, type LocationHint } from "./placement.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 
 /**
@@ -56,7 +56,7 @@ const REGION_FIELDS = {
   colos: codes,
   countries: codes,
   continents: codes,
-  locationHint: v.optional(HINT),
+  locationHint: v.optional(oneOf(LOCATION_HINTS)),
 };
 
 /**
