@@ -45,7 +45,13 @@ export default defineConfig({
         plugins: [
           cloudflareTest({
             wrangler: { configPath: "./wrangler.toml" },
-            miniflare: { bindings: { POLICIES: TEST_POLICIES, API_TOKENS: JSON.stringify(TEST_TOKENS) } },
+            miniflare: {
+              bindings: {
+                JURISDICTIONS: "ignored",
+                POLICIES: TEST_POLICIES,
+                API_TOKENS: JSON.stringify(TEST_TOKENS),
+              },
+            },
           }),
         ],
         test: {

@@ -1,5 +1,5 @@
 /**
- * `npm run bench:costs`: the table of docs/costs.md. Each line's calls are made on the built bundle with plain workerd, one
+ * `npm run bench:costs`: the tables of docs/costs.md. Each line's calls are made on the built bundle with plain workerd, one
  * after the other. Rows that objects write and object requests are counted, alarms included, until all is forgotten:
  * the clock is put on for that. Then they are multiplied with the prices.
  */
@@ -13,6 +13,7 @@ import { serve } from "../scripts/workerd.ts";
 import { bundled } from "./bundled.ts";
 import { AN_HOUR, LINES, POLICIES, type Line } from "./cost-lines.ts";
 import { Limiter } from "./counted-limiter.ts";
+import { freeCallsADay, withoutLinks } from "./free-plan.ts";
 
 /** Dollars per million, in November 2026. */
 const PRICES = { workerRequest: 0.3, objectRequest: 0.15, rowWritten: 1 };
@@ -65,6 +66,7 @@ try {
   };
   console.log(`| a million decisions | rows written | and when forgotten | object requests | cost |
 | --- | --- | --- | --- | --- |`);
+  const free: string[] = [];
   for (const line of LINES) {
     const { written, forgotten, objectRequests, requests } = await measureAnew(line);
     const dollars =
@@ -74,7 +76,18 @@ try {
       1_000_000;
     const numbers = [written, forgotten, objectRequests].map(rounded);
     console.log(`| ${[line.name, ...numbers, `$${dollars.toFixed(2)}`].join(" | ")} |`);
+    const { calls, bound } = freeCallsADay({
+      calls: 1_000_000,
+      workerRequests: requests,
+      objectRequests,
+      rowsWritten: written + forgotten,
+    });
+    free.push(`| ${[withoutLinks(line.name), calls.toLocaleString("en-US"), bound].join(" | ")} |`);
   }
+  console.log(`
+| on the free plan | a day | and then there are no more |
+| --- | --- | --- |
+${free.join("\n")}`);
   const { written, objectRequests } = await measureAnew(AN_HOUR);
   const ofHour = (perMillion: number) => Math.round((perMillion * AN_HOUR.count) / 1_000_000);
   console.log(`

@@ -6,6 +6,8 @@ import { requirePool } from "./pool/redis/secrets.ts";
 const vars = env as {
   readonly POLICIES?: unknown;
   readonly REGIONS?: unknown;
+  /** `ignored` where plain workerd runs the worker: it has no jurisdictions. Never set on Cloudflare. */
+  readonly JURISDICTIONS?: unknown;
   readonly UPSTASH_REDIS_REST_URL?: unknown;
   readonly UPSTASH_REDIS_REST_TOKEN?: unknown;
 };
@@ -20,6 +22,7 @@ requireKnownNames(env);
 export const { policies, regions, regionalPolicies, isRemoved } = parseDeployment({
   policies: vars.POLICIES,
   regions: vars.REGIONS,
+  areJurisdictionsIgnored: vars.JURISDICTIONS === "ignored",
 });
 
 /** The address and the token of the Redis with the pools; `undefined`: no policy has a pool. */

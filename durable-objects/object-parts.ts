@@ -38,7 +38,7 @@ function makePlacing(
   storage: Storage,
   { cache, timers, policies, queue, onWritten, ask }: KeyParts,
 ) {
-  const places = new Places(namespace, ctx.id);
+  const places = new Places(namespace, ctx.id, (name) => policies.get(name)?.jurisdiction);
   const moves = new KeyMoves({
     policies,
     storage,

@@ -1,8 +1,12 @@
-/** Deploys to Cloudflare. When a policy or a region is bad, nothing is uploaded. Arguments are passed to wrangler. */
+/**
+ * Deploys to Cloudflare. When a policy or a region is bad, nothing is uploaded. Arguments are passed to wrangler. With
+ * `--check` nothing is uploaded at all.
+ */
 import { resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { takenByNpm } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
+import { checkDeployment } from "./deployment/check.ts";
 import { ROOT, run, WRANGLER_TOML } from "./project.ts";
 
 /** What the arguments for wrangler say of the configuration to check; the others are wrangler's own affair. */
@@ -20,12 +24,20 @@ function asked(args: readonly string[]): { environment: string | undefined; file
 
 try {
   const args = process.argv.slice(2);
-  const [lost] = takenByNpm(["env", "config", "dry-run"]);
+  const [lost] = takenByNpm(["env", "config", "dry-run", "check"]);
   if (lost !== undefined)
     throw new Error(`${lost} did not get here, npm took it for its own: write npm run deploy -- ${lost}`);
-  const { environment, file } = asked(args);
-  readConfiguration({}, environment, file);
-  process.exitCode = run("wrangler", ["deploy", ...args]);
+  if (args.includes("--check")) process.exitCode = await checkDeployment(args);
+  else {
+    const { environment, file } = asked(args);
+    readConfiguration({}, environment, file);
+    // An empty name is the environment at the top of wrangler.toml.
+    process.exitCode = run("wrangler", [
+      "deploy",
+      ...args,
+      ...(environment === undefined ? ["--env", ""] : []),
+    ]);
+  }
 } catch (error) {
   console.error(error instanceof Error ? error.message : String(error));
   process.exitCode = 1;

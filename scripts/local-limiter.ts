@@ -35,7 +35,9 @@ export async function startLimiter(
     lock.release();
     throw error;
   });
-  const args = ["dev", "-c", WRANGLER_TOML, "--ip", HOST, "--port", String(port)];
+  const args = ["dev", "-c", WRANGLER_TOML, "--env", "", "--ip", HOST, "--port", String(port)];
+  // Plain workerd refuses to make an object in a jurisdiction.
+  args.push("--var", "JURISDICTIONS:ignored");
   for (const [name, value] of Object.entries(vars)) args.push("--var", `${name}:${value}`);
   const wrangler = spawn(
     join(ROOT, "node_modules", ".bin", "wrangler"),

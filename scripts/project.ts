@@ -47,7 +47,8 @@ export function readDevVars(): NodeJS.Dict<string> {
 export function build(): void {
   const built = spawnSync(
     join(ROOT, "node_modules", ".bin", "wrangler"),
-    ["deploy", "--dry-run", "--outdir", "dist", "-c", WRANGLER_TOML],
+    // An empty name is the environment at the top of wrangler.toml.
+    ["deploy", "--dry-run", "--outdir", "dist", "-c", WRANGLER_TOML, "--env", ""],
     {
       cwd: ROOT,
       encoding: "utf8",

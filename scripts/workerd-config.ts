@@ -67,6 +67,8 @@ export function workerdConfig(options: Settled, configDir: string): string {
     ...(options.stopSecret === undefined
       ? []
       : [`(name = "STOP_SECRET", text = ${text(options.stopSecret)})`]),
+    // Plain workerd refuses to make an object in a jurisdiction.
+    `(name = "JURISDICTIONS", text = "ignored")`,
     ...poolBindings(options, options.regions ?? regions),
   ];
   const flags = `compatibilityDate = ${text(compatibilityDate)}, compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],`;

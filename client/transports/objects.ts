@@ -8,7 +8,7 @@ import type { Outboxes } from "./outboxes.ts";
 import type { Sending } from "./posted-call.ts";
 import { inTime, isRepeatable, overdue, sendTwice, type Attempts } from "./repeating.ts";
 import { askAlone, quietly } from "./sent-calls.ts";
-import type { LimiterNamespace, LimiterStub } from "./stubs.ts";
+import { within, type LimiterNamespace, type LimiterStub } from "./stubs.ts";
 
 export type { LimiterNamespace, LimiterStub } from "./stubs.ts";
 
@@ -159,10 +159,8 @@ export class Objects {
   }
 
   #objectBy(policy: HeldPolicy, name: string): LimiterStub {
-    const hint = policy.region?.locationHint;
-    return hint === undefined
-      ? this.#namespace.getByName(name)
-      : this.#namespace.getByName(name, { locationHint: hint });
+    const hint = policy.locationHint ?? policy.region?.locationHint;
+    return within(this.#namespace, policy).getByName(name, hint && { locationHint: hint });
   }
 }
 

@@ -22,6 +22,8 @@ export interface HeldPolicy extends Pick<
   | "pool"
   | "terms"
   | "region"
+  | "locationHint"
+  | "jurisdiction"
   | "priority"
   | "retryJitter"
 > {

@@ -7,9 +7,11 @@ import { beforeOf } from "./layouts.ts";
 import { LEAST_USEFUL_TTL_MS } from "./lifetimes.ts";
 import { algorithmOf, algorithmProblems } from "./named-algorithm.ts";
 import { penalised } from "./penalties.ts";
+import { placementOf } from "./placement.ts";
 import { fieldsOf, NAME, NAME_ALLOWED, PENALTY_FIELDS, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
 import { policyTablesOf } from "./policy-tables.ts";
 import type { Policies, Policy, Rule } from "./policy.ts";
+import { poolProblem } from "./pool-problems.ts";
 import { prioritiesOf } from "./priorities.ts";
 import { sheddingOf } from "./shedding-fields.ts";
 import { strictest, waitingOf } from "./waiting.ts";
@@ -66,23 +68,16 @@ function parsePolicy(name: string, given: unknown): Policy | { readonly problems
     denialTtl: denialTtlMs,
     shed,
     objectsBefore,
+    locationHint,
+    jurisdiction,
     ...policy
   } = parsed.output;
-  if (kind === undefined && (policy.onFailure === "local" || localShare !== undefined)) {
-    const [field, value] =
-      localShare === undefined ? ["onFailure", policy.onFailure] : ["localShare", localShare];
-    return { problems: [violation([field], value, 'left out, or with pool = "redis"')] };
-  }
-  if (localShare !== undefined && policy.onFailure !== "local")
-    return { problems: [violation(["localShare"], localShare, 'left out, or with onFailure = "local"')] };
-  const stray = rules.find(({ algorithm }) => algorithm.isPoolable !== true);
-  if (kind !== undefined && stray !== undefined) {
-    const { isPenal, name: itsName } = stray.algorithm;
-    const what = stray.capacity === 0 ? "a limit of 0" : isPenal ? "blockFor" : `algorithm "${itsName}"`;
-    return { problems: [violation(["pool"], kind, `left out with ${what}`)] };
-  }
+  const unpooled = poolProblem({ onFailure: policy.onFailure, localShare, pool: kind, rules });
+  if (unpooled !== undefined) return { problems: [unpooled] };
   const before = beforeOf(policy.objects, objectsBefore, kind);
   if (before !== undefined && "problems" in before) return before;
+  const placement = placementOf({ locationHint, jurisdiction }, kind);
+  if ("problems" in placement) return placement;
   const pool = kind && { kind, ...(localShare !== undefined && { localShare }) };
   const lease = strictest(rules.flatMap((rule) => rule.lease ?? []));
   const waiting = waitingOf({ maxWait, maxWaiters }, lease, kind);
@@ -104,6 +99,7 @@ function parsePolicy(name: string, given: unknown): Policy | { readonly problems
     ...(pool && { pool }),
     ...(retryJitter && { retryJitter }),
     ...before,
+    ...placement,
   };
   const shedding = sheddingOf(shed, lease !== undefined, kind);
   if (shedding !== undefined && "problems" in shedding) return shedding;

@@ -9,6 +9,7 @@ import { HEADERS_ALLOWED, parseHeaders } from "./header-styles.ts";
 import { BEFORE_ALLOWED, isLayout, LAYOUT_ALLOWED, parseBefore, type Layout } from "./layouts.ts";
 import { LEAST_TTL_MS, MOST_TTL_MS, type Lifetimes } from "./lifetimes.ts";
 import { MOST_UNITS } from "./most-units.ts";
+import { JURISDICTIONS, LOCATION_HINTS } from "./placement.ts";
 import { PRIORITY_FIELDS } from "./priority-fields.ts";
 import { parseRetryJitter, RETRY_JITTER_ALLOWED } from "./retry-jitter.ts";
 import { SHEDDING_FIELDS } from "./shedding-fields.ts";
@@ -168,4 +169,6 @@ export const POLICY_FIELDS = {
       v.transform((value) => parseBefore(value) ?? []),
     ),
   ),
+  locationHint: v.optional(oneOf(LOCATION_HINTS)),
+  jurisdiction: v.optional(oneOf(JURISDICTIONS)),
 };

@@ -4,6 +4,7 @@ import type { Shedding } from "../shedding/load-shedder.ts";
 import type { HeaderStyle } from "./header-styles.ts";
 import type { Layout } from "./layouts.ts";
 import type { Lifetimes } from "./lifetimes.ts";
+import type { Jurisdiction, LocationHint } from "./placement.ts";
 import type { Region } from "./regions.ts";
 import type { RetryJitter } from "./retry-jitter.ts";
 
@@ -46,6 +47,10 @@ export interface Policy {
   readonly objects: Layout;
   /** Which objects had the keys before, the last layout first: a key of which nothing is known comes from there. */
   readonly objectsBefore?: readonly Layout[];
+  /** Where its objects are to be near, when they are made. Absent: near their first caller. */
+  readonly locationHint?: LocationHint;
+  /** What its objects never leave. For ever: in another jurisdiction, or in none, its objects are others. */
+  readonly jurisdiction?: Jurisdiction;
   /** How long isolates may reserve units; 0: they reserve nothing, and the object decides every call. */
   readonly reservation: Lifetimes;
   /**

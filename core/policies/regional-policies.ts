@@ -9,8 +9,9 @@ import { parseRegions, type Region, type Regions } from "./regions.ts";
  *
  * @throws Error that names every bad field and value, and what is allowed: such a worker does not start
  */
-export function parseDeployment({ policies: given, regions: givenRegions }: Given) {
-  const policies = parsePolicies(given);
+export function parseDeployment({ policies: given, regions: givenRegions, areJurisdictionsIgnored }: Given) {
+  const parsed = parsePolicies(given);
+  const policies = areJurisdictionsIgnored === true ? withoutJurisdictions(parsed) : parsed;
   const regions = parseRegions(givenRegions);
   const regionalPolicies = new RegionalPolicies(policies, regions);
   return { policies, regions, regionalPolicies, isRemoved: removedIn(given) };
@@ -20,6 +21,17 @@ export function parseDeployment({ policies: given, regions: givenRegions }: Give
 interface Given {
   readonly policies: unknown;
   readonly regions?: unknown;
+  /** Where plain workerd runs the worker. */
+  readonly areJurisdictionsIgnored?: boolean;
+}
+
+function withoutJurisdictions(policies: Policies): Policies {
+  return new Map([...policies].map(([name, policy]) => [name, withoutJurisdiction(policy)]));
+}
+
+function withoutJurisdiction(policy: Policy): Policy {
+  const { jurisdiction: _, ...others } = policy;
+  return others;
 }
 
 /** All policies of a deployment, and for each policy with a pool a copy for each region. */

@@ -1,6 +1,7 @@
 /** Regions: parts of the world. A key whose units are in a pool has an object of its own in each region. */
 import * as v from "valibot";
 import { oneOf, table, violation, violationsOf } from "../validation.ts";
+import { LOCATION_HINTS, type LocationHint } from "./placement.ts";
 import { NAME, NAME_ALLOWED } from "./policy-fields.ts";
 
 /**
@@ -29,9 +30,6 @@ export interface Origin {
 /** At least one region. The first one also has the requests that belong to no region. */
 export type Regions = readonly [Region, ...Region[]];
 
-const HINTS = ["wnam", "enam", "sam", "weur", "eeur", "apac", "oc", "afr", "me"] as const;
-type LocationHint = (typeof HINTS)[number];
-
 /** Without `[vars.REGIONS]`, each continent is a region. */
 const CONTINENTS: Regions = [
   continent("na", "enam"),
@@ -58,7 +56,7 @@ const REGION_FIELDS = {
   colos: codes,
   countries: codes,
   continents: codes,
-  locationHint: v.optional(oneOf(HINTS)),
+  locationHint: v.optional(oneOf(LOCATION_HINTS)),
 };
 
 /**

@@ -54,6 +54,14 @@ const PATIENT = { reservation: { ttl: "20s" }, deadlineMs: PATIENT_MS };
 
 export const TEST_POLICIES = {
   api: { algorithm: "token-bucket", limit: 100, window: "1s", burst: 500 },
+  /** Where plain workerd runs the worker, this says nothing. */
+  european: {
+    algorithm: "token-bucket",
+    limit: 5,
+    window: "30d",
+    jurisdiction: "eu",
+    deadlineMs: PATIENT_MS,
+  },
   /** Refills so slowly that a test sees none of it. */
   slow: { algorithm: "token-bucket", limit: 5, window: "30d", deadlineMs: PATIENT_MS },
   /** Large enough for memory to be ahead of storage: 2 % is 200 units. */

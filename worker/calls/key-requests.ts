@@ -36,21 +36,19 @@ const figure = (description: string) =>
   v.pipe(v.number(), v.integer(), v.minValue(0), v.description(description));
 const next = v.optional(v.pipe(v.string(), v.description("Absent: this was the last page.")));
 
+export const ListedKey = v.object({
+  key: v.string(),
+  limit: figure("The most units that can be admitted at once."),
+  remaining: figure("The largest cost that would pass now."),
+  resetAfterMs: figure("How long until the quota is whole again if no other call comes, in milliseconds."),
+  outstanding: figure("Units that are held, reserved or leased at this moment."),
+  holds: figure("Callers' holds that have not ended."),
+  leases: figure("Leases that have not ended."),
+});
+
 export const KeyList = v.object({
   keys: v.pipe(
-    v.array(
-      v.object({
-        key: v.string(),
-        limit: figure("The most units that can be admitted at once."),
-        remaining: figure("The largest cost that would pass now."),
-        resetAfterMs: figure(
-          "How long until the quota is whole again if no other call comes, in milliseconds.",
-        ),
-        outstanding: figure("Units that are held, reserved or leased at this moment."),
-        holds: figure("Callers' holds that have not ended."),
-        leases: figure("Leases that have not ended."),
-      }),
-    ),
+    v.array(ListedKey),
     v.description(
       "Keys of which something is stored. A page may have few or none, and another one after it.",
     ),

@@ -17,6 +17,8 @@ export function listPolicies({ policies }: LimiterClient, principal: Principal):
       ...policy.waiting,
       reservationTtlMs: policy.localDecisions.admits ? policy.reservation.mostMs : 0,
       denialTtlMs: policy.denialTtlMs,
+      ...(policy.locationHint && { locationHint: policy.locationHint }),
+      ...(policy.jurisdiction && { jurisdiction: policy.jurisdiction }),
       ...(policy.pool && { pool: policy.pool.kind }),
       ...(policy.onFailure === "local" && {
         localShare: policy.pool?.localShare ?? 1 / policies.regions.length,

@@ -35,20 +35,25 @@ function unitsAllowed(least: number): string {
 }
 
 /** A number of units for every rule, or a table by unit. In a table, a 0 leaves a rule out. */
-function costFrom(least: 0 | 1, description: string) {
-  return v.pipe(
-    v.union(
-      [integer(least, MOST_UNITS), v.record(v.string(), integer(0, MOST_UNITS))],
-      least === 0 ? COST_ALLOWED : UNITS_ALLOWED,
-    ),
-    v.description(
-      `${description} A number counts for every rule. In a table by unit, a unit that is left out counts 1.`,
-    ),
-  );
+export const Cost = v.union(
+  [integer(0, MOST_UNITS), v.record(v.string(), integer(0, MOST_UNITS))],
+  COST_ALLOWED,
+);
+/** The same, without 0 as a number. */
+export const Units = v.union(
+  [integer(1, MOST_UNITS), v.record(v.string(), integer(0, MOST_UNITS))],
+  UNITS_ALLOWED,
+);
+
+const BY_UNIT = "A number counts for every rule. In a table by unit, a unit that is left out counts 1.";
+
+export function cost(description: string) {
+  return v.pipe(Cost, v.description(`${description} ${BY_UNIT}`));
 }
 
-export const cost = (description: string) => costFrom(0, description);
-export const units = (description: string) => costFrom(1, description);
+export function units(description: string) {
+  return v.pipe(Units, v.description(`${description} ${BY_UNIT}`));
+}
 
 export const priority = v.optional(
   v.pipe(

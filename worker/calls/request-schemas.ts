@@ -1,10 +1,9 @@
 /** The schemas of requests. The parser, the types and the OpenAPI document are all made from them. */
 import * as v from "valibot";
-import { MOST_UNITS } from "../../core/policies/most-units.ts";
-import { integer, oneOf, table } from "../../core/validation.ts";
+import { oneOf, table } from "../../core/validation.ts";
 import {
   cost,
-  COST_ALLOWED,
+  Cost,
   durationMs,
   flag,
   idempotencyKey,
@@ -42,9 +41,12 @@ export const MOST_CHECKS = 16;
 export const MOST_INDEPENDENT_CHECKS = 100;
 export const CHECKS_ALLOWED = `a list of 1 to ${MOST_CHECKS} checks { policy, key, cost }, with atomic false of up to ${MOST_INDEPENDENT_CHECKS}`;
 
+/** One of the checks of a call. */
+export const Check = table({ policy, key, cost: LimitRequest.entries.cost });
+
 export const LimitAllRequest = table({
   checks: v.pipe(
-    v.array(table({ policy, key, cost: LimitRequest.entries.cost }), CHECKS_ALLOWED),
+    v.array(Check, CHECKS_ALLOWED),
     v.minLength(1, CHECKS_ALLOWED),
     v.maxLength(MOST_INDEPENDENT_CHECKS, CHECKS_ALLOWED),
     v.description(`At most ${MOST_CHECKS}, unless atomic is false.`),
@@ -104,7 +106,7 @@ export const leaseId = v.pipe(v.string("the id of a lease"), v.description("The 
 export const SettleRequest = table({
   id: holdId,
   used: v.pipe(
-    v.union([integer(0, MOST_UNITS), v.record(v.string(), integer(0, MOST_UNITS))], COST_ALLOWED),
+    Cost,
     v.description(
       "Units really used: fewer than were held, or more, which are debited too and may drive the quota below zero. " +
         "A number counts for every rule. In a table by unit, a unit that is left out was used as it was held.",

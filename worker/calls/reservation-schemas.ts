@@ -3,7 +3,9 @@ import * as v from "valibot";
 import { MOST_UNITS } from "../../core/policies/most-units.ts";
 import { MOST_RESERVING, RESERVATIONS_PROTOCOL } from "../../core/protocol/reservation-messages.ts";
 import { integer, table } from "../../core/validation.ts";
-import { Decision, figure, milliseconds, ProblemDetails, RuleDecision } from "./answer-schemas.ts";
+import { figure, milliseconds, RuleDecision } from "./answer-schemas.ts";
+import { Decision } from "./decision-schemas.ts";
+import { ProblemDetails } from "./problem-schemas.ts";
 import { key, policy, priority } from "./request-parts.ts";
 import { LimitRequest } from "./request-schemas.ts";
 import { text } from "./text-schema.ts";
@@ -73,6 +75,13 @@ const Reserve = table({
   ),
 });
 
+/** Has one of these fields. */
+export const ReservationCall = table({
+  giveBack: v.optional(GiveBack),
+  limit: v.optional(Limit),
+  reserve: v.optional(Reserve),
+});
+
 export const ReservationsRequest = table({
   protocol: v.pipe(
     integer(1, RESERVATIONS_PROTOCOL),
@@ -88,12 +97,11 @@ export const ReservationsRequest = table({
   calls: v.pipe(
     v.array(
       v.pipe(
-        table({ giveBack: v.optional(GiveBack), limit: v.optional(Limit), reserve: v.optional(Reserve) }),
+        ReservationCall,
         v.check(
           (call) => Object.values(call).filter((each) => each !== undefined).length === 1,
           CALL_ALLOWED,
         ),
-        v.description("Has one of these fields."),
       ),
       CALLS_ALLOWED,
     ),
@@ -102,7 +110,7 @@ export const ReservationsRequest = table({
   ),
 });
 
-const Reserved = v.object({
+export const Reserved = v.object({
   ttlMs: milliseconds("The lifetime of the units."),
   isNew: v.pipe(
     v.boolean(),
@@ -120,7 +128,7 @@ const Reserved = v.object({
   ),
 });
 
-const Decided = v.object({
+export const Decided = v.object({
   rules: v.array(RuleDecision),
   source: v.optional(v.picklist(["pool", "fallback"])),
   reserved: v.optional(Reserved),
@@ -135,20 +143,21 @@ const described = v.objectWithRest(
   v.unknown(),
 );
 
+/** null: units were given back. failed: nobody knows. */
+export const ReservationAnswer = v.union([
+  v.null(),
+  Decided,
+  v.object({ decision: Decision }),
+  v.object({
+    problem: v.object({ ...ProblemDetails.entries, type: v.optional(v.string()), code: v.string() }),
+  }),
+  v.object({ failed: v.string() }),
+]);
+
 export const ReservationsAnswer = v.object({
   protocol: v.pipe(v.number(), v.integer()),
   answers: v.pipe(
-    v.array(
-      v.union([
-        v.null(),
-        Decided,
-        v.object({ decision: Decision }),
-        v.object({
-          problem: v.object({ ...ProblemDetails.entries, type: v.optional(v.string()), code: v.string() }),
-        }),
-        v.object({ failed: v.string() }),
-      ]),
-    ),
+    v.array(ReservationAnswer),
     v.description("One for each call, in their order. null: units were given back. failed: nobody knows."),
   ),
   policies: v.pipe(

@@ -1,38 +1,69 @@
 /** Parts of the OpenAPI document that many addresses share. */
+import { PROBLEMS as KINDS } from "../../core/protocol/problems.ts";
+import { reference, type SchemaName } from "./openapi-schemas.ts";
 
-export const PROBLEM_DESCRIPTIONS = {
-  400: "The body is not JSON, or the address is not percent-encoded UTF-8",
-  401: "No token, or one that is not known",
-  403: "The token lacks the scope, the policy or the key prefix",
-  404: "There is no such policy, lease, hold or charge",
-  409: "The idempotency key was used for another request",
-  413: "The body is over 16 KiB",
-  415: "The body is not application/json",
-  422: "A value is not allowed; `errors` says which and what is",
-  429: "A bound is reached (code `bound-reached`): there are as many as there may be, and nothing was touched",
-  503: "Not configured, the key's object did not answer, or with `?deny=429` the call was shed",
-};
+const PROBLEMS = {
+  400: ["Malformed", "The body is not JSON, or the address is not percent-encoded UTF-8"],
+  401: ["Unauthorized", "No token, or one that is not known"],
+  403: ["Forbidden", "The token lacks the scope, the policy or the key prefix"],
+  404: ["NotFound", "There is no such policy, lease, hold or charge"],
+  405: ["MethodNotAllowed", "This address takes other methods: `Allow` says which"],
+  409: ["IdempotencyKeyReused", "The idempotency key was used for another request"],
+  413: ["BodyTooLarge", "The body is over 16 KiB"],
+  415: ["UnsupportedMediaType", "The body is not application/json"],
+  422: ["NotAllowed", "A value is not allowed; `errors` says which and what is"],
+  426: ["UpgradeRequired", "The request does not ask for a WebSocket"],
+  429: [
+    "BoundReached",
+    "A bound is reached (code `bound-reached`): there are as many as there may be, and nothing was touched",
+  ],
+  503: ["Unavailable", "Not configured, or the key's object did not answer"],
+} as const satisfies Record<number, readonly [SchemaName, string]>;
+type Status = keyof typeof PROBLEMS;
 
 /** The statuses of problems that any call with a body may have. */
 export const BODY_PROBLEMS = [400, 401, 403, 404, 409, 413, 415, 422, 429, 503] as const;
 
-export function problems(
-  ...statuses: readonly (keyof typeof PROBLEM_DESCRIPTIONS)[]
-): Record<string, object> {
-  return Object.fromEntries(
-    statuses.map((status) => [status, problem(PROBLEM_DESCRIPTIONS[status], "Problem")]),
-  );
+/** The answers with these statuses, each a problem. */
+export function problems(...statuses: readonly Status[]): Record<string, object> {
+  return Object.fromEntries(statuses.map((status) => [status, problem(status)]));
 }
 
-export function problem(description: string, name: string, headers: object = {}): object {
-  return { description, headers, content: { "application/problem+json": { schema: reference(name) } } };
+function problem(status: Status): object {
+  const [name, description] = PROBLEMS[status];
+  return { description, headers: HEADERS[status] ?? {}, content: problemContent(status, reference(name)) };
 }
 
-export function answer(description: string, name: string, headers: object = {}): object {
+/** What a denial is answered with under `?deny=429`, beside the problems of the same status. */
+export function denials(exceeded: SchemaName, reduced: SchemaName, headers: object): Record<string, object> {
+  const either = (status: 429 | 503, name: SchemaName, said: string) => {
+    const [other, description] = PROBLEMS[status];
+    return {
+      description: `${said}, if the call has \`?deny=429\`. Else: ${description}`,
+      headers: { ...headers, ...HEADERS[status] },
+      content: problemContent(status, { oneOf: [reference(name), reference(other)] }),
+    };
+  };
+  return {
+    429: either(429, exceeded, "A denial"),
+    503: either(503, reduced, "A denial since machines are too busy, or since nobody could decide"),
+  };
+}
+
+function problemContent(status: Status, schema: object): object {
+  const [, code, title] = Object.values(KINDS).find(([each]) => each === status) ?? KINDS.internal;
+  const detail = PROBLEMS[status][1];
+  const value = { type: `urn:weir:problem:${code}`, title, status, detail };
+  const errors = [{ pointer: "/cost", detail: "cost is -1: must be an integer from 0 to 1000000000" }];
+  const examples = { problem: { value: status === 422 ? { ...value, errors } : value } };
+  return { "application/problem+json": { schema, examples } };
+}
+
+export function answer(description: string, name: SchemaName, headers: object = {}): object {
   return { description, headers, content: { "application/json": { schema: reference(name) } } };
 }
 
-export function body(name: string) {
+export function body(name: SchemaName) {
   return { required: true, content: { "application/json": { schema: reference(name) } } };
 }
 
@@ -50,11 +81,7 @@ export function query(name: string, schema: object, required = false): object {
   return { name, in: "query", required, schema };
 }
 
-export function reference(name: string): object {
-  return { $ref: `#/components/schemas/${name}` };
-}
-
-export function header(description: string): object {
+function header(description: string): object {
   return { description, schema: { type: "string" } };
 }
 
@@ -72,4 +99,12 @@ export const DECISION_HEADERS = {
 };
 export const RETRY_AFTER = {
   "Retry-After": header("Whole seconds, rounded up. Only when denied, and when waiting helps."),
+};
+
+/** Headers of problems, by status. */
+const HEADERS: Readonly<Partial<Record<Status, object>>> = {
+  401: { "WWW-Authenticate": header('`Bearer realm="weir"`') },
+  405: { Allow: header("The methods that this address takes.") },
+  426: { Upgrade: header("`websocket`") },
+  429: { "Retry-After": header("Whole seconds, rounded up. Absent when waiting does not help.") },
 };

@@ -5,12 +5,10 @@ import {
   body,
   BODY_PROBLEMS,
   DECISION_HEADERS,
+  denials,
   idParameter,
-  problem,
-  PROBLEM_DESCRIPTIONS,
   problems,
   query,
-  reference,
   RETRY_AFTER,
 } from "./openapi-parts.ts";
 import { reservationPaths } from "./openapi-reservations.ts";
@@ -27,7 +25,7 @@ export function openApiPaths(): object {
           "`POST /v1/limit?policy=api&key=user%3A42&cost=2`, beside `deny`.",
         parameters: [DENY],
         requestBody: body("LimitRequest"),
-        responses: decisions("A decision, whether it admits or not"),
+        responses: decisions("A decision, whether it admits or not", "Decision"),
       },
     },
     "/v1/limit/all": {
@@ -40,7 +38,7 @@ export function openApiPaths(): object {
         responses: {
           200: answer("All decisions, whether they admit or not", "AllDecisions", RETRY_AFTER),
           ...problems(...BODY_PROBLEMS),
-          429: denialOrBound(RETRY_AFTER),
+          ...denials("SeveralExceeded", "SeveralReduced", RETRY_AFTER),
         },
       },
     },
@@ -60,6 +58,12 @@ export function openApiPaths(): object {
     ...reservationPaths(),
     ...leaseEndPaths(),
     ...keyPaths(),
+    ...healthPath(),
+  };
+}
+
+function healthPath(): object {
+  return {
     "/healthz": {
       get: {
         operationId: "healthz",
@@ -69,7 +73,13 @@ export function openApiPaths(): object {
           200: {
             description: "The worker runs",
             content: {
-              "application/json": { schema: { type: "object", properties: { status: { const: "ok" } } } },
+              "application/json": {
+                schema: {
+                  type: "object",
+                  properties: { status: { type: "string", const: "ok" } },
+                  required: ["status"],
+                },
+              },
             },
           },
         },
@@ -86,7 +96,7 @@ function holdPaths(): object {
         summary: "Set units apart until it is known how many were used",
         parameters: [DENY],
         requestBody: body("HoldRequest"),
-        responses: decisions("A decision; if it admits, with the hold"),
+        responses: decisions("A decision; if it admits, with the hold", "HoldDecision"),
       },
     },
     "/v1/holds/{id}/settle": {
@@ -120,7 +130,7 @@ function leasePaths(): object {
         summary: "Lease units, waiting in the queue if asked to",
         parameters: [DENY],
         requestBody: body("AcquireRequest"),
-        responses: decisions("A decision; if it admits, with the lease"),
+        responses: decisions("A decision; if it admits, with the lease", "LeaseDecision"),
       },
     },
     "/v1/leases/socket": {
@@ -142,8 +152,7 @@ function leasePaths(): object {
         ],
         responses: {
           101: { description: "The socket is open" },
-          426: problem("The request does not ask for a WebSocket", "Problem"),
-          ...problems(400, 401, 403, 404, 422, 429, 503),
+          ...problems(400, 401, 403, 404, 422, 426, 429, 503),
         },
       },
     },
@@ -166,16 +175,11 @@ const DENY = {
   schema: { type: "string", enum: ["429"] },
 };
 
-function decisions(description: string): object {
+function decisions(description: string, name: "Decision" | "HoldDecision" | "LeaseDecision"): object {
+  const headers = { ...DECISION_HEADERS, ...RETRY_AFTER };
   return {
-    200: answer(description, "Decision", { ...DECISION_HEADERS, ...RETRY_AFTER }),
+    200: answer(description, name, headers),
     ...problems(...BODY_PROBLEMS),
-    429: denialOrBound({ ...DECISION_HEADERS, ...RETRY_AFTER }),
+    ...denials("QuotaExceeded", "ReducedCapacity", headers),
   };
-}
-
-function denialOrBound(headers: object): object {
-  const schema = { anyOf: [reference("QuotaExceeded"), reference("Problem")] };
-  const description = `A denial, if the call has \`?deny=429\`. Else: ${PROBLEM_DESCRIPTIONS[429]}`;
-  return { description, headers, content: { "application/problem+json": { schema } } };
 }

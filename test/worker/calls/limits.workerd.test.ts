@@ -79,3 +79,10 @@ test("a hold and a call on several keys do not pass those who wait", async () =>
   await call(`/v1/policies/slow/keys/${key}`, { method: "DELETE" });
   expect((await waiting).body).toMatchObject({ success: true });
 });
+
+test("plain workerd has no jurisdictions: a policy that names one is decided all the same, and is listed without", async () => {
+  expect((await limit("european", freshKey())).body).toMatchObject({ success: true, source: "object" });
+  const { body } = await call("/v1/policies");
+  const policies = body["policies"] as readonly { readonly name: string }[];
+  expect(policies.find(({ name }) => name === "european")).not.toHaveProperty("jurisdiction");
+});

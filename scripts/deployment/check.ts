@@ -1,0 +1,189 @@
+/** npm run deploy -- --check: all that can be known of a deployment before anything is uploaded. */
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { gzipSync } from "node:zlib";
+import { unstable_readConfig as readConfig } from "wrangler";
+import type { Policies } from "../../core/policies/policy.ts";
+import { parseDeployment } from "../../core/policies/regional-policies.ts";
+import { ROOT, WRANGLER_TOML } from "../project.ts";
+import { changes, type Deployed, type Line } from "./changes.ts";
+
+/** https://developers.cloudflare.com/workers/platform/limits/, November 2026. */
+const MOST_VARIABLE_BYTES = 5_120;
+const MOST_VARIABLES = { free: 64, paid: 128 };
+const MOST_BUNDLE_BYTES = { free: 3 * 1_048_576, paid: 10 * 1_048_576 };
+
+interface Asked {
+  readonly environment: string | undefined;
+  readonly file: string;
+  /** The address of what is deployed; absent: it is not asked. */
+  readonly against: string | undefined;
+}
+type Config = ReturnType<typeof readConfig>;
+
+/** Prints what it finds, and returns the exit code: 1 when something is bad. */
+export async function checkDeployment(args: readonly string[]): Promise<number> {
+  const asked = askedBy(args);
+  const { environment: env, file } = asked;
+  const config = readConfig({ config: file, ...(env !== undefined && { env }) });
+  const [policies, ofPolicies] = readPolicies(config);
+  const sections: [string, readonly Line[]][] = [
+    ["policies", ofPolicies],
+    ["variables", variableLines(config)],
+    ["objects", objectLines(config)],
+    ["bundle", bundleLines(config, asked)],
+    ["secrets", secretLines(asked, policies)],
+    ["keys in use", policies === undefined ? [] : await changeLines(asked, policies)],
+  ];
+  console.log(
+    `${config.name ?? "weir"}${env === undefined ? "" : `, environment ${env}`}: nothing is uploaded\n`,
+  );
+  for (const [section, lines] of sections)
+    for (const { verdict, text } of lines) console.log(`${verdict.padEnd(8)} ${section}: ${text}`);
+  const bad = sections.flatMap(([, lines]) => lines).filter(({ verdict }) => verdict === "BAD").length;
+  console.log(bad === 0 ? "\nready to deploy" : `\nnot ready: ${bad} bad`);
+  return bad === 0 ? 0 : 1;
+}
+
+function askedBy(args: readonly string[]): Asked {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      check: { type: "boolean" },
+      env: { type: "string", short: "e" },
+      config: { type: "string", short: "c" },
+      against: { type: "string" },
+    },
+  });
+  const { env, config = WRANGLER_TOML, against } = values;
+  return { environment: env, file: config, against };
+}
+
+function readPolicies({ vars }: Config): [Policies | undefined, Line[]] {
+  try {
+    const { policies } = parseDeployment({ policies: vars["POLICIES"], regions: vars["REGIONS"] });
+    return [policies, [{ verdict: "ok", text: `${policies.size}, all valid` }]];
+  } catch (error) {
+    return [undefined, [{ verdict: "BAD", text: error instanceof Error ? error.message : String(error) }]];
+  }
+}
+
+function variableLines({ vars }: Config): Line[] {
+  const sizes = Object.entries(vars).map(([name, value]): Line => {
+    const bytes = Buffer.byteLength(typeof value === "string" ? value : JSON.stringify(value));
+    const text = `${name} has ${bytes} of ${MOST_VARIABLE_BYTES} bytes`;
+    return { verdict: bytes <= MOST_VARIABLE_BYTES ? "ok" : "BAD", text };
+  });
+  const { free, paid } = MOST_VARIABLES;
+  const count = Object.keys(vars).length;
+  if (count > free)
+    sizes.push({ verdict: "note", text: `${count}: the free plan has ${free}, the paid one ${paid}` });
+  if (vars["JURISDICTIONS"] !== undefined)
+    sizes.push({ verdict: "BAD", text: "JURISDICTIONS is for plain workerd: take it away" });
+  return sizes;
+}
+
+interface Objects {
+  readonly migrations: readonly { readonly tag: string; readonly new_sqlite_classes?: readonly string[] }[];
+  readonly durable_objects: { readonly bindings: readonly { name: string; class_name: string }[] };
+}
+
+/** The names that are for ever. */
+function objectLines(config: Config): Line[] {
+  const { migrations, durable_objects: objects } = config as unknown as Objects;
+  const hasClass = migrations.some(
+    ({ tag, new_sqlite_classes: classes = [] }) => tag === "v1" && classes.includes("LimiterObject"),
+  );
+  const isBound = objects.bindings.some(
+    ({ name, class_name: bound }) => name === "OBJECTS" && bound === "LimiterObject",
+  );
+  if (hasClass && isBound)
+    return [{ verdict: "ok", text: "LimiterObject of migration v1, bound as OBJECTS" }];
+  const text =
+    "must be LimiterObject of migration v1 in new_sqlite_classes, bound as OBJECTS: else all state is lost";
+  return [{ verdict: "BAD", text }];
+}
+
+/** Bundles as a deployment does, into a folder of its own: whoever serves the bundle meanwhile keeps theirs. */
+function bundleLines({ limits }: Config, { environment = "", file }: Asked): Line[] {
+  const folder = mkdtempSync(join(tmpdir(), "weir-check-"));
+  try {
+    const bundled = wrangler(["deploy", "--dry-run", "--outdir", folder, "-c", file, "--env", environment]);
+    if (bundled.status !== 0) return [{ verdict: "BAD", text: `${bundled.stdout}${bundled.stderr}`.trim() }];
+    return sizeLines(gzipSync(readFileSync(join(folder, "index.js"))).length, limits);
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+function sizeLines(bytes: number, limits: unknown): Line[] {
+  const { free, paid } = MOST_BUNDLE_BYTES;
+  const size = `${Math.ceil(bytes / 1_024)} KiB compressed: the free plan takes ${free / 1_024}, the paid one ${paid / 1_024}`;
+  const line: Line = { verdict: bytes <= free ? "ok" : bytes <= paid ? "note" : "BAD", text: size };
+  if (limits === undefined) return [line];
+  return [line, { verdict: "note", text: "limits are set: the free plan refuses a deployment with them" }];
+}
+
+function wrangler(args: readonly string[]) {
+  return spawnSync(join(ROOT, "node_modules", ".bin", "wrangler"), args, {
+    cwd: ROOT,
+    encoding: "utf8",
+    timeout: 60_000,
+    stdio: ["ignore", "pipe", "pipe"],
+    env: { ...process.env, WRANGLER_SEND_METRICS: "false", NO_COLOR: "1" },
+  });
+}
+
+/** The names of the secrets that are set; `undefined`: wrangler does not say. */
+function namesOfSecrets({ environment, file }: Asked): readonly string[] | undefined {
+  const args = ["secret", "list", "--format", "json", "-c", file, "--env", environment ?? ""];
+  const listed = wrangler(args);
+  try {
+    const secrets = JSON.parse(listed.stdout) as readonly { readonly name: string }[];
+    return listed.status === 0 ? secrets.map(({ name }) => name) : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function secretLines(asked: Asked, policies: Policies | undefined): Line[] {
+  const hasPool = [...(policies?.values() ?? [])].some(({ pool }) => pool !== undefined);
+  const needed = ["API_TOKENS", ...(hasPool ? ["UPSTASH_REDIS_REST_URL", "UPSTASH_REDIS_REST_TOKEN"] : [])];
+  const there = namesOfSecrets(asked);
+  if (there === undefined) {
+    const text = `${needed.join(", ")}: whether they are set is not known (npx wrangler login; nothing is deployed yet?)`;
+    return [{ verdict: "unknown", text }];
+  }
+  return needed.map((name): Line => {
+    if (there.includes(name)) return { verdict: "ok", text: `${name} is set` };
+    const isTokens = name === "API_TOKENS";
+    const then = isTokens
+      ? "until then every call is answered with 503"
+      : "without it the worker does not start";
+    const text = `${name} is missing: npx wrangler secret put ${name}; ${then}`;
+    return { verdict: isTokens ? "note" : "BAD", text };
+  });
+}
+
+async function changeLines({ against }: Asked, policies: Policies): Promise<Line[]> {
+  const how = "--against https://... and a TOKEN in the environment with the scope limit, for every policy";
+  const token = process.env["TOKEN"];
+  if (against === undefined || token === undefined)
+    return [{ verdict: "unknown", text: `not compared with what is deployed: give ${how}` }];
+  try {
+    const headers = { authorization: `Bearer ${token}` };
+    const answered = await fetch(`${against.replace(/\/+$/, "")}/v1/policies`, {
+      headers,
+      signal: AbortSignal.timeout(10_000),
+    });
+    if (!answered.ok)
+      return [{ verdict: "unknown", text: `${against} answers ${answered.status}: give ${how}` }];
+    const { policies: deployed } = (await answered.json()) as { policies: readonly Deployed[] };
+    return changes(deployed, policies);
+  } catch (error) {
+    return [{ verdict: "unknown", text: `${against} does not answer: ${String(error)}` }];
+  }
+}

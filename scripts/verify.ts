@@ -1,0 +1,110 @@
+/** Verifies a deployment from outside: npm run verify -- https://... with TOKEN in the environment. */
+import { parseArgs } from "node:util";
+import type { ListedPolicy } from "../core/protocol/policy-list.ts";
+import { Calls } from "./verify/calls.ts";
+import { verifyExactness } from "./verify/exactness.ts";
+import { measureLatency } from "./verify/latency.ts";
+import { verifyExclusion, verifyExpiry } from "./verify/leases.ts";
+import { LEASES_NEEDED, leasePolicy, RATE_NEEDED, ratePolicies } from "./verify/policies.ts";
+import { report, type Finding } from "./verify/report.ts";
+import { verifySockets, watchRedeployment } from "./verify/sockets.ts";
+
+const USAGE = `Usage: TOKEN=weir_... npm run verify -- URL [--quick] [--redeploy] [--policy NAME ...] [--key-prefix TEXT]
+
+  URL           the limiter's address, such as https://weir.example.workers.dev
+  TOKEN         a token with the scope limit; with admin too, keys are reset afterwards
+  --quick       some seconds instead of a minute
+  --redeploy    keeps a socket and asks on for 50 s, while you deploy in another terminal
+  --policy      only these policies; may be repeated; default: those of GET /v1/policies that can show something
+  --key-prefix  what the token's keys must begin with`;
+
+/** How long each part lasts, in milliseconds, and how many calls are timed. */
+const FULL = { exactnessMs: 15_000, leasesMs: 15_000, redeployMs: 50_000, timed: 100 };
+const QUICK = { exactnessMs: 2_000, leasesMs: 2_000, redeployMs: 5_000, timed: 10 };
+
+/** @throws Error with what is wrong with the arguments, or with the limiter */
+async function main(): Promise<number> {
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: {
+      quick: { type: "boolean", default: false },
+      redeploy: { type: "boolean", default: false },
+      policy: { type: "string", multiple: true },
+      "key-prefix": { type: "string", default: "" },
+    },
+  });
+  const [url, ...others] = positionals;
+  const token = process.env["TOKEN"] ?? "";
+  if (url === undefined || !/^https?:\/\//.test(url) || others.length > 0)
+    throw new Error(`the address is ${url ?? "missing"}: must be one, and begin with https://\n\n${USAGE}`);
+  if (token === "") throw new Error(`TOKEN is missing in the environment\n\n${USAGE}`);
+  const calls = new Calls(url, token, values["key-prefix"]);
+  const policies = await listed(calls, values.policy);
+  const findings: Finding[] = [];
+  for (const check of checksOf(calls, policies, values.quick ? QUICK : FULL, values.redeploy)) {
+    const found = await check();
+    for (const { verdict, name } of found) console.error(`${verdict}: ${name}`);
+    findings.push(...found);
+  }
+  const { text, exitCode } = report(findings);
+  const lost = calls.lost === 0 ? "" : `, ${calls.lost} of them were not answered`;
+  console.log(`\n${calls.url}, ${new Date().toISOString()}\n\n${text}; ${calls.made} calls${lost}`);
+  return exitCode;
+}
+
+async function listed(calls: Calls, wanted: readonly string[] | undefined): Promise<ListedPolicy[]> {
+  const ask = () => calls.make("GET", "/v1/policies");
+  const answered = (await ask()) ?? (await ask()) ?? (await ask());
+  if (answered === undefined) throw new Error(`${calls.url} does not answer`);
+  if (answered.status !== 200)
+    throw new Error(
+      `${calls.url} answers ${answered.status}: ${JSON.stringify(answered.body["detail"] ?? "it is no limiter")}`,
+    );
+  const policies = answered.body["policies"] as ListedPolicy[];
+  const unknown = wanted?.find((name) => !policies.some((policy) => policy.name === name));
+  if (unknown !== undefined)
+    throw new Error(`--policy is ${unknown}: must be one of ${policies.map(({ name }) => name).join(", ")}`);
+  return policies.filter(({ name }) => wanted?.includes(name) ?? true);
+}
+
+type Lengths = typeof FULL;
+
+function checksOf(
+  calls: Calls,
+  policies: readonly ListedPolicy[],
+  lengths: Lengths,
+  isRedeployed: boolean,
+): (() => Promise<readonly Finding[]>)[] {
+  const [rates, lease] = [ratePolicies(policies), leasePolicy(policies)];
+  const untested = (name: string, needs: string) => () =>
+    Promise.resolve<Finding[]>([{ name, verdict: "untested", says: [needs] }]);
+  const { exactnessMs, leasesMs, redeployMs, timed } = lengths;
+  const [first] = rates;
+  const whileDeployed = () => {
+    console.error(`deploy now: npm run deploy, in another terminal, within ${redeployMs / 1_000} s`);
+    return Promise.all([
+      ...(first === undefined ? [] : [verifyExactness(calls, first, redeployMs)]),
+      ...(lease === undefined ? [] : [watchRedeployment(calls, lease, redeployMs)]),
+    ]);
+  };
+  return [
+    async () => [await measureLatency(calls, first?.policy ?? policies[0]?.name ?? "", timed)],
+    ...(rates.length === 0 ? [untested("exactness", RATE_NEEDED)] : []),
+    ...rates.map((rate) => async () => [await verifyExactness(calls, rate, exactnessMs)]),
+    ...(lease === undefined
+      ? [untested("leases and sockets", LEASES_NEEDED)]
+      : [
+          async () => [await verifyExclusion(calls, lease, leasesMs)],
+          async () => [await verifyExpiry(calls, lease)],
+          async () => [await verifySockets(calls, lease)],
+        ]),
+    ...(isRedeployed ? [whileDeployed] : []),
+  ];
+}
+
+try {
+  process.exitCode = await main();
+} catch (error) {
+  console.error(error instanceof Error ? error.message : String(error));
+  process.exitCode = 2;
+}

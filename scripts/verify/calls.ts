@@ -1,0 +1,66 @@
+/** Calls of a limiter over HTTP, as anyone makes them, with the instants between which each was decided. */
+
+/** A call that was answered. Its decision lies between the two instants, in milliseconds of this machine's clock. */
+export interface Answered {
+  readonly status: number;
+  readonly body: Readonly<Record<string, unknown>>;
+  readonly sentAtMs: number;
+  readonly receivedAtMs: number;
+}
+
+/** Longer than any call that waits here, in milliseconds. */
+const PATIENCE_MS = 20_000;
+
+/** Makes calls, and counts them. */
+export class Calls {
+  readonly url: string;
+  readonly token: string;
+  readonly #keyPrefix: string;
+  made = 0;
+  /** Calls of which nobody knows what became. */
+  lost = 0;
+
+  constructor(url: string, token: string, keyPrefix: string) {
+    this.url = url.replace(/\/+$/, "");
+    this.token = token;
+    this.#keyPrefix = keyPrefix;
+  }
+
+  /** A key that nobody else uses. */
+  freshKey(): string {
+    return `${this.#keyPrefix}verify-${crypto.randomUUID()}`;
+  }
+
+  /** Makes a call; `undefined`: it was not answered. */
+  async make(method: string, path: string, body?: object): Promise<Answered | undefined> {
+    this.made += 1;
+    const sentAtMs = Math.floor(performance.now());
+    try {
+      const response = await fetch(this.url + path, {
+        method,
+        headers: { authorization: `Bearer ${this.token}`, "content-type": "application/json" },
+        signal: AbortSignal.timeout(PATIENCE_MS),
+        ...(body && { body: JSON.stringify(body) }),
+      });
+      const text = await response.text();
+      const receivedAtMs = Math.ceil(performance.now());
+      return { status: response.status, body: parsed(text), sentAtMs, receivedAtMs };
+    } catch {
+      this.lost += 1;
+      return undefined;
+    }
+  }
+}
+
+function parsed(text: string): Record<string, unknown> {
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === "object" && value !== null ? (value as Record<string, unknown>) : {};
+  } catch {
+    return {};
+  }
+}
+
+export function pause(ms: number): Promise<void> {
+  return new Promise((done) => setTimeout(done, ms));
+}

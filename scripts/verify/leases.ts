@@ -1,0 +1,137 @@
+/** Whether leases exclude each other, their fencing tokens rise, and lost ones come back. */
+import { pause, type Calls } from "./calls.ts";
+import type { LeasePolicy } from "./policies.ts";
+import type { Finding } from "./report.ts";
+
+/** A lease that was surely held from one instant to the other, in milliseconds of this machine's clock. */
+interface Held {
+  readonly askedAtMs: number;
+  readonly fromMs: number;
+  readonly untilMs: number;
+  readonly units: number;
+  readonly fencingToken: number;
+}
+
+/** Each worker takes a share of the slots, so that this many hold at once, and as many wait. */
+const HOLDERS = 8;
+const WORK_MS = 30;
+/** Short, so that a lease whose answer was lost is soon free again. */
+const TTL_MS = 3_000;
+const WAIT_MS = 10_000;
+
+/** A lease, and when it was asked for and got. */
+interface Granted {
+  readonly id: string;
+  readonly held: Omit<Held, "untilMs">;
+  /** When it ends by itself at the earliest, by this machine's clock. */
+  readonly endsAtMs: number;
+}
+
+async function acquire(calls: Calls, lease: LeasePolicy, key: string, units: number, waitMs: number) {
+  const { policy, maxTtlMs, maxWaitMs } = lease;
+  const ttlMs = Math.min(TTL_MS, maxTtlMs);
+  const asked = { policy, key, units, ttlMs, waitMs: Math.min(waitMs, maxWaitMs) };
+  const answered = await calls.make("POST", "/v1/leases", asked);
+  const granted = answered?.body["lease"] as
+    | { id: string; fencingToken: number; expiresAfterMs: number }
+    | undefined;
+  if (answered === undefined || granted === undefined) return undefined;
+  const { sentAtMs, receivedAtMs } = answered;
+  const { id, fencingToken, expiresAfterMs } = granted;
+  const held = { askedAtMs: sentAtMs, fromMs: receivedAtMs, units, fencingToken };
+  return { id, held, endsAtMs: sentAtMs + expiresAfterMs } satisfies Granted;
+}
+
+/** Has workers acquire, work and release for so long. No instant may see more units held than there are slots. */
+export async function verifyExclusion(calls: Calls, lease: LeasePolicy, lastsMs: number): Promise<Finding> {
+  const key = calls.freshKey();
+  const units = Math.max(1, Math.ceil(lease.limit / HOLDERS));
+  const workers = 2 * Math.max(2, Math.min(HOLDERS, Math.ceil(lease.limit / units)));
+  const held: Held[] = [];
+  const endMs = performance.now() + lastsMs;
+  const work = async () => {
+    while (performance.now() < endMs) {
+      const granted = await acquire(calls, lease, key, units, WAIT_MS);
+      if (granted === undefined) {
+        await pause(WORK_MS);
+        continue;
+      }
+      await pause(WORK_MS * Math.random());
+      // From here on the slot may be free: the release is under way. A lease that ended before was free before.
+      const untilMs = Math.min(Math.floor(performance.now()), granted.endsAtMs);
+      held.push({ ...granted.held, untilMs });
+      await calls.make("DELETE", `/v1/leases/${granted.id}`);
+    }
+  };
+  await Promise.all(Array.from({ length: workers }, work));
+  const most = mostHeld(held);
+  const stale = staleTokens(held);
+  const says = [
+    `${held.length} leases by ${workers} workers: at most ${most} of ${lease.limit} units held at once`,
+    stale === 0
+      ? "each fencing token is higher than all that were granted before"
+      : `${stale} fencing tokens were not higher than one that was granted before`,
+  ];
+  const name = `leases of ${lease.policy} exclude each other: ${lease.limit} at once`;
+  if (held.length === 0) return { name, verdict: "untested", says: ["no lease was granted"] };
+  return { name, verdict: most > lease.limit || stale > 0 ? "BROKEN" : "holds", says };
+}
+
+/** The most units that were surely held at one instant. */
+export function mostHeld(held: readonly Pick<Held, "fromMs" | "untilMs" | "units">[]): number {
+  const changes = held
+    .filter(({ fromMs, untilMs }) => fromMs < untilMs)
+    .flatMap(({ fromMs, untilMs, units }) => [
+      { atMs: fromMs, units },
+      { atMs: untilMs, units: -units },
+    ])
+    // What ends at an instant ends before what begins at it.
+    .toSorted((a, b) => a.atMs - b.atMs || a.units - b.units);
+  let [now, most] = [0, 0];
+  for (const { units } of changes) {
+    now += units;
+    most = Math.max(most, now);
+  }
+  return most;
+}
+
+/** How many leases have a token that is not higher than that of one which was granted before they were asked for, or that of another. */
+export function staleTokens(held: readonly Pick<Held, "askedAtMs" | "fromMs" | "fencingToken">[]): number {
+  const byGrant = held.toSorted((a, b) => a.fromMs - b.fromMs);
+  let [next, highest, stale] = [0, -Infinity, 0];
+  for (const { askedAtMs, fencingToken } of held.toSorted((a, b) => a.askedAtMs - b.askedAtMs)) {
+    for (; (byGrant[next]?.fromMs ?? Infinity) <= askedAtMs; next += 1)
+      highest = Math.max(highest, byGrant[next]?.fencingToken ?? 0);
+    if (fencingToken <= highest) stale += 1;
+  }
+  return stale + held.length - new Set(held.map(({ fencingToken }) => fencingToken)).size;
+}
+
+/** Takes all slots and does not come back: nobody gets one before they expire, and then somebody does. */
+export async function verifyExpiry(calls: Calls, lease: LeasePolicy): Promise<Finding> {
+  const name = `a lease of ${lease.policy} whose holder vanished comes back, and not before its end`;
+  const key = calls.freshKey();
+  const lost = await acquire(calls, lease, key, lease.limit, 0);
+  if (lost === undefined) return { name, verdict: "untested", says: ["no lease was granted"] };
+  const isEarly = async (): Promise<boolean> => {
+    while (performance.now() < lost.endsAtMs - 200) {
+      const other = await acquire(calls, lease, key, 1, 0);
+      // The end of the first is counted from when it was asked for, which is before it was granted.
+      if (other !== undefined) return other.held.fromMs < lost.endsAtMs;
+      await pause(200);
+    }
+    return false;
+  };
+  if (await isEarly())
+    return { name, verdict: "BROKEN", says: ["a second holder before the first one's end"] };
+  await pause(Math.max(0, lost.endsAtMs - performance.now()) + 500);
+  const renewed = await calls.make("POST", `/v1/leases/${lost.id}/renew`, {});
+  const next = await acquire(calls, lease, key, lease.limit, WAIT_MS);
+  const afterMs = next === undefined ? Infinity : next.held.fromMs - lost.endsAtMs;
+  if (next !== undefined) await calls.make("DELETE", `/v1/leases/${next.id}`);
+  const says = [
+    next === undefined ? "the slots did not come back" : `got again ${Math.round(afterMs)} ms after its end`,
+    `renewing the lost one is answered ${renewed?.status ?? "nothing"}: 404 is right`,
+  ];
+  return { name, verdict: next === undefined || renewed?.status === 200 ? "BROKEN" : "holds", says };
+}

@@ -1,0 +1,126 @@
+/** npm run deploy -- --check: what is found before anything is uploaded. */
+import { execFile } from "node:child_process";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import { changes, type Deployed } from "../../scripts/deployment/changes.ts";
+import { ROOT } from "../../scripts/project.ts";
+import type { Serving } from "../../scripts/workerd.ts";
+import { TOKENS } from "../support/fixtures.ts";
+import { makeState, removeState, serveBundle } from "../support/served.ts";
+
+const policies = {
+  api: { algorithm: "token-bucket", limit: 10, window: "1s" },
+  visitor: { algorithm: "token-bucket", limit: 30, window: "1m", objects: 16 },
+  export: { algorithm: "concurrency", limit: 2, ttl: "20s" },
+};
+const state = makeState();
+let served: Serving;
+beforeAll(async () => {
+  served = await serveBundle(state, policies);
+});
+afterAll(async () => {
+  await served.stop();
+  removeState(state);
+});
+
+interface Written {
+  readonly policies?: object;
+  readonly variables?: object;
+  readonly className?: string;
+}
+
+/** A configuration as wrangler reads it, as JSON. */
+function write({ policies: given = policies, variables = {}, className = "LimiterObject" }: Written): string {
+  const file = join(state, "wrangler.json");
+  const config = {
+    name: "weir-checked",
+    main: join(ROOT, "worker", "index.ts"),
+    compatibility_date: "2026-10-20",
+    durable_objects: { bindings: [{ name: "OBJECTS", class_name: className }] },
+    migrations: [{ tag: "v1", new_sqlite_classes: [className] }],
+    vars: { POLICIES: given, ...variables },
+  };
+  writeFileSync(file, JSON.stringify(config));
+  return file;
+}
+
+function check(written: Written, args: readonly string[] = []) {
+  const script = join(ROOT, "scripts", "deploy.ts");
+  const all = [script, "--check", "-c", write(written), ...args];
+  const env = { ...process.env, TOKEN: TOKENS.full };
+  return new Promise<{ exitCode: unknown; printed: string }>((done) => {
+    execFile(process.execPath, all, { cwd: ROOT, env }, (error, stdout, stderr) =>
+      done({ exitCode: error === null ? 0 : error.code, printed: stdout + stderr }),
+    );
+  });
+}
+
+test("what is as it was is ready to deploy", async () => {
+  const { exitCode, printed } = await check({}, ["--against", served.url]);
+  expect(printed).toMatch(/^ok +policies: 3, all valid$/m);
+  expect(printed).toMatch(/^ok +variables: POLICIES has \d+ of 5120 bytes$/m);
+  expect(printed).toMatch(/^ok +objects: LimiterObject of migration v1/m);
+  expect(printed).toMatch(/^ok +bundle: \d+ KiB compressed/m);
+  expect(printed).toMatch(/^unknown +secrets: API_TOKENS/m);
+  expect(printed).toMatch(/^ok +keys in use: no policy changes$/m);
+  expect(printed).toContain("ready to deploy");
+  expect(exitCode).toBe(0);
+});
+
+test("what would lose what keys have consumed is bad, and what changes is told", async () => {
+  const next = {
+    api: { algorithm: "token-bucket", limit: 5, window: "1s", jurisdiction: "eu" },
+    visitor: { ...policies.visitor, objects: 32 },
+    fresh: { algorithm: "sliding-log", limit: 1, window: "1s" },
+  };
+  const { exitCode, printed } = await check({ policies: next }, ["--against", served.url]);
+  expect(printed).toMatch(/^BAD +keys in use: api: jurisdiction none would become "eu"/m);
+  expect(printed).toMatch(/^BAD +keys in use: visitor: objects 16 would become 32.*add objectsBefore = 16$/m);
+  expect(printed).toMatch(/^note +keys in use: api: rule api: .*limit 10 becomes 5/m);
+  expect(printed).toMatch(/^note +keys in use: fresh is new$/m);
+  expect(printed).toMatch(/^note +keys in use: export is gone/m);
+  expect(printed).toContain("not ready: 2 bad");
+  expect(exitCode).toBe(1);
+});
+
+test("a bad policy, a variable that is too large, another class and a variable of plain workerd are bad", async () => {
+  const many = Array.from({ length: 90 }, (_, index) => [`policy-${index}`, policies.api]);
+  const large = { policies: Object.fromEntries(many) as object };
+  expect((await check(large)).printed).toMatch(/^BAD +variables: POLICIES has \d+ of 5120 bytes$/m);
+  const bad = { policies: { api: { ...policies.api, limit: -1 } } };
+  expect((await check(bad)).printed).toMatch(/^BAD +policies: .*\n.*limit is -1/m);
+  const others = { className: "Other", variables: { JURISDICTIONS: "ignored" } };
+  const { exitCode, printed } = await check(others);
+  expect(printed).toMatch(/^BAD +objects: must be LimiterObject/m);
+  expect(printed).toMatch(/^BAD +variables: JURISDICTIONS is for plain workerd/m);
+  expect(exitCode).toBe(1);
+});
+
+test("the staging environment of wrangler.toml is one that deploys", async () => {
+  const script = join(ROOT, "scripts", "deploy.ts");
+  const printed = await new Promise<string>((done) => {
+    execFile(process.execPath, [script, "--check", "--env", "staging"], { cwd: ROOT }, (_, stdout) =>
+      done(stdout),
+    );
+  });
+  expect(printed).toMatch(/^weir-staging, environment staging/);
+  expect(printed).toContain("ready to deploy");
+});
+
+test("moves that are named are no loss, and other rules are told", () => {
+  const deployed: Deployed[] = [
+    { name: "a", objects: 4, keyKind: "text", rules: [{ name: "a", algorithm: "concurrency" }] },
+  ];
+  const next = { algorithm: "token-bucket", limit: 1, window: "1s", objects: 8 };
+  const said = (fields: object) =>
+    changes(deployed, parsePolicies({ a: { ...next, ...fields } })).map(
+      ({ verdict, text }) => `${verdict} ${text}`,
+    );
+  expect(said({ objectsBefore: 4 })).toEqual([
+    expect.stringMatching(/^note a: rule a: algorithm "concurrency" becomes "token-bucket"/),
+  ]);
+  expect(said({})[0]).toMatch(/^BAD a: objects 4 would become 8/);
+  expect(said({ keyKind: "ip", objectsBefore: 4 })[0]).toMatch(/^BAD a: keyKind text would become ip/);
+});
