@@ -11,9 +11,9 @@ const MOST_SAMPLES = 100;
 const LEAST_SAMPLES = 5;
 const WARM_UPS = 15;
 
-const BUCKET = { algorithm: "token-bucket", limit: 100_000, window: 3_600_000 };
-const LOG = { algorithm: "sliding-log", limit: 100_000, window: 60_000 };
-const SLOTS = { algorithm: "concurrency", limit: 19_000, ttl: 60_000, maxWait: 600_000 };
+const BUCKET = { algorithm: "token-bucket", limit: 100_000, window: "1h" };
+const LOG = { algorithm: "sliding-log", limit: 100_000, window: "1m" };
+const SLOTS = { algorithm: "concurrency", limit: 19_000, ttl: "1m", maxWait: "10m" };
 const COUNTING = { ...LOG, countDenied: true };
 const many = (count: number, fields: object) =>
   Object.fromEntries(Array.from({ length: count }, (_, index) => [`r${index}`, fields]));
@@ -24,7 +24,7 @@ const FILLINGS: Readonly<Record<string, Filling>> = {
   bucket: { rules: { a: BUCKET }, ...held },
   log: { rules: { a: LOG }, runs: 50_000, ...held },
   "log 1M": {
-    rules: { a: { ...LOG, limit: 1_000_000, window: 1_000_000 } },
+    rules: { a: { ...LOG, limit: 1_000_000, window: "1000s" } },
     runs: 900_000,
     ...held,
   },

@@ -1,28 +1,21 @@
-import { build, type Plugin } from "esbuild";
+import type { Plugin } from "esbuild";
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
-import { join } from "node:path";
+import { bundled } from "./bundled.ts";
 
 /** A flag that only Upstash's own servers know. Redis refuses a script that has it. */
 const FLAG = " flags=allow-key-locking";
 
+/** The conditions of packages that workerd meets. */
+export const IN_WORKER = ["workerd", "worker", "browser"];
+
 /** Bundles upstash.ts for workerd. Returns the module's path. */
 export async function bundleUpstash(folder: string): Promise<string> {
-  const outfile = join(folder, "upstash.js");
-  await build({
-    entryPoints: [join(import.meta.dirname, "upstash.ts")],
-    outfile,
-    bundle: true,
-    format: "esm",
-    conditions: ["workerd", "worker", "browser"],
-    external: ["cloudflare:workers"],
-    plugins: [forRedis],
-  });
-  return outfile;
+  return await bundled(folder, "upstash", { conditions: IN_WORKER, plugins: [forRedis] });
 }
 
 /** Removes the flag from the scripts, and corrects their digests: else each call would send the whole script. */
-const forRedis: Plugin = {
+export const forRedis: Plugin = {
   name: "for-redis",
   setup(building) {
     building.onLoad({ filter: /@upstash[\\/]ratelimit[\\/]dist[\\/]index\.m?js$/ }, ({ path }) => {

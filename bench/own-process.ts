@@ -10,10 +10,8 @@ import { createLimiter } from "../package/client.ts";
 import { BUNDLE, build, installedVersion } from "../scripts/project.ts";
 import { makeToken } from "../scripts/tokens.ts";
 import { serve } from "../scripts/workerd.ts";
-import { bundled } from "./bundled.ts";
-import { load, requestsFor } from "./load.ts";
+import { printRoutes } from "./limited-routes.ts";
 
-const ROUNDS = Number(process.env["ROUNDS"] ?? 5);
 const SECONDS = Number(process.env["SECONDS"] ?? 2);
 const AWAY_MS = 20;
 /** So many decisions are made before the process looks at its network and timers again. */
@@ -23,9 +21,9 @@ const FIRST_CALLS = 100;
 /** Limits that nobody reaches, and one that everybody does. */
 const POLICIES = {
   hot: { algorithm: "token-bucket", limit: 1_000_000_000, window: "1s", deadlineMs: 10_000 },
+  many: { algorithm: "token-bucket", limit: 10_000, window: "1s", deadlineMs: 10_000, objects: 16 },
   over: { algorithm: "token-bucket", limit: 10, window: "1s", deadlineMs: 10_000 },
 };
-const ROUTES = ["/empty", "/service", "/objects", "/service-over"];
 
 const sleep = (ms: number) => new Promise<void>((done) => setTimeout(done, ms));
 const sorted = (numbers: readonly number[]) => numbers.toSorted((a, b) => a - b);
@@ -34,13 +32,12 @@ const at = (numbers: readonly number[], share: number) =>
 
 const folder = mkdtempSync(join(tmpdir(), "weir-bench-"));
 const { token, entry } = makeToken({ name: "bench", scopes: ["limit", "reserve"] });
-const serving = (name: string, caller?: string) =>
+const serving = (name: string) =>
   serve({
     stateDir: join(folder, name),
     policies: POLICIES,
     apiTokens: JSON.stringify([entry]),
     main: BUNDLE,
-    ...(caller !== undefined && { caller, callerHasObjects: true }),
   });
 
 /** Decides on one hot key for a while. Returns decisions a second, nanoseconds of each, and requests per 1,000. */
@@ -121,35 +118,10 @@ async function inNode(): Promise<void> {
   }
 }
 
-async function inWorker(): Promise<void> {
-  const caller = await bundled(folder, "limited-route");
-  const perSecond = new Map(ROUTES.map((route): [string, number[]] => [route, []]));
-  for (let round = 0; round < ROUNDS; round += 1) {
-    const running = await serving(`worker-${round}`, caller);
-    try {
-      for (const route of round % 2 === 0 ? ROUTES : ROUTES.toReversed()) {
-        const requests = requestsFor(`${running.callerUrl}${route}`, token, [""]);
-        await load(requests, 2);
-        perSecond.get(route)?.push((await load(requests, SECONDS)).requestsPerSecond);
-      }
-    } finally {
-      await running.stop("SIGKILL");
-    }
-  }
-  console.log("| a Hono route in a worker | requests/s | to the empty route |\n| --- | --- | --- |");
-  for (const [route, figures] of perSecond) {
-    const ratios = figures.map((figure, round) => figure / (perSecond.get("/empty")?.[round] ?? Number.NaN));
-    const [least, most] = [at(ratios, 0), sorted(ratios).at(-1)];
-    console.log(
-      `| ${route} | ${Math.round(at(figures, 0.5))} | ${at(ratios, 0.5).toFixed(2)} (${least.toFixed(2)}–${most?.toFixed(2)}) |`,
-    );
-  }
-}
-
 try {
   build();
   await inNode();
-  await inWorker();
+  await printRoutes({ folder, token, apiTokens: JSON.stringify([entry]), policies: POLICIES });
   console.log(
     `\n${cpus()[0]?.model}, ${cpus().length} cores, workerd ${installedVersion("workerd")}, Node ${process.versions.node}.`,
   );

@@ -4,13 +4,15 @@ import { publicName } from "../core/policies/policy-names.ts";
 import { readClaimId, type ClaimKind } from "../core/protocol/claim-ids.ts";
 import { degradedDecision, type AllDecisions, type Decision } from "../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
+import { unlessAborted } from "./aborted.ts";
 import type { FarUnits } from "./far-units.ts";
 import { normaliseKey } from "./keys.ts";
 import type { KeyAsked, LimitAllAsked, LimitAsked } from "./limiter.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
 import { limiterErrorIn, type FarSide } from "./transports/far-side.ts";
 
-type Call<Asked, Answer> = (far: FarSide, asked: Asked) => Promise<Answer>;
+/** @param ended aborted when nobody waits for the answer any more */
+type Call<Asked, Answer> = (far: FarSide, asked: Asked, ended: AbortSignal) => Promise<Answer>;
 
 /** Calls that the limiter decides. Units that are held here of their keys go home first, so that it has all of them. */
 export class FarCalls {
@@ -35,8 +37,8 @@ export class FarCalls {
     this.#time = time;
   }
 
-  limit(asked: LimitAsked): Promise<Decision> {
-    return this.decide(asked, (far, whole) => far.limit(whole));
+  limit(asked: LimitAsked, signal?: AbortSignal): Promise<Decision> {
+    return this.decide(asked, (far, whole, ended) => far.limit(whole, ended), signal);
   }
 
   /** Several checks. When the limiter does not answer, each is answered as its policy says. */
@@ -47,7 +49,7 @@ export class FarCalls {
     try {
       const asNamed = all.length === 0 ? [undefined] : all.map((check) => check?.policy);
       const mostMs = Math.max(...asNamed.map((policy) => this.#policyOf(policy).deadlineMs));
-      return await this.#inTime(this.#far.limitAll(asked), 2 * mostMs);
+      return await this.#inTime(() => this.#far.limitAll(asked), 2 * mostMs);
     } catch (error) {
       this.#throwRefusal(error);
       const decisions = all.map(({ policy, key }) => degradedDecision(this.#policyOf(policy), key));
@@ -57,11 +59,20 @@ export class FarCalls {
     }
   }
 
-  /** A call that is answered with a decision: when the limiter does not answer, as the policy says. */
-  async decide<Asked extends KeyAsked>(asked: Asked, call: Call<Asked, Decision>): Promise<Decision> {
+  /**
+   * A call that is answered with a decision: when the limiter does not answer, as the policy says.
+   *
+   * @throws the reason of `signal`, when that is aborted
+   */
+  async decide<Asked extends KeyAsked>(
+    asked: Asked,
+    call: Call<Asked, Decision>,
+    signal?: AbortSignal,
+  ): Promise<Decision> {
     try {
-      return await this.#onKey(asked, call);
+      return await this.#onKey(asked, call, signal);
     } catch (error) {
+      signal?.throwIfAborted();
       this.#throwRefusal(error);
       return degradedDecision(this.#policyOf(asked.policy), asked.key);
     }
@@ -89,7 +100,7 @@ export class FarCalls {
     mostMs = this.#policyOf(undefined).deadlineMs,
   ): Promise<Answer> {
     try {
-      return await this.#inTime(call(this.#far), mostMs);
+      return await this.#inTime(() => call(this.#far), mostMs);
     } catch (error) {
       this.#throwRefusal(error);
       const detail = "whether the call was carried out is not known: the limiter did not answer";
@@ -97,12 +108,18 @@ export class FarCalls {
     }
   }
 
-  async #onKey<Asked extends KeyAsked, Answer>(asked: Asked, call: Call<Asked, Answer>): Promise<Answer> {
+  async #onKey<Asked extends KeyAsked, Answer>(
+    asked: Asked,
+    call: Call<Asked, Answer>,
+    signal?: AbortSignal,
+  ): Promise<Answer> {
+    signal?.throwIfAborted();
     await this.#takeHome(asked);
     try {
       const waitMs = "waitMs" in asked && typeof asked.waitMs === "number" ? asked.waitMs : 0;
       const { deadlineMs } = this.#policyOf(asked.policy);
-      return await this.#inTime(call(this.#far, asked), deadlineMs + Math.max(0, waitMs));
+      const mostMs = deadlineMs + Math.max(0, waitMs);
+      return await this.#inTime((ended) => call(this.#far, asked, ended), mostMs, signal);
     } finally {
       // A call that asked meanwhile may have been denied before this one was carried out.
       this.#forgetDenials(asked);
@@ -135,11 +152,22 @@ export class FarCalls {
     console.warn(`weir: no answer from the limiter: ${String(error)}`);
   }
 
-  #inTime<Answer>(answer: Promise<Answer>, ms: number): Promise<Answer> {
-    if (ms === Infinity) return answer;
-    return new Promise((resolve, reject) => {
-      const cancel = this.#time.after(ms, () => reject(new Error(`deadline of ${ms} ms passed`)));
-      answer.then(resolve, reject).finally(cancel);
-    });
+  /** Stops waiting after `ms`, or when `signal` is aborted, and tells the call. */
+  async #inTime<Answer>(
+    call: (ended: AbortSignal) => Promise<Answer>,
+    ms: number,
+    signal?: AbortSignal,
+  ): Promise<Answer> {
+    const deadline = new AbortController();
+    const cancel =
+      ms === Infinity
+        ? () => {}
+        : this.#time.after(ms, () => deadline.abort(new Error(`deadline of ${ms} ms passed`)));
+    const ended = signal === undefined ? deadline.signal : AbortSignal.any([deadline.signal, signal]);
+    try {
+      return await unlessAborted(call(ended), ended);
+    } finally {
+      cancel();
+    }
   }
 }

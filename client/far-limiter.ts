@@ -3,7 +3,7 @@
  * holder: it decides by the same modules as an isolate of the limiter's worker does.
  */
 import { randomId, type Time } from "../core/clock.ts";
-import type { HeldPolicy } from "../core/policies/held-policy.ts";
+import { UNDESCRIBED, type HeldPolicy } from "../core/policies/held-policy.ts";
 import { seenBy } from "../core/policies/seen-by.ts";
 import type { Lease } from "../core/protocol/answers.ts";
 import { takesNothing, type Cost } from "../core/protocol/cost.ts";
@@ -16,12 +16,14 @@ import {
 import type { LeaseReport } from "../core/protocol/messages.ts";
 import type { PolicyList } from "../core/protocol/policy-list.ts";
 import { Problem } from "../core/protocol/problems.ts";
+import { acquireForSomebody, unlessAborted } from "./aborted.ts";
 import type { Holding } from "./caller.ts";
 import { FarCalls } from "./far-calls.ts";
 import { FarUnits } from "./far-units.ts";
 import { normaliseKey } from "./keys.ts";
 import { withRelease } from "./lease-grant.ts";
 import type {
+  Abortable,
   AcquireAsked,
   Grant,
   HoldAsked,
@@ -82,7 +84,8 @@ export class FarLimiter implements Limiter {
     return this.#cache.isHolding;
   }
 
-  limit(asked: LimitAsked): Promise<Decision> {
+  limit(asked: LimitAsked & Abortable): Promise<Decision> {
+    if (asked.signal !== undefined) return this.#untilAborted(asked);
     const call = this.#isClosed ? undefined : plainCall(asked, this.#options.policy);
     const here = call && this.#decide(call);
     if (here === undefined) return this.#calls.limit(this.#whole(asked));
@@ -110,8 +113,13 @@ export class FarLimiter implements Limiter {
     return this.#calls.onClaim("hold", asked, (far) => far.cancel(asked));
   }
 
-  async acquire(asked: AcquireAsked): Promise<Grant> {
-    const decision = await this.#calls.decide(this.#whole(asked), (far, whole) => far.acquire(whole));
+  async acquire({ signal, ...asked }: AcquireAsked & Abortable): Promise<Grant> {
+    const acquire = (far: FarSide, whole: AcquireAsked, ended: AbortSignal) => {
+      const decision = acquireForSomebody(far, whole, () => ended.aborted);
+      this.#holding.inBackground(decision.catch(() => undefined));
+      return decision;
+    };
+    const decision = await this.#calls.decide(this.#whole(asked), acquire, signal);
     return withRelease(decision, (id) => this.release({ id }));
   }
 
@@ -150,6 +158,14 @@ export class FarLimiter implements Limiter {
     return this.close();
   }
 
+  async #untilAborted({ signal, ...asked }: LimitAsked & Abortable): Promise<Decision> {
+    signal?.throwIfAborted();
+    const mayWait = asked.waitMs !== undefined;
+    return mayWait
+      ? await this.#calls.limit(this.#whole(asked), signal)
+      : await unlessAborted(this.limit(asked), signal);
+  }
+
   /** Decides from units or denials that are held here, or asks for units; `undefined`: the limiter has to decide. */
   #decide(call: PlainCall): Decision | Promise<Decision | Problem> | undefined {
     const policy = this.#units.policy(call.policy);
@@ -178,7 +194,7 @@ export class FarLimiter implements Limiter {
   /** The policy as far as it is known. */
   #policy(name: string | undefined): HeldPolicy {
     const { onFailure = "closed", deadlineMs = FIRST_DEADLINE_MS } = this.#options;
-    return this.#units.policy(name ?? "") ?? { ...UNKNOWN, name: name ?? "", onFailure, deadlineMs };
+    return this.#units.policy(name ?? "") ?? { ...UNDESCRIBED, name: name ?? "", onFailure, deadlineMs };
   }
 
   #whole<Asked extends KeyAsked>(asked: Asked): Asked {
@@ -186,15 +202,3 @@ export class FarLimiter implements Limiter {
     return policy === undefined || asked.policy !== undefined ? asked : { ...asked, policy };
   }
 }
-
-/** A policy that the limiter has not described yet. */
-const UNKNOWN: Omit<HeldPolicy, "name" | "onFailure" | "deadlineMs"> = {
-  objects: "per-key",
-  reservation: { leastMs: 0, mostMs: 0 },
-  denialTtlMs: 0,
-  localDecisions: { admits: false, denies: false },
-  shadow: false,
-  keyKind: "text",
-  rules: [{ name: "", unit: "", capacity: 0, config: {}, algorithm: { wholeFromMs: () => 0 } }],
-  priorities: { usual: "", seen: new Map() },
-};

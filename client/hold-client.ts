@@ -4,7 +4,7 @@ import type { Cost } from "../core/protocol/cost.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import { PROTOCOL, type WantedHold } from "../core/protocol/messages.ts";
 import type { Problem } from "../core/protocol/problems.ts";
-import type { ObjectCalls } from "./object-calls.ts";
+import { namesOf, type ObjectCalls } from "./object-calls.ts";
 import { decisionOf, holdMissing, unavailable } from "./read-answer.ts";
 
 /** The calls on holds. The key's object decides all of them. */
@@ -21,7 +21,7 @@ export class HoldClient {
     const isDrawn = call.provisional !== undefined || policy.shadow;
     const shed = isDrawn ? call.shed : await this.#objects.roll(policy, key, call);
     if (shed !== undefined && call.idempotencyKey === undefined) return { shed };
-    const message = { ...this.#objects.own({ ...call, shed }), protocol: PROTOCOL, policy: policy.name, key };
+    const message = { ...this.#objects.own({ ...call, shed }), protocol: PROTOCOL, ...namesOf(policy, key) };
     const isRepeatable = call.idempotencyKey !== undefined;
     const options = { waitMs: call.provisional?.waitMs, isRepeatable };
     const asked = await this.#objects.ask(policy, key, (object) => object.hold(message), options);

@@ -11,7 +11,7 @@ import {
 } from "../core/protocol/messages.ts";
 import type { Attached } from "../core/protocol/object-methods.ts";
 import type { Problem } from "../core/protocol/problems.ts";
-import type { ObjectCalls } from "./object-calls.ts";
+import { namesOf, type ObjectCalls } from "./object-calls.ts";
 import {
   asShadow,
   boundReached,
@@ -73,7 +73,7 @@ export class LeaseClient {
     if (shed !== undefined && call.idempotencyKey === undefined && !policy.shadow)
       return { decision: shedTold(seenBy(policy, call.priority), key, shed), attached: NOTHING_ATTACHED };
     const own = this.#objects.own({ ...call, waitMs: 0, ...(!policy.shadow && { shed }) });
-    const message = { ...own, protocol: PROTOCOL, policy: policy.name, key };
+    const message = { ...own, protocol: PROTOCOL, ...namesOf(policy, key) };
     const asked = await this.#objects.askFor(policy, key, async (object) => {
       const attached = await object.acquire(message);
       const decision = decisionOf(policy, key, readAnswer(attached.answer));
@@ -151,7 +151,7 @@ export class LeaseClient {
     const shed = isResumed ? undefined : await this.#objects.roll(policy, key, call);
     const own = this.#objects.own(policy.shadow ? call : { ...call, shed });
     const protocol = isResumed ? RESUMING_PROTOCOL : PROTOCOL;
-    const message: AcquireCall = { ...own, protocol, policy: policy.name, key };
+    const message: AcquireCall = { ...own, protocol, ...namesOf(policy, key) };
     const url = `https://object/socket?call=${encodeURIComponent(JSON.stringify(message))}`;
     const init = { headers: { upgrade: "websocket" } };
     const asked = await this.#objects.askFor(policy, key, async (object) => {

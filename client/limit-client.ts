@@ -10,7 +10,7 @@ import type { Problem } from "../core/protocol/problems.ts";
 import type { Caller } from "./caller.ts";
 import type { Rolled } from "./load-shedding.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
-import type { ObjectCalls } from "./object-calls.ts";
+import { namesOf, type ObjectCalls } from "./object-calls.ts";
 import { asShadow, decisionOf, isToNobody, shedTold, unavailable } from "./read-answer.ts";
 import { toldDecision } from "./told-decision.ts";
 
@@ -92,7 +92,7 @@ export class LimitClient {
   /** Takes a cost whatever is there. A policy's `onFailure` is for decisions, and this is none. */
   async #force(policy: Policy, key: string, call: WantedLimit): Promise<Decision | Problem> {
     const { waitMs: _, ...atOnce } = call;
-    const message = { ...this.#objects.own(atOnce), protocol: PROTOCOL, policy: policy.name, key };
+    const message = { ...this.#objects.own(atOnce), protocol: PROTOCOL, ...namesOf(policy, key) };
     const asked = await this.#objects.ask(policy, key, (object) => object.limitCall(message), {
       isRepeatable: call.idempotencyKey !== undefined,
     });

@@ -21,13 +21,21 @@ import type {
 
 export type * from "./transports/asked.ts";
 
+/** What ends a call before it is answered: then it throws the signal's reason. */
+export interface Abortable {
+  readonly signal?: AbortSignal | undefined;
+}
+
 /** A decision on a lease. `await using` releases the lease at the end of the block. */
 export type Grant = Decision & AsyncDisposable;
 
 /** The limiter as its callers see it. `await using` closes it. */
 export interface Limiter extends AsyncDisposable {
-  /** Takes a cost (by default 1) if it fits, waiting up to `waitMs` for its turn. */
-  limit(asked: LimitAsked): Promise<Decision>;
+  /**
+   * Takes a cost (by default 1) if it fits, waiting up to `waitMs` for its turn. A call that is aborted leaves the line
+   * where the limiter hears of that, over HTTP; if not, its units may be taken when its turn comes.
+   */
+  limit(asked: LimitAsked & Abortable): Promise<Decision>;
   /** Takes the costs of up to 16 checks, of all or of none. Without `atomic`, of up to 100, each by itself. */
   limitAll(asked: LimitAllAsked): Promise<AllDecisions>;
   /** Gives units back, once for each idempotency key. */
@@ -38,8 +46,11 @@ export interface Limiter extends AsyncDisposable {
   settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision>;
   /** Ends a hold of which nothing was used. */
   cancel(asked: { readonly id: string }): Promise<void>;
-  /** Leases units, waiting up to `waitMs` in the queue. The lease ends with `release`, or when it expires. */
-  acquire(asked: AcquireAsked): Promise<Grant>;
+  /**
+   * Leases units, waiting up to `waitMs` in the queue. The lease ends with `release`, or when it expires. A lease that is
+   * granted after the call was aborted, or after its deadline, is released at once, unless it has an idempotency key.
+   */
+  acquire(asked: AcquireAsked & Abortable): Promise<Grant>;
   /** Moves a lease's end to `ttlMs` milliseconds from now. */
   renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease>;
   /** Ends a lease, and may report how the call went. */

@@ -109,7 +109,7 @@ export class ObjectCalls {
     signal: AbortSignal | undefined,
   ): Promise<Answered<Read> | undefined> {
     const { objects, gate, time } = this.#caller;
-    const message = { ...this.own(call), protocol: PROTOCOL, policy: policy.name, key };
+    const message = { ...this.own(call), protocol: PROTOCOL, ...namesOf(policy, key) };
     const asked = await through(
       gate,
       policy,
@@ -129,7 +129,7 @@ export class ObjectCalls {
     signal: AbortSignal | undefined,
   ): Promise<Answered<Answer | Unsupported> | undefined> {
     const { objects, gate, time } = this.#caller;
-    const message = { ...this.own(call), protocol: WAITING_PROTOCOL, policy: policy.name, key };
+    const message = { ...this.own(call), protocol: WAITING_PROTOCOL, ...namesOf(policy, key) };
     const read = (text: AnswerText) => JSON.parse(text) as Answer | Unsupported;
     const wait = () => {
       const returned = this.#local.end(policy, key);
@@ -147,4 +147,9 @@ export class ObjectCalls {
     const key = idempotencyKey === undefined ? {} : { idempotencyKey: ownKey(callerId, idempotencyKey) };
     return { ...call, ...key, caller: callerId };
   }
+}
+
+/** What every message that asks for a decision says: of which key, and on which terms. */
+export function namesOf({ name, terms }: Policy, key: string) {
+  return { policy: name, key, ...(terms !== undefined && { terms }) };
 }

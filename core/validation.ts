@@ -44,6 +44,50 @@ export function describe(value: unknown): string {
   return String(value);
 }
 
+/** What an error adds about a word that is not known: the word that was most likely meant; "": none is near. */
+export function meant(given: string, known: Iterable<string>): string {
+  const near = nearest(given, known);
+  return near === undefined ? "" : ` (did you mean ${near}?)`;
+}
+
+/** The known word that is nearest to a word that is not known; `undefined`: none is so near that it may be meant. */
+export function nearest(given: string, known: Iterable<string>): string | undefined {
+  const word = given.toLowerCase();
+  // Longer words are not measured, so an input cannot make this dear.
+  if (word.length > MOST_QUOTED) return undefined;
+  let [found, least] = [undefined as string | undefined, Math.max(1, Math.floor(word.length / 3)) + 1];
+  for (const each of known) {
+    const edits =
+      Math.abs(each.length - word.length) < least ? editsBetween(word, each.toLowerCase()) : least;
+    if (edits < least) [found, least] = [each, edits];
+  }
+  return found;
+}
+
+/** So many letters are to be added, left out, changed or swapped with the next one to make one word of the other. */
+function editsBetween(from: string, to: string): number {
+  let before: number[] = [];
+  let row = Array.from({ length: to.length + 1 }, (_, column) => column);
+  for (let line = 1; line <= from.length; line += 1) {
+    const next = [line];
+    for (let column = 1; column <= to.length; column += 1) {
+      const isSame = from[line - 1] === to[column - 1];
+      const isSwapped = line > 1 && from[line - 1] === to[column - 2] && from[line - 2] === to[column - 1];
+      const at = (cells: readonly number[], index: number) => cells[index] ?? Infinity;
+      next.push(
+        Math.min(
+          at(row, column) + 1,
+          at(next, column - 1) + 1,
+          at(row, column - 1) + (isSame ? 0 : 1),
+          isSwapped ? at(before, column - 2) + 1 : Infinity,
+        ),
+      );
+    }
+    [before, row] = [row, next];
+  }
+  return row[to.length] ?? 0;
+}
+
 /** An error quotes at most this many UTF-16 units of an input. */
 const MOST_QUOTED = 80;
 
@@ -61,19 +105,25 @@ export function table<Entries extends v.ObjectEntries>(
   entries: Entries,
   fieldsReadElsewhere: readonly string[] = [],
 ) {
-  const fields = [...Object.keys(entries), ...fieldsReadElsewhere].join(", ");
+  const named = [...Object.keys(entries), ...fieldsReadElsewhere];
+  const fields = named.join(", ");
   return v.strictObject(entries, (issue) => {
     const field = issue.path?.at(-1)?.key;
-    if (issue.expected === "never") return `${clip(String(field))} is not a field: there are ${fields}`;
+    if (issue.expected === "never")
+      return `${clip(String(field))} is not a field: there are ${fields}${meant(String(field), named)}`;
     return typeof field === "string" && issue.input === undefined
       ? allowedIn(entries[field])
       : `an object with the fields ${fields}`;
   });
 }
 
-/** A schema for an integer from `least` to `most`, both included. */
-export function integer(least: number, most: number) {
-  const allowed = `an integer from ${least} to ${most}`;
+/**
+ * A schema for an integer from `least` to `most`, both included.
+ *
+ * @param whose what an error adds to say where the bound is from
+ */
+export function integer(least: number, most: number, whose = "") {
+  const allowed = `an integer from ${least} to ${most}${whose}`;
   return v.pipe(v.number(allowed), v.integer(allowed), v.minValue(least, allowed), v.maxValue(most, allowed));
 }
 
@@ -90,5 +140,6 @@ export function oneOf<const Words extends readonly string[]>(words: Words) {
 
 function allowedIn(schema: v.ObjectEntries[string] | undefined): string {
   const message: unknown = schema !== undefined && "message" in schema ? schema.message : undefined;
+  if (typeof message === "function") return String(message({ input: undefined }));
   return typeof message === "string" ? message : "given";
 }

@@ -28,14 +28,14 @@ export interface BatchedMethods extends Pick<LimiterMethods, "giveBack"> {
  *
  * @throws Error when the batch is not a list of calls
  */
-export function answerBatch({ calls, ...version }: Batch, methods: BatchedMethods): Maybe<AnswerText> {
+export function answerBatch({ calls, terms, ...version }: Batch, methods: BatchedMethods): Maybe<AnswerText> {
   const unsupported = unsupportedOf(version);
   if (unsupported !== undefined) return text(unsupported);
   if (calls.length > MOST_BATCH_LENGTH) return text(full("batch-length", MOST_BATCH_LENGTH));
   const all = JSON.parse(calls) as unknown;
   if (!Array.isArray(all)) throw new TypeError("a batch is a list of calls");
   if (all.length > MOST_BATCHED) return text(full("batch-calls", MOST_BATCHED));
-  const answers = all.map((call: BatchedCall) => orFailed(() => answerOne(call, methods)));
+  const answers = all.map((call: BatchedCall) => orFailed(() => answerOne(call, terms, methods)));
   // Only calls to a pool take time, which clients make alone, and calls on keys that move.
   const isThere = (answer: Maybe<AnswerText>) => typeof answer === "string";
   return answers.every(isThere)
@@ -44,18 +44,23 @@ export function answerBatch({ calls, ...version }: Batch, methods: BatchedMethod
 }
 
 /** Units that go back are free for the call that they come with. If they cannot be given back, it is made all the same. */
-function answerOne({ giveBack, limit, reserve }: BatchedCall, methods: BatchedMethods): Maybe<AnswerText> {
+function answerOne(
+  { giveBack, limit, reserve }: BatchedCall,
+  terms: string | undefined,
+  methods: BatchedMethods,
+): Maybe<AnswerText> {
   const given =
     giveBack &&
     orFailed(() => {
       const done = methods.giveBack(giveBack.policy, giveBack.returned);
       return done instanceof Promise ? done.then(() => text(null)) : text(null);
     });
+  const said = terms === undefined ? {} : { terms };
   if (limit !== undefined)
     return limit.waitMs === undefined
-      ? methods.limitCall({ ...limit, isBatched: true })
+      ? methods.limitCall({ ...limit, isBatched: true, ...said })
       : text(full("batch-waits", 0));
-  if (reserve !== undefined) return methods.reserve({ ...reserve, isBatched: true });
+  if (reserve !== undefined) return methods.reserve({ ...reserve, isBatched: true, ...said });
   return given ?? text({ unsupported: { protocol: KNOWN_PROTOCOL } });
 }
 

@@ -1,5 +1,6 @@
 import { env } from "cloudflare:workers";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
+import { requireKnownNames } from "../core/policies/variable-names.ts";
 import { requirePool } from "./pool/redis/secrets.ts";
 
 const vars = env as {
@@ -9,12 +10,14 @@ const vars = env as {
   readonly UPSTASH_REDIS_REST_TOKEN?: unknown;
 };
 
+requireKnownNames(env);
+
 /**
  * What this deployment configures. `policies` has the policies by the names that callers use. `regionalPolicies` also
- * finds a region's copy of a policy with a pool (`api@eu`). All of it is read while the worker starts, and a bad policy
+ * finds a region's copy of a policy with a pool (`api@eu`). `isRemoved` says which policies were removed on purpose. All of it is read while the worker starts, and a bad policy
  * stops the start. The worker and its objects read the same configuration, and a new deployment restarts both.
  */
-export const { policies, regions, regionalPolicies } = parseDeployment({
+export const { policies, regions, regionalPolicies, isRemoved } = parseDeployment({
   policies: vars.POLICIES,
   regions: vars.REGIONS,
 });

@@ -144,6 +144,7 @@ export class KeyMethods implements Omit<LimiterMethods, "acquire" | "confirm" | 
 
   /** What a key answers, as it is sent: at once if it is there at once. A message of a higher protocol is refused. */
   #answer(policy: string, key: string, ask: Parameters<AskKey>[2], call: Versioned = {}): Maybe<AnswerText> {
+    this.#parts.hear(policy, call);
     const answer = unsupportedOf(call) ?? this.#parts.ask(policy, key, ask);
     return answer instanceof Promise ? answer.then((late) => JSON.stringify(late)) : JSON.stringify(answer);
   }

@@ -1,5 +1,6 @@
 import type { Time } from "../core/clock.ts";
-import type { Policies } from "../core/policies/policy.ts";
+import type { KnownPolicies } from "../core/policies/policy.ts";
+import type { Versioned } from "../core/protocol/messages.ts";
 import { CallRouter, type RouterHost } from "./call-router.ts";
 import { WaitingCalls } from "./connections/waiting-calls.ts";
 import { collectGarbage } from "./keys/garbage-collection.ts";
@@ -12,12 +13,13 @@ import { LocalOperations } from "./operations/local-operations.ts";
 import { Shedders } from "./operations/shedders.ts";
 import { WaitQueue } from "./operations/wait-queue.ts";
 import type { KeyStorage } from "./storage/storage.ts";
+import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
 
 /** Where keys are kept, and by which policies they are decided. */
 export interface KeyHost {
   readonly storage: KeyStorage;
   readonly timers: Timers;
-  readonly policies: Pick<Policies, "get">;
+  readonly policies: KnownPolicies;
   /** Absent: the real one. */
   readonly time?: Time;
   /** Loads what decides keys whose units are in a pool. */
@@ -52,7 +54,10 @@ export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHo
     letGo: (keyState) => cache.letGo(keyState),
   });
   const waiting = new WaitingCalls(ask, queue);
-  return { storage, cache, timers, policies, queue, onWritten, ask, debits, shedders, waiting };
+  /** A call has come, with the terms of whoever sent it. */
+  const hear = (policy: string, { terms }: Versioned) =>
+    terms === undefined ? undefined : cache.heard.hear(policies.get(policy), terms, timers.nowMs());
+  return { hear, storage, cache, timers, policies, queue, onWritten, ask, debits, shedders, waiting };
 }
 
 /** What a pool's operations are made of. */
@@ -67,18 +72,34 @@ export interface Joined {
 
 export type KeyParts = ReturnType<typeof joinParts>;
 
-/** What an alarm does: it renews sockets' leases, collects garbage, and deletes everything when nothing is left. */
+/**
+ * What an alarm does: it renews sockets' leases, collects garbage, and deletes everything when nothing is left.
+ *
+ * The runtime gives up an alarm that has failed six times, and then none would come any more. So nothing that fails
+ * here makes it fail, and one that was cut short sets the next before it does anything.
+ *
+ * @param isRepeated whether this alarm came before, and did not end
+ */
 export async function cleaned(
   { storage, cache, timers, policies }: Pick<KeyParts, "storage" | "cache" | "timers" | "policies">,
   renewSockets: () => Promise<number>,
+  isRepeated = false,
 ): Promise<void> {
   timers.alarmCame();
-  const againMs = await renewSockets();
+  const failed = (error: unknown) => {
+    console.error(`an alarm has failed, and comes again: ${String(error)}`);
+    const nowMs = timers.nowMs();
+    timers.alarmBy(nowMs + FAILED_AGAIN_MS, nowMs);
+    return nowMs + FAILED_AGAIN_MS;
+  };
+  if (isRepeated) failed("it did not end");
+  const againMs = await renewSockets().catch(failed);
   const collecting = collectGarbage(storage, cache, policies, () => timers.nowMs());
-  await inTurns(collecting, async (dueMs) => {
+  const finish = async (dueMs: number | undefined) => {
     const nowMs = timers.nowMs();
     if (dueMs === undefined) await storage.removeAll().then(() => timers.alarmCame());
     const nextMs = Math.min(dueMs ?? Infinity, againMs);
     if (nextMs < Infinity) timers.alarmBy(nextMs, nowMs, againMs < Infinity ? 0 : undefined);
-  });
+  };
+  await inTurns(collecting, finish).catch(failed);
 }

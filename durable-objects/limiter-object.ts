@@ -22,6 +22,7 @@ import type { ObjectNamespace } from "./moves/places.ts";
 import { makeParts, type ObjectParts } from "./object-parts.ts";
 import { answerRequest, messageOf } from "./object-requests.ts";
 import { PlacedCalls } from "./placed-calls.ts";
+import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
 
 /** The object. It serves one or many keys of one policy: each call is made where its key is, which is mostly here. */
 export class LimiterObject extends DurableObject implements LimiterMethods {
@@ -41,7 +42,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     this.#calls = new KeyCalls(this.#parts);
     this.#placed = new PlacedCalls(this.#calls, this.#parts.moves, this.#parts.places);
     const { storage, timers } = this.#parts;
-    if (!storage.isEmpty) void ctx.blockConcurrencyWhile(() => timers.readAlarm());
+    if (!storage.isEmpty) void ctx.blockConcurrencyWhile(() => timers.readAlarm(FAILED_AGAIN_MS));
   }
 
   limit(...args: [policy: string, key: string, cost: Cost, idempotencyKey?: string]): Maybe<AnswerText> {
@@ -149,8 +150,8 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   }
 
   /** Forgets keys that are whole again and answers that no longer stand; deletes everything when nothing is left. */
-  override alarm(): Promise<void> {
-    return this.#parts.cleanUp();
+  override alarm(info?: AlarmInvocationInfo): Promise<void> {
+    return this.#parts.cleanUp(info?.isRetry === true);
   }
 
   /** Each of the units goes where its key is. */

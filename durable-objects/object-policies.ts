@@ -1,5 +1,5 @@
-import type { Policy } from "../core/policies/policy.ts";
-import { regionalPolicies } from "./deployment.ts";
+import type { KnownPolicies, Policy } from "../core/policies/policy.ts";
+import { isRemoved, regionalPolicies } from "./deployment.ts";
 import { sharesOf } from "./pool/share-algorithm.ts";
 
 /** The policies by which objects decide. In a policy with a pool, each rule is replaced by the region's share of it. */
@@ -11,5 +11,6 @@ export const objectPolicies = {
     known.set(name, shares);
     return shares;
   },
-};
+  isRemoved,
+} satisfies KnownPolicies;
 const known = new Map<string, Policy>();

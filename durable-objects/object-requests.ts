@@ -13,11 +13,12 @@ export async function messageOf(request: Request): Promise<Message> {
 export async function answerRequest(
   request: Request,
   message: Message,
-  { sockets, waiting }: Pick<ObjectParts, "sockets" | "waiting">,
+  { sockets, waiting, hear }: Pick<ObjectParts, "sockets" | "waiting" | "hear">,
 ): Promise<Response> {
   const { pathname } = new URL(request.url);
   const unsupported = unsupportedOf(message);
   if (unsupported !== undefined) return Response.json(unsupported);
+  hear(message.policy, message);
   if (pathname === "/socket") return sockets.accept(message as AcquireCall);
   return Response.json(await waiting.answer(pathname, message, request.signal));
 }

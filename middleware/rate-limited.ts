@@ -15,7 +15,8 @@ export type Verdict =
       /** Whether no other middleware has decided on this request before: then this one sets the headers. */
       readonly isOutermost: boolean;
       readonly outcome: Outcome;
-      readonly denial: Denial | undefined;
+      /** Makes the answer to a request that was denied; `undefined`: it goes on. */
+      readonly denial: (() => Denial) | undefined;
     };
 
 const SKIPPED: Verdict = { isSkipped: true };
@@ -41,7 +42,7 @@ export async function rateLimited<Args extends readonly unknown[]>(
   const limits = RequestLimits.of(request);
   const isOutermost = limits.isFirst;
   limits.note(outcome, policies);
-  const denial = outcome.success ? undefined : denialOf(outcome, limits, time);
+  const denial = outcome.success ? undefined : () => denialOf(outcome, limits, time);
   await waitItsDelay(outcome, time);
   return { isSkipped: false, isOutermost, outcome, denial };
 }

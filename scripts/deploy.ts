@@ -1,10 +1,31 @@
 /** Deploys to Cloudflare. When a policy or a region is bad, nothing is uploaded. Arguments are passed to wrangler. */
-import { parseDeployment } from "../core/policies/regional-policies.ts";
-import { readWranglerToml, run } from "./project.ts";
+import { resolve } from "node:path";
+import { parseArgs } from "node:util";
+import { takenByNpm } from "./call.ts";
+import { readConfiguration } from "./configuration.ts";
+import { ROOT, run, WRANGLER_TOML } from "./project.ts";
+
+/** What the arguments for wrangler say of the configuration to check; the others are wrangler's own affair. */
+function asked(args: readonly string[]): { environment: string | undefined; file: string } {
+  const { values } = parseArgs({
+    args: [...args],
+    options: { env: { type: "string", short: "e" }, config: { type: "string", short: "c" } },
+    strict: false,
+  });
+  const { env = process.env["CLOUDFLARE_ENV"], config } = values;
+  const isNamed = typeof env === "string" && env !== "";
+  const file = typeof config === "string" ? resolve(ROOT, config) : WRANGLER_TOML;
+  return { environment: isNamed ? env : undefined, file };
+}
 
 try {
-  parseDeployment(readWranglerToml());
-  process.exitCode = run("wrangler", ["deploy", ...process.argv.slice(2)]);
+  const args = process.argv.slice(2);
+  const [lost] = takenByNpm(["env", "config", "dry-run"]);
+  if (lost !== undefined)
+    throw new Error(`${lost} did not get here, npm took it for its own: write npm run deploy -- ${lost}`);
+  const { environment, file } = asked(args);
+  readConfiguration({}, environment, file);
+  process.exitCode = run("wrangler", ["deploy", ...args]);
 } catch (error) {
   console.error(error instanceof Error ? error.message : String(error));
   process.exitCode = 1;

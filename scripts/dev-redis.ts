@@ -4,6 +4,7 @@
  * and token. When it ends, everything in Redis is gone. What `npm start` keeps stays.
  */
 import { randomBytes } from "node:crypto";
+import type { Policies } from "../core/policies/policy.ts";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
 import { startLimiter } from "./local-limiter.ts";
 import { readWranglerToml } from "./project.ts";
@@ -23,7 +24,7 @@ async function main(): Promise<void> {
   const { policies: ofToml, regions } = readWranglerToml();
   const { policies, name } = policiesWithRedis(ofToml);
   // The worker would refuse bad policies too. Checked here, the error comes sooner and without a stack.
-  parseDeployment({ policies, regions });
+  const parsed = parseDeployment({ policies, regions }).policies;
   // Signals are handled from here on, so a signal during the start also stops what has been started.
   const signalled = new Promise<NodeJS.Signals>((done) => {
     for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) process.on(signal, done);
@@ -37,7 +38,7 @@ async function main(): Promise<void> {
       log: (line) => console.log(line),
     });
     try {
-      process.exitCode = await runLimiter(policies, name, bridge, redis.port, signalled);
+      process.exitCode = await runLimiter({ policies, parsed }, name, bridge, redis.port, signalled);
     } finally {
       await bridge.stop();
     }
@@ -48,13 +49,13 @@ async function main(): Promise<void> {
 
 /** Runs the limiter until a signal ends it or it ends by itself. Returns its exit code. */
 async function runLimiter(
-  policies: object,
+  { policies, parsed }: { policies: object; parsed: Policies },
   policy: string,
   bridge: Bridge,
   redisPort: number,
   signalled: Promise<NodeJS.Signals>,
 ): Promise<number> {
-  const limiter = startLimiter({
+  const limiter = await startLimiter(parsed, {
     POLICIES: JSON.stringify(policies),
     UPSTASH_REDIS_REST_URL: bridge.url,
     UPSTASH_REDIS_REST_TOKEN: bridge.token,

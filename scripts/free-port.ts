@@ -1,4 +1,4 @@
-import { createServer } from "node:net";
+import { listeningProblem } from "./listening.ts";
 
 /**
  * Below the ports that systems give to connections (32768 and up on Linux, RFC 6335's 49152 and up elsewhere): until the
@@ -14,14 +14,6 @@ export async function freePort(): Promise<number> {
     const port = LEAST + Math.floor(Math.random() * (MOST - LEAST));
     if (given.has(port)) continue;
     given.add(port);
-    if (await isFree(port)) return port;
+    if ((await listeningProblem("127.0.0.1", port)) === undefined) return port;
   }
-}
-
-function isFree(port: number): Promise<boolean> {
-  const server = createServer();
-  return new Promise((done) => {
-    server.once("error", () => done(false));
-    server.listen(port, "127.0.0.1", () => server.close(() => done(true)));
-  });
 }

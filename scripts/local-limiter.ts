@@ -1,9 +1,11 @@
 /** Runs the limiter with `wrangler dev` on this machine, and makes a token to try it with. */
 import { spawn } from "node:child_process";
-import { appendFileSync, existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { DEV_VARS, readDevVars, ROOT, WRANGLER_TOML } from "./project.ts";
-import { makeToken } from "./tokens.ts";
+import type { Policies } from "../core/policies/policy.ts";
+import { readPort, requireFree } from "./listening.ts";
+import { localToken } from "./local-token.ts";
+import { ROOT, WRANGLER_TOML } from "./project.ts";
+import { lockState } from "./state-lock.ts";
 
 export interface LocalLimiter {
   /** A `curl` line that asks for one unit of the policy, ready to be pasted. */
@@ -17,10 +19,22 @@ export interface LocalLimiter {
 
 const HOST = "127.0.0.1";
 
-/** Starts the limiter on PORT (8787 by default). `vars` override those of wrangler.toml and .dev.vars; none is kept. */
-export function startLimiter(vars: Readonly<Record<string, string>> = {}): LocalLimiter {
-  const port = Number(process.env["PORT"] ?? "8787");
-  const token = localToken();
+/**
+ * Starts the limiter on PORT (8787 by default). `vars` override those of wrangler.toml and .dev.vars; none is kept.
+ *
+ * @throws Error when it cannot start: the port or its state is another server's, or its tokens cannot be used
+ */
+export async function startLimiter(
+  policies: Policies,
+  vars: Readonly<Record<string, string>> = {},
+): Promise<LocalLimiter> {
+  const port = readPort();
+  const token = localToken(policies);
+  const lock = await lockState(join(ROOT, ".wrangler", "state"), "its state");
+  await requireFree(HOST, port).catch((error: unknown) => {
+    lock.release();
+    throw error;
+  });
   const args = ["dev", "-c", WRANGLER_TOML, "--ip", HOST, "--port", String(port)];
   for (const [name, value] of Object.entries(vars)) args.push("--var", `${name}:${value}`);
   const wrangler = spawn(
@@ -28,9 +42,13 @@ export function startLimiter(vars: Readonly<Record<string, string>> = {}): Local
     [...args, "--show-interactive-dev-session=false"],
     { cwd: ROOT, stdio: "inherit", env: { ...process.env, WRANGLER_SEND_METRICS: "false" } },
   );
+  lock.worksBy(wrangler.pid);
   const exited = new Promise<number>((done) => wrangler.on("exit", (code) => done(code ?? 0)));
   let isGone = false;
-  void exited.then(() => (isGone = true));
+  void exited.then(() => {
+    isGone = true;
+    lock.release();
+  });
   const isUp = answers(`http://${HOST}:${port}/healthz`, () => isGone);
   return {
     curl: (policy) => curl(port, token, policy),
@@ -61,21 +79,4 @@ async function answers(url: string, isGone: () => boolean): Promise<boolean> {
     await new Promise((done) => setTimeout(done, 100));
   }
   return false;
-}
-
-/**
- * The token to try things with. It is made at the first start and kept in .dev.vars, in plain text, because it opens
- * only the limiter on this machine. `undefined`: .dev.vars has API_TOKENS of its own, without a LOCAL_TOKEN.
- */
-function localToken(): string | undefined {
-  const { API_TOKENS, LOCAL_TOKEN } = readDevVars();
-  if (API_TOKENS !== undefined) return LOCAL_TOKEN;
-  const { token, entry } = makeToken({ name: "local", scopes: ["limit", "refund", "admin"] });
-  const isOpen = existsSync(DEV_VARS) && !readFileSync(DEV_VARS, "utf8").endsWith("\n");
-  appendFileSync(
-    DEV_VARS,
-    `${isOpen ? "\n" : ""}# Made by npm start, for this machine only.\nLOCAL_TOKEN=${token}\nAPI_TOKENS='${JSON.stringify([entry])}'\n`,
-    { mode: 0o600 },
-  );
-  return token;
 }

@@ -1,13 +1,15 @@
 import { build, type BuildOptions } from "esbuild";
 /** How the npm package is built: each entry with all that it needs, so the package depends on no other. */
 import { spawnSync } from "node:child_process";
-import { readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, cpSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { ROOT } from "./project.ts";
 
 export const PACKAGE = join(ROOT, "dist", "package");
 const TYPES = join(PACKAGE, "types");
 const ENTRIES = join(ROOT, "package");
+/** The entry with the whole limiter. */
+const WORKER = "worker.ts";
 
 /** How an entry is bundled. Who bundles it again drops what is not used. */
 export const BUNDLING = {
@@ -21,11 +23,40 @@ export const BUNDLING = {
   external: ["cloudflare:workers"],
 } as const satisfies BuildOptions;
 
-/** Bundles each entry. */
+/** The same for the whole limiter, which only ever runs in workerd. */
+export const WORKER_BUNDLING = {
+  ...BUNDLING,
+  conditions: ["workerd", "worker", "browser"],
+  external: ["cloudflare:*", "node:*"],
+} as const satisfies BuildOptions;
+
+/** The same for the command, which runs in Node. wrangler is the one of the project in which it is called. */
+export const COMMAND_BUNDLING = {
+  ...BUNDLING,
+  platform: "node",
+  splitting: true,
+  external: ["wrangler"],
+  banner: { js: "#!/usr/bin/env node" },
+} as const satisfies BuildOptions;
+
+/** Bundles each entry and the command, and copies the template that the command writes. */
 export async function packageEntries(): Promise<void> {
   rmSync(PACKAGE, { recursive: true, force: true });
-  const entryPoints = readdirSync(ENTRIES).map((name) => join(ENTRIES, name));
-  await build({ ...BUNDLING, entryPoints, outdir: PACKAGE, logLevel: "warning" });
+  const entryPoints = readdirSync(ENTRIES)
+    .filter((name) => name !== WORKER)
+    .map((name) => join(ENTRIES, name));
+  const output = { outdir: PACKAGE, logLevel: "warning" } as const;
+  await build({ ...BUNDLING, ...output, entryPoints });
+  await build({ ...WORKER_BUNDLING, ...output, entryPoints: [join(ENTRIES, WORKER)] });
+  const bin = join(PACKAGE, "bin");
+  await build({
+    ...COMMAND_BUNDLING,
+    ...output,
+    outdir: bin,
+    entryPoints: [join(ROOT, "scripts", "weir.ts")],
+  });
+  chmodSync(join(bin, "weir.js"), 0o755);
+  cpSync(join(ROOT, "template"), join(PACKAGE, "template"), { recursive: true });
 }
 
 /**

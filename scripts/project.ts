@@ -4,23 +4,34 @@ import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseEnv } from "node:util";
 import { unstable_readConfig as readConfig } from "wrangler";
+import { ROOT } from "./project-folder.ts";
 
-export const ROOT = join(import.meta.dirname, "..");
+export { ROOT };
 export const BUNDLE = join(ROOT, "dist", "index.js");
 export const WRANGLER_TOML = join(ROOT, "wrangler.toml");
 export const DEV_VARS = join(ROOT, ".dev.vars");
 
 /** The parts of wrangler.toml that running the bundle needs. */
-export function readWranglerToml(): {
+export function readWranglerToml(
+  environment?: string,
+  file = WRANGLER_TOML,
+): {
   compatibilityDate: string;
   compatibilityFlags: readonly string[];
   policies: unknown;
   regions: unknown;
+  vars: object;
 } {
-  const config = readConfig({ config: WRANGLER_TOML });
+  const config = readConfig({ config: file, ...(environment !== undefined && { env: environment }) });
   const { compatibility_date: compatibilityDate, compatibility_flags: compatibilityFlags, vars } = config;
   if (compatibilityDate === undefined) throw new Error("wrangler.toml has no compatibility_date");
-  return { compatibilityDate, compatibilityFlags, policies: vars["POLICIES"], regions: vars["REGIONS"] };
+  return {
+    compatibilityDate,
+    compatibilityFlags,
+    policies: vars["POLICIES"],
+    regions: vars["REGIONS"],
+    vars,
+  };
 }
 
 /** The variables of .dev.vars; empty when there is no such file. */

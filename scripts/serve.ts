@@ -1,36 +1,29 @@
 /** Builds the bundle and serves it with plain workerd, to self-host it or to measure it. */
-import { parseDeployment } from "../core/policies/regional-policies.ts";
-import { build, readDevVars, readWranglerToml } from "./project.ts";
+import { readStateDir, requireNoFlags } from "./call.ts";
+import { readConfiguration } from "./configuration.ts";
+import { readPort } from "./listening.ts";
+import { build, readDevVars } from "./project.ts";
+import { checkTokens } from "./tokens.ts";
 import { serve } from "./workerd.ts";
 
 async function main(): Promise<void> {
-  const {
-    HOST: host = "127.0.0.1",
-    PORT = "8787",
-    STATE_DIR: stateDir = ".weir",
-    POLICIES,
-    REGIONS,
-    API_TOKENS,
-  } = process.env;
-  const port = Number(PORT);
-  if (!Number.isInteger(port) || port < 1 || port > 65_535) {
-    throw new Error(`PORT is ${JSON.stringify(PORT)}: must be an integer from 1 to 65535`);
-  }
-  const toml = readWranglerToml();
-  const policies = POLICIES ?? toml.policies;
-  const regions = REGIONS ?? toml.regions;
-  // The worker would refuse bad policies too. Checked here, the error comes before the build and without a stack.
-  const names = [...parseDeployment({ policies, regions }).policies.keys()];
+  requireNoFlags("npm run serve");
+  const { HOST: host = "127.0.0.1", POLICIES, REGIONS, API_TOKENS } = process.env;
+  const [port, stateDir] = [readPort(), readStateDir()];
+  // The worker would refuse all of this too. Checked here, the error comes before the build and without a stack.
+  const { given, policies } = readConfiguration({ POLICIES, REGIONS });
+  const names = [...policies.keys()];
   const apiTokens = API_TOKENS ?? readDevVars()["API_TOKENS"];
+  if (apiTokens !== undefined) for (const note of checkTokens(apiTokens, policies)) console.warn(note);
   build();
   const serving = await serve({
     host,
     port,
     stateDir,
     isApart: true,
-    policies: typeof policies === "string" ? JSON.parse(policies) : policies,
+    policies: tables(given.policies),
     apiTokens,
-    regions: typeof regions === "string" ? JSON.parse(regions) : regions,
+    regions: tables(given.regions),
     pool: poolOf({ ...readDevVars(), ...process.env }),
   });
   let isStopping = false;
@@ -45,6 +38,11 @@ async function main(): Promise<void> {
     console.log("API_TOKENS is not set: every call but /healthz answers 503 and says how to set it.");
   const code = await serving.exited;
   if (!isStopping) throw new Error(`workerd ended by itself (${code === null ? "killed" : `code ${code}`})`);
+}
+
+/** Tables that may have been given as JSON text. */
+function tables(given: unknown): unknown {
+  return typeof given === "string" ? JSON.parse(given) : given;
 }
 
 /** The address and the token of the Redis with the pools. The worker reports what is missing. */

@@ -1,18 +1,70 @@
 /** Runs the limiter locally with wrangler, and prints a `curl` line that is ready to be pasted. */
-import { parseDeployment } from "../core/policies/regional-policies.ts";
-import { startLimiter } from "./local-limiter.ts";
-import { readWranglerToml } from "./project.ts";
+import { setTimeout as sleep } from "node:timers/promises";
+import { requireNoFlags } from "./call.ts";
+import { readConfiguration } from "./configuration.ts";
+import { startLimiter, type LocalLimiter } from "./local-limiter.ts";
+
+/** `npm run serve` reads these too, but here they would be ignored. */
+const NOT_READ = ["STATE_DIR", "API_TOKENS"];
+/** So often a file that was saved with an error is looked at again, in milliseconds. */
+const LOOK_EVERY_MS = 300;
+
+const { POLICIES, REGIONS } = process.env;
+let running: LocalLimiter | undefined;
+let isStopping = false;
 
 async function main(): Promise<void> {
-  const { policies } = parseDeployment(readWranglerToml());
-  const limiter = startLimiter();
+  requireNoFlags("npm start");
+  for (const name of NOT_READ)
+    if (process.env[name] !== undefined)
+      throw new Error(`${name} is set, and npm start does not read it: npm run serve does, or unset it`);
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const)
-    process.on(signal, () => limiter.stop(signal));
+    process.on(signal, () => {
+      isStopping = true;
+      running?.stop(signal);
+    });
+  // wrangler ends when a bad policy is saved. So it is told, and mended, and started again.
+  for (;;) {
+    process.exitCode = await runOnce();
+    if (isStopping || problem() === undefined) return;
+    await untilMended();
+  }
+}
+
+/** Runs the limiter until it ends. Returns its exit code. */
+async function runOnce(): Promise<number> {
+  const { policies } = readConfiguration({ POLICIES, REGIONS });
+  const given = { ...(POLICIES !== undefined && { POLICIES }), ...(REGIONS !== undefined && { REGIONS }) };
+  const limiter = await startLimiter(policies, given);
+  running = limiter;
   if (await limiter.isUp)
     console.log(
       `\nThe limiter is up. Paste this in another terminal:\n\n${limiter.curl([...policies.keys()][0] ?? "")}\n`,
     );
-  process.exitCode = await limiter.exited;
+  const code = await limiter.exited;
+  running = undefined;
+  return code;
+}
+
+/** What is wrong with the configuration now; `undefined`: nothing is. */
+function problem(): string | undefined {
+  try {
+    readConfiguration({ POLICIES, REGIONS });
+    return undefined;
+  } catch (error) {
+    return error instanceof Error ? error.message : String(error);
+  }
+}
+
+/** Tells each new error, until there is none. */
+async function untilMended(): Promise<void> {
+  let told: string | undefined;
+  for (let wrong = problem(); wrong !== undefined && !isStopping; wrong = problem()) {
+    if (wrong !== told)
+      console.error(`\n${wrong}\n\nThe limiter is down. It starts again when this is mended.\n`);
+    told = wrong;
+    await sleep(LOOK_EVERY_MS);
+  }
 }
 
 try {

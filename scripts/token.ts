@@ -5,15 +5,19 @@ import {
   MOST_CALLS_AT_ONCE,
   MOST_NEW_KEYS_PER_SECOND,
 } from "../core/policies/caller-bounds.ts";
+import { meant } from "../core/validation.ts";
+import { readConfiguration } from "./configuration.ts";
 import { makeToken } from "./tokens.ts";
 
 const USAGE = `Usage: npm run token -- --name NAME --scope limit [--scope ...] [--policy NAME ...] [--key-prefix PREFIX]
-         [--max-calls-at-once N] [--max-new-keys-per-second N]
+         [--env NAME] [--max-calls-at-once N] [--max-new-keys-per-second N]
 
   --name        who the token is for; errors name it
-  --scope       limit (decide, refund own charges, read), refund (also what others took), force (take what is not there)
+  --scope       limit (decide, refund own charges, read), refund (also what others took), force (take what is not there),
+                reserve (hold units in its own process, as weir/client does)
                 or admin (reset and list keys, set what they have used, force, read); may be repeated
   --policy      a policy the token may use; may be repeated; default: every one
+  --env         the environment of wrangler.toml whose policies they are
   --key-prefix  what its keys must begin with; default: nothing
   --max-calls-at-once        calls under way to one object, in each isolate, 1 to ${MOST_CALLS_AT_ONCE};
                              default: ${DEFAULT_BOUNDS.maxCallsAtOnce}
@@ -28,18 +32,22 @@ function readArguments() {
       name: { type: "string" },
       scope: { type: "string", multiple: true },
       policy: { type: "string", multiple: true },
+      env: { type: "string" },
       "key-prefix": { type: "string" },
       "max-calls-at-once": { type: "string" },
       "max-new-keys-per-second": { type: "string" },
     },
   });
-  const { name, scope, policy } = values;
+  const { name, scope, policy, env } = values;
   const scopes = (scope ?? []).flatMap((each) => each.split(","));
   if (name === undefined || name === "") throw new Error("--name is missing");
   if (scopes.length === 0) throw new Error(`--scope is missing: must be one of ${SCOPES.join(", ")}`);
   const wrong = scopes.find((each) => !SCOPES.includes(each));
   if (wrong !== undefined)
-    throw new Error(`--scope is ${JSON.stringify(wrong)}: must be one of ${SCOPES.join(", ")}`);
+    throw new Error(
+      `--scope is ${JSON.stringify(wrong)}: must be one of ${SCOPES.join(", ")}${meant(wrong, SCOPES)}`,
+    );
+  if (policy !== undefined) requirePolicies(policy, env);
   const keyPrefix = values["key-prefix"];
   const maxCallsAtOnce = readBound("max-calls-at-once", values, MOST_CALLS_AT_ONCE);
   const maxNewKeysPerSecond = readBound("max-new-keys-per-second", values, MOST_NEW_KEYS_PER_SECOND);
@@ -51,6 +59,16 @@ function readArguments() {
     ...(maxCallsAtOnce !== undefined && { maxCallsAtOnce }),
     ...(maxNewKeysPerSecond !== undefined && { maxNewKeysPerSecond }),
   };
+}
+
+/** Refuses names of policies that are not there. */
+function requirePolicies(names: readonly string[], environment: string | undefined): void {
+  const known = [...readConfiguration({}, environment).policies.keys()];
+  for (const name of names) {
+    const listed = known.map((each) => JSON.stringify(each)).join(", ");
+    if (!known.includes(name))
+      throw new Error(`--policy is ${JSON.stringify(name)}: must be one of ${listed}${meant(name, known)}`);
+  }
 }
 
 /** A bound, as the limiter allows it; `undefined`: it is not given. */

@@ -1,5 +1,8 @@
 /** Makes tokens. A token is random, is shown once, and is kept only as a hash. */
 import { createHash, randomBytes } from "node:crypto";
+import type { Policies } from "../core/policies/policy.ts";
+import { meant } from "../core/validation.ts";
+import { configurationProblem } from "../worker/auth/tokens.ts";
 
 /** One entry of the secret API_TOKENS: docs/deploying.md has the meaning of its fields. */
 export interface TokenEntry {
@@ -17,5 +20,30 @@ export interface TokenEntry {
 export function makeToken(fields: Omit<TokenEntry, "sha256">): { token: string; entry: TokenEntry } {
   const token = `weir_${randomBytes(32).toString("base64url")}`;
   const { name, ...rest } = fields;
-  return { token, entry: { name, sha256: createHash("sha256").update(token).digest("hex"), ...rest } };
+  return { token, entry: { name, sha256: sha256Of(token), ...rest } };
+}
+
+/** The hash of a token, as its entry has it. */
+export function sha256Of(token: string): string {
+  return createHash("sha256").update(token).digest("hex");
+}
+
+/**
+ * Refuses a secret API_TOKENS that the worker would answer every call with 503 for.
+ *
+ * @returns notes on entries that name policies which are not there; so may entries for policies that are to come
+ * @throws Error that says what is wrong
+ */
+export function checkTokens(secret: string, policies: Policies): string[] {
+  const problem = configurationProblem(secret);
+  if (problem !== undefined) throw new Error(problem.detail);
+  return (JSON.parse(secret) as TokenEntry[]).flatMap(({ name, policies: allowed = [] }) =>
+    allowed
+      .filter((each) => !policies.has(each))
+      .map(
+        (each) =>
+          `API_TOKENS: the token ${JSON.stringify(name)} may use ${JSON.stringify(each)}, which is no policy here` +
+          meant(each, policies.keys()),
+      ),
+  );
 }

@@ -29,7 +29,12 @@ const [script = "", ...args] = process.argv.slice(2);
 const child = spawn(node, [join(root, script), ...args], {
   stdio: "inherit",
   cwd: root,
-  env: { ...process.env, PATH: `${bin}${delimiter}${process.env.PATH}` },
+  // A relative path of the environment is the caller's: npm says where that was, and runs scripts in the project.
+  env: {
+    ...process.env,
+    PATH: `${bin}${delimiter}${process.env.PATH}`,
+    WEIR_CALLED_IN: process.env.INIT_CWD ?? process.cwd(),
+  },
 });
 // A terminal signals the whole process group. A signal that reaches only this process is meant for the child too.
 for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));

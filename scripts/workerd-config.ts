@@ -29,6 +29,8 @@ export interface ServeOptions {
   readonly modules?: Readonly<Record<string, string>>;
   /** How many isolates of the worker to run. Each has its own address, and all share the objects. Absent: one. */
   readonly isolates?: number;
+  /** For tests: the policies of all isolates but the first, whose objects have `policies`. Absent: the same. */
+  readonly callersPolicies?: unknown;
   /** The path of a second worker to run, which has the service binding LIMITER and answers at `callerUrl`. */
   readonly caller?: string;
   /** Whether the second worker binds the objects too, as OBJECTS, and has the policies. */
@@ -58,8 +60,9 @@ export function workerdConfig(options: Settled, configDir: string): string {
     copyFileSync(path, join(configDir, `module-${index}`));
     return `(name = ${text(name)}, esModule = embed ${text(`module-${index}`)})`;
   });
+  const ofObjects = options.policies ?? policies;
+  const ofCallers = options.callersPolicies ?? ofObjects;
   const shared = [
-    `(name = "POLICIES", json = ${text(JSON.stringify(options.policies ?? policies))})`,
     ...(apiTokens === undefined ? [] : [`(name = "API_TOKENS", text = ${text(apiTokens)})`]),
     ...(options.stopSecret === undefined
       ? []
@@ -73,7 +76,12 @@ export function workerdConfig(options: Settled, configDir: string): string {
     const name = index === 0 ? "weir" : `weir${index + 1}`;
     const socket = index === 0 ? "http" : `http${index + 1}`;
     const objects = index === 0 ? `"LimiterObject"` : `(className = "LimiterObject", serviceName = "weir")`;
-    const bindings = [`(name = "OBJECTS", durableObjectNamespace = ${objects})`, ...shared];
+    const its = JSON.stringify(index === 0 ? ofObjects : ofCallers);
+    const bindings = [
+      `(name = "OBJECTS", durableObjectNamespace = ${objects})`,
+      `(name = "POLICIES", json = ${text(its)})`,
+      ...shared,
+    ];
     const http = options.originHeader === undefined ? "" : `cfBlobHeader = ${text(options.originHeader)}`;
     const ownsObjects = `durableObjectNamespaces = [(className = "LimiterObject", uniqueKey = "weir-LimiterObject", enableSql = true)],
   durableObjectStorage = (localDisk = "state"),`;

@@ -1,12 +1,14 @@
 /** Runs a bundle with plain workerd, for self-hosting, tests and benchmarks. */
 import { spawn, type ChildProcess } from "node:child_process";
 import { randomUUID } from "node:crypto";
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { removeEmptyDatabases } from "./empty-databases.ts";
 import { freePort } from "./free-port.ts";
+import { requireFree } from "./listening.ts";
 import { ROOT } from "./project.ts";
+import { lockState, type StateLock } from "./state-lock.ts";
 import { giveAllBack } from "./stopping.ts";
 import { workerdConfig, type ServeOptions } from "./workerd-config.ts";
 
@@ -31,13 +33,22 @@ const MOST_PRINTED = 4_000;
 /**
  * Starts workerd, and waits until the worker answers on every isolate's address.
  *
- * @throws Error with what workerd printed, if it ends before that
+ * @throws Error with what workerd printed, if it ends before that; or that another server has the folder or the port
  */
 export async function serve(options: ServeOptions): Promise<Serving> {
+  const lock = await lockState(options.stateDir);
+  try {
+    return await serveLocked(options, lock);
+  } catch (error) {
+    lock.release();
+    throw error;
+  }
+}
+
+async function serveLocked(options: ServeOptions, lock: StateLock): Promise<Serving> {
   const { host = "127.0.0.1", stateDir, onOutput } = options;
   const port = options.port ?? (await freePort());
-  // Keys may be addresses or names: what is stored of them is for the owner of the folder alone.
-  mkdirSync(stateDir, { recursive: true, mode: 0o700 });
+  await requireFree(host, port);
   removeEmptyDatabases(stateDir);
   const configDir = mkdtempSync(join(tmpdir(), "weir-"));
   const config = join(configDir, "config.capnp");
@@ -53,6 +64,7 @@ export async function serve(options: ServeOptions): Promise<Serving> {
     detached: options.isApart === true,
     stdio: onOutput === undefined ? ["ignore", "inherit", "inherit"] : ["ignore", "pipe", "pipe"],
   });
+  lock.worksBy(child.pid);
   let printed = "";
   for (const stream of [child.stdout, child.stderr]) {
     stream?.on("data", (data: Buffer) => {
@@ -64,6 +76,7 @@ export async function serve(options: ServeOptions): Promise<Serving> {
     // "close" comes after "exit": by then all that the process printed has been read.
     child.on("close", (code) => {
       rmSync(configDir, { recursive: true, force: true });
+      lock.release();
       done(code);
     });
   });

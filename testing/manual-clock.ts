@@ -64,7 +64,8 @@ async function settled(): Promise<void> {
 }
 
 function durationMs(by: number | string): number {
-  const ms = by === 0 ? 0 : parseDurationMs(by);
-  if (ms === undefined) throw new TypeError(`by is ${JSON.stringify(by)}: must be 0, or ${DURATION_ALLOWED}`);
+  const ms = by === 0 ? 0 : parseDurationMs(typeof by === "number" ? `${by}ms` : by);
+  if (ms === undefined)
+    throw new TypeError(`by is ${JSON.stringify(by)}: must be whole milliseconds, or ${DURATION_ALLOWED}`);
   return ms;
 }

@@ -38,6 +38,8 @@ export interface LimiterService {
 
 /** A limiter that is elsewhere. */
 export interface FarSide extends LimiterService {
+  /** @param ended aborted when nobody waits for the answer any more */
+  limit(asked: LimitAsked, ended?: AbortSignal): Promise<Decision>;
   /** Ends what is kept open. */
   close?(): void;
 }

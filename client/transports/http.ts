@@ -18,19 +18,26 @@ export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide
   const send = given as (at: string, init: RequestInit) => Promise<Response>;
   const base = url.replace(/\/+$/, "");
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
-  const ask = async <Answer>(method: string, path: string, body?: object): Promise<Answer> => {
+  const ask = async <Answer>(
+    method: string,
+    path: string,
+    body?: object,
+    ended?: AbortSignal,
+  ): Promise<Answer> => {
     const waitMs = body !== undefined && "waitMs" in body ? Number(body.waitMs) : 0;
-    const signal = AbortSignal.timeout(MOST_MS + (waitMs > 0 ? waitMs : 0));
+    const late = AbortSignal.timeout(MOST_MS + (waitMs > 0 ? waitMs : 0));
+    const signal = ended === undefined ? late : AbortSignal.any([late, ended]);
     const text = body === undefined ? {} : { body: JSON.stringify(body) };
     const response = await send(`${base}/v1/${path}`, { method, headers, signal, ...text });
     return await answerIn<Answer>(response);
   };
-  const post = <Answer>(path: string, body: object) => ask<Answer>("POST", path, body);
+  const post = <Answer>(path: string, body: object, ended?: AbortSignal) =>
+    ask<Answer>("POST", path, body, ended);
   const keyPath = ({ policy = "", key }: { readonly policy?: string; readonly key: string }) =>
     `policies/${encodeURIComponent(policy)}/keys/${encodeURIComponent(key)}`;
   const at = (id: unknown) => encodeURIComponent(String(id));
   return {
-    limit: (asked) => post("limit", asked),
+    limit: (asked, ended) => post("limit", asked, ended),
     limitAll: (asked) => post("limit/all", asked),
     refund: (asked) => post("refund", asked),
     hold: (asked) => post("holds", asked),

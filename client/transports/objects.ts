@@ -74,7 +74,9 @@ export class Objects {
       inBackground: together.inBackground,
       // Each of these has its own deadline.
       send: async (calls) =>
-        await sendTwice(() => this.#objectBy(policy, name), calls, this.#time).catch(unanswered(policy)),
+        await sendTwice(() => this.#objectBy(policy, name), calls, this.#time, policy.terms).catch(
+          unanswered(policy),
+        ),
     });
     together.outboxes.letGo(name, this.#time.nowMs());
     if (answer === undefined) return leftMs > 0 ? undefined : unanswered(policy)(overdue(deadlineMs));

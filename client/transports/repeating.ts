@@ -81,14 +81,15 @@ export async function sendTwice(
   objectOf: () => LimiterStub,
   calls: readonly PostedCall[],
   time: Time,
+  terms?: string,
 ): Promise<Answers> {
   try {
-    return await sendTogether(objectOf(), calls);
+    return await sendTogether(objectOf(), calls, terms);
   } catch (error) {
     const nowMs = time.nowMs();
     const again = calls.filter(({ call, untilMs }) => isRepeatable(call) && nowMs < untilMs);
     if (!mayPass(error) || again.length === 0) throw error;
-    const answers = await sendTogether(objectOf(), again);
+    const answers = await sendTogether(objectOf(), again, terms);
     const failed = { failed: String(error) };
     return calls.map((each) => {
       const index = again.indexOf(each);

@@ -14,17 +14,22 @@ import type { LimiterStub } from "./stubs.ts";
 export type Answers = readonly BatchedAnswer[] | Unsupported | Full;
 
 /**
- * Sends calls in one message. One that has no others goes as it would alone, so any version of an object knows it.
+ * Sends calls in one message. One that has no others goes as it would alone, so any version of an object knows it; but a
+ * decision goes with the terms of its policy, which only a message has room for.
  *
  * @throws Error when the object throws, or answers something else
  */
 export async function sendTogether(
   object: LimiterStub,
   calls: readonly { readonly call: BatchedCall; readonly text: string }[],
+  terms?: string,
 ): Promise<Answers> {
   const [first] = calls;
-  if (first !== undefined && calls.length === 1) return [await askAlone(object, first.call)];
-  const batch: Batch = { protocol: BATCH_PROTOCOL, calls: batchText(calls.map(({ text }) => text)) };
+  const isAlone = first !== undefined && calls.length === 1;
+  if (isAlone && (terms === undefined || first.call.limit === undefined))
+    return [await askAlone(object, first.call, terms)];
+  const said = terms === undefined ? {} : { terms };
+  const batch: Batch = { protocol: BATCH_PROTOCOL, calls: batchText(calls.map(({ text }) => text)), ...said };
   const answers = JSON.parse(await object.reserve(batch)) as Answers;
   const isComplete = "length" in answers ? answers.length === calls.length : isForAlone(answers);
   if (!isComplete) throw new Error("the object did not answer every call of a message");
@@ -40,13 +45,14 @@ export async function sendTogether(
 export async function askAlone(
   object: LimiterStub,
   { giveBack, limit, reserve }: BatchedCall,
+  terms?: string,
 ): Promise<Answer | null> {
   const given = giveBack && quietly(object.giveBack(giveBack.policy, giveBack.returned));
   const answer =
     limit === undefined
       ? reserve === undefined
         ? null
-        : await askReserve(object, reserve)
+        : await askReserve(object, terms === undefined ? reserve : { ...reserve, terms })
       : known(await askLimit(object, limit));
   await given;
   return answer;

@@ -66,6 +66,7 @@ export const adaptiveConcurrency: Algorithm<AdaptiveConfig, AdaptiveState> = {
   leasing: {
     terms: (config) => config,
     fencingToken: (state) => state.fencingToken,
+    resumed: (fencingToken) => ({ fencingToken, reclaimed: 0 }),
     reclaimed: (state) => state.reclaimed,
 
     released(config, state, nowMs, { outcome, durationMs, inFlight }) {

@@ -127,6 +127,8 @@ export interface Algorithm<Config extends object, State> {
   /** The state that a record and all stored segments of the rule stand for. */
   unpack(config: Config, record: unknown, segments: readonly Segment[]): State;
 
+  /** The most units that a record may count, whatever its configuration was: another algorithm goes on from that. */
+  used(record: unknown): number;
   /** Present when denials block the key for a while: its records may have a block in them (penalty.ts). */
   readonly isPenal?: true;
   /** Present when the state is a region's share of a pool: figures are the pool's, and no units are stored here. */
@@ -156,8 +158,9 @@ export interface LocalDecisions {
 /** What an algorithm knows of leases. */
 export interface Leasing<Config extends object, State> {
   terms(config: Config): LeaseTerms;
-  /** The fencing token of the latest lease. */
+  /** The fencing token of the latest lease, and the state of a key whose latest lease had it under another algorithm. */
   fencingToken(state: State): number;
+  resumed(fencingToken: number): State;
   /** How many leases expired and were not released. */
   reclaimed(state: State): number;
   /** Present when the algorithm learns from what the holder of a lease reports at its end: the state after that. */

@@ -61,3 +61,8 @@ export class TokenBucketForecast implements Forecast {
     return Math.max(0, this.#spentParts - this.#config.limit * Math.max(0, atMs - this.#atMs));
   }
 }
+
+/** The units that a record of a bucket has spent, rounded up. */
+export function unitsIn(record: { readonly spentParts: number; readonly windowMs: number } | null): number {
+  return record === null ? 0 : Math.ceil(record.spentParts / record.windowMs);
+}

@@ -55,4 +55,5 @@ export const STATELESS = {
     outstanding <= ahead,
   pack: () => ({ record: null }),
   unpack: () => undefined,
+  used: () => 0,
 } as const;

@@ -56,6 +56,7 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
   leasing: {
     terms: (config) => config,
     fencingToken: (state) => state.fencingToken,
+    resumed: (fencingToken) => ({ fencingToken, reclaimed: 0 }),
     reclaimed: (state) => state.reclaimed,
   },
 
@@ -128,4 +129,5 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
 
   pack: (_, state) => ({ record: state }),
   unpack: (_, record) => record as ConcurrencyState,
+  used: () => 0,
 };

@@ -106,6 +106,7 @@ export const credits: Algorithm<CreditsConfig, CreditsState> = {
 
   pack: (_, state) => ({ record: state }),
   unpack: (_, record) => record as CreditsState,
+  used: (record) => Math.max(0, (record as CreditsState | null)?.spent ?? 0),
 };
 
 function credit(

@@ -128,6 +128,7 @@ export const fixedWindow: Algorithm<Config, Taken> = {
 
   pack: (_, state) => ({ record: state }),
   unpack: (_, record) => record as Taken,
+  used: (record) => (record as Taken | null)?.units ?? 0,
 };
 
 /** The state with fewer units; `undefined`: with none. */

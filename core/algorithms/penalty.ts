@@ -92,7 +92,7 @@ export function withPenalty(algorithm: AnyAlgorithm): Algorithm<PenaltyConfig, P
 /** How its states are stored: as those of the algorithm, with the block beside them if there is one. */
 function storing(
   algorithm: AnyAlgorithm,
-): Pick<Algorithm<PenaltyConfig, PenaltyState>, "covers" | "pack" | "unpack"> {
+): Pick<Algorithm<PenaltyConfig, PenaltyState>, "covers" | "pack" | "unpack" | "used"> {
   return {
     covers(config, stored, ahead, state, outstanding, nowMs) {
       const isKnown = blockIn(stored)?.untilMs === state?.block?.untilMs;
@@ -111,6 +111,7 @@ function storing(
         block: blockIn(record),
       };
     },
+    used: (record) => algorithm.used(withoutBlock(record) ?? null),
   };
 }
 
@@ -129,7 +130,8 @@ export function withoutBlock(record: unknown): unknown {
   return hasBlock(record) ? record.inner : record;
 }
 
-function blockIn(record: unknown): Block | undefined {
+/** The block in a record; absent: it has none. */
+export function blockIn(record: unknown): Block | undefined {
   return hasBlock(record) ? record.block : undefined;
 }
 

@@ -153,6 +153,7 @@ export const permitsPerCycle: Algorithm<Config, State> = {
 
   pack: (_, state) => ({ record: state }),
   unpack: (_, record) => record as State,
+  used: (record) => (record as State | null)?.spent ?? 0,
 };
 
 /** All permits of this cycle and of those that begin within the timeout, late in a cycle, when they are most. */

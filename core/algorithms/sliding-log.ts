@@ -1,4 +1,5 @@
 import type { Algorithm } from "./algorithm.ts";
+import { NO_HOLES, unitsInHoles } from "./holes.ts";
 import { decideByLog, logged, type SlidingLogConfig, type SlidingLogState } from "./log-decision.ts";
 import { SlidingLogForecast } from "./log-forecast.ts";
 import {
@@ -134,6 +135,12 @@ export const slidingLog: Algorithm<Config, State> = {
   unpack(_, stored, segments) {
     const { lastMs, ...record } = stored as Record;
     return { ...unpackLog(record, segments), lastMs };
+  },
+
+  used(record) {
+    if (record === null) return 0;
+    const { goneUnits, holes, ...counts } = record as Record;
+    return totalOf(counts) - goneUnits - unitsInHoles(holes ?? NO_HOLES, goneUnits);
   },
 
   bytes: (state) => state.runs.bytes,

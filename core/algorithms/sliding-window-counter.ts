@@ -170,6 +170,10 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
 
   pack: (_, state) => ({ record: state }),
   unpack: (_, record) => record as State,
+  used(record) {
+    const { units, before } = (record ?? { units: 0, before: 0 }) as Counters;
+    return units + before;
+  },
 };
 
 function stateOf({ windowMs }: Config, counters: Counters, state: State | undefined, nowMs: number): State {

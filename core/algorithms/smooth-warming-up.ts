@@ -178,6 +178,7 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
 
   pack: (_, state) => ({ record: state }),
   unpack: (_, record) => record as State,
+  used: (record) => tokenBucket.used(record),
 };
 
 /** What is owed and stored at `nowMs`. When the clock runs backwards, nothing is paid. */

@@ -1,6 +1,6 @@
 import type { AlgorithmDecision } from "./algorithm-decision.ts";
 import type { Algorithm } from "./algorithm.ts";
-import { MOST_PARTS, TokenBucketForecast } from "./bucket-forecast.ts";
+import { MOST_PARTS, TokenBucketForecast, unitsIn } from "./bucket-forecast.ts";
 import { leastBurst } from "./least-burst.ts";
 
 /**
@@ -135,6 +135,7 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
 
   pack: (_, state) => ({ record: state }),
   unpack: (_, record) => record as TokenBucketState,
+  used: (record) => unitsIn(record as TokenBucketState | null),
 };
 
 function decide(

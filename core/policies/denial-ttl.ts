@@ -10,6 +10,7 @@ export const DENIAL_TTL_ALLOWED = `"0s", or ${DURATION_ALLOWED}, at most ${MOST_
 
 /** Reads a duration that may be 0; `undefined`: it is none, or too long. */
 export function parseDenialTtlMs(value: unknown): number | undefined {
+  // A 0 is a 0 in every unit.
   if (value === 0 || (typeof value === "string" && /^0 ?(?:ms|s)$/.test(value))) return 0;
   const ttlMs = parseDurationMs(value);
   return ttlMs === undefined || ttlMs > MOST_MS ? undefined : ttlMs;

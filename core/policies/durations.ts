@@ -4,17 +4,22 @@ const UNITS_MS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as 
 
 /** What errors say is allowed, when a field is a duration. */
 export const DURATION_ALLOWED =
-  'a duration of 1 ms or more: whole milliseconds, or a string such as "250ms" "10s" "15m" "1h" "30d"';
+  'a duration of 1 ms or more with its unit, such as "250ms" "10s" "15m" "1h" "30d"';
+
+/** What an error adds about a number without a unit: the two durations that it might be. */
+export function bothReadings(value: unknown): string {
+  return typeof value === "number" && value > 0 ? ` (${value} might be "${value}s" or "${value}ms")` : "";
+}
 
 /**
- * Reads a duration as policies write them: a number of milliseconds, or `"250ms" "10s" "15m" "1h" "30d"`, also with a
- * space: `"10 s"`.
+ * Reads a duration as policies write them: `"250ms" "10s" "15m" "1h" "30d"`, also with a space: `"10 s"`. A number is
+ * none: 60 milliseconds instead of 60 seconds is a limit a thousand times as high.
  *
  * @returns whole milliseconds, 1 or more; `undefined` when it is not a duration
  */
 export function parseDurationMs(value: unknown): number | undefined {
-  const durationMs = typeof value === "string" ? fromText(value) : value;
-  return typeof durationMs === "number" && Number.isSafeInteger(durationMs) && durationMs >= 1
+  const durationMs = typeof value === "string" ? fromText(value) : undefined;
+  return durationMs !== undefined && Number.isSafeInteger(durationMs) && durationMs >= 1
     ? durationMs
     : undefined;
 }

@@ -20,6 +20,7 @@ export interface HeldPolicy extends Pick<
   | "shadow"
   | "keyKind"
   | "pool"
+  | "terms"
   | "region"
   | "priority"
   | "retryJitter"
@@ -27,3 +28,15 @@ export interface HeldPolicy extends Pick<
   readonly rules: readonly HeldRule[];
   readonly priorities: Pick<Priorities, "usual"> & { readonly seen: ReadonlyMap<string, HeldPolicy> };
 }
+
+/** A policy that the limiter has not described yet: nothing is held under it. */
+export const UNDESCRIBED: Omit<HeldPolicy, "name" | "onFailure" | "deadlineMs"> = {
+  objects: "per-key",
+  reservation: { leastMs: 0, mostMs: 0 },
+  denialTtlMs: 0,
+  localDecisions: { admits: false, denies: false },
+  shadow: false,
+  keyKind: "text",
+  rules: [{ name: "", unit: "", capacity: 0, config: {}, algorithm: { wholeFromMs: () => 0 } }],
+  priorities: { usual: "", seen: new Map() },
+};

@@ -1,13 +1,14 @@
 import * as v from "valibot";
-import type { AnyAlgorithm, LocalDecisions } from "../algorithms/algorithm.ts";
+import type { LocalDecisions } from "../algorithms/algorithm.ts";
 import type { Fields } from "../algorithms/fields.ts";
-import { algorithms } from "../algorithms/registry.ts";
 import { table, violation, violationsOf } from "../validation.ts";
 import { configuredBy } from "./configured.ts";
 import { beforeOf } from "./layouts.ts";
 import { LEAST_USEFUL_TTL_MS } from "./lifetimes.ts";
+import { algorithmOf, algorithmProblems } from "./named-algorithm.ts";
 import { penalised } from "./penalties.ts";
 import { fieldsOf, NAME, NAME_ALLOWED, PENALTY_FIELDS, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
+import { policyTablesOf } from "./policy-tables.ts";
 import type { Policies, Policy, Rule } from "./policy.ts";
 import { prioritiesOf } from "./priorities.ts";
 import { sheddingOf } from "./shedding-fields.ts";
@@ -24,7 +25,7 @@ const MOST_RULES = 16;
  * not start. `npm run deploy` refuses it, and the last good deployment goes on.
  */
 export function parsePolicies(vars: unknown): Policies {
-  const tables = tablesOf(vars);
+  const tables = policyTablesOf(vars);
   const problems: string[] = [];
   const policies = new Map<string, Policy>();
   for (const [name, fields] of tables) {
@@ -37,21 +38,6 @@ export function parsePolicies(vars: unknown): Policies {
   }
   if (problems.length > 0) throw new Error(`bad configuration, not serving:\n${problems.join("\n")}`);
   return policies;
-}
-
-function tablesOf(vars: unknown): [string, unknown][] {
-  const wanted = "POLICIES must be a table of policies: add one to wrangler.toml as [vars.POLICIES.<name>]";
-  let tables: unknown = vars;
-  let found = "";
-  try {
-    if (typeof vars === "string") tables = JSON.parse(vars) as unknown;
-  } catch (error) {
-    found = ` (it is text that is not JSON: ${String(error)})`;
-  }
-  const isTable = typeof tables === "object" && tables !== null && !Array.isArray(tables);
-  const entries = isTable ? Object.entries(tables as object) : [];
-  if (entries.length === 0) throw new Error(`bad configuration, not serving:\n${wanted}${found}`);
-  return entries;
 }
 
 function parsePolicy(name: string, given: unknown): Policy | { readonly problems: readonly string[] } {
@@ -121,7 +107,11 @@ function parsePolicy(name: string, given: unknown): Policy | { readonly problems
   };
   const shedding = sheddingOf(shed, lease !== undefined, kind);
   if (shedding !== undefined && "problems" in shedding) return shedding;
-  const all = { ...whole, ...(shedding && { shedding }) };
+  // A region's object decides by what it has of the pool.
+  const terms = pool === undefined && {
+    terms: JSON.stringify(tables.map(({ ruleName, fields }) => [ruleName, fields])),
+  };
+  const all = { ...whole, ...terms, ...(shedding && { shedding }) };
   const important = prioritiesOf(all, { priorities, defaultPriority, reserve, ageing });
   return "problems" in important ? important : { ...all, priorities: important };
 }
@@ -168,21 +158,9 @@ function splitRules(
   return { rules, policyFields, problems };
 }
 
-function algorithmNameOf(given: unknown): unknown {
-  return typeof given === "object" && given !== null && "algorithm" in given ? given.algorithm : undefined;
-}
-
-function algorithmOf(given: unknown): AnyAlgorithm | undefined {
-  const name = algorithmNameOf(given);
-  return typeof name === "string" ? algorithms.get(name) : undefined;
-}
-
 function parseRule(name: string, path: readonly string[], given: unknown): Rule | { problems: string[] } {
   const named = algorithmOf(given);
-  if (named === undefined) {
-    const names = [...algorithms.keys()].map((each) => JSON.stringify(each)).join(", ");
-    return { problems: [violation([...path, "algorithm"], algorithmNameOf(given), `one of ${names}`)] };
-  }
+  if (named === undefined) return { problems: algorithmProblems(path, given) };
   const policyFields = path.length === 0 ? Object.keys(POLICY_FIELDS) : [];
   const parsed = v.safeParse(
     table({ ...RULE_FIELDS, ...fieldsOf(named), ...PENALTY_FIELDS }, policyFields),

@@ -4,7 +4,7 @@ import type { AnyAlgorithm } from "../algorithms/algorithm.ts";
 import type { FieldKind, Fields } from "../algorithms/fields.ts";
 import { integer, oneOf } from "../validation.ts";
 import { DEFAULT_DENIAL_TTL, DENIAL_TTL_ALLOWED, parseDenialTtlMs } from "./denial-ttl.ts";
-import { DURATION_ALLOWED, parseDurationMs, parsePeriod, PERIOD_ALLOWED } from "./durations.ts";
+import { bothReadings, DURATION_ALLOWED, parseDurationMs, parsePeriod, PERIOD_ALLOWED } from "./durations.ts";
 import { HEADERS_ALLOWED, parseHeaders } from "./header-styles.ts";
 import { BEFORE_ALLOWED, isLayout, LAYOUT_ALLOWED, parseBefore, type Layout } from "./layouts.ts";
 import { LEAST_TTL_MS, MOST_TTL_MS, type Lifetimes } from "./lifetimes.ts";
@@ -45,11 +45,17 @@ function parseReservation(value: unknown): Lifetimes | undefined {
 }
 
 const DURATION = v.pipe(
-  v.custom((value) => parseDurationMs(value) !== undefined, DURATION_ALLOWED),
+  v.custom(
+    (value) => parseDurationMs(value) !== undefined,
+    ({ input }) => DURATION_ALLOWED + bothReadings(input),
+  ),
   v.transform((value) => parseDurationMs(value)),
 );
 const PERIOD = v.pipe(
-  v.custom((value) => parsePeriod(value) !== undefined, PERIOD_ALLOWED),
+  v.custom(
+    (value) => parsePeriod(value) !== undefined,
+    ({ input }) => PERIOD_ALLOWED + bothReadings(input),
+  ),
   v.transform((value) => parsePeriod(value)),
 );
 const UNITS = integer(1, MOST_UNITS);
@@ -148,7 +154,10 @@ export const POLICY_FIELDS = {
   ),
   denialTtl: v.pipe(
     v.optional(
-      v.custom((value) => parseDenialTtlMs(value) !== undefined, DENIAL_TTL_ALLOWED),
+      v.custom(
+        (value) => parseDenialTtlMs(value) !== undefined,
+        ({ input }) => DENIAL_TTL_ALLOWED + bothReadings(input),
+      ),
       DEFAULT_DENIAL_TTL,
     ),
     v.transform((value) => parseDenialTtlMs(value) ?? 0),

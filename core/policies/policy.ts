@@ -28,6 +28,8 @@ export interface Rule {
 export interface Policy {
   readonly name: string;
   readonly rules: readonly [Rule, ...Rule[]];
+  /** What they say, as text: see terms.ts. Absent: nobody need be told, since the units are in a pool. */
+  readonly terms?: string;
   /** Present when a rule leases units: a call is an acquire, and each term is the strictest of those rules. */
   readonly lease?: LeaseTerms;
   /** How long callers may wait for units of a key, and how many of them; 0: nobody waits. */
@@ -80,6 +82,12 @@ export interface Pool {
 
 /** By name. */
 export type Policies = ReadonlyMap<string, Policy>;
+
+/** The policies that a version knows. What is stored may be of others too. */
+export interface KnownPolicies extends Pick<Policies, "get"> {
+  /** Whether a policy was removed on purpose, so that its keys are forgotten. Absent: none was. */
+  isRemoved?(name: string): boolean;
+}
 
 /** How important the calls of a policy may be: see priorities.ts. */
 export interface Priorities {

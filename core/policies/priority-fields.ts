@@ -1,5 +1,5 @@
 import * as v from "valibot";
-import { DURATION_ALLOWED, parseDurationMs } from "./durations.ts";
+import { bothReadings, DURATION_ALLOWED, parseDurationMs } from "./durations.ts";
 
 const NAMES = ["critical", "high", "normal", "low"];
 /** The priority of calls that say none, where a policy has it. */
@@ -29,7 +29,10 @@ export const PRIORITY_FIELDS = {
   ),
   ageing: v.pipe(
     v.optional(
-      v.custom((value) => parseDurationMs(value) !== undefined, DURATION_ALLOWED),
+      v.custom(
+        (value) => parseDurationMs(value) !== undefined,
+        ({ input }) => DURATION_ALLOWED + bothReadings(input),
+      ),
       DEFAULT_AGEING,
     ),
     v.transform((value) => parseDurationMs(value) ?? 0),

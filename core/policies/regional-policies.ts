@@ -1,5 +1,6 @@
 import { parsePolicies } from "./parse-policies.ts";
 import { LOCAL, publicName, SEPARATOR } from "./policy-names.ts";
+import { removedIn } from "./policy-tables.ts";
 import type { Policies, Policy, Rule } from "./policy.ts";
 import { parseRegions, type Region, type Regions } from "./regions.ts";
 /**
@@ -11,7 +12,8 @@ import { parseRegions, type Region, type Regions } from "./regions.ts";
 export function parseDeployment({ policies: given, regions: givenRegions }: Given) {
   const policies = parsePolicies(given);
   const regions = parseRegions(givenRegions);
-  return { policies, regions, regionalPolicies: new RegionalPolicies(policies, regions) };
+  const regionalPolicies = new RegionalPolicies(policies, regions);
+  return { policies, regions, regionalPolicies, isRemoved: removedIn(given) };
 }
 
 /** Tables of `wrangler.toml`, or the same as JSON text. */

@@ -2,7 +2,7 @@
 import * as v from "valibot";
 import { LAG_MS, type Shedding } from "../shedding/load-shedder.ts";
 import { oneOf, table, violation, violationsOf } from "../validation.ts";
-import { DURATION_ALLOWED, parseDurationMs } from "./durations.ts";
+import { bothReadings, DURATION_ALLOWED, parseDurationMs } from "./durations.ts";
 
 const share = (usual: number) =>
   v.optional(
@@ -16,7 +16,10 @@ const share = (usual: number) =>
 const duration = (usual: string) =>
   v.pipe(
     v.optional(
-      v.custom((value) => parseDurationMs(value) !== undefined, DURATION_ALLOWED),
+      v.custom(
+        (value) => parseDurationMs(value) !== undefined,
+        ({ input }) => DURATION_ALLOWED + bothReadings(input),
+      ),
       usual,
     ),
     v.transform((value) => parseDurationMs(value) ?? 0),

@@ -8,7 +8,7 @@ import {
   MOST_WAITERS,
 } from "../algorithms/concurrency.ts";
 import { integer, violation } from "../validation.ts";
-import { DURATION_ALLOWED, parseDurationMs } from "./durations.ts";
+import { bothReadings, DURATION_ALLOWED, parseDurationMs } from "./durations.ts";
 
 /** The fields of a policy. Rules that lease have fields of the same names, with the same defaults. */
 export const WAITING_FIELDS = {
@@ -16,7 +16,7 @@ export const WAITING_FIELDS = {
     v.pipe(
       v.custom(
         (value) => (parseDurationMs(value) ?? Infinity) <= MOST_WAIT_MS,
-        `${DURATION_ALLOWED}, at most ${MOST_WAIT_MS} ms`,
+        ({ input }) => `${DURATION_ALLOWED}, at most ${MOST_WAIT_MS} ms${bothReadings(input)}`,
       ),
       v.transform((value) => parseDurationMs(value) ?? 0),
     ),

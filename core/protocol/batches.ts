@@ -17,7 +17,7 @@ export interface BatchedCall {
   readonly reserve?: ReserveCall;
 }
 
-/** The message. Its calls are JSON text: to send them as nested objects would cost more than to decide them. */
+/** The message, all of one policy. Its calls are JSON text: to send them as nested objects would cost more than to decide them. */
 export interface Batch extends Versioned {
   /** A list of `BatchedCall`. */
   readonly calls: string;

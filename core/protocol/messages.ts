@@ -34,6 +34,8 @@ export const KNOWN_PROTOCOL = RESUMING_PROTOCOL;
 /** The version of a message. Absent: version 1, whose first senders knew no version number. */
 export interface Versioned {
   readonly protocol?: number;
+  /** What the rules of the policy say where the sender is (core/policies/terms.ts). Absent: the sender does not say. */
+  readonly terms?: string | undefined;
   /** Another object has passed the call on as it is, and knows of these objects that they may have the key (moves.ts). */
   readonly mayBeAt?: readonly string[];
 }

@@ -104,7 +104,9 @@ async function unheard(release: () => Maybe<boolean>): Promise<void> {
  * @throws LimiterError that names the field, the value and what is allowed
  */
 function renewalOf(policy: Policy | undefined, call: unknown): number | undefined {
-  const schema = table({ ttlMs: v.optional(integer(1, policy?.lease?.maxTtlMs ?? 0)) });
+  const schema = table({
+    ttlMs: v.optional(integer(1, policy?.lease?.maxTtlMs ?? 0, ", the policy's maxTtl")),
+  });
   return read(schema, call, "a renewal takes ttlMs alone").ttlMs;
 }
 

@@ -30,6 +30,8 @@ export interface SocketHost extends SocketLeaseHost {
 
 /** When the end of a lease is not known, `renew` is called again after this many milliseconds. */
 const SOON_MS = 50;
+/** And after so many, when the object cannot tell whether it has it. */
+const LATER_MS = 60_000;
 
 /**
  * Leases that live as long as a WebSocket. The runtime keeps the socket, so the object may sleep ("hibernate")
@@ -89,13 +91,11 @@ export class LeaseSockets {
     for (const socket of this.#ctx.getWebSockets()) {
       const { policy, key, id } = socket.deserializeAttachment() as Attachment;
       if (id === undefined || socket.readyState !== WebSocket.OPEN) continue;
-      // A deployment may have removed the policy.
-      if (this.#host.policies.get(policy) === undefined) {
-        socket.close(CLOSE_LOST, "there is no such policy any more");
-        continue;
-      }
       try {
-        await this.#renewLease(socket, policy, key, id);
+        // A deployment may have removed the policy.
+        if (this.#host.policies.get(policy) === undefined)
+          socket.close(CLOSE_LOST, "there is no such policy any more");
+        else await this.#renewLease(socket, policy, key, id);
       } catch (error) {
         // The pool did not answer. The lease lasts until its end, and `renew` is called again then.
         console.warn(`policy ${policy}: a socket's lease was not renewed: ${String(error)}`);
@@ -115,12 +115,16 @@ export class LeaseSockets {
   }
 
   /** When the lease expires, or an instant soon when the object does not have it. */
-  #endOf(policy: string, key: string, id: string): number | Promise<number> {
-    return this.#host.ask(
-      policy,
-      key,
-      (_, { claims }, nowMs) => claims.get(id)?.expiresAtMs ?? nowMs + SOON_MS,
-    );
+  async #endOf(policy: string, key: string, id: string): Promise<number> {
+    try {
+      return await this.#host.ask(
+        policy,
+        key,
+        (_, { claims }, nowMs) => claims.get(id)?.expiresAtMs ?? nowMs + SOON_MS,
+      );
+    } catch {
+      return this.#host.nowMs() + LATER_MS;
+    }
   }
 
   /** Closes the sockets of a key whose leases were ended by another call (`release` or `reset`). */

@@ -1,7 +1,8 @@
-import type { Policies, Policy } from "../../core/policies/policy.ts";
+import type { KnownPolicies, Policy } from "../../core/policies/policy.ts";
 import type { AnswerPlace, Swept } from "../storage/answers.ts";
-import { KEYS_SWEPT, type KeyStorage } from "../storage/storage.ts";
-import { FORGET_AFTER_MS } from "../storage/sweeps.ts";
+import { KEYS_SWEPT, type KeyStorage, type SweptKey } from "../storage/storage.ts";
+import { FAILED_AGAIN_MS, FORGET_AFTER_MS } from "../storage/sweeps.ts";
+import { UNKNOWN_KEPT_MS } from "../storage/unknown-policies.ts";
 import { isUnrecorded } from "./blank.ts";
 import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
@@ -20,7 +21,7 @@ const FIRST: AnswerPlace = { key: "", idempotencyKey: "" };
 export function* collectGarbage(
   storage: KeyStorage,
   cache: KeyCache,
-  policies: Pick<Policies, "get">,
+  policies: KnownPolicies,
   nowMs: () => number,
 ): Generator<undefined, number | undefined> {
   if (storage.isEmpty) return undefined;
@@ -47,58 +48,79 @@ export function* collectGarbage(
   return dueMs;
 }
 
-/** Looks at every key that has a record, and forgets those that are whole. */
+/** Looks at every key that has a record, and forgets those that are whole. One that fails does not stop the others. */
 function* sweepKeys(
   storage: KeyStorage,
   cache: KeyCache,
-  policies: Pick<Policies, "get">,
+  policies: KnownPolicies,
   nowMs: () => number,
 ): Generator<undefined, void> {
   let due = 0;
   for (let after: string | undefined = ""; after !== undefined;) {
     if (after !== "") yield;
     const keys = storage.keysSwept(after);
-    for (const { key, policy, wholeAtMs } of keys) {
-      let wholeMs: number | undefined = wholeAtMs;
-      if (wholeAtMs <= nowMs()) {
+    for (const swept of keys) {
+      const isRemoved = policies.isRemoved?.(swept.policy) === true;
+      let dueMs: number | undefined = swept.wholeAtMs + FORGET_AFTER_MS;
+      if (isRemoved || swept.wholeAtMs <= nowMs()) {
         due += 1;
         if (due % KEYS_A_TURN === 0) yield;
-        wholeMs = forgetKey(storage, cache, policies.get(policy), key, nowMs());
+        const policy = policies.get(swept.policy);
+        try {
+          if (isRemoved) dueMs = removeKey(storage, swept.key);
+          else if (policy === undefined) dueMs = keepUnknown(storage, swept, nowMs());
+          else dueMs = forgetKey(storage, cache, policy, swept.key, nowMs());
+        } catch (error) {
+          console.error(`policy ${swept.policy}: a key could not be swept: ${String(error)}`);
+          dueMs = nowMs() + FAILED_AGAIN_MS;
+        }
       }
-      if (wholeMs !== undefined) storage.sweeps.leave(1, wholeMs + FORGET_AFTER_MS);
+      if (dueMs !== undefined) storage.sweeps.leave(1, dueMs);
     }
     after = keys.length < KEYS_SWEPT ? undefined : keys.at(-1)?.key;
   }
 }
 
+/** Deletes all that is stored of a key. The record of an only key goes with everything else: alone it would cost a row. */
+function removeKey(storage: KeyStorage, key: string): undefined {
+  if (storage.loneKey !== key) storage.remove(key);
+}
+
+/**
+ * Deletes a key of a policy that this version does not know, once nobody can need it: another version may know it.
+ *
+ * @returns when to look at it again; `undefined`: it is deleted
+ */
+function keepUnknown(storage: KeyStorage, { key, wholeAtMs }: SweptKey, nowMs: number): number | undefined {
+  const ends = storage.claims.read(key).map(({ expiresAtMs }) => expiresAtMs);
+  const dueMs = ends.reduce((last, endMs) => Math.max(last, endMs), wholeAtMs) + UNKNOWN_KEPT_MS;
+  return dueMs > nowMs ? dueMs : removeKey(storage, key);
+}
+
 /**
  * Deletes a key that was expected to be whole by now, if it is.
  *
- * @returns when it is expected to be whole; `undefined`: it is
+ * @returns when to look at it again; `undefined`: it is whole
  */
 function forgetKey(
   storage: KeyStorage,
   cache: KeyCache,
-  policy: Policy | undefined,
+  policy: Policy,
   key: string,
   nowMs: number,
 ): number | undefined {
-  // The record of an only key is deleted with everything else: deleting it alone would cost a row.
-  const isLone = storage.loneKey === key;
   // Nobody opens a key that was given away, and what is left of it is whole.
-  if (policy === undefined || storage.moves.isAway(policy, key)) {
-    if (!isLone) storage.remove(key);
-    return undefined;
-  }
+  if (storage.moves.isAway(policy, key)) return removeKey(storage, key);
   // The record says when the key was expected to be whole. Memory may know better, or the policy has changed since.
   const keyState = cache.open(policy, key, nowMs);
   if (!keyState.isWhole(nowMs)) {
     const wholeMs = cache.write(keyState, keyState.accounts, nowMs);
     cache.take(keyState, keyState.accounts, nowMs, true);
-    return wholeMs;
+    return wholeMs + FORGET_AFTER_MS;
   }
-  // Until then memory has to know it: whoever read the record again would presume what memory was ahead by.
-  if (isLone) return undefined;
+  // An only key goes with everything else. Until then memory has to know it: whoever read the record again would
+  // presume what memory was ahead by.
+  if (storage.loneKey === key) return undefined;
   for (const claim of keyState.expired) endExpired(storage, keyState, claim);
   storage.remove(key);
   cache.drop(keyState);

@@ -1,12 +1,11 @@
-import { unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import { unstoredOf, type Account } from "../../core/accounts/account.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { StoredAccount } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
-import { record } from "../storage/write-behind.ts";
 import { isBlank, isUnrecorded } from "./blank.ts";
-import { endExpired } from "./idempotency.ts";
+import { HeardTerms } from "./heard-terms.ts";
 import { KeyState } from "./key-state.ts";
 import { MemoryBudget, type MemoryShare } from "./memory-budget.ts";
+import { writeRecord } from "./record-writing.ts";
 
 /** The most keys in memory of all objects in an isolate, at about 1 KiB each. Other keys are read from storage when a call opens them. */
 export const MOST_KEYS = 20_000;
@@ -25,6 +24,8 @@ const GROWTH_STEPS = 64;
  * are synchronous, and memory changes only after storage has: a write that throws has changed nothing.
  */
 export class KeyCache {
+  /** What other versions of its policies say. */
+  readonly heard = new HeardTerms();
   readonly #storage: KeyStorage;
   readonly #memory: MemoryBudget;
   readonly #share: MemoryShare;
@@ -51,6 +52,7 @@ export class KeyCache {
   open(policy: Policy, key: string, nowMs: number): KeyState {
     const keyState = this.#keys.get(key) ?? this.#load(policy, key, nowMs);
     keyState.isTouched = true;
+    keyState.compare(this.heard.comparison(policy.name, nowMs));
     keyState.advance(nowMs);
     return keyState;
   }
@@ -59,38 +61,17 @@ export class KeyCache {
    * Writes these accounts as the key's record.
    *
    * @param ahead by rule: how far memory may go ahead of this record, beside what holders have; absent: not at all
-   * @returns the instant from which the key is whole if nobody comes
+   * @param leastDueMs a sweep need not look at the key before
+   * @returns the instant from which the key is whole if nobody comes, or `leastDueMs` if that is later
    */
   write(
     keyState: KeyState,
     accounts: readonly Account[],
     nowMs: number,
     ahead: readonly number[] = [],
+    leastDueMs = -Infinity,
   ): number {
-    const { key, policy, ruleStates, expired } = keyState;
-    const wholeMs = keyState.wholeAtMs(accounts, nowMs);
-    const ttlMs = policy.reservation.mostMs;
-    const { memory } = this.#storage.leads;
-    const records = ruleStates.map(({ rule, stored }, index) =>
-      record(rule, accounts[index] ?? UNTOUCHED, ahead[index] ?? 0, nowMs, ttlMs, stored, memory),
-    );
-    const named = ruleStates.map(({ rule }, index) => [rule.name, records[index]?.stored]);
-    const rules = Object.fromEntries(named) as Record<string, StoredAccount>;
-    const write = () => {
-      // Segments first: their table makes the table of records, so that a first record is not written twice.
-      for (const [index, { rule }] of ruleStates.entries()) {
-        const segment = records[index]?.segment;
-        if (segment !== undefined) this.#storage.writeSegment(key, rule.name, segment);
-      }
-      this.#storage.write({ key, policy: policy.name, rules }, wholeMs);
-      for (const claim of expired) endExpired(this.#storage, keyState, claim);
-    };
-    const isOneRow = expired.length === 0 && records.every(({ segment }) => segment === undefined);
-    if (isOneRow) write();
-    else this.#storage.atomically(write);
-    const stored = records.map((each) => each.stored);
-    keyState.noteWritten(stored, accounts);
-    return wholeMs;
+    return writeRecord(this.#storage, keyState, accounts, nowMs, ahead, leastDueMs);
   }
 
   /**
@@ -167,6 +148,10 @@ export class KeyCache {
     // Two rounds find a key that is not pinned, if there is one. Several have to go when a large one came before.
     while (this.#isFull(1) && this.#dropOne(nowMs, 2 * this.#keys.size));
     const keyState = new KeyState(this.#storage, policy, key, nowMs);
+    if (keyState.ruleStates.some(({ isConverted }) => isConverted)) {
+      keyState.advance(nowMs);
+      this.write(keyState, keyState.accounts, nowMs);
+    }
     this.#keys.set(key, keyState);
     this.#memory.add(this.#share, 1, 0);
     this.#weigh(keyState);

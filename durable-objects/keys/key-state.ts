@@ -1,11 +1,21 @@
 import { advance, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { AnswerCount } from "../storage/answers.ts";
+import { claimsOf } from "../storage/conversions.ts";
 import { CLAIM_BYTES, type Claim, type StoredAccount } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import { aheadOfRecord, recordWholeAtMs } from "../storage/write-behind.ts";
+import type { Comparison } from "./heard-terms.ts";
 import { Holders } from "./holders.ts";
-import { bytesOf, givenSince, readRuleStates, statesSeenBy, type RuleState } from "./rule-state.ts";
+import { Pins } from "./pins.ts";
+import {
+  bytesOf,
+  comparedBy,
+  givenSince,
+  readRuleStates,
+  statesSeenBy,
+  type RuleState,
+} from "./rule-state.ts";
 
 /** A rule's state as `KeyState` itself sees it; nobody else may change it. */
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
@@ -23,9 +33,11 @@ export class KeyState {
   #ruleStates: readonly Changing[] = [];
   #claims = new Map<string, Claim>();
   #expired: readonly Claim[] = [];
-  #pins = 0;
+  readonly #pins = new Pins();
   #isWritten = true;
+  #dueMs = -Infinity;
   #endsByMs: number;
+  #comparison: Comparison | undefined;
   #bytes = 0;
 
   constructor(storage: KeyStorage, policy: Policy, key: string, nowMs: number) {
@@ -49,6 +61,13 @@ export class KeyState {
     return statesSeenBy(this.policy, this.#ruleStates, priority);
   }
 
+  /** From now on rules are decided together with those of another version; `undefined`: alone. */
+  compare(comparison: Comparison | undefined): void {
+    if (comparison === this.#comparison) return;
+    this.#comparison = comparison;
+    this.#ruleStates = comparedBy(this.policy, this.#ruleStates, comparison);
+  }
+
   /** The holds and leases of callers, by their ids. KeyStorage has them too. */
   get claims(): ReadonlyMap<string, Claim> {
     return this.#claims;
@@ -64,17 +83,19 @@ export class KeyState {
     return this.#isWritten;
   }
 
-  /**
-   * Reservations and leases of the key must end by this instant: in a region, the pool keeps units for it until then.
-   * `Infinity`: the key has no pool.
-   */
+  /** From when on a sweep looks at what is stored of the key; -Infinity: it has no record. */
+  get dueMs(): number {
+    return this.#dueMs;
+  }
+
+  /** By then reservations and leases must end: a region's pool keeps units until then. `Infinity`: there is no pool. */
   get endsByMs(): number {
     return this.#endsByMs;
   }
 
   /** Whether waiting calls, or a message to the pool, refer to this `KeyState`: then it stays in memory. */
   get isPinned(): boolean {
-    return this.#pins > 0;
+    return this.#pins.isAny;
   }
 
   /** The bytes that its name, states, claims and holders took at the last `weigh`, beside about 1 KiB for each key. */
@@ -84,8 +105,8 @@ export class KeyState {
 
   /** Whether the key equals an untouched one and is not pinned. */
   isWhole(nowMs: number): boolean {
-    const hasHolds = this.#ruleStates.some(({ account }) => account.holds.length > 0);
-    return !this.isPinned && !hasHolds && this.wholeAtMs(this.accounts, nowMs) <= nowMs;
+    if (this.isPinned || this.#ruleStates.some(({ account }) => account.holds.length > 0)) return false;
+    return this.wholeAtMs(this.accounts, nowMs) <= nowMs;
   }
 
   /** The instant from which all of these accounts equal untouched ones, if nobody comes. */
@@ -94,11 +115,7 @@ export class KeyState {
     return Math.max(...this.#ruleStates.map(of));
   }
 
-  /**
-   * What is stored does not cover these accounts, so all that memory could be ahead of a record has been given out.
-   *
-   * @returns by rule: how far memory may go ahead of a record of these accounts
-   */
+  /** By rule: how far memory may go ahead of a record of these accounts, which what is stored does not cover. */
   noteGiven(accounts: readonly Account[]): number[] {
     return this.#ruleStates.map((ruleState, index) => {
       ruleState.given += givenSince(ruleState, accounts[index]);
@@ -106,14 +123,13 @@ export class KeyState {
     });
   }
 
-  /**
-   * Reads the key again from storage. Its holders stay, since what they hold is presumed.
-   *
-   * @param isLost whether more was known of the key than is stored
-   */
+  /** Reads the key again. Its holders stay: what they hold is presumed. `isLost`: more was known than is stored. */
   reload(storage: KeyStorage, nowMs: number, isLost: boolean): void {
-    const claims = new Map(storage.claims.read(this.key).map((claim) => [claim.id, claim]));
-    this.#ruleStates = readRuleStates(storage, this.policy, this.key, claims, nowMs, isLost);
+    const claims = claimsOf(this.policy, storage.claims.read(this.key));
+    const record = storage.read(this.key);
+    this.#ruleStates = readRuleStates(storage, this.policy, this.key, record, claims, nowMs, isLost);
+    this.#dueMs = record?.wholeAtMs ?? -Infinity;
+    this.#comparison = undefined;
     this.#claims = claims;
     this.#expired = [];
     this.#isWritten = !isLost;
@@ -123,6 +139,7 @@ export class KeyState {
   /** All that was stored of the key has been deleted. */
   noteDeleted(): void {
     for (const ruleState of this.#ruleStates) ruleState.stored = undefined;
+    this.#dueMs = -Infinity;
     this.#claims.clear();
     this.#expired = [];
     this.answers.clear();
@@ -142,11 +159,7 @@ export class KeyState {
     this.#expired = [...this.#expired, ...expired];
   }
 
-  /**
-   * Replaces the accounts of all rules.
-   *
-   * @param isWritten whether just these have been written, and memory may not be ahead of them
-   */
+  /** Replaces all accounts. `isWritten`: just these have been written, and memory may not be ahead of them. */
   replaceAccounts(accounts: readonly Account[], isWritten: boolean): void {
     this.#isWritten = isWritten;
     for (const [index, ruleState] of this.#ruleStates.entries())
@@ -167,8 +180,9 @@ export class KeyState {
     return this.#bytes - before;
   }
 
-  /** These records of these accounts have been written, and the rows of expired claims deleted. */
-  noteWritten(records: readonly (StoredAccount | undefined)[], accounts: readonly Account[]): void {
+  /** These records of these accounts have been written, due at `dueMs`, and the rows of expired claims deleted. */
+  noteWritten(records: readonly StoredAccount[], accounts: readonly Account[], dueMs: number): void {
+    this.#dueMs = dueMs;
     for (const [index, ruleState] of this.#ruleStates.entries()) {
       ruleState.stored = records[index];
       ruleState.storedWholeMs = recordWholeAtMs(ruleState.rule, accounts[index]?.state);
@@ -176,24 +190,15 @@ export class KeyState {
     this.#expired = [];
   }
 
-  /** A hold or lease begins, or is renewed. */
-  putClaim(claim: Claim): void {
-    this.#claims.set(claim.id, claim);
-  }
-
-  /** A hold or lease ends. */
-  endClaim({ id }: Claim): void {
-    this.#claims.delete(id);
+  /** Holds and leases end; others begin, or are renewed. */
+  noteClaims(end: readonly Claim[], put: readonly Claim[]): void {
+    for (const { id } of end) this.#claims.delete(id);
+    for (const claim of put) this.#claims.set(claim.id, claim);
   }
 
   /** Keeps the key in memory. The returned function ends that; calling it again does nothing. */
   pin(): () => void {
-    this.#pins += 1;
-    let left = 1;
-    return () => {
-      this.#pins -= left;
-      left = 0;
-    };
+    return this.#pins.add();
   }
 
   /** The pool keeps units for this key until `endsByMs`. */

@@ -5,6 +5,7 @@ import type { Full } from "../../core/protocol/bounds.ts";
 import type { Claim } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import type { Charge, StandingCharge } from "./charges.ts";
+import { dueWith, roomyDueMs } from "./due-times.ts";
 import {
   endOfHold,
   findAnswer,
@@ -115,13 +116,14 @@ export class KeyStore {
   #save(keyState: KeyState, change: Change, nowMs: number): number[] {
     const { accounts, put = [], end = [], remember = [], forget = [], uncharge } = change;
     const isSaved = isCovered(keyState.ruleStates, accounts, nowMs);
-    // Claims and answers need a record beside them, because the alarm finds a key by its record.
-    const isRecorded = keyState.ruleStates.some(({ stored }) => stored !== undefined);
-    const writesRecord =
-      !isSaved || change.isExact === true || remember.length > 0 || (put.length > 0 && !isRecorded);
+    const leastDueMs = dueWith(keyState, put, nowMs);
+    const writesState = !isSaved || change.isExact === true || remember.length > 0;
+    const writesRecord = writesState || leastDueMs > keyState.dueMs;
+    const isNew = keyState.dueMs === -Infinity;
+    const dueMs = writesState || isNew ? leastDueMs : roomyDueMs(leastDueMs, nowMs);
     const ahead = isSaved ? [] : keyState.noteGiven(accounts);
     const writeRecord = () =>
-      writesRecord ? this.#cache.write(keyState, accounts, nowMs, ahead) : undefined;
+      writesRecord ? this.#cache.write(keyState, accounts, nowMs, ahead, dueMs) : undefined;
     const isExact = writesRecord && !ahead.some((units) => units > 0);
     const isAhead = !isExact && (writesRecord || isLed(keyState.ruleStates, nowMs));
     const leadEndsMs = this.#lead(keyState, accounts, nowMs, isAhead);
@@ -137,8 +139,7 @@ export class KeyStore {
       return writeRecord();
     };
     const wholeMs = writesRows ? this.#allOrNothing(keyState, writeAll, nowMs) : writeRecord();
-    for (const claim of end) keyState.endClaim(claim);
-    for (const claim of put) keyState.putClaim(claim);
+    keyState.noteClaims(end, put);
     this.#cache.take(keyState, accounts, nowMs, isExact);
     return [leadEndsMs, wholeMs].filter((each) => each !== undefined);
   }

@@ -1,10 +1,13 @@
 import { unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import type { Hold } from "../../core/accounts/hold.ts";
+import { doubled, undoubled } from "../../core/algorithms/both.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
 import { seenBy } from "../../core/policies/seen-by.ts";
+import { converted } from "../storage/conversions.ts";
 import type { Claim, StoredAccount } from "../storage/records.ts";
-import type { KeyStorage } from "../storage/storage.ts";
+import type { DueKey, KeyStorage } from "../storage/storage.ts";
 import { aheadUnits, covers, isReadable, recordWholeAtMs, restore } from "../storage/write-behind.ts";
+import type { Comparison } from "./heard-terms.ts";
 
 /** One rule of a key: its account, and its part of the key's record (`undefined`: storage has none). */
 export interface RuleState {
@@ -15,33 +18,39 @@ export interface RuleState {
   readonly storedWholeMs: number;
   /** At least so many units were given out since the key was loaded. */
   readonly given: number;
+  /** What was found was written under other rules, and has to be written again before anything is decided. */
+  readonly isConverted: boolean;
 }
 
 /**
  * Reads the rules of a key from storage, in the order of its policy.
  *
+ * @param kept the key's record
  * @param isLost whether this memory knew more of the key, and has lost it
  */
 export function readRuleStates(
   storage: KeyStorage,
   policy: Policy,
   key: string,
+  kept: DueKey | undefined,
   claims: ReadonlyMap<string, Claim>,
   nowMs: number,
   isLost: boolean,
 ): RuleState[] {
-  const stored = storage.read(key)?.rules ?? {};
+  const { rules = {} } = kept ?? {};
   return policy.rules.map((rule) => {
-    const found = Object.hasOwn(stored, rule.name) ? stored[rule.name] : undefined;
+    const found = Object.hasOwn(rules, rule.name) ? rules[rule.name] : undefined;
+    const other = kept === undefined ? undefined : converted(policy, rule, kept, nowMs);
     const segments = found === undefined ? [] : storage.segments(key, rule.name);
     const lead = storage.leads.of(policy, rule, nowMs, isLost);
-    const restored = restore(rule, found, segments, nowMs, policy.reservation.mostMs, lead);
+    const restored = restore(rule, other ?? found, segments, nowMs, policy.reservation.mostMs, lead);
     return {
       rule,
       account: withClaims(rule, restored, claims),
       stored: isReadable(rule, found) ? found : undefined,
       storedWholeMs: recordWholeAtMs(rule, restored.state),
       given: 0,
+      isConverted: other !== undefined,
     };
   });
 }
@@ -62,6 +71,22 @@ function withClaims(rule: Rule, restored: Account, claims: ReadonlyMap<string, C
   return { state: restored.state, holds: holds.toSorted((a, b) => a.expiresAtMs - b.expiresAtMs) };
 }
 
+/** The states when rules are decided together with those of another version from now on; `undefined`: alone. */
+export function comparedBy(
+  policy: Policy,
+  states: readonly RuleState[],
+  comparison: Comparison | undefined,
+): RuleState[] {
+  return states.map((ruleState, index) => {
+    const own = policy.rules[index] ?? ruleState.rule;
+    const rule = comparison?.get(own);
+    const { state, holds } = ruleState.account;
+    const single = ruleState.rule === own ? state : undoubled(state);
+    const account = { state: rule === undefined ? single : doubled(single), holds };
+    return { ...ruleState, rule: rule ?? own, account };
+  });
+}
+
 /** The states with their rules as calls of this priority see them: see core/policies/priorities.ts. */
 export function statesSeenBy(
   policy: Policy,
@@ -70,7 +95,12 @@ export function statesSeenBy(
 ): readonly RuleState[] {
   const { rules } = seenBy(policy, priority);
   if (rules === policy.rules) return states;
-  return states.map((state, index) => ({ ...state, rule: rules[index] ?? state.rule }));
+  return states.map((state, index) => {
+    const { apart = 0 } = rules[index] ?? {};
+    // The rule may be compared with another version's (heard-terms.ts).
+    const capacity = Math.max(0, state.rule.capacity - apart);
+    return apart === 0 ? state : { ...state, rule: { ...state.rule, apart, capacity } };
+  });
 }
 
 /** The bytes that these states take, as far as they may be large. */

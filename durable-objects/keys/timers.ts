@@ -30,9 +30,14 @@ export class Timers {
     this.#read = read;
   }
 
-  /** Reads the alarm that was set before the object started. */
-  async readAlarm(): Promise<void> {
+  /**
+   * Reads the alarm that was set before the object started. If none is, though something is stored, one is set that
+   * comes after `lostMs`: the runtime has given it up.
+   */
+  async readAlarm(lostMs: number): Promise<void> {
     this.#alarmAtMs = (await this.#storage.getAlarm()) ?? Infinity;
+    const nowMs = this.nowMs();
+    if (this.#alarmAtMs === Infinity) this.alarmBy(nowMs + lostMs, nowMs);
   }
 
   /** The alarm has come, or was deleted: none is set now. */

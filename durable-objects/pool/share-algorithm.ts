@@ -85,6 +85,7 @@ function shareOf(rule: Rule): Rule {
 const leasing: Leasing<ShareConfig, ShareState> = {
   terms: (config) => config,
   fencingToken: (state) => state.fencingToken,
+  resumed: (fencingToken) => ({ ...NO_SHARE, fencingToken }),
   reclaimed: (state) => state.reclaimed,
 };
 
@@ -159,5 +160,6 @@ const share: Algorithm<ShareConfig, ShareState> = {
   // Units of a share are not stored: after a crash the pool counts them as used when their hold expires.
   covers: () => true,
   pack: ({ isLeased }, { holder }) => ({ record: isLeased ? { holder } : undefined }),
+  used: () => 0,
   unpack: (_, record) => ({ ...NO_SHARE, holder: (record as Pick<ShareState, "holder">).holder }),
 };

@@ -7,7 +7,8 @@
  * was so until `untilMs` at most, so a key that is whole since then shows no dent.
  */
 import { randomFraction } from "../../core/clock.ts";
-import type { Policies, Policy, Rule } from "../../core/policies/policy.ts";
+import type { KnownPolicies, Policy, Rule } from "../../core/policies/policy.ts";
+import { UNKNOWN_KEPT_MS } from "./unknown-policies.ts";
 import { aheadUnits, storedName, type Lead } from "./write-behind.ts";
 
 /** What the row says of one policy. Stored: never rename a field. */
@@ -69,7 +70,7 @@ export class Leads {
       memory: isLost ? Number.NaN : this.memory,
       startMs: isLost ? nowMs : this.#startMs,
       untilMs: made?.untilMs ?? -Infinity,
-      ...(found && { found: { ...found, units: unitsOf(found, rule) } }),
+      ...(found && { found: { ...found, units: presumedOf(found, policy, rule) } }),
     };
   }
 
@@ -83,7 +84,7 @@ export class Leads {
   presumed(policy: Policy, nowMs: number): Readonly<Record<string, number>> | undefined {
     const found = this.#found.get(policy.name);
     if (found === undefined || !this.isPresumed(policy, nowMs)) return undefined;
-    return Object.fromEntries(policy.rules.map((rule) => [rule.name, unitsOf(found, rule)]));
+    return Object.fromEntries(policy.rules.map((rule) => [rule.name, presumedOf(found, policy, rule)]));
   }
 
   /**
@@ -103,21 +104,26 @@ export class Leads {
     return wholeAtMs(policy, lead);
   }
 
-  /** When no lead matters any more, if nobody comes: a key that was ahead is whole then. -Infinity: there is none. */
-  endsAtMs(policies: Pick<Policies, "get">): number {
+  /**
+   * When no lead matters any more, if nobody comes: a key that was ahead is whole then. A policy that is not known may
+   * come back. -Infinity: there is none.
+   */
+  endsAtMs(policies: KnownPolicies): number {
     let endsMs = -Infinity;
     for (const [name, lead] of this.#made) {
       const policy = policies.get(name);
       if (policy !== undefined) endsMs = Math.max(endsMs, wholeAtMs(policy, lead));
+      else if (policies.isRemoved?.(name) !== true) endsMs = Math.max(endsMs, lead.untilMs + UNKNOWN_KEPT_MS);
     }
     return endsMs;
   }
 
   /** What is stored of every key is exact: memory is not ahead any more. What was found may still matter. */
-  end(policies: Pick<Policies, "get">, nowMs: number): void {
-    const kept = [...this.#found].filter(([name]) => {
+  end(policies: KnownPolicies, nowMs: number): void {
+    const kept = [...this.#found].filter(([name, { untilMs }]) => {
       const policy = policies.get(name);
-      return policy !== undefined && this.isPresumed(policy, nowMs);
+      if (policy !== undefined) return this.isPresumed(policy, nowMs);
+      return policies.isRemoved?.(name) !== true && nowMs < untilMs + UNKNOWN_KEPT_MS;
     });
     if (this.#made.size > 0) this.#storage.kv.put<Stored>(ROW, kept);
     this.#made = new Map(kept);
@@ -141,14 +147,25 @@ export class Leads {
   #units(policy: Policy, nowMs: number): StoredLead["rules"] {
     const found = this.isPresumed(policy, nowMs) ? this.#found.get(policy.name) : undefined;
     const rules = policy.rules.map((rule): [string, StoredLead["rules"][string]] => {
-      const units = Math.max(aheadUnits(rule), found === undefined ? 0 : unitsOf(found, rule));
+      const units = Math.max(aheadUnits(rule), found === undefined ? 0 : presumedOf(found, policy, rule));
       return [rule.name, { algorithm: storedName(rule), units }];
     });
     return Object.fromEntries(rules);
   }
 }
 
-/** The units that a lead gives a rule; of a rule that had another algorithm, none can be told. */
+/**
+ * The units by which a key may have been ahead, as one of a rule's: under whichever algorithm they were given. A rule
+ * that the lead does not know goes on from those that it knows and that are gone, as its records do (conversions.ts).
+ */
+function presumedOf({ rules }: StoredLead, policy: Policy, rule: Rule): number {
+  if (rule.lease !== undefined || rule.algorithm.isShare === true) return 0;
+  if (Object.hasOwn(rules, rule.name)) return rules[rule.name]?.units ?? 0;
+  const isGone = (name: string) => policy.rules.every((each) => each.name !== name);
+  return Math.max(0, ...Object.entries(rules).map(([name, { units }]) => (isGone(name) ? units : 0)));
+}
+
+/** The units that a lead gives a rule, as a rule of this algorithm. */
 function unitsOf({ rules }: StoredLead, rule: Rule): number {
   const said = Object.hasOwn(rules, rule.name) ? rules[rule.name] : undefined;
   return said?.algorithm === storedName(rule) ? said.units : 0;
@@ -167,7 +184,7 @@ function wholeAtMs(policy: Policy, lead: StoredLead): number {
   const { untilMs } = lead;
   const wholeMs = policy.rules.map((rule) => {
     const { algorithm, config } = rule;
-    const units = unitsOf(lead, rule);
+    const units = presumedOf(lead, policy, rule);
     if (units === 0) return untilMs;
     return algorithm.wholeAtMs(config, algorithm.debit(config, undefined, untilMs, units));
   });

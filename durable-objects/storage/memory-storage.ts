@@ -4,13 +4,10 @@ import { ANSWERS_DROPPED, type StoredAnswer, type StoredAnswers, type Swept } fr
 import type { ClaimCounts, StoredClaims } from "./claims.ts";
 import { Leads } from "./leads.ts";
 import type { Claim, StoredKey } from "./records.ts";
-import type { KeyStorage, SweptKey } from "./storage.ts";
+import type { DueKey, KeyStorage, SweptKey } from "./storage.ts";
 import { Sweeps } from "./sweeps.ts";
 
 const NOT_KEPT = { kv: { get: () => undefined, put: () => undefined } };
-
-/** A key's record, and when it was expected to be whole as it was written. */
-type Kept = StoredKey & { readonly wholeAtMs: number };
 
 /** Keeps in memory what an object keeps in storage: for a limiter that need not survive its process. */
 export class MemoryStorage implements KeyStorage {
@@ -22,7 +19,7 @@ export class MemoryStorage implements KeyStorage {
   readonly loneKey = undefined;
   /** Keys of a limiter in memory have one object, and never move. */
   readonly moves = { isEmpty: true, isAway: () => false, sweep: () => ({ left: 0, dueMs: Infinity }) };
-  readonly #keys = new Map<string, Kept>();
+  readonly #keys = new Map<string, DueKey>();
   /** By key and rule. */
   readonly #segments = new Map<string, Map<string, NewSegment[]>>();
 
@@ -43,7 +40,7 @@ export class MemoryStorage implements KeyStorage {
     return Promise.resolve();
   }
 
-  read(key: string): StoredKey | undefined {
+  read(key: string): DueKey | undefined {
     return this.#keys.get(key);
   }
 

@@ -13,6 +13,8 @@ export interface StoredAccount {
    * in records that are older than reservations.
    */
   readonly ttlMs?: number;
+  /** What the rule counts. Absent: requests, or nobody knows, since versions before conversions.ts wrote none. */
+  readonly unit?: string;
   /** Which object's memory wrote this (`Leads.memory`). Absent in records of versions that had no lead, and in shares. */
   readonly by?: number;
 }

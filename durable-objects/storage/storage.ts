@@ -67,18 +67,19 @@ export class Storage {
     return this.#tables.removeAll();
   }
 
-  /** The key's record; `undefined`: it has none, so nothing but answers is stored of the key. */
-  read(key: string): StoredKey | undefined {
+  /** The key's record, and when it is due; `undefined`: it has none, so nothing but answers is stored of the key. */
+  read(key: string): DueKey | undefined {
     const { lone } = this.#tables;
     const row = lone === undefined ? this.#readRow(key) : lone.row;
     if (row === undefined || row.key !== key) return undefined;
-    return { key, policy: row.policy, rules: JSON.parse(row.rules) as StoredKey["rules"] };
+    const { policy, wholeAtMs } = row;
+    return { key, policy, wholeAtMs, rules: JSON.parse(row.rules) as StoredKey["rules"] };
   }
 
-  #readRow(key: string): Omit<KeyRow, "wholeAtMs"> | undefined {
+  #readRow(key: string): KeyRow | undefined {
     return this.#tables
-      .exec<{ key: string; policy: string; rules: string }>(
-        "SELECT key, policy, rules FROM keys WHERE key = ?",
+      .exec<{ key: string; policy: string; rules: string; wholeAtMs: number }>(
+        "SELECT key, policy, rules, whole_at_ms AS wholeAtMs FROM keys WHERE key = ?",
         key,
       )
       .toArray()[0];
@@ -186,6 +187,9 @@ export class Storage {
       .toArray();
   }
 }
+
+/** A key's record, with the instant from which a sweep looks at it. */
+export type DueKey = StoredKey & Pick<KeyRow, "wholeAtMs">;
 
 /** What a sweep reads of a key's record. */
 export type SweptKey = Omit<KeyRow, "rules">;

@@ -16,6 +16,8 @@ import type { LeadStorage } from "./leads.ts";
  * about 10 s too.
  */
 export const FORGET_AFTER_MS = 10_000;
+/** When something could not be swept, it is looked at again after so many milliseconds. */
+export const FAILED_AGAIN_MS = 60 * 60 * 1_000;
 /** For each row that is left, a sweep is followed by so many milliseconds without one. */
 export const REST_MS = 36;
 /** The least time from a sweep to the alarm for the next, in milliseconds. */

@@ -76,6 +76,7 @@ export function record(
     algorithm: storedName(rule),
     ahead: units,
     ...(units > 0 && { ttlMs }),
+    ...(rule.lease === undefined && rule.unit !== "requests" && { unit: rule.unit }),
     ...(!isShare && by !== undefined && { by }),
   };
   if (state === undefined) return { stored: header };

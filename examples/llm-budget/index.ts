@@ -24,7 +24,8 @@ const HOLD_MS = 5 * 60_000;
 export default {
   async fetch(request, env, ctx): Promise<Response> {
     const key = `customer:${request.headers.get("x-api-key") ?? "anonymous"}`;
-    const prompt = await request.json<Prompt>();
+    const prompt = await promptOf(request);
+    if (prompt === undefined) return new Response(PROMPT_ALLOWED, { status: 400 });
     const maxTokens = prompt.max_tokens ?? DEFAULT_MAX_TOKENS;
     const units = { requests: 1, tokens: estimatedTokens(prompt) + maxTokens };
     const { success, retryAfterMs, hold } = await env.LIMITER.hold({
@@ -50,6 +51,23 @@ export default {
     });
   },
 } satisfies ExportedHandler<Env>;
+
+const PROMPT_ALLOWED =
+  'the body must be JSON with "messages", a list of { "role", "content" } that are text, and may have "max_tokens", an ' +
+  "integer of 1 or more\n";
+
+/** The body; `undefined`: it is none that the model would understand, and nothing has been asked of anybody. */
+async function promptOf(request: Request): Promise<Prompt | undefined> {
+  const body: unknown = await request.json().catch(() => undefined);
+  if (typeof body !== "object" || body === null) return undefined;
+  const { messages, max_tokens: maxTokens = DEFAULT_MAX_TOKENS } = body as Record<string, unknown>;
+  const isMessage = (each: unknown) => {
+    const { role, content } = (each ?? {}) as Record<string, unknown>;
+    return typeof role === "string" && typeof content === "string";
+  };
+  if (!Array.isArray(messages) || messages.length === 0 || !messages.every(isMessage)) return undefined;
+  return Number.isInteger(maxTokens) && Number(maxTokens) >= 1 ? (body as Prompt) : undefined;
+}
 
 /** When this call fails, the hold expires later, and the estimate counts as used. */
 async function settleHold(env: Env, id: string, tokens: number): Promise<void> {

@@ -8,9 +8,20 @@ import { RedisPool, type Answer } from "./pool.ts";
 
 const KEY = "user:42";
 
-const client = createClient({ url: process.env["REDIS_URL"] ?? "redis://127.0.0.1:6379", RESP: 2 });
+const url = new URL(process.env["REDIS_URL"] ?? "redis://127.0.0.1:6379");
+// By itself the client would try to connect for ever.
+const socket = { reconnectStrategy: false, connectTimeout: 5_000 } as const;
+const client = createClient({ url: url.href, RESP: 2, socket });
 client.on("error", (error) => console.error(String(error)));
-await client.connect();
+try {
+  await client.connect();
+} catch {
+  // Without the address's password.
+  console.error(
+    `no connection to Redis at ${url.host}: set REDIS_URL to the one that npm run dev:redis prints`,
+  );
+  process.exit(1);
+}
 
 // These rules must be the policies' rules: the script decides by the rules that each program sends.
 const demo = new RedisPool(client, POOL_SCRIPT, "redis-demo", [

@@ -33,3 +33,10 @@ test("each mail counts", async () => {
   expect(await sent.text()).toBe("sent 2");
   assertAsked(limiter, "limit", { policy: "mails", cost: 2 }, 1);
 });
+
+test("a body that names nobody is refused, and nothing is asked", async () => {
+  const limiter = unlimited();
+  for (const body of [undefined, {}, { to: "a@example.com" }, { to: [] }])
+    expect((await makeApp(limiter).request("/mails", post(body))).status).toBe(400);
+  assertAsked(limiter, "limit", { policy: "mails" }, 0);
+});

@@ -19,7 +19,8 @@ export function makeApp(limiter: Limiter, clock?: Parameters<typeof rateLimit>[0
     (c) => c.text("welcome"),
   );
   app.post("/mails", async (c) => {
-    const { to } = await c.req.json<{ to: string[] }>();
+    const { to } = await c.req.json<{ to?: unknown }>().catch(() => ({ to: undefined }));
+    if (!Array.isArray(to) || to.length === 0) return c.text("to must be a list of addresses", 400);
     const { success } = await limiter.limit({ policy: "mails", key: "all", cost: to.length });
     return success ? c.text(`sent ${to.length}`) : c.text("not today", 429);
   });

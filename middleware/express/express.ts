@@ -42,7 +42,7 @@ export function rateLimit<Req extends object, Res extends NodeResponse>(
       // What was decided before this one may bind: then it sets the same headers again.
       setLimitHeaders(req, res, options.time);
       if (verdict.denial === undefined) return true;
-      await answer(options, verdict.outcome.decisions, verdict.denial, req, res);
+      await answer(options, verdict.outcome.decisions, verdict.denial(), req, res);
       return false;
     });
 }

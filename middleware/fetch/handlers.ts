@@ -38,7 +38,7 @@ export function withRateLimit<Args extends HandlerArgs>(
     const response =
       denial === undefined
         ? await handler(...args)
-        : ((await options.onDenied?.(outcome.decisions, ...args)) ?? responseOf(denial));
+        : ((await options.onDenied?.(outcome.decisions, ...args)) ?? responseOf(denial()));
     return isOutermost ? withLimitHeaders(request, response, options.time) : response;
   };
 }

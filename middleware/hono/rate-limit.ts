@@ -29,7 +29,7 @@ export function rateLimit<E extends Env = Env>(options: RateLimitOptions<E>): Mi
     if (verdict.isSkipped) return await next();
     const { denial, outcome, isOutermost } = verdict;
     if (denial === undefined) await next();
-    else c.res = (await options.onDenied?.(outcome.decisions, c)) ?? responseOf(denial);
+    else c.res = (await options.onDenied?.(outcome.decisions, c)) ?? responseOf(denial());
     // The outermost sets them, since only it knows all decisions.
     if (isOutermost) setLimitHeaders(c, options.time);
   };

@@ -109,7 +109,7 @@ test("an overloaded object is asked once and not again", async () => {
   });
   const ask = vi.fn(() => Promise.reject(overloaded));
   const env = {
-    OBJECTS: { getByName: () => ({ limit: ask }) as unknown as LimiterStub },
+    OBJECTS: { getByName: () => ({ limit: ask, reserve: ask }) as unknown as LimiterStub },
     API_TOKENS: JSON.stringify(TEST_TOKENS),
   } satisfies Env;
   const response = await app.request(

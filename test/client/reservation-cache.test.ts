@@ -2,11 +2,11 @@ import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { expect, test } from "vitest";
 import { ReservationCache } from "../../client/reservation-cache.ts";
-import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
 import { marginMs, spendableMs } from "../../core/reservations/sizing.ts";
 import { depth } from "../support/depth.ts";
+import { parsePolicies } from "../support/milliseconds.ts";
 
 const TTL_MS = 1_000;
 const ENDS_MS = spendableMs(TTL_MS);

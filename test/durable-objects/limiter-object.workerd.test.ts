@@ -170,7 +170,7 @@ describe("forgetting", () => {
     expect((await object.stub.peek("shared", second)).rules[0]).toMatchObject({ remaining: 1 });
   });
 
-  test("a key of a policy that is gone is forgotten when it was due", async () => {
+  test("a key of a policy that is not known is forgotten 30 days after it was due", async () => {
     const object = objectOf("slow", freshKey());
     await object.limit(1, "order-1");
     await runInDurableObject(
@@ -178,6 +178,9 @@ describe("forgetting", () => {
       (_, { storage }) => void storage.sql.exec("UPDATE keys SET policy = 'gone'"),
     );
     at(LATER_MS + 31 * DAY_MS);
+    await object.runAlarm();
+    expect(await object.stored()).toMatchObject({ tables: { keys: [{ policy: "gone" }] } });
+    at(LATER_MS + 37 * DAY_MS);
     await object.runAlarm();
     expect(await object.stored()).toEqual({ tables: {}, alarmAtMs: null });
   });

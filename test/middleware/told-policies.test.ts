@@ -1,11 +1,11 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { algorithms } from "../../core/algorithms/registry.ts";
-import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { setPolicyHeaders, type ToldPolicy } from "../../core/protocol/rate-limit-headers.ts";
 import { toldPolicies, toldPolicy } from "../../middleware/told-policies.ts";
 import { manualClock, memoryLimiter, unlimited } from "../../package/testing.ts";
 import { specimens } from "../support/algorithms.ts";
+import { inMilliseconds, parsePolicies } from "../support/milliseconds.ts";
 
 const HEADERS = ["draft-11", "draft-7"] as const;
 const now = (work: Promise<unknown>) => void work;
@@ -22,7 +22,7 @@ test.each([...algorithms.keys()])(
     const { fields } = specimens[algorithm] ?? { fields: fc.constant({}) };
     await fc.assert(
       fc.asyncProperty(fields, fc.constantFrom(...HEADERS), async (given, headers) => {
-        const policies = { p: { algorithm, ...given, headers } };
+        const policies = inMilliseconds({ p: { algorithm, ...given, headers } });
         const policy = parsePolicies(policies).get("p");
         const [listed] = (await memoryLimiter({ policies }).policies()).policies;
         if (policy === undefined || listed === undefined) throw new Error("no policy");

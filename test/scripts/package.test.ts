@@ -4,7 +4,8 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { expect, test } from "vitest";
-import { BUNDLING } from "../../scripts/package-build.ts";
+import { isRecent, LEAST_WRANGLER } from "../../scripts/least-wrangler.ts";
+import { BUNDLING, COMMAND_BUNDLING, WORKER_BUNDLING } from "../../scripts/package-build.ts";
 
 const ROOT = join(import.meta.dirname, "../..");
 
@@ -56,6 +57,7 @@ const ENTRIES = [
   "./memory",
   "./objects",
   "./testing",
+  "./worker",
 ];
 
 test("the package depends on no other at run time", () => {
@@ -63,5 +65,44 @@ test("the package depends on no other at run time", () => {
   expect(described["dependencies"] ?? {}).toEqual({});
   expect(Object.keys(described["exports"] as object)).toEqual(ENTRIES);
   // Whoever uses weir/hono has Hono; nobody else needs it.
-  expect(described["peerDependenciesMeta"]).toEqual({ hono: { optional: true } });
+  expect(described["peerDependenciesMeta"]).toEqual({
+    hono: { optional: true },
+    wrangler: { optional: true },
+  });
+});
+
+test.each([
+  ["package/worker.ts", WORKER_BUNDLING, ["cloudflare:workers"]],
+  ["scripts/weir.ts", COMMAND_BUNDLING, ["wrangler"]],
+])("%s has all in it that it needs, but for what its platform has", async (entry, bundling, others) => {
+  const { metafile } = await build({
+    ...bundling,
+    entryPoints: [join(ROOT, entry)],
+    outdir: "none",
+    write: false,
+    metafile: true,
+  });
+  const imports = Object.values(metafile.outputs).flatMap((output) => output.imports);
+  const outside = imports.filter(({ external }) => external === true).map(({ path }) => path);
+  expect([...new Set(outside)].filter((path) => !path.startsWith("node:"))).toEqual(others);
+  if (entry === "package/worker.ts") expect(outside.filter((path) => path.startsWith("node:"))).toEqual([]);
+});
+
+test("the wrangler that is asked for is the one that is tested with, or an older one, everywhere the same", () => {
+  const read = (file: string) =>
+    JSON.parse(readFileSync(join(ROOT, file), "utf8")) as Record<string, unknown>;
+  const { peerDependencies, devDependencies } = read("package.json");
+  expect(peerDependencies).toMatchObject({ wrangler: `>=${LEAST_WRANGLER}` });
+  expect(isRecent(String((devDependencies as Record<string, unknown>)["wrangler"]))).toBe(true);
+  expect(["4.155.1", "4.160.0", "5.0.0"].map((version) => isRecent(version))).toEqual([true, true, true]);
+  expect(["4.154.9", "3.200.0", "4.99.0"].map((version) => isRecent(version))).toEqual([false, false, false]);
+});
+
+test("the template configures what this project's own wrangler.toml does, but for the policies", () => {
+  const settings = (file: string) => {
+    const text = readFileSync(join(ROOT, file), "utf8");
+    const lines = text.slice(0, text.indexOf("[vars.")).split("\n");
+    return lines.filter((line) => line !== "" && !line.startsWith("#") && !line.startsWith("main ="));
+  };
+  expect(settings("template/wrangler.toml")).toEqual(settings("wrangler.toml"));
 });

@@ -12,7 +12,6 @@ import { Objects } from "../../client/transports/objects.ts";
 import { Outboxes } from "../../client/transports/outboxes.ts";
 import { unsleepingClock, type Time } from "../../core/clock.ts";
 import { DEFAULT_BOUNDS } from "../../core/policies/caller-bounds.ts";
-import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import { parseRegions } from "../../core/policies/regions.ts";
@@ -25,6 +24,7 @@ import type { ReservationsAnswered, ReservationsAsked } from "../../core/protoco
 import { answerBatch } from "../../durable-objects/batches.ts";
 import { SCOPES } from "../../worker/auth/tokens.ts";
 import { callReserve } from "../../worker/calls/reservations.ts";
+import { parsePolicies } from "../support/milliseconds.ts";
 import { seededRandom } from "../support/random.ts";
 import type { Database } from "./database.ts";
 import { law, Oracles } from "./laws.ts";

@@ -1,12 +1,12 @@
-/**
- * Policies for histories with a pool: units are scarce after a few calls, and lifetimes are as long as a few
- * messages.
- */
-import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import { parseRegions } from "../../core/policies/regions.ts";
 import { sharesOf } from "../../durable-objects/pool/share-algorithm.ts";
+/**
+ * Policies for histories with a pool: units are scarce after a few calls, and lifetimes are as long as a few
+ * messages.
+ */
+import { parsePolicies } from "../support/milliseconds.ts";
 
 const BUCKET = { algorithm: "token-bucket", limit: 40, window: 1_000 };
 const LOG = { algorithm: "sliding-log", limit: 64, window: 400 };

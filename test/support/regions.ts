@@ -4,6 +4,7 @@ import { startBridge, type Bridge } from "../../scripts/upstash-bridge.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
 import { TEST_TOKENS } from "./fixtures.ts";
 import { HttpClient } from "./http-client.ts";
+import { inMilliseconds } from "./milliseconds.ts";
 import { makeState, removeState } from "./served.ts";
 import { startUnreliable, type Unreliable } from "./unreliable-http.ts";
 
@@ -51,7 +52,7 @@ export async function startWorld(
     const begin = async () =>
       await serve({
         stateDir: states[index] ?? "",
-        policies,
+        policies: inMilliseconds(policies),
         apiTokens: JSON.stringify(TEST_TOKENS),
         pool: { url: network.url, token: TOKEN },
         originHeader: ORIGIN_HEADER,

@@ -1,9 +1,9 @@
 import type { HeldPolicy } from "../../core/policies/held-policy.ts";
-/** A reservation by itself, and answers made by hand. */
-import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decided, RuleDecision } from "../../core/protocol/answers.ts";
 import { Reservation } from "../../core/reservations/reservation.ts";
+/** A reservation by itself, and answers made by hand. */
+import { parsePolicies } from "./milliseconds.ts";
 
 export const TTL_MS = 1_000;
 const reservation = { ttl: TTL_MS };

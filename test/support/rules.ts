@@ -1,6 +1,6 @@
 import { leastBurst } from "../../core/algorithms/least-burst.ts";
-import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Rule } from "../../core/policies/policy.ts";
+import { parsePolicies } from "./milliseconds.ts";
 
 /** The rule of a policy with these fields. */
 export function ruleOf(fields: Readonly<Record<string, unknown>>): Rule {

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { BUNDLE } from "../../scripts/project.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
 import { TEST_TOKENS } from "./fixtures.ts";
+import { inMilliseconds } from "./milliseconds.ts";
 
 /** A folder for objects' storage; remove it with `removeState`. */
 export function makeState(): string {
@@ -21,6 +22,8 @@ interface Options {
   /** The `props` of further bindings of the caller, by their names. */
   readonly callerProps?: Readonly<Record<string, object>>;
   readonly isolates?: number;
+  /** The policies of all isolates but the first, which has the objects. */
+  readonly callersPolicies?: object;
   /** The entries of API_TOKENS. */
   readonly tokens?: readonly object[];
   /** Is given what workerd prints. */
@@ -31,16 +34,25 @@ interface Options {
 export function serveBundle(
   stateDir: string,
   policies: object,
-  { main, caller, callerProps, isolates = 1, tokens = TEST_TOKENS, onOutput = () => undefined }: Options = {},
+  {
+    main,
+    caller,
+    callerProps,
+    callersPolicies,
+    isolates = 1,
+    tokens = TEST_TOKENS,
+    onOutput = () => undefined,
+  }: Options = {},
 ): Promise<Serving> {
   return serve({
     stateDir,
-    policies,
+    policies: inMilliseconds(policies),
     apiTokens: JSON.stringify(tokens),
     isolates,
     ...(main !== undefined && { main, modules: { "weir.js": BUNDLE } }),
     ...(caller !== undefined && { caller }),
     ...(callerProps !== undefined && { callerProps }),
+    ...(callersPolicies !== undefined && { callersPolicies }),
     onOutput,
   });
 }

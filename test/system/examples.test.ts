@@ -158,6 +158,21 @@ describe("examples/llm-budget", () => {
     });
   });
 
+  test.each([
+    "",
+    "[1",
+    "{}",
+    "null",
+    '{"messages":[]}',
+    '{"messages":[null]}',
+    '{"messages":[{"role":"user"}]}',
+    '{"messages":[{"role":"user","content":"a"}],"max_tokens":"9"}',
+  ])("the body %j is a 400, and nothing is held", async (body) => {
+    const response = await fetch(dev.url, { method: "POST", headers: { "x-api-key": "carol" }, body });
+    expect([response.status, await response.text()]).toEqual([400, expect.stringContaining('"messages"')]);
+    expect(await passes("carol", 100_000)).toBe(true);
+  });
+
   test("while it streams the estimate is held, and a failed call costs nothing", async () => {
     expect((await ask("bob", "fail", { max_tokens: 90_000 })).status).toBe(502);
     const streaming = await ask("bob", "a ".repeat(40), { max_tokens: 60_000 });

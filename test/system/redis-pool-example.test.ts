@@ -6,6 +6,7 @@ import { createClient } from "redis";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { POOL_SCRIPT } from "../../durable-objects/pool/redis/script.ts";
 import { RedisPool, type Answer } from "../../examples/redis-pool/pool.ts";
+import { freePort } from "../../scripts/free-port.ts";
 import { startRedis, type RedisServer } from "../../scripts/redis-server.ts";
 import { startBridge, type Bridge } from "../../scripts/upstash-bridge.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
@@ -176,6 +177,16 @@ test("a server that has forgotten the script is given it again", async () => {
   expect(await ask("POST", "/v1/limit", { policy: "bucket", key: "flushed" })).toMatchObject({
     success: true,
   });
+});
+
+test("the program ends when there is no Redis, and says so without the password", async () => {
+  const port = await freePort();
+  const env = { ...process.env, REDIS_URL: `redis://:secret@127.0.0.1:${port}` };
+  const ended = promisify(execFile)(process.execPath, [join(EXAMPLES, "index.ts")], { env, timeout: 60_000 });
+  const { code, stderr } = (await ended.catch((error: unknown) => error)) as { code: number; stderr: string };
+  expect(code).toBe(1);
+  expect(stderr).toContain(`no connection to Redis at 127.0.0.1:${port}`);
+  expect(stderr).not.toContain("secret");
 });
 
 test("the program runs as its README says, and prints the script", async () => {

@@ -69,8 +69,8 @@ export const utilization = v.optional(
   ),
 );
 
-export function durationMs(most: number, description: string) {
-  return v.pipe(integer(1, most), v.description(description));
+export function durationMs(most: number, description: string, whose = "") {
+  return v.pipe(integer(1, most, whose), v.description(description));
 }
 
 export function flag(description: string) {

@@ -117,6 +117,7 @@ const ttlMs = v.optional(
   durationMs(
     MOST_LEASE_MS,
     "How long the lease lasts unless it is renewed, in milliseconds: at most the policy's maxTtl, by default its ttl.",
+    ", and at most the policy's maxTtl",
   ),
 );
 

@@ -9,7 +9,7 @@ import type { RegionalPolicies } from "../../core/policies/regional-policies.ts"
 import { readClaimId, type ClaimKind } from "../../core/protocol/claim-ids.ts";
 import { costOf, takesNothing, type Cost } from "../../core/protocol/cost.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { violation } from "../../core/validation.ts";
+import { clip, meant, violation } from "../../core/validation.ts";
 import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
 import { COST_ALLOWED, isKey, UNITS_ALLOWED } from "./request-parts.ts";
 import { notAllowed, parse } from "./validate.ts";
@@ -73,8 +73,26 @@ export async function callClaim<Schema extends v.GenericSchema<unknown, { id: st
   const request = parse(schema, input);
   if (request instanceof Problem) return request;
   const claim = findClaim(client, principal, kind, request.id);
-  if (claim === undefined) return kind === "lease" ? leaseMissing() : holdMissing();
+  if (claim === undefined) return claimMissing(client, principal, kind, request.id);
   return await ask(claim, request);
+}
+
+/** The problem of an id that leads to nothing. If its policy was taken away, it says so to whoever might use it. */
+function claimMissing(
+  { policies }: LimiterClient,
+  principal: Principal,
+  kind: ClaimKind,
+  id: string,
+): Problem {
+  const name = readClaimId(kind, id)?.policy;
+  const isGone = name !== undefined && policies.get(name) === undefined;
+  if (!isGone || !mayUse(principal, publicName(name)))
+    return kind === "lease" ? leaseMissing() : holdMissing();
+  const shown = JSON.stringify(clip(publicName(name)));
+  return new Problem(
+    kind === "lease" ? PROBLEMS.leaseNotFound : PROBLEMS.holdNotFound,
+    `it is of the policy ${shown}, which this deployment does not have (any more)`,
+  );
 }
 
 /** A hold or lease of a key. Its secret is the part of its id that nobody can guess. */
@@ -152,6 +170,9 @@ export function rateProblem(policy: Policy, cost: Cost, below: readonly string[]
   return refused([...below, "policy"], publicName(name), allowed);
 }
 
+/** An error lists at most this many policies. The one that was most likely meant is always named. */
+const MOST_LISTED = 20;
+
 /** The policy that a caller names, if the caller may use it. */
 export function findPolicy(
   { named }: RegionalPolicies,
@@ -165,7 +186,9 @@ export function findPolicy(
   const policy = named.get(name);
   if (policy !== undefined) return policy;
   const names = [...named.keys()].filter((each) => mayUse(principal, each));
-  const allowed = `one of ${names.map((each) => JSON.stringify(each)).join(", ")}`;
+  const listed = names.slice(0, MOST_LISTED).map((each) => JSON.stringify(each));
+  const others = names.length > MOST_LISTED ? ` and ${names.length - MOST_LISTED} more` : "";
+  const allowed = `one of ${listed.join(", ")}${others}${meant(name, names)}`;
   const path = [...below, "policy"];
   const detail = violation(path, name, allowed);
   return new Problem(PROBLEMS.policyNotFound, detail, {

@@ -1,6 +1,7 @@
 import { withRelease } from "../../client/lease-grant.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import type {
+  Abortable,
   AcquireAsked,
   Grant,
   HoldAsked,
@@ -64,13 +65,17 @@ export class DirectLimiter implements Limiter {
     };
   }
 
-  async limit(asked: LimitAsked): Promise<Decision> {
-    const whole = this.#whole(asked);
+  async limit(given: LimitAsked & Abortable): Promise<Decision> {
+    const signal = given?.signal;
+    signal?.throwIfAborted();
+    const whole = this.#whole(signal === undefined ? given : withoutSignal(given));
     const request = plainCall(whole ?? {}) ?? parse(LimitRequest, whole);
     if (request instanceof Problem) throw request.toError();
     const target = findTarget(this.#client, this.#principal, request);
     if (target instanceof Problem) throw target.toError();
-    return orThrow(await limitOf(this.#client, this.#principal, target, request, whole));
+    const answer = await limitOf(this.#client, this.#principal, target, request, whole, signal);
+    signal?.throwIfAborted();
+    return orThrow(answer);
   }
 
   async limitAll(asked: LimitAllAsked): Promise<AllDecisions> {
@@ -97,11 +102,14 @@ export class DirectLimiter implements Limiter {
     orThrow((await callCancel(this.#client, this.#principal, asked)) ?? undefined);
   }
 
-  async acquire(asked: AcquireAsked): Promise<Grant> {
-    const { signal } = new AbortController();
+  async acquire(given: AcquireAsked & Abortable): Promise<Grant> {
+    const { signal = new AbortController().signal, ...asked } = given ?? {};
+    signal.throwIfAborted();
     const { inBackground } = this.#parts;
     const call = callAcquire(this.#client, this.#principal, this.#whole(asked), signal, inBackground);
-    return withRelease(answerOf(await call), (id) => this.release({ id }));
+    const answer = await call;
+    signal.throwIfAborted();
+    return withRelease(answerOf(answer), (id) => this.release({ id }));
   }
 
   async renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
@@ -137,6 +145,11 @@ export class DirectLimiter implements Limiter {
     const isOther = typeof asked !== "object" || asked === null || asked.policy !== undefined;
     return policy === undefined || isOther ? asked : { ...asked, policy };
   }
+}
+
+function withoutSignal<Asked extends object>(given: Asked & Abortable) {
+  const { signal: _, ...asked } = given;
+  return asked;
 }
 
 function answerOf<Answer>(answered: Answered<Answer> | Problem): Answer {

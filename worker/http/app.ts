@@ -22,6 +22,8 @@ import {
   withBodyOrQuery,
   withId,
   withPlace,
+  withoutQuery,
+  withQuery,
   type Ctx,
 } from "./handlers.ts";
 import { KEY_PATH, METHODS } from "./methods.ts";
@@ -90,7 +92,7 @@ app.post(
 );
 app.delete(
   "/v1/holds/:id",
-  authorized(["limit"], async (c, principal) =>
+  withoutQuery(["limit"], async (c, principal) =>
     noContent(c, await callCancel(clientOf(c.env, principal), principal, { id: c.req.param("id") })),
   ),
 );
@@ -131,13 +133,13 @@ app.post(
 );
 app.delete(
   "/v1/leases/:id",
-  authorized(["limit"], async (c, principal) =>
+  withoutQuery(["limit"], async (c, principal) =>
     noContent(c, await callRelease(clientOf(c.env, principal), principal, { id: c.req.param("id") })),
   ),
 );
 app.get(
   "/v1/policies",
-  authorized(["limit", "admin"], (c, principal) =>
+  withoutQuery(["limit", "admin"], (c, principal) =>
     jsonAnswer(listPolicies(clientOf(c.env, principal), principal)),
   ),
 );
@@ -148,20 +150,17 @@ for (const [path, call] of Object.entries({
   app.get(
     path,
     authorized(["admin"], async (c, principal) => {
-      const [place, query] = [policyInput(c), queryInput(c, ["limit"])];
-      if (place instanceof Problem) return place;
-      if (query instanceof Problem) return query;
-      return jsonAnswer(await call(clientOf(c.env, principal), principal, { ...query, ...place }));
+      const input = withQuery(c, policyInput(c), ["limit"]);
+      if (input instanceof Problem) return input;
+      return jsonAnswer(await call(clientOf(c.env, principal), principal, input));
     }),
   );
 }
 app.get(
   KEY_PATH,
   authorized(["limit", "admin"], async (c, principal) => {
-    const [place, query] = [pathInput(c), queryInput(c, ["waitMs"])];
-    if (place instanceof Problem) return place;
-    if (query instanceof Problem) return query;
-    const input = { ...query, ...place };
+    const input = withQuery(c, pathInput(c), ["waitMs"]);
+    if (input instanceof Problem) return input;
     const report = await callPeek(clientOf(c.env, principal), principal, input, c.req.raw.signal);
     return decisionResponse(report, 200);
   }),
@@ -179,7 +178,7 @@ app.put(
 );
 app.delete(
   KEY_PATH,
-  authorized(["admin"], async (c, principal) => {
+  withoutQuery(["admin"], async (c, principal) => {
     const input = pathInput(c);
     const answered =
       input instanceof Problem ? input : await callReset(clientOf(c.env, principal), principal, input);

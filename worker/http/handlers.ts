@@ -1,7 +1,7 @@
 /** What all HTTP handlers share: who calls, and what the address and the body say. */
 import type { Context } from "hono";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { clip, violation } from "../../core/validation.ts";
+import { clip, meant, violation } from "../../core/validation.ts";
 import { callingFrom } from "../auth/caller-region.ts";
 import { authenticate, scopeProblem, type Principal, type Scope } from "../auth/tokens.ts";
 import type { Env } from "../bindings/env.ts";
@@ -26,6 +26,17 @@ export function authorized(
     const answer = scopeProblem(principal, scopes) ?? (await handle(c, callingFrom(principal, c.req.raw)));
     return answer instanceof Problem ? toResponse(answer) : answer;
   };
+}
+
+/** The same for calls that read nothing in the query. What stands there all the same is refused, not ignored. */
+export function withoutQuery(
+  ...[scopes, handle]: Parameters<typeof authorized>
+): (c: Ctx) => Promise<Response> {
+  return authorized(scopes, (c, principal) => {
+    const query = c.req.raw.url.includes("?") ? queryInput(c, []) : {};
+    if (query instanceof Problem) return query;
+    return strayProblem(query, []) ?? handle(c, principal);
+  });
 }
 
 /** The same for calls with a JSON body, which `isOptional` lets the caller leave out. The scope is `limit`, if not said. */
@@ -137,15 +148,20 @@ export function denyStatus(c: Ctx): DenyStatus | Problem {
   const query = queryInput(c, []);
   if (query instanceof Problem) return query;
   const { deny, ...others } = query;
-  const strays = Object.keys(others);
-  if (strays.length > 0)
-    return notAllowed(
-      strays.map((name) => ({
-        path: [name],
-        detail: `${clip(name)} is not a field of the query: there is deny`,
-      })),
-    );
-  return statusOf(deny);
+  return strayProblem(others, ["deny"]) ?? statusOf(deny);
+}
+
+/** The problem of a query with fields that the call does not know; `undefined`: there are none. */
+function strayProblem(strays: object, known: readonly string[]): Problem | undefined {
+  const names = Object.keys(strays);
+  if (names.length === 0) return undefined;
+  const there = known.length === 0 ? "this call has none" : `there is ${known.join(", ")}`;
+  return notAllowed(
+    names.map((name) => ({
+      path: [name],
+      detail: `${clip(name)} is not a field of the query: ${there}${meant(name, known)}`,
+    })),
+  );
 }
 
 function statusOf(deny: unknown): DenyStatus | Problem {
@@ -168,6 +184,13 @@ export function pathInput(c: Ctx): { policy: string; key: string } | Problem {
 export function policyInput(c: Ctx): { policy: string } | Problem {
   const place = pathInput(c);
   return place instanceof Problem ? place : { policy: place.policy };
+}
+
+/** What the address says (`place`), and the fields of the query. */
+export function withQuery(c: Ctx, place: object | Problem, numbers: readonly string[]): object | Problem {
+  const query = queryInput(c, numbers);
+  if (place instanceof Problem || query instanceof Problem) return place instanceof Problem ? place : query;
+  return { ...query, ...place };
 }
 
 /**

@@ -3,11 +3,11 @@ import { expect, test } from "vitest";
 import { advance, decide, place, UNTOUCHED, type Account } from "../../../core/accounts/account.ts";
 import { admitsTogether, decideTogether } from "../../../core/accounts/joint-decision.ts";
 import { jointWaitMs, leastWaitMs, waitBehindMs } from "../../../core/accounts/wait-times.ts";
-import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { seenBy } from "../../../core/policies/seen-by.ts";
 import { Oracles } from "../../simulation/laws.ts";
 import { depth } from "../../support/depth.ts";
+import { parsePolicies } from "../../support/milliseconds.ts";
 
 const KEPT = { reserve: { critical: "25%", high: "10%" } };
 const POLICIES = parsePolicies({

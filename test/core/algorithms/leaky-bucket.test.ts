@@ -4,9 +4,9 @@ import { UNTOUCHED } from "../../../core/accounts/account.ts";
 import { decideTogether } from "../../../core/accounts/joint-decision.ts";
 import { leakyBucket, type LeakyBucketConfig } from "../../../core/algorithms/leaky-bucket.ts";
 import type { TokenBucketState } from "../../../core/algorithms/token-bucket.ts";
-import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import { publicDecision } from "../../../core/protocol/decision.ts";
 import { depth } from "../../support/depth.ts";
+import { parsePolicies } from "../../support/milliseconds.ts";
 
 const configure = (fields: Record<string, number | boolean>): LeakyBucketConfig => {
   const config = leakyBucket.configure(fields);

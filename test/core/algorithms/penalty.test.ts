@@ -4,10 +4,10 @@ import { decide, remainingOf, UNTOUCHED, wholeAtMs, type Account } from "../../.
 import { forced, withUsed } from "../../../core/accounts/debits.ts";
 import { decideTogether } from "../../../core/accounts/joint-decision.ts";
 import { algorithms } from "../../../core/algorithms/registry.ts";
-import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { covers, record, restore } from "../../../durable-objects/storage/write-behind.ts";
 import { depth } from "../../support/depth.ts";
+import { parsePolicies } from "../../support/milliseconds.ts";
 import { ruleOf } from "../../support/rules.ts";
 
 const START_MS = 1_760_000_000_000;

@@ -5,6 +5,7 @@ import { policies } from "../../../durable-objects/deployment.ts";
 import { collectGarbage } from "../../../durable-objects/keys/garbage-collection.ts";
 import { KeyCache } from "../../../durable-objects/keys/key-cache.ts";
 import { Storage } from "../../../durable-objects/storage/storage.ts";
+import { UNKNOWN_KEPT_MS } from "../../../durable-objects/storage/unknown-policies.ts";
 import { depth } from "../../support/depth.ts";
 import { freshKey } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
@@ -15,9 +16,9 @@ const START_MS = Date.UTC(2027, 0, 1);
 /** With fewer each is read more often, so the quick test has as many reads as the deep one. */
 const ROWS = depth(10_000, 100_000);
 
-/** The rows to sweep: keys that are whole one after the other within 30 days, or answers that end within a day. */
+/** The rows to sweep: keys that are forgotten one after the other within 30 days, or answers that end within a day. */
 const FILLINGS = {
-  keys: `INSERT INTO keys SELECT 'key ' || n, 'gone', '{}', ?2 + n * (?3 / ?1) FROM number`,
+  keys: `INSERT INTO keys SELECT 'key ' || n, 'gone', '{}', ?2 - ${UNKNOWN_KEPT_MS} + n * (?3 / ?1) FROM number`,
   answers: `INSERT INTO answers SELECT 'key ' || n, 'order', '', '{}', ?2 - (?3 / 30) + n * (?3 / 30 / ?1) FROM number`,
 };
 

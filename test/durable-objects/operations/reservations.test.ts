@@ -1,11 +1,11 @@
 import fc from "fast-check";
 import { afterEach, expect, test } from "vitest";
-import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
 import type { ReserveCall } from "../../../core/protocol/messages.ts";
 import { FEW_UNITS, heldMs, spendableMs } from "../../../core/reservations/sizing.ts";
 import { Database } from "../../simulation/database.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";
+import { parsePolicies } from "../../support/milliseconds.ts";
 
 /** Refills that no test sees; 100,000 units, of which one holder may have 100. */
 const UNITS = 100_000;

@@ -1,11 +1,11 @@
 /** Callers that wait for units of rates, against a model: who is served when, and what the others are told. */
 import fc from "fast-check";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Answer, Decided } from "../../../core/protocol/answers.ts";
 import { Database } from "../../simulation/database.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";
 import { depth } from "../../support/depth.ts";
+import { parsePolicies } from "../../support/milliseconds.ts";
 import { TurnsModel, type ModelRule, type Outcome } from "../../support/turns-model.ts";
 
 const HISTORIES = depth(400, 5_000);

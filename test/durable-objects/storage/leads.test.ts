@@ -1,11 +1,11 @@
 /** What one memory of an object tells the next: how far it may have been ahead of what is stored, and until when. */
 import { afterEach, expect, test } from "vitest";
-import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { Leads } from "../../../durable-objects/storage/leads.ts";
 import { Storage } from "../../../durable-objects/storage/storage.ts";
 import { restore } from "../../../durable-objects/storage/write-behind.ts";
 import { Database } from "../../simulation/database.ts";
+import { parsePolicies } from "../../support/milliseconds.ts";
 
 const database = new Database();
 afterEach(() => database.clear());
@@ -61,9 +61,12 @@ test("a limit that is smaller than what was promised owes no more than it has", 
   expect(presumed(policyOf(5), NOW_MS)?.units).toBe(5);
 });
 
-test("units of another algorithm are not presumed", () => {
+test("units that were promised under another algorithm are presumed too, but no rule that leases has any", () => {
   new Leads(database.storage).renew(policyOf(3_600), NOW_MS, NOW_MS);
-  expect(presumed(policyOf(3_600, "sliding-log"), NOW_MS)).toBeUndefined();
+  expect(presumed(policyOf(3_600, "sliding-log"), NOW_MS)?.units).toBe(10);
+  expect(
+    presumed(parsePolicies({ p: { algorithm: "concurrency", limit: 5 } }).get("p") as Policy, NOW_MS),
+  ).toBeUndefined();
   expect(presumed(policyOf(3_600, "gcra"), NOW_MS)?.units).toBe(10);
 });
 

@@ -10,6 +10,7 @@ const recordOf = (key: string, ahead = 0): StoredKey => ({
   policy: "p",
   rules: { p: { algorithm: "token-bucket", ahead } },
 });
+const dueOf = (key: string, ahead: number) => ({ ...recordOf(key, ahead), wholeAtMs: WHOLE_MS });
 const CLAIM: Claim = { id: "claim", kind: "hold", units: { p: 1 }, ttlMs: 1_000, expiresAtMs: 2_000 };
 
 /** What needs a table beside the record. */
@@ -40,7 +41,7 @@ test("an only key has one row and no table, whatever becomes of it", () => {
     storage.write(recordOf("a", ahead), WHOLE_MS);
     expect(database.rowsWritten - before).toBe(1);
     for (const each of [storage, new Storage(database.storage)]) {
-      expect(each.read("a")).toEqual(recordOf("a", ahead));
+      expect(each.read("a")).toEqual(dueOf("a", ahead));
       expect(each.read("b")).toBeUndefined();
       expect(each.isEmpty).toBe(false);
       expect(each.keysSwept("")).toMatchObject([{ key: "a", wholeAtMs: WHOLE_MS }]);
@@ -79,11 +80,11 @@ test.each(Object.entries(NEEDS_TABLE))("with %s it moves, and is as before", (_,
   write(storage);
   expect(tablesOf(database)).toContain("keys");
   for (const each of [storage, new Storage(database.storage)]) {
-    expect(each.read("a")).toEqual(recordOf("a", 7));
+    expect(each.read("a")).toEqual(dueOf("a", 7));
     expect(each.keysSwept("")[0]).toMatchObject({ key: "a", wholeAtMs: WHOLE_MS });
   }
   storage.write(recordOf("a", 8), WHOLE_MS);
-  expect(new Storage(database.storage).read("a")).toEqual(recordOf("a", 8));
+  expect(new Storage(database.storage).read("a")).toEqual(dueOf("a", 8));
   storage.remove("a");
   expect(new Storage(database.storage).read("a")).toBeUndefined();
 });
@@ -105,9 +106,9 @@ test.each(Object.entries(NEEDS_TABLE))(
       database.writesLeft = Infinity;
       // The object may go on, or another start.
       for (const each of [storage, new Storage(database.storage)])
-        expect(each.read("a")).toEqual(recordOf("a", 7));
+        expect(each.read("a")).toEqual(dueOf("a", 7));
       write(storage);
-      expect(new Storage(database.storage).read("a")).toEqual(recordOf("a", 7));
+      expect(new Storage(database.storage).read("a")).toEqual(dueOf("a", 7));
     }
   },
 );
@@ -122,13 +123,13 @@ test("a transaction that is rolled back leaves it where it was", () => {
       throw new Error("the disk is full");
     });
   expect(fails(() => storage.write(recordOf("a", 8), WHOLE_MS))).toThrow("the disk is full");
-  expect(storage.read("a")).toEqual(recordOf("a", 7));
+  expect(storage.read("a")).toEqual(dueOf("a", 7));
   expect(fails(() => storage.claims.write("a", CLAIM, true))).toThrow("the disk is full");
   expect(tablesOf(database)).toEqual([]);
   expect(storage.loneKey).toBeDefined();
-  expect(storage.read("a")).toEqual(recordOf("a", 7));
+  expect(storage.read("a")).toEqual(dueOf("a", 7));
   expect(fails(() => storage.remove("a"))).toThrow("the disk is full");
-  expect(storage.read("a")).toEqual(recordOf("a", 7));
+  expect(storage.read("a")).toEqual(dueOf("a", 7));
 });
 
 test("beside a table it does not count: a version that knows no such record has gone on in the table", () => {
@@ -141,7 +142,7 @@ test("beside a table it does not count: a version that knows no such record has 
   const storage = new Storage(database.storage);
   expect(storage.read("a")).toBeUndefined();
   storage.write(recordOf("a", 8), WHOLE_MS);
-  expect(new Storage(database.storage).read("a")).toEqual(recordOf("a", 8));
+  expect(new Storage(database.storage).read("a")).toEqual(dueOf("a", 8));
 });
 
 test("when everything is deleted it is gone", async () => {

@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
-import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { degradedDecision, publicDecision, type Decision } from "../../../core/protocol/decision.ts";
 import { decisionHeaders as headersAt } from "../../../worker/http/headers.ts";
+import { parsePolicies } from "../../support/milliseconds.ts";
 
 const decisionHeaders = (policy: Policy, decision: Decision) => headersAt(policy, decision, () => 0);
 

@@ -1,8 +1,8 @@
 import { describe, expect, test } from "vitest";
-import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { RuleDecision } from "../../../core/protocol/answers.ts";
 import { degradedDecision, publicDecision } from "../../../core/protocol/decision.ts";
 import { decisionHeaders } from "../../../worker/http/headers.ts";
+import { parsePolicies } from "../../support/milliseconds.ts";
 
 const BUCKET = { algorithm: "token-bucket", limit: 100, window: "1s", burst: 500 };
 const NOW_MS = 1_700_000_000_001;

@@ -102,6 +102,13 @@ test("props that cannot be read are refused, with what they may say", async () =
   });
 });
 
+test("props with a wrong letter, and a policy that is not there, are refused with the nearest right thing", async () => {
+  const refused = async (props: object) => String(await thrownBy(() => bound(props).limit({ key: "a" })));
+  expect(await refused({ polices: ["slow"] })).toContain("polices is not a field");
+  expect(await refused({ polices: ["slow"] })).toContain("(did you mean policies?)");
+  expect(await refused({ policy: "slwo" })).toContain("(did you mean slow?)");
+});
+
 test("answers under an idempotency key belong to a binding by its name, or by all its props", async () => {
   const key = freshKey();
   const call = { policy: "slow", key, idempotencyKey: "order" };

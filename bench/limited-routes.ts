@@ -1,0 +1,123 @@
+/** How much slower a Hono route in a worker is behind a limit, whoever limits it: see limited-route.ts. */
+import { join } from "node:path";
+import { freePort } from "../scripts/free-port.ts";
+import { BUNDLE } from "../scripts/project.ts";
+import { startRedis } from "../scripts/redis-server.ts";
+import { serve, type Serving } from "../scripts/workerd.ts";
+import { seededRandom } from "../test/support/random.ts";
+import { startDistantBridge, type DistantBridge } from "./bridge.ts";
+import { forRedis, IN_WORKER } from "./bundle-upstash.ts";
+import { bundled } from "./bundled.ts";
+import { load, requestsFor, zipfKeys, type Requests } from "./load.ts";
+
+const ROUNDS = Number(process.env["ROUNDS"] ?? 5);
+const SECONDS = Number(process.env["SECONDS"] ?? 2);
+const KEYS = 10_000;
+const FIRST_CALLS = 200;
+const LIMITED_BY = ["service", "objects", "http", "memory", "hono-rate-limiter", "upstash-ratelimit"];
+const TABLES = {
+  hot: "one hot key",
+  many: "10,000 Zipf keys",
+  over: "one key, far over its limit",
+};
+
+/** Who calls, and what the routes count. */
+export interface Routed {
+  readonly folder: string;
+  readonly token: string;
+  readonly apiTokens: string;
+  readonly policies: object;
+}
+
+/** Measures all routes, and prints a table for each kind of load. */
+export async function printRoutes({ folder, token, apiTokens, policies }: Routed): Promise<void> {
+  const redis = await startRedis();
+  const bridge = await startDistantBridge(redis.port, "bench", 0);
+  const port = await freePort();
+  const caller = await bundled(folder, "limited-route", {
+    conditions: IN_WORKER,
+    plugins: [forRedis],
+    define: definesOf(port, token, bridge),
+  });
+  const perSecond = new Map<string, number[]>();
+  const first: number[] = [];
+  try {
+    for (let round = 0; round < ROUNDS; round += 1) {
+      const stateDir = join(folder, `worker-${round}`);
+      const options = { stateDir, port, policies, apiTokens, main: BUNDLE, pool: bridge, caller };
+      const running = await serve({ ...options, callerHasObjects: true });
+      try {
+        first.push(...(await firstCalls(running)));
+        const routes = routesOf(running.callerUrl, token);
+        for (const [route, requests] of round % 2 === 0 ? routes : routes.toReversed()) {
+          await load(requests, SECONDS);
+          const { requestsPerSecond } = await load(requests, SECONDS);
+          perSecond.set(route, [...(perSecond.get(route) ?? []), requestsPerSecond]);
+        }
+      } finally {
+        await running.stop("SIGKILL");
+      }
+    }
+  } finally {
+    await bridge.stop();
+    await redis.stop();
+  }
+  for (const [policy, title] of Object.entries(TABLES)) printTable(policy, title, perSecond);
+  const [middle, late] = [at(first, 0.5), at(first, 0.99)].map((ms) => ms.toFixed(1));
+  console.log(`The first call of a new client in a worker: ${middle} ms in the middle, ${late} ms at p99.\n`);
+}
+
+function definesOf(port: number, token: string, { url, token: redisToken }: DistantBridge) {
+  const given = { ADDRESS: `http://127.0.0.1:${port}`, TOKEN: token, REDIS: { url, token: redisToken } };
+  return Object.fromEntries(Object.entries(given).map(([name, value]) => [name, JSON.stringify(value)]));
+}
+
+/** The routes by their names, each with the requests to send. */
+function routesOf(url: string, token: string): [string, Requests][] {
+  const keys = zipfKeys(KEYS, 4 * KEYS, seededRandom(1));
+  const withKeys = (path: string): Requests => {
+    const all = keys.map((key) => requestsFor(`${url}${path}?key=${encodeURIComponent(key)}`, token, [""]));
+    return { port: all[0]?.port ?? 0, bytes: all.flatMap(({ bytes }) => bytes) };
+  };
+  const of = (path: string, policy: string): [string, Requests] => [
+    `${path}/${policy}`,
+    policy === "many" ? withKeys(path) : requestsFor(`${url}${path}`, token, [""]),
+  ];
+  return Object.keys(TABLES).flatMap((policy): [string, Requests][] => [
+    of("/empty", policy),
+    of("/headers", policy),
+    ...LIMITED_BY.map((way): [string, Requests] => [`/${way}/${policy}`, of(`/${way}/${policy}`, policy)[1]]),
+  ]);
+}
+
+/** How long the first decision of a new client takes, in milliseconds, with the way to the worker. */
+async function firstCalls({ callerUrl }: Serving): Promise<number[]> {
+  const took: number[] = [];
+  for (let call = 0; call < FIRST_CALLS; call += 1) {
+    const sinceMs = performance.now();
+    const response = await fetch(`${callerUrl}/first`, { method: "POST" });
+    await response.text();
+    if (!response.ok) throw new Error(`the first call of a client: ${response.status}`);
+    // The first of all opens the connection, and starts the worker.
+    if (call > 0) took.push(performance.now() - sinceMs);
+  }
+  return took;
+}
+
+function printTable(policy: string, title: string, perSecond: ReadonlyMap<string, readonly number[]>): void {
+  console.log(`| ${title} | requests/s | to the empty route |\n| --- | --- | --- |`);
+  const empty = perSecond.get(`/empty/${policy}`) ?? [];
+  for (const name of ["empty", "headers", ...LIMITED_BY]) {
+    const figures = perSecond.get(`/${name}/${policy}`) ?? [];
+    const ratios = figures.map((figure, round) => figure / (empty[round] ?? Number.NaN));
+    const [least, most] = [at(ratios, 0).toFixed(2), Math.max(...ratios).toFixed(2)];
+    console.log(
+      `| ${name} | ${Math.round(at(figures, 0.5))} | ${at(ratios, 0.5).toFixed(2)} (${least}–${most}) |`,
+    );
+  }
+  console.log("");
+}
+
+function at(numbers: readonly number[], share: number): number {
+  return numbers.toSorted((a, b) => a - b)[Math.floor(share * numbers.length)] ?? Number.NaN;
+}

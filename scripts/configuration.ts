@@ -1,0 +1,75 @@
+/** What wrangler.toml configures, checked before anything is started or uploaded. */
+import { readFileSync } from "node:fs";
+import { basename } from "node:path";
+import type { Policies } from "../core/policies/policy.ts";
+import { parseDeployment } from "../core/policies/regional-policies.ts";
+import { requireKnownNames } from "../core/policies/variable-names.ts";
+import { readWranglerToml, WRANGLER_TOML } from "./project.ts";
+import { lineOf } from "./toml-lines.ts";
+
+/** What stands in place of the tables of wrangler.toml, as JSON text. */
+interface InPlace {
+  readonly POLICIES?: string | undefined;
+  readonly REGIONS?: string | undefined;
+}
+
+/** Policies and regions as they were given, and the policies as they are read. */
+export interface Configuration {
+  readonly given: { readonly policies: unknown; readonly regions: unknown };
+  readonly policies: Policies;
+}
+
+/**
+ * Reads and checks policies and regions.
+ *
+ * @param environment the environment of wrangler (`--env`) whose variables count; `undefined`: none
+ * @throws Error that names file and line, every bad field and value, and what is allowed
+ */
+export function readConfiguration(
+  { POLICIES, REGIONS }: InPlace = {},
+  environment?: string,
+  file = WRANGLER_TOML,
+): Configuration {
+  const toml = read(file, environment);
+  const given = { policies: POLICIES ?? toml.policies, regions: REGIONS ?? toml.regions };
+  try {
+    requireKnownNames(toml.vars);
+    return { given, policies: parseDeployment(given).policies };
+  } catch (error) {
+    if (!(error instanceof Error) || POLICIES !== undefined) throw error;
+    const above = environment === undefined ? ["vars"] : ["env", environment, "vars"];
+    throw new Error(withLines(error.message, file, above), { cause: error });
+  }
+}
+
+function read(file: string, environment: string | undefined) {
+  try {
+    return readWranglerToml(environment, file);
+  } catch (error) {
+    const { location, message } = error as { location?: { line?: number }; message?: string };
+    const line = location?.line === undefined ? "" : `:${location.line}`;
+    throw new Error(`${basename(file)}${line}: ${String(message)}`, { cause: error });
+  }
+}
+
+const NAMED = /^(?<kind>policy|region) (?<name>"(?:[^"\\]|\\.)*"): (?<field>[^\s:]*)/;
+
+/** The same message, where each line that is about the file begins with the place. */
+function withLines(message: string, file: string, above: readonly string[]): string {
+  if (!file.endsWith(".toml")) return message;
+  const text = readFileSync(file, "utf8");
+  const place = (path: readonly string[]) => {
+    const line = lineOf(text, [...above, ...path]);
+    return line === undefined ? `${basename(file)}: ` : `${basename(file)}:${line}: `;
+  };
+  const lines = message.split("\n").map((line) => {
+    const { kind, name, field = "" } = NAMED.exec(line)?.groups ?? {};
+    if (kind !== undefined && name !== undefined) {
+      const table = kind === "policy" ? "POLICIES" : "REGIONS";
+      return place([table, JSON.parse(name) as string, ...field.split(".")]) + line;
+    }
+    const variable = /^(\S+) is not a variable that is read/.exec(line)?.[1];
+    return variable === undefined ? line : place([variable]) + line;
+  });
+  return lines.join("\n");
+}

@@ -1,0 +1,46 @@
+/** `weir`: the command of the package. It does in one's own project what the scripts do in this one. */
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { isRecent, LEAST_WRANGLER } from "./least-wrangler.ts";
+
+const COMMANDS: Readonly<Record<string, () => Promise<unknown>>> = {
+  init: () => import("./init.ts"),
+  start: () => import("./start.ts"),
+  serve: () => import("./serve.ts"),
+  token: () => import("./token.ts"),
+  deploy: () => import("./deploy.ts"),
+};
+
+const USAGE = `Usage: weir COMMAND
+
+  init    writes a project with a limiter of its own into this folder
+  start   runs it on this machine, with wrangler, and prints a curl line that works
+  serve   runs it with plain workerd, to host it without Cloudflare
+  token   makes a token: weir token --name NAME --scope limit
+  deploy  deploys it to Cloudflare; arguments are passed to wrangler`;
+
+/** What is missing in this project for a command that needs wrangler; `undefined`: nothing is. */
+function missing(project: string): string | undefined {
+  const [major = 0, minor = 0] = process.versions.node.split(".").map(Number);
+  if (major < 22 || (major === 22 && minor < 13))
+    return `Node ${process.versions.node} is too old: weir and wrangler need 22.13 or newer (npm install node@24 puts one into this project)`;
+  const install = `npm install wrangler@^${LEAST_WRANGLER}`;
+  const file = join(project, "node_modules", "wrangler", "package.json");
+  if (!existsSync(file)) return `wrangler is not installed in ${project}: ${install}`;
+  const { version } = JSON.parse(readFileSync(file, "utf8")) as { version: string };
+  return isRecent(version)
+    ? undefined
+    : `wrangler ${version} is too old for weir, which needs ${LEAST_WRANGLER}: ${install}`;
+}
+
+const project = process.cwd();
+process.env["WEIR_PROJECT"] = project;
+process.env["WEIR_CALLED_IN"] = process.env["INIT_CWD"] ?? project;
+const [name = ""] = process.argv.splice(2, 1);
+const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
+const wrong = command === undefined || name === "init" ? undefined : missing(project);
+if (command === undefined || wrong !== undefined) {
+  const isAsked = name === "--help" || name === "help";
+  console[isAsked ? "log" : "error"](wrong ?? USAGE);
+  process.exitCode = isAsked ? 0 : 1;
+} else await command();

@@ -1,0 +1,1 @@
+export { default, Limiter, LimiterObject } from "weir/worker";

@@ -1,0 +1,90 @@
+/** What is written wrong is refused before anything starts, with the place and the nearest right thing. */
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { lineOf } from "../../scripts/toml-lines.ts";
+import { makeProject, POLICY, removeProject, runScript, writeToml } from "../support/own-project.ts";
+
+let folder: string;
+beforeEach(() => (folder = makeProject()));
+afterEach(() => removeProject(folder));
+
+const refusal = (script: string, how?: Parameters<typeof runScript>[2]) => {
+  const { status, stdout, stderr } = runScript(folder, script, how);
+  expect([status, stdout]).toEqual([1, ""]);
+  return stderr;
+};
+
+test("the line is that of the field, else of the table; in an inline table it is the table's", () => {
+  const text = `[vars.POLICIES.api]
+limit = 3 # window = 4
+window = "1s"
+
+[vars.POLICIES."a.b"]
+reservation = { ttl = "1s" }
+[vars]
+POLICIES.log.limit = 2`;
+  const line = (...path: string[]) => lineOf(text, ["vars", "POLICIES", ...path]);
+  expect([line("api", "window"), line("api", "burst"), line("a.b", "reservation", "ttl")]).toEqual([3, 1, 6]);
+  expect([line("log", "limit"), line("other"), lineOf(text, ["env", "x"])]).toEqual([8, 1, undefined]);
+});
+
+test.each([
+  [
+    "window without its unit",
+    POLICY.replace('"30d"', "60"),
+    'wrangler.toml:15: policy "api": window is 60: must be',
+  ],
+  [
+    "a table of another name",
+    POLICY.replace("POLICIES", "POLICYS"),
+    "wrangler.toml:12: POLICYS is not a variable that is read (did you mean POLICIES?)",
+  ],
+  ["and beside the right one", `${POLICY}[vars.POLICES.b]\nlimit = 1\n`, "wrangler.toml:16: POLICES is not"],
+  [
+    "regions",
+    `${POLICY}[vars.REGION.eu]\ncontinents = ["EU"]\n`,
+    "wrangler.toml:16: REGION is not a variable that is read (did you mean REGIONS?)",
+  ],
+  [
+    "rule for rules",
+    "[vars.POLICIES.api.rule.a]\nlimit = 1\n",
+    'wrangler.toml:12: policy "api": rule is not a field (did you mean rules?)',
+  ],
+  ["a field", POLICY.replace("limit", "limt"), "limt is not a field"],
+  ["an algorithm", POLICY.replace("token-bucket", "token-buket"), "wrangler.toml:13: policy"],
+])("%s: refused, with file and line", (_, tables, said) => {
+  writeToml(folder, tables);
+  expect(refusal("serve")).toContain(said);
+  expect(refusal("deploy", { args: ["--dry-run"] })).toContain(said);
+});
+
+test("a text called REGION, or any other variable, is not the limiter's", () => {
+  writeToml(folder, `${POLICY}[vars]\nREGION = "eu"\nPOLICY_TEAM = "a"\n`);
+  // It gets as far as the next thing that is wrong.
+  expect(refusal("serve", { env: { API_TOKENS: "[" } })).toContain("the secret API_TOKENS");
+});
+
+test.each([
+  ["start", ["--port", "9000"], {}, "--port is not known: npm start has no flags: write PORT=9000 npm start"],
+  ["serve", ["--port=9000"], {}, "write PORT=9000 npm run serve"],
+  ["serve", ["--state-dir", "x"], {}, "write STATE_DIR=x npm run serve"],
+  ["start", [], { npm_config_port: "9000" }, "write PORT=9000 npm start"],
+  ["start", ["--watch"], {}, "--watch is not known: npm start has no flags"],
+  ["start", [], { POLICYS: "{}" }, "POLICYS is not a variable that is read (did you mean POLICIES?)"],
+  ["serve", [], { STATEDIR: "x" }, "STATEDIR is not a variable that is read (did you mean STATE_DIR?)"],
+  ["start", [], { STATE_DIR: "x" }, "STATE_DIR is set, and npm start does not read it: npm run serve does"],
+  ["start", [], { POLICIES: '{"a":{"algorithm":"unlimted"}}' }, "(did you mean unlimited?)"],
+  ["start", [], { PORT: "80800" }, 'PORT is "80800": must be an integer from 1 to 65535'],
+])("%s %j with %j is refused", (script, args, env, said) => {
+  expect(refusal(script, { args, env })).toContain(said);
+});
+
+test("a token for a policy that is not there is not made, and one for an environment's is", () => {
+  const staging = POLICY.replace("[vars.POLICIES.api]", "[env.staging.vars.POLICIES.trial]");
+  writeToml(folder, `${POLICY}\n${staging}`);
+  const args = ["--name", "app", "--scope", "limit", "--policy"];
+  expect(refusal("token", { args: [...args, "apii"] })).toContain(
+    '--policy is "apii": must be one of "api" (did you mean api?)',
+  );
+  expect(refusal("token", { args: [...args, "trial"] })).toContain('--policy is "trial"');
+  expect(runScript(folder, "token", { args: [...args, "trial", "--env", "staging"] }).status).toBe(0);
+});

@@ -1,0 +1,100 @@
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import { removedIn } from "../../core/policies/policy-tables.ts";
+import type { KnownPolicies } from "../../core/policies/policy.ts";
+import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
+import type { Cost } from "../../core/protocol/cost.ts";
+import { cleaned, joinParts, type KeyParts } from "../../durable-objects/key-parts.ts";
+import type { KeyState } from "../../durable-objects/keys/key-state.ts";
+import { Timers } from "../../durable-objects/keys/timers.ts";
+import type { Acquiring, Operations } from "../../durable-objects/operations/operations.ts";
+import { Storage } from "../../durable-objects/storage/storage.ts";
+import { Database } from "../simulation/database.ts";
+
+/** Policies as a deployment gives them. */
+export function known(given: object): KnownPolicies {
+  const policies = parsePolicies(given);
+  return { get: (name) => policies.get(name), isRemoved: removedIn(given) };
+}
+
+/** An object on a real SQLite, whose clock is told and whose alarm comes when that clock has reached it. */
+export class AlarmedObject {
+  readonly database = new Database();
+  nowMs: number;
+  alarmAtMs: number | null = null;
+  /** How many alarms have come. */
+  alarms = 0;
+  storage!: Storage;
+  parts!: KeyParts;
+
+  constructor(policies: KnownPolicies, nowMs: number) {
+    this.nowMs = nowMs;
+    this.#begin(policies);
+  }
+
+  /** Another version begins with what is stored. */
+  async restart(policies: KnownPolicies): Promise<void> {
+    await this.#begin(policies).readAlarm(3_600_000);
+  }
+
+  #begin(policies: KnownPolicies): Timers {
+    this.storage = new Storage(this.database.storage);
+    const alarm = {
+      getAlarm: () => Promise.resolve(this.alarmAtMs),
+      setAlarm: (atMs: number | Date) => {
+        this.alarmAtMs = Number(atMs);
+        return Promise.resolve();
+      },
+    };
+    const timers = new Timers(alarm, () => this.nowMs);
+    const loadPooled = () => Promise.reject(new Error("there is no pool"));
+    this.parts = joinParts({ storage: this.storage, timers, policies, loadPooled });
+    return timers;
+  }
+
+  ask<Result>(
+    key: string,
+    ask: (operations: Operations, keyState: KeyState, nowMs: number) => Result,
+    policy = "p",
+  ): Result {
+    return this.parts.ask(policy, key, ask) as Result;
+  }
+
+  limit(key: string, cost: Cost, policy = "p"): Decided {
+    return this.ask(key, (each, keyState, nowMs) => each.limit(keyState, { cost }, nowMs), policy) as Decided;
+  }
+
+  hold(key: string, cost: number, ttlMs: number, policy = "p"): Decided {
+    return this.ask(
+      key,
+      (each, keyState, nowMs) => each.hold(keyState, { cost, ttlMs }, nowMs),
+      policy,
+    ) as Decided;
+  }
+
+  acquire(key: string, call: Partial<Acquiring> & Pick<Acquiring, "id">, policy = "p"): Answer {
+    const whole = { cost: 1, ttlMs: 60_000, waitMs: 0, ...call };
+    return this.ask(key, (each, keyState, nowMs) => each.acquire(keyState, whole, nowMs), policy) as Answer;
+  }
+
+  renew(key: string, id: string, ttlMs?: number, policy = "p"): Lease | Missing {
+    return this.ask(key, (each, keyState, nowMs) => each.renew(keyState, id, ttlMs, nowMs), policy) as Lease;
+  }
+
+  /** The clock goes on, and the alarms that are due come. */
+  async pass(ms: number): Promise<void> {
+    const untilMs = this.nowMs + ms;
+    while (this.alarmAtMs !== null && this.alarmAtMs <= untilMs) {
+      this.nowMs = Math.max(this.nowMs, this.alarmAtMs);
+      await this.comeAlarm();
+    }
+    this.nowMs = untilMs;
+  }
+
+  /** The alarm comes, as the runtime makes it come. */
+  async comeAlarm(isRepeated = false): Promise<void> {
+    this.alarmAtMs = null;
+    this.alarms += 1;
+    await cleaned(this.parts, () => Promise.resolve(Infinity), isRepeated);
+    if (this.storage.isEmpty) this.alarmAtMs = null;
+  }
+}

@@ -1,0 +1,128 @@
+/** A limiter in a repository of one's own: the packed package, its command, and what the command writes. */
+import { spawn, spawnSync } from "node:child_process";
+import {
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { freePort } from "../../scripts/free-port.ts";
+import { ROOT } from "../../scripts/project.ts";
+import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
+import { packed, projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
+import { startWranglerDev } from "../support/wrangler-dev.ts";
+
+const API_TOKENS = JSON.stringify(TEST_TOKENS);
+let project: Project;
+let empty: string;
+beforeAll(async () => {
+  const installed = projectWith(await packed());
+  if (installed === undefined) throw new Error("it was not installed");
+  project = installed;
+  empty = mkdtempSync(join(tmpdir(), "weir-empty-"));
+});
+afterAll(() => {
+  rmSync(empty, { recursive: true, force: true });
+  removePacked();
+});
+
+const bin = () => join(project.folder, "node_modules", ".bin", "weir");
+function weir(cwd: string, ...args: readonly string[]) {
+  const env = { ...process.env, INIT_CWD: cwd };
+  const { status, stdout, stderr } = spawnSync(bin(), args, { cwd, env, encoding: "utf8", timeout: 120_000 });
+  return { status, stdout, stderr };
+}
+
+async function limited(url: string): Promise<unknown> {
+  const response = await fetch(`${url}/v1/limit`, {
+    method: "POST",
+    headers: { authorization: `Bearer ${TOKENS.limit}`, "content-type": "application/json" },
+    body: JSON.stringify({ policy: "login", key: "k" }),
+  });
+  const { success, remaining } = (await response.json()) as Record<string, unknown>;
+  return [response.status, success, remaining];
+}
+
+/** As `npm install` puts it there: of the version that this project has. */
+function installWrangler(): void {
+  const modules = join(project.folder, "node_modules");
+  rmSync(join(modules, "wrangler"), { recursive: true, force: true });
+  symlinkSync(join(ROOT, "node_modules", "wrangler"), join(modules, "wrangler"));
+  for (const name of ["wrangler", "workerd"])
+    symlinkSync(join(ROOT, "node_modules", ".bin", name), join(modules, ".bin", name));
+}
+
+test("in an empty folder it writes a project, and nothing where anything of it is there", () => {
+  const { status, stdout } = weir(empty, "init");
+  expect([status, stdout.includes("npm install")]).toEqual([0, true]);
+  const written = readdirSync(empty).toSorted();
+  const named = [".dockerignore", ".gitignore", "Dockerfile", "README.md", "package.json", "src"];
+  expect(written).toEqual([...named, "weir.service", "wrangler.toml"]);
+  const manifest = JSON.parse(readFileSync(join(empty, "package.json"), "utf8")) as Record<string, unknown>;
+  expect(manifest["dependencies"]).toEqual({ weir: "^0.1.0", wrangler: "^4.155.0" });
+  writeFileSync(join(empty, "wrangler.toml"), "mine");
+  rmSync(join(empty, "Dockerfile"));
+  const again = weir(empty, "init");
+  expect([again.status, /has .*wrangler\.toml.* already/.test(again.stderr)]).toEqual([1, true]);
+  expect([readFileSync(join(empty, "wrangler.toml"), "utf8"), readdirSync(empty).length]).toEqual([
+    "mine",
+    7,
+  ]);
+});
+
+test("a wrangler that is missing or too old is refused, with what to install", () => {
+  const wrangler = join(project.folder, "node_modules", "wrangler");
+  expect(weir(project.folder, "serve").stderr).toContain("npm install wrangler@^4.155.0");
+  mkdirSync(wrangler);
+  writeFileSync(join(wrangler, "package.json"), '{"name":"wrangler","version":"4.99.1"}');
+  expect(weir(project.folder, "start").stderr).toContain(
+    "wrangler 4.99.1 is too old for weir, which needs 4.155.0",
+  );
+  expect(weir(project.folder, "srve")).toMatchObject({
+    status: 1,
+    stderr: expect.stringContaining("Usage: weir"),
+  });
+});
+
+test("beside a package.json it writes the rest, and then wrangler dev, weir token and weir serve work", async () => {
+  const manifest = readFileSync(join(project.folder, "package.json"), "utf8");
+  expect(weir(project.folder, "init").status).toBe(0);
+  expect(readFileSync(join(project.folder, "package.json"), "utf8")).toBe(manifest);
+  installWrangler();
+  project.write(
+    "index.ts",
+    'import worker, { Limiter, LimiterObject } from "weir/worker";\nexport const all = [worker, Limiter, LimiterObject];\n',
+  );
+  expect(typesOf(project, { lib: ["ES2022", "WebWorker"] })).toBe("");
+
+  const dev = await startWranglerDev([join(project.folder, "wrangler.toml")], { API_TOKENS });
+  try {
+    expect(await limited(dev.url)).toEqual([200, true, 4]);
+  } finally {
+    await dev.stop();
+  }
+  const token = weir(project.folder, "token", "--name", "app", "--scope", "limit", "--policy", "logn");
+  expect(token.stderr).toContain("(did you mean login?)");
+
+  const PORT = String(await freePort());
+  const env = { ...process.env, PORT, STATE_DIR: "state", API_TOKENS, INIT_CWD: project.folder };
+  for (const left of [4, 3]) {
+    const served = spawn(bin(), ["serve"], {
+      cwd: project.folder,
+      env,
+      stdio: ["ignore", "pipe", "inherit"],
+    });
+    const ended = new Promise<number | null>((done) => served.on("exit", done));
+    await Promise.race([new Promise((up) => served.stdout.once("data", up)), ended]);
+    expect(await limited(`http://127.0.0.1:${PORT}`)).toEqual([200, true, left]);
+    served.kill("SIGTERM");
+    expect(await ended).toBe(0);
+  }
+  expect(readdirSync(join(project.folder, "state"))).toContain("weir-LimiterObject");
+});
