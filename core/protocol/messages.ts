@@ -16,10 +16,7 @@ import type { Cost } from "./cost.ts";
  */
 export const PROTOCOL = 1;
 
-/**
- * The version of a `limit` that waits. It comes as a request, which objects of version 1 would take for a question
- * whether the key is idle.
- */
+/** The version of a `limit` that waits. It comes as a request, which objects of version 1 take for another question. */
 export const WAITING_PROTOCOL = 2;
 
 /** The version of a batch (batches.ts). It comes by `reserve`, which objects of lower versions refuse by value. */
