@@ -36,7 +36,10 @@ async function exported(env: Env, key: string): Promise<Response> {
   using grant = await env.LIMITER.acquire({ policy: "export", key });
   if (!grant.success) return new Response("all slots are taken", { status: 503 });
   await scheduler.wait(1_000);
-  return new Response("exported");
+  // When the link to Weir breaks, the slot is free although we work. So whatever we write carries the token, which rises
+  // with each grant: a store that refuses lower ones than it has seen takes nothing from a holder that is too late.
+  const { fencingToken } = grant.lease ?? {};
+  return new Response("exported", { headers: { "x-fencing-token": String(fencingToken) } });
 }
 
 async function limited(request: Request, env: Env, key: string, cost: number): Promise<Response> {
