@@ -1,7 +1,14 @@
 /** While two versions of a policy are in use, what passes has to pass under both: so the bounds of both hold. */
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { advance, decide, place, UNTOUCHED, type Account } from "../../../core/accounts/account.ts";
+import {
+  advance,
+  decide,
+  place,
+  placeNoted,
+  UNTOUCHED,
+  type Account,
+} from "../../../core/accounts/account.ts";
 import { algorithms } from "../../../core/algorithms/registry.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
@@ -15,6 +22,8 @@ const calls = fc.array(
   fc.record({
     afterMs: fc.oneof(fc.constant(0), fc.nat(50), fc.nat(100_000)),
     part: fc.oneof(fc.constant(1), fc.constant(0.01), fc.double({ min: 0, max: 1, noNaN: true })),
+    /** The units are held for so long before they are debited. */
+    heldMs: fc.option(fc.integer({ min: 1, max: 5_000 })),
   }),
   { maxLength: 40 },
 );
@@ -32,17 +41,20 @@ describe.each([...algorithms.values()])("$name under two configurations", (algor
         let account: Account = UNTOUCHED;
         let nowMs = NOW_MS;
         const admitted: { units: number; atMs: number }[] = [];
-        for (const { afterMs, part } of history) {
+        for (const { afterMs, part, heldMs } of history) {
           nowMs += afterMs;
           account = advance(rule, account, nowMs);
           const cost = Math.min(1_000_000_000, Math.max(1, Math.ceil(rule.capacity * part)));
           const decision = decide(rule, account, nowMs, cost);
           expect(decide(rule, account, nowMs, 0).remaining >= cost).toBe(decision.allowed);
           if (!decision.allowed) continue;
-          const expiresAtMs = nowMs + (rule.lease?.ttlMs ?? 0);
-          account = decision.account;
-          if (rule.lease !== undefined)
-            account = place(account, { id: `${nowMs}`, units: cost, expiresAtMs });
+          const hold = {
+            id: `${nowMs}`,
+            units: cost,
+            expiresAtMs: nowMs + (rule.lease?.ttlMs ?? heldMs ?? 0),
+          };
+          if (rule.lease !== undefined) account = place(decision.account, hold);
+          else account = heldMs === null ? decision.account : placeNoted(rule, account, nowMs, hold);
           admitted.push({ units: cost, atMs: nowMs });
         }
         for (const [from, { atMs }] of admitted.entries()) {
@@ -65,14 +77,19 @@ describe.each([...algorithms.values()])("$name under two configurations", (algor
         if (rule === undefined || rule.lease !== undefined) return;
         let account: Account = UNTOUCHED;
         let nowMs = NOW_MS;
-        for (const { afterMs, part } of history) {
+        const decideAt = (atMs: number, cost: number) =>
+          decide(rule, advance(rule, account, atMs), atMs, cost);
+        for (const { afterMs, part, heldMs } of history) {
           nowMs += afterMs;
+          account = advance(rule, account, nowMs);
           const cost = Math.min(1_000_000_000, Math.max(1, Math.ceil(rule.capacity * part)));
-          const decision = decide(rule, account, nowMs, cost);
-          if (decision.allowed) account = decision.account;
+          const decision = decideAt(nowMs, cost);
+          const hold = { id: `${nowMs}`, units: cost, expiresAtMs: nowMs + (heldMs ?? 0) };
+          if (decision.allowed)
+            account = heldMs === null ? decision.account : placeNoted(rule, account, nowMs, hold);
           else if (decision.retryAfterMs !== null) {
-            expect(decide(rule, account, nowMs + decision.retryAfterMs, cost).allowed).toBe(true);
-            expect(decide(rule, account, nowMs + decision.retryAfterMs - 1, cost).allowed).toBe(false);
+            expect(decideAt(nowMs + decision.retryAfterMs, cost).allowed).toBe(true);
+            expect(decideAt(nowMs + decision.retryAfterMs - 1, cost).allowed).toBe(false);
           }
         }
       }),
