@@ -237,7 +237,10 @@ test("a grant renews and releases itself, and says when it is too late", async (
   expect(renewed).toMatchObject({ id, expiresAfterMs: 5_000 });
   expect(same).toMatchObject({ id, expiresAfterMs: 60_000 });
   const errors = [
-    { pointer: "/ttlMs", detail: "ttlMs is 1000000000: must be an integer from 1 to 600000" },
+    {
+      pointer: "/ttlMs",
+      detail: "ttlMs is 1000000000: must be an integer from 1 to 600000, the policy's maxTtl",
+    },
     { pointer: "/a~1b", detail: "a/b is not a field: there are ttlMs" },
   ];
   expect(refused).toEqual({ name: "LimiterError", status: 422, code: "not-allowed", errors });

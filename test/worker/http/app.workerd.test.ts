@@ -119,7 +119,7 @@ describe("200", () => {
         },
       ],
       onFailure: "closed",
-      deadlineMs: 500,
+      deadlineMs: 1_000,
       maxWaitMs: 30_000,
       maxWaiters: 1_000,
       objects: "per-key",
