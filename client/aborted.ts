@@ -1,16 +1,13 @@
 /** Calls whose callers stop waiting. */
 import type { Decision } from "../core/protocol/decision.ts";
-import type { AcquireAsked } from "./limiter.ts";
+import type { AcquireAsked, Signal } from "./limiter.ts";
 import type { FarSide } from "./transports/far-side.ts";
 
 /** The answer, unless `signal` is aborted before: then its reason is thrown. */
-export function unlessAborted<Answer>(
-  answer: Promise<Answer>,
-  signal: AbortSignal | undefined,
-): Promise<Answer> {
+export function unlessAborted<Answer>(answer: Promise<Answer>, signal: Signal | undefined): Promise<Answer> {
   if (signal === undefined) return answer;
   return new Promise((resolve, reject) => {
-    const leave = () => reject(signal.reason as Error);
+    const leave = () => reject(signal.reason);
     if (signal.aborted) leave();
     signal.addEventListener("abort", leave, { once: true });
     answer.then(resolve, reject).finally(() => signal.removeEventListener("abort", leave));

@@ -7,7 +7,7 @@ import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 import { unlessAborted } from "./aborted.ts";
 import type { FarUnits } from "./far-units.ts";
 import { normaliseKey } from "./keys.ts";
-import type { KeyAsked, LimitAllAsked, LimitAsked } from "./limiter.ts";
+import type { KeyAsked, LimitAllAsked, LimitAsked, Signal } from "./limiter.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
 import { limiterErrorIn, type FarSide } from "./transports/far-side.ts";
 
@@ -37,7 +37,7 @@ export class FarCalls {
     this.#time = time;
   }
 
-  limit(asked: LimitAsked, signal?: AbortSignal): Promise<Decision> {
+  limit(asked: LimitAsked, signal?: Signal): Promise<Decision> {
     return this.decide(asked, (far, whole, ended) => far.limit(whole, ended), signal);
   }
 
@@ -67,7 +67,7 @@ export class FarCalls {
   async decide<Asked extends KeyAsked>(
     asked: Asked,
     call: Call<Asked, Decision>,
-    signal?: AbortSignal,
+    signal?: Signal,
   ): Promise<Decision> {
     try {
       return await this.#onKey(asked, call, signal);
@@ -111,7 +111,7 @@ export class FarCalls {
   async #onKey<Asked extends KeyAsked, Answer>(
     asked: Asked,
     call: Call<Asked, Answer>,
-    signal?: AbortSignal,
+    signal?: Signal,
   ): Promise<Answer> {
     signal?.throwIfAborted();
     await this.#takeHome(asked);
@@ -156,14 +156,15 @@ export class FarCalls {
   async #inTime<Answer>(
     call: (ended: AbortSignal) => Promise<Answer>,
     ms: number,
-    signal?: AbortSignal,
+    signal?: Signal,
   ): Promise<Answer> {
     const deadline = new AbortController();
     const cancel =
       ms === Infinity
         ? () => {}
         : this.#time.after(ms, () => deadline.abort(new Error(`deadline of ${ms} ms passed`)));
-    const ended = signal === undefined ? deadline.signal : AbortSignal.any([deadline.signal, signal]);
+    const ended =
+      signal === undefined ? deadline.signal : AbortSignal.any([deadline.signal, signal as AbortSignal]);
     try {
       return await unlessAborted(call(ended), ended);
     } finally {

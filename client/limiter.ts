@@ -10,6 +10,7 @@ import type { AllDecisions, Decision, KeyReport } from "../core/protocol/decisio
 import type { LeaseReport } from "../core/protocol/messages.ts";
 import type { PolicyList } from "../core/protocol/policy-list.ts";
 import type {
+  Abortable,
   AcquireAsked,
   HoldAsked,
   KeyAsked,
@@ -20,11 +21,6 @@ import type {
 } from "./transports/asked.ts";
 
 export type * from "./transports/asked.ts";
-
-/** What ends a call before it is answered: then it throws the signal's reason. */
-export interface Abortable {
-  readonly signal?: AbortSignal | undefined;
-}
 
 /** A decision on a lease. `await using` releases the lease at the end of the block. */
 export type Grant = Decision & AsyncDisposable;

@@ -65,3 +65,17 @@ export interface PeekAsked extends KeyAsked {
   readonly waitFor?: "idle";
   readonly waitMs?: number;
 }
+
+/** An `AbortSignal`. The platforms have types of their own for it, or none. */
+export interface Signal {
+  readonly aborted: boolean;
+  readonly reason: unknown;
+  throwIfAborted(): void;
+  addEventListener(type: "abort", listener: () => void, options?: { readonly once?: boolean }): void;
+  removeEventListener(type: "abort", listener: () => void): void;
+}
+
+/** What ends a call before it is answered: then it throws the signal's reason. */
+export interface Abortable {
+  readonly signal?: Signal | undefined;
+}

@@ -14,6 +14,7 @@ import type {
   LimitAsked,
   PeekAsked,
   RefundAsked,
+  Signal,
 } from "./asked.ts";
 
 /**
@@ -39,7 +40,7 @@ export interface LimiterService {
 /** A limiter that is elsewhere. */
 export interface FarSide extends LimiterService {
   /** @param ended aborted when nobody waits for the answer any more */
-  limit(asked: LimitAsked, ended?: AbortSignal): Promise<Decision>;
+  limit(asked: LimitAsked, ended?: Signal): Promise<Decision>;
   /** Ends what is kept open. */
   close?(): void;
 }

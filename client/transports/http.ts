@@ -1,4 +1,5 @@
 import { LimiterError, PROBLEMS, Problem, type FieldError } from "../../core/protocol/problems.ts";
+import type { Signal } from "./asked.ts";
 import type { FarSide } from "./far-side.ts";
 
 /** Where a limiter is, and how it is reached. */
@@ -22,17 +23,16 @@ export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide
     method: string,
     path: string,
     body?: object,
-    ended?: AbortSignal,
+    ended?: Signal,
   ): Promise<Answer> => {
     const waitMs = body !== undefined && "waitMs" in body ? Number(body.waitMs) : 0;
     const late = AbortSignal.timeout(MOST_MS + (waitMs > 0 ? waitMs : 0));
-    const signal = ended === undefined ? late : AbortSignal.any([late, ended]);
+    const signal = ended === undefined ? late : AbortSignal.any([late, ended as AbortSignal]);
     const text = body === undefined ? {} : { body: JSON.stringify(body) };
     const response = await send(`${base}/v1/${path}`, { method, headers, signal, ...text });
     return await answerIn<Answer>(response);
   };
-  const post = <Answer>(path: string, body: object, ended?: AbortSignal) =>
-    ask<Answer>("POST", path, body, ended);
+  const post = <Answer>(path: string, body: object, ended?: Signal) => ask<Answer>("POST", path, body, ended);
   const keyPath = ({ policy = "", key }: { readonly policy?: string; readonly key: string }) =>
     `policies/${encodeURIComponent(policy)}/keys/${encodeURIComponent(key)}`;
   const at = (id: unknown) => encodeURIComponent(String(id));

@@ -66,7 +66,7 @@ export class DirectLimiter implements Limiter {
   }
 
   async limit(given: LimitAsked & Abortable): Promise<Decision> {
-    const signal = given?.signal;
+    const signal = given?.signal as AbortSignal | undefined;
     signal?.throwIfAborted();
     const whole = this.#whole(signal === undefined ? given : withoutSignal(given));
     const request = plainCall(whole ?? {}) ?? parse(LimitRequest, whole);
@@ -103,7 +103,8 @@ export class DirectLimiter implements Limiter {
   }
 
   async acquire(given: AcquireAsked & Abortable): Promise<Grant> {
-    const { signal = new AbortController().signal, ...asked } = given ?? {};
+    const { signal: aborting = new AbortController().signal, ...asked } = given ?? {};
+    const signal = aborting as AbortSignal;
     signal.throwIfAborted();
     const { inBackground } = this.#parts;
     const call = callAcquire(this.#client, this.#principal, this.#whole(asked), signal, inBackground);

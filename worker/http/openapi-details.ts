@@ -14,6 +14,7 @@ export const TAGS = [
 
 interface Operation {
   readonly operationId: string;
+  readonly security?: readonly object[];
   readonly requestBody?: Content;
   readonly responses: Readonly<Record<string, Content>>;
 }
@@ -37,7 +38,9 @@ export function withDetails(paths: object): object {
 function detailed(path: string, operation: Operation): object {
   const { requestBody, responses } = operation;
   const { request, answers, denied } = EXAMPLES[operation.operationId] ?? {};
-  const told = { ...responses, ...problems(405) };
+  // A query that nothing reads, or that nobody could, is refused, but where no token is needed.
+  const stray = operation.security?.length === 0 ? {} : problems(400, 422);
+  const told = { ...stray, ...responses, ...problems(405) };
   return {
     tags: [tagOf(path)],
     ...operation,
