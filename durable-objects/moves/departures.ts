@@ -109,8 +109,11 @@ export class Departures {
     const { storage, cache, onWritten } = this.#host;
     const { key, accounts } = keyState;
     const write = (): Move => {
-      const wholeMs = cache.write(keyState, accounts, nowMs);
-      const dueMs = storage.answers.has(key) ? Math.max(wholeMs, nowMs + REMEMBERED_MS) : wholeMs;
+      // Whoever gets the key remembers how its holds ended, also those that end before it is given once more.
+      const ends = keyState.claims.size + keyState.expired.length;
+      const isRemembered = ends > 0 || storage.answers.has(key);
+      const leastMs = isRemembered ? nowMs + REMEMBERED_MS : -Infinity;
+      const dueMs = Math.max(leastMs, cache.write(keyState, accounts, nowMs, [], leastMs));
       const given = { move, other, times: 1, dueMs };
       storage.moves.write(key, given);
       return given;
