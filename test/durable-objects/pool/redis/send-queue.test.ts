@@ -1,8 +1,13 @@
 import fc from "fast-check";
 /** Calls to a pool in histories of callers that come and leave, and of calls that are answered or fail. */
 import { setImmediate as turn } from "node:timers/promises";
-import { expect, test } from "vitest";
-import { MOST_UNDER_WAY, SendQueue } from "../../../../durable-objects/pool/redis/send-queue.ts";
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { SYSTEM_TIME } from "../../../../core/clock.ts";
+import { SendQueue } from "../../../../durable-objects/pool/redis/send-queue.ts";
+import { announcedSeed, seededRandom } from "../../../support/random.ts";
+
+/** So many connections an object has. */
+const CONNECTIONS = 6;
 
 interface Asked {
   readonly id: number;
@@ -71,10 +76,11 @@ class Machine {
 
 const STEPS = fc.array(
   fc.record({
-    kind: fc.constantFrom("ask", "ask", "leave", "answer", "fail"),
+    // More callers come than go, so that some have to wait.
+    kind: fc.constantFrom("ask", "ask", "ask", "ask", "leave", "answer", "fail"),
     which: fc.nat(),
   }),
-  { maxLength: 80 },
+  { maxLength: 80, size: "max" },
 );
 
 test("six calls are under way while any wait, in order, and those of callers that left are not sent", async () => {
@@ -90,7 +96,7 @@ test("six calls are under way while any wait, in order, and those of callers tha
           const asked = here[which % Math.max(1, here.length)];
           if (asked === undefined) continue;
           const isSent = machine.sent.includes(asked);
-          expected.set(asked, isSent ? "sent, and not answered" : "not sent, behind 6 others");
+          expected.set(asked, isSent ? "sent, and not answered" : "not sent within");
           asked.leave();
           asked.isLeft = true;
         } else {
@@ -101,8 +107,8 @@ test("six calls are under way while any wait, in order, and those of callers tha
           asked.isEnded = true;
         }
         await turn();
-        expect(machine.underWay.length).toBeLessThanOrEqual(MOST_UNDER_WAY);
-        if (machine.waiting.length > 0) expect(machine.underWay).toHaveLength(MOST_UNDER_WAY);
+        expect(machine.underWay.length).toBeLessThanOrEqual(CONNECTIONS);
+        if (machine.waiting.length > 0) expect(machine.underWay).toHaveLength(CONNECTIONS);
         // Whoever was sent came before whoever still waits, and was sent after whoever came before.
         const ids = machine.sent.map(({ id }) => id);
         expect(ids).toEqual(ids.toSorted((a, b) => a - b));
@@ -120,4 +126,64 @@ test("six calls are under way while any wait, in order, and those of callers tha
     }),
     { numRuns: 300 },
   );
+});
+
+describe("while more ask than can be answered", () => {
+  beforeEach(() => void vi.useFakeTimers());
+  afterEach(() => void vi.useRealTimers());
+
+  const MOST_MS = 500;
+
+  /** Callers that come at this interval for 20 s, while calls take so long; how many were sent, and answered. */
+  async function underLoad(
+    everyMs: number,
+    tookMs: () => number,
+  ): Promise<{ sent: number; answered: number }> {
+    const queue = new SendQueue(SYSTEM_TIME);
+    const counts = { sent: 0, answered: 0 };
+    const send = async () => {
+      counts.sent += 1;
+      await new Promise((done) => setTimeout(done, tookMs()));
+    };
+    for (let atMs = 0; atMs < 20_000; atMs += everyMs) {
+      void queue.run(send, MOST_MS).then(
+        () => (counts.answered += 1),
+        () => undefined,
+      );
+      await vi.advanceTimersByTimeAsync(everyMs);
+    }
+    await vi.runAllTimersAsync();
+    return counts;
+  }
+
+  test.each([
+    [10, 100],
+    [25, 300],
+    [10, 400],
+    [2, 20],
+  ])("every %i ms one, of %i ms each: hardly a call is sent in vain", async (everyMs, tookMs) => {
+    const { sent, answered } = await underLoad(everyMs, () => tookMs);
+    // All six connections are in use, nearly all of the time.
+    expect(sent).toBeGreaterThan(0.95 * ((6 * 20_000) / tookMs));
+    expect(answered).toBeGreaterThan(0.95 * sent);
+  });
+
+  test("calls that take now more, now less time: most are not sent in vain", async () => {
+    const random = seededRandom(announcedSeed("send queue"));
+    const { sent, answered } = await underLoad(10, () => 50 + 100 * random());
+    expect(answered).toBeGreaterThan(0.5 * sent);
+  });
+
+  test("after calls that took longer than anybody waits, calls are sent again", async () => {
+    let tookMs = 5_000;
+    const queue = new SendQueue(SYSTEM_TIME);
+    const send = () => new Promise<string>((done) => setTimeout(() => done("answered"), tookMs));
+    const slow = Array.from({ length: 100 }, () => queue.run(send, MOST_MS).catch(() => "left"));
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(new Set(await Promise.all(slow))).toEqual(new Set(["left"]));
+    tookMs = 10;
+    const quick = Array.from({ length: 6 }, () => queue.run(send, MOST_MS));
+    await vi.advanceTimersByTimeAsync(10);
+    expect(new Set(await Promise.all(quick))).toEqual(new Set(["answered"]));
+  });
 });
