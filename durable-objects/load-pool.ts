@@ -31,10 +31,11 @@ export async function loadPool({ nowMs, open, ...parts }: PoolParts): Promise<Op
     import("./pool/pooled-operations.ts"),
     import("./pool/redis/redis-pool.ts"),
   ]);
+  const time = { ...SYSTEM_TIME, nowMs };
   return new PooledOperations({
     ...parts,
-    pool: new RedisPool(poolAddress),
-    time: { ...SYSTEM_TIME, nowMs },
+    pool: new RedisPool(poolAddress, time),
+    time,
     openAlone: ({ policy, key }) => open(localName(policy), ALONE + key),
   });
 }

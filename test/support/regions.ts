@@ -35,16 +35,17 @@ export interface World {
 /**
  * Starts one region for each continent. With `isOneProcess` all regions share one process, and reach each other's
  * objects as in production. Without it, each region has a process and objects of its own, and can be killed alone.
+ * `toRedis` is how many calls to the bridge, of all regions together, wait for their answer at a time.
  */
 export async function startWorld(
   policies: object,
   continents: readonly string[],
-  { connections = 32, isolates = 1, isOneProcess = false } = {},
+  { connections = 32, isolates = 1, isOneProcess = false, toRedis = Infinity } = {},
 ): Promise<World> {
   let redis = await startRedis();
   const { port } = redis;
   const bridge = await startBridge({ redisUrl: `redis://127.0.0.1:${port}`, token: TOKEN });
-  const network = await startUnreliable(bridge.url);
+  const network = await startUnreliable(bridge.url, 1, toRedis);
   const states = continents.map(() => makeState());
   const start = async (index: number, known?: Serving): Promise<RegionRunning> => {
     const continent = continents[index] ?? "";

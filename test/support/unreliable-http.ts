@@ -30,15 +30,29 @@ export interface Unreliable {
   requests(): number;
   /** How many were forwarded; a duplicate counts twice. */
   forwarded(): number;
+  /** The most requests that waited for their answer at one time; those that were kept back do not count. */
+  mostAtOnce(): number;
+  /** How many requests came while as many as the proxy lets through waited for their answer. */
+  keptBack(): number;
   stop(): Promise<void>;
 }
 
-/** Starts a proxy in front of `targetUrl`, without any faults. The seed repeats which requests are hit. */
-export async function startUnreliable(targetUrl: string, seed = 1): Promise<Unreliable> {
+/**
+ * Starts a proxy in front of `targetUrl`, without any faults. The seed repeats which requests are hit.
+ *
+ * @param connections how many requests at a time wait for their answer. Further ones are not looked at until one of
+ *   those is answered or given up, in the order in which they came, as a runtime does that allows so many connections.
+ */
+export async function startUnreliable(
+  targetUrl: string,
+  seed = 1,
+  connections = Infinity,
+): Promise<Unreliable> {
   const random = seededRandom(seed);
   let fault: Fault = { kind: "pass" };
   let faultProbability = 1;
   const counts = { requests: 0, forwarded: 0 };
+  const places = new Places(connections);
   const server = createServer((request, response) => {
     counts.requests += 1;
     // A number is drawn for every request, hit or not, so that only the seed decides which are hit.
@@ -47,9 +61,11 @@ export async function startUnreliable(targetUrl: string, seed = 1): Promise<Unre
       counts.forwarded += 1;
       return await send(targetUrl, request, body);
     };
-    handle(isHit ? fault : { kind: "pass" }, request, response, forward).catch((error: unknown) => {
-      // The caller may have left meanwhile. Then nobody reads this.
-      answer(response, { status: 502, contentType: "text/plain", body: Buffer.from(String(error)) });
+    places.take(response, () => {
+      handle(isHit ? fault : { kind: "pass" }, request, response, forward).catch((error: unknown) => {
+        // The caller may have left meanwhile. Then nobody reads this.
+        answer(response, { status: 502, contentType: "text/plain", body: Buffer.from(String(error)) });
+      });
     });
   });
   server.keepAliveTimeout = 120_000;
@@ -63,12 +79,52 @@ export async function startUnreliable(targetUrl: string, seed = 1): Promise<Unre
     },
     requests: () => counts.requests,
     forwarded: () => counts.forwarded,
+    mostAtOnce: () => places.mostTaken,
+    keptBack: () => places.keptBack,
     stop: async () => {
       const closed = new Promise((done) => server.close(done));
       server.closeAllConnections();
       await closed;
     },
   };
+}
+
+/** Lets so many requests at a time wait for their answer, and keeps the others back in order. */
+class Places {
+  readonly #connections: number;
+  readonly #taken = new Set<ServerResponse>();
+  readonly #waiting = new Map<ServerResponse, () => void>();
+  mostTaken = 0;
+  keptBack = 0;
+
+  constructor(connections: number) {
+    this.#connections = connections;
+  }
+
+  /** Calls `begin` when there is a place, unless the caller has left by then. */
+  take(response: ServerResponse, begin: () => void): void {
+    // `prefinish`: before the caller can know that it is answered. `close`: the caller has left.
+    for (const event of ["prefinish", "close"]) response.once(event, () => this.#leave(response));
+    if (this.#taken.size >= this.#connections) this.keptBack += 1;
+    this.#waiting.set(response, begin);
+    this.#letIn();
+  }
+
+  #leave(response: ServerResponse): void {
+    this.#waiting.delete(response);
+    this.#taken.delete(response);
+    this.#letIn();
+  }
+
+  #letIn(): void {
+    for (const [response, begin] of this.#waiting) {
+      if (this.#taken.size >= this.#connections) return;
+      this.#waiting.delete(response);
+      this.#taken.add(response);
+      this.mostTaken = Math.max(this.mostTaken, this.#taken.size);
+      begin();
+    }
+  }
 }
 
 interface Reply {

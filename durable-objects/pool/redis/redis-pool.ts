@@ -1,10 +1,18 @@
 /** Calls a Redis over Upstash's REST API. The module is loaded when a policy with a pool is first asked for. */
 import { Redis } from "@upstash/redis/cloudflare";
-import { circuitBreaker, ConsecutiveBreaker, handleAll, type CircuitBreakerPolicy } from "cockatiel";
+import {
+  BrokenCircuitError,
+  circuitBreaker,
+  ConsecutiveBreaker,
+  handleAll,
+  type CircuitBreakerPolicy,
+} from "cockatiel";
+import type { Time } from "../../../core/clock.ts";
 import type { Pool, PoolAnswer, PoolCall } from "../protocol.ts";
 import { POOL_SIZING } from "../share-sizing.ts";
 import { POOL_SCRIPT } from "./script.ts";
 import type { PoolAddress } from "./secrets.ts";
+import { SendQueue } from "./send-queue.ts";
 
 /**
  * After so many failures in a row the pool is not called for `PAUSE_MS`: more calls would not help a Redis that is
@@ -21,30 +29,36 @@ type Script = ReturnType<Redis["createScript"]>;
 export class RedisPool implements Pool {
   readonly #address: PoolAddress;
   readonly #breaker: CircuitBreakerPolicy;
+  readonly #queue: SendQueue;
   /** By the deadline, since a client has one deadline for all its calls. */
   readonly #scripts = new Map<number, Script>();
 
-  constructor(address: PoolAddress) {
+  constructor(address: PoolAddress, time: Time) {
     this.#address = address;
+    this.#queue = new SendQueue(time);
     const breaker = new ConsecutiveBreaker(FAILURES);
     this.#breaker = circuitBreaker(handleAll, { halfOpenAfter: PAUSE_MS, breaker });
   }
 
-  call(keys: readonly string[], call: PoolCall, deadlineMs: number): Promise<PoolAnswer> {
-    return this.#breaker.execute(async () => {
-      // The client sends the script's digest, and the whole script when the server does not know it.
-      const asked = this.#script(deadlineMs).exec(
-        [...keys],
-        [JSON.stringify(call), JSON.stringify(POOL_SIZING)],
-      );
-      try {
-        return readPoolAnswer(await asked.catch(briefly));
-      } catch (error) {
-        // Logged once for each call that was made. Calls that the breaker stops would say nothing new.
-        console.warn(`no answer from the pool: ${String(error)}`);
-        throw error;
-      }
-    });
+  async call(keys: readonly string[], call: PoolCall, deadlineMs: number): Promise<PoolAnswer> {
+    // The breaker is behind the queue: it counts the time from when a call is sent, and the caller from now on.
+    const send = () => this.#breaker.execute(() => this.#send(keys, call, deadlineMs));
+    try {
+      return await this.#queue.run(send, deadlineMs);
+    } catch (error) {
+      // Logged once for each caller that got no answer. Calls that the breaker stops would say nothing new.
+      if (!(error instanceof BrokenCircuitError)) console.warn(`no answer from the pool: ${String(error)}`);
+      throw error;
+    }
+  }
+
+  async #send(keys: readonly string[], call: PoolCall, deadlineMs: number): Promise<PoolAnswer> {
+    // The client sends the script's digest, and the whole script when the server does not know it.
+    const asked = this.#script(deadlineMs).exec(
+      [...keys],
+      [JSON.stringify(call), JSON.stringify(POOL_SIZING)],
+    );
+    return readPoolAnswer(await asked.catch(briefly));
   }
 
   #script(deadlineMs: number): Script {
