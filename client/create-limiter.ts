@@ -17,7 +17,7 @@ const byService = new WeakMap<LimiterService, Map<string, Limiter>>();
 
 /** Makes a limiter of a way to it, as `createLimiter` does. */
 export function makeLimiter(given: Way & ClientOptions, inBackground: InBackground): Limiter {
-  const { policy, deadlineMs, onFailure } = given;
+  const { policy, deadlineMs, onFailure } = checkedOptions(given);
   const options = {
     ...(policy !== undefined && { policy }),
     ...(deadlineMs !== undefined && { deadlineMs }),
@@ -50,6 +50,27 @@ function opened(
   return limiter;
 }
 
+const KNOWN = ["url", "token", "fetch", "service", "policy", "deadlineMs", "onFailure"];
+const MOST_DEADLINE_MS = 600_000;
+
+/** @throws TypeError that names the option, its value and what is allowed: a wrong one would look like an outage */
+function checkedOptions(given: Way & ClientOptions): ClientOptions {
+  const { policy, deadlineMs, onFailure } = given;
+  for (const name of Object.keys(given))
+    if (!KNOWN.includes(name)) throw new TypeError(`${name} is not an option: there are ${KNOWN.join(", ")}`);
+  if (policy !== undefined && typeof policy !== "string")
+    throw new TypeError(`policy is ${String(policy)}: must be the name of a policy`);
+  const isDeadline =
+    Number.isInteger(deadlineMs) && Number(deadlineMs) >= 1 && Number(deadlineMs) <= MOST_DEADLINE_MS;
+  if (deadlineMs !== undefined && !isDeadline)
+    throw new TypeError(
+      `deadlineMs is ${String(deadlineMs)}: must be an integer from 1 to ${MOST_DEADLINE_MS}`,
+    );
+  if (onFailure !== undefined && onFailure !== "closed" && onFailure !== "open")
+    throw new TypeError(`onFailure is ${JSON.stringify(onFailure)}: must be "closed" or "open"`);
+  return given;
+}
+
 /** @throws TypeError that says what is wrong with the address or the token */
 function checked(way: HttpWay): HttpWay {
   const { url, token } = way;
@@ -58,6 +79,11 @@ function checked(way: HttpWay): HttpWay {
   if (typeof token !== "string" || token === "")
     throw new TypeError(
       "token is missing: must be a token of the limiter, with the scopes limit and reserve",
+    );
+  // A header takes no other characters, so each call would fail.
+  if (!/^[!-~]+$/.test(token))
+    throw new TypeError(
+      "token has a character that no token has: a space, a line break, or one beyond ASCII",
     );
   return way;
 }

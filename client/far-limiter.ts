@@ -34,7 +34,7 @@ import type {
   PeekAsked,
   RefundAsked,
 } from "./limiter.ts";
-import { isOf, plainCall, type PlainCall } from "./local-call.ts";
+import { isOf, notAnObject, plainCall, type PlainCall } from "./local-call.ts";
 import { LocalLimiter } from "./local-limiter.ts";
 import { ReservationCache } from "./reservation-cache.ts";
 import { giveBack } from "./transports/endings.ts";
@@ -198,6 +198,7 @@ export class FarLimiter implements Limiter {
   }
 
   #whole<Asked extends KeyAsked>(asked: Asked): Asked {
+    if (typeof asked !== "object" || asked === null) throw notAnObject(asked);
     const { policy } = this.#options;
     return policy === undefined || asked.policy !== undefined ? asked : { ...asked, policy };
   }

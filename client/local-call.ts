@@ -2,6 +2,7 @@
 import { MOST_UNITS } from "../core/policies/most-units.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import type { DescribedPolicy } from "../core/protocol/policy-descriptions.ts";
+import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 import type { LimitAsked } from "./limiter.ts";
 
 /** The longest key, in bytes of UTF-8. */
@@ -53,4 +54,10 @@ function isCost(cost: unknown): cost is Cost {
 
 function isUnits(units: unknown): boolean {
   return Number.isInteger(units) && (units as number) >= 0 && (units as number) <= MOST_UNITS;
+}
+
+/** The error of a call that is no table of fields. */
+export function notAnObject(asked: unknown): Error {
+  const detail = `the argument is ${JSON.stringify(asked) ?? typeof asked}: must be an object, as { policy, key }`;
+  return new Problem(PROBLEMS.notAllowed, detail).toError();
 }

@@ -1,6 +1,6 @@
 /** `npx weir init`: writes a project with a limiter of its own into this folder. What is there already stays. */
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
-import { basename, dirname, join } from "node:path";
+import { basename, dirname, join, resolve } from "node:path";
 import { LEAST_WRANGLER } from "./least-wrangler.ts";
 import { ROOT } from "./project-folder.ts";
 
@@ -29,7 +29,7 @@ function manifest(): string {
   const scripts = Object.fromEntries(
     ["start", "serve", "token", "deploy"].map((command) => [command, `weir ${command}`]),
   );
-  const dependencies = { weir: `^${version()}`, wrangler: `^${LEAST_WRANGLER}` };
+  const dependencies = { weir: given(), wrangler: `^${LEAST_WRANGLER}` };
   const fields = {
     name: name === "" ? "limiter" : name,
     private: true,
@@ -38,6 +38,20 @@ function manifest(): string {
     dependencies,
   };
   return `${JSON.stringify(fields, undefined, 2)}\n`;
+}
+
+/** The package as npx was given it: a file, or this version. */
+function given(): string {
+  const [above] = import.meta.dirname.split(join("/node_modules", "weir"));
+  const manifestAbove = join(above ?? "", "package.json");
+  if (above === import.meta.dirname || !existsSync(manifestAbove)) return `^${version()}`;
+  const { dependencies = {} } = JSON.parse(readFileSync(manifestAbove, "utf8")) as {
+    dependencies?: Readonly<Record<string, string>>;
+  };
+  const from = dependencies["weir"];
+  return from?.startsWith("file:") === true
+    ? `file:${resolve(above ?? "", from.slice("file:".length))}`
+    : `^${version()}`;
 }
 
 function version(): string {

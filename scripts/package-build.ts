@@ -20,6 +20,8 @@ export const BUNDLING = {
   mainFields: ["module", "main"],
   minifySyntax: true,
   minifyWhitespace: true,
+  // An error prints the line that threw it.
+  lineLimit: 400,
   external: ["cloudflare:workers"],
 } as const satisfies BuildOptions;
 

@@ -28,7 +28,7 @@ export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide
     const waitMs = body !== undefined && "waitMs" in body ? Number(body.waitMs) : 0;
     const late = AbortSignal.timeout(MOST_MS + (waitMs > 0 ? waitMs : 0));
     const signal = ended === undefined ? late : AbortSignal.any([late, ended as AbortSignal]);
-    const text = body === undefined ? {} : { body: JSON.stringify(body) };
+    const text = body === undefined ? {} : { body: textOf(body) };
     const response = await send(`${base}/v1/${path}`, { method, headers, signal, ...text });
     return await answerIn<Answer>(response);
   };
@@ -57,6 +57,28 @@ export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide
     policies: () => ask("GET", "policies"),
     reserve: (asked) => post("reservations", asked),
   };
+}
+
+/** A message as JSON. @throws LimiterError when it has what JSON cannot carry: that is bad input, and no outage */
+function textOf(body: object): string {
+  const refuse = (field: string, found: string) => {
+    const errors = [
+      { pointer: `/${field}`, detail: `${field} is ${found}: must be plain data, as JSON has it` },
+    ];
+    return new Problem(PROBLEMS.notAllowed, "one value is not allowed", { errors }).toError();
+  };
+  const plain = (field: string, value: unknown): unknown => {
+    if (["bigint", "function", "symbol"].includes(typeof value)) throw refuse(field, `a ${typeof value}`);
+    if (typeof value !== "object" || value === null || Array.isArray(value)) return value;
+    const prototype: unknown = Object.getPrototypeOf(value);
+    if (prototype === null || Object.getPrototypeOf(prototype) === null) return value;
+    throw refuse(field, `a ${value.constructor.name}`);
+  };
+  try {
+    return JSON.stringify(body, plain);
+  } catch (error) {
+    throw error instanceof LimiterError ? error : refuse("", "a circle");
+  }
 }
 
 /**

@@ -171,8 +171,10 @@ function secretLines(asked: Asked, policies: Policies | undefined): Line[] {
 async function changeLines({ against }: Asked, policies: Policies): Promise<Line[]> {
   const how = "--against https://... and a TOKEN in the environment with the scope limit, for every policy";
   const token = process.env["TOKEN"];
-  if (against === undefined || token === undefined)
-    return [{ verdict: "unknown", text: `not compared with what is deployed: give ${how}` }];
+  if (against === undefined || token === undefined) {
+    const verdict = against === undefined ? "unknown" : "BAD";
+    return [{ verdict, text: `not compared with what is deployed: give ${how}` }];
+  }
   try {
     const headers = { authorization: `Bearer ${token}` };
     const answered = await fetch(`${against.replace(/\/+$/, "")}/v1/policies`, {
@@ -180,10 +182,10 @@ async function changeLines({ against }: Asked, policies: Policies): Promise<Line
       signal: AbortSignal.timeout(10_000),
     });
     if (!answered.ok)
-      return [{ verdict: "unknown", text: `${against} answers ${answered.status}: give ${how}` }];
+      return [{ verdict: "BAD", text: `not compared: ${against} answers ${answered.status}: give ${how}` }];
     const { policies: deployed } = (await answered.json()) as { policies: readonly Deployed[] };
     return changes(deployed, policies);
   } catch (error) {
-    return [{ verdict: "unknown", text: `${against} does not answer: ${String(error)}` }];
+    return [{ verdict: "BAD", text: `not compared: ${against} does not answer: ${String(error)}` }];
   }
 }

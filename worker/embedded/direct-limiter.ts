@@ -26,6 +26,7 @@ import { callCancel, callHold, callSettle } from "../calls/holds.ts";
 import { callAcquire, callRelease, callRenew } from "../calls/leases.ts";
 import { callLimitSeveral } from "../calls/limit-several.ts";
 import { callPeek, callRefund, callReset, limitOf } from "../calls/limits.ts";
+import { plain, plainProblem } from "../calls/plain-data.ts";
 import { listPolicies } from "../calls/policy-list.ts";
 import { LimitRequest } from "../calls/request-schemas.ts";
 import { findTarget, type Answered } from "../calls/target.ts";
@@ -69,7 +70,7 @@ export class DirectLimiter implements Limiter {
     const signal = given?.signal as AbortSignal | undefined;
     signal?.throwIfAborted();
     const whole = this.#whole(signal === undefined ? given : withoutSignal(given));
-    const request = plainCall(whole ?? {}) ?? parse(LimitRequest, whole);
+    const request = plainCall(whole ?? {}) ?? plainProblem(whole) ?? parse(LimitRequest, whole);
     if (request instanceof Problem) throw request.toError();
     const target = findTarget(this.#client, this.#principal, request);
     if (target instanceof Problem) throw target.toError();
@@ -79,6 +80,7 @@ export class DirectLimiter implements Limiter {
   }
 
   async limitAll(asked: LimitAllAsked): Promise<AllDecisions> {
+    plain(asked);
     const checks: unknown = asked?.checks;
     const whole = Array.isArray(checks)
       ? { ...asked, checks: checks.map((check: KeyAsked) => this.#whole(check)) }
@@ -87,14 +89,17 @@ export class DirectLimiter implements Limiter {
   }
 
   async refund(asked: RefundAsked): Promise<Decision> {
+    plain(asked);
     return answerOf(await callRefund(this.#client, this.#principal, this.#whole(asked)));
   }
 
   async hold(asked: HoldAsked): Promise<Decision> {
+    plain(asked);
     return answerOf(await callHold(this.#client, this.#principal, this.#whole(asked)));
   }
 
   async settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision> {
+    plain(asked);
     return answerOf(await callSettle(this.#client, this.#principal, asked));
   }
 
@@ -106,6 +111,7 @@ export class DirectLimiter implements Limiter {
     const { signal: aborting = new AbortController().signal, ...asked } = given ?? {};
     const signal = aborting as AbortSignal;
     signal.throwIfAborted();
+    plain(asked);
     const { inBackground } = this.#parts;
     const call = callAcquire(this.#client, this.#principal, this.#whole(asked), signal, inBackground);
     const answer = await call;

@@ -6,8 +6,8 @@ import { regionNamed } from "../auth/caller-region.ts";
 import { scopeProblem, type Principal, type Scope } from "../auth/tokens.ts";
 import { clientOf } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
+import { plain } from "../calls/plain-data.ts";
 import { parse, refused } from "../calls/validate.ts";
-import { plain } from "./plain-data.ts";
 
 /** The client of the caller, who calls (with its region), and the argument. */
 export type BoundCall = [client: LimiterClient, principal: Principal, input: unknown];

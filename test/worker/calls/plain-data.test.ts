@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { plainProblem } from "../../../worker/rpc/plain-data.ts";
+import { plainProblem } from "../../../worker/calls/plain-data.ts";
 
 const detailOf = (argument: unknown) => plainProblem(argument)?.errors[0]?.detail;
 const many = (count: number) =>

@@ -1,6 +1,6 @@
 import type { Problem } from "../../core/protocol/problems.ts";
 import { clip } from "../../core/validation.ts";
-import { notAllowed } from "../calls/validate.ts";
+import { notAllowed } from "./validate.ts";
 
 /**
  * The most values in the argument of one call, those inside arrays and objects included. 16 checks of a policy, a key, a

@@ -1,0 +1,50 @@
+/** What no message can carry, and options that are none: both would look like a limiter that does not answer. */
+import { expect, test } from "vitest";
+import { createLimiter } from "../../package/client.ts";
+import { createMemoryLimiter } from "../../package/memory.ts";
+
+const WAY = { url: "https://weir.test", token: "weir_token" };
+const nobody = () => Promise.reject(new Error("it was asked"));
+const POLICIES = { api: { algorithm: "token-bucket", limit: 400, window: "1h", onFailure: "open" } };
+const circle: { units?: unknown } = {};
+circle.units = circle;
+
+const STRAY: Record<string, unknown> = {
+  "a bigint": 9n,
+  "a Map": new Map([["requests", 400]]),
+  "a function": () => 9,
+  "a circle": circle,
+};
+
+test.each(Object.keys(STRAY))("a cost that is %s is bad input, and no outage", async (name) => {
+  const far = createLimiter({ ...WAY, onFailure: "open", fetch: nobody });
+  const memory = createMemoryLimiter({ policies: POLICIES });
+  const cost = STRAY[name] as number;
+  const refused = { status: 422, code: "not-allowed" };
+  for (const limiter of [far, memory]) {
+    await expect(limiter.limit({ policy: "api", key: "a", cost })).rejects.toMatchObject(refused);
+    await expect(limiter.hold({ policy: "api", key: "a", units: cost })).rejects.toMatchObject(refused);
+    const checks = [{ policy: "api", key: "a", cost }];
+    await expect(limiter.limitAll({ checks })).rejects.toMatchObject(refused);
+  }
+  expect(await memory.peek({ policy: "api", key: "a" })).toMatchObject({ remaining: 400 });
+});
+
+test("a call that is no object says so", () => {
+  const limiter = createLimiter({ ...WAY, onFailure: "open", fetch: nobody });
+  expect(() => limiter.limit("api" as unknown as { key: string })).toThrow('the argument is "api"');
+});
+
+test.each([
+  [{ deadlineMs: Number.NaN }, "deadlineMs is NaN: must be an integer from 1"],
+  [{ deadlineMs: -5 }, "deadlineMs is -5"],
+  [{ deadlineMs: "5s" }, "deadlineMs is 5s"],
+  [{ onFailure: "opne" }, 'onFailure is "opne": must be "closed" or "open"'],
+  [{ onfailure: "open" }, "onfailure is not an option: there are "],
+  [{ policy: 5 }, "policy is 5"],
+  [{ token: "weir\ntoken" }, "token has a character that no token has"],
+  [{ token: "" }, "token is missing"],
+  [{ url: "weir.test" }, 'url is "weir.test"'],
+])("%o is refused", (given, said) => {
+  expect(() => createLimiter({ ...WAY, ...(given as object) })).toThrow(said);
+});
