@@ -54,6 +54,11 @@ function given(): string {
     : `^${version()}`;
 }
 
+function packageToInstall(): string {
+  const from = given();
+  return from.startsWith("file:") ? JSON.stringify(from) : `weir@${from}`;
+}
+
 function version(): string {
   const found = ["..", "../../.."]
     .map((up) => join(import.meta.dirname, up, "package.json"))
@@ -82,7 +87,7 @@ try {
   console.log(
     isNew
       ? "Next:\n\n  npm install\n  npm start"
-      : `package.json stays as it is. Next:\n\n  npm install weir wrangler@^${LEAST_WRANGLER}\n  npx weir start`,
+      : `package.json stays as it is. Next:\n\n  npm install ${packageToInstall()} wrangler@^${LEAST_WRANGLER}\n  npx weir start`,
   );
 } catch (error) {
   console.error(error instanceof Error ? error.message : String(error));
