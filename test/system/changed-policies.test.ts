@@ -2,8 +2,12 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
+import { depth } from "../support/depth.ts";
 import { HttpClient, type TimedAnswer } from "../support/http-client.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
+
+/** It takes long, most of it waiting. */
+const inDeepRuns = test.runIf(depth(false, true));
 
 const PATIENT = { timeout: 240_000 };
 const OTHER = { other: { algorithm: "token-bucket", limit: 1, window: "1s" } };
@@ -55,7 +59,7 @@ test("used of one algorithm is used of the next, and one rule may become several
   expect([await remaining("p"), await remaining("q")]).toEqual([6, 6]);
 });
 
-test("a lease outlasts a deployment that does not know its policy", PATIENT, async () => {
+inDeepRuns("a lease outlasts a deployment that does not know its policy", PATIENT, async () => {
   await serve({ jobs: JOBS });
   const leased = await ask("leases", { policy: "jobs", key: "a" });
   const { id } = leased["lease"] as { id: string };

@@ -5,8 +5,12 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { claimId } from "../../core/protocol/claim-ids.ts";
 import type { Serving } from "../../scripts/workerd.ts";
+import { depth } from "../support/depth.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
+
+/** It takes long, most of it waiting. */
+const inDeepRuns = test.runIf(depth(false, true));
 
 const PAGE_BYTES = 4_096;
 const patient = { deadlineMs: 20_000 };
@@ -82,7 +86,7 @@ test("what an object had not written to its file when it was killed stays", asyn
   expect(await call("/v1/limit", { policy: "alone", key: "used", cost: 0 })).toMatchObject({ remaining: 3 });
 });
 
-test("after a flood of keys that came once the disk is as before", async () => {
+inDeepRuns("after a flood of keys that came once the disk is as before", async () => {
   for (let batch = 0; batch < 60; batch += 1)
     await Promise.all(
       Array.from({ length: 50 }, (_, each) =>

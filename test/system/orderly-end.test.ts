@@ -4,8 +4,12 @@ import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { freePort } from "../../scripts/free-port.ts";
 import { ROOT } from "../../scripts/project.ts";
+import { depth } from "../support/depth.ts";
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState } from "../support/served.ts";
+
+/** It takes long, most of it waiting. */
+const inDeepRuns = test.runIf(depth(false, true));
 
 const DAYS = "30d";
 const POLICIES = {
@@ -68,7 +72,7 @@ async function limit(url: string, policy: keyof typeof POLICIES, cost: number): 
   return remaining;
 }
 
-test("30 calls and three restarts cost 30, of every limit", PATIENT, async () => {
+inDeepRuns("30 calls and three restarts cost 30, of every limit", PATIENT, async () => {
   const names = Object.keys(POLICIES) as (keyof typeof POLICIES)[];
   for (const signal of ["SIGTERM", "SIGINT", "SIGTERM"] as const) {
     const url = await serve();

@@ -7,9 +7,13 @@ import { ROOT } from "../../scripts/project.ts";
 import { pause } from "../../scripts/verify/calls.ts";
 import { mostHeld, staleTokens } from "../../scripts/verify/leases.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
+import { depth } from "../support/depth.ts";
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 import { startUnreliable } from "../support/unreliable-http.ts";
+
+/** It takes long, most of it waiting. */
+const inDeepRuns = test.runIf(depth(false, true));
 
 const PATIENT = { deadlineMs: 20_000 };
 const policies = {
@@ -77,7 +81,7 @@ test("of a limiter that leaks it finds what is broken, and its exit code is 1", 
   expect(exitCode).toBe(1);
 });
 
-test("a network that loses answers, and sends calls twice, breaks no guarantee", async () => {
+inDeepRuns("a network that loses answers, and sends calls twice, breaks no guarantee", async () => {
   const unreliable = await startUnreliable(served?.url ?? "", 7);
   try {
     for (const kind of ["lose-reply", "duplicate"] as const) {
@@ -91,7 +95,7 @@ test("a network that loses answers, and sends calls twice, breaks no guarantee",
   }
 });
 
-test("over a restart it says what became of a socket, and that the bound was kept", async () => {
+inDeepRuns("over a restart it says what became of a socket, and that the bound was kept", async () => {
   const stateDir = makeState();
   const port = await freePort();
   const start = () => serve({ stateDir, policies, port, apiTokens: JSON.stringify(TEST_TOKENS) });
