@@ -52,6 +52,8 @@ interface Called {
 function called(folder: string, script: string, { args = [], env = {}, cwd = folder }: Called) {
   const own = {
     WEIR_PROJECT: folder,
+    // Where the caller stands. The tests themselves may have been started from elsewhere.
+    WEIR_CALLED_IN: cwd,
     NO_COLOR: "1",
     WRANGLER_LOG_PATH: folder,
     WRANGLER_REGISTRY_PATH: folder,
