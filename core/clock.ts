@@ -64,8 +64,8 @@ const LEAP_MS = 10;
 /**
  * A clock for whoever holds units in a process that may sleep. It goes on at least as fast as the steady clock, so a wall
  * clock that is put back makes no lifetime longer; and it leaps with the wall clock, which goes on while a machine sleeps
- * and its steady clock stands still. A wall clock that is put forward only ends lifetimes early. Within one millisecond of the wall
- * clock it says the same.
+ * and its steady clock stands still. A wall clock that is put forward only ends lifetimes early. As long as the wall clock
+ * shows one millisecond, it says the same.
  */
 export function unsleepingClock(
   wallMs: () => number = readClockMs,

@@ -141,34 +141,33 @@ export class LeaseSockets {
     { policy, key, ...call }: AcquireCall,
     attachment: Attachment,
   ): Promise<void> {
-    const gone = new AbortController();
-    this.#waiting.set(socket, gone);
-    const asked = { ...call, isSocket: true, signal: gone.signal };
-    try {
+    await this.#whileOpen(socket, async (signal) => {
+      const asked = { ...call, isSocket: true, signal };
       const answer = await this.#host.ask(policy, key, (operations, keyState, nowMs) =>
         operations.acquire(keyState, asked, nowMs),
       );
       if ("full" in answer) refuse(socket, CLOSE_DENIED, PROBLEMS.bound, boundText(answer));
       else if ("shed" in answer) this.#shed(socket, { policy, key }, answer.shed);
-      else if ("rules" in answer && answer.rules.length > 0)
-        this.#tell(socket, attachment, answer, gone.signal);
-    } catch (error) {
-      socket.close(CLOSE_FAILED, "the limiter failed");
-      throw error;
-    } finally {
-      this.#waiting.delete(socket);
-    }
+      else if ("rules" in answer && answer.rules.length > 0) this.#tell(socket, attachment, answer, signal);
+    });
   }
 
   /** Takes over the lease of a socket whose connection broke. That one may not have been found out to be broken. */
   async #resume(socket: WebSocket, attachment: Attachment, id: string): Promise<void> {
-    const gone = new AbortController();
-    this.#waiting.set(socket, gone);
-    try {
+    await this.#whileOpen(socket, async (signal) => {
       const answer = await takenOver(this.#host, attachment, id);
       if ("missing" in answer) return refuse(socket, CLOSE_LOST, PROBLEMS.leaseNotFound, LOST);
       leaveToOther(this.#ctx.getWebSockets(), id);
-      this.#tell(socket, attachment, answer, gone.signal);
+      this.#tell(socket, attachment, answer, signal);
+    });
+  }
+
+  /** Works for a socket that has no lease yet. `signal` is aborted when it closes; a failure closes it. */
+  async #whileOpen(socket: WebSocket, work: (signal: AbortSignal) => Promise<void>): Promise<void> {
+    const gone = new AbortController();
+    this.#waiting.set(socket, gone);
+    try {
+      await work(gone.signal);
     } catch (error) {
       socket.close(CLOSE_FAILED, "the limiter failed");
       throw error;

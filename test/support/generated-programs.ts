@@ -15,6 +15,24 @@ export const PRINTED = {
   unauthorized: 401,
 };
 
+/** How both programs print it. */
+const PRINTING = `console.log(
+  JSON.stringify({
+    limited,
+    remaining,
+    denied,
+    held: typeof id,
+    settled: settled.data?.reason,
+    leased: [typeof lease.id, typeof lease.fencingToken],
+    renewed: renewed.fencingToken === lease.fencingToken,
+    refusedLease: "decision" in problem && !problem.decision.success,
+    released: response?.status,
+    lost: lost.status,
+    unauthorized: stranger.error?.status,
+  }),
+);
+`;
+
 /** Narrows what both generators make of the document. A call of it that does not compile is a fault in the document. */
 const NARROWED = `
 function limitedOf(decision: Decision) {
@@ -91,22 +109,7 @@ const problem = found(second.error);
 const { response } = await client.DELETE("/v1/leases/{id}", { params: { path } });
 const lost = found((await client.POST("/v1/leases/{id}/renew", { params: { path: { id: "lease_none" } }, headers: { Prefer: "code=404" } })).error);
 const stranger = await createClient<paths>({ baseUrl: url }).POST("/v1/limit", { body: { policy: "api", key } });
-console.log(
-  JSON.stringify({
-    limited,
-    remaining,
-    denied,
-    held: typeof id,
-    settled: settled.data?.reason,
-    leased: [typeof lease.id, typeof lease.fencingToken],
-    renewed: renewed.fencingToken === lease.fencingToken,
-    refusedLease: "decision" in problem && !problem.decision.success,
-    released: response.status,
-    lost: lost.status,
-    unauthorized: stranger.error?.status,
-  }),
-);
-`;
+${PRINTING}`;
 
 /** The client of @hey-api/openapi-ts. */
 export const HEY_API = `
@@ -130,19 +133,4 @@ const problem = found((await weir.acquire({ client, query: { deny: "429" }, body
 const { response } = await weir.release({ client, path });
 const lost = found((await weir.renew({ client, path: { id: "lease_none" }, headers: { Prefer: "code=404" } })).error);
 const stranger = await weir.limit({ client: createClient({ baseUrl: url }), body: { policy: "api", key } });
-console.log(
-  JSON.stringify({
-    limited,
-    remaining,
-    denied,
-    held: typeof id,
-    settled: settled.data?.reason,
-    leased: [typeof lease.id, typeof lease.fencingToken],
-    renewed: renewed.fencingToken === lease.fencingToken,
-    refusedLease: "decision" in problem && !problem.decision.success,
-    released: response?.status,
-    lost: lost.status,
-    unauthorized: stranger.error?.status,
-  }),
-);
-`;
+${PRINTING}`;
