@@ -31,6 +31,9 @@ export interface ObjectClock {
  * The exact limiter, which sees every admitted unit at the instant of its admission. It is either a bucket that may
  * not be overdrawn, which is the bound of every interval at once, or a log in which no window may have more units
  * than the limit. Of a sliding window counter it is a bucket with burst = limit.
+ *
+ * Its clock has whole milliseconds, as each clock here has (`Date.now()`): who admits at 50.5 ms by a stopwatch and
+ * again at 450 has kept to a window of 400 ms, from 50 to 450, although 399.5 have passed.
  */
 export class Oracle {
   readonly #rule: Rule;
@@ -48,7 +51,8 @@ export class Oracle {
   }
 
   /** Takes back units that were admitted and not used; from a log the oldest that are still in its window. */
-  credit(units: number, nowMs: number): void {
+  credit(units: number, atMs: number): void {
+    const nowMs = Math.floor(atMs);
     this.#forgetLeft(nowMs);
     this.#spentParts = Math.max(0, this.#spentParts - units * (this.#rule.quota.windowMs ?? 1));
     let left = units;
@@ -58,9 +62,10 @@ export class Oracle {
     }
   }
 
-  /** Takes back units of a charge that was made at `atMs`: those that time has not given back since. */
-  uncharge(units: number, atMs: number, nowMs: number): void {
+  /** Takes back units of a charge that was made at `chargedAtMs`: those that time has not given back since. */
+  uncharge(units: number, chargedAtMs: number, unchargedAtMs: number): void {
     const { quota } = this.#rule;
+    const [atMs, nowMs] = [Math.floor(chargedAtMs), Math.floor(unchargedAtMs)];
     const parts = (since: number, spent: number) => Math.max(0, spent - quota.units * (nowMs - since));
     const given = parts(atMs, units * (quota.windowMs ?? 1));
     this.#spentParts = Math.max(0, parts(this.#atMs, this.#spentParts) - given);
@@ -74,8 +79,9 @@ export class Oracle {
   }
 
   /** Notes that units were admitted, and returns how many are over the bound; 0 or less: the bound is kept. */
-  admit(units: number, nowMs: number, clock: ObjectClock = { nowMs, backMs: 0 }): number {
+  admit(units: number, atMs: number, clock: ObjectClock = { nowMs: atMs, backMs: 0 }): number {
     const { capacity, quota, algorithm } = this.#rule;
+    const nowMs = Math.floor(atMs);
     const windowMs = quota.windowMs ?? 1;
     if (algorithm.name === "fixed-window") return this.#admitInWindow(units, nowMs, windowMs, clock);
     if (algorithm.name.endsWith("-bucket") || algorithm.name === "sliding-window-counter") {
