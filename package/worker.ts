@@ -1,6 +1,6 @@
 /**
  * `weir/worker`: the whole limiter. A worker of one's own is one line:
- * `export { default, Limiter, LimiterObject } from "weir/worker";`
+ * `export { default, Limiter, LimiterObject, CatalogObject, StatsObject } from "weir/worker";`
  */
 import * as worker from "../worker/index.ts";
 
@@ -14,5 +14,7 @@ export default handler;
 
 /** The entrypoint for service bindings, whose type is `LimiterService` of the package. */
 export const Limiter: Class<object> = worker.Limiter;
-/** The object's class. The name is stored with every object: never export it under another one. */
+/** The classes of objects. Their names are stored with every object: never export one under another name. */
 export const LimiterObject: Class<object> = worker.LimiterObject;
+export const CatalogObject: Class<object> = worker.CatalogObject;
+export const StatsObject: Class<object> = worker.StatsObject;

@@ -25,6 +25,8 @@ export interface ServeOptions {
   readonly originHeader?: string;
   /** The path of the module to run; absent: the built bundle. */
   readonly main?: string;
+  /** Whether that module has the classes of the catalog and the statistics too. Absent: only the built bundle has. */
+  readonly hasDeploymentObjects?: boolean;
   /** The paths of further modules, by the names under which the module imports them. */
   readonly modules?: Readonly<Record<string, string>>;
   /** How many isolates of the worker to run. Each has its own address, and all share the objects. Absent: one. */
@@ -77,15 +79,22 @@ export function workerdConfig(options: Settled, configDir: string): string {
   const isolates = ports.map((port, index) => {
     const name = index === 0 ? "weir" : `weir${index + 1}`;
     const socket = index === 0 ? "http" : `http${index + 1}`;
-    const objects = index === 0 ? `"LimiterObject"` : `(className = "LimiterObject", serviceName = "weir")`;
+    const classes = classesOf(options);
+    const namespaceOf = (className: string) =>
+      index === 0 ? text(className) : `(className = ${text(className)}, serviceName = "weir")`;
     const its = JSON.stringify(index === 0 ? ofObjects : ofCallers);
     const bindings = [
-      `(name = "OBJECTS", durableObjectNamespace = ${objects})`,
+      ...classes.map(
+        ([binding, className]) => `(name = "${binding}", durableObjectNamespace = ${namespaceOf(className)})`,
+      ),
       `(name = "POLICIES", json = ${text(its)})`,
       ...shared,
     ];
     const http = options.originHeader === undefined ? "" : `cfBlobHeader = ${text(options.originHeader)}`;
-    const ownsObjects = `durableObjectNamespaces = [(className = "LimiterObject", uniqueKey = "weir-LimiterObject", enableSql = true)],
+    const owned = classes.map(
+      ([, className]) => `(className = "${className}", uniqueKey = "weir-${className}", enableSql = true)`,
+    );
+    const ownsObjects = `durableObjectNamespaces = [${owned.join(", ")}],
   durableObjectStorage = (localDisk = "state"),`;
     return {
       service: `    (name = ${text(name)}, worker = .${name}),\n`,
@@ -107,6 +116,15 @@ ${isolates.map(({ service }) => service).join("")}${callerService}${options.pool
   sockets = [${isolates.map(({ socket }) => socket).join(", ")}${callerSocket}],
 );
 ${caller}${isolates.map(({ worker }) => worker).join("")}`;
+}
+
+/** The classes of objects, by their bindings. */
+function classesOf({
+  main,
+  hasDeploymentObjects = main === undefined,
+}: Settled): readonly [string, string][] {
+  const limiter: [string, string] = ["OBJECTS", "LimiterObject"];
+  return hasDeploymentObjects ? [limiter, ["CATALOG", "CatalogObject"], ["STATS", "StatsObject"]] : [limiter];
 }
 
 /** A pool may have a private address. workerd does not reach those unless its configuration allows it. */
