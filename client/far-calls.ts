@@ -1,12 +1,12 @@
 import type { Time } from "../core/clock.ts";
 import type { HeldPolicy } from "../core/policies/held-policy.ts";
+import { normaliseKey } from "../core/policies/keys.ts";
 import { publicName } from "../core/policies/policy-names.ts";
 import { readClaimId, type ClaimKind } from "../core/protocol/claim-ids.ts";
 import { degradedDecision, type AllDecisions, type Decision } from "../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 import { unlessAborted } from "./aborted.ts";
 import type { FarUnits } from "./far-units.ts";
-import { normaliseKey } from "./keys.ts";
 import type { KeyAsked, LimitAllAsked, LimitAsked, Signal } from "./limiter.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
 import { limiterErrorIn, type FarSide } from "./transports/far-side.ts";

@@ -4,6 +4,7 @@
  */
 import { randomId, type Time } from "../core/clock.ts";
 import { UNDESCRIBED, type HeldPolicy } from "../core/policies/held-policy.ts";
+import { normaliseKey } from "../core/policies/keys.ts";
 import { seenBy } from "../core/policies/seen-by.ts";
 import type { Lease } from "../core/protocol/answers.ts";
 import { takesNothing, type Cost } from "../core/protocol/cost.ts";
@@ -20,7 +21,6 @@ import { acquireForSomebody, unlessAborted } from "./aborted.ts";
 import type { Holding } from "./caller.ts";
 import { FarCalls } from "./far-calls.ts";
 import { FarUnits } from "./far-units.ts";
-import { normaliseKey } from "./keys.ts";
 import { withRelease } from "./lease-grant.ts";
 import type {
   Abortable,

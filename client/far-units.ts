@@ -1,5 +1,6 @@
 import type { Time } from "../core/clock.ts";
 import type { HeldPolicy } from "../core/policies/held-policy.ts";
+import { normaliseKey } from "../core/policies/keys.ts";
 import { seenBy } from "../core/policies/seen-by.ts";
 import type { BatchedCall, MadeAnswer } from "../core/protocol/batches.ts";
 import type { Decision } from "../core/protocol/decision.ts";
@@ -17,7 +18,6 @@ import {
   type ReservationAnswer,
 } from "../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "./caller.ts";
-import { normaliseKey } from "./keys.ts";
 import { toldDecision } from "./told-decision.ts";
 import { limiterErrorIn, type FarSide } from "./transports/far-side.ts";
 import { Outbox } from "./transports/outbox.ts";
@@ -73,9 +73,10 @@ export class FarUnits implements UnitSource {
     const answer = await this.#post(call, policy.deadlineMs + waitMs);
     if (answer === undefined || answer instanceof Problem) return answer;
     if (answer === null || !("decision" in answer)) return { answer: answer as Read };
-    // The policy has changed. What the rules said of this call holds all the same, if they were asked.
-    const { rules } = answer.decision;
-    return rules.length === 0 ? undefined : { answer: { rules } as unknown as Read };
+    // The policy has changed, or the key has an override. What was decided holds all the same.
+    const { rules, source } = answer.decision;
+    if (source === "fallback" && rules.length === 0) return undefined;
+    return { answer: { rules, told: answer.decision } as unknown as Read };
   }
 
   /** Decides on a cost under a policy that is not known here. The answer brings the policy too. */

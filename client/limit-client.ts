@@ -6,6 +6,7 @@ import { ownKey } from "../core/protocol/caller-keys.ts";
 import { takesNothing } from "../core/protocol/cost.ts";
 import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
 import { PROTOCOL, type WantedLimit } from "../core/protocol/messages.ts";
+import { effectDecision } from "../core/protocol/override-decisions.ts";
 import type { Problem } from "../core/protocol/problems.ts";
 import type { Caller } from "./caller.ts";
 import type { Rolled } from "./load-shedding.ts";
@@ -33,6 +34,10 @@ export class LimitClient {
     call: WantedLimit,
     signal?: AbortSignal,
   ): Decision | Promise<Decision | Problem> {
+    const { override } = policy;
+    // A debit is made whatever the limit is, unless there is none.
+    if (override?.effect !== undefined && (call.force !== true || override.effect === "unlimited"))
+      return effectDecision(policy, key, override, this.#parts.time.nowMs());
     if (call.force === true) return this.#force(policy, key, call);
     if (policy.shedding === undefined || takesNothing(policy, call.cost))
       return this.#limit(policy, key, call, signal);

@@ -1,6 +1,7 @@
 import { randomFraction, randomId } from "../core/clock.ts";
 import type { CallerBounds } from "../core/policies/caller-bounds.ts";
 import type { HeldPolicy } from "../core/policies/held-policy.ts";
+import { versionOf } from "../core/policies/in-force.ts";
 import type { Policy } from "../core/policies/policy.ts";
 import type { RegionalPolicies } from "../core/policies/regional-policies.ts";
 import type { Peeked } from "../core/protocol/answers.ts";
@@ -161,7 +162,7 @@ export class LimiterClient {
   ): Promise<{ readonly answer: MadeAnswer | Full } | undefined> {
     const { objects, gate, time } = this.#parts;
     const kind = call.giveBack === undefined ? "ask" : "end";
-    const ask = () => objects.call<MadeAnswer & object>(policy, key, call);
+    const ask = () => objects.call<MadeAnswer & object>(policy, key, withVersion(policy, call));
     const asked = await through(gate, policy, key, time.nowMs(), ask, kind);
     // An admission takes units of which a denial here did not know, and units that go home may lift one.
     if (call.giveBack !== undefined) this.#local.forgetDenials(policy, key);
@@ -183,4 +184,14 @@ export class LimiterClient {
     if (asked === undefined) return unavailable("whether the key was reset is not known: ask again");
     return "full" in asked.answer ? boundReached(asked.answer) : undefined;
   }
+}
+
+/** The call, which says what is in force: whoever sent it need not know. */
+function withVersion(policy: HeldPolicy, { limit, reserve, ...call }: BatchedCall): BatchedCall {
+  const version = versionOf(policy);
+  return {
+    ...call,
+    ...(limit && { limit: { ...limit, ...version } }),
+    ...(reserve && { reserve: { ...reserve, ...version } }),
+  };
 }

@@ -9,6 +9,7 @@
  */
 import { orTimeout } from "../core/clock.ts";
 import type { HeldPolicy } from "../core/policies/held-policy.ts";
+import { versionOf } from "../core/policies/in-force.ts";
 import type { Decided } from "../core/protocol/answers.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
@@ -21,14 +22,14 @@ import type { Holding } from "./caller.ts";
 import { Keeper } from "./keeper.ts";
 import { boundReached } from "./read-answer.ts";
 import type { ReservationCache } from "./reservation-cache.ts";
-import { toldDecision } from "./told-decision.ts";
+import { toldDecision, type Heard } from "./told-decision.ts";
 
 /** A request that waited for so many answers and got no units asks the object itself. */
 const MOST_WAITS = 3;
 /** Decides on costs for all requests of one isolate. */
 export class LocalLimiter {
   readonly #cache: ReservationCache;
-  readonly #answers = new WeakMap<PendingRequest, Promise<Decided | Problem | undefined>>();
+  readonly #answers = new WeakMap<PendingRequest, Promise<Heard | Problem | undefined>>();
   readonly #keeper: Keeper;
 
   constructor(cache: ReservationCache) {
@@ -117,6 +118,7 @@ export class LocalLimiter {
     if (decided === undefined) return degradedDecision(policy, key);
     if (decided instanceof Problem) return decided;
     if ("full" in decided) return boundReached(decided);
+    if (decided.told !== undefined) return decided.told;
     // The units that the object did not have may have been on their way to this isolate.
     const isDenied = decided.rules.some(({ success }) => !success);
     nowMs = this.#cache.now(caller.time.nowMs());
@@ -131,15 +133,15 @@ export class LocalLimiter {
     cost: Cost,
     nowMs: number,
     waitedMs = 0,
-  ): Promise<Decided | Problem | undefined> {
+  ): Promise<Heard | Problem | undefined> {
     const { policy, key } = reservation;
     // What this request reads itself may be earlier than what counts: then the lifetime begins earlier too.
     const message = reservation.ask(cost, nowMs, Math.min(nowMs, caller.time.nowMs()));
     this.#cache.hold(reservation);
     const answer = async () => {
-      const asked = await caller.objects.call<Decided>(policy, key, { reserve: message.call }, -waitedMs);
-      if (asked === undefined || asked instanceof Problem) reservation.failed(message);
-      if (asked === undefined || asked instanceof Problem) return asked;
+      const asked = await caller.objects.call<Heard>(policy, key, { reserve: message.call }, -waitedMs);
+      if (asked === undefined || asked instanceof Problem) return reservation.failed(message) ?? asked;
+      if (asked.answer.told !== undefined) return reservation.failed(message) ?? asked.answer;
       reservation.answered(message, asked.answer, this.#cache.now(caller.time.nowMs()));
       return asked.answer;
     };
@@ -155,12 +157,12 @@ export class LocalLimiter {
     reservation: Reservation,
     cost: Cost,
     waitedMs: number,
-  ): Promise<Decided | Problem | undefined> {
+  ): Promise<Heard | Problem | undefined> {
     const { policy, key, asked: askedAt } = reservation;
-    const limit = { policy: policy.name, key, cost, priority: policy.priority };
-    const asked = await objects.call<Decided>(policy, key, { limit }, -waitedMs);
-    if (asked === undefined || asked instanceof Problem) reservation.failed(undefined);
-    if (asked === undefined || asked instanceof Problem) return asked;
+    const limit = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
+    const asked = await objects.call<Heard>(policy, key, { limit }, -waitedMs);
+    if (asked === undefined || asked instanceof Problem) return reservation.failed(undefined) ?? asked;
+    if (asked.answer.told !== undefined) return reservation.failed(undefined) ?? asked.answer;
     const nowMs = this.#cache.now(time.nowMs());
     reservation.learn(cost, asked.answer, nowMs, askedAt);
     return reservation.withOwn(asked.answer, nowMs);

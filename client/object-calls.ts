@@ -1,3 +1,4 @@
+import { versionOf } from "../core/policies/in-force.ts";
 import type { Policy } from "../core/policies/policy.ts";
 import type { Answer, AnswerText, Unsupported } from "../core/protocol/answers.ts";
 import type { Full } from "../core/protocol/bounds.ts";
@@ -15,6 +16,7 @@ import type { LoadShedding, Rolled, Rolling } from "./load-shedding.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
 import { readAnswer } from "./read-answer.ts";
 import type { LimiterStub } from "./transports/objects.ts";
+import { quietly } from "./transports/sent-calls.ts";
 
 /**
  * The object's answer, or the bound at which the caller or the object refused the call. The calls below return
@@ -67,7 +69,7 @@ export class ObjectCalls {
   /** Decides on a cost. The call may travel with others for the same object. */
   async limit(policy: Policy, key: string, call: WantedLimit): Promise<Answered<Answer> | undefined> {
     const { objects, gate, time } = this.#caller;
-    const limit = { ...call, policy: policy.name, key };
+    const limit = { ...call, policy: policy.name, key, ...versionOf(policy) };
     const asked = await through(gate, policy, key, time.nowMs(), () => {
       const returned = this.#local.end(policy, key);
       const giveBack = { policy: policy.name, returned };
@@ -89,7 +91,10 @@ export class ObjectCalls {
       policy,
       key,
       time.nowMs(),
-      () => objects.askAfter(this.#local.end(policy, key), policy, key, call, { waitMs, isRepeatable }),
+      () => {
+        const returned = this.#local.end(policy, key);
+        return objects.askAfter(returned, policy, key, telling(policy, key, call), { waitMs, isRepeatable });
+      },
       kind,
     );
     // A call that asked meanwhile may have been denied before this one was carried out.
@@ -150,6 +155,23 @@ export class ObjectCalls {
 }
 
 /** What every message that asks for a decision says: of which key, and on which terms. */
-export function namesOf({ name, terms }: Policy, key: string) {
-  return { policy: name, key, ...(terms !== undefined && { terms }) };
+export function namesOf(policy: Policy, key: string) {
+  const { name, terms } = policy;
+  return { policy: name, key, ...(terms !== undefined && { terms }), ...versionOf(policy) };
+}
+
+/** The call, before which the object is told what is in force: the call may have no room for it. */
+function telling<Result>(
+  policy: Policy,
+  key: string,
+  call: (object: LimiterStub) => Promise<Result>,
+): (object: LimiterStub) => Promise<Result> {
+  const { name, inForce } = policy;
+  if (inForce === undefined) return call;
+  return async (object) => {
+    const told = quietly(object.tell(name, key, inForce));
+    const answer = await call(object);
+    await told;
+    return answer;
+  };
 }

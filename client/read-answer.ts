@@ -1,9 +1,10 @@
 /** Turns the answers of objects into decisions and problems for callers. */
-import { randomFraction } from "../core/clock.ts";
+import { randomFraction, readClockMs } from "../core/clock.ts";
 import type { Policy } from "../core/policies/policy.ts";
 import type { Answer, AnswerText, Decided, Peeked, Shed, Unsupported } from "../core/protocol/answers.ts";
 import { boundText, type Full } from "../core/protocol/bounds.ts";
 import { publicDecision, shedDecision, type Decision, type KeyReport } from "../core/protocol/decision.ts";
+import { effectDecision } from "../core/protocol/override-decisions.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 import { withJitter } from "../core/protocol/retry-jitter.ts";
 import { toldDecision } from "./told-decision.ts";
@@ -68,10 +69,12 @@ export function isToNobody(answer: Answer): boolean {
 export function reportOf(policy: Policy, key: string, peeked: Peeked | Full): KeyReport | Problem {
   if ("full" in peeked) return boundReached(peeked);
   const { rules, source, ...report } = peeked;
-  return {
-    ...publicDecision(policy, key, { rules, ...(source && { source }) } satisfies Decided),
-    ...report,
-  };
+  const { override } = policy;
+  const decision =
+    override?.effect === undefined
+      ? publicDecision(policy, key, { rules, ...(source && { source }) } satisfies Decided)
+      : effectDecision(policy, key, override, readClockMs());
+  return { ...decision, ...(override && { override: override.pattern }), ...report };
 }
 
 /** The problem for a lease that has ended or never existed. */

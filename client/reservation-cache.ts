@@ -1,4 +1,5 @@
 import type { HeldPolicy } from "../core/policies/held-policy.ts";
+import { saysTheSame } from "../core/policies/in-force.ts";
 import { LEAST_USEFUL_TTL_MS } from "../core/policies/lifetimes.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { HolderClock, SteppedClock } from "../core/reservations/holder-clock.ts";
@@ -65,13 +66,27 @@ export class ReservationCache {
     if (last?.usedAtMs === nowMs && last.reservation.policy === policy && last.reservation.key === key)
       return last.reservation;
     const name = nameOf(policy, key);
-    const known = this.#reservations.get(name);
+    const known = this.#inForce(name, policy);
     this.#last = known;
     if (known?.usedAtMs === nowMs) return known.reservation;
     if (known !== undefined) this.#reservations.delete(name);
     const reservation = known?.reservation ?? this.#make(policy, key, name, nowMs);
     this.#reservations.set(name, { reservation, usedAtMs: nowMs });
     return reservation;
+  }
+
+  /** The reservation of a key, unless the policy of the key is another now: then it ends. */
+  #inForce(name: string, policy: HeldPolicy): Cached | undefined {
+    const known = this.#reservations.get(name);
+    if (known === undefined || known.reservation.policy === policy) return known;
+    if (saysTheSame(known.reservation.policy, policy)) {
+      known.reservation.policy = policy;
+      return known;
+    }
+    this.#end(known.reservation);
+    this.#reservations.delete(name);
+    this.#nameLength -= name.length;
+    return undefined;
   }
 
   /** The reservation of a key; `undefined`: there is none. It does not count as a use. */

@@ -46,7 +46,7 @@ export class CallRouter {
   };
 
   #askPool<Result>(pooled: Operations, ask: Ask<Result>, keyState: KeyState, nowMs: number): Maybe<Result> {
-    const unpin = keyState.pin();
+    const unpin = keyState.pins.add();
     return untilEnd(
       () => ask(pooled, keyState, nowMs),
       () => {

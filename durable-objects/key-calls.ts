@@ -21,7 +21,7 @@ export class KeyCalls extends KeyMethods implements Omit<LimiterMethods, "reserv
 
   /** Leases units for as long as the caller keeps what comes back; without waiting, which `fetch` does. */
   acquire(call: AcquireCall): Promise<Attached> {
-    this.#parts.hear(call.policy, call);
+    this.#parts.hear(call.policy, call.key, call);
     return acquireAttached(this.#parts, call);
   }
 

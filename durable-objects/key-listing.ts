@@ -24,7 +24,7 @@ export async function listKeys(
   const keys: ListedKey[] = [];
   for (const [index, key] of found.slice(0, most).entries()) {
     if (index % KEYS_A_TURN === KEYS_A_TURN - 1) await new Promise((resolve) => setTimeout(resolve, 0));
-    const policy = policies.get(name);
+    const policy = cache.policyOf(name, policies.get(name), key);
     // It may have moved meanwhile: then it is listed there.
     if (policy === undefined || storage.moves.isAway(policy, key)) continue;
     const peeked = await ask(name, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));

@@ -1,3 +1,4 @@
+import type { InForce } from "../core/policies/in-force.ts";
 import type { AnswerText, Peeked } from "../core/protocol/answers.ts";
 import type { Batch } from "../core/protocol/batches.ts";
 import type { Cost } from "../core/protocol/cost.ts";
@@ -133,6 +134,10 @@ export class KeyMethods implements Omit<LimiterMethods, "acquire" | "confirm" | 
     return this.#answer(policy, key, tell, call);
   }
 
+  tell(policy: string, key: string, inForce: InForce): void {
+    this.#parts.hear(policy, key, { inForce });
+  }
+
   peek(policy: string, key: string): Maybe<Peeked> {
     return this.#parts.ask(policy, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
   }
@@ -144,7 +149,7 @@ export class KeyMethods implements Omit<LimiterMethods, "acquire" | "confirm" | 
 
   /** What a key answers, as it is sent: at once if it is there at once. A message of a higher protocol is refused. */
   #answer(policy: string, key: string, ask: Parameters<AskKey>[2], call: Versioned = {}): Maybe<AnswerText> {
-    this.#parts.hear(policy, call);
+    this.#parts.hear(policy, key, call);
     const answer = unsupportedOf(call) ?? this.#parts.ask(policy, key, ask);
     return answer instanceof Promise ? answer.then((late) => JSON.stringify(late)) : JSON.stringify(answer);
   }

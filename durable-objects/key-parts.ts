@@ -54,10 +54,28 @@ export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHo
     letGo: (keyState) => cache.letGo(keyState),
   });
   const waiting = new WaitingCalls(ask, queue);
-  /** A call has come, with the terms of whoever sent it. */
-  const hear = (policy: string, { terms }: Versioned) =>
-    terms === undefined ? undefined : cache.heard.hear(policies.get(policy), terms, timers.nowMs());
-  return { hear, storage, cache, timers, policies, queue, onWritten, ask, debits, shedders, waiting };
+  /** The policy by which a key is decided; `undefined`: nobody knows it. */
+  const policyOf = (policy: string, key: string) => cache.policyOf(policy, policies.get(policy), key);
+  /** A call has come, with what whoever sent it knows of the policy. */
+  const hear = (policy: string, key: string, { terms, inForce }: Versioned) => {
+    if (inForce !== undefined) cache.versions.tell(key, inForce);
+    if (terms !== undefined && inForce?.fields === undefined)
+      cache.heard.hear(policies.get(policy), terms, timers.nowMs());
+  };
+  return {
+    hear,
+    policyOf,
+    storage,
+    cache,
+    timers,
+    policies,
+    queue,
+    onWritten,
+    ask,
+    debits,
+    shedders,
+    waiting,
+  };
 }
 
 /** What a pool's operations are made of. */

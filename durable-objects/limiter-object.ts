@@ -1,4 +1,5 @@
 import { DurableObject } from "cloudflare:workers";
+import type { InForce } from "../core/policies/in-force.ts";
 import type { AnswerText, Peeked } from "../core/protocol/answers.ts";
 import type { Batch } from "../core/protocol/batches.ts";
 import type { Cost } from "../core/protocol/cost.ts";
@@ -121,6 +122,10 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
 
   shedding(call: SheddingCall): Maybe<AnswerText> {
     return this.#placed.make("shedding", call.policy, call.key, [call]);
+  }
+
+  tell(...args: [policy: string, key: string, inForce: InForce]): Maybe<void> {
+    return this.#placed.make("tell", args[0], args[1], args);
   }
 
   peek(...args: [policy: string, key: string]): Maybe<Peeked> {

@@ -21,7 +21,7 @@ export function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
   const placing = makePlacing(ctx, namespace, storage, parts);
   const renewBy = (dueMs: number, atMs: number) => timers.alarmBy(dueMs, atMs, 0);
   const { anywhere } = placing;
-  const sockets = new LeaseSockets(ctx, { policies: objectPolicies, ask, anywhere, nowMs, renewBy });
+  const sockets = new LeaseSockets(ctx, { policyOf: parts.policyOf, ask, anywhere, nowMs, renewBy });
   const cleanUp = (isRepeated: boolean) => cleaned(parts, () => sockets.renew(), isRepeated);
   /** The process is about to end: what memory is ahead by is written. */
   const rest = () => {

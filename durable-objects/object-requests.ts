@@ -18,7 +18,7 @@ export async function answerRequest(
   const { pathname } = new URL(request.url);
   const unsupported = unsupportedOf(message);
   if (unsupported !== undefined) return Response.json(unsupported);
-  hear(message.policy, message);
+  hear(message.policy, message.key, message);
   if (pathname === "/socket") return sockets.accept(message as AcquireCall);
   return Response.json(await waiting.answer(pathname, message, request.signal));
 }

@@ -58,12 +58,15 @@ export async function askAlone(
   return answer;
 }
 
-/** Waits, and only logs a failure: units that are not given back count as used, but the call after that may go on. */
+/**
+ * Waits, and only logs a failure: the call after that may go on. Units that are not given back count as used, and an
+ * object that was not told of a version goes on with the one that it knows.
+ */
 export async function quietly(settled: Promise<void>): Promise<void> {
   try {
     await settled;
   } catch (error) {
-    console.warn(`units were not given back: ${String(error)}`);
+    console.warn(`a message that goes before a call has failed: ${String(error)}`);
   }
 }
 

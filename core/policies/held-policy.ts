@@ -26,6 +26,8 @@ export interface HeldPolicy extends Pick<
   | "jurisdiction"
   | "priority"
   | "retryJitter"
+  | "inForce"
+  | "override"
 > {
   readonly rules: readonly HeldRule[];
   readonly priorities: Pick<Priorities, "usual"> & { readonly seen: ReadonlyMap<string, HeldPolicy> };

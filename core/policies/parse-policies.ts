@@ -42,7 +42,8 @@ export function parsePolicies(vars: unknown): Policies {
   return policies;
 }
 
-function parsePolicy(name: string, given: unknown): Policy | { readonly problems: readonly string[] } {
+/** Reads one policy. The problems are sentences that begin with the field. */
+export function parsePolicy(name: string, given: unknown): Policy | { readonly problems: readonly string[] } {
   const { rules: tables, policyFields, problems } = splitRules(name, given);
   if (problems.length > 0) return { problems };
   const parsed = v.safeParse(table(POLICY_FIELDS), policyFields);

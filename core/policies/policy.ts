@@ -2,6 +2,7 @@
 import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota, Waiting } from "../algorithms/algorithm.ts";
 import type { Shedding } from "../shedding/load-shedder.ts";
 import type { HeaderStyle } from "./header-styles.ts";
+import type { AppliedOverride, InForce, Overrides } from "./in-force.ts";
 import type { Layout } from "./layouts.ts";
 import type { Lifetimes } from "./lifetimes.ts";
 import type { Jurisdiction, LocationHint } from "./placement.ts";
@@ -74,6 +75,12 @@ export interface Policy {
   readonly keyKind: "text" | "ip";
   /** Present when denied callers are told to wait a random time longer than they must. */
   readonly retryJitter?: RetryJitter;
+  /** Present when it was changed at run time, or ever was. */
+  readonly inForce?: InForce;
+  /** Present when some of its keys have other figures. */
+  readonly overrides?: Overrides<Policy>;
+  /** Present in the policy of a key that has such. */
+  readonly override?: AppliedOverride;
   /** In which styles the headers of decisions tell of the limits. No two of them have a header in common. */
   readonly headers: readonly HeaderStyle[];
 }

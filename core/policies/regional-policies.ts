@@ -1,6 +1,6 @@
 import { parsePolicies } from "./parse-policies.ts";
 import { LOCAL, publicName, SEPARATOR } from "./policy-names.ts";
-import { removedIn } from "./policy-tables.ts";
+import { policyTablesOf, removedIn } from "./policy-tables.ts";
 import type { Policies, Policy, Rule } from "./policy.ts";
 import { parseRegions, type Region, type Regions } from "./regions.ts";
 /**
@@ -14,7 +14,8 @@ export function parseDeployment({ policies: given, regions: givenRegions, areJur
   const policies = areJurisdictionsIgnored === true ? withoutJurisdictions(parsed) : parsed;
   const regions = parseRegions(givenRegions);
   const regionalPolicies = new RegionalPolicies(policies, regions);
-  return { policies, regions, regionalPolicies, isRemoved: removedIn(given) };
+  const tables = new Map(policyTablesOf(given)) as ReadonlyMap<string, Readonly<Record<string, unknown>>>;
+  return { policies, tables, regions, regionalPolicies, isRemoved: removedIn(given) };
 }
 
 /** Tables of `wrangler.toml`, or the same as JSON text. */

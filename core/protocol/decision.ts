@@ -43,6 +43,8 @@ export interface Decision {
   readonly hold?: Hold;
   /** Names what this call has taken, for a refund. Present when it was asked for and something was taken. */
   readonly charge?: string;
+  /** The pattern of the override that applied to the key. Absent: none did. */
+  readonly override?: string;
   /** With the reason `refused`, of a check among several: what this check alone would have been answered. */
   readonly problem?: Pick<Problem, "status" | "code" | "detail">;
 }

@@ -1,10 +1,11 @@
+import type { Outcome } from "../algorithms/algorithm.ts";
 /**
  * The messages that clients (isolates) send to an object, whose answers are in answers.ts.
  *
  * While a deployment is rolled out, old and new versions talk to each other. So fields are only added, never renamed,
  * and an added field is optional. A change that an older object would misread needs a higher `PROTOCOL`.
  */
-import type { Outcome } from "../algorithms/algorithm.ts";
+import type { InForce } from "../policies/in-force.ts";
 import type { Reports } from "../shedding/load-shedder.ts";
 import type { Level, Shed, Unsupported } from "./answers.ts";
 import type { Cost } from "./cost.ts";
@@ -33,6 +34,8 @@ export interface Versioned {
   readonly protocol?: number;
   /** What the rules of the policy say where the sender is (core/policies/terms.ts). Absent: the sender does not say. */
   readonly terms?: string | undefined;
+  /** What is in force for the key, as far as the sender knows. Absent: what the deployment's file says. */
+  readonly inForce?: InForce | undefined;
   /** Another object has passed the call on as it is, and knows of these objects that they may have the key (moves.ts). */
   readonly mayBeAt?: readonly string[];
 }
@@ -198,7 +201,6 @@ export interface KeysCall extends Versioned {
 export type WantedLimit = Omit<LimitCall, "policy" | "key" | "protocol">;
 export type WantedUse = Omit<SetCall, "policy" | "key" | "protocol">;
 export type WantedLease = Omit<AcquireCall, "policy" | "key" | "protocol">;
-export type WantedRelease = Omit<ReleaseCall, "policy" | "key" | "protocol">;
 export type WantedHold = Omit<HoldCall, "policy" | "key" | "protocol">;
 
 /** The answer to a message whose version is not known here; `undefined`: the version is known. */

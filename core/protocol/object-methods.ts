@@ -1,3 +1,4 @@
+import type { InForce } from "../policies/in-force.ts";
 import type { AnswerText, Lease, Peeked } from "./answers.ts";
 import type { Batch } from "./batches.ts";
 /**
@@ -57,6 +58,8 @@ export interface LimiterMethods {
   countKeys(call: KeysCall): Maybe<AnswerText>;
   releaseCall(call: ReleaseCall): Maybe<AnswerText>;
   shedding(call: SheddingCall): Maybe<AnswerText>;
+  /** Says what is in force for a key. It comes before a call that has no room for it, over the same stub, in this order. */
+  tell(policy: string, key: string, inForce: InForce): Maybe<void>;
   peek(policy: string, key: string): Maybe<Peeked>;
   reset(policy: string, key: string): Maybe<void>;
 }

@@ -1,4 +1,5 @@
 import type { HeldPolicy, HeldRule } from "../policies/held-policy.ts";
+import { versionOf } from "../policies/in-force.ts";
 import type { Decided } from "../protocol/answers.ts";
 import type { Cost } from "../protocol/cost.ts";
 import type { Returned } from "../protocol/messages.ts";
@@ -21,7 +22,8 @@ import { ReservedUnits } from "./reserved-units.ts";
  * Plain state, no I/O: client/local-limiter.ts sends the messages.
  */
 export class Reservation {
-  readonly policy: HeldPolicy;
+  /** Another version that says the same may take its place. */
+  policy: HeldPolicy;
   readonly key: string;
   readonly holder: string;
   readonly #units: ReservedUnits;
@@ -124,16 +126,14 @@ export class Reservation {
     const kept = before.map((units, index) => (cost === 0 ? Math.min(units, wanted.units[index] ?? 0) : 0));
     if (this.#units.keep(kept)) this.forgetDenials();
     this.#figures.sendHome(before.map((units, index) => units - (kept[index] ?? 0)));
-    this.#asked = this.asked;
-    this.#turn += 1;
-    this.#isHeld = true;
+    [this.#asked, this.#isHeld, this.#turn] = [this.asked, true, this.#turn + 1];
     const rules = this.#byRule((index) => ({
       used: this.used[index] ?? 0,
       kept: kept[index] ?? 0,
       wanted: wanted.units[index] ?? 0,
     }));
     const { key, holder, policy } = this;
-    const about = { policy: policy.name, key, cost, priority: policy.priority };
+    const about = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
     const call = { ...about, holder, turn: this.#turn, ttlMs: wanted.ttlMs, isShort: wanted.isShort, rules };
     this.#message = new PendingRequest(call, wanted, sinceMs);
     return this.#message;

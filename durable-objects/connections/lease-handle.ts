@@ -1,6 +1,6 @@
 import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
-import type { Policies, Policy } from "../../core/policies/policy.ts";
+import type { Policy } from "../../core/policies/policy.ts";
 import type { Lease, Missing, Released } from "../../core/protocol/answers.ts";
 import { claimId } from "../../core/protocol/claim-ids.ts";
 import {
@@ -37,7 +37,8 @@ class LeaseHandle extends RpcTarget {
 export interface LeaseHost {
   readonly ask: AskKey;
   readonly anywhere: AskAnywhere;
-  readonly policies: Pick<Policies, "get">;
+  /** The policy by which a key is decided; `undefined`: there is none any more. */
+  readonly policyOf: (policy: string, key: string) => Policy | undefined;
 }
 
 /** An answer, with what keeps the lease for whoever has it if there is one. */
@@ -54,7 +55,7 @@ export function attached(
 
 /** The handle that a holder gets beside its lease, and the functions by which it renews or releases the lease. */
 function leaseHandle(
-  { anywhere, policies }: LeaseHost,
+  { anywhere, policyOf }: LeaseHost,
   policy: string,
   key: string,
   id: string,
@@ -72,7 +73,7 @@ function leaseHandle(
       if (!(await release(parsed))) throw leaseNotFound();
     },
     renew: async (call) => {
-      const ttlMs = renewalOf(policies.get(policy), call);
+      const ttlMs = renewalOf(policyOf(policy, key), call);
       const renewed = await anywhere<Lease | Missing>(
         policy,
         key,

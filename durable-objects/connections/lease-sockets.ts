@@ -1,5 +1,5 @@
 import { randomFraction } from "../../core/clock.ts";
-import type { Policies, Policy } from "../../core/policies/policy.ts";
+import type { Policy } from "../../core/policies/policy.ts";
 import type { Decided, Shed } from "../../core/protocol/answers.ts";
 import { boundText } from "../../core/protocol/bounds.ts";
 import { publicDecision, shedDecision, type Decision } from "../../core/protocol/decision.ts";
@@ -22,7 +22,8 @@ import {
 
 /** The parts of the object that the sockets use. */
 export interface SocketHost extends SocketLeaseHost {
-  readonly policies: Pick<Policies, "get">;
+  /** The policy by which a key is decided; `undefined`: there is none any more. */
+  readonly policyOf: (policy: string, key: string) => Policy | undefined;
   readonly nowMs: () => number;
   /** Sets the object's alarm, so that `renew` is called at `dueMs` or before. */
   renewBy(dueMs: number, nowMs: number): void;
@@ -74,8 +75,8 @@ export class LeaseSockets {
     this.#waiting.get(socket)?.abort();
     socket.close();
     const attachment = socket.deserializeAttachment() as Attachment;
-    const { policy, id, graceMs } = attachment;
-    if (id === undefined || this.#host.policies.get(policy) === undefined) return;
+    const { policy, key, id, graceMs } = attachment;
+    if (id === undefined || this.#host.policyOf(policy, key) === undefined) return;
     if (isBroken && graceMs !== undefined) void renewed(this.#host, attachment, id, graceMs);
     else void released(this.#host, attachment, id);
   }
@@ -93,7 +94,7 @@ export class LeaseSockets {
       if (id === undefined || socket.readyState !== WebSocket.OPEN) continue;
       try {
         // A deployment may have removed the policy.
-        if (this.#host.policies.get(policy) === undefined)
+        if (this.#host.policyOf(policy, key) === undefined)
           socket.close(CLOSE_LOST, "there is no such policy any more");
         else await this.#renewLease(socket, policy, key, id);
       } catch (error) {
@@ -178,7 +179,7 @@ export class LeaseSockets {
 
   /** Tells that the call was shed, and closes the socket. */
   #shed(socket: WebSocket, { policy: name, key }: Attachment, shed: Shed): void {
-    const policy = this.#host.policies.get(name);
+    const policy = this.#host.policyOf(name, key);
     if (policy !== undefined) this.#send(socket, policy, shedDecision(policy, key, shed));
   }
 
@@ -199,7 +200,7 @@ export class LeaseSockets {
       if (gone.aborted || socket.readyState !== WebSocket.OPEN) return this.closed(socket, true);
       this.#host.renewBy(nowMs + lease.expiresAfterMs / 2, nowMs);
     }
-    const policy = this.#host.policies.get(attachment.policy);
+    const policy = this.#host.policyOf(attachment.policy, attachment.key);
     if (gone.aborted || policy === undefined) return;
     this.#send(socket, policy, publicDecision(policy, attachment.key, decided));
   }

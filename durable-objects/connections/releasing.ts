@@ -1,5 +1,5 @@
 /** How callers end leases. A lease of a socket ends with its socket, so the socket is closed too. */
-import type { WantedRelease } from "../../core/protocol/messages.ts";
+import type { ReleaseCall } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import type { AskKey } from "../operations/operations.ts";
 import type { LeaseSockets } from "./lease-sockets.ts";
@@ -15,7 +15,7 @@ export async function releaseLease(
   host: ReleasingHost,
   policy: string,
   key: string,
-  { id, outcome, durationMs }: WantedRelease,
+  { id, outcome, durationMs }: Pick<ReleaseCall, "id" | "outcome" | "durationMs">,
 ): Promise<boolean> {
   let isSocket = false;
   const isReleased = await host.ask(policy, key, (operations, keyState, nowMs) => {

@@ -68,8 +68,9 @@ function* sweepKeys(
         const policy = policies.get(swept.policy);
         try {
           if (isRemoved) dueMs = removeKey(storage, swept.key);
-          else if (policy === undefined) dueMs = keepUnknown(storage, swept, nowMs());
-          else dueMs = forgetKey(storage, cache, policy, swept.key, nowMs());
+          else if (policy === undefined && (swept.versionAt ?? 0) === 0)
+            dueMs = keepUnknown(storage, swept, nowMs());
+          else dueMs = forgetKey(storage, cache, swept.policy, policy, swept.key, nowMs());
         } catch (error) {
           console.error(`policy ${swept.policy}: a key could not be swept: ${String(error)}`);
           dueMs = nowMs() + FAILED_AGAIN_MS;
@@ -105,14 +106,15 @@ function keepUnknown(storage: KeyStorage, { key, wholeAtMs }: SweptKey, nowMs: n
 function forgetKey(
   storage: KeyStorage,
   cache: KeyCache,
-  policy: Policy,
+  name: string,
+  policy: Policy | undefined,
   key: string,
   nowMs: number,
 ): number | undefined {
   // Nobody opens a key that was given away, and what is left of it is whole.
-  if (storage.moves.isAway(policy, key)) return removeKey(storage, key);
+  if (policy !== undefined && storage.moves.isAway(policy, key)) return removeKey(storage, key);
   // The record says when the key was expected to be whole. Memory may know better, or the policy has changed since.
-  const keyState = cache.open(policy, key, nowMs);
+  const keyState = cache.open(name, policy, key, nowMs);
   if (!keyState.isWhole(nowMs)) {
     const wholeMs = cache.write(keyState, keyState.accounts, nowMs);
     cache.take(keyState, keyState.accounts, nowMs, true);

@@ -1,11 +1,12 @@
 import { unstoredOf, type Account } from "../../core/accounts/account.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { KeyStorage } from "../storage/storage.ts";
-import { isBlank, isUnrecorded } from "./blank.ts";
+import { isBlank } from "./blank.ts";
 import { HeardTerms } from "./heard-terms.ts";
 import { KeyState } from "./key-state.ts";
 import { MemoryBudget, type MemoryShare } from "./memory-budget.ts";
-import { writeRecord } from "./record-writing.ts";
+import { adopt, writeLast, writeRecord } from "./record-writing.ts";
+import { chosen, later, versionIn, Versions, type Choose } from "./versions.ts";
 
 /** The most keys in memory of all objects in an isolate, at about 1 KiB each. Other keys are read from storage when a call opens them. */
 export const MOST_KEYS = 20_000;
@@ -26,6 +27,8 @@ const GROWTH_STEPS = 64;
 export class KeyCache {
   /** What other versions of its policies say. */
   readonly heard = new HeardTerms();
+  /** What calls have said that is in force for their keys. */
+  readonly versions = new Versions();
   readonly #storage: KeyStorage;
   readonly #memory: MemoryBudget;
   readonly #share: MemoryShare;
@@ -48,13 +51,31 @@ export class KeyCache {
     return this.#keys.values();
   }
 
-  /** The key as it is at `nowMs`: from memory or else from storage, with every expired hold debited. */
-  open(policy: Policy, key: string, nowMs: number): KeyState {
-    const keyState = this.#keys.get(key) ?? this.#load(policy, key, nowMs);
+  /**
+   * The key as it is at `nowMs`: from memory or else from storage, with every expired hold debited.
+   *
+   * @param file the policy as the deployment's file has it; `undefined`: only a call, or the key's record, can say it
+   * @throws Error when nobody says what the policy is
+   */
+  open(name: string, file: Policy | undefined, key: string, nowMs: number): KeyState {
+    const told = this.versions.take(key);
+    const known = this.#keys.get(key);
+    const keyState = known ?? this.#load(key, (kept) => chosen(name, file, later(kept, told)), nowMs);
     keyState.isTouched = true;
-    keyState.compare(this.heard.comparison(policy.name, nowMs));
+    if (known !== undefined && later(known.inForce, told) !== known.inForce) {
+      adopt(this.#storage, known, chosen(name, file, told), nowMs);
+      this.#weigh(known);
+    }
+    keyState.compare(keyState.inForce?.fields === undefined ? this.heard.comparison(name, nowMs) : undefined);
     keyState.advance(nowMs);
     return keyState;
+  }
+
+  /** The policy by which a key is decided, as far as memory, what is stored or the file says; `undefined`: none does. */
+  policyOf(name: string, file: Policy | undefined, key: string): Policy | undefined {
+    const known = this.#keys.get(key);
+    const inForce = known === undefined ? versionIn(this.#storage.read(key)?.rules) : known.inForce;
+    return inForce?.fields === undefined ? file : chosen(name, file, inForce).policy;
   }
 
   /**
@@ -84,7 +105,7 @@ export class KeyCache {
     this.#weigh(keyState);
     if (!this.#isFull(0)) return;
     // The operation that changed the key is not done with it.
-    const unpin = keyState.pin();
+    const unpin = keyState.pins.add();
     this.#dropOne(nowMs, GROWTH_STEPS);
     unpin();
   }
@@ -129,26 +150,17 @@ export class KeyCache {
   writeAll(nowMs: number): boolean {
     let isExact = true;
     for (const keyState of this.#keys.values()) {
-      this.#writeLast(keyState, nowMs);
+      writeLast(this.#storage, keyState, nowMs);
       isExact &&= keyState.accounts.every((account) => unstoredOf(account) === 0);
     }
     return isExact;
   }
 
-  /** Writes what is lost when the key leaves memory. */
-  #writeLast(keyState: KeyState, nowMs: number): void {
-    keyState.advance(nowMs);
-    if (keyState.isWritten || (isUnrecorded(keyState) && keyState.isWhole(nowMs))) return;
-    const { accounts } = keyState;
-    this.write(keyState, accounts, nowMs);
-    keyState.replaceAccounts(accounts, true);
-  }
-
-  #load(policy: Policy, key: string, nowMs: number): KeyState {
+  #load(key: string, choose: Choose, nowMs: number): KeyState {
     // Two rounds find a key that is not pinned, if there is one. Several have to go when a large one came before.
     while (this.#isFull(1) && this.#dropOne(nowMs, 2 * this.#keys.size));
-    const keyState = new KeyState(this.#storage, policy, key, nowMs);
-    if (keyState.ruleStates.some(({ isConverted }) => isConverted)) {
+    const keyState = new KeyState(this.#storage, choose, key, nowMs);
+    if (keyState.isNewVersion || keyState.ruleStates.some(({ isConverted }) => isConverted)) {
       keyState.advance(nowMs);
       this.write(keyState, keyState.accounts, nowMs);
     }
@@ -178,8 +190,8 @@ export class KeyCache {
     let left = steps;
     const leastBytes = this.#memory.hasTooManyKeys(this.#share, 1) ? 0 : this.#share.bytes / this.#keys.size;
     for (const keyState of this.#keys.values()) {
-      if (!keyState.isTouched && !keyState.isPinned && keyState.bytes >= leastBytes) {
-        this.#writeLast(keyState, nowMs);
+      if (!keyState.isTouched && !keyState.pins.isAny && keyState.bytes >= leastBytes) {
+        writeLast(this.#storage, keyState, nowMs);
         this.drop(keyState);
         return true;
       }

@@ -1,12 +1,14 @@
-import { advance, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
+import { advance, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import type { InForce } from "../../core/policies/in-force.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { AnswerCount } from "../storage/answers.ts";
 import { claimsOf } from "../storage/conversions.ts";
-import { CLAIM_BYTES, type Claim, type StoredAccount } from "../storage/records.ts";
-import type { KeyStorage } from "../storage/storage.ts";
+import type { Claim, StoredAccount } from "../storage/records.ts";
+import type { DueKey, KeyStorage } from "../storage/storage.ts";
 import { aheadOfRecord, recordWholeAtMs } from "../storage/write-behind.ts";
 import type { Comparison } from "./heard-terms.ts";
 import { Holders } from "./holders.ts";
+import { KeyClaims } from "./key-claims.ts";
 import { Pins } from "./pins.ts";
 import {
   bytesOf,
@@ -14,8 +16,11 @@ import {
   givenSince,
   readRuleStates,
   statesSeenBy,
+  wholeAtMsOf,
+  withHoldsOf,
   type RuleState,
 } from "./rule-state.ts";
+import { later, versionIn, type Choose, type Chosen } from "./versions.ts";
 
 /** A rule's state as `KeyState` itself sees it; nobody else may change it. */
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
@@ -23,28 +28,48 @@ type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
 /** One key in memory. Only its own methods change it. Others read it, or tell it by a method what has happened. */
 export class KeyState {
   readonly key: string;
-  readonly policy: Policy;
+  /** Whether its record, as it was found, was written under an earlier version. */
+  readonly isNewVersion: boolean;
   /** Isolates that hold units of it, or asked for some lately. */
   readonly holders = new Holders();
+  /** Waiting calls, or a message to the pool, that refer to this `KeyState`: then it stays in memory. */
+  readonly pins = new Pins();
+  /** By then reservations and leases must end: a region's pool keeps units until then. `Infinity`: there is no pool. */
+  endsByMs: number;
   /** Whether the key was used since a search for a key to drop passed it over. */
   isTouched = true;
+  /** From when on a sweep looks at what is stored of the key; -Infinity: it has no record. */
+  dueMs = -Infinity;
+  /** The bytes that its name, states, claims and holders took at the last `weigh`, beside about 1 KiB for each key. */
+  bytes = 0;
   /** How many answers are remembered, by caller (`rangeOf`); absent: they have not been counted since it was loaded. */
   readonly answers = new Map<string, AnswerCount>();
+  readonly #choose: Choose;
+  #chosen: Chosen;
   #ruleStates: readonly Changing[] = [];
-  #claims = new Map<string, Claim>();
-  #expired: readonly Claim[] = [];
-  readonly #pins = new Pins();
+  #claims = new KeyClaims();
   #isWritten = true;
-  #dueMs = -Infinity;
-  #endsByMs: number;
   #comparison: Comparison | undefined;
-  #bytes = 0;
 
-  constructor(storage: KeyStorage, policy: Policy, key: string, nowMs: number) {
+  constructor(storage: KeyStorage, choose: Choose, key: string, nowMs: number) {
     this.key = key;
-    this.policy = policy;
-    this.#endsByMs = policy.pool === undefined ? Infinity : -Infinity;
-    this.reload(storage, nowMs, false);
+    this.#choose = choose;
+    const record = storage.read(key);
+    const kept = versionIn(record?.rules);
+    this.#chosen = choose(kept);
+    this.isNewVersion = record !== undefined && later(kept, this.inForce) !== kept;
+    this.endsByMs = this.policy.pool === undefined ? Infinity : -Infinity;
+    this.#take(storage, record, nowMs, false);
+  }
+
+  /** The policy by which the key is decided. */
+  get policy(): Policy {
+    return this.#chosen.policy;
+  }
+
+  /** Which version of it that is; `undefined`: the deployment's file says it. */
+  get inForce(): InForce | undefined {
+    return this.#chosen.inForce;
   }
 
   /** The state of each rule, in the policy's order. `reload` replaces the whole list. */
@@ -70,12 +95,12 @@ export class KeyState {
 
   /** The holds and leases of callers, by their ids. KeyStorage has them too. */
   get claims(): ReadonlyMap<string, Claim> {
-    return this.#claims;
+    return this.#claims.all;
   }
 
   /** Claims that have expired and whose rows are still in storage. */
   get expired(): readonly Claim[] {
-    return this.#expired;
+    return this.#claims.expired;
   }
 
   /** Whether an object that reads the key from storage knows as much: nothing has changed since it was read or written. */
@@ -83,36 +108,10 @@ export class KeyState {
     return this.#isWritten;
   }
 
-  /** From when on a sweep looks at what is stored of the key; -Infinity: it has no record. */
-  get dueMs(): number {
-    return this.#dueMs;
-  }
-
-  /** By then reservations and leases must end: a region's pool keeps units until then. `Infinity`: there is no pool. */
-  get endsByMs(): number {
-    return this.#endsByMs;
-  }
-
-  /** Whether waiting calls, or a message to the pool, refer to this `KeyState`: then it stays in memory. */
-  get isPinned(): boolean {
-    return this.#pins.isAny;
-  }
-
-  /** The bytes that its name, states, claims and holders took at the last `weigh`, beside about 1 KiB for each key. */
-  get bytes(): number {
-    return this.#bytes;
-  }
-
   /** Whether the key equals an untouched one and is not pinned. */
   isWhole(nowMs: number): boolean {
-    if (this.isPinned || this.#ruleStates.some(({ account }) => account.holds.length > 0)) return false;
-    return this.wholeAtMs(this.accounts, nowMs) <= nowMs;
-  }
-
-  /** The instant from which all of these accounts equal untouched ones, if nobody comes. */
-  wholeAtMs(accounts: readonly Account[], nowMs: number): number {
-    const of = ({ rule }: RuleState, index: number) => wholeAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs);
-    return Math.max(...this.#ruleStates.map(of));
+    if (this.pins.isAny || this.#ruleStates.some(({ account }) => account.holds.length > 0)) return false;
+    return wholeAtMsOf(this.#ruleStates, this.accounts, nowMs) <= nowMs;
   }
 
   /** By rule: how far memory may go ahead of a record of these accounts, which what is stored does not cover. */
@@ -125,13 +124,29 @@ export class KeyState {
 
   /** Reads the key again. Its holders stay: what they hold is presumed. `isLost`: more was known than is stored. */
   reload(storage: KeyStorage, nowMs: number, isLost: boolean): void {
-    const claims = claimsOf(this.policy, storage.claims.read(this.key));
     const record = storage.read(this.key);
+    const read = this.#choose(versionIn(record?.rules));
+    if (later(this.inForce, read.inForce) !== this.inForce) this.#chosen = read;
+    this.#take(storage, record, nowMs, isLost);
+  }
+
+  /**
+   * From now on the key is decided by another version. What was consumed stays so, and what is held stays held: memory has
+   * just been written under the version before, and is read under this one.
+   */
+  adopt(storage: KeyStorage, to: Chosen, nowMs: number): void {
+    const before = this.#ruleStates;
+    this.#chosen = to;
+    this.#take(storage, storage.read(this.key), nowMs, false);
+    this.#ruleStates = withHoldsOf(before, this.#ruleStates);
+  }
+
+  #take(storage: KeyStorage, record: DueKey | undefined, nowMs: number, isLost: boolean): void {
+    const claims = claimsOf(this.policy, storage.claims.read(this.key));
     this.#ruleStates = readRuleStates(storage, this.policy, this.key, record, claims, nowMs, isLost);
-    this.#dueMs = record?.wholeAtMs ?? -Infinity;
+    this.dueMs = record?.wholeAtMs ?? -Infinity;
     this.#comparison = undefined;
-    this.#claims = claims;
-    this.#expired = [];
+    this.#claims = new KeyClaims(claims);
     this.#isWritten = !isLost;
     this.answers.clear();
   }
@@ -139,9 +154,8 @@ export class KeyState {
   /** All that was stored of the key has been deleted. */
   noteDeleted(): void {
     for (const ruleState of this.#ruleStates) ruleState.stored = undefined;
-    this.#dueMs = -Infinity;
-    this.#claims.clear();
-    this.#expired = [];
+    this.dueMs = -Infinity;
+    this.#claims = new KeyClaims();
     this.answers.clear();
   }
 
@@ -153,10 +167,7 @@ export class KeyState {
       hasExpired ||= account !== ruleState.account;
       ruleState.account = account;
     }
-    if (!hasExpired) return;
-    const expired = [...this.#claims.values()].filter(({ expiresAtMs }) => expiresAtMs <= nowMs);
-    for (const { id } of expired) this.#claims.delete(id);
-    this.#expired = [...this.#expired, ...expired];
+    if (hasExpired) this.#claims.expire(nowMs);
   }
 
   /** Replaces all accounts. `isWritten`: just these have been written, and memory may not be ahead of them. */
@@ -174,35 +185,23 @@ export class KeyState {
 
   /** Weighs the key again, and returns by how many bytes it has grown since the last time. */
   weigh(): number {
-    const before = this.#bytes;
-    this.#bytes =
-      this.key.length + CLAIM_BYTES * this.#claims.size + this.holders.bytes + bytesOf(this.#ruleStates);
-    return this.#bytes - before;
+    const before = this.bytes;
+    this.bytes = this.key.length + this.#claims.bytes + this.holders.bytes + bytesOf(this.#ruleStates);
+    return this.bytes - before;
   }
 
   /** These records of these accounts have been written, due at `dueMs`, and the rows of expired claims deleted. */
   noteWritten(records: readonly StoredAccount[], accounts: readonly Account[], dueMs: number): void {
-    this.#dueMs = dueMs;
+    this.dueMs = dueMs;
     for (const [index, ruleState] of this.#ruleStates.entries()) {
       ruleState.stored = records[index];
       ruleState.storedWholeMs = recordWholeAtMs(ruleState.rule, accounts[index]?.state);
     }
-    this.#expired = [];
+    this.#claims.forgetExpired();
   }
 
   /** Holds and leases end; others begin, or are renewed. */
   noteClaims(end: readonly Claim[], put: readonly Claim[]): void {
-    for (const { id } of end) this.#claims.delete(id);
-    for (const claim of put) this.#claims.set(claim.id, claim);
-  }
-
-  /** Keeps the key in memory. The returned function ends that; calling it again does nothing. */
-  pin(): () => void {
-    return this.#pins.add();
-  }
-
-  /** The pool keeps units for this key until `endsByMs`. */
-  boundBy(endsByMs: number): void {
-    this.#endsByMs = endsByMs;
+    this.#claims.note(end, put);
   }
 }

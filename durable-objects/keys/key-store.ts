@@ -62,11 +62,11 @@ export class KeyStore {
 
   /** @throws Error while versions mix: the worker has a policy that this object's version does not know yet */
   open(name: string, key: string, nowMs: number): KeyState {
-    const policy = this.#policies.get(name);
-    if (policy === undefined)
-      throw new Error(`this version of the object has no policy ${JSON.stringify(name)}`);
-    if (this.#storage.moves.isAway(policy, key)) throw new Error(`key ${JSON.stringify(key)} is elsewhere`);
-    return this.#cache.open(policy, key, nowMs);
+    const file = this.#policies.get(name);
+    // Only a deployment moves keys, so those of a policy that it does not have stay where they are.
+    if (file !== undefined && this.#storage.moves.isAway(file, key))
+      throw new Error(`key ${JSON.stringify(key)} is elsewhere`);
+    return this.#cache.open(name, file, key, nowMs);
   }
 
   /** The operation that opened the key has ended: see `KeyCache.letGo`. */

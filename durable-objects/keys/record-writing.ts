@@ -2,8 +2,11 @@ import { UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import type { StoredAccount } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import { record } from "../storage/write-behind.ts";
+import { isUnrecorded } from "./blank.ts";
 import { endExpired } from "./idempotency.ts";
 import type { KeyState } from "./key-state.ts";
+import { wholeAtMsOf } from "./rule-state.ts";
+import { storedVersion, type Chosen } from "./versions.ts";
 
 /** Writes these accounts as the key's record: see `KeyCache.write`. */
 export function writeRecord(
@@ -15,7 +18,7 @@ export function writeRecord(
   leastDueMs: number,
 ): number {
   const { key, policy, ruleStates, expired } = keyState;
-  const wholeMs = Math.max(leastDueMs, keyState.wholeAtMs(accounts, nowMs));
+  const wholeMs = Math.max(leastDueMs, wholeAtMsOf(ruleStates, accounts, nowMs));
   const ttlMs = policy.reservation.mostMs;
   const { memory } = storage.leads;
   const records = ruleStates.map(({ rule, stored }, index) =>
@@ -30,7 +33,10 @@ export function writeRecord(
       const segment = records[index]?.segment;
       if (segment !== undefined) storage.writeSegment(key, rule.name, segment);
     }
-    storage.write({ key, policy: policy.name, rules }, wholeMs);
+    storage.write(
+      { key, policy: policy.name, rules: { ...rules, ...storedVersion(keyState.inForce) } },
+      wholeMs,
+    );
     for (const claim of expired) endExpired(storage, keyState, claim);
   };
   const isOneRow = expired.length === 0 && records.every(({ segment }) => segment === undefined);
@@ -39,4 +45,25 @@ export function writeRecord(
   const stored = records.map((each) => each.stored);
   keyState.noteWritten(stored, accounts, wholeMs);
   return wholeMs;
+}
+
+/** Writes what is lost when the key leaves memory. */
+export function writeLast(storage: KeyStorage, keyState: KeyState, nowMs: number): void {
+  keyState.advance(nowMs);
+  if (!keyState.isWritten && !(isUnrecorded(keyState) && keyState.isWhole(nowMs)))
+    writeExact(storage, keyState, nowMs);
+}
+
+/** Another version is in force from now on. That is stored with all that is stored of the key. */
+export function adopt(storage: KeyStorage, keyState: KeyState, to: Chosen, nowMs: number): void {
+  writeLast(storage, keyState, nowMs);
+  keyState.compare(undefined);
+  keyState.adopt(storage, to, nowMs);
+  if (!isUnrecorded(keyState)) writeExact(storage, keyState, nowMs);
+}
+
+function writeExact(storage: KeyStorage, keyState: KeyState, nowMs: number): void {
+  const { accounts } = keyState;
+  writeRecord(storage, keyState, accounts, nowMs, [], -Infinity);
+  keyState.replaceAccounts(accounts, true);
 }

@@ -1,4 +1,4 @@
-import { unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import { unstoredOf, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
 import type { Hold } from "../../core/accounts/hold.ts";
 import { doubled, undoubled } from "../../core/algorithms/both.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
@@ -6,7 +6,14 @@ import { seenBy } from "../../core/policies/seen-by.ts";
 import { converted } from "../storage/conversions.ts";
 import type { Claim, StoredAccount } from "../storage/records.ts";
 import type { DueKey, KeyStorage } from "../storage/storage.ts";
-import { aheadUnits, covers, isReadable, recordWholeAtMs, restore } from "../storage/write-behind.ts";
+import {
+  aheadUnits,
+  covers,
+  isReadable,
+  recordWholeAtMs,
+  restore,
+  storedName,
+} from "../storage/write-behind.ts";
 import type { Comparison } from "./heard-terms.ts";
 
 /** One rule of a key: its account, and its part of the key's record (`undefined`: storage has none). */
@@ -87,6 +94,15 @@ export function comparedBy(
   });
 }
 
+/** The states with what was held before, of rules that count as before: what is stored only says how much it was. */
+export function withHoldsOf(before: readonly RuleState[], states: readonly RuleState[]): RuleState[] {
+  return states.map((state) => {
+    const earlier = before.find(({ rule }) => rule.name === state.rule.name);
+    if (earlier === undefined || storedName(earlier.rule) !== storedName(state.rule)) return state;
+    return { ...state, account: { state: state.account.state, holds: earlier.account.holds } };
+  });
+}
+
 /** The states with their rules as calls of this priority see them: see core/policies/priorities.ts. */
 export function statesSeenBy(
   policy: Policy,
@@ -101,6 +117,16 @@ export function statesSeenBy(
     const capacity = Math.max(0, state.rule.capacity - apart);
     return apart === 0 ? state : { ...state, rule: { ...state.rule, apart, capacity } };
   });
+}
+
+/** The instant from which all of these accounts equal untouched ones, if nobody comes. */
+export function wholeAtMsOf(
+  states: readonly RuleState[],
+  accounts: readonly Account[],
+  nowMs: number,
+): number {
+  const of = ({ rule }: RuleState, index: number) => wholeAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs);
+  return Math.max(...states.map(of));
 }
 
 /** The bytes that these states take, as far as they may be large. */

@@ -82,7 +82,7 @@ export class Departures {
       const presumed = storage.leads.presumed(policy, nowMs);
       return presumed === undefined ? "nothing" : { presumed };
     }
-    const keyState = cache.open(policy, key, nowMs);
+    const keyState = cache.open(policy.name, policy, key, nowMs);
     this.#host.endLine(keyState, new KeyHasMoved(key));
     if (!isStored && keyState.isWhole(nowMs)) {
       cache.forget(key);

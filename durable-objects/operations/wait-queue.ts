@@ -190,7 +190,7 @@ export class WaitQueue {
   #lineOf(keyState: KeyState): Line {
     const known = this.#lines.get(keyState);
     if (known !== undefined) return known;
-    const line = { waiters: [], idlers: new Set<Idler>(), cancel: undefined, unpin: keyState.pin() };
+    const line = { waiters: [], idlers: new Set<Idler>(), cancel: undefined, unpin: keyState.pins.add() };
     this.#lines.set(keyState, line);
     return line;
   }

@@ -130,7 +130,7 @@ export class PoolSession {
     call: PoolCall,
   ): Promise<PoolAnswer> {
     // Keeps the key in memory until the call has ended.
-    const unpin = keyState.pin();
+    const unpin = keyState.pins.add();
     try {
       const deadlineMs = Math.ceil(keyState.policy.deadlineMs * PART_OF_DEADLINE);
       return await this.#pool.call(keys, message?.call ?? call, deadlineMs);

@@ -175,7 +175,7 @@ export class Share {
     // Kept units stay apart for as long as any earlier answer promised. When nothing was kept, only this answer
     // counts.
     const isKept = !granted.isNew && call.holding.kept.some((units) => units > 0);
-    this.#keyState.boundBy(isKept ? Math.max(endsByMs, this.#keyState.endsByMs) : endsByMs);
+    this.#keyState.endsByMs = isKept ? Math.max(endsByMs, this.#keyState.endsByMs) : endsByMs;
     this.isHeld = ruleStates.some((ruleState) => stateOf(ruleState).units > 0);
     if (granted.units.some((units) => units > 0)) this.denials.forget();
     // With `next` nothing is left. Calls that waited for this answer are denied without asking the pool.

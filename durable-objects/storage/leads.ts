@@ -95,9 +95,10 @@ export class Leads {
   renew(policy: Policy, neededMs: number, nowMs: number): number | undefined {
     const made = this.#made.get(policy.name);
     const isValid = made !== undefined && made.untilMs >= neededMs + MARGIN_MS;
-    if (isValid && (made !== this.#found.get(policy.name) || isEnough(policy, made))) return undefined;
+    if (isValid && isEnough(policy, made)) return undefined;
     const untilMs = Math.max(made?.untilMs ?? 0, neededMs + MARGIN_MS, nowMs + LEAD_MS);
-    const lead = { untilMs, ttlMs: policy.reservation.mostMs, rules: this.#units(policy, nowMs) };
+    const ttlMs = Math.max(policy.reservation.mostMs, isValid ? made.ttlMs : 0);
+    const lead = { untilMs, ttlMs, rules: this.#units(policy, nowMs) };
     const all = new Map([...this.#made, [policy.name, lead]]);
     this.#storage.kv.put<Stored>(ROW, [...all]);
     this.#made = all;
@@ -146,11 +147,14 @@ export class Leads {
   /** What the row has to say: today's units, and those that were promised before as long as they may matter. */
   #units(policy: Policy, nowMs: number): StoredLead["rules"] {
     const found = this.isPresumed(policy, nowMs) ? this.#found.get(policy.name) : undefined;
+    const made = this.#made.get(policy.name);
     const rules = policy.rules.map((rule): [string, StoredLead["rules"][string]] => {
-      const units = Math.max(aheadUnits(rule), found === undefined ? 0 : presumedOf(found, policy, rule));
-      return [rule.name, { algorithm: storedName(rule), units }];
+      const before = found === undefined ? 0 : presumedOf(found, policy, rule);
+      // Keys with overrides are further ahead than others, and all have this one row.
+      const others = made === undefined || made === this.#found.get(policy.name) ? 0 : unitsOf(made, rule);
+      return [rule.name, { algorithm: storedName(rule), units: Math.max(aheadUnits(rule), before, others) }];
     });
-    return Object.fromEntries(rules);
+    return { ...(made !== this.#found.get(policy.name) && made?.rules), ...Object.fromEntries(rules) };
   }
 }
 

@@ -177,10 +177,13 @@ export class Storage {
   /** The next `KEYS_SWEPT` keys after one, in the order of the table, and when each was expected to be whole. */
   keysSwept(after: string): SweptKey[] {
     const { lone } = this.#tables;
-    if (lone !== undefined) return lone.row !== undefined && lone.row.key > after ? [lone.row] : [];
+    const row = lone?.row;
+    if (lone !== undefined)
+      return row !== undefined && row.key > after ? [{ ...row, versionAt: row.rules.indexOf(MARK) + 1 }] : [];
     return this.#tables
-      .exec<{ key: string; policy: string; wholeAtMs: number }>(
-        "SELECT key, policy, whole_at_ms AS wholeAtMs FROM keys WHERE key > ? ORDER BY key LIMIT ?",
+      .exec<{ key: string; policy: string; wholeAtMs: number; versionAt: number }>(
+        "SELECT key, policy, whole_at_ms AS wholeAtMs, instr(rules, ?) AS versionAt FROM keys WHERE key > ? ORDER BY key LIMIT ?",
+        MARK,
         after,
         KEYS_SWEPT,
       )
@@ -192,7 +195,13 @@ export class Storage {
 export type DueKey = StoredKey & Pick<KeyRow, "wholeAtMs">;
 
 /** What a sweep reads of a key's record. */
-export type SweptKey = Omit<KeyRow, "rules">;
+export interface SweptKey extends Omit<KeyRow, "rules"> {
+  /** Where the record says under which version of the policy it was written (keys/versions.ts); 0: it does not. */
+  readonly versionAt?: number;
+}
+
+/** What stands in the text of such a record. */
+const MARK = '"@":';
 
 /** A text that is not before any key with this prefix: keys have 512 bytes at most, and this has as many after it. */
 function lastWith(prefix: string): string {

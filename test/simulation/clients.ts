@@ -22,7 +22,7 @@ import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
 import { answerBatch } from "../../durable-objects/batches.ts";
-import { SCOPES } from "../../worker/auth/tokens.ts";
+import { SCOPES } from "../../worker/auth/token-entries.ts";
 import { callReserve } from "../../worker/calls/reservations.ts";
 import { parsePolicies } from "../support/milliseconds.ts";
 import { seededRandom } from "../support/random.ts";

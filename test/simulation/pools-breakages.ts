@@ -79,7 +79,7 @@ export const BROKEN_REGIONS: Readonly<Record<string, Breakage>> = {
     policies: ["slots", "scarce"],
     after: (region) => {
       const keyState = region.open();
-      if (keyState.endsByMs > region.nowMs) keyState.boundBy(Infinity);
+      if (keyState.endsByMs > region.nowMs) keyState.endsByMs = Infinity;
     },
   },
   "units are spent after their end": {

@@ -2,7 +2,8 @@
 import * as v from "valibot";
 import { Problem } from "../../core/protocol/problems.ts";
 import { table } from "../../core/validation.ts";
-import { boundsOf, GRANT_FIELDS, SCOPE_LIST, SCOPES, type Principal } from "./tokens.ts";
+import { GRANT_FIELDS, SCOPE_LIST, SCOPES } from "./token-entries.ts";
+import { boundsOf, type Principal } from "./tokens.ts";
 
 /** The `props` that a service binding may have. */
 export const Props = table({

@@ -1,21 +1,9 @@
 import * as v from "valibot";
-import {
-  DEFAULT_BOUNDS,
-  MOST_CALLS_AT_ONCE,
-  MOST_NEW_KEYS_PER_SECOND,
-  type CallerBounds,
-} from "../../core/policies/caller-bounds.ts";
+import { DEFAULT_BOUNDS, type CallerBounds } from "../../core/policies/caller-bounds.ts";
 import type { Region } from "../../core/policies/regions.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { integer, oneOf, table, violationsOf } from "../../core/validation.ts";
-
-/**
- * What a token or a binding allows: `limit` all calls but those that follow, `refund` a refund that names no charge,
- * `force` a `limit` with `force`, `reserve` holding units in the caller's own process, `admin` the same, a reset, setting what is used, looking at policies and keys, and
- * listing keys.
- */
-export const SCOPES = ["limit", "refund", "force", "reserve", "admin"] as const;
-export type Scope = (typeof SCOPES)[number];
+import { violationsOf } from "../../core/validation.ts";
+import { TokenEntry, type Scope } from "./token-entries.ts";
 
 /** Who calls, and what this caller may do. */
 export interface Principal {
@@ -37,27 +25,6 @@ interface Token extends Principal {
   readonly digest: Uint8Array;
 }
 
-/** What a token and the props of a binding say in the same words. */
-export const GRANT_FIELDS = {
-  policies: v.optional(v.array(v.string("the name of a policy"), "a list of names of policies")),
-  keyPrefix: v.optional(v.string("a prefix that keys must have")),
-  maxCallsAtOnce: v.optional(integer(1, MOST_CALLS_AT_ONCE)),
-  maxNewKeysPerSecond: v.optional(integer(1, MOST_NEW_KEYS_PER_SECOND)),
-};
-const SCOPES_ALLOWED = `a list of ${SCOPES.map((scope) => JSON.stringify(scope)).join(" and ")}, not empty`;
-export const SCOPE_LIST = v.pipe(v.array(oneOf(SCOPES), SCOPES_ALLOWED), v.minLength(1, SCOPES_ALLOWED));
-
-/** One entry of the secret API_TOKENS. It has only the SHA-256 of the token, never the token. */
-const TokenEntry = table({
-  name: v.pipe(v.string("a name"), v.minLength(1, "a name")),
-  sha256: v.pipe(
-    v.string("64 hexadecimal digits"),
-    v.regex(/^[0-9a-f]{64}$/i, "64 hexadecimal digits, the SHA-256 of the token"),
-  ),
-  scopes: SCOPE_LIST,
-  ...GRANT_FIELDS,
-});
-
 const HOW_TO =
   'Make an entry with "npm run token -- --name NAME --scope limit" and set it with "npx wrangler secret put API_TOKENS".';
 
@@ -65,6 +32,8 @@ const HOW_TO =
 let configured:
   | { readonly secret: string | undefined; readonly tokens: readonly Token[] | Problem }
   | undefined;
+/** Tokens that were issued at run time. */
+let issued: readonly Token[] = [];
 /** By the header `Bearer TOKEN`, so there is at most one for each token. */
 const authenticated = new Map<string, Principal>();
 
@@ -97,6 +66,12 @@ export function knownCaller(authorization: string | null, secret: string | undef
 export function configurationProblem(secret: string | undefined): Problem | undefined {
   const tokens = tokensOf(secret);
   return tokens instanceof Problem ? tokens : undefined;
+}
+
+/** Whether a token of the secret has this name. */
+export function isConfigured(secret: string | undefined, name: string): boolean {
+  const tokens = tokensOf(secret);
+  return !(tokens instanceof Problem) && tokens.some(({ id }) => id === JSON.stringify({ token: name }));
 }
 
 /** The problem of a principal with none of these scopes; `undefined`: the principal has one of them. */
@@ -144,7 +119,7 @@ async function verify(authorization: string, tokens: readonly Token[]): Promise<
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(presented));
   let principal: Principal | undefined;
   // Every entry is compared, in constant time, so that the time taken tells nothing about any of them.
-  for (const token of tokens) {
+  for (const token of [...tokens, ...issued]) {
     if (crypto.subtle.timingSafeEqual(digest, token.digest)) principal ??= token;
   }
   if (principal === undefined) return unauthorized("the token is not known");
@@ -177,7 +152,18 @@ function parseTokens(secret: string | undefined): readonly Token[] | Problem {
       `${allowed}, and something is wrong with: ${fields.map((field) => field || "the array").join(", ")}. ${HOW_TO}`,
     );
   }
-  return parsed.output.map(({ name, sha256, scopes, policies, keyPrefix, ...bounds }) => ({
+  return parsed.output.map(tokenOf);
+}
+
+function tokenOf({
+  name,
+  sha256,
+  scopes,
+  policies,
+  keyPrefix,
+  ...bounds
+}: v.InferOutput<typeof TokenEntry>): Token {
+  return {
     title: `the token ${JSON.stringify(name)}`,
     id: JSON.stringify({ token: name }),
     scopes,
@@ -185,7 +171,17 @@ function parseTokens(secret: string | undefined): readonly Token[] | Problem {
     keyPrefix,
     bounds: boundsOf(bounds),
     digest: bytesOf(sha256),
-  }));
+  };
+}
+
+/** Takes over the tokens that were issued at run time: those that are not among them any more are refused from now on. */
+export function knowTokens(entries: readonly unknown[]): void {
+  issued = entries.flatMap((entry) => {
+    const parsed = v.safeParse(TokenEntry, entry);
+    // Another version of the deployment may have issued what this one cannot read.
+    return parsed.success ? [tokenOf(parsed.output)] : [];
+  });
+  authenticated.clear();
 }
 
 function notConfigured(detail: string): Problem {

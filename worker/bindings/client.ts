@@ -5,14 +5,18 @@ import { ReservationCache } from "../../client/reservation-cache.ts";
 import { giveBack } from "../../client/transports/endings.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { Outboxes } from "../../client/transports/outboxes.ts";
+import { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
 import { randomId, SYSTEM_TIME } from "../../core/clock.ts";
-import { regionalPolicies } from "../../durable-objects/deployment.ts";
-import type { Principal } from "../auth/tokens.ts";
-import type { Env } from "./env.ts";
+import { policies, regionalPolicies, regions, tables } from "../../durable-objects/deployment.ts";
+import { knowTokens, type Principal } from "../auth/tokens.ts";
+import { CatalogReader } from "./catalog-reader.ts";
+import { catalogOf, type Env } from "./env.ts";
 
 /** The clients of one namespace: one whose units all share, and one for the calls of each caller. */
 interface Clients {
   readonly shared: LimiterClient;
+  /** Absent: nothing changes at run time. */
+  readonly catalog?: CatalogReader;
   readonly reservations: ReservationCache;
   readonly objects: Objects;
   /** By the caller's bounds, which are an object of its own for each token and binding. */
@@ -27,13 +31,26 @@ const clients = new WeakMap<LimiterNamespace, Clients>();
  * and background work still belong to the request that begins them, since the runtime gives them to the request that
  * runs at that moment.
  */
-export function clientOf({ OBJECTS }: Env, { id, bounds }: Principal): LimiterClient {
-  const { shared, byCaller } = clients.get(OBJECTS) ?? makeClients(OBJECTS);
+export function clientOf(env: Env, { id, bounds }: Principal): LimiterClient {
+  const { shared, byCaller } = clientsOf(env);
   const known = byCaller.get(bounds);
   if (known !== undefined) return known;
   const client = shared.for(id, bounds);
   byCaller.set(bounds, client);
   return client;
+}
+
+/**
+ * What is known of the catalog must not be too old. `undefined`: it is not; else it is when the promise resolves. Before
+ * each call, also before it is known who calls: tokens may have been revoked.
+ */
+export function freshen(env: Env): Promise<void> | undefined {
+  return clientsOf(env).catalog?.freshen();
+}
+
+/** Asks the catalog at once: this isolate has just changed it. */
+export async function askCatalog(env: Env): Promise<void> {
+  await clientsOf(env).catalog?.ask();
 }
 
 /** Gives back all units that this isolate has. */
@@ -44,12 +61,32 @@ export async function giveBackAll({ OBJECTS }: Env): Promise<void> {
   await giveBack(made.objects, made.reservations.endDue(Infinity));
 }
 
-function makeClients(namespace: LimiterNamespace): Clients {
+function clientsOf(env: Env): Clients {
+  return clients.get(env.OBJECTS) ?? makeClients(env);
+}
+
+function makeClients({ OBJECTS: namespace, CATALOG }: Env): Clients {
   const objects = new Objects(namespace, SYSTEM_TIME, { outboxes: new Outboxes(), inBackground: waitUntil });
   const reservations = new ReservationCache(randomId);
-  const parts = { objects, policies: regionalPolicies, time: SYSTEM_TIME, inBackground: waitUntil };
+  const inForce = CATALOG && new PoliciesInForce({ policies, tables, regions });
+  const parts = {
+    objects,
+    policies: inForce ?? regionalPolicies,
+    time: SYSTEM_TIME,
+    inBackground: waitUntil,
+  };
   const shared = new LimiterClient(parts, new LocalLimiter(reservations));
-  const made = { shared, reservations, objects, byCaller: new WeakMap() };
+  const catalog =
+    CATALOG &&
+    inForce &&
+    new CatalogReader({
+      policies: inForce,
+      time: SYSTEM_TIME,
+      catalog: () => catalogOf(CATALOG),
+      inBackground: waitUntil,
+      onTokens: knowTokens,
+    });
+  const made = { shared, reservations, objects, byCaller: new WeakMap(), ...(catalog && { catalog }) };
   clients.set(namespace, made);
   return made;
 }

@@ -1,8 +1,21 @@
 import type { LimiterNamespace } from "../../client/transports/objects.ts";
+import type { CatalogMethods } from "../../core/catalog/calls.ts";
+
+/** The object that has the catalog. There is one in a deployment: its name is stored, never change it. */
+export function catalogOf(namespace: CatalogNamespace): CatalogMethods {
+  return namespace.getByName("catalog");
+}
+
+/** The part of the binding CATALOG that is used. */
+export interface CatalogNamespace {
+  getByName(name: string): CatalogMethods;
+}
 
 /** The worker's bindings and secrets. */
 export interface Env {
   readonly OBJECTS: LimiterNamespace;
+  /** Absent: nothing changes at run time, and the deployment's file is in force. */
+  readonly CATALOG?: CatalogNamespace;
   /** A secret. Without it, every call but /healthz is refused. */
   readonly API_TOKENS?: string;
   /** Only where `npm run serve` runs the worker: what it says when it is about to end the process. */

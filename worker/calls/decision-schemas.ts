@@ -9,6 +9,12 @@ const place = {
   policy: v.string(),
   key: v.pipe(v.string(), v.description("The key that was counted; an IPv6 address counts with its /64.")),
   limit: figure("The most units that can be admitted at once; where the limit adapts: today."),
+  override: v.optional(
+    v.pipe(
+      v.string(),
+      v.description("The pattern of the override that applied to the key. Absent: none did."),
+    ),
+  ),
 };
 const figures = {
   remaining: figure("The largest cost that would pass now."),
@@ -108,7 +114,7 @@ export const Denied = v.object({
     v.picklist(["quota", "min-interval", "cost-over-limit", "blocked", "wait-timeout", "queue-full"]),
     v.description(
       "Why. `quota`, `min-interval`: denied for now, the same call can pass later. `blocked`: an earlier denial " +
-        "blocked the key for a while. `cost-over-limit`: so large a cost never passes. `wait-timeout`: the caller's " +
+        "blocked the key for a while, or an override does. `cost-over-limit`: so large a cost never passes. `wait-timeout`: the caller's " +
         "turn did not come in time. `queue-full`: too many callers wait already.",
     ),
   ),

@@ -90,7 +90,8 @@ export function callSocket(
     const problem = durationProblem(policy, "graceMs", graceMs);
     if (problem !== undefined) return problem;
     const claim = resume === undefined ? undefined : findClaim(client, principal, "lease", resume);
-    if (resume !== undefined && (claim?.policy !== policy || claim.key !== key)) return leaseMissing();
+    if (resume !== undefined && (claim?.policy.name !== policy.name || claim.key !== key))
+      return leaseMissing();
     return client.leases.openSocket(policy, key, { ...asked, graceMs, resume: claim?.secret });
   });
 }

@@ -119,7 +119,7 @@ async function askInOrder(
  */
 async function ask(client: LimiterClient, check: Drawn, waitMs: number): Promise<Outcome | Problem> {
   const { policy, key, cost, request, idempotencyKey, priority, shed } = check;
-  if (takesNothing(policy, cost)) {
+  if (takesNothing(policy, cost) || policy.override?.effect !== undefined) {
     const decision = await client.limit(policy, key, { cost: 0, priority });
     return decision instanceof Problem ? decision : { decision, isContended: false };
   }

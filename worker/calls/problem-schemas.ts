@@ -37,6 +37,7 @@ export const Forbidden = problem(403);
 export const NotFound = problem(404);
 export const MethodNotAllowed = problem(405);
 export const IdempotencyKeyReused = problem(409);
+export const PreconditionFailed = problem(412);
 export const BodyTooLarge = problem(413);
 export const UnsupportedMediaType = problem(415);
 /** The only one that always says where. */

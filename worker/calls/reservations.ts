@@ -1,8 +1,8 @@
 /** Units that a caller's own client holds of many keys: each call of the message is checked as any other call is. */
 import type * as v from "valibot";
-import { normaliseKey } from "../../client/keys.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
+import { normaliseKey } from "../../core/policies/keys.ts";
 import { publicName } from "../../core/policies/policy-names.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { seenBy } from "../../core/policies/seen-by.ts";
@@ -79,7 +79,9 @@ function targetOf(message: Message, asked: Limit, input: unknown): (Target & { i
   const target = findTarget(client, principal, asked);
   if (target instanceof Problem) return target;
   const { policy } = target;
-  const isKnown = noteKnown(message, policy);
+  // A client knows a policy, and not the overrides of its keys: those are decided here.
+  const named = client.policies.get(policy.name) ?? policy;
+  const isKnown = noteKnown(message, named) && policy.override === undefined;
   const problem =
     rateProblem(policy, asked.cost) ??
     costProblem(policy, ["cost"], asked.cost, given(input, "cost")) ??

@@ -1,8 +1,8 @@
 /** What a call is about: a policy and a key that the caller may use, and a cost that the policy can count. */
 import type * as v from "valibot";
-import { ADDRESS_ALLOWED, normaliseKey } from "../../client/keys.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { holdMissing, leaseMissing } from "../../client/read-answer.ts";
+import { ADDRESS_ALLOWED, normaliseKey } from "../../core/policies/keys.ts";
 import { publicName } from "../../core/policies/policy-names.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
@@ -58,7 +58,8 @@ export function findTarget(
   if (policy instanceof Problem) return policy;
   const key = normaliseKey(policy, given);
   if (key === undefined) return refused([...below, "key"], given, ADDRESS_ALLOWED);
-  return keyProblem(principal, key) ?? { policy: policies.within(policy, principal.region), key };
+  const own = policy.overrides?.find(key) ?? policies.within(policy, principal.region);
+  return keyProblem(principal, key) ?? { policy: own, key };
 }
 
 /** Parses a call on a hold or lease, finds the claim, and asks. */
@@ -114,7 +115,7 @@ export function findClaim(
   // An id can be forged, so its key is held against all that a key of a call is.
   if (!isKey(claim.key) || normaliseKey(policy, claim.key) !== claim.key) return undefined;
   if (keyProblem(principal, claim.key) !== undefined) return undefined;
-  return { policy, key: claim.key, secret: claim.secret };
+  return { policy: policy.overrides?.find(claim.key) ?? policy, key: claim.key, secret: claim.secret };
 }
 
 /**

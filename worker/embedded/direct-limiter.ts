@@ -21,7 +21,8 @@ import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/deci
 import type { LeaseReport } from "../../core/protocol/messages.ts";
 import type { PolicyList } from "../../core/protocol/policy-list.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import { SCOPES, type Principal } from "../auth/tokens.ts";
+import { SCOPES } from "../auth/token-entries.ts";
+import type { Principal } from "../auth/tokens.ts";
 import { callCancel, callHold, callSettle } from "../calls/holds.ts";
 import { callAcquire, callRelease, callRenew } from "../calls/leases.ts";
 import { callLimitSeveral } from "../calls/limit-several.ts";

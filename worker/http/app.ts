@@ -1,7 +1,8 @@
 import { Hono } from "hono";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { configurationProblem, type Principal, type Scope } from "../auth/tokens.ts";
+import type { Scope } from "../auth/token-entries.ts";
+import { configurationProblem, type Principal } from "../auth/tokens.ts";
 import { clientOf } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { callCancel, callHold, callSettle } from "../calls/holds.ts";
@@ -11,20 +12,17 @@ import { callLimitSeveral } from "../calls/limit-several.ts";
 import { callPeek, callLimit, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
 import { listPolicies } from "../calls/policy-list.ts";
 import { callReserve } from "../calls/reservations.ts";
+import { pathInput, policyInput, queryInput, withQuery, type Ctx } from "./addresses.ts";
+import { catalogRoutes } from "./catalog-routes.ts";
 import {
   authorized,
   jsonAnswer,
   noContent,
-  pathInput,
-  policyInput,
-  queryInput,
   withBody,
   withBodyOrQuery,
   withId,
   withPlace,
   withoutQuery,
-  withQuery,
-  type Ctx,
 } from "./handlers.ts";
 import { KEY_PATH, METHODS } from "./methods.ts";
 import { openApiDocument } from "./openapi.ts";
@@ -185,6 +183,7 @@ app.delete(
     return noContent(c, answered instanceof Problem ? answered : undefined);
   }),
 );
+app.route("/", catalogRoutes);
 app.get("/healthz", () => jsonAnswer({ status: "ok" }));
 app.get("/openapi.json", (c) => {
   const problem = configurationProblem(c.env.API_TOKENS);

@@ -4,12 +4,12 @@ import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 export const MOST_BODY_BYTES = 16_384;
 
 /**
- * Reads a JSON body of at most 16 KiB. With `isOptional` the body may be empty, also without a type, and is then
+ * Reads a JSON body of at most `mostBytes`: 16 KiB, if not said. With `isOptional` the body may be empty, also without a type, and is then
  * `{}`.
  */
 export async function readJson(
   request: Request,
-  { isOptional = false } = {},
+  { isOptional = false, mostBytes = MOST_BODY_BYTES } = {},
 ): Promise<{ readonly value: unknown } | Problem> {
   const contentType = request.headers.get("content-type");
   if (contentType !== "application/json" && !isJson(contentType)) {
@@ -26,9 +26,8 @@ export async function readJson(
     );
   }
   try {
-    const bytes = await readBytes(request);
-    if (bytes === undefined)
-      return new Problem(PROBLEMS.tooLarge, `the body is over ${MOST_BODY_BYTES} bytes`);
+    const bytes = await readBytes(request, mostBytes);
+    if (bytes === undefined) return new Problem(PROBLEMS.tooLarge, `the body is over ${mostBytes} bytes`);
     if (isOptional && bytes.byteLength === 0) return NOTHING;
     return { value: decode(bytes) };
   } catch (error) {
@@ -59,21 +58,27 @@ const NOTHING = { value: {} };
 /** Whether a request has no body. Only reading shows it: an empty one may be announced as a stream. */
 export async function isEmpty(request: Request): Promise<boolean> {
   try {
-    return (await readBytes(request))?.byteLength === 0;
+    return (await readBytes(request, MOST_BODY_BYTES))?.byteLength === 0;
   } catch {
     return false;
   }
 }
 
-async function readBytes(request: Request): Promise<ArrayBuffer | Uint8Array | undefined> {
+async function readBytes(request: Request, mostBytes: number): Promise<ArrayBuffer | Uint8Array | undefined> {
   const declared = request.headers.get("content-length");
-  if (declared !== null) return Number(declared) > MOST_BODY_BYTES ? undefined : request.arrayBuffer();
-  const bytes = new Uint8Array(MOST_BODY_BYTES);
+  if (declared !== null) return Number(declared) > mostBytes ? undefined : request.arrayBuffer();
+  const chunks: Uint8Array[] = [];
   let length = 0;
   for await (const chunk of request.body ?? []) {
-    if (length + chunk.length > MOST_BODY_BYTES) return undefined;
-    bytes.set(chunk, length);
+    if (length + chunk.length > mostBytes) return undefined;
+    chunks.push(chunk);
     length += chunk.length;
   }
-  return bytes.subarray(0, length);
+  const bytes = new Uint8Array(length);
+  let at = 0;
+  for (const chunk of chunks) {
+    bytes.set(chunk, at);
+    at += chunk.length;
+  }
+  return bytes;
 }

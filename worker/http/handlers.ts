@@ -1,16 +1,15 @@
 /** What all HTTP handlers share: who calls, and what the address and the body say. */
-import type { Context } from "hono";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { clip, meant, violation } from "../../core/validation.ts";
+import { violation } from "../../core/validation.ts";
 import { callingFrom } from "../auth/caller-region.ts";
-import { authenticate, scopeProblem, type Principal, type Scope } from "../auth/tokens.ts";
-import type { Env } from "../bindings/env.ts";
+import type { Scope } from "../auth/token-entries.ts";
+import { authenticate, scopeProblem, type Principal } from "../auth/tokens.ts";
+import { freshen } from "../bindings/client.ts";
 import { notAllowed } from "../calls/validate.ts";
+import { addressOf, pathInput, queryInput, strayProblem, type Ctx } from "./addresses.ts";
 import { isEmpty, readJson } from "./body.ts";
 import { toResponse } from "./problem-responses.ts";
 import type { DenyStatus } from "./responses.ts";
-
-export type Ctx = Context<{ Bindings: Env }>;
 
 const NOT_STORED = { "cache-control": "no-store" };
 
@@ -20,6 +19,8 @@ export function authorized(
   handle: (c: Ctx, principal: Principal) => Response | Problem | Promise<Response | Problem>,
 ): (c: Ctx) => Promise<Response> {
   return async (c) => {
+    const late = freshen(c.env);
+    if (late !== undefined) await late;
     const authentication = authenticate(c.req.raw.headers.get("authorization"), c.env.API_TOKENS);
     const principal = authentication instanceof Promise ? await authentication : authentication;
     if (principal instanceof Problem) return toResponse(principal);
@@ -101,30 +102,6 @@ export function withPlace(c: Ctx, input: unknown): unknown {
   );
 }
 
-/**
- * The fields of a query, decoded strictly: a broken escape is an error, and not another key. A field that is given twice
- * becomes a list, which no call accepts.
- *
- * @param numbers fields that become numbers if they look like one
- */
-export function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown> | Problem {
-  const { query } = addressOf(c);
-  try {
-    // URLSearchParams takes a broken escape as it stands.
-    decodeURIComponent(query);
-  } catch {
-    return new Problem(PROBLEMS.malformed, "the query must be percent-encoded UTF-8");
-  }
-  const searchParams = new URLSearchParams(query);
-  const entries = [...new Set(searchParams.keys())].map((field): [string, unknown] => {
-    const values = searchParams.getAll(field);
-    const [value = ""] = values;
-    if (values.length > 1) return [field, values];
-    return [field, numbers.includes(field) && /^\d{1,15}$/.test(value) ? Number(value) : value];
-  });
-  return Object.fromEntries(entries);
-}
-
 /** The answer as JSON, or the problem. */
 export function jsonAnswer<Answer extends object>(
   answer: Answer,
@@ -151,56 +128,8 @@ export function denyStatus(c: Ctx): DenyStatus | Problem {
   return strayProblem(others, ["deny"]) ?? statusOf(deny);
 }
 
-/** The problem of a query with fields that the call does not know; `undefined`: there are none. */
-function strayProblem(strays: object, known: readonly string[]): Problem | undefined {
-  const names = Object.keys(strays);
-  if (names.length === 0) return undefined;
-  const there = known.length === 0 ? "this call has none" : `there is ${known.join(", ")}`;
-  return notAllowed(
-    names.map((name) => ({
-      path: [name],
-      detail: `${clip(name)} is not a field of the query: ${there}${meant(name, known)}`,
-    })),
-  );
-}
-
 function statusOf(deny: unknown): DenyStatus | Problem {
   if (deny === undefined) return 200;
   if (deny === "429") return 429;
   return notAllowed([{ path: ["deny"], detail: violation(["deny"], deny, "429, or left out") }]);
-}
-
-/** The policy and the key of an address, decoded strictly: a broken escape is an error, and not another key. */
-export function pathInput(c: Ctx): { policy: string; key: string } | Problem {
-  const [, , , policy = "", , key = ""] = addressOf(c).path.split("/");
-  try {
-    return { policy: decodeURIComponent(policy), key: decodeURIComponent(key) };
-  } catch {
-    return new Problem(PROBLEMS.malformed, "policy and key in the address must be percent-encoded UTF-8");
-  }
-}
-
-/** The policy of an address that has no key, decoded as strictly. */
-export function policyInput(c: Ctx): { policy: string } | Problem {
-  const place = pathInput(c);
-  return place instanceof Problem ? place : { policy: place.policy };
-}
-
-/** What the address says (`place`), and the fields of the query. */
-export function withQuery(c: Ctx, place: object | Problem, numbers: readonly string[]): object | Problem {
-  const query = queryInput(c, numbers);
-  if (place instanceof Problem || query instanceof Problem) return place instanceof Problem ? place : query;
-  return { ...query, ...place };
-}
-
-/**
- * Path and query as they were sent, and as the router sees them. `URL` would take a `..` or a backslash in a key for a
- * way to another key, and throws when the Host header is odd.
- */
-function addressOf(c: Ctx): { path: string; query: string } {
-  const [url = ""] = c.req.raw.url.split("#", 1);
-  // 4 skips "://" and one character of the host.
-  const path = url.slice(url.indexOf("/", url.indexOf(":") + 4));
-  const mark = path.indexOf("?");
-  return mark < 0 ? { path, query: "" } : { path: path.slice(0, mark), query: path.slice(mark + 1) };
 }

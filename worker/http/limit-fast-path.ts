@@ -11,7 +11,7 @@ import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import { callingFrom } from "../auth/caller-region.ts";
 import { knownCaller, type Principal } from "../auth/tokens.ts";
-import { clientOf } from "../bindings/client.ts";
+import { clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { limitOf } from "../calls/limits.ts";
 import { MOST_KEY_BYTES } from "../calls/request-parts.ts";
@@ -30,7 +30,8 @@ const PATH = "/v1/limit";
 export function answerLimit(request: Request, env: Env): Response | Promise<Response> | undefined {
   if (request.method !== "POST") return undefined;
   const query = queryOf(request.url);
-  if (query === undefined) return undefined;
+  // A call that has to wait for the catalog first takes the long way.
+  if (query === undefined || freshen(env) !== undefined) return undefined;
   const deny = plainDeny(query);
   return deny === undefined ? answerQuery(request, env, query) : answerBody(request, env, deny);
 }

@@ -19,6 +19,13 @@ export const METHODS: Readonly<Record<string, string>> = {
   "/v1/policies/:policy/keys": "GET, HEAD",
   "/v1/policies/:policy/key-count": "GET, HEAD",
   [KEY_PATH]: "GET, HEAD, PUT, DELETE",
+  "/v1/policies/:policy": "GET, HEAD, PUT, DELETE",
+  "/v1/policies/:policy/overrides": "GET, HEAD",
+  "/v1/policies/:policy/overrides/:pattern": "GET, HEAD, PUT, DELETE",
+  "/v1/tokens": "GET, HEAD, POST",
+  "/v1/tokens/:name": "DELETE",
+  "/v1/catalog": "GET, HEAD, PUT",
+  "/v1/audit": "GET, HEAD",
   "/healthz": "GET, HEAD",
   "/openapi.json": "GET, HEAD",
 };

@@ -1,4 +1,5 @@
 /** What is said of every operation of the OpenAPI document beside its schemas: its tag, its examples, other methods. */
+import { CATALOG_EXAMPLES } from "./openapi-catalog-examples.ts";
 import { EXAMPLES } from "./openapi-examples.ts";
 import { problems } from "./openapi-parts.ts";
 
@@ -8,6 +9,7 @@ export const TAGS = [
   { name: "holds", description: "Set units apart, and settle them when it is known how many were used." },
   { name: "leases", description: "So many at a time: units that are free again when the lease ends." },
   { name: "keys", description: "Policies and their keys: look, list, set, reset." },
+  { name: "catalog", description: "Policies, overrides and tokens that change at run time." },
   { name: "reservations", description: "Decide in the caller's own process." },
   { name: "service", description: "Whether the limiter runs." },
 ];
@@ -37,7 +39,8 @@ export function withDetails(paths: object): object {
 
 function detailed(path: string, operation: Operation): object {
   const { requestBody, responses } = operation;
-  const { request, answers, denied } = EXAMPLES[operation.operationId] ?? {};
+  const { request, answers, denied } =
+    EXAMPLES[operation.operationId] ?? CATALOG_EXAMPLES[operation.operationId] ?? {};
   // A query that nothing reads, or that nobody could, is refused, but where no token is needed.
   const stray = operation.security?.length === 0 ? {} : problems(400, 422);
   const told = { ...stray, ...responses, ...problems(405) };
@@ -54,8 +57,13 @@ function detailed(path: string, operation: Operation): object {
   };
 }
 
+const CATALOG: ReadonlySet<string> = new Set(["tokens", "catalog", "audit"]);
+
 function tagOf(path: string): string {
-  const [, , room = "", ,] = path.split("/");
+  const [, , room = "", , part = ""] = path.split("/");
+  const isOfCatalog =
+    room === "policies" ? path.includes("{policy}") && !part.startsWith("key") : CATALOG.has(room);
+  if (isOfCatalog) return "catalog";
   const place = { holds: "holds", leases: "leases", reservations: "reservations", policies: "keys" }[room];
   return place ?? (path === "/healthz" ? "service" : "limits");
 }

@@ -1,3 +1,4 @@
+import { catalogPaths } from "./openapi-catalog.ts";
 import { keyPaths } from "./openapi-key-paths.ts";
 import { leaseEndPaths } from "./openapi-lease-ends.ts";
 import {
@@ -58,6 +59,7 @@ export function openApiPaths(): object {
     ...reservationPaths(),
     ...leaseEndPaths(),
     ...keyPaths(),
+    ...catalogPaths(),
     ...healthPath(),
   };
 }

@@ -2,6 +2,7 @@
 import { toJsonSchema } from "@valibot/to-json-schema";
 import * as v from "valibot";
 import { Hold, Lease, RuleDecision } from "../calls/answer-schemas.ts";
+import * as catalog from "../calls/catalog/catalog-schemas.ts";
 import * as decisions from "../calls/decision-schemas.ts";
 import { KeyFigures, KeyReport } from "../calls/key-report-schema.ts";
 import { KeyCount, KeyList, ListedKey } from "../calls/key-requests.ts";
@@ -44,6 +45,9 @@ const REQUESTS = {
   ReservationCall,
   ReservationsRequest,
   SetRequest: without(SetRequest.entries, ["policy", "key"]),
+  PolicyFields: catalog.PolicyFields,
+  OverrideRequest: catalog.OverrideRequest,
+  TokenRequest: catalog.TokenRequest,
 };
 const { ProblemDetails, ...byStatus } = problems;
 const ANSWERS = {
@@ -63,6 +67,13 @@ const ANSWERS = {
   PolicyRule,
   Policy: PolicyDescription,
   PolicyList,
+  PolicyInForce: catalog.PolicyInForce,
+  Override: catalog.Override,
+  OverrideList: catalog.OverrideList,
+  IssuedToken: catalog.IssuedToken,
+  TokenList: catalog.TokenList,
+  Catalog: catalog.Catalog,
+  AuditLog: catalog.AuditLog,
   Problem: ProblemDetails,
   ...byStatus,
 };

@@ -69,7 +69,8 @@ export function decisionText(decision: Decision): string {
     const left = rule.quotaRemaining === undefined ? "" : `"quotaRemaining":${rule.quotaRemaining},`;
     rules += `{"name":"${rule.name}","success":${rule.success},"limit":${rule.limit},"remaining":${rule.remaining},${left}"resetAfterMs":${rule.resetAfterMs},"retryAfterMs":${rule.retryAfterMs},"reason":"${rule.reason}"}`;
   }
-  const end = violated === undefined ? "" : `,"violated":${JSON.stringify(violated)}`;
+  const named = decision.override === undefined ? "" : `,"override":${JSON.stringify(decision.override)}`;
+  const end = (violated === undefined ? "" : `,"violated":${JSON.stringify(violated)}`) + named;
   return `{"success":${success},"policy":"${policy}","key":${JSON.stringify(key)},"limit":${limit},"remaining":${remaining},"resetAfterMs":${resetAfterMs},"retryAfterMs":${retryAfterMs},"reason":"${reason}","source":"${source}","rules":[${rules}]${end}}`;
 }
 

@@ -11,7 +11,8 @@ import type { LeaseReport } from "../../core/protocol/messages.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
-import type { Scope } from "../auth/tokens.ts";
+import type { Scope } from "../auth/token-entries.ts";
+import { freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { callCancel, callHold, callSettle } from "../calls/holds.ts";
 import type { KeyCount, KeyList } from "../calls/key-requests.ts";
@@ -49,7 +50,7 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
    * an answer, not an error. With `force` the cost is taken whatever is there.
    */
   async limit(asked: Call<Idempotent & Charging>): Promise<Decision> {
-    return answerOf(await callLimit(...this.#read(asked, ["limit", "force", "admin"])));
+    return answerOf(await callLimit(...(await this.#read(asked, ["limit", "force", "admin"]))));
   }
 
   /** Takes the costs of up to 16 checks: of all or of none. Without `atomic`, up to 100, each decided by itself. */
@@ -58,7 +59,7 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
       Prioritised &
       Regional & { readonly checks: readonly Call<{ readonly cost?: Cost }>[]; readonly atomic?: boolean },
   ): Promise<AllDecisions> {
-    const [client, principal] = this.#read(asked);
+    const [client, principal] = await this.#read(asked);
     // Spread first: a caller without types may have given nothing.
     const { region: _, ...input } = { ...asked };
     const { checks } = input;
@@ -72,24 +73,24 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
   async refund(
     asked: Call<{ readonly units: Cost; readonly idempotencyKey: string; readonly charge?: string }>,
   ): Promise<Decision> {
-    return answerOf(await callRefund(...this.#read(asked, ["limit", "refund"])));
+    return answerOf(await callRefund(...(await this.#read(asked, ["limit", "refund"]))));
   }
 
   /** Sets units apart until it is known how many were used: `settle`, or `cancel` when none were. */
   async hold(
     asked: Call<Idempotent & Prioritised & { readonly units: Cost; readonly ttlMs?: number }>,
   ): Promise<Decision> {
-    return answerOf(await callHold(...this.#read(asked)));
+    return answerOf(await callHold(...(await this.#read(asked))));
   }
 
   /** Ends a hold with the units really used. */
   async settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision> {
-    return answerOf(await callSettle(...this.#readAlone(asked)));
+    return answerOf(await callSettle(...(await this.#readAlone(asked))));
   }
 
   /** Ends a hold of which nothing was used. */
   async cancel(asked: { readonly id: string }): Promise<void> {
-    return orThrow((await callCancel(...this.#readAlone(asked))) ?? undefined);
+    return orThrow((await callCancel(...(await this.#readAlone(asked)))) ?? undefined);
   }
 
   /**
@@ -110,7 +111,7 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
         }
     >,
   ): Promise<Grant> {
-    const [client, principal, input] = this.#read(asked);
+    const [client, principal, input] = await this.#read(asked);
     return answerOf(
       await call(client, principal, BoundAcquireRequest, input, async (target, request) => {
         const acquire = acquireOf(target, request, given(input, "units"));
@@ -131,56 +132,58 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
 
   /** Moves a lease's end to `ttlMs` milliseconds from now; by default as long as it was asked for at first. */
   async renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
-    return orThrow(await callRenew(...this.#readAlone(asked)));
+    return orThrow(await callRenew(...(await this.#readAlone(asked))));
   }
 
   /** Ends a lease, and may report how the call went. The next caller in the queue gets its units at once. */
   async release(asked: { readonly id: string } & LeaseReport): Promise<void> {
-    return orThrow(await callRelease(...this.#readAlone(asked)));
+    return orThrow(await callRelease(...(await this.#readAlone(asked))));
   }
 
   /** What `limit({ key })` would be answered, and how many units are held and waited for. Takes nothing. */
   async peek(asked: Call<{ readonly waitFor?: "idle"; readonly waitMs?: number }>): Promise<KeyReport> {
-    return answerOf(await callPeek(...this.#read(asked, ["limit", "admin"])));
+    return answerOf(await callPeek(...(await this.#read(asked, ["limit", "admin"]))));
   }
 
   /** Sets what the key has used: more than the limit is a debt. Holds and leases stay. */
   async setUsed(asked: Call<{ readonly used: Cost }>): Promise<KeyReport> {
-    return answerOf(await callSetUsed(...this.#read(asked, ["admin"])));
+    return answerOf(await callSetUsed(...(await this.#read(asked, ["admin"]))));
   }
 
   /** Makes the key as new. */
   async reset(asked: Call<object>): Promise<void> {
-    return answerOf(await callReset(...this.#read(asked, ["admin"])));
+    return answerOf(await callReset(...(await this.#read(asked, ["admin"]))));
   }
 
   /** The keys of a policy with a number of objects, page by page. */
   async keys(asked: Listing & { readonly limit?: number }): Promise<KeyList> {
-    return orThrow(await callKeys(...this.#read(asked, ["admin"])));
+    return orThrow(await callKeys(...(await this.#read(asked, ["admin"]))));
   }
 
   /** How many keys a policy with a number of objects has. */
   async countKeys(asked: Listing): Promise<KeyCount> {
-    return orThrow(await callKeyCount(...this.#read(asked, ["admin"])));
+    return orThrow(await callKeyCount(...(await this.#read(asked, ["admin"]))));
   }
 
   /** Holds units of many keys in the caller's own process: the message of `POST /v1/reservations`. */
   async reserve(asked: ReservationsAsked): Promise<ReservationsAnswered> {
-    return orThrow(await callReserve(...this.#readAlone(asked, ["reserve"])));
+    return orThrow(await callReserve(...(await this.#readAlone(asked, ["reserve"]))));
   }
 
   /** The policies of this deployment. */
-  policies(): PolicyList {
-    const [client, principal] = this.#readAlone({}, ["limit", "admin"]);
+  async policies(): Promise<PolicyList> {
+    const [client, principal] = await this.#readAlone({}, ["limit", "admin"]);
     return listPolicies(client, principal);
   }
 
-  #read(asked: unknown, scopes?: readonly Scope[]): BoundCall {
-    return readCall(this.env, this.ctx.props, asked, scopes);
+  #read(asked: unknown, scopes?: readonly Scope[]): BoundCall | Promise<BoundCall> {
+    const read = () => readCall(this.env, this.ctx.props, asked, scopes);
+    return freshen(this.env)?.then(read) ?? read();
   }
 
-  #readAlone(asked: unknown, scopes?: readonly Scope[]): BoundCall {
-    return readAlone(this.env, this.ctx.props, asked, scopes);
+  #readAlone(asked: unknown, scopes?: readonly Scope[]): BoundCall | Promise<BoundCall> {
+    const read = () => readAlone(this.env, this.ctx.props, asked, scopes);
+    return freshen(this.env)?.then(read) ?? read();
   }
 }
 

@@ -11,7 +11,7 @@ function mixed(given: object) {
   const object = new AlarmedObject(known({ p: given }), NOW_MS);
   const hear = (other: object) => {
     const { terms = "" } = known({ p: other }).get("p") ?? {};
-    object.parts.hear("p", { terms });
+    object.parts.hear("p", "a", { terms });
   };
   const remaining = () => object.limit("a", 0).rules[0]?.remaining;
   return { object, hear, remaining };
@@ -66,8 +66,8 @@ test("of two other versions the first counts until it is forgotten", () => {
 test("terms of its own, or that it cannot read, change nothing", () => {
   const { object, hear, remaining } = mixed(LOG);
   hear({ ...LOG, onFailure: "open" });
-  object.parts.hear("p", { terms: "{" });
-  object.parts.hear("nobody", { terms: "[]" });
+  object.parts.hear("p", "a", { terms: "{" });
+  object.parts.hear("nobody", "a", { terms: "[]" });
   expect(remaining()).toBe(100);
 });
 

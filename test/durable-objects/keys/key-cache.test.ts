@@ -78,7 +78,7 @@ describe("large states leave when there are too many", () => {
 
   test("all at once, when those leave that somebody waited for", () => {
     const states = Array.from({ length: 60 }, (_, key) => store.open("log", `waits ${key}`, NOW_MS));
-    const unpins = states.map((keyState) => keyState.pin());
+    const unpins = states.map((keyState) => keyState.pins.add());
     for (const keyState of states) fill(keyState, large);
     expect(cache.size).toBe(60);
     for (const unpin of unpins) unpin();
@@ -110,7 +110,7 @@ test("claims are weighed, and names", () => {
 
 test("no more keys than there are places, except those that somebody waits for", () => {
   const pinned = Array.from({ length: 10 }, (_, key) => store.open("bucket", `pinned ${key}`, NOW_MS));
-  for (const keyState of pinned) keyState.pin();
+  for (const keyState of pinned) keyState.pins.add();
   for (let key = 0; key < MOST_KEYS + 100; key += 1) store.open("bucket", `key ${key}`, NOW_MS);
   expect(cache.size).toBe(MOST_KEYS);
   for (const [key, keyState] of pinned.entries())

@@ -37,7 +37,7 @@ function keysInMemory(): number {
 function lastOpened(key: string, before = Infinity): KeyState | undefined {
   const { calls, results, invocationCallOrder } = opened.mock;
   const index = calls.findLastIndex(
-    ([, each], call) => each === key && (invocationCallOrder[call] ?? 0) < before,
+    ([, , each], call) => each === key && (invocationCallOrder[call] ?? 0) < before,
   );
   return results[index]?.value as KeyState | undefined;
 }

@@ -264,7 +264,7 @@ describe("404", () => {
     expect((await limit("constructor", freshKey())).body).toMatchObject({ success: true, limit: 1 });
   });
 
-  test.each(["/", "/v2/limit", "/v1/limit/", "/v1/policies/slow/keys/", "/v1/policies/slow"])(
+  test.each(["/", "/v2/limit", "/v1/limit/", "/v1/policies/slow/keys/", "/v1/policies/slow/"])(
     "%s",
     async (path) => {
       expect(await call(path)).toMatchObject({ status: 404, body: problem(404, "not-found") });

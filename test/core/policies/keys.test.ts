@@ -1,10 +1,10 @@
 import fc from "fast-check";
 import * as ipaddr from "ipaddr.js";
 import { expect, test } from "vitest";
-import { normaliseKey } from "../../client/keys.ts";
-import type { Policy } from "../../core/policies/policy.ts";
-import { objectName } from "../../core/protocol/object-names.ts";
-import { parsePolicies } from "../support/milliseconds.ts";
+import { normaliseKey } from "../../../core/policies/keys.ts";
+import type { Policy } from "../../../core/policies/policy.ts";
+import { objectName } from "../../../core/protocol/object-names.ts";
+import { parsePolicies } from "../../support/milliseconds.ts";
 
 function policy(fields: Record<string, unknown>): Policy {
   const parsed = parsePolicies({ p: { algorithm: "token-bucket", limit: 1, window: 1, ...fields } }).get("p");

@@ -1,4 +1,4 @@
-import type { Policy } from "../core/policies/policy.ts";
+import type { Policy } from "./policy.ts";
 
 /** What errors say is allowed, when a policy's keys are addresses. */
 export const ADDRESS_ALLOWED = 'an IPv4 or IPv6 address (this policy has keyKind "ip")';

@@ -1,0 +1,111 @@
+/** What may be asked of the catalog, and what it answers. Sent: never rename a field. */
+import type { Violation } from "../validation.ts";
+import type { OverrideFields, Table } from "./overrides.ts";
+
+/** What is written. A value that is `null` is taken away. */
+export type Write =
+  | { readonly kind: "policy"; readonly name: string; readonly fields: Table | null }
+  | {
+      readonly kind: "override";
+      readonly policy: string;
+      readonly pattern: string;
+      readonly fields: OverrideFields | null;
+    }
+  | { readonly kind: "token"; readonly name: string; readonly entry: Table | null }
+  | { readonly kind: "catalog"; readonly document: CatalogDocument };
+
+/** A write, and the conditions under which it is made. */
+export interface WriteCall {
+  readonly write: Write;
+  /** Who writes, as the audit log says it. */
+  readonly by: string;
+  /** Entity tags, one of which must be that of what is there. Absent: whatever is there. */
+  readonly ifMatch?: readonly string[] | undefined;
+  /** Only where nothing is yet. */
+  readonly ifNoneMatch?: true | undefined;
+  /** Only checks. */
+  readonly isDryRun?: true | undefined;
+}
+
+/** A thing in the catalog, with the version that its entity tag has. 0: it was never written. */
+export interface Versioned<Value> {
+  readonly version: number;
+  readonly value: Value;
+}
+
+/** Why something was refused: nothing has changed. */
+export interface Refusal {
+  readonly refused: "missing" | "not-allowed" | "changed" | "full";
+  readonly detail: string;
+  readonly violations?: readonly Violation[];
+}
+
+/** A policy, as it is in force for keys without an override. */
+export interface PolicyInCatalog {
+  readonly name: string;
+  /** `file`: as in wrangler.toml. */
+  readonly source: "file" | "catalog";
+  readonly fields: Table;
+  /** How many overrides its keys have. */
+  readonly overrides: number;
+}
+
+/** An override, with its pattern as it is compared with keys. */
+export interface OverrideInCatalog {
+  readonly policy: string;
+  readonly pattern: string;
+  readonly fields: OverrideFields;
+}
+
+/** A page of a list. `next` begins the next one; absent: this is the last. */
+export interface Page<Item> {
+  readonly items: readonly Item[];
+  readonly next?: string;
+}
+
+/** Who changed what. `null`: there was nothing, or is nothing. */
+export interface AuditEntry {
+  readonly id: number;
+  /** RFC 3339. */
+  readonly at: string;
+  readonly by: string;
+  /** What was written, such as `policy api` or `override api customer:7`. */
+  readonly target: string;
+  readonly before: unknown;
+  readonly after: unknown;
+}
+
+/** All of the catalog, as one document. What the file says is not in it. */
+export interface CatalogDocument {
+  readonly policies: Readonly<Record<string, Table>>;
+  /** By policy and pattern. */
+  readonly overrides: Readonly<Record<string, Readonly<Record<string, OverrideFields>>>>;
+  /** By name: no more than hashes. */
+  readonly tokens: Readonly<Record<string, Table>>;
+}
+
+/** A token that was issued, without its hash. */
+export interface TokenInCatalog {
+  readonly name: string;
+  readonly entry: Table;
+}
+
+/** The methods of the catalog's object. Each answers a value, or a refusal. */
+export interface CatalogMethods {
+  /** All changes after a revision. Whoever knows nothing asks for those after 0. */
+  changes(since: number): Promise<import("./changes.ts").CatalogChanges>;
+  write(call: WriteCall): Promise<Versioned<unknown> | Refusal>;
+  policy(name: string): Promise<Versioned<PolicyInCatalog> | Refusal>;
+  override(policy: string, pattern: string): Promise<Versioned<OverrideInCatalog> | Refusal>;
+  overrides(policy: string, after?: string): Promise<Page<Versioned<OverrideInCatalog>> | Refusal>;
+  tokens(): Promise<readonly TokenInCatalog[]>;
+  document(): Promise<Versioned<CatalogDocument>>;
+  audit(before?: number): Promise<Page<AuditEntry>>;
+}
+
+/** How much there may be. */
+export const MOST_POLICIES = 1_000;
+export const MOST_OVERRIDES = 10_000;
+export const MOST_TOKENS = 1_000;
+/** The longest table of a policy, an override or a token, as JSON. */
+export const MOST_TABLE_LENGTH = 16_384;

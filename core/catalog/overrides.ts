@@ -1,0 +1,186 @@
+/** Overrides: other figures for some keys of a policy. Here they are read, and put into the policy's table. */
+import * as v from "valibot";
+import { MOST_UNITS } from "../policies/most-units.ts";
+import { algorithmOf } from "../policies/named-algorithm.ts";
+import { parsePolicy } from "../policies/parse-policies.ts";
+import { meant, number, violation, violationsOf, type Violation } from "../validation.ts";
+
+/** A table of `wrangler.toml`, as JSON. */
+export type Table = Readonly<Record<string, unknown>>;
+
+/** What an override says, as it was given: figures of the policy, or one of `multiply`, `blocked` and `unlimited`. */
+export type OverrideFields = Table;
+
+const NOTE_ALLOWED = "text of at most 500 characters";
+const EXPIRY_ALLOWED = 'an instant in the future, such as "2027-01-31T12:00:00Z" (RFC 3339)';
+const RFC_3339 = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)$/;
+
+/** The fields that are no figures. */
+const OWN_FIELDS = {
+  multiply: v.optional(number(0.000_001, 1_000_000)),
+  blocked: v.optional(v.literal(true, "true, or left out")),
+  unlimited: v.optional(v.literal(true, "true, or left out")),
+  expiresAt: v.optional(v.pipe(v.string(EXPIRY_ALLOWED), v.regex(RFC_3339, EXPIRY_ALLOWED))),
+  note: v.optional(v.pipe(v.string(NOTE_ALLOWED), v.maxLength(500, NOTE_ALLOWED))),
+};
+const EFFECTS = ["multiply", "blocked", "unlimited"] as const;
+/** What a policy is for all of its keys alike: an override cannot change it. */
+const SHARED_FIELDS = ["algorithm", "unit"];
+
+/** What an override does to a key. */
+export interface ReadOverride {
+  readonly effect?: "blocked" | "unlimited";
+  readonly endsAtMs?: number;
+  /** The policy's table with the figures in it: a limit of 0 for who is blocked, and the largest there is for `unlimited`. */
+  readonly fields: Table;
+}
+
+/**
+ * Reads an override of a policy.
+ *
+ * @param base the policy's table
+ * @returns what is wrong with it, if anything is
+ */
+export function readOverride(
+  name: string,
+  base: Table,
+  given: unknown,
+): ReadOverride | { readonly problems: readonly Violation[] } {
+  if (typeof given !== "object" || given === null || Array.isArray(given))
+    return { problems: [{ path: [], detail: violation([], given, OVERRIDE_ALLOWED) }] };
+  const own = Object.fromEntries(Object.entries(given).filter(([field]) => Object.hasOwn(OWN_FIELDS, field)));
+  const figures = Object.fromEntries(
+    Object.entries(given).filter(([field]) => !Object.hasOwn(OWN_FIELDS, field)),
+  );
+  const parsed = v.safeParse(v.object(OWN_FIELDS), own);
+  if (!parsed.success) return { problems: violationsOf(parsed.issues) };
+  const { multiply, blocked, unlimited, expiresAt } = parsed.output;
+  const effects = EFFECTS.filter((field) => own[field] !== undefined);
+  const kinds = [...effects, ...(Object.keys(figures).length > 0 ? [Object.keys(figures).join(", ")] : [])];
+  if (kinds.length !== 1) {
+    const found = kinds.length === 0 ? "nothing" : kinds.join(" and ");
+    return { problems: [{ path: [], detail: `the override says ${found}: must be ${OVERRIDE_ALLOWED}` }] };
+  }
+  const ends = expiresAt === undefined ? {} : { endsAtMs: Date.parse(expiresAt) };
+  if (blocked === true) return { effect: "blocked", ...ends, fields: eachRule(base, closedRule) };
+  if (unlimited === true) return { effect: "unlimited", ...ends, fields: largest(name, base) };
+  const fields = multiply === undefined ? merged(base, figures) : multiplied(base, multiply);
+  if (isProblems(fields)) return { problems: fields };
+  const problems = problemsOf(name, fields);
+  return problems.length > 0 ? { problems } : { ...ends, fields };
+}
+
+const OVERRIDE_ALLOWED =
+  'figures of the policy, as { "limit": 1000 }, or one of { "multiply": 10 }, { "blocked": true } and { "unlimited": true }, each with expiresAt and note if wanted';
+
+/** The problems of a policy's table; none: it is allowed. */
+export function problemsOf(name: string, fields: Table): Violation[] {
+  const policy = parsePolicy(name, fields);
+  return "problems" in policy ? policy.problems.map((detail) => ({ path: pathIn(detail), detail })) : [];
+}
+
+/** The field that a sentence about a table begins with. */
+function pathIn(detail: string): string[] {
+  const field = /^(?<field>[\w.-]+) (?:is|are) /.exec(detail)?.groups?.["field"];
+  return field === undefined ? [] : field.split(".");
+}
+
+function isProblems(read: Table | readonly Violation[]): read is readonly Violation[] {
+  return Array.isArray(read);
+}
+
+/** The table with other figures. With several rules they are given by rule, as `{ rules: { tokens: { limit } } }`. */
+function merged(base: Table, figures: Table): Table | readonly Violation[] {
+  const rules = base["rules"] as Readonly<Record<string, Table>> | undefined;
+  if (rules === undefined) {
+    const problems = figureProblems(base, figures, []);
+    return problems.length > 0 ? problems : { ...base, ...figures };
+  }
+  const { rules: given, ...strays } = figures;
+  const names = Object.keys(rules);
+  const wanted = `by rule, as { "rules": { ${JSON.stringify(names[0])}: { "limit": 1000 } } } (there are ${names.join(", ")})`;
+  const isTable = typeof given === "object" && given !== null && !Array.isArray(given);
+  if (Object.keys(strays).length > 0 || !isTable) {
+    const stray = Object.keys(strays)[0] ?? "rules";
+    return [{ path: [stray], detail: violation([stray], figures[stray], `given ${wanted}`) }];
+  }
+  const problems = Object.entries(given).flatMap(([rule, table]): Violation[] => {
+    const path = ["rules", rule];
+    const own = Object.hasOwn(rules, rule) ? rules[rule] : undefined;
+    if (own === undefined)
+      return [
+        {
+          path,
+          detail: `${rule} is not a rule of this policy: there are ${names.join(", ")}${meant(rule, names)}`,
+        },
+      ];
+    if (typeof table !== "object" || table === null || Array.isArray(table))
+      return [{ path, detail: violation(path, table, 'a table of figures, as { "limit": 1000 }') }];
+    return figureProblems(own, table as Table, path);
+  });
+  if (problems.length > 0) return problems;
+  const changed = Object.entries(given).map(([rule, table]) => [
+    rule,
+    { ...rules[rule], ...(table as Table) },
+  ]);
+  return { ...base, rules: { ...rules, ...Object.fromEntries(changed) } };
+}
+
+/** Figures that the rule's algorithm does not have, or that all keys of a policy share. */
+function figureProblems(rule: Table, figures: Table, path: readonly string[]): Violation[] {
+  const known = Object.keys(algorithmOf(rule)?.fields ?? {});
+  return Object.keys(figures).flatMap((field): Violation[] => {
+    if (known.includes(field)) return [];
+    const near = meant(field, known);
+    const why =
+      SHARED_FIELDS.includes(field) || Object.hasOwn(rule, field)
+        ? "is the same for all keys of a policy"
+        : "is no figure of this rule";
+    return [
+      {
+        path: [...path, field],
+        detail: `${[...path, field].join(".")} ${why}: an override may have ${known.join(", ")}${near}`,
+      },
+    ];
+  });
+}
+
+/** The table with every number of units so many times as large, rounded down. */
+function multiplied(base: Table, by: number): Table {
+  return eachRule(base, (rule) => multipliedRule(rule, by));
+}
+
+/** The table with the largest numbers of units that its algorithms can count. */
+function largest(name: string, base: Table): Table {
+  for (let by = MOST_UNITS; by > 1; by /= 10) {
+    const fields = multiplied(base, by);
+    if (problemsOf(name, fields).length === 0) return fields;
+  }
+  return base;
+}
+
+function closedRule(open: Table): Table {
+  const { burst: _, initial: __, ...rule } = open;
+  return { ...rule, limit: 0 };
+}
+
+/** The table with each of its rules changed. */
+function eachRule(base: Table, change: (rule: Table) => Table): Table {
+  const rules = base["rules"] as Readonly<Record<string, Table>> | undefined;
+  if (rules === undefined) return change(base);
+  const changed = Object.entries(rules).map(([rule, table]) => [rule, change(table)]);
+  return { ...base, rules: Object.fromEntries(changed) };
+}
+
+function multipliedRule(rule: Table, by: number): Table {
+  const kinds = algorithmOf(rule)?.fields ?? {};
+  const scaled = Object.entries(rule).map(([field, value]) => {
+    const kind = kinds[field];
+    const isUnits = kind === "units" || kind === "units?" || kind === "count?";
+    // A limit stays one: to close a rule is said by name.
+    const units = (given: number) =>
+      Math.min(MOST_UNITS, Math.max(Math.min(1, given), Math.floor(given * by)));
+    return [field, isUnits && typeof value === "number" ? units(value) : value];
+  });
+  return Object.fromEntries(scaled) as Table;
+}

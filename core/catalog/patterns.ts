@@ -1,0 +1,120 @@
+/** Patterns: which keys an override is for. Always by the key as it is counted, so an address by its canonical form. */
+import { normaliseKey } from "../policies/keys.ts";
+import type { Policy } from "../policies/policy.ts";
+
+/** Stands for any run of characters, also for none. */
+export const WILDCARD = "*";
+/** The longest pattern, in bytes of UTF-8: that of a key. */
+export const MOST_PATTERN_BYTES = 512;
+
+/** What errors say is allowed. */
+export const PATTERN_ALLOWED = `1 to ${MOST_PATTERN_BYTES} bytes of text: a key, or one with ${WILDCARD} for any run of characters`;
+export const RANGE_ALLOWED =
+  'an address, or a range such as 192.0.2.0/24 or 2001:db8::/32 (this policy has keyKind "ip"; an IPv6 address counts with its whole /64)';
+
+/** A pattern, read. */
+export type Pattern = ExactPattern | GlobPattern | RangePattern;
+
+/** One key. */
+export interface ExactPattern {
+  readonly kind: "exact";
+  readonly text: string;
+}
+
+/** The literal parts between the wildcards: the first begins a key, and the last ends it. */
+export interface GlobPattern {
+  readonly kind: "glob";
+  readonly text: string;
+  readonly parts: readonly string[];
+}
+
+/** All addresses that begin with these bits: of the 32 of IPv4, or of the 64 of an IPv6 network. */
+export interface RangePattern {
+  readonly kind: "range";
+  readonly text: string;
+  readonly address: Address;
+  readonly bits: number;
+}
+
+/** An address as a number, and which kind it is. */
+export interface Address {
+  readonly family: 4 | 6;
+  readonly value: bigint;
+}
+
+/** Bits of an address that are counted. */
+const FAMILY_BITS = { 4: 32, 6: 64 } as const;
+
+/**
+ * Reads a pattern. Those of one meaning get one text: `2001:db8::1` is the /64 that is counted for it.
+ *
+ * @returns `undefined`: it is none
+ */
+export function parsePattern(policy: Pick<Policy, "keyKind">, given: string): Pattern | undefined {
+  if (policy.keyKind === "ip") return parseAddresses(policy, given);
+  if (given === "" || !given.isWellFormed() || bytesOf(given) > MOST_PATTERN_BYTES) return undefined;
+  if (!given.includes(WILDCARD)) return { kind: "exact", text: given };
+  // Two wildcards side by side are one.
+  const text = given.replaceAll(/\*+/g, WILDCARD);
+  return { kind: "glob", text, parts: text.split(WILDCARD) };
+}
+
+/** Whether a key is one of those that the pattern is for. It takes time that grows with the key, and no more. */
+export function matchesParts(parts: readonly string[], key: string): boolean {
+  const [first = "", last = ""] = [parts[0], parts.at(-1)];
+  if (key.length < first.length + last.length || !key.startsWith(first) || !key.endsWith(last)) return false;
+  let from = first.length;
+  const end = key.length - last.length;
+  for (const part of parts.slice(1, -1)) {
+    const at = key.indexOf(part, from);
+    if (at < 0 || at + part.length > end) return false;
+    from = at + part.length;
+  }
+  return true;
+}
+
+/** A canonical address as a number; `undefined`: it is none. */
+export function addressOf(key: string): Address | undefined {
+  const network = key.endsWith("/64") ? key.slice(0, -3) : undefined;
+  if (network === undefined) {
+    const bytes = key.split(".");
+    if (bytes.length !== 4) return undefined;
+    return { family: 4, value: bytes.reduce((sum, byte) => sum * 256n + BigInt(byte), 0n) };
+  }
+  const [before = ""] = network.split("::");
+  const parts = before === "" ? [] : before.split(":");
+  const [a = "0", b = "0", c = "0", d = "0"] = parts;
+  const value = [a, b, c, d].reduce((sum, part) => sum * 65_536n + BigInt(`0x${part}`), 0n);
+  return { family: 6, value };
+}
+
+/** The first bits of an address, as a key of a map. */
+export function networkOf({ family, value }: Address, bits: number): bigint {
+  return value >> BigInt(FAMILY_BITS[family] - bits);
+}
+
+function parseAddresses(policy: Pick<Policy, "keyKind">, given: string): Pattern | undefined {
+  const key = normaliseKey(policy, given);
+  if (key !== undefined) return { kind: "exact", text: key };
+  const { start = "", length = "" } = /^(?<start>[^/]+)\/(?<length>\d{1,3})$/.exec(given)?.groups ?? {};
+  const first = normaliseKey(policy, start);
+  const address = first === undefined ? undefined : addressOf(first);
+  const bits = Number(length);
+  if (first === undefined || address === undefined || length === "") return undefined;
+  const { family } = address;
+  if (bits > FAMILY_BITS[family]) return undefined;
+  if (bits === FAMILY_BITS[family]) return { kind: "exact", text: first };
+  const shift = BigInt(FAMILY_BITS[family] - bits);
+  const network = { family, value: (address.value >> shift) << shift };
+  return { kind: "range", text: `${textOf(network)}/${bits}`, address: network, bits };
+}
+
+function textOf({ family, value }: Address): string {
+  if (family === 4) return [24n, 16n, 8n, 0n].map((shift) => String((value >> shift) & 255n)).join(".");
+  const parts = [48n, 32n, 16n, 0n].map((shift) => ((value >> shift) & 65_535n).toString(16));
+  return (normaliseKey({ keyKind: "ip" }, `${parts.join(":")}::`) ?? "").replace(/\/64$/, "");
+}
+
+function bytesOf(text: string): number {
+  return new TextEncoder().encode(text).length;
+}

@@ -1,0 +1,42 @@
+/** What was changed at run time, as policies carry it from isolates to objects. */
+
+/**
+ * Which version of a policy is in force for a key. Versions rise with each change of the policy or of an override for its
+ * keys, so an object that has seen one never goes back. Sent and stored: never rename a field.
+ */
+export interface InForce {
+  readonly version: number;
+  /** The policy's table as JSON text, with the override of the key in it. Absent: as the deployment's file says. */
+  readonly fields?: string;
+}
+
+/** The override that applies to a key. */
+export interface AppliedOverride {
+  /** As answers name it. */
+  readonly pattern: string;
+  /** Absent: other figures, by which the key is decided as any other. */
+  readonly effect?: "blocked" | "unlimited";
+  /** When it ends by itself, in milliseconds since 1970. Absent: not before it is deleted. */
+  readonly endsAtMs?: number;
+}
+
+/** Finds the policy of a key that has an override; `undefined`: it has none. */
+export interface Overrides<Found> {
+  find(key: string): Found | undefined;
+}
+
+/** What a message says of the version that is in force; empty: the deployment's file says it. */
+export function versionOf({ inForce }: { readonly inForce?: InForce }): { readonly inForce?: InForce } {
+  return inForce === undefined ? {} : { inForce };
+}
+
+/** Whether two versions of a policy, which were both changed at run time, say the same of a key. */
+export function saysTheSame(one: Versioned, other: Versioned): boolean {
+  if (one.inForce === undefined || other.inForce === undefined) return false;
+  return one.inForce.fields === other.inForce.fields && one.override?.pattern === other.override?.pattern;
+}
+
+interface Versioned {
+  readonly inForce?: InForce;
+  readonly override?: AppliedOverride;
+}

@@ -1,0 +1,204 @@
+import { MOST_MANIFOLD } from "../../core/catalog/override-index.ts";
+import type { Table } from "../../core/catalog/overrides.ts";
+import { textIn, type CatalogTables, type Row } from "./catalog-tables.ts";
+
+/** So many changes are remembered one by one. Who knows less gets all there is. */
+const MOST_CHANGES = 20_000;
+
+/** What is stored of a policy: `fields` is undefined where the file says what it is, and where it is gone. */
+export interface StoredPolicy {
+  readonly name: string;
+  /** Rises with every change of it or of its overrides. */
+  readonly version: number;
+  /** Rises with every change of its own fields. */
+  readonly ownVersion: number;
+  readonly fields?: Table;
+  /** What it was when it was taken away. */
+  readonly last?: Table;
+}
+
+/** What is stored of an override. */
+export interface StoredOverride {
+  readonly policy: string;
+  readonly pattern: string;
+  readonly version: number;
+  readonly fields: Table;
+}
+
+/** The catalog, table by table. All methods are synchronous. */
+export class CatalogStore {
+  readonly #tables: CatalogTables;
+
+  constructor(tables: CatalogTables) {
+    this.#tables = tables;
+  }
+
+  /** The revision of the last change; 0: there was none. */
+  get revision(): number {
+    return this.#tables.number("SELECT max(revision) AS number FROM changes") ?? 0;
+  }
+
+  /** The first change that is still remembered. */
+  get firstRevision(): number {
+    return this.#tables.number("SELECT min(revision) AS number FROM changes") ?? 0;
+  }
+
+  /** How many there are now. */
+  count(table: "policies" | "overrides" | "tokens"): number {
+    const where = table === "policies" ? " WHERE fields IS NOT NULL" : "";
+    return this.#tables.number(`SELECT count(*) AS number FROM ${table}${where}`) ?? 0;
+  }
+
+  policy(name: string): StoredPolicy | undefined {
+    const row = this.#tables.one("SELECT * FROM policies WHERE name = ?", name);
+    return row && policyOf(row);
+  }
+
+  policies(): StoredPolicy[] {
+    return this.#tables.all("SELECT * FROM policies ORDER BY name").map(policyOf);
+  }
+
+  override(policy: string, pattern: string): StoredOverride | undefined {
+    const row = this.#tables.one("SELECT * FROM overrides WHERE policy = ? AND pattern = ?", policy, pattern);
+    return row && overrideOf(row);
+  }
+
+  /** The overrides of a policy after a pattern, in the order of their bytes. */
+  overridesAfter(policy: string, after: string, most: number): StoredOverride[] {
+    return this.#tables
+      .all(
+        "SELECT * FROM overrides WHERE policy = ? AND pattern > ? ORDER BY pattern LIMIT ?",
+        policy,
+        after,
+        most,
+      )
+      .map(overrideOf);
+  }
+
+  allOverrides(): StoredOverride[] {
+    return this.#tables.all("SELECT * FROM overrides ORDER BY policy, pattern").map(overrideOf);
+  }
+
+  /** Those that have ended by now. */
+  endedOverrides(nowMs: number): StoredOverride[] {
+    return this.#tables.all("SELECT * FROM overrides WHERE ends_at_ms <= ?", nowMs).map(overrideOf);
+  }
+
+  /** When the next override ends; `undefined`: none does. */
+  get nextEndMs(): number | undefined {
+    return this.#tables.number("SELECT min(ends_at_ms) AS number FROM overrides");
+  }
+
+  countOverrides(policy: string): number {
+    return this.#tables.number("SELECT count(*) AS number FROM overrides WHERE policy = ?", policy) ?? 0;
+  }
+
+  /** Whether no more patterns of the policy may have more than one wildcard. */
+  hasMostManifold(policy: string): boolean {
+    const query = "SELECT count(*) AS number FROM overrides WHERE policy = ? AND pattern LIKE '%*%*%'";
+    return (this.#tables.number(query, policy) ?? 0) >= MOST_MANIFOLD;
+  }
+
+  token(name: string): Table | undefined {
+    const row = this.#tables.one("SELECT entry FROM tokens WHERE name = ?", name);
+    return row && (JSON.parse(textIn(row, "entry")) as Table);
+  }
+
+  tokens(): { name: string; entry: Table }[] {
+    return this.#tables.all("SELECT name, entry FROM tokens ORDER BY name").map((row) => ({
+      name: textIn(row, "name"),
+      entry: JSON.parse(textIn(row, "entry")) as Table,
+    }));
+  }
+
+  /** Writes a policy's own fields; `undefined`: they are taken away. Returns the version. */
+  writePolicy(name: string, fields: Table | undefined): number {
+    const before = this.policy(name);
+    const version = this.#note("policy", name);
+    const last = fields === undefined ? (before?.fields ?? before?.last) : undefined;
+    this.#put({ name, version, ownVersion: version, ...(fields && { fields }), ...(last && { last }) });
+    return version;
+  }
+
+  /** Writes an override; `undefined`: it is taken away. The version of its policy rises with it. */
+  writeOverride(policy: string, pattern: string, fields: Table | undefined, endsAtMs?: number): number {
+    const version = this.#note("override", policy, pattern);
+    this.#put({ name: policy, ownVersion: 0, ...this.policy(policy), version });
+    if (fields === undefined)
+      this.#tables.run("DELETE FROM overrides WHERE policy = ? AND pattern = ?", policy, pattern);
+    else
+      this.#tables.run(
+        "INSERT OR REPLACE INTO overrides (policy, pattern, version, fields, ends_at_ms) VALUES (?, ?, ?, ?, ?)",
+        policy,
+        pattern,
+        version,
+        JSON.stringify(fields),
+        endsAtMs ?? null,
+      );
+    return version;
+  }
+
+  writeToken(name: string, entry: Table | undefined): number {
+    const version = this.#note("token", name);
+    if (entry === undefined) this.#tables.run("DELETE FROM tokens WHERE name = ?", name);
+    else
+      this.#tables.run(
+        "INSERT OR REPLACE INTO tokens (name, version, entry) VALUES (?, ?, ?)",
+        name,
+        version,
+        JSON.stringify(entry),
+      );
+    return version;
+  }
+
+  /** What has changed after a revision, each thing once. */
+  changedAfter(revision: number): { kind: string; name: string; pattern: string }[] {
+    const query = "SELECT DISTINCT kind, name, pattern FROM changes WHERE revision > ?";
+    return this.#tables.all(query, revision).map((row) => ({
+      kind: textIn(row, "kind"),
+      name: textIn(row, "name"),
+      pattern: textIn(row, "pattern"),
+    }));
+  }
+
+  #put({ name, version, ownVersion, fields, last }: StoredPolicy): void {
+    const text = (table: Table | undefined) => (table === undefined ? null : JSON.stringify(table));
+    const query =
+      "INSERT OR REPLACE INTO policies (name, version, own_version, fields, last) VALUES (?, ?, ?, ?, ?)";
+    this.#tables.run(query, name, version, ownVersion, text(fields), text(last));
+  }
+
+  /** Notes a change, and returns its revision. */
+  #note(kind: "policy" | "override" | "token", name: string, pattern = ""): number {
+    const revision = this.revision + 1;
+    this.#tables.run(
+      "INSERT INTO changes (revision, kind, name, pattern) VALUES (?, ?, ?, ?)",
+      revision,
+      kind,
+      name,
+      pattern,
+    );
+    this.#tables.run("DELETE FROM changes WHERE revision <= ?", revision - MOST_CHANGES);
+    return revision;
+  }
+}
+
+function policyOf(row: Row): StoredPolicy {
+  const [fields, last] = [row["fields"], row["last"]];
+  return {
+    name: textIn(row, "name"),
+    version: Number(row["version"]),
+    ownVersion: Number(row["own_version"]),
+    ...(typeof fields === "string" && { fields: JSON.parse(fields) as Table }),
+    ...(typeof last === "string" && { last: JSON.parse(last) as Table }),
+  };
+}
+
+function overrideOf(row: Row): StoredOverride {
+  return {
+    policy: textIn(row, "policy"),
+    pattern: textIn(row, "pattern"),
+    version: Number(row["version"]),
+    fields: JSON.parse(textIn(row, "fields")) as Table,
+  };
+}

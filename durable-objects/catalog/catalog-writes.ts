@@ -1,0 +1,117 @@
+import type { CatalogDocument, Refusal, Write, WriteCall } from "../../core/catalog/calls.ts";
+import type { CatalogStore } from "./catalog-store.ts";
+import type { CatalogTables } from "./catalog-tables.ts";
+import { isRefusal } from "./checked-writes.ts";
+import { SingleWrites, type Written, type WritesParts } from "./single-writes.ts";
+
+/** Ends a transaction that is not to be: what it wrote is gone. */
+class Ended extends Error {
+  readonly answer: Written | Refusal;
+
+  constructor(answer: Written | Refusal) {
+    super("the transaction ends");
+    this.answer = answer;
+  }
+}
+
+/** Writes to the catalog: checks, then changes all of it or nothing, with a line in the audit log for each change. */
+export class CatalogWrites {
+  readonly #tables: CatalogTables;
+  readonly #store: CatalogStore;
+  readonly #single: SingleWrites;
+  readonly #nowMs: () => number;
+
+  constructor(tables: CatalogTables, parts: WritesParts) {
+    this.#tables = tables;
+    this.#store = parts.store;
+    this.#single = new SingleWrites(parts);
+    this.#nowMs = parts.nowMs;
+  }
+
+  /** The pattern as it is stored; `undefined`: it is none of this policy. */
+  patternOf(policy: string, given: string): string | undefined {
+    return this.#single.patternOf(policy, given);
+  }
+
+  /** Makes a write, if its conditions hold and what it says is allowed. */
+  write({ write, by, ifMatch, ifNoneMatch, isDryRun }: WriteCall): Written | Refusal {
+    const version = this.#versionOf(write);
+    const isThere = version > 0;
+    const isMatch =
+      ifMatch === undefined || ifMatch.includes(String(version)) || (isThere && ifMatch.includes("*"));
+    if (!isMatch)
+      return changed(
+        `its entity tag is "${version}", and not ${ifMatch.map((tag) => `"${tag}"`).join(" or ")}`,
+      );
+    if (ifNoneMatch === true && isThere)
+      return changed(`it is there already, with the entity tag "${version}"`);
+    try {
+      return this.#tables.atomically(() => {
+        const answer = this.#make(write, by);
+        if (isRefusal(answer) || isDryRun === true) throw new Ended(answer);
+        return answer;
+      });
+    } catch (error) {
+      if (error instanceof Ended) return error.answer;
+      throw error;
+    }
+  }
+
+  /** Takes away the overrides that have ended. */
+  endOverrides(): void {
+    const nowMs = this.#nowMs();
+    const ended = this.#store.endedOverrides(nowMs);
+    if (ended.length === 0) return;
+    this.#tables.atomically(() => {
+      for (const { policy, pattern, fields } of ended)
+        this.#single.putOverride("its expiresAt", policy, pattern, undefined, fields);
+    });
+  }
+
+  /** What an entity tag is compared with; 0: there is nothing. */
+  #versionOf(write: Write): number {
+    if (write.kind === "catalog") return this.#store.revision;
+    if (write.kind === "token") return this.#store.token(write.name) === undefined ? 0 : 1;
+    if (write.kind === "policy") return this.#store.policy(write.name)?.ownVersion ?? 0;
+    const pattern = this.#single.patternOf(write.policy, write.pattern);
+    return pattern === undefined ? 0 : (this.#store.override(write.policy, pattern)?.version ?? 0);
+  }
+
+  #make(write: Write, by: string): Written | Refusal {
+    if (write.kind === "policy") return this.#single.writePolicy(by, write.name, write.fields ?? undefined);
+    if (write.kind === "override")
+      return this.#single.writeOverride(by, write.policy, write.pattern, write.fields ?? undefined);
+    if (write.kind === "token") return this.#single.writeToken(by, write.name, write.entry ?? undefined);
+    return this.#import(by, write.document);
+  }
+
+  /** Makes the catalog what a document says: what is not in it is taken away. */
+  #import(by: string, { policies, overrides, tokens }: CatalogDocument): Written | Refusal {
+    const answers: (Written | Refusal)[] = [];
+    const gone = this.#store
+      .policies()
+      .filter(({ name, fields }) => fields !== undefined && !Object.hasOwn(policies, name));
+    const others = this.#store
+      .allOverrides()
+      .filter(({ policy, pattern }) => !isIn(overrides, policy, pattern));
+    const revoked = this.#store.tokens().filter(({ name }) => !Object.hasOwn(tokens, name));
+    for (const { policy, pattern } of others)
+      answers.push(this.#single.writeOverride(by, policy, pattern, undefined));
+    for (const { name } of gone) answers.push(this.#single.writePolicy(by, name, undefined));
+    for (const { name } of revoked) answers.push(this.#single.writeToken(by, name, undefined));
+    for (const [name, fields] of Object.entries(policies))
+      answers.push(this.#single.writePolicy(by, name, fields));
+    for (const [policy, its] of Object.entries(overrides))
+      for (const [pattern, fields] of Object.entries(its))
+        answers.push(this.#single.writeOverride(by, policy, pattern, fields));
+    for (const [name, entry] of Object.entries(tokens))
+      answers.push(this.#single.writeToken(by, name, entry));
+    return answers.find(isRefusal) ?? { version: this.#store.revision, value: null };
+  }
+}
+
+function isIn(overrides: CatalogDocument["overrides"], policy: string, pattern: string): boolean {
+  return Object.hasOwn(overrides, policy) && Object.hasOwn(overrides[policy] ?? {}, pattern);
+}
+
+const changed = (detail: string): Refusal => ({ refused: "changed", detail });

@@ -1,0 +1,89 @@
+/** How the catalog is asked, and who may ask for what. */
+import type { CatalogMethods, Refusal, Versioned, Write } from "../../../core/catalog/calls.ts";
+import { Problem, PROBLEMS } from "../../../core/protocol/problems.ts";
+import { keyProblem, mayUse, scopeProblem, type Principal } from "../../auth/tokens.ts";
+import { notAllowed } from "../validate.ts";
+
+/** What a call needs: the catalog, who calls, and how an isolate learns at once of what it has changed. */
+export interface CatalogCaller {
+  readonly catalog: CatalogMethods;
+  readonly principal: Principal;
+  readonly onWritten: () => Promise<void>;
+  /** The secret API_TOKENS, whose names no other token may have. */
+  readonly secret: string | undefined;
+}
+
+/** The conditions of a write. */
+export interface Conditions {
+  readonly ifMatch?: readonly string[] | undefined;
+  readonly ifNoneMatch?: true | undefined;
+  readonly isDryRun?: true | undefined;
+}
+
+/** Writes to the catalog, if the caller may. */
+export async function write(
+  caller: CatalogCaller,
+  what: Write,
+  conditions: Conditions,
+): Promise<Versioned<unknown> | Problem> {
+  const { catalog, principal, onWritten } = caller;
+  const refusal = scopeProblem(principal, ["admin"]) ?? writeProblem(principal, what);
+  if (refusal !== undefined) return refusal;
+  const written = await asked(catalog.write({ write: what, by: principal.title, ...conditions }));
+  if (!(written instanceof Problem) && conditions.isDryRun !== true) await onWritten();
+  return written;
+}
+
+/** Whoever may use some policies or keys only may change those only. */
+function writeProblem(principal: Principal, what: Write): Problem | undefined {
+  if (what.kind === "override") {
+    const { policy, pattern } = what;
+    return forbidden(principal, policy) ?? keyProblem(principal, pattern.split("*")[0] ?? "");
+  }
+  if (what.kind !== "policy") return notForAll(principal);
+  return (
+    forbidden(principal, what.name) ?? (principal.keyPrefix === undefined ? undefined : notForAll(principal))
+  );
+}
+
+/** The problem of a policy that the caller may not use; `undefined`: the caller may. */
+export function forbidden(principal: Principal, policy: string): Problem | undefined {
+  if (mayUse(principal, policy)) return undefined;
+  return new Problem(PROBLEMS.forbidden, `${principal.title} may not use this policy`);
+}
+
+/** What concerns all policies and keys is only for those who may use all. */
+export function notForAll({ title, policies, keyPrefix }: Principal): Problem | undefined {
+  if (policies === undefined && keyPrefix === undefined) return undefined;
+  return new Problem(
+    PROBLEMS.forbidden,
+    `${title} may use some policies or keys only, and this concerns all of them`,
+  );
+}
+
+/** The catalog's answer, or the problem. */
+export async function asked<Answer extends object>(
+  answer: Promise<Answer | Refusal>,
+): Promise<Exclude<Answer, Refusal> | Problem> {
+  try {
+    const value = await answer;
+    return "refused" in value ? problemOf(value) : (value as Exclude<Answer, Refusal>);
+  } catch (error) {
+    console.warn(`the catalog does not answer: ${String(error)}`);
+    const detail = "the catalog did not answer: whether anything was changed is not known, so read it again";
+    return new Problem(PROBLEMS.unavailable, detail);
+  }
+}
+
+function problemOf({ refused: why, detail, violations = [] }: Refusal): Problem {
+  if (why === "not-allowed") return notAllowed(violations.length > 0 ? violations : [{ path: [], detail }]);
+  const kind = { missing: PROBLEMS.notInCatalog, changed: PROBLEMS.preconditionFailed, full: PROBLEMS.bound }[
+    why
+  ];
+  return new Problem(kind, detail);
+}
+
+/** The problem, if the answer is one. */
+export function problemIn(answer: unknown): Problem | undefined {
+  return answer instanceof Problem ? answer : undefined;
+}

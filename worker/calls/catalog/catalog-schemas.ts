@@ -1,0 +1,86 @@
+/** The schemas of what the catalog is asked and answers, for the OpenAPI document. Its fields are checked as the file's are. */
+import * as v from "valibot";
+import { SCOPE_LIST } from "../../auth/token-entries.ts";
+
+const described = <Schema extends v.GenericSchema>(schema: Schema, description: string) =>
+  v.pipe(schema, v.description(description));
+const version = described(
+  v.pipe(v.number(), v.integer()),
+  "Rises with each change. It is the entity tag, too.",
+);
+const instant = described(v.string(), "An instant, as RFC 3339 writes it.");
+const fields = v.record(v.string(), v.any());
+
+/** A policy's table. */
+export const PolicyFields = described(
+  v.looseObject({
+    algorithm: v.optional(v.string()),
+    limit: v.optional(v.pipe(v.number(), v.integer())),
+    window: v.optional(v.string()),
+    rules: v.optional(v.record(v.string(), fields)),
+  }),
+  "The fields that a policy has in wrangler.toml.",
+);
+
+/** A policy as it is in force. */
+export const PolicyInForce = v.looseObject({
+  ...PolicyFields.entries,
+  policy: v.string(),
+  version,
+  source: described(v.picklist(["file", "catalog"]), "Where it comes from."),
+  overrides: described(v.pipe(v.number(), v.integer()), "How many overrides its keys have."),
+});
+
+const override = {
+  multiply: v.optional(described(v.number(), "All limits times so much.")),
+  blocked: v.optional(described(v.literal(true), "Every call is denied.")),
+  unlimited: v.optional(described(v.literal(true), "Every call is admitted, and none is counted.")),
+  expiresAt: v.optional(instant),
+  note: v.optional(v.string()),
+};
+
+/** What an override is to be. */
+export const OverrideRequest = described(
+  v.looseObject(override),
+  "Figures of the policy, or one of `multiply`, `blocked` and `unlimited`.",
+);
+
+/** An override as it is. */
+export const Override = v.looseObject({ policy: v.string(), pattern: v.string(), version, ...override });
+
+const cursor = v.optional(described(v.string(), "Where the next page begins. Absent: this is the last."));
+/** A page of overrides. */
+export const OverrideList = v.object({ overrides: v.array(Override), cursor });
+
+const token = {
+  name: v.string(),
+  scopes: SCOPE_LIST,
+  policies: v.optional(v.array(v.string())),
+  keyPrefix: v.optional(v.string()),
+  maxCallsAtOnce: v.optional(v.pipe(v.number(), v.integer())),
+  maxNewKeysPerSecond: v.optional(v.pipe(v.number(), v.integer())),
+};
+/** A token that is to be issued. */
+export const TokenRequest = v.object(token);
+/** A token that was issued. */
+export const IssuedToken = v.object({ ...token, token: described(v.string(), "Shown this once.") });
+/** The tokens that were issued at run time. */
+export const TokenList = v.object({ tokens: v.array(v.object(token)) });
+
+/** The whole catalog. */
+export const Catalog = v.object({
+  policies: v.record(v.string(), fields),
+  overrides: described(v.record(v.string(), v.record(v.string(), fields)), "By policy and pattern."),
+  tokens: described(v.record(v.string(), fields), "By name, with their SHA-256."),
+});
+
+const entry = v.object({
+  id: v.pipe(v.number(), v.integer()),
+  at: instant,
+  by: v.string(),
+  target: described(v.string(), "Such as `override api customer:7`."),
+  before: v.nullable(fields),
+  after: v.nullable(fields),
+});
+/** A page of the audit log. */
+export const AuditLog = v.object({ entries: v.array(entry), cursor });

@@ -1,0 +1,92 @@
+/** The calls on what concerns all policies and keys: tokens, the whole catalog, and the audit log. */
+import * as v from "valibot";
+import type { AuditEntry, CatalogDocument, Page, Versioned } from "../../../core/catalog/calls.ts";
+import type { Table } from "../../../core/catalog/overrides.ts";
+import { randomId } from "../../../core/clock.ts";
+import { Problem } from "../../../core/protocol/problems.ts";
+import { violationsOf } from "../../../core/validation.ts";
+import { TokenEntry, TokenFields } from "../../auth/token-entries.ts";
+import { isConfigured } from "../../auth/tokens.ts";
+import { notAllowed, parse, refused } from "../validate.ts";
+import { asked, notForAll, problemIn, write, type CatalogCaller, type Conditions } from "./asking.ts";
+import { DOCUMENT_ALLOWED, isDocument } from "./documents.ts";
+
+/** The tokens that were issued at run time. */
+export async function listTokens({
+  catalog,
+  principal,
+}: CatalogCaller): Promise<{ tokens: Table[] } | Problem> {
+  const refusal = notForAll(principal);
+  if (refusal !== undefined) return refusal;
+  const tokens = await asked(catalog.tokens());
+  return tokens instanceof Problem
+    ? tokens
+    : { tokens: tokens.map(({ name, entry }) => ({ name, ...entry })) };
+}
+
+/** Issues a token. It is shown this once, and kept as a hash. */
+export async function issueToken(
+  caller: CatalogCaller,
+  fields: unknown,
+): Promise<(Table & { readonly token: string }) | Problem> {
+  const parsed = parse(TokenFields, fields);
+  if (parsed instanceof Problem) return parsed;
+  const { name, ...entry } = parsed;
+  if (isConfigured(caller.secret, name))
+    return refused(["name"], name, "a name that no token of the secret API_TOKENS has");
+  const token = `weir_${randomId()}${randomId()}`;
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(token)));
+  const sha256 = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  const written = await write(
+    caller,
+    { kind: "token", name, entry: { sha256, ...entry } },
+    { ifNoneMatch: true },
+  );
+  return written instanceof Problem ? written : { name, token, ...entry };
+}
+
+/** Revokes a token that was issued at run time. */
+export async function revokeToken(caller: CatalogCaller, name: string): Promise<Problem | undefined> {
+  return problemIn(await write(caller, { kind: "token", name, entry: null }, {}));
+}
+
+/** All of the catalog, as one document. */
+export async function readCatalog({
+  catalog,
+  principal,
+}: CatalogCaller): Promise<Versioned<CatalogDocument> | Problem> {
+  return notForAll(principal) ?? (await asked(catalog.document()));
+}
+
+/** Makes the catalog what a document says. */
+export async function writeCatalog(
+  caller: CatalogCaller,
+  document: unknown,
+  conditions: Conditions,
+): Promise<Versioned<CatalogDocument> | Problem> {
+  if (!isDocument(document))
+    return notAllowed([{ path: [], detail: `the body must be ${DOCUMENT_ALLOWED}` }]);
+  const bad = Object.entries(document.tokens).flatMap(([name, entry]) => {
+    const parsed = v.safeParse(TokenEntry, { name, ...entry });
+    return parsed.success ? [] : violationsOf(parsed.issues, ["tokens", name]);
+  });
+  if (bad.length > 0) return notAllowed(bad);
+  const written = await write(caller, { kind: "catalog", document }, conditions);
+  return written instanceof Problem ? written : await readCatalog(caller);
+}
+
+/** Who changed what, the latest first, page by page. */
+export async function readAudit(
+  { catalog, principal }: CatalogCaller,
+  cursor?: string,
+): Promise<{ entries: readonly AuditEntry[]; cursor?: string } | Problem> {
+  const refusal = notForAll(principal);
+  if (refusal !== undefined) return refusal;
+  if (cursor !== undefined && !/^\d{1,15}$/.test(cursor))
+    return refused(["cursor"], cursor, "the cursor of an earlier answer");
+  const page: Page<AuditEntry> | Problem = await asked(
+    catalog.audit(cursor === undefined ? undefined : Number(cursor)),
+  );
+  if (page instanceof Problem) return page;
+  return { entries: page.items, ...(page.next !== undefined && { cursor: page.next }) };
+}

@@ -1,0 +1,89 @@
+/** What an address says: its parts and its query, decoded strictly. */
+import type { Context } from "hono";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { clip, meant } from "../../core/validation.ts";
+import type { Env } from "../bindings/env.ts";
+import { notAllowed } from "../calls/validate.ts";
+
+export type Ctx = Context<{ Bindings: Env }>;
+
+/**
+ * The fields of a query, decoded strictly: a broken escape is an error, and not another key. A field that is given twice
+ * becomes a list, which no call accepts.
+ *
+ * @param numbers fields that become numbers if they look like one
+ */
+export function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown> | Problem {
+  const { query } = addressOf(c);
+  try {
+    // URLSearchParams takes a broken escape as it stands.
+    decodeURIComponent(query);
+  } catch {
+    return new Problem(PROBLEMS.malformed, "the query must be percent-encoded UTF-8");
+  }
+  const searchParams = new URLSearchParams(query);
+  const entries = [...new Set(searchParams.keys())].map((field): [string, unknown] => {
+    const values = searchParams.getAll(field);
+    const [value = ""] = values;
+    if (values.length > 1) return [field, values];
+    return [field, numbers.includes(field) && /^\d{1,15}$/.test(value) ? Number(value) : value];
+  });
+  return Object.fromEntries(entries);
+}
+
+/** The problem of a query with fields that the call does not know; `undefined`: there are none. */
+export function strayProblem(strays: object, known: readonly string[]): Problem | undefined {
+  const names = Object.keys(strays);
+  if (names.length === 0) return undefined;
+  const there = known.length === 0 ? "this call has none" : `there is ${known.join(", ")}`;
+  return notAllowed(
+    names.map((name) => ({
+      path: [name],
+      detail: `${clip(name)} is not a field of the query: ${there}${meant(name, known)}`,
+    })),
+  );
+}
+
+/** The policy and the key of an address, decoded strictly: a broken escape is an error, and not another key. */
+export function pathInput(c: Ctx): { policy: string; key: string } | Problem {
+  const [, , , policy = "", , key = ""] = addressOf(c).path.split("/");
+  try {
+    return { policy: decodeURIComponent(policy), key: decodeURIComponent(key) };
+  } catch {
+    return new Problem(PROBLEMS.malformed, "policy and key in the address must be percent-encoded UTF-8");
+  }
+}
+
+/** The parts of an address after the first two, decoded as strictly: of `/v1/policies/api` it is `api`. */
+export function placeIn(c: Ctx): readonly string[] | Problem {
+  try {
+    return addressOf(c).path.split("/").slice(3).map(decodeURIComponent);
+  } catch {
+    return new Problem(PROBLEMS.malformed, "what stands in the address must be percent-encoded UTF-8");
+  }
+}
+
+/** The policy of an address that has no key, decoded as strictly. */
+export function policyInput(c: Ctx): { policy: string } | Problem {
+  const place = pathInput(c);
+  return place instanceof Problem ? place : { policy: place.policy };
+}
+
+/** What the address says (`place`), and the fields of the query. */
+export function withQuery(c: Ctx, place: object | Problem, numbers: readonly string[]): object | Problem {
+  const query = queryInput(c, numbers);
+  if (place instanceof Problem || query instanceof Problem) return place instanceof Problem ? place : query;
+  return { ...query, ...place };
+}
+
+/**
+ * Path and query as they were sent, and as the router sees them. `URL` would take a `..` or a backslash in a key for a
+ * way to another key, and throws when the Host header is odd.
+ */
+export function addressOf(c: Ctx): { path: string; query: string } {
+  const [url = ""] = c.req.raw.url.split("#", 1);
+  // 4 skips "://" and one character of the host.
+  const path = url.slice(url.indexOf("/", url.indexOf(":") + 4));
+  const mark = path.indexOf("?");
+  return mark < 0 ? { path, query: "" } : { path: path.slice(0, mark), query: path.slice(mark + 1) };
+}

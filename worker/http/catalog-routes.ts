@@ -1,0 +1,170 @@
+/** The routes that read and change the catalog. */
+import { Hono } from "hono";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import type { Scope } from "../auth/token-entries.ts";
+import type { Principal } from "../auth/tokens.ts";
+import { askCatalog } from "../bindings/client.ts";
+import { catalogOf, type Env } from "../bindings/env.ts";
+import type { CatalogCaller } from "../calls/catalog/asking.ts";
+import {
+  deleteOverride,
+  deletePolicy,
+  listOverrides,
+  readOverride,
+  readPolicy,
+  writeOverride,
+  writePolicy,
+} from "../calls/catalog/catalog-calls.ts";
+import {
+  issueToken,
+  listTokens,
+  readAudit,
+  readCatalog,
+  revokeToken,
+  writeCatalog,
+} from "../calls/catalog/whole-calls.ts";
+import { placeIn, type Ctx } from "./addresses.ts";
+import { readJson } from "./body.ts";
+import { queryOf, type Query } from "./conditions.ts";
+import { authorized, jsonAnswer, noContent } from "./handlers.ts";
+
+/** The routes of the catalog, for the app to take in. */
+export const catalogRoutes = new Hono<{ Bindings: Env }>();
+
+/** The largest document, in bytes: 10,000 overrides of 800 bytes. */
+const MOST_DOCUMENT_BYTES = 8 * 2 ** 20;
+const POLICY = "/v1/policies/:policy";
+const OVERRIDE = `${POLICY}/overrides/:pattern`;
+
+type Handle = (
+  caller: CatalogCaller,
+  c: Ctx,
+  place: readonly string[],
+  query: Query,
+) => Promise<Response | Problem>;
+
+/**
+ * A handler for whoever has one of these scopes, with the parts of the address and what the query says.
+ *
+ * @param fields the fields that the query may have
+ */
+function handler(
+  scopes: readonly Scope[],
+  fields: Parameters<typeof queryOf>[1],
+  handle: Handle,
+): (c: Ctx) => Promise<Response> {
+  return authorized(scopes, async (c, principal) => {
+    const caller = callerOf(c, principal);
+    if (caller instanceof Problem) return caller;
+    const place = placeIn(c);
+    const query = queryOf(c, fields);
+    if (place instanceof Problem || query instanceof Problem)
+      return place instanceof Problem ? place : (query as Problem);
+    return await handle(caller, c, place, query);
+  });
+}
+
+function callerOf({ env }: Ctx, principal: Principal): CatalogCaller | Problem {
+  const { CATALOG, API_TOKENS: secret } = env;
+  if (CATALOG !== undefined)
+    return { catalog: catalogOf(CATALOG), principal, secret, onWritten: () => askCatalog(env) };
+  const detail =
+    "the deployment has no binding CATALOG, so nothing can be changed at run time: docs/deploying.md has it";
+  return new Problem(PROBLEMS.notConfigured, detail);
+}
+
+/** The answer, with its version as the entity tag. */
+function tagged(answer: (object & { readonly version: number }) | Problem): Response | Problem {
+  const response = jsonAnswer(answer);
+  if (response instanceof Problem || answer instanceof Problem) return response;
+  response.headers.set("etag", `"${answer.version}"`);
+  return response;
+}
+
+const READING: readonly Scope[] = ["limit", "admin"];
+const CHANGING: readonly Scope[] = ["admin"];
+
+catalogRoutes.get(
+  POLICY,
+  handler(READING, [], async (caller, _, [policy = ""]) => tagged(await readPolicy(caller, policy))),
+);
+catalogRoutes.put(
+  POLICY,
+  handler(CHANGING, ["dryRun"], async (caller, c, [policy = ""], query) => {
+    const body = await readJson(c.req.raw);
+    return body instanceof Problem ? body : tagged(await writePolicy(caller, policy, body.value, query));
+  }),
+);
+catalogRoutes.delete(
+  POLICY,
+  handler(CHANGING, ["dryRun"], async (caller, c, [policy = ""], query) =>
+    noContent(c, await deletePolicy(caller, policy, query)),
+  ),
+);
+catalogRoutes.get(
+  `${POLICY}/overrides`,
+  handler(READING, ["cursor"], async (caller, _, [policy = ""], { cursor }) =>
+    jsonAnswer(await listOverrides(caller, policy, cursor)),
+  ),
+);
+catalogRoutes.get(
+  OVERRIDE,
+  handler(READING, [], async (caller, _, [policy = "", , pattern = ""]) =>
+    tagged(await readOverride(caller, policy, pattern)),
+  ),
+);
+catalogRoutes.put(
+  OVERRIDE,
+  handler(CHANGING, ["dryRun"], async (caller, c, [policy = "", , pattern = ""], query) => {
+    const body = await readJson(c.req.raw);
+    return body instanceof Problem
+      ? body
+      : tagged(await writeOverride(caller, policy, pattern, body.value, query));
+  }),
+);
+catalogRoutes.delete(
+  OVERRIDE,
+  handler(CHANGING, ["dryRun"], async (caller, c, [policy = "", , pattern = ""], query) =>
+    noContent(c, await deleteOverride(caller, policy, pattern, query)),
+  ),
+);
+catalogRoutes.get(
+  "/v1/tokens",
+  handler(CHANGING, [], async (caller) => jsonAnswer(await listTokens(caller))),
+);
+catalogRoutes.post(
+  "/v1/tokens",
+  handler(CHANGING, [], async (caller, c) => {
+    const body = await readJson(c.req.raw);
+    return body instanceof Problem ? body : jsonAnswer(await issueToken(caller, body.value));
+  }),
+);
+catalogRoutes.delete(
+  "/v1/tokens/:name",
+  handler(CHANGING, [], async (caller, c, [name = ""]) => noContent(c, await revokeToken(caller, name))),
+);
+catalogRoutes.get(
+  "/v1/catalog",
+  handler(CHANGING, [], async (caller) => document(await readCatalog(caller))),
+);
+catalogRoutes.put(
+  "/v1/catalog",
+  handler(CHANGING, ["dryRun"], async (caller, c, _, query) => {
+    const body = await readJson(c.req.raw, { mostBytes: MOST_DOCUMENT_BYTES });
+    return body instanceof Problem ? body : document(await writeCatalog(caller, body.value, query));
+  }),
+);
+catalogRoutes.get(
+  "/v1/audit",
+  handler(CHANGING, ["cursor"], async (caller, _, __, { cursor }) =>
+    jsonAnswer(await readAudit(caller, cursor)),
+  ),
+);
+
+/** A document is what it says, so that it can be kept and written back; its version is the entity tag alone. */
+function document(read: Awaited<ReturnType<typeof readCatalog>>): Response | Problem {
+  if (read instanceof Problem) return read;
+  const response = jsonAnswer(read.value);
+  response.headers.set("etag", `"${read.version}"`);
+  return response;
+}

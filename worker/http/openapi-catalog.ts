@@ -1,0 +1,122 @@
+import { answer, body, idParameter, problems, query } from "./openapi-parts.ts";
+import type { SchemaName } from "./openapi-schemas.ts";
+
+const READING = [400, 401, 403, 404, 422, 429, 503] as const;
+const WRITING = [400, 401, 403, 404, 412, 413, 415, 422, 429, 503] as const;
+const ETAG = { ETag: { description: "Its version, for `If-Match`.", schema: { type: "string" } } };
+
+const CONDITIONS = [
+  query("dryRun", { type: "string", enum: ["true", "false"] }),
+  ...["If-Match", "If-None-Match"].map((name) => ({ name, in: "header", schema: { type: "string" } })),
+];
+const CURSOR = query("cursor", { type: "string" });
+const DONE = { 204: { description: "Done" } };
+
+function inPath(name: string, description: string): object {
+  return { ...idParameter(""), name, description };
+}
+
+const policyParameter = inPath("policy", "The name of the policy.");
+const patternParameter = inPath("pattern", "A key, or a pattern of keys, percent-encoded.");
+
+/** Reading, writing and taking away one thing of the catalog. */
+function oneOf(
+  what: string,
+  name: string,
+  parameters: readonly object[],
+  of: { asked: SchemaName; answered: SchemaName },
+): object {
+  return {
+    get: {
+      operationId: `get${name}`,
+      summary: `Look at ${what}`,
+      parameters,
+      responses: { 200: answer("As it is", of.answered, ETAG), ...problems(...READING) },
+    },
+    put: {
+      operationId: `put${name}`,
+      summary: `Change ${what}, or make it; needs the scope admin`,
+      parameters: [...parameters, ...CONDITIONS],
+      requestBody: body(of.asked),
+      responses: { 200: answer("As it is now", of.answered, ETAG), ...problems(...WRITING) },
+    },
+    delete: {
+      operationId: `delete${name}`,
+      summary: `Take ${what} away; needs the scope admin`,
+      parameters: [...parameters, ...CONDITIONS],
+      responses: { ...DONE, ...problems(400, 401, 403, 404, 412, 422, 429, 503) },
+    },
+  };
+}
+
+/** The addresses of what changes at run time. */
+export function catalogPaths(): object {
+  const policy = { asked: "PolicyFields", answered: "PolicyInForce" } as const;
+  const override = { asked: "OverrideRequest", answered: "Override" } as const;
+  return {
+    "/v1/policies/{policy}": oneOf("a policy", "Policy", [policyParameter], policy),
+    "/v1/policies/{policy}/overrides": {
+      get: {
+        operationId: "listOverrides",
+        summary: "The overrides of a policy, page by page",
+        parameters: [policyParameter, CURSOR],
+        responses: { 200: answer("A page of overrides", "OverrideList"), ...problems(...READING) },
+      },
+    },
+    "/v1/policies/{policy}/overrides/{pattern}": oneOf(
+      "an override",
+      "Override",
+      [policyParameter, patternParameter],
+      override,
+    ),
+    ...wholePaths(),
+  };
+}
+
+function wholePaths(): object {
+  return {
+    "/v1/tokens": {
+      get: {
+        operationId: "listTokens",
+        summary: "The tokens that were issued at run time; needs the scope admin",
+        responses: { 200: answer("The tokens", "TokenList"), ...problems(...READING) },
+      },
+      post: {
+        operationId: "issueToken",
+        summary: "Issue a token; needs the scope admin",
+        requestBody: body("TokenRequest"),
+        responses: { 200: answer("The token, shown this once", "IssuedToken"), ...problems(...WRITING) },
+      },
+    },
+    "/v1/tokens/{name}": {
+      delete: {
+        operationId: "revokeToken",
+        summary: "Revoke a token; needs the scope admin",
+        parameters: [inPath("name", "The name of the token.")],
+        responses: { ...DONE, ...problems(...READING) },
+      },
+    },
+    "/v1/catalog": {
+      get: {
+        operationId: "getCatalog",
+        summary: "All that was changed at run time, as one document; needs the scope admin",
+        responses: { 200: answer("The catalog", "Catalog", ETAG), ...problems(...READING) },
+      },
+      put: {
+        operationId: "putCatalog",
+        summary: "Make the catalog what a document says; needs the scope admin",
+        parameters: CONDITIONS,
+        requestBody: body("Catalog"),
+        responses: { 200: answer("The catalog", "Catalog", ETAG), ...problems(...WRITING) },
+      },
+    },
+    "/v1/audit": {
+      get: {
+        operationId: "audit",
+        summary: "Who changed what, the latest first, page by page; needs the scope admin",
+        parameters: [CURSOR],
+        responses: { 200: answer("A page of the audit log", "AuditLog"), ...problems(...READING) },
+      },
+    },
+  };
+}
