@@ -263,6 +263,7 @@ test("every algorithm has its registry line, its specimen and its test", () => {
     "calendar",
     "window-ends",
     "counter-forecast",
+    "token-bucket-state",
   ];
   const names = files.filter((name) => !others.includes(name)).toSorted();
   expect([...algorithms.keys()].toSorted()).toEqual(names);

@@ -63,6 +63,12 @@ export class TokenBucketForecast implements Forecast {
 }
 
 /** The units that a record of a bucket has spent, rounded up. */
-export function unitsIn(record: { readonly spentParts: number; readonly windowMs: number } | null): number {
-  return record === null ? 0 : Math.ceil(record.spentParts / record.windowMs);
+export function unitsIn(record: BucketRecord | null): number {
+  return record === null ? 0 : Math.ceil((record.totalParts ?? record.spentParts) / record.windowMs);
+}
+
+interface BucketRecord {
+  readonly spentParts: number;
+  readonly totalParts?: number;
+  readonly windowMs: number;
 }

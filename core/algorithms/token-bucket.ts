@@ -2,6 +2,14 @@ import type { AlgorithmDecision } from "./algorithm-decision.ts";
 import type { Algorithm } from "./algorithm.ts";
 import { MOST_PARTS, TokenBucketForecast, unitsIn } from "./bucket-forecast.ts";
 import { leastBurst } from "./least-burst.ts";
+import {
+  beyondAt,
+  spentAt,
+  stamp,
+  stateOf,
+  type TokenBucketConfig,
+  type TokenBucketState,
+} from "./token-bucket-state.ts";
 
 /**
  * Token bucket: `limit` units per window, refilled continuously, at most `burst` at once.
@@ -36,22 +44,7 @@ import { leastBurst } from "./least-burst.ts";
  *
  * Counting is exact as long as every sum is at most 2^53, so `burst * windowMs` may not exceed that.
  */
-export interface TokenBucketConfig {
-  /** Units refilled per window. */
-  readonly limit: number;
-  readonly windowMs: number;
-  /** Units in a full bucket. */
-  readonly burst: number;
-}
-
-export interface TokenBucketState {
-  /** Parts spent at `atMs`; one unit is `windowMs` parts. More than `burst * windowMs` is debt. */
-  readonly spentParts: number;
-  /** The window and the burst of the policy that `spentParts` was counted under. Another policy converts it. */
-  readonly windowMs: number;
-  readonly burst: number;
-  readonly atMs: number;
-}
+export type { TokenBucketConfig, TokenBucketState } from "./token-bucket-state.ts";
 
 export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
   name: "token-bucket",
@@ -92,14 +85,21 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
   },
 
   decide(config, state, nowMs, cost, outstanding) {
-    return decide(config, spentAt(config, state, nowMs), stamp(state, nowMs), cost, outstanding);
+    return decide(
+      config,
+      spentAt(config, state, nowMs),
+      stamp(state, nowMs),
+      cost,
+      outstanding,
+      beyondAt(config, state, nowMs),
+    );
   },
 
   noteHold: (_, state) => state,
 
   debit(config, state, nowMs, units) {
     const spent = spentAt(config, state, nowMs) + units * config.windowMs;
-    return stateOf(config, Math.min(spent, MOST_PARTS), stamp(state, nowMs));
+    return stateOf(config, Math.min(spent, MOST_PARTS), stamp(state, nowMs), beyondAt(config, state, nowMs));
   },
 
   mostDebit: (config, state, nowMs) =>
@@ -107,14 +107,18 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
 
   credit(config, state, nowMs, units) {
     const spent = spentAt(config, state, nowMs) - units * config.windowMs;
-    return spent <= 0 ? undefined : stateOf(config, spent, stamp(state, nowMs));
+    return spent <= 0
+      ? undefined
+      : stateOf(config, spent, stamp(state, nowMs), beyondAt(config, state, nowMs));
   },
 
   uncharge(config, state, nowMs, units, atMs) {
     // Above 2^53 the product is not exact, but no charge is so large: the result is 0 either way.
     const refilled = config.limit * Math.max(0, nowMs - atMs);
     const spent = spentAt(config, state, nowMs) - Math.max(0, units * config.windowMs - refilled);
-    return spent <= 0 ? undefined : stateOf(config, spent, stamp(state, nowMs));
+    return spent <= 0
+      ? undefined
+      : stateOf(config, spent, stamp(state, nowMs), beyondAt(config, state, nowMs));
   },
 
   wholeAtMs(config, state, uses) {
@@ -144,6 +148,7 @@ function decide(
   atMs: number,
   cost: number,
   outstanding: number,
+  beyond: number,
 ): AlgorithmDecision<TokenBucketState> {
   const { limit, windowMs, burst } = config;
   const unheldParts = (burst - outstanding) * windowMs;
@@ -154,7 +159,7 @@ function decide(
     const spentAfter = spent + costParts;
     return {
       allowed: true,
-      state: stateOf(config, spentAfter, atMs),
+      state: stateOf(config, spentAfter, atMs, beyond),
       remaining: Math.max(0, Math.floor((room - spent) / windowMs)),
       resetAfterMs: Math.ceil(spentAfter / limit),
     };
@@ -171,34 +176,4 @@ function decide(
 function forecastOf(config: TokenBucketConfig, state: TokenBucketState | undefined): TokenBucketForecast {
   const atMs = state?.atMs ?? -Infinity;
   return new TokenBucketForecast(config, spentAt(config, state, atMs), atMs);
-}
-
-/** Parts spent at `nowMs`. When the clock runs backwards, nothing is given back. */
-function spentAt(config: TokenBucketConfig, state: TokenBucketState | undefined, nowMs: number): number {
-  if (state === undefined) return 0;
-  const isUnchanged = state.windowMs === config.windowMs && state.burst === config.burst;
-  const spent = isUnchanged ? state.spentParts : convert(state, config);
-  // Above 2^53 the product is not exact, but no bucket can have spent so much: the result is 0 either way.
-  const refilled = config.limit * Math.max(0, nowMs - state.atMs);
-  return Math.max(0, spent - refilled);
-}
-
-/**
- * The same consumption in parts of a changed policy. It is rounded up, so that a change never creates units. It is at
- * most the whole new bucket, so that a bucket that shrinks begins empty, and not with a debt of a hundred windows.
- */
-function convert(state: TokenBucketState, { windowMs, burst }: TokenBucketConfig): number {
-  const from = BigInt(state.windowMs);
-  const converted = (BigInt(state.spentParts) * BigInt(windowMs) + from - 1n) / from;
-  return Math.min(Number(converted), burst * windowMs);
-}
-
-/** The instant of the next state: it never goes backwards. */
-function stamp(state: TokenBucketState | undefined, nowMs: number): number {
-  return state === undefined ? nowMs : Math.max(state.atMs, nowMs);
-}
-
-function stateOf(config: TokenBucketConfig, spentParts: number, atMs: number): TokenBucketState | undefined {
-  const { windowMs, burst } = config;
-  return spentParts === 0 ? undefined : { spentParts, windowMs, burst, atMs };
 }

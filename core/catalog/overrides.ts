@@ -31,7 +31,10 @@ const SHARED_FIELDS = ["algorithm", "unit"];
 export interface ReadOverride {
   readonly effect?: "blocked" | "unlimited";
   readonly endsAtMs?: number;
-  /** The policy's table with the figures in it: a limit of 0 for who is blocked, and the largest there is for `unlimited`. */
+  /**
+   * The policy's table with the figures in it, and the largest there are for `unlimited`. Who is blocked asks no object, so
+   * there it is as it was: a limit of 0 would forget what was consumed.
+   */
   readonly fields: Table;
 }
 
@@ -62,7 +65,7 @@ export function readOverride(
     return { problems: [{ path: [], detail: `the override says ${found}: must be ${OVERRIDE_ALLOWED}` }] };
   }
   const ends = expiresAt === undefined ? {} : { endsAtMs: Date.parse(expiresAt) };
-  if (blocked === true) return { effect: "blocked", ...ends, fields: eachRule(base, closedRule) };
+  if (blocked === true) return { effect: "blocked", ...ends, fields: base };
   if (unlimited === true) return { effect: "unlimited", ...ends, fields: largest(name, base) };
   const fields = multiply === undefined ? merged(base, figures) : multiplied(base, multiply);
   if (isProblems(fields)) return { problems: fields };
@@ -157,11 +160,6 @@ function largest(name: string, base: Table): Table {
     if (problemsOf(name, fields).length === 0) return fields;
   }
   return base;
-}
-
-function closedRule(open: Table): Table {
-  const { burst: _, initial: __, ...rule } = open;
-  return { ...rule, limit: 0 };
 }
 
 /** The table with each of its rules changed. */

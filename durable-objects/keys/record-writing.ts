@@ -54,9 +54,13 @@ export function writeLast(storage: KeyStorage, keyState: KeyState, nowMs: number
     writeExact(storage, keyState, nowMs);
 }
 
-/** Another version is in force from now on. That is stored with all that is stored of the key. */
+/**
+ * Another version is in force from now on. That is stored with all that is stored of the key. What holds have become in
+ * memory is written first in any case: from then on they are what memory has, and not what is presumed of a record.
+ */
 export function adopt(storage: KeyStorage, keyState: KeyState, to: Chosen, nowMs: number): void {
-  writeLast(storage, keyState, nowMs);
+  keyState.advance(nowMs);
+  if (!isUnrecorded(keyState) || !keyState.isWhole(nowMs)) writeExact(storage, keyState, nowMs);
   keyState.compare(undefined);
   keyState.adopt(storage, to, nowMs);
   if (!isUnrecorded(keyState)) writeExact(storage, keyState, nowMs);

@@ -2,7 +2,13 @@ import type { Time } from "../../core/clock.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
-import type { LimitCall, ReserveCall, Returned, SheddingCall } from "../../core/protocol/messages.ts";
+import type {
+  LimitCall,
+  ReserveCall,
+  Returned,
+  SheddingCall,
+  Versioned,
+} from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { CallRouter } from "../../durable-objects/call-router.ts";
 import { collectGarbage } from "../../durable-objects/keys/garbage-collection.ts";
@@ -106,12 +112,14 @@ export class SimulatedObject {
   }
 
   limitCall({ policy, key, ...call }: LimitCall): AnswerText {
+    this.#hear(key, call);
     return now(
       this.#memory.ask(policy, key, (operations, keyState, nowMs) => operations.limit(keyState, call, nowMs)),
     );
   }
 
   reserve({ policy, key, ...call }: ReserveCall): AnswerText {
+    this.#hear(key, call);
     return now(
       this.#memory.ask(policy, key, (operations, keyState, nowMs) =>
         operations.reserve(keyState, call, nowMs),
@@ -141,6 +149,10 @@ export class SimulatedObject {
 
   reset(policy: string, key: string): void {
     void this.#memory.ask(policy, key, (operations, keyState, nowMs) => operations.reset(keyState, nowMs));
+  }
+
+  #hear(key: string, { inForce }: Versioned): void {
+    if (inForce !== undefined) this.#memory.cache.versions.tell(key, inForce);
   }
 
   #start(): Memory {

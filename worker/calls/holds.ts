@@ -6,6 +6,7 @@ import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
 import { CancelRequest, HoldRequest, SettleRequest } from "./request-schemas.ts";
 import {
+  blockedDecision,
   call,
   callClaim,
   costProblem,
@@ -31,6 +32,8 @@ export function callHold(client: LimiterClient, principal: Principal, input: unk
         unitsProblem(policy, units, given(input, "units")) ??
         priorityProblem(policy, priority);
       if (problem !== undefined) return problem;
+      const blocked = blockedDecision({ policy, key });
+      if (blocked !== undefined) return blocked;
       const asked = { cost: units, ttlMs, priority, ...(idempotencyKey !== undefined && { idempotencyKey }) };
       const answer = await client.holds.hold(policy, key, asked);
       return answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer);

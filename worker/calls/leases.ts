@@ -10,11 +10,12 @@ import { claimId } from "../../core/protocol/claim-ids.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { WantedLease } from "../../core/protocol/messages.ts";
-import { Problem } from "../../core/protocol/problems.ts";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
 import { ReleaseRequest } from "./release-request.ts";
 import { AcquireRequest, RenewRequest, SocketRequest } from "./request-schemas.ts";
 import {
+  blockedDecision,
   call,
   callClaim,
   findClaim,
@@ -48,6 +49,8 @@ export function callAcquire(
     const acquire = acquireOf(target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
     const { policy, key } = acquire;
+    const blocked = blockedDecision(target);
+    if (blocked !== undefined) return blocked;
     if (request.utilization !== undefined) client.report(policy, key, request.utilization);
     const asked = { ...acquire.asked, ...(request.confirm && { confirmWithinMs: CONFIRM_WITHIN_MS }) };
     const acquired = await client.leases.acquire(policy, key, asked, signal);
@@ -87,7 +90,7 @@ export function callSocket(
     const acquire = acquireOf(target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
     const { policy, key, asked } = acquire;
-    const problem = durationProblem(policy, "graceMs", graceMs);
+    const problem = durationProblem(policy, "graceMs", graceMs) ?? blockedProblem(target);
     if (problem !== undefined) return problem;
     const claim = resume === undefined ? undefined : findClaim(client, principal, "lease", resume);
     if (resume !== undefined && (claim?.policy.name !== policy.name || claim.key !== key))
@@ -175,6 +178,13 @@ function durationProblem({ lease }: Policy, field: string, ms: number | undefine
   const mostMs = lease?.maxTtlMs ?? 0;
   if (ms === undefined || ms <= mostMs) return undefined;
   return refused([field], ms, `an integer from 1 to ${mostMs}, the policy's maxTtl`);
+}
+
+/** A socket is opened for who may wait. Who is blocked is told so by the status. */
+function blockedProblem(target: Target): Problem | undefined {
+  const blocked = blockedDecision(target);
+  if (blocked === undefined) return undefined;
+  return new Problem(PROBLEMS.forbidden, `the override ${JSON.stringify(blocked.override)} blocks this key`);
 }
 
 function publicLease(place: { policy: Policy; key: string }, { id, ...lease }: Lease): Lease {

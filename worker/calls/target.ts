@@ -2,12 +2,15 @@
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { holdMissing, leaseMissing } from "../../client/read-answer.ts";
+import { readClockMs } from "../../core/clock.ts";
 import { ADDRESS_ALLOWED, normaliseKey } from "../../core/policies/keys.ts";
 import { publicName } from "../../core/policies/policy-names.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import { readClaimId, type ClaimKind } from "../../core/protocol/claim-ids.ts";
 import { costOf, takesNothing, type Cost } from "../../core/protocol/cost.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import { effectDecision } from "../../core/protocol/override-decisions.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip, meant, violation } from "../../core/validation.ts";
 import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
@@ -60,6 +63,13 @@ export function findTarget(
   if (key === undefined) return refused([...below, "key"], given, ADDRESS_ALLOWED);
   const own = policy.overrides?.find(key) ?? policies.within(policy, principal.region);
   return keyProblem(principal, key) ?? { policy: own, key };
+}
+
+/** The decision on whoever is blocked by an override; `undefined`: the target is not, or the policy denies nobody. */
+export function blockedDecision({ policy, key }: Target): Decision | undefined {
+  const { override, shadow } = policy;
+  if (override?.effect !== "blocked" || shadow) return undefined;
+  return effectDecision(policy, key, override, readClockMs());
 }
 
 /** Parses a call on a hold or lease, finds the claim, and asks. */

@@ -24,7 +24,7 @@ import type { PolicyList } from "../calls/policy-list-schema.ts";
 import { listPolicies } from "../calls/policy-list.ts";
 import { BoundAcquireRequest } from "../calls/request-schemas.ts";
 import { callReserve } from "../calls/reservations.ts";
-import { call, type Answered } from "../calls/target.ts";
+import { blockedDecision, call, type Answered } from "../calls/target.ts";
 import { given } from "../calls/validate.ts";
 import { completed, orThrow, readAlone, readCall, type BoundCall } from "./bound-call.ts";
 import type { Call, Charging, Idempotent, Listing, Prioritised, Regional, Reporting } from "./call-fields.ts";
@@ -117,6 +117,8 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
         const acquire = acquireOf(target, request, given(input, "units"));
         if (acquire instanceof Problem) return acquire;
         const { policy, key, asked: wanted } = acquire;
+        const blocked = blockedDecision(target);
+        if (blocked !== undefined) return blocked;
         if (request.utilization !== undefined) client.report(policy, key, request.utilization);
         const isAttached = !request.detached;
         if (wanted.waitMs === 0 && isAttached) {

@@ -280,3 +280,25 @@ test("a record that refills while the state does not, since the clock was put ba
   expect(tokenBucket.covers(config, { ...state, atMs: 100 }, 0, state, 0, 100)).toBe(false);
   expect(tokenBucket.covers(config, state, 0, state, 0, 100)).toBe(true);
 });
+
+describe("a bucket that shrinks and grows again", () => {
+  const large = { limit: 100, windowMs: 1_000, burst: 100 };
+  const small = { limit: 10, windowMs: 1_000, burst: 10 };
+
+  test("begins empty and not with a debt, and what was spent before counts when it has grown again", () => {
+    const spent = tokenBucket.debit(large, undefined, 0, 90);
+    const shrunk = tokenBucket.decide(small, spent, 0, 0, 0);
+    expect(shrunk).toMatchObject({ remaining: 0, resetAfterMs: 1_000 });
+    const used = tokenBucket.decide(small, spent, 500, 5, 0);
+    expect(used).toMatchObject({ allowed: true, remaining: 0 });
+    const after = used.allowed ? used.state : undefined;
+    // 90 and 5 were taken, and 5 came back.
+    expect(tokenBucket.decide(large, after, 500, 0, 0)).toMatchObject({ remaining: 10 });
+  });
+
+  test("has nothing to remember once it is whole", () => {
+    const spent = tokenBucket.debit(large, undefined, 0, 90);
+    const touched = tokenBucket.debit(small, spent, 0, 0);
+    expect(tokenBucket.wholeAtMs(small, touched, undefined)).toBe(1_000);
+  });
+});

@@ -1,0 +1,52 @@
+import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { depth } from "../support/depth.ts";
+import { announcedSeed } from "../support/random.ts";
+import { Database } from "./database.ts";
+import { BrokenLaw } from "./laws.ts";
+import { History, type Breakage, type Outcome } from "./versions.ts";
+
+const HISTORIES = depth(150, 4_000);
+
+beforeAll(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
+afterAll(() => void vi.restoreAllMocks());
+
+async function simulate(firstSeed: number, histories: number, breakage?: Breakage): Promise<Outcome> {
+  const database = new Database();
+  const sum: Record<string, number> = {};
+  for (let seed = firstSeed; seed < firstSeed + histories; seed += 1) {
+    try {
+      const outcome = await new History(seed, database, breakage).run();
+      for (const [name, count] of Object.entries(outcome)) sum[name] = (sum[name] ?? 0) + count;
+    } catch (error) {
+      throw new Error(`SEED=${seed}: ${error instanceof Error ? error.message : String(error)}`, {
+        cause: error,
+      });
+    }
+  }
+  return sum as unknown as Outcome;
+}
+
+test(
+  `in ${HISTORIES} random histories a change counts everywhere in time, and no object goes back`,
+  { timeout: 600_000 },
+  async () => {
+    const sum = await simulate(announcedSeed("versions"), HISTORIES);
+    expect(sum.changes).toBeGreaterThan(HISTORIES);
+    expect(sum.adopted).toBeGreaterThan(HISTORIES / 2);
+    expect(sum.admittedByIsolates).toBeGreaterThan(10 * HISTORIES);
+    expect(sum.denied).toBeGreaterThan(10 * HISTORIES);
+    expect(sum.crashes).toBeGreaterThan(HISTORIES / 2);
+  },
+);
+
+test.each<[string, Breakage]>([
+  ["isolates that never learn", { isDeaf: true }],
+  ["an isolate that lags and says that it does not", { told: (_, latest) => latest }],
+  ["an object that forgets at a crash which version was stored", { forgets: true }],
+])("%s: found", async (_, breakage) => {
+  const found = await simulate(1, 2_000, breakage).then(
+    () => undefined,
+    (error: Error) => error,
+  );
+  expect(found?.cause).toBeInstanceOf(BrokenLaw);
+});

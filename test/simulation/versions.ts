@@ -1,0 +1,266 @@
+/**
+ * Random histories of a policy that changes at run time: isolates that learn of it late, an object that they tell, messages
+ * that are late, lost and twice, and crashes. Each history is made from a seed.
+ */
+import { LocalLimiter } from "../../client/local-limiter.ts";
+import { ReservationCache } from "../../client/reservation-cache.ts";
+import { Objects } from "../../client/transports/objects.ts";
+import { Outboxes } from "../../client/transports/outboxes.ts";
+import type { Policies, Policy } from "../../core/policies/policy.ts";
+import type { Decided } from "../../core/protocol/answers.ts";
+import type { Batch } from "../../core/protocol/batches.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import { answerBatch } from "../../durable-objects/batches.ts";
+import { parsePolicies } from "../support/milliseconds.ts";
+import type { Database } from "./database.ts";
+import { Dice } from "./dice.ts";
+import { law, Oracle } from "./laws.ts";
+import { simulatedNamespace, type Fate, type Method } from "./network.ts";
+import { SimulatedObject } from "./simulated-object.ts";
+import { VirtualTime } from "./virtual-time.ts";
+
+const KEY = "key";
+const NAME = "p";
+/** Within so many milliseconds every isolate that hears of anything knows of a change. */
+const LAG_MS = 80;
+/** What is spent under an earlier version has been granted before that, and lives for so long at most. */
+const TTL_MS = 60;
+const END_MS = 4_000;
+
+const KINDS = [
+  { algorithm: "token-bucket", window: 1_000 },
+  { algorithm: "sliding-log", window: 400 },
+  { algorithm: "sliding-window-counter", window: 500 },
+] as const;
+
+/** What a version says of the policy. */
+interface Version {
+  readonly policy: Policy;
+  readonly sinceMs: number;
+}
+
+interface Isolate {
+  readonly limiter: LocalLimiter;
+  readonly outboxes: Outboxes;
+  known: number;
+}
+
+/** A mistake that is made on purpose, to see that the laws find it. */
+export interface Breakage {
+  /** Changes what an isolate tells the object. */
+  readonly told?: (version: number, versions: number) => number;
+  /** Isolates never learn. */
+  readonly isDeaf?: boolean;
+  /** An object starts again without what is stored of versions. */
+  readonly forgets?: boolean;
+}
+
+export interface Outcome {
+  readonly calls: number;
+  readonly changes: number;
+  readonly admittedByIsolates: number;
+  readonly admitted: number;
+  readonly denied: number;
+  readonly crashes: number;
+  readonly adopted: number;
+}
+
+/** One history. */
+export class History {
+  readonly #dice: Dice;
+  readonly #time = new VirtualTime();
+  readonly #database: Database;
+  readonly #object: SimulatedObject;
+  readonly #breakage: Breakage;
+  readonly #versions: Version[] = [];
+  readonly #isolates: Isolate[] = [];
+  /** The loosest that was ever in force: nothing is ever admitted over it. */
+  readonly #loosest: Oracle;
+  /** The one in force alone, once everybody knows it. */
+  #strict: Oracle | undefined;
+  #failure: unknown;
+  #seen = 0;
+  #back = 0;
+  #outcome = { calls: 0, changes: 0, admittedByIsolates: 0, admitted: 0, denied: 0, crashes: 0, adopted: 0 };
+
+  constructor(seed: number, database: Database, breakage: Breakage = {}) {
+    this.#dice = new Dice(seed);
+    this.#database = database;
+    this.#breakage = breakage;
+    database.clear();
+    const kind = this.#dice.of(KINDS);
+    const changes = 1 + this.#dice.upTo(3);
+    const limits = Array.from({ length: changes + 1 }, () => this.#dice.of([20, 40, 64, 100, 160]));
+    const tables = limits.map((limit) => ({ ...kind, limit, reservation: { ttl: TTL_MS }, deadlineMs: 50 }));
+    const policies = tables.map((table) => parsePolicies({ [NAME]: table }).get(NAME) as Policy);
+    this.#plan(policies, tables);
+    const most = policies.reduce((one, other) =>
+      one.rules[0].capacity >= other.rules[0].capacity ? one : other,
+    );
+    this.#loosest = new Oracle(most.rules[0]);
+    const file: Policies = new Map([[NAME, policies[0] as Policy]]);
+    this.#object = new SimulatedObject(
+      database,
+      file,
+      () => Math.floor(this.#time.nowMs) + 1_000_000 - this.#back,
+    );
+    for (let count = 1 + this.#dice.upTo(3); count > 0; count -= 1) this.#isolates.push(this.#isolate(count));
+  }
+
+  async run(): Promise<Outcome> {
+    await this.#time.run(END_MS + 1_000, () => this.#check());
+    return this.#outcome;
+  }
+
+  #plan(policies: readonly Policy[], tables: readonly object[]): void {
+    for (const [index, policy] of policies.entries()) {
+      const atMs = index === 0 ? 0 : Math.floor((index * END_MS) / policies.length) + this.#dice.upTo(200);
+      const inForce = { version: index, fields: JSON.stringify(textOf(tables[index] as object)) };
+      const changed = { policy: index === 0 ? policy : { ...policy, inForce }, sinceMs: atMs };
+      if (index === 0) this.#versions.push(changed);
+      else this.#time.at(atMs, () => this.#change(changed));
+    }
+    for (let atMs = 0; atMs < END_MS; atMs += this.#dice.of([1, 3, 10, 40, 200])) {
+      const cost = this.#dice.of([1, 1, 1, 2, 5]);
+      const index = this.#dice.upTo(2);
+      const calls = this.#dice.of([1, 1, 4, 12]);
+      this.#time.at(atMs, () => {
+        for (let call = 0; call < calls; call += 1) this.#call(index % this.#isolates.length, cost);
+      });
+      if (this.#dice.chance(0.02)) this.#time.at(atMs, () => this.#crash());
+    }
+  }
+
+  /** A change is acknowledged. Isolates learn of it one after the other. */
+  #change(version: Version): void {
+    this.#versions.push(version);
+    this.#outcome.changes += 1;
+    this.#strict = undefined;
+    const number = this.#versions.length - 1;
+    for (const isolate of this.#isolates)
+      if (this.#breakage.isDeaf !== true)
+        this.#time.at(this.#time.nowMs + this.#dice.upTo(LAG_MS), () => {
+          isolate.known = Math.max(isolate.known, number);
+        });
+    const isOver = () => number === this.#versions.length - 1;
+    this.#time.at(this.#time.nowMs + LAG_MS + 2 * TTL_MS + 50, () => {
+      if (isOver()) this.#strict = new Oracle(version.policy.rules[0]);
+    });
+  }
+
+  #isolate(count: number): Isolate {
+    const cache = new ReservationCache(() => `isolate-${count}-${this.#dice.upTo(1e9)}`);
+    return { limiter: new LocalLimiter(cache), outboxes: new Outboxes(), known: 0 };
+  }
+
+  #call(index: number, cost: number): void {
+    const isolate = this.#isolates[index];
+    if (isolate === undefined) return;
+    this.#outcome.calls += 1;
+    const time = this.#time.clock({ ms: 500 * index });
+    const handle = (method: Method, args: readonly unknown[]) => this.#handle(method, args);
+    const namespace = simulatedNamespace(
+      this.#time,
+      handle,
+      () => this.#fate(),
+      () => false,
+    );
+    const inBackground = () => undefined;
+    const objects = new Objects(namespace, time, { outboxes: isolate.outboxes, inBackground });
+    const { policy } = this.#versions[isolate.known] as Version;
+    const decided = isolate.limiter.limit(
+      { objects, time, inBackground },
+      this.#told(policy, isolate.known),
+      KEY,
+      cost,
+    );
+    if (decided instanceof Promise) void decided.then((late) => this.#decided(late, cost));
+    else this.#decided(decided, cost);
+  }
+
+  #told(policy: Policy, known: number): Policy {
+    const version = this.#breakage.told?.(known, this.#versions.length - 1) ?? known;
+    return policy.inForce === undefined ? policy : { ...policy, inForce: { ...policy.inForce, version } };
+  }
+
+  #decided(decision: Decision | Problem, cost: number): void {
+    if (decision instanceof Problem) throw decision.toError();
+    if (!decision.success) this.#outcome.denied += 1;
+    if (decision.success && decision.source === "isolate") {
+      this.#outcome.admittedByIsolates += 1;
+      this.#admit(cost);
+    }
+  }
+
+  #handle(method: Method, sent: readonly unknown[]): unknown {
+    const [message] = sent;
+    if (typeof message === "object" && message !== null && "calls" in message) {
+      // A law that breaks in one call must not pass for a call that failed.
+      const handle = (each: Method, args: readonly unknown[]) => {
+        try {
+          return this.#handle(each, args) as string;
+        } catch (error) {
+          this.#failure ??= error;
+          throw error;
+        }
+      };
+      return answerBatch(message as Batch, {
+        giveBack: (...args) => void handle("giveBack", args),
+        limitCall: (call) => handle("limitCall", [call]),
+        reserve: (call) => handle("reserve", [call]),
+      });
+    }
+    const answer = this.#object.handle(method, sent);
+    if (method === "giveBack" || typeof answer !== "string") return answer;
+    const { cost } = method === "limit" ? { cost: sent[2] as number } : (sent[0] as ReserveCall | LimitCall);
+    const { rules } = JSON.parse(answer) as Decided;
+    if (cost !== 0 && rules.every(({ success }) => success)) this.#admit(cost as number);
+    return answer;
+  }
+
+  #admit(cost: number): void {
+    this.#outcome.admitted += 1;
+    const over = this.#loosest.admit(cost, this.#time.nowMs);
+    law(over <= 0, () => `${over} units over the loosest version that there was`);
+    const strict = this.#strict?.admit(cost, this.#time.nowMs) ?? 0;
+    law(strict <= 0, () => `${strict} units over the version that everybody knows`);
+  }
+
+  #crash(): void {
+    this.#outcome.crashes += 1;
+    this.#back += this.#dice.upTo(10);
+    if (this.#breakage.forgets === true)
+      this.#database.rewrite((rules) => JSON.stringify({ ...(JSON.parse(rules) as object), "@": undefined }));
+    const isStored =
+      this.#database.storage !== undefined && this.#object.memory.storage.read(KEY) !== undefined;
+    // Of a key of which nothing is stored, nothing is known after a crash.
+    if (!isStored) this.#seen = 0;
+    this.#object.crash();
+  }
+
+  #check(): void {
+    if (this.#failure !== undefined) throw this.#failure;
+    const version = this.#object.open({ name: NAME }, KEY).inForce?.version ?? 0;
+    law(version >= this.#seen, () => `the object went back from version ${this.#seen} to ${version}`);
+    if (version > this.#seen) this.#outcome.adopted += 1;
+    this.#seen = version;
+  }
+
+  #fate(): Fate {
+    const delayMs = () => (this.#dice.chance(0.05) ? this.#dice.upTo(100) : this.#dice.upTo(4));
+    const isLost = () => this.#dice.chance(0.03);
+    return {
+      ...(!isLost() && { thereMs: delayMs() }),
+      ...(!isLost() && { backMs: delayMs() }),
+      ...(this.#dice.chance(0.03) && { againMs: delayMs() }),
+    };
+  }
+}
+
+/** The table as `wrangler.toml` has it: durations are text. */
+function textOf({ window, reservation, ...table }: { window?: unknown; reservation?: unknown }): object {
+  const { ttl } = reservation as { ttl: number };
+  return { ...table, window: `${String(window)}ms`, reservation: { ttl: `${ttl}ms` } };
+}
