@@ -11,7 +11,7 @@ import {
   type WantedLease,
 } from "../core/protocol/messages.ts";
 import type { Attached } from "../core/protocol/object-methods.ts";
-import type { Problem } from "../core/protocol/problems.ts";
+import { Problem } from "../core/protocol/problems.ts";
 import { namesOf, type ObjectCalls } from "./object-calls.ts";
 import {
   asShadow,
@@ -115,7 +115,9 @@ export class LeaseClient {
   async takeOver(policy: Policy, key: string, call: WantedLease): Promise<Attached | "ended" | undefined> {
     const granted = await this.acquireAttached(policy, key, call);
     if (granted === undefined) return undefined;
-    return granted.attached.slot === undefined ? "ended" : granted.attached;
+    const { decision, attached } = granted;
+    if (!(decision instanceof Problem)) return attached;
+    return decision.status === 404 ? "ended" : undefined;
   }
 
   /** Moves a lease's end to `ttlMs` from now; without it, by as long as the acquire asked for. */

@@ -190,17 +190,6 @@ export interface Known extends Level {
   readonly agoMs: number;
 }
 
-/** Lists or counts the keys of one object. */
-export interface KeysCall extends Versioned {
-  readonly policy: string;
-  /** Only keys that begin with it. */
-  readonly prefix?: string;
-  /** Only keys after this one, in the order of their bytes. */
-  readonly after?: string;
-  /** A list has at most so many keys. */
-  readonly most?: number;
-}
-
 /** What a limit, a set, an acquire and a hold ask for: messages without their address. */
 export type WantedLimit = Omit<LimitCall, "policy" | "key" | "protocol">;
 export type WantedUse = Omit<SetCall, "policy" | "key" | "protocol">;

@@ -14,8 +14,8 @@ import {
 import type { Attached, Maybe } from "../../core/protocol/object-methods.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
+import { endLease } from "../operations/lease-ends.ts";
 import type { AskAnywhere, AskKey } from "../operations/operations.ts";
-import { endLease } from "./releasing.ts";
 
 /**
  * Ends a lease when its link to the holder ends: at once, or after a grace. The handle lives in the object and is passed on to the caller unwrapped. The

@@ -1,9 +1,8 @@
 /** How callers end leases. A lease of a socket ends with its socket, so the socket is closed too. */
-import type { Lease, Missing } from "../../core/protocol/answers.ts";
 import type { WantedRelease } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
-import type { KeyState } from "../keys/key-state.ts";
-import type { AskKey, Operations } from "../operations/operations.ts";
+import { endLease } from "../operations/lease-ends.ts";
+import type { AskKey } from "../operations/operations.ts";
 import type { LeaseSockets } from "./lease-sockets.ts";
 
 /** The parts of the object that ending a lease takes. */
@@ -26,22 +25,6 @@ export async function releaseLease(
   });
   if (isSocket) await closeLost(host, policy, key);
   return isReleased;
-}
-
-/** Ends a lease where its key is: at once, or in `graceMs` when its link has ended and its holder may come back. */
-export function endLease(
-  operations: Operations,
-  keyState: KeyState,
-  { id, outcome, durationMs, link, graceMs }: WantedRelease,
-  nowMs: number,
-): Maybe<boolean> {
-  if (graceMs === undefined) return operations.release(keyState, id, nowMs, { outcome, durationMs, link });
-  const left = operations.renew(keyState, id, graceMs, nowMs, { from: link });
-  return left instanceof Promise ? left.then(isThere) : isThere(left);
-}
-
-function isThere(lease: Lease | Missing): boolean {
-  return !("missing" in lease);
 }
 
 /** Closes the sockets of a key whose leases have ended. */
