@@ -62,11 +62,13 @@ async function measure(
   };
 }
 
-/** A number of rows or requests, with two digits, as the page says it. */
+/** A number of rows or requests as the page says it: with two digits, and 0 when it is small. */
+function shown(number: number): number {
+  return number < 1_000 ? 0 : Number(number.toPrecision(2));
+}
+
 function rounded(number: number): string {
-  if (number === 0) return "0";
-  if (number < 1_000) return "under 1,000";
-  return Number(number.toPrecision(2)).toLocaleString("en-US");
+  return number > 0 && number < 1_000 ? "under 1,000" : shown(number).toLocaleString("en-US");
 }
 
 const inDollars = (dollars: number) => `$${dollars.toFixed(2)}`;
@@ -112,7 +114,12 @@ async function printMillions(main: string): Promise<void> {
       inDollars(dollarsOf(billed)),
       inDollars(logged),
     ]);
-    const { calls, bound } = freeCallsADay({ calls: A_MILLION, ...billed });
+    const { calls, bound } = freeCallsADay({
+      calls: A_MILLION,
+      workerRequests: billed.workerRequests,
+      objectRequests: shown(objectRequests),
+      rowsWritten: shown(rowsWritten - forgotten) + shown(forgotten),
+    });
     free.push([withoutLinks(line.name), calls.toLocaleString("en-US"), bound]);
   }
   console.log();

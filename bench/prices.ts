@@ -34,9 +34,8 @@ export function gbSecondsOf(ms: number): number {
 }
 
 /** What wrangler.toml says of logs. */
-interface Logging {
-  readonly head_sampling_rate?: number;
-  readonly logs?: { readonly invocation_logs?: boolean };
+interface Observability {
+  readonly logs?: { readonly head_sampling_rate?: number; readonly invocation_logs?: boolean };
 }
 
 /**
@@ -47,6 +46,7 @@ interface Logging {
  */
 export function logEventsOf(lines: number, requests: number, isEachLogged?: boolean): number {
   const { observability } = parse(readFileSync(join(ROOT, "wrangler.toml"), "utf8"));
-  const { head_sampling_rate: rate = 1, logs } = (observability ?? {}) as Logging;
-  return rate * (lines + ((isEachLogged ?? logs?.invocation_logs ?? true) ? requests : 0));
+  const { logs = {} } = (observability ?? {}) as Observability;
+  const { head_sampling_rate: rate = 1, invocation_logs: isShipped = true } = logs;
+  return rate * (lines + ((isEachLogged ?? isShipped) ? requests : 0));
 }
