@@ -17,6 +17,7 @@ export const POLICIES = {
   "slow-shared": { ...SLOW, objects: 1 },
   "slow-own": SLOW,
   slots: SLOTS,
+  log: { algorithm: "sliding-log", limit: 100, window: "1m", deadlineMs: 10_000 },
   adaptive: { ...SLOTS, algorithm: "adaptive-concurrency", initial: 10, floor: 1 },
 };
 
@@ -51,27 +52,27 @@ const held = async (limiter: Limiter) => {
 
 /** The lines of the table. */
 export const LINES: readonly Line[] = [
-  { name: "on hot keys, decided by isolates", count: 20_000, call: limit("hot", one), staysInUse: true },
+  { name: "hot keys, decided by isolates", count: 20_000, call: limit("hot", one), staysInUse: true },
   {
-    name: 'on hot keys with `reservation = "off"` (burst of thousands)',
+    name: 'hot keys with `reservation = "off"`',
     count: 20_000,
     call: limit("off", one),
     staysInUse: true,
   },
   {
-    name: "denied by the isolate, [while the last denial stands](guarantees.md#how-old-may-a-denial-be)",
+    name: "denied by the isolate",
     count: 5_000,
     before: (limiter) => limit("over", one)(limiter, 0).then(() => limit("over", one)(limiter, 0)),
     call: limit("over", one),
     staysInUse: true,
   },
   {
-    name: "denied by the object, or looked at with `cost: 0`",
+    name: "denied by the object, or `cost: 0`",
     count: 1_000,
     call: limit("over", () => ({ key: "one", cost: 0 })),
   },
   {
-    name: "on keys that stay near full, `objects = N` (one row for all), 100 a second",
+    name: "keys near full, `objects = N`, 100 a second",
     count: 20_000,
     call: async (limiter, index) => {
       if (index % 100 === 99) await limiter.later(1_000);
@@ -80,7 +81,7 @@ export const LINES: readonly Line[] = [
     staysInUse: true,
   },
   {
-    name: "on busy keys with a small burst (each writes), 16 a second",
+    name: "keys with a small burst, 16 a second",
     count: 8_000,
     call: async (limiter, index) => {
       if (index % 16 === 15) await limiter.later(1_000);
@@ -95,18 +96,18 @@ export const LINES: readonly Line[] = [
     call: limit("shared", (index) => ({ key: "one", idempotencyKey: `call ${index}` })),
   },
   {
-    name: "first calls of keys that never come back, `objects = N`",
+    name: "keys that come once, `objects = N`",
     count: 10_000,
     call: limit("shared", fresh),
   },
-  { name: "the same, an object per key", count: 300, call: limit("own", fresh) },
+  { name: "keys that come once, an object each", count: 300, call: limit("own", fresh) },
   {
-    name: "the same of small, slow limits (each writes), `objects = N`",
+    name: "small, slow limits, `objects = N`",
     count: 5_000,
     before: (limiter) => limit("slow-shared", one)(limiter, 0),
     call: limit("slow-shared", fresh),
   },
-  { name: "the same, an object per key", count: 300, call: limit("slow-own", fresh) },
+  { name: "small, slow limits, an object each", count: 300, call: limit("slow-own", fresh) },
   {
     name: "acquired and released (a pair)",
     count: 1_000,
@@ -114,7 +115,7 @@ export const LINES: readonly Line[] = [
     call: leased("slots"),
   },
   {
-    name: "the same with an [adaptive limit](adaptive-concurrency.md)",
+    name: "the same with an adaptive limit",
     count: 1_000,
     before: leased("adaptive"),
     call: leased("adaptive"),
@@ -137,3 +138,33 @@ export const AN_HOUR: Line = {
   },
   staysInUse: true,
 };
+
+/** A line of the table of months: what is measured stands for so many calls. */
+interface Month extends Line {
+  readonly calls: number;
+}
+
+const MONTH_SECONDS = 30 * 86_400;
+
+/** Calls on one key, a few hours of them, so many seconds apart. */
+function month(name: string, seconds: number, call: Line["call"]): Month {
+  return {
+    name: `${name}, every ${seconds === 60 ? "minute" : `${seconds} s`}`,
+    calls: MONTH_SECONDS / seconds,
+    count: seconds < 60 ? 720 : 360,
+    call: async (limiter, index) => {
+      await limiter.later(seconds * 1_000);
+      await call(limiter, index);
+    },
+    staysInUse: true,
+  };
+}
+
+/** One key that is called now and then, of each kind of policy. */
+export const MONTHS: readonly Month[] = [10, 60].flatMap((seconds) => [
+  month("a bucket, an object each", seconds, limit("own", one)),
+  month("a bucket, `objects = N`", seconds, limit("shared", one)),
+  month("a small, slow limit", seconds, limit("slow-own", one)),
+  month("a sliding log", seconds, limit("log", one)),
+  month("a lease, and its release", seconds, leased("slots")),
+]);

@@ -1,7 +1,8 @@
 /**
  * `npm run bench:costs`: the tables of docs/costs.md. Each line's calls are made on the built bundle with plain workerd, one
- * after the other. Rows that objects write and object requests are counted, alarms included, until all is forgotten:
- * the clock is put on for that. Then they are multiplied with the prices.
+ * after the other. All that is billed is counted, alarms included, until all is forgotten: the clock is put on for that.
+ * Then it is multiplied with the prices. The program fails when an object that has answered has a timer left, which
+ * would keep it in memory.
  */
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -11,87 +12,151 @@ import { build, BUNDLE } from "../scripts/project.ts";
 import { makeToken } from "../scripts/tokens.ts";
 import { serve } from "../scripts/workerd.ts";
 import { bundled } from "./bundled.ts";
-import { AN_HOUR, LINES, POLICIES, type Line } from "./cost-lines.ts";
+import { AN_HOUR, LINES, MONTHS, POLICIES, type Line } from "./cost-lines.ts";
 import { Limiter } from "./counted-limiter.ts";
 import { freeCallsADay, withoutLinks } from "./free-plan.ts";
+import { dollarsOf, gbSecondsOf, logEventsOf, type Billed } from "./prices.ts";
 
-/** Dollars per million, in November 2026. */
-const PRICES = { workerRequest: 0.3, objectRequest: 0.15, rowWritten: 1 };
 const DAY_MS = 86_400_000;
+const A_MILLION = 1_000_000;
 
-/** What a million decisions of a line cost: rows written by the calls, and when they are forgotten; object requests. */
-async function measure(limiter: Limiter, { count, call, before, staysInUse }: Line) {
+/** What so many calls of a line cost. */
+interface Measured {
+  readonly billed: Billed;
+  /** Of the rows written, those that forgetting wrote. */
+  readonly forgotten: number;
+  /** The memory of all objects until each left it, in GB-s. */
+  readonly untilAsleep: number;
+  /** The events, if each request were logged. */
+  readonly eventsIfEach: number;
+}
+
+async function measure(
+  limiter: Limiter,
+  { count, call, before, staysInUse }: Line,
+  calls: number,
+): Promise<Measured> {
   await before?.(limiter);
   const first = await limiter.counts();
   for (let index = 0; index < count; index += 1) await call(limiter, index);
   const called = await limiter.counts();
   if (staysInUse !== true) await limiter.later(40 * DAY_MS);
   const last = await limiter.counts();
-  const perMillion = (from: number, to: number) => ((to - from) / count) * 1_000_000;
+  if (last.pendingTimers > 0) throw new Error(`an object has ${last.pendingTimers} timers left`);
+  const of = (from: number, to: number) => ((to - from) / count) * calls;
+  const workerRequests = of(first.requests, called.requests);
+  const objectRequests = of(first.objectCalls, last.objectCalls);
+  const lines = of(first.logLines, last.logLines);
   return {
-    written: perMillion(first.rowsWritten, called.rowsWritten),
-    forgotten: perMillion(called.rowsWritten, last.rowsWritten),
-    objectRequests: perMillion(first.objectCalls, last.objectCalls),
-    requests: perMillion(first.requests, called.requests),
+    billed: {
+      workerRequests,
+      objectRequests,
+      rowsWritten: of(first.rowsWritten, last.rowsWritten),
+      rowsRead: of(first.rowsRead, last.rowsRead),
+      gbSeconds: gbSecondsOf(of(first.activeMs, last.activeMs)),
+      logEvents: logEventsOf(lines, workerRequests + objectRequests),
+    },
+    forgotten: of(called.rowsWritten, last.rowsWritten),
+    untilAsleep: gbSecondsOf(of(first.awakeMs, last.awakeMs)),
+    eventsIfEach: logEventsOf(lines, workerRequests + objectRequests, true),
   };
 }
 
-/** A number of rows or requests, with two digits, as the page says it. */
-function rounded(number: number): string {
-  if (number === 0) return "0";
-  if (number < 1_000) return "under 1,000";
-  return Number(number.toPrecision(2)).toLocaleString("en-US");
+/** A number of rows or requests as the page says it: with two digits, and 0 when it is small. */
+function shown(number: number): number {
+  return number < 1_000 ? 0 : Number(number.toPrecision(2));
 }
+
+function rounded(number: number): string {
+  return number > 0 && number < 1_000 ? "under 1,000" : shown(number).toLocaleString("en-US");
+}
+
+const inDollars = (dollars: number) => `$${dollars.toFixed(2)}`;
+const row = (cells: readonly string[]) => console.log(`| ${cells.join(" | ")} |`);
 
 const folder = mkdtempSync(join(tmpdir(), "weir-costs-"));
+let servings = 0;
+
+/** Measures a line with a limiter of its own. */
+async function measureAnew(main: string, line: Line, calls: number): Promise<Measured> {
+  servings += 1;
+  const { token, entry } = makeToken({ name: "bench", scopes: ["limit"] });
+  const running = await serve({
+    stateDir: join(folder, `state-${servings}`),
+    policies: POLICIES,
+    apiTokens: JSON.stringify([{ ...entry, maxNewKeysPerSecond: MOST_NEW_KEYS_PER_SECOND }]),
+    main,
+    modules: { "weir.js": BUNDLE },
+    // workerd tells of each object that leaves memory.
+    onOutput: () => undefined,
+  });
+  try {
+    return await measure(new Limiter(running.url, token), line, calls);
+  } finally {
+    await running.stop("SIGKILL");
+  }
+}
+
+/** A million decisions of each line, and how many the free plan is enough for. */
+async function printMillions(main: string): Promise<void> {
+  row(["a million decisions", "written", "forgotten", "read", "object requests", "GB-s", "cost", "logged"]);
+  row(Array<string>(8).fill("---"));
+  const free: string[][] = [];
+  for (const line of LINES) {
+    const { billed, forgotten, eventsIfEach } = await measureAnew(main, line, A_MILLION);
+    const { rowsWritten, rowsRead, objectRequests, gbSeconds } = billed;
+    const numbers = [rowsWritten - forgotten, forgotten, rowsRead, objectRequests].map(rounded);
+    const logged = dollarsOf({ ...billed, logEvents: eventsIfEach });
+    row([
+      line.name,
+      ...numbers,
+      String(Math.ceil(gbSeconds)),
+      inDollars(dollarsOf(billed)),
+      inDollars(logged),
+    ]);
+    const { calls, bound } = freeCallsADay({
+      calls: A_MILLION,
+      workerRequests: billed.workerRequests,
+      objectRequests: shown(objectRequests),
+      rowsWritten: shown(rowsWritten - forgotten) + shown(forgotten),
+    });
+    free.push([withoutLinks(line.name), calls.toLocaleString("en-US"), bound]);
+  }
+  console.log();
+  row(["on the free plan", "a day", "and then there are no more"]);
+  row(["---", "---", "---"]);
+  for (const cells of free) row(cells);
+}
+
+/** A month of one key that is called now and then. */
+async function printMonths(main: string): Promise<void> {
+  console.log();
+  row(["a month of one key", "calls", "object requests", "rows written", "GB-s", "cost", "until asleep"]);
+  row(Array<string>(7).fill("---"));
+  for (const { calls, ...line } of MONTHS) {
+    const { billed, untilAsleep } = await measureAnew(main, line, calls);
+    const { objectRequests, rowsWritten, gbSeconds } = billed;
+    const asleep = inDollars(dollarsOf({ ...billed, gbSeconds: untilAsleep }));
+    row([
+      line.name,
+      calls.toLocaleString("en-US"),
+      rounded(objectRequests),
+      rounded(rowsWritten),
+      String(Math.ceil(gbSeconds)),
+      inDollars(dollarsOf(billed)),
+      `${rounded(untilAsleep)} GB-s, ${asleep}`,
+    ]);
+  }
+}
+
 try {
   build();
-  const { token, entry } = makeToken({ name: "bench", scopes: ["limit"] });
   const main = await bundled(folder, "counting");
-  let servings = 0;
-  const measureAnew = async (line: Line) => {
-    servings += 1;
-    const running = await serve({
-      stateDir: join(folder, `state-${servings}`),
-      policies: POLICIES,
-      apiTokens: JSON.stringify([{ ...entry, maxNewKeysPerSecond: MOST_NEW_KEYS_PER_SECOND }]),
-      main,
-      modules: { "weir.js": BUNDLE },
-    });
-    try {
-      return await measure(new Limiter(running.url, token), line);
-    } finally {
-      await running.stop("SIGKILL");
-    }
-  };
-  console.log(`| a million decisions | rows written | and when forgotten | object requests | cost |
-| --- | --- | --- | --- | --- |`);
-  const free: string[] = [];
-  for (const line of LINES) {
-    const { written, forgotten, objectRequests, requests } = await measureAnew(line);
-    const dollars =
-      (requests * PRICES.workerRequest +
-        objectRequests * PRICES.objectRequest +
-        (written + forgotten) * PRICES.rowWritten) /
-      1_000_000;
-    const numbers = [written, forgotten, objectRequests].map(rounded);
-    console.log(`| ${[line.name, ...numbers, `$${dollars.toFixed(2)}`].join(" | ")} |`);
-    const { calls, bound } = freeCallsADay({
-      calls: 1_000_000,
-      workerRequests: requests,
-      objectRequests,
-      rowsWritten: written + forgotten,
-    });
-    free.push(`| ${[withoutLinks(line.name), calls.toLocaleString("en-US"), bound].join(" | ")} |`);
-  }
+  await printMillions(main);
+  await printMonths(main);
+  const { billed } = await measureAnew(main, AN_HOUR, AN_HOUR.count);
   console.log(`
-| on the free plan | a day | and then there are no more |
-| --- | --- | --- |
-${free.join("\n")}`);
-  const { written, objectRequests } = await measureAnew(AN_HOUR);
-  const ofHour = (perMillion: number) => Math.round((perMillion * AN_HOUR.count) / 1_000_000);
-  console.log(`
-An object with a call a second for an hour: ${ofHour(written)} rows, ${ofHour(objectRequests) - AN_HOUR.count} requests beside the calls.`);
+An object with a call a second for an hour: ${Math.round(billed.rowsWritten)} rows, ${Math.round(billed.objectRequests) - AN_HOUR.count} requests beside the calls.`);
 } finally {
   rmSync(folder, { recursive: true, force: true });
 }

@@ -1,15 +1,32 @@
 /**
- * Counts the rows that objects write, as Cloudflare bills them: what a cursor says of each statement, a row for each value
- * that is put into the key-value table or taken out of it, and a row for an alarm that is set. The key-value table and
- * that of the alarm are the runtime's own, and making them costs nothing; nor does `deleteAll`.
+ * Counts the rows that objects write and read, as Cloudflare bills them. Written: what a cursor says of each statement, a
+ * row for each value that is put into the key-value table or taken out of it, and a row for an alarm that is set. The
+ * key-value table and that of the alarm are the runtime's own, and making them costs nothing; nor does `deleteAll`. Read:
+ * what a cursor says, and a row for each value that is asked for.
  */
 
+type Cursor = Pick<SqlStorageCursor<Record<string, SqlStorageValue>>, "rowsRead">;
+
 let rows = 0;
+let read = 0;
 let isCounting = false;
+/** Cursors may be read after `exec` has returned, and only by their own object. */
+const cursors = new WeakMap<SqlStorage, Cursor[]>();
 
 /** How many rows were written since `countRows` was called first. */
 export function rowsWritten(): number {
   return rows;
+}
+
+/** How many were read, as far as `noteReads` was called. */
+export function rowsRead(): number {
+  return read;
+}
+
+/** A call of an object has ended, so its cursors have counted all. */
+export function noteReads({ sql }: DurableObjectStorage): void {
+  for (const cursor of cursors.get(sql) ?? []) read += cursor.rowsRead;
+  cursors.delete(sql);
 }
 
 /** Wraps the runtime's own methods, once: the storage of all objects has one prototype. */
@@ -22,9 +39,15 @@ export function countRows(storage: DurableObjectStorage): void {
     const cursor = exec.apply(this, args);
     // When `exec` returns, its write is done. The cursor must not be read here: Weir would find nothing in it.
     rows += cursor.rowsWritten;
+    cursors.set(this, [...(cursors.get(this) ?? []), cursor]);
     return cursor;
   } as SqlStorage["exec"];
   const kv = Object.getPrototypeOf(storage.kv) as SyncKvStorage;
+  const get = Reflect.get(kv, "get");
+  kv.get = function countedGet(this: SyncKvStorage, ...args: Parameters<SyncKvStorage["get"]>) {
+    read += 1;
+    return get.apply(this, args);
+  } as SyncKvStorage["get"];
   const put = Reflect.get(kv, "put");
   kv.put = function countedPut(this: SyncKvStorage, ...args: Parameters<SyncKvStorage["put"]>) {
     rows += 1;

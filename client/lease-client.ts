@@ -3,6 +3,7 @@ import { seenBy } from "../core/policies/seen-by.ts";
 import type { Answer, Lease, Missing, Released } from "../core/protocol/answers.ts";
 import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
 import {
+  LINK_PROTOCOL,
   PROTOCOL,
   RESUMING_PROTOCOL,
   type AcquireCall,
@@ -10,7 +11,7 @@ import {
   type WantedLease,
 } from "../core/protocol/messages.ts";
 import type { Attached } from "../core/protocol/object-methods.ts";
-import type { Problem } from "../core/protocol/problems.ts";
+import { Problem } from "../core/protocol/problems.ts";
 import { namesOf, type ObjectCalls } from "./object-calls.ts";
 import {
   asShadow,
@@ -60,7 +61,8 @@ export class LeaseClient {
   }
 
   /**
-   * Leases units, without waiting, until the handle in `attached` is disposed of or the lease expires.
+   * Leases units, without waiting, until the handle in `attached` is disposed of or the lease expires. With `call.resume`
+   * it takes over that lease.
    *
    * @returns `undefined`: the object does not answer
    */
@@ -69,16 +71,19 @@ export class LeaseClient {
     key: string,
     call: WantedLease,
   ): Promise<{ readonly decision: Decision | Problem; readonly attached: Attached } | undefined> {
-    const shed = await this.#objects.roll(policy, key, call);
+    const isResumed = call.resume !== undefined;
+    const shed = isResumed ? undefined : await this.#objects.roll(policy, key, call);
     if (shed !== undefined && call.idempotencyKey === undefined && !policy.shadow)
       return { decision: shedTold(seenBy(policy, call.priority), key, shed), attached: NOTHING_ATTACHED };
     const own = this.#objects.own({ ...call, waitMs: 0, ...(!policy.shadow && { shed }) });
-    const message = { ...own, protocol: PROTOCOL, ...namesOf(policy, key) };
-    const asked = await this.#objects.askFor(policy, key, async (object) => {
+    const protocol = isResumed || call.graceMs !== undefined ? LINK_PROTOCOL : PROTOCOL;
+    const message = { ...own, protocol, ...namesOf(policy, key) };
+    const ask = async (object: LimiterStub) => {
       const attached = await object.acquire(message);
       const decision = decisionOf(policy, key, readAnswer(attached.answer));
       return { decision: shed !== undefined && policy.shadow ? asShadow(decision) : decision, attached };
-    });
+    };
+    const asked = await this.#objects.askFor(policy, key, ask, isResumed ? ATTACHING : {});
     if (asked === undefined) return undefined;
     if (!("full" in asked.answer)) return asked.answer;
     return { decision: boundReached(asked.answer), attached: NOTHING_ATTACHED };
@@ -104,6 +109,15 @@ export class LeaseClient {
     const asked = await this.#objects.askFor(policy, key, confirm, isAttached ? ATTACHING : ENDING);
     if (asked === undefined || "full" in asked.answer) return undefined;
     return asked.answer === NOTHING_ATTACHED ? "ended" : asked.answer;
+  }
+
+  /** The same as `confirm` of a lease that outlives its link for a grace. It lasts as long as was asked for at first. */
+  async takeOver(policy: Policy, key: string, call: WantedLease): Promise<Attached | "ended" | undefined> {
+    const granted = await this.acquireAttached(policy, key, call);
+    if (granted === undefined) return undefined;
+    const { decision, attached } = granted;
+    if (!(decision instanceof Problem)) return attached;
+    return decision.status === 404 ? "ended" : undefined;
   }
 
   /** Moves a lease's end to `ttlMs` from now; without it, by as long as the acquire asked for. */

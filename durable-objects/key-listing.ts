@@ -1,6 +1,6 @@
 import type { KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
-import type { KeysCall } from "../core/protocol/messages.ts";
+import type { KeysCall } from "../core/protocol/keys-call.ts";
 import type { KeyParts } from "./key-parts.ts";
 import { isBlank, isUnrecorded } from "./keys/blank.ts";
 

@@ -2,10 +2,10 @@ import type { InForce } from "../core/policies/in-force.ts";
 import type { AnswerText, Peeked } from "../core/protocol/answers.ts";
 import type { Batch } from "../core/protocol/batches.ts";
 import type { Cost } from "../core/protocol/cost.ts";
+import type { KeysCall } from "../core/protocol/keys-call.ts";
 import {
   unsupportedOf,
   type HoldCall,
-  type KeysCall,
   type LimitCall,
   type RefundCall,
   type ReleaseCall,

@@ -57,6 +57,13 @@ export interface AcquireAsked extends Asked {
   /** The longest wait in the queue, in milliseconds. */
   readonly waitMs?: number;
   readonly utilization?: number;
+  /**
+   * Over a service binding: the lease ends so many milliseconds after the request that acquired it, or after its link
+   * breaks, unless it is released or resumed. Elsewhere it is refused.
+   */
+  readonly graceMs?: number;
+  /** Over a service binding: the id of a lease of this policy and key, which is taken over. Elsewhere it is refused. */
+  readonly resume?: string;
 }
 
 /** Asks what is left of a key. */

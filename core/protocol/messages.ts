@@ -26,8 +26,11 @@ export const BATCH_PROTOCOL = 3;
 /** The version of a socket that resumes a lease: objects of lower versions would grant another one. */
 export const RESUMING_PROTOCOL = 5;
 
+/** The version of a lease whose link may break: objects of lower versions would end it at once, or grant another one. */
+export const LINK_PROTOCOL = 6;
+
 /** The highest version that is known here. 4 is that of the messages by which keys move (moves.ts). */
-export const KNOWN_PROTOCOL = RESUMING_PROTOCOL;
+export const KNOWN_PROTOCOL = LINK_PROTOCOL;
 
 /** The version of a message. Absent: version 1, whose first senders knew no version number. */
 export interface Versioned {
@@ -131,9 +134,9 @@ export interface AcquireCall extends Asking {
   /** The random id of the lease. The sender makes it, so it can end the lease even if the answer is lost. */
   readonly id: string;
   readonly idempotencyKey?: string;
-  /** Of a socket: when its connection breaks, the lease stays for so many milliseconds. Absent: it ends at once. */
+  /** When the holder's connection or link breaks, the lease stays for so many milliseconds. Absent: it ends at once. */
   readonly graceMs?: number | undefined;
-  /** Of a socket: it takes over the lease with this id, and asks for none (`RESUMING_PROTOCOL`). */
+  /** Takes over the lease with this id, and asks for none (of a socket `RESUMING_PROTOCOL`, else `LINK_PROTOCOL`). */
   readonly resume?: string | undefined;
   /** The lease ends after so many milliseconds unless `confirm` comes: the caller may have gone while it waited. */
   readonly confirmWithinMs?: number;
@@ -150,6 +153,10 @@ export interface LeaseReport {
 /** Ends a lease, and reports how the call went. */
 export interface ReleaseCall extends OfKey, LeaseReport {
   readonly id: string;
+  /** This link to the holder has ended: the lease ends if it is still this link's. Absent: the holder ends it. */
+  readonly link?: string | undefined;
+  /** It ends after so many milliseconds (`LINK_PROTOCOL`). Absent: at once. */
+  readonly graceMs?: number | undefined;
 }
 
 /** What a report may say: the words, and the longest duration in milliseconds. */
@@ -186,21 +193,11 @@ export interface Known extends Level {
   readonly agoMs: number;
 }
 
-/** Lists or counts the keys of one object. */
-export interface KeysCall extends Versioned {
-  readonly policy: string;
-  /** Only keys that begin with it. */
-  readonly prefix?: string;
-  /** Only keys after this one, in the order of their bytes. */
-  readonly after?: string;
-  /** A list has at most so many keys. */
-  readonly most?: number;
-}
-
 /** What a limit, a set, an acquire and a hold ask for: messages without their address. */
 export type WantedLimit = Omit<LimitCall, "policy" | "key" | "protocol">;
 export type WantedUse = Omit<SetCall, "policy" | "key" | "protocol">;
 export type WantedLease = Omit<AcquireCall, "policy" | "key" | "protocol">;
+export type WantedRelease = Omit<ReleaseCall, "policy" | "key" | "protocol">;
 export type WantedHold = Omit<HoldCall, "policy" | "key" | "protocol">;
 
 /** The answer to a message whose version is not known here; `undefined`: the version is known. */

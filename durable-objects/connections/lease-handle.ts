@@ -4,32 +4,35 @@ import type { Policy } from "../../core/policies/policy.ts";
 import type { Lease, Missing, Released } from "../../core/protocol/answers.ts";
 import { claimId } from "../../core/protocol/claim-ids.ts";
 import {
+  LINK_PROTOCOL,
   MOST_DURATION_MS,
   OUTCOMES,
-  type LeaseReport,
   type ReleaseCall,
+  type Versioned,
+  type WantedRelease,
 } from "../../core/protocol/messages.ts";
 import type { Attached, Maybe } from "../../core/protocol/object-methods.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
+import { endLease } from "../operations/lease-ends.ts";
 import type { AskAnywhere, AskKey } from "../operations/operations.ts";
 
 /**
- * Releases a lease when its holder ends. The handle lives in the object and is passed on to the caller unwrapped. The
+ * Ends a lease when its link to the holder ends: at once, or after a grace. The handle lives in the object and is passed on to the caller unwrapped. The
  * runtime disposes of the handle when the caller disposes of it, returns, throws, finishes its `waitUntil` or is killed
  * (tried on workerd 1.20261023.1: within 2 ms, and at once when the caller has gone before it gets the handle). A
  * deployment may drop the handle without disposing of it: then the lease ends when it expires.
  */
 class LeaseHandle extends RpcTarget {
-  readonly #release: () => unknown;
+  readonly #end: () => unknown;
 
-  constructor(release: () => unknown) {
+  constructor(end: () => unknown) {
     super();
-    this.#release = release;
+    this.#end = end;
   }
 
   [Symbol.dispose](): void {
-    this.#release();
+    this.#end();
   }
 }
 
@@ -41,13 +44,21 @@ export interface LeaseHost {
   readonly policyOf: (policy: string, key: string) => Policy | undefined;
 }
 
+/** A lease, the link by which its holder has it, and for how long it stays when that link ends without a release. */
+export interface Linked {
+  readonly id: string;
+  readonly link: string;
+  /** Absent: it ends at once. */
+  readonly graceMs?: number | undefined;
+}
+
 /** An answer, with what keeps the lease for whoever has it if there is one. */
 export function attached(
   host: LeaseHost,
   policy: string,
   key: string,
   answer: object,
-  lease: string | undefined,
+  lease: Linked | undefined,
 ): Attached {
   const handle = lease === undefined ? {} : leaseHandle(host, policy, key, lease);
   return { answer: JSON.stringify(answer), ...handle };
@@ -58,16 +69,23 @@ function leaseHandle(
   { anywhere, policyOf }: LeaseHost,
   policy: string,
   key: string,
-  id: string,
+  { id, link, graceMs }: Linked,
 ): Omit<Required<Attached>, "answer"> {
-  const release = (report?: LeaseReport) =>
-    anywhere(policy, key, (operations, keyState, nowMs) => operations.release(keyState, id, nowMs, report), {
-      method: "releaseCall",
-      args: [{ policy, key, id, ...report } satisfies ReleaseCall],
-      read: (returned) => "released" in (JSON.parse(returned as string) as Released | Missing),
-    });
+  const release = (ending: Omit<WantedRelease, "id">, version: Versioned = {}) =>
+    anywhere(
+      policy,
+      key,
+      (operations, keyState, nowMs) => endLease(operations, keyState, { id, ...ending }, nowMs),
+      {
+        method: "releaseCall",
+        args: [{ ...version, policy, key, id, ...ending } satisfies ReleaseCall],
+        read: (returned) => "released" in (JSON.parse(returned as string) as Released | Missing),
+      },
+    );
+  const end = () =>
+    graceMs === undefined ? release({ link }) : release({ link, graceMs }, { protocol: LINK_PROTOCOL });
   return {
-    slot: new LeaseHandle(() => void unheard(release)),
+    slot: new LeaseHandle(() => void unheard(end)),
     release: async (report) => {
       const parsed = read(REPORT, report, "a release takes outcome and durationMs alone");
       if (!(await release(parsed))) throw leaseNotFound();

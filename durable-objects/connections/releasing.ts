@@ -1,6 +1,7 @@
 /** How callers end leases. A lease of a socket ends with its socket, so the socket is closed too. */
-import type { ReleaseCall } from "../../core/protocol/messages.ts";
+import type { WantedRelease } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
+import { endLease } from "../operations/lease-ends.ts";
 import type { AskKey } from "../operations/operations.ts";
 import type { LeaseSockets } from "./lease-sockets.ts";
 
@@ -10,17 +11,17 @@ export interface ReleasingHost {
   readonly sockets: Pick<LeaseSockets, "closeLost">;
 }
 
-/** Ends a lease as its holder reports. Returns whether there was such a lease. */
+/** Ends a lease as its holder reports, or since its link has ended. Returns whether there was such a lease. */
 export async function releaseLease(
   host: ReleasingHost,
   policy: string,
   key: string,
-  { id, outcome, durationMs }: Pick<ReleaseCall, "id" | "outcome" | "durationMs">,
+  call: WantedRelease,
 ): Promise<boolean> {
   let isSocket = false;
   const isReleased = await host.ask(policy, key, (operations, keyState, nowMs) => {
-    isSocket = keyState.claims.get(id)?.isSocket === true;
-    return operations.release(keyState, id, nowMs, { outcome, durationMs });
+    isSocket = keyState.claims.get(call.id)?.isSocket === true;
+    return endLease(operations, keyState, call, nowMs);
   });
   if (isSocket) await closeLost(host, policy, key);
   return isReleased;

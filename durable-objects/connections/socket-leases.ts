@@ -67,17 +67,22 @@ export function released(
   });
 }
 
-/** Renews the lease of a socket for another one; `Missing`: it has ended, or never was a socket's. */
+/**
+ * Renews a lease for another holder: another socket, or the link with this id. `Missing`: it has ended, or a socket's is
+ * asked for and it never was one's, or the other way round.
+ */
 export function takenOver(
-  { ask }: SocketLeaseHost,
+  { ask }: Pick<SocketLeaseHost, "ask">,
   { policy, key }: Attachment,
   id: string,
+  link?: string,
 ): Maybe<Decided | Missing> {
   return ask<Decided | Missing>(policy, key, (operations, keyState, nowMs) => {
-    if (keyState.claims.get(id)?.isSocket !== true) return { missing: true };
+    const isSocket = keyState.claims.get(id)?.isSocket === true;
+    if (isSocket !== (link === undefined)) return { missing: true };
     const decided = (lease: Lease | Missing): Decided | Missing =>
       "missing" in lease ? lease : { rules: admitted(withoutTaking(keyState.ruleStates, nowMs, 0)), lease };
-    const lease = operations.renew(keyState, id, undefined, nowMs);
+    const lease = operations.renew(keyState, id, undefined, nowMs, { to: link });
     return lease instanceof Promise ? lease.then(decided) : decided(lease);
   });
 }

@@ -16,6 +16,11 @@ export function leaseIn(keyState: KeyState, id: string): Claim | undefined {
   return claim?.kind === "lease" ? claim : undefined;
 }
 
+/** The link to the holder that keeps a lease, until another call takes the lease over. */
+export function linkOf({ link, id }: Claim): string {
+  return link ?? id;
+}
+
 /** The hold with this id; `undefined`: the key has none. */
 export function holdIn(keyState: KeyState, id: string): Claim | undefined {
   const claim = keyState.claims.get(id);

@@ -4,13 +4,13 @@ import { admitsTogether, decideTogether } from "../../core/accounts/joint-decisi
 import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
 import type { Full } from "../../core/protocol/bounds.ts";
 import { costText } from "../../core/protocol/cost.ts";
-import type { LeaseReport } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import type { Idempotent } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { leasedOf, leaseIn, MISSING, newLease, reportOf } from "./claims.ts";
-import type { Acquiring } from "./operations.ts";
+import type { Claim } from "../storage/records.ts";
+import { leasedOf, leaseIn, linkOf, MISSING, newLease, reportOf } from "./claims.ts";
+import type { Acquiring, LinkChange, Releasing } from "./operations.ts";
 import type { Turns } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -41,10 +41,17 @@ export class Leases {
   }
 
   /** Moves a lease's end to `ttlMs` from now; `undefined`: the lifetime that the acquire asked for. */
-  renew(keyState: KeyState, id: string, ttlMs: number | undefined, nowMs: number): Lease | Missing {
+  renew(
+    keyState: KeyState,
+    id: string,
+    ttlMs: number | undefined,
+    nowMs: number,
+    { from, to }: LinkChange = {},
+  ): Lease | Missing {
     const claim = leaseIn(keyState, id);
-    if (claim === undefined) return MISSING;
-    const renewed = { ...claim, expiresAtMs: nowMs + (ttlMs ?? claim.ttlMs) };
+    if (claim === undefined || isOthers(claim, from)) return MISSING;
+    const expiresAtMs = nowMs + (ttlMs ?? claim.ttlMs);
+    const renewed = { ...claim, expiresAtMs, ...(to !== undefined && { link: to }) };
     const accounts = keyState.ruleStates.map(({ account }) => extend(account, id, renewed.expiresAtMs));
     this.#store.commit(keyState, { accounts, put: [renewed] }, nowMs);
     this.#queue.serve(keyState);
@@ -52,9 +59,9 @@ export class Leases {
   }
 
   /** Ends a lease, and serves the callers that wait. Returns whether there was such a lease. */
-  release(keyState: KeyState, id: string, nowMs: number, given: LeaseReport = {}): boolean {
+  release(keyState: KeyState, id: string, nowMs: number, given: Releasing = {}): boolean {
     const claim = leaseIn(keyState, id);
-    if (claim === undefined) return false;
+    if (claim === undefined || isOthers(claim, given.link)) return false;
     const report = reportOf(claim, given, nowMs);
     const accounts = keyState.ruleStates.map(({ rule, account }) =>
       endLease(rule, account, nowMs, id, report),
@@ -99,6 +106,11 @@ export class Leases {
     if (accounts !== undefined) this.#store.commit(keyState, { accounts }, nowMs);
     return { rules };
   }
+}
+
+/** Whether a lease is not this link's, or no longer. */
+function isOthers(claim: Claim, link: string | undefined): boolean {
+  return link !== undefined && linkOf(claim) !== link;
 }
 
 function idempotentOf({ idempotencyKey, cost, ttlMs }: Acquiring): Idempotent | undefined {

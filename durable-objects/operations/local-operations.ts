@@ -1,12 +1,12 @@
 import type { Cost } from "../../core/protocol/cost.ts";
-import type { LeaseReport, Returned, WantedHold } from "../../core/protocol/messages.ts";
+import type { Returned, WantedHold } from "../../core/protocol/messages.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { Holds } from "./holds.ts";
 import { keyReport } from "./key-report.ts";
 import { Leases } from "./leases.ts";
 import { Limits } from "./limits.ts";
-import type { Acquiring, Limiting, Operations, Reserve } from "./operations.ts";
+import type { Acquiring, Limiting, LinkChange, Operations, Releasing, Reserve } from "./operations.ts";
 import { Reservations } from "./reservations.ts";
 import type { Shedders } from "./shedders.ts";
 import { Turns } from "./turns.ts";
@@ -69,12 +69,12 @@ export class LocalOperations implements Operations {
     return answer;
   }
 
-  renew(keyState: KeyState, id: string, ttlMs: number | undefined, nowMs: number) {
-    return this.#leases.renew(keyState, id, ttlMs, nowMs);
+  renew(keyState: KeyState, id: string, ttlMs: number | undefined, nowMs: number, link?: LinkChange) {
+    return this.#leases.renew(keyState, id, ttlMs, nowMs, link);
   }
 
-  release(keyState: KeyState, id: string, nowMs: number, report?: LeaseReport) {
-    const isReleased = this.#leases.release(keyState, id, nowMs, report);
+  release(keyState: KeyState, id: string, nowMs: number, releasing?: Releasing) {
+    const isReleased = this.#leases.release(keyState, id, nowMs, releasing);
     this.#shedders.note(keyState, nowMs);
     return isReleased;
   }

@@ -14,6 +14,13 @@ import type { LeaveSignal } from "./waiter.ts";
 
 /** A `ReserveCall` whose key has been opened. */
 export type Reserve = Omit<ReserveCall, "policy" | "key">;
+/** Whose lease it has to be, by the link to its holder, and whose it is from then on. Absent: whatever it is. */
+export interface LinkChange {
+  readonly from?: string | undefined;
+  readonly to?: string | undefined;
+}
+/** How a lease ends. With a link: only if it is still that one's. */
+export type Releasing = LeaseReport & { readonly link?: string | undefined };
 /** A `LimitCall` whose key has been opened. `signal` is as of an acquire. */
 export type Limiting = WantedLimit & { readonly signal?: LeaveSignal };
 /** An `AcquireCall` whose key has been opened, and how its caller is connected. */
@@ -56,9 +63,15 @@ export interface Operations {
   /** Grants a lease at once or when the caller's turn comes, or denies it. Callers are served in order of arrival. */
   acquire(keyState: KeyState, call: Acquiring, nowMs: number): Maybe<Answer>;
   /** Moves a lease's end to `ttlMs` from now; `undefined`: the lifetime that the acquire asked for. */
-  renew(keyState: KeyState, id: string, ttlMs: number | undefined, nowMs: number): Maybe<Lease | Missing>;
+  renew(
+    keyState: KeyState,
+    id: string,
+    ttlMs: number | undefined,
+    nowMs: number,
+    link?: LinkChange,
+  ): Maybe<Lease | Missing>;
   /** Ends a lease as reported, and serves the callers that wait. Returns whether there was such a lease. */
-  release(keyState: KeyState, id: string, nowMs: number, report?: LeaseReport): Maybe<boolean>;
+  release(keyState: KeyState, id: string, nowMs: number, releasing?: Releasing): Maybe<boolean>;
   /** What a call of cost 1 would be answered, how many units are held, and how many callers wait. Takes nothing. */
   peek(keyState: KeyState, nowMs: number): Maybe<Peeked>;
   /** Makes the key untouched, except for units that isolates may still be spending. */

@@ -126,10 +126,10 @@ export class PooledOperations implements Operations {
     return this.#orAlone(keyState, ask, acquire);
   }
 
-  async renew(keyState: KeyState, id: string, ttlMs: number | undefined): Promise<Lease | Missing> {
+  async renew(...[keyState, id, ttlMs, , link]: Parameters<Operations["renew"]>): Promise<Lease | Missing> {
     const [own, nowMs] = this.#ownerOf(keyState, id);
     if (own?.claims.has(id) !== true) return MISSING;
-    if (own !== keyState) return this.#host.local.renew(own, id, ttlMs, nowMs);
+    if (own !== keyState) return this.#host.local.renew(own, id, ttlMs, nowMs, link);
     const askedMs = ttlMs ?? keyState.claims.get(id)?.ttlMs ?? 0;
     return await this.#leases.withSlots(keyState, 0, askedMs, (atMs) => {
       if (
@@ -137,14 +137,14 @@ export class PooledOperations implements Operations {
         keyState.ruleStates.some((ruleState) => freeUnits(ruleState) < 0)
       )
         throw new PoolFailure("the pool does not keep the slot for so long");
-      return this.#host.local.renew(keyState, id, ttlMs, atMs);
+      return this.#host.local.renew(keyState, id, ttlMs, atMs, link);
     });
   }
 
-  async release(keyState: KeyState, id: string): Promise<boolean> {
+  async release(...[keyState, id, , releasing]: Parameters<Operations["release"]>): Promise<boolean> {
     await this.#leases.adopt(keyState);
     const [own, nowMs] = this.#ownerOf(keyState, id);
-    const isReleased = own !== undefined && this.#host.local.release(own, id, nowMs);
+    const isReleased = own !== undefined && this.#host.local.release(own, id, nowMs, releasing);
     this.#leases.serve(keyState);
     return isReleased;
   }

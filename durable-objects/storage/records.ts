@@ -48,6 +48,8 @@ export interface Claim {
   readonly grantedAtMs?: number;
   /** Of a lease: it belongs to a WebSocket, and is renewed while the socket is open. */
   readonly isSocket?: boolean;
+  /** Of a lease: the link that has it, by the id of the call that took it over. Absent: the one of its own `id`. */
+  readonly link?: string;
   /** Of a hold: it is part of a call on several keys, which settles or cancels it within moments. */
   readonly isProvisional?: boolean;
   /** Of a hold: the id of the lease that was taken with it, and the idempotency key of its call. */

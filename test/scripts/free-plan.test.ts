@@ -2,6 +2,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { freeCallsADay, withoutLinks } from "../../bench/free-plan.ts";
+import { dollarsOf } from "../../bench/prices.ts";
 
 const page = readFileSync(join(import.meta.dirname, "..", "..", "docs", "costs.md"), "utf8");
 /** The rows of the table with this first heading, by cells. */
@@ -31,21 +32,30 @@ test("what is used up first says how many calls a day are free", () => {
 test("the table of the free plan follows from what a million decisions were counted to need", () => {
   const counted = rowsOf("a million decisions");
   expect(counted.length).toBeGreaterThan(10);
-  const expected = counted.map(([name = "", written, forgotten, objectRequests, dollars = ""]) => {
-    const rowsWritten = number(written) + number(forgotten);
-    const besides = rowsWritten + 0.15 * number(objectRequests);
-    // The price tells how many worker requests there were.
-    const workerRequests = Math.round((Number(dollars.slice(1)) * 1_000_000 - besides) / 300_000) * 1_000_000;
-    return {
-      name: withoutLinks(name),
-      ...freeCallsADay({
-        calls: 1_000_000,
-        workerRequests,
+  const expected = counted.map(
+    ([name = "", written, forgotten, read, objectRequests, gbSeconds, dollars = ""]) => {
+      const rowsWritten = number(written) + number(forgotten);
+      const besides = dollarsOf({
+        workerRequests: 0,
         objectRequests: number(objectRequests),
         rowsWritten,
-      }),
-    };
-  });
+        rowsRead: number(read),
+        gbSeconds: number(gbSeconds),
+        logEvents: 0,
+      });
+      // The price tells how many worker requests there were.
+      const workerRequests = Math.round((Number(dollars.slice(1)) - besides) / 0.3) * 1_000_000;
+      return {
+        name: withoutLinks(name),
+        ...freeCallsADay({
+          calls: 1_000_000,
+          workerRequests,
+          objectRequests: number(objectRequests),
+          rowsWritten,
+        }),
+      };
+    },
+  );
   const told = rowsOf("on the free plan").map(([name, calls, bound]) => ({
     name,
     calls: number(calls),

@@ -32,6 +32,15 @@ export interface World {
   stop(): Promise<void>;
 }
 
+interface Options {
+  readonly connections?: number;
+  readonly isolates?: number;
+  readonly isOneProcess?: boolean;
+  readonly toRedis?: number;
+  /** The worker that has the service binding in each region. */
+  readonly caller?: string;
+}
+
 /**
  * Starts one region for each continent. With `isOneProcess` all regions share one process, and reach each other's
  * objects as in production. Without it, each region has a process and objects of its own, and can be killed alone.
@@ -40,7 +49,7 @@ export interface World {
 export async function startWorld(
   policies: object,
   continents: readonly string[],
-  { connections = 32, isolates = 1, isOneProcess = false, toRedis = Infinity } = {},
+  { connections = 32, isolates = 1, isOneProcess = false, toRedis = Infinity, ...callers }: Options = {},
 ): Promise<World> {
   let redis = await startRedis();
   const { port } = redis;
@@ -58,6 +67,7 @@ export async function startWorld(
         pool: { url: network.url, token: TOKEN },
         originHeader: ORIGIN_HEADER,
         isolates,
+        ...callers,
         onOutput: (text) => (running.printed += text),
       });
     const serving = known ?? (await begin());

@@ -3,7 +3,7 @@ import { buildSync } from "esbuild";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, beforeAll } from "vitest";
+import { afterAll, beforeAll, expect, test } from "vitest";
 import { createLimiter } from "../../package/client.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
@@ -37,3 +37,31 @@ afterAll(async () => {
 describeContract("over HTTP", () => Promise.resolve(createLimiter({ url: served.url, token: TOKENS.full })));
 describeContract("over the service binding", () => Promise.resolve(toldLimiter(served.callerUrl, "service")));
 describeContract("over the objects", () => Promise.resolve(toldLimiter(served.callerUrl, "objects")));
+
+test("over the binding a lease with a grace outlives its request, is resumed, and is plain data", async () => {
+  const limiter = toldLimiter(served.callerUrl, "service");
+  const asked = { policy: "export", key: "graced", units: 2, graceMs: 15_000 };
+  const { lease, ...decision } = await limiter.acquire(asked);
+  expect(decision).not.toHaveProperty("slot");
+  expect(decision).not.toHaveProperty("renew");
+  expect(await limiter.acquire(asked)).toMatchObject({ success: false, reason: "quota" });
+  const resumed = await limiter.acquire({
+    policy: "export",
+    key: "graced",
+    resume: lease?.id ?? "",
+    graceMs: 15_000,
+  });
+  expect(resumed.lease).toMatchObject({ id: lease?.id, fencingToken: lease?.fencingToken });
+  await limiter.release({ id: lease?.id ?? "" });
+  expect(await limiter.peek({ policy: "export", key: "graced" })).toMatchObject({ leases: 0 });
+});
+
+test("elsewhere a grace is refused by name", async () => {
+  const asked = { policy: "export", key: "a", graceMs: 1_000 };
+  const refusal = { status: 422, message: expect.stringContaining("graceMs is not a field") };
+  const limiters = [
+    createLimiter({ url: served.url, token: TOKENS.full }),
+    toldLimiter(served.callerUrl, "objects"),
+  ];
+  for (const limiter of limiters) await expect(limiter.acquire(asked)).rejects.toMatchObject(refusal);
+});

@@ -246,6 +246,37 @@ test("a grant renews and releases itself, and says when it is too late", async (
   expect(refused).toEqual({ name: "LimiterError", status: 422, code: "not-allowed", errors });
 });
 
+test("a caller that is cut off keeps its slot for its grace, and makes its call again with its key", async () => {
+  const key = freshKey();
+  const call = { key, units: 2, graceMs: 20_000, idempotencyKey: "once" };
+  const cut = send(serving.callerUrl, "/", { policy: "slots", ...call, ending: "hang" });
+  await untilKey(key, { leases: 1 });
+  cut.leave();
+  const left = async () => (await client.peek("slots", key)).body["resetAfterMs"];
+  await vi.waitFor(async () => expect(await left()).toBeLessThanOrEqual(20_000));
+  expect((await acquire(key)).success).toBe(false);
+  const { lease } = (await (await callOver({ ...call, ending: "detached" })).json()) as { lease: Lease };
+  expect(lease).toMatchObject({ expiresAfterMs: 60_000 });
+  await untilKey(key, { leases: 1 });
+  // Its link has ended with its request. Another takes the lease again, without a grace, and it ends with that one.
+  expect((await callOver({ key, resume: lease.id, ending: "return" })).status).toBe(200);
+  await untilKey(key, { leases: 0, reclaimed: 0 });
+});
+
+test("a lease over the binding is resumed after the process was killed: the same id and token", async () => {
+  const key = freshKey();
+  const call = { key, units: 2, graceMs: 60_000 };
+  const { lease } = (await (await callOver({ ...call, ending: "detached" })).json()) as { lease: Lease };
+  await serving.stop("SIGKILL");
+  client.close();
+  await start();
+  expect((await acquire(key)).success).toBe(false);
+  const resumed = await (await callOver({ ...call, resume: lease.id, ending: "detached" })).json();
+  expect(resumed).toMatchObject({ lease: { id: lease.id, fencingToken: lease.fencingToken } });
+  expect(await release(lease.id)).toBe(204);
+  await untilKey(key, { leases: 0 });
+});
+
 test("a socket is told the decision, and its lease lives as long as it is open", async () => {
   const key = freshKey();
   const path = `/v1/leases/socket?policy=brief&key=${key}`;

@@ -1,4 +1,5 @@
 /** While a deployment is rolled out, callers have another version of the policies than the objects they ask. */
+import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
 import { HttpClient, type TimedAnswer } from "../support/http-client.ts";
@@ -109,5 +110,29 @@ test(
     before.close();
     before = new HttpClient(serving.url, 8);
     expect(await take(before, "spare", "z", 60)).toBe(50);
+  },
+);
+
+test(
+  "an object that knows no grace grants no lease with one, and takes none for another",
+  PATIENT,
+  async () => {
+    await serving.stop("SIGKILL");
+    const support = join(import.meta.dirname, "..", "support");
+    const main = join(support, "linkless-object.mjs");
+    serving = await serveBundle(state, BEFORE, { main, caller: join(support, "caller.mjs") });
+    const call = async (fields: object) => {
+      const body = JSON.stringify({ policy: "jobs", key: "linked", ending: "detached", ...fields });
+      return (await (await fetch(serving.callerUrl, { method: "POST", body })).json()) as Record<
+        string,
+        unknown
+      >;
+    };
+    const { lease } = (await call({ detached: true })) as { lease: { id: string } };
+    const degraded = { success: false, reason: "degraded" };
+    expect(await call({ graceMs: 1_000 })).toMatchObject(degraded);
+    expect(await call({ graceMs: 1_000, waitMs: 100 })).toMatchObject(degraded);
+    expect(await call({ resume: lease.id })).toMatchObject(degraded);
+    expect(await call({})).toHaveProperty("lease");
   },
 );

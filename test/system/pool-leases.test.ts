@@ -1,4 +1,5 @@
 /** Leases of a pool's slots, given in three regions: never too many at any instant, none lost, none leaked. */
+import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { depth } from "../support/depth.ts";
@@ -6,6 +7,7 @@ import { openSocket } from "../support/leaving-client.ts";
 import { announcedSeed, seededRandoms } from "../support/random.ts";
 import { startWorld, type World } from "../support/regions.ts";
 
+const CALLER = join(import.meta.dirname, "..", "support", "caller.mjs");
 const LIMIT = 4;
 const TTL_MS = 1_500;
 // One region is killed in the middle of it, or each of the three.
@@ -31,7 +33,7 @@ const randomOf = seededRandoms(announcedSeed("pool leases"));
 
 let world: World;
 beforeAll(async () => {
-  world = await startWorld(POLICIES, ["EU", "NA", "AS"]);
+  world = await startWorld(POLICIES, ["EU", "NA", "AS"], { caller: CALLER });
 });
 afterAll(() => world.stop());
 
@@ -238,4 +240,24 @@ test("slots and a rate together, all or nothing", async () => {
   await expect
     .poll(async () => (await acquire(AS, "mixed", "m")).body, { timeout: 10_000 })
     .toMatchObject({ success: false, violated: ["rate"] });
+});
+
+test("a slot over the binding outlives its link for the grace, is resumed, and goes back with the last link", async () => {
+  const key = "linked";
+  // So the isolate knows where it is.
+  await look(EU, "mutex", key);
+  const over = async (fields: object) => {
+    const body = JSON.stringify({ policy: "mutex", key, ending: "detached", ...fields });
+    const response = await fetch(world.regions[EU]?.serving.callerUrl ?? "", { method: "POST", body });
+    return (await response.json()) as { readonly lease?: Lease };
+  };
+  const { lease } = await over({ graceMs: 20_000 });
+  expect(lease).toMatchObject({ id: expect.any(String) });
+  // Long enough for the object to hear that the link has ended with its request.
+  await sleep(300);
+  for (const region of [EU, NA]) expect((await acquire(region, "mutex", key)).body["success"]).toBe(false);
+  const resumed = await over({ resume: lease?.id, graceMs: 20_000 });
+  expect(resumed.lease).toMatchObject({ id: lease?.id, fencingToken: lease?.fencingToken });
+  await over({ resume: lease?.id, ending: "return" }).catch(() => undefined);
+  expect((await acquire(NA, "mutex", key, { waitMs: 15_000 })).body["success"]).toBe(true);
 });

@@ -86,17 +86,31 @@ export function callSocket(
   input: unknown,
 ): Promise<Answered<Response> | Problem> {
   return call(client, principal, SocketRequest, input, (target, request) => {
-    const { graceMs, resume } = request;
     const acquire = acquireOf(target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
     const { policy, key, asked } = acquire;
-    const problem = durationProblem(policy, "graceMs", graceMs) ?? blockedProblem(target);
-    if (problem !== undefined) return problem;
-    const claim = resume === undefined ? undefined : findClaim(client, principal, "lease", resume);
-    if (resume !== undefined && (claim?.policy.name !== policy.name || claim.key !== key))
-      return leaseMissing();
-    return client.leases.openSocket(policy, key, { ...asked, graceMs, resume: claim?.secret });
+    const linked =
+      (request.resume === undefined ? blockedProblem(target) : undefined) ??
+      linkedOf(client, principal, acquire, request);
+    return linked instanceof Problem
+      ? linked
+      : client.leases.openSocket(policy, key, { ...asked, ...linked });
   });
+}
+
+/** For how long a lease outlives its socket or link, and which lease is taken over; or what is wrong with them. */
+export function linkedOf(
+  client: LimiterClient,
+  principal: Principal,
+  { policy, key }: Target,
+  { graceMs, resume }: { readonly graceMs?: number | undefined; readonly resume?: string | undefined },
+): Pick<WantedLease, "graceMs" | "resume"> | Problem {
+  const problem = durationProblem(policy, "graceMs", graceMs);
+  if (problem !== undefined) return problem;
+  const claim = resume === undefined ? undefined : findClaim(client, principal, "lease", resume);
+  if (resume !== undefined && (claim?.policy.name !== policy.name || claim.key !== key))
+    return leaseMissing();
+  return { graceMs, resume: claim?.secret };
 }
 
 /** Moves a lease's end to `ttlMs` from now. */

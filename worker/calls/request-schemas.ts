@@ -142,12 +142,14 @@ export const AcquireRequest = table({
 });
 
 /**
- * An acquire over the service binding: the lease ends with its caller, unless it is detached. The entrypoint confirms
- * it, whether `confirm` asks for that or not.
+ * An acquire over the service binding: the lease ends with its caller, unless it is detached, or `graceMs` later. The
+ * entrypoint confirms it, whether `confirm` asks for that or not. With `resume` it takes over a lease.
  */
 export const BoundAcquireRequest = table({
   ...AcquireRequest.entries,
   detached: v.optional(v.boolean("true or false"), false),
+  graceMs: ttlMs,
+  resume: v.optional(leaseId),
 });
 
 export const SocketRequest = table({

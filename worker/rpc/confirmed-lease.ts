@@ -1,6 +1,7 @@
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { readClockMs } from "../../core/clock.ts";
 import { degradedDecision, type Decision } from "../../core/protocol/decision.ts";
+import type { WantedLease } from "../../core/protocol/messages.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
@@ -18,13 +19,13 @@ export interface Granted {
  * brief until it is confirmed. One that has ended before that (by a reset, or since the machine stood still) was never
  * the caller's: the call is made once more, with what is left of its wait.
  *
- * @param isAttached the lease ends with what comes back
+ * @param link how the lease ends with what comes back; absent: not at all
  */
 export async function acquireConfirmed(
   client: LimiterClient,
   principal: Principal,
   acquire: Acquire,
-  isAttached: boolean,
+  link: Pick<WantedLease, "graceMs"> | undefined,
 ): Promise<Granted> {
   const { policy, key, asked } = acquire;
   const untilMs = readClockMs() + asked.waitMs;
@@ -34,7 +35,10 @@ export async function acquireConfirmed(
     const decision = await client.leases.acquire(policy, key, brief);
     if (decision instanceof Problem || decision.lease === undefined) return { decision };
     const secret = findClaim(client, principal, "lease", decision.lease.id)?.secret ?? "";
-    const attached = await client.leases.confirm(policy, key, secret, asked.ttlMs, isAttached);
+    const attached =
+      link?.graceMs === undefined
+        ? await client.leases.confirm(policy, key, secret, asked.ttlMs, link !== undefined)
+        : await client.leases.takeOver(policy, key, { ...asked, ...link, resume: secret });
     if (attached === undefined) break;
     if (attached !== "ended")
       return {

@@ -1,15 +1,9 @@
 import { WorkerEntrypoint } from "cloudflare:workers";
 import type { Lease } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
-import {
-  degradedDecision,
-  type AllDecisions,
-  type Decision,
-  type KeyReport,
-} from "../../core/protocol/decision.ts";
+import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/decision.ts";
 import type { LeaseReport } from "../../core/protocol/messages.ts";
-import type { Attached } from "../../core/protocol/object-methods.ts";
-import { Problem } from "../../core/protocol/problems.ts";
+import type { Problem } from "../../core/protocol/problems.ts";
 import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
 import type { Scope } from "../auth/token-entries.ts";
 import { freshen } from "../bindings/client.ts";
@@ -17,24 +11,18 @@ import type { Env } from "../bindings/env.ts";
 import { callCancel, callHold, callSettle } from "../calls/holds.ts";
 import type { KeyCount, KeyList } from "../calls/key-requests.ts";
 import { callKeyCount, callKeys } from "../calls/keys.ts";
-import { acquireOf, callRelease, callRenew } from "../calls/leases.ts";
+import { callRelease, callRenew } from "../calls/leases.ts";
 import { callLimitSeveral } from "../calls/limit-several.ts";
 import { callLimit, callPeek, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
 import type { PolicyList } from "../calls/policy-list-schema.ts";
 import { listPolicies } from "../calls/policy-list.ts";
-import { BoundAcquireRequest } from "../calls/request-schemas.ts";
 import { callReserve } from "../calls/reservations.ts";
-import { blockedDecision, call, type Answered } from "../calls/target.ts";
-import { given } from "../calls/validate.ts";
+import type { Answered } from "../calls/target.ts";
+import { callAcquireBound, type Grant } from "./bound-acquire.ts";
 import { completed, orThrow, readAlone, readCall, type BoundCall } from "./bound-call.ts";
 import type { Call, Charging, Idempotent, Listing, Prioritised, Regional, Reporting } from "./call-fields.ts";
-import { acquireConfirmed } from "./confirmed-lease.ts";
 
-/**
- * A decision, with what keeps its lease. Disposing of it releases the lease, and the runtime does so when the caller
- * ends.
- */
-export type Grant = Decision & Omit<Attached, "answer">;
+export type { Grant } from "./bound-acquire.ts";
 
 /**
  * The limiter as a service binding. It has the same calls as HTTP and gives the same answers, without a token:
@@ -95,7 +83,8 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
 
   /**
    * Leases units, waiting up to `waitMs` milliseconds in the queue. The lease ends when the caller ends, in whatever
-   * way, and `using` ends it sooner. A `detached` lease ends with `release`, or when it expires.
+   * way, and `using` ends it sooner. A `detached` lease ends with `release`, or when it expires. With `graceMs` a lease
+   * that is not released stays for so long after its caller has ended, and another acquire may `resume` it by its id.
    */
   async acquire(
     asked: Call<
@@ -106,30 +95,16 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
           readonly ttlMs?: number;
           readonly waitMs?: number;
           readonly detached?: boolean;
+          /** How long the lease outlives a link that breaks or is disposed of, in milliseconds. Absent: not at all. */
+          readonly graceMs?: number;
+          /** The id of a lease of this policy and key, which this call takes over. It asks for no other. */
+          readonly resume?: string;
           /** As over HTTP, but of no effect: a lease over the binding is confirmed for its caller. */
           readonly confirm?: boolean;
         }
     >,
   ): Promise<Grant> {
-    const [client, principal, input] = await this.#read(asked);
-    return answerOf(
-      await call(client, principal, BoundAcquireRequest, input, async (target, request) => {
-        const acquire = acquireOf(target, request, given(input, "units"));
-        if (acquire instanceof Problem) return acquire;
-        const { policy, key, asked: wanted } = acquire;
-        const blocked = blockedDecision(target);
-        if (blocked !== undefined) return blocked;
-        if (request.utilization !== undefined) client.report(policy, key, request.utilization);
-        const isAttached = !request.detached;
-        if (wanted.waitMs === 0 && isAttached) {
-          const granted = await client.leases.acquireAttached(policy, key, wanted);
-          if (granted === undefined) return degradedDecision(policy, key);
-          return grantOf(granted.decision, granted.attached);
-        }
-        const { decision, attached } = await acquireConfirmed(client, principal, acquire, isAttached);
-        return attached === undefined ? decision : grantOf(decision, attached);
-      }),
-    );
+    return answerOf(await callAcquireBound(...(await this.#read(asked))));
   }
 
   /** Moves a lease's end to `ttlMs` milliseconds from now; by default as long as it was asked for at first. */
@@ -187,11 +162,6 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
     const read = () => readAlone(this.env, this.ctx.props, asked, scopes);
     return freshen(this.env)?.then(read) ?? read();
   }
-}
-
-function grantOf(decision: Decision | Problem, { slot, renew, release }: Attached): Grant | Problem {
-  if (decision instanceof Problem || slot === undefined) return decision;
-  return { ...decision, slot, ...(renew && { renew }), ...(release && { release }) };
 }
 
 function answerOf<Answer>(answered: Answered<Answer> | Problem): Answer {

@@ -6,6 +6,7 @@ import { readAnswer } from "../../../client/read-answer.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import type { Answer, Decided, Peeked } from "../../../core/protocol/answers.ts";
 import { MOVE_PROTOCOL, type HandedOver } from "../../../core/protocol/moves.ts";
+import type { Attached } from "../../../core/protocol/object-methods.ts";
 import { objectNames } from "../../../core/protocol/object-names.ts";
 import { policies } from "../../../durable-objects/deployment.ts";
 import { KeyCache } from "../../../durable-objects/keys/key-cache.ts";
@@ -157,4 +158,29 @@ test("callers that wait for a key that is handed over are granted nothing there"
   expect(await to().release("moved-export", key, "first")).toBe(true);
   expect(await second).toBe("failed");
   expect(await to().peek("moved-export", key)).toMatchObject({ leases: 0, queueLength: 0 });
+});
+
+test("a link that breaks when its key has moved shortens its lease there, and none that another link has", async () => {
+  for (const isResumed of [false, true]) {
+    const { policy, key, to, from } = movedKey("moved-export");
+    const of = { policy: policy.name, key, cost: 1, ttlMs: 60_000, waitMs: 0, graceMs: 10_000 };
+    const passedOn = {
+      policy: policy.name,
+      key,
+      method: "acquire",
+      args: [{ ...of, id: "first" }],
+      mayBeAt: objectNames(policy, key),
+    };
+    const passed = (await from().reserve({ protocol: MOVE_PROTOCOL, passedOn } as never)) as unknown;
+    const before = (passed as { returned: Attached }).returned;
+    expect(readAnswer<Decided>(before.answer).lease).toMatchObject({ id: "first" });
+    const resumed = isResumed ? await to().acquire({ ...of, id: "second", resume: "first" }) : undefined;
+    if (resumed) expect(readAnswer<Decided>(resumed.answer).lease).toMatchObject({ id: "first" });
+    else expect((await to().peek(policy.name, key)).leases).toBe(1);
+    (passed as Disposable)[Symbol.dispose]();
+    const leftMs = async () => (await to().peek(policy.name, key)).rules[0]?.resetAfterMs;
+    if (isResumed) await new Promise((done) => setTimeout(done, 200));
+    else await expect.poll(leftMs).toBeLessThanOrEqual(10_000);
+    expect(((await leftMs()) ?? 0) > 10_000).toBe(isResumed);
+  }
 });

@@ -1,0 +1,52 @@
+/** What Cloudflare bills, and what it asks for it: https://developers.cloudflare.com/durable-objects/platform/pricing/. */
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { parse } from "smol-toml";
+import { ROOT } from "../scripts/project.ts";
+
+/** Dollars per million, in November 2026. */
+const PRICES = {
+  workerRequests: 0.3,
+  objectRequests: 0.15,
+  rowsWritten: 1,
+  rowsRead: 0.001,
+  gbSeconds: 12.5,
+  logEvents: 0.6,
+};
+
+/** An object is billed for so much memory, whatever it uses. */
+const OBJECT_GB = 0.128;
+
+/** How much of each is billed. */
+export type Billed = Readonly<Record<keyof typeof PRICES, number>>;
+
+/** What is asked for it, in dollars. */
+export function dollarsOf(billed: Billed): number {
+  let dollars = 0;
+  for (const [kind, price] of Object.entries(PRICES))
+    dollars += (billed[kind as keyof Billed] * price) / 1_000_000;
+  return dollars;
+}
+
+/** How much memory is billed for an object that is active for so long. */
+export function gbSecondsOf(ms: number): number {
+  return (ms / 1_000) * OBJECT_GB;
+}
+
+/** What wrangler.toml says of logs. */
+interface Observability {
+  readonly logs?: { readonly head_sampling_rate?: number; readonly invocation_logs?: boolean };
+}
+
+/**
+ * How many events are logged: a line each, and one for each request of the worker or an object, unless that is switched
+ * off.
+ *
+ * @param isEachLogged whether it is on; absent: as wrangler.toml has it
+ */
+export function logEventsOf(lines: number, requests: number, isEachLogged?: boolean): number {
+  const { observability } = parse(readFileSync(join(ROOT, "wrangler.toml"), "utf8"));
+  const { logs = {} } = (observability ?? {}) as Observability;
+  const { head_sampling_rate: rate = 1, invocation_logs: isShipped = true } = logs;
+  return rate * (lines + ((isEachLogged ?? isShipped) ? requests : 0));
+}

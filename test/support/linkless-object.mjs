@@ -1,0 +1,19 @@
+/**
+ * The built bundle with an object of before leases outlived their links, as happens while a deployment is rolled out: it
+ * refuses messages of that version, and ignores the fields of it in any other.
+ */
+import * as weir from "weir.js";
+
+/** The highest version that such an object knows. */
+const PROTOCOL = 5;
+
+export class LimiterObject extends weir.LimiterObject {
+  acquire(call) {
+    if ((call.protocol ?? 1) > PROTOCOL)
+      return Promise.resolve({ answer: JSON.stringify({ unsupported: { protocol: PROTOCOL } }) });
+    return super.acquire({ ...call, graceMs: undefined, resume: undefined });
+  }
+}
+
+export const Limiter = weir.Limiter;
+export default weir.default;

@@ -1,0 +1,65 @@
+import type { LimiterClient } from "../../client/limiter-client.ts";
+import { degradedDecision, type Decision } from "../../core/protocol/decision.ts";
+import type { Attached } from "../../core/protocol/object-methods.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import type { Principal } from "../auth/tokens.ts";
+import { acquireOf, linkedOf } from "../calls/leases.ts";
+import { BoundAcquireRequest } from "../calls/request-schemas.ts";
+import { blockedDecision, call, type Answered } from "../calls/target.ts";
+import { given, refused } from "../calls/validate.ts";
+import { acquireConfirmed } from "./confirmed-lease.ts";
+
+/**
+ * A decision, with what keeps its lease. Disposing of it releases the lease, and the runtime does so when the caller
+ * ends. A lease that was asked for with `graceMs` ends so much later then.
+ */
+export type Grant = Decision & Omit<Attached, "answer">;
+
+/** Leases units for a caller over the service binding, or lets it take over a lease that it had. */
+export function callAcquireBound(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promise<Answered<Grant> | Problem> {
+  return call(client, principal, BoundAcquireRequest, input, async (target, request) => {
+    const acquire = acquireOf(target, request, given(input, "units"));
+    if (acquire instanceof Problem) return acquire;
+    const { policy, key, asked } = acquire;
+    const linked = detachedProblem(request) ?? linkedOf(client, principal, acquire, request);
+    if (linked instanceof Problem) return linked;
+    // Who takes over a lease has it already.
+    const blocked = linked.resume === undefined ? blockedDecision(target) : undefined;
+    if (blocked !== undefined) return blocked;
+    if (request.utilization !== undefined) client.report(policy, key, request.utilization);
+    const isAtOnce = asked.waitMs === 0 || linked.resume !== undefined;
+    if (isAtOnce && !request.detached) {
+      const granted = await client.leases.acquireAttached(policy, key, { ...asked, ...linked });
+      if (granted === undefined) return degradedDecision(policy, key);
+      return grantOf(granted.decision, granted.attached);
+    }
+    const link = request.detached ? undefined : linked;
+    const { decision, attached } = await acquireConfirmed(client, principal, acquire, link);
+    return attached === undefined ? decision : grantOf(decision, attached);
+  });
+}
+
+/** The problem of a lease that is to end with no link, and is told what becomes of it when its link ends. */
+function detachedProblem({
+  detached,
+  graceMs,
+  resume,
+}: {
+  readonly detached: boolean;
+  readonly graceMs?: number | undefined;
+  readonly resume?: string | undefined;
+}): Problem | undefined {
+  if (!detached) return undefined;
+  const allowed = "left out where detached is true: such a lease has no link";
+  if (graceMs !== undefined) return refused(["graceMs"], graceMs, allowed);
+  return resume === undefined ? undefined : refused(["resume"], resume, allowed);
+}
+
+function grantOf(decision: Decision | Problem, { slot, renew, release }: Attached): Grant | Problem {
+  if (decision instanceof Problem || slot === undefined) return decision;
+  return { ...decision, slot, ...(renew && { renew }), ...(release && { release }) };
+}
