@@ -1,5 +1,5 @@
 /** A limiter in a repository of one's own: the packed package, its command, and what the command writes. */
-import { spawn, spawnSync } from "node:child_process";
+import { execFile, spawn, spawnSync } from "node:child_process";
 import {
   mkdirSync,
   mkdtempSync,
@@ -11,6 +11,7 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { promisify } from "node:util";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { freePort } from "../../scripts/free-port.ts";
 import { ROOT } from "../../scripts/project.ts";
@@ -47,6 +48,14 @@ async function limited(url: string): Promise<unknown> {
   });
   const { success, remaining } = (await response.json()) as Record<string, unknown>;
   return [response.status, success, remaining];
+}
+
+/** What the package's command finds out about a limiter. */
+async function verified(url: string): Promise<string> {
+  const args = ["verify", url, "--quick", "--policy", "login"];
+  const env = { ...process.env, TOKEN: TOKENS.full };
+  const { stdout } = await promisify(execFile)(bin(), args, { cwd: project.folder, env });
+  return stdout;
 }
 
 /** As `npm install` puts it there: of the version that this project has. */
@@ -94,6 +103,19 @@ test("a wrangler that is missing or too old is refused, with what to install", (
   });
 });
 
+test("weir verify needs no wrangler, says how it is called, and refuses to go without a token", () => {
+  const help = weir(project.folder, "verify", "--help");
+  expect([help.status, help.stdout.split("\n", 1)[0]]).toEqual([
+    0,
+    "Usage: TOKEN=weir_... npx weir verify URL [--quick] [--redeploy] [--policy NAME ...] [--key-prefix TEXT]",
+  ]);
+  const refused = weir(project.folder, "verify", "https://example.com");
+  expect([refused.status, refused.stderr.split("\n", 1)[0]]).toEqual([
+    2,
+    "TOKEN is missing in the environment",
+  ]);
+});
+
 test("beside a package.json it writes the rest, and then wrangler dev, weir token and weir serve work", async () => {
   const manifest = readFileSync(join(project.folder, "package.json"), "utf8");
   expect(weir(project.folder, "init").status).toBe(0);
@@ -125,6 +147,7 @@ test("beside a package.json it writes the rest, and then wrangler dev, weir toke
     const ended = new Promise<number | null>((done) => served.on("exit", done));
     await Promise.race([new Promise((up) => served.stdout.once("data", up)), ended]);
     expect(await limited(`http://127.0.0.1:${PORT}`)).toEqual([200, true, left]);
+    if (left === 3) expect(await verified(`http://127.0.0.1:${PORT}`)).toMatch(/^holds +exactness of login/m);
     served.kill("SIGTERM");
     expect(await ended).toBe(0);
   }
