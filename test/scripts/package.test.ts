@@ -7,6 +7,7 @@ import { gzipSync } from "node:zlib";
 import { expect, test } from "vitest";
 import { isRecent, LEAST_WRANGLER } from "../../scripts/least-wrangler.ts";
 import { BUNDLING, COMMAND_BUNDLING, WORKER_BUNDLING } from "../../scripts/package-build.ts";
+import { MOST_MS } from "../../scripts/stopping.ts";
 import { readPages } from "../support/docs.ts";
 
 const ROOT = join(import.meta.dirname, "../..");
@@ -107,6 +108,20 @@ test("the template configures what this project's own wrangler.toml does, but fo
     return lines.filter((line) => line !== "" && !line.startsWith("#") && !line.startsWith("main ="));
   };
   expect(settings("template/wrangler.toml")).toEqual(settings("wrangler.toml"));
+});
+
+test("the container and the unit run it as a user of its own, keep its state, and give it the time to end", () => {
+  const docker = readFileSync(join(ROOT, "template", "Dockerfile"), "utf8").split("\n");
+  const at = (text: string) => docker.findIndex((line) => line.startsWith(text));
+  expect(at("USER node")).toBeGreaterThan(at("RUN mkdir /state && chown -R node"));
+  expect(at("CMD [")).toBeGreaterThan(at("USER node"));
+  expect(docker).toContain("ENV HOST=0.0.0.0 PORT=8787 STATE_DIR=/state");
+  expect(docker).toContain("VOLUME /state");
+  const unit = readFileSync(join(ROOT, "template", "weir.service"), "utf8");
+  expect(unit).toMatch(/^User=weir$/m);
+  // Otherwise workerd is asked to end at the same time, and isolates have nobody to give their units back to.
+  expect(unit).toMatch(/^KillMode=mixed$/m);
+  expect(1_000 * Number(/^TimeoutStopSec=(\d+)$/m.exec(unit)?.[1])).toBeGreaterThan(2 * MOST_MS);
 });
 
 /** The files that `npm pack` takes of those that are there. What is built is not asked for. */
