@@ -98,10 +98,19 @@ export function boundOf(rule: RateRule, admitted: readonly AdmittedCall[]): Boun
   if (admitted.length === 0) return { excess: 0, isBroken: false };
   const { algorithm, limit, windowMs, capacity, shortestMs } = rule;
   if (algorithm === "sliding-log") return exact(mostInWindow(admitted, windowMs) - limit);
-  if (algorithm === "fixed-window")
-    return exact(windowExcess(admitted, limit, Math.max(1, shortestMs - CLOCKS_DIFFER_MS)));
+  if (algorithm === "fixed-window") return exact(excessOfWindows(admitted, limit, shortestMs));
   const excess = worstExcess(admitted, { limit, windowMs, burst: capacity });
   return { excess, isBroken: excess > (limit / windowMs) * CLOCKS_DIFFER_MS };
+}
+
+/**
+ * An interval of length L meets at most L / shortest + 2 windows. That counts calls too that were under way while one
+ * window ended and the next began, of which nobody knows in which of the two they were.
+ */
+function excessOfWindows(admitted: readonly AdmittedCall[], limit: number, shortestMs: number): number {
+  const atLeastMs = Math.max(1, shortestMs - CLOCKS_DIFFER_MS);
+  const inAnyInterval = worstExcess(admitted, { limit, windowMs: atLeastMs, burst: 2 * limit });
+  return Math.max(windowExcess(admitted, limit, atLeastMs), inAnyInterval);
 }
 
 function exact(excess: number): Bounded {
