@@ -2,7 +2,7 @@
 import { existsSync } from "node:fs";
 import { resolve } from "node:path";
 import { nearest } from "../core/validation.ts";
-import { ROOT } from "./project.ts";
+import { ROOT } from "./project-folder.ts";
 
 /** The variables of the environment that the scripts read. */
 const VARIABLES = ["POLICIES", "REGIONS", "STATE_DIR", "API_TOKENS", "HOST", "PORT"];

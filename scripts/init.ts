@@ -27,7 +27,7 @@ function manifest(): string {
     .replaceAll(/[^a-z0-9-]+/g, "-")
     .replaceAll(/^-+|-+$/g, "");
   const scripts = Object.fromEntries(
-    ["start", "serve", "token", "deploy"].map((command) => [command, `weir ${command}`]),
+    ["start", "serve", "token", "deploy", "verify"].map((command) => [command, `weir ${command}`]),
   );
   const dependencies = { weir: given(), wrangler: `^${LEAST_WRANGLER}` };
   const fields = {
@@ -40,23 +40,40 @@ function manifest(): string {
   return `${JSON.stringify(fields, undefined, 2)}\n`;
 }
 
-/** The package as npx was given it: a file, or this version. */
+/** What the project depends on: this version, or the file in its folder. */
 function given(): string {
+  const file = tarball();
+  return file === undefined ? `^${version()}` : `file:${basename(file)}`;
+}
+
+/**
+ * The file that npx was given, if it was one. The project gets a copy: so it can be installed from wherever the project
+ * is, as in a container.
+ */
+function tarball(): string | undefined {
   const [above] = import.meta.dirname.split(join("/node_modules", "weir"));
   const manifestAbove = join(above ?? "", "package.json");
-  if (above === import.meta.dirname || !existsSync(manifestAbove)) return `^${version()}`;
+  if (above === import.meta.dirname || !existsSync(manifestAbove)) return undefined;
   const { dependencies = {} } = JSON.parse(readFileSync(manifestAbove, "utf8")) as {
     dependencies?: Readonly<Record<string, string>>;
   };
   const from = dependencies["weir"];
-  return from?.startsWith("file:") === true
-    ? `file:${resolve(above ?? "", from.slice("file:".length))}`
-    : `^${version()}`;
+  if (from?.startsWith("file:") !== true || !from.endsWith(".tgz")) return undefined;
+  const file = resolve(above ?? "", from.slice("file:".length));
+  return existsSync(file) ? file : undefined;
+}
+
+/** Copies the file of the package, unless the project has it. Returns what was written. */
+function copyTarball(): string[] {
+  const file = tarball();
+  if (file === undefined || existsSync(join(ROOT, basename(file)))) return [];
+  copyFileSync(file, join(ROOT, basename(file)));
+  return [basename(file)];
 }
 
 function packageToInstall(): string {
-  const from = given();
-  return from.startsWith("file:") ? JSON.stringify(from) : `weir@${from}`;
+  const file = tarball();
+  return file === undefined ? `weir@^${version()}` : `./${basename(file)}`;
 }
 
 function version(): string {
@@ -81,9 +98,11 @@ try {
     mkdirSync(dirname(join(ROOT, to)), { recursive: true });
     copyFileSync(from, join(ROOT, to));
   }
+  const copied = copyTarball();
   const isNew = !existsSync(join(ROOT, "package.json"));
   if (isNew) writeFileSync(join(ROOT, "package.json"), manifest());
-  console.log(`Written: ${wanted.map(({ to }) => to).join(", ")}${isNew ? ", package.json" : ""}\n`);
+  const written = [...wanted.map(({ to }) => to), ...copied, ...(isNew ? ["package.json"] : [])];
+  console.log(`Written: ${written.join(", ")}\n`);
   console.log(
     isNew
       ? "Next:\n\n  npm install\n  npm start"

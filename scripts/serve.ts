@@ -4,7 +4,7 @@ import { readConfiguration } from "./configuration.ts";
 import { readPort } from "./listening.ts";
 import { build, readDevVars } from "./project.ts";
 import { checkTokens } from "./tokens.ts";
-import { serve } from "./workerd.ts";
+import { serve, type Serving } from "./workerd.ts";
 
 async function main(): Promise<void> {
   requireNoFlags("npm run serve");
@@ -16,6 +16,7 @@ async function main(): Promise<void> {
   const apiTokens = API_TOKENS ?? readDevVars()["API_TOKENS"];
   if (apiTokens !== undefined) for (const note of checkTokens(apiTokens, policies)) console.warn(note);
   build();
+  const stopping = new Stopping();
   const serving = await serve({
     host,
     port,
@@ -26,18 +27,35 @@ async function main(): Promise<void> {
     regions: tables(given.regions),
     pool: poolOf({ ...readDevVars(), ...process.env }),
   });
-  let isStopping = false;
-  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const)
-    process.on(signal, () => {
-      // Whoever asks twice does not want to wait.
-      void (isStopping ? Promise.resolve() : serving.rest()).then(() => serving.stop());
-      isStopping = true;
-    });
+  stopping.stops(serving);
   console.log(`Weir serves ${names.join(", ")} on ${serving.url}, storage in ${stateDir}`);
   if (apiTokens === undefined)
     console.log("API_TOKENS is not set: every call but /healthz answers 503 and says how to set it.");
   const code = await serving.exited;
-  if (!isStopping) throw new Error(`workerd ended by itself (${code === null ? "killed" : `code ${code}`})`);
+  if (!stopping.isAsked)
+    throw new Error(`workerd ended by itself (${code === null ? "killed" : `code ${code}`})`);
+}
+
+/** Hears of signals, and stops what is served, as soon as it is there: else it would be left behind. */
+class Stopping {
+  isAsked = false;
+  #serving: Serving | undefined;
+
+  constructor() {
+    for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) process.on(signal, () => this.#ask());
+  }
+
+  stops(serving: Serving): void {
+    this.#serving = serving;
+    if (this.isAsked) void serving.rest().then(() => serving.stop());
+  }
+
+  #ask(): void {
+    // Whoever asks twice does not want to wait.
+    const resting = this.isAsked ? Promise.resolve() : this.#serving?.rest();
+    this.isAsked = true;
+    void resting?.then(() => this.#serving?.stop());
+  }
 }
 
 /** Tables that may have been given as JSON text. */

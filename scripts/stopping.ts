@@ -6,7 +6,7 @@ import { STOP_HEADER } from "../worker/http/stop-header.ts";
 /** An object that has written nothing for so long, in milliseconds, is not ahead of its storage: a lead lasts less. */
 const AHEAD_MS = 120_000;
 /** The process is ended after so long, in milliseconds, whatever it does. */
-const MOST_MS = 5_000;
+export const MOST_MS = 5_000;
 /** An object's file, or its log. */
 const OBJECT_FILE = /^(?<id>[0-9a-f]{64})\.sqlite(-wal)?$/;
 

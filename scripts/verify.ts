@@ -1,26 +1,57 @@
 /** Verifies a deployment from outside: npm run verify -- https://... with TOKEN in the environment. */
 import { parseArgs } from "node:util";
 import type { ListedPolicy } from "../core/protocol/policy-list.ts";
+import { takenByNpm } from "./call.ts";
 import { Calls } from "./verify/calls.ts";
 import { verifyExactness } from "./verify/exactness.ts";
+import { verifyHeldUnits, verifyHoldExpiry, verifySettling } from "./verify/holds.ts";
 import { measureLatency } from "./verify/latency.ts";
 import { verifyExclusion, verifyExpiry } from "./verify/leases.ts";
-import { LEASES_NEEDED, leasePolicy, RATE_NEEDED, ratePolicies } from "./verify/policies.ts";
+import {
+  holdPolicy,
+  HOLDS_NEEDED,
+  leasePolicy,
+  LEASES_NEEDED,
+  missingRates,
+  rateNeeded,
+  ratePolicies,
+  RULES_NEEDED,
+  rulesPolicy,
+} from "./verify/policies.ts";
 import { report, type Finding } from "./verify/report.ts";
+import { verifyRules } from "./verify/rules.ts";
 import { verifySockets, watchRedeployment } from "./verify/sockets.ts";
 
-const USAGE = `Usage: TOKEN=weir_... npm run verify -- URL [--quick] [--redeploy] [--policy NAME ...] [--key-prefix TEXT]
+/** As its user types it: in this project, or in one that has the package. */
+const COMMAND = process.env["WEIR_PROJECT"] === undefined ? "npm run verify --" : "npx weir verify";
+const USAGE = `Usage: TOKEN=weir_... ${COMMAND} URL [--quick] [--redeploy] [--policy NAME ...] [--key-prefix TEXT]
 
   URL           the limiter's address, such as https://weir.example.workers.dev
   TOKEN         a token with the scope limit; with admin too, keys are reset afterwards
-  --quick       some seconds instead of a minute
+  --quick       some seconds instead of two minutes
   --redeploy    keeps a socket and asks on for 50 s, while you deploy in another terminal
   --policy      only these policies; may be repeated; default: those of GET /v1/policies that can show something
-  --key-prefix  what the token's keys must begin with`;
+  --key-prefix  what the token's keys must begin with
+
+The exit code is 1 when a guarantee is broken, and 2 when there was nothing that could be tested.`;
 
 /** How long each part lasts, in milliseconds, and how many calls are timed. */
-const FULL = { exactnessMs: 15_000, leasesMs: 15_000, redeployMs: 50_000, timed: 100 };
-const QUICK = { exactnessMs: 2_000, leasesMs: 2_000, redeployMs: 5_000, timed: 10 };
+const FULL = {
+  exactnessMs: 15_000,
+  rulesMs: 10_000,
+  holdsMs: 10_000,
+  leasesMs: 15_000,
+  redeployMs: 50_000,
+  timed: 100,
+};
+const QUICK = {
+  exactnessMs: 2_000,
+  rulesMs: 2_000,
+  holdsMs: 2_000,
+  leasesMs: 2_000,
+  redeployMs: 5_000,
+  timed: 10,
+};
 
 /** @throws Error with what is wrong with the arguments, or with the limiter */
 async function main(): Promise<number> {
@@ -31,8 +62,16 @@ async function main(): Promise<number> {
       redeploy: { type: "boolean", default: false },
       policy: { type: "string", multiple: true },
       "key-prefix": { type: "string", default: "" },
+      help: { type: "boolean", short: "h", default: false },
     },
   });
+  if (values.help) {
+    console.log(USAGE);
+    return 0;
+  }
+  const [lost] = takenByNpm(["quick", "redeploy", "policy", "key-prefix"]);
+  if (lost !== undefined)
+    throw new Error(`${lost} did not get here, npm took it for its own: write ${COMMAND} URL ${lost}`);
   const [url, ...others] = positionals;
   const token = process.env["TOKEN"] ?? "";
   if (url === undefined || !/^https?:\/\//.test(url) || others.length > 0)
@@ -47,8 +86,8 @@ async function main(): Promise<number> {
     findings.push(...found);
   }
   const { text, exitCode } = report(findings);
-  const lost = calls.lost === 0 ? "" : `, ${calls.lost} of them were not answered`;
-  console.log(`\n${calls.url}, ${new Date().toISOString()}\n\n${text}; ${calls.made} calls${lost}`);
+  const unanswered = calls.lost === 0 ? "" : `, ${calls.lost} of them were not answered`;
+  console.log(`\n${calls.url}, ${new Date().toISOString()}\n\n${text}; ${calls.made} calls${unanswered}`);
   return exitCode;
 }
 
@@ -68,19 +107,20 @@ async function listed(calls: Calls, wanted: readonly string[] | undefined): Prom
 }
 
 type Lengths = typeof FULL;
+type Check = () => Promise<readonly Finding[]>;
 
 function checksOf(
   calls: Calls,
   policies: readonly ListedPolicy[],
   lengths: Lengths,
   isRedeployed: boolean,
-): (() => Promise<readonly Finding[]>)[] {
+): Check[] {
   const [rates, lease] = [ratePolicies(policies), leasePolicy(policies)];
-  const untested = (name: string, needs: string) => () =>
-    Promise.resolve<Finding[]>([{ name, verdict: "untested", says: [needs] }]);
-  const { exactnessMs, leasesMs, redeployMs, timed } = lengths;
+  const [held, rules] = [holdPolicy(policies), rulesPolicy(policies)];
+  const missing = missingRates(rates);
+  const { exactnessMs, rulesMs, holdsMs, leasesMs, redeployMs, timed } = lengths;
   const [first] = rates;
-  const whileDeployed = () => {
+  const whileDeployed: Check = () => {
     console.error(`deploy now: npm run deploy, in another terminal, within ${redeployMs / 1_000} s`);
     return Promise.all([
       ...(first === undefined ? [] : [verifyExactness(calls, first, redeployMs)]),
@@ -89,8 +129,18 @@ function checksOf(
   };
   return [
     async () => [await measureLatency(calls, first?.policy ?? policies[0]?.name ?? "", timed)],
-    ...(rates.length === 0 ? [untested("exactness", RATE_NEEDED)] : []),
-    ...rates.map((rate) => async () => [await verifyExactness(calls, rate, exactnessMs)]),
+    ...rates.map((rate): Check => async () => [await verifyExactness(calls, rate, exactnessMs)]),
+    ...(missing.length === 0 ? [] : [untested(`exactness of ${missing.join(", ")}`, rateNeeded(missing))]),
+    ...(rules === undefined
+      ? [untested("several rules", RULES_NEEDED)]
+      : [async () => [await verifyRules(calls, rules, rulesMs)]]),
+    ...(held === undefined
+      ? [untested("holds", HOLDS_NEEDED)]
+      : [
+          async () => [await verifyHeldUnits(calls, held, holdsMs)],
+          async () => [await verifySettling(calls, held)],
+          async () => [await verifyHoldExpiry(calls, held)],
+        ]),
     ...(lease === undefined
       ? [untested("leases and sockets", LEASES_NEEDED)]
       : [
@@ -100,6 +150,11 @@ function checksOf(
         ]),
     ...(isRedeployed ? [whileDeployed] : []),
   ];
+}
+
+/** What is not there to be tested. */
+function untested(name: string, needs: string): Check {
+  return () => Promise.resolve([{ name, verdict: "untested", says: [needs] }]);
 }
 
 try {

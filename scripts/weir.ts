@@ -9,6 +9,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<unknown>>> = {
   serve: () => import("./serve.ts"),
   token: () => import("./token.ts"),
   deploy: () => import("./deploy.ts"),
+  verify: () => import("./verify.ts"),
 };
 
 const USAGE = `Usage: weir COMMAND
@@ -17,13 +18,17 @@ const USAGE = `Usage: weir COMMAND
   start   runs it on this machine, with wrangler, and prints a curl line that works
   serve   runs it with plain workerd, to host it without Cloudflare
   token   makes a token: weir token --name NAME --scope limit
-  deploy  deploys it to Cloudflare; arguments are passed to wrangler`;
+  deploy  deploys it to Cloudflare; arguments are passed to wrangler
+  verify  verifies a deployment from outside: TOKEN=weir_... weir verify URL; --help says more`;
 
-/** What is missing in this project for a command that needs wrangler; `undefined`: nothing is. */
-function missing(project: string): string | undefined {
+/** What is missing in this project for a command; `undefined`: nothing is. */
+function missing(project: string, command: string): string | undefined {
+  if (command === "init") return undefined;
   const [major = 0, minor = 0] = process.versions.node.split(".").map(Number);
   if (major < 22 || (major === 22 && minor < 13))
     return `Node ${process.versions.node} is too old: weir and wrangler need 22.13 or newer (npm install node@24 puts one into this project)`;
+  // It asks a limiter that runs elsewhere.
+  if (command === "verify") return undefined;
   const install = `npm install wrangler@^${LEAST_WRANGLER}`;
   const file = join(project, "node_modules", "wrangler", "package.json");
   if (!existsSync(file)) return `wrangler is not installed in ${project}: ${install}`;
@@ -38,7 +43,7 @@ process.env["WEIR_PROJECT"] = project;
 process.env["WEIR_CALLED_IN"] = process.env["INIT_CWD"] ?? project;
 const [name = ""] = process.argv.splice(2, 1);
 const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
-const wrong = command === undefined || name === "init" ? undefined : missing(project);
+const wrong = command === undefined ? undefined : missing(project, name);
 if (command === undefined || wrong !== undefined) {
   const isAsked = name === "--help" || name === "help";
   console[isAsked ? "log" : "error"](wrong ?? USAGE);

@@ -33,6 +33,8 @@ export interface ServeOptions {
   readonly isolates?: number;
   /** For tests: the policies of all isolates but the first, whose objects have `policies`. Absent: the same. */
   readonly callersPolicies?: unknown;
+  /** For tests: the path of the module of all isolates but the first, whose objects are of `main`. Absent: the same. */
+  readonly callersMain?: string | undefined;
   /** The path of a second worker to run, which has the service binding LIMITER and answers at `callerUrl`. */
   readonly caller?: string;
   /** Whether the second worker binds the objects too, as OBJECTS, and has the policies. */
@@ -56,12 +58,10 @@ export function workerdConfig(options: Settled, configDir: string): string {
   const { host, ports, stateDir, apiTokens } = options;
   const { compatibilityDate, compatibilityFlags, policies, regions } = readWranglerToml();
   const hostName = host.includes(":") ? `[${host}]` : host;
-  const modules = { "index.js": options.main ?? BUNDLE, ...options.modules };
-  const embedded = Object.entries(modules).map(([name, path], index) => {
-    // `embed` takes a path that is relative to the configuration file.
-    copyFileSync(path, join(configDir, `module-${index}`));
-    return `(name = ${text(name)}, esModule = embed ${text(`module-${index}`)})`;
-  });
+  const { main = BUNDLE, callersMain = main } = options;
+  const embedded = embed({ "index.js": main, ...options.modules }, configDir, "module");
+  const ofCallersMain =
+    callersMain === main ? embedded : embed({ "index.js": callersMain }, configDir, "caller-module");
   const ofObjects = options.policies ?? policies;
   const ofCallers = options.callersPolicies ?? ofObjects;
   const shared = [
@@ -100,7 +100,7 @@ export function workerdConfig(options: Settled, configDir: string): string {
       service: `    (name = ${text(name)}, worker = .${name}),\n`,
       socket: `(name = "${socket}", address = ${text(`${hostName}:${port}`)}, http = (${http}), service = "${name}")`,
       worker: `const ${name} :Workerd.Worker = (
-  modules = [${embedded.join(", ")}],
+  modules = [${index === 0 ? embedded : ofCallersMain}],
   ${flags}
   bindings = [${bindings.join(", ")}],
   ${index === 0 ? ownsObjects : ""}
@@ -125,6 +125,15 @@ function classesOf({
 }: Settled): readonly [string, string][] {
   const limiter: [string, string] = ["OBJECTS", "LimiterObject"];
   return hasDeploymentObjects ? [limiter, ["CATALOG", "CatalogObject"], ["STATS", "StatsObject"]] : [limiter];
+}
+
+/** Modules by the names under which they are imported. `embed` takes a path that is relative to the configuration file. */
+function embed(modules: Readonly<Record<string, string>>, configDir: string, prefix: string): string {
+  const embedded = Object.entries(modules).map(([name, path], index) => {
+    copyFileSync(path, join(configDir, `${prefix}-${index}`));
+    return `(name = ${text(name)}, esModule = embed ${text(`${prefix}-${index}`)})`;
+  });
+  return embedded.join(", ");
 }
 
 /** A pool may have a private address. workerd does not reach those unless its configuration allows it. */

@@ -84,11 +84,10 @@ async function serveLocked(options: ServeOptions, lock: StateLock): Promise<Serv
   const urls = ports.map((each) => `http://${hostName}:${each}`);
   const url = `http://${hostName}:${port}`;
   const callerUrl = `http://${hostName}:${callerPort}`;
-  const isUp = await Promise.race([
-    Promise.all(urls.map(answers)).then(() => true),
-    exited.then(() => false),
-  ]);
-  if (!isUp)
+  const ended = new AbortController();
+  void exited.then(() => ended.abort());
+  const areUp = await Promise.all(urls.map((each) => answers(each, ended.signal)));
+  if (areUp.includes(false))
     throw new Error(`workerd stopped before it served: ${printed === "" ? "it says why above" : printed}`);
   const stop = async (signal: NodeJS.Signals = "SIGTERM") => {
     child.kill(signal);
@@ -98,9 +97,14 @@ async function serveLocked(options: ServeOptions, lock: StateLock): Promise<Serv
   return { url, urls, callerUrl, process: child, exited, rest, stop };
 }
 
-/** Resolves when the worker answers, whatever it says. workerd takes connections before it has read the worker. */
-async function answers(url: string): Promise<true> {
-  for (;;) {
+/**
+ * Resolves when the worker answers, whatever it says. workerd takes connections before it has read the worker.
+ *
+ * @returns whether it answered before it ended
+ */
+async function answers(url: string, ended: AbortSignal): Promise<boolean> {
+  // Who went on asking would keep this process, which is to end with what it serves.
+  while (!ended.aborted) {
     const isUp = await fetch(`${url}/healthz`).then(
       () => true,
       () => false,
@@ -108,4 +112,5 @@ async function answers(url: string): Promise<true> {
     if (isUp) return true;
     await new Promise((done) => setTimeout(done, 20));
   }
+  return false;
 }

@@ -1,27 +1,42 @@
 /** Whether a limit is exact: one key, asked by many at once. */
 import { mostInWindow, worstExcess, type AdmittedCall } from "../../test/support/interval-bound.ts";
 import { pause, type Answered, type Calls } from "./calls.ts";
-import type { RatePolicy } from "./policies.ts";
+import type { RatePolicy, RateRule } from "./policies.ts";
 import type { Finding } from "./report.ts";
+import { windowExcess } from "./window-bound.ts";
 
 /** So many ask at once. */
-const ASKERS = 48;
+export const ASKERS = 48;
 /** Whoever was denied asks again after this many milliseconds at most. */
 const MOST_PAUSE_MS = 25;
 /**
  * Objects may move from one machine to another, whose clock is ahead by so many milliseconds: what refills in them is
  * no leak of the limiter.
  */
-const CLOCKS_DIFFER_MS = 20;
+export const CLOCKS_DIFFER_MS = 20;
+
+/** What was admitted of one rule, compared with its bound. */
+export interface Bounded {
+  /** Units more than the bound in the worst interval; 0 or less: it was kept. */
+  readonly excess: number;
+  readonly isBroken: boolean;
+}
 
 /** Asks for a fresh key for so long, and compares what was admitted with the bound in every interval. */
 export async function verifyExactness(calls: Calls, rate: RatePolicy, lastsMs: number): Promise<Finding> {
   const key = calls.freshKey();
+  const answers = await askByMany(calls, lastsMs, { policy: rate.policy, key });
+  await calls.make("DELETE", `/v1/policies/${rate.policy}/keys/${encodeURIComponent(key)}`);
+  return findingOf(rate, answers, lastsMs);
+}
+
+/** Has many ask the same for so long. */
+export async function askByMany(calls: Calls, lastsMs: number, body: object): Promise<Answered[]> {
   const answers: Answered[] = [];
   const endMs = performance.now() + lastsMs;
   const askUntilEnd = async () => {
     while (performance.now() < endMs) {
-      const answered = await calls.make("POST", "/v1/limit", { policy: rate.policy, key });
+      const answered = await calls.make("POST", "/v1/limit", body);
       if (answered === undefined) {
         await pause(MOST_PAUSE_MS);
         continue;
@@ -33,23 +48,28 @@ export async function verifyExactness(calls: Calls, rate: RatePolicy, lastsMs: n
     }
   };
   await Promise.all(Array.from({ length: ASKERS }, askUntilEnd));
-  await calls.make("DELETE", `/v1/policies/${rate.policy}/keys/${encodeURIComponent(key)}`);
-  return findingOf(rate, answers, lastsMs);
+  return answers;
+}
+
+/** The answers that are decisions: no errors, and not degraded. */
+export function decisionsIn(answers: readonly Answered[]): Answered[] {
+  return answers.filter(({ status, body }) => status === 200 && body["reason"] !== "degraded");
+}
+
+/** What was not decided, in words. */
+export function notDecided(count: number): string[] {
+  return count === 0 ? [] : [`${count} answers were no decisions: errors, or degraded`];
 }
 
 function findingOf(rate: RatePolicy, answers: readonly Answered[], lastsMs: number): Finding {
-  const { policy, algorithm, limit, windowMs, capacity } = rate;
-  const name = `exactness of ${policy}: ${algorithm}, ${limit} per ${windowMs} ms, ${capacity} at once`;
-  const decided = answers.filter(({ status, body }) => status === 200 && body["reason"] !== "degraded");
+  const name = `exactness of ${rate.policy}: ${inWords(rate)}`;
+  const decided = decisionsIn(answers);
   const admitted = decided
     .filter(({ body }) => body["success"] === true)
     .map((each) => ({ ...each, units: 1 }));
-  const excess = excessOf(rate, admitted);
-  const perMs = limit / windowMs;
-  const allowed = Math.max(0, algorithm === "token-bucket" ? perMs * CLOCKS_DIFFER_MS : 0);
-  const most = Math.floor(capacity + (algorithm === "token-bucket" ? perMs * lastsMs : 0));
+  const { excess, isBroken } = boundOf(rate, admitted);
   const says = [
-    `${answers.length} calls by ${ASKERS} at once in ${lastsMs / 1_000} s: ${admitted.length} admitted of about ${most}`,
+    `${answers.length} calls by ${ASKERS} at once in ${lastsMs / 1_000} s: ${admitted.length} admitted of about ${mostIn(rate, lastsMs)}`,
     excess > 0
       ? `in the worst interval ${Math.ceil(excess)} more than the bound`
       : "in no interval more than the bound",
@@ -58,17 +78,41 @@ function findingOf(rate: RatePolicy, answers: readonly Answered[], lastsMs: numb
   if (admitted.length === 0) return { name, verdict: "untested", says: [...says, "nothing was admitted"] };
   const isUsedUp = decided.length > admitted.length;
   if (!isUsedUp) says.push("nothing was denied: this machine cannot ask fast enough to test this limit");
-  return { name, verdict: excess > allowed ? "BROKEN" : isUsedUp ? "holds" : "untested", says };
+  return { name, verdict: isBroken ? "BROKEN" : isUsedUp ? "holds" : "untested", says };
 }
 
-/** By how many units the bound was exceeded in the worst interval; 0 or less: it was kept. */
-function excessOf(rate: RatePolicy, admitted: readonly AdmittedCall[]): number {
-  if (admitted.length === 0) return 0;
-  const { algorithm, limit, windowMs, capacity } = rate;
-  if (algorithm === "sliding-log") return mostInWindow(admitted, windowMs) - limit;
-  return worstExcess(admitted, { limit, windowMs, burst: capacity });
+/** The rule, as reports name it. */
+export function inWords({ algorithm, limit, windowMs, capacity }: RateRule): string {
+  return `${algorithm}, ${limit} per ${windowMs} ms, ${capacity} at once`;
 }
 
-function notDecided(count: number): string[] {
-  return count === 0 ? [] : [`${count} answers were no decisions: errors, or degraded`];
+/** About how many units a rule admits in so long, if nothing was used before. */
+export function mostIn({ algorithm, limit, windowMs, capacity }: RateRule, lastsMs: number): number {
+  const windows = lastsMs / windowMs;
+  const isRefilled = algorithm === "token-bucket" || algorithm === "gcra";
+  return Math.floor(capacity + limit * (isRefilled ? windows : Math.floor(windows)));
+}
+
+/** Compares admitted calls with the bound of a rule. */
+export function boundOf(rule: RateRule, admitted: readonly AdmittedCall[]): Bounded {
+  if (admitted.length === 0) return { excess: 0, isBroken: false };
+  const { algorithm, limit, windowMs, capacity, shortestMs } = rule;
+  if (algorithm === "sliding-log") return exact(mostInWindow(admitted, windowMs) - limit);
+  if (algorithm === "fixed-window") return exact(excessOfWindows(admitted, limit, shortestMs));
+  const excess = worstExcess(admitted, { limit, windowMs, burst: capacity });
+  return { excess, isBroken: excess > (limit / windowMs) * CLOCKS_DIFFER_MS };
+}
+
+/**
+ * An interval of length L meets at most L / shortest + 2 windows. That counts calls too that were under way while one
+ * window ended and the next began, of which nobody knows in which of the two they were.
+ */
+function excessOfWindows(admitted: readonly AdmittedCall[], limit: number, shortestMs: number): number {
+  const atLeastMs = Math.max(1, shortestMs - CLOCKS_DIFFER_MS);
+  const inAnyInterval = worstExcess(admitted, { limit, windowMs: atLeastMs, burst: 2 * limit });
+  return Math.max(windowExcess(admitted, limit, atLeastMs), inAnyInterval);
+}
+
+function exact(excess: number): Bounded {
+  return { excess, isBroken: excess > 0 };
 }

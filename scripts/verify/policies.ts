@@ -1,14 +1,35 @@
 /** Which of the limiter's policies can show what. */
-import type { ListedPolicy } from "../../core/protocol/policy-list.ts";
+import type { ListedPolicy, ListedRule } from "../../core/protocol/policy-list.ts";
 
-/** A policy with one rule that counts a rate exactly. */
-export interface RatePolicy {
-  readonly policy: string;
-  readonly algorithm: "token-bucket" | "sliding-log";
+/** The algorithms whose bound is checked, each by its own. */
+const RATES = ["token-bucket", "gcra", "sliding-log", "fixed-window"] as const;
+type RateAlgorithm = (typeof RATES)[number];
+
+/** Those of which it is known how much comes back in so long. When a window ends depends on when it began. */
+const HELD: readonly RateAlgorithm[] = ["token-bucket", "gcra", "sliding-log"];
+
+/** A rule that counts a rate exactly. */
+export interface RateRule {
+  readonly name: string;
+  readonly unit: string;
+  readonly algorithm: RateAlgorithm;
   readonly limit: number;
   readonly windowMs: number;
+  /** No window is shorter, of a fixed window; of all others it is `windowMs`. */
+  readonly shortestMs: number;
   /** The most units at once. */
   readonly capacity: number;
+}
+/** A policy with one rule that counts a rate exactly. */
+export interface RatePolicy extends RateRule {
+  readonly policy: string;
+}
+/** A policy with several rules, each of which counts a rate exactly. */
+export interface RulesPolicy {
+  readonly policy: string;
+  readonly rules: readonly RateRule[];
+  /** The longest that an isolate has units of a key. */
+  readonly reservationTtlMs: number;
 }
 /** A policy with one rule that leases. */
 export interface LeasePolicy {
@@ -20,38 +41,100 @@ export interface LeasePolicy {
 
 /** One machine uses up so many units in some seconds. */
 const MOST_UNITS = 2_000;
-export const RATE_NEEDED = `needs a policy with one rule, token-bucket or sliding-log, of up to ${MOST_UNITS} units, with \
-keyKind = "text", no shadow and onFailure = "closed"`;
-export const LEASES_NEEDED = `needs a policy with one rule, concurrency, of up to ${MOST_UNITS} units, with keyKind = \
-"text", no shadow and onFailure = "closed"`;
+const PLAIN = `with keyKind = "text", no shadow and onFailure = "closed"`;
+const SIMPLE = "without countDenied, minInterval and blockFor";
+export const LEASES_NEEDED = `needs a policy with one rule, concurrency, of up to ${MOST_UNITS} units, ${PLAIN}`;
+export const RULES_NEEDED = `needs a policy with several rules, ${listed(RATES)}, one of up to ${MOST_UNITS} units, ${SIMPLE}, ${PLAIN}`;
+export const HOLDS_NEEDED = `needs a policy with one rule, ${listed(HELD)}, of 2 to ${MOST_UNITS} units, ${SIMPLE}, ${PLAIN}`;
+
+/** What these algorithms need to be tested. */
+export function rateNeeded(algorithms: readonly RateAlgorithm[]): string {
+  return `needs a policy with one rule, ${listed(algorithms)}, of up to ${MOST_UNITS} units, ${PLAIN}`;
+}
+
+function listed(names: readonly string[]): string {
+  return names.join(" or ").replaceAll(/ or (?=.* or )/g, ", ");
+}
 
 /** Of each algorithm the policy that is used up the soonest. */
 export function ratePolicies(policies: readonly ListedPolicy[]): RatePolicy[] {
-  const usable = policies.filter(canDeny).flatMap(({ name, rules: [rule] }) => {
-    if (rule === undefined) return [];
-    const { algorithm, limit, windowMs, capacity } = rule;
-    if (algorithm !== "token-bucket" && algorithm !== "sliding-log") return [];
-    return [
-      {
-        policy: name,
-        algorithm,
-        limit: Number(limit),
-        windowMs: Number(windowMs),
-        capacity: Number(capacity),
-      } as const,
-    ];
-  });
-  const small = usable.filter(({ capacity }) => capacity >= 1 && capacity <= MOST_UNITS);
-  return (["token-bucket", "sliding-log"] as const).flatMap((algorithm) =>
-    small
-      .filter((each) => each.algorithm === algorithm)
-      .toSorted((a, b) => secondsToEmpty(a) - secondsToEmpty(b))
-      .slice(0, 1),
-  );
+  const usable = lone(policies);
+  return RATES.flatMap((algorithm) => soonest(usable.filter((each) => each.algorithm === algorithm)));
+}
+
+/** The algorithms of which no policy can be used up. */
+export function missingRates(rates: readonly RatePolicy[]): RateAlgorithm[] {
+  return RATES.filter((each) => !rates.some(({ algorithm }) => algorithm === each));
+}
+
+/** The policy on which holds show the most: it is used up the soonest. */
+export function holdPolicy(policies: readonly ListedPolicy[]): RatePolicy | undefined {
+  const simple = policies.filter(({ rules }) => rules.every(isSimple));
+  return soonest(
+    lone(simple).filter(({ algorithm, capacity }) => HELD.includes(algorithm) && capacity >= 2),
+  )[0];
+}
+
+/** The policy with several rules, one of which is used up the soonest. */
+export function rulesPolicy(policies: readonly ListedPolicy[]): RulesPolicy | undefined {
+  return policies
+    .filter((policy) => policy.rules.length > 1 && canDeny(policy) && policy.rules.every(isSimple))
+    .map(({ name, rules, reservationTtlMs }) => ({
+      policy: name,
+      rules: rules.flatMap(rateOf),
+      reservationTtlMs,
+      all: rules.length,
+    }))
+    .filter(({ rules, all }) => rules.length === all && rules.some(isSmall))
+    .toSorted((a, b) => secondsToEmptyAny(a) - secondsToEmptyAny(b))[0];
+}
+
+/** The rule of several that denies first. */
+export function firstToDeny({ rules }: Pick<RulesPolicy, "rules">): RateRule | undefined {
+  return rules.toSorted((a, b) => secondsToEmpty(a) - secondsToEmpty(b))[0];
+}
+
+function secondsToEmptyAny({ rules }: Pick<RulesPolicy, "rules">): number {
+  return Math.min(...rules.map(secondsToEmpty));
+}
+
+function lone(policies: readonly ListedPolicy[]): RatePolicy[] {
+  return policies
+    .filter((policy) => policy.rules.length === 1 && canDeny(policy))
+    .flatMap(({ name: policy, rules }) => rules.flatMap(rateOf).map((rule) => ({ ...rule, policy })))
+    .filter(isSmall);
+}
+
+function rateOf(rule: ListedRule): RateRule[] {
+  const algorithm = RATES.find((each) => each === rule.algorithm);
+  if (algorithm === undefined) return [];
+  const [limit, windowMs, capacity] = [
+    Number(rule["limit"]),
+    Number(rule["windowMs"]),
+    Number(rule["capacity"]),
+  ];
+  // A period of the calendar may be shorter than it is on average: a February, or a day on which clocks are changed.
+  const wholeMs = rule["period"] === undefined ? windowMs : 0.75 * windowMs;
+  const shortestMs = Math.floor(wholeMs - Number(rule["jitterMs"] ?? 0));
+  const { name, unit } = rule;
+  return [{ name, unit: String(unit), algorithm, limit, windowMs, capacity, shortestMs }];
+}
+
+/** What is denied changes nothing, not even by a word of the policy. */
+function isSimple({ countDenied, minIntervalMs = 0, blockForMs }: ListedRule): boolean {
+  return countDenied !== true && minIntervalMs === 0 && blockForMs === undefined;
+}
+
+function isSmall({ capacity }: RateRule): boolean {
+  return capacity >= 1 && capacity <= MOST_UNITS;
+}
+
+function soonest(rates: readonly RatePolicy[]): RatePolicy[] {
+  return rates.toSorted((a, b) => secondsToEmpty(a) - secondsToEmpty(b)).slice(0, 1);
 }
 
 /** A bucket that refills faster than one machine can ask shows little. */
-function secondsToEmpty({ limit, windowMs, capacity }: RatePolicy): number {
+function secondsToEmpty({ limit, windowMs, capacity }: RateRule): number {
   const perSecond = (limit * 1_000) / windowMs;
   const spare = ASKED_PER_SECOND - perSecond;
   return spare <= 0 ? Infinity : capacity / spare;
@@ -61,7 +144,7 @@ const ASKED_PER_SECOND = 500;
 /** The policy with the fewest slots: best a mutex. */
 export function leasePolicy(policies: readonly ListedPolicy[]): LeasePolicy | undefined {
   const [fewest] = policies
-    .filter(canDeny)
+    .filter((policy) => policy.rules.length === 1 && canDeny(policy))
     .flatMap(({ name, maxWaitMs, rules: [rule] }) =>
       rule?.algorithm === "concurrency"
         ? [{ policy: name, maxWaitMs, limit: Number(rule["limit"]), maxTtlMs: Number(rule["maxTtlMs"]) }]
@@ -72,6 +155,6 @@ export function leasePolicy(policies: readonly ListedPolicy[]): LeasePolicy | un
   return fewest;
 }
 
-function canDeny({ rules, shadow, onFailure, keyKind }: ListedPolicy): boolean {
-  return rules.length === 1 && !shadow && onFailure === "closed" && keyKind === "text";
+function canDeny({ shadow, onFailure, keyKind }: ListedPolicy): boolean {
+  return !shadow && onFailure === "closed" && keyKind === "text";
 }

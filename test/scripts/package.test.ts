@@ -1,11 +1,14 @@
 import { build } from "esbuild";
 /** What the npm package is, as far as it can be told without installing it: test/system/package.test.ts does that. */
+import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { expect, test } from "vitest";
 import { isRecent, LEAST_WRANGLER } from "../../scripts/least-wrangler.ts";
 import { BUNDLING, COMMAND_BUNDLING, WORKER_BUNDLING } from "../../scripts/package-build.ts";
+import { MOST_MS } from "../../scripts/stopping.ts";
+import { readPages } from "../support/docs.ts";
 
 const ROOT = join(import.meta.dirname, "../..");
 
@@ -105,4 +108,56 @@ test("the template configures what this project's own wrangler.toml does, but fo
     return lines.filter((line) => line !== "" && !line.startsWith("#") && !line.startsWith("main ="));
   };
   expect(settings("template/wrangler.toml")).toEqual(settings("wrangler.toml"));
+});
+
+test("the container and the unit run it as a user of its own, keep its state, and give it the time to end", () => {
+  const docker = readFileSync(join(ROOT, "template", "Dockerfile"), "utf8").split("\n");
+  const at = (text: string) => docker.findIndex((line) => line.startsWith(text));
+  expect(at("USER node")).toBeGreaterThan(at("RUN mkdir /state && chown -R node"));
+  expect(at("CMD [")).toBeGreaterThan(at("USER node"));
+  expect(docker).toContain("ENV HOST=0.0.0.0 PORT=8787 STATE_DIR=/state");
+  expect(docker).toContain("VOLUME /state");
+  const unit = readFileSync(join(ROOT, "template", "weir.service"), "utf8");
+  expect(unit).toMatch(/^User=weir$/m);
+  // Otherwise workerd is asked to end at the same time, and isolates have nobody to give their units back to.
+  expect(unit).toMatch(/^KillMode=mixed$/m);
+  expect(1_000 * Number(/^TimeoutStopSec=(\d+)$/m.exec(unit)?.[1])).toBeGreaterThan(2 * MOST_MS);
+});
+
+/** The files that `npm pack` takes of those that are there. What is built is not asked for. */
+function packedFiles(): string[] {
+  const args = ["pack", "--dry-run", "--ignore-scripts", "--json"];
+  const text = execFileSync("npm", args, {
+    cwd: ROOT,
+    encoding: "utf8",
+    stdio: ["ignore", "pipe", "ignore"],
+  });
+  const [packed] = JSON.parse(text) as [{ readonly files: readonly { readonly path: string }[] }];
+  return packed.files.map(({ path }) => path);
+}
+
+test("all documentation is in the package, and every link of it leads to a file of the package", () => {
+  const files = packedFiles();
+  const leadsTo = (path: string) => files.some((file) => file === path || file.startsWith(`${path}/`));
+  const pages = readPages();
+  expect(pages.map(({ path }) => path).filter((path) => !files.includes(path))).toEqual([]);
+  const dead = pages.flatMap(({ path, links }) =>
+    links
+      .filter((address) => !/^(https?:|#)/.test(address))
+      .map((address) => join(dirname(path), address.split("#", 1)[0] ?? "").replace(/\/$/, ""))
+      .filter((target) => !leadsTo(target))
+      .map((target) => `${path}: ${target}`),
+  );
+  expect(dead).toEqual([]);
+});
+
+test("beside what is built and the documentation there is nothing in the package that it does not need", () => {
+  const others = packedFiles().filter((file) => !/^(dist\/package|docs|examples\/[^/]+)\//.test(file));
+  expect(others.toSorted()).toEqual([
+    "CHANGELOG.md",
+    "LICENSE",
+    "README.md",
+    "package.json",
+    "wrangler.toml",
+  ]);
 });

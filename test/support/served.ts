@@ -24,6 +24,8 @@ interface Options {
   readonly isolates?: number;
   /** The policies of all isolates but the first, which has the objects. */
   readonly callersPolicies?: object;
+  /** The bundle of all isolates but the first, which has the objects. */
+  readonly callersMain?: string;
   /** The entries of API_TOKENS. */
   readonly tokens?: readonly object[];
   /** Is given what workerd prints. */
@@ -39,6 +41,7 @@ export function serveBundle(
     caller,
     callerProps,
     callersPolicies,
+    callersMain,
     isolates = 1,
     tokens = TEST_TOKENS,
     onOutput = () => undefined,
@@ -53,6 +56,7 @@ export function serveBundle(
     ...(caller !== undefined && { caller }),
     ...(callerProps !== undefined && { callerProps }),
     ...(callersPolicies !== undefined && { callersPolicies }),
+    ...(callersMain !== undefined && { callersMain }),
     onOutput,
   });
 }

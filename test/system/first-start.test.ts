@@ -47,6 +47,14 @@ test.each(["start", "serve"])(
   },
 );
 
+test("serve ends when workerd does not start, as where there are no certificates", async () => {
+  const none = join(folder, "none");
+  const env = { SSL_CERT_FILE: none, SSL_CERT_DIR: none, PORT: String(await freePort()) };
+  const { status, stderr } = runScript(folder, "serve", { env });
+  expect(stderr).toContain("workerd stopped before it served");
+  expect(status).toBe(1);
+});
+
 test.each([
   ["not JSON", "[{", "it is not JSON"],
   ["an entry without scopes", '[{"name":"a","sha256":"00"}]', "something is wrong with: 0.sha256, 0.scopes"],

@@ -1,5 +1,5 @@
 /** A limiter in a repository of one's own: the packed package, its command, and what the command writes. */
-import { spawn, spawnSync } from "node:child_process";
+import { execFile, spawn, spawnSync } from "node:child_process";
 import {
   mkdirSync,
   mkdtempSync,
@@ -11,6 +11,7 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { promisify } from "node:util";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { freePort } from "../../scripts/free-port.ts";
 import { ROOT } from "../../scripts/project.ts";
@@ -49,6 +50,29 @@ async function limited(url: string): Promise<unknown> {
   return [response.status, success, remaining];
 }
 
+/** The commands and the environment of the Dockerfile that was written. */
+function dockerfile() {
+  const text = readFileSync(join(project.folder, "Dockerfile"), "utf8").replaceAll(/\\\n\s*/g, "");
+  const line = (name: string) => new RegExp(`^${name} (.*)$`, "m").exec(text)?.[1] ?? "";
+  const command = (given: string) => JSON.parse(given.slice(given.indexOf("["))) as string[];
+  const pairs = line("ENV")
+    .split(" ")
+    .map((each) => each.split("="));
+  return {
+    ENV: Object.fromEntries(pairs) as Record<string, string>,
+    CMD: command(line("CMD")),
+    HEALTHCHECK: command(line("HEALTHCHECK")),
+  };
+}
+
+/** What the package's command finds out about a limiter. */
+async function verified(url: string): Promise<string> {
+  const args = ["verify", url, "--quick", "--policy", "login"];
+  const env = { ...process.env, TOKEN: TOKENS.full };
+  const { stdout } = await promisify(execFile)(bin(), args, { cwd: project.folder, env });
+  return stdout;
+}
+
 /** As `npm install` puts it there: of the version that this project has. */
 function installWrangler(): void {
   const modules = join(project.folder, "node_modules");
@@ -63,11 +87,11 @@ test("in an empty folder it writes a project, and nothing where anything of it i
   expect([status, stdout.includes("npm install")]).toEqual([0, true]);
   const written = readdirSync(empty).toSorted();
   const named = [".dockerignore", ".gitignore", "Dockerfile", "README.md", "package.json", "src"];
-  expect(written).toEqual([...named, "weir.service", "wrangler.toml"]);
+  expect(written).toEqual([...named, "weir-0.1.0.tgz", "weir.service", "wrangler.toml"]);
   const manifest = JSON.parse(readFileSync(join(empty, "package.json"), "utf8")) as Record<string, unknown>;
   expect(manifest["dependencies"]).toEqual({
-    // The file that it was installed from: the name in a registry may be somebody else's.
-    weir: expect.stringMatching(/^file:.*weir-0\.1\.0\.tgz$/),
+    // A copy of the file that it was installed from: the name in a registry may be somebody else's.
+    weir: "file:weir-0.1.0.tgz",
     wrangler: "^4.155.0",
   });
   writeFileSync(join(empty, "wrangler.toml"), "mine");
@@ -76,7 +100,7 @@ test("in an empty folder it writes a project, and nothing where anything of it i
   expect([again.status, /has .*wrangler\.toml.* already/.test(again.stderr)]).toEqual([1, true]);
   expect([readFileSync(join(empty, "wrangler.toml"), "utf8"), readdirSync(empty).length]).toEqual([
     "mine",
-    7,
+    8,
   ]);
 });
 
@@ -92,6 +116,19 @@ test("a wrangler that is missing or too old is refused, with what to install", (
     status: 1,
     stderr: expect.stringContaining("Usage: weir"),
   });
+});
+
+test("weir verify needs no wrangler, says how it is called, and refuses to go without a token", () => {
+  const help = weir(project.folder, "verify", "--help");
+  expect([help.status, help.stdout.split("\n", 1)[0]]).toEqual([
+    0,
+    "Usage: TOKEN=weir_... npx weir verify URL [--quick] [--redeploy] [--policy NAME ...] [--key-prefix TEXT]",
+  ]);
+  const refused = weir(project.folder, "verify", "https://example.com");
+  expect([refused.status, refused.stderr.split("\n", 1)[0]]).toEqual([
+    2,
+    "TOKEN is missing in the environment",
+  ]);
 });
 
 test("beside a package.json it writes the rest, and then wrangler dev, weir token and weir serve work", async () => {
@@ -115,9 +152,15 @@ test("beside a package.json it writes the rest, and then wrangler dev, weir toke
   expect(token.stderr).toContain("(did you mean login?)");
 
   const PORT = String(await freePort());
-  const env = { ...process.env, PORT, STATE_DIR: "state", API_TOKENS, INIT_CWD: project.folder };
+  // As in the container, but for the folder and the port.
+  const { ENV, CMD, HEALTHCHECK } = dockerfile();
+  const [command = "", ...args] = CMD;
+  const own = { PORT, STATE_DIR: "state", API_TOKENS, INIT_CWD: project.folder };
+  const env = { ...process.env, ...ENV, ...own };
+  const health = () => spawnSync(HEALTHCHECK[0] ?? "", HEALTHCHECK.slice(1), { env, timeout: 20_000 }).status;
+  expect(health()).toBe(1);
   for (const left of [4, 3]) {
-    const served = spawn(bin(), ["serve"], {
+    const served = spawn(join(project.folder, command), args, {
       cwd: project.folder,
       env,
       stdio: ["ignore", "pipe", "inherit"],
@@ -125,6 +168,8 @@ test("beside a package.json it writes the rest, and then wrangler dev, weir toke
     const ended = new Promise<number | null>((done) => served.on("exit", done));
     await Promise.race([new Promise((up) => served.stdout.once("data", up)), ended]);
     expect(await limited(`http://127.0.0.1:${PORT}`)).toEqual([200, true, left]);
+    expect(health()).toBe(0);
+    if (left === 3) expect(await verified(`http://127.0.0.1:${PORT}`)).toMatch(/^holds +exactness of login/m);
     served.kill("SIGTERM");
     expect(await ended).toBe(0);
   }

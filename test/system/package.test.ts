@@ -6,6 +6,7 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { createLimiter } from "../../package/client.ts";
 import { WRANGLER_TOML } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
+import { readPages } from "../support/docs.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { EXPRESS, HONO, PARTS } from "../support/package-programs.ts";
 import { packed, projectWith, removePacked, typesOf, type Project } from "../support/packed.ts";
@@ -176,6 +177,16 @@ test("without any other package: plain handlers, Express, drop-ins and testing",
   project.write("index.ts", PARTS);
   expect(typesOf(project, WEB)).toBe("");
   expect(printed(project, "index.ts")).toEqual([200, 429, true, 0, "ok", 3]);
+});
+
+test("what README and CHANGELOG link to is in the package that was installed", () => {
+  const project = projectWith(tarball);
+  if (project === undefined) throw new Error("it was not installed");
+  const folder = join(project.folder, "node_modules", "weir");
+  const pages = readPages().filter(({ path }) => path === "README.md" || path === "CHANGELOG.md");
+  const links = pages.flatMap((page) => page.links).filter((address) => !/^(https?:|#)/.test(address));
+  expect(links.length).toBeGreaterThan(20);
+  expect(links.filter((address) => !existsSync(join(folder, address.split("#", 1)[0] ?? "")))).toEqual([]);
 });
 
 test("with Hono, which comes from npm", () => {

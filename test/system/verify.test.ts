@@ -19,6 +19,16 @@ const PATIENT = { deadlineMs: 20_000 };
 const policies = {
   api: { algorithm: "token-bucket", limit: 20, window: "1s", burst: 40, ...PATIENT },
   login: { algorithm: "sliding-log", limit: 30, window: "1m", ...PATIENT },
+  fair: { algorithm: "gcra", limit: 30, window: "1s", ...PATIENT },
+  plan: { algorithm: "fixed-window", limit: 25, window: "500ms", ...PATIENT },
+  llm: {
+    rules: {
+      requests: { algorithm: "token-bucket", limit: 20, window: "1m" },
+      tokens: { algorithm: "sliding-log", limit: 10_000, window: "1m", unit: "tokens" },
+      day: { algorithm: "fixed-window", limit: 1_000, window: "1 day" },
+    },
+    ...PATIENT,
+  },
   mutex: { algorithm: "concurrency", limit: 1, ttl: "3s", maxWait: "30s", objects: 2, ...PATIENT },
   trial: { algorithm: "token-bucket", limit: 1, window: "1s", shadow: true, ...PATIENT },
 };
@@ -45,15 +55,17 @@ function verify(
   });
 }
 
-const states = [makeState(), makeState()] as const;
-let [served, leaking]: Serving[] = [];
+const states = [makeState(), makeState(), makeState()] as const;
+let [served, leaking, greedy]: Serving[] = [];
 beforeAll(async () => {
   served = await serveBundle(states[0], policies);
-  const main = join(import.meta.dirname, "..", "support", "leaking-worker.mjs");
-  leaking = await serveBundle(states[1], policies, { main });
+  const support = join(import.meta.dirname, "..", "support");
+  leaking = await serveBundle(states[1], policies, { main: join(support, "leaking-worker.mjs") });
+  const llm = { ...policies.llm, reservation: "off" };
+  greedy = await serveBundle(states[2], { llm }, { main: join(support, "greedy-worker.mjs") });
 });
 afterAll(async () => {
-  await Promise.all([served?.stop(), leaking?.stop()]);
+  await Promise.all([served?.stop(), leaking?.stop(), greedy?.stop()]);
   for (const state of states) removeState(state);
 });
 
@@ -62,10 +74,19 @@ test("of the real limiter it finds that everything holds, and leaves no lease be
   expect(printed).toMatch(/^measured +latency/m);
   expect(printed).toMatch(/^holds +exactness of api: token-bucket/m);
   expect(printed).toMatch(/^holds +exactness of login: sliding-log/m);
+  expect(printed).toMatch(/^holds +exactness of fair: gcra/m);
+  expect(printed).toMatch(/^holds +exactness of plan: fixed-window/m);
+  expect(printed).toMatch(/^holds +several rules of llm, all or nothing: requests, tokens, day/m);
+  expect(printed).toMatch(
+    /tokens: never more than its bound; \d+ of 10000 left, 0 that were denied are missing/,
+  );
+  expect(printed).toMatch(/^holds +units that are held of \w+ keep to the bound/m);
+  expect(printed).toMatch(/^holds +a hold of \w+ keeps others out, and what it did not use is free again/m);
+  expect(printed).toMatch(/^holds +a hold of \w+ that nobody settles counts as used when it expires/m);
   expect(printed).toMatch(/^holds +leases of mutex exclude each other/m);
   expect(printed).toMatch(/^holds +a lease of mutex whose holder vanished/m);
   expect(printed).toMatch(/^holds +a lease of mutex that a socket holds/m);
-  expect(printed).toMatch(/5 held, 0 broken, 0 untested; \d+ calls$/m);
+  expect(printed).toMatch(/11 held, 0 broken, 0 untested; \d+ calls$/m);
   expect(exitCode).toBe(0);
   const headers = { authorization: `Bearer ${TOKENS.full}` };
   const listed = await fetch(`${served?.url}/v1/policies/mutex/keys`, { headers });
@@ -77,7 +98,19 @@ test("of a limiter that leaks it finds what is broken, and its exit code is 1", 
   const { exitCode, printed } = await verify(leaking?.url ?? "");
   expect(printed).toMatch(/^BROKEN +exactness of api/m);
   expect(printed).toMatch(/^BROKEN +exactness of login/m);
+  expect(printed).toMatch(/^BROKEN +exactness of fair/m);
+  expect(printed).toMatch(/^BROKEN +exactness of plan/m);
+  expect(printed).toMatch(/^BROKEN +several rules of llm/m);
+  expect(printed).toMatch(/^BROKEN +units that are held of/m);
+  expect(printed).toMatch(/^BROKEN +a hold of \w+ keeps others out/m);
   expect(printed).toMatch(/^BROKEN +leases of mutex exclude each other/m);
+  expect(exitCode).toBe(1);
+});
+
+test("denied calls that take units of the other rules are found", async () => {
+  const { exitCode, printed } = await verify(greedy?.url ?? "", ["--quick"]);
+  expect(printed).toMatch(/^BROKEN +several rules of llm/m);
+  expect(printed).toMatch(/requests: never more than its bound/);
   expect(exitCode).toBe(1);
 });
 
@@ -115,7 +148,7 @@ inDeepRuns("over a restart it says what became of a socket, and that the bound w
     await restarted;
     const { exitCode, printed } = (await verifying) ?? {};
     expect(printed).toMatch(/it was cut after [\d.]+ s, with code \d+; its slots were free again/);
-    expect(printed).toMatch(/6 held, 0 broken, 0 untested/);
+    expect(printed).toMatch(/12 held, 0 broken, 0 untested/);
     expect(exitCode).toBe(0);
   } finally {
     await (await restarted).stop();
@@ -125,7 +158,10 @@ inDeepRuns("over a restart it says what became of a socket, and that the bound w
 
 test("what it cannot test it names, with what it needs, and a limiter without any of it is exit code 2", async () => {
   const { exitCode, printed } = await verify(served?.url ?? "", ["--quick", "--policy", "trial"]);
-  expect(printed).toContain("needs a policy with one rule, token-bucket or sliding-log");
+  expect(printed).toContain("exactness of token-bucket, gcra, sliding-log, fixed-window\n");
+  expect(printed).toContain("needs a policy with one rule, token-bucket, gcra, sliding-log or fixed-window");
+  expect(printed).toContain("needs a policy with several rules");
+  expect(printed).toContain("needs a policy with one rule, token-bucket, gcra or sliding-log, of 2 to");
   expect(printed).toContain("needs a policy with one rule, concurrency");
   expect(exitCode).toBe(2);
 });
@@ -137,7 +173,7 @@ test.each([
     "an unknown policy",
     ["--policy", "ap"],
     TOKENS.full,
-    /^--policy is ap: must be one of api, login, mutex, trial/,
+    /^--policy is ap: must be one of api, login, fair, plan, llm, mutex, trial/,
   ],
   ["an unknown flag", ["--fast"], TOKENS.full, /--fast/],
 ])("%s is refused with a sentence", async (_, args, token, sentence) => {

@@ -1,0 +1,174 @@
+/** Whether units that are held are out of the reach of others, and whether what was not used of them comes back. */
+import type { AdmittedCall } from "../../test/support/interval-bound.ts";
+import { pause, type Calls } from "./calls.ts";
+import { ASKERS, boundOf, CLOCKS_DIFFER_MS, inWords } from "./exactness.ts";
+import type { RatePolicy } from "./policies.ts";
+import type { Finding } from "./report.ts";
+
+/** A hold, and when it was asked for and got, in milliseconds of this machine's clock. */
+interface Placed {
+  readonly id: string;
+  readonly receivedAtMs: number;
+  /** When it ends by itself at the earliest. */
+  readonly endsAtMs: number;
+}
+
+/** Short, so that a hold whose answer was lost soon counts as used. */
+const TTL_MS = 5_000;
+/** Of a hold that is left to expire. */
+const BRIEF_TTL_MS = 2_000;
+/** What is held at once, and how long the work takes. */
+const MOST_HELD = 5;
+const WORK_MS = 30;
+/** Units that come back may have to wait for an isolate that remembers a denial. */
+const BACK_WITHIN_MS = 12_000;
+
+async function place(
+  calls: Calls,
+  policy: string,
+  key: string,
+  units: number,
+  ttlMs: number,
+): Promise<Placed | "denied" | undefined> {
+  const answered = await calls.make("POST", "/v1/holds", { policy, key, units, ttlMs });
+  const hold = answered?.body["hold"] as { id: string; expiresAfterMs: number } | undefined;
+  if (answered === undefined || answered.body["reason"] === "degraded") return undefined;
+  if (hold === undefined) return answered.body["success"] === false ? "denied" : undefined;
+  const { sentAtMs, receivedAtMs } = answered;
+  return { id: hold.id, receivedAtMs, endsAtMs: sentAtMs + hold.expiresAfterMs };
+}
+
+const reset = (calls: Calls, { policy }: RatePolicy, key: string) =>
+  calls.make("DELETE", `/v1/policies/${policy}/keys/${encodeURIComponent(key)}`);
+
+/** Has many hold, work and settle for so long. What they use while they hold it keeps to the bound. */
+export async function verifyHeldUnits(calls: Calls, rate: RatePolicy, lastsMs: number): Promise<Finding> {
+  const name = `units that are held of ${rate.policy} keep to the bound: ${inWords(rate)}`;
+  const key = calls.freshKey();
+  const most = Math.max(1, Math.min(MOST_HELD, Math.floor(rate.capacity / 8)));
+  const used: AdmittedCall[] = [];
+  let [placed, denied] = [0, 0];
+  const endMs = performance.now() + lastsMs;
+  const work = async () => {
+    while (performance.now() < endMs) {
+      const units = 1 + Math.floor(Math.random() * most);
+      const hold = await place(calls, rate.policy, key, units, TTL_MS);
+      if (hold === "denied") denied += 1;
+      // A millisecond at least, so that the instant of use is after the answer.
+      await pause(1 + Math.random() * WORK_MS);
+      if (hold === undefined || hold === "denied") continue;
+      placed += 1;
+      const atMs = Math.floor(performance.now());
+      const count = atMs < hold.endsAtMs ? Math.floor(Math.random() * (units + 1)) : 0;
+      if (count > 0) used.push({ sentAtMs: atMs, receivedAtMs: atMs, units: count });
+      await calls.make("POST", `/v1/holds/${hold.id}/settle`, { used: count });
+    }
+  };
+  await Promise.all(Array.from({ length: ASKERS }, work));
+  await reset(calls, rate, key);
+  const { excess, isBroken } = boundOf(rate, used);
+  const says = [
+    `${placed} holds by ${ASKERS} at once in ${lastsMs / 1_000} s: ${used.reduce((sum, { units }) => sum + units, 0)} units used, ${denied} holds denied`,
+    excess > 0
+      ? `in the worst interval ${Math.ceil(excess)} more used than the bound`
+      : "in no interval more used than the bound",
+  ];
+  if (used.length === 0) return { name, verdict: "untested", says: [...says, "nothing was held"] };
+  if (denied === 0) says.push("nothing was denied: this machine cannot hold fast enough to test this limit");
+  return { name, verdict: isBroken ? "BROKEN" : denied > 0 ? "holds" : "untested", says };
+}
+
+/** Holds all units of a key, sees that nobody else gets one, and settles with half of them. */
+export async function verifySettling(calls: Calls, rate: RatePolicy): Promise<Finding> {
+  const { policy, capacity } = rate;
+  const name = `a hold of ${policy} keeps others out, and what it did not use is free again`;
+  const key = calls.freshKey();
+  const hold = await place(calls, policy, key, capacity, 10 * TTL_MS);
+  if (hold === undefined || hold === "denied") return untested(name);
+  const others = await Promise.all([1, 2, 3, 4].map(() => take(calls, policy, key, 1)));
+  const used = Math.floor(capacity / 2);
+  const settled = await calls.make("POST", `/v1/holds/${hold.id}/settle`, { used });
+  if (settled === undefined) return { name, verdict: "untested", says: ["settling was not answered"] };
+  const seen = await look(calls, policy, key);
+  const tooMany =
+    seen !== undefined && seen.remaining > capacity - used + back(rate, seen.atMs - settled.sentAtMs);
+  const beginMs = performance.now();
+  let isBack = false;
+  while (!isBack && performance.now() - beginMs < BACK_WITHIN_MS) {
+    isBack = await take(calls, policy, key, capacity - used);
+    if (!isBack) await pause(100);
+  }
+  const afterMs = Math.round(performance.now() - beginMs);
+  await reset(calls, rate, key);
+  const says = [
+    others.includes(true)
+      ? `others got units while all ${capacity} were held`
+      : `all ${capacity} units were held, and nobody else got one`,
+    tooMany ? "more came back than was not used" : `${used} were used, and no more than the rest came back`,
+    isBack
+      ? `the other ${capacity - used} were had ${afterMs} ms after it was settled`
+      : `the other ${capacity - used} were not free ${BACK_WITHIN_MS / 1_000} s after it was settled`,
+  ];
+  return { name, verdict: others.includes(true) || tooMany || !isBack ? "BROKEN" : "holds", says };
+}
+
+/** Holds all units of a key, and leaves them: they count as used when the hold expires, and not before. */
+export async function verifyHoldExpiry(calls: Calls, rate: RatePolicy): Promise<Finding> {
+  const { policy, capacity } = rate;
+  const name = `a hold of ${policy} that nobody settles counts as used when it expires`;
+  const key = calls.freshKey();
+  const hold = await place(calls, policy, key, capacity, BRIEF_TTL_MS);
+  if (hold === undefined || hold === "denied") return untested(name);
+  let isEarly = false;
+  while (!isEarly && performance.now() < hold.endsAtMs - 200) {
+    isEarly = await take(calls, policy, key, 1);
+    await pause(100);
+  }
+  await pause(Math.max(0, hold.endsAtMs - performance.now()) + 50);
+  // It is too late for this, so it is answered and changes nothing.
+  await calls.make("POST", `/v1/holds/${hold.id}/settle`, { used: 0 });
+  const seen = await look(calls, policy, key);
+  await reset(calls, rate, key);
+  if (seen === undefined) return untested(name);
+  const most = back(rate, seen.atMs - hold.endsAtMs);
+  const says = [
+    isEarly ? "others got units before its end" : "nobody got a unit before its end",
+    `after it, and settled too late, ${seen.remaining} of ${capacity} units were free: ${most} may have come back since`,
+  ];
+  const isBroken = isEarly || seen.remaining > most;
+  return { name, verdict: isBroken ? "BROKEN" : "holds", says };
+}
+
+function untested(name: string): Finding {
+  return {
+    name,
+    verdict: "untested",
+    says: ["no hold of all units was granted, or calls were not answered"],
+  };
+}
+
+/** Whether a call for so many units is admitted. */
+async function take(calls: Calls, policy: string, key: string, cost: number): Promise<boolean> {
+  const answered = await calls.make("POST", "/v1/limit", { policy, key, cost });
+  return answered?.body["success"] === true && answered.body["reason"] !== "degraded";
+}
+
+/** How many units are free, and until when that was decided; `undefined`: nobody knows. */
+async function look(
+  calls: Calls,
+  policy: string,
+  key: string,
+): Promise<{ remaining: number; atMs: number } | undefined> {
+  const answered = await calls.make("POST", "/v1/limit", { policy, key, cost: 0 });
+  const remaining = answered?.body["remaining"];
+  return typeof remaining === "number" && answered !== undefined
+    ? { remaining, atMs: answered.receivedAtMs }
+    : undefined;
+}
+
+/** The most units that come back in so long. */
+function back({ algorithm, limit, windowMs, capacity }: RatePolicy, ms: number): number {
+  const passedMs = Math.max(0, ms) + CLOCKS_DIFFER_MS;
+  if (algorithm === "sliding-log") return passedMs < windowMs ? 0 : capacity;
+  return Math.min(capacity, Math.ceil((limit * passedMs) / windowMs));
+}

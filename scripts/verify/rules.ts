@@ -1,0 +1,111 @@
+/** Whether a policy with several rules is decided all or nothing. */
+import { pause, type Answered, type Calls } from "./calls.ts";
+import { askByMany, ASKERS, boundOf, decisionsIn, mostIn, notDecided } from "./exactness.ts";
+import { firstToDeny, type RateRule, type RulesPolicy } from "./policies.ts";
+import type { Finding } from "./report.ts";
+
+/** What an isolate has of a key is given back, or counts as used, within so long after its end. */
+const SETTLED_WITHIN_MS = 2_000;
+/**
+ * A crash meanwhile, which a deployment is too, may cost a part of each limit: 2 % and a sixteenth at most. Denied calls
+ * that took something would soon take it all.
+ */
+const MOST_LOST = 1 / 8;
+
+type Cost = Readonly<Record<string, number>>;
+
+/** Has many ask until one rule denies. Every rule keeps to its bound, and denied calls take nothing of the others. */
+export async function verifyRules(calls: Calls, policy: RulesPolicy, lastsMs: number): Promise<Finding> {
+  const name = `several rules of ${policy.policy}, all or nothing: ${policy.rules.map((rule) => rule.name).join(", ")}`;
+  const key = calls.freshKey();
+  const cost = costOf(policy.rules, lastsMs);
+  const lostBefore = calls.lost;
+  const answers = await askByMany(calls, lastsMs, { policy: policy.policy, key, cost });
+  const lost = calls.lost - lostBefore;
+  const decided = decisionsIn(answers);
+  const admitted = decided.filter(({ body }) => body["success"] === true);
+  const left = await leftOf(calls, policy, key, cost, admitted.length + lost);
+  await calls.make("DELETE", `/v1/policies/${policy.policy}/keys/${encodeURIComponent(key)}`);
+  const perRule = policy.rules.map((rule) => findingOf(rule, admitted, unitsOf(rule, cost), lost, left));
+  const says = [
+    `${answers.length} calls by ${ASKERS} at once in ${lastsMs / 1_000} s: ${admitted.length} admitted, each of ${inWords(cost)}`,
+    ...perRule.map((each) => each.says),
+    ...notDecided(answers.length - decided.length),
+  ];
+  if (admitted.length === 0 || decided.length === admitted.length)
+    return { name, verdict: "untested", says: [...says, "nothing was admitted, or nothing was denied"] };
+  return { name, verdict: perRule.some(({ isBroken }) => isBroken) ? "BROKEN" : "holds", says };
+}
+
+/** What a call takes: one of the rule that denies first, and so many of the others that half of them is left then. */
+function costOf(rules: readonly RateRule[], lastsMs: number): Cost {
+  const first = firstToDeny({ rules });
+  const callsToCome = first === undefined ? 1 : mostIn(first, lastsMs);
+  const least = (unit: string) =>
+    Math.min(...rules.filter((rule) => rule.unit === unit).map(({ capacity }) => capacity));
+  return Object.fromEntries(
+    rules.map(({ unit }) => [
+      unit,
+      unit === first?.unit ? 1 : Math.max(1, Math.floor(least(unit) / (2 * callsToCome))),
+    ]),
+  );
+}
+
+function unitsOf({ unit }: RateRule, cost: Cost): number {
+  return cost[unit] ?? 1;
+}
+
+function inWords(cost: Cost): string {
+  return Object.entries(cost)
+    .map(([unit, units]) => `${units} ${unit}`)
+    .join(" and ");
+}
+
+function findingOf(
+  rule: RateRule,
+  admitted: readonly Answered[],
+  units: number,
+  lost: number,
+  left: ReadonlyMap<string, number>,
+): { readonly says: string; readonly isBroken: boolean } {
+  const bound = boundOf(
+    rule,
+    admitted.map((each) => ({ ...each, units })),
+  );
+  const most =
+    bound.excess > 0 ? `${Math.ceil(bound.excess)} more than its bound` : "never more than its bound";
+  const remaining = left.get(rule.name);
+  if (remaining === undefined)
+    return { says: `${rule.name}: ${most}; it did not say what is left`, isBroken: bound.isBroken };
+  const missing = missingOf(rule, (admitted.length + lost) * units, remaining);
+  const says = `${rule.name}: ${most}; ${remaining} of ${rule.capacity} left, ${missing} that were denied are missing`;
+  return { says, isBroken: bound.isBroken || missing > rule.capacity * MOST_LOST };
+}
+
+/** Units that are gone, though no call was admitted with them. What came back meanwhile hides some. */
+function missingOf({ capacity }: RateRule, taken: number, remaining: number): number {
+  return Math.max(0, capacity - taken - remaining);
+}
+
+/** What is left of each rule, as soon as nothing is missing any more. */
+async function leftOf(
+  calls: Calls,
+  { policy, rules, reservationTtlMs }: RulesPolicy,
+  key: string,
+  cost: Cost,
+  taken: number,
+): Promise<ReadonlyMap<string, number>> {
+  const endMs = performance.now() + reservationTtlMs + SETTLED_WITHIN_MS;
+  for (;;) {
+    const answered = await calls.make("POST", "/v1/limit", { policy, key, cost: 0 });
+    const told = (answered?.body["rules"] ?? []) as readonly { name: string; remaining?: number }[];
+    const left = new Map(
+      told.flatMap(({ name, remaining }) => (remaining === undefined ? [] : [[name, remaining]])),
+    );
+    const isMissing = rules.some(
+      (rule) => missingOf(rule, taken * unitsOf(rule, cost), left.get(rule.name) ?? 0) > 0,
+    );
+    if (!isMissing || performance.now() > endMs) return left;
+    await pause(250);
+  }
+}

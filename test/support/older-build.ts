@@ -1,0 +1,59 @@
+import { build, type Plugin } from "esbuild";
+/**
+ * The worker as a build from before two changes would be: an object that knows no batches of calls, no moves of keys and
+ * no terms, and a caller that sends no terms. It is this project's code with three lines of it as they would have been.
+ */
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { WORKER_BUNDLING } from "../../scripts/package-build.ts";
+import { ROOT } from "../../scripts/project.ts";
+
+interface Edit {
+  readonly file: string;
+  readonly now: string;
+  readonly before: string;
+}
+
+const EDITS: readonly Edit[] = [
+  {
+    file: "core/protocol/messages.ts",
+    now: "export const KNOWN_PROTOCOL = RESUMING_PROTOCOL;",
+    before: "export const KNOWN_PROTOCOL = WAITING_PROTOCOL;",
+  },
+  {
+    file: "core/policies/parse-policies.ts",
+    now: "const all = { ...whole, ...terms, ",
+    before: "const all = { ...whole, ",
+  },
+  {
+    file: "durable-objects/keys/heard-terms.ts",
+    now: "if (policy === undefined || terms === policy.terms) return;",
+    before: "return;",
+  },
+];
+
+/**
+ * Builds it into a folder, and returns the path of the bundle.
+ *
+ * @throws Error when a line is not there any more
+ */
+export async function buildOlder(folder: string): Promise<string> {
+  const edited = new Set<string>();
+  const older: Plugin = {
+    name: "older",
+    setup: (building) => {
+      for (const { file, now, before } of EDITS)
+        building.onLoad({ filter: new RegExp(`${file.replaceAll(".", String.raw`\.`)}$`) }, ({ path }) => {
+          const text = readFileSync(path, "utf8");
+          if (text.split(now).length !== 2) throw new Error(`${file} has no such line, or several: ${now}`);
+          edited.add(file);
+          return { contents: text.replace(now, before), loader: "ts" };
+        });
+    },
+  };
+  const outfile = join(folder, "older.js");
+  const entryPoints = [join(ROOT, "worker", "index.ts")];
+  await build({ ...WORKER_BUNDLING, entryPoints, outfile, plugins: [older], logLevel: "error" });
+  if (edited.size !== EDITS.length) throw new Error(`only ${[...edited].join(", ")} are in the bundle`);
+  return outfile;
+}
