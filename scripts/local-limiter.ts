@@ -4,6 +4,7 @@ import { join } from "node:path";
 import type { Policies } from "../core/policies/policy.ts";
 import { readPort, requireFree } from "./listening.ts";
 import { localToken } from "./local-token.ts";
+import { objectBounds } from "./object-bounds.ts";
 import { ROOT, WRANGLER_TOML } from "./project.ts";
 import { lockState } from "./state-lock.ts";
 
@@ -37,7 +38,7 @@ export async function startLimiter(
   });
   const args = ["dev", "-c", WRANGLER_TOML, "--env", "", "--ip", HOST, "--port", String(port)];
   // Plain workerd refuses to make an object in a jurisdiction.
-  args.push("--var", "JURISDICTIONS:ignored");
+  args.push("--var", "JURISDICTIONS:ignored", "--var", `OBJECT_BOUNDS:${objectBounds()}`);
   for (const [name, value] of Object.entries(vars)) args.push("--var", `${name}:${value}`);
   const wrangler = spawn(
     join(ROOT, "node_modules", ".bin", "wrangler"),

@@ -81,8 +81,9 @@ function variableLines({ vars }: Config): Line[] {
   const count = Object.keys(vars).length;
   if (count > free)
     sizes.push({ verdict: "note", text: `${count}: the free plan has ${free}, the paid one ${paid}` });
-  if (vars["JURISDICTIONS"] !== undefined)
-    sizes.push({ verdict: "BAD", text: "JURISDICTIONS is for plain workerd: take it away" });
+  for (const name of ["JURISDICTIONS", "OBJECT_BOUNDS"])
+    if (vars[name] !== undefined)
+      sizes.push({ verdict: "BAD", text: `${name} is for plain workerd: take it away` });
   return sizes;
 }
 

@@ -1,6 +1,7 @@
 import { waitUntil } from "cloudflare:workers";
 import { LimiterClient } from "../../client/limiter-client.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
+import { ObjectStarts, type ObjectBounds } from "../../client/object-starts.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { giveBack } from "../../client/transports/endings.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
@@ -27,8 +28,8 @@ const clients = new WeakMap<LimiterNamespace, Clients>();
  * and background work still belong to the request that begins them, since the runtime gives them to the request that
  * runs at that moment.
  */
-export function clientOf({ OBJECTS }: Env, { id, bounds }: Principal): LimiterClient {
-  const { shared, byCaller } = clients.get(OBJECTS) ?? makeClients(OBJECTS);
+export function clientOf(env: Env, { id, bounds }: Principal): LimiterClient {
+  const { shared, byCaller } = clients.get(env.OBJECTS) ?? makeClients(env);
   const known = byCaller.get(bounds);
   if (known !== undefined) return known;
   const client = shared.for(id, bounds);
@@ -44,11 +45,12 @@ export async function giveBackAll({ OBJECTS }: Env): Promise<void> {
   await giveBack(made.objects, made.reservations.endDue(Infinity));
 }
 
-function makeClients(namespace: LimiterNamespace): Clients {
+function makeClients({ OBJECTS: namespace, OBJECT_BOUNDS: bounds }: Env): Clients {
   const objects = new Objects(namespace, SYSTEM_TIME, { outboxes: new Outboxes(), inBackground: waitUntil });
   const reservations = new ReservationCache(randomId);
+  const starts = bounds === undefined ? {} : { starts: new ObjectStarts(JSON.parse(bounds) as ObjectBounds) };
   const parts = { objects, policies: regionalPolicies, time: SYSTEM_TIME, inBackground: waitUntil };
-  const shared = new LimiterClient(parts, new LocalLimiter(reservations));
+  const shared = new LimiterClient({ ...parts, ...starts }, new LocalLimiter(reservations));
   const made = { shared, reservations, objects, byCaller: new WeakMap() };
   clients.set(namespace, made);
   return made;
