@@ -3,7 +3,8 @@ import { MOST_UNITS } from "../core/policies/most-units.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import type { DescribedPolicy } from "../core/protocol/policy-descriptions.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
-import type { LimitAsked } from "./limiter.ts";
+import { violation } from "../core/words.ts";
+import type { Abortable, KeyAsked, LimitAsked, Signal } from "./limiter.ts";
 
 /** The longest key, in bytes of UTF-8. */
 const MOST_KEY_BYTES = 512;
@@ -56,8 +57,24 @@ function isUnits(units: unknown): boolean {
   return Number.isInteger(units) && (units as number) >= 0 && (units as number) <= MOST_UNITS;
 }
 
-/** The error of a call that is no table of fields. */
-export function notAnObject(asked: unknown): Error {
+/** The call with the usual policy, if it names none. @throws LimiterError when it is no table of fields */
+export function wholeCall<Asked extends KeyAsked>(asked: Asked, usual: string | undefined): Asked {
+  requireObject(asked);
+  return usual === undefined || asked.policy !== undefined ? asked : { ...asked, policy: usual };
+}
+
+/** What may end a call. @throws LimiterError when the call is no table of fields, or that is no `AbortSignal` */
+export function signalOf(asked: Abortable): Signal | undefined {
+  requireObject(asked);
+  const signal: Partial<Signal> | undefined = asked.signal;
+  if (signal === undefined || typeof signal?.addEventListener === "function") return asked.signal;
+  const detail = violation(["signal"], signal, "an AbortSignal");
+  throw new Problem(PROBLEMS.notAllowed, detail, { errors: [{ pointer: "/signal", detail }] }).toError();
+}
+
+/** @throws LimiterError when the argument of a call is no table of fields */
+export function requireObject(asked: unknown): void {
+  if (typeof asked === "object" && asked !== null) return;
   const detail = `the argument is ${JSON.stringify(asked) ?? typeof asked}: must be an object, as { policy, key }`;
-  return new Problem(PROBLEMS.notAllowed, detail).toError();
+  throw new Problem(PROBLEMS.notAllowed, detail).toError();
 }
