@@ -40,6 +40,13 @@ test("once so many start at once as may, the next start half a second later, if 
   expect(starts.enter("c", DEADLINE_MS, 500)).toBeTypeOf("function");
 });
 
+test("calls to objects that are there are no starts", () => {
+  const starts = twoAtOnce();
+  for (const object of ["a", "b"]) leaving(starts.enter(object, DEADLINE_MS, 0));
+  for (const object of ["a", "b"]) starts.enter(object, DEADLINE_MS, 1_000);
+  expect(starts.enter("c", DEADLINE_MS, 1_000)).toBeTypeOf("function");
+});
+
 test("one call after the other is never refused, however quickly they come", () => {
   const starts = new ObjectStarts({ startsAtOnce: 2, inMemory: 10_000 });
   for (let key = 0; key < 10_000; key += 1) {
