@@ -1,13 +1,12 @@
 /** Which calls a client may decide by itself. All others go to the limiter, which says what is wrong with them. */
 import { MOST_UNITS } from "../core/policies/most-units.ts";
 import type { Cost } from "../core/protocol/cost.ts";
+import { isKeySized } from "../core/protocol/key-size.ts";
 import type { DescribedPolicy } from "../core/protocol/policy-descriptions.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 import { violation } from "../core/words.ts";
 import type { Abortable, KeyAsked, LimitAsked, Signal } from "./limiter.ts";
 
-/** The longest key, in bytes of UTF-8. */
-const MOST_KEY_BYTES = 512;
 const FIELDS: ReadonlySet<string> = new Set(["policy", "key", "cost", "priority"]);
 
 /** A call that is only a cost of a key. */
@@ -27,7 +26,14 @@ export function plainCall(asked: LimitAsked, usual?: string): PlainCall | undefi
   for (const field in asked)
     if (!FIELDS.has(field) && asked[field as keyof LimitAsked] !== undefined) return undefined;
   const { policy = usual, key, cost = 1, priority } = asked;
-  if (typeof policy !== "string" || typeof key !== "string" || !isKey(key) || !isCost(cost)) return undefined;
+  if (
+    typeof policy !== "string" ||
+    typeof key !== "string" ||
+    key === "" ||
+    !isKeySized(key) ||
+    !isCost(cost)
+  )
+    return undefined;
   if (priority === undefined) return { policy, key, cost };
   return typeof priority === "string" ? { policy, key, cost, priority } : undefined;
 }
@@ -38,12 +44,6 @@ export function isOf({ rules, priorityNames }: DescribedPolicy, { cost, priority
   return (
     typeof cost === "number" || Object.keys(cost).every((unit) => rules.some((rule) => rule.unit === unit))
   );
-}
-
-function isKey(key: string): boolean {
-  // A UTF-16 unit takes at most three bytes, so short text need not be encoded.
-  if (key.length === 0 || key.length > MOST_KEY_BYTES || !key.isWellFormed()) return false;
-  return key.length * 3 <= MOST_KEY_BYTES || new TextEncoder().encode(key).length <= MOST_KEY_BYTES;
 }
 
 function isCost(cost: unknown): cost is Cost {
