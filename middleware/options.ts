@@ -18,7 +18,7 @@ export function requireRateLimitOptions(options: object): void {
   if (limits === undefined) return requireGiven("key", key, KEY);
   if (!Array.isArray(limits) || limits.length === 0)
     throw new TypeError("limits is no list with checks in it: must be several of { policy, key, cost }");
-  const [beside] = [...CHECK, "waitMs"].filter((name) => (options as Loose)[name] !== undefined);
+  const beside = [...CHECK, "waitMs"].find((name) => (options as Loose)[name] !== undefined);
   if (beside !== undefined)
     throw new TypeError(`${beside} stands beside limits, where nobody reads it: must be in one of them`);
   for (const check of limits as readonly object[]) {
