@@ -215,7 +215,7 @@ test("an instant counts by the clock of the server that names it", () => {
   );
 });
 
-test.each(["-5", "1.5", "soon", "", "5 minutes", "2001-05-01", "Thu, 01 Jan 1970 00:00:00 GMT"])(
+test.each(["-5", "1.5", "soon", "soon 2099", "", "5 minutes", "2001-05-01", "Thu, 01 Jan 1970 00:00:00 GMT"])(
   "Retry-After: %j says nothing: the answer is given back, as without it, and nothing is asked again",
   async (said) => {
     const { of, timed } = start();
