@@ -8,6 +8,7 @@ import type { HeldPolicy } from "../core/policies/held-policy.ts";
 import { full, type Full } from "../core/protocol/bounds.ts";
 import { hash } from "../core/protocol/hash.ts";
 import { objectName } from "../core/protocol/object-names.ts";
+import type { ObjectStarts } from "./object-starts.ts";
 
 /** New keys may come so many seconds' worth at once: an isolate that starts knows none. */
 const BURST_SECONDS = 10;
@@ -38,10 +39,13 @@ export class CallGate {
   /** By the object's name: the calls that wait for its answer, in order of arrival. */
   readonly #waiting = new Map<string, Set<Entered>>();
   readonly #lately = new Int32Array(PLACES);
+  readonly #starts: ObjectStarts | undefined;
   #newKeys: TokenBucketState | undefined;
 
-  constructor(bounds: CallerBounds) {
+  /** @param starts present where all objects are in one process; it counts the calls of all callers */
+  constructor(bounds: CallerBounds, starts?: ObjectStarts) {
     this.#bounds = bounds;
+    this.#starts = starts;
     const limit = bounds.maxNewKeysPerSecond;
     this.#newKeyRate = { limit, windowMs: 1_000, burst: limit * BURST_SECONDS };
   }
@@ -52,7 +56,14 @@ export class CallGate {
     if (kind !== "wait" && this.#isFull(object, kind, nowMs))
       return full("caller-calls", this.#bounds.maxCallsAtOnce);
     if (!this.#isKnown(policy, key, nowMs)) return full("caller-new-keys", this.#bounds.maxNewKeysPerSecond);
-    return kind === "wait" ? () => undefined : this.#letIn(object, policy, nowMs);
+    // What ends something makes room, so it is not refused.
+    const started = kind === "end" ? undefined : this.#starts?.enter(object, policy.deadlineMs, nowMs);
+    if (started !== undefined && "full" in started) return started;
+    const leave = kind === "wait" ? undefined : this.#letIn(object, policy, nowMs);
+    return () => {
+      started?.();
+      leave?.();
+    };
   }
 
   /** The same for a call on an object that is about no key. */

@@ -1,5 +1,7 @@
 import { unsleepingTime } from "../core/clock.ts";
-import { FarLimiter, type ClientOptions } from "./far-limiter.ts";
+import { requireInteger, requireKnownOptions } from "../core/options.ts";
+import type { ClientOptions } from "./client-options.ts";
+import { FarLimiter } from "./far-limiter.ts";
 import { endWithProcess } from "./lifetime.ts";
 import type { Limiter } from "./limiter.ts";
 import type { FarSide, LimiterService } from "./transports/far-side.ts";
@@ -55,17 +57,11 @@ const MOST_DEADLINE_MS = 600_000;
 
 /** @throws TypeError that names the option, its value and what is allowed: a wrong one would look like an outage */
 function checkedOptions(given: Way & ClientOptions): ClientOptions {
+  requireKnownOptions(given, KNOWN);
   const { policy, deadlineMs, onFailure } = given;
-  for (const name of Object.keys(given))
-    if (!KNOWN.includes(name)) throw new TypeError(`${name} is not an option: there are ${KNOWN.join(", ")}`);
   if (policy !== undefined && typeof policy !== "string")
     throw new TypeError(`policy is ${String(policy)}: must be the name of a policy`);
-  const isDeadline =
-    Number.isInteger(deadlineMs) && Number(deadlineMs) >= 1 && Number(deadlineMs) <= MOST_DEADLINE_MS;
-  if (deadlineMs !== undefined && !isDeadline)
-    throw new TypeError(
-      `deadlineMs is ${String(deadlineMs)}: must be an integer from 1 to ${MOST_DEADLINE_MS}`,
-    );
+  requireInteger("deadlineMs", deadlineMs, 1, MOST_DEADLINE_MS);
   if (onFailure !== undefined && onFailure !== "closed" && onFailure !== "open")
     throw new TypeError(`onFailure is ${JSON.stringify(onFailure)}: must be "closed" or "open"`);
   return given;

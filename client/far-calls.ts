@@ -8,7 +8,9 @@ import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 import { unlessAborted } from "./aborted.ts";
 import type { FarUnits } from "./far-units.ts";
 import type { KeyAsked, LimitAllAsked, LimitAsked, Signal } from "./limiter.ts";
+import { requireObject } from "./local-call.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
+import type { Outages } from "./outages.ts";
 import { limiterErrorIn, type FarSide } from "./transports/far-side.ts";
 
 /** @param ended aborted when nobody waits for the answer any more */
@@ -21,6 +23,7 @@ export class FarCalls {
   readonly #units: FarUnits;
   readonly #policyOf: (name: string | undefined) => HeldPolicy;
   readonly #time: Time;
+  readonly #outages: Outages;
 
   /** @param policyOf what is known of a policy */
   constructor(
@@ -28,13 +31,14 @@ export class FarCalls {
     local: LocalLimiter,
     units: FarUnits,
     policyOf: (name: string | undefined) => HeldPolicy,
-    time: Time,
+    { time, outages }: { readonly time: Time; readonly outages: Outages },
   ) {
     this.#far = far;
     this.#local = local;
     this.#units = units;
     this.#policyOf = policyOf;
     this.#time = time;
+    this.#outages = outages;
   }
 
   limit(asked: LimitAsked, signal?: Signal): Promise<Decision> {
@@ -86,12 +90,13 @@ export class FarCalls {
   /** A call on a hold or a lease. @throws LimiterError also when the limiter does not answer */
   async onClaim<Answer>(
     kind: ClaimKind,
-    { id }: { readonly id: string },
+    asked: { readonly id: string },
     call: (far: FarSide) => Promise<Answer>,
   ): Promise<Answer> {
+    requireObject(asked);
+    const { id } = asked;
     const place = typeof id === "string" ? readClaimId(kind, id) : undefined;
-    const asked = { policy: publicName(place?.policy ?? ""), key: place?.key ?? "" };
-    return await this.onKey(asked, call);
+    return await this.onKey({ policy: publicName(place?.policy ?? ""), key: place?.key ?? "" }, call);
   }
 
   /** A call on no key. @throws LimiterError also when the limiter does not answer */
@@ -103,7 +108,8 @@ export class FarCalls {
       return await this.#inTime(() => call(this.#far), mostMs);
     } catch (error) {
       this.#throwRefusal(error);
-      const detail = "whether the call was carried out is not known: the limiter did not answer";
+      const why = error instanceof Error ? error.message : String(error);
+      const detail = `whether the call was carried out is not known: the limiter did not answer (${why})`;
       throw new Problem(PROBLEMS.unavailable, detail).toError();
     }
   }
@@ -149,7 +155,7 @@ export class FarCalls {
   #throwRefusal(error: unknown): void {
     const refusal = limiterErrorIn(error);
     if (refusal !== undefined) throw refusal;
-    console.warn(`weir: no answer from the limiter: ${String(error)}`);
+    this.#outages.note(String(error));
   }
 
   /** Stops waiting after `ms`, or when `signal` is aborted, and tells the call. */
@@ -166,7 +172,9 @@ export class FarCalls {
     const ended =
       signal === undefined ? deadline.signal : AbortSignal.any([deadline.signal, signal as AbortSignal]);
     try {
-      return await unlessAborted(call(ended), ended);
+      const answer = await unlessAborted(call(ended), ended);
+      this.#outages.answered();
+      return answer;
     } finally {
       cancel();
     }

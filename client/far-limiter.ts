@@ -19,6 +19,7 @@ import type { PolicyList } from "../core/protocol/policy-list.ts";
 import { Problem } from "../core/protocol/problems.ts";
 import { acquireForSomebody, unlessAborted } from "./aborted.ts";
 import type { Holding } from "./caller.ts";
+import type { ClientOptions } from "./client-options.ts";
 import { FarCalls } from "./far-calls.ts";
 import { FarUnits } from "./far-units.ts";
 import { withRelease } from "./lease-grant.ts";
@@ -34,21 +35,12 @@ import type {
   PeekAsked,
   RefundAsked,
 } from "./limiter.ts";
-import { isOf, notAnObject, plainCall, type PlainCall } from "./local-call.ts";
+import { isOf, plainCall, requireObject, signalOf, wholeCall, type PlainCall } from "./local-call.ts";
 import { LocalLimiter } from "./local-limiter.ts";
+import { Outages } from "./outages.ts";
 import { ReservationCache } from "./reservation-cache.ts";
 import { giveBack } from "./transports/endings.ts";
 import type { FarSide } from "./transports/far-side.ts";
-
-/** What a client may be told. */
-export interface ClientOptions {
-  /** The policy of calls that name none. */
-  readonly policy?: string;
-  /** The longest that a caller waits for the limiter, in milliseconds. Absent: what the policy says. */
-  readonly deadlineMs?: number;
-  /** What is answered when the limiter does not answer, of policies that it has not described yet. */
-  readonly onFailure?: "closed" | "open";
-}
 
 /** What a client needs of the process in which it runs. */
 export interface ClientParts {
@@ -74,9 +66,13 @@ export class FarLimiter implements Limiter {
     const { deadlineMs } = options;
     this.#options = options;
     const onChange = () => this.#cache.endAll();
-    this.#units = new FarUnits({ far, time, inBackground, deadlineMs, onChange });
+    const outages = new Outages(time);
+    this.#units = new FarUnits({ far, time, inBackground, deadlineMs, outages, onChange });
     this.#holding = { objects: this.#units, time, inBackground };
-    this.#calls = new FarCalls(far, this.#local, this.#units, (policy) => this.#policy(policy), time);
+    this.#calls = new FarCalls(far, this.#local, this.#units, (policy) => this.#policy(policy), {
+      time,
+      outages,
+    });
   }
 
   /** Whether units may have to be given back. */
@@ -85,14 +81,16 @@ export class FarLimiter implements Limiter {
   }
 
   limit(asked: LimitAsked & Abortable): Promise<Decision> {
-    if (asked.signal !== undefined) return this.#untilAborted(asked);
+    if (signalOf(asked) !== undefined) return this.#untilAborted(asked);
     const call = this.#isClosed ? undefined : plainCall(asked, this.#options.policy);
     const here = call && this.#decide(call);
     if (here === undefined) return this.#calls.limit(this.#whole(asked));
     return here instanceof Promise ? this.#answered(this.#whole(asked), here) : Promise.resolve(here);
   }
 
-  limitAll({ checks, ...asked }: LimitAllAsked): Promise<AllDecisions> {
+  limitAll(asked: LimitAllAsked): Promise<AllDecisions> {
+    requireObject(asked);
+    const { checks } = asked;
     const whole = Array.isArray(checks) ? checks.map((check) => this.#whole(check)) : checks;
     return this.#calls.limitAll({ ...asked, checks: whole });
   }
@@ -113,7 +111,9 @@ export class FarLimiter implements Limiter {
     return this.#calls.onClaim("hold", asked, (far) => far.cancel(asked));
   }
 
-  async acquire({ signal, ...asked }: AcquireAsked & Abortable): Promise<Grant> {
+  async acquire(given: AcquireAsked & Abortable): Promise<Grant> {
+    signalOf(given);
+    const { signal, ...asked } = given;
     const acquire = (far: FarSide, whole: AcquireAsked, ended: AbortSignal) => {
       const decision = acquireForSomebody(far, whole, () => ended.aborted);
       this.#holding.inBackground(decision.catch(() => undefined));
@@ -198,8 +198,6 @@ export class FarLimiter implements Limiter {
   }
 
   #whole<Asked extends KeyAsked>(asked: Asked): Asked {
-    if (typeof asked !== "object" || asked === null) throw notAnObject(asked);
-    const { policy } = this.#options;
-    return policy === undefined || asked.policy !== undefined ? asked : { ...asked, policy };
+    return wholeCall(asked, this.#options.policy);
   }
 }

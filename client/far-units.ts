@@ -18,6 +18,7 @@ import {
   type ReservationAnswer,
 } from "../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "./caller.ts";
+import type { Outages } from "./outages.ts";
 import { toldDecision } from "./told-decision.ts";
 import { limiterErrorIn, type FarSide } from "./transports/far-side.ts";
 import { Outbox } from "./transports/outbox.ts";
@@ -38,6 +39,7 @@ export interface FarUnitsParts {
   readonly inBackground: (work: Promise<unknown>) => void;
   /** The longest that a caller waits, in milliseconds, whatever the policy says. */
   readonly deadlineMs?: number | undefined;
+  readonly outages: Outages;
   /** A policy has changed: what is held under it is held no more. */
   readonly onChange: () => void;
 }
@@ -48,6 +50,8 @@ export class FarUnits implements UnitSource {
   readonly #outbox = new Outbox<ReservationAnswer>(BOUNDS);
   readonly #known = new Map<string, DescribedPolicy>();
   #refusedUntilMs = -Infinity;
+  /** Why the last message failed that did. */
+  #failure = "";
 
   constructor(parts: FarUnitsParts) {
     this.#parts = parts;
@@ -98,13 +102,21 @@ export class FarUnits implements UnitSource {
   ): Promise<Exclude<ReservationAnswer, { readonly problem: unknown }> | Problem | undefined> {
     const { time, inBackground } = this.#parts;
     const send = (calls: readonly PostedCall<ReservationAnswer>[]) => this.#send(calls);
-    const { answer } = await this.#outbox.post(call, { time, deadlineMs, inBackground, send });
-    if (answer === undefined) return warn(`no answer within ${deadlineMs} ms, or none at all`);
+    const { answer, leftMs } = await this.#outbox.post(call, { time, deadlineMs, inBackground, send });
+    if (answer === undefined)
+      return this.#unanswered(call, leftMs > 0 ? this.#failure : `no answer within ${deadlineMs} ms`);
     if (answer === null) return null;
     if ("problem" in answer) return problemOf(answer.problem);
-    if ("failed" in answer) return warn(answer.failed);
-    if ("unsupported" in answer || "full" in answer) return warn("the answer is not of this protocol");
+    if ("failed" in answer) return this.#unanswered(call, answer.failed);
+    if ("unsupported" in answer || "full" in answer)
+      return this.#unanswered(call, "the answer is not of this protocol");
     return answer;
+  }
+
+  /** Somebody waits for a decision, unless the message only asks for units or gives some back. */
+  #unanswered({ limit, reserve }: BatchedCall, cause: string): undefined {
+    const isDecision = limit !== undefined || (reserve !== undefined && reserve.cost !== 0);
+    this.#parts.outages.note(cause, isDecision ? 1 : 0);
   }
 
   /** It does not reject: a message that fails has no answers. */
@@ -121,11 +133,15 @@ export class FarUnits implements UnitSource {
       const asked = { protocol: RESERVATIONS_PROTOCOL, known, calls: calls.map(({ call }) => call) };
       const { answers, policies } = await far.reserve(asked);
       if (answers.length !== calls.length) throw new Error("the limiter did not answer every call");
+      this.#parts.outages.answered();
       this.#learn(policies);
       return answers;
     } catch (error) {
       const refused = limiterErrorIn(error);
-      if (refused === undefined || refused.status >= 500) return warn(String(error));
+      if (refused === undefined || refused.status >= 500) {
+        this.#failure = String(error);
+        return undefined;
+      }
       this.#refusedUntilMs = time.nowMs() + REFUSED_MS;
       const { status, code, message: title, errors } = refused;
       return calls.map(() => ({ problem: { status, code, title, detail: title, errors } }));
@@ -145,8 +161,4 @@ export class FarUnits implements UnitSource {
 
 function problemOf({ status, code, title, detail, errors }: Refused["problem"]): Problem {
   return new Problem([status, code, title], detail, { errors });
-}
-
-function warn(what: string): undefined {
-  console.warn(`weir: ${what}`);
 }

@@ -21,6 +21,7 @@ import { LimitClient } from "./limit-client.ts";
 import { LoadShedding, type Rolled } from "./load-shedding.ts";
 import { LocalLimiter } from "./local-limiter.ts";
 import { ObjectCalls } from "./object-calls.ts";
+import type { ObjectStarts } from "./object-starts.ts";
 import { boundReached, chargeMissing, decisionOf, reportOf, unavailable } from "./read-answer.ts";
 import { ReservationCache } from "./reservation-cache.ts";
 import { giveBack, type Ending } from "./transports/endings.ts";
@@ -30,6 +31,8 @@ import type { LimiterStub } from "./transports/stubs.ts";
 export interface LimiterClientParts extends Caller {
   /** The policies that callers may name. */
   readonly policies: RegionalPolicies;
+  /** Present where all objects are in one process. */
+  readonly starts?: ObjectStarts;
 }
 
 /** There may be a second attempt: the call takes effect once. */
@@ -75,7 +78,7 @@ export class LimiterClient {
    * @param callerId JSON text that is the caller's alone: it is stored with what the caller makes
    */
   for(callerId: string, bounds: CallerBounds): LimiterClient {
-    const parts = { ...this.#parts, callerId, gate: new CallGate(bounds) };
+    const parts = { ...this.#parts, callerId, gate: new CallGate(bounds, this.#parts.starts) };
     return new LimiterClient(parts, this.#local, this.#shedding);
   }
 

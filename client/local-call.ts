@@ -1,12 +1,12 @@
 /** Which calls a client may decide by itself. All others go to the limiter, which says what is wrong with them. */
 import { MOST_UNITS } from "../core/policies/most-units.ts";
 import type { Cost } from "../core/protocol/cost.ts";
+import { isKeySized } from "../core/protocol/key-size.ts";
 import type { DescribedPolicy } from "../core/protocol/policy-descriptions.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
-import type { LimitAsked } from "./limiter.ts";
+import { violation } from "../core/words.ts";
+import type { Abortable, KeyAsked, LimitAsked, Signal } from "./limiter.ts";
 
-/** The longest key, in bytes of UTF-8. */
-const MOST_KEY_BYTES = 512;
 const FIELDS: ReadonlySet<string> = new Set(["policy", "key", "cost", "priority"]);
 
 /** A call that is only a cost of a key. */
@@ -26,7 +26,14 @@ export function plainCall(asked: LimitAsked, usual?: string): PlainCall | undefi
   for (const field in asked)
     if (!FIELDS.has(field) && asked[field as keyof LimitAsked] !== undefined) return undefined;
   const { policy = usual, key, cost = 1, priority } = asked;
-  if (typeof policy !== "string" || typeof key !== "string" || !isKey(key) || !isCost(cost)) return undefined;
+  if (
+    typeof policy !== "string" ||
+    typeof key !== "string" ||
+    key === "" ||
+    !isKeySized(key) ||
+    !isCost(cost)
+  )
+    return undefined;
   if (priority === undefined) return { policy, key, cost };
   return typeof priority === "string" ? { policy, key, cost, priority } : undefined;
 }
@@ -37,12 +44,6 @@ export function isOf({ rules, priorityNames }: DescribedPolicy, { cost, priority
   return (
     typeof cost === "number" || Object.keys(cost).every((unit) => rules.some((rule) => rule.unit === unit))
   );
-}
-
-function isKey(key: string): boolean {
-  // A UTF-16 unit takes at most three bytes, so short text need not be encoded.
-  if (key.length === 0 || key.length > MOST_KEY_BYTES || !key.isWellFormed()) return false;
-  return key.length * 3 <= MOST_KEY_BYTES || new TextEncoder().encode(key).length <= MOST_KEY_BYTES;
 }
 
 function isCost(cost: unknown): cost is Cost {
@@ -56,8 +57,24 @@ function isUnits(units: unknown): boolean {
   return Number.isInteger(units) && (units as number) >= 0 && (units as number) <= MOST_UNITS;
 }
 
-/** The error of a call that is no table of fields. */
-export function notAnObject(asked: unknown): Error {
+/** The call with the usual policy, if it names none. @throws LimiterError when it is no table of fields */
+export function wholeCall<Asked extends KeyAsked>(asked: Asked, usual: string | undefined): Asked {
+  requireObject(asked);
+  return usual === undefined || asked.policy !== undefined ? asked : { ...asked, policy: usual };
+}
+
+/** What may end a call. @throws LimiterError when the call is no table of fields, or that is no `AbortSignal` */
+export function signalOf(asked: Abortable): Signal | undefined {
+  requireObject(asked);
+  const signal: Partial<Signal> | undefined = asked.signal;
+  if (signal === undefined || typeof signal?.addEventListener === "function") return asked.signal;
+  const detail = violation(["signal"], signal, "an AbortSignal");
+  throw new Problem(PROBLEMS.notAllowed, detail, { errors: [{ pointer: "/signal", detail }] }).toError();
+}
+
+/** @throws LimiterError when the argument of a call is no table of fields */
+export function requireObject(asked: unknown): void {
+  if (typeof asked === "object" && asked !== null) return;
   const detail = `the argument is ${JSON.stringify(asked) ?? typeof asked}: must be an object, as { policy, key }`;
-  return new Problem(PROBLEMS.notAllowed, detail).toError();
+  throw new Problem(PROBLEMS.notAllowed, detail).toError();
 }

@@ -1,5 +1,6 @@
 /** The shape of Cloudflare's rate limit binding. */
 import type { Limiter } from "../client/limiter.ts";
+import { requireGiven, requireKnownOptions } from "../core/options.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 
 /** What the binding offers a worker. The answer has all of the decision beside `success`. */
@@ -16,7 +17,10 @@ export interface RateLimitBindingOptions {
 }
 
 /** What is called as Cloudflare's rate limit binding is. */
-export function rateLimitBinding({ limiter, policy }: RateLimitBindingOptions): RateLimitBinding {
+export function rateLimitBinding(options: RateLimitBindingOptions): RateLimitBinding {
+  requireKnownOptions(options, ["limiter", "policy"]);
+  const { limiter, policy } = options;
+  requireGiven("limiter", limiter, "a limiter, as createLimiter makes one");
   const named = policy === undefined ? {} : { policy };
   return {
     limit: ({ key, delta }) => limiter.limit({ ...named, key, ...(delta !== undefined && { cost: delta }) }),

@@ -1,6 +1,7 @@
 /** The shape of `Ratelimit` of @upstash/ratelimit. */
 import type { Limiter } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
+import { requireGiven, requireKnownOptions } from "../core/options.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 
 /** Which policy stands for the algorithm. */
@@ -43,7 +44,10 @@ export class Ratelimit {
   readonly #named: { readonly policy?: string };
   readonly #time: Time;
 
-  constructor({ limiter, policy, time = SYSTEM_TIME }: RatelimitConfig) {
+  constructor(config: RatelimitConfig) {
+    requireKnownOptions(config, ["limiter", "policy", "time"]);
+    const { limiter, policy, time = SYSTEM_TIME } = config;
+    requireGiven("limiter", limiter, "a limiter, as createLimiter makes one");
     this.#limiter = limiter;
     this.#named = policy === undefined ? {} : { policy };
     this.#time = time;

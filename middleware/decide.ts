@@ -4,6 +4,7 @@ import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import { valueOf, type Given } from "./given.ts";
+import { keyOf } from "./key-refused.ts";
 
 /** The calls of a limiter that deciding needs. */
 export type DecidingLimiter = Pick<Limiter, "limit" | "limitAll" | "policies">;
@@ -76,7 +77,7 @@ export async function waitItsDelay({ success, decisions }: Outcome, time = SYSTE
 async function asked<Args extends readonly unknown[]>({ policy, key, cost }: Check<Args>, args: Args) {
   return {
     ...(policy !== undefined && { policy: await valueOf(policy, args) }),
-    key: await valueOf(key, args),
+    key: await keyOf(key, args),
     ...(cost !== undefined && { cost: await valueOf(cost, args) }),
   };
 }

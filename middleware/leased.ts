@@ -6,6 +6,7 @@ import type { Cost } from "../core/protocol/cost.ts";
 import type { SharedOptions } from "./decide.ts";
 import type { End } from "./end.ts";
 import { valueOf, type Given } from "./given.ts";
+import { keyOf } from "./key-refused.ts";
 
 /** The calls of a limiter that leasing needs. */
 export type LeasingLimiter = Pick<Limiter, "acquire" | "renew" | "release" | "policies">;
@@ -40,7 +41,7 @@ export async function acquire<Args extends readonly unknown[]>(
   const { policy, units, priority, waitMs, ttlMs } = options;
   const asked: AcquireAsked = {
     ...(policy !== undefined && { policy: await valueOf(policy, args) }),
-    key: await valueOf(options.key, args),
+    key: await keyOf(options.key, args),
     ...(units !== undefined && { units: await valueOf(units, args) }),
     ...(priority !== undefined && { priority: await valueOf(priority, args) }),
     ...(waitMs !== undefined && { waitMs }),

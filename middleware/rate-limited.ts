@@ -4,12 +4,15 @@ import { decide, waitItsDelay, type DecideOptions, type DecidingLimiter, type Ou
 import { denialOf, type Denial } from "./denial.ts";
 import { valueOf } from "./given.ts";
 import type { InBackground } from "./in-background.ts";
+import { foundLimiter } from "./options.ts";
+import { refusalOf } from "./refusal.ts";
 import { RequestLimits } from "./request-limits.ts";
 import { toldPolicies } from "./told-policies.ts";
 
-/** What became of a request: it goes on, or it is denied, and this is the answer. */
+/** What became of a request: it goes on, or it is denied, or its key is none (`refusal`), and this is the answer. */
 export type Verdict =
   | { readonly isSkipped: true }
+  | { readonly refusal: Denial }
   | {
       readonly isSkipped: false;
       /** Whether no other middleware has decided on this request before: then this one sets the headers. */
@@ -34,11 +37,13 @@ export async function rateLimited<Args extends readonly unknown[]>(
 ): Promise<Verdict> {
   const { skip, time = SYSTEM_TIME } = options;
   if (skip !== undefined && (await skip(...args))) return SKIPPED;
-  const limiter: DecidingLimiter = await valueOf(options.limiter, args);
-  const [outcome, policies] = await Promise.all([
-    decide(limiter, options, args),
+  const limiter: DecidingLimiter = foundLimiter(await valueOf(options.limiter, args));
+  const [decided, policies] = await Promise.all([
+    decide(limiter, options, args).catch((error: unknown) => ({ refusal: refusalOf(error) })),
     toldPolicies(limiter, time, inBackground),
   ]);
+  if ("refusal" in decided) return decided;
+  const outcome: Outcome = decided;
   const limits = RequestLimits.of(request);
   const isOutermost = limits.isFirst;
   limits.note(outcome, policies);

@@ -6,6 +6,8 @@ import type { End } from "./end.ts";
 import { valueOf } from "./given.ts";
 import type { InBackground } from "./in-background.ts";
 import { acquire, keepLease, type LeaseOptions, type LeasingLimiter } from "./leased.ts";
+import { foundLimiter } from "./options.ts";
+import { refusalOf } from "./refusal.ts";
 import { RequestLimits } from "./request-limits.ts";
 import { toldPolicies } from "./told-policies.ts";
 
@@ -14,6 +16,8 @@ export interface Slot {
   /** Absent: the request was skipped. */
   readonly grant?: Grant;
   readonly denial?: Denial;
+  /** The answer to a request whose key is none. Nothing was asked of the limiter. */
+  readonly refusal?: Denial;
   /** Whether no other middleware has decided on this request before: then this one sets the headers. */
   readonly isOutermost: boolean;
   /** Frees the slot, once, without waiting for it. */
@@ -31,10 +35,12 @@ export async function slotFor<Args extends readonly unknown[]>(
 ): Promise<Slot> {
   const { skip, time = SYSTEM_TIME } = options;
   if (skip !== undefined && (await skip(...args))) return SKIPPED;
-  const limiter: LeasingLimiter = await valueOf(options.limiter, args);
+  const limiter: LeasingLimiter = foundLimiter(await valueOf(options.limiter, args));
   // The list first: a lease that has been granted must not wait for anything that may fail.
   const policies = await toldPolicies(limiter, time, inBackground);
-  const grant = await acquire(limiter, options, args);
+  const acquired = await acquire(limiter, options, args).catch((error: unknown) => refusalOf(error));
+  if ("body" in acquired) return { ...SKIPPED, refusal: acquired };
+  const grant: Grant = acquired;
   const limits = RequestLimits.of(request);
   const isOutermost = limits.isFirst;
   const outcome = { success: grant.success, decisions: [grant] };

@@ -1,10 +1,10 @@
+import type { ClientOptions } from "../client/client-options.ts";
 /** `weir/client`: a limiter that decides in the caller's own process. This is the entry everywhere but in a worker. */
 import { makeLimiter, type Way } from "../client/create-limiter.ts";
-import type { ClientOptions } from "../client/far-limiter.ts";
 import type { Limiter } from "../client/limiter.ts";
 
 export { LimiterError } from "../core/protocol/problems.ts";
-export type { ClientOptions } from "../client/far-limiter.ts";
+export type { ClientOptions } from "../client/client-options.ts";
 export type * from "../client/limiter.ts";
 export type { Way } from "../client/create-limiter.ts";
 export type { LimiterService } from "../client/transports/far-side.ts";

@@ -4,6 +4,7 @@ import { basename } from "node:path";
 import type { Policies } from "../core/policies/policy.ts";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
 import { requireKnownNames } from "../core/policies/variable-names.ts";
+import { propsProblems } from "./binding-props.ts";
 import { readWranglerToml, WRANGLER_TOML } from "./project.ts";
 import { lineOf } from "./toml-lines.ts";
 
@@ -34,7 +35,11 @@ export function readConfiguration(
   const given = { policies: POLICIES ?? toml.policies, regions: REGIONS ?? toml.regions };
   try {
     requireKnownNames(toml.vars);
-    return { given, policies: parseDeployment(given).policies };
+    const { policies } = parseDeployment(given);
+    // Policies that are given in place of the file's need not be those that its bindings name.
+    const wrong = POLICIES === undefined ? propsProblems(toml.bound, policies) : [];
+    if (wrong.length > 0) throw new Error(wrong.map((each) => `${basename(file)}: ${each}`).join("\n"));
+    return { given, policies };
   } catch (error) {
     if (!(error instanceof Error) || POLICIES !== undefined) throw error;
     const above = environment === undefined ? ["vars"] : ["env", environment, "vars"];

@@ -2,8 +2,10 @@
 import { spawn } from "node:child_process";
 import { join } from "node:path";
 import type { Policies } from "../core/policies/policy.ts";
+import { endWithoutTrace } from "./end-without-trace.ts";
 import { readPort, requireFree } from "./listening.ts";
 import { localToken } from "./local-token.ts";
+import { objectBounds } from "./object-bounds.ts";
 import { ROOT, WRANGLER_TOML } from "./project.ts";
 import { lockState } from "./state-lock.ts";
 
@@ -37,12 +39,22 @@ export async function startLimiter(
   });
   const args = ["dev", "-c", WRANGLER_TOML, "--env", "", "--ip", HOST, "--port", String(port)];
   // Plain workerd refuses to make an object in a jurisdiction.
-  args.push("--var", "JURISDICTIONS:ignored");
+  args.push("--var", "JURISDICTIONS:ignored", "--var", `OBJECT_BOUNDS:${objectBounds()}`);
   for (const [name, value] of Object.entries(vars)) args.push("--var", `${name}:${value}`);
   const wrangler = spawn(
     join(ROOT, "node_modules", ".bin", "wrangler"),
     [...args, "--show-interactive-dev-session=false"],
-    { cwd: ROOT, stdio: "inherit", env: { ...process.env, WRANGLER_SEND_METRICS: "false" } },
+    {
+      cwd: ROOT,
+      stdio: ["inherit", "inherit", "pipe"],
+      env: { ...process.env, ...colours(), WRANGLER_SEND_METRICS: "false" },
+    },
+  );
+  let isStopping = false;
+  void endWithoutTrace(
+    wrangler.stderr,
+    () => isStopping,
+    (line) => process.stderr.write(`${line}\n`),
   );
   lock.worksBy(wrangler.pid);
   const exited = new Promise<number>((done) => wrangler.on("exit", (code) => done(code ?? 0)));
@@ -56,8 +68,17 @@ export async function startLimiter(
     curl: (policy) => curl(port, token, policy),
     isUp,
     exited,
-    stop: (signal) => void wrangler.kill(signal),
+    stop: (signal) => {
+      isStopping = true;
+      wrangler.kill(signal);
+    },
   };
+}
+
+/** Its errors go through this process, so wrangler does not see that they end on a terminal. */
+function colours(): NodeJS.Dict<string> {
+  const isPlain = process.env["NO_COLOR"] !== undefined || process.env["FORCE_COLOR"] !== undefined;
+  return !isPlain && process.stdout.isTTY && process.stderr.isTTY ? { FORCE_COLOR: "1" } : {};
 }
 
 function curl(port: number, token: string | undefined, policy: string): string {

@@ -4,6 +4,7 @@ import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseEnv } from "node:util";
 import { unstable_readConfig as readConfig } from "wrangler";
+import type { Bound } from "./binding-props.ts";
 import { ROOT } from "./project-folder.ts";
 
 export { ROOT };
@@ -21,6 +22,7 @@ export function readWranglerToml(
   policies: unknown;
   regions: unknown;
   vars: object;
+  bound: Bound;
 } {
   const config = readConfig({ config: file, ...(environment !== undefined && { env: environment }) });
   const { compatibility_date: compatibilityDate, compatibility_flags: compatibilityFlags, vars } = config;
@@ -31,6 +33,7 @@ export function readWranglerToml(
     policies: vars["POLICIES"],
     regions: vars["REGIONS"],
     vars,
+    bound: { name: config.name, services: config.services },
   };
 }
 

@@ -2,6 +2,7 @@
 import { readStateDir, requireNoFlags } from "./call.ts";
 import { readConfiguration } from "./configuration.ts";
 import { readPort } from "./listening.ts";
+import { objectBounds } from "./object-bounds.ts";
 import { build, readDevVars } from "./project.ts";
 import { checkTokens } from "./tokens.ts";
 import { serve, type Serving } from "./workerd.ts";
@@ -22,6 +23,7 @@ async function main(): Promise<void> {
     port,
     stateDir,
     isApart: true,
+    objectBounds: objectBounds(),
     policies: tables(given.policies),
     apiTokens,
     regions: tables(given.regions),

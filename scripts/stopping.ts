@@ -28,7 +28,9 @@ function activeObjects(stateDir: string): string[] {
     if (!folder.isDirectory()) continue;
     for (const name of readdirSync(join(stateDir, folder.name))) {
       const id = OBJECT_FILE.exec(name)?.groups?.["id"];
-      if (id !== undefined && statSync(join(stateDir, folder.name, name)).mtimeMs > sinceMs) ids.add(id);
+      // workerd removes the log of an object that it drops, at any moment.
+      const file = id && statSync(join(stateDir, folder.name, name), { throwIfNoEntry: false });
+      if (id !== undefined && file && file.mtimeMs > sinceMs) ids.add(id);
     }
   }
   return [...ids];

@@ -1,6 +1,7 @@
 /** `weir`: the command of the package. It does in one's own project what the scripts do in this one. */
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import { clip, meant } from "../core/words.ts";
 import { isRecent, LEAST_WRANGLER } from "./least-wrangler.ts";
 
 const COMMANDS: Readonly<Record<string, () => Promise<unknown>>> = {
@@ -46,6 +47,8 @@ const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
 const wrong = command === undefined ? undefined : missing(project, name);
 if (command === undefined || wrong !== undefined) {
   const isAsked = name === "--help" || name === "help";
-  console[isAsked ? "log" : "error"](wrong ?? USAGE);
+  const isWord = command === undefined && !isAsked && name !== "";
+  const unknown = isWord ? `${clip(name)} is not a command${meant(name, Object.keys(COMMANDS))}\n\n` : "";
+  console[isAsked ? "log" : "error"](wrong ?? unknown + USAGE);
   process.exitCode = isAsked ? 0 : 1;
 } else await command();

@@ -11,6 +11,8 @@ export interface ServeOptions {
   readonly isApart?: boolean;
   /** Who knows it may tell the worker that the process ends: see stopping.ts. Absent: nobody may. */
   readonly stopSecret?: string;
+  /** How many objects the process can have: see object-bounds.ts. Absent: as many as are asked for. */
+  readonly objectBounds?: string;
   /** The folder in which the objects keep their storage. */
   readonly stateDir: string;
   /** Absent: those of wrangler.toml. */
@@ -69,6 +71,9 @@ export function workerdConfig(options: Settled, configDir: string): string {
     ...(options.stopSecret === undefined
       ? []
       : [`(name = "STOP_SECRET", text = ${text(options.stopSecret)})`]),
+    ...(options.objectBounds === undefined
+      ? []
+      : [`(name = "OBJECT_BOUNDS", text = ${text(options.objectBounds)})`]),
     // Plain workerd refuses to make an object in a jurisdiction.
     `(name = "JURISDICTIONS", text = "ignored")`,
     ...poolBindings(options, options.regions ?? regions),

@@ -1,4 +1,5 @@
 import { LimiterError, PROBLEMS, Problem, type FieldError } from "../../core/protocol/problems.ts";
+import { clip } from "../../core/words.ts";
 import type { Signal } from "./asked.ts";
 import type { FarSide } from "./far-side.ts";
 
@@ -20,6 +21,7 @@ export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide
   const base = url.replace(/\/+$/, "");
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
   const ask = async <Answer>(
+    shape: Shape,
     method: string,
     path: string,
     body?: object,
@@ -30,32 +32,33 @@ export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide
     const signal = ended === undefined ? late : AbortSignal.any([late, ended as AbortSignal]);
     const text = body === undefined ? {} : { body: textOf(body) };
     const response = await send(`${base}/v1/${path}`, { method, headers, signal, ...text });
-    return await answerIn<Answer>(response);
+    return await answerIn<Answer>(response, shape);
   };
-  const post = <Answer>(path: string, body: object, ended?: Signal) => ask<Answer>("POST", path, body, ended);
+  const post = <Answer>(shape: Shape, path: string, body: object, ended?: Signal) =>
+    ask<Answer>(shape, "POST", path, body, ended);
   const keyPath = ({ policy = "", key }: { readonly policy?: string; readonly key: string }) =>
     `policies/${encodeURIComponent(policy)}/keys/${encodeURIComponent(key)}`;
   const at = (id: unknown) => encodeURIComponent(String(id));
   return {
-    limit: (asked, ended) => post("limit", asked, ended),
-    limitAll: (asked) => post("limit/all", asked),
-    refund: (asked) => post("refund", asked),
-    hold: (asked) => post("holds", asked),
-    settle: ({ id, ...asked }) => post(`holds/${at(id)}/settle`, asked),
-    cancel: ({ id }) => ask("DELETE", `holds/${at(id)}`),
-    acquire: (asked) => post("leases", asked),
-    renew: ({ id, ...asked }) => post(`leases/${at(id)}/renew`, asked),
-    release: ({ id, ...asked }) => post(`leases/${at(id)}/release`, asked),
+    limit: (asked, ended) => post("decision", "limit", asked, ended),
+    limitAll: (asked) => post("decisions", "limit/all", asked),
+    refund: (asked) => post("decision", "refund", asked),
+    hold: (asked) => post("decision", "holds", asked),
+    settle: ({ id, ...asked }) => post("decision", `holds/${at(id)}/settle`, asked),
+    cancel: ({ id }) => ask("nothing", "DELETE", `holds/${at(id)}`),
+    acquire: (asked) => post("decision", "leases", asked),
+    renew: ({ id, ...asked }) => post("lease", `leases/${at(id)}/renew`, asked),
+    release: ({ id, ...asked }) => post("nothing", `leases/${at(id)}/release`, asked),
     peek: ({ waitFor, waitMs, ...asked }) => {
       const query = new URLSearchParams({
         ...(waitFor !== undefined && { waitFor }),
         ...(waitMs !== undefined && { waitMs: String(waitMs) }),
       });
-      return ask("GET", `${keyPath(asked)}${query.size > 0 ? `?${query.toString()}` : ""}`);
+      return ask("decision", "GET", `${keyPath(asked)}${query.size > 0 ? `?${query.toString()}` : ""}`);
     },
-    reset: (asked) => ask("DELETE", keyPath(asked)),
-    policies: () => ask("GET", "policies"),
-    reserve: (asked) => post("reservations", asked),
+    reset: (asked) => ask("nothing", "DELETE", keyPath(asked)),
+    policies: () => ask("policies", "GET", "policies"),
+    reserve: (asked) => post("answers", "reservations", asked),
   };
 }
 
@@ -87,14 +90,12 @@ function textOf(body: object): string {
  * @throws LimiterError when the limiter has refused the call
  * @throws Error when whoever answered is no limiter
  */
-async function answerIn<Answer>(response: Response): Promise<Answer> {
-  if (response.status === 204) return undefined as Answer;
-  const text = await response.text();
-  const isProblem = response.headers.get("content-type")?.startsWith("application/problem+json") === true;
-  if (response.ok && !isProblem) return JSON.parse(text) as Answer;
-  if (!isProblem) throw new Error(`the limiter answered ${response.status} without a problem`);
+async function answerIn<Answer>(response: Response, shape: Shape): Promise<Answer> {
+  const text = response.status === 204 ? "" : await response.text();
+  const type = response.headers.get("content-type") ?? "no content-type";
+  if (!type.startsWith("application/problem+json")) return wellFormed<Answer>(response, type, text, shape);
   const {
-    type,
+    type: name,
     title,
     status,
     detail,
@@ -106,7 +107,40 @@ async function answerIn<Answer>(response: Response): Promise<Answer> {
     readonly detail: string;
     readonly errors?: readonly FieldError[];
   };
-  throw new LimiterError({ status, title, detail, errors, code: type.split(":").at(-1) ?? type });
+  throw new LimiterError({ status, title, detail, errors, code: name.split(":").at(-1) ?? name });
+}
+
+/**
+ * What an answer has to have. A wrong address, a proxy or a sign-in page may answer 200 too, and what it says must be
+ * taken for no decision.
+ */
+const SHAPES = {
+  nothing: () => false,
+  decision: ({ success, rules }) => typeof success === "boolean" && Array.isArray(rules),
+  decisions: ({ success, decisions }) => typeof success === "boolean" && Array.isArray(decisions),
+  lease: ({ id, expiresAfterMs }) => typeof id === "string" && typeof expiresAfterMs === "number",
+  policies: ({ policies }) => Array.isArray(policies),
+  answers: ({ answers, policies }) => Array.isArray(answers) && typeof policies === "object",
+} as const satisfies Record<string, (answer: Readonly<Record<string, unknown>>) => boolean>;
+
+type Shape = keyof typeof SHAPES;
+
+/** @throws Error that says what was answered instead, if it is not of this shape */
+function wellFormed<Answer>(response: Response, type: string, text: string, shape: Shape): Answer {
+  const { status, url } = response;
+  if (status === 204 && shape === "nothing") return undefined as Answer;
+  const answer = status === 200 ? parsed(text) : undefined;
+  if (typeof answer === "object" && answer !== null && SHAPES[shape](answer)) return answer as Answer;
+  const who = url === "" ? "the address" : url.split("?", 1)[0];
+  throw new Error(`${who} does not answer as Weir does: ${status}, ${type}, ${JSON.stringify(clip(text))}`);
+}
+
+function parsed(text: string): Readonly<Record<string, unknown>> | null | undefined {
+  try {
+    return JSON.parse(text) as Readonly<Record<string, unknown>> | null;
+  } catch {
+    return undefined;
+  }
 }
 
 /** The error of a call that a limiter did not answer. */

@@ -45,6 +45,14 @@ const BOUNDS = {
     "new keys a second of one caller (maxNewKeysPerSecond of the token or binding)",
     "ask again in a second",
   ],
+  "object-starts": [
+    "calls at once that start an object, all of them in one process",
+    "ask again in a second, or let keys share objects (`objects`)",
+  ],
+  "objects-in-memory": [
+    "objects in one process that were called in the last 12 s",
+    "ask again later, let keys share objects (`objects`), or let the process open more files",
+  ],
 } as const satisfies Record<string, readonly [what: string, remedy: string]>;
 
 export function full(bound: Bound, most: number): Full {

@@ -5,6 +5,7 @@ import type { DecideOptions } from "../decide.ts";
 import type { Denial } from "../denial.ts";
 import { inBackgroundOf } from "../in-background.ts";
 import type { LeaseOptions } from "../leased.ts";
+import { requireLeaseOptions, requireRateLimitOptions } from "../options.ts";
 import { rateLimited } from "../rate-limited.ts";
 import { RequestLimits } from "../request-limits.ts";
 import { slotFor } from "../slotted.ts";
@@ -35,9 +36,11 @@ export interface NodeDenied<Req, Res> {
 export function rateLimit<Req extends object, Res extends NodeResponse>(
   options: DecideOptions<[req: Req, res: Res]> & NodeDenied<Req, Res>,
 ): NodeMiddleware<Req, Res> {
+  requireRateLimitOptions(options);
   return (req, res, next) =>
     goOn(next, async () => {
       const verdict = await rateLimited(req, options, [req, res], inBackgroundOf(undefined));
+      if ("refusal" in verdict) return send(verdict.refusal, res);
       if (verdict.isSkipped) return true;
       // What was decided before this one may bind: then it sets the same headers again.
       setLimitHeaders(req, res, options.time);
@@ -51,9 +54,12 @@ export function rateLimit<Req extends object, Res extends NodeResponse>(
 export function concurrency<Req extends object, Res extends NodeResponse>(
   options: LeaseOptions<[req: Req, res: Res]> & NodeDenied<Req, Res>,
 ): NodeMiddleware<Req, Res> {
+  requireLeaseOptions(options);
   return (req, res, next) =>
     goOn(next, async () => {
-      const { grant, denial, end } = await slotFor(req, options, [req, res], inBackgroundOf(undefined));
+      const slot = await slotFor(req, options, [req, res], inBackgroundOf(undefined));
+      if (slot.refusal !== undefined) return send(slot.refusal, res);
+      const { grant, denial, end } = slot;
       if (grant === undefined) return true;
       // Who has left while it waited is answered nothing.
       if (res.destroyed) {
@@ -83,7 +89,7 @@ async function goOn(next: Next, passes: () => Promise<boolean>): Promise<void> {
 async function answer<Req, Res extends NodeResponse>(
   { onDenied }: NodeDenied<Req, Res>,
   decisions: readonly Decision[],
-  { status, headers, body }: Denial,
+  denial: Denial,
   req: Req,
   res: Res,
 ): Promise<void> {
@@ -91,9 +97,15 @@ async function answer<Req, Res extends NodeResponse>(
     await onDenied(decisions, req, res);
     return;
   }
+  send(denial, res);
+}
+
+/** Answers the request: it does not go on. */
+function send({ status, headers, body }: Denial, res: NodeResponse): false {
   for (const [name, value] of headers) res.setHeader(name, value);
   res.statusCode = status;
   res.end(body);
+  return false;
 }
 
 function setLimitHeaders(req: object, res: NodeResponse, time = SYSTEM_TIME): void {

@@ -6,6 +6,7 @@ import { responseOf } from "../denial.ts";
 import type { End } from "../end.ts";
 import { inBackgroundOf, type InBackground } from "../in-background.ts";
 import type { LeaseOptions } from "../leased.ts";
+import { requireLeaseOptions, requireRateLimitOptions } from "../options.ts";
 import { rateLimited } from "../rate-limited.ts";
 import { RequestLimits } from "../request-limits.ts";
 import { slotFor } from "../slotted.ts";
@@ -30,9 +31,11 @@ export function withRateLimit<Args extends HandlerArgs>(
   options: DecideOptions<Args> & FetchDenied<Args>,
   handler: FetchHandler<Args>,
 ): (...args: Args) => Promise<Response> {
+  requireRateLimitOptions(options);
   return async (...args) => {
     const [request] = args;
     const verdict = await rateLimited<Args>(request, options, args, backgroundOf(args));
+    if ("refusal" in verdict) return responseOf(verdict.refusal);
     if (verdict.isSkipped) return await handler(...args);
     const { denial, outcome, isOutermost } = verdict;
     const response =
@@ -48,14 +51,12 @@ export function withConcurrency<Args extends HandlerArgs>(
   options: LeaseOptions<Args> & FetchDenied<Args>,
   handler: FetchHandler<Args>,
 ): (...args: Args) => Promise<Response> {
+  requireLeaseOptions(options);
   return async (...args) => {
     const [request] = args;
-    const { grant, denial, isOutermost, end } = await slotFor<Args>(
-      request,
-      options,
-      args,
-      backgroundOf(args),
-    );
+    const slot = await slotFor<Args>(request, options, args, backgroundOf(args));
+    if (slot.refusal !== undefined) return responseOf(slot.refusal);
+    const { grant, denial, isOutermost, end } = slot;
     if (grant === undefined) return await handler(...args);
     const response =
       denial === undefined

@@ -7,6 +7,7 @@ import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { valueOf, type Given } from "../given.ts";
+import { requireFetchOptions } from "../options.ts";
 import { pause, pauseLeftMs } from "./pauses.ts";
 import { askedPauseMs, isRepeatable } from "./retry-after.ts";
 
@@ -61,6 +62,7 @@ const USUAL_ATTEMPTS = 3;
 
 /** A `fetch` that waits for its turn, and throws a `FetchLimitedError` when that would come too late. */
 export function limitedFetch(options: LimitedFetchOptions): Fetch {
+  requireFetchOptions(options);
   const { limiter, policy = "", waitMs, attempts = USUAL_ATTEMPTS, time = SYSTEM_TIME } = options;
   return async (input, init) => {
     const send = options.fetch ?? fetch;

@@ -3,6 +3,7 @@ import { responseOf } from "../denial.ts";
 import type { End } from "../end.ts";
 import { inBackgroundOf } from "../in-background.ts";
 import type { LeaseOptions } from "../leased.ts";
+import { requireLeaseOptions } from "../options.ts";
 import { decisionsOf } from "../request-limits.ts";
 import { slotFor } from "../slotted.ts";
 import { untilEnded } from "../until-ended.ts";
@@ -21,8 +22,11 @@ export type ConcurrencyOptions<E extends Env> = LeaseOptions<[c: Context<Limited
 export function concurrency<E extends Env = Env>(
   options: ConcurrencyOptions<E>,
 ): MiddlewareHandler<Limited<E>> {
+  requireLeaseOptions(options);
   return async function concurrencyOfWeir(c, next) {
-    const { grant, denial, isOutermost, end } = await slotFor(c, options, [c], inBackgroundOf(contextOf(c)));
+    const slot = await slotFor(c, options, [c], inBackgroundOf(contextOf(c)));
+    if (slot.refusal !== undefined) return responseOf(slot.refusal);
+    const { grant, denial, isOutermost, end } = slot;
     c.set("limits", decisionsOf(c));
     if (grant === undefined) return await next();
     if (denial !== undefined) {

@@ -3,6 +3,7 @@ import type { Decision } from "../../core/protocol/decision.ts";
 import type { DecideOptions } from "../decide.ts";
 import { responseOf } from "../denial.ts";
 import { inBackgroundOf } from "../in-background.ts";
+import { requireRateLimitOptions } from "../options.ts";
 import { rateLimited } from "../rate-limited.ts";
 import { decisionsOf } from "../request-limits.ts";
 import { contextOf, setLimitHeaders, type Limited } from "./variables.ts";
@@ -23,8 +24,10 @@ export type RateLimitOptions<E extends Env> = DecideOptions<[c: Context<Limited<
  * denied request is answered with 429 (503 when nobody could decide) and a problem document.
  */
 export function rateLimit<E extends Env = Env>(options: RateLimitOptions<E>): MiddlewareHandler<Limited<E>> {
+  requireRateLimitOptions(options);
   return async function rateLimitOfWeir(c, next) {
     const verdict = await rateLimited(c, options, [c], inBackgroundOf(contextOf(c)));
+    if ("refusal" in verdict) return responseOf(verdict.refusal);
     c.set("limits", decisionsOf(c));
     if (verdict.isSkipped) return await next();
     const { denial, outcome, isOutermost } = verdict;

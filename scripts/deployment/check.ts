@@ -8,6 +8,7 @@ import { gzipSync } from "node:zlib";
 import { unstable_readConfig as readConfig } from "wrangler";
 import type { Policies } from "../../core/policies/policy.ts";
 import { parseDeployment } from "../../core/policies/regional-policies.ts";
+import { propsProblems } from "../binding-props.ts";
 import { ROOT, WRANGLER_TOML } from "../project.ts";
 import { changes, type Deployed, type Line } from "./changes.ts";
 
@@ -34,6 +35,7 @@ export async function checkDeployment(args: readonly string[]): Promise<number> 
     ["policies", ofPolicies],
     ["variables", variableLines(config)],
     ["objects", objectLines(config)],
+    ["bindings", bindingLines(config, policies)],
     ["bundle", bundleLines(config, asked)],
     ["secrets", secretLines(asked, policies)],
     ["keys in use", policies === undefined ? [] : await changeLines(asked, policies)],
@@ -81,9 +83,16 @@ function variableLines({ vars }: Config): Line[] {
   const count = Object.keys(vars).length;
   if (count > free)
     sizes.push({ verdict: "note", text: `${count}: the free plan has ${free}, the paid one ${paid}` });
-  if (vars["JURISDICTIONS"] !== undefined)
-    sizes.push({ verdict: "BAD", text: "JURISDICTIONS is for plain workerd: take it away" });
+  for (const name of ["JURISDICTIONS", "OBJECT_BOUNDS"])
+    if (vars[name] !== undefined)
+      sizes.push({ verdict: "BAD", text: `${name} is for plain workerd: take it away` });
   return sizes;
+}
+
+/** Bindings to the limiter that are in the same file. Those of other workers are in theirs. */
+function bindingLines({ name, services }: Config, policies: Policies = new Map()): Line[] {
+  const wrong = policies.size === 0 ? [] : propsProblems({ name, services }, policies);
+  return wrong.map((text) => ({ verdict: "BAD", text }));
 }
 
 interface Objects {

@@ -35,12 +35,40 @@ test("a call that is no object says so", () => {
   expect(() => limiter.limit("api" as unknown as { key: string })).toThrow('the argument is "api"');
 });
 
+test("a call without arguments, and a signal that is none, say so", async () => {
+  const way = { ...WAY, onFailure: "open" as const, fetch: nobody };
+  const none = undefined as never;
+  const signal = "no" as never;
+  for (const limiter of [createLimiter(way), createMemoryLimiter({ policies: POLICIES })]) {
+    const refused = { status: 422, code: "not-allowed" };
+    for (const call of [
+      "limit",
+      "limitAll",
+      "acquire",
+      "hold",
+      "peek",
+      "reset",
+      "settle",
+      "release",
+    ] as const)
+      await expect((async () => await limiter[call](none))(), call).rejects.toMatchObject(refused);
+    for (const call of ["limit", "acquire"] as const) {
+      const made = (async () => await limiter[call]({ policy: "api", key: "a", signal }))();
+      await expect(made).rejects.toMatchObject({
+        ...refused,
+        errors: [{ pointer: "/signal", detail: 'signal is "no": must be an AbortSignal' }],
+      });
+    }
+  }
+});
+
 test.each([
-  [{ deadlineMs: Number.NaN }, "deadlineMs is NaN: must be an integer from 1"],
+  [{ deadlineMs: Number.NaN }, "deadlineMs is NaN: must be an integer, from 1"],
   [{ deadlineMs: -5 }, "deadlineMs is -5"],
-  [{ deadlineMs: "5s" }, "deadlineMs is 5s"],
+  [{ deadlineMs: "5s" }, 'deadlineMs is "5s"'],
   [{ onFailure: "opne" }, 'onFailure is "opne": must be "closed" or "open"'],
-  [{ onfailure: "open" }, "onfailure is not an option: there are "],
+  [{ onfailure: "open" }, "policy, deadlineMs, onFailure (did you mean onFailure?)"],
+  [{ urll: "x" }, "urll is not an option: there are url, token"],
   [{ policy: 5 }, "policy is 5"],
   [{ token: "weir\ntoken" }, "token has a character that no token has"],
   [{ token: "" }, "token is missing"],

@@ -1,6 +1,7 @@
 /** A client in its caller's process, over a limiter that the test plays. The contract suite has real ones. */
 import { afterEach, beforeEach, expect, expectTypeOf, test, vi } from "vitest";
-import { FarLimiter, type ClientOptions } from "../../client/far-limiter.ts";
+import type { ClientOptions } from "../../client/client-options.ts";
+import { FarLimiter } from "../../client/far-limiter.ts";
 import type { FarSide, LimiterService } from "../../client/transports/far-side.ts";
 import { overHttp } from "../../client/transports/http.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";

@@ -57,6 +57,42 @@ test.each([
   expect(refusal("deploy", { args: ["--dry-run"] })).toContain(said);
 });
 
+const BOUND = '[[services]]\nbinding = "LIMITER"\nservice = "weir"\nentrypoint = "Limiter"\nprops = ';
+
+test.each([
+  ['{ polices = ["api"] }', "polices is not a field: there are"],
+  ['{ polices = ["api"] }', "(did you mean policies?)"],
+  ['{ policy = "apii" }', 'policy is "apii": must be one of api (did you mean api?)'],
+  ['{ policies = ["api", "log"] }', 'policies.1 is "log": must be one of api'],
+  ['{ scopes = "limit" }', 'scopes is "limit"'],
+])("a binding with the props %s is refused when the limiter starts or is deployed", (props, said) => {
+  writeToml(folder, `${POLICY}${BOUND}${props}\n`);
+  for (const [script, args] of [
+    ["start", []],
+    ["deploy", ["--dry-run"]],
+  ] as const) {
+    const error = refusal(script, { args });
+    expect(error).toContain("wrangler.toml: the props of the binding LIMITER: ");
+    expect(error).toContain(said);
+  }
+});
+
+test("props that are right, and those of bindings to other workers, are not", () => {
+  const right = `${BOUND}{ name = "a", policy = "api", policies = ["api"], scopes = ["limit"] }\n`;
+  const others = `${BOUND}{ anything = 1 }\n`.replace("weir", "another").replace('"LIMITER"', '"OTHER"');
+  writeToml(folder, `${POLICY}${right}${others}`);
+  // It gets as far as the next thing that is wrong.
+  expect(refusal("serve", { env: { API_TOKENS: "[" } })).toContain("the secret API_TOKENS");
+});
+
+test("a command that is none is named, with the nearest that is one", () => {
+  expect(refusal("weir", { args: ["intt"] })).toMatch(
+    /^intt is not a command \(did you mean init\?\)\n\nUsage: weir COMMAND\n/,
+  );
+  expect(refusal("weir", { args: ["frobnicate"] })).toMatch(/^frobnicate is not a command\n\nUsage/);
+  expect(refusal("weir")).toMatch(/^Usage: weir COMMAND/);
+});
+
 test("a text called REGION, or any other variable, is not the limiter's", () => {
   writeToml(folder, `${POLICY}[vars]\nREGION = "eu"\nPOLICY_TEAM = "a"\n`);
   // It gets as far as the next thing that is wrong.

@@ -29,10 +29,17 @@ interface Written {
   readonly policies?: object;
   readonly variables?: object;
   readonly className?: string;
+  /** Of a service binding to the limiter. */
+  readonly props?: object;
 }
 
 /** A configuration as wrangler reads it, as JSON. */
-function write({ policies: given = policies, variables = {}, className = "LimiterObject" }: Written): string {
+function write({
+  policies: given = policies,
+  variables = {},
+  className = "LimiterObject",
+  props,
+}: Written): string {
   const file = join(state, "wrangler.json");
   const config = {
     name: "weir-checked",
@@ -41,6 +48,9 @@ function write({ policies: given = policies, variables = {}, className = "Limite
     durable_objects: { bindings: [{ name: "OBJECTS", class_name: className }] },
     migrations: [{ tag: "v1", new_sqlite_classes: [className] }],
     vars: { POLICIES: given, ...variables },
+    ...(props !== undefined && {
+      services: [{ binding: "LIMITER", service: "weir-checked", entrypoint: "Limiter", props }],
+    }),
   };
   writeFileSync(file, JSON.stringify(config));
   return file;
@@ -91,10 +101,13 @@ test("a bad policy, a variable that is too large, another class and a variable o
   expect((await check(large)).printed).toMatch(/^BAD +variables: POLICIES has \d+ of 5120 bytes$/m);
   const bad = { policies: { api: { ...policies.api, limit: -1 } } };
   expect((await check(bad)).printed).toMatch(/^BAD +policies: .*\n.*limit is -1/m);
-  const others = { className: "Other", variables: { JURISDICTIONS: "ignored" } };
+  const others = { props: { policy: "ap" }, className: "Other", variables: { JURISDICTIONS: "ignored" } };
   const { exitCode, printed } = await check(others);
   expect(printed).toMatch(/^BAD +objects: must be LimiterObject/m);
   expect(printed).toMatch(/^BAD +variables: JURISDICTIONS is for plain workerd/m);
+  expect(printed).toMatch(
+    /^BAD +bindings: the props of the binding LIMITER: policy is "ap": must be one of /m,
+  );
   expect(exitCode).toBe(1);
 });
 

@@ -1,6 +1,7 @@
 import { waitUntil } from "cloudflare:workers";
 import { LimiterClient } from "../../client/limiter-client.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
+import { ObjectStarts, type ObjectBounds } from "../../client/object-starts.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { giveBack } from "../../client/transports/endings.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
@@ -65,15 +66,17 @@ function clientsOf(env: Env): Clients {
   return clients.get(env.OBJECTS) ?? makeClients(env);
 }
 
-function makeClients({ OBJECTS: namespace, CATALOG }: Env): Clients {
+function makeClients({ OBJECTS: namespace, OBJECT_BOUNDS: bounds, CATALOG }: Env): Clients {
   const objects = new Objects(namespace, SYSTEM_TIME, { outboxes: new Outboxes(), inBackground: waitUntil });
   const reservations = new ReservationCache(randomId);
   const inForce = CATALOG && new PoliciesInForce({ policies, tables, regions });
+  const starts = bounds === undefined ? {} : { starts: new ObjectStarts(JSON.parse(bounds) as ObjectBounds) };
   const parts = {
     objects,
     policies: inForce ?? regionalPolicies,
     time: SYSTEM_TIME,
     inBackground: waitUntil,
+    ...starts,
   };
   const shared = new LimiterClient(parts, new LocalLimiter(reservations));
   const catalog =

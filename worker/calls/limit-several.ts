@@ -8,7 +8,7 @@ import type { LimiterClient } from "../../client/limiter-client.ts";
 import { refusedDecision, type AllDecisions, type Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
-import { parseChecks, type IndependentCheck } from "./checks.ts";
+import { nameOf, parseChecks, type Check, type IndependentCheck } from "./checks.ts";
 import { limitTogether } from "./limit-all.ts";
 
 /** So many checks of one call ask objects at once. The others wait, or are decided by the isolate meanwhile. */
@@ -23,8 +23,31 @@ export async function callLimitSeveral(
   const checks = await parseChecks(client, principal, input);
   if (checks instanceof Problem) return checks;
   return "together" in checks
-    ? await limitTogether(client, checks.together)
+    ? await limitByKey(client, checks.together)
     : await limitEach(client, checks.alone);
+}
+
+/**
+ * Checks of one key are made as one, with the cost that they have together: so each is answered with what is left after
+ * all of them, and a denial with the wait for all of them. A check that leases units is made by itself, since each has a
+ * lease of its own.
+ */
+async function limitByKey(client: LimiterClient, checks: readonly Check[]): Promise<AllDecisions | Problem> {
+  const made: Check[] = [];
+  const places = checks.map((check) => {
+    const { policy, total } = check;
+    const isLeasing = policy.rules.some(({ algorithm }) => algorithm.leasing !== undefined);
+    const others = checks.filter((each) => nameOf(each) === nameOf(check));
+    if (isLeasing || others.length === 1) return made.push(check) - 1;
+    const before = made.findIndex((each) => nameOf(each) === nameOf(check));
+    if (before >= 0) return before;
+    const isPlain = others.every((each) => typeof each.cost === "number");
+    const sum = others.reduce((units, each) => units + Number(each.cost), 0);
+    return made.push({ ...check, cost: isPlain ? sum : total }) - 1;
+  });
+  const answer = await limitTogether(client, made);
+  if (answer instanceof Problem) return answer;
+  return { ...answer, decisions: places.flatMap((place) => answer.decisions[place] ?? []) };
 }
 
 async function limitEach(client: LimiterClient, checks: readonly IndependentCheck[]): Promise<AllDecisions> {

@@ -12,7 +12,7 @@ import type {
   PeekAsked,
   RefundAsked,
 } from "../../client/limiter.ts";
-import { plainCall } from "../../client/local-call.ts";
+import { plainCall, signalOf } from "../../client/local-call.ts";
 import { DEFAULT_BOUNDS } from "../../core/policies/caller-bounds.ts";
 import type { Region } from "../../core/policies/regions.ts";
 import type { Lease } from "../../core/protocol/answers.ts";
@@ -68,7 +68,7 @@ export class DirectLimiter implements Limiter {
   }
 
   async limit(given: LimitAsked & Abortable): Promise<Decision> {
-    const signal = given?.signal as AbortSignal | undefined;
+    const signal = signalOf(given) as AbortSignal | undefined;
     signal?.throwIfAborted();
     const whole = this.#whole(signal === undefined ? given : withoutSignal(given));
     const request = plainCall(whole ?? {}) ?? plainProblem(whole) ?? parse(LimitRequest, whole);
@@ -109,8 +109,8 @@ export class DirectLimiter implements Limiter {
   }
 
   async acquire(given: AcquireAsked & Abortable): Promise<Grant> {
-    const { signal: aborting = new AbortController().signal, ...asked } = given ?? {};
-    const signal = aborting as AbortSignal;
+    const signal = (signalOf(given) ?? new AbortController().signal) as AbortSignal;
+    const asked = withoutSignal(given);
     signal.throwIfAborted();
     plain(asked);
     const { inBackground } = this.#parts;

@@ -87,6 +87,48 @@ test("the same key twice is counted twice", async () => {
   expect(await remaining("slow", key)).toBe(1);
 });
 
+test("a key that several checks name has the figures after all of them, and the wait for all of them", async () => {
+  const key = freshKey();
+  const checks = [2, 0, 1].map((cost) => ({ policy: "log", key, cost }));
+  const { body } = await limitAll([...checks, { policy: "slow", key, cost: 1 }]);
+  const after = { success: true, reason: "ok", remaining: 2 };
+  expect(body).toMatchObject({
+    success: true,
+    decisions: [after, after, after, { policy: "slow", remaining: 4 }],
+  });
+  for (const decision of body["decisions"] as Called["body"][])
+    expect(decision["resetAfterMs"]).toBeLessThanOrEqual(30 * 86_400_000);
+  expect((await report("log", key)).body).toMatchObject({ remaining: 2, outstanding: 0 });
+  const denied = await limitAll([1, 1, 1].map((cost) => ({ policy: "log", key, cost })));
+  expect(denied.body).toMatchObject({
+    success: false,
+    decisions: [1, 2, 3].map(() => ({ success: false, reason: "quota", remaining: 2 })),
+  });
+  expect(await remaining("log", key)).toBe(2);
+});
+
+test("costs by unit of one key are added, and the same call again is charged once", async () => {
+  const key = freshKey();
+  const checks = [{ tokens: 9 }, { tokens: 1 }].map((cost) => ({ policy: "several", key, cost }));
+  const fields = { idempotencyKey: "once" };
+  const first = await limitAll(checks, fields);
+  const again = await limitAll(checks, fields);
+  expect(first.body["success"]).toBe(true);
+  expect(again.body).toEqual(first.body);
+  const used = (rules: unknown) =>
+    (rules as { limit: number; remaining: number }[]).map(({ limit: most, remaining: left }) => most - left);
+  expect(used((await report("several", key)).body["rules"])).toEqual([2, 10]);
+});
+
+test("each check of one key leases a slot of its own", async () => {
+  const key = freshKey();
+  const check = { policy: "export", key };
+  const { body } = await limitAll([check, check]);
+  const leases = (body["decisions"] as { lease: { id: string } }[]).map(({ lease }) => lease.id);
+  expect(new Set(leases).size).toBe(2);
+  expect((await report("export", key)).body).toMatchObject({ leases: 2, remaining: 0 });
+});
+
 test("a slot is leased if all pass, and free again if not", async () => {
   const [key, other] = [freshKey(), freshKey()];
   const checks = [

@@ -1,0 +1,68 @@
+/** How errors speak of fields and values, and of words that are not known. */
+
+/** The sentence for one field. `allowed` ends a sentence that begins with "must be". */
+export function violation(path: readonly string[], value: unknown, allowed: string): string {
+  const field = path.length === 0 ? "the value" : clip(path.join("."));
+  if (value === undefined) return `${field} is missing: must be ${allowed}`;
+  return `${field} is ${describe(value)}: must be ${allowed}`;
+}
+
+/** A value as an error shows it: short, and without what an array or an object contains. */
+export function describe(value: unknown): string {
+  if (Array.isArray(value)) return `an array of ${value.length}`;
+  if (typeof value === "object" && value !== null) return "an object";
+  if (typeof value === "string") return clip(JSON.stringify(value));
+  return String(value);
+}
+
+/** What an error adds about a word that is not known: the word that was most likely meant; "": none is near. */
+export function meant(given: string, known: Iterable<string>): string {
+  const near = nearest(given, known);
+  return near === undefined ? "" : ` (did you mean ${near}?)`;
+}
+
+/** The known word that is nearest to a word that is not known; `undefined`: none is so near that it may be meant. */
+export function nearest(given: string, known: Iterable<string>): string | undefined {
+  const word = given.toLowerCase();
+  // Longer words are not measured, so an input cannot make this dear.
+  if (word.length > MOST_QUOTED) return undefined;
+  let [found, least] = [undefined as string | undefined, Math.max(1, Math.floor(word.length / 3)) + 1];
+  for (const each of known) {
+    const edits =
+      Math.abs(each.length - word.length) < least ? editsBetween(word, each.toLowerCase()) : least;
+    if (edits < least) [found, least] = [each, edits];
+  }
+  return found;
+}
+
+/** So many letters are to be added, left out, changed or swapped with the next one to make one word of the other. */
+function editsBetween(from: string, to: string): number {
+  let before: number[] = [];
+  let row = Array.from({ length: to.length + 1 }, (_, column) => column);
+  for (let line = 1; line <= from.length; line += 1) {
+    const next = [line];
+    for (let column = 1; column <= to.length; column += 1) {
+      const isSame = from[line - 1] === to[column - 1];
+      const isSwapped = line > 1 && from[line - 1] === to[column - 2] && from[line - 2] === to[column - 1];
+      const at = (cells: readonly number[], index: number) => cells[index] ?? Infinity;
+      next.push(
+        Math.min(
+          at(row, column) + 1,
+          at(next, column - 1) + 1,
+          at(row, column - 1) + (isSame ? 0 : 1),
+          isSwapped ? at(before, column - 2) + 1 : Infinity,
+        ),
+      );
+    }
+    [before, row] = [row, next];
+  }
+  return row[to.length] ?? 0;
+}
+
+/** An error quotes at most this many UTF-16 units of an input. */
+const MOST_QUOTED = 80;
+
+/** Text as an error quotes it. */
+export function clip(text: string): string {
+  return text.length <= MOST_QUOTED ? text : `${text.slice(0, MOST_QUOTED).toWellFormed()}…`;
+}

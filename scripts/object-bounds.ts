@@ -1,0 +1,30 @@
+/** How many objects one workerd can have. */
+import type { ObjectBounds } from "../client/object-starts.ts";
+
+/**
+ * A start takes 1 ms where the storage is in memory, and 3 to 10 ms where it is on a disk. So these take less than half
+ * a second, which is the usual deadline, and others are served in between.
+ */
+const STARTS_AT_ONCE = 64;
+/** An object's file, its log, and the log's index. */
+const FILES_OF_AN_OBJECT = 3;
+/** For connections, at most half of the files. */
+const MOST_FILES_FOR_OTHERS = 4_096;
+/** Each takes some 50 KB of memory, so these take a gigabyte. */
+const MOST_OBJECTS = 20_000;
+
+/** What the worker is told of that, as JSON. workerd may open as many files as this process. */
+export function objectBounds(): string {
+  const files = openFiles();
+  const others = Math.min(MOST_FILES_FOR_OTHERS, files / 2);
+  const inMemory = Math.min(MOST_OBJECTS, Math.floor((files - others) / FILES_OF_AN_OBJECT));
+  return JSON.stringify({ startsAtOnce: STARTS_AT_ONCE, inMemory } satisfies ObjectBounds);
+}
+
+/** The most files that this process may open; `Infinity` where nobody says. */
+function openFiles(): number {
+  const { userLimits } = process.report.getReport() as {
+    readonly userLimits?: { readonly open_files?: { readonly soft: number | "unlimited" } };
+  };
+  return Number(userLimits?.open_files?.soft ?? Infinity) || Infinity;
+}

@@ -1,0 +1,80 @@
+/** What the console says while the limiter does not answer. */
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { FarLimiter } from "../../client/far-limiter.ts";
+import { Outages } from "../../client/outages.ts";
+import type { FarSide } from "../../client/transports/far-side.ts";
+import { overHttp } from "../../client/transports/http.ts";
+import { manualClock } from "../../package/testing.ts";
+
+let said: string[] = [];
+beforeEach(() => {
+  said = [];
+  vi.spyOn(console, "warn").mockImplementation((line: string) => void said.push(line));
+});
+afterEach(() => void vi.restoreAllMocks());
+
+function outagesOf() {
+  const clock = manualClock();
+  return { clock, outages: new Outages(clock) };
+}
+
+test("an outage is told at once, and then at most every 10 s, with all calls that it concerned", async () => {
+  const { clock, outages } = outagesOf();
+  for (let call = 0; call < 500; call += 1) outages.note("refused");
+  expect(said).toEqual(["weir: no answer from the limiter: refused"]);
+  await clock.advance("9999ms");
+  outages.note("refused");
+  expect(said).toHaveLength(1);
+  await clock.advance("1ms");
+  outages.note("reset");
+  expect(said.slice(1)).toEqual([
+    "weir: 501 calls were answered without the limiter in the last 10 s: reset",
+  ]);
+  await clock.advance("10s");
+  outages.note("reset");
+  expect(said.slice(2)).toEqual(["weir: no answer from the limiter: reset"]);
+});
+
+test("what was not told when the limiter answers again is told then, once", async () => {
+  const { clock, outages } = outagesOf();
+  for (let call = 0; call < 3; call += 1) outages.note("refused");
+  outages.answered();
+  expect(said).toHaveLength(1);
+  await clock.advance("25s");
+  outages.answered();
+  outages.answered();
+  expect(said.slice(1)).toEqual([
+    "weir: 2 calls were answered without the limiter in the last 25 s: refused",
+  ]);
+});
+
+test("one that comes and goes is not told with every call", () => {
+  const { outages } = outagesOf();
+  for (let call = 0; call < 100; call += 1) {
+    outages.note("refused");
+    outages.answered();
+  }
+  expect(said).toHaveLength(1);
+});
+
+const CALLS = {
+  "that name a policy": (limiter: FarLimiter) => limiter.limit({ policy: "api", key: "a" }),
+  "with an idempotency key": (limiter: FarLimiter) =>
+    limiter.limit({ policy: "api", key: "a", idempotencyKey: "b" }),
+  "on leases": (limiter: FarLimiter) => limiter.acquire({ policy: "api", key: "a" }),
+};
+
+test.each(Object.keys(CALLS))("each of 40 calls %s counts once, whatever fails under it", async (name) => {
+  const clock = manualClock();
+  const down = () => Promise.reject(new Error("ECONNREFUSED"));
+  const far: FarSide = overHttp({ url: "https://weir.test", token: "t", fetch: down });
+  const limiter = new FarLimiter({ far, time: clock, inBackground: () => undefined });
+  const call = () => CALLS[name as keyof typeof CALLS](limiter);
+  for (let calls = 0; calls < 39; calls += 1) expect(await call()).toMatchObject({ reason: "degraded" });
+  expect(said).toEqual(["weir: no answer from the limiter: Error: ECONNREFUSED"]);
+  await clock.advance("12s");
+  await call();
+  expect(said.slice(1)).toEqual([
+    "weir: 39 calls were answered without the limiter in the last 12 s: Error: ECONNREFUSED",
+  ]);
+});
