@@ -60,6 +60,8 @@ export class KeyCache {
   open(name: string, file: Policy | undefined, key: string, nowMs: number): KeyState {
     const told = this.versions.take(key);
     const known = this.#keys.get(key);
+    // An object has keys of one policy. A call with another name is of a policy that nobody knows.
+    if (known !== undefined && known.policy.name !== name) chosen(name, file, told);
     const keyState = known ?? this.#load(key, (kept) => chosen(name, file, later(kept, told)), nowMs);
     keyState.isTouched = true;
     if (known !== undefined && later(known.inForce, told) !== known.inForce) {
