@@ -1,10 +1,9 @@
 /** The routes that read and change the catalog. */
 import { Hono } from "hono";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { Problem } from "../../core/protocol/problems.ts";
 import type { Scope } from "../auth/token-entries.ts";
-import type { Principal } from "../auth/tokens.ts";
-import { askCatalog } from "../bindings/client.ts";
-import { catalogOf, type Env } from "../bindings/env.ts";
+import { catalogCallerOf } from "../bindings/catalog-caller.ts";
+import type { Env } from "../bindings/env.ts";
 import type { CatalogCaller } from "../calls/catalog/asking.ts";
 import {
   deleteOverride,
@@ -54,7 +53,7 @@ function handler(
   handle: Handle,
 ): (c: Ctx) => Promise<Response> {
   return authorized(scopes, async (c, principal) => {
-    const caller = callerOf(c, principal);
+    const caller = catalogCallerOf(c.env, principal);
     if (caller instanceof Problem) return caller;
     const place = placeIn(c);
     const query = queryOf(c, fields);
@@ -62,15 +61,6 @@ function handler(
       return place instanceof Problem ? place : (query as Problem);
     return await handle(caller, c, place, query);
   });
-}
-
-function callerOf({ env }: Ctx, principal: Principal): CatalogCaller | Problem {
-  const { CATALOG, API_TOKENS: secret } = env;
-  if (CATALOG !== undefined)
-    return { catalog: catalogOf(CATALOG), principal, secret, onWritten: () => askCatalog(env) };
-  const detail =
-    "the deployment has no binding CATALOG, so nothing can be changed at run time: docs/deploying.md has it";
-  return new Problem(PROBLEMS.notConfigured, detail);
 }
 
 /** The answer, with its version as the entity tag. */

@@ -6,6 +6,7 @@ import type { LeaseReport } from "../../core/protocol/messages.ts";
 import type { Problem } from "../../core/protocol/problems.ts";
 import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
 import type { Scope } from "../auth/token-entries.ts";
+import { catalogCallerOf } from "../bindings/catalog-caller.ts";
 import { freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { callCancel, callHold, callSettle } from "../calls/holds.ts";
@@ -21,6 +22,7 @@ import type { Answered } from "../calls/target.ts";
 import { callAcquireBound, type Grant } from "./bound-acquire.ts";
 import { completed, orThrow, readAlone, readCall, type BoundCall } from "./bound-call.ts";
 import type { Call, Charging, Idempotent, Listing, Prioritised, Regional, Reporting } from "./call-fields.ts";
+import { CatalogTarget } from "./catalog-target.ts";
 
 export type { Grant } from "./bound-acquire.ts";
 
@@ -145,6 +147,12 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
   /** Holds units of many keys in the caller's own process: the message of `POST /v1/reservations`. */
   async reserve(asked: ReservationsAsked): Promise<ReservationsAnswered> {
     return orThrow(await callReserve(...(await this.#readAlone(asked, ["reserve"]))));
+  }
+
+  /** What changes at run time: policies, overrides, tokens. Dispose of it when done (`using`). */
+  async catalog(): Promise<CatalogTarget> {
+    const [, principal] = await this.#readAlone({}, ["limit", "admin"]);
+    return new CatalogTarget(orThrow(catalogCallerOf(this.env, principal)));
   }
 
   /** The policies of this deployment. */

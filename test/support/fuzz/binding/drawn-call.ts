@@ -8,7 +8,8 @@ import { drawField, drawValid, type LiveIds } from "../valid-calls.ts";
 import { foreignValue, planted } from "./foreign-values.ts";
 
 type Random = () => number;
-export type Method = Exclude<keyof Limiter, keyof WorkerEntrypoint>;
+/** A method of the limiter; `catalog` answers with methods of its own. */
+export type Method = Exclude<keyof Limiter, keyof WorkerEntrypoint | "catalog">;
 
 /** Every method: one that is missing here is an error of types. Over HTTP an operation has the same name. */
 const METHODS = Object.keys({

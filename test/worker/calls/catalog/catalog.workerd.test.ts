@@ -1,5 +1,9 @@
 /** Policies, overrides and tokens that change at run time: over HTTP, against the real objects. */
+import { exports } from "cloudflare:workers";
 import { describe, expect, test } from "vitest";
+import type { CatalogTarget } from "../../../../worker/rpc/catalog-target.ts";
+import type { Limiter } from "../../../../worker/rpc/limiter.ts";
+import { TOKENS } from "../../../support/fixtures.ts";
 import { call, freshKey, limit } from "../../../support/limiter.ts";
 
 const admin = (method: string, path: string, body?: unknown, headers?: Record<string, string>) =>
@@ -77,4 +81,162 @@ describe("a policy", () => {
     await admin("DELETE", path);
     expect((await limit("slow", key)).body).toMatchObject({ limit: 5, remaining: 1 });
   });
+});
+
+describe("a write", () => {
+  test("that is only tried changes nothing", async () => {
+    const key = freshKey();
+    const tried = await admin("PUT", `${overrideAt("slow", key)}?dryRun=true`, { limit: 50 });
+    expect(tried).toMatchObject({ status: 200, body: { limit: 50 } });
+    expect((await admin("GET", overrideAt("slow", key))).status).toBe(404);
+    expect((await limit("slow", key)).body).toMatchObject({ limit: 5 });
+  });
+
+  test("by somebody who does not know the latest version is refused, and changes nothing", async () => {
+    const key = freshKey();
+    const first = await admin("PUT", overrideAt("slow", key), { limit: 50 }, { "if-match": '"0"' });
+    const etag = first.headers.get("etag") ?? "";
+    expect(etag).toBe(`"${String(first.body["version"])}"`);
+    const second = await admin("PUT", overrideAt("slow", key), { limit: 60 }, { "if-match": etag });
+    expect(second).toMatchObject({ status: 200, body: { limit: 60 } });
+    const late = await admin("PUT", overrideAt("slow", key), { limit: 70 }, { "if-match": etag });
+    expect(late).toMatchObject({ status: 412, body: { type: "urn:weir:problem:precondition-failed" } });
+    const there = await admin("PUT", overrideAt("slow", key), { limit: 70 }, { "if-none-match": "*" });
+    expect(there.status).toBe(412);
+    expect((await admin("GET", overrideAt("slow", key))).body).toMatchObject({ limit: 60 });
+  });
+
+  test.each<[string, unknown, RegExp]>([
+    ["figures that there are not", { limt: 3 }, /limt .*did you mean limit/],
+    ["a limit that is none", { limit: -1 }, /limit is -1: must be an integer/],
+    ["nothing", {}, /says nothing: must be figures/],
+    ["two things", { multiply: 2, blocked: true }, /says multiply and blocked: must be/],
+    [
+      "an end in the past",
+      { blocked: true, expiresAt: "2020-01-01T00:00:00Z" },
+      /expiresAt is .*in the future/,
+    ],
+    [
+      "an end that is no instant",
+      { blocked: true, expiresAt: "tomorrow" },
+      /expiresAt is .*tomorrow.*: must be an instant/,
+    ],
+    ["another algorithm", { algorithm: "sliding-log" }, /algorithm is the same for all keys/],
+  ])("of an override with %s says so", async (_, body, words) => {
+    const { status, body: problem } = await admin("PUT", overrideAt("slow", freshKey()), body);
+    expect(status).toBe(422);
+    expect(JSON.stringify(problem["errors"])).toMatch(words);
+  });
+
+  test("of a policy whose keys would have to move is refused, and one that overrides do not fit", async () => {
+    const moved = await admin("PUT", "/v1/policies/slow", {
+      algorithm: "token-bucket",
+      limit: 5,
+      window: "30d",
+      objects: 7,
+    });
+    expect(JSON.stringify(moved.body["errors"])).toMatch(
+      /objects is 7: must be .*per-key.* since only a deployment/,
+    );
+    const key = freshKey();
+    await admin("PUT", overrideAt("slow", key), { burst: 9 });
+    const misfit = await admin("PUT", "/v1/policies/slow", {
+      algorithm: "sliding-log",
+      limit: 5,
+      window: "30d",
+      deadlineMs: 20_000,
+    });
+    expect(JSON.stringify(misfit.body["errors"])).toContain(key);
+    await admin("DELETE", overrideAt("slow", key));
+  });
+
+  test("is in the audit log: who, what, before and after", async () => {
+    const key = freshKey();
+    await admin("PUT", overrideAt("slow", key), { limit: 50 });
+    await admin("DELETE", overrideAt("slow", key));
+    const { body } = await admin("GET", "/v1/audit");
+    expect((body["entries"] as unknown[]).slice(0, 2)).toMatchObject([
+      { by: 'the token "full"', target: `override slow ${key}`, before: { limit: 50 }, after: null },
+      { by: 'the token "full"', target: `override slow ${key}`, before: null, after: { limit: 50 } },
+    ]);
+  });
+
+  test("needs the scope admin, and the policy and the prefix of the token", async () => {
+    const put = (token: string, policy: string, pattern: string) =>
+      call(overrideAt(policy, pattern), { method: "PUT", token, body: { limit: 50 } });
+    expect((await put(TOKENS.limit, "slow", "a")).status).toBe(403);
+    expect((await put(TOKENS.tenant, "slow", "tenant-a:1")).status).toBe(403);
+    expect((await call("/v1/catalog", { token: TOKENS.limit })).status).toBe(403);
+  });
+});
+
+describe("a token", () => {
+  test("is issued, used and revoked, and its name is its own", async () => {
+    const name = freshKey("token");
+    const issued = await admin("POST", "/v1/tokens", { name, scopes: ["limit"], policies: ["slow"] });
+    expect(issued.body).toMatchObject({
+      name,
+      scopes: ["limit"],
+      token: expect.stringMatching(/^weir_/) as string,
+    });
+    const token = String(issued.body["token"]);
+    const use = (policy: string) => call("/v1/limit", { token, body: { policy, key: freshKey() } });
+    expect((await use("slow")).body).toMatchObject({ success: true });
+    expect((await use("api")).status).toBe(403);
+    expect((await admin("POST", "/v1/tokens", { name, scopes: ["limit"] })).status).toBe(412);
+    expect((await admin("POST", "/v1/tokens", { name: "full", scopes: ["limit"] })).status).toBe(422);
+    const listed = await admin("GET", "/v1/tokens");
+    expect(JSON.stringify(listed.body)).toContain(name);
+    expect(JSON.stringify(listed.body)).not.toMatch(/sha256|weir_/);
+    expect((await admin("DELETE", `/v1/tokens/${name}`)).status).toBe(204);
+    expect((await use("slow")).status).toBe(401);
+  });
+});
+
+describe("the whole catalog", () => {
+  test("is written back as it was read, and what is not in it is gone", async () => {
+    const [kept, gone] = [freshKey(), freshKey()];
+    await admin("PUT", overrideAt("slow", kept), { limit: 50 });
+    const read = await admin("GET", "/v1/catalog");
+    await admin("PUT", overrideAt("slow", gone), { limit: 60 });
+    const stale = await admin("PUT", "/v1/catalog", read.body, {
+      "if-match": read.headers.get("etag") ?? "",
+    });
+    expect(stale.status).toBe(412);
+    expect((await admin("PUT", "/v1/catalog", read.body)).status).toBe(200);
+    expect((await admin("GET", overrideAt("slow", gone))).status).toBe(404);
+    expect((await admin("GET", overrideAt("slow", kept))).body).toMatchObject({ limit: 50 });
+  });
+
+  test("is refused as a whole when one thing in it is", async () => {
+    const key = freshKey();
+    const { body: before } = await admin("GET", "/v1/catalog");
+    const bad = {
+      policies: {},
+      overrides: { slow: { [key]: { limit: 7 }, other: { limit: "many" } } },
+      tokens: {},
+    };
+    const { status, body } = await admin("PUT", "/v1/catalog", bad);
+    expect({ status, text: JSON.stringify(body) }).toMatchObject({
+      status: 422,
+      text: expect.stringMatching(/limit is/) as string,
+    });
+    expect((await admin("GET", "/v1/catalog")).body).toEqual(before);
+  });
+});
+
+test("the service binding has the same calls", async () => {
+  const key = freshKey();
+  const loopback = exports as unknown as { Limiter: (options: object) => Service<typeof Limiter> };
+  using bound = await loopback.Limiter({}).catalog();
+  // The runtime's own types lose what is in tables.
+  const catalog = bound as unknown as CatalogTarget;
+  expect(await catalog.putOverride("slow", key, { limit: 12 })).toMatchObject({ limit: 12, pattern: key });
+  expect((await limit("slow", key)).body).toMatchObject({ limit: 12, override: key });
+  const thrown = await catalog.putOverride("slow", key, { limt: 12 }).then(
+    () => undefined,
+    (error: Error) => error,
+  );
+  expect(thrown?.message).toMatch(/did you mean limit/);
+  await catalog.deleteOverride("slow", key);
 });
