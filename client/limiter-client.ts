@@ -10,7 +10,8 @@ import { ownKey } from "../core/protocol/caller-keys.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import type { Decision, KeyReport } from "../core/protocol/decision.ts";
 import { PROTOCOL, type WantedLimit } from "../core/protocol/messages.ts";
-import type { Problem } from "../core/protocol/problems.ts";
+import { Problem } from "../core/protocol/problems.ts";
+import type { Counter } from "../core/stats/tally.ts";
 import { CallGate, through } from "./call-gate.ts";
 import type { Caller } from "./caller.ts";
 import { HoldClient } from "./hold-client.ts";
@@ -29,6 +30,8 @@ import type { LimiterStub } from "./transports/stubs.ts";
 export interface LimiterClientParts extends Caller {
   /** The policies that callers may name. */
   readonly policies: RegionalPolicies;
+  /** Counts what callers are told. Absent: nobody does. */
+  readonly counter?: Pick<Counter, "decided">;
 }
 
 /** There may be a second attempt: the call takes effect once. */
@@ -76,6 +79,12 @@ export class LimiterClient {
   for(callerId: string, bounds: CallerBounds): LimiterClient {
     const parts = { ...this.#parts, callerId, gate: new CallGate(bounds) };
     return new LimiterClient(parts, this.#local, this.#shedding);
+  }
+
+  /** Counts a decision that its caller is told now. */
+  told<Told extends Decision | Problem>(told: Told): Told {
+    if (!(told instanceof Problem)) this.#parts.counter?.decided(told);
+    return told;
   }
 
   /**

@@ -9,12 +9,14 @@ import { randomId, SYSTEM_TIME } from "../../core/clock.ts";
 import { regionalPolicies } from "../../durable-objects/deployment.ts";
 import type { Principal } from "../auth/tokens.ts";
 import type { Env } from "./env.ts";
+import { WorkerStats } from "./stats.ts";
 
 /** The clients of one namespace: one whose units all share, and one for the calls of each caller. */
 interface Clients {
   readonly shared: LimiterClient;
   readonly reservations: ReservationCache;
   readonly objects: Objects;
+  readonly stats: WorkerStats | undefined;
   /** By the caller's bounds, which are an object of its own for each token and binding. */
   readonly byCaller: WeakMap<Principal["bounds"], LimiterClient>;
 }
@@ -27,8 +29,8 @@ const clients = new WeakMap<LimiterNamespace, Clients>();
  * and background work still belong to the request that begins them, since the runtime gives them to the request that
  * runs at that moment.
  */
-export function clientOf({ OBJECTS }: Env, { id, bounds }: Principal): LimiterClient {
-  const { shared, byCaller } = clients.get(OBJECTS) ?? makeClients(OBJECTS);
+export function clientOf(env: Env, { id, bounds }: Principal): LimiterClient {
+  const { shared, byCaller } = clients.get(env.OBJECTS) ?? makeClients(env);
   const known = byCaller.get(bounds);
   if (known !== undefined) return known;
   const client = shared.for(id, bounds);
@@ -36,20 +38,24 @@ export function clientOf({ OBJECTS }: Env, { id, bounds }: Principal): LimiterCl
   return client;
 }
 
-/** Gives back all units that this isolate has. */
+/** Gives back all units that this isolate has, and sends all that it has counted. */
 export async function giveBackAll({ OBJECTS }: Env): Promise<void> {
   const made = clients.get(OBJECTS);
   if (made === undefined) return;
   made.reservations.endAll();
   await giveBack(made.objects, made.reservations.endDue(Infinity));
+  await made.stats?.sendAll();
 }
 
-function makeClients(namespace: LimiterNamespace): Clients {
-  const objects = new Objects(namespace, SYSTEM_TIME, { outboxes: new Outboxes(), inBackground: waitUntil });
+function makeClients({ OBJECTS, STATS }: Env): Clients {
+  const stats = STATS && new WorkerStats(STATS, SYSTEM_TIME, randomId, waitUntil);
+  const together = { outboxes: new Outboxes(), inBackground: waitUntil };
+  const objects = new Objects(OBJECTS, SYSTEM_TIME, together, stats);
   const reservations = new ReservationCache(randomId);
   const parts = { objects, policies: regionalPolicies, time: SYSTEM_TIME, inBackground: waitUntil };
-  const shared = new LimiterClient(parts, new LocalLimiter(reservations));
-  const made = { shared, reservations, objects, byCaller: new WeakMap() };
-  clients.set(namespace, made);
+  const counting = stats === undefined ? parts : { ...parts, counter: stats };
+  const shared = new LimiterClient(counting, new LocalLimiter(reservations));
+  const made = { shared, reservations, objects, stats, byCaller: new WeakMap() };
+  clients.set(OBJECTS, made);
   return made;
 }

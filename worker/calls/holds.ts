@@ -33,7 +33,9 @@ export function callHold(client: LimiterClient, principal: Principal, input: unk
       if (problem !== undefined) return problem;
       const asked = { cost: units, ttlMs, priority, ...(idempotencyKey !== undefined && { idempotencyKey }) };
       const answer = await client.holds.hold(policy, key, asked);
-      return answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
+      return client.told(
+        answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer),
+      );
     },
   );
 }

@@ -59,7 +59,7 @@ export function callAcquire(
     const isLost = signal.aborted || isUnknown;
     if (isLost && asked.idempotencyKey === undefined)
       waitUntil(client.leases.release(policy, key, asked.id, { outcome: "ignore" }));
-    return answer;
+    return client.told(answer);
   });
   waitUntil(answered.catch(() => undefined));
   return answered;

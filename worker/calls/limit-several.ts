@@ -22,9 +22,12 @@ export async function callLimitSeveral(
 ): Promise<AllDecisions | Problem> {
   const checks = await parseChecks(client, principal, input);
   if (checks instanceof Problem) return checks;
-  return "together" in checks
-    ? await limitTogether(client, checks.together)
-    : await limitEach(client, checks.alone);
+  const answered =
+    "together" in checks
+      ? await limitTogether(client, checks.together)
+      : await limitEach(client, checks.alone);
+  if (!(answered instanceof Problem)) for (const decision of answered.decisions) client.told(decision);
+  return answered;
 }
 
 async function limitEach(client: LimiterClient, checks: readonly IndependentCheck[]): Promise<AllDecisions> {

@@ -120,10 +120,11 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
         const isAttached = !request.detached;
         if (wanted.waitMs === 0 && isAttached) {
           const granted = await client.leases.acquireAttached(policy, key, wanted);
-          if (granted === undefined) return degradedDecision(policy, key);
-          return grantOf(granted.decision, granted.attached);
+          if (granted === undefined) return client.told(degradedDecision(policy, key));
+          return grantOf(client.told(granted.decision), granted.attached);
         }
         const { decision, attached } = await acquireConfirmed(client, principal, acquire, isAttached);
+        client.told(decision);
         return attached === undefined ? decision : grantOf(decision, attached);
       }),
     );
