@@ -23,7 +23,7 @@ import { Tops, type PolicyTops } from "../../core/stats/tops.ts";
 import type { StatsStorage } from "./stats-storage.ts";
 
 /** Messages that come within so many milliseconds are written together: each write costs a row. */
-const WRITE_EVERY_MS = 5_000;
+const WRITE_EVERY_MS = 2_000;
 /** So many messages may wait to be written. Those that come then are refused, and come again. */
 const MOST_WAITING = 1_000;
 /** Top keys are stored once in so many minutes, since each policy's cost a row. */
