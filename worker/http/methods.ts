@@ -19,6 +19,9 @@ export const METHODS: Readonly<Record<string, string>> = {
   "/v1/policies/:policy/keys": "GET, HEAD",
   "/v1/policies/:policy/key-count": "GET, HEAD",
   [KEY_PATH]: "GET, HEAD, PUT, DELETE",
+  "/v1/stats": "GET, HEAD",
+  "/v1/stats/keys": "GET, HEAD",
+  "/metrics": "GET, HEAD",
   "/healthz": "GET, HEAD",
   "/openapi.json": "GET, HEAD",
 };

@@ -9,6 +9,7 @@ export const TAGS = [
   { name: "leases", description: "So many at a time: units that are free again when the lease ends." },
   { name: "keys", description: "Policies and their keys: look, list, set, reset." },
   { name: "reservations", description: "Decide in the caller's own process." },
+  { name: "stats", description: "What the limiter did: metrics, history, top keys." },
   { name: "service", description: "Whether the limiter runs." },
 ];
 
@@ -56,7 +57,14 @@ function detailed(path: string, operation: Operation): object {
 
 function tagOf(path: string): string {
   const [, , room = "", ,] = path.split("/");
-  const place = { holds: "holds", leases: "leases", reservations: "reservations", policies: "keys" }[room];
+  const place = {
+    holds: "holds",
+    leases: "leases",
+    reservations: "reservations",
+    policies: "keys",
+    stats: "stats",
+  }[room];
+  if (path === "/metrics") return "stats";
   return place ?? (path === "/healthz" ? "service" : "limits");
 }
 

@@ -12,6 +12,7 @@ import {
   RETRY_AFTER,
 } from "./openapi-parts.ts";
 import { reservationPaths } from "./openapi-reservations.ts";
+import { statsPaths } from "./openapi-stats.ts";
 
 /** The addresses of the OpenAPI document. */
 export function openApiPaths(): object {
@@ -58,6 +59,7 @@ export function openApiPaths(): object {
     ...reservationPaths(),
     ...leaseEndPaths(),
     ...keyPaths(),
+    ...statsPaths(),
     ...healthPath(),
   };
 }

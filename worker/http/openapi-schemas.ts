@@ -28,6 +28,7 @@ import {
   Reserved,
 } from "../calls/reservation-schemas.ts";
 import { SetRequest } from "../calls/set-schema.ts";
+import { History, HistoryPoint, TopKey, TopKeyList } from "../calls/stats-schemas.ts";
 
 const REQUESTS = {
   Cost,
@@ -63,6 +64,10 @@ const ANSWERS = {
   PolicyRule,
   Policy: PolicyDescription,
   PolicyList,
+  HistoryPoint,
+  History,
+  TopKey,
+  TopKeyList,
   Problem: ProblemDetails,
   ...byStatus,
 };
