@@ -6,7 +6,9 @@ import { Tally, type Counter } from "../core/stats/tally.ts";
 
 /** What the objects of this isolate count, all of them together: one of them alone would send a message for a few calls. */
 const tally = new Tally();
-const sender = new StatsSender(tally, randomId);
+const sender = new StatsSender(tally, randomId, (error) =>
+  console.warn(`what objects counted could not be sent, and is sent again: ${String(error)}`),
+);
 
 /** Where an object counts. */
 export const objectCounter: Pick<Counter, "add"> = tally;

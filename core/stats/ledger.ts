@@ -112,7 +112,7 @@ export function closing(closed: Closed, open: OpenMinute, nowMinute: number): Cl
       ...closed,
       totals: merged(closed.totals, open.counts),
       hour: hourOf(open.minute),
-      hourCounts: isOver ? {} : hourCounts,
+      hourCounts,
     },
     minute,
     hour: isOver ? historyOf(hourCounts) : new Map(),

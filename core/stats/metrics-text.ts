@@ -19,14 +19,15 @@ interface Sample {
 
 /** The text of all metrics that this version knows. Counts of others are left out. */
 export function metricsText(counts: Counts, format: MetricFormat): string {
-  const byMetric = Map.groupBy(Object.entries(counts), ([series]) => partsOf(series)[0] ?? "");
+  const inOrder = Object.entries(counts).toSorted(([a], [b]) => (a < b ? -1 : 1));
+  const byMetric = Map.groupBy(inOrder, ([series]) => partsOf(series)[0] ?? "");
   const families = FAMILIES.flatMap((family: Family) => {
     const samples = (byMetric.get(family.metric) ?? []).map(([series, count]): Sample => {
       const [, ...values] = partsOf(series);
       return { labels: values.slice(0, family.labels.length), rest: values[family.labels.length], count };
     });
     const lines = family.type === "counter" ? counterLines(family, samples) : histogramLines(family, samples);
-    return [...headLines(family, format), ...lines.toSorted()];
+    return [...headLines(family, format), ...lines];
   });
   return [...families, ...(format === "openmetrics" ? ["# EOF"] : []), ""].join("\n");
 }
@@ -60,9 +61,8 @@ function histogramLines({ metric, labels }: Family, samples: readonly Sample[]):
       return `weir_${metric}_bucket${text} ${below}`;
     });
     const plain = labelText(labels, values);
-    // The lines are sorted later: the name of a bucket's comes first, and within it the numbers of the bounds do.
     return [
-      buckets.join("\n"),
+      ...buckets,
       `weir_${metric}_count${plain} ${below}`,
       `weir_${metric}_sum${plain} ${countOf(SUM) / 1_000}`,
     ];

@@ -30,6 +30,7 @@ interface Unanswered {
 export class StatsSender {
   readonly #tally: Tally;
   readonly #makeId: () => string;
+  readonly #onLost: (error: unknown) => void;
   #id = "";
   #number = 0;
   #unanswered: Unanswered | undefined;
@@ -37,8 +38,12 @@ export class StatsSender {
   #nextMs = -Infinity;
   #underWayUntilMs = -Infinity;
 
-  /** @param makeId makes a random id; called for the first message, since start-up has no randomness */
-  constructor(tally: Tally, makeId: () => string) {
+  /**
+   * @param makeId makes a random id; called for the first message, since start-up has no randomness
+   * @param onLost is told why a message has no answer
+   */
+  constructor(tally: Tally, makeId: () => string, onLost: (error: unknown) => void = () => undefined) {
+    this.#onLost = onLost;
     this.#tally = tally;
     this.#makeId = makeId;
   }
@@ -67,9 +72,7 @@ export class StatsSender {
     const answered = (async () => {
       await push(message);
       isAnswered = true;
-    })().catch((error: unknown) => {
-      console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`);
-    });
+    })().catch(this.#onLost);
     await orTimeout(answered, time, SEND_DEADLINE_MS);
     // It may have come late, and another message may be under way by now.
     if (this.#unanswered?.message !== message) return false;

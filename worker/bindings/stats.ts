@@ -17,7 +17,9 @@ export class WorkerStats implements Counter {
     makeId: () => string,
     inBackground: (work: Promise<unknown>) => void,
   ) {
-    this.#sender = new StatsSender(this.#tally, makeId);
+    this.#sender = new StatsSender(this.#tally, makeId, (error) =>
+      console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`),
+    );
     this.#time = time;
     // A new stub for each message: one that has thrown stays broken, and one of another request may not be used.
     this.#push = (message) => namespace.getByName(STATS_NAME).push(message);
