@@ -1,0 +1,86 @@
+/**
+ * `npm run bench:stats`: what counting costs. The built bundle is served twice, with the object of the statistics and
+ * without it, when nothing is counted. Both are loaded in turn, ROUNDS times for SECONDS, on plain workerd. Beside it, how
+ * long it takes to count one decision, in this process.
+ */
+import { mkdtempSync, rmSync } from "node:fs";
+import { arch, cpus, tmpdir, type } from "node:os";
+import { join } from "node:path";
+import { Tally } from "../core/stats/tally.ts";
+import { BUNDLE, build, installedVersion } from "../scripts/project.ts";
+import { makeToken } from "../scripts/tokens.ts";
+import { serve } from "../scripts/workerd.ts";
+import { CONNECTIONS, load, requestsFor } from "./load.ts";
+
+const ROUNDS = Number(process.env["ROUNDS"] ?? 30);
+const SECONDS = Number(process.env["SECONDS"] ?? 1);
+const WARM_UP_SECONDS = 4;
+const COUNTED = 2_000_000;
+
+const median = (values: readonly number[]) =>
+  values.toSorted((a, b) => a - b)[values.length >> 1] ?? Number.NaN;
+
+/** Nanoseconds to count a decision of one of so many keys. */
+function nanoseconds(keys: number): number {
+  const told = { policy: "hot", success: true, reason: "ok", source: "isolate" } as const;
+  const times = Array.from({ length: 7 }, () => {
+    const tally = new Tally();
+    const names = Array.from({ length: keys }, (_, index) => `user:${index}`);
+    const sinceMs = performance.now();
+    for (let call = 0; call < COUNTED; call += 1)
+      tally.decided({ ...told, key: names[(call * 7_919) % keys] ?? "" });
+    return ((performance.now() - sinceMs) / COUNTED) * 1e6;
+  });
+  return median(times);
+}
+
+const folder = mkdtempSync(join(tmpdir(), "weir-bench-stats-"));
+const { token, entry } = makeToken({ name: "bench", scopes: ["limit"] });
+const policies = {
+  hot: { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: 10_000 },
+  over: { algorithm: "token-bucket", limit: 10, window: "1s", deadlineMs: 10_000 },
+};
+
+async function start(name: string, hasDeploymentObjects: boolean) {
+  const stateDir = join(folder, name);
+  return serve({
+    stateDir,
+    policies,
+    apiTokens: JSON.stringify([entry]),
+    main: BUNDLE,
+    hasDeploymentObjects,
+  });
+}
+
+build();
+const servings = [await start("counting", true), await start("silent", false)] as const;
+try {
+  for (const policy of Object.keys(policies)) {
+    const body = JSON.stringify({ policy, key: "user:42", cost: 1 });
+    const requests = servings.map(({ url }) => requestsFor(`${url}/v1/limit`, token, [body]));
+    for (const each of requests) await load(each, WARM_UP_SECONDS);
+    const ratios: number[] = [];
+    for (let round = 0; round < ROUNDS; round += 1) {
+      const [first, second] = round % 2 === 0 ? requests : requests.toReversed();
+      if (first === undefined || second === undefined) break;
+      const [one, other] = [await load(first, SECONDS), await load(second, SECONDS)];
+      const ratio = one.requestsPerSecond / other.requestsPerSecond;
+      ratios.push(round % 2 === 0 ? ratio : 1 / ratio);
+    }
+    const quarter = (part: number) =>
+      ratios.toSorted((a, b) => a - b)[Math.floor(part * ratios.length)] ?? Number.NaN;
+    const figures = [median(ratios), quarter(0.25), quarter(0.75)].map((each) => each.toFixed(3));
+    console.log(
+      `${policy}: requests/s with counting to without: ${figures[0]} (quarters ${figures[1]}–${figures[2]})`,
+    );
+  }
+  for (const keys of [1, 50, 10_000])
+    console.log(`a decision is counted in ${nanoseconds(keys).toFixed(0)} ns, of ${keys} keys`);
+  console.log(
+    `${cpus()[0]?.model}, ${cpus().length} cores, ${type()} ${arch()}, workerd ${installedVersion("workerd")}, ` +
+      `${CONNECTIONS} connections, ${ROUNDS} rounds of ${SECONDS} s`,
+  );
+} finally {
+  for (const serving of servings) await serving.stop("SIGKILL");
+  rmSync(folder, { recursive: true, force: true });
+}
