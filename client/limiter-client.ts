@@ -11,7 +11,6 @@ import type { Cost } from "../core/protocol/cost.ts";
 import type { Decision, KeyReport } from "../core/protocol/decision.ts";
 import { PROTOCOL, type WantedLimit } from "../core/protocol/messages.ts";
 import { Problem } from "../core/protocol/problems.ts";
-import type { Counter } from "../core/stats/tally.ts";
 import { CallGate, through } from "./call-gate.ts";
 import type { Caller } from "./caller.ts";
 import { HoldClient } from "./hold-client.ts";
@@ -31,7 +30,7 @@ export interface LimiterClientParts extends Caller {
   /** The policies that callers may name. */
   readonly policies: RegionalPolicies;
   /** Counts what callers are told. Absent: nobody does. */
-  readonly counter?: Pick<Counter, "decided">;
+  readonly counter?: { decided(told: Decision): void } | undefined;
 }
 
 /** There may be a second attempt: the call takes effect once. */

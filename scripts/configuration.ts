@@ -1,6 +1,7 @@
 /** What wrangler.toml configures, checked before anything is started or uploaded. */
 import { readFileSync } from "node:fs";
 import { basename } from "node:path";
+import { parseLog } from "../core/policies/log-settings.ts";
 import type { Policies } from "../core/policies/policy.ts";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
 import { requireKnownNames } from "../core/policies/variable-names.ts";
@@ -34,6 +35,7 @@ export function readConfiguration(
   const given = { policies: POLICIES ?? toml.policies, regions: REGIONS ?? toml.regions };
   try {
     requireKnownNames(toml.vars);
+    parseLog(toml.log);
     return { given, policies: parseDeployment(given).policies };
   } catch (error) {
     if (!(error instanceof Error) || POLICIES !== undefined) throw error;
@@ -68,8 +70,8 @@ function withLines(message: string, file: string, above: readonly string[]): str
       const table = kind === "policy" ? "POLICIES" : "REGIONS";
       return place([table, JSON.parse(name) as string, ...field.split(".")]) + line;
     }
-    const variable = /^(\S+) is not a variable that is read/.exec(line)?.[1];
-    return variable === undefined ? line : place([variable]) + line;
+    const variable = /^(\S+) is not a variable that is read/.exec(line)?.[1] ?? /^LOG[.\w]*/.exec(line)?.[0];
+    return variable === undefined ? line : place(variable.split(".")) + line;
   });
   return lines.join("\n");
 }

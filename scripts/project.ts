@@ -20,6 +20,7 @@ export function readWranglerToml(
   compatibilityFlags: readonly string[];
   policies: unknown;
   regions: unknown;
+  log: unknown;
   vars: object;
 } {
   const config = readConfig({ config: file, ...(environment !== undefined && { env: environment }) });
@@ -30,6 +31,7 @@ export function readWranglerToml(
     compatibilityFlags,
     policies: vars["POLICIES"],
     regions: vars["REGIONS"],
+    log: vars["LOG"],
     vars,
   };
 }

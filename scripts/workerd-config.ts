@@ -54,7 +54,7 @@ type Settled = ServeOptions & {
 /** The configuration in Cap'n Proto's text form. `uniqueKey` names the folder of stored objects: never change it. */
 export function workerdConfig(options: Settled, configDir: string): string {
   const { host, ports, stateDir, apiTokens } = options;
-  const { compatibilityDate, compatibilityFlags, policies, regions } = readWranglerToml();
+  const { compatibilityDate, compatibilityFlags, policies, regions, log } = readWranglerToml();
   const hostName = host.includes(":") ? `[${host}]` : host;
   const modules = { "index.js": options.main ?? BUNDLE, ...options.modules };
   const embedded = Object.entries(modules).map(([name, path], index) => {
@@ -71,6 +71,7 @@ export function workerdConfig(options: Settled, configDir: string): string {
       : [`(name = "STOP_SECRET", text = ${text(options.stopSecret)})`]),
     // Plain workerd refuses to make an object in a jurisdiction.
     `(name = "JURISDICTIONS", text = "ignored")`,
+    ...(log === undefined ? [] : [`(name = "LOG", json = ${text(JSON.stringify(log))})`]),
     ...poolBindings(options, options.regions ?? regions),
   ];
   const flags = `compatibilityDate = ${text(compatibilityDate)}, compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],`;

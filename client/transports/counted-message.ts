@@ -2,7 +2,15 @@ import type { Time } from "../../core/clock.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 
 /** Takes the counts of messages. */
-export type MessageCounter = Pick<Counter, "add" | "lasted">;
+type MessageCounter = Pick<Counter, "add" | "lasted">;
+
+/** Who is told of messages. */
+export interface MessageReports {
+  /** Absent: nobody counts them. */
+  readonly counter?: MessageCounter | undefined;
+  /** Is told why a message to an object of a policy has no answer. Absent: it is logged. */
+  readonly unanswered?: (policy: string, error: unknown) => void;
+}
 
 /** Messages as they are counted: with several calls, with one, or with one that may wait for its turn. */
 export type MessageKind = "batch" | "single" | "wait";

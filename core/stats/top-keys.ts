@@ -36,6 +36,11 @@ export const NO_KEYS: Summary = { keys: [], least: 0 };
 export class TopKeys {
   readonly #counters = new Map<string, Counter>();
   readonly #most: number;
+  /** The same counters, for whoever looks for the least of them: at `#next` first. */
+  readonly #places: Counter[] = [];
+  #next = 0;
+  /** No counter has less. */
+  #floor = 0;
   /** The one that was counted last: a hot key is found without looking. */
   #last: Counter | undefined;
 
@@ -67,17 +72,31 @@ export class TopKeys {
     if (this.#counters.size < this.#most) {
       const counter = { key, count: 0, error: 0 };
       this.#counters.set(key, counter);
+      this.#places.push(counter);
       return counter;
     }
-    let least: Counter | undefined;
-    for (const counter of this.#counters.values())
-      if (least === undefined || counter.count < least.count) least = counter;
-    const counter = least ?? { key, count: 0, error: 0 };
+    const counter = this.#least();
     this.#counters.delete(counter.key);
     counter.key = key;
     counter.error = counter.count;
     this.#counters.set(key, counter);
     return counter;
+  }
+
+  /**
+   * A counter with the least count. Where many keys come once, each search begins where the last one ended, and mostly
+   * looks at one counter.
+   */
+  #least(): Counter {
+    const places = this.#places;
+    for (let step = 0; step < places.length; step += 1) {
+      const counter = places[this.#next];
+      this.#next = (this.#next + 1) % places.length;
+      if (counter !== undefined && counter.count <= this.#floor) return counter;
+    }
+    const least = places.reduce((found, each) => (each.count < found.count ? each : found));
+    this.#floor = least.count;
+    return least;
   }
 }
 

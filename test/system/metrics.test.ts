@@ -133,7 +133,7 @@ async function scraped(url: string): Promise<number> {
     for (;;) {
       const query = `http://127.0.0.1:${port}/api/v1/query?query=sum(weir_decisions_total)`;
       const answer = await fetch(query).then(
-        async (response) => (response.ok ? ((await response.json()) as QueryAnswer) : undefined),
+        async (response) => (response.ok ? await response.json<QueryAnswer>() : undefined),
         () => undefined,
       );
       const [sample] = answer?.data.result ?? [];

@@ -1,13 +1,14 @@
 import { waitUntil } from "cloudflare:workers";
-import { LimiterClient } from "../../client/limiter-client.ts";
+import { LimiterClient, type LimiterClientParts } from "../../client/limiter-client.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { giveBack } from "../../client/transports/endings.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { Outboxes } from "../../client/transports/outboxes.ts";
-import { randomId, SYSTEM_TIME } from "../../core/clock.ts";
-import { regionalPolicies } from "../../durable-objects/deployment.ts";
+import { randomFraction, randomId, SYSTEM_TIME } from "../../core/clock.ts";
+import { log, regionalPolicies } from "../../durable-objects/deployment.ts";
 import type { Principal } from "../auth/tokens.ts";
+import { CallLog } from "./call-log.ts";
 import type { Env } from "./env.ts";
 import { WorkerStats } from "./stats.ts";
 
@@ -47,14 +48,30 @@ export async function giveBackAll({ OBJECTS }: Env): Promise<void> {
   await made.stats?.sendAll();
 }
 
+/** Who is told what callers are told; `undefined`: nobody. */
+function counterOf(stats: WorkerStats | undefined, calls: CallLog): LimiterClientParts["counter"] {
+  if (!calls.hasDenials) return stats;
+  return {
+    decided: (told) => {
+      stats?.decided(told);
+      calls.decided(told);
+    },
+  };
+}
+
 function makeClients({ OBJECTS, STATS }: Env): Clients {
   const stats = STATS && new WorkerStats(STATS, SYSTEM_TIME, randomId, waitUntil);
   const together = { outboxes: new Outboxes(), inBackground: waitUntil };
-  const objects = new Objects(OBJECTS, SYSTEM_TIME, together, stats);
+  const calls = new CallLog(log, randomFraction, (line) => console.log(line));
+  const unanswered = (policy: string, error: unknown) => calls.failed(policy, error);
+  const objects = new Objects(OBJECTS, SYSTEM_TIME, together, { counter: stats, unanswered });
   const reservations = new ReservationCache(randomId);
   const parts = { objects, policies: regionalPolicies, time: SYSTEM_TIME, inBackground: waitUntil };
-  const counting = stats === undefined ? parts : { ...parts, counter: stats };
-  const shared = new LimiterClient(counting, new LocalLimiter(reservations));
+  const counter = counterOf(stats, calls);
+  const shared = new LimiterClient(
+    counter === undefined ? parts : { ...parts, counter },
+    new LocalLimiter(reservations),
+  );
   const made = { shared, reservations, objects, stats, byCaller: new WeakMap() };
   clients.set(OBJECTS, made);
   return made;

@@ -66,7 +66,7 @@ test("the older format differs in the names of counters, and has no end", () => 
 
 test("the documentation has every metric with its labels, and no other", () => {
   const page = readFileSync(join(import.meta.dirname, "../../../docs/metrics.md"), "utf8");
-  const told = [...page.matchAll(/^\| `(weir_\w+)` \| ([^|]*) \|/gm)].map(([, name, labels = ""]) => [
+  const told = [...page.matchAll(/^\| `(weir_\w+)` \|([^|]*)\|/gm)].map(([, name, labels = ""]) => [
     name,
     [...labels.matchAll(/`(\w+)`/g)].map(([, label]) => label),
   ]);

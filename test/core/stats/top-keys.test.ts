@@ -68,7 +68,7 @@ test("as long as there are counters for all keys, counts are exact", () => {
 
 test("a key that comes more often than any share of the counters is there, whatever else comes", () => {
   const flood = Array.from({ length: 10_000 }, (_, index) => (index % 40 === 0 ? "hot" : `cold${index}`));
-  const [hot] = summaryOf(flood, 64).keys.filter(([key]) => key === "hot");
+  const hot = summaryOf(flood, 64).keys.find(([key]) => key === "hot");
   expect(hot?.[1]).toBeGreaterThanOrEqual(250);
 });
 
