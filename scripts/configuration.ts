@@ -70,8 +70,10 @@ function withLines(message: string, file: string, above: readonly string[]): str
       const table = kind === "policy" ? "POLICIES" : "REGIONS";
       return place([table, JSON.parse(name) as string, ...field.split(".")]) + line;
     }
-    const variable = /^(\S+) is not a variable that is read/.exec(line)?.[1] ?? /^LOG[.\w]*/.exec(line)?.[0];
-    return variable === undefined ? line : place(variable.split(".")) + line;
+    const field = /^LOG: (\w+) is/.exec(line)?.[1];
+    if (field !== undefined) return place(["LOG", field]) + line;
+    const variable = /^(\S+) is not a variable that is read/.exec(line)?.[1];
+    return variable === undefined ? line : place([variable]) + line;
   });
   return lines.join("\n");
 }

@@ -27,6 +27,6 @@ const LogTable = table({
 export function parseLog(given: unknown): LogSettings {
   const parsed = v.safeParse(LogTable, given ?? {});
   if (parsed.success) return parsed.output;
-  const wrong = violationsOf(parsed.issues, ["LOG"]).map(({ detail }) => detail);
+  const wrong = violationsOf(parsed.issues).map(({ detail }) => `LOG: ${detail}`);
   throw new Error(`bad configuration, not serving:\n${wrong.join("\n")}`);
 }

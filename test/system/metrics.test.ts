@@ -7,6 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { SEND_EVERY_MS } from "../../core/stats/sender.ts";
 import { freePort } from "../../scripts/free-port.ts";
+import { BUNDLE } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { parsedMetrics } from "../support/metrics.ts";
@@ -107,6 +108,18 @@ test("deciding goes on while nobody takes the counts, and in the end each is cou
     await sleep(SEND_EVERY_MS);
   }
   expect(await metricsWith(url, sumOf(decisions))).toEqual(decisions);
+});
+
+test("without the object nothing is counted, and all else is as it was", async () => {
+  const url = await start({ main: BUNDLE });
+  const decisions = await traffic(url, random, 20);
+  expect([...decisions.keys()].some((labels) => labels.includes("degraded"))).toBe(false);
+  const headers = { authorization: `Bearer ${TOKENS.full}` };
+  for (const path of ["/metrics", "/v1/stats?policy=hot", "/v1/stats/keys?policy=hot"]) {
+    const response = await fetch(url + path, { headers });
+    expect(response.status).toBe(503);
+    expect(await response.json()).toMatchObject({ type: "urn:weir:problem:not-configured" });
+  }
 });
 
 /** The sum of the decisions as a Prometheus has it that scrapes this server as docs/metrics.md says. */
