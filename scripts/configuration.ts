@@ -70,8 +70,8 @@ function withLines(message: string, file: string, above: readonly string[]): str
       const table = kind === "policy" ? "POLICIES" : "REGIONS";
       return place([table, JSON.parse(name) as string, ...field.split(".")]) + line;
     }
-    const field = /^LOG: (\w+) is/.exec(line)?.[1];
-    if (field !== undefined) return place(["LOG", field]) + line;
+    const logged = /^LOG: (\w+) is/.exec(line)?.[1];
+    if (logged !== undefined) return place(["LOG", logged]) + line;
     const variable = /^(\S+) is not a variable that is read/.exec(line)?.[1];
     return variable === undefined ? line : place([variable]) + line;
   });
