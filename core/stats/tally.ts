@@ -56,6 +56,12 @@ export class Tally implements Counter {
   readonly #slots = new Map<string, Slot>();
   #last: Slot | undefined;
   readonly #others = new Map<string, number>();
+  readonly #mayHaveKeys: (policy: string) => boolean;
+
+  /** @param mayHaveKeys whether keys of a policy may be sent: those of a jurisdiction must not leave it */
+  constructor(mayHaveKeys: (policy: string) => boolean = () => true) {
+    this.#mayHaveKeys = mayHaveKeys;
+  }
 
   decided(told: Told): void {
     const last = this.#last;
@@ -106,7 +112,8 @@ export class Tally implements Counter {
   }
 
   #begin(policy: string): Slot {
-    const hasKeys = policy !== OTHER_POLICIES && this.#slots.size < MOST_WITH_KEYS;
+    const hasRoom = policy !== OTHER_POLICIES && this.#slots.size < MOST_WITH_KEYS;
+    const hasKeys = hasRoom && this.#mayHaveKeys(policy);
     const top = () => (hasKeys ? new TopKeys() : undefined);
     const slot = { policy, cells: new Uint32Array(CELLS), denied: top(), active: top() };
     this.#slots.set(policy, slot);

@@ -60,7 +60,9 @@ function counterOf(stats: WorkerStats | undefined, calls: CallLog): LimiterClien
 }
 
 function makeClients({ OBJECTS, STATS }: Env): Clients {
-  const stats = STATS && new WorkerStats(STATS, SYSTEM_TIME, randomId, waitUntil);
+  // There is one object for all counts, which is in no jurisdiction.
+  const mayHaveKeys = (name: string) => regionalPolicies.named.get(name)?.jurisdiction === undefined;
+  const stats = STATS && new WorkerStats(STATS, SYSTEM_TIME, randomId, waitUntil, mayHaveKeys);
   const together = { outboxes: new Outboxes(), inBackground: waitUntil };
   const calls = new CallLog(log, randomFraction, (line) => console.log(line));
   const unanswered = (policy: string, error: unknown) => calls.failed(policy, error);

@@ -5,18 +5,21 @@ import { Tally, type Counter, type Told } from "../../core/stats/tally.ts";
 
 /** Counts for one isolate of the worker, and sees to it that the counts are sent. No call waits for that. */
 export class WorkerStats implements Counter {
-  readonly #tally = new Tally();
+  readonly #tally: Tally;
   readonly #sender: StatsSender;
   readonly #time: Time;
   readonly #push: (message: StatsMessage) => Promise<void>;
   readonly #inBackground: (work: Promise<unknown>) => void;
 
+  /** @param mayHaveKeys see `Tally` */
   constructor(
     namespace: StatsNamespace,
     time: Time,
     makeId: () => string,
     inBackground: (work: Promise<unknown>) => void,
+    mayHaveKeys: (policy: string) => boolean,
   ) {
+    this.#tally = new Tally(mayHaveKeys);
     this.#sender = new StatsSender(this.#tally, makeId, (error) =>
       console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`),
     );

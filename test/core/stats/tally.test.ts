@@ -71,6 +71,14 @@ test("keys are counted by policy: all that are active, and those that are denied
   expect(api?.denied?.keys).toEqual([["b", 2, 0]]);
 });
 
+test("keys of a policy that has a jurisdiction are not counted, and its decisions are", () => {
+  const tally = new Tally((policy) => policy !== "european");
+  for (const policy of ["european", "api"]) tally.decided(told({ policy }));
+  const { counts = {}, keys = [] } = tally.take() ?? {};
+  expect(counts["decisions european admitted ok isolate"]).toBe(1);
+  expect(keys.map(({ policy }) => policy)).toEqual(["api"]);
+});
+
 test("of very many policies the later ones share a name, and have no keys", () => {
   const tally = new Tally();
   for (let policy = 0; policy < MOST_POLICIES + 5; policy += 1) tally.decided(told({ policy: `p${policy}` }));
