@@ -13,7 +13,7 @@ const setupFiles = ["test/support/seed.ts"];
 const maxWorkers = "100%";
 
 const system = {
-  globalSetup: ["test/support/build.ts"],
+  globalSetup: ["test/support/build.ts", "test/support/require-prometheus.ts"],
   testTimeout: 300_000,
   hookTimeout: 120_000,
 };

@@ -11,7 +11,7 @@ import { ownKey } from "../core/protocol/caller-keys.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import type { Decision, KeyReport } from "../core/protocol/decision.ts";
 import { PROTOCOL, type WantedLimit } from "../core/protocol/messages.ts";
-import type { Problem } from "../core/protocol/problems.ts";
+import { Problem } from "../core/protocol/problems.ts";
 import { CallGate, through } from "./call-gate.ts";
 import type { Caller } from "./caller.ts";
 import { HoldClient } from "./hold-client.ts";
@@ -33,6 +33,8 @@ export interface LimiterClientParts extends Caller {
   readonly policies: RegionalPolicies;
   /** Present where all objects are in one process. */
   readonly starts?: ObjectStarts;
+  /** Counts what callers are told. Absent: nobody does. */
+  readonly counter?: { decided(told: Decision): void } | undefined;
 }
 
 /** There may be a second attempt: the call takes effect once. */
@@ -80,6 +82,12 @@ export class LimiterClient {
   for(callerId: string, bounds: CallerBounds): LimiterClient {
     const parts = { ...this.#parts, callerId, gate: new CallGate(bounds, this.#parts.starts) };
     return new LimiterClient(parts, this.#local, this.#shedding);
+  }
+
+  /** Counts a decision that its caller is told now. */
+  told<Told extends Decision | Problem>(told: Told): Told {
+    if (!(told instanceof Problem)) this.#parts.counter?.decided(told);
+    return told;
   }
 
   /**

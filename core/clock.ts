@@ -10,9 +10,9 @@ export function readClockMs(): number {
   return Date.now();
 }
 
-/** An instant as RFC 3339 writes it. */
-export function instantText(ms: number): string {
-  return new Date(ms).toISOString();
+/** An instant as RFC 3339 writes it, in UTC. */
+export function instantText(atMs: number): string {
+  return new Date(atMs).toISOString();
 }
 
 /** A clock and timers, for code that has to wait. The simulation has its own. */

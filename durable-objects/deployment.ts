@@ -1,4 +1,5 @@
 import { env } from "cloudflare:workers";
+import { parseLog } from "../core/policies/log-settings.ts";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
 import { requireKnownNames } from "../core/policies/variable-names.ts";
 import { requirePool } from "./pool/redis/secrets.ts";
@@ -6,6 +7,7 @@ import { requirePool } from "./pool/redis/secrets.ts";
 const vars = env as {
   readonly POLICIES?: unknown;
   readonly REGIONS?: unknown;
+  readonly LOG?: unknown;
   /** `ignored` where plain workerd runs the worker: it has no jurisdictions. Never set on Cloudflare. */
   readonly JURISDICTIONS?: unknown;
   readonly UPSTASH_REDIS_REST_URL?: unknown;
@@ -24,6 +26,9 @@ export const { policies, tables, regions, regionalPolicies, isRemoved } = parseD
   regions: vars.REGIONS,
   areJurisdictionsIgnored: vars.JURISDICTIONS === "ignored",
 });
+
+/** What is logged of calls. */
+export const log = parseLog(vars.LOG);
 
 /** The address and the token of the Redis with the pools; `undefined`: no policy has a pool. */
 export const poolAddress = requirePool(policies, vars);

@@ -44,7 +44,7 @@ export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHo
   };
   const queue = new WaitQueue(toNow, time);
   const shedders = new Shedders();
-  const local = new LocalOperations(store, queue, shedders);
+  const local = new LocalOperations(store, queue, shedders, storage.counter);
   const debits = new Debits(store, queue);
   const joined = { store, queue, local, toNow, open, nowMs: () => timers.nowMs() };
   const { ask } = new CallRouter({

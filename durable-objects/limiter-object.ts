@@ -17,19 +17,29 @@ import type {
 } from "../core/protocol/messages.ts";
 import type { HandOver, Passed, PassedOn, Taken } from "../core/protocol/moves.ts";
 import type { Attached, LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
+import type { StatsNamespace } from "../core/stats/messages.ts";
 import { answerBatch, type BatchedMethods } from "./batches.ts";
 import { KeyCalls } from "./key-calls.ts";
 import type { ObjectNamespace } from "./moves/places.ts";
 import { makeParts, type ObjectParts } from "./object-parts.ts";
 import { answerRequest, messageOf } from "./object-requests.ts";
+import { ObjectStats } from "./object-stats.ts";
 import { PlacedCalls } from "./placed-calls.ts";
 import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
+
+/** What the object finds in its environment. */
+interface Bindings {
+  readonly OBJECTS: ObjectNamespace;
+  /** Absent: nobody takes counts. */
+  readonly STATS?: StatsNamespace;
+}
 
 /** The object. It serves one or many keys of one policy: each call is made where its key is, which is mostly here. */
 export class LimiterObject extends DurableObject implements LimiterMethods {
   readonly #parts: ObjectParts;
   readonly #calls: KeyCalls;
   readonly #placed: PlacedCalls;
+  readonly #stats: ObjectStats;
   /** A batch is one call, also where a subclass counts or delays calls. */
   readonly #batched: BatchedMethods = {
     giveBack: (policy, returned) => this.#giveBack(policy, returned),
@@ -39,9 +49,12 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
-    this.#parts = makeParts(ctx, (env as unknown as { readonly OBJECTS: ObjectNamespace }).OBJECTS);
+    const { OBJECTS, STATS } = env as unknown as Bindings;
+    this.#parts = makeParts(ctx, OBJECTS);
     this.#calls = new KeyCalls(this.#parts);
-    this.#placed = new PlacedCalls(this.#calls, this.#parts.moves, this.#parts.places);
+    this.#stats = new ObjectStats(STATS, (work) => ctx.waitUntil(work));
+    const { moves, places } = this.#parts;
+    this.#placed = new PlacedCalls(this.#calls, moves, places, (...call) => this.#stats.called(...call));
     const { storage, timers } = this.#parts;
     if (!storage.isEmpty) void ctx.blockConcurrencyWhile(() => timers.readAlarm(FAILED_AGAIN_MS));
   }
@@ -136,14 +149,18 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     return this.#placed.make("reset", args[0], args[1], args);
   }
 
-  /** Writes all that memory knows better than storage: nothing is lost if the process ends now. */
-  rest(): void {
+  /** Writes all that memory knows better than storage, and sends what was counted: nothing is lost if the process ends now. */
+  async rest(): Promise<void> {
     this.#parts.rest();
+    await this.#stats.sendAll();
   }
 
   override async fetch(request: Request): Promise<Response> {
     const message = await messageOf(request);
-    return await this.#placed.request(request, message, () => answerRequest(request, message, this.#parts));
+    return await this.#placed.request(request, message, () => {
+      this.#stats.called(message.policy, new URL(request.url).pathname.slice(1));
+      return answerRequest(request, message, this.#parts);
+    });
   }
 
   override webSocketClose(socket: WebSocket, _code: number, _reason: string, wasClean: boolean): void {

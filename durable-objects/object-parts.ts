@@ -8,13 +8,16 @@ import { passOn } from "./moves/passing.ts";
 import { Places, type ObjectNamespace } from "./moves/places.ts";
 import { Residents } from "./moves/residents.ts";
 import { objectPolicies } from "./object-policies.ts";
+import { objectCounter } from "./object-stats.ts";
 import type { AskAnywhere } from "./operations/operations.ts";
+import { countedStorage } from "./storage/counted-storage.ts";
 import { Storage } from "./storage/storage.ts";
 
 /** Makes the parts of an object and joins them. */
 export function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
-  const storage = new Storage(ctx.storage);
-  const timers = new Timers(ctx.storage);
+  const counted = countedStorage(ctx.storage, objectCounter);
+  const storage = new Storage(counted, objectCounter);
+  const timers = new Timers(counted);
   const parts = joinParts({ storage, timers, policies: objectPolicies, loadPooled: loadPool });
   const { cache, ask } = parts;
   const nowMs = () => timers.nowMs();

@@ -18,7 +18,16 @@ export class PlacedCalls {
   readonly #moves: KeyMoves;
   readonly #places: Places;
 
-  constructor(calls: KeyCalls, moves: KeyMoves, places: Places) {
+  readonly #onCall: (policy: string, method: string) => void;
+
+  /** @param onCall is told of each call that is made here */
+  constructor(
+    calls: KeyCalls,
+    moves: KeyMoves,
+    places: Places,
+    onCall: (policy: string, method: string) => void = () => undefined,
+  ) {
+    this.#onCall = onCall;
     this.#calls = calls;
     this.#moves = moves;
     this.#places = places;
@@ -34,7 +43,10 @@ export class PlacedCalls {
     const call = this.#calls[method] as (...given: Parameters<KeyCalls[Method]>) => Maybe<Returned<Method>>;
     return this.#moves.make<Returned<Method>>(policy, key, {
       isPassedOn,
-      here: () => call.apply(this.#calls, args),
+      here: () => {
+        this.#onCall(policy, method);
+        return call.apply(this.#calls, args);
+      },
       there: (kept, mayBeAt) =>
         passOn(this.#places, kept, { policy, key, method, args, mayBeAt }) as Promise<
           Returned<Method> | typeof ELSEWHERE

@@ -1,6 +1,7 @@
 /** What wrangler.toml configures, checked before anything is started or uploaded. */
 import { readFileSync } from "node:fs";
 import { basename } from "node:path";
+import { parseLog } from "../core/policies/log-settings.ts";
 import type { Policies } from "../core/policies/policy.ts";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
 import { requireKnownNames } from "../core/policies/variable-names.ts";
@@ -35,6 +36,7 @@ export function readConfiguration(
   const given = { policies: POLICIES ?? toml.policies, regions: REGIONS ?? toml.regions };
   try {
     requireKnownNames(toml.vars);
+    parseLog(toml.log);
     const { policies } = parseDeployment(given);
     // Policies that are given in place of the file's need not be those that its bindings name.
     const wrong = POLICIES === undefined ? propsProblems(toml.bound, policies) : [];
@@ -73,6 +75,8 @@ function withLines(message: string, file: string, above: readonly string[]): str
       const table = kind === "policy" ? "POLICIES" : "REGIONS";
       return place([table, JSON.parse(name) as string, ...field.split(".")]) + line;
     }
+    const logged = /^LOG: (\w+) is/.exec(line)?.[1];
+    if (logged !== undefined) return place(["LOG", logged]) + line;
     const variable = /^(\S+) is not a variable that is read/.exec(line)?.[1];
     return variable === undefined ? line : place([variable]) + line;
   });

@@ -21,6 +21,7 @@ export function readWranglerToml(
   compatibilityFlags: readonly string[];
   policies: unknown;
   regions: unknown;
+  log: unknown;
   vars: object;
   bound: Bound;
 } {
@@ -32,6 +33,7 @@ export function readWranglerToml(
     compatibilityFlags,
     policies: vars["POLICIES"],
     regions: vars["REGIONS"],
+    log: vars["LOG"],
     vars,
     bound: { name: config.name, services: config.services },
   };

@@ -1,10 +1,11 @@
 /** Runs a private redis-server for development, tests and benchmarks. Its data is gone when it ends. */
-import { spawn, spawnSync, type ChildProcess } from "node:child_process";
+import { spawn, type ChildProcess } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { freePort } from "./free-port.ts";
+import { ensureTool } from "./installed-tool.ts";
 
 export interface RedisOptions {
   /** Absent: a free port. */
@@ -100,50 +101,13 @@ function processIdOf(port: number): Promise<number | undefined> {
  * @throws Error that says how to install it, when this machine cannot do that by itself
  */
 export function ensureRedis(): void {
-  if (isInstalled("redis-server")) return;
-  const commands = installCommands();
-  if (commands === undefined) throw new Error(HOW_TO_INSTALL);
-  console.log(`redis-server is not installed; installing it: ${commands.install.join(" ")}`);
-  if (runs(commands.install)) return;
-  // On a machine whose package lists are missing or old, the package is not found.
-  if (commands.update !== undefined) {
-    console.log(`That failed; trying again after: ${commands.update.join(" ")}`);
-    if (runs(commands.update) && runs(commands.install)) return;
-  }
-  throw new Error(`"${commands.install.join(" ")}" failed; see above. ${HOW_TO_INSTALL}`);
-}
-
-const HOW_TO_INSTALL = `redis-server is needed and not installed. Install it and run this again:
-  Debian, Ubuntu:  sudo apt-get update && sudo apt-get install redis-server
-  macOS:           brew install redis
-  Windows:         Redis does not run on it; use WSL (wsl --install), and there what Ubuntu needs
-  elsewhere:       redis-server, version 7 or newer, on the PATH`;
-
-interface InstallCommands {
-  readonly install: readonly string[];
-  readonly update?: readonly string[];
-}
-
-/** The commands that install redis-server here without asking questions; `undefined`: there are none. */
-function installCommands(): InstallCommands | undefined {
-  if (process.platform === "darwin")
-    return isInstalled("brew") ? { install: ["brew", "install", "redis"] } : undefined;
-  if (process.platform !== "linux" || !isInstalled("apt-get")) return undefined;
-  const isRoot = process.getuid?.() === 0;
-  if (!isRoot && !isSilent("sudo", ["--non-interactive", "true"])) return undefined;
-  const aptGet = isRoot ? ["apt-get"] : ["sudo", "--non-interactive", "apt-get"];
-  return { install: [...aptGet, "install", "--yes", "redis-server"], update: [...aptGet, "update"] };
-}
-
-function isInstalled(tool: string): boolean {
-  return isSilent(tool, ["--version"]);
-}
-
-function isSilent(tool: string, args: readonly string[]): boolean {
-  return spawnSync(tool, args, { stdio: "ignore" }).status === 0;
-}
-
-function runs([tool = "", ...args]: readonly string[]): boolean {
-  const env = { ...process.env, DEBIAN_FRONTEND: "noninteractive" };
-  return spawnSync(tool, args, { stdio: "inherit", env }).status === 0;
+  ensureTool({
+    command: "redis-server",
+    apt: "redis-server",
+    brew: "redis",
+    elsewhere: [
+      "Windows:         Redis does not run on it; use WSL (wsl --install), and there what Ubuntu needs",
+      "elsewhere:       redis-server, version 7 or newer, on the PATH",
+    ],
+  });
 }

@@ -25,7 +25,8 @@ function activeObjects(stateDir: string): string[] {
   const sinceMs = Date.now() - AHEAD_MS;
   const ids = new Set<string>();
   for (const folder of readdirSync(stateDir, { withFileTypes: true })) {
-    if (!folder.isDirectory()) continue;
+    // Those of other classes are ahead of nothing: they write before they answer.
+    if (!folder.isDirectory() || !folder.name.endsWith("-LimiterObject")) continue;
     for (const name of readdirSync(join(stateDir, folder.name))) {
       const id = OBJECT_FILE.exec(name)?.groups?.["id"];
       // workerd removes the log of an object that it drops, at any moment.

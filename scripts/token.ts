@@ -14,7 +14,7 @@ const USAGE = `Usage: npm run token -- --name NAME --scope limit [--scope ...] [
 
   --name        who the token is for; errors name it
   --scope       limit (decide, refund own charges, read), refund (also what others took), force (take what is not there),
-                reserve (hold units in its own process, as weir/client does)
+                reserve (hold units in its own process, as weir/client does), metrics (read /metrics)
                 or admin (reset and list keys, set what they have used, force, read); may be repeated
   --policy      a policy the token may use; may be repeated; default: every one
   --env         the environment of wrangler.toml whose policies they are
@@ -24,7 +24,7 @@ const USAGE = `Usage: npm run token -- --name NAME --scope limit [--scope ...] [
   --max-new-keys-per-second  new keys a second, in each isolate, 1 to ${MOST_NEW_KEYS_PER_SECOND};
                              default: ${DEFAULT_BOUNDS.maxNewKeysPerSecond}`;
 
-const SCOPES = ["limit", "refund", "force", "reserve", "admin"];
+const SCOPES = ["limit", "refund", "force", "reserve", "metrics", "admin"];
 
 function readArguments() {
   const { values } = parseArgs({

@@ -58,7 +58,7 @@ type Settled = ServeOptions & {
 /** The configuration in Cap'n Proto's text form. `uniqueKey` names the folder of stored objects: never change it. */
 export function workerdConfig(options: Settled, configDir: string): string {
   const { host, ports, stateDir, apiTokens } = options;
-  const { compatibilityDate, compatibilityFlags, policies, regions } = readWranglerToml();
+  const { compatibilityDate, compatibilityFlags, policies, regions, log } = readWranglerToml();
   const hostName = host.includes(":") ? `[${host}]` : host;
   const { main = BUNDLE, callersMain = main } = options;
   const embedded = embed({ "index.js": main, ...options.modules }, configDir, "module");
@@ -76,6 +76,7 @@ export function workerdConfig(options: Settled, configDir: string): string {
       : [`(name = "OBJECT_BOUNDS", text = ${text(options.objectBounds)})`]),
     // Plain workerd refuses to make an object in a jurisdiction.
     `(name = "JURISDICTIONS", text = "ignored")`,
+    ...(log === undefined ? [] : [`(name = "LOG", json = ${text(JSON.stringify(log))})`]),
     ...poolBindings(options, options.regions ?? regions),
   ];
   const flags = `compatibilityDate = ${text(compatibilityDate)}, compatibilityFlags = [${compatibilityFlags.map(text).join(", ")}],`;

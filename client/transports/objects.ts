@@ -4,6 +4,7 @@ import type { AnswerText } from "../../core/protocol/answers.ts";
 import { isForAlone, type BatchedCall, type MadeAnswer } from "../../core/protocol/batches.ts";
 import type { AcquireCall, IdleCall, LimitCall, Returned } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/object-names.ts";
+import { counted, type MessageKind, type MessageReports } from "./counted-message.ts";
 import type { Outboxes } from "./outboxes.ts";
 import type { Sending } from "./posted-call.ts";
 import { inTime, isRepeatable, overdue, sendTwice, type Attempts } from "./repeating.ts";
@@ -19,6 +20,8 @@ export interface Together extends Pick<Sending, "inBackground"> {
 
 /** How an object is asked. */
 export interface AskOptions extends Attempts {
+  /** The kind under which the message is counted; absent: `single`. */
+  readonly kind?: MessageKind;
   /** Milliseconds beside the policy's deadline; below 0, so much of that is over already. */
   readonly waitMs?: number | undefined;
 }
@@ -40,12 +43,17 @@ export class Objects {
   readonly #namespace: LimiterNamespace;
   readonly #time: Time;
   readonly #together: Together | undefined;
+  readonly #reports: MessageReports;
 
-  /** @param together absent: each call goes alone */
-  constructor(namespace: LimiterNamespace, time: Time, together?: Together) {
+  /**
+   * @param together absent: each call goes alone
+   * @param reports who is told of messages
+   */
+  constructor(namespace: LimiterNamespace, time: Time, together?: Together, reports: MessageReports = {}) {
     this.#namespace = namespace;
     this.#time = time;
     this.#together = together;
+    this.#reports = reports;
   }
 
   /**
@@ -74,14 +82,14 @@ export class Objects {
       inBackground: together.inBackground,
       // Each of these has its own deadline.
       send: async (calls) =>
-        await sendTwice(() => this.#objectBy(policy, name), calls, this.#time, policy.terms).catch(
-          unanswered(policy),
-        ),
+        await counted(this.#reports.counter, this.#time, "batch", () =>
+          sendTwice(() => this.#objectBy(policy, name), calls, this.#time, policy.terms),
+        ).catch(this.#unanswered(policy)),
     });
     together.outboxes.letGo(name, this.#time.nowMs());
-    if (answer === undefined) return leftMs > 0 ? undefined : unanswered(policy)(overdue(deadlineMs));
+    if (answer === undefined) return leftMs > 0 ? undefined : this.#unanswered(policy)(overdue(deadlineMs));
     if (answer !== null && isForAlone(answer)) return alone(leftMs);
-    if (answer !== null && "failed" in answer) return unanswered(policy)(answer.failed);
+    if (answer !== null && "failed" in answer) return this.#unanswered(policy)(answer.failed);
     return { answer: answer as Read };
   }
 
@@ -110,7 +118,7 @@ export class Objects {
     const { idempotencyKey } = message as { readonly idempotencyKey?: string };
     const isTwice = path === "idle" || idempotencyKey !== undefined;
     const options = { waitMs: message.waitMs, isRepeatable: isTwice, onDeadline: () => stop.abort() };
-    return this.ask(policy, key, settling(policy, returned, call), options);
+    return this.ask(policy, key, settling(policy, returned, call), { ...options, kind: "wait" });
   }
 
   /** Gives back reservations that have ended, then asks. Both go over one stub, which delivers in order. */
@@ -142,20 +150,30 @@ export class Objects {
     policy: HeldPolicy,
     name: string,
     call: (object: LimiterStub) => Promise<Answer>,
-    { waitMs = 0, ...attempts }: AskOptions = {},
+    { waitMs = 0, kind = "single", ...attempts }: AskOptions = {},
   ): Promise<{ readonly answer: Answer } | undefined> {
     try {
       // A stub that has thrown stays broken, so each attempt has its own.
       const attempt = async () => await call(this.#objectBy(policy, name));
-      return { answer: await inTime(this.#time, policy.deadlineMs + waitMs, attempt, attempts) };
+      const send = () => inTime(this.#time, policy.deadlineMs + waitMs, attempt, attempts);
+      return { answer: await counted(this.#reports.counter, this.#time, kind, send) };
     } catch (error) {
-      return unanswered(policy)(error);
+      return this.#unanswered(policy)(error);
     }
   }
 
   /** A new stub for each call: a stub that has thrown stays broken, and a stub may not be used by another request. */
   objectOf(policy: HeldPolicy, key: string): LimiterStub {
     return this.#objectBy(policy, objectName(policy, key));
+  }
+
+  /** The one place at which a failure becomes the value that there is no answer. */
+  #unanswered({ name }: HeldPolicy): (error: unknown) => undefined {
+    const { unanswered = warned } = this.#reports;
+    return (error) => {
+      unanswered(name, error);
+      return undefined;
+    };
   }
 
   #objectBy(policy: HeldPolicy, name: string): LimiterStub {
@@ -179,10 +197,6 @@ function settling<Answer>(
   };
 }
 
-/** The one place at which a failure becomes the value that there is no answer. */
-function unanswered({ name }: HeldPolicy): (error: unknown) => undefined {
-  return (error) => {
-    console.warn(`policy ${name}: no answer from the object: ${String(error)}`);
-    return undefined;
-  };
+function warned(policy: string, error: unknown): void {
+  console.warn(`policy ${policy}: no answer from the object: ${String(error)}`);
 }

@@ -1,10 +1,10 @@
 /** The names of the variables that a deployment reads, and those that were meant to be one of them. */
 import { nearest } from "../validation.ts";
 
-const READ = ["POLICIES", "REGIONS"];
+const READ = ["POLICIES", "REGIONS", "LOG"];
 
 /**
- * Refuses a variable that is `POLICIES` or `REGIONS` with a wrong letter: nobody would read it. Other variables are not
+ * Refuses a variable that is `POLICIES`, `REGIONS` or `LOG` with a wrong letter: nobody would read it. Other variables are not
  * the limiter's. So is a text that has a name like `REGION`: regions are a table.
  *
  * @throws Error that names the variable, and the one that was meant

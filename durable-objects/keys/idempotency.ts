@@ -1,3 +1,4 @@
+import { publicName } from "../../core/policies/policy-names.ts";
 import type { Conflict, Decided } from "../../core/protocol/answers.ts";
 import { rangeOf, rangeOfEnds, sharedKey, type KeyRange } from "../../core/protocol/caller-keys.ts";
 import { ANSWERS_DROPPED, MOST_ANSWERS, type StoredAnswer } from "../storage/answers.ts";
@@ -120,6 +121,7 @@ export function rememberAnswer(
 /** Deletes an expired hold or lease. The end of a hold is remembered, for a caller who settles it too late. */
 export function endExpired(storage: KeyStorage, keyState: KeyState, claim: Claim): void {
   storage.claims.remove(keyState.key, claim.id);
+  if (claim.kind === "lease") storage.counter?.add("leases_reclaimed", [publicName(keyState.policy.name)]);
   if (claim.kind === "lease" || claim.isProvisional === true) return;
   rememberAnswer(storage, keyState, endOfHold(claim.id), "expired", claim.expiresAtMs);
 }

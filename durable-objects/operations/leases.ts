@@ -1,10 +1,12 @@
 import { extend } from "../../core/accounts/account.ts";
 import { endLease } from "../../core/accounts/ended-lease.ts";
 import { admitsTogether, decideTogether } from "../../core/accounts/joint-decision.ts";
+import { publicName } from "../../core/policies/policy-names.ts";
 import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
 import type { Full } from "../../core/protocol/bounds.ts";
 import { costText } from "../../core/protocol/cost.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { Counter } from "../../core/stats/tally.ts";
 import type { Idempotent } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
@@ -19,8 +21,11 @@ export class Leases {
   readonly #store: KeyStore;
   readonly #queue: WaitQueue;
   readonly #turns: Turns;
+  readonly #counter: Pick<Counter, "add"> | undefined;
 
-  constructor(store: KeyStore, queue: WaitQueue, turns: Turns) {
+  /** @param counter absent: nobody counts leases */
+  constructor(store: KeyStore, queue: WaitQueue, turns: Turns, counter?: Pick<Counter, "add">) {
+    this.#counter = counter;
     this.#store = store;
     this.#queue = queue;
     this.#turns = turns;
@@ -67,6 +72,7 @@ export class Leases {
       endLease(rule, account, nowMs, id, report),
     );
     this.#store.commit(keyState, { accounts, end: [claim] }, nowMs);
+    this.#counter?.add("leases_released", [publicName(keyState.policy.name)]);
     this.#queue.serve(keyState);
     return true;
   }
@@ -97,7 +103,10 @@ export class Leases {
     const answer = { rules, waitedMs, lease: leasedOf(claim, nowMs) };
     const idempotent = idempotentOf(call);
     const remember = idempotent === undefined ? [] : [{ ...idempotent, answer }];
-    return this.#store.commitWithin(keyState, { accounts, put: [claim], remember }, nowMs) ?? answer;
+    const full = this.#store.commitWithin(keyState, { accounts, put: [claim], remember }, nowMs);
+    if (full !== undefined) return full;
+    this.#counter?.add("leases_granted", [publicName(keyState.policy.name)]);
+    return answer;
   }
 
   /** A denial. A rule with `countDenied` counts it. */

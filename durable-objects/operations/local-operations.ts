@@ -1,5 +1,6 @@
 import type { Cost } from "../../core/protocol/cost.ts";
 import type { Returned, WantedHold } from "../../core/protocol/messages.ts";
+import type { Counter } from "../../core/stats/tally.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { Holds } from "./holds.ts";
@@ -24,7 +25,8 @@ export class LocalOperations implements Operations {
   readonly #turns: Turns;
   readonly #shedders: Shedders;
 
-  constructor(store: KeyStore, queue: WaitQueue, shedders: Shedders) {
+  /** @param counter absent: nobody counts leases */
+  constructor(store: KeyStore, queue: WaitQueue, shedders: Shedders, counter?: Pick<Counter, "add">) {
     this.#store = store;
     this.#queue = queue;
     this.#shedders = shedders;
@@ -32,7 +34,7 @@ export class LocalOperations implements Operations {
     this.#limits = new Limits(store, queue, this.#turns);
     this.reservations = new Reservations(store, this.#limits, queue, this.#turns);
     this.#holds = new Holds(store, queue, this.#turns);
-    this.#leases = new Leases(store, queue, this.#turns);
+    this.#leases = new Leases(store, queue, this.#turns, counter);
   }
 
   limit(keyState: KeyState, call: Limiting, nowMs: number) {

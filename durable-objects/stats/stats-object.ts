@@ -1,4 +1,47 @@
 import { DurableObject } from "cloudflare:workers";
+import { SYSTEM_TIME } from "../../core/clock.ts";
+import type {
+  HistoryCall,
+  HistoryPoint,
+  StatsMessage,
+  TopKeysAnswer,
+  TopKeysCall,
+  Totals,
+} from "../../core/stats/messages.ts";
+import { Analytics, type AnalyticsDataset } from "./analytics.ts";
+import { Recorder } from "./recorder.ts";
+import { StatsStorage } from "./stats-storage.ts";
 
 /** The object that has what the limiter did: totals, history and top keys. There is one, and no decision asks it. */
-export class StatsObject extends DurableObject {}
+export class StatsObject extends DurableObject {
+  readonly #recorder: Recorder;
+
+  constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
+    super(ctx, env);
+    const { ANALYTICS } = env as unknown as { readonly ANALYTICS?: AnalyticsDataset };
+    const analytics = ANALYTICS && new Analytics(ANALYTICS);
+    this.#recorder = new Recorder(new StatsStorage(ctx.storage), SYSTEM_TIME, (counts) =>
+      analytics?.write(counts),
+    );
+  }
+
+  /** Counts what an isolate has counted, once for each number that it sends. Answers when it is stored. */
+  push(message: StatsMessage): Promise<void> {
+    return this.#recorder.push(message);
+  }
+
+  /** All counts so far. */
+  totals(): Totals {
+    return this.#recorder.totals();
+  }
+
+  /** What happened under one policy, step by step. */
+  history(call: HistoryCall): readonly HistoryPoint[] {
+    return this.#recorder.history(call);
+  }
+
+  /** The keys of one policy that came, or were denied, most often. */
+  topKeys(call: TopKeysCall): TopKeysAnswer {
+    return this.#recorder.topKeys(call);
+  }
+}

@@ -1,4 +1,5 @@
 import type { NewSegment, Segment } from "../../core/algorithms/packed.ts";
+import type { Counter } from "../../core/stats/tally.ts";
 import { StoredAnswers } from "./answers.ts";
 import { StoredClaims } from "./claims.ts";
 import { Leads } from "./leads.ts";
@@ -25,9 +26,12 @@ export class Storage {
   readonly leads: Leads;
   readonly sweeps: Sweeps;
   readonly moves: StoredMoves;
+  /** Counts leases that expire. Absent: nobody does. */
+  readonly counter?: Pick<Counter, "add"> | undefined;
   readonly #tables: Tables;
 
-  constructor(storage: DurableObjectStorage) {
+  constructor(storage: DurableObjectStorage, counter?: Pick<Counter, "add">) {
+    this.counter = counter;
     this.#tables = new Tables(storage);
     this.answers = new StoredAnswers(this.#tables);
     this.claims = new StoredClaims(this.#tables);

@@ -40,6 +40,11 @@ test.each([
   ],
   ["and beside the right one", `${POLICY}[vars.POLICES.b]\nlimit = 1\n`, "wrangler.toml:16: POLICES is not"],
   [
+    "what is logged",
+    `${POLICY}[vars.LOG]\nfailures = 1\ndenials = 2\n`,
+    "wrangler.toml:18: LOG: denials is 2: must be a number from 0 to 1",
+  ],
+  [
     "regions",
     `${POLICY}[vars.REGION.eu]\ncontinents = ["EU"]\n`,
     "wrangler.toml:16: REGION is not a variable that is read (did you mean REGIONS?)",

@@ -8,6 +8,7 @@ export const TOKENS = {
   refund: "weir_test_refund",
   admin: "weir_test_admin",
   reserve: "weir_test_reserve",
+  metrics: "weir_test_metrics",
   /** The policy "api" only, keys that begin with "tenant-a:". */
   tenant: "weir_test_tenant",
 } as const;
@@ -37,6 +38,11 @@ export const TEST_TOKENS = [
     name: "reserve",
     sha256: "2b2e3ae81cdff75222a8f98f22c78f94345be2dbe42a62b91b19eb21f2a45d27",
     scopes: ["limit", "reserve"],
+  },
+  {
+    name: "metrics",
+    sha256: "ddacfea6e41069edce0b00a8c6fe9d42fdbb1ac18012365bfb1d6a3ee0b2fe4f",
+    scopes: ["metrics"],
   },
   {
     name: "tenant",

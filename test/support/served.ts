@@ -18,6 +18,8 @@ export function removeState(stateDir: string): void {
 
 interface Options {
   readonly main?: string;
+  /** Whether that module has the classes of the catalog and the statistics too. */
+  readonly hasDeploymentObjects?: boolean;
   readonly caller?: string;
   /** The `props` of further bindings of the caller, by their names. */
   readonly callerProps?: Readonly<Record<string, object>>;
@@ -38,6 +40,7 @@ export function serveBundle(
   policies: object,
   {
     main,
+    hasDeploymentObjects,
     caller,
     callerProps,
     callersPolicies,
@@ -53,6 +56,7 @@ export function serveBundle(
     apiTokens: JSON.stringify(tokens),
     isolates,
     ...(main !== undefined && { main, modules: { "weir.js": BUNDLE } }),
+    ...(hasDeploymentObjects !== undefined && { hasDeploymentObjects }),
     ...(caller !== undefined && { caller }),
     ...(callerProps !== undefined && { callerProps }),
     ...(callersPolicies !== undefined && { callersPolicies }),

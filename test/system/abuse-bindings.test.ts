@@ -73,7 +73,7 @@ describe("what the props do not allow throws a LimiterError with 403", () => {
 
   test("props that are not allowed throw at each call, and say what is wrong with them", async () => {
     expect(await by("WRONG").call("limit", { policy: "api", key: "1" })).toMatchObject(
-      thrown(422, 'must be one of "limit", "refund", "force", "reserve", "admin"'),
+      thrown(422, 'must be one of "limit", "refund", "force", "reserve", "metrics", "admin"'),
     );
   });
 });

@@ -42,10 +42,10 @@ async function call(path: string, body?: object, method = "POST"): Promise<Recor
   return text === "" ? {} : (JSON.parse(text) as Record<string, unknown>);
 }
 
-/** The sizes of all objects' files, their logs included. */
+/** The sizes of all limiter objects' files, their logs included. */
 function files(): number[] {
   return readdirSync(state, { recursive: true, encoding: "utf8" })
-    .filter((path) => /[0-9a-f]{64}\.sqlite(-wal)?$/.test(path))
+    .filter((path) => /-LimiterObject\/[0-9a-f]{64}\.sqlite(-wal)?$/.test(path))
     .map((path) => statSync(join(state, path)).size)
     .filter((bytes) => bytes > 0);
 }

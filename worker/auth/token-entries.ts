@@ -5,10 +5,10 @@ import { integer, oneOf, table } from "../../core/validation.ts";
 
 /**
  * What a token or a binding allows: `limit` all calls but those that follow, `refund` a refund that names no charge,
- * `force` a `limit` with `force`, `reserve` holding units in the caller's own process, `admin` the same, a reset, setting what is used, looking at policies and keys, and
+ * `force` a `limit` with `force`, `reserve` holding units in the caller's own process, `metrics` reading all counts, `admin` the same, a reset, setting what is used, looking at policies and keys, and
  * listing keys.
  */
-export const SCOPES = ["limit", "refund", "force", "reserve", "admin"] as const;
+export const SCOPES = ["limit", "refund", "force", "reserve", "metrics", "admin"] as const;
 export type Scope = (typeof SCOPES)[number];
 
 /** What a token and the props of a binding say in the same words. */

@@ -1,5 +1,5 @@
 import { waitUntil } from "cloudflare:workers";
-import { LimiterClient } from "../../client/limiter-client.ts";
+import { LimiterClient, type LimiterClientParts } from "../../client/limiter-client.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ObjectStarts, type ObjectBounds } from "../../client/object-starts.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
@@ -7,11 +7,13 @@ import { giveBack } from "../../client/transports/endings.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { Outboxes } from "../../client/transports/outboxes.ts";
 import { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
-import { randomId, SYSTEM_TIME } from "../../core/clock.ts";
-import { policies, regionalPolicies, regions, tables } from "../../durable-objects/deployment.ts";
+import { randomFraction, randomId, SYSTEM_TIME } from "../../core/clock.ts";
+import { log, policies, regionalPolicies, regions, tables } from "../../durable-objects/deployment.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
+import { CallLog } from "./call-log.ts";
 import { CatalogReader } from "./catalog-reader.ts";
-import { catalogOf, type Env } from "./env.ts";
+import { catalogOf, type CatalogNamespace, type Env } from "./env.ts";
+import { WorkerStats } from "./stats.ts";
 
 /** The clients of one namespace: one whose units all share, and one for the calls of each caller. */
 interface Clients {
@@ -20,6 +22,7 @@ interface Clients {
   readonly catalog?: CatalogReader;
   readonly reservations: ReservationCache;
   readonly objects: Objects;
+  readonly stats: WorkerStats | undefined;
   /** By the caller's bounds, which are an object of its own for each token and binding. */
   readonly byCaller: WeakMap<Principal["bounds"], LimiterClient>;
 }
@@ -54,42 +57,62 @@ export async function askCatalog(env: Env): Promise<void> {
   await clientsOf(env).catalog?.ask();
 }
 
-/** Gives back all units that this isolate has. */
+/** Gives back all units that this isolate has, and sends all that it has counted. */
 export async function giveBackAll({ OBJECTS }: Env): Promise<void> {
   const made = clients.get(OBJECTS);
   if (made === undefined) return;
   made.reservations.endAll();
   await giveBack(made.objects, made.reservations.endDue(Infinity));
+  await made.stats?.sendAll();
+}
+
+/** Who is told what callers are told; `undefined`: nobody. */
+function counterOf(stats: WorkerStats | undefined, calls: CallLog): LimiterClientParts["counter"] {
+  if (!calls.hasDenials) return stats;
+  return {
+    decided: (told) => {
+      stats?.decided(told);
+      calls.decided(told);
+    },
+  };
 }
 
 function clientsOf(env: Env): Clients {
   return clients.get(env.OBJECTS) ?? makeClients(env);
 }
 
-function makeClients({ OBJECTS: namespace, OBJECT_BOUNDS: bounds, CATALOG }: Env): Clients {
-  const objects = new Objects(namespace, SYSTEM_TIME, { outboxes: new Outboxes(), inBackground: waitUntil });
+function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS }: Env): Clients {
+  // There is one object for all counts, which is in no jurisdiction.
+  const mayHaveKeys = (name: string) => regionalPolicies.named.get(name)?.jurisdiction === undefined;
+  const stats = STATS && new WorkerStats(STATS, SYSTEM_TIME, randomId, waitUntil, mayHaveKeys);
+  const together = { outboxes: new Outboxes(), inBackground: waitUntil };
+  const calls = new CallLog(log, randomFraction, (line) => console.log(line));
+  const unanswered = (policy: string, error: unknown) => calls.failed(policy, error);
+  const objects = new Objects(OBJECTS, SYSTEM_TIME, together, { counter: stats, unanswered });
   const reservations = new ReservationCache(randomId);
   const inForce = CATALOG && new PoliciesInForce({ policies, tables, regions });
-  const starts = bounds === undefined ? {} : { starts: new ObjectStarts(JSON.parse(bounds) as ObjectBounds) };
+  const counter = counterOf(stats, calls);
   const parts = {
     objects,
     policies: inForce ?? regionalPolicies,
     time: SYSTEM_TIME,
     inBackground: waitUntil,
-    ...starts,
+    ...(bounds !== undefined && { starts: new ObjectStarts(JSON.parse(bounds) as ObjectBounds) }),
+    ...(counter && { counter }),
   };
   const shared = new LimiterClient(parts, new LocalLimiter(reservations));
-  const catalog =
-    CATALOG &&
-    inForce &&
-    new CatalogReader({
-      policies: inForce,
-      time: SYSTEM_TIME,
-      catalog: () => catalogOf(CATALOG),
-      inBackground: waitUntil,
-      onTokens: knowTokens,
-    });
-  const made = { shared, reservations, objects, byCaller: new WeakMap(), ...(catalog && { catalog }) };
-  clients.set(namespace, made);
+  const catalog = CATALOG && inForce && readerOf(CATALOG, inForce);
+  const made = { shared, reservations, objects, stats, byCaller: new WeakMap(), ...(catalog && { catalog }) };
+  clients.set(OBJECTS, made);
   return made;
+}
+
+function readerOf(namespace: CatalogNamespace, inForce: PoliciesInForce): CatalogReader {
+  return new CatalogReader({
+    policies: inForce,
+    time: SYSTEM_TIME,
+    catalog: () => catalogOf(namespace),
+    inBackground: waitUntil,
+    onTokens: knowTokens,
+  });
 }

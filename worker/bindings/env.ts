@@ -1,5 +1,6 @@
 import type { LimiterNamespace } from "../../client/transports/objects.ts";
 import type { CatalogMethods } from "../../core/catalog/calls.ts";
+import type { StatsNamespace } from "../../core/stats/messages.ts";
 
 /** The object that has the catalog. There is one in a deployment: its name is stored, never change it. */
 export function catalogOf(namespace: CatalogNamespace): CatalogMethods {
@@ -16,6 +17,8 @@ export interface Env {
   readonly OBJECTS: LimiterNamespace;
   /** Absent: nothing changes at run time, and the deployment's file is in force. */
   readonly CATALOG?: CatalogNamespace;
+  /** Where it is counted what the limiter did. Absent: nobody counts. */
+  readonly STATS?: StatsNamespace;
   /** A secret. Without it, every call but /healthz is refused. */
   readonly API_TOKENS?: string;
   /** Only where `npm run serve` runs the worker: what it says when it is about to end the process. */

@@ -33,10 +33,12 @@ export function callHold(client: LimiterClient, principal: Principal, input: unk
         priorityProblem(policy, priority);
       if (problem !== undefined) return problem;
       const blocked = blockedDecision({ policy, key });
-      if (blocked !== undefined) return blocked;
+      if (blocked !== undefined) return client.told(blocked);
       const asked = { cost: units, ttlMs, priority, ...(idempotencyKey !== undefined && { idempotencyKey }) };
       const answer = await client.holds.hold(policy, key, asked);
-      return answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
+      return client.told(
+        answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer),
+      );
     },
   );
 }

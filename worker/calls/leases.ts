@@ -50,7 +50,7 @@ export function callAcquire(
     if (acquire instanceof Problem) return acquire;
     const { policy, key } = acquire;
     const blocked = blockedDecision(target);
-    if (blocked !== undefined) return blocked;
+    if (blocked !== undefined) return client.told(blocked);
     if (request.utilization !== undefined) client.report(policy, key, request.utilization);
     const asked = { ...acquire.asked, ...(request.confirm && { confirmWithinMs: CONFIRM_WITHIN_MS }) };
     const acquired = await client.leases.acquire(policy, key, asked, signal);
@@ -62,7 +62,7 @@ export function callAcquire(
     const isLost = signal.aborted || isUnknown;
     if (isLost && asked.idempotencyKey === undefined)
       waitUntil(client.leases.release(policy, key, asked.id, { outcome: "ignore" }));
-    return answer;
+    return client.told(answer);
   });
   waitUntil(answered.catch(() => undefined));
   return answered;

@@ -22,9 +22,10 @@ export async function callLimitSeveral(
 ): Promise<AllDecisions | Problem> {
   const checks = await parseChecks(client, principal, input);
   if (checks instanceof Problem) return checks;
-  return "together" in checks
-    ? await limitByKey(client, checks.together)
-    : await limitEach(client, checks.alone);
+  const answered =
+    "together" in checks ? await limitByKey(client, checks.together) : await limitEach(client, checks.alone);
+  if (!(answered instanceof Problem)) for (const decision of answered.decisions) client.told(decision);
+  return answered;
 }
 
 /**

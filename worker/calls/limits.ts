@@ -66,9 +66,17 @@ export function limitOf(
   const plain = { cost, idempotencyKey, priority, ...(waitMs > 0 && { waitMs }) };
   const asked = force === true ? { ...plain, force } : plain;
   const isCharge = refundable === true && policy.rules.some((rule) => costOf(rule, cost) > 0);
-  if (!isCharge) return client.limit(policy, key, asked, signal);
+  if (!isCharge) return told(client, client.limit(policy, key, asked, signal));
   const charge = asked.idempotencyKey ?? randomId();
-  return withCharge(client.limit(policy, key, { ...asked, idempotencyKey: charge }, signal), charge);
+  return withCharge(
+    told(client, client.limit(policy, key, { ...asked, idempotencyKey: charge }, signal)),
+    charge,
+  );
+}
+
+/** The same, counted. A call that the isolate decides has no promise, and gets none. */
+function told(client: LimiterClient, decided: ReturnType<LimiterClient["limit"]>): typeof decided {
+  return decided instanceof Promise ? decided.then((late) => client.told(late)) : client.told(decided);
 }
 
 const LIMITING: readonly Scope[] = ["limit"];

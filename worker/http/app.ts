@@ -28,6 +28,7 @@ import { KEY_PATH, METHODS } from "./methods.ts";
 import { openApiDocument } from "./openapi.ts";
 import { internalProblem, toResponse } from "./problem-responses.ts";
 import { allResponse, decisionResponse } from "./responses.ts";
+import { addStatsRoutes } from "./stats-routes.ts";
 
 /** All HTTP routes. */
 export const app = new Hono<{ Bindings: Env }>();
@@ -58,10 +59,9 @@ for (const [path, call] of Object.entries<DecisionCall>(DECISIONS)) {
   const handle: Parameters<typeof withBody>[0] = async (c, principal, input, deny) =>
     decisionResponse(await call(clientOf(c.env, principal), principal, input, c), deny);
   const scopes = SCOPES_OF[path] ?? ["limit"];
-  const isLimit = path === "/v1/limit";
   app.post(
     path,
-    isLimit
+    path === "/v1/limit"
       ? withBodyOrQuery(handle, ["policy", "key"], ["cost", "waitMs"], scopes)
       : withBody(handle, { scopes }),
   );
@@ -184,6 +184,7 @@ app.delete(
   }),
 );
 app.route("/", catalogRoutes);
+addStatsRoutes(app);
 app.get("/healthz", () => jsonAnswer({ status: "ok" }));
 app.get("/openapi.json", (c) => {
   const problem = configurationProblem(c.env.API_TOKENS);

@@ -26,6 +26,9 @@ export const METHODS: Readonly<Record<string, string>> = {
   "/v1/tokens/:name": "DELETE",
   "/v1/catalog": "GET, HEAD, PUT",
   "/v1/audit": "GET, HEAD",
+  "/v1/stats": "GET, HEAD",
+  "/v1/stats/keys": "GET, HEAD",
+  "/metrics": "GET, HEAD",
   "/healthz": "GET, HEAD",
   "/openapi.json": "GET, HEAD",
 };

@@ -11,6 +11,7 @@ export const TAGS = [
   { name: "keys", description: "Policies and their keys: look, list, set, reset." },
   { name: "catalog", description: "Policies, overrides and tokens that change at run time." },
   { name: "reservations", description: "Decide in the caller's own process." },
+  { name: "stats", description: "What the limiter did: metrics, history, top keys." },
   { name: "service", description: "Whether the limiter runs." },
 ];
 
@@ -64,7 +65,14 @@ function tagOf(path: string): string {
   const isOfCatalog =
     room === "policies" ? path.includes("{policy}") && !part.startsWith("key") : CATALOG.has(room);
   if (isOfCatalog) return "catalog";
-  const place = { holds: "holds", leases: "leases", reservations: "reservations", policies: "keys" }[room];
+  const place = {
+    holds: "holds",
+    leases: "leases",
+    reservations: "reservations",
+    policies: "keys",
+    stats: "stats",
+  }[room];
+  if (path === "/metrics") return "stats";
   return place ?? (path === "/healthz" ? "service" : "limits");
 }
 

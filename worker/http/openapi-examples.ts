@@ -177,5 +177,33 @@ export const EXAMPLES: Readonly<Record<string, Examples>> = {
   countKeys: { answers: { count: { count: 1_204 } } },
   peek: { answers: { key: { ...admitted, ...NOBODY } } },
   setUsed: { request: { used: 1 }, answers: { key: { ...admitted, ...NOBODY } } },
+  history: {
+    answers: {
+      hour: {
+        policy: "api",
+        step: "minute",
+        since: "2026-11-22T17:30:00.000Z",
+        points: [
+          {
+            at: "2026-11-22T18:04:00.000Z",
+            admitted: 4_810,
+            denied: 92,
+            degraded: 0,
+            reasons: { quota: 92 },
+          },
+        ],
+      },
+    },
+  },
+  topKeys: {
+    answers: {
+      keys: {
+        policy: "api",
+        by: "denied",
+        since: "2026-11-22T17:00:00.000Z",
+        keys: [{ key: "user:42", count: 88, error: 0 }],
+      },
+    },
+  },
   healthz: { answers: { up: { status: "ok" } } },
 };

@@ -13,6 +13,7 @@ import {
   RETRY_AFTER,
 } from "./openapi-parts.ts";
 import { reservationPaths } from "./openapi-reservations.ts";
+import { statsPaths } from "./openapi-stats.ts";
 
 /** The addresses of the OpenAPI document. */
 export function openApiPaths(): object {
@@ -60,6 +61,7 @@ export function openApiPaths(): object {
     ...leaseEndPaths(),
     ...keyPaths(),
     ...catalogPaths(),
+    ...statsPaths(),
     ...healthPath(),
   };
 }

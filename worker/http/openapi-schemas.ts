@@ -29,6 +29,7 @@ import {
   Reserved,
 } from "../calls/reservation-schemas.ts";
 import { SetRequest } from "../calls/set-schema.ts";
+import { History, HistoryPoint, TopKey, TopKeyList } from "../calls/stats-schemas.ts";
 
 const REQUESTS = {
   Cost,
@@ -74,6 +75,10 @@ const ANSWERS = {
   TokenList: catalog.TokenList,
   Catalog: catalog.Catalog,
   AuditLog: catalog.AuditLog,
+  HistoryPoint,
+  History,
+  TopKey,
+  TopKeyList,
   Problem: ProblemDetails,
   ...byStatus,
 };

@@ -22,6 +22,7 @@ async function stop(request: Request, env: Env): Promise<Response> {
   const ids: readonly string[] = await request.json();
   await giveBackAll(env);
   const objects = env.OBJECTS as unknown as Objects;
-  await Promise.allSettled(ids.map((id) => objects.get(objects.idFromString(id)).rest()));
+  // An id of another class is none here, and must not keep the others from writing.
+  await Promise.allSettled(ids.map(async (id) => await objects.get(objects.idFromString(id)).rest()));
   return new Response(null, { status: 204 });
 }

@@ -29,16 +29,17 @@ export function callAcquireBound(
     if (linked instanceof Problem) return linked;
     // Who takes over a lease has it already.
     const blocked = linked.resume === undefined ? blockedDecision(target) : undefined;
-    if (blocked !== undefined) return blocked;
+    if (blocked !== undefined) return client.told(blocked);
     if (request.utilization !== undefined) client.report(policy, key, request.utilization);
     const isAtOnce = asked.waitMs === 0 || linked.resume !== undefined;
     if (isAtOnce && !request.detached) {
       const granted = await client.leases.acquireAttached(policy, key, { ...asked, ...linked });
-      if (granted === undefined) return degradedDecision(policy, key);
-      return grantOf(granted.decision, granted.attached);
+      if (granted === undefined) return client.told(degradedDecision(policy, key));
+      return grantOf(client.told(granted.decision), granted.attached);
     }
     const link = request.detached ? undefined : linked;
     const { decision, attached } = await acquireConfirmed(client, principal, acquire, link);
+    client.told(decision);
     return attached === undefined ? decision : grantOf(decision, attached);
   });
 }

@@ -73,6 +73,9 @@ test("every kind of answer is one that the document promises", async () => {
   expectPromised("/v1/leases", "post", await acquire("adaptive", key));
   expectPromised("/v1/leases/{id}", "delete", await release(idIn(await acquire("export", key))));
   expectPromised("/v1/leases/{id}", "delete", await release(idIn(lease)));
+  expectPromised("/v1/stats", "get", await call("/v1/stats?policy=slow"));
+  expectPromised("/v1/stats", "get", await call("/v1/stats?policy=slow&since=1"));
+  expectPromised("/v1/stats/keys", "get", await call("/v1/stats/keys?policy=slow&by=active"));
   expectPromised("/v1/leases/socket", "get", await call("/v1/leases/socket?policy=export&key=a"));
   const held = await call("/v1/holds", { body: { policy: "several", key, units: { tokens: 3 } } });
   expectPromised("/v1/holds", "post", held);

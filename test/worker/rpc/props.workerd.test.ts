@@ -94,7 +94,9 @@ test.each([{ scopes: ["admin"] }, { policies: ["slow"] }, { keyPrefix: "" }, { p
 test("props that cannot be read are refused, with what they may say", async () => {
   const scopes = await thrownBy(() => bound({ scopes: ["root"] }).limit({ policy: "slow", key: "a" }));
   expect(scopes).toMatchObject({
-    message: expect.stringContaining('must be one of "limit", "refund", "force", "reserve", "admin"'),
+    message: expect.stringContaining(
+      'must be one of "limit", "refund", "force", "reserve", "metrics", "admin"',
+    ),
   });
   const most = await thrownBy(() => bound({ maxCallsAtOnce: 0 }).limit({ policy: "slow", key: "a" }));
   expect(most).toMatchObject({

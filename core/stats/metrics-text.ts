@@ -1,0 +1,85 @@
+/** All counts as text: OpenMetrics 1.0, or the older format of Prometheus, which differs in names and in the end. */
+import { partsOf, type Counts } from "./counts.ts";
+import { DURATION_BOUNDS_MS } from "./durations.ts";
+import { FAMILIES, SUM, type Family } from "./families.ts";
+
+/** The formats, by what their media types are called. */
+export const METRIC_FORMATS = {
+  openmetrics: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+  prometheus: "text/plain; version=0.0.4; charset=utf-8",
+} as const;
+export type MetricFormat = keyof typeof METRIC_FORMATS;
+
+/** The values of a family's labels, and what comes after them in a series: of a histogram, the bucket. */
+interface Sample {
+  readonly labels: readonly string[];
+  readonly rest: string | undefined;
+  readonly count: number;
+}
+
+/** The text of all metrics that this version knows. Counts of others are left out. */
+export function metricsText(counts: Counts, format: MetricFormat): string {
+  const inOrder = Object.entries(counts).toSorted(([a], [b]) => (a < b ? -1 : 1));
+  const byMetric = Map.groupBy(inOrder, ([series]) => partsOf(series)[0] ?? "");
+  const families = FAMILIES.flatMap((family: Family) => {
+    const samples = (byMetric.get(family.metric) ?? []).map(([series, count]): Sample => {
+      const [, ...values] = partsOf(series);
+      return { labels: values.slice(0, family.labels.length), rest: values[family.labels.length], count };
+    });
+    const lines = family.type === "counter" ? counterLines(family, samples) : histogramLines(family, samples);
+    return [...headLines(family, format), ...lines];
+  });
+  return [...families, ...(format === "openmetrics" ? ["# EOF"] : []), ""].join("\n");
+}
+
+function headLines({ metric, type, unit, help }: Family, format: MetricFormat): string[] {
+  // In the older format a counter is called as its sample is.
+  const name = `weir_${metric}${type === "counter" && format === "prometheus" ? "_total" : ""}`;
+  const units = unit !== undefined && format === "openmetrics" ? [`# UNIT ${name} ${unit}`] : [];
+  return [`# TYPE ${name} ${type}`, ...units, `# HELP ${name} ${help}`];
+}
+
+function counterLines({ metric, labels }: Family, samples: readonly Sample[]): string[] {
+  // A counter without labels is there from the start, so that its first increase is seen.
+  const all = labels.length === 0 && samples.length === 0 ? [{ labels: [], count: 0 }] : samples;
+  return all.map((sample) => `weir_${metric}_total${labelText(labels, sample.labels)} ${sample.count}`);
+}
+
+/** Buckets are kept apart, and told with all that is below them. */
+function histogramLines({ metric, labels }: Family, samples: readonly Sample[]): string[] {
+  const byLabels = Map.groupBy(samples, (sample) => sample.labels.join(" "));
+  return [...byLabels.values()].flatMap((ofOne) => {
+    const values = ofOne[0]?.labels ?? [];
+    const countOf = (rest: string) => ofOne.find((sample) => sample.rest === rest)?.count ?? 0;
+    let below = 0;
+    const buckets = [...DURATION_BOUNDS_MS.map(String), "inf"].map((bound): string => {
+      below += countOf(bound);
+      const text = labelText(
+        [...labels, "le"],
+        [...values, bound === "inf" ? "+Inf" : secondsText(Number(bound))],
+      );
+      return `weir_${metric}_bucket${text} ${below}`;
+    });
+    const plain = labelText(labels, values);
+    return [
+      ...buckets,
+      `weir_${metric}_count${plain} ${below}`,
+      `weir_${metric}_sum${plain} ${countOf(SUM) / 1_000}`,
+    ];
+  });
+}
+
+/** OpenMetrics writes bounds as floats. */
+function secondsText(ms: number): string {
+  const text = String(ms / 1_000);
+  return text.includes(".") ? text : `${text}.0`;
+}
+
+function labelText(names: readonly string[], values: readonly string[]): string {
+  if (names.length === 0) return "";
+  return `{${names.map((name, index) => `${name}="${escaped(values[index] ?? "")}"`).join(",")}}`;
+}
+
+function escaped(value: string): string {
+  return value.replaceAll("\\", "\\\\").replaceAll('"', '\\"').replaceAll("\n", "\\n");
+}

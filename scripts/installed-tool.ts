@@ -1,0 +1,70 @@
+/** Installs what tests need beside npm's packages, on a machine that lacks it. */
+import { spawnSync } from "node:child_process";
+
+/** A program that has to be on the PATH. */
+export interface Tool {
+  /** The program. */
+  readonly command: string;
+  /** What it is in, by package manager. */
+  readonly apt: string;
+  readonly brew: string;
+  /** What else to say to someone who has to install it. */
+  readonly elsewhere: readonly string[];
+}
+
+/**
+ * Installs a tool unless it is installed.
+ *
+ * @throws Error that says how to install it, when this machine cannot do that by itself
+ */
+export function ensureTool(tool: Tool): void {
+  if (isInstalled(tool.command)) return;
+  const commands = installCommands(tool);
+  if (commands === undefined) throw new Error(howToInstall(tool));
+  console.log(`${tool.command} is not installed; installing it: ${commands.install.join(" ")}`);
+  if (runs(commands.install)) return;
+  // On a machine whose package lists are missing or old, the package is not found.
+  if (commands.update !== undefined) {
+    console.log(`That failed; trying again after: ${commands.update.join(" ")}`);
+    if (runs(commands.update) && runs(commands.install)) return;
+  }
+  throw new Error(`"${commands.install.join(" ")}" failed; see above. ${howToInstall(tool)}`);
+}
+
+function howToInstall({ command, apt, brew, elsewhere }: Tool): string {
+  return [
+    `${command} is needed and not installed. Install it and run this again:`,
+    `  Debian, Ubuntu:  sudo apt-get update && sudo apt-get install ${apt}`,
+    `  macOS:           brew install ${brew}`,
+    ...elsewhere.map((line) => `  ${line}`),
+  ].join("\n");
+}
+
+interface InstallCommands {
+  readonly install: readonly string[];
+  readonly update?: readonly string[];
+}
+
+/** The commands that install a tool here without asking questions; `undefined`: there are none. */
+function installCommands({ apt, brew }: Tool): InstallCommands | undefined {
+  if (process.platform === "darwin")
+    return isInstalled("brew") ? { install: ["brew", "install", brew] } : undefined;
+  if (process.platform !== "linux" || !isInstalled("apt-get")) return undefined;
+  const isRoot = process.getuid?.() === 0;
+  if (!isRoot && !isSilent("sudo", ["--non-interactive", "true"])) return undefined;
+  const aptGet = isRoot ? ["apt-get"] : ["sudo", "--non-interactive", "apt-get"];
+  return { install: [...aptGet, "install", "--yes", apt], update: [...aptGet, "update"] };
+}
+
+function isInstalled(tool: string): boolean {
+  return isSilent(tool, ["--version"]);
+}
+
+function isSilent(tool: string, args: readonly string[]): boolean {
+  return spawnSync(tool, args, { stdio: "ignore" }).status === 0;
+}
+
+function runs([tool = "", ...args]: readonly string[]): boolean {
+  const env = { ...process.env, DEBIAN_FRONTEND: "noninteractive" };
+  return spawnSync(tool, args, { stdio: "inherit", env }).status === 0;
+}

@@ -1,0 +1,25 @@
+import { expect, test } from "vitest";
+import { parseLog } from "../../../core/policies/log-settings.ts";
+import { requireKnownNames } from "../../../core/policies/variable-names.ts";
+
+test("without a table failures are logged, denials and keys are not", () => {
+  expect(parseLog(undefined)).toEqual({ denials: 0, failures: 1, keys: false });
+  expect(parseLog({ denials: 0.01 })).toEqual({ denials: 0.01, failures: 1, keys: false });
+  expect(parseLog({ denials: 1, failures: 0, keys: true })).toEqual({ denials: 1, failures: 0, keys: true });
+});
+
+test.each([
+  [{ denials: 2 }, "LOG: denials is 2: must be a number from 0 to 1"],
+  [{ failures: -0.1 }, "LOG: failures is -0.1: must be a number from 0 to 1"],
+  [{ denials: "1%" }, 'LOG: denials is "1%": must be a number from 0 to 1'],
+  [{ keys: "yes" }, 'LOG: keys is "yes": must be true or false'],
+  [{ denial: 1 }, "LOG: denial is not a field: there are denials, failures, keys (did you mean denials?)"],
+  ["all", 'LOG: the value is "all": must be an object with the fields denials, failures, keys'],
+])("%j does not start: it says what is allowed", (given, detail) => {
+  expect(() => parseLog(given)).toThrow(detail);
+});
+
+test("a table that was meant to be this one is refused", () => {
+  expect(() => requireKnownNames({ LOGS: { denials: 1 } })).toThrow("LOGS is not a variable that is read");
+  expect(() => requireKnownNames({ LOG: { denials: 1 }, LOGO: "https://example.com" })).not.toThrow();
+});

@@ -1,0 +1,99 @@
+import { expect, test } from "vitest";
+import { merged, OTHER_POLICIES, PolicyNames, type Counts } from "../../../core/stats/counts.ts";
+import {
+  closing,
+  hourOf,
+  MOST_SENDERS,
+  SENDER_KEPT_MS,
+  withMessage,
+  type Closed,
+  type OpenMinute,
+} from "../../../core/stats/ledger.ts";
+import { SENT_AGAIN_MS } from "../../../core/stats/sender.ts";
+import { seededRandom, seedOr, pick, whole } from "../../support/random.ts";
+
+const OPEN: OpenMinute = { minute: 0, counts: {}, senders: [] };
+const CLOSED: Closed = { sinceMs: 0, totals: {}, hour: 0, hourCounts: {} };
+const messageOf = (sender: string, number: number, counts: Counts) => ({ sender, number, counts, keys: [] });
+
+test("a message counts once, however often it comes, and an earlier one does not count after it", () => {
+  const names = new PolicyNames();
+  const first = messageOf("a", 1, { rows_read: 2 });
+  let open = withMessage(OPEN, first, names, 0);
+  open = withMessage(open, messageOf("a", 2, { rows_read: 3 }), names, 1);
+  for (const again of [first, messageOf("a", 2, { rows_read: 3 })]) open = withMessage(open, again, names, 2);
+  open = withMessage(open, messageOf("b", 1, { rows_read: 4 }), names, 3);
+  expect(open.counts).toEqual({ rows_read: 9, "stats_messages counted": 3, "stats_messages repeated": 2 });
+});
+
+test("a sender is remembered for longer than it sends a message again", () => {
+  const names = new PolicyNames();
+  expect(SENDER_KEPT_MS).toBeGreaterThan(2 * SENT_AGAIN_MS);
+  let open = withMessage(OPEN, messageOf("a", 1, {}), names, 0);
+  open = withMessage(open, messageOf("b", 1, {}), names, SENDER_KEPT_MS - 1);
+  expect(open.senders.map(([id]) => id)).toEqual(["a", "b"]);
+  open = withMessage(open, messageOf("c", 1, {}), names, SENDER_KEPT_MS);
+  expect(open.senders.map(([id]) => id)).toEqual(["b", "c"]);
+});
+
+test("so many senders are remembered and no more: those that were heard last", () => {
+  const names = new PolicyNames();
+  let open = OPEN;
+  for (let sender = 0; sender < MOST_SENDERS + 10; sender += 1)
+    open = withMessage(open, messageOf(`s${sender}`, 1, {}), names, 0);
+  expect(open.senders.length).toBe(MOST_SENDERS);
+  expect(open.senders.at(-1)?.[0]).toBe(`s${MOST_SENDERS + 9}`);
+});
+
+test("policies past the bound are counted under one name, and lose nothing", () => {
+  const names = new PolicyNames(1);
+  const counts = {
+    "decisions a denied quota object": 1,
+    "decisions b denied quota object": 2,
+    "leases_granted c": 3,
+  };
+  const open = withMessage(OPEN, messageOf("s", 1, counts), names, 0);
+  expect(open.counts).toMatchObject({
+    "decisions a denied quota object": 1,
+    [`decisions ${OTHER_POLICIES} denied quota object`]: 2,
+    [`leases_granted ${OTHER_POLICIES}`]: 3,
+  });
+});
+
+test("minutes and hours have all decisions, each once, and so do the totals", () => {
+  const random = seededRandom(seedOr(7));
+  for (let history = 0; history < 200; history += 1) {
+    const names = new PolicyNames();
+    let [open, closed, minute, counted] = [OPEN, CLOSED, 0, 0];
+    const steps = { minute: new Map<number, number>(), hour: new Map<number, number>() };
+    const sumOf = (byPolicy: ReadonlyMap<string, Counts>) =>
+      [...byPolicy.values()].flatMap((each) => Object.values(each)).reduce((sum, each) => sum + each, 0);
+    const close = (now: number) => {
+      const closes = closing(closed, open, now);
+      steps.minute.set(open.minute, sumOf(closes.minute));
+      if (closes.hour.size > 0) {
+        expect(steps.hour.has(closes.closed.hour)).toBe(false);
+        steps.hour.set(closes.closed.hour, sumOf(closes.hour));
+      }
+      [closed, open] = [closes.closed, { ...open, minute: now, counts: {} }];
+    };
+    const truth = new Map<number, number>();
+    for (let number = 1; number <= 30; number += 1) {
+      minute += pick(random, [0, 0, 1, 7, 59, 60, 300]);
+      if (minute > open.minute) close(minute);
+      const count = whole(random, 5);
+      const counts = { [`decisions ${pick(random, ["a", "b"])} denied quota object`]: count };
+      open = withMessage(open, messageOf("s", number, counts), names, minute * 60_000);
+      counted += count;
+      truth.set(hourOf(minute), (truth.get(hourOf(minute)) ?? 0) + count);
+    }
+    close(minute + 60);
+    const sum = (numbers: Iterable<number>) => [...numbers].reduce((total, each) => total + each, 0);
+    expect(sum(steps.minute.values())).toBe(counted);
+    expect(sum(steps.hour.values())).toBe(counted);
+    for (const [hour, count] of steps.hour) expect(count).toBe(truth.get(hour));
+    const { "stats_messages counted": messages, ...decisions } = merged(closed.totals, open.counts);
+    expect(messages).toBe(30);
+    expect(sum(Object.values(decisions))).toBe(counted);
+  }
+});

@@ -1,0 +1,91 @@
+import { expect, test } from "vitest";
+import { MOST_POLICIES, OTHER_POLICIES } from "../../../core/stats/counts.ts";
+import { MOST_WITH_KEYS, Tally, type Told } from "../../../core/stats/tally.ts";
+
+const told = (fields: Partial<Told> = {}): Told => ({
+  policy: "api",
+  key: "a",
+  success: true,
+  reason: "ok",
+  source: "isolate",
+  ...fields,
+});
+
+test("a decision is counted by its policy, outcome, reason and source", () => {
+  const tally = new Tally();
+  tally.decided(told());
+  tally.decided(told());
+  tally.decided(told({ success: false, reason: "quota", source: "object" }));
+  tally.decided(told({ policy: "b", reason: "degraded", source: "fallback" }));
+  tally.decided(told({ success: false, reason: "refused" }));
+  expect(tally.take()?.counts).toEqual({
+    "decisions api admitted ok isolate": 2,
+    "decisions api denied quota object": 1,
+    "decisions api denied refused isolate": 1,
+    "decisions b admitted degraded fallback": 1,
+  });
+});
+
+test("a reason that another version has counts as another", () => {
+  const tally = new Tally();
+  tally.decided(told({ success: false, reason: "banished" as never, source: "moon" as never }));
+  expect(tally.take()?.counts).toEqual({ "decisions api denied other other": 1 });
+});
+
+test("what was taken is not there again", () => {
+  const tally = new Tally();
+  expect(tally.take()).toBeUndefined();
+  tally.decided(told());
+  expect(tally.take()).toBeDefined();
+  expect(tally.take()).toBeUndefined();
+  tally.decided(told());
+  expect(tally.take()?.counts).toEqual({ "decisions api admitted ok isolate": 1 });
+});
+
+test("durations have a bucket and a sum, and none is below 0", () => {
+  const tally = new Tally();
+  tally.decided(told({ waitedMs: 7 }));
+  tally.decided(told({ waitedMs: 90_000 }));
+  tally.lasted("object_latency_seconds", ["single"], -3);
+  expect(tally.take()?.counts).toEqual({
+    "decisions api admitted ok isolate": 2,
+    "waited_seconds api 10": 1,
+    "waited_seconds api inf": 1,
+    "waited_seconds api sum": 90_007,
+    "object_latency_seconds single 1": 1,
+    "object_latency_seconds single sum": 0,
+  });
+});
+
+test("keys are counted by policy: all that are active, and those that are denied", () => {
+  const tally = new Tally();
+  tally.decided(told());
+  tally.decided(told({ key: "b", success: false, reason: "quota" }));
+  tally.decided(told({ key: "b", success: false, reason: "quota" }));
+  const [api] = tally.take()?.keys ?? [];
+  expect(api?.policy).toBe("api");
+  expect(api?.active?.keys).toEqual([
+    ["b", 2, 0],
+    ["a", 1, 0],
+  ]);
+  expect(api?.denied?.keys).toEqual([["b", 2, 0]]);
+});
+
+test("keys of a policy that has a jurisdiction are not counted, and its decisions are", () => {
+  const tally = new Tally((policy) => policy !== "european");
+  for (const policy of ["european", "api"]) tally.decided(told({ policy }));
+  const { counts = {}, keys = [] } = tally.take() ?? {};
+  expect(counts["decisions european admitted ok isolate"]).toBe(1);
+  expect(keys.map(({ policy }) => policy)).toEqual(["api"]);
+});
+
+test("of very many policies the later ones share a name, and have no keys", () => {
+  const tally = new Tally();
+  for (let policy = 0; policy < MOST_POLICIES + 5; policy += 1) tally.decided(told({ policy: `p${policy}` }));
+  tally.decided(told({ policy: "p0" }));
+  const { counts = {}, keys = [] } = tally.take() ?? {};
+  expect(counts["decisions p0 admitted ok isolate"]).toBe(2);
+  expect(counts[`decisions ${OTHER_POLICIES} admitted ok isolate`]).toBe(5);
+  expect(Object.values(counts).reduce((sum, count) => sum + count, 0)).toBe(MOST_POLICIES + 6);
+  expect(keys.length).toBe(MOST_WITH_KEYS);
+});

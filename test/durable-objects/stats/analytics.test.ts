@@ -1,0 +1,53 @@
+/** Plain workerd has no Analytics Engine: a binding of the same shape stands for it. */
+import { expect, test } from "vitest";
+import { Analytics, type AnalyticsDataset } from "../../../durable-objects/stats/analytics.ts";
+
+type Point = Parameters<AnalyticsDataset["writeDataPoint"]>[0];
+
+test("each policy, outcome, reason and source is a data point, and nothing else is", () => {
+  const points: Point[] = [];
+  const analytics = new Analytics({ writeDataPoint: (point) => points.push(point) });
+  analytics.write({
+    "decisions api denied quota object": 3,
+    "decisions b admitted ok isolate": 9,
+    rows_read: 5,
+  });
+  expect(points).toEqual([
+    { indexes: ["b"], blobs: ["b", "admitted", "ok", "isolate"], doubles: [9] },
+    { indexes: ["api"], blobs: ["api", "denied", "quota", "object"], doubles: [3] },
+  ]);
+});
+
+test("one invocation writes 25 points at most, and what is left over is written later, each decision once", () => {
+  let written = 0;
+  let total = 0;
+  const analytics = new Analytics({
+    writeDataPoint: ({ doubles }) => {
+      written += 1;
+      total += doubles[0] ?? 0;
+    },
+  });
+  const counts = Object.fromEntries(
+    Array.from({ length: 60 }, (_, index) => [`decisions p${index} denied quota object`, index + 1]),
+  );
+  for (const [given, most] of [
+    [counts, 25],
+    [counts, 25],
+    [{}, 25],
+    [{}, 25],
+  ] as const) {
+    const before = written;
+    analytics.write(given);
+    expect(written - before).toBeLessThanOrEqual(most);
+  }
+  expect(total).toBe(60 * 61);
+});
+
+test("a dataset that refuses is no reason to fail", () => {
+  const analytics = new Analytics({
+    writeDataPoint: () => {
+      throw new Error("too many");
+    },
+  });
+  expect(() => analytics.write({ "decisions api denied quota object": 3 })).not.toThrow();
+});

@@ -1,0 +1,103 @@
+/** Traffic over HTTP, and what /metrics has to say of it. */
+import { setTimeout as sleep } from "node:timers/promises";
+import { TOKENS } from "./fixtures.ts";
+import { parsedMetrics } from "./metrics.ts";
+import { pick, whole } from "./random.ts";
+
+export const STATS_POLICIES = {
+  hot: { algorithm: "token-bucket", limit: 50, window: "1h", deadlineMs: 20_000 },
+  shared: { algorithm: "sliding-log", limit: 3, window: "1h", objects: 4, deadlineMs: 20_000 },
+  slots: { algorithm: "concurrency", limit: 2, deadlineMs: 20_000 },
+  trial: { algorithm: "token-bucket", limit: 1, window: "1h", shadow: true, deadlineMs: 20_000 },
+};
+
+/** By the labels of weir_decisions_total, how many. */
+export type Decisions = Map<string, number>;
+
+interface Answered {
+  readonly policy: string;
+  readonly success: boolean;
+  readonly reason: string;
+  readonly source: string;
+}
+
+async function call(url: string, path: string, body: object): Promise<Record<string, unknown>> {
+  const response = await fetch(`${url}${path}`, {
+    method: "POST",
+    headers: { authorization: `Bearer ${TOKENS.full}`, "content-type": "application/json" },
+    body: JSON.stringify(body),
+  });
+  return (await response.json()) as Record<string, unknown>;
+}
+
+function note(decisions: Decisions, { policy, success, reason, source }: Answered): void {
+  const outcome = success ? "admitted" : "denied";
+  const labels = `policy="${policy}",outcome="${outcome}",reason="${reason}",source="${source}"`;
+  decisions.set(labels, (decisions.get(labels) ?? 0) + 1);
+}
+
+/** Makes so many calls of every kind, and notes what was answered. */
+export async function traffic(
+  url: string,
+  random: () => number,
+  calls: number,
+  decisions: Decisions = new Map(),
+): Promise<Decisions> {
+  const key = () => `k${whole(random, 5)}`;
+  for (let made = 0; made < calls; made += 1) {
+    const kind = random();
+    if (kind < 0.6) {
+      const policy = pick(random, ["hot", "shared", "trial"]);
+      note(decisions, (await call(url, "/v1/limit", { policy, key: key() })) as unknown as Answered);
+    } else if (kind < 0.7) {
+      const checks = Array.from({ length: 3 }, (_, index) => ({ policy: "shared", key: `t${index}` }));
+      const { decisions: all } = await call(url, "/v1/limit/all", { checks, atomic: random() < 0.5 });
+      for (const each of all as Answered[]) note(decisions, each);
+    } else if (kind < 0.8) {
+      note(
+        decisions,
+        (await call(url, "/v1/holds", { policy: "hot", key: key(), units: 1 })) as unknown as Answered,
+      );
+    } else if (kind < 0.95) {
+      const waitMs = whole(random, 20);
+      const asked = { policy: "slots", key: key(), waitMs };
+      note(decisions, (await call(url, "/v1/leases", asked)) as unknown as Answered);
+    }
+    // A call that is refused is no decision.
+    else await call(url, "/v1/limit", { policy: "hot", key: "" });
+  }
+  return decisions;
+}
+
+/** What /metrics says. */
+export async function readMetrics(url: string, accept = "application/openmetrics-text"): Promise<string> {
+  const headers = { authorization: `Bearer ${TOKENS.metrics}`, accept };
+  const response = await fetch(`${url}/metrics`, { headers });
+  if (!response.ok) throw new Error(`${response.status}: ${await response.text()}`);
+  return await response.text();
+}
+
+/** The decisions that /metrics has. */
+export async function metricDecisions(url: string): Promise<Decisions> {
+  const { samples } = parsedMetrics(await readMetrics(url));
+  const found: Decisions = new Map();
+  for (const [name, value] of samples) {
+    const labels = /^weir_decisions_total\{(.*)\}$/.exec(name)?.[1];
+    if (labels !== undefined) found.set(labels, value);
+  }
+  return found;
+}
+
+/** The sum of all. */
+export function sumOf(decisions: Decisions): number {
+  return [...decisions.values()].reduce((sum, each) => sum + each, 0);
+}
+
+/** Reads /metrics until it has so many decisions: isolates send what they count every 10 s. */
+export async function metricsWith(url: string, total: number): Promise<Decisions> {
+  for (;;) {
+    const found = await metricDecisions(url);
+    if (sumOf(found) >= total) return found;
+    await sleep(250);
+  }
+}

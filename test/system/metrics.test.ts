@@ -1,0 +1,165 @@
+/** What /metrics says agrees with what callers were told, whatever fails in between. */
+import { spawn, spawnSync } from "node:child_process";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { SEND_EVERY_MS } from "../../core/stats/sender.ts";
+import { freePort } from "../../scripts/free-port.ts";
+import { BUNDLE } from "../../scripts/project.ts";
+import type { Serving } from "../../scripts/workerd.ts";
+import { TOKENS } from "../support/fixtures.ts";
+import { parsedMetrics } from "../support/metrics.ts";
+import { seededRandom, whole } from "../support/random.ts";
+import { announcedSeed } from "../support/random.ts";
+import { makeState, removeState, serveBundle } from "../support/served.ts";
+import {
+  metricDecisions,
+  metricsWith,
+  readMetrics,
+  STATS_POLICIES,
+  sumOf,
+  traffic,
+} from "../support/stats-traffic.ts";
+
+const random = seededRandom(announcedSeed("traffic"));
+const FAULTY = join(import.meta.dirname, "..", "support", "faulty-stats.mjs");
+
+let state: string;
+let serving: Serving | undefined;
+beforeEach(() => (state = makeState()));
+afterEach(async () => {
+  await serving?.stop("SIGKILL");
+  serving = undefined;
+  removeState(state);
+});
+
+async function start(options: Parameters<typeof serveBundle>[2] = {}): Promise<string> {
+  serving = await serveBundle(state, STATS_POLICIES, options);
+  return serving.url;
+}
+
+test("after real traffic the metrics are exactly what was answered, and Prometheus reads them", async () => {
+  const url = await start();
+  const decisions = await traffic(url, random, 300);
+  expect(await metricsWith(url, sumOf(decisions))).toEqual(decisions);
+
+  const { samples } = parsedMetrics(await readMetrics(url));
+  const granted = samples.get('weir_leases_granted_total{policy="slots"}') ?? 0;
+  expect(granted).toBeLessThanOrEqual(sumOf(decisions));
+  const slots = [...decisions].filter(([labels]) => labels.startsWith('policy="slots"'));
+  const waited = slots.reduce((sum, [, count]) => sum + count, 0);
+  expect(samples.get('weir_waited_seconds_count{policy="slots"}')).toBe(waited);
+
+  const checked = spawnSync("promtool", ["check", "metrics"], {
+    input: await readMetrics(url, "text/plain"),
+  });
+  expect({ status: checked.status, said: `${String(checked.stdout)}${String(checked.stderr)}` }).toEqual({
+    status: 0,
+    said: "",
+  });
+  expect(await scraped(url)).toBe(sumOf(decisions));
+});
+
+test("an orderly end loses no count, and a start goes on from there", async () => {
+  const before = await traffic(await start(), random, 60);
+  await serving?.rest();
+  await serving?.stop();
+  const url = await start();
+  expect(await metricDecisions(url)).toEqual(before);
+  await traffic(url, random, 40, before);
+  expect(await metricsWith(url, sumOf(before))).toEqual(before);
+});
+
+test("a server that is killed loses what was not sent at most, and counts nothing twice", async () => {
+  let told = 0;
+  let least = 0;
+  for (let kill = 0; kill < 3; kill += 1) {
+    const url = await start();
+    const atStart = sumOf(await metricDecisions(url));
+    expect(atStart).toBeGreaterThanOrEqual(least);
+    expect(atStart).toBeLessThanOrEqual(told);
+    const first = sumOf(await traffic(url, random, 40));
+    told += first;
+    least = sumOf(await metricsWith(url, atStart + first));
+    expect(least).toBe(atStart + first);
+    // Some of this is on its way when the server dies.
+    told += sumOf(await traffic(url, random, 20));
+    await sleep(whole(random, 300));
+    await serving?.stop("SIGKILL");
+  }
+});
+
+test("deciding goes on while nobody takes the counts, and in the end each is counted once", async () => {
+  const url = await start({ main: FAULTY, hasDeploymentObjects: true });
+  const decisions = await traffic(url, random, 100);
+  const [, degraded = 0] = [...decisions].find(([labels]) => labels.includes("degraded")) ?? [];
+  expect(degraded).toBe(0);
+  // Each message is given up in its time, and calls that come after that send it again: some were counted before.
+  const repeated = async () =>
+    parsedMetrics(await readMetrics(url)).samples.get('weir_stats_messages_total{result="repeated"}') ?? 0;
+  while ((await repeated().catch(() => 0)) < 2) {
+    await traffic(url, random, 1, decisions);
+    await sleep(500);
+  }
+  for (let call = 0; call < 2; call += 1) {
+    await traffic(url, random, 1, decisions);
+    await sleep(SEND_EVERY_MS);
+  }
+  expect(await metricsWith(url, sumOf(decisions))).toEqual(decisions);
+});
+
+test("without the object nothing is counted, and all else is as it was", async () => {
+  const url = await start({ main: BUNDLE });
+  const decisions = await traffic(url, random, 20);
+  expect([...decisions.keys()].some((labels) => labels.includes("degraded"))).toBe(false);
+  const headers = { authorization: `Bearer ${TOKENS.full}` };
+  for (const path of ["/metrics", "/v1/stats?policy=hot", "/v1/stats/keys?policy=hot"]) {
+    const response = await fetch(url + path, { headers });
+    expect(response.status).toBe(503);
+    expect(await response.json()).toMatchObject({ type: "urn:weir:problem:not-configured" });
+  }
+});
+
+/** The sum of the decisions as a Prometheus has it that scrapes this server as docs/metrics.md says. */
+async function scraped(url: string): Promise<number> {
+  const folder = mkdtempSync(join(tmpdir(), "weir-prometheus-"));
+  const [port, target] = [await freePort(), new URL(url).host];
+  const config = join(folder, "prometheus.yml");
+  writeFileSync(
+    config,
+    `scrape_configs:
+  - job_name: weir
+    scrape_interval: 1s
+    scheme: http
+    authorization: { credentials: ${TOKENS.metrics} }
+    static_configs: [{ targets: ["${target}"] }]
+`,
+  );
+  const args = [`--config.file=${config}`, `--storage.tsdb.path=${join(folder, "data")}`];
+  const prometheus = spawn("prometheus", [...args, `--web.listen-address=127.0.0.1:${port}`], {
+    stdio: "ignore",
+  });
+  const ended = new Promise((done) => prometheus.on("close", done));
+  try {
+    for (;;) {
+      const query = `http://127.0.0.1:${port}/api/v1/query?query=sum(weir_decisions_total)`;
+      const answer = await fetch(query).then(
+        async (response) => (response.ok ? await response.json<QueryAnswer>() : undefined),
+        () => undefined,
+      );
+      const [sample] = answer?.data.result ?? [];
+      if (sample !== undefined) return Number(sample.value[1]);
+      await sleep(250);
+    }
+  } finally {
+    prometheus.kill("SIGKILL");
+    await ended;
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+interface QueryAnswer {
+  readonly data: { readonly result: readonly { readonly value: readonly [number, string] }[] };
+}

@@ -1,0 +1,131 @@
+/** The calls about what the limiter did: all counts, the history of a policy, its top keys. */
+import type { LimiterClient } from "../../client/limiter-client.ts";
+import { instantText, orTimeout, SYSTEM_TIME } from "../../core/clock.ts";
+import { parseDurationMs } from "../../core/policies/durations.ts";
+import { publicName } from "../../core/policies/policy-names.ts";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { partsOf, type Counts } from "../../core/stats/counts.ts";
+import { familyOf, POLICY_LABEL } from "../../core/stats/families.ts";
+import { STATS_NAME, type StatsNamespace, type StatsStub } from "../../core/stats/messages.ts";
+import { mayUse, type Principal } from "../auth/tokens.ts";
+import {
+  HistoryRequest,
+  MOST_SINCE,
+  readSince,
+  SINCE_ALLOWED,
+  TopKeysRequest,
+  USUAL_SINCE,
+  type History,
+  type TopKeyList,
+} from "./stats-schemas.ts";
+import { findPolicy } from "./target.ts";
+import { parse, refused } from "./validate.ts";
+
+/** The object is waited for so long, in milliseconds. */
+const DEADLINE_MS = 5_000;
+/** A policy is only looked for here, so its fields may be anything. */
+type Named = Pick<LimiterClient, "policies">;
+
+/** All counts that the principal may see: those of no policy, and of the policies that it may use. */
+export async function callMetrics(
+  namespace: StatsNamespace | undefined,
+  principal: Principal,
+): Promise<{ readonly counts: Counts } | Problem> {
+  const totals = await asked(namespace, (object) => object.totals());
+  if (totals instanceof Problem) return totals;
+  const mine = Object.entries(totals.counts).filter(([series]) => {
+    const [metric = "", policy = ""] = partsOf(series);
+    return familyOf(metric)?.labels[0] !== POLICY_LABEL || mayUse(principal, policy);
+  });
+  return { counts: Object.fromEntries(mine) };
+}
+
+/** What happened under one policy, step by step. */
+export async function callHistory(
+  namespace: StatsNamespace | undefined,
+  { policies }: Named,
+  principal: Principal,
+  input: unknown,
+): Promise<History | Problem> {
+  const request = parse(HistoryRequest, input);
+  if (request instanceof Problem) return request;
+  const policy = findPolicy(policies, principal, request.policy, []);
+  if (policy instanceof Problem) return policy;
+  const { step, since = USUAL_SINCE[step] } = request;
+  const nowMs = SYSTEM_TIME.nowMs();
+  const sinceMs = readSince(since, nowMs);
+  const mostMs = parseDurationMs(MOST_SINCE[step]) ?? 0;
+  if (sinceMs === undefined || sinceMs < nowMs - mostMs || sinceMs > nowMs)
+    return refused(
+      ["since"],
+      since,
+      `${SINCE_ALLOWED}, not before ${MOST_SINCE[step]} ago by the ${step} and not after now`,
+    );
+  const name = publicName(policy.name);
+  const points = await asked(namespace, (object) => object.history({ policy: name, step, sinceMs }));
+  if (points instanceof Problem) return points;
+  return {
+    policy: name,
+    step,
+    since: instantText(sinceMs),
+    points: points.map(({ atMs, counts }) => ({ at: instantText(atMs), ...figuresOf(counts) })),
+  };
+}
+
+/** The keys of one policy that came, or were denied, most often. A caller with a key prefix sees its own. */
+export async function callTopKeys(
+  namespace: StatsNamespace | undefined,
+  { policies }: Named,
+  principal: Principal,
+  input: unknown,
+): Promise<TopKeyList | Problem> {
+  const request = parse(TopKeysRequest, input);
+  if (request instanceof Problem) return request;
+  const policy = findPolicy(policies, principal, request.policy, []);
+  if (policy instanceof Problem) return policy;
+  const name = publicName(policy.name);
+  const { by } = request;
+  const top = await asked(namespace, (object) => object.topKeys({ policy: name, by }));
+  if (top instanceof Problem) return top;
+  const { keyPrefix = "" } = principal;
+  const keys = top.keys
+    .filter(([key]) => key.startsWith(keyPrefix))
+    .map(([key, count, error]) => ({ key, count, error }));
+  return { policy: name, by, since: instantText(top.sinceMs), keys };
+}
+
+/** What the counts of one step say. */
+function figuresOf(counts: Counts) {
+  const [reasons, sums] = [{} as Record<string, number>, { admitted: 0, denied: 0, degraded: 0 }];
+  for (const [words, count] of Object.entries(counts)) {
+    const [outcome = "", reason = ""] = words.split(" ");
+    if (outcome === "admitted") sums.admitted += count;
+    else {
+      sums.denied += count;
+      reasons[reason] = (reasons[reason] ?? 0) + count;
+    }
+    if (reason === "degraded") sums.degraded += count;
+  }
+  return { ...sums, reasons };
+}
+
+/** Asks the object. */
+async function asked<Answer extends object>(
+  namespace: StatsNamespace | undefined,
+  ask: (object: StatsStub) => Promise<Answer>,
+): Promise<Answer | Problem> {
+  if (namespace === undefined)
+    return new Problem(
+      PROBLEMS.notConfigured,
+      "nothing is counted: this deployment has no binding STATS to the class StatsObject",
+    );
+  let answer: Answer | undefined;
+  const answered = ask(namespace.getByName(STATS_NAME)).then(
+    (given) => (answer = given),
+    (error: unknown) => console.warn(`the object of the statistics does not answer: ${String(error)}`),
+  );
+  await orTimeout(answered, SYSTEM_TIME, DEADLINE_MS);
+  return (
+    answer ?? new Problem(PROBLEMS.unavailable, "the object of the statistics does not answer: ask again")
+  );
+}
