@@ -1,6 +1,7 @@
 import type { KnownPolicies, Policy } from "../../core/policies/policy.ts";
 import type { AnswerPlace, Swept } from "../storage/answers.ts";
-import { KEYS_SWEPT, type KeyStorage, type SweptKey } from "../storage/storage.ts";
+import type { SweptKey } from "../storage/lone-record.ts";
+import { KEYS_SWEPT, type KeyStorage } from "../storage/storage.ts";
 import { FAILED_AGAIN_MS, FORGET_AFTER_MS } from "../storage/sweeps.ts";
 import { UNKNOWN_KEPT_MS } from "../storage/unknown-policies.ts";
 import { isUnrecorded } from "./blank.ts";

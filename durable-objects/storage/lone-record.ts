@@ -15,6 +15,12 @@ export interface KeyRow {
   readonly wholeAtMs: number;
 }
 
+/** What a sweep reads of a key's record. */
+export interface SweptKey extends Omit<KeyRow, "rules"> {
+  /** Where the record says under which version of the policy it was written (keys/versions.ts); 0: it does not. */
+  readonly versionAt?: number;
+}
+
 /** Where the row is. Stored: never rename it. */
 const ROW = "record";
 

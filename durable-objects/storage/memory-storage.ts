@@ -3,8 +3,9 @@ import type { KeyRange } from "../../core/protocol/caller-keys.ts";
 import { ANSWERS_DROPPED, type StoredAnswer, type StoredAnswers, type Swept } from "./answers.ts";
 import type { ClaimCounts, StoredClaims } from "./claims.ts";
 import { Leads } from "./leads.ts";
+import type { SweptKey } from "./lone-record.ts";
 import type { Claim, StoredKey } from "./records.ts";
-import type { DueKey, KeyStorage, SweptKey } from "./storage.ts";
+import type { DueKey, KeyStorage } from "./storage.ts";
 import { Sweeps } from "./sweeps.ts";
 
 const NOT_KEPT = { kv: { get: () => undefined, put: () => undefined } };

@@ -3,7 +3,7 @@ import type { Counter } from "../../core/stats/tally.ts";
 import { StoredAnswers } from "./answers.ts";
 import { StoredClaims } from "./claims.ts";
 import { Leads } from "./leads.ts";
-import type { KeyRow } from "./lone-record.ts";
+import type { KeyRow, SweptKey } from "./lone-record.ts";
 import { StoredMoves } from "./moves.ts";
 import type { StoredKey } from "./records.ts";
 import { Sweeps } from "./sweeps.ts";
@@ -197,12 +197,6 @@ export class Storage {
 
 /** A key's record, with the instant from which a sweep looks at it. */
 export type DueKey = StoredKey & Pick<KeyRow, "wholeAtMs">;
-
-/** What a sweep reads of a key's record. */
-export interface SweptKey extends Omit<KeyRow, "rules"> {
-  /** Where the record says under which version of the policy it was written (keys/versions.ts); 0: it does not. */
-  readonly versionAt?: number;
-}
 
 /** What stands in the text of such a record. */
 const MARK = '"@":';

@@ -47,9 +47,13 @@ export function clientOf(env: Env, { id, bounds }: Principal): LimiterClient {
 /**
  * What is known of the catalog must not be too old. `undefined`: it is not; else it is when the promise resolves. Before
  * each call, also before it is known who calls: tokens may have been revoked.
+ *
+ * @param isHeld the caller keeps stubs of this request, so it must end when it has been answered
  */
-export function freshen(env: Env): Promise<void> | undefined {
-  return clientsOf(env).catalog?.freshen();
+export function freshen(env: Env, isHeld = false): Promise<void> | undefined {
+  const { catalog, stats } = clientsOf(env);
+  if (!isHeld) stats?.see();
+  return catalog?.freshen();
 }
 
 /** Asks the catalog at once: this isolate has just changed it. */

@@ -31,17 +31,14 @@ export class WorkerStats implements Counter {
 
   decided(told: Told): void {
     this.#tally.decided(told);
-    this.#see();
   }
 
   add(...args: Parameters<Counter["add"]>): void {
     this.#tally.add(...args);
-    this.#see();
   }
 
   lasted(...args: Parameters<Counter["lasted"]>): void {
     this.#tally.lasted(...args);
-    this.#see();
   }
 
   /** Sends all that has been counted: the process is about to end. */
@@ -50,8 +47,11 @@ export class WorkerStats implements Counter {
     for (let messages = 0; messages < 2; messages += 1) await this.#sender.send(this.#time, this.#push);
   }
 
-  /** The request that counts keeps the next message. It is answered meanwhile. */
-  #see(): void {
+  /**
+   * The next message is this request's to send: in 10 s, while it has long been answered. A request whose caller keeps stubs
+   * of it must not be asked: those would end that much later.
+   */
+  see(): void {
     if (!this.#sender.isDue(this.#time.nowMs())) return;
     this.#inBackground(this.#sender.begin(this.#time, this.#push, SEND_EVERY_MS));
   }

@@ -106,7 +106,7 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
         }
     >,
   ): Promise<Grant> {
-    return answerOf(await callAcquireBound(...(await this.#read(asked))));
+    return answerOf(await callAcquireBound(...(await this.#read(asked, undefined, true))));
   }
 
   /** Moves a lease's end to `ttlMs` milliseconds from now; by default as long as it was asked for at first. */
@@ -161,9 +161,9 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
     return listPolicies(client, principal);
   }
 
-  #read(asked: unknown, scopes?: readonly Scope[]): BoundCall | Promise<BoundCall> {
+  #read(asked: unknown, scopes?: readonly Scope[], isHeld?: boolean): BoundCall | Promise<BoundCall> {
     const read = () => readCall(this.env, this.ctx.props, asked, scopes);
-    return freshen(this.env)?.then(read) ?? read();
+    return freshen(this.env, isHeld)?.then(read) ?? read();
   }
 
   #readAlone(asked: unknown, scopes?: readonly Scope[]): BoundCall | Promise<BoundCall> {
