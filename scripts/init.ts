@@ -27,7 +27,10 @@ function manifest(): string {
     .replaceAll(/[^a-z0-9-]+/g, "-")
     .replaceAll(/^-+|-+$/g, "");
   const scripts = Object.fromEntries(
-    ["start", "serve", "token", "deploy", "verify"].map((command) => [command, `weir ${command}`]),
+    ["start", "serve", "token", "deploy", "verify", "policies"].map((command) => [
+      command,
+      `weir ${command}`,
+    ]),
   );
   const dependencies = { weir: given(), wrangler: `^${LEAST_WRANGLER}` };
   const fields = {

@@ -11,6 +11,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<unknown>>> = {
   token: () => import("./token.ts"),
   deploy: () => import("./deploy.ts"),
   verify: () => import("./verify.ts"),
+  policies: () => import("./policies.ts"),
 };
 
 const USAGE = `Usage: weir COMMAND
@@ -20,7 +21,8 @@ const USAGE = `Usage: weir COMMAND
   serve   runs it with plain workerd, to host it without Cloudflare
   token   makes a token: weir token --name NAME --scope limit
   deploy  deploys it to Cloudflare; arguments are passed to wrangler
-  verify  verifies a deployment from outside: TOKEN=weir_... weir verify URL; --help says more`;
+  verify  verifies a deployment from outside: TOKEN=weir_... weir verify URL; --help says more
+  policies  keeps what changes at run time in a file: TOKEN=weir_... weir policies pull|diff|push URL`;
 
 /** What is missing in this project for a command; `undefined`: nothing is. */
 function missing(project: string, command: string): string | undefined {
@@ -29,7 +31,7 @@ function missing(project: string, command: string): string | undefined {
   if (major < 22 || (major === 22 && minor < 13))
     return `Node ${process.versions.node} is too old: weir and wrangler need 22.13 or newer (npm install node@24 puts one into this project)`;
   // It asks a limiter that runs elsewhere.
-  if (command === "verify") return undefined;
+  if (command === "verify" || command === "policies") return undefined;
   const install = `npm install wrangler@^${LEAST_WRANGLER}`;
   const file = join(project, "node_modules", "wrangler", "package.json");
   if (!existsSync(file)) return `wrangler is not installed in ${project}: ${install}`;

@@ -10,6 +10,14 @@ const MOST_ERRORS = 20;
 const MOST_FIGURE = 2 ** 53;
 const PROBLEM = "application/problem+json";
 
+/**
+ * Whether the call is of what this limiter is served without: its laws are about policies that stay, so it has no catalog,
+ * and its objects are others than those of the bundle.
+ */
+function isUnbound(body: string): boolean {
+  return body.includes("urn:weir:problem:not-configured") && /no binding (?:CATALOG|STATS)/.test(body);
+}
+
 /** What is wrong with an answer; `undefined`: nothing. `isSampled`: its schema is checked too. */
 export function faultIn(
   operations: Operations,
@@ -20,6 +28,8 @@ export function faultIn(
   const { method, target, isExact } = request;
   const { status, contentType, body } = answered;
   if (isRefusedHandshake(request, answered)) return undefined;
+  // A HEAD does not say why.
+  if (isUnbound(body) || (method === "HEAD" && status === 503)) return undefined;
   if (status >= 500 && !(status === 503 && isMadeTwice(body))) return "a status of 5xx";
   if (body.length > MOST_ANSWER && !target.includes("openapi.json")) return "an answer of over 64 KiB";
   const operation = operations.at(method, target.split(/[?#]/)[0] ?? "");
@@ -48,7 +58,7 @@ export function faultIn(
  */
 export function faultInLastWords(bytes: Buffer, text: string): string | undefined {
   const isServerError = /^HTTP\/1\.1 5(?!01|05)/m.test(text);
-  return isServerError && !bytes.includes("CONNECT ") ? "a status of 5xx" : undefined;
+  return isServerError && !isUnbound(text) && !bytes.includes("CONNECT ") ? "a status of 5xx" : undefined;
 }
 
 /** WebSocket handshakes that break RFC 6455 are refused by the runtime, which knows no problem documents. */

@@ -74,6 +74,17 @@ const DOCUMENT_PATH = {
   },
 };
 
+const UNBOUND: ReadonlySet<string> = new Set(["catalog", "stats"]);
+
+/**
+ * Whether the fuzzed limiter has not what the operation is about: its laws are about policies that stay, so it has no
+ * catalog, and its objects are others than those of the bundle.
+ */
+function isUnbound(described: object): boolean {
+  const { tags = [] } = described as { readonly tags?: readonly string[] };
+  return tags.some((tag) => UNBOUND.has(tag));
+}
+
 export class Operations {
   readonly document: OpenApi;
   readonly all: readonly Operation[];
@@ -82,8 +93,8 @@ export class Operations {
     this.document = document;
     const paths = Object.entries({ "/openapi.json": DOCUMENT_PATH, ...document.paths });
     this.all = paths.flatMap(([path, methods]) =>
-      Object.entries(methods).map(([method, described]) =>
-        operationOf(document, path, method.toUpperCase(), described),
+      Object.entries(methods).flatMap(([method, described]) =>
+        isUnbound(described) ? [] : [operationOf(document, path, method.toUpperCase(), described)],
       ),
     );
   }

@@ -1,0 +1,131 @@
+/** Keeps what changes at run time in a file: npm run policies -- pull | diff | push, with TOKEN in the environment. */
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import type { CatalogDocument } from "../core/catalog/calls.ts";
+import { meant } from "../core/words.ts";
+import { calledIn, takenByNpm } from "./call.ts";
+import { catalogLines } from "./catalog-diff.ts";
+
+const COMMAND = process.env["WEIR_PROJECT"] === undefined ? "npm run policies --" : "npx weir policies";
+const USAGE = `Usage: TOKEN=weir_... ${COMMAND} pull|diff|push URL [--file catalog.json]
+
+  pull    writes all that was changed at run time into the file
+  diff    shows what a push would change; the exit code is 1 when it would change anything
+  push    makes the limiter what the file says: all of it or, if anything is refused, nothing
+  URL     the limiter's address, such as https://weir.example.workers.dev
+  TOKEN   a token with the scope admin
+  --file  default: catalog.json in the folder in which this is called`;
+const ACTIONS = ["pull", "diff", "push"];
+
+/** What a limiter has, and its entity tag. */
+interface Remote {
+  readonly document: CatalogDocument;
+  readonly etag: string;
+}
+
+/** @throws Error with what is wrong with the arguments, with the file, or with the limiter */
+async function main(): Promise<number> {
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: { file: { type: "string" }, help: { type: "boolean", short: "h", default: false } },
+  });
+  if (values.help) {
+    console.log(USAGE);
+    return 0;
+  }
+  const [lost] = takenByNpm(["file"]);
+  if (lost !== undefined)
+    throw new Error(`${lost} did not get here, npm took it for its own: write ${COMMAND} diff URL ${lost}`);
+  const [action = "", url = "", ...others] = positionals;
+  if (!ACTIONS.includes(action))
+    throw new Error(
+      `${action === "" ? "nothing" : action} is no action${meant(action, ACTIONS)}\n\n${USAGE}`,
+    );
+  if (!/^https?:\/\//.test(url) || others.length > 0)
+    throw new Error(
+      `the address is ${url === "" ? "missing" : url}: must be one, and begin with https://\n\n${USAGE}`,
+    );
+  const token = process.env["TOKEN"] ?? "";
+  if (token === "") throw new Error(`TOKEN is missing in the environment\n\n${USAGE}`);
+  const file = join(calledIn(), values.file ?? "catalog.json");
+  const limiter = { url: url.replace(/\/+$/, ""), token };
+  const remote = await read(limiter);
+  if (action === "pull") {
+    writeFileSync(file, `${JSON.stringify(remote.document, undefined, 2)}\n`);
+    console.log(`${file}: ${countsOf(remote.document)}`);
+    return 0;
+  }
+  const document = fromFile(file);
+  const lines = catalogLines(remote.document, document);
+  console.log(lines.length === 0 ? "nothing differs" : lines.join("\n"));
+  if (action === "diff") return lines.length === 0 ? 0 : 1;
+  if (lines.length > 0) await write(limiter, document, remote.etag);
+  return 0;
+}
+
+interface LimiterAddress {
+  readonly url: string;
+  readonly token: string;
+}
+
+async function read(limiter: LimiterAddress): Promise<Remote> {
+  const response = await ask(limiter, { method: "GET" });
+  return { document: (await response.json()) as CatalogDocument, etag: response.headers.get("etag") ?? "*" };
+}
+
+async function write(limiter: LimiterAddress, document: CatalogDocument, etag: string): Promise<void> {
+  const headers = { "content-type": "application/json", "if-match": etag };
+  await ask(limiter, { method: "PUT", headers, body: JSON.stringify(document) });
+  console.log(`${limiter.url} has it; it is in force everywhere within 10 s`);
+}
+
+interface Asked {
+  readonly method: string;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly body?: string;
+}
+
+/** @throws Error that says what the limiter refused */
+async function ask({ url, token }: LimiterAddress, init: Asked): Promise<Response> {
+  const headers = { ...init.headers, authorization: `Bearer ${token}` };
+  const response = await fetch(`${url}/v1/catalog`, { ...init, headers });
+  if (response.ok) return response;
+  const text = await response.text();
+  if (response.status === 412)
+    throw new Error("somebody has changed the catalog meanwhile: look at the diff again");
+  throw new Error(`${url} answers ${response.status}: ${reasonIn(text)}`);
+}
+
+function reasonIn(text: string): string {
+  try {
+    const { detail = "it is no limiter", errors = [] } = JSON.parse(text) as {
+      detail?: string;
+      errors?: readonly { detail: string }[];
+    };
+    return [detail, ...errors.map((each) => each.detail)].join("\n  ");
+  } catch {
+    return "it is no limiter";
+  }
+}
+
+function fromFile(file: string): CatalogDocument {
+  if (!existsSync(file)) throw new Error(`${file} is not there: make it with ${COMMAND} pull URL`);
+  try {
+    return JSON.parse(readFileSync(file, "utf8")) as CatalogDocument;
+  } catch (error) {
+    throw new Error(`${file} is not JSON: ${String(error)}`, { cause: error });
+  }
+}
+
+function countsOf({ policies, overrides, tokens }: CatalogDocument): string {
+  const patterns = Object.values(overrides).reduce((sum, each) => sum + Object.keys(each).length, 0);
+  return `${Object.keys(policies).length} policies, ${patterns} overrides, ${Object.keys(tokens).length} tokens`;
+}
+
+try {
+  process.exitCode = await main();
+} catch (error) {
+  console.error(error instanceof Error ? error.message : error);
+  process.exitCode = 2;
+}

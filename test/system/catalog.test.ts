@@ -1,0 +1,135 @@
+/** What changes at run time, over HTTP, from isolates of their own, across kills, and from a file. */
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { ROOT } from "../../scripts/project-folder.ts";
+import type { Serving } from "../../scripts/workerd.ts";
+import { TOKENS } from "../support/fixtures.ts";
+import { makeState, removeState, serveBundle } from "../support/served.ts";
+
+const POLICIES = {
+  plan: { algorithm: "token-bucket", limit: 100, window: 2_592_000_000, deadlineMs: 10_000 },
+  hot: { algorithm: "token-bucket", limit: 100_000, window: 2_592_000_000, deadlineMs: 10_000 },
+};
+const folder = mkdtempSync(join(tmpdir(), "weir-catalog-"));
+const state = makeState();
+let serving: Serving;
+
+beforeAll(async () => {
+  serving = await serveBundle(state, POLICIES, { isolates: 3 });
+});
+afterAll(async () => {
+  await serving.stop();
+  removeState(state);
+  rmSync(folder, { recursive: true, force: true });
+});
+
+async function call(isolate: number, method: string, path: string, body?: object) {
+  const response = await fetch(`${serving.urls[isolate] ?? ""}${path}`, {
+    method,
+    headers: { authorization: `Bearer ${TOKENS.full}`, "content-type": "application/json" },
+    ...(body && { body: JSON.stringify(body) }),
+  });
+  const text = await response.text();
+  return { status: response.status, body: (text === "" ? {} : JSON.parse(text)) as Record<string, unknown> };
+}
+
+const limit = async (isolate: number, policy: string, key: string, cost = 1) =>
+  (await call(isolate, "POST", "/v1/limit", { policy, key, cost })).body;
+const overrideAt = (policy: string, pattern: string) =>
+  `/v1/policies/${policy}/overrides/${encodeURIComponent(pattern)}`;
+
+/** Every isolate is asked without a pause until all say so: within 10 s, and a slow machine has more. */
+const everywhere = (policy: string, key: string, expected: object) =>
+  vi.waitFor(
+    async () => {
+      for (const isolate of [0, 1, 2]) expect(await limit(isolate, policy, key, 0)).toMatchObject(expected);
+    },
+    { timeout: 30_000, interval: 200 },
+  );
+
+test("an override is in force in every isolate, also one that decides the key by itself, and so is its end", async () => {
+  const key = "customer:7";
+  for (let each = 0; each < 40; each += 1) for (const isolate of [0, 1, 2]) await limit(isolate, "hot", key);
+  await call(0, "PUT", overrideAt("hot", "customer:*"), { blocked: true });
+  await everywhere("hot", key, { success: false, reason: "blocked", override: "customer:*" });
+  await call(1, "DELETE", overrideAt("hot", "customer:*"));
+  await everywhere("hot", key, { success: true, limit: 100_000 });
+  const { remaining } = await limit(0, "hot", key, 0);
+  expect(remaining).toBeLessThanOrEqual(100_000 - 120);
+});
+
+test("what was changed outlives SIGKILL, and what was consumed stays consumed", async () => {
+  await limit(0, "plan", "killed", 60);
+  await call(0, "PUT", overrideAt("plan", "killed"), { limit: 200, burst: 200 });
+  await call(0, "PUT", "/v1/policies/made", { algorithm: "sliding-log", limit: 10, window: "30d" });
+  expect(await limit(0, "plan", "killed", 20)).toMatchObject({ limit: 200, remaining: 120 });
+  expect(await limit(0, "made", "killed", 4)).toMatchObject({ remaining: 6 });
+  await serving.stop("SIGKILL");
+  serving = await serveBundle(state, POLICIES, { isolates: 3 });
+  expect(await limit(2, "plan", "killed", 0)).toMatchObject({
+    limit: 200,
+    remaining: 120,
+    override: "killed",
+  });
+  expect(await limit(1, "made", "killed", 0)).toMatchObject({ limit: 10, remaining: 6 });
+  await call(0, "DELETE", overrideAt("plan", "killed"));
+  expect(await limit(0, "plan", "killed", 0)).toMatchObject({ limit: 100, remaining: 20 });
+});
+
+test("two that change one thing at once: one is told, and nothing is half done", async () => {
+  const path = overrideAt("plan", "raced");
+  const put = (figure: number) =>
+    fetch(`${serving.urls[figure % 3] ?? ""}${path}`, {
+      method: "PUT",
+      headers: {
+        authorization: `Bearer ${TOKENS.full}`,
+        "content-type": "application/json",
+        "if-match": '"0"',
+      },
+      body: JSON.stringify({ limit: figure, burst: figure }),
+    });
+  const statuses = await Promise.all(
+    Array.from({ length: 9 }, (_, each) => put(10 + each).then((got) => got.status)),
+  );
+  expect(statuses.toSorted((a, b) => a - b)).toEqual([200, ...Array.from({ length: 8 }, () => 412)]);
+  const { body } = await call(0, "GET", path);
+  expect(body["limit"]).toBe(body["burst"]);
+});
+
+test("all of it lives in a file: pull, diff and push", async () => {
+  const run = (...args: string[]) =>
+    spawnSync(
+      process.execPath,
+      [join(ROOT, "scripts", "with-packages.mjs"), "scripts/policies.ts", ...args],
+      {
+        cwd: ROOT,
+        encoding: "utf8",
+        env: { ...process.env, TOKEN: TOKENS.full, INIT_CWD: folder },
+      },
+    );
+  const url = serving.urls[0] ?? "";
+  await call(0, "PUT", overrideAt("plan", "filed"), { multiply: 3 });
+  expect(run("pull", url)).toMatchObject({
+    status: 0,
+    stdout: expect.stringContaining("overrides") as string,
+  });
+  const file = join(folder, "catalog.json");
+  const document = JSON.parse(readFileSync(file, "utf8")) as { overrides: { plan: Record<string, object> } };
+  expect(document.overrides.plan["filed"]).toEqual({ multiply: 3 });
+  expect(run("diff", url)).toMatchObject({ status: 0, stdout: "nothing differs\n" });
+  document.overrides.plan["filed"] = { multiply: 4 };
+  writeFileSync(file, JSON.stringify(document));
+  const told = '~ override plan filed: {"multiply":3} -> {"multiply":4}';
+  expect(run("diff", url)).toMatchObject({ status: 1, stdout: expect.stringContaining(told) as string });
+  expect(run("push", url)).toMatchObject({ status: 0, stdout: expect.stringContaining("10 s") as string });
+  expect((await call(0, "GET", overrideAt("plan", "filed"))).body).toMatchObject({ multiply: 4 });
+  document.overrides.plan["filed"] = { multiply: -4 };
+  writeFileSync(file, JSON.stringify(document));
+  expect(run("push", url)).toMatchObject({
+    status: 2,
+    stderr: expect.stringContaining("multiply is -4") as string,
+  });
+});
