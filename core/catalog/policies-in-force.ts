@@ -10,7 +10,7 @@ import { readOverride, type OverrideFields, type Table } from "./overrides.ts";
 import { parsePattern } from "./patterns.ts";
 
 /** So many overridden policies are kept as they were read. Each takes some 2 KiB, and is read again in 0.1 ms. */
-const MOST_READ = 1_024;
+const MOST_READ = 4_096;
 
 /** What a deployment's file says. */
 export interface Deployed {
