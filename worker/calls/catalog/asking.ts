@@ -36,10 +36,7 @@ export async function write(
 
 /** Whoever may use some policies or keys only may change those only. */
 function writeProblem(principal: Principal, what: Write): Problem | undefined {
-  if (what.kind === "override") {
-    const { policy, pattern } = what;
-    return forbidden(principal, policy) ?? keyProblem(principal, pattern.split("*")[0] ?? "");
-  }
+  if (what.kind === "override") return forbiddenOverride(principal, what.policy, what.pattern);
   if (what.kind !== "policy") return notForAll(principal);
   return (
     forbidden(principal, what.name) ?? (principal.keyPrefix === undefined ? undefined : notForAll(principal))
@@ -50,6 +47,20 @@ function writeProblem(principal: Principal, what: Write): Problem | undefined {
 export function forbidden(principal: Principal, policy: string): Problem | undefined {
   if (mayUse(principal, policy)) return undefined;
   return new Problem(PROBLEMS.forbidden, `${principal.title} may not use this policy`);
+}
+
+/** The problem of somebody who may not see what concerns all policies and keys. */
+export function notForAdmin(principal: Principal): Problem | undefined {
+  return scopeProblem(principal, ["admin"]) ?? notForAll(principal);
+}
+
+/** The problem of an override that the caller may not see or change: it may be for keys of others. */
+export function forbiddenOverride(
+  principal: Principal,
+  policy: string,
+  pattern: string,
+): Problem | undefined {
+  return forbidden(principal, policy) ?? keyProblem(principal, pattern.split("*")[0] ?? "");
 }
 
 /** What concerns all policies and keys is only for those who may use all. */

@@ -3,7 +3,16 @@ import type { PolicyInCatalog, OverrideInCatalog, Versioned } from "../../../cor
 import type { Table } from "../../../core/catalog/overrides.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
 import { notAllowed } from "../validate.ts";
-import { asked, forbidden, problemIn, write, type CatalogCaller, type Conditions } from "./asking.ts";
+import {
+  asked,
+  forbidden,
+  forbiddenOverride,
+  notForAll,
+  problemIn,
+  write,
+  type CatalogCaller,
+  type Conditions,
+} from "./asking.ts";
 
 /** A policy as callers see it: what it says, and where that is from. */
 export type PolicyAnswer = Table &
@@ -31,10 +40,12 @@ export async function writePolicy(
   if (table instanceof Problem) return table;
   const written = await write(caller, { kind: "policy", name, fields: table }, conditions);
   if (written instanceof Problem) return written;
-  if (conditions.isDryRun !== true) return await readPolicy(caller, name);
+  const there = await readPolicy(caller, name);
+  if (conditions.isDryRun !== true) return there;
+  const overrides = there instanceof Problem ? 0 : there.overrides;
   return policyAnswer({
     version: written.version,
-    value: { name, source: "catalog", fields: table, overrides: 0 },
+    value: { name, source: "catalog", fields: table, overrides },
   });
 }
 
@@ -53,7 +64,10 @@ export async function readOverride(
   policy: string,
   pattern: string,
 ): Promise<OverrideAnswer | Problem> {
-  return forbidden(principal, policy) ?? overrideAnswer(await asked(catalog.override(policy, pattern)));
+  return (
+    forbiddenOverride(principal, policy, pattern) ??
+    overrideAnswer(await asked(catalog.override(policy, pattern)))
+  );
 }
 
 /** The overrides of a policy, page by page. */
@@ -62,7 +76,8 @@ export async function listOverrides(
   policy: string,
   cursor?: string,
 ): Promise<{ overrides: OverrideAnswer[]; cursor?: string } | Problem> {
-  const refusal = forbidden(principal, policy);
+  const refusal =
+    forbidden(principal, policy) ?? (principal.keyPrefix === undefined ? undefined : notForAll(principal));
   if (refusal !== undefined) return refusal;
   const page = await asked(catalog.overrides(policy, cursor));
   if (page instanceof Problem) return page;

@@ -8,7 +8,7 @@ import { violationsOf } from "../../../core/validation.ts";
 import { TokenEntry, TokenFields } from "../../auth/token-entries.ts";
 import { isConfigured } from "../../auth/tokens.ts";
 import { notAllowed, parse, refused } from "../validate.ts";
-import { asked, notForAll, problemIn, write, type CatalogCaller, type Conditions } from "./asking.ts";
+import { asked, notForAdmin, problemIn, write, type CatalogCaller, type Conditions } from "./asking.ts";
 import { DOCUMENT_ALLOWED, isDocument } from "./documents.ts";
 
 /** The tokens that were issued at run time. */
@@ -16,7 +16,7 @@ export async function listTokens({
   catalog,
   principal,
 }: CatalogCaller): Promise<{ tokens: Table[] } | Problem> {
-  const refusal = notForAll(principal);
+  const refusal = notForAdmin(principal);
   if (refusal !== undefined) return refusal;
   const tokens = await asked(catalog.tokens());
   return tokens instanceof Problem
@@ -55,7 +55,7 @@ export async function readCatalog({
   catalog,
   principal,
 }: CatalogCaller): Promise<Versioned<CatalogDocument> | Problem> {
-  return notForAll(principal) ?? (await asked(catalog.document()));
+  return notForAdmin(principal) ?? (await asked(catalog.document()));
 }
 
 /** Makes the catalog what a document says. */
@@ -80,7 +80,7 @@ export async function readAudit(
   { catalog, principal }: CatalogCaller,
   cursor?: string,
 ): Promise<{ entries: readonly AuditEntry[]; cursor?: string } | Problem> {
-  const refusal = notForAll(principal);
+  const refusal = notForAdmin(principal);
   if (refusal !== undefined) return refusal;
   if (cursor !== undefined && !/^\d{1,15}$/.test(cursor))
     return refused(["cursor"], cursor, "the cursor of an earlier answer");

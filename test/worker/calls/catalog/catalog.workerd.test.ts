@@ -166,7 +166,14 @@ describe("a write", () => {
       call(overrideAt(policy, pattern), { method: "PUT", token, body: { limit: 50 } });
     expect((await put(TOKENS.limit, "slow", "a")).status).toBe(403);
     expect((await put(TOKENS.tenant, "slow", "tenant-a:1")).status).toBe(403);
-    expect((await call("/v1/catalog", { token: TOKENS.limit })).status).toBe(403);
+    for (const path of ["/v1/catalog", "/v1/tokens", "/v1/audit"])
+      expect((await call(path, { token: TOKENS.limit })).status).toBe(403);
+    // Who may use keys with a prefix only does not see what is for keys of others.
+    const read = (path: string) => call(path, { token: TOKENS.tenant });
+    expect((await read(overrideAt("api", "tenant-b:1"))).status).toBe(403);
+    expect((await read(overrideAt("api", "*"))).status).toBe(403);
+    expect((await read(overrideAt("api", "tenant-a:*"))).status).toBe(404);
+    expect((await read("/v1/policies/api/overrides")).status).toBe(403);
   });
 });
 
@@ -239,4 +246,25 @@ test("the service binding has the same calls", async () => {
   );
   expect(thrown?.message).toMatch(/did you mean limit/);
   await catalog.deleteOverride("slow", key);
+});
+
+test("a binding without the scope admin reads policies over RPC, and nothing that concerns all", async () => {
+  const loopback = exports as unknown as { Limiter: (options: object) => Service<typeof Limiter> };
+  using bound = await loopback.Limiter({ props: { scopes: ["limit"] } }).catalog();
+  const catalog = bound as unknown as CatalogTarget;
+  expect(await catalog.policy("slow")).toMatchObject({ policy: "slow", limit: 5 });
+  const refused = [
+    () => catalog.tokens(),
+    () => catalog.read(),
+    () => catalog.audit(),
+    () => catalog.putOverride("slow", "a", { limit: 9 }),
+    () => catalog.issueToken({ name: "a", scopes: ["admin"] }),
+  ];
+  for (const ask of refused) {
+    const thrown = await ask().then(
+      () => undefined,
+      (error: Error) => error,
+    );
+    expect(thrown?.message).toMatch(/has no scope admin/);
+  }
 });
