@@ -87,16 +87,21 @@ function isUnbound(described: object): boolean {
 
 export class Operations {
   readonly document: OpenApi;
+  /** Those that are asked. */
   readonly all: readonly Operation[];
+  readonly #known: readonly Operation[];
 
   constructor(document: OpenApi) {
     this.document = document;
     const paths = Object.entries({ "/openapi.json": DOCUMENT_PATH, ...document.paths });
-    this.all = paths.flatMap(([path, methods]) =>
-      Object.entries(methods).flatMap(([method, described]) =>
-        isUnbound(described) ? [] : [operationOf(document, path, method.toUpperCase(), described)],
-      ),
+    const known = paths.flatMap(([path, methods]) =>
+      Object.entries(methods).map(([method, described]) => ({
+        operation: operationOf(document, path, method.toUpperCase(), described),
+        isAsked: !isUnbound(described),
+      })),
     );
+    this.#known = known.map(({ operation }) => operation);
+    this.all = known.flatMap(({ operation, isAsked }) => (isAsked ? [operation] : []));
   }
 
   /** The operation that a request is for, by its method and its path without the query; `undefined`: none. */
@@ -104,7 +109,7 @@ export class Operations {
     // As the router sees it: `%61` is `a`, and `..` is a text like any other.
     const pathname = getPath({ url: `http://weir.test${path}` } as Request);
     const asked = method === "HEAD" ? "GET" : method;
-    return this.all.find((operation) => operation.method === asked && operation.isAt(pathname));
+    return this.#known.find((operation) => operation.method === asked && operation.isAt(pathname));
   }
 
   /** A schema, or the one that it refers to. */
