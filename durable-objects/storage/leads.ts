@@ -151,7 +151,8 @@ export class Leads {
     const rules = policy.rules.map((rule): [string, StoredLead["rules"][string]] => {
       const before = found === undefined ? 0 : presumedOf(found, policy, rule);
       // Keys with overrides are further ahead than others, and all have this one row.
-      const others = made === undefined || made === this.#found.get(policy.name) ? 0 : unitsOf(made, rule);
+      const isOwn = made !== undefined && made !== this.#found.get(policy.name);
+      const others = isOwn ? presumedOf(made, policy, rule) : 0;
       return [rule.name, { algorithm: storedName(rule), units: Math.max(aheadUnits(rule), before, others) }];
     });
     return { ...(made !== this.#found.get(policy.name) && made?.rules), ...Object.fromEntries(rules) };

@@ -88,3 +88,18 @@ test("what was promised in a transaction that is rolled back is promised again",
   expect(presumed(policyOf(3_600), NOW_MS)?.units).toBe(10);
   expect(renew()).toBeUndefined();
 });
+
+test.each(["token-bucket", "sliding-log"])(
+  "keys of one object under several versions have one row, which promises what the furthest may be ahead (%s)",
+  (algorithm) => {
+    const leads = new Leads(database.storage);
+    leads.renew(policyOf(7_200), NOW_MS, NOW_MS);
+    // Another key is decided by an override, or by a version of another algorithm, whose units are fewer.
+    leads.renew(policyOf(3_600, algorithm), NOW_MS + 20_000, NOW_MS + 20_000);
+    leads.renew(policyOf(3_600, algorithm), NOW_MS + 40_000, NOW_MS + 40_000);
+    expect(presumed(policyOf(7_200), NOW_MS + 41_000)?.units).toBe(20);
+    // And one that is further ahead is not taken for promised.
+    leads.renew(policyOf(36_000), NOW_MS + 42_000, NOW_MS + 42_000);
+    expect(presumed(policyOf(36_000), NOW_MS + 43_000)?.units).toBe(100);
+  },
+);
