@@ -43,8 +43,7 @@ class Entry {
     this.#read.clear();
     this.#inForce = { version, ...(fields && { fields: JSON.stringify(fields) }) };
     this.#table = fields ?? deployed.tables.get(this.name);
-    const parsed = fields === undefined ? deployed.policies.get(this.name) : this.#parse(fields);
-    this.#policy = parsed && this.#withOverrides(parsed);
+    this.#policy = fields === undefined ? deployed.policies.get(this.name) : this.#parse(fields);
   }
 
   /** Takes over an override. Its pattern was read by whoever wrote it; one that means nothing to this version is left. */
@@ -57,6 +56,10 @@ class Entry {
     const { fields } = change;
     if (fields === undefined) this.#index.delete(meant);
     else this.#index.set(meant, { ...change, fields });
+  }
+
+  /** All that has changed was taken over: the policy is put together, once for however many overrides. */
+  join(): void {
     if (this.#policy !== undefined) this.#policy = this.#withOverrides(this.#policy);
   }
 
@@ -152,7 +155,9 @@ export class PoliciesInForce extends RegionalPolicies {
     for (const change of overrides) this.#entryOf(change.policy).override(change);
     const changed = new Set([...policies.map(({ name }) => name), ...overrides.map(({ policy }) => policy)]);
     for (const name of changed) {
-      const policy = this.#entryOf(name).policy;
+      const entry = this.#entryOf(name);
+      entry.join();
+      const { policy } = entry;
       if (policy === undefined) this.#named.delete(name);
       else this.#named.set(name, policy);
     }

@@ -57,9 +57,11 @@ export class SingleWrites {
       if (before?.fields === undefined && this.#store.count("policies") >= MOST_POLICIES)
         return full(`the catalog has ${MOST_POLICIES} policies, which are all that it may have`);
     }
-    const misfit = this.#misfitOf(name, fields ?? base.fields);
-    if (misfit !== undefined && (fields ?? base.fields) !== undefined) return misfit;
-    if ((fields ?? base.fields) === undefined)
+    const after = fields ?? base.fields;
+    const misfit = after && this.#misfitOf(name, after);
+    if (misfit !== undefined) return misfit;
+    // Nothing is left of which a key could have other figures.
+    if (after === undefined)
       for (const each of this.#store.overridesAfter(name, "", MOST_OVERRIDES))
         this.putOverride(by, name, each.pattern, undefined, each.fields);
     const version = this.#store.writePolicy(name, fields);
@@ -68,8 +70,7 @@ export class SingleWrites {
   }
 
   /** The refusal of a policy under which one of its overrides would mean nothing any more. */
-  #misfitOf(name: string, fields: Table | undefined): Refusal | undefined {
-    if (fields === undefined) return undefined;
+  #misfitOf(name: string, fields: Table): Refusal | undefined {
     for (const { pattern, fields: override } of this.#store.overridesAfter(name, "", MOST_OVERRIDES)) {
       const checked = checkedOverride(name, { fields }, pattern, override);
       if (isRefusal(checked))

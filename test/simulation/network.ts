@@ -1,4 +1,7 @@
 import type { LimiterNamespace, LimiterStub } from "../../client/transports/objects.ts";
+import type { AnswerText } from "../../core/protocol/answers.ts";
+import type { Batch } from "../../core/protocol/batches.ts";
+import { answerBatch } from "../../durable-objects/batches.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
 /**
@@ -10,6 +13,32 @@ export interface Fate {
   readonly backMs?: number;
   /** The message arrives a second time, so much later. */
   readonly againMs?: number;
+}
+
+/**
+ * Answers a batch call by call; `undefined`: the message is none.
+ *
+ * @param onFailure is told of what a call threw: a law that breaks in one call must not pass for a call that failed
+ */
+export function answeredTogether(
+  message: unknown,
+  answer: (method: Method, args: readonly unknown[]) => unknown,
+  onFailure: (error: unknown) => void,
+): unknown {
+  if (typeof message !== "object" || message === null || !("calls" in message)) return undefined;
+  const handle = (method: Method, args: readonly unknown[]) => {
+    try {
+      return answer(method, args) as AnswerText;
+    } catch (error) {
+      onFailure(error);
+      throw error;
+    }
+  };
+  return answerBatch(message as Batch, {
+    giveBack: (...args) => void handle("giveBack", args),
+    limitCall: (call) => handle("limitCall", [call]),
+    reserve: (call) => handle("reserve", [call]),
+  });
 }
 
 /** Calls that isolates make of an object. */

@@ -7,17 +7,15 @@ import type { Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { seenBy } from "../../core/policies/seen-by.ts";
 import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
-import type { Batch } from "../../core/protocol/batches.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import { answerBatch } from "../../durable-objects/batches.ts";
 import { parsePolicies } from "../support/milliseconds.ts";
 import { seededRandom } from "../support/random.ts";
 import type { Database } from "./database.ts";
 import { checkConservation, checkFigures, law, Oracles } from "./laws.ts";
-import { simulatedNamespace, type Fate, type Method } from "./network.ts";
+import { answeredTogether, simulatedNamespace, type Fate, type Method } from "./network.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 import { VirtualTime } from "./virtual-time.ts";
 
@@ -293,24 +291,10 @@ export class Schedule {
   }
 
   #handle(method: Method, sent: readonly unknown[]): unknown {
-    const [message] = sent;
-    if (typeof message === "object" && message !== null && "calls" in message) {
-      this.#outcome.batches += 1;
-      // A law that breaks in one call must not pass for a call that failed.
-      const handle = (each: Method, args: readonly unknown[]) => {
-        try {
-          return this.#handle(each, args) as AnswerText;
-        } catch (error) {
-          this.#failure ??= error;
-          throw error;
-        }
-      };
-      return answerBatch(message as Batch, {
-        giveBack: (...args) => void handle("giveBack", args),
-        limitCall: (call) => handle("limitCall", [call]),
-        reserve: (call) => handle("reserve", [call]),
-      });
-    }
+    const ask = (each: Method, args: readonly unknown[]) => this.#handle(each, args);
+    const together = answeredTogether(sent[0], ask, (error) => (this.#failure ??= error));
+    if (together !== undefined) this.#outcome.batches += 1;
+    if (together !== undefined) return together;
     const args = this.#breakage.message?.(sent) ?? sent;
     this.#breakage.before?.(this.#object, this.#policy);
     const answer = this.#object.handle(method, args);

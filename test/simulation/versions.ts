@@ -8,16 +8,14 @@ import { Objects } from "../../client/transports/objects.ts";
 import { Outboxes } from "../../client/transports/outboxes.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
-import type { Batch } from "../../core/protocol/batches.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import { answerBatch } from "../../durable-objects/batches.ts";
 import { parsePolicies } from "../support/milliseconds.ts";
 import type { Database } from "./database.ts";
 import { Dice } from "./dice.ts";
 import { law, Oracle } from "./laws.ts";
-import { simulatedNamespace, type Fate, type Method } from "./network.ts";
+import { answeredTogether, simulatedNamespace, type Fate, type Method } from "./network.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 import { VirtualTime } from "./virtual-time.ts";
 
@@ -195,23 +193,9 @@ export class History {
   }
 
   #handle(method: Method, sent: readonly unknown[]): unknown {
-    const [message] = sent;
-    if (typeof message === "object" && message !== null && "calls" in message) {
-      // A law that breaks in one call must not pass for a call that failed.
-      const handle = (each: Method, args: readonly unknown[]) => {
-        try {
-          return this.#handle(each, args) as string;
-        } catch (error) {
-          this.#failure ??= error;
-          throw error;
-        }
-      };
-      return answerBatch(message as Batch, {
-        giveBack: (...args) => void handle("giveBack", args),
-        limitCall: (call) => handle("limitCall", [call]),
-        reserve: (call) => handle("reserve", [call]),
-      });
-    }
+    const ask = (each: Method, args: readonly unknown[]) => this.#handle(each, args);
+    const together = answeredTogether(sent[0], ask, (error) => (this.#failure ??= error));
+    if (together !== undefined) return together;
     const answer = this.#object.handle(method, sent);
     if (method === "giveBack" || typeof answer !== "string") return answer;
     const { cost } = method === "limit" ? { cost: sent[2] as number } : (sent[0] as ReserveCall | LimitCall);
