@@ -95,7 +95,7 @@ export async function verifySettling(calls: Calls, rate: RatePolicy): Promise<Fi
   const beginMs = performance.now();
   let isBack = false;
   while (!isBack && performance.now() - beginMs < BACK_WITHIN_MS) {
-    isBack = await take(calls, policy, key, capacity - used);
+    isBack = await takeOnce(calls, policy, key, capacity - used);
     if (!isBack) await pause(100);
   }
   const afterMs = Math.round(performance.now() - beginMs);
@@ -151,6 +151,17 @@ function untested(name: string): Finding {
 async function take(calls: Calls, policy: string, key: string, cost: number): Promise<boolean> {
   const answered = await calls.make("POST", "/v1/limit", { policy, key, cost });
   return answered?.body["success"] === true && answered.body["reason"] !== "degraded";
+}
+
+/** As `take`, but units that were taken without an answer, or by a call that came twice, are not missed afterwards. */
+async function takeOnce(calls: Calls, policy: string, key: string, cost: number): Promise<boolean> {
+  const asked = { policy, key, cost, idempotencyKey: crypto.randomUUID() };
+  for (let attempt = 0; attempt < 5; attempt += 1) {
+    const answered = await calls.make("POST", "/v1/limit", asked);
+    if (answered !== undefined)
+      return answered.body["success"] === true && answered.body["reason"] !== "degraded";
+  }
+  return false;
 }
 
 /** How many units are free, and until when that was decided; `undefined`: nobody knows. */
