@@ -1,7 +1,8 @@
 /** The policies of a deployment, with what the catalog changes. One isolate has one, and its calls look here. */
-import type { InForce } from "../policies/in-force.ts";
+import type { AppliedOverride, InForce } from "../policies/in-force.ts";
 import { parsePolicy } from "../policies/parse-policies.ts";
-import type { Policies, Policy } from "../policies/policy.ts";
+import { candidateName } from "../policies/policy-names.ts";
+import type { Candidate, Policies, Policy } from "../policies/policy.ts";
 import { RegionalPolicies } from "../policies/regional-policies.ts";
 import type { Regions } from "../policies/regions.ts";
 import type { CatalogChanges, OverrideChange, PolicyChange } from "./changes.ts";
@@ -28,6 +29,7 @@ class Entry {
   #policy: Policy | undefined;
   #table: Table | undefined;
   #inForce: InForce = { version: 0 };
+  #tried: PolicyChange["candidate"];
 
   constructor(name: string) {
     this.name = name;
@@ -39,8 +41,9 @@ class Entry {
   }
 
   /** Takes over a version. */
-  change({ version, fields }: PolicyChange, deployed: Deployed): void {
+  change({ version, fields, candidate }: PolicyChange, deployed: Deployed): void {
     this.#read.clear();
+    this.#tried = candidate;
     this.#inForce = { version, ...(fields && { fields: JSON.stringify(fields) }) };
     this.#table = fields ?? deployed.tables.get(this.name);
     this.#policy = fields === undefined ? deployed.policies.get(this.name) : this.#parse(fields);
@@ -64,10 +67,15 @@ class Entry {
   }
 
   #withOverrides(given: Policy): Policy {
-    const { overrides: _, ...policy } = given;
+    const { overrides: _, candidate: __, ...policy } = given;
     const inForce = policy.pool === undefined ? { inForce: this.#inForce } : {};
     const overrides = { find: (key: string) => this.#find(key) };
-    return withAll(policy, { ...inForce, ...(this.#index.size > 0 && { overrides }) });
+    const candidate = this.#candidateOf((table) => table);
+    return withAll(policy, {
+      ...inForce,
+      ...(this.#index.size > 0 && { overrides }),
+      ...(candidate && { candidate }),
+    });
   }
 
   #find(key: string): Policy | undefined {
@@ -106,15 +114,38 @@ class Entry {
     const override = { pattern, ...(effect && { effect }), ...(endsAtMs !== undefined && { endsAtMs }) };
     const parsed = this.#parse(read.fields);
     const inForce = { version: this.#inForce.version, fields: JSON.stringify(read.fields) };
-    return parsed && withAll(parsed, { inForce, override });
+    // Under an override that does not fit the candidate, it decides nothing.
+    const candidate = this.#candidateOf((table) => {
+      const tried = readOverride(this.name, table, fields);
+      return "problems" in tried ? undefined : tried.fields;
+    }, override);
+    return parsed && withAll(parsed, { inForce, override, ...(candidate && { candidate }) });
   }
 
-  #parse(fields: Table): Policy | undefined {
-    const parsed = parsePolicy(this.name, fields);
+  /** The candidate, with what an override makes of its table. */
+  #candidateOf(
+    overridden: (table: Table) => Table | undefined,
+    override?: AppliedOverride,
+  ): Candidate | undefined {
+    if (this.#tried === undefined) return undefined;
+    // Its keys have never been anywhere else.
+    const { objectsBefore: _, ...table } = this.#tried.fields;
+    const fields = overridden(table);
+    const policy = fields && this.#parse(fields, candidateName(this.name));
+    if (policy === undefined) return undefined;
+    const inForce = { version: this.#inForce.version, fields: JSON.stringify(fields) };
+    return {
+      policy: withAll(policy, { inForce, ...(override && { override }) }),
+      version: this.#tried.version,
+    };
+  }
+
+  #parse(fields: Table, name = this.name): Policy | undefined {
+    const parsed = parsePolicy(name, fields);
     if (!("problems" in parsed)) return parsed;
     // Another version of the deployment may know what this one cannot read.
     console.warn(
-      `policy ${this.name}: the catalog has what this version cannot read: ${parsed.problems.join("; ")}`,
+      `policy ${name}: the catalog has what this version cannot read: ${parsed.problems.join("; ")}`,
     );
     return undefined;
   }

@@ -27,6 +27,10 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
     return this.#catalog.policy(name);
   }
 
+  async candidate(policy: string): ReturnType<CatalogMethods["candidate"]> {
+    return this.#catalog.candidate(policy);
+  }
+
   async override(policy: string, pattern: string): ReturnType<CatalogMethods["override"]> {
     return this.#catalog.override(policy, pattern);
   }

@@ -3,6 +3,7 @@ import { degradedDecision, type Decision } from "../../core/protocol/decision.ts
 import type { Attached } from "../../core/protocol/object-methods.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
+import { acquireBeside } from "../calls/candidates.ts";
 import { acquireOf, linkedOf } from "../calls/leases.ts";
 import { BoundAcquireRequest } from "../calls/request-schemas.ts";
 import { blockedDecision, call, type Answered } from "../calls/target.ts";
@@ -39,6 +40,8 @@ export function callAcquireBound(
     }
     const link = request.detached ? undefined : linked;
     const { decision, attached } = await acquireConfirmed(client, principal, acquire, link);
+    // A lease that ends with its caller ends at the object: nobody would end the candidate's.
+    if (link === undefined) acquireBeside(client, acquire, asked, decision);
     client.told(decision);
     return attached === undefined ? decision : grantOf(decision, attached);
   });
