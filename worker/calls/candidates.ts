@@ -71,6 +71,12 @@ export function acquireBeside(client: LimiterClient, target: Target, call: Wante
   });
 }
 
+/** Counts a call that cannot be put to the candidate: nobody would end its lease when the policy's ends with its holder. */
+export function undecidedBeside(client: LimiterClient, { policy: { name, candidate }, key }: Target): void {
+  if (candidate !== undefined)
+    client.candidates.compared({ policy: name, version: candidate.version, key, deniedBy: "unknown" });
+}
+
 /** Does to the candidate's key what was done to the policy's: what ends, renews or resets. Nothing is compared. */
 export function alsoBeside(
   client: LimiterClient,

@@ -10,7 +10,7 @@ import type { Decision } from "../../core/protocol/decision.ts";
 import type { WantedLease } from "../../core/protocol/messages.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
-import { acquireBeside } from "./candidates.ts";
+import { acquireBeside, undecidedBeside } from "./candidates.ts";
 import { AcquireRequest, SocketRequest } from "./request-schemas.ts";
 import {
   blockedDecision,
@@ -87,6 +87,7 @@ export function callSocket(
     const acquire = acquireOf(target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
     const { policy, key, asked } = acquire;
+    undecidedBeside(client, acquire);
     const linked =
       (request.resume === undefined ? blockedProblem(target) : undefined) ??
       linkedOf(client, principal, acquire, request);
