@@ -9,7 +9,7 @@ import { Outboxes } from "../../client/transports/outboxes.ts";
 import { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
 import { randomFraction, randomId, SYSTEM_TIME } from "../../core/clock.ts";
 import { policyOfKeys } from "../../core/stats/compared.ts";
-import { log, policies, regionalPolicies, regions, tables } from "../../durable-objects/deployment.ts";
+import { deployed, log, regionalPolicies } from "../../durable-objects/deployment.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
 import { CallLog } from "./call-log.ts";
 import { CatalogReader } from "./catalog-reader.ts";
@@ -89,7 +89,7 @@ function clientsOf(env: Env): Clients {
 
 function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS }: Env): Clients {
   // There is one object for all counts, which is in no jurisdiction.
-  const inForce = CATALOG && new PoliciesInForce({ policies, tables, regions });
+  const inForce = CATALOG && new PoliciesInForce(deployed);
   const { named } = inForce ?? regionalPolicies;
   const mayHaveKeys = (name: string) => named.get(policyOfKeys(name))?.jurisdiction === undefined;
   const stats = STATS && new WorkerStats(STATS, SYSTEM_TIME, randomId, waitUntil, mayHaveKeys);
