@@ -3,6 +3,7 @@ import * as v from "valibot";
 import { MOST_UNITS } from "../policies/most-units.ts";
 import { algorithmOf } from "../policies/named-algorithm.ts";
 import { parsePolicy } from "../policies/parse-policies.ts";
+import type { Policy } from "../policies/policy.ts";
 import { meant, number, violation, violationsOf, type Violation } from "../validation.ts";
 
 /** A table of `wrangler.toml`, as JSON. */
@@ -36,6 +37,8 @@ export interface ReadOverride {
    * there it is as it was: a limit of 0 would forget what was consumed.
    */
   readonly fields: Table;
+  /** The table as it was read. Absent: it has not been. */
+  readonly policy?: Policy;
 }
 
 /**
@@ -69,8 +72,8 @@ export function readOverride(
   if (unlimited === true) return { effect: "unlimited", ...ends, fields: largest(name, base) };
   const fields = multiply === undefined ? merged(base, figures) : multiplied(base, multiply);
   if (isProblems(fields)) return { problems: fields };
-  const problems = problemsOf(name, fields);
-  return problems.length > 0 ? { problems } : { ...ends, fields };
+  const policy = parsePolicy(name, fields);
+  return "problems" in policy ? { problems: violationsIn(policy) } : { ...ends, fields, policy };
 }
 
 const OVERRIDE_ALLOWED =
@@ -79,7 +82,11 @@ const OVERRIDE_ALLOWED =
 /** The problems of a policy's table; none: it is allowed. */
 export function problemsOf(name: string, fields: Table): Violation[] {
   const policy = parsePolicy(name, fields);
-  return "problems" in policy ? policy.problems.map((detail) => ({ path: pathIn(detail), detail })) : [];
+  return "problems" in policy ? violationsIn(policy) : [];
+}
+
+function violationsIn({ problems }: { readonly problems: readonly string[] }): Violation[] {
+  return problems.map((detail) => ({ path: pathIn(detail), detail }));
 }
 
 /** The field that a sentence about a table begins with. */

@@ -104,9 +104,11 @@ class Entry {
     }
     const { effect, endsAtMs } = read;
     const override = { pattern, ...(effect && { effect }), ...(endsAtMs !== undefined && { endsAtMs }) };
-    const parsed = this.#parse(read.fields);
+    const parsed = read.policy ?? this.#parse(read.fields);
     const inForce = { version: this.#inForce.version, fields: JSON.stringify(read.fields) };
-    return parsed && withAll(parsed, { inForce, override });
+    // Its terms go with messages that have calls of other keys too, and are compared with what those are decided by.
+    const { terms } = policy;
+    return parsed && withAll(parsed, { inForce, override, ...(terms !== undefined && { terms }) });
   }
 
   #parse(fields: Table): Policy | undefined {

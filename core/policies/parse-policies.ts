@@ -1,5 +1,5 @@
 import * as v from "valibot";
-import type { LocalDecisions } from "../algorithms/algorithm.ts";
+import type { AnyAlgorithm, LocalDecisions } from "../algorithms/algorithm.ts";
 import type { Fields } from "../algorithms/fields.ts";
 import { table, violation, violationsOf } from "../validation.ts";
 import { configuredBy } from "./configured.ts";
@@ -18,6 +18,10 @@ import { strictest, waitingOf } from "./waiting.ts";
 
 /** Every call decides all rules of its policy, and each rule is a member of a response header. */
 const MOST_RULES = 16;
+
+/** Schemas are made once: making one takes longer than reading with it, and policies are read for each override. */
+const POLICY = table(POLICY_FIELDS);
+const ruleSchemas = { alone: schemasBy(Object.keys(POLICY_FIELDS)), among: schemasBy([]) };
 
 /**
  * Reads the policies of `wrangler.toml`, once, at start-up.
@@ -46,7 +50,7 @@ export function parsePolicies(vars: unknown): Policies {
 export function parsePolicy(name: string, given: unknown): Policy | { readonly problems: readonly string[] } {
   const { rules: tables, policyFields, problems } = splitRules(name, given);
   if (problems.length > 0) return { problems };
-  const parsed = v.safeParse(table(POLICY_FIELDS), policyFields);
+  const parsed = v.safeParse(POLICY, policyFields);
   if (!parsed.success) problems.push(...violationsOf(parsed.issues).map(({ detail }) => detail));
   const rules: Rule[] = [];
   for (const { path, ruleName, fields } of tables) {
@@ -158,11 +162,8 @@ function splitRules(
 function parseRule(name: string, path: readonly string[], given: unknown): Rule | { problems: string[] } {
   const named = algorithmOf(given);
   if (named === undefined) return { problems: algorithmProblems(path, given) };
-  const policyFields = path.length === 0 ? Object.keys(POLICY_FIELDS) : [];
-  const parsed = v.safeParse(
-    table({ ...RULE_FIELDS, ...fieldsOf(named), ...PENALTY_FIELDS }, policyFields),
-    given,
-  );
+  const schemaOf = path.length === 0 ? ruleSchemas.alone : ruleSchemas.among;
+  const parsed = v.safeParse(schemaOf(named), given);
   if (!parsed.success) return { problems: violationsOf(parsed.issues, path).map(({ detail }) => detail) };
   const { algorithm: _, unit, blockFor, maxBlock, ...fields } = parsed.output;
   const opened = configuredBy(named, fields);
@@ -180,4 +181,16 @@ function parseRule(name: string, path: readonly string[], given: unknown): Rule 
   const defaultUnit = lease === undefined ? "requests" : "concurrent-requests";
   const quota = algorithm.quota(config);
   return { name, algorithm, config, capacity, quota, unit: unit ?? defaultUnit, ...(lease && { lease }) };
+}
+
+/** The schema of a rule, by its algorithm. Errors name these fields of the policy too, beside which it stands. */
+function schemasBy(policyFields: readonly string[]) {
+  const make = (algorithm: AnyAlgorithm) =>
+    table({ ...RULE_FIELDS, ...fieldsOf(algorithm), ...PENALTY_FIELDS }, policyFields);
+  const made = new Map<AnyAlgorithm, ReturnType<typeof make>>();
+  return (algorithm: AnyAlgorithm) => {
+    const schema = made.get(algorithm) ?? make(algorithm);
+    made.set(algorithm, schema);
+    return schema;
+  };
 }
