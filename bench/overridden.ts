@@ -6,11 +6,12 @@ import { readFileSync } from "node:fs";
 import { connect } from "node:net";
 import { CONNECTIONS, load, requestsFor, type Requests } from "./load.ts";
 
-const HOT_ROUNDS = Number(process.env["ROUNDS"] ?? 20);
+const HOT_ROUNDS = Number(process.env["ROUNDS"] ?? 16);
 const HOT_SECONDS = 1;
 /** Calls of each kind in one round of cold keys. Each key of the first pass is asked for once. */
-const SLICE = 500;
-export const OVERRIDES = 10_000;
+const SLICE = 250;
+const OVERRIDES = 10_000;
+const PLANS = 10;
 
 const BUCKET = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: 10_000 };
 /** Policies with the same figures, whose objects lie differently. Only `given` and `given-16` have overrides. */
@@ -21,8 +22,11 @@ export const POLICIES = {
   "given-16": { ...BUCKET, objects: 16 },
 };
 
-/** Of which keys calls are: their policy has no overrides, or they have none, or each has one. */
-export const KINDS = ["none", "others", "own"] as const;
+/**
+ * Of which keys calls are: their policy has no overrides; or they have none; or each has that of one of ten plans, or one
+ * with figures of its own.
+ */
+const KINDS = ["none", "others", "plan", "own"] as const;
 type Kind = (typeof KINDS)[number];
 
 /** A kind's processor time and time of a request, in µs, and the ratio to the first kind, by round and in all. */
@@ -42,14 +46,16 @@ export interface Asked {
   readonly token: string;
 }
 
-/** Writes all overrides of a policy: each key has another limit, so nothing that was read for one serves another. */
+/** Writes 10,000 overrides of a policy: one half has the figures of ten plans, the other has figures of its own. */
 export async function importOverrides({ url, token }: Asked, policy: string): Promise<void> {
-  const fields = (each: number) => ({ limit: 1_000_001 + each, burst: 1_000_001 + each });
-  const all = Array.from({ length: OVERRIDES }, (_, each) => [keyOf("own", each), fields(each)]);
-  const own = Object.fromEntries(all) as Record<string, object>;
+  const figures = (more: number) => ({ limit: 1_000_001 + more, burst: 1_000_001 + more });
+  const all = Array.from({ length: OVERRIDES / 2 }, (_, each) => [
+    [keyOf("plan", each), figures(each % PLANS)],
+    [keyOf("own", each), figures(each)],
+  ]);
+  const own = Object.fromEntries(all.flat()) as Record<string, object>;
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
-  const document = { policies: {}, overrides: { [policy]: own }, tokens: {} };
-  const body = JSON.stringify(document);
+  const body = JSON.stringify({ policies: {}, overrides: { [policy]: own }, tokens: {} });
   const written = await fetch(`${url}/v1/catalog`, { method: "PUT", headers, body });
   if (!written.ok) throw new Error(`not written: ${await written.text()}`);
   await written.text();
@@ -91,9 +97,10 @@ export async function compareHot(asked: Asked): Promise<readonly Compared[]> {
 
 /** Keys that are asked for once in each pass. In the first they are new; in a later one their objects know them. */
 export async function compareCold(asked: Asked, layout: "" | "-16"): Promise<readonly Compared[]> {
-  const order = Array.from({ length: OVERRIDES }, (_, each) => (each * 7_919) % OVERRIDES);
+  const count = OVERRIDES / 2;
+  const order = Array.from({ length: count }, (_, each) => (each * 7_919) % count);
   // Objects take milliseconds to start, and some 30 KiB each.
-  const keysOfKind = layout === "" ? OVERRIDES / 5 : OVERRIDES;
+  const keysOfKind = layout === "" ? count / 5 : count;
   return await compare(asked, keysOfKind / SLICE, async (which, round) => {
     const keys = order.slice(round * SLICE, (round + 1) * SLICE);
     await sendOnce(requestsOf(asked, KINDS[which] ?? "none", layout, keys));

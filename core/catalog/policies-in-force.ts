@@ -1,5 +1,5 @@
 /** The policies of a deployment, with what the catalog changes. One isolate has one, and its calls look here. */
-import type { InForce } from "../policies/in-force.ts";
+import type { AppliedOverride, InForce } from "../policies/in-force.ts";
 import { parsePolicy } from "../policies/parse-policies.ts";
 import type { Policies, Policy } from "../policies/policy.ts";
 import { RegionalPolicies } from "../policies/regional-policies.ts";
@@ -9,8 +9,9 @@ import { OverrideIndex } from "./override-index.ts";
 import { readOverride, type OverrideFields, type Table } from "./overrides.ts";
 import { parsePattern } from "./patterns.ts";
 
-/** So many overridden policies are kept as they were read. Each takes some 2 KiB, and is read again in 0.1 ms. */
-const MOST_READ = 4_096;
+/** So many overridden policies are kept, and so many that were read. */
+const MOST_KEPT = 4_096;
+const MOST_READ = 1_024;
 
 /** What a deployment's file says. */
 export interface Deployed {
@@ -20,11 +21,27 @@ export interface Deployed {
   readonly regions: Regions;
 }
 
+/** An override that is to be read. */
+interface Overriding {
+  readonly pattern: string;
+  readonly fields: OverrideFields;
+}
+
+/** A policy as an override makes it, but for the pattern. */
+interface Overridden extends Pick<Policy, "terms"> {
+  readonly policy: Policy;
+  readonly inForce: InForce;
+  readonly override: Omit<AppliedOverride, "pattern">;
+}
+
 /** A policy with its overrides, as the catalog has told them. */
 class Entry {
   readonly name: string;
   readonly #index = new OverrideIndex<OverrideChange & { readonly fields: OverrideFields }>();
-  readonly #read = new Map<string, Policy>();
+  /** By the pattern. */
+  readonly #kept = new Map<string, Policy>();
+  /** By what the override says: patterns that say the same, as those of one plan do, are read once. */
+  readonly #read = new Map<string, Overridden>();
   #policy: Policy | undefined;
   #table: Table | undefined;
   #inForce: InForce = { version: 0 };
@@ -40,6 +57,7 @@ class Entry {
 
   /** Takes over a version. */
   change({ version, fields }: PolicyChange, deployed: Deployed): void {
+    this.#kept.clear();
     this.#read.clear();
     this.#inForce = { version, ...(fields && { fields: JSON.stringify(fields) }) };
     this.#table = fields ?? deployed.tables.get(this.name);
@@ -52,7 +70,7 @@ class Entry {
     const ofKind = this.#policy && parsePattern(this.#policy, change.pattern);
     const meant = ofKind ?? (this.#policy === undefined ? pattern : undefined);
     if (meant === undefined) return;
-    this.#read.delete(change.pattern);
+    this.#kept.delete(change.pattern);
     const { fields } = change;
     if (fields === undefined) this.#index.delete(meant);
     else this.#index.set(meant, { ...change, fields });
@@ -73,42 +91,43 @@ class Entry {
   #find(key: string): Policy | undefined {
     const found = this.#index.find(key);
     if (found === undefined) return undefined;
-    const known = this.#read.get(found.pattern);
+    const known = this.#kept.get(found.pattern);
     if (known !== undefined) return known;
-    const policy = this.#apply(found);
-    if (policy === undefined) return undefined;
-    for (const oldest of this.#read.keys()) {
-      if (this.#read.size < MOST_READ) break;
-      this.#read.delete(oldest);
-    }
-    this.#read.set(found.pattern, policy);
-    return policy;
+    const read = this.#readOverride(found);
+    if (read === undefined) return undefined;
+    const { pattern } = found;
+    const { policy, ...more } = read;
+    const overridden = withAll(policy, { ...more, override: { ...more.override, pattern } });
+    keep(this.#kept, pattern, overridden, MOST_KEPT);
+    return overridden;
   }
 
-  #apply({
-    pattern,
-    fields,
-  }: {
-    readonly pattern: string;
-    readonly fields: OverrideFields;
-  }): Policy | undefined {
+  #readOverride({ pattern, fields }: Overriding): Overridden | undefined {
+    const { name } = this;
     const policy = this.#policy;
     if (policy === undefined || this.#table === undefined) return undefined;
-    const read = readOverride(this.name, this.#table, fields);
+    const said = JSON.stringify(fields);
+    const known = this.#read.get(said);
+    if (known !== undefined) return known;
+    const read = readOverride(name, this.#table, fields);
     if ("problems" in read) {
       const details = read.problems.map(({ detail }) => detail).join("; ");
       console.warn(
-        `policy ${this.name}: the override ${JSON.stringify(pattern)} does not fit it any more: ${details}`,
+        `policy ${name}: the override ${JSON.stringify(pattern)} does not fit it any more: ${details}`,
       );
       return undefined;
     }
-    const { effect, endsAtMs } = read;
-    const override = { pattern, ...(effect && { effect }), ...(endsAtMs !== undefined && { endsAtMs }) };
-    const parsed = read.policy ?? this.#parse(read.fields);
-    const inForce = { version: this.#inForce.version, fields: JSON.stringify(read.fields) };
-    // Its terms go with messages that have calls of other keys too, and are compared with what those are decided by.
-    const { terms } = policy;
-    return parsed && withAll(parsed, { inForce, override, ...(terms !== undefined && { terms }) });
+    const { effect, endsAtMs, policy: parsed = this.#parse(read.fields) } = read;
+    if (parsed === undefined) return undefined;
+    const overridden: Overridden = {
+      policy: parsed,
+      inForce: { version: this.#inForce.version, fields: JSON.stringify(read.fields) },
+      override: { ...(effect && { effect }), ...(endsAtMs !== undefined && { endsAtMs }) },
+      // Terms go with messages that have calls of other keys too, and are compared with what those are decided by.
+      ...(policy.terms !== undefined && { terms: policy.terms }),
+    };
+    keep(this.#read, said, overridden, MOST_READ);
+    return overridden;
   }
 
   #parse(fields: Table): Policy | undefined {
@@ -120,6 +139,15 @@ class Entry {
     );
     return undefined;
   }
+}
+
+/** Keeps a value, and lets the oldest go when there are too many. */
+function keep<Value>(kept: Map<string, Value>, name: string, value: Value, most: number): void {
+  for (const oldest of kept.keys()) {
+    if (kept.size < most) break;
+    kept.delete(oldest);
+  }
+  kept.set(name, value);
 }
 
 /** The policy with these fields, also as calls of each priority see it. */

@@ -9,6 +9,7 @@ import { algorithmOf, algorithmProblems } from "./named-algorithm.ts";
 import { penalised } from "./penalties.ts";
 import { placementOf } from "./placement.ts";
 import { fieldsOf, NAME, NAME_ALLOWED, PENALTY_FIELDS, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
+import { parsePolicyLevel } from "./policy-level.ts";
 import { policyTablesOf } from "./policy-tables.ts";
 import type { Policies, Policy, Rule } from "./policy.ts";
 import { poolProblem } from "./pool-problems.ts";
@@ -20,7 +21,6 @@ import { strictest, waitingOf } from "./waiting.ts";
 const MOST_RULES = 16;
 
 /** Schemas are made once: making one takes longer than reading with it, and policies are read for each override. */
-const POLICY = table(POLICY_FIELDS);
 const ruleSchemas = { alone: schemasBy(Object.keys(POLICY_FIELDS)), among: schemasBy([]) };
 
 /**
@@ -50,7 +50,7 @@ export function parsePolicies(vars: unknown): Policies {
 export function parsePolicy(name: string, given: unknown): Policy | { readonly problems: readonly string[] } {
   const { rules: tables, policyFields, problems } = splitRules(name, given);
   if (problems.length > 0) return { problems };
-  const parsed = v.safeParse(POLICY, policyFields);
+  const parsed = parsePolicyLevel(policyFields);
   if (!parsed.success) problems.push(...violationsOf(parsed.issues).map(({ detail }) => detail));
   const rules: Rule[] = [];
   for (const { path, ruleName, fields } of tables) {
@@ -131,10 +131,10 @@ interface RuleTable {
 function splitRules(
   name: string,
   given: unknown,
-): { rules: RuleTable[]; policyFields: unknown; problems: string[] } {
+): { rules: RuleTable[]; policyFields: Readonly<Record<string, unknown>>; problems: string[] } {
   if (typeof given !== "object" || given === null || Array.isArray(given)) {
     const problems = [violation([], given, "a table with an algorithm or with rules")];
-    return { rules: [], policyFields: given, problems };
+    return { rules: [], policyFields: {}, problems };
   }
   // In a policy of one rule a field that its algorithm has too is the rule's.
   const ofRule = Object.hasOwn(given, "rules") ? {} : (algorithmOf(given)?.fields ?? {});
