@@ -1,6 +1,6 @@
 /** What may be asked of the catalog, and what it answers. Sent: never rename a field. */
-import type { Violation } from "../validation.ts";
-import type { OverrideFields, Table } from "./overrides.ts";
+import type { Violation } from "../words.ts";
+import type { OverrideFields, Table } from "./table.ts";
 
 /** What is written. A value that is `null` is taken away. */
 export type Write =
@@ -56,6 +56,13 @@ export interface OverrideInCatalog {
   readonly pattern: string;
   readonly fields: OverrideFields;
 }
+
+/** A policy as callers see it: what it says, and where that is from. */
+export type PolicyAnswer = Table &
+  Omit<PolicyInCatalog, "fields" | "name"> & { readonly policy: string; readonly version: number };
+
+/** An override as callers see it. */
+export type OverrideAnswer = Table & Omit<OverrideInCatalog, "fields"> & { readonly version: number };
 
 /** A page of a list. `next` begins the next one; absent: this is the last. */
 export interface Page<Item> {

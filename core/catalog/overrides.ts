@@ -5,12 +5,9 @@ import { algorithmOf } from "../policies/named-algorithm.ts";
 import { parsePolicy } from "../policies/parse-policies.ts";
 import type { Policy } from "../policies/policy.ts";
 import { meant, number, violation, violationsOf, type Violation } from "../validation.ts";
+import type { Table } from "./table.ts";
 
-/** A table of `wrangler.toml`, as JSON. */
-export type Table = Readonly<Record<string, unknown>>;
-
-/** What an override says, as it was given: figures of the policy, or one of `multiply`, `blocked` and `unlimited`. */
-export type OverrideFields = Table;
+export type { OverrideFields, Table } from "./table.ts";
 
 const NOTE_ALLOWED = "text of at most 500 characters";
 const EXPIRY_ALLOWED = 'an instant in the future, such as "2027-01-31T12:00:00Z" (RFC 3339)';
