@@ -3,13 +3,11 @@ import * as v from "valibot";
 import { MOST_UNITS } from "../policies/most-units.ts";
 import { algorithmOf } from "../policies/named-algorithm.ts";
 import { parsePolicy } from "../policies/parse-policies.ts";
+import type { Policy } from "../policies/policy.ts";
 import { meant, number, violation, violationsOf, type Violation } from "../validation.ts";
+import type { Table } from "./table.ts";
 
-/** A table of `wrangler.toml`, as JSON. */
-export type Table = Readonly<Record<string, unknown>>;
-
-/** What an override says, as it was given: figures of the policy, or one of `multiply`, `blocked` and `unlimited`. */
-export type OverrideFields = Table;
+export type { OverrideFields, Table } from "./table.ts";
 
 const NOTE_ALLOWED = "text of at most 500 characters";
 const EXPIRY_ALLOWED = 'an instant in the future, such as "2027-01-31T12:00:00Z" (RFC 3339)';
@@ -36,6 +34,8 @@ export interface ReadOverride {
    * there it is as it was: a limit of 0 would forget what was consumed.
    */
   readonly fields: Table;
+  /** The table as it was read. Absent: it has not been. */
+  readonly policy?: Policy;
 }
 
 /**
@@ -69,8 +69,8 @@ export function readOverride(
   if (unlimited === true) return { effect: "unlimited", ...ends, fields: largest(name, base) };
   const fields = multiply === undefined ? merged(base, figures) : multiplied(base, multiply);
   if (isProblems(fields)) return { problems: fields };
-  const problems = problemsOf(name, fields);
-  return problems.length > 0 ? { problems } : { ...ends, fields };
+  const policy = parsePolicy(name, fields);
+  return "problems" in policy ? { problems: violationsIn(policy) } : { ...ends, fields, policy };
 }
 
 const OVERRIDE_ALLOWED =
@@ -79,7 +79,11 @@ const OVERRIDE_ALLOWED =
 /** The problems of a policy's table; none: it is allowed. */
 export function problemsOf(name: string, fields: Table): Violation[] {
   const policy = parsePolicy(name, fields);
-  return "problems" in policy ? policy.problems.map((detail) => ({ path: pathIn(detail), detail })) : [];
+  return "problems" in policy ? violationsIn(policy) : [];
+}
+
+function violationsIn({ problems }: { readonly problems: readonly string[] }): Violation[] {
+  return problems.map((detail) => ({ path: pathIn(detail), detail }));
 }
 
 /** The field that a sentence about a table begins with. */

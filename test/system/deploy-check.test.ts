@@ -29,6 +29,8 @@ interface Written {
   readonly policies?: object;
   readonly variables?: object;
   readonly className?: string;
+  /** Of the catalog's class and its binding: what is left out. */
+  readonly lacks?: "both" | "binding";
   /** Of a service binding to the limiter. */
   readonly props?: object;
 }
@@ -38,6 +40,7 @@ function write({
   policies: given = policies,
   variables = {},
   className = "LimiterObject",
+  lacks,
   props,
 }: Written): string {
   const file = join(state, "wrangler.json");
@@ -45,8 +48,17 @@ function write({
     name: "weir-checked",
     main: join(ROOT, "worker", "index.ts"),
     compatibility_date: "2026-10-20",
-    durable_objects: { bindings: [{ name: "OBJECTS", class_name: className }] },
-    migrations: [{ tag: "v1", new_sqlite_classes: [className] }],
+    durable_objects: {
+      bindings: [
+        { name: "OBJECTS", class_name: className },
+        ...(lacks === undefined ? [{ name: "CATALOG", class_name: "CatalogObject" }] : []),
+        { name: "STATS", class_name: "StatsObject" },
+      ],
+    },
+    migrations: [
+      { tag: "v1", new_sqlite_classes: [className] },
+      { tag: "v2", new_sqlite_classes: [...(lacks === "both" ? [] : ["CatalogObject"]), "StatsObject"] },
+    ],
     vars: { POLICIES: given, ...variables },
     ...(props !== undefined && {
       services: [{ binding: "LIMITER", service: "weir-checked", entrypoint: "Limiter", props }],
@@ -72,6 +84,10 @@ test("what is as it was is ready to deploy", async () => {
   expect(printed).toMatch(/^ok +policies: 3, all valid$/m);
   expect(printed).toMatch(/^ok +variables: POLICIES has \d+ of 5120 bytes$/m);
   expect(printed).toMatch(/^ok +objects: LimiterObject of migration v1/m);
+  expect(printed).toMatch(/^ok +objects: CatalogObject of migration v2, bound as CATALOG$/m);
+  expect(printed).toMatch(/^ok +objects: StatsObject of migration v2, bound as STATS$/m);
+  expect(printed).toMatch(/^ok +objects: CatalogObject of http.* answers$/m);
+  expect(printed).toMatch(/^ok +objects: StatsObject of http.* answers$/m);
   expect(printed).toMatch(/^ok +bundle: \d+ KiB compressed/m);
   expect(printed).toMatch(/^unknown +secrets: API_TOKENS/m);
   expect(printed).toMatch(/^ok +keys in use: no policy changes$/m);
@@ -109,6 +125,29 @@ test("a bad policy, a variable that is too large, another class and a variable o
     /^BAD +bindings: the props of the binding LIMITER: policy is "ap": must be one of /m,
   );
   expect(exitCode).toBe(1);
+});
+
+test("without the catalog it is ready to deploy, and says what that costs; half of it is bad", async () => {
+  const { exitCode, printed } = await check({ lacks: "both" });
+  expect(printed).toMatch(/^note +objects: no CatalogObject .* answer 503$/m);
+  expect(exitCode).toBe(0);
+  const half = await check({ lacks: "binding" });
+  expect(half.printed).toMatch(/^BAD +objects: must be CatalogObject of migration v2 .*bound to nothing/m);
+  expect(half.exitCode).toBe(1);
+});
+
+test("what is deployed without a catalog and statistics is told so", async () => {
+  const without = makeState();
+  const plain = await serveBundle(without, policies, { hasDeploymentObjects: false });
+  try {
+    const { exitCode, printed } = await check({}, ["--against", plain.url]);
+    expect(printed).toMatch(/^note +objects: CatalogObject of http.* is not bound there: .*503$/m);
+    expect(printed).toMatch(/^note +objects: StatsObject of http.* is not bound there: .*503$/m);
+    expect(exitCode).toBe(0);
+  } finally {
+    await plain.stop();
+    removeState(without);
+  }
 });
 
 test("the staging environment of wrangler.toml is one that deploys", async () => {

@@ -1,5 +1,13 @@
 import { RpcTarget } from "cloudflare:workers";
-import type { AuditEntry, CatalogDocument } from "../../core/catalog/calls.ts";
+import type { CatalogConditions, CatalogService } from "../../client/transports/catalog-service.ts";
+import type {
+  AuditEntry,
+  CandidateAnswer,
+  CatalogDocument,
+  ComparedCandidate,
+  OverrideAnswer,
+  PolicyAnswer,
+} from "../../core/catalog/calls.ts";
 import type { OverrideFields, Table } from "../../core/catalog/overrides.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { CatalogCaller, Conditions } from "../calls/catalog/asking.ts";
@@ -8,8 +16,6 @@ import {
   promoteCandidate,
   readCandidate,
   writeCandidate,
-  type CandidateAnswer,
-  type ComparedCandidate,
 } from "../calls/catalog/candidate-calls.ts";
 import {
   deleteOverride,
@@ -19,8 +25,6 @@ import {
   readPolicy,
   writeOverride,
   writePolicy,
-  type OverrideAnswer,
-  type PolicyAnswer,
 } from "../calls/catalog/catalog-calls.ts";
 import {
   issueToken,
@@ -33,14 +37,8 @@ import {
 import { refused } from "../calls/validate.ts";
 import { orThrow } from "./bound-call.ts";
 
-/** Conditions of a write, as a caller gives them: `ifMatch` is a version, or 0 for what was never written. */
-export interface CatalogConditions {
-  readonly ifMatch?: number;
-  readonly dryRun?: boolean;
-}
-
 /** The catalog over the service binding: the calls of HTTP, with the same arguments and answers. */
-export class CatalogTarget extends RpcTarget {
+export class CatalogTarget extends RpcTarget implements Omit<CatalogService, keyof Disposable> {
   readonly #caller: CatalogCaller;
 
   constructor(caller: CatalogCaller) {
@@ -133,7 +131,7 @@ export class CatalogTarget extends RpcTarget {
   }
 
   /** The tokens that were issued at run time. */
-  async tokens(): Promise<{ tokens: Table[] }> {
+  async tokens(): Promise<{ tokens: (Table & { readonly name: string })[] }> {
     return orThrow(await listTokens(this.#caller));
   }
 

@@ -15,7 +15,7 @@ import { DOCUMENT_ALLOWED, isDocument } from "./documents.ts";
 export async function listTokens({
   catalog,
   principal,
-}: CatalogCaller): Promise<{ tokens: Table[] } | Problem> {
+}: CatalogCaller): Promise<{ tokens: (Table & { readonly name: string })[] } | Problem> {
   const refusal = notForAdmin(principal);
   if (refusal !== undefined) return refusal;
   const tokens = await asked(catalog.tokens());
