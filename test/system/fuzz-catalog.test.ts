@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
 import { depth } from "../support/depth.ts";
+import { bundledDriver, fuzzBinding } from "../support/fuzz/binding-fuzz.ts";
 import { CATALOG_POLICIES } from "../support/fuzz/catalog-draws.ts";
 import { fuzzCatalog } from "../support/fuzz/catalog-fuzz.ts";
 import { Operations, type OpenApi } from "../support/fuzz/openapi-operations.ts";
@@ -10,12 +11,15 @@ import { announcedSeed } from "../support/random.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
 const CALLS = depth(4_000, 20_000);
+const BOUND_CALLS = depth(2_000, 10_000);
 const CANARY = { algorithm: "token-bucket", limit: 1_000, window: "30d", deadlineMs: 30_000 };
 
 const state = makeState();
 let serving: Serving;
 beforeAll(async () => {
-  serving = await serveBundle(state, { ...CATALOG_POLICIES, canary: CANARY }, { onOutput: () => undefined });
+  const caller = bundledDriver(state, "catalog-driver");
+  const policies = { ...CATALOG_POLICIES, canary: CANARY };
+  serving = await serveBundle(state, policies, { caller, onOutput: () => undefined });
 });
 afterAll(async () => {
   await serving.stop("SIGKILL");
@@ -43,4 +47,15 @@ test(`${CALLS} calls over HTTP: each answer is one that the document promises, a
   expect((await client.call("PUT", "/v1/catalog", exported)).status).toBe(200);
   expect((await client.call("GET", "/v1/catalog")).body).toEqual(exported);
   client.close();
+});
+
+test(`${BOUND_CALLS} calls over the service binding: each refusal is one that says why, and changes nothing`, async () => {
+  const outcomes = await fuzzBinding({
+    serving,
+    seed: announcedSeed("fuzz of the catalog over the binding"),
+    calls: BOUND_CALLS,
+    isEnough: () => true,
+    concurrency: 1,
+  });
+  expect([...outcomes].filter(([, counts]) => !counts.has("ok")).map(([method]) => method)).toEqual([]);
 });
