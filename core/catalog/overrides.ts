@@ -4,7 +4,7 @@ import { MOST_UNITS } from "../policies/most-units.ts";
 import { algorithmOf } from "../policies/named-algorithm.ts";
 import { parsePolicy } from "../policies/parse-policies.ts";
 import type { Policy } from "../policies/policy.ts";
-import { meant, number, violation, violationsOf, type Violation } from "../validation.ts";
+import { clip, meant, number, violation, violationsOf, type Violation } from "../validation.ts";
 import type { Table } from "./table.ts";
 
 export type { OverrideFields, Table } from "./table.ts";
@@ -59,7 +59,10 @@ export function readOverride(
   if (!parsed.success) return { problems: violationsOf(parsed.issues) };
   const { multiply, blocked, unlimited, expiresAt } = parsed.output;
   const effects = EFFECTS.filter((field) => own[field] !== undefined);
-  const kinds = [...effects, ...(Object.keys(figures).length > 0 ? [Object.keys(figures).join(", ")] : [])];
+  const kinds = [
+    ...effects,
+    ...(Object.keys(figures).length > 0 ? [clip(Object.keys(figures).join(", "))] : []),
+  ];
   if (kinds.length !== 1) {
     const found = kinds.length === 0 ? "nothing" : kinds.join(" and ");
     return { problems: [{ path: [], detail: `the override says ${found}: must be ${OVERRIDE_ALLOWED}` }] };
@@ -118,7 +121,7 @@ function merged(base: Table, figures: Table): Table | readonly Violation[] {
       return [
         {
           path,
-          detail: `${rule} is not a rule of this policy: there are ${names.join(", ")}${meant(rule, names)}`,
+          detail: `${clip(rule)} is not a rule of this policy: there are ${names.join(", ")}${meant(rule, names)}`,
         },
       ];
     if (typeof table !== "object" || table === null || Array.isArray(table))
@@ -146,7 +149,7 @@ function figureProblems(rule: Table, figures: Table, path: readonly string[]): V
     return [
       {
         path: [...path, field],
-        detail: `${[...path, field].join(".")} ${why}: an override may have ${known.join(", ")}${near}`,
+        detail: `${clip([...path, field].join("."))} ${why}: an override may have ${known.join(", ")}${near}`,
       },
     ];
   });

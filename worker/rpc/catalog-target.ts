@@ -11,6 +11,7 @@ import type {
 import type { OverrideFields, Table } from "../../core/catalog/overrides.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { CatalogCaller, Conditions } from "../calls/catalog/asking.ts";
+import { readConditions } from "../calls/catalog/bound-conditions.ts";
 import {
   deleteCandidate,
   promoteCandidate,
@@ -71,7 +72,7 @@ export class CatalogTarget extends RpcTarget implements Omit<CatalogService, key
     policy: string,
     cursor?: string,
   ): Promise<{ overrides: OverrideAnswer[]; cursor?: string }> {
-    return orThrow(await listOverrides(this.#caller, text("policy", policy), cursor));
+    return orThrow(await listOverrides(this.#caller, text("policy", policy), cursorOf(cursor)));
   }
 
   /** Sets the override of a pattern. */
@@ -160,15 +161,13 @@ export class CatalogTarget extends RpcTarget implements Omit<CatalogService, key
 
   /** Who changed what, the latest first, page by page. */
   async audit(cursor?: string): Promise<{ entries: readonly AuditEntry[]; cursor?: string }> {
-    return orThrow(await readAudit(this.#caller, cursor));
+    return orThrow(await readAudit(this.#caller, cursorOf(cursor)));
   }
 }
 
-function conditionsOf({ ifMatch, dryRun }: CatalogConditions = {}): Conditions {
-  return {
-    ...(ifMatch !== undefined && { ifMatch: [String(ifMatch)] }),
-    ...(dryRun === true && { isDryRun: true }),
-  };
+/** @throws LimiterError when they are none */
+function conditionsOf(given: unknown): Conditions {
+  return orThrow(readConditions(given));
 }
 
 /** @throws LimiterError when there is a problem */
@@ -180,4 +179,9 @@ function done(problem: Problem | undefined): void {
 function text(field: string, value: unknown): string {
   if (typeof value === "string") return value;
   throw refused([field], value, "text").toError();
+}
+
+/** @throws LimiterError when the cursor is no text */
+function cursorOf(value: unknown): string | undefined {
+  return value === undefined ? undefined : text("cursor", value);
 }

@@ -8,6 +8,7 @@ import type {
 } from "../../../core/catalog/calls.ts";
 import type { Table } from "../../../core/catalog/overrides.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
+import { plainProblem } from "../plain-data.ts";
 import { notAllowed } from "../validate.ts";
 import {
   asked,
@@ -123,6 +124,8 @@ function overrideAnswer(read: Versioned<OverrideInCatalog> | Problem): OverrideA
 
 /** The body as a table, or the problem. */
 export function tableOf(given: unknown): Table | Problem {
+  const stray = plainProblem(given);
+  if (stray !== undefined) return stray;
   if (typeof given === "object" && given !== null && !Array.isArray(given)) return given as Table;
   return notAllowed([{ path: [], detail: "the body must be an object" }]);
 }
