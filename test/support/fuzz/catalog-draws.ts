@@ -82,6 +82,8 @@ const TOKENS: readonly object[] = [
 
 /** A name of a policy. */
 export const drawName = (random: Random): string => pick(random, random() < 0.93 ? NAMES : ODD_TEXTS);
+/** Mostly of one that such a candidate fits. */
+export const drawTriedName = (random: Random): string => (random() < 0.6 ? "api" : drawName(random));
 export const drawPattern = (random: Random): string => pick(random, random() < 0.8 ? PATTERNS : ODD_TEXTS);
 export const drawTokenName = (random: Random): string =>
   pick(random, random() < 0.8 ? ["one", "two", "full", "constructor"] : ODD_TEXTS);
@@ -91,12 +93,13 @@ export const drawCursor = (random: Random): string =>
 /** What is written, mostly as it may be. `document`: what a write of all of it begins with. */
 export function drawBody(
   random: Random,
-  kind: "override" | "policy" | "token" | "catalog",
+  kind: "override" | "policy" | "candidate" | "token" | "catalog",
   document: unknown,
 ): Json {
   const valid = {
     override: () => pick(random, OVERRIDES),
     policy: () => pick(random, POLICIES),
+    candidate: () => ({ ...BUCKET, limit: 1 + whole(random, 200) }),
     token: () => pick(random, TOKENS),
     catalog: () => (random() < 0.2 ? { policies: {}, overrides: {}, tokens: {} } : document),
   }[kind]();

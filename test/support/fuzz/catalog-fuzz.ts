@@ -105,7 +105,7 @@ function drawCall(random: Random, document: string): Drawn {
     () => written("PUT", `/v1/policies/${policy}`, "policy"),
     () => written("DELETE", `/v1/policies/${policy}`),
     () => written("PUT", `/v1/policies/${policy}/candidate`, "policy"),
-    () => written("PUT", `/v1/policies/${policy}/candidate`, "policy"),
+    () => written("PUT", "/v1/policies/api/candidate", "candidate"),
     () => written("DELETE", `/v1/policies/${policy}/candidate`),
     () => written("POST", `/v1/policies/${policy}/candidate/promote`),
     () => read(`/v1/policies/${policy}/candidate`),

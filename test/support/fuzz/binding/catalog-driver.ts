@@ -6,7 +6,14 @@ import type { CatalogService } from "../../../../client/transports/catalog-servi
 import type { LimiterService } from "../../../../client/transports/far-side.ts";
 import type { CatalogDocument } from "../../../../core/catalog/calls.ts";
 import { pick, seededRandom, whole } from "../../random.ts";
-import { drawBody, drawCursor, drawName, drawPattern, drawTokenName } from "../catalog-draws.ts";
+import {
+  drawBody,
+  drawCursor,
+  drawName,
+  drawPattern,
+  drawTokenName,
+  drawTriedName,
+} from "../catalog-draws.ts";
 import { oddValue, valueOf } from "../json-text.ts";
 import { faultInError } from "./binding-laws.ts";
 import type { Asked, Told } from "./driver.ts";
@@ -31,8 +38,8 @@ const DRAWN: Readonly<Record<Method, (random: Random, document: unknown) => unkn
   deleteOverride: (random, document) => [...there(random, document), condition(random)],
   candidate: (random, document) => [tried(random, document)],
   putCandidate: (random, document) => [
-    drawName(random),
-    drawn(random, "policy", document),
+    drawTriedName(random),
+    drawn(random, "candidate", document),
     condition(random),
   ],
   deleteCandidate: (random, document) => [tried(random, document), condition(random)],
@@ -47,7 +54,7 @@ const DRAWN: Readonly<Record<Method, (random: Random, document: unknown) => unkn
 /** A policy: mostly one that has a candidate. */
 function tried(random: Random, document: unknown): unknown {
   const all = Object.keys((document as CatalogDocument).candidates ?? {});
-  return random() < 0.7 && all.length > 0 ? pick(random, all) : drawName(random);
+  return random() < 0.7 && all.length > 0 ? pick(random, all) : drawTriedName(random);
 }
 
 /** A policy and a pattern: mostly those of an override that there is. */
