@@ -24,7 +24,7 @@ const SATURATING = ["pools", "exactness", "isolates", "client-processes"].map(
 
 export default defineConfig({
   test: {
-    globalSetup: ["test/support/require-redis.ts"],
+    globalSetup: ["test/support/require-redis.ts", "test/support/build-dashboard.ts"],
     projects: [
       {
         // The pure core and the project's structure: plain Node, thousands of cases a second.

@@ -14,6 +14,7 @@ import { listPolicies } from "../calls/policy-list.ts";
 import { callReserve } from "../calls/reservations.ts";
 import { pathInput, policyInput, queryInput, withQuery, type Ctx } from "./addresses.ts";
 import { catalogRoutes } from "./catalog-routes.ts";
+import { addDashboardRoutes } from "./dashboard-routes.ts";
 import {
   authorized,
   jsonAnswer,
@@ -185,6 +186,7 @@ app.delete(
 );
 app.route("/", catalogRoutes);
 addStatsRoutes(app);
+addDashboardRoutes(app);
 app.get("/healthz", () => jsonAnswer({ status: "ok" }));
 app.get("/openapi.json", (c) => {
   const problem = configurationProblem(c.env.API_TOKENS);

@@ -75,6 +75,13 @@ export function catalogPaths(): object {
 
 function wholePaths(): object {
   return {
+    "/v1/token": {
+      get: {
+        operationId: "ownToken",
+        summary: "What the token of the caller may do; any token may ask",
+        responses: { 200: answer("The token", "OwnToken"), ...problems(401, 503) },
+      },
+    },
     "/v1/tokens": {
       get: {
         operationId: "listTokens",

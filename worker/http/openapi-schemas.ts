@@ -71,6 +71,7 @@ const ANSWERS = {
   PolicyInForce: catalog.PolicyInForce,
   Override: catalog.Override,
   OverrideList: catalog.OverrideList,
+  OwnToken: catalog.OwnToken,
   IssuedToken: catalog.IssuedToken,
   TokenList: catalog.TokenList,
   Catalog: catalog.Catalog,
