@@ -13,7 +13,11 @@ const setupFiles = ["test/support/seed.ts"];
 const maxWorkers = "100%";
 
 const system = {
-  globalSetup: ["test/support/build.ts", "test/support/require-prometheus.ts"],
+  globalSetup: [
+    "test/support/build.ts",
+    "test/support/require-prometheus.ts",
+    "test/support/require-chromium.ts",
+  ],
   testTimeout: 300_000,
   hookTimeout: 120_000,
 };

@@ -23,7 +23,7 @@ export function App() {
   const session = useMemo<Session | undefined>(() => {
     if (secret === undefined || token === undefined) return undefined;
     const leave = () => signOut(EXPIRED);
-    return { token, ask: askWith(secret, leave) };
+    return { token, ask: askWith(secret, leave), readings: { current: [] } };
   }, [secret, token]);
 
   const signOut = (why: string) => {

@@ -1,13 +1,14 @@
 /** The candidate of a policy: other fields on trial beside those in force. */
 import { useState } from "preact/hooks";
 import type { Candidate, PolicyInForce, Problem } from "./answers.ts";
-import { path, type Answer } from "./api.ts";
+import { path } from "./api.ts";
+import { Compared } from "./compared.tsx";
 import { useSession } from "./context.ts";
 import { jsonIn } from "./json.ts";
-import { Confirm, Figure, Part, ProblemNote, Rows, To, type Question } from "./parts.tsx";
-import { fieldsOf } from "./policy-editor.tsx";
+import { Confirm, DoneNote, Part, ProblemNote, type Done, type Question } from "./parts.tsx";
+import { bringBack, fieldsOf } from "./policy-editor.tsx";
 import { usePoll } from "./poll.ts";
-import { count, instant } from "./words.ts";
+import { instant } from "./words.ts";
 
 const EVERY_MS = 5_000;
 
@@ -25,15 +26,24 @@ export function CandidatePart({ policy, onPromoted }: Props) {
     return isNone(read.problem) ? { value: undefined, etag: undefined } : { problem: read.problem };
   });
   const { value: candidate, problem, again } = polled;
+  const [done, setDone] = useState<Done>();
   if (problem?.type === "urn:weir:problem:not-found") return null;
   return (
     <Part title="Candidate">
+      <DoneNote
+        done={done}
+        onEnd={() => {
+          setDone(undefined);
+          void onPromoted();
+        }}
+      />
       <ProblemNote problem={problem} />
       {problem === undefined && candidate === undefined && <Begin policy={policy} onBegun={again} />}
       {candidate !== undefined && (
         <Trial
           candidate={candidate}
-          onEnded={async () => {
+          onEnded={async (what) => {
+            setDone(what);
             await again();
             await onPromoted();
           }}
@@ -109,64 +119,44 @@ function Begin({ policy, onBegun }: { readonly policy: string; readonly onBegun:
   );
 }
 
-function Trial(props: { readonly candidate: Candidate; readonly onEnded: () => Promise<void> }) {
+function Trial(props: { readonly candidate: Candidate; readonly onEnded: (done?: Done) => Promise<void> }) {
   const { candidate, onEnded } = props;
-  const { policy, since, version, compared, keys = [] } = candidate;
+  const { policy, since, version } = candidate;
   const { ask } = useSession();
   const [question, setQuestion] = useState<Question>();
   const address = path("policies", policy, "candidate");
-  const ending = async (asked: Promise<Answer<unknown>>) => {
-    const { problem } = await asked;
-    if (problem === undefined) await onEnded();
-    return problem;
-  };
   const ifMatch = `"${version}"`;
   const promote = () =>
     setQuestion({
       title: `Promote the candidate of ${policy}?`,
       says: "Its fields become those of the policy, for all keys, everywhere within 10 seconds.",
       yes: "Promote",
-      act: () => ending(ask("POST", `${address}/promote`, { ifMatch })),
+      act: async () => {
+        const before = await ask<PolicyInForce>("GET", path("policies", policy));
+        if (before.problem !== undefined) return before.problem;
+        const promoted = await ask<PolicyInForce>("POST", `${address}/promote`, { ifMatch });
+        if (promoted.problem !== undefined) return promoted.problem;
+        const undo = async () => (await bringBack(ask, before.value, promoted.value.version)).problem;
+        await onEnded({ says: `The candidate of ${policy} is in force.`, undo });
+        return undefined;
+      },
     });
   const drop = () =>
     setQuestion({
       title: `End the trial of ${policy}?`,
       says: "The candidate is deleted, and what was compared with it.",
       yes: "End the trial",
-      act: () => ending(ask("DELETE", address, { ifMatch })),
+      act: async () => {
+        const ended = await ask("DELETE", address, { ifMatch });
+        if (ended.problem === undefined) await onEnded();
+        return ended.problem;
+      },
     });
   return (
     <>
       <p class="quiet">On trial since {instant(since)}</p>
       <pre>{JSON.stringify(candidate.candidate, null, 2)}</pre>
-      {compared !== undefined && (
-        <dl class="figures">
-          <Figure name="calls compared" value={count(compared.calls)} />
-          <Figure name="admitted by both" value={count(compared.admittedByBoth)} />
-          <Figure name="denied by both" value={count(compared.deniedByBoth)} />
-          <Figure name="denied by the policy alone" value={count(compared.deniedByPolicyAlone)} />
-          <Figure
-            name="denied by the candidate alone"
-            value={count(compared.deniedByCandidateAlone)}
-            tone={compared.deniedByCandidateAlone > 0 ? "bad" : undefined}
-          />
-        </dl>
-      )}
-      {keys.length > 0 && (
-        <Rows
-          label="Keys that the candidate alone would deny"
-          heads={["denied by the candidate alone", "calls"]}
-        >
-          {keys.map((each) => (
-            <tr key={each.key}>
-              <td class="key">
-                <To place={{ at: "key", policy, key: each.key }}>{each.key}</To>
-              </td>
-              <td>{count(each.count)}</td>
-            </tr>
-          ))}
-        </Rows>
-      )}
+      <Compared candidate={candidate} />
       <div class="row">
         <button type="button" onClick={promote}>
           Promote

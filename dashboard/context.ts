@@ -3,10 +3,13 @@ import { createContext } from "preact";
 import { useContext } from "preact/hooks";
 import type { OwnToken } from "./answers.ts";
 import type { Ask } from "./api.ts";
+import type { Reading } from "./rates.ts";
 
 export interface Session {
   readonly token: OwnToken;
   readonly ask: Ask;
+  /** What /metrics said lately: rates go on from page to page. */
+  readonly readings: { current: readonly Reading[] };
 }
 
 export const SessionContext = createContext<Session | undefined>(undefined);

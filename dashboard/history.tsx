@@ -3,7 +3,8 @@ import { useState } from "preact/hooks";
 import type { HistoryPoint } from "./answers.ts";
 import { useSession } from "./context.ts";
 import { ProblemNote } from "./parts.tsx";
-import { HOUR, Plot, SPANS, type Span } from "./plot.tsx";
+import { HOUR, SPANS, type Span } from "./plot-series.ts";
+import { Plot } from "./plot.tsx";
 import { usePoll } from "./poll.ts";
 
 const EVERY_MS = 20_000;

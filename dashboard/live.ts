@@ -1,5 +1,4 @@
 /** Live rates of all policies. */
-import { useRef } from "preact/hooks";
 import { readClockMs } from "./clock.ts";
 import { useSession } from "./context.ts";
 import { usePoll, type Polled } from "./poll.ts";
@@ -9,8 +8,7 @@ const EVERY_MS = 5_000;
 
 /** The readings of the last half minute, while the page is shown. */
 export function useReadings(isAllowed: boolean): Polled<readonly Reading[]> {
-  const { ask } = useSession();
-  const readings = useRef<readonly Reading[]>([]);
+  const { ask, readings } = useSession();
   return usePoll("metrics", isAllowed ? EVERY_MS : 0, async () => {
     if (!isAllowed) return { value: [], etag: undefined };
     const answer = await ask<string>("GET", "/metrics", { accept: "application/openmetrics-text" });

@@ -5,7 +5,7 @@ import { useRights, useSession } from "./context.ts";
 import { History } from "./history.tsx";
 import { useReadings } from "./live.ts";
 import { Figure, ProblemNote, To } from "./parts.tsx";
-import { HOUR } from "./plot.tsx";
+import { HOUR } from "./plot-series.ts";
 import { usePoll } from "./poll.ts";
 import { ratesOf, type Reading } from "./rates.ts";
 import { count, percent, perSecond, ruleLine } from "./words.ts";

@@ -3,40 +3,8 @@ import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import type { HistoryPoint } from "./answers.ts";
 import { readClockMs } from "./clock.ts";
+import { seriesOf, type Span } from "./plot-series.ts";
 import { count } from "./words.ts";
-
-/** How far back a plot looks. */
-export interface Span {
-  readonly name: string;
-  readonly since: string;
-  readonly step: "minute" | "hour";
-  readonly steps: number;
-}
-
-export const HOUR: Span = { name: "the last hour", since: "1h", step: "minute", steps: 60 };
-export const SPANS: readonly Span[] = [
-  HOUR,
-  { name: "the last day", since: "1d", step: "minute", steps: 1_440 },
-  { name: "the last month", since: "30d", step: "hour", steps: 720 },
-];
-const STEP_SECONDS = { minute: 60, hour: 3_600 };
-
-/** All steps of the span, those without traffic too: they are left out of the answer. */
-export function seriesOf(
-  span: Span,
-  points: readonly HistoryPoint[],
-  nowMs: number,
-): [number[], number[], number[]] {
-  const size = STEP_SECONDS[span.step];
-  const last = Math.floor(nowMs / 1_000 / size) * size;
-  const byTime = new Map(points.map((point) => [Date.parse(point.at) / 1_000, point]));
-  const times = Array.from({ length: span.steps }, (_, index) => last - (span.steps - 1 - index) * size);
-  return [
-    times,
-    times.map((time) => byTime.get(time)?.admitted ?? 0),
-    times.map((time) => byTime.get(time)?.denied ?? 0),
-  ];
-}
 
 /** Draws the points. Whoever cannot see it is told the sums. */
 export function Plot(props: {
@@ -54,7 +22,7 @@ export function Plot(props: {
     const draw = () => {
       plot?.destroy();
       const data = seriesOf(span, points, readClockMs());
-      plot = new uPlot(optionsOf(element, height), data, element);
+      plot = new uPlot(optionsOf(element, span, height), data, element);
     };
     draw();
     const observer = new ResizeObserver(() => plot?.setSize({ width: element.clientWidth, height }));
@@ -79,7 +47,7 @@ export function Plot(props: {
   );
 }
 
-function optionsOf(element: HTMLElement, height: number): uPlot.Options {
+function optionsOf(element: HTMLElement, span: Span, height: number): uPlot.Options {
   const style = getComputedStyle(element);
   const colour = (name: string) => style.getPropertyValue(name).trim();
   const axis = {
@@ -104,11 +72,20 @@ function optionsOf(element: HTMLElement, height: number): uPlot.Options {
     padding: [8, 4, 0, 0],
     scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
     axes: [
-      { ...axis, space: 60 },
+      { ...axis, size: 28, space: 60, values: (_, times) => times.map((time) => atText(time, span)) },
       { ...axis, size: 46, space: 28, values: (_, values) => few(values) },
     ],
     series: [{}, line("admitted", "admitted"), line("denied", "denied")],
   };
+}
+
+const HOURS = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const DAYS = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+
+/** An instant below an axis, in the place's own time. */
+function atText(seconds: number, { step }: Span): string {
+  const text = HOURS.format(seconds * 1_000);
+  return step === "hour" && text === "00:00" ? DAYS.format(seconds * 1_000) : text;
 }
 
 /** A figure beside an axis, where there is little room. */

@@ -1,7 +1,7 @@
 /** Editing a policy's fields. */
 import { useState } from "preact/hooks";
 import type { PolicyInForce, Problem } from "./answers.ts";
-import { path } from "./api.ts";
+import { path, type Answer, type Ask } from "./api.ts";
 import { useSession } from "./context.ts";
 import { jsonIn } from "./json.ts";
 import { Confirm, DoneNote, Part, ProblemNote, type Done, type Question } from "./parts.tsx";
@@ -12,6 +12,15 @@ const BESIDE: ReadonlySet<string> = new Set(["policy", "version", "source", "ove
 /** The fields of a policy, as they are written. */
 export function fieldsOf(policy: PolicyInForce): Record<string, unknown> {
   return Object.fromEntries(Object.entries(policy).filter(([field]) => !BESIDE.has(field)));
+}
+
+/** Makes a policy again what it was; `version` is that of the change, so that nobody else's is undone. */
+export async function bringBack(ask: Ask, before: PolicyInForce, version: number): Promise<Answer<unknown>> {
+  const address = path("policies", before.policy);
+  const ifMatch = `"${version}"`;
+  // Without a change at run time the file says what the policy is.
+  if (before.source === "file") return await ask("DELETE", address, { ifMatch });
+  return await ask("PUT", address, { body: fieldsOf(before), ifMatch });
 }
 
 /** What is edited, and the version that it was made of. */
@@ -53,14 +62,14 @@ export function PolicyEditor(props: { readonly policy: string; readonly inForce:
     if (read.problem !== undefined) return read.problem;
     const put = (body: object, of: number) =>
       ask<PolicyInForce>("PUT", address, { body, ifMatch: `"${of}"` });
-    const before = fieldsOf(now);
+    const before = now;
     const saved = await put(read.value, version);
     await inForce.again();
     setProblem(saved.problem);
     if (saved.problem !== undefined) return saved.problem;
     setDraft(undefined);
     const undo = async () => {
-      const undone = await put(before, saved.value.version);
+      const undone = await bringBack(ask, before, saved.value.version);
       await inForce.again();
       return undone.problem;
     };

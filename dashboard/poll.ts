@@ -26,11 +26,15 @@ export function usePoll<Value>(
   const [state, setState] = useState<{ about: string; answer: Answer<Value> }>();
   const latest = useRef({ about, ask });
   latest.current = { about, ask };
+  const turns = useRef({ asked: 0, answered: 0 });
 
   const again = useCallback(async () => {
     const asked = latest.current;
+    const turn = (turns.current.asked += 1);
     const answer = await asked.ask();
-    if (asked.about !== latest.current.about) return;
+    // An answer that was overtaken by a later one is of a state from before.
+    if (asked.about !== latest.current.about || turn < turns.current.answered) return;
+    turns.current.answered = turn;
     setState({ about: asked.about, answer });
   }, []);
 

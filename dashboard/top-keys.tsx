@@ -34,7 +34,7 @@ function TopKeys(props: {
       <ProblemNote problem={problem} />
       {value !== undefined && value.keys.length === 0 && <p class="quiet">None.</p>}
       {value !== undefined && value.keys.length > 0 && (
-        <Rows label={title} heads={["key", "calls"]}>
+        <Rows label={title} heads={["key", by === "denied" ? "denied" : "calls"]}>
           {value.keys.slice(0, SHOWN).map(({ key, count: calls, error }) => (
             <tr key={key}>
               <td class="key">

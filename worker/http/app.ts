@@ -206,5 +206,4 @@ app.notFound((c) => {
   const problem = configurationProblem(c.env.API_TOKENS);
   return toResponse(problem ?? new Problem(PROBLEMS.noRoute, "/openapi.json describes all routes"));
 });
-
 app.onError(internalProblem);
