@@ -1,5 +1,5 @@
 /** The dashboard: who is signed in, and which place is shown. */
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { OwnToken } from "./answers.ts";
 import { askWith } from "./api.ts";
 import { CatalogPage } from "./catalog.tsx";
@@ -49,8 +49,10 @@ export function App() {
 
 function usePlace(): Place {
   const [place, setPlace] = useState(() => placeOf(location.hash));
-  useEffect(() => {
+  useLayoutEffect(() => {
     const onChange = () => setPlace(placeOf(location.hash));
+    // It may have changed since this was drawn.
+    onChange();
     addEventListener("hashchange", onChange);
     return () => removeEventListener("hashchange", onChange);
   }, []);
@@ -63,8 +65,8 @@ function Frame({ onSignOut }: { readonly onSignOut: () => void }) {
   const main = useRef<HTMLElement>(null);
   const isFirst = useRef(true);
   const text = JSON.stringify(place);
-  useEffect(() => {
-    // Whoever reads by ear or keyboard goes on where the new place begins.
+  useLayoutEffect(() => {
+    // Whoever reads by ear or keyboard goes on where the new place begins. Later it would take the focus away.
     if (!isFirst.current) main.current?.focus();
     isFirst.current = false;
     scrollTo(0, 0);
@@ -84,7 +86,7 @@ function Frame({ onSignOut }: { readonly onSignOut: () => void }) {
       <header class="container">
         <Menu at={place.at} onSignOut={onSignOut} rights={rights} />
       </header>
-      <main class="container" ref={main} tabIndex={-1} key={text}>
+      <main id="main" class="container" ref={main} tabIndex={-1} key={text}>
         <Shown place={place} />
       </main>
     </>

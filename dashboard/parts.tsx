@@ -1,6 +1,6 @@
 /** What several parts of the dashboard show. */
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Problem } from "./answers.ts";
 import { hashOf, type Place } from "./places.ts";
 
@@ -67,7 +67,7 @@ export function Rows(props: {
 }) {
   return (
     // What scrolls has to be reached by keyboard.
-    <div class="scroll" role="region" aria-label={props.label} tabIndex={0}>
+    <div class="scroll" role="region" aria-label={`Table: ${props.label}`} tabIndex={0}>
       <table>
         <thead>
           <tr>
@@ -98,7 +98,7 @@ export function Confirm({ question, onEnd }: { readonly question: Question; read
   const dialog = useRef<HTMLDialogElement>(null);
   const [problem, setProblem] = useState<Problem>();
   const [isBusy, setBusy] = useState(false);
-  useEffect(() => dialog.current?.showModal(), []);
+  useLayoutEffect(() => dialog.current?.showModal(), []);
   const act = async () => {
     setBusy(true);
     const refused = await question.act();
