@@ -16,10 +16,11 @@ import {
 } from "../test/support/dashboard.ts";
 import { TOKENS } from "../test/support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../test/support/served.ts";
+import { withPalette } from "./palette-png.ts";
 
 const FOLDER = process.argv[2] ?? join(ROOT, "docs", "images");
 /** So long there is traffic, in milliseconds: plots by the minute need some. */
-const TRAFFIC_MS = Number(process.env["TRAFFIC_MS"] ?? 200_000);
+const TRAFFIC_MS = Number(process.env["TRAFFIC_MS"] ?? 480_000);
 
 async function main(): Promise<void> {
   ensureChromium();
@@ -31,7 +32,7 @@ async function main(): Promise<void> {
   try {
     const { url } = serving;
     const loads = load(url, () => isOver);
-    const { page } = await openPage(browser);
+    const { page } = await openPage(browser, { width: 960, height: 700 });
     await signIn(page, url, TOKENS.full);
     await sleep(TRAFFIC_MS);
     await pictures(page);
@@ -49,7 +50,8 @@ async function main(): Promise<void> {
 async function load(url: string, isOver: () => boolean): Promise<void> {
   await send(url, "PUT", "/v1/policies/api/overrides/tenant-7", { multiply: 10, note: "launch week" });
   for (let round = 0; !isOver(); round += 1) {
-    await traffic(url);
+    // It comes and goes.
+    await traffic(url, 1 + Math.round(2 * Math.sin(round / 12) ** 2));
     if (round % 20 === 0)
       for (let lease = 0; lease < 5; lease += 1)
         void send(url, "POST", "/v1/leases", { policy: "export", key: "tenant-13", waitMs: 25_000 });
@@ -79,7 +81,7 @@ async function pictures(page: Page): Promise<void> {
   await goTo(page, "#/catalog");
   await sleep(1_000);
   await take(page, "catalog");
-  await page.setViewport({ width: 360, height: 740, deviceScaleFactor: 2 });
+  await page.setViewport({ width: 360, height: 640, deviceScaleFactor: 2 });
   await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "dark" }]);
   await goTo(page, "#/");
   await sleep(12_000);
@@ -87,7 +89,7 @@ async function pictures(page: Page): Promise<void> {
 }
 
 async function take(page: Page, name: string): Promise<void> {
-  const image = await page.screenshot({ fullPage: name !== "phone-dark" });
+  const image = withPalette(await page.screenshot({ fullPage: name !== "phone-dark" }));
   writeFileSync(join(FOLDER, `dashboard-${name}.png`), image);
   console.log(`dashboard-${name}.png: ${Math.round(image.length / 1024)} KiB`);
 }

@@ -29,7 +29,9 @@ export function seriesOf(
   nowMs: number,
 ): [number[], number[], number[]] {
   const size = STEP_SECONDS[span.step];
-  const last = Math.floor(nowMs / 1_000 / size) * size;
+  const now = Math.floor(nowMs / 1_000 / size) * size;
+  // The minute that is under way would look as if calls had ended. An hour is too long to wait for.
+  const last = span.step === "minute" ? now - size : now;
   const byTime = new Map(points.map((point) => [Date.parse(point.at) / 1_000, point]));
   const first = Math.min(...byTime.keys());
   const counted = Number.isFinite(first) ? Math.floor((last - first) / size) + 2 : span.steps;

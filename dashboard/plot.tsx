@@ -69,7 +69,7 @@ function optionsOf(element: HTMLElement, span: Span, height: number): uPlot.Opti
     height,
     legend: { show: false },
     cursor: { show: false },
-    padding: [8, 4, 0, 0],
+    padding: [8, 18, 0, 0],
     scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
     axes: [
       { ...axis, size: 28, space: 60, values: (_, times) => times.map((time) => atText(time, span)) },

@@ -1,5 +1,4 @@
 import { expect, test } from "vitest";
-import { seriesOf } from "../../dashboard/plot-series.ts";
 import { duration, overrideLine, perSecond, ruleLine } from "../../dashboard/words.ts";
 
 test("durations have the largest unit that fits", () => {
@@ -27,17 +26,4 @@ test("a rule and an override stand in one line", () => {
   expect(overrideLine({ ...place, blocked: true, note: "n" })).toBe("blocked");
   expect(overrideLine({ ...place, multiply: 10 })).toBe("all limits × 10");
   expect(overrideLine({ ...place, limit: 5, burst: 6, expiresAt: "x" })).toBe("limit 5, burst 6");
-});
-
-test("a plot has a step for each minute, and begins where the counts begin, but for a quarter of an hour at least", () => {
-  const span = { name: "the last hour", since: "1h", step: "minute", steps: 60 } as const;
-  const nowMs = Date.parse("2026-11-22T18:00:30Z");
-  const point = (at: string) => ({ at, admitted: 4, denied: 1, degraded: 0 });
-  const [times, admitted, denied] = seriesOf(span, [point("2026-11-22T17:30:00Z")], nowMs);
-  expect([times.length, admitted.length, denied.length]).toEqual([32, 32, 32]);
-  expect([admitted[0], admitted[1], denied[1], admitted[2]]).toEqual([0, 4, 1, 0]);
-  expect(times.at(-1)).toBe(Date.parse("2026-11-22T18:00:00Z") / 1_000);
-  expect(seriesOf(span, [point("2026-11-22T18:00:00Z")], nowMs)[0].length).toBe(15);
-  expect(seriesOf(span, [point("2026-11-22T16:58:00Z")], nowMs)[0].length).toBe(60);
-  expect(seriesOf(span, [], nowMs)[0].length).toBe(60);
 });
