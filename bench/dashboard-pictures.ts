@@ -32,7 +32,7 @@ async function main(): Promise<void> {
   try {
     const { url } = serving;
     const loads = load(url, () => isOver);
-    const { page } = await openPage(browser, { width: 960, height: 700 });
+    const { page } = await openPage(browser, { width: 1_100, height: 800 });
     await signIn(page, url, TOKENS.full);
     await sleep(TRAFFIC_MS);
     await pictures(page);

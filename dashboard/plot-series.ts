@@ -30,9 +30,9 @@ export function seriesOf(
 ): [number[], number[], number[]] {
   const size = STEP_SECONDS[span.step];
   const now = Math.floor(nowMs / 1_000 / size) * size;
-  // The minute that is under way would look as if calls had ended. An hour is too long to wait for.
-  const last = span.step === "minute" ? now - size : now;
   const byTime = new Map(points.map((point) => [Date.parse(point.at) / 1_000, point]));
+  // The minute that is under way would look as if calls had ended. An hour is too long to wait for.
+  const last = span.step === "minute" && byTime.has(now - size) ? now - size : now;
   const first = Math.min(...byTime.keys());
   const counted = Number.isFinite(first) ? Math.floor((last - first) / size) + 2 : span.steps;
   const steps = Math.min(span.steps, Math.max(LEAST_STEPS, counted));

@@ -11,14 +11,16 @@ const series = (span: typeof HOUR, ...at: readonly string[]) => {
 
 test("a plot has every step, also those without traffic, and begins a step before the counts", () => {
   const [times, admitted, denied] = series(HOUR, "2026-11-22T17:30:00Z", "2026-11-22T17:32:00Z");
-  expect([times.length, admitted.length, denied.length]).toEqual([31, 31, 31]);
+  expect([times.length, admitted.length, denied.length]).toEqual([32, 32, 32]);
   expect(admitted.slice(0, 5)).toEqual([0, 4, 0, 4, 0]);
   expect(denied.slice(0, 5)).toEqual([0, 1, 0, 1, 0]);
   expect(times.map((each, index) => each - (times[index - 1] ?? each - 60))).toEqual(times.map(() => 60));
 });
 
-test("the minute under way is left out, and the hour under way is not", () => {
-  const [minutes] = series(HOUR, "2026-11-22T17:30:00Z");
+test("the minute under way is left out once there is one before it, and the hour under way never is", () => {
+  const [first] = series(HOUR, "2026-11-22T18:00:00Z");
+  expect(first.at(-1)).toBe(Date.parse("2026-11-22T18:00:00Z") / 1_000);
+  const [minutes] = series(HOUR, "2026-11-22T17:59:00Z", "2026-11-22T18:00:00Z");
   expect(minutes.at(-1)).toBe(Date.parse("2026-11-22T17:59:00Z") / 1_000);
   const [hours, admitted] = series(MONTH, "2026-11-22T18:00:00Z");
   expect([hours.at(-1), admitted.at(-1)]).toEqual([Date.parse("2026-11-22T18:00:00Z") / 1_000, 4]);
