@@ -4,7 +4,7 @@
  * is the processor time that a request takes, as Linux has it: requests a second differ by more than counting costs. Beside
  * it, how long it takes to count one decision, in this process.
  */
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync } from "node:fs";
 import { arch, cpus, tmpdir, type } from "node:os";
 import { join } from "node:path";
 import { Tally } from "../core/stats/tally.ts";
@@ -12,6 +12,7 @@ import { BUNDLE, build, installedVersion } from "../scripts/project.ts";
 import { makeToken } from "../scripts/tokens.ts";
 import { serve } from "../scripts/workerd.ts";
 import { CONNECTIONS, load, requestsFor } from "./load.ts";
+import { processorSeconds } from "./processor-time.ts";
 
 const ROUNDS = Number(process.env["ROUNDS"] ?? 30);
 const SECONDS = Number(process.env["SECONDS"] ?? 1);
@@ -33,13 +34,6 @@ function nanoseconds(keys: number): number {
     return ((performance.now() - sinceMs) / COUNTED) * 1e6;
   });
   return median(times);
-}
-
-/** The processor time that a process has had so far, in seconds. */
-function processorSeconds(pid: number): number {
-  const fields = readFileSync(`/proc/${pid}/stat`, "utf8").split(") ")[1]?.split(" ") ?? [];
-  // Of the fields after the name, the 12th and 13th: user and system, in hundredths.
-  return (Number(fields[11]) + Number(fields[12])) / 100;
 }
 
 const folder = mkdtempSync(join(tmpdir(), "weir-bench-stats-"));

@@ -1,11 +1,10 @@
 import { randomFraction, randomId } from "../core/clock.ts";
 import type { CallerBounds } from "../core/policies/caller-bounds.ts";
 import type { HeldPolicy } from "../core/policies/held-policy.ts";
-import { versionOf } from "../core/policies/in-force.ts";
 import type { Policy } from "../core/policies/policy.ts";
 import type { RegionalPolicies } from "../core/policies/regional-policies.ts";
 import type { Peeked } from "../core/protocol/answers.ts";
-import type { BatchedCall, MadeAnswer } from "../core/protocol/batches.ts";
+import { withVersion, type BatchedCall, type MadeAnswer } from "../core/protocol/batches.ts";
 import type { Full } from "../core/protocol/bounds.ts";
 import { ownKey } from "../core/protocol/caller-keys.ts";
 import type { Cost } from "../core/protocol/cost.ts";
@@ -14,6 +13,7 @@ import { PROTOCOL, type WantedLimit } from "../core/protocol/messages.ts";
 import { Problem } from "../core/protocol/problems.ts";
 import { CallGate, through } from "./call-gate.ts";
 import type { Caller } from "./caller.ts";
+import { CandidateCalls, type ComparisonCounter } from "./candidate-calls.ts";
 import { HoldClient } from "./hold-client.ts";
 import { KeyLists } from "./key-lists.ts";
 import { LeaseClient } from "./lease-client.ts";
@@ -34,7 +34,7 @@ export interface LimiterClientParts extends Caller {
   /** Present where all objects are in one process. */
   readonly starts?: ObjectStarts;
   /** Counts what callers are told. Absent: nobody does. */
-  readonly counter?: { decided(told: Decision): void } | undefined;
+  readonly counter?: (ComparisonCounter & { decided(told: Decision): void }) | undefined;
 }
 
 /** There may be a second attempt: the call takes effect once. */
@@ -51,6 +51,7 @@ export class LimiterClient {
   readonly leases: LeaseClient;
   readonly holds: HoldClient;
   readonly keys: KeyLists;
+  readonly candidates: CandidateCalls<LimiterClient>;
   readonly #parts: LimiterClientParts;
   readonly #limits: LimitClient;
   readonly #local: LocalLimiter;
@@ -71,6 +72,8 @@ export class LimiterClient {
     this.leases = new LeaseClient(this.#objects);
     this.holds = new HoldClient(this.#objects);
     this.keys = new KeyLists(parts);
+    const { gate: _, ...unbounded } = parts;
+    this.candidates = new CandidateCalls(parts, () => new LimiterClient(unbounded, local, shedding));
   }
 
   /**
@@ -195,14 +198,4 @@ export class LimiterClient {
     if (asked === undefined) return unavailable("whether the key was reset is not known: ask again");
     return "full" in asked.answer ? boundReached(asked.answer) : undefined;
   }
-}
-
-/** The call, which says what is in force: whoever sent it need not know. */
-function withVersion(policy: HeldPolicy, { limit, reserve, ...call }: BatchedCall): BatchedCall {
-  const version = versionOf(policy);
-  return {
-    ...call,
-    ...(limit && { limit: { ...limit, ...version } }),
-    ...(reserve && { reserve: { ...reserve, ...version } }),
-  };
 }

@@ -17,15 +17,20 @@ const vars = env as {
 requireKnownNames(env);
 
 /**
- * What this deployment configures. `policies` has the policies by the names that callers use, and `tables` what the file says of them. `regionalPolicies` also
- * finds a region's copy of a policy with a pool (`api@eu`). `isRemoved` says which policies were removed on purpose. All of it is read while the worker starts, and a bad policy
- * stops the start. The worker and its objects read the same configuration, and a new deployment restarts both.
+ * What this deployment configures. All of it is read while the worker starts, and a bad policy stops the start. The worker
+ * and its objects read the same configuration, and a new deployment restarts both.
  */
-export const { policies, tables, regions, regionalPolicies, isRemoved } = parseDeployment({
+export const deployed = parseDeployment({
   policies: vars.POLICIES,
   regions: vars.REGIONS,
   areJurisdictionsIgnored: vars.JURISDICTIONS === "ignored",
 });
+
+/**
+ * `policies` has the policies by the names that callers use. `regionalPolicies` also finds a region's copy of a policy with
+ * a pool (`api@eu`). `isRemoved` says which policies were removed on purpose.
+ */
+export const { policies, regions, regionalPolicies, isRemoved } = deployed;
 
 /** What is logged of calls. */
 export const log = parseLog(vars.LOG);

@@ -9,6 +9,7 @@ export function catalogLines(before: CatalogDocument, after: Partial<CatalogDocu
     ...[...namesOf(before.overrides, after.overrides)].flatMap((policy) =>
       changedIn(`override ${policy}`, before.overrides[policy], after.overrides?.[policy]),
     ),
+    ...changedIn("candidate", before.candidates, after.candidates),
     ...changedIn("token", before.tokens, after.tokens),
   ];
 }

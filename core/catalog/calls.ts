@@ -12,6 +12,9 @@ export type Write =
       readonly fields: OverrideFields | null;
     }
   | { readonly kind: "token"; readonly name: string; readonly entry: Table | null }
+  | { readonly kind: "candidate"; readonly policy: string; readonly fields: Table | null }
+  /** The candidate becomes the policy. */
+  | { readonly kind: "promotion"; readonly policy: string }
   | { readonly kind: "catalog"; readonly document: CatalogDocument };
 
 /** A write, and the conditions under which it is made. */
@@ -50,6 +53,14 @@ export interface PolicyInCatalog {
   readonly overrides: number;
 }
 
+/** A policy that is tried beside the one in force. */
+export interface CandidateInCatalog {
+  readonly policy: string;
+  readonly fields: Table;
+  /** When it was set, in milliseconds since 1970. */
+  readonly sinceMs: number;
+}
+
 /** An override, with its pattern as it is compared with keys. */
 export interface OverrideInCatalog {
   readonly policy: string;
@@ -82,6 +93,8 @@ export interface CatalogDocument {
   readonly overrides: Readonly<Record<string, Readonly<Record<string, OverrideFields>>>>;
   /** By name: no more than hashes. */
   readonly tokens: Readonly<Record<string, Table>>;
+  /** By the policy's name. Absent: there are none. */
+  readonly candidates?: Readonly<Record<string, Table>>;
 }
 
 /** A token that was issued, without its hash. */
@@ -96,6 +109,7 @@ export interface CatalogMethods {
   changes(since: number): Promise<import("./changes.ts").CatalogChanges>;
   write(call: WriteCall): Promise<Versioned<unknown> | Refusal>;
   policy(name: string): Promise<Versioned<PolicyInCatalog> | Refusal>;
+  candidate(policy: string): Promise<Versioned<CandidateInCatalog> | Refusal>;
   override(policy: string, pattern: string): Promise<Versioned<OverrideInCatalog> | Refusal>;
   overrides(policy: string, after?: string): Promise<Page<Versioned<OverrideInCatalog>> | Refusal>;
   tokens(): Promise<readonly TokenInCatalog[]>;

@@ -7,6 +7,8 @@ export interface PolicyChange {
   readonly version: number;
   /** Absent: the deployment's file says what it is, or it is gone. */
   readonly fields?: Table;
+  /** What decides the same calls beside it. Absent: nothing does. */
+  readonly candidate?: { readonly version: number; readonly fields: Table };
 }
 
 /** An override, by its policy and its pattern. */

@@ -13,6 +13,14 @@ export const SEPARATOR = "@";
  */
 export const LOCAL = "/local";
 
+/** Ends the name of a policy's candidate. It is part of the names of objects, and stored with keys: never change it. */
+const CANDIDATE = "~candidate";
+
+/** The name under which a policy's candidate decides: no policy of a deployment has a ~ in its name. */
+export function candidateName(policy: string): string {
+  return `${policy}${CANDIDATE}`;
+}
+
 /** The name that the deployment gave the policy, and that callers know. */
 export function publicName(name: string): string {
   const end = name.indexOf(SEPARATOR);

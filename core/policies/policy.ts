@@ -81,8 +81,18 @@ export interface Policy {
   readonly overrides?: Overrides<Policy>;
   /** Present in the policy of a key that has such. */
   readonly override?: AppliedOverride;
+  /** Present when another policy is tried: it decides the same calls beside this one, and denies nobody. */
+  readonly candidate?: Candidate;
   /** In which styles the headers of decisions tell of the limits. No two of them have a header in common. */
   readonly headers: readonly HeaderStyle[];
+}
+
+/** A policy that is tried. */
+export interface Candidate {
+  /** It has a name of its own, so its keys are apart from those of the policy in force. */
+  readonly policy: Policy;
+  /** Another candidate has another one. */
+  readonly version: number;
 }
 
 /** Where the units are that regions share. */

@@ -15,7 +15,14 @@ export function parseDeployment({ policies: given, regions: givenRegions, areJur
   const regions = parseRegions(givenRegions);
   const regionalPolicies = new RegionalPolicies(policies, regions);
   const tables = new Map(policyTablesOf(given)) as ReadonlyMap<string, Readonly<Record<string, unknown>>>;
-  return { policies, tables, regions, regionalPolicies, isRemoved: removedIn(given) };
+  return {
+    policies,
+    tables,
+    regions,
+    areJurisdictionsIgnored,
+    regionalPolicies,
+    isRemoved: removedIn(given),
+  };
 }
 
 /** Tables of `wrangler.toml`, or the same as JSON text. */
@@ -30,9 +37,15 @@ function withoutJurisdictions(policies: Policies): Policies {
   return new Map([...policies].map(([name, policy]) => [name, withoutJurisdiction(policy)]));
 }
 
-function withoutJurisdiction(policy: Policy): Policy {
-  const { jurisdiction: _, ...others } = policy;
-  return others;
+/** The policy as it is where there are no jurisdictions. */
+export function withoutJurisdiction(policy: Policy): Policy {
+  const nowhere = (each: Policy): Policy => {
+    const { jurisdiction: _, ...others } = each;
+    return others;
+  };
+  const { priorities } = policy;
+  const seen = new Map([...priorities.seen].map(([name, each]) => [name, nowhere(each)]));
+  return { ...nowhere(policy), priorities: { ...priorities, seen } };
 }
 
 /** All policies of a deployment, and for each policy with a pool a copy for each region. */

@@ -2,6 +2,7 @@
  * Several calls of an object in one message. It is plain JSON, so it can go over HTTP as well. Nobody in it waits for
  * another: the object decides all calls in one turn, and a call that fails fails alone.
  */
+import { versionOf } from "../policies/in-force.ts";
 import type { Answer, AnswerText, Unsupported } from "./answers.ts";
 import type { LimitCall, ReserveCall, Returned, Versioned } from "./messages.ts";
 
@@ -49,3 +50,16 @@ export function isForAlone(answer: object): boolean {
 }
 
 const BATCH_BOUNDS: ReadonlySet<string> = new Set(["batch-calls", "batch-length", "batch-waits"]);
+
+/** The call, which says what is in force: whoever sent it need not know. */
+export function withVersion(
+  policy: Parameters<typeof versionOf>[0],
+  { limit, reserve, ...call }: BatchedCall,
+): BatchedCall {
+  const version = versionOf(policy);
+  return {
+    ...call,
+    ...(limit && { limit: { ...limit, ...version } }),
+    ...(reserve && { reserve: { ...reserve, ...version } }),
+  };
+}

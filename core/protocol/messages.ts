@@ -170,6 +170,8 @@ export interface IdleCall extends OfKey {
 
 /** Sets units apart for `ttlMs` milliseconds, until the caller settles them with the units that it used. */
 export interface HoldCall extends Asking {
+  /** The hold's own part of its id. Absent: the object makes one. */
+  readonly id?: string;
   readonly cost: Cost;
   readonly ttlMs: number;
   readonly idempotencyKey?: string;

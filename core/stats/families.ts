@@ -85,6 +85,12 @@ export const FAMILIES = [
     labels: [POLICY_LABEL],
   },
   {
+    metric: "compared",
+    type: "counter",
+    help: "Calls that a candidate decided beside its policy, by who denied them.",
+    labels: [POLICY_LABEL, "candidate", "denied_by"],
+  },
+  {
     metric: "stats_messages",
     type: "counter",
     help: "Messages with counts that have arrived: counted, or repeated and not counted again.",

@@ -3,6 +3,7 @@
  * text is made before it is sent.
  */
 import type { Decision } from "../protocol/decision.ts";
+import { comparedSeries, keysOfCandidate, type Compared } from "./compared.ts";
 import { MOST_POLICIES, OTHER_POLICIES, seriesOf, type Counts } from "./counts.ts";
 import { bucketOf, SUM, type Metric } from "./families.ts";
 import type { Content, PolicyKeys } from "./messages.ts";
@@ -71,6 +72,13 @@ export class Tally implements Counter {
     slot.active?.count(told.key);
     if (!told.success) slot.denied?.count(told.key);
     if (told.waitedMs !== undefined) this.lasted("waited_seconds", [slot.policy], told.waitedMs);
+  }
+
+  /** Counts what a candidate decided beside its policy. */
+  compared({ policy, version, key, deniedBy }: Compared): void {
+    const series = comparedSeries(policy, version, deniedBy);
+    this.#others.set(series, (this.#others.get(series) ?? 0) + 1);
+    if (deniedBy === "candidate") this.#slotOf(keysOfCandidate(policy, version)).denied?.count(key);
   }
 
   add(metric: Metric, labels: readonly string[], count = 1): void {

@@ -1,7 +1,7 @@
 import { DurableObject } from "cloudflare:workers";
 import type { CatalogMethods, WriteCall } from "../../core/catalog/calls.ts";
 import { readClockMs } from "../../core/clock.ts";
-import { tables } from "../deployment.ts";
+import { deployed } from "../deployment.ts";
 import { Catalog } from "./catalog.ts";
 
 /** The object that has what was changed at run time: policies, overrides and tokens. There is one. */
@@ -10,7 +10,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
-    this.#catalog = new Catalog(ctx.storage, { tables }, readClockMs);
+    this.#catalog = new Catalog(ctx.storage, deployed, readClockMs);
   }
 
   async changes(since: number): ReturnType<CatalogMethods["changes"]> {
@@ -25,6 +25,10 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
 
   async policy(name: string): ReturnType<CatalogMethods["policy"]> {
     return this.#catalog.policy(name);
+  }
+
+  async candidate(policy: string): ReturnType<CatalogMethods["candidate"]> {
+    return this.#catalog.candidate(policy);
   }
 
   async override(policy: string, pattern: string): ReturnType<CatalogMethods["override"]> {

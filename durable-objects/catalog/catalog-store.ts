@@ -101,14 +101,12 @@ export class CatalogStore {
 
   token(name: string): Table | undefined {
     const row = this.#tables.one("SELECT entry FROM tokens WHERE name = ?", name);
-    return row && (JSON.parse(textIn(row, "entry")) as Table);
+    return row && tableIn(row, "entry");
   }
 
   tokens(): { name: string; entry: Table }[] {
-    return this.#tables.all("SELECT name, entry FROM tokens ORDER BY name").map((row) => ({
-      name: textIn(row, "name"),
-      entry: JSON.parse(textIn(row, "entry")) as Table,
-    }));
+    const rows = this.#tables.all("SELECT name, entry FROM tokens ORDER BY name");
+    return rows.map((row) => ({ name: textIn(row, "name"), entry: tableIn(row, "entry") }));
   }
 
   /** Writes a policy's own fields; `undefined`: they are taken away. Returns the version. */
@@ -117,6 +115,13 @@ export class CatalogStore {
     const version = this.#note("policy", name);
     const last = fields === undefined ? (before?.fields ?? before?.last) : undefined;
     this.#put({ name, version, ownVersion: version, ...(fields && { fields }), ...(last && { last }) });
+    return version;
+  }
+
+  /** Something of a policy beside its own fields has changed: its version rises. Returns the version. */
+  touch(name: string): number {
+    const version = this.#note("policy", name);
+    this.#put({ name, ownVersion: 0, ...this.policy(name), version });
     return version;
   }
 
@@ -171,13 +176,8 @@ export class CatalogStore {
   /** Notes a change, and returns its revision. */
   #note(kind: "policy" | "override" | "token", name: string, pattern = ""): number {
     const revision = this.revision + 1;
-    this.#tables.run(
-      "INSERT INTO changes (revision, kind, name, pattern) VALUES (?, ?, ?, ?)",
-      revision,
-      kind,
-      name,
-      pattern,
-    );
+    const query = "INSERT INTO changes (revision, kind, name, pattern) VALUES (?, ?, ?, ?)";
+    this.#tables.run(query, revision, kind, name, pattern);
     this.#tables.run("DELETE FROM changes WHERE revision <= ?", revision - MOST_CHANGES);
     return revision;
   }
@@ -199,6 +199,10 @@ function overrideOf(row: Row): StoredOverride {
     policy: textIn(row, "policy"),
     pattern: textIn(row, "pattern"),
     version: Number(row["version"]),
-    fields: JSON.parse(textIn(row, "fields")) as Table,
+    fields: tableIn(row, "fields"),
   };
+}
+
+function tableIn(row: Row, column: string): Table {
+  return JSON.parse(textIn(row, column)) as Table;
 }

@@ -9,6 +9,9 @@ const SCHEMA = [
     policy TEXT, pattern TEXT, version INTEGER NOT NULL, fields TEXT NOT NULL, ends_at_ms INTEGER,
     PRIMARY KEY (policy, pattern)
   ) WITHOUT ROWID`,
+  `CREATE TABLE IF NOT EXISTS candidates (
+    policy TEXT PRIMARY KEY, version INTEGER NOT NULL, fields TEXT NOT NULL, since_ms INTEGER NOT NULL
+  ) WITHOUT ROWID`,
   `CREATE TABLE IF NOT EXISTS tokens (name TEXT PRIMARY KEY, version INTEGER NOT NULL, entry TEXT NOT NULL) WITHOUT ROWID`,
   `CREATE TABLE IF NOT EXISTS changes (revision INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, pattern TEXT NOT NULL)`,
   `CREATE TABLE IF NOT EXISTS audit (

@@ -1,4 +1,6 @@
 import type { CatalogDocument, Refusal, Write, WriteCall } from "../../core/catalog/calls.ts";
+import type { Table } from "../../core/catalog/overrides.ts";
+import type { Candidates } from "./candidates.ts";
 import type { CatalogStore } from "./catalog-store.ts";
 import type { CatalogTables } from "./catalog-tables.ts";
 import { isRefusal } from "./checked-writes.ts";
@@ -19,12 +21,14 @@ export class CatalogWrites {
   readonly #tables: CatalogTables;
   readonly #store: CatalogStore;
   readonly #single: SingleWrites;
+  readonly #candidates: Candidates;
   readonly #nowMs: () => number;
 
-  constructor(tables: CatalogTables, parts: WritesParts) {
+  constructor(tables: CatalogTables, parts: WritesParts, candidates: Candidates) {
     this.#tables = tables;
     this.#store = parts.store;
     this.#single = new SingleWrites(parts);
+    this.#candidates = candidates;
     this.#nowMs = parts.nowMs;
   }
 
@@ -73,20 +77,41 @@ export class CatalogWrites {
     if (write.kind === "catalog") return this.#store.revision;
     if (write.kind === "token") return this.#store.token(write.name) === undefined ? 0 : 1;
     if (write.kind === "policy") return this.#store.policy(write.name)?.ownVersion ?? 0;
+    if (write.kind !== "override") return this.#candidates.of(write.policy)?.version ?? 0;
     const pattern = this.#single.patternOf(write.policy, write.pattern);
     return pattern === undefined ? 0 : (this.#store.override(write.policy, pattern)?.version ?? 0);
   }
 
   #make(write: Write, by: string): Written | Refusal {
-    if (write.kind === "policy") return this.#single.writePolicy(by, write.name, write.fields ?? undefined);
-    if (write.kind === "override")
-      return this.#single.writeOverride(by, write.policy, write.pattern, write.fields ?? undefined);
-    if (write.kind === "token") return this.#single.writeToken(by, write.name, write.entry ?? undefined);
-    return this.#import(by, write.document);
+    const [single, candidates] = [this.#single, this.#candidates];
+    switch (write.kind) {
+      case "policy":
+        return this.#writePolicy(by, write.name, write.fields ?? undefined);
+      case "override":
+        return single.writeOverride(by, write.policy, write.pattern, write.fields ?? undefined);
+      case "token":
+        return single.writeToken(by, write.name, write.entry ?? undefined);
+      case "candidate":
+        return candidates.write(by, write.policy, write.fields ?? undefined, single);
+      case "promotion":
+        return candidates.promote(by, write.policy, single);
+      case "catalog":
+        return this.#import(by, write.document);
+      default:
+        return write satisfies never;
+    }
+  }
+
+  /** A policy that is gone takes its candidate with it. */
+  #writePolicy(by: string, name: string, fields: Table | undefined): Written | Refusal {
+    const isTried = fields === undefined && this.#candidates.of(name) !== undefined;
+    if (isTried && this.#single.isOfCatalogAlone(name))
+      this.#candidates.write(by, name, undefined, this.#single);
+    return this.#single.writePolicy(by, name, fields);
   }
 
   /** Makes the catalog what a document says: what is not in it is taken away. */
-  #import(by: string, { policies, overrides, tokens }: CatalogDocument): Written | Refusal {
+  #import(by: string, { policies, overrides, tokens, candidates = {} }: CatalogDocument): Written | Refusal {
     const answers: (Written | Refusal)[] = [];
     const gone = this.#store
       .policies()
@@ -95,15 +120,20 @@ export class CatalogWrites {
       .allOverrides()
       .filter(({ policy, pattern }) => !isIn(overrides, policy, pattern));
     const revoked = this.#store.tokens().filter(({ name }) => !Object.hasOwn(tokens, name));
+    for (const { policy } of this.#candidates.all())
+      if (!Object.hasOwn(candidates, policy))
+        answers.push(this.#candidates.write(by, policy, undefined, this.#single));
     for (const { policy, pattern } of others)
       answers.push(this.#single.writeOverride(by, policy, pattern, undefined));
-    for (const { name } of gone) answers.push(this.#single.writePolicy(by, name, undefined));
+    for (const { name } of gone) answers.push(this.#writePolicy(by, name, undefined));
     for (const { name } of revoked) answers.push(this.#single.writeToken(by, name, undefined));
     for (const [name, fields] of Object.entries(policies))
       answers.push(this.#single.writePolicy(by, name, fields));
     for (const [policy, its] of Object.entries(overrides))
       for (const [pattern, fields] of Object.entries(its))
         answers.push(this.#single.writeOverride(by, policy, pattern, fields));
+    for (const [policy, fields] of Object.entries(candidates))
+      answers.push(this.#candidates.write(by, policy, fields, this.#single));
     for (const [name, entry] of Object.entries(tokens))
       answers.push(this.#single.writeToken(by, name, entry));
     return answers.find(isRefusal) ?? { version: this.#store.revision, value: null };

@@ -1,5 +1,6 @@
 import type {
   AuditEntry,
+  CandidateInCatalog,
   CatalogDocument,
   OverrideInCatalog,
   Page,
@@ -11,6 +12,7 @@ import type {
 } from "../../core/catalog/calls.ts";
 import type { CatalogChanges } from "../../core/catalog/changes.ts";
 import { AuditLog } from "./audit-log.ts";
+import { Candidates } from "./candidates.ts";
 import { CatalogStore, type StoredOverride } from "./catalog-store.ts";
 import { CatalogTables } from "./catalog-tables.ts";
 import { CatalogWrites } from "./catalog-writes.ts";
@@ -25,13 +27,16 @@ export class Catalog {
   readonly #store: CatalogStore;
   readonly #audit: AuditLog;
   readonly #writes: CatalogWrites;
+  readonly #candidates: Candidates;
   readonly #deployed: Deployed;
 
   constructor(storage: DurableObjectStorage, deployed: Deployed, nowMs: () => number) {
     const tables = new CatalogTables(storage);
     this.#store = new CatalogStore(tables);
     this.#audit = new AuditLog(tables);
-    this.#writes = new CatalogWrites(tables, { store: this.#store, audit: this.#audit, deployed, nowMs });
+    const parts = { store: this.#store, audit: this.#audit, deployed, nowMs };
+    this.#candidates = new Candidates(tables, parts);
+    this.#writes = new CatalogWrites(tables, parts, this.#candidates);
     this.#deployed = deployed;
   }
 
@@ -41,7 +46,7 @@ export class Catalog {
   }
 
   changes(since: number): CatalogChanges {
-    return changesAfter(this.#store, since);
+    return changesAfter(this.#store, this.#candidates, since);
   }
 
   write(call: WriteCall): Versioned<unknown> | Refusal {
@@ -61,6 +66,17 @@ export class Catalog {
     const source = stored?.fields === undefined ? "file" : "catalog";
     const overrides = this.#store.countOverrides(name);
     return { version: stored?.ownVersion ?? 0, value: { name, source, fields, overrides } };
+  }
+
+  candidate(policy: string): Versioned<CandidateInCatalog> | Refusal {
+    const stored = this.#candidates.of(policy);
+    if (stored === undefined) {
+      const known = this.policy(policy);
+      const detail = `the policy ${JSON.stringify(policy)} has no candidate`;
+      return "refused" in known ? known : { refused: "missing", detail };
+    }
+    const { version, fields, sinceMs } = stored;
+    return { version, value: { policy, fields, sinceMs } };
   }
 
   override(policy: string, given: string): Versioned<OverrideInCatalog> | Refusal {
@@ -100,10 +116,14 @@ export class Catalog {
       overrides[policy][pattern] = fields;
     }
     const tokens = this.#store.tokens().map(({ name, entry }) => [name, entry]);
+    const candidates = this.#candidates.all().map(({ policy, fields }) => [policy, fields]);
     const value = {
       policies: Object.fromEntries(policies) as CatalogDocument["policies"],
       overrides,
       tokens: Object.fromEntries(tokens) as CatalogDocument["tokens"],
+      ...(candidates.length > 0 && {
+        candidates: Object.fromEntries(candidates) as CatalogDocument["tokens"],
+      }),
     };
     return { version: this.#store.revision, value };
   }

@@ -106,7 +106,8 @@ function lengthProblem(table: Table): Refusal | undefined {
   ]);
 }
 
-function notAllowed(violations: readonly Violation[]): Refusal {
+/** The refusal of something that breaks these rules. */
+export function notAllowed(violations: readonly Violation[]): Refusal {
   return { refused: "not-allowed", detail: violations.map(({ detail }) => detail).join("; "), violations };
 }
 

@@ -37,7 +37,7 @@ export class SingleWrites {
 
   /** The pattern as it is stored; `undefined`: it is none of this policy. */
   patternOf(policy: string, given: string): string | undefined {
-    const base = this.#baseOf(policy);
+    const base = this.baseOf(policy);
     const checked = base && checkedOverride(policy, base, given, { blocked: true });
     return checked === undefined || isRefusal(checked) ? undefined : checked.pattern;
   }
@@ -58,7 +58,7 @@ export class SingleWrites {
         return full(`the catalog has ${MOST_POLICIES} policies, which are all that it may have`);
     }
     const after = fields ?? base.fields;
-    const misfit = after && this.#misfitOf(name, after);
+    const misfit = after && this.misfitOf(name, after);
     if (misfit !== undefined) return misfit;
     // Nothing is left of which a key could have other figures.
     if (after === undefined)
@@ -70,7 +70,7 @@ export class SingleWrites {
   }
 
   /** The refusal of a policy under which one of its overrides would mean nothing any more. */
-  #misfitOf(name: string, fields: Table): Refusal | undefined {
+  misfitOf(name: string, fields: Table): Refusal | undefined {
     for (const { pattern, fields: override } of this.#store.overridesAfter(name, "", MOST_OVERRIDES)) {
       const checked = checkedOverride(name, { fields }, pattern, override);
       if (isRefusal(checked))
@@ -83,7 +83,7 @@ export class SingleWrites {
   }
 
   writeOverride(by: string, policy: string, given: string, fields: Table | undefined): Written | Refusal {
-    const base = this.#baseOf(policy);
+    const base = this.baseOf(policy);
     if (base === undefined) return missing(`there is no policy ${JSON.stringify(policy)}`);
     const checked = checkedOverride(policy, base, given, fields ?? { blocked: true }, this.#nowMs());
     if (isRefusal(checked)) return checked;
@@ -126,8 +126,13 @@ export class SingleWrites {
     return { version, value: null };
   }
 
+  /** Whether nothing is left of a policy when the catalog's is taken away. */
+  isOfCatalogAlone(name: string): boolean {
+    return !this.#deployed.tables.has(name);
+  }
+
   /** What overrides of a policy are put into; `undefined`: there is no such policy. */
-  #baseOf(name: string): Base | undefined {
+  baseOf(name: string): Base | undefined {
     const fields = this.#store.policy(name)?.fields ?? this.#deployed.tables.get(name);
     return fields && { fields };
   }

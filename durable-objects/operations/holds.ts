@@ -105,7 +105,7 @@ export class Holds {
     const { cost, ttlMs, idempotencyKey, provisional, caller } = call;
     const ruleAccounts = keyState.seenBy(call.priority);
     if (!admitsTogether(ruleAccounts, nowMs, cost)) return undefined;
-    const hold = { id: ownHoldId(caller, randomId()), expiresAtMs: nowMs + ttlMs };
+    const hold = { id: call.id ?? ownHoldId(caller, randomId()), expiresAtMs: nowMs + ttlMs };
     const leaseTtlMs = keyState.policy.lease?.ttlMs ?? 0;
     const lease = { id: randomId(), expiresAtMs: nowMs + leaseTtlMs };
     const mark = provisional && { isProvisional: true };

@@ -8,7 +8,8 @@ import { Objects, type LimiterNamespace } from "../../client/transports/objects.
 import { Outboxes } from "../../client/transports/outboxes.ts";
 import { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
 import { randomFraction, randomId, SYSTEM_TIME } from "../../core/clock.ts";
-import { log, policies, regionalPolicies, regions, tables } from "../../durable-objects/deployment.ts";
+import { policyOfKeys } from "../../core/stats/compared.ts";
+import { deployed, log, regionalPolicies } from "../../durable-objects/deployment.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
 import { CallLog } from "./call-log.ts";
 import { CatalogReader } from "./catalog-reader.ts";
@@ -78,6 +79,7 @@ function counterOf(stats: WorkerStats | undefined, calls: CallLog): LimiterClien
       stats?.decided(told);
       calls.decided(told);
     },
+    compared: (compared) => stats?.compared(compared),
   };
 }
 
@@ -87,14 +89,15 @@ function clientsOf(env: Env): Clients {
 
 function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS }: Env): Clients {
   // There is one object for all counts, which is in no jurisdiction.
-  const mayHaveKeys = (name: string) => regionalPolicies.named.get(name)?.jurisdiction === undefined;
+  const inForce = CATALOG && new PoliciesInForce(deployed);
+  const { named } = inForce ?? regionalPolicies;
+  const mayHaveKeys = (name: string) => named.get(policyOfKeys(name))?.jurisdiction === undefined;
   const stats = STATS && new WorkerStats(STATS, SYSTEM_TIME, randomId, waitUntil, mayHaveKeys);
   const together = { outboxes: new Outboxes(), inBackground: waitUntil };
   const calls = new CallLog(log, randomFraction, (line) => console.log(line));
   const unanswered = (policy: string, error: unknown) => calls.failed(policy, error);
   const objects = new Objects(OBJECTS, SYSTEM_TIME, together, { counter: stats, unanswered });
   const reservations = new ReservationCache(randomId);
-  const inForce = CATALOG && new PoliciesInForce({ policies, tables, regions });
   const counter = counterOf(stats, calls);
   const parts = {
     objects,

@@ -1,4 +1,5 @@
 import type { Time } from "../../core/clock.ts";
+import type { Compared } from "../../core/stats/compared.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../../core/stats/messages.ts";
 import { SEND_EVERY_MS, StatsSender } from "../../core/stats/sender.ts";
 import { Tally, type Counter, type Told } from "../../core/stats/tally.ts";
@@ -31,6 +32,10 @@ export class WorkerStats implements Counter {
 
   decided(told: Told): void {
     this.#tally.decided(told);
+  }
+
+  compared(compared: Compared): void {
+    this.#tally.compared(compared);
   }
 
   add(...args: Parameters<Counter["add"]>): void {

@@ -2,8 +2,10 @@
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { decisionOf } from "../../client/read-answer.ts";
 import { degradedDecision, type Decision } from "../../core/protocol/decision.ts";
+import type { WantedHold } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
+import { alsoBeside, holdBeside } from "./candidates.ts";
 import { CancelRequest, HoldRequest, SettleRequest } from "./request-schemas.ts";
 import {
   blockedDecision,
@@ -34,11 +36,16 @@ export function callHold(client: LimiterClient, principal: Principal, input: unk
       if (problem !== undefined) return problem;
       const blocked = blockedDecision({ policy, key });
       if (blocked !== undefined) return client.told(blocked);
-      const asked = { cost: units, ttlMs, priority, ...(idempotencyKey !== undefined && { idempotencyKey }) };
+      const asked: WantedHold = {
+        cost: units,
+        ttlMs,
+        priority,
+        ...(idempotencyKey !== undefined && { idempotencyKey }),
+      };
       const answer = await client.holds.hold(policy, key, asked);
-      return client.told(
-        answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer),
-      );
+      const told = answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
+      holdBeside(client, { policy, key }, asked, told);
+      return client.told(told);
     },
   );
 }
@@ -53,7 +60,9 @@ export function callSettle(client: LimiterClient, principal: Principal, input: u
     input,
     async ({ policy, key, secret }, { used }) => {
       const problem = costProblem(policy, ["used"], used, given(input, "used"));
-      const answer = problem ?? (await client.holds.settle(policy, key, secret, used));
+      if (problem !== undefined) return problem;
+      alsoBeside(client, policy, (beside, tried) => beside.holds.settle(tried, key, secret, used));
+      const answer = await client.holds.settle(policy, key, secret, used);
       return answer instanceof Problem ? answer : { policy, answer };
     },
   );
@@ -66,6 +75,7 @@ export function callCancel(
   input: unknown,
 ): Promise<Problem | undefined> {
   return callClaim(client, principal, "hold", CancelRequest, input, async ({ policy, key, secret }) => {
+    alsoBeside(client, policy, (beside, tried) => beside.holds.cancel(tried, key, secret));
     const answer = await client.holds.cancel(policy, key, secret);
     return answer instanceof Problem ? answer : undefined;
   });

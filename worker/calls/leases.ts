@@ -5,19 +5,16 @@ import { MOST_UNITS } from "../../core/policies/most-units.ts";
 import { publicName } from "../../core/policies/policy-names.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 /** The calls on leases: units that a caller has for a while, and may have to wait for in a queue. */
-import type { Lease } from "../../core/protocol/answers.ts";
-import { claimId } from "../../core/protocol/claim-ids.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { WantedLease } from "../../core/protocol/messages.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
-import { ReleaseRequest } from "./release-request.ts";
-import { AcquireRequest, RenewRequest, SocketRequest } from "./request-schemas.ts";
+import { acquireBeside, undecidedBeside } from "./candidates.ts";
+import { AcquireRequest, SocketRequest } from "./request-schemas.ts";
 import {
   blockedDecision,
   call,
-  callClaim,
   findClaim,
   priorityProblem,
   unitsProblem,
@@ -62,6 +59,7 @@ export function callAcquire(
     const isLost = signal.aborted || isUnknown;
     if (isLost && asked.idempotencyKey === undefined)
       waitUntil(client.leases.release(policy, key, asked.id, { outcome: "ignore" }));
+    else acquireBeside(client, acquire, asked, answer);
     return client.told(answer);
   });
   waitUntil(answered.catch(() => undefined));
@@ -89,6 +87,7 @@ export function callSocket(
     const acquire = acquireOf(target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
     const { policy, key, asked } = acquire;
+    undecidedBeside(client, acquire);
     const linked =
       (request.resume === undefined ? blockedProblem(target) : undefined) ??
       linkedOf(client, principal, acquire, request);
@@ -111,30 +110,6 @@ export function linkedOf(
   if (resume !== undefined && (claim?.policy.name !== policy.name || claim.key !== key))
     return leaseMissing();
   return { graceMs, resume: claim?.secret };
-}
-
-/** Moves a lease's end to `ttlMs` from now. */
-export function callRenew(
-  client: LimiterClient,
-  principal: Principal,
-  input: unknown,
-): Promise<Lease | Problem> {
-  return callClaim(client, principal, "lease", RenewRequest, input, async (claim, { ttlMs }) => {
-    const { policy, key, secret } = claim;
-    const answer = ttlProblem(policy, ttlMs) ?? (await client.leases.renew(policy, key, secret, ttlMs));
-    return answer instanceof Problem ? answer : publicLease(claim, answer);
-  });
-}
-
-/** Ends a lease, as the caller reports if it does; `undefined`: done. */
-export function callRelease(
-  client: LimiterClient,
-  principal: Principal,
-  input: unknown,
-): Promise<Problem | undefined> {
-  return callClaim(client, principal, "lease", ReleaseRequest, input, (claim, { outcome, durationMs }) =>
-    client.leases.release(claim.policy, claim.key, claim.secret, { outcome, durationMs }),
-  );
 }
 
 /**
@@ -183,7 +158,8 @@ function leasedProblem(policy: Policy, units: Cost, givenUnits: unknown): Proble
   return refused(["units", none.unit], 0, `an integer from 1 to ${MOST_UNITS}`);
 }
 
-function ttlProblem(policy: Policy, ttlMs: number | undefined): Problem | undefined {
+/** The problem of a lifetime that is longer than a lease may have. */
+export function ttlProblem(policy: Policy, ttlMs: number | undefined): Problem | undefined {
   return durationProblem(policy, "ttlMs", ttlMs);
 }
 
@@ -199,8 +175,4 @@ function blockedProblem(target: Target): Problem | undefined {
   const blocked = blockedDecision(target);
   if (blocked === undefined) return undefined;
   return new Problem(PROBLEMS.forbidden, `the override ${JSON.stringify(blocked.override)} blocks this key`);
-}
-
-function publicLease(place: { policy: Policy; key: string }, { id, ...lease }: Lease): Lease {
-  return { id: claimId("lease", { policy: place.policy.name, key: place.key }, id), ...lease };
 }

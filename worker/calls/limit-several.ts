@@ -8,6 +8,7 @@ import type { LimiterClient } from "../../client/limiter-client.ts";
 import { refusedDecision, type AllDecisions, type Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
+import { acquireBeside, limitBeside } from "./candidates.ts";
 import { nameOf, parseChecks, type Check, type IndependentCheck } from "./checks.ts";
 import { limitTogether } from "./limit-all.ts";
 
@@ -24,8 +25,27 @@ export async function callLimitSeveral(
   if (checks instanceof Problem) return checks;
   const answered =
     "together" in checks ? await limitByKey(client, checks.together) : await limitEach(client, checks.alone);
-  if (!(answered instanceof Problem)) for (const decision of answered.decisions) client.told(decision);
+  if (answered instanceof Problem) return answered;
+  const made = "together" in checks ? checks.together : checks.alone;
+  for (const [index, decision] of answered.decisions.entries()) {
+    client.told(decision);
+    const check = made[index];
+    // What was let through by its own policy, and took nothing since another was denied, says nothing of either.
+    if (check !== undefined && (answered.success || "alone" in checks || !decision.success))
+      checkBeside(client, check, decision);
+  }
   return answered;
+}
+
+function checkBeside(
+  client: LimiterClient,
+  { policy, key, ...asked }: IndependentCheck,
+  decision: Decision,
+): void {
+  const { lease } = policy;
+  if (lease === undefined) return limitBeside(client, { policy, key }, asked, decision);
+  const { cost, priority } = asked;
+  acquireBeside(client, { policy, key }, { id: "", cost, priority, ttlMs: lease.ttlMs, waitMs: 0 }, decision);
 }
 
 /**

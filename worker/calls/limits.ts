@@ -2,16 +2,16 @@
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { randomId } from "../../core/clock.ts";
-import { publicName } from "../../core/policies/policy-names.ts";
-import type { Policy, Rule } from "../../core/policies/policy.ts";
+import type { Policy } from "../../core/policies/policy.ts";
 import { costOf, takesNothing, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
+import type { WantedLimit } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Scope } from "../auth/token-entries.ts";
 import { scopeProblem, type Principal } from "../auth/tokens.ts";
+import { alsoBeside, limitBeside } from "./candidates.ts";
 import { UNITS_ALLOWED } from "./request-parts.ts";
 import { KeyRequest, LimitRequest, PeekRequest, RefundRequest } from "./request-schemas.ts";
-import { SetRequest } from "./set-schema.ts";
 import {
   call,
   costProblem,
@@ -66,17 +66,24 @@ export function limitOf(
   const plain = { cost, idempotencyKey, priority, ...(waitMs > 0 && { waitMs }) };
   const asked = force === true ? { ...plain, force } : plain;
   const isCharge = refundable === true && policy.rules.some((rule) => costOf(rule, cost) > 0);
-  if (!isCharge) return told(client, client.limit(policy, key, asked, signal));
+  if (!isCharge) return decide(client, { policy, key }, asked, signal);
   const charge = asked.idempotencyKey ?? randomId();
-  return withCharge(
-    told(client, client.limit(policy, key, { ...asked, idempotencyKey: charge }, signal)),
-    charge,
-  );
+  return withCharge(decide(client, { policy, key }, { ...asked, idempotencyKey: charge }, signal), charge);
 }
 
-/** The same, counted. A call that the isolate decides has no promise, and gets none. */
-function told(client: LimiterClient, decided: ReturnType<LimiterClient["limit"]>): typeof decided {
-  return decided instanceof Promise ? decided.then((late) => client.told(late)) : client.told(decided);
+/** Decides, counts it, and puts it to a candidate. A call that the isolate decides has no promise, and gets none. */
+function decide(
+  client: LimiterClient,
+  target: Target,
+  asked: WantedLimit,
+  signal: AbortSignal | undefined,
+): ReturnType<LimiterClient["limit"]> {
+  const decided = client.limit(target.policy, target.key, asked, signal);
+  const tell = <Told extends Decision | Problem>(told: Told) => {
+    if (target.policy.candidate !== undefined) limitBeside(client, target, asked, told);
+    return client.told(told);
+  };
+  return decided instanceof Promise ? decided.then(tell) : tell(decided);
 }
 
 const LIMITING: readonly Scope[] = ["limit"];
@@ -134,7 +141,9 @@ export function callRefund(client: LimiterClient, principal: Principal, input: u
         scopeProblem(principal, [charge === undefined ? "refund" : "limit"]) ??
         rateProblem(policy, units) ??
         unitsProblem(policy, units, given(input, "units"));
-      return problem ?? client.refund(policy, key, units, idempotencyKey, charge);
+      if (problem !== undefined) return problem;
+      alsoBeside(client, policy, (beside, tried) => beside.refund(tried, key, units, idempotencyKey, charge));
+      return client.refund(policy, key, units, idempotencyKey, charge);
     },
   );
 }
@@ -158,38 +167,8 @@ export function callPeek(
 
 /** Makes a key as new. */
 export function callReset(client: LimiterClient, principal: Principal, input: unknown): Promised<undefined> {
-  return call(client, principal, KeyRequest, input, ({ policy, key }) => client.reset(policy, key));
-}
-
-/** Sets what a key has used, and looks at it. */
-export function callSetUsed(
-  client: LimiterClient,
-  principal: Principal,
-  input: unknown,
-): Promised<KeyReport> {
-  return call(client, principal, SetRequest, input, ({ policy, key }, { used }) => {
-    const problem = costProblem(policy, ["used"], used, given(input, "used"));
-    if (problem !== undefined) return problem;
-    if (policy.pool !== undefined)
-      return refused(
-        ["policy"],
-        publicName(policy.name),
-        "a policy without a pool, to set what a key has used",
-      );
-    const rates = policy.rules.filter(({ lease }) => lease === undefined);
-    if (rates.length === 0)
-      return refused(
-        ["policy"],
-        policy.name,
-        "a policy with a rule that counts a rate: leases are only released",
-      );
-    const isNamed = ({ unit }: Rule) => typeof used === "number" || Object.hasOwn(used, unit);
-    if (!rates.some(isNamed))
-      return refused(["used"], given(input, "used"), `a number, or a table with one of ${unitsOf(rates)}`);
-    return client.setUsed(policy, key, used);
+  return call(client, principal, KeyRequest, input, ({ policy, key }) => {
+    alsoBeside(client, policy, (beside, tried) => beside.reset(tried, key));
+    return client.reset(policy, key);
   });
-}
-
-function unitsOf(rules: readonly Rule[]): string {
-  return [...new Set(rules.map(({ unit }) => unit))].join(", ");
 }

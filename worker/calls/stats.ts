@@ -31,7 +31,7 @@ export async function callMetrics(
   namespace: StatsNamespace | undefined,
   principal: Principal,
 ): Promise<{ readonly counts: Counts } | Problem> {
-  const totals = await asked(namespace, (object) => object.totals());
+  const totals = await askStats(namespace, (object) => object.totals());
   if (totals instanceof Problem) return totals;
   const mine = Object.entries(totals.counts).filter(([series]) => {
     const [metric = "", policy = ""] = partsOf(series);
@@ -62,7 +62,7 @@ export async function callHistory(
       `${SINCE_ALLOWED}, not before ${MOST_SINCE[step]} ago by the ${step} and not after now`,
     );
   const name = publicName(policy.name);
-  const points = await asked(namespace, (object) => object.history({ policy: name, step, sinceMs }));
+  const points = await askStats(namespace, (object) => object.history({ policy: name, step, sinceMs }));
   if (points instanceof Problem) return points;
   return {
     policy: name,
@@ -85,7 +85,7 @@ export async function callTopKeys(
   if (policy instanceof Problem) return policy;
   const name = publicName(policy.name);
   const { by } = request;
-  const top = await asked(namespace, (object) => object.topKeys({ policy: name, by }));
+  const top = await askStats(namespace, (object) => object.topKeys({ policy: name, by }));
   if (top instanceof Problem) return top;
   const { keyPrefix = "" } = principal;
   const keys = top.keys
@@ -109,8 +109,8 @@ function figuresOf(counts: Counts) {
   return { ...sums, reasons };
 }
 
-/** Asks the object. */
-async function asked<Answer extends object>(
+/** Asks the object of the statistics. */
+export async function askStats<Answer extends object>(
   namespace: StatsNamespace | undefined,
   ask: (object: StatsStub) => Promise<Answer>,
 ): Promise<Answer | Problem> {

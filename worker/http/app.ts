@@ -5,15 +5,17 @@ import type { Scope } from "../auth/token-entries.ts";
 import { configurationProblem, type Principal } from "../auth/tokens.ts";
 import { clientOf } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
-import { callCancel, callHold, callSettle } from "../calls/holds.ts";
+import { callHold } from "../calls/holds.ts";
 import { callKeyCount, callKeys } from "../calls/keys.ts";
-import { callAcquire, callRelease, callRenew, callSocket } from "../calls/leases.ts";
+import { callAcquire } from "../calls/leases.ts";
 import { callLimitSeveral } from "../calls/limit-several.ts";
-import { callPeek, callLimit, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
+import { callPeek, callLimit, callRefund, callReset } from "../calls/limits.ts";
 import { listPolicies } from "../calls/policy-list.ts";
 import { callReserve } from "../calls/reservations.ts";
-import { pathInput, policyInput, queryInput, withQuery, type Ctx } from "./addresses.ts";
+import { callSetUsed } from "../calls/set-used.ts";
+import { pathInput, policyInput, withQuery, type Ctx } from "./addresses.ts";
 import { catalogRoutes } from "./catalog-routes.ts";
+import { addClaimRoutes } from "./claim-routes.ts";
 import { addDashboardRoutes } from "./dashboard-routes.ts";
 import {
   authorized,
@@ -21,7 +23,6 @@ import {
   noContent,
   withBody,
   withBodyOrQuery,
-  withId,
   withPlace,
   withoutQuery,
 } from "./handlers.ts";
@@ -81,61 +82,7 @@ app.post(
     { scopes: ["reserve"] },
   ),
 );
-app.post(
-  "/v1/holds/:id/settle",
-  withBody(async (c, principal, body) => {
-    const input = withId(c, body);
-    if (input instanceof Problem) return input;
-    return decisionResponse(await callSettle(clientOf(c.env, principal), principal, input), 200);
-  }),
-);
-app.delete(
-  "/v1/holds/:id",
-  withoutQuery(["limit"], async (c, principal) =>
-    noContent(c, await callCancel(clientOf(c.env, principal), principal, { id: c.req.param("id") })),
-  ),
-);
-app.get(
-  "/v1/leases/socket",
-  authorized(["limit"], async (c, principal) => {
-    if (c.req.raw.headers.get("upgrade")?.toLowerCase() !== "websocket") {
-      const detail = "the Upgrade header must be websocket";
-      return new Problem(PROBLEMS.upgradeRequired, detail, { headers: { upgrade: "websocket" } });
-    }
-    const input = queryInput(c, ["units", "waitMs", "graceMs"]);
-    if (input instanceof Problem) return input;
-    const answered = await callSocket(clientOf(c.env, principal), principal, input);
-    return answered instanceof Problem ? answered : answered.answer;
-  }),
-);
-app.post(
-  "/v1/leases/:id/renew",
-  withBody(
-    async (c, principal, body) => {
-      const input = withId(c, body);
-      if (input instanceof Problem) return input;
-      return jsonAnswer(await callRenew(clientOf(c.env, principal), principal, input));
-    },
-    { isOptional: true },
-  ),
-);
-app.post(
-  "/v1/leases/:id/release",
-  withBody(
-    async (c, principal, body) => {
-      const input = withId(c, body);
-      if (input instanceof Problem) return input;
-      return noContent(c, await callRelease(clientOf(c.env, principal), principal, input));
-    },
-    { isOptional: true },
-  ),
-);
-app.delete(
-  "/v1/leases/:id",
-  withoutQuery(["limit"], async (c, principal) =>
-    noContent(c, await callRelease(clientOf(c.env, principal), principal, { id: c.req.param("id") })),
-  ),
-);
+addClaimRoutes(app);
 app.get(
   "/v1/policies",
   withoutQuery(["limit", "admin"], (c, principal) =>

@@ -6,6 +6,12 @@ import { catalogCallerOf } from "../bindings/catalog-caller.ts";
 import type { Env } from "../bindings/env.ts";
 import type { CatalogCaller } from "../calls/catalog/asking.ts";
 import {
+  deleteCandidate,
+  promoteCandidate,
+  readCandidate,
+  writeCandidate,
+} from "../calls/catalog/candidate-calls.ts";
+import {
   deleteOverride,
   deletePolicy,
   listOverrides,
@@ -34,6 +40,7 @@ export const catalogRoutes = new Hono<{ Bindings: Env }>();
 /** The largest document, in bytes: 10,000 overrides of 800 bytes. */
 const MOST_DOCUMENT_BYTES = 8 * 2 ** 20;
 const POLICY = "/v1/policies/:policy";
+const CANDIDATE = `${POLICY}/candidate`;
 const OVERRIDE = `${POLICY}/overrides/:pattern`;
 
 type Handle = (
@@ -117,6 +124,29 @@ catalogRoutes.delete(
   OVERRIDE,
   handler(CHANGING, ["dryRun"], async (caller, c, [policy = "", , pattern = ""], query) =>
     noContent(c, await deleteOverride(caller, policy, pattern, query)),
+  ),
+);
+catalogRoutes.get(
+  CANDIDATE,
+  handler(READING, [], async (caller, _, [policy = ""]) => tagged(await readCandidate(caller, policy))),
+);
+catalogRoutes.put(
+  CANDIDATE,
+  handler(CHANGING, ["dryRun"], async (caller, c, [policy = ""], query) => {
+    const body = await readJson(c.req.raw);
+    return body instanceof Problem ? body : tagged(await writeCandidate(caller, policy, body.value, query));
+  }),
+);
+catalogRoutes.delete(
+  CANDIDATE,
+  handler(CHANGING, ["dryRun"], async (caller, c, [policy = ""], query) =>
+    noContent(c, await deleteCandidate(caller, policy, query)),
+  ),
+);
+catalogRoutes.post(
+  `${CANDIDATE}/promote`,
+  handler(CHANGING, ["dryRun"], async (caller, _, [policy = ""], query) =>
+    tagged(await promoteCandidate(caller, policy, query)),
   ),
 );
 catalogRoutes.get(

@@ -22,6 +22,8 @@ export const METHODS: Readonly<Record<string, string>> = {
   "/v1/policies/:policy": "GET, HEAD, PUT, DELETE",
   "/v1/policies/:policy/overrides": "GET, HEAD",
   "/v1/policies/:policy/overrides/:pattern": "GET, HEAD, PUT, DELETE",
+  "/v1/policies/:policy/candidate": "GET, HEAD, PUT, DELETE",
+  "/v1/policies/:policy/candidate/promote": "POST",
   "/v1/token": "GET, HEAD",
   "/v1/tokens": "GET, HEAD, POST",
   "/v1/tokens/:name": "DELETE",

@@ -2,6 +2,8 @@ import type { Examples } from "./openapi-examples.ts";
 
 const FIELDS = { algorithm: "token-bucket", limit: 200, window: "1s", burst: 500 };
 const POLICY = { policy: "api", version: 3, source: "catalog", overrides: 2, ...FIELDS };
+const TRIED = { ...FIELDS, limit: 150 };
+const CANDIDATE = { policy: "api", version: 5, candidate: TRIED, since: "2027-01-24T09:30:00.000Z" };
 const RAISED = { multiply: 10, expiresAt: "2027-01-31T12:00:00Z", note: "launch week" };
 const OVERRIDE = { policy: "api", pattern: "customer:7", version: 4, ...RAISED };
 const TOKEN = { name: "billing", scopes: ["limit" as const], policies: ["api"] };
@@ -16,6 +18,24 @@ const CATALOG = {
 export const CATALOG_EXAMPLES: Readonly<Record<string, Examples>> = {
   getPolicy: { answers: { policy: POLICY } },
   putPolicy: { request: FIELDS, answers: { policy: POLICY } },
+  getCandidate: {
+    answers: {
+      candidate: {
+        ...CANDIDATE,
+        compared: {
+          calls: 48308,
+          admittedByBoth: 47900,
+          deniedByBoth: 97,
+          deniedByPolicyAlone: 0,
+          deniedByCandidateAlone: 311,
+          undecided: 0,
+        },
+        keys: [{ key: "customer:9", count: 288, error: 0 }],
+      },
+    },
+  },
+  putCandidate: { request: TRIED, answers: { candidate: CANDIDATE } },
+  promoteCandidate: { answers: { policy: { ...POLICY, ...TRIED, version: 6 } } },
   listOverrides: { answers: { page: { overrides: [OVERRIDE] } } },
   getOverride: { answers: { override: OVERRIDE } },
   putOverride: { request: RAISED, answers: { override: OVERRIDE } },

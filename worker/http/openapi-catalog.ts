@@ -24,7 +24,7 @@ function oneOf(
   what: string,
   name: string,
   parameters: readonly object[],
-  of: { asked: SchemaName; answered: SchemaName },
+  of: { asked: SchemaName; answered: SchemaName; written?: SchemaName },
 ): object {
   return {
     get: {
@@ -38,7 +38,7 @@ function oneOf(
       summary: `Change ${what}, or make it; needs the scope admin`,
       parameters: [...parameters, ...CONDITIONS],
       requestBody: body(of.asked),
-      responses: { 200: answer("As it is now", of.answered, ETAG), ...problems(...WRITING) },
+      responses: { 200: answer("As it is now", of.written ?? of.answered, ETAG), ...problems(...WRITING) },
     },
     delete: {
       operationId: `delete${name}`,
@@ -55,6 +55,7 @@ export function catalogPaths(): object {
   const override = { asked: "OverrideRequest", answered: "Override" } as const;
   return {
     "/v1/policies/{policy}": oneOf("a policy", "Policy", [policyParameter], policy),
+    ...candidatePaths(),
     "/v1/policies/{policy}/overrides": {
       get: {
         operationId: "listOverrides",
@@ -70,6 +71,26 @@ export function catalogPaths(): object {
       override,
     ),
     ...wholePaths(),
+  };
+}
+
+function candidatePaths(): object {
+  const candidate = { asked: "PolicyFields", answered: "ComparedCandidate", written: "Candidate" } as const;
+  return {
+    "/v1/policies/{policy}/candidate": oneOf(
+      "a policy that is tried beside one",
+      "Candidate",
+      [policyParameter],
+      candidate,
+    ),
+    "/v1/policies/{policy}/candidate/promote": {
+      post: {
+        operationId: "promoteCandidate",
+        summary: "Make the candidate the policy; needs the scope admin",
+        parameters: [policyParameter, ...CONDITIONS],
+        responses: { 200: answer("The policy as it is now", "PolicyInForce", ETAG), ...problems(...WRITING) },
+      },
+    },
   };
 }
 

@@ -69,6 +69,8 @@ const ANSWERS = {
   Policy: PolicyDescription,
   PolicyList,
   PolicyInForce: catalog.PolicyInForce,
+  Candidate: catalog.Candidate,
+  ComparedCandidate: catalog.ComparedCandidate,
   Override: catalog.Override,
   OverrideList: catalog.OverrideList,
   OwnToken: catalog.OwnToken,

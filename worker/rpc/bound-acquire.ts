@@ -3,6 +3,7 @@ import { degradedDecision, type Decision } from "../../core/protocol/decision.ts
 import type { Attached } from "../../core/protocol/object-methods.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
+import { acquireBeside, undecidedBeside } from "../calls/candidates.ts";
 import { acquireOf, linkedOf } from "../calls/leases.ts";
 import { BoundAcquireRequest } from "../calls/request-schemas.ts";
 import { blockedDecision, call, type Answered } from "../calls/target.ts";
@@ -31,6 +32,8 @@ export function callAcquireBound(
     const blocked = linked.resume === undefined ? blockedDecision(target) : undefined;
     if (blocked !== undefined) return client.told(blocked);
     if (request.utilization !== undefined) client.report(policy, key, request.utilization);
+    // A lease that ends with its caller ends at its object.
+    if (!request.detached) undecidedBeside(client, acquire);
     const isAtOnce = asked.waitMs === 0 || linked.resume !== undefined;
     if (isAtOnce && !request.detached) {
       const granted = await client.leases.acquireAttached(policy, key, { ...asked, ...linked });
@@ -39,6 +42,7 @@ export function callAcquireBound(
     }
     const link = request.detached ? undefined : linked;
     const { decision, attached } = await acquireConfirmed(client, principal, acquire, link);
+    if (link === undefined) acquireBeside(client, acquire, asked, decision);
     client.told(decision);
     return attached === undefined ? decision : grantOf(decision, attached);
   });

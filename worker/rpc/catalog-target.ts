@@ -4,6 +4,14 @@ import type { OverrideFields, Table } from "../../core/catalog/overrides.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { CatalogCaller, Conditions } from "../calls/catalog/asking.ts";
 import {
+  deleteCandidate,
+  promoteCandidate,
+  readCandidate,
+  writeCandidate,
+  type CandidateAnswer,
+  type ComparedCandidate,
+} from "../calls/catalog/candidate-calls.ts";
+import {
   deleteOverride,
   deletePolicy,
   listOverrides,
@@ -96,6 +104,32 @@ export class CatalogTarget extends RpcTarget {
         conditionsOf(conditions),
       ),
     );
+  }
+
+  /** The candidate of a policy, with what it decided beside it. */
+  async candidate(policy: string): Promise<ComparedCandidate> {
+    return orThrow(await readCandidate(this.#caller, text("policy", policy)));
+  }
+
+  /** Sets a policy's candidate. */
+  async putCandidate(
+    policy: string,
+    fields: Table,
+    conditions?: CatalogConditions,
+  ): Promise<CandidateAnswer> {
+    return orThrow(
+      await writeCandidate(this.#caller, text("policy", policy), fields, conditionsOf(conditions)),
+    );
+  }
+
+  /** Takes a policy's candidate away. */
+  async deleteCandidate(policy: string, conditions?: CatalogConditions): Promise<void> {
+    done(await deleteCandidate(this.#caller, text("policy", policy), conditionsOf(conditions)));
+  }
+
+  /** Makes the candidate the policy. */
+  async promoteCandidate(policy: string, conditions?: CatalogConditions): Promise<PolicyAnswer> {
+    return orThrow(await promoteCandidate(this.#caller, text("policy", policy), conditionsOf(conditions)));
   }
 
   /** The tokens that were issued at run time. */

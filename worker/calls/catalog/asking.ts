@@ -1,6 +1,7 @@
 /** How the catalog is asked, and who may ask for what. */
 import type { CatalogMethods, Refusal, Versioned, Write } from "../../../core/catalog/calls.ts";
 import { Problem, PROBLEMS } from "../../../core/protocol/problems.ts";
+import type { StatsNamespace } from "../../../core/stats/messages.ts";
 import { keyProblem, mayUse, scopeProblem, type Principal } from "../../auth/tokens.ts";
 import { notAllowed } from "../validate.ts";
 
@@ -9,6 +10,8 @@ export interface CatalogCaller {
   readonly catalog: CatalogMethods;
   readonly principal: Principal;
   readonly onWritten: () => Promise<void>;
+  /** Counts what candidates decide. Absent: nobody does. */
+  readonly stats?: StatsNamespace | undefined;
   /** The secret API_TOKENS, whose names no other token may have. */
   readonly secret: string | undefined;
 }
@@ -37,9 +40,10 @@ export async function write(
 /** Whoever may use some policies or keys only may change those only. */
 function writeProblem(principal: Principal, what: Write): Problem | undefined {
   if (what.kind === "override") return forbiddenOverride(principal, what.policy, what.pattern);
-  if (what.kind !== "policy") return notForAll(principal);
+  if (what.kind === "token" || what.kind === "catalog") return notForAll(principal);
+  const policy = what.kind === "policy" ? what.name : what.policy;
   return (
-    forbidden(principal, what.name) ?? (principal.keyPrefix === undefined ? undefined : notForAll(principal))
+    forbidden(principal, policy) ?? (principal.keyPrefix === undefined ? undefined : notForAll(principal))
   );
 }
 

@@ -122,7 +122,8 @@ function overrideAnswer(read: Versioned<OverrideInCatalog> | Problem): OverrideA
   return { policy: value.policy, pattern: value.pattern, version, ...value.fields };
 }
 
-function tableOf(given: unknown): Table | Problem {
+/** The body as a table, or the problem. */
+export function tableOf(given: unknown): Table | Problem {
   if (typeof given === "object" && given !== null && !Array.isArray(given)) return given as Table;
   return notAllowed([{ path: [], detail: "the body must be an object" }]);
 }

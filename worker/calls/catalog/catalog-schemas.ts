@@ -31,6 +31,41 @@ export const PolicyInForce = v.looseObject({
   overrides: described(v.pipe(v.number(), v.integer()), "How many overrides its keys have."),
 });
 
+const candidate = {
+  policy: v.string(),
+  version,
+  candidate: PolicyFields,
+  since: described(v.string(), "When it was set, as RFC 3339 writes it."),
+};
+const calls = v.pipe(v.number(), v.integer());
+
+/** A policy that is tried. */
+export const Candidate = v.object(candidate);
+
+/** A policy that is tried, and what it decided beside the one in force. */
+export const ComparedCandidate = v.object({
+  ...candidate,
+  compared: v.optional(
+    described(
+      v.object({
+        calls: described(calls, "Calls of which both have decided."),
+        admittedByBoth: calls,
+        deniedByBoth: calls,
+        deniedByPolicyAlone: calls,
+        deniedByCandidateAlone: calls,
+        undecided: described(calls, "Calls of which one of them could not decide."),
+      }),
+      "Absent: this deployment counts nothing.",
+    ),
+  ),
+  keys: v.optional(
+    described(
+      v.array(v.object({ key: v.string(), count: calls, error: calls })),
+      "The keys that the candidate alone has denied most, in this hour and the last one. For the scope `admin`.",
+    ),
+  ),
+});
+
 const override = {
   multiply: v.optional(described(v.number(), "All limits times so much.")),
   blocked: v.optional(described(v.literal(true), "Every call is denied.")),
@@ -77,6 +112,7 @@ export const Catalog = v.object({
   policies: v.record(v.string(), fields),
   overrides: described(v.record(v.string(), v.record(v.string(), fields)), "By policy and pattern."),
   tokens: described(v.record(v.string(), fields), "By name, with their SHA-256."),
+  candidates: v.optional(described(v.record(v.string(), fields), "By policy.")),
 });
 
 const entry = v.object({

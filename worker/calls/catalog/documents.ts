@@ -2,14 +2,15 @@ import type { CatalogDocument } from "../../../core/catalog/calls.ts";
 
 /** What errors say that a document is. */
 export const DOCUMENT_ALLOWED =
-  '{ "policies": { NAME: { ... } }, "overrides": { POLICY: { PATTERN: { ... } } }, "tokens": { NAME: { ... } } } and nothing else';
+  '{ "policies": { NAME: { ... } }, "overrides": { POLICY: { PATTERN: { ... } } }, "tokens": { NAME: { ... } } }, with "candidates": { POLICY: { ... } } if wanted, and nothing else';
 
 /** Whether a value has the shape of a document. What is in it is checked piece by piece. */
 export function isDocument(value: unknown): value is CatalogDocument {
-  if (!isTable(value) || Object.keys(value).toSorted().join() !== "overrides,policies,tokens") return false;
-  const { policies, overrides, tokens } = value;
+  if (!isTable(value)) return false;
+  const { policies, overrides, tokens, candidates = {}, ...others } = value;
   return (
-    [policies, overrides, tokens].every(isTableOfTables) &&
+    Object.keys(others).length === 0 &&
+    [policies, overrides, tokens, candidates].every(isTableOfTables) &&
     Object.values(overrides as object).every(isTableOfTables)
   );
 }

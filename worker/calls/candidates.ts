@@ -1,0 +1,131 @@
+/**
+ * Calls that are put to a policy's candidate, after the policy has decided them. The candidate has keys of its own, and
+ * decides by what it admitted itself. It lets nobody wait. Each function here returns at once, and never throws.
+ */
+import type { LimiterClient } from "../../client/limiter-client.ts";
+import { decisionOf } from "../../client/read-answer.ts";
+import { randomId } from "../../core/clock.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import { readClaimId } from "../../core/protocol/claim-ids.ts";
+import { takesNothing } from "../../core/protocol/cost.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import type { WantedHold, WantedLease, WantedLimit } from "../../core/protocol/messages.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import type { DeniedBy } from "../../core/stats/compared.ts";
+import { blockedDecision, type Target } from "./target.ts";
+
+type Decided = Decision | Problem | undefined;
+
+/** Puts a `limit` to the candidate. */
+export function limitBeside(client: LimiterClient, target: Target, call: WantedLimit, told: Decided): void {
+  const { policy, key } = target;
+  const { candidate } = policy;
+  if (candidate === undefined || told instanceof Problem || takesNothing(policy, call.cost)) return;
+  const { waitMs: _, ...atOnce } = call;
+  compare(client, target, told, (beside) => beside.limit(candidate.policy, key, atOnce));
+}
+
+/** Puts a hold to the candidate. It has the id of the policy's, so whoever ends that one ends it too. */
+export function holdBeside(client: LimiterClient, target: Target, call: WantedHold, told: Decided): void {
+  const { policy, key } = target;
+  const { candidate } = policy;
+  if (candidate === undefined || told instanceof Problem) return;
+  const id = told?.hold && readClaimId("hold", told.hold.id)?.secret;
+  const { idempotencyKey, ...others } = call;
+  const asked = { ...others, ...(id !== undefined && { id }), ...sameOnce(idempotencyKey, id) };
+  compare(client, target, told, async (beside) => {
+    const blocked = blockedDecision({ policy: candidate.policy, key });
+    if (blocked !== undefined) return blocked;
+    const answer = await beside.holds.hold(candidate.policy, key, asked);
+    // Nobody has it, and nobody will end it.
+    if (id === undefined && answer !== undefined && "hold" in answer && answer.hold !== undefined)
+      await beside.holds.cancel(candidate.policy, key, answer.hold.id);
+    return answer === undefined ? undefined : decisionOf(candidate.policy, key, answer);
+  });
+}
+
+/** Puts an acquire to the candidate. Its lease has the id of the policy's. */
+export function acquireBeside(client: LimiterClient, target: Target, call: WantedLease, told: Decided): void {
+  const { policy, key } = target;
+  const { candidate } = policy;
+  const terms = candidate?.policy.lease;
+  if (candidate === undefined || terms === undefined || told instanceof Problem) return;
+  const granted = told?.lease && readClaimId("lease", told.lease.id)?.secret;
+  const id = granted ?? randomId();
+  const { cost, priority } = call;
+  const asked = {
+    id,
+    cost,
+    priority,
+    ttlMs: Math.min(call.ttlMs, terms.maxTtlMs),
+    waitMs: 0,
+    ...sameOnce(call.idempotencyKey, granted),
+  };
+  compare(client, target, told, async (beside) => {
+    const blocked = blockedDecision({ policy: candidate.policy, key });
+    if (blocked !== undefined) return blocked;
+    const answer = await beside.leases.acquire(candidate.policy, key, asked);
+    if (granted === undefined && !(answer instanceof Problem) && answer.lease !== undefined)
+      await beside.leases.release(candidate.policy, key, id, { outcome: "ignore" });
+    return answer;
+  });
+}
+
+/** Counts a call that cannot be put to the candidate: nobody would end its lease when the policy's ends with its holder. */
+export function undecidedBeside(client: LimiterClient, { policy: { name, candidate }, key }: Target): void {
+  if (candidate !== undefined)
+    client.candidates.compared({ policy: name, version: candidate.version, key, deniedBy: "unknown" });
+}
+
+/** Does to the candidate's key what was done to the policy's: what ends, renews or resets. Nothing is compared. */
+export function alsoBeside(
+  client: LimiterClient,
+  { candidate }: Policy,
+  work: (beside: LimiterClient, policy: Policy) => Promise<unknown>,
+): void {
+  if (candidate !== undefined) client.candidates.make((beside) => work(beside, candidate.policy));
+}
+
+/** A call that is made again under its idempotency key has what it had, and takes nothing again. */
+function sameOnce(
+  idempotencyKey: string | undefined,
+  id: string | undefined,
+): { readonly idempotencyKey?: string } {
+  return idempotencyKey === undefined || id === undefined ? {} : { idempotencyKey: id };
+}
+
+/** Has the candidate decide, and counts both decisions. */
+function compare(
+  client: LimiterClient,
+  { policy, key }: Target,
+  told: Decision | undefined,
+  decide: (beside: LimiterClient) => Decided | Promise<Decided>,
+): void {
+  const { candidate, name } = policy;
+  if (candidate === undefined) return;
+  const count = (tried: Decided) =>
+    client.candidates.compared({
+      policy: name,
+      version: candidate.version,
+      key,
+      deniedBy: deniedBy(told, tried),
+    });
+  const isMade = client.candidates.make((beside) => {
+    const tried = decide(beside);
+    return tried instanceof Promise ? tried.then(count) : count(tried);
+  });
+  if (!isMade) count(undefined);
+}
+
+function deniedBy(told: Decided, tried: Decided): DeniedBy {
+  const [byPolicy, byCandidate] = [isDenied(told), isDenied(tried)];
+  if (byPolicy === undefined || byCandidate === undefined) return "unknown";
+  if (byPolicy) return byCandidate ? "both" : "policy";
+  return byCandidate ? "candidate" : "none";
+}
+
+/** Whether a decision denies, or would if its policy were not in shadow; `undefined`: nobody could decide. */
+function isDenied(decided: Decided): boolean | undefined {
+  if (decided === undefined || decided instanceof Problem || decided.reason === "degraded") return undefined;
+  return !decided.success || decided.reason === "shadow";
+}
