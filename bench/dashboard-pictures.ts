@@ -49,6 +49,8 @@ async function main(): Promise<void> {
 /** Traffic that never rests, with leases that are held and callers that wait for them. */
 async function load(url: string, isOver: () => boolean): Promise<void> {
   await send(url, "PUT", "/v1/policies/api/overrides/tenant-7", { multiply: 10, note: "launch week" });
+  const stricter = { ...DASHBOARD_POLICIES.visitor, limit: 20 };
+  await send(url, "PUT", "/v1/policies/visitor/candidate", stricter);
   for (let round = 0; !isOver(); round += 1) {
     // It comes and goes.
     await traffic(url, 1 + Math.round(2 * Math.sin(round / 12) ** 2));
@@ -70,6 +72,10 @@ async function pictures(page: Page): Promise<void> {
   await page.waitForSelector("[data-reason]");
   await sleep(2_500);
   await take(page, "key");
+  await goTo(page, "#/policy/visitor");
+  await page.waitForSelector("::-p-aria([name='Promote'])");
+  await sleep(3_000);
+  await take(page, "candidate");
   await goTo(page, "#/policy/export");
   await sleep(4_000);
   await take(page, "leases");

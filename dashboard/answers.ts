@@ -125,6 +125,7 @@ export interface Candidate {
     readonly deniedByBoth: number;
     readonly deniedByPolicyAlone: number;
     readonly deniedByCandidateAlone: number;
+    readonly undecided: number;
   };
   readonly keys?: readonly TopKey[];
 }

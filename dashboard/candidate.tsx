@@ -17,17 +17,16 @@ interface Props {
   readonly onPromoted: () => Promise<void>;
 }
 
-/** The part about the candidate; nothing where the limiter knows no candidates. */
+/** The part about the candidate. */
 export function CandidatePart({ policy, onPromoted }: Props) {
   const { ask } = useSession();
   const polled = usePoll<Candidate | undefined>(policy, EVERY_MS, async () => {
     const read = await ask<Candidate>("GET", path("policies", policy, "candidate"));
     if (read.problem === undefined) return read;
-    return isNone(read.problem) ? { value: undefined, etag: undefined } : { problem: read.problem };
+    return read.problem.status === 404 ? { value: undefined, etag: undefined } : { problem: read.problem };
   });
   const { value: candidate, problem, again } = polled;
   const [done, setDone] = useState<Done>();
-  if (problem?.type === "urn:weir:problem:not-found") return null;
   return (
     <Part title="Candidate">
       <DoneNote
@@ -51,11 +50,6 @@ export function CandidatePart({ policy, onPromoted }: Props) {
       )}
     </Part>
   );
-}
-
-/** There is none; an address that the limiter does not know at all is another problem. */
-function isNone({ status, type }: Problem): boolean {
-  return status === 404 && type !== "urn:weir:problem:not-found";
 }
 
 function Begin({ policy, onBegun }: { readonly policy: string; readonly onBegun: () => Promise<void> }) {

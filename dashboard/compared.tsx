@@ -19,6 +19,7 @@ export function Compared({ candidate }: { readonly candidate: Candidate }) {
             value={count(compared.deniedByCandidateAlone)}
             tone={compared.deniedByCandidateAlone > 0 ? "bad" : undefined}
           />
+          <Figure name="not decided by one of them" value={count(compared.undecided)} />
         </dl>
       )}
       {keys.length > 0 && (

@@ -52,7 +52,7 @@ export function Figure(props: {
   readonly tone?: "bad" | undefined;
 }) {
   return (
-    <div class={`figure ${props.tone ?? ""}`}>
+    <div class={`figure ${props.tone ?? ""}`} data-figure={props.name}>
       <dt>{props.name}</dt>
       <dd>{props.value}</dd>
     </div>

@@ -27,6 +27,7 @@ const PLACES = [
   ["#/", ".plot canvas"],
   ["#/policy/api", "[data-top=denied] td.key"],
   ["#/policy/export", "textarea[name=policy-fields]"],
+  ["#/policy/visitor", "[data-figure='calls compared']"],
   ["#/key/api/tenant-13", "button.danger"],
   [`#/key/visitor/${LONG_KEY}`, "button.danger"],
   ["#/catalog", "section table"],
@@ -43,6 +44,7 @@ beforeAll(async () => {
   await traffic(url);
   await limitOf(url, "visitor", LONG_KEY);
   await send(url, "PUT", "/v1/policies/api/overrides/tenant-13", { multiply: 2, note: "x".repeat(80) });
+  await send(url, "PUT", "/v1/policies/visitor/candidate", { ...DASHBOARD_POLICIES.visitor, limit: 5 });
   // Counts come some seconds later, with calls that are made anyway.
   await until(async () => {
     await limitOf(url, "api", "tenant-1");

@@ -6,6 +6,7 @@ import type { Serving } from "../../scripts/workerd.ts";
 import {
   DASHBOARD_POLICIES,
   endlessTraffic,
+  fill,
   goTo,
   HAMMERING,
   limitOf,
@@ -116,15 +117,8 @@ test("a policy is checked, changed and brought back; who comes too late is told,
   const { page, faults } = await openPage(browser);
   await signIn(page, url, TOKENS.full);
   await goTo(page, "#/policy/visitor");
-  const edit = async (fields: object) => {
-    const field = await page.waitForSelector("textarea[name=policy-fields]");
-    await field?.click({ count: 3 });
-    await page.keyboard.down("Control");
-    await page.keyboard.press("a");
-    await page.keyboard.up("Control");
-    await field?.type(JSON.stringify(fields));
-  };
-  const fields = { ...DASHBOARD_POLICIES.visitor, window: "1m" };
+  const edit = (fields: object) => fill(page, "textarea[name=policy-fields]", JSON.stringify(fields));
+  const fields = DASHBOARD_POLICIES.visitor;
   await edit({ ...fields, limit: -1 });
   await press(page, "Check");
   await says(page, "limit is -1");
@@ -152,25 +146,17 @@ test("an override is added, edited and deleted, and a bad one is refused beside 
   const { page, faults } = await openPage(browser);
   await signIn(page, url, TOKENS.full);
   await goTo(page, "#/policy/api");
-  const fill = async (text: string) => {
-    const field = await page.waitForSelector("textarea[name=fields]");
-    await field?.click();
-    await page.keyboard.down("Control");
-    await page.keyboard.press("a");
-    await page.keyboard.up("Control");
-    await field?.type(text);
-  };
   const read = () => send(url, "GET", "/v1/policies/api/overrides/trial:*");
   await press(page, "Add an override");
   await (await page.waitForSelector("input[name=pattern]"))?.type("trial:*");
-  await fill('{ "limit": 5, "brust": 5 }');
+  await fill(page, "textarea[name=fields]", '{ "limit": 5, "brust": 5 }');
   await press(page, "Save override");
   await says(page, "brust");
-  await fill('{ "limit": 5, "burst": 5 }');
+  await fill(page, "textarea[name=fields]", '{ "limit": 5, "burst": 5 }');
   await press(page, "Save override");
   await until(async () => (await read())["burst"] === 5);
   await press(page, "Edit");
-  await fill('{ "blocked": true }');
+  await fill(page, "textarea[name=fields]", '{ "blocked": true }');
   await press(page, "Save override");
   await until(async () => (await read())["blocked"] === true);
   await press(page, "Delete");
