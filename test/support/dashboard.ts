@@ -93,11 +93,11 @@ export async function goTo(page: Page, hash: string): Promise<void> {
 }
 
 /** Waits for a button or a link with this text, and returns it. */
-export async function named(page: Page, name: string, within = "body"): Promise<ElementHandle<Element>> {
+export async function named(page: Page, name: string, within = "body"): Promise<ElementHandle> {
   const either = ["button", "link"].map((role) => `${within} ::-p-aria([name="${name}"][role="${role}"])`);
   const found = await page.waitForSelector(either.join(", "));
   if (found === null) throw new Error(`nothing is called ${name}`);
-  return found as ElementHandle<Element>;
+  return found as ElementHandle;
 }
 
 /** Presses a button or follows a link. */

@@ -92,7 +92,7 @@ test("leases and callers that wait are seen as they come and go", async () => {
   const { url } = serving;
   const acquire = (waitMs: number) =>
     send(url, "POST", "/v1/leases", { policy: "export", key: "customer:1", waitMs });
-  const leases = await Promise.all([acquire(0), acquire(0), acquire(0)]);
+  const [first = {}] = await Promise.all([acquire(0), acquire(0), acquire(0)]);
   const waiting = acquire(30_000);
   const { page, faults } = await openPage(browser);
   await signIn(page, url, TOKENS.full);
@@ -105,7 +105,7 @@ test("leases and callers that wait are seen as they come and go", async () => {
   };
   // Key, left, of, in use, holds, leases, waiting.
   await until(async () => String(await cells()) === "customer:1,0,3,3,0,3,1");
-  const { id } = leases[0]?.["lease"] as { id: string };
+  const { id } = first["lease"] as { id: string };
   await send(url, "DELETE", `/v1/leases/${id}`);
   expect(await waiting).toMatchObject({ success: true });
   await until(async () => String(await cells()) === "customer:1,0,3,3,0,3,0");
