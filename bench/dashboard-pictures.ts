@@ -49,15 +49,15 @@ async function main(): Promise<void> {
 /** Traffic that never rests, with leases that are held and callers that wait for them. */
 async function load(url: string, isOver: () => boolean): Promise<void> {
   await send(url, "PUT", "/v1/policies/api/overrides/tenant-7", { multiply: 10, note: "launch week" });
-  const stricter = { ...DASHBOARD_POLICIES.visitor, limit: 20 };
+  const stricter = { ...DASHBOARD_POLICIES.visitor, limit: 10 };
   await send(url, "PUT", "/v1/policies/visitor/candidate", stricter);
   for (let round = 0; !isOver(); round += 1) {
     // It comes and goes.
     await traffic(url, 1 + Math.round(2 * Math.sin(round / 12) ** 2));
-    if (round % 20 === 0)
+    if (round % 5 === 0)
       for (let lease = 0; lease < 5; lease += 1)
         void send(url, "POST", "/v1/leases", { policy: "export", key: "tenant-13", waitMs: 25_000 });
-    await sleep(1_500);
+    await sleep(7_000);
   }
 }
 
@@ -75,10 +75,13 @@ async function pictures(page: Page): Promise<void> {
   await goTo(page, "#/policy/visitor");
   await page.waitForSelector("::-p-aria([name='Promote'])");
   await sleep(3_000);
-  await take(page, "candidate");
+  await take(page, "candidate", "[aria-labelledby=part-candidate]");
   await goTo(page, "#/policy/export");
-  await sleep(4_000);
-  await take(page, "leases");
+  // Leases are asked for now and then; three are granted, and the others wait.
+  await page.waitForFunction(
+    `[...document.querySelectorAll("td:nth-child(7)")].some((cell) => cell.textContent > "0")`,
+  );
+  await take(page, "leases", "[aria-labelledby=part-keys]");
   await goTo(page, "#/try/api/tenant-7");
   await page.waitForSelector("form.box");
   await page.click("form.box button");
@@ -87,15 +90,18 @@ async function pictures(page: Page): Promise<void> {
   await goTo(page, "#/catalog");
   await sleep(1_000);
   await take(page, "catalog");
-  await page.setViewport({ width: 360, height: 640, deviceScaleFactor: 2 });
+  await page.setViewport({ width: 360, height: 640, deviceScaleFactor: 1 });
   await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "dark" }]);
   await goTo(page, "#/");
   await sleep(12_000);
   await take(page, "phone-dark");
 }
 
-async function take(page: Page, name: string): Promise<void> {
-  const image = withPalette(await page.screenshot({ fullPage: name !== "phone-dark" }));
+/** Takes a picture: of one part of the page, or of all of it; on the phone of what is seen of it. */
+async function take(page: Page, name: string, part?: string): Promise<void> {
+  const element = part === undefined ? undefined : await page.waitForSelector(part);
+  const taken = element?.screenshot() ?? page.screenshot({ fullPage: name !== "phone-dark" });
+  const image = withPalette(await taken);
   writeFileSync(join(FOLDER, `dashboard-${name}.png`), image);
   console.log(`dashboard-${name}.png: ${Math.round(image.length / 1024)} KiB`);
 }

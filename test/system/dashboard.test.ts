@@ -92,7 +92,7 @@ test("leases and callers that wait are seen as they come and go", async () => {
   const { url } = serving;
   const acquire = (waitMs: number) =>
     send(url, "POST", "/v1/leases", { policy: "export", key: "customer:1", waitMs });
-  const [first = {}] = await Promise.all([acquire(0), acquire(0), acquire(0)]);
+  const [first] = await Promise.all([acquire(0), acquire(0), acquire(0)]);
   const waiting = acquire(30_000);
   const { page, faults } = await openPage(browser);
   await signIn(page, url, TOKENS.full);
