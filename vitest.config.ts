@@ -13,7 +13,11 @@ const setupFiles = ["test/support/seed.ts"];
 const maxWorkers = "100%";
 
 const system = {
-  globalSetup: ["test/support/build.ts", "test/support/require-prometheus.ts"],
+  globalSetup: [
+    "test/support/build.ts",
+    "test/support/require-prometheus.ts",
+    "test/support/require-chromium.ts",
+  ],
   testTimeout: 300_000,
   hookTimeout: 120_000,
 };
@@ -24,7 +28,7 @@ const SATURATING = ["pools", "exactness", "isolates", "client-processes"].map(
 
 export default defineConfig({
   test: {
-    globalSetup: ["test/support/require-redis.ts"],
+    globalSetup: ["test/support/require-redis.ts", "test/support/build-dashboard.ts"],
     projects: [
       {
         // The pure core and the project's structure: plain Node, thousands of cases a second.

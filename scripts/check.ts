@@ -5,4 +5,5 @@ process.exitCode =
   run("oxfmt", ["--check", "."]) ||
   run("oxlint", ["--type-aware", "--deny-warnings"]) ||
   run("tsc", ["--noEmit"]) ||
+  run("tsc", ["--noEmit", "-p", "dashboard"]) ||
   run("vitest", ["run"]);

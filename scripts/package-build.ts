@@ -3,6 +3,7 @@ import { build, type BuildOptions } from "esbuild";
 import { spawnSync } from "node:child_process";
 import { chmodSync, cpSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { buildDashboard } from "./dashboard-build.ts";
 import { ROOT } from "./project.ts";
 
 export const PACKAGE = join(ROOT, "dist", "package");
@@ -44,6 +45,7 @@ export const COMMAND_BUNDLING = {
 /** Bundles each entry and the command, and copies the template that the command writes. */
 export async function packageEntries(): Promise<void> {
   rmSync(PACKAGE, { recursive: true, force: true });
+  await buildDashboard();
   const entryPoints = readdirSync(ENTRIES)
     .filter((name) => name !== WORKER)
     .map((name) => join(ENTRIES, name));

@@ -20,6 +20,7 @@ const TOP = [
   "bench",
   "client",
   "core",
+  "dashboard",
   "docs",
   "drop-ins",
   "durable-objects",
@@ -45,7 +46,7 @@ const MOST_WORKER_TO_OBJECT = 6;
 
 function filesIn(folder: string): string[] {
   return readdirSync(join(ROOT, folder), { recursive: true, withFileTypes: true })
-    .filter((entry) => entry.isFile())
+    .filter((entry) => entry.isFile() && entry.name !== "dashboard-files.js")
     .map((entry) => relative(ROOT, join(entry.parentPath, entry.name)));
 }
 const read = (file: string) => readFileSync(join(ROOT, file), "utf8");
@@ -73,7 +74,8 @@ const MAY_IMPORT = new Map(
   [...read("docs/architecture.md").matchAll(/^\| `([^`]+[^/`])` \|(.*)\|$/gm)].map(
     ([, place = "", row = ""]) => {
       const named = [...row.matchAll(/`([^`]+)`/g)].map(([, each = ""]) => each);
-      return [place, isWithin(place, "core") ? named : ["core", ...named]];
+      const isApart = isWithin(place, "core") || place === "dashboard";
+      return [place, isApart ? named : ["core", ...named]];
     },
   ),
 );
@@ -116,10 +118,11 @@ const SOURCES = [
   "drop-ins",
   "testing",
   "package",
+  "dashboard",
 ];
-const sources = SOURCES.flatMap(filesIn);
+const sources = SOURCES.flatMap(filesIn).filter((file) => !/\.(css|json)$/.test(file));
 const everything = [...sources, ...["test", "scripts", "bench", "examples"].flatMap(filesIn)].filter((file) =>
-  /\.(ts|mjs)$/.test(file),
+  /\.(tsx?|mjs)$/.test(file),
 );
 
 const PAGES = ["README.md", "CHANGELOG.md", "wrangler.toml"];
@@ -193,7 +196,7 @@ describe("the house", () => {
 
 describe.each([...everything, ...filesIn("docs"), ...PAGES])("%s", (file) => {
   test("names no file that is not there", () => {
-    const named = read(file).matchAll(/(?<![\w./-])((?:[\w-]+\/)*[\w-]+(?:\.[\w-]+)*\.(?:ts|mjs))\b/g);
+    const named = read(file).matchAll(/(?<![\w./-])((?:[\w-]+\/)*[\w-]+(?:\.[\w-]+)*\.(?:tsx?|mjs))\b/g);
     const lost = [...named].filter(
       ([, name = ""]) =>
         name !== "vitest.config.ts" && !everything.some((each) => each === name || each.endsWith(`/${name}`)),

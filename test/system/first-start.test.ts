@@ -77,7 +77,8 @@ test("a bad policy that is saved while npm start runs is told with its line, and
   const before = running.printed().length;
   writeToml(folder, POLICY);
   await expect.poll(() => running?.printed().slice(before), { timeout: 60_000 }).toContain("Paste this");
-  expect((await fetch(`http://127.0.0.1:${port}/healthz`)).status).toBe(200);
+  for (const path of ["/healthz", "/dashboard"])
+    expect((await fetch(`http://127.0.0.1:${port}${path}`)).status).toBe(200);
 });
 
 test("the token that npm start makes may hold units, and one that it made before may too from now on", async () => {

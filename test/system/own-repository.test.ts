@@ -131,6 +131,14 @@ test("weir verify needs no wrangler, says how it is called, and refuses to go wi
   ]);
 });
 
+/** The statuses of the dashboard's page, and of the files that the page names. */
+async function dashboardOf(url: string): Promise<number[]> {
+  const page = await fetch(`${url}/dashboard`);
+  const names = [...(await page.text()).matchAll(/"(\/dashboard\/[^"]+)"/g)].map(([, path = ""]) => path);
+  const files = await Promise.all(names.map((path) => fetch(url + path)));
+  return [page.status, ...files.map(({ status }) => status)];
+}
+
 test("beside a package.json it writes the rest, and then wrangler dev, weir token and weir serve work", async () => {
   const manifest = readFileSync(join(project.folder, "package.json"), "utf8");
   expect(weir(project.folder, "init").status).toBe(0);
@@ -145,6 +153,7 @@ test("beside a package.json it writes the rest, and then wrangler dev, weir toke
   const dev = await startWranglerDev([join(project.folder, "wrangler.toml")], { API_TOKENS });
   try {
     expect(await limited(dev.url)).toEqual([200, true, 4]);
+    expect(await dashboardOf(dev.url)).toEqual([200, 200, 200]);
   } finally {
     await dev.stop();
   }
@@ -169,6 +178,7 @@ test("beside a package.json it writes the rest, and then wrangler dev, weir toke
     await Promise.race([new Promise((up) => served.stdout.once("data", up)), ended]);
     expect(await limited(`http://127.0.0.1:${PORT}`)).toEqual([200, true, left]);
     expect(health()).toBe(0);
+    expect(await dashboardOf(`http://127.0.0.1:${PORT}`)).toEqual([200, 200, 200]);
     if (left === 3) expect(await verified(`http://127.0.0.1:${PORT}`)).toMatch(/^holds +exactness of login/m);
     served.kill("SIGTERM");
     expect(await ended).toBe(0);

@@ -16,6 +16,7 @@ import { callSetUsed } from "../calls/set-used.ts";
 import { pathInput, policyInput, withQuery, type Ctx } from "./addresses.ts";
 import { catalogRoutes } from "./catalog-routes.ts";
 import { addClaimRoutes } from "./claim-routes.ts";
+import { addDashboardRoutes } from "./dashboard-routes.ts";
 import {
   authorized,
   jsonAnswer,
@@ -132,6 +133,7 @@ app.delete(
 );
 app.route("/", catalogRoutes);
 addStatsRoutes(app);
+addDashboardRoutes(app);
 app.get("/healthz", () => jsonAnswer({ status: "ok" }));
 app.get("/openapi.json", (c) => {
   const problem = configurationProblem(c.env.API_TOKENS);
@@ -151,5 +153,4 @@ app.notFound((c) => {
   const problem = configurationProblem(c.env.API_TOKENS);
   return toResponse(problem ?? new Problem(PROBLEMS.noRoute, "/openapi.json describes all routes"));
 });
-
 app.onError(internalProblem);

@@ -1,7 +1,7 @@
 /** The routes that read and change the catalog. */
 import { Hono } from "hono";
 import { Problem } from "../../core/protocol/problems.ts";
-import type { Scope } from "../auth/token-entries.ts";
+import { SCOPES, type Scope } from "../auth/token-entries.ts";
 import { catalogCallerOf } from "../bindings/catalog-caller.ts";
 import type { Env } from "../bindings/env.ts";
 import type { CatalogCaller } from "../calls/catalog/asking.ts";
@@ -28,10 +28,11 @@ import {
   revokeToken,
   writeCatalog,
 } from "../calls/catalog/whole-calls.ts";
+import { describeToken } from "../calls/own-token.ts";
 import { placeIn, type Ctx } from "./addresses.ts";
 import { readJson } from "./body.ts";
 import { queryOf, type Query } from "./conditions.ts";
-import { authorized, jsonAnswer, noContent } from "./handlers.ts";
+import { authorized, jsonAnswer, noContent, withoutQuery } from "./handlers.ts";
 
 /** The routes of the catalog, for the app to take in. */
 export const catalogRoutes = new Hono<{ Bindings: Env }>();
@@ -147,6 +148,10 @@ catalogRoutes.post(
   handler(CHANGING, ["dryRun"], async (caller, _, [policy = ""], query) =>
     tagged(await promoteCandidate(caller, policy, query)),
   ),
+);
+catalogRoutes.get(
+  "/v1/token",
+  withoutQuery(SCOPES, (_, principal) => jsonAnswer(describeToken(principal))),
 );
 catalogRoutes.get(
   "/v1/tokens",

@@ -24,6 +24,7 @@ export const METHODS: Readonly<Record<string, string>> = {
   "/v1/policies/:policy/overrides/:pattern": "GET, HEAD, PUT, DELETE",
   "/v1/policies/:policy/candidate": "GET, HEAD, PUT, DELETE",
   "/v1/policies/:policy/candidate/promote": "POST",
+  "/v1/token": "GET, HEAD",
   "/v1/tokens": "GET, HEAD, POST",
   "/v1/tokens/:name": "DELETE",
   "/v1/catalog": "GET, HEAD, PUT",
@@ -31,6 +32,8 @@ export const METHODS: Readonly<Record<string, string>> = {
   "/v1/stats": "GET, HEAD",
   "/v1/stats/keys": "GET, HEAD",
   "/metrics": "GET, HEAD",
+  "/dashboard": "GET, HEAD",
+  "/dashboard/:file": "GET, HEAD",
   "/healthz": "GET, HEAD",
   "/openapi.json": "GET, HEAD",
 };

@@ -39,6 +39,7 @@ export const CATALOG_EXAMPLES: Readonly<Record<string, Examples>> = {
   listOverrides: { answers: { page: { overrides: [OVERRIDE] } } },
   getOverride: { answers: { override: OVERRIDE } },
   putOverride: { request: RAISED, answers: { override: OVERRIDE } },
+  ownToken: { answers: { token: TOKEN } },
   listTokens: { answers: { tokens: { tokens: [TOKEN] } } },
   issueToken: { request: TOKEN, answers: { issued: { ...TOKEN, token: "weir_mT3xQ9vLwK2pZ7rN5sYb1A" } } },
   getCatalog: { answers: { catalog: CATALOG } },

@@ -96,6 +96,13 @@ function candidatePaths(): object {
 
 function wholePaths(): object {
   return {
+    "/v1/token": {
+      get: {
+        operationId: "ownToken",
+        summary: "What the token of the caller may do; any token may ask",
+        responses: { 200: answer("The token", "OwnToken"), ...problems(401, 503) },
+      },
+    },
     "/v1/tokens": {
       get: {
         operationId: "listTokens",

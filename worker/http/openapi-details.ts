@@ -58,7 +58,7 @@ function detailed(path: string, operation: Operation): object {
   };
 }
 
-const CATALOG: ReadonlySet<string> = new Set(["tokens", "catalog", "audit"]);
+const CATALOG: ReadonlySet<string> = new Set(["token", "tokens", "catalog", "audit"]);
 
 function tagOf(path: string): string {
   const [, , room = "", , part = ""] = path.split("/");

@@ -73,6 +73,7 @@ const ANSWERS = {
   ComparedCandidate: catalog.ComparedCandidate,
   Override: catalog.Override,
   OverrideList: catalog.OverrideList,
+  OwnToken: catalog.OwnToken,
   IssuedToken: catalog.IssuedToken,
   TokenList: catalog.TokenList,
   Catalog: catalog.Catalog,

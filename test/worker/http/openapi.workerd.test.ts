@@ -111,10 +111,12 @@ test("every kind of answer is one that the document promises", async () => {
   expectPromised(keyPath, "get", await call(`/v1/policies/slow/keys/${key}`));
   expectPromised(keyPath, "get", await call(`/v1/policies/address/keys/${key}`));
   expectPromised(keyPath, "delete", await call(`/v1/policies/slow/keys/${key}`, { method: "DELETE" }));
+  expectPromised("/v1/token", "get", await call("/v1/token", { token: TOKENS.tenant }));
+  expectPromised("/v1/token", "get", await call("/v1/token", { token: "" }));
   expectPromised("/healthz", "get", await call("/healthz"));
 });
 
-test("every route is in the document, but the document's own", async () => {
+test("every route is in the document, but the document's own, and the pages that are no calls", async () => {
   const { body } = await call("/openapi.json", { token: "" });
   const { paths } = body as unknown as Document;
   const described = Object.entries(paths).flatMap(([path, methods]) =>
@@ -123,7 +125,9 @@ test("every route is in the document, but the document's own", async () => {
   const routed = app.routes
     .filter(({ method }) => method !== "ALL")
     .map(({ method, path }) => `${method} ${path.replaceAll(/:(\w+)/g, "{$1}")}`);
-  expect(new Set(routed)).toEqual(new Set([...described, "GET /openapi.json"]));
+  expect(new Set(routed)).toEqual(
+    new Set([...described, "GET /openapi.json", "GET /dashboard", "GET /dashboard/{file}"]),
+  );
 });
 
 test("the check itself finds a field too few, and one of another type", () => {

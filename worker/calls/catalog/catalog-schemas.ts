@@ -95,6 +95,11 @@ const token = {
   maxCallsAtOnce: v.optional(v.pipe(v.number(), v.integer())),
   maxNewKeysPerSecond: v.optional(v.pipe(v.number(), v.integer())),
 };
+/** The token of the caller. */
+export const OwnToken = described(
+  v.object({ name: token.name, scopes: token.scopes, policies: token.policies, keyPrefix: token.keyPrefix }),
+  "What a token may do. Without `policies` or `keyPrefix` it may use all of them.",
+);
 /** A token that is to be issued. */
 export const TokenRequest = v.object(token);
 /** A token that was issued. */

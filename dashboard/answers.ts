@@ -1,0 +1,141 @@
+/** What the limiter answers, as far as the dashboard reads it: /openapi.json has all of it. */
+
+/** An error: RFC 9457. */
+export interface Problem {
+  readonly type: string;
+  readonly title: string;
+  readonly status: number;
+  readonly detail: string;
+  readonly errors?: readonly { readonly pointer: string; readonly detail: string }[];
+}
+
+/** `GET /v1/token`. */
+export interface OwnToken {
+  readonly name: string;
+  readonly scopes: readonly string[];
+  readonly policies?: readonly string[];
+  readonly keyPrefix?: string;
+}
+
+/** A rule in `GET /v1/policies`: further fields are its algorithm's. */
+export interface RuleDescription {
+  readonly name: string;
+  readonly algorithm: string;
+  readonly [field: string]: string | number | boolean;
+}
+
+/** One policy of `GET /v1/policies`. */
+export interface PolicyDescription {
+  readonly name: string;
+  readonly rules: readonly RuleDescription[];
+  readonly objects: "per-key" | number;
+  readonly shadow: boolean;
+  readonly keyKind: "text" | "ip";
+  readonly pool?: string;
+}
+
+/** `GET /v1/policies/{policy}`: the fields, and these. */
+export interface PolicyInForce {
+  readonly policy: string;
+  readonly version: number;
+  readonly source: "file" | "catalog";
+  readonly overrides: number;
+  readonly [field: string]: unknown;
+}
+
+/** An override: what it says stands beside these. */
+export interface Override {
+  readonly policy: string;
+  readonly pattern: string;
+  readonly version: number;
+  readonly blocked?: true;
+  readonly unlimited?: true;
+  readonly multiply?: number;
+  readonly expiresAt?: string;
+  readonly note?: string;
+  readonly [field: string]: unknown;
+}
+
+/** What one rule says of a key. */
+export interface RuleDecision {
+  readonly name: string;
+  readonly success: boolean;
+  readonly limit: number;
+  readonly remaining: number;
+  readonly resetAfterMs: number;
+  readonly retryAfterMs: number | null;
+  readonly reason: string;
+}
+
+/** `GET /v1/policies/{policy}/keys/{key}`. */
+export interface KeyReport {
+  readonly success: boolean;
+  readonly key: string;
+  readonly limit: number;
+  readonly remaining?: number;
+  readonly resetAfterMs?: number;
+  readonly retryAfterMs?: number | null;
+  readonly reason: string;
+  readonly source: string;
+  readonly rules: readonly RuleDecision[];
+  readonly override?: string;
+  readonly outstanding: number;
+  readonly holds: number;
+  readonly leases: number;
+  readonly reclaimed: number;
+  readonly queueLength: number;
+  readonly longestWaitMs: number;
+}
+
+/** One key of `GET /v1/policies/{policy}/keys`. */
+export interface ListedKey {
+  readonly key: string;
+  readonly limit: number;
+  readonly remaining: number;
+  readonly resetAfterMs: number;
+  readonly outstanding: number;
+  readonly holds: number;
+  readonly leases: number;
+}
+
+/** A step of `GET /v1/stats`. */
+export interface HistoryPoint {
+  readonly at: string;
+  readonly admitted: number;
+  readonly denied: number;
+  readonly degraded: number;
+}
+
+/** One key of `GET /v1/stats/keys`. */
+export interface TopKey {
+  readonly key: string;
+  readonly count: number;
+  readonly error: number;
+}
+
+/** `GET /v1/policies/{policy}/candidate`. */
+export interface Candidate {
+  readonly policy: string;
+  readonly candidate: Readonly<Record<string, unknown>>;
+  readonly since: string;
+  readonly version: number;
+  readonly compared?: {
+    readonly calls: number;
+    readonly admittedByBoth: number;
+    readonly deniedByBoth: number;
+    readonly deniedByPolicyAlone: number;
+    readonly deniedByCandidateAlone: number;
+    readonly undecided: number;
+  };
+  readonly keys?: readonly TopKey[];
+}
+
+/** A change in `GET /v1/audit`. */
+export interface AuditEntry {
+  readonly id: number;
+  readonly at: string;
+  readonly by: string;
+  readonly target: string;
+  readonly before: unknown;
+  readonly after: unknown;
+}

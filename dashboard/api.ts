@@ -1,0 +1,94 @@
+/** How the limiter is asked. */
+import type { Problem } from "./answers.ts";
+
+/** What it answered. */
+export type Answer<Value> =
+  | { readonly value: Value; readonly etag: string | undefined; readonly problem?: undefined }
+  | { readonly value?: undefined; readonly problem: Problem };
+
+/** What a call says beside its address. */
+export interface Said {
+  readonly body?: unknown;
+  readonly query?: Readonly<Record<string, string | undefined>>;
+  readonly ifMatch?: string | undefined;
+  readonly ifNoneMatch?: "*" | undefined;
+  readonly accept?: string;
+}
+
+export type Ask = <Value>(method: string, address: string, said?: Said) => Promise<Answer<Value>>;
+
+/**
+ * Calls with this token.
+ *
+ * @param onRefused is told when the token is not known any more
+ */
+export function askWith(token: string, onRefused: () => void): Ask {
+  return async <Value>(method: string, address: string, said: Said = {}): Promise<Answer<Value>> => {
+    let response: Response;
+    try {
+      response = await fetch(address + queryText(said.query), requestOf(token, method, said));
+    } catch {
+      return { problem: UNREACHABLE };
+    }
+    if (response.status === 401) onRefused();
+    const text = await response.text().catch(() => "");
+    return response.ok ? valueOf<Value>(response, text) : { problem: problemOf(response, text) };
+  };
+}
+
+/** The parts of an address, each percent-encoded. */
+export function path(...parts: readonly string[]): string {
+  return `/v1/${parts.map((part) => encodeURIComponent(part.toWellFormed())).join("/")}`;
+}
+
+/** Whether a key can stand in an address: browsers take these two for folders. */
+export function canStandInAddress(key: string): boolean {
+  return key !== "." && key !== "..";
+}
+
+function queryText(query: Said["query"] = {}): string {
+  const given = Object.entries(query).flatMap(([name, value]) =>
+    value === undefined ? [] : [`${name}=${encodeURIComponent(value.toWellFormed())}`],
+  );
+  return given.length === 0 ? "" : `?${given.join("&")}`;
+}
+
+function requestOf(token: string, method: string, said: Said): RequestInit {
+  const headers = {
+    authorization: `Bearer ${token}`,
+    ...(said.body !== undefined && { "content-type": "application/json" }),
+    ...(said.ifMatch !== undefined && { "if-match": said.ifMatch }),
+    ...(said.ifNoneMatch !== undefined && { "if-none-match": said.ifNoneMatch }),
+    ...(said.accept !== undefined && { accept: said.accept }),
+  };
+  const body = said.body === undefined ? {} : { body: JSON.stringify(said.body) };
+  return { method, headers, cache: "no-store", credentials: "omit", ...body };
+}
+
+function valueOf<Value>(response: Response, text: string): Answer<Value> {
+  const isJson = response.headers.get("content-type")?.startsWith("application/json") === true;
+  const value = (isJson ? (JSON.parse(text) as unknown) : text) as Value;
+  return { value, etag: response.headers.get("etag") ?? undefined };
+}
+
+function problemOf(response: Response, text: string): Problem {
+  try {
+    const problem = JSON.parse(text) as Problem;
+    if (typeof problem.detail === "string") return problem;
+  } catch {
+    // Something in between answered, and not the limiter.
+  }
+  return {
+    type: "",
+    title: "An answer that is not the limiter's",
+    status: response.status,
+    detail: `the answer has status ${response.status}, and is not the limiter's`,
+  };
+}
+
+const UNREACHABLE: Problem = {
+  type: "",
+  title: "The limiter cannot be reached",
+  status: 0,
+  detail: "the limiter cannot be reached: what was asked may have been done, so look before you ask again",
+};

@@ -1,0 +1,53 @@
+/** What every part of the dashboard needs: who is signed in, and how the limiter is asked. */
+import { createContext } from "preact";
+import { useContext } from "preact/hooks";
+import type { OwnToken } from "./answers.ts";
+import type { Ask } from "./api.ts";
+import type { Reading } from "./rates.ts";
+
+export interface Session {
+  readonly token: OwnToken;
+  readonly ask: Ask;
+  /** What /metrics said lately: rates go on from page to page. */
+  readonly readings: { current: readonly Reading[] };
+}
+
+export const SessionContext = createContext<Session | undefined>(undefined);
+
+/** Who is signed in. */
+export function useSession(): Session {
+  const session = useContext(SessionContext);
+  if (session === undefined) throw new Error("nobody is signed in");
+  return session;
+}
+
+/** What the token may do; parts that it may not use are not shown. */
+export interface Rights {
+  /** Looking at policies and keys. */
+  readonly looks: boolean;
+  /** Making calls. */
+  readonly calls: boolean;
+  /** Changing keys, policies and overrides; history and top keys. */
+  readonly changes: boolean;
+  /** What concerns all policies and keys: tokens, the audit log, the document. */
+  readonly all: boolean;
+  /** Live rates. */
+  readonly counts: boolean;
+}
+
+/** The rights of whoever is signed in. */
+export function rightsOf({ scopes, policies, keyPrefix }: OwnToken): Rights {
+  const has = (...any: readonly string[]) => any.some((scope) => scopes.includes(scope));
+  const changes = has("admin");
+  return {
+    looks: has("limit", "admin"),
+    calls: has("limit"),
+    changes,
+    all: changes && policies === undefined && keyPrefix === undefined,
+    counts: has("metrics", "admin"),
+  };
+}
+
+export function useRights(): Rights {
+  return rightsOf(useSession().token);
+}

@@ -1,0 +1,47 @@
+/** The history of a policy. */
+import { useState } from "preact/hooks";
+import type { HistoryPoint } from "./answers.ts";
+import { useSession } from "./context.ts";
+import { ProblemNote } from "./parts.tsx";
+import { HOUR, SPANS, type Span } from "./plot-series.ts";
+import { Plot } from "./plot.tsx";
+import { usePoll } from "./poll.ts";
+
+const EVERY_MS = 20_000;
+const NONE: readonly HistoryPoint[] = [];
+
+/** The plot of one policy over a span. */
+export function History(props: { readonly policy: string; readonly span: Span; readonly height: number }) {
+  const { policy, span, height } = props;
+  const { ask } = useSession();
+  const { value, problem } = usePoll(`${policy} ${span.since}`, EVERY_MS, () =>
+    ask<{ points: HistoryPoint[] }>("GET", "/v1/stats", {
+      query: { policy, since: span.since, step: span.step },
+    }),
+  );
+  if (problem !== undefined) return <ProblemNote problem={problem} />;
+  return <Plot span={span} points={value?.points ?? NONE} height={height} />;
+}
+
+/** The same, and how far back it looks. */
+export function HistoryWithSpans({ policy }: { readonly policy: string }) {
+  const [span, setSpan] = useState(HOUR);
+  return (
+    <>
+      <div class="row" role="group" aria-label="How far back">
+        {SPANS.map((each) => (
+          <button
+            type="button"
+            key={each.since}
+            class={`small ${each === span ? "" : "outline secondary"}`}
+            aria-pressed={each === span}
+            onClick={() => setSpan(each)}
+          >
+            {each.name}
+          </button>
+        ))}
+      </div>
+      <History policy={policy} span={span} height={220} />
+    </>
+  );
+}

@@ -1,0 +1,61 @@
+/** What may be done to one key, and how it is undone. */
+import type { Override, Problem } from "./answers.ts";
+import { path, type Ask } from "./api.ts";
+import { overrideFields } from "./words.ts";
+
+/** What an override is to say. */
+export type Fields = Readonly<Record<string, unknown>>;
+
+/** How a change went: a problem, or how to undo it. */
+export type Changed =
+  | { readonly problem: Problem; readonly undo?: undefined }
+  | { readonly problem?: undefined; readonly undo: () => Promise<Problem | undefined> };
+
+/**
+ * Writes the override of exactly this pattern. Undoing it brings back what was there before, unless somebody has changed
+ * it since.
+ *
+ * @param before the override that is there; `undefined`: there is none
+ */
+export async function writeOverride(
+  ask: Ask,
+  place: { readonly policy: string; readonly pattern: string },
+  fields: Fields,
+  before: Override | undefined,
+): Promise<Changed> {
+  const address = path("policies", place.policy, "overrides", place.pattern);
+  const condition = before === undefined ? { ifNoneMatch: "*" as const } : { ifMatch: tagOf(before) };
+  const written = await ask<Override>("PUT", address, { body: fields, ...condition });
+  if (written.problem !== undefined) return { problem: written.problem };
+  const ifMatch = tagOf(written.value);
+  const undo = async () => {
+    if (before === undefined) return (await ask("DELETE", address, { ifMatch })).problem;
+    return (await ask("PUT", address, { body: overrideFields(before), ifMatch })).problem;
+  };
+  return { undo };
+}
+
+/** Takes an override away. */
+export async function removeOverride(ask: Ask, override: Override): Promise<Changed> {
+  const address = path("policies", override.policy, "overrides", override.pattern);
+  const { problem } = await ask("DELETE", address, { ifMatch: tagOf(override) });
+  if (problem !== undefined) return { problem };
+  const undo = async () =>
+    (await ask("PUT", address, { body: overrideFields(override), ifNoneMatch: "*" })).problem;
+  return { undo };
+}
+
+/** The override of exactly this pattern, as it is now; `undefined`: there is none. */
+export async function readOverride(
+  ask: Ask,
+  policy: string,
+  pattern: string,
+): Promise<{ readonly value?: Override; readonly problem?: Problem }> {
+  const read = await ask<Override>("GET", path("policies", policy, "overrides", pattern));
+  if (read.problem === undefined) return { value: read.value };
+  return read.problem.status === 404 ? {} : { problem: read.problem };
+}
+
+function tagOf({ version }: Override): string {
+  return `"${version}"`;
+}

@@ -1,0 +1,45 @@
+/** What a plot shows: all steps of a span. */
+import type { HistoryPoint } from "./answers.ts";
+
+/** How far back a plot looks. */
+export interface Span {
+  readonly name: string;
+  readonly since: string;
+  readonly step: "minute" | "hour";
+  readonly steps: number;
+}
+
+export const HOUR: Span = { name: "the last hour", since: "1h", step: "minute", steps: 60 };
+export const SPANS: readonly Span[] = [
+  HOUR,
+  { name: "the last day", since: "1d", step: "minute", steps: 1_440 },
+  { name: "the last month", since: "30d", step: "hour", steps: 720 },
+];
+const STEP_SECONDS = { minute: 60, hour: 3_600 };
+
+/** So many steps are shown at least, also when nothing was counted before the last of them. */
+const LEAST_STEPS = 15;
+
+/**
+ * The steps of the span, those without traffic too: they are left out of the answer. It begins where the counts begin.
+ */
+export function seriesOf(
+  span: Span,
+  points: readonly HistoryPoint[],
+  nowMs: number,
+): [number[], number[], number[]] {
+  const size = STEP_SECONDS[span.step];
+  const now = Math.floor(nowMs / 1_000 / size) * size;
+  const byTime = new Map(points.map((point) => [Date.parse(point.at) / 1_000, point]));
+  // The minute that is under way would look as if calls had ended. An hour is too long to wait for.
+  const last = span.step === "minute" && byTime.has(now - size) ? now - size : now;
+  const first = Math.min(...byTime.keys());
+  const counted = Number.isFinite(first) ? Math.floor((last - first) / size) + 2 : span.steps;
+  const steps = Math.min(span.steps, Math.max(LEAST_STEPS, counted));
+  const times = Array.from({ length: steps }, (_, index) => last - (steps - 1 - index) * size);
+  return [
+    times,
+    times.map((time) => byTime.get(time)?.admitted ?? 0),
+    times.map((time) => byTime.get(time)?.denied ?? 0),
+  ];
+}

@@ -1,0 +1,84 @@
+/** One policy: what happens under it, its keys, and what may be changed of it. */
+import { useState } from "preact/hooks";
+import type { PolicyDescription, PolicyInForce } from "./answers.ts";
+import { path } from "./api.ts";
+import { CandidatePart } from "./candidate.tsx";
+import { useRights, useSession } from "./context.ts";
+import { HistoryWithSpans } from "./history.tsx";
+import { KeysPart } from "./keys.tsx";
+import { useReadings } from "./live.ts";
+import { OverridesPart } from "./overrides.tsx";
+import { LiveFigures } from "./overview.tsx";
+import { Part, ProblemNote } from "./parts.tsx";
+import { hashOf } from "./places.ts";
+import { PolicyEditor } from "./policy-editor.tsx";
+import { usePoll } from "./poll.ts";
+import { TopKeysPart } from "./top-keys.tsx";
+import { ruleLine } from "./words.ts";
+
+const EVERY_MS = 10_000;
+
+/** The page of a policy. */
+export function PolicyPage({ policy }: { readonly policy: string }) {
+  const { ask } = useSession();
+  const rights = useRights();
+  const readings = useReadings(rights.counts);
+  const list = usePoll("policies", EVERY_MS, () =>
+    ask<{ policies: PolicyDescription[] }>("GET", "/v1/policies"),
+  );
+  const inForce = usePoll(policy, EVERY_MS, () => ask<PolicyInForce>("GET", path("policies", policy)));
+  const described = list.value?.policies.find(({ name }) => name === policy);
+  return (
+    <>
+      <h1>{policy}</h1>
+      {described !== undefined && (
+        <p>
+          {described.rules.map(ruleLine).join("; ")}
+          {described.shadow && " (in shadow: denies nobody)"}
+        </p>
+      )}
+      {inForce.value !== undefined && (
+        <p class="quiet">
+          Version {inForce.value.version}, from the {inForce.value.source}
+        </p>
+      )}
+      <ProblemNote problem={list.problem} />
+      <FindKey policy={policy} />
+      {rights.counts && (
+        <Part title="Now">
+          <ProblemNote problem={readings.problem} />
+          <LiveFigures policy={policy} readings={readings.value ?? []} />
+        </Part>
+      )}
+      {rights.changes && (
+        <Part title="History">
+          <HistoryWithSpans policy={policy} />
+        </Part>
+      )}
+      {rights.changes && <TopKeysPart policy={policy} />}
+      {rights.changes && described !== undefined && <KeysPart policy={described} />}
+      <OverridesPart policy={policy} onChanged={inForce.again} />
+      {rights.changes && <CandidatePart policy={policy} onPromoted={inForce.again} />}
+      {rights.changes && <PolicyEditor policy={policy} inForce={inForce} />}
+    </>
+  );
+}
+
+function FindKey({ policy }: { readonly policy: string }) {
+  const [key, setKey] = useState("");
+  return (
+    <form
+      class="line"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (key !== "") location.hash = hashOf({ at: "key", policy, key });
+      }}
+    >
+      <label>
+        Look at a key
+        <input name="key" required value={key} onInput={(event) => setKey(event.currentTarget.value)} />
+      </label>
+      <button type="submit">Look</button>
+    </form>
+  );
+}

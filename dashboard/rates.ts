@@ -1,0 +1,77 @@
+/** Live rates, from what /metrics said lately. */
+
+/** What was counted of one policy until now. */
+export interface Totals {
+  readonly admitted: number;
+  readonly denied: number;
+  readonly isolate: number;
+  readonly degraded: number;
+}
+/** By policy. */
+export type TotalsByPolicy = ReadonlyMap<string, Totals>;
+/** What /metrics said at an instant. */
+export interface Reading {
+  readonly atMs: number;
+  readonly totals: TotalsByPolicy;
+}
+/** What happens under one policy. */
+export interface Rates {
+  readonly admittedPerSecond: number;
+  readonly deniedPerSecond: number;
+  /** The part that isolates decided without asking, from 0 to 1; `undefined`: nothing was decided. */
+  readonly hitRate: number | undefined;
+  readonly degraded: number;
+}
+
+/**
+ * Rates are taken over so long, in milliseconds: counts come every 10 s from each isolate, so over less they would jump
+ * between none and double.
+ */
+export const RATE_OVER_MS = 30_000;
+
+const NOTHING: Totals = { admitted: 0, denied: 0, isolate: 0, degraded: 0 };
+const SAMPLE = /^weir_decisions_total\{(.*)\} (\d+)$/gm;
+const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
+
+/** What a text of /metrics says of decisions. */
+export function totalsIn(text: string): TotalsByPolicy {
+  const found = new Map<string, Totals>();
+  for (const [, labels = "", count = ""] of text.matchAll(SAMPLE)) {
+    const said = Object.fromEntries([...labels.matchAll(LABEL)].map(([, name, value]) => [name, value]));
+    const { policy = "", outcome, reason, source } = said as Record<string, string | undefined>;
+    const before = found.get(policy) ?? NOTHING;
+    const more = (isMeant: boolean) => (isMeant ? Number(count) : 0);
+    found.set(policy, {
+      admitted: before.admitted + more(outcome === "admitted"),
+      denied: before.denied + more(outcome === "denied"),
+      isolate: before.isolate + more(source === "isolate"),
+      degraded: before.degraded + more(reason === "degraded"),
+    });
+  }
+  return found;
+}
+
+/** The readings that count, with this one; the oldest is as old as rates look back. */
+export function withReading(readings: readonly Reading[], reading: Reading): readonly Reading[] {
+  const all = [...readings, reading];
+  const recent = all.filter(({ atMs }) => atMs > reading.atMs - RATE_OVER_MS);
+  const last = all[all.length - recent.length - 1];
+  return last === undefined ? recent : [last, ...recent];
+}
+
+/** The rates of a policy; `undefined`: there is one reading only. */
+export function ratesOf(readings: readonly Reading[], policy: string): Rates | undefined {
+  const [first, last] = [readings[0], readings.at(-1)];
+  if (first === undefined || last === undefined || last.atMs <= first.atMs) return undefined;
+  const [from, to] = [first.totals.get(policy) ?? NOTHING, last.totals.get(policy) ?? NOTHING];
+  // Counts begin at 0 again when what the limiter counted is deleted.
+  const since = (field: keyof Totals) => Math.max(0, to[field] - from[field]);
+  const seconds = (last.atMs - first.atMs) / 1_000;
+  const all = since("admitted") + since("denied");
+  return {
+    admittedPerSecond: since("admitted") / seconds,
+    deniedPerSecond: since("denied") / seconds,
+    hitRate: all === 0 ? undefined : since("isolate") / all,
+    degraded: since("degraded"),
+  };
+}

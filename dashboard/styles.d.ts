@@ -1,0 +1,2 @@
+/** esbuild puts styles into a file of their own. */
+declare module "*.css";

@@ -1,0 +1,68 @@
+/** Figures in words. */
+import type { Override, RuleDescription } from "./answers.ts";
+
+const WHOLE = new Intl.NumberFormat("en");
+const TIME = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+
+/** A whole number with its thousands apart. */
+export function count(value: number): string {
+  return WHOLE.format(value);
+}
+
+/** A rate per second: small ones with their parts. */
+export function perSecond(value: number): string {
+  return value >= 10 || value === 0 ? count(Math.round(value)) : value.toFixed(1);
+}
+
+/** A part of one as percent. */
+export function percent(part: number): string {
+  return `${Math.round(part * 100)} %`;
+}
+
+const SPANS = [
+  ["d", 86_400_000],
+  ["h", 3_600_000],
+  ["min", 60_000],
+  ["s", 1_000],
+] as const;
+
+/** A duration as its largest fitting unit says it. */
+export function duration(ms: number): string {
+  const [unit, size] = SPANS.find(([, each]) => ms >= each) ?? ["ms", 1];
+  const value = ms / size;
+  return `${value >= 10 || Number.isInteger(value) ? count(Math.round(value)) : value.toFixed(1)} ${unit}`;
+}
+
+/** An instant in the place's own time. */
+export function instant(text: string): string {
+  const atMs = Date.parse(text);
+  return Number.isNaN(atMs) ? text : TIME.format(atMs);
+}
+
+/** A rule in one line: `token-bucket: 100 per 1 s, up to 500 at once`. */
+export function ruleLine(rule: RuleDescription): string {
+  const { algorithm, limit, windowMs, burst } = rule;
+  const figures = [
+    typeof limit === "number" ? count(limit) : "",
+    typeof windowMs === "number" ? ` per ${duration(windowMs)}` : "",
+    typeof burst === "number" && burst !== limit ? `, up to ${count(burst)} at once` : "",
+  ].join("");
+  return figures === "" ? algorithm : `${algorithm}: ${figures}`;
+}
+
+const BESIDE: ReadonlySet<string> = new Set(["policy", "pattern", "version", "expiresAt", "note"]);
+
+/** What of an override its author wrote. */
+export function overrideFields(override: Override): Record<string, unknown> {
+  const beside = new Set(["policy", "pattern", "version"]);
+  return Object.fromEntries(Object.entries(override).filter(([field]) => !beside.has(field)));
+}
+
+/** An override in a few words. */
+export function overrideLine(override: Override): string {
+  if (override.blocked === true) return "blocked";
+  if (override.unlimited === true) return "unlimited";
+  if (override.multiply !== undefined) return `all limits × ${override.multiply}`;
+  const fields = Object.entries(override).filter(([field]) => !BESIDE.has(field));
+  return fields.map(([field, value]) => `${field} ${JSON.stringify(value)}`).join(", ");
+}

@@ -1,0 +1,29 @@
+import { expect, test } from "vitest";
+import { duration, overrideLine, perSecond, ruleLine } from "../../dashboard/words.ts";
+
+test("durations have the largest unit that fits", () => {
+  expect([0, 999, 1_000, 1_500, 90_000, 3_600_000, 86_400_000 * 30].map(duration)).toEqual([
+    "0 ms",
+    "999 ms",
+    "1 s",
+    "1.5 s",
+    "1.5 min",
+    "1 h",
+    "30 d",
+  ]);
+});
+
+test("rates are whole numbers, small ones not", () => {
+  expect([0, 0.25, 9.96, 12.4, 48_211].map(perSecond)).toEqual(["0", "0.3", "10.0", "12", "48,211"]);
+});
+
+test("a rule and an override stand in one line", () => {
+  const bucket = { name: "api", algorithm: "token-bucket", limit: 1_000, windowMs: 60_000, burst: 5_000 };
+  expect(ruleLine(bucket)).toBe("token-bucket: 1,000 per 1 min, up to 5,000 at once");
+  expect(ruleLine({ ...bucket, burst: 1_000 })).toBe("token-bucket: 1,000 per 1 min");
+  expect(ruleLine({ name: "x", algorithm: "unlimited" })).toBe("unlimited");
+  const place = { policy: "api", pattern: "a", version: 3 };
+  expect(overrideLine({ ...place, blocked: true, note: "n" })).toBe("blocked");
+  expect(overrideLine({ ...place, multiply: 10 })).toBe("all limits × 10");
+  expect(overrideLine({ ...place, limit: 5, burst: 6, expiresAt: "x" })).toBe("limit 5, burst 6");
+});

@@ -1,0 +1,152 @@
+/** The dashboard in a browser, over a limiter with traffic. */
+import { setTimeout as sleep } from "node:timers/promises";
+import type { Browser, ElementHandle, Page } from "puppeteer-core";
+import { TOKENS } from "./fixtures.ts";
+
+/** An API, its logins, and exports: one policy whose keys have objects of their own, and two that can be listed. */
+export const DASHBOARD_POLICIES = {
+  api: { algorithm: "token-bucket", limit: 20, window: "1m", burst: 30, deadlineMs: 20_000 },
+  visitor: { algorithm: "token-bucket", limit: 30, window: "1m", objects: 4, deadlineMs: 20_000 },
+  export: {
+    algorithm: "concurrency",
+    limit: 3,
+    ttl: "60s",
+    maxWait: "30s",
+    objects: 2,
+    deadlineMs: 20_000,
+  },
+};
+/** The key that hammers. */
+export const HAMMERING = "tenant-13";
+const KEYS = 50;
+/** A condition that does not hold by then never will. */
+const MOST_ASKED = 300;
+
+/** A page, and what went wrong in it. */
+export interface Opened {
+  readonly page: Page;
+  /** Errors of the page and of its console, and violations of its content security policy. */
+  readonly faults: string[];
+}
+
+/** Calls over HTTP, with the token that may do everything. */
+export async function send(
+  url: string,
+  method: string,
+  path: string,
+  body?: object,
+): Promise<Record<string, unknown>> {
+  const response = await fetch(url + path, {
+    method,
+    headers: { authorization: `Bearer ${TOKENS.full}`, "content-type": "application/json" },
+    ...(body !== undefined && { body: JSON.stringify(body) }),
+  });
+  const text = await response.text();
+  return text === "" ? {} : (JSON.parse(text) as Record<string, unknown>);
+}
+
+/** `POST /v1/limit`. */
+export function limitOf(url: string, policy: string, key: string): Promise<Record<string, unknown>> {
+  return send(url, "POST", "/v1/limit", { policy, key });
+}
+
+/** Each of 50 keys makes a call, and one of them many. */
+export async function traffic(url: string, rounds = 1): Promise<void> {
+  for (let round = 0; round < rounds; round += 1) {
+    const calls = Array.from({ length: KEYS }, (_, index) => limitOf(url, "api", `tenant-${index + 1}`));
+    const hammered = Array.from({ length: 60 }, () => limitOf(url, "api", HAMMERING));
+    const visits = Array.from({ length: 10 }, (_, index) => limitOf(url, "visitor", `guest-${index}`));
+    await Promise.all([...calls, ...hammered, ...visits]);
+  }
+}
+
+/** Opens a page of its own in the browser, which remembers what goes wrong. */
+export async function openPage(browser: Browser, size = { width: 1_100, height: 900 }): Promise<Opened> {
+  const context = await browser.createBrowserContext();
+  const page = await context.newPage();
+  page.setDefaultTimeout(30_000);
+  await page.setViewport(size);
+  const faults: string[] = [];
+  page.on("pageerror", (error) => faults.push(String(error)));
+  page.on("console", (message) => {
+    // An answer of the limiter that refuses is no fault of the page.
+    const isRefusal = message.text().startsWith("Failed to load resource");
+    if (message.type() === "error" && !isRefusal) faults.push(message.text());
+  });
+  await page.evaluateOnNewDocument(`document.addEventListener("securitypolicyviolation", (event) =>
+    console.error("violates " + event.violatedDirective + ": " + event.blockedURI))`);
+  return { page, faults };
+}
+
+/** Opens the dashboard and signs in, as somebody with a keyboard does. */
+export async function signIn(page: Page, url: string, token: string): Promise<void> {
+  await page.goto(`${url}/dashboard`);
+  const field = await page.waitForSelector("input[type=password]");
+  await field?.type(token);
+  await page.keyboard.press("Enter");
+  await page.waitForSelector("nav");
+}
+
+/** Goes to a place, by its hash. */
+export async function goTo(page: Page, hash: string): Promise<void> {
+  await page.evaluate(`location.hash = ${JSON.stringify(hash)}`);
+}
+
+/** Waits for a button or a link with this text, and returns it. */
+export async function named(page: Page, name: string, within = "body"): Promise<ElementHandle> {
+  const either = ["button", "link"].map((role) => `${within} ::-p-aria([name="${name}"][role="${role}"])`);
+  const found = await page.waitForSelector(either.join(", "));
+  if (found === null) throw new Error(`nothing is called ${name}`);
+  return found as ElementHandle;
+}
+
+/** Presses a button or follows a link. */
+export async function press(page: Page, name: string, within?: string): Promise<void> {
+  await (await named(page, name, within)).click();
+}
+
+/** Waits until the page has this text. */
+export async function says(page: Page, text: string): Promise<void> {
+  await page.waitForFunction(`document.body.textContent.includes(${JSON.stringify(text)})`);
+}
+
+/** All that the page says. */
+export async function textOf(page: Page): Promise<string> {
+  return (await page.evaluate("document.body.textContent")) as string;
+}
+
+/** Waits until something holds, and asks again in between: the answers, and not the time, say when. */
+export async function until(holds: () => Promise<boolean>): Promise<void> {
+  for (let asked = 0; asked < MOST_ASKED; asked += 1) {
+    if (await holds()) return;
+    await sleep(100);
+  }
+  throw new Error(`it never held: ${holds.toString()}`);
+}
+
+/** Calls until the page is left: rates are there only while there is traffic. */
+export function endlessTraffic(url: string): { stop(): Promise<void> } {
+  let isOver = false;
+  const ended = (async () => {
+    while (!isOver) {
+      await traffic(url);
+      await sleep(500);
+    }
+  })();
+  return {
+    stop: () => {
+      isOver = true;
+      return ended;
+    },
+  };
+}
+
+/** Replaces what is in a field. */
+export async function fill(page: Page, selector: string, text: string): Promise<void> {
+  const field = await page.waitForSelector(selector);
+  await field?.click();
+  await page.keyboard.down("Control");
+  await page.keyboard.press("a");
+  await page.keyboard.up("Control");
+  await field?.type(text);
+}

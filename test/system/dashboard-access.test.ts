@@ -1,0 +1,159 @@
+/** What a token may not do is not offered, and what callers write is never taken for HTML. */
+import type { Browser } from "puppeteer-core";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { startChromium } from "../../scripts/chromium.ts";
+import { BUNDLE } from "../../scripts/project.ts";
+import type { Serving } from "../../scripts/workerd.ts";
+import {
+  DASHBOARD_POLICIES,
+  goTo,
+  limitOf,
+  openPage,
+  press,
+  says,
+  send,
+  signIn,
+  textOf,
+  until,
+} from "../support/dashboard.ts";
+import { TOKENS } from "../support/fixtures.ts";
+import { makeState, removeState, serveBundle } from "../support/served.ts";
+
+let state: string;
+let serving: Serving;
+let browser: Browser;
+beforeAll(async () => {
+  state = makeState();
+  [serving, browser] = await Promise.all([serveBundle(state, DASHBOARD_POLICIES), startChromium()]);
+});
+afterAll(async () => {
+  await browser.close();
+  await serving.stop("SIGKILL");
+  removeState(state);
+});
+
+async function opened(token: string) {
+  const { page, faults } = await openPage(browser);
+  await signIn(page, serving.url, token);
+  const headings = () => page.$$eval("h2", (found) => found.map((each) => each.textContent));
+  const buttons = () => page.$$eval("main button", (found) => found.map((each) => each.textContent));
+  return { page, faults, headings, buttons };
+}
+
+test("a token that may only ask sees policies and keys, and nothing that it could change", async () => {
+  const { page, faults, headings, buttons } = await opened(TOKENS.limit);
+  await says(page, "visitor");
+  expect(await page.$$eval("nav a", (links) => links.map((link) => link.textContent))).toEqual([
+    "Overview",
+    "Try a call",
+  ]);
+  await goTo(page, "#/policy/api");
+  await says(page, "Version 0");
+  await until(async () => (await headings()).length > 0);
+  expect(await headings()).toEqual(["Overrides"]);
+  expect(await buttons()).toEqual(["Look"]);
+  await goTo(page, "#/key/api/tenant-1");
+  await page.waitForSelector("[data-reason]");
+  expect(await headings()).toEqual(["Now"]);
+  expect(await buttons()).toEqual([]);
+  await goTo(page, "#/catalog");
+  await says(page, "Overview");
+  expect(await textOf(page)).not.toContain("Scopes");
+  expect(faults).toEqual([]);
+});
+
+test("a token for metrics sees the rates of all policies, and no key", async () => {
+  await limitOf(serving.url, "api", "secret-key");
+  const { page, faults, headings } = await opened(TOKENS.metrics);
+  await until(async () => (await headings()).includes("api"));
+  expect(await page.$$eval("nav a, main a", (links) => links.map((link) => link.textContent))).toEqual([
+    "Overview",
+  ]);
+  expect(await textOf(page)).not.toContain("secret-key");
+  await goTo(page, "#/key/api/secret-key");
+  await says(page, "Rates are of the last half minute");
+  expect(faults).toEqual([]);
+});
+
+test("a token for one policy and some keys sees that policy alone; one that may only refund is told so", async () => {
+  const tenant = await opened(TOKENS.tenant);
+  await says(tenant.page, "api");
+  expect(await tenant.headings()).toEqual(["api"]);
+  await goTo(tenant.page, "#/key/api/tenant-b%3A1");
+  await says(tenant.page, "may use keys that begin with");
+  const refund = await opened(TOKENS.refund);
+  await says(refund.page, "The token refund may make calls, and see nothing here");
+  expect([...tenant.faults, ...refund.faults]).toEqual([]);
+});
+
+test("a wrong token is refused, and one that is revoked is sent back to the beginning", async () => {
+  const { page, faults } = await openPage(browser);
+  await page.goto(`${serving.url}/dashboard`);
+  await (await page.waitForSelector("input[type=password]"))?.type("weir_wrong");
+  await page.keyboard.press("Enter");
+  await says(page, "the token is not known");
+
+  const issued = await send(serving.url, "POST", "/v1/tokens", { name: "leaving", scopes: ["limit"] });
+  const leaving = await opened(String(issued["token"]));
+  await goTo(leaving.page, "#/key/api/tenant-1");
+  await leaving.page.waitForSelector("[data-reason]");
+  // It lives in this tab, and survives that the page is loaded again.
+  await leaving.page.reload();
+  await leaving.page.waitForSelector("[data-reason]");
+  await send(serving.url, "DELETE", "/v1/tokens/leaving");
+  await says(leaving.page, "This token is not known any more: sign in with another one.");
+  expect(await leaving.page.evaluate("sessionStorage.length + localStorage.length")).toBe(0);
+
+  const other = await opened(TOKENS.full);
+  await press(other.page, "Sign out");
+  await other.page.waitForSelector("input[type=password]");
+  expect(await other.page.evaluate("sessionStorage.length + localStorage.length")).toBe(0);
+  expect([...faults, ...leaving.faults, ...other.faults]).toEqual([]);
+});
+
+const ODD_KEYS = [
+  '<img src=x onerror="document.title=1">',
+  "a/../b?c#d%2F\\",
+  "ключ 🗝 ‮",
+  "'\";`${1}",
+  "é".repeat(256),
+];
+
+test("a key is shown and found as it is, whatever is in it", async () => {
+  const { page, faults } = await opened(TOKENS.full);
+  for (const key of ODD_KEYS) await limitOf(serving.url, "visitor", key);
+  await goTo(page, "#/policy/visitor");
+  for (const key of ODD_KEYS) {
+    await says(page, key);
+    await goTo(page, `#/key/visitor/${encodeURIComponent(key)}`);
+    await page.waitForSelector("[data-reason=ok]");
+    expect(await page.$eval("h1", (heading) => heading.textContent)).toBe(key);
+    await press(page, "Reset");
+    await press(page, "Reset", "dialog");
+    await says(page, "is as new");
+    expect(await page.$$("main img, h1 *")).toEqual([]);
+    await goTo(page, "#/policy/visitor");
+  }
+  await goTo(page, "#/key/visitor/..");
+  await says(page, "cannot stand in an address");
+  expect(await page.title()).toBe("Weir");
+  expect(faults).toEqual([]);
+});
+
+test("a limiter that keeps no counts and no catalog says so in the parts that need them", async () => {
+  const folder = makeState();
+  const bare = await serveBundle(folder, DASHBOARD_POLICIES, { main: BUNDLE });
+  try {
+    const { page, faults } = await openPage(browser);
+    await signIn(page, bare.url, TOKENS.full);
+    await says(page, "nothing is counted: this deployment has no binding STATS");
+    await goTo(page, "#/catalog");
+    await says(page, "CATALOG");
+    await goTo(page, "#/key/api/tenant-1");
+    await page.waitForSelector("[data-reason=ok]");
+    expect(faults).toEqual([]);
+  } finally {
+    await bare.stop("SIGKILL");
+    removeState(folder);
+  }
+});

@@ -1,0 +1,10 @@
+/** A file of the dashboard, as it is served. */
+export interface DashboardFile {
+  /** Its content type. */
+  readonly type: string;
+  readonly etag: string;
+  readonly body: string;
+}
+
+/** All files of the dashboard by name; "" is the page. `scripts/dashboard-build.ts` makes the module. */
+export const FILES: Readonly<Record<string, DashboardFile>>;
