@@ -8,7 +8,6 @@ import { Plot } from "./plot.tsx";
 import { usePoll } from "./poll.ts";
 
 const EVERY_MS = 20_000;
-const NONE: readonly HistoryPoint[] = [];
 
 /** The plot of one policy over a span. */
 export function History(props: { readonly policy: string; readonly span: Span; readonly height: number }) {
@@ -20,7 +19,9 @@ export function History(props: { readonly policy: string; readonly span: Span; r
     }),
   );
   if (problem !== undefined) return <ProblemNote problem={problem} />;
-  return <Plot span={span} points={value?.points ?? NONE} height={height} />;
+  // Before there is an answer, nothing is known: not that there were no calls.
+  if (value === undefined) return <div class="plot-place" aria-busy="true" />;
+  return <Plot span={span} points={value.points} height={height} />;
 }
 
 /** The same, and how far back it looks. */

@@ -165,6 +165,35 @@ test("an override is added, edited and deleted, and a bad one is refused beside 
   expect(faults).toEqual([]);
 });
 
+test("undoing brings back what was there, and not what somebody else has changed since", async () => {
+  const { url } = serving;
+  const address = "/v1/policies/api/overrides/tenant-20";
+  const before = { limit: 7, burst: 8, note: "by hand" };
+  await send(url, "PUT", address, before);
+  const { page, faults } = await openPage(browser);
+  await signIn(page, url, TOKENS.full);
+  await goTo(page, "#/key/api/tenant-20");
+  const raise = async () => {
+    await press(page, "Raise × 2");
+    await says(page, "It replaces the override of this key: limit 7, burst 8.");
+    await press(page, "Raise × 2", "dialog");
+    await until(async () => (await send(url, "GET", address))["multiply"] === 2);
+  };
+  await says(page, "limit 7, burst 8 (by hand)");
+  await raise();
+  await press(page, "Undo");
+  await until(async () => (await send(url, "GET", address))["limit"] === 7);
+  expect(await send(url, "GET", address)).toMatchObject(before);
+
+  await says(page, "limit 7, burst 8 (by hand)");
+  await raise();
+  await send(url, "PUT", address, { limit: 9 });
+  await press(page, "Undo");
+  await says(page, "Somebody else changed it meanwhile");
+  expect(await send(url, "GET", address)).toMatchObject({ limit: 9 });
+  expect(faults).toEqual([]);
+});
+
 test("the form makes the call that its curl line makes", async () => {
   const { url } = serving;
   await traffic(url);

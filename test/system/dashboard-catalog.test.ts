@@ -1,0 +1,105 @@
+/** The catalog in the dashboard: tokens, the document, who changed what. */
+import type { Browser } from "puppeteer-core";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { startChromium } from "../../scripts/chromium.ts";
+import type { Serving } from "../../scripts/workerd.ts";
+import {
+  DASHBOARD_POLICIES,
+  fill,
+  goTo,
+  openPage,
+  press,
+  says,
+  send,
+  signIn,
+  textOf,
+  until,
+} from "../support/dashboard.ts";
+import { TOKENS } from "../support/fixtures.ts";
+import { makeState, removeState, serveBundle } from "../support/served.ts";
+
+let state: string;
+let serving: Serving;
+let browser: Browser;
+beforeAll(async () => {
+  state = makeState();
+  [serving, browser] = await Promise.all([serveBundle(state, DASHBOARD_POLICIES), startChromium()]);
+});
+afterAll(async () => {
+  await browser.close();
+  await serving.stop("SIGKILL");
+  removeState(state);
+});
+
+async function opened() {
+  const { page, faults } = await openPage(browser);
+  await signIn(page, serving.url, TOKENS.full);
+  await press(page, "Catalog");
+  return { page, faults };
+}
+
+test("a token is issued, shown once, works, and is revoked", async () => {
+  const { url } = serving;
+  const { page, faults } = await opened();
+  await fill(page, "form[aria-label='Issue a token'] input", "billing");
+  await press(page, "Issue");
+  const shown = await page.waitForSelector("form [role=status] code");
+  const token = String(
+    await shown?.evaluate((code) => (code as unknown as { textContent: string }).textContent),
+  );
+  const asked = () => fetch(`${url}/v1/token`, { headers: { authorization: `Bearer ${token}` } });
+  expect(await (await asked()).json()).toEqual({ name: "billing", scopes: ["limit"] });
+  await page.reload();
+  await says(page, "billing");
+  expect(await textOf(page)).not.toContain(token);
+
+  // The same name again is refused, as the limiter says it.
+  await fill(page, "form[aria-label='Issue a token'] input", "billing");
+  await press(page, "Issue");
+  await page.waitForSelector("form [role=alert]");
+
+  await press(page, "Revoke");
+  await press(page, "Revoke", "dialog");
+  await until(async () => (await asked()).status === 401);
+  expect(faults).toEqual([]);
+});
+
+test("the document is read, checked and written back, and refused when something was changed meanwhile", async () => {
+  const { url } = serving;
+  const override = "/v1/policies/api/overrides/customer:7";
+  await send(url, "PUT", override, { multiply: 3 });
+  const { page, faults } = await opened();
+  await press(page, "Read");
+  await page.waitForSelector("textarea[name=document]");
+  const text = JSON.stringify(await send(url, "GET", "/v1/catalog"));
+  expect(text).toContain('"multiply":3');
+  await fill(page, "textarea[name=document]", text.replace('"multiply":3', '"multiply":-3'));
+  await press(page, "Check document");
+  await says(page, "multiply is -3");
+  await fill(page, "textarea[name=document]", text.replace('"multiply":3', '"multiply":4'));
+  await press(page, "Check document");
+  await says(page, "This document would be accepted.");
+  await press(page, "Write");
+  await press(page, "Write", "dialog");
+  await until(async () => (await send(url, "GET", override))["multiply"] === 4);
+
+  await send(url, "PUT", override, { multiply: 5 });
+  await press(page, "Write");
+  await press(page, "Write", "dialog");
+  await says(page, "Somebody else changed it meanwhile");
+  expect(await send(url, "GET", override)).toMatchObject({ multiply: 5 });
+  expect(faults).toEqual([]);
+});
+
+test("a history of a month is asked for when somebody wants it", async () => {
+  const { page, faults } = await opened();
+  const asked: string[] = [];
+  page.on("request", (request) => asked.push(request.url()));
+  await goTo(page, "#/policy/api");
+  await says(page, "in the last hour");
+  expect(asked.some((url) => url.includes("step=hour"))).toBe(false);
+  await press(page, "the last month");
+  await says(page, "in the last month");
+  expect(asked.some((url) => url.includes("since=30d&step=hour"))).toBe(true);
+  expect(faults).toEqual([]);
+});
