@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { changes, type Deployed } from "../../scripts/deployment/changes.ts";
+import { objectLines, reachedLines } from "../../scripts/deployment/objects.ts";
 import { ROOT } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { TOKENS } from "../support/fixtures.ts";
@@ -29,8 +30,6 @@ interface Written {
   readonly policies?: object;
   readonly variables?: object;
   readonly className?: string;
-  /** Of the catalog's class and its binding: what is left out. */
-  readonly lacks?: "both" | "binding";
   /** Of a service binding to the limiter. */
   readonly props?: object;
 }
@@ -40,7 +39,6 @@ function write({
   policies: given = policies,
   variables = {},
   className = "LimiterObject",
-  lacks,
   props,
 }: Written): string {
   const file = join(state, "wrangler.json");
@@ -51,13 +49,13 @@ function write({
     durable_objects: {
       bindings: [
         { name: "OBJECTS", class_name: className },
-        ...(lacks === undefined ? [{ name: "CATALOG", class_name: "CatalogObject" }] : []),
+        { name: "CATALOG", class_name: "CatalogObject" },
         { name: "STATS", class_name: "StatsObject" },
       ],
     },
     migrations: [
       { tag: "v1", new_sqlite_classes: [className] },
-      { tag: "v2", new_sqlite_classes: [...(lacks === "both" ? [] : ["CatalogObject"]), "StatsObject"] },
+      { tag: "v2", new_sqlite_classes: ["CatalogObject", "StatsObject"] },
     ],
     vars: { POLICIES: given, ...variables },
     ...(props !== undefined && {
@@ -113,12 +111,15 @@ test("what would lose what keys have consumed is bad, and what changes is told",
 
 test("a bad policy, a variable that is too large, another class and a variable of plain workerd are bad", async () => {
   const many = Array.from({ length: 90 }, (_, index) => [`policy-${index}`, policies.api]);
-  const large = { policies: Object.fromEntries(many) as object };
-  expect((await check(large)).printed).toMatch(/^BAD +variables: POLICIES has \d+ of 5120 bytes$/m);
   const bad = { policies: { api: { ...policies.api, limit: -1 } } };
   expect((await check(bad)).printed).toMatch(/^BAD +policies: .*\n.*limit is -1/m);
-  const others = { props: { policy: "ap" }, className: "Other", variables: { JURISDICTIONS: "ignored" } };
-  const { exitCode, printed } = await check(others);
+  const { exitCode, printed } = await check({
+    policies: Object.fromEntries(many) as object,
+    props: { policy: "ap" },
+    className: "Other",
+    variables: { JURISDICTIONS: "ignored" },
+  });
+  expect(printed).toMatch(/^BAD +variables: POLICIES has \d+ of 5120 bytes$/m);
   expect(printed).toMatch(/^BAD +objects: must be LimiterObject/m);
   expect(printed).toMatch(/^BAD +variables: JURISDICTIONS is for plain workerd/m);
   expect(printed).toMatch(
@@ -127,27 +128,49 @@ test("a bad policy, a variable that is too large, another class and a variable o
   expect(exitCode).toBe(1);
 });
 
-test("without the catalog it is ready to deploy, and says what that costs; half of it is bad", async () => {
-  const { exitCode, printed } = await check({ lacks: "both" });
-  expect(printed).toMatch(/^note +objects: no CatalogObject .* answer 503$/m);
-  expect(exitCode).toBe(0);
-  const half = await check({ lacks: "binding" });
-  expect(half.printed).toMatch(/^BAD +objects: must be CatalogObject of migration v2 .*bound to nothing/m);
-  expect(half.exitCode).toBe(1);
+const objects = (classes: Readonly<Record<string, string>>, v2: readonly string[]) =>
+  objectLines({
+    migrations: [
+      { tag: "v1", new_sqlite_classes: ["LimiterObject"] },
+      { tag: "v2", new_sqlite_classes: v2 },
+    ],
+    durable_objects: {
+      bindings: Object.entries(classes).map(([name, className]) => ({ name, class_name: className })),
+    },
+  }).map(({ verdict, text }) => `${verdict} ${text}`);
+
+test("without the catalog or the statistics it is told what that costs; half of one is bad", () => {
+  const all = { OBJECTS: "LimiterObject", CATALOG: "CatalogObject", STATS: "StatsObject" };
+  expect(objects(all, ["CatalogObject", "StatsObject"]).every((line) => line.startsWith("ok "))).toBe(true);
+  const { CATALOG: _, ...lacking } = all;
+  expect(objects(lacking, ["StatsObject"])[1]).toMatch(/^note no CatalogObject .* answer 503$/);
+  expect(objects(lacking, ["CatalogObject", "StatsObject"])[1]).toMatch(
+    /^BAD must be CatalogObject of migration v2 .*bound to nothing/,
+  );
+  expect(objects(all, ["CatalogObject"])[2]).toMatch(/^BAD must be StatsObject .*the migration is missing/);
+  expect(objects({ ...all, STATS: "Other" }, ["CatalogObject", "StatsObject"])[2]).toMatch(/bound to Other/);
+  expect(objects({ OBJECTS: "LimiterObject" }, [])).toHaveLength(3);
 });
 
-test("what is deployed without a catalog and statistics is told so", async () => {
+test("what is deployed without them, or cannot be asked, is told so", async () => {
   const without = makeState();
   const plain = await serveBundle(without, policies, { hasDeploymentObjects: false });
+  const said = async (url: string, token: string) =>
+    (await reachedLines(url, token)).map(({ verdict, text }) => `${verdict} ${text}`);
   try {
-    const { exitCode, printed } = await check({}, ["--against", plain.url]);
-    expect(printed).toMatch(/^note +objects: CatalogObject of http.* is not bound there: .*503$/m);
-    expect(printed).toMatch(/^note +objects: StatsObject of http.* is not bound there: .*503$/m);
-    expect(exitCode).toBe(0);
+    expect(await said(plain.url, TOKENS.full)).toEqual([
+      expect.stringMatching(/^note CatalogObject of http.* is not bound there: .*503$/),
+      expect.stringMatching(/^note StatsObject of http.* is not bound there: .*503$/),
+    ]);
+    expect(await said(served.url, TOKENS.metrics)).toEqual([
+      expect.stringMatching(/^unknown CatalogObject of http.* was not asked: .* limit or admin$/),
+      expect.stringMatching(/^ok StatsObject of http.* answers$/),
+    ]);
   } finally {
     await plain.stop();
     removeState(without);
   }
+  expect((await said(plain.url, TOKENS.full))[0]).toMatch(/^BAD CatalogObject of http.* does not answer/);
 });
 
 test("the staging environment of wrangler.toml is one that deploys", async () => {
