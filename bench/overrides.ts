@@ -1,12 +1,13 @@
 /**
- * What 10,000 overrides cost an isolate: a hot decision with and without them, in rounds that take turns, and their memory.
- * `npm run bench:overrides`.
+ * What 10,000 overrides cost an isolate: a hot decision with and without them, in rounds that take turns, and their memory;
+ * then what they cost a request. `npm run bench:overrides`.
  */
 import type { CatalogChanges } from "../core/catalog/changes.ts";
 import { PoliciesInForce } from "../core/catalog/policies-in-force.ts";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
 import type { Principal } from "../worker/auth/tokens.ts";
 import { findTarget } from "../worker/calls/target.ts";
+import { printServed } from "./overrides-served.ts";
 
 const TABLE = { algorithm: "token-bucket", limit: 1_000_000, window: "1s" };
 const OVERRIDES = 10_000;
@@ -63,3 +64,4 @@ for (let round = 0; round < ROUNDS; round += 1)
   for (const [name, [policies, key]] of Object.entries(ways)) times[name]?.push(timed(policies, key));
 for (const [name, all] of Object.entries(times)) console.log(`${name}: ${median(all).toFixed(0)} ns`);
 console.log(`memory of ${OVERRIDES} overrides, before any is used: ${(bytes / 2 ** 20).toFixed(1)} MiB`);
+await printServed();

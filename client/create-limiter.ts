@@ -4,18 +4,18 @@ import type { ClientOptions } from "./client-options.ts";
 import { FarLimiter } from "./far-limiter.ts";
 import { endWithProcess } from "./lifetime.ts";
 import type { Limiter } from "./limiter.ts";
-import type { FarSide, LimiterService } from "./transports/far-side.ts";
+import type { FarSide, LimiterCalls } from "./transports/far-side.ts";
 import { overHttp, type HttpWay } from "./transports/http.ts";
 import { overService } from "./transports/service.ts";
 
 /** Where the limiter is: a service binding, or an address and a token. */
-export type Way = HttpWay | { readonly service: LimiterService };
+export type Way = HttpWay | { readonly service: LimiterCalls };
 
 /** Keeps work going after a request has been answered; where there are no requests, nothing has to be kept. */
 export type InBackground = (work: Promise<unknown>) => void;
 
 /** By the service binding: a worker may ask for its limiter with each request, and gets the same one. */
-const byService = new WeakMap<LimiterService, Map<string, Limiter>>();
+const byService = new WeakMap<LimiterCalls, Map<string, Limiter>>();
 
 /** Makes a limiter of a way to it, as `createLimiter` does. */
 export function makeLimiter(given: Way & ClientOptions, inBackground: InBackground): Limiter {

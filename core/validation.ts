@@ -1,13 +1,8 @@
 import * as v from "valibot";
-import { clip, meant, violation } from "./words.ts";
+import { clip, meant, violation, type Violation } from "./words.ts";
 
 export { clip, describe, meant, nearest, violation } from "./words.ts";
-
-/** One thing that is wrong with an input: its path, and a sentence with the field, the value and what is allowed. */
-export interface Violation {
-  readonly path: readonly string[];
-  readonly detail: string;
-}
+export type { Violation } from "./words.ts";
 
 /**
  * Turns the issues that valibot found into violations. Every schema's message must say what that schema allows.

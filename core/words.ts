@@ -1,5 +1,11 @@
 /** How errors speak of fields and values, and of words that are not known. */
 
+/** One thing that is wrong with an input: its path, and a sentence with the field, the value and what is allowed. */
+export interface Violation {
+  readonly path: readonly string[];
+  readonly detail: string;
+}
+
 /** The sentence for one field. `allowed` ends a sentence that begins with "must be". */
 export function violation(path: readonly string[], value: unknown, allowed: string): string {
   const field = path.length === 0 ? "the value" : clip(path.join("."));

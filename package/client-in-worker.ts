@@ -8,7 +8,7 @@ export { LimiterError } from "../core/protocol/problems.ts";
 export type { ClientOptions } from "../client/client-options.ts";
 export type * from "../client/limiter.ts";
 export type { Way } from "../client/create-limiter.ts";
-export type { LimiterService } from "../client/transports/far-side.ts";
+export type { LimiterCalls, LimiterService } from "../client/transports/far-side.ts";
 
 /** A limiter by a service binding, or by its address and a token. It does not ask before the first call. */
 export function createLimiter(way: Way & ClientOptions): Limiter {

@@ -6,4 +6,7 @@ export type { LeaseReport } from "../core/protocol/messages.ts";
 export type { ListedPolicy, ListedRule, PolicyList } from "../core/protocol/policy-list.ts";
 export type { FieldError } from "../core/protocol/problems.ts";
 export type * from "../client/limiter.ts";
-export type { LimiterService } from "../client/transports/far-side.ts";
+export type * from "../client/transports/catalog-service.ts";
+export type { LimiterCalls, LimiterService } from "../client/transports/far-side.ts";
+export type { AuditEntry, CatalogDocument, OverrideAnswer, PolicyAnswer } from "../core/catalog/calls.ts";
+export type { OverrideFields, Table } from "../core/catalog/table.ts";

@@ -12,6 +12,8 @@ import { lockState } from "./state-lock.ts";
 export interface LocalLimiter {
   /** A `curl` line that asks for one unit of the policy, ready to be pasted. */
   curl(policy: string): string;
+  /** The address of the page that shows what it does. */
+  readonly dashboard: string;
   /** Resolves with true when the limiter answers, with false when it stops before that. */
   readonly isUp: Promise<boolean>;
   /** Resolves with the exit code when the process has ended. */
@@ -66,6 +68,7 @@ export async function startLimiter(
   const isUp = answers(`http://${HOST}:${port}/healthz`, () => isGone);
   return {
     curl: (policy) => curl(port, token, policy),
+    dashboard: `http://${HOST}:${port}/dashboard`,
     isUp,
     exited,
     stop: (signal) => {

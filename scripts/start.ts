@@ -39,7 +39,8 @@ async function runOnce(): Promise<number> {
   running = limiter;
   if (await limiter.isUp)
     console.log(
-      `\nThe limiter is up. Paste this in another terminal:\n\n${limiter.curl([...policies.keys()][0] ?? "")}\n`,
+      `\nThe limiter is up. Paste this in another terminal:\n\n${limiter.curl([...policies.keys()][0] ?? "")}\n\n` +
+        `What it does is on ${limiter.dashboard} (sign in with the token in that line).\n`,
     );
   const code = await limiter.exited;
   running = undefined;

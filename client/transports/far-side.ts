@@ -16,12 +16,13 @@ import type {
   RefundAsked,
   Signal,
 } from "./asked.ts";
+import type { CatalogService } from "./catalog-service.ts";
 
 /**
- * The calls of the service binding. Each throws a `LimiterError` when the limiter refuses the call, and any other error
- * when there is no answer.
+ * The calls of the service binding that decide. Each throws a `LimiterError` when the limiter refuses the call, and any
+ * other error when there is no answer.
  */
-export interface LimiterService {
+export interface LimiterCalls {
   limit(asked: LimitAsked): Promise<Decision>;
   limitAll(asked: LimitAllAsked): Promise<AllDecisions>;
   refund(asked: RefundAsked): Promise<Decision>;
@@ -37,8 +38,14 @@ export interface LimiterService {
   reserve(asked: ReservationsAsked): Promise<ReservationsAnswered>;
 }
 
+/** All calls of the service binding. */
+export interface LimiterService extends LimiterCalls {
+  /** What changes at run time: policies, overrides, tokens. */
+  catalog(): Promise<CatalogService>;
+}
+
 /** A limiter that is elsewhere. */
-export interface FarSide extends LimiterService {
+export interface FarSide extends LimiterCalls {
   /** @param ended aborted when nobody waits for the answer any more */
   limit(asked: LimitAsked, ended?: Signal): Promise<Decision>;
   /** Ends what is kept open. */

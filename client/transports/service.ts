@@ -1,12 +1,12 @@
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
-import type { FarSide, LimiterService } from "./far-side.ts";
+import type { FarSide, LimiterCalls } from "./far-side.ts";
 
 /**
  * The limiter over a service binding. A lease does not end with the request that acquired it, as over HTTP, unless it is
  * asked for with a grace, or resumed.
  */
-export function overService(service: LimiterService): FarSide {
+export function overService(service: LimiterCalls): FarSide {
   return {
     limit: (asked) => service.limit(asked),
     limitAll: (asked) => service.limitAll(asked),

@@ -1,6 +1,6 @@
 /** What may be asked of the catalog, and what it answers. Sent: never rename a field. */
-import type { Violation } from "../validation.ts";
-import type { OverrideFields, Table } from "./overrides.ts";
+import type { Violation } from "../words.ts";
+import type { OverrideFields, Table } from "./table.ts";
 
 /** What is written. A value that is `null` is taken away. */
 export type Write =
@@ -61,12 +61,48 @@ export interface CandidateInCatalog {
   readonly sinceMs: number;
 }
 
+/** A candidate as callers see it. */
+export interface CandidateAnswer {
+  readonly policy: string;
+  readonly version: number;
+  /** What the candidate says. */
+  readonly candidate: Table;
+  /** When it was set, as RFC 3339 writes it. */
+  readonly since: string;
+}
+
+/** What a policy and its candidate decided of the same calls. */
+export interface Comparison {
+  /** Calls of which both decided. */
+  readonly calls: number;
+  readonly admittedByBoth: number;
+  readonly deniedByBoth: number;
+  readonly deniedByPolicyAlone: number;
+  readonly deniedByCandidateAlone: number;
+  /** Calls of which one of them could not decide. */
+  readonly undecided: number;
+}
+
+/** A candidate, and what became of it; without the statistics, only the candidate. */
+export type ComparedCandidate = CandidateAnswer & {
+  readonly compared?: Comparison;
+  /** The keys that the candidate alone denied most, in this hour and the last one. */
+  readonly keys?: readonly { readonly key: string; readonly count: number; readonly error: number }[];
+};
+
 /** An override, with its pattern as it is compared with keys. */
 export interface OverrideInCatalog {
   readonly policy: string;
   readonly pattern: string;
   readonly fields: OverrideFields;
 }
+
+/** A policy as callers see it: what it says, and where that is from. */
+export type PolicyAnswer = Table &
+  Omit<PolicyInCatalog, "fields" | "name"> & { readonly policy: string; readonly version: number };
+
+/** An override as callers see it. */
+export type OverrideAnswer = Table & Omit<OverrideInCatalog, "fields"> & { readonly version: number };
 
 /** A page of a list. `next` begins the next one; absent: this is the last. */
 export interface Page<Item> {

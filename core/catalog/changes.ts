@@ -1,5 +1,5 @@
 /** What the catalog tells those who decide. Sent: never rename a field. */
-import type { OverrideFields, Table } from "./overrides.ts";
+import type { OverrideFields, Table } from "./table.ts";
 
 /** A policy's place in the catalog. Its version rises with each change of it, or of an override for its keys. */
 export interface PolicyChange {

@@ -3,13 +3,11 @@ import * as v from "valibot";
 import { MOST_UNITS } from "../policies/most-units.ts";
 import { algorithmOf } from "../policies/named-algorithm.ts";
 import { parsePolicy } from "../policies/parse-policies.ts";
-import { meant, number, violation, violationsOf, type Violation } from "../validation.ts";
+import type { Policy } from "../policies/policy.ts";
+import { clip, meant, number, violation, violationsOf, type Violation } from "../validation.ts";
+import type { Table } from "./table.ts";
 
-/** A table of `wrangler.toml`, as JSON. */
-export type Table = Readonly<Record<string, unknown>>;
-
-/** What an override says, as it was given: figures of the policy, or one of `multiply`, `blocked` and `unlimited`. */
-export type OverrideFields = Table;
+export type { OverrideFields, Table } from "./table.ts";
 
 const NOTE_ALLOWED = "text of at most 500 characters";
 const EXPIRY_ALLOWED = 'an instant in the future, such as "2027-01-31T12:00:00Z" (RFC 3339)';
@@ -36,6 +34,8 @@ export interface ReadOverride {
    * there it is as it was: a limit of 0 would forget what was consumed.
    */
   readonly fields: Table;
+  /** The table as it was read. Absent: it has not been. */
+  readonly policy?: Policy;
 }
 
 /**
@@ -59,7 +59,10 @@ export function readOverride(
   if (!parsed.success) return { problems: violationsOf(parsed.issues) };
   const { multiply, blocked, unlimited, expiresAt } = parsed.output;
   const effects = EFFECTS.filter((field) => own[field] !== undefined);
-  const kinds = [...effects, ...(Object.keys(figures).length > 0 ? [Object.keys(figures).join(", ")] : [])];
+  const kinds = [
+    ...effects,
+    ...(Object.keys(figures).length > 0 ? [clip(Object.keys(figures).join(", "))] : []),
+  ];
   if (kinds.length !== 1) {
     const found = kinds.length === 0 ? "nothing" : kinds.join(" and ");
     return { problems: [{ path: [], detail: `the override says ${found}: must be ${OVERRIDE_ALLOWED}` }] };
@@ -69,8 +72,8 @@ export function readOverride(
   if (unlimited === true) return { effect: "unlimited", ...ends, fields: largest(name, base) };
   const fields = multiply === undefined ? merged(base, figures) : multiplied(base, multiply);
   if (isProblems(fields)) return { problems: fields };
-  const problems = problemsOf(name, fields);
-  return problems.length > 0 ? { problems } : { ...ends, fields };
+  const policy = parsePolicy(name, fields);
+  return "problems" in policy ? { problems: violationsIn(policy) } : { ...ends, fields, policy };
 }
 
 const OVERRIDE_ALLOWED =
@@ -79,7 +82,11 @@ const OVERRIDE_ALLOWED =
 /** The problems of a policy's table; none: it is allowed. */
 export function problemsOf(name: string, fields: Table): Violation[] {
   const policy = parsePolicy(name, fields);
-  return "problems" in policy ? policy.problems.map((detail) => ({ path: pathIn(detail), detail })) : [];
+  return "problems" in policy ? violationsIn(policy) : [];
+}
+
+function violationsIn({ problems }: { readonly problems: readonly string[] }): Violation[] {
+  return problems.map((detail) => ({ path: pathIn(detail), detail }));
 }
 
 /** The field that a sentence about a table begins with. */
@@ -114,7 +121,7 @@ function merged(base: Table, figures: Table): Table | readonly Violation[] {
       return [
         {
           path,
-          detail: `${rule} is not a rule of this policy: there are ${names.join(", ")}${meant(rule, names)}`,
+          detail: `${clip(rule)} is not a rule of this policy: there are ${names.join(", ")}${meant(rule, names)}`,
         },
       ];
     if (typeof table !== "object" || table === null || Array.isArray(table))
@@ -142,7 +149,7 @@ function figureProblems(rule: Table, figures: Table, path: readonly string[]): V
     return [
       {
         path: [...path, field],
-        detail: `${[...path, field].join(".")} ${why}: an override may have ${known.join(", ")}${near}`,
+        detail: `${clip([...path, field].join("."))} ${why}: an override may have ${known.join(", ")}${near}`,
       },
     ];
   });

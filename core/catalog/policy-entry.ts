@@ -10,8 +10,9 @@ import { OverrideIndex } from "./override-index.ts";
 import { readOverride, type OverrideFields, type Table } from "./overrides.ts";
 import { parsePattern } from "./patterns.ts";
 
-/** So many overridden policies are kept as they were read. Each takes some 2 KiB, and is read again in 0.1 ms. */
-const MOST_READ = 4_096;
+/** So many overridden policies are kept, and so many that were read. */
+const MOST_KEPT = 4_096;
+const MOST_READ = 1_024;
 
 /** What a deployment's file says. */
 export interface Deployed {
@@ -23,12 +24,28 @@ export interface Deployed {
   readonly areJurisdictionsIgnored?: boolean | undefined;
 }
 
+/** An override that is to be read. */
+interface Overriding {
+  readonly pattern: string;
+  readonly fields: OverrideFields;
+}
+
+/** A policy as an override makes it, but for the pattern. */
+interface Overridden extends Pick<Policy, "terms" | "candidate"> {
+  readonly policy: Policy;
+  readonly inForce: InForce;
+  readonly override: Omit<AppliedOverride, "pattern">;
+}
+
 /** A policy with its overrides, as the catalog has told them. */
 export class PolicyEntry {
   readonly name: string;
   readonly #isNowhere: boolean;
   readonly #index = new OverrideIndex<OverrideChange & { readonly fields: OverrideFields }>();
-  readonly #read = new Map<string, Policy>();
+  /** By the pattern. */
+  readonly #kept = new Map<string, Policy>();
+  /** By what the override says: patterns that say the same, as those of one plan do, are read once. */
+  readonly #read = new Map<string, Overridden>();
   #policy: Policy | undefined;
   #table: Table | undefined;
   #inForce: InForce = { version: 0 };
@@ -47,6 +64,7 @@ export class PolicyEntry {
 
   /** Takes over a version. */
   change({ version, fields, candidate }: PolicyChange, deployed: Deployed): void {
+    this.#kept.clear();
     this.#read.clear();
     this.#tried = candidate;
     this.#inForce = { version, ...(fields && { fields: JSON.stringify(fields) }) };
@@ -60,7 +78,7 @@ export class PolicyEntry {
     const ofKind = this.#policy && parsePattern(this.#policy, change.pattern);
     const meant = ofKind ?? (this.#policy === undefined ? pattern : undefined);
     if (meant === undefined) return;
-    this.#read.delete(change.pattern);
+    this.#kept.delete(change.pattern);
     const { fields } = change;
     if (fields === undefined) this.#index.delete(meant);
     else this.#index.set(meant, { ...change, fields });
@@ -86,52 +104,62 @@ export class PolicyEntry {
   #find(key: string): Policy | undefined {
     const found = this.#index.find(key);
     if (found === undefined) return undefined;
-    const known = this.#read.get(found.pattern);
+    const known = this.#kept.get(found.pattern);
     if (known !== undefined) return known;
-    const policy = this.#apply(found);
-    if (policy === undefined) return undefined;
-    for (const oldest of this.#read.keys()) {
-      if (this.#read.size < MOST_READ) break;
-      this.#read.delete(oldest);
-    }
-    this.#read.set(found.pattern, policy);
-    return policy;
+    const read = this.#readOverride(found);
+    if (read === undefined) return undefined;
+    const { pattern } = found;
+    const { policy, candidate, ...more } = read;
+    const override = { ...more.override, pattern };
+    const overridden = withAll(policy, {
+      ...more,
+      override,
+      ...(candidate && { candidate: { ...candidate, policy: withAll(candidate.policy, { override }) } }),
+    });
+    keep(this.#kept, pattern, overridden, MOST_KEPT);
+    return overridden;
   }
 
-  #apply({
-    pattern,
-    fields,
-  }: {
-    readonly pattern: string;
-    readonly fields: OverrideFields;
-  }): Policy | undefined {
+  #readOverride({ pattern, fields }: Overriding): Overridden | undefined {
+    const { name } = this;
     const policy = this.#policy;
     if (policy === undefined || this.#table === undefined) return undefined;
-    const read = readOverride(this.name, this.#table, fields);
+    const said = JSON.stringify(fields);
+    const known = this.#read.get(said);
+    if (known !== undefined) return known;
+    const read = readOverride(name, this.#table, fields);
     if ("problems" in read) {
       const details = read.problems.map(({ detail }) => detail).join("; ");
       console.warn(
-        `policy ${this.name}: the override ${JSON.stringify(pattern)} does not fit it any more: ${details}`,
+        `policy ${name}: the override ${JSON.stringify(pattern)} does not fit it any more: ${details}`,
       );
       return undefined;
     }
     const { effect, endsAtMs } = read;
-    const override = { pattern, ...(effect && { effect }), ...(endsAtMs !== undefined && { endsAtMs }) };
-    const parsed = this.#parse(read.fields);
-    const inForce = { version: this.#inForce.version, fields: JSON.stringify(read.fields) };
+    const parsed = read.policy === undefined ? this.#parse(read.fields) : this.#placed(read.policy);
+    if (parsed === undefined) return undefined;
     // Under an override that does not fit the candidate, it decides nothing.
     const candidate = this.#candidateOf((table) => {
-      const tried = readOverride(this.name, table, fields);
+      const tried = readOverride(name, table, fields);
       return "problems" in tried ? undefined : tried.fields;
-    }, override);
-    return parsed && withAll(parsed, { inForce, override, ...(candidate && { candidate }) });
+    });
+    const terms = policy.candidate?.policy.terms;
+    const overridden: Overridden = {
+      policy: parsed,
+      inForce: { version: this.#inForce.version, fields: JSON.stringify(read.fields) },
+      override: { ...(effect && { effect }), ...(endsAtMs !== undefined && { endsAtMs }) },
+      // Terms go with messages that have calls of other keys too, and are compared with what those are decided by.
+      ...(policy.terms !== undefined && { terms: policy.terms }),
+      ...(candidate && {
+        candidate: { ...candidate, policy: withAll(candidate.policy, terms === undefined ? {} : { terms }) },
+      }),
+    };
+    keep(this.#read, said, overridden, MOST_READ);
+    return overridden;
   }
 
   /** The candidate, with what an override makes of its table. */
-  #candidateOf(
-    overridden: (table: Table) => Table | undefined,
-    override?: AppliedOverride,
-  ): Candidate | undefined {
+  #candidateOf(overridden: (table: Table) => Table | undefined): Candidate | undefined {
     if (this.#tried === undefined) return undefined;
     // Its keys have never been anywhere else.
     const { objectsBefore: _, ...table } = this.#tried.fields;
@@ -139,21 +167,31 @@ export class PolicyEntry {
     const policy = fields && this.#parse(fields, candidateName(this.name));
     if (policy === undefined) return undefined;
     const inForce = { version: this.#inForce.version, fields: JSON.stringify(fields) };
-    return {
-      policy: withAll(policy, { inForce, ...(override && { override }) }),
-      version: this.#tried.version,
-    };
+    return { policy: withAll(policy, { inForce }), version: this.#tried.version };
   }
 
   #parse(fields: Table, name = this.name): Policy | undefined {
     const parsed = parsePolicy(name, fields);
-    if (!("problems" in parsed)) return this.#isNowhere ? withoutJurisdiction(parsed) : parsed;
+    if (!("problems" in parsed)) return this.#placed(parsed);
     // Another version of the deployment may know what this one cannot read.
     console.warn(
       `policy ${name}: the catalog has what this version cannot read: ${parsed.problems.join("; ")}`,
     );
     return undefined;
   }
+
+  #placed(policy: Policy): Policy {
+    return this.#isNowhere ? withoutJurisdiction(policy) : policy;
+  }
+}
+
+/** Keeps a value, and lets the oldest go when there are too many. */
+function keep<Value>(kept: Map<string, Value>, name: string, value: Value, most: number): void {
+  for (const oldest of kept.keys()) {
+    if (kept.size < most) break;
+    kept.delete(oldest);
+  }
+  kept.set(name, value);
 }
 
 /** The policy with these fields, also as calls of each priority see it. */

@@ -1,5 +1,5 @@
 import * as v from "valibot";
-import type { LocalDecisions } from "../algorithms/algorithm.ts";
+import type { AnyAlgorithm, LocalDecisions } from "../algorithms/algorithm.ts";
 import type { Fields } from "../algorithms/fields.ts";
 import { table, violation, violationsOf } from "../validation.ts";
 import { configuredBy } from "./configured.ts";
@@ -9,6 +9,7 @@ import { algorithmOf, algorithmProblems } from "./named-algorithm.ts";
 import { penalised } from "./penalties.ts";
 import { placementOf } from "./placement.ts";
 import { fieldsOf, NAME, NAME_ALLOWED, PENALTY_FIELDS, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
+import { parsePolicyLevel } from "./policy-level.ts";
 import { policyTablesOf } from "./policy-tables.ts";
 import type { Policies, Policy, Rule } from "./policy.ts";
 import { poolProblem } from "./pool-problems.ts";
@@ -18,6 +19,9 @@ import { strictest, waitingOf } from "./waiting.ts";
 
 /** Every call decides all rules of its policy, and each rule is a member of a response header. */
 const MOST_RULES = 16;
+
+/** Schemas are made once: making one takes longer than reading with it, and policies are read for each override. */
+const ruleSchemas = { alone: schemasBy(Object.keys(POLICY_FIELDS)), among: schemasBy([]) };
 
 /**
  * Reads the policies of `wrangler.toml`, once, at start-up.
@@ -46,7 +50,7 @@ export function parsePolicies(vars: unknown): Policies {
 export function parsePolicy(name: string, given: unknown): Policy | { readonly problems: readonly string[] } {
   const { rules: tables, policyFields, problems } = splitRules(name, given);
   if (problems.length > 0) return { problems };
-  const parsed = v.safeParse(table(POLICY_FIELDS), policyFields);
+  const parsed = parsePolicyLevel(policyFields);
   if (!parsed.success) problems.push(...violationsOf(parsed.issues).map(({ detail }) => detail));
   const rules: Rule[] = [];
   for (const { path, ruleName, fields } of tables) {
@@ -127,10 +131,10 @@ interface RuleTable {
 function splitRules(
   name: string,
   given: unknown,
-): { rules: RuleTable[]; policyFields: unknown; problems: string[] } {
+): { rules: RuleTable[]; policyFields: Readonly<Record<string, unknown>>; problems: string[] } {
   if (typeof given !== "object" || given === null || Array.isArray(given)) {
     const problems = [violation([], given, "a table with an algorithm or with rules")];
-    return { rules: [], policyFields: given, problems };
+    return { rules: [], policyFields: {}, problems };
   }
   // In a policy of one rule a field that its algorithm has too is the rule's.
   const ofRule = Object.hasOwn(given, "rules") ? {} : (algorithmOf(given)?.fields ?? {});
@@ -158,11 +162,8 @@ function splitRules(
 function parseRule(name: string, path: readonly string[], given: unknown): Rule | { problems: string[] } {
   const named = algorithmOf(given);
   if (named === undefined) return { problems: algorithmProblems(path, given) };
-  const policyFields = path.length === 0 ? Object.keys(POLICY_FIELDS) : [];
-  const parsed = v.safeParse(
-    table({ ...RULE_FIELDS, ...fieldsOf(named), ...PENALTY_FIELDS }, policyFields),
-    given,
-  );
+  const schemaOf = path.length === 0 ? ruleSchemas.alone : ruleSchemas.among;
+  const parsed = v.safeParse(schemaOf(named), given);
   if (!parsed.success) return { problems: violationsOf(parsed.issues, path).map(({ detail }) => detail) };
   const { algorithm: _, unit, blockFor, maxBlock, ...fields } = parsed.output;
   const opened = configuredBy(named, fields);
@@ -180,4 +181,16 @@ function parseRule(name: string, path: readonly string[], given: unknown): Rule 
   const defaultUnit = lease === undefined ? "requests" : "concurrent-requests";
   const quota = algorithm.quota(config);
   return { name, algorithm, config, capacity, quota, unit: unit ?? defaultUnit, ...(lease && { lease }) };
+}
+
+/** The schema of a rule, by its algorithm. Errors name these fields of the policy too, beside which it stands. */
+function schemasBy(policyFields: readonly string[]) {
+  const make = (algorithm: AnyAlgorithm) =>
+    table({ ...RULE_FIELDS, ...fieldsOf(algorithm), ...PENALTY_FIELDS }, policyFields);
+  const made = new Map<AnyAlgorithm, ReturnType<typeof make>>();
+  return (algorithm: AnyAlgorithm) => {
+    const schema = made.get(algorithm) ?? make(algorithm);
+    made.set(algorithm, schema);
+    return schema;
+  };
 }

@@ -20,15 +20,33 @@ export interface PolicyTops {
   readonly before: OfHour;
 }
 
+/** Stored: never change the order. */
+export type PolicyWithTops = readonly [policy: string, tops: PolicyTops];
+
 const NONE: OfHour = { denied: NO_KEYS, active: NO_KEYS };
 
 /** Keeps the top keys of policies. */
 export class Tops {
   readonly #byPolicy: Map<string, PolicyTops>;
-  readonly #changed = new Set<string>();
+  readonly #changed: Set<string>;
 
-  constructor(stored: Iterable<readonly [policy: string, tops: PolicyTops]> = []) {
-    this.#byPolicy = new Map(stored);
+  /** @param recent those that have changed since they were stored by themselves */
+  constructor(stored: Iterable<PolicyWithTops> = [], recent: readonly PolicyWithTops[] = []) {
+    this.#byPolicy = new Map([...stored, ...recent]);
+    this.#changed = new Set(recent.map(([policy]) => policy));
+  }
+
+  /** The same, to try a change. */
+  copy(): Tops {
+    return new Tops(this.#byPolicy, this.recent);
+  }
+
+  /** Those that have changed since `takeChanges`. */
+  get recent(): readonly PolicyWithTops[] {
+    return [...this.#changed].flatMap((policy) => {
+      const tops = this.#byPolicy.get(policy);
+      return tops === undefined ? [] : [[policy, tops] as const];
+    });
   }
 
   /** Takes the keys of a message. Policies past the bound have none, until others have had none for two hours. */

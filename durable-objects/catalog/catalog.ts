@@ -110,16 +110,18 @@ export class Catalog {
     const policies = this.#store
       .policies()
       .flatMap(({ name, fields }) => (fields === undefined ? [] : [[name, fields]]));
-    const overrides: Record<string, Record<string, StoredOverride["fields"]>> = {};
+    // A policy may be called "constructor", and a pattern "__proto__": a plain object has those already.
+    const overrides = new Map<string, [pattern: string, fields: StoredOverride["fields"]][]>();
     for (const { policy, pattern, fields } of this.#store.allOverrides()) {
-      overrides[policy] ??= {};
-      overrides[policy][pattern] = fields;
+      const its = overrides.get(policy) ?? [];
+      its.push([pattern, fields]);
+      overrides.set(policy, its);
     }
     const tokens = this.#store.tokens().map(({ name, entry }) => [name, entry]);
     const candidates = this.#candidates.all().map(({ policy, fields }) => [policy, fields]);
     const value = {
       policies: Object.fromEntries(policies) as CatalogDocument["policies"],
-      overrides,
+      overrides: Object.fromEntries([...overrides].map(([policy, its]) => [policy, Object.fromEntries(its)])),
       tokens: Object.fromEntries(tokens) as CatalogDocument["tokens"],
       ...(candidates.length > 0 && {
         candidates: Object.fromEntries(candidates) as CatalogDocument["tokens"],

@@ -19,20 +19,28 @@ import type {
   TopKeysCall,
   Totals,
 } from "../../core/stats/messages.ts";
-import { Tops, type PolicyTops } from "../../core/stats/tops.ts";
+import { Tops, type PolicyTops, type PolicyWithTops } from "../../core/stats/tops.ts";
 import type { StatsStorage } from "./stats-storage.ts";
 
 /** Messages that come within so many milliseconds are written together: each write costs a row. */
 const WRITE_EVERY_MS = 2_000;
 /** So many messages may wait to be written. Those that come then are refused, and come again. */
 const MOST_WAITING = 1_000;
-/** Top keys are stored once in so many minutes, since each policy's cost a row. */
+/** Top keys are stored once in so many minutes, since each policy's cost a row. Until then they are in that of the minute. */
 const TOPS_EVERY_MINUTES = 10;
+/** The longest text of them in that row, which is written with each batch of messages. */
+const MOST_RECENT_LENGTH = 300_000;
 
 /** The names under which something is stored. Never change them. */
 const OPEN = "open";
 const CLOSED = "closed";
 const TOPS = "tops ";
+
+/** The open minute as it is stored. Stored: never rename a field. */
+interface StoredMinute extends OpenMinute {
+  /** Top keys that are not stored by themselves yet, or have changed since. Absent: none, or they are too long. */
+  readonly tops?: readonly PolicyWithTops[];
+}
 
 /** A message that is answered when it is stored. */
 interface Waiting {
@@ -50,7 +58,7 @@ export class Recorder {
   #open: OpenMinute;
   #closed: Closed;
   readonly #names: PolicyNames;
-  readonly #tops: Tops;
+  #tops: Tops;
   #waiting: Waiting[] = [];
   #isTimed = false;
   #nextWriteMs = -Infinity;
@@ -62,7 +70,12 @@ export class Recorder {
     this.#onCounted = onCounted;
     const nowMs = time.nowMs();
     const minute = Math.floor(nowMs / MINUTE_MS);
-    this.#open = storage.read<OpenMinute>(OPEN) ?? { minute, counts: {}, senders: [] };
+    const { tops: recent = [], ...open } = storage.read<StoredMinute>(OPEN) ?? {
+      minute,
+      counts: {},
+      senders: [],
+    };
+    this.#open = open;
     this.#closed = storage.read<Closed>(CLOSED) ?? { sinceMs: nowMs, totals: {}, hour: 0, hourCounts: {} };
     this.#latestMs = this.#open.minute * MINUTE_MS;
     this.#names = namesIn(this.#open.counts, namesIn(this.#closed.totals));
@@ -70,7 +83,7 @@ export class Recorder {
       const tops = storage.read<PolicyTops>(name);
       return tops === undefined ? [] : [[name.slice(TOPS.length), tops] as const];
     });
-    this.#tops = new Tops(stored);
+    this.#tops = new Tops(stored, recent);
   }
 
   /** Counts a message, once. Settles when it is stored. */
@@ -148,6 +161,8 @@ export class Recorder {
       if (!open.senders.some(([id, last]) => id === sender && number <= last)) fresh.push(each);
       open = withMessage(open, each.message, this.#names, nowMs);
     }
+    const tops = this.#tops.copy();
+    for (const { message } of fresh) tops.add(message.keys, nowMs);
     this.#storage.atomically(() => {
       if (close !== undefined) {
         for (const [policy, counts] of close.minute)
@@ -156,13 +171,15 @@ export class Recorder {
           this.#storage.writeStep("hour", policy, close.closed.hour, counts);
         this.#storage.write(CLOSED, close.closed);
       }
-      this.#storage.write(OPEN, open);
+      const { recent } = tops;
+      const isShort = JSON.stringify(recent).length <= MOST_RECENT_LENGTH;
+      this.#storage.write(OPEN, isShort ? { ...open, tops: recent } : open);
     });
     const isTopsDue =
       Math.floor(minute / TOPS_EVERY_MINUTES) > Math.floor(this.#open.minute / TOPS_EVERY_MINUTES);
     this.#open = open;
     this.#closed = close?.closed ?? this.#closed;
-    for (const { message } of fresh) this.#tops.add(message.keys, nowMs);
+    this.#tops = tops;
     if (isTopsDue) this.#storeTops();
     return fresh;
   }

@@ -11,6 +11,7 @@ import { parseDeployment } from "../../core/policies/regional-policies.ts";
 import { propsProblems } from "../binding-props.ts";
 import { ROOT, WRANGLER_TOML } from "../project.ts";
 import { changes, type Deployed, type Line } from "./changes.ts";
+import { objectLines, reachedLines } from "./objects.ts";
 
 /** https://developers.cloudflare.com/workers/platform/limits/, November 2026. */
 const MOST_VARIABLE_BYTES = 5_120;
@@ -34,7 +35,7 @@ export async function checkDeployment(args: readonly string[]): Promise<number> 
   const sections: [string, readonly Line[]][] = [
     ["policies", ofPolicies],
     ["variables", variableLines(config)],
-    ["objects", objectLines(config)],
+    ["objects", [...objectLines(config), ...(await reachedLines(asked.against, process.env["TOKEN"]))]],
     ["bindings", bindingLines(config, policies)],
     ["bundle", bundleLines(config, asked)],
     ["secrets", secretLines(asked, policies)],
@@ -93,27 +94,6 @@ function variableLines({ vars }: Config): Line[] {
 function bindingLines({ name, services }: Config, policies: Policies = new Map()): Line[] {
   const wrong = policies.size === 0 ? [] : propsProblems({ name, services }, policies);
   return wrong.map((text) => ({ verdict: "BAD", text }));
-}
-
-interface Objects {
-  readonly migrations: readonly { readonly tag: string; readonly new_sqlite_classes?: readonly string[] }[];
-  readonly durable_objects: { readonly bindings: readonly { name: string; class_name: string }[] };
-}
-
-/** The names that are for ever. */
-function objectLines(config: Config): Line[] {
-  const { migrations, durable_objects: objects } = config as unknown as Objects;
-  const hasClass = migrations.some(
-    ({ tag, new_sqlite_classes: classes = [] }) => tag === "v1" && classes.includes("LimiterObject"),
-  );
-  const isBound = objects.bindings.some(
-    ({ name, class_name: bound }) => name === "OBJECTS" && bound === "LimiterObject",
-  );
-  if (hasClass && isBound)
-    return [{ verdict: "ok", text: "LimiterObject of migration v1, bound as OBJECTS" }];
-  const text =
-    "must be LimiterObject of migration v1 in new_sqlite_classes, bound as OBJECTS: else all state is lost";
-  return [{ verdict: "BAD", text }];
 }
 
 /** Bundles as a deployment does, into a folder of its own: whoever serves the bundle meanwhile keeps theirs. */

@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, expect, expectTypeOf, test, vi } from "vitest";
 import type { ClientOptions } from "../../client/client-options.ts";
 import { FarLimiter } from "../../client/far-limiter.ts";
-import type { FarSide, LimiterService } from "../../client/transports/far-side.ts";
+import type { FarSide, LimiterCalls } from "../../client/transports/far-side.ts";
 import { overHttp } from "../../client/transports/http.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
@@ -238,7 +238,7 @@ test("an answer that is no limiter's is no answer, and a problem is an error wit
 });
 
 test("a binding with the types of its class is one that a client takes", () => {
-  const taken = (service: Service<typeof Limiter>): LimiterService => service;
+  const taken = (service: Service<typeof Limiter>): LimiterCalls => service;
   expect(taken).toBeTypeOf("function");
   expectTypeOf<ListedSchema>().toExtend<PolicyList>();
 });

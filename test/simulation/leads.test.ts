@@ -7,7 +7,7 @@ import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 import { LeadHistory, type LeadBreakage, type LeadOutcome } from "./leads.ts";
 
-const HISTORIES = depth(400, 10_000);
+const HISTORIES = depth(200, 10_000);
 const MOST = 20_000;
 const PATIENT = { timeout: 300_000 };
 

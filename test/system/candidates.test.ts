@@ -13,6 +13,7 @@ const POLICIES = {
   log: { algorithm: "sliding-log", limit: 10, ...LONG },
   held: bucket(10),
   slots: slots(3),
+  "fewer-slots": slots(1),
   shadowed: { ...bucket(5), shadow: true },
   together: bucket(10),
   other: bucket(2),
@@ -27,6 +28,7 @@ const CANDIDATES: Record<string, object> = {
   log: { ...bucket(7), algorithm: "sliding-log", burst: undefined },
   held: bucket(6),
   slots: slots(2),
+  "fewer-slots": slots(2),
   shadowed: bucket(3),
   together: bucket(4),
   ruled: {
@@ -165,6 +167,15 @@ test.concurrent("leases that are renewed and released are the candidate's too", 
   await acquire("k");
   const { compared: sums } = await compared("slots", 7);
   expect(sums).toMatchObject({ admittedByBoth: 4, deniedByCandidateAlone: 2, deniedByBoth: 1, undecided: 0 });
+});
+
+test.concurrent("a lease that the policy did not grant holds nothing of the candidate", async () => {
+  for (let each = 0; each < 3; each += 1) {
+    await call("POST", "/v1/leases", { policy: "fewer-slots", key: "k" });
+    await settled();
+  }
+  const { compared: sums } = await compared("fewer-slots", 3);
+  expect(sums).toMatchObject({ admittedByBoth: 1, deniedByPolicyAlone: 2 });
 });
 
 test.concurrent("holds that are settled and cancelled, refunds and resets are the candidate's too", async () => {

@@ -12,6 +12,7 @@ import { makeState, removeState, serveBundle } from "../support/served.ts";
 const POLICIES = {
   plan: { algorithm: "token-bucket", limit: 100, window: 2_592_000_000, deadlineMs: 10_000 },
   hot: { algorithm: "token-bucket", limit: 100_000, window: 2_592_000_000, deadlineMs: 10_000 },
+  shared: { algorithm: "token-bucket", limit: 100, window: 2_592_000_000, objects: 1, deadlineMs: 10_000 },
 };
 const folder = mkdtempSync(join(tmpdir(), "weir-catalog-"));
 const state = makeState();
@@ -97,6 +98,16 @@ test("two that change one thing at once: one is told, and nothing is half done",
   expect(statuses.toSorted((a, b) => a - b)).toEqual([200, ...Array.from({ length: 8 }, () => 412)]);
   const { body } = await call(0, "GET", path);
   expect(body["limit"]).toBe(body["burst"]);
+});
+
+test("keys that share an object with one whose override is tighter are decided by their own policy", async () => {
+  await call(0, "PUT", overrideAt("shared", "tight"), { limit: 1, burst: 1 });
+  const keys = Array.from({ length: 40 }, (_, each) => (each % 2 === 0 ? "tight" : `free:${each}`));
+  const told = await Promise.all(keys.map((key) => limit(0, "shared", key)));
+  for (const [index, key] of keys.entries())
+    if (key !== "tight") expect(told[index]).toMatchObject({ success: true, limit: 100 });
+  expect(told.filter((_, index) => keys[index] === "tight").filter(({ success }) => success)).toHaveLength(1);
+  expect(await limit(1, "shared", "free:1", 0)).toMatchObject({ limit: 100, remaining: 99 });
 });
 
 test("all of it lives in a file: pull, diff and push", async () => {

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { changes, type Deployed } from "../../scripts/deployment/changes.ts";
+import { objectLines, reachedLines } from "../../scripts/deployment/objects.ts";
 import { ROOT } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { TOKENS } from "../support/fixtures.ts";
@@ -45,8 +46,17 @@ function write({
     name: "weir-checked",
     main: join(ROOT, "worker", "index.ts"),
     compatibility_date: "2026-10-20",
-    durable_objects: { bindings: [{ name: "OBJECTS", class_name: className }] },
-    migrations: [{ tag: "v1", new_sqlite_classes: [className] }],
+    durable_objects: {
+      bindings: [
+        { name: "OBJECTS", class_name: className },
+        { name: "CATALOG", class_name: "CatalogObject" },
+        { name: "STATS", class_name: "StatsObject" },
+      ],
+    },
+    migrations: [
+      { tag: "v1", new_sqlite_classes: [className] },
+      { tag: "v2", new_sqlite_classes: ["CatalogObject", "StatsObject"] },
+    ],
     vars: { POLICIES: given, ...variables },
     ...(props !== undefined && {
       services: [{ binding: "LIMITER", service: "weir-checked", entrypoint: "Limiter", props }],
@@ -72,6 +82,10 @@ test("what is as it was is ready to deploy", async () => {
   expect(printed).toMatch(/^ok +policies: 3, all valid$/m);
   expect(printed).toMatch(/^ok +variables: POLICIES has \d+ of 5120 bytes$/m);
   expect(printed).toMatch(/^ok +objects: LimiterObject of migration v1/m);
+  expect(printed).toMatch(/^ok +objects: CatalogObject of migration v2, bound as CATALOG$/m);
+  expect(printed).toMatch(/^ok +objects: StatsObject of migration v2, bound as STATS$/m);
+  expect(printed).toMatch(/^ok +objects: CatalogObject of http.* answers$/m);
+  expect(printed).toMatch(/^ok +objects: StatsObject of http.* answers$/m);
   expect(printed).toMatch(/^ok +bundle: \d+ KiB compressed/m);
   expect(printed).toMatch(/^unknown +secrets: API_TOKENS/m);
   expect(printed).toMatch(/^ok +keys in use: no policy changes$/m);
@@ -97,18 +111,66 @@ test("what would lose what keys have consumed is bad, and what changes is told",
 
 test("a bad policy, a variable that is too large, another class and a variable of plain workerd are bad", async () => {
   const many = Array.from({ length: 90 }, (_, index) => [`policy-${index}`, policies.api]);
-  const large = { policies: Object.fromEntries(many) as object };
-  expect((await check(large)).printed).toMatch(/^BAD +variables: POLICIES has \d+ of 5120 bytes$/m);
   const bad = { policies: { api: { ...policies.api, limit: -1 } } };
   expect((await check(bad)).printed).toMatch(/^BAD +policies: .*\n.*limit is -1/m);
-  const others = { props: { policy: "ap" }, className: "Other", variables: { JURISDICTIONS: "ignored" } };
-  const { exitCode, printed } = await check(others);
+  const { exitCode, printed } = await check({
+    policies: Object.fromEntries(many) as object,
+    props: { policy: "ap" },
+    className: "Other",
+    variables: { JURISDICTIONS: "ignored" },
+  });
+  expect(printed).toMatch(/^BAD +variables: POLICIES has \d+ of 5120 bytes$/m);
   expect(printed).toMatch(/^BAD +objects: must be LimiterObject/m);
   expect(printed).toMatch(/^BAD +variables: JURISDICTIONS is for plain workerd/m);
   expect(printed).toMatch(
     /^BAD +bindings: the props of the binding LIMITER: policy is "ap": must be one of /m,
   );
   expect(exitCode).toBe(1);
+});
+
+const objects = (classes: Readonly<Record<string, string>>, v2: readonly string[]) =>
+  objectLines({
+    migrations: [
+      { tag: "v1", new_sqlite_classes: ["LimiterObject"] },
+      { tag: "v2", new_sqlite_classes: v2 },
+    ],
+    durable_objects: {
+      bindings: Object.entries(classes).map(([name, className]) => ({ name, class_name: className })),
+    },
+  }).map(({ verdict, text }) => `${verdict} ${text}`);
+
+test("without the catalog or the statistics it is told what that costs; half of one is bad", () => {
+  const all = { OBJECTS: "LimiterObject", CATALOG: "CatalogObject", STATS: "StatsObject" };
+  expect(objects(all, ["CatalogObject", "StatsObject"]).every((line) => line.startsWith("ok "))).toBe(true);
+  const { CATALOG: _, ...lacking } = all;
+  expect(objects(lacking, ["StatsObject"])[1]).toMatch(/^note no CatalogObject .* answer 503$/);
+  expect(objects(lacking, ["CatalogObject", "StatsObject"])[1]).toMatch(
+    /^BAD must be CatalogObject of migration v2 .*bound to nothing/,
+  );
+  expect(objects(all, ["CatalogObject"])[2]).toMatch(/^BAD must be StatsObject .*the migration is missing/);
+  expect(objects({ ...all, STATS: "Other" }, ["CatalogObject", "StatsObject"])[2]).toMatch(/bound to Other/);
+  expect(objects({ OBJECTS: "LimiterObject" }, [])).toHaveLength(3);
+});
+
+test("what is deployed without them, or cannot be asked, is told so", async () => {
+  const without = makeState();
+  const plain = await serveBundle(without, policies, { hasDeploymentObjects: false });
+  const said = async (url: string, token: string) =>
+    (await reachedLines(url, token)).map(({ verdict, text }) => `${verdict} ${text}`);
+  try {
+    expect(await said(plain.url, TOKENS.full)).toEqual([
+      expect.stringMatching(/^note CatalogObject of http.* is not bound there: .*503$/),
+      expect.stringMatching(/^note StatsObject of http.* is not bound there: .*503$/),
+    ]);
+    expect(await said(served.url, TOKENS.metrics)).toEqual([
+      expect.stringMatching(/^unknown CatalogObject of http.* was not asked: .* limit or admin$/),
+      expect.stringMatching(/^ok StatsObject of http.* answers$/),
+    ]);
+  } finally {
+    await plain.stop();
+    removeState(without);
+  }
+  expect((await said(plain.url, TOKENS.full))[0]).toMatch(/^BAD CatalogObject of http.* does not answer/);
 });
 
 test("the staging environment of wrangler.toml is one that deploys", async () => {

@@ -130,7 +130,7 @@ test("in a worker under wrangler dev: the binding has its types, and a hot key i
   if (project === undefined) throw new Error("it was not installed");
   project.write(
     "index.ts",
-    `import type { LimiterService } from "weir";
+    `import type { CatalogDocument, LimiterService, OverrideAnswer } from "weir";
     import { createLimiter } from "weir/client";
     interface Env { readonly LIMITER: LimiterService }
     export default {
@@ -139,7 +139,14 @@ test("in a worker under wrangler dev: the binding has its types, and a hot key i
         const sources: string[] = [];
         for (let call = 0; call < 50; call += 1)
           sources.push((await limiter.limit({ policy: "api", key: "k" })).source);
-        return Response.json(sources);
+        using catalog = await env.LIMITER.catalog();
+        const { version } = await catalog.putOverride("api", "typed", { multiply: 2 }, { ifMatch: 0 });
+        const made: OverrideAnswer = await catalog.override("api", "typed");
+        const { overrides } = await catalog.overrides("api");
+        await catalog.deleteOverride("api", "typed", { ifMatch: version });
+        const { value }: { value: CatalogDocument } = await catalog.read();
+        const found = [made.version === version, overrides.length, value.overrides["api"] ?? null];
+        return Response.json({ sources, found });
       },
     };`,
   );
@@ -153,7 +160,9 @@ test("in a worker under wrangler dev: the binding has its types, and a hot key i
   ).toBe("");
   const dev = await startWranglerDev([config, WRANGLER_TOML]);
   try {
-    const sources = (await fetch(dev.url).then((response) => response.json())) as string[];
+    const answered: unknown = await fetch(dev.url).then((response) => response.json());
+    const { sources, found } = answered as { readonly sources: string[]; readonly found: unknown };
+    expect(found).toEqual([true, 1, null]);
     expect(sources.filter((source) => source === "isolate").length).toBeGreaterThan(30);
   } finally {
     await dev.stop();

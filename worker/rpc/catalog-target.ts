@@ -1,15 +1,22 @@
 import { RpcTarget } from "cloudflare:workers";
-import type { AuditEntry, CatalogDocument } from "../../core/catalog/calls.ts";
+import type { CatalogConditions, CatalogService } from "../../client/transports/catalog-service.ts";
+import type {
+  AuditEntry,
+  CandidateAnswer,
+  CatalogDocument,
+  ComparedCandidate,
+  OverrideAnswer,
+  PolicyAnswer,
+} from "../../core/catalog/calls.ts";
 import type { OverrideFields, Table } from "../../core/catalog/overrides.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { CatalogCaller, Conditions } from "../calls/catalog/asking.ts";
+import { readConditions } from "../calls/catalog/bound-conditions.ts";
 import {
   deleteCandidate,
   promoteCandidate,
   readCandidate,
   writeCandidate,
-  type CandidateAnswer,
-  type ComparedCandidate,
 } from "../calls/catalog/candidate-calls.ts";
 import {
   deleteOverride,
@@ -19,8 +26,6 @@ import {
   readPolicy,
   writeOverride,
   writePolicy,
-  type OverrideAnswer,
-  type PolicyAnswer,
 } from "../calls/catalog/catalog-calls.ts";
 import {
   issueToken,
@@ -33,14 +38,8 @@ import {
 import { refused } from "../calls/validate.ts";
 import { orThrow } from "./bound-call.ts";
 
-/** Conditions of a write, as a caller gives them: `ifMatch` is a version, or 0 for what was never written. */
-export interface CatalogConditions {
-  readonly ifMatch?: number;
-  readonly dryRun?: boolean;
-}
-
 /** The catalog over the service binding: the calls of HTTP, with the same arguments and answers. */
-export class CatalogTarget extends RpcTarget {
+export class CatalogTarget extends RpcTarget implements Omit<CatalogService, keyof Disposable> {
   readonly #caller: CatalogCaller;
 
   constructor(caller: CatalogCaller) {
@@ -73,7 +72,7 @@ export class CatalogTarget extends RpcTarget {
     policy: string,
     cursor?: string,
   ): Promise<{ overrides: OverrideAnswer[]; cursor?: string }> {
-    return orThrow(await listOverrides(this.#caller, text("policy", policy), cursor));
+    return orThrow(await listOverrides(this.#caller, text("policy", policy), cursorOf(cursor)));
   }
 
   /** Sets the override of a pattern. */
@@ -133,7 +132,7 @@ export class CatalogTarget extends RpcTarget {
   }
 
   /** The tokens that were issued at run time. */
-  async tokens(): Promise<{ tokens: Table[] }> {
+  async tokens(): Promise<{ tokens: (Table & { readonly name: string })[] }> {
     return orThrow(await listTokens(this.#caller));
   }
 
@@ -162,15 +161,13 @@ export class CatalogTarget extends RpcTarget {
 
   /** Who changed what, the latest first, page by page. */
   async audit(cursor?: string): Promise<{ entries: readonly AuditEntry[]; cursor?: string }> {
-    return orThrow(await readAudit(this.#caller, cursor));
+    return orThrow(await readAudit(this.#caller, cursorOf(cursor)));
   }
 }
 
-function conditionsOf({ ifMatch, dryRun }: CatalogConditions = {}): Conditions {
-  return {
-    ...(ifMatch !== undefined && { ifMatch: [String(ifMatch)] }),
-    ...(dryRun === true && { isDryRun: true }),
-  };
+/** @throws LimiterError when they are none */
+function conditionsOf(given: unknown): Conditions {
+  return orThrow(readConditions(given));
 }
 
 /** @throws LimiterError when there is a problem */
@@ -182,4 +179,9 @@ function done(problem: Problem | undefined): void {
 function text(field: string, value: unknown): string {
   if (typeof value === "string") return value;
   throw refused([field], value, "text").toError();
+}
+
+/** @throws LimiterError when the cursor is no text */
+function cursorOf(value: unknown): string | undefined {
+  return value === undefined ? undefined : text("cursor", value);
 }

@@ -222,19 +222,44 @@ describe("top keys", () => {
       expect(recorder.topKeys({ policy: "api", by: "denied" }).keys).toEqual([]);
     }));
 
-  test("are there after a start, but those of the last ten minutes", () =>
-    withRecorder(async (open, clock) => {
-      const recorder = open();
-      await recorder.push(messageOf("a", 1, {}, keysOf("x", 5)));
+  const topOf = (recorder: Recorder, policy = "api") => recorder.topKeys({ policy, by: "denied" }).keys;
+
+  test("are there after each start, in the row that is written anyway", () =>
+    withRecorder(async (open, clock, storage) => {
+      await open().push(messageOf("a", 1, {}, keysOf("x", 5)));
+      expect(topOf(open())).toEqual([["x", 5, 0]]);
+      // Of a policy that came before the rows of single policies were written, and of one that comes after.
       clock.atMs += 10 * MINUTE_MS;
-      await recorder.push(messageOf("a", 2, {}, keysOf("y", 1)));
+      await open().push(messageOf("a", 2, {}, keysOf("y", 1)));
       clock.atMs += MINUTE_MS;
-      await recorder.push(messageOf("a", 3, {}, keysOf("z", 1)));
-      expect(
-        open()
-          .topKeys({ policy: "api", by: "denied" })
-          .keys.map(([key]) => key),
-      ).toEqual(["x", "y"]);
+      const before = storage.sql.exec("SELECT count(*) AS rows FROM documents").one()["rows"];
+      await open().push(
+        messageOf("a", 3, {}, [{ policy: "login", denied: { keys: [["z", 2, 0]], least: 0 } }]),
+      );
+      expect(storage.sql.exec("SELECT count(*) AS rows FROM documents").one()["rows"]).toBe(before);
+      expect(topOf(open())).toEqual([
+        ["x", 5, 0],
+        ["y", 1, 0],
+      ]);
+      clock.atMs += 10 * MINUTE_MS;
+      await open().push(messageOf("a", 4, {}));
+      expect(topOf(open(), "login")).toEqual([["z", 2, 0]]);
+    }));
+
+  test("that would make the row long are there after a start when ten minutes have passed", () =>
+    withRecorder(async (open, clock) => {
+      const long = Array.from({ length: 64 }, (_, index) => [`${index}${"k".repeat(500)}`, 1, 0] as const);
+      const keys = Array.from({ length: 12 }, (_, index) => ({
+        policy: `p${index}`,
+        denied: { keys: long, least: 0 },
+      }));
+      await open().push(messageOf("a", 1, {}, keys));
+      expect(topOf(open(), "p3")).toEqual([]);
+      const recorder = open();
+      await recorder.push(messageOf("a", 2, {}, keys));
+      clock.atMs += 10 * MINUTE_MS;
+      await recorder.push(messageOf("a", 3, {}));
+      expect(topOf(open(), "p3")).toHaveLength(64);
     }));
 
   test("of a message that comes twice count once", () =>

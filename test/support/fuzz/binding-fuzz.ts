@@ -6,10 +6,10 @@ import type { Asked, Told } from "./binding/driver.ts";
 import { LONGEST } from "./http-fuzz.ts";
 
 /** Bundles the driver into a file of this folder, and returns its path. */
-export function bundledDriver(folder: string): string {
-  const outfile = join(folder, "driver.js");
+export function bundledDriver(folder: string, name = "driver"): string {
+  const outfile = join(folder, `${name}.js`);
   buildSync({
-    entryPoints: [join(import.meta.dirname, "binding", "driver.ts")],
+    entryPoints: [join(import.meta.dirname, "binding", `${name}.ts`)],
     outfile,
     bundle: true,
     format: "esm",

@@ -76,6 +76,11 @@ export function notForAll({ title, policies, keyPrefix }: Principal): Problem | 
   );
 }
 
+/** What the runtime says when there is no room, and has undone the whole write. */
+const FULL = "SQLITE_FULL";
+const IS_FULL = "the storage of the catalog is full, so nothing was changed: make room, and write again";
+const IS_SILENT = "the catalog did not answer: whether anything was changed is not known, so read it again";
+
 /** The catalog's answer, or the problem. */
 export async function asked<Answer extends object>(
   answer: Promise<Answer | Refusal>,
@@ -85,8 +90,7 @@ export async function asked<Answer extends object>(
     return "refused" in value ? problemOf(value) : (value as Exclude<Answer, Refusal>);
   } catch (error) {
     console.warn(`the catalog does not answer: ${String(error)}`);
-    const detail = "the catalog did not answer: whether anything was changed is not known, so read it again";
-    return new Problem(PROBLEMS.unavailable, detail);
+    return new Problem(PROBLEMS.unavailable, String(error).includes(FULL) ? IS_FULL : IS_SILENT);
   }
 }
 

@@ -1,42 +1,19 @@
 /** The calls on candidates: policies that decide the same calls beside those in force. The same over HTTP and RPC. */
-import type { CandidateInCatalog, Versioned } from "../../../core/catalog/calls.ts";
-import type { Table } from "../../../core/catalog/overrides.ts";
+import type {
+  CandidateAnswer,
+  CandidateInCatalog,
+  ComparedCandidate,
+  Comparison,
+  PolicyAnswer,
+  Versioned,
+} from "../../../core/catalog/calls.ts";
 import { instantText } from "../../../core/clock.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
 import { comparedSeries, keysOfCandidate, type DeniedBy } from "../../../core/stats/compared.ts";
 import { scopeProblem } from "../../auth/tokens.ts";
 import { askStats } from "../stats.ts";
 import { asked, forbidden, problemIn, write, type CatalogCaller, type Conditions } from "./asking.ts";
-import { readPolicy, tableOf, type PolicyAnswer } from "./catalog-calls.ts";
-
-/** A candidate as callers see it. */
-export interface CandidateAnswer {
-  readonly policy: string;
-  readonly version: number;
-  /** What the candidate says. */
-  readonly candidate: Table;
-  /** When it was set, as RFC 3339 writes it. */
-  readonly since: string;
-}
-
-/** What a policy and its candidate decided of the same calls. */
-export interface Comparison {
-  /** Calls of which both decided. */
-  readonly calls: number;
-  readonly admittedByBoth: number;
-  readonly deniedByBoth: number;
-  readonly deniedByPolicyAlone: number;
-  readonly deniedByCandidateAlone: number;
-  /** Calls of which one of them could not decide. */
-  readonly undecided: number;
-}
-
-/** A candidate, and what became of it; without the statistics, only the candidate. */
-export type ComparedCandidate = CandidateAnswer & {
-  readonly compared?: Comparison;
-  /** The keys that the candidate alone denied most, in this hour and the last one. */
-  readonly keys?: readonly { readonly key: string; readonly count: number; readonly error: number }[];
-};
+import { readPolicy, tableOf } from "./catalog-calls.ts";
 
 /** The candidate of a policy, with what it decided beside it. Keys are for the scope `admin`. */
 export async function readCandidate(

@@ -1,7 +1,14 @@
 /** The calls that read and change policies and overrides, the same over HTTP and RPC. */
-import type { PolicyInCatalog, OverrideInCatalog, Versioned } from "../../../core/catalog/calls.ts";
+import type {
+  OverrideAnswer,
+  OverrideInCatalog,
+  PolicyAnswer,
+  PolicyInCatalog,
+  Versioned,
+} from "../../../core/catalog/calls.ts";
 import type { Table } from "../../../core/catalog/overrides.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
+import { plainProblem } from "../plain-data.ts";
 import { notAllowed } from "../validate.ts";
 import {
   asked,
@@ -13,13 +20,6 @@ import {
   type CatalogCaller,
   type Conditions,
 } from "./asking.ts";
-
-/** A policy as callers see it: what it says, and where that is from. */
-export type PolicyAnswer = Table &
-  Omit<PolicyInCatalog, "fields" | "name"> & { readonly policy: string; readonly version: number };
-
-/** An override as callers see it. */
-export type OverrideAnswer = Table & Omit<OverrideInCatalog, "fields"> & { readonly version: number };
 
 /** The policy as it is in force, for keys without an override. */
 export async function readPolicy(
@@ -124,6 +124,8 @@ function overrideAnswer(read: Versioned<OverrideInCatalog> | Problem): OverrideA
 
 /** The body as a table, or the problem. */
 export function tableOf(given: unknown): Table | Problem {
+  const stray = plainProblem(given);
+  if (stray !== undefined) return stray;
   if (typeof given === "object" && given !== null && !Array.isArray(given)) return given as Table;
   return notAllowed([{ path: [], detail: "the body must be an object" }]);
 }

@@ -1,4 +1,9 @@
 import type { CatalogDocument } from "../../../core/catalog/calls.ts";
+import type { Table } from "../../../core/catalog/table.ts";
+import type { Problem } from "../../../core/protocol/problems.ts";
+import { clip } from "../../../core/validation.ts";
+import { plainProblem } from "../plain-data.ts";
+import { notAllowed } from "../validate.ts";
 
 /** What errors say that a document is. */
 export const DOCUMENT_ALLOWED =
@@ -15,8 +20,39 @@ export function isDocument(value: unknown): value is CatalogDocument {
   );
 }
 
+/** The problem of a table in a document that is not plain data, or too large; `undefined`: all are. */
+export function tableProblem({
+  policies,
+  overrides,
+  tokens,
+  candidates = {},
+}: CatalogDocument): Problem | undefined {
+  const places = [
+    ...placesIn(["policies"], policies),
+    ...Object.entries(overrides).flatMap(([policy, its]) => placesIn(["overrides", policy], its)),
+    ...placesIn(["tokens"], tokens),
+    ...placesIn(["candidates"], candidates),
+  ];
+  for (const [path, table] of places) {
+    const stray = plainProblem(table);
+    if (stray !== undefined)
+      return notAllowed([{ path, detail: `${clip(path.join("."))}: ${stray.detail}` }]);
+  }
+  return undefined;
+}
+
+function placesIn(
+  path: readonly string[],
+  tables: Readonly<Record<string, Table>>,
+): (readonly [path: readonly string[], table: Table])[] {
+  return Object.entries(tables).map(([name, table]) => [[...path, name], table] as const);
+}
+
+/** A `Map`, which comes over RPC, would be a table without fields, and all that it leaves out would be taken away. */
 function isTable(value: unknown): value is Record<string, unknown> {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
+  if (typeof value !== "object" || value === null || Array.isArray(value)) return false;
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === Object.prototype || prototype === null;
 }
 
 function isTableOfTables(value: unknown): boolean {

@@ -9,13 +9,13 @@ import { TokenEntry, TokenFields } from "../../auth/token-entries.ts";
 import { isConfigured } from "../../auth/tokens.ts";
 import { notAllowed, parse, refused } from "../validate.ts";
 import { asked, notForAdmin, problemIn, write, type CatalogCaller, type Conditions } from "./asking.ts";
-import { DOCUMENT_ALLOWED, isDocument } from "./documents.ts";
+import { DOCUMENT_ALLOWED, isDocument, tableProblem } from "./documents.ts";
 
 /** The tokens that were issued at run time. */
 export async function listTokens({
   catalog,
   principal,
-}: CatalogCaller): Promise<{ tokens: Table[] } | Problem> {
+}: CatalogCaller): Promise<{ tokens: (Table & { readonly name: string })[] } | Problem> {
   const refusal = notForAdmin(principal);
   if (refusal !== undefined) return refusal;
   const tokens = await asked(catalog.tokens());
@@ -66,6 +66,8 @@ export async function writeCatalog(
 ): Promise<Versioned<CatalogDocument> | Problem> {
   if (!isDocument(document))
     return notAllowed([{ path: [], detail: `the body must be ${DOCUMENT_ALLOWED}` }]);
+  const stray = tableProblem(document);
+  if (stray !== undefined) return stray;
   const bad = Object.entries(document.tokens).flatMap(([name, entry]) => {
     const parsed = v.safeParse(TokenEntry, { name, ...entry });
     return parsed.success ? [] : violationsOf(parsed.issues, ["tokens", name]);

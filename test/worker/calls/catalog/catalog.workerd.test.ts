@@ -12,6 +12,49 @@ const overrideAt = (policy: string, pattern: string) =>
   `/v1/policies/${policy}/overrides/${encodeURIComponent(pattern)}`;
 
 describe("an override", () => {
+  test("may have a policy or a pattern of a name that objects have already, and an end that is far away", async () => {
+    const far = { multiply: 2, expiresAt: "9999-01-31T12:00:00Z" };
+    for (const [policy, pattern] of [
+      ["constructor", "a"],
+      ["slow", "__proto__"],
+      ["slow", "toString"],
+    ] as const)
+      expect((await admin("PUT", overrideAt(policy, pattern), far)).status).toBe(200);
+    const { body } = await admin("GET", "/v1/catalog");
+    const { constructor, slow } = (body as { overrides: Record<string, object> }).overrides as Record<
+      string,
+      Record<string, object>
+    >;
+    expect(Object.entries(constructor ?? {})).toEqual([["a", far]]);
+    expect(Object.entries(slow ?? {})).toEqual(
+      expect.arrayContaining([
+        ["__proto__", far],
+        ["toString", far],
+      ]),
+    );
+    expect((await admin("PUT", "/v1/catalog?dryRun=true", body)).status).toBe(200);
+    for (const [policy, pattern] of [
+      ["constructor", "a"],
+      ["slow", "__proto__"],
+      ["slow", "toString"],
+    ] as const)
+      expect((await admin("DELETE", overrideAt(policy, pattern))).status).toBe(204);
+  });
+
+  test("that is nested too deep, or has very many fields, is refused in few words", async () => {
+    let deep: object = {};
+    for (let level = 0; level < 1_000; level += 1) deep = { a: deep };
+    const many = Object.fromEntries(Array.from({ length: 900 }, (_, each) => [`field${each}`, 1]));
+    for (const fields of [
+      { limit: 1, expiresAt: deep },
+      { ...many, blocked: true },
+    ]) {
+      const { status, body } = await admin("PUT", overrideAt("slow", "odd"), fields);
+      expect(status).toBe(422);
+      expect(JSON.stringify(body).length).toBeLessThan(4_000);
+    }
+  });
+
   test("gives a key another limit, and what it has used stays used", async () => {
     const key = freshKey();
     await limit("slow", key, { cost: 3 });

@@ -1,0 +1,56 @@
+/// <reference lib="esnext.disposable" preserve="true" />
+/** The catalog over the service binding, as its callers see it. */
+import type {
+  AuditEntry,
+  CandidateAnswer,
+  CatalogDocument,
+  ComparedCandidate,
+  OverrideAnswer,
+  PolicyAnswer,
+} from "../../core/catalog/calls.ts";
+import type { OverrideFields, Table } from "../../core/catalog/table.ts";
+
+/** Conditions of a write: `ifMatch` is the version that must be there, or 0 for what was never written. */
+export interface CatalogConditions {
+  readonly ifMatch?: number;
+  /** Only checks. */
+  readonly dryRun?: boolean;
+}
+
+/** All of the catalog, with its version. */
+export interface WholeCatalog {
+  readonly version: number;
+  readonly value: CatalogDocument;
+}
+
+/**
+ * What changes at run time: policies, overrides, tokens. Each call throws a `LimiterError` when it is refused. `using`
+ * disposes of it at the end of the block.
+ */
+export interface CatalogService extends Disposable {
+  policy(name: string): Promise<PolicyAnswer>;
+  putPolicy(name: string, fields: Table, conditions?: CatalogConditions): Promise<PolicyAnswer>;
+  deletePolicy(name: string, conditions?: CatalogConditions): Promise<void>;
+  override(policy: string, pattern: string): Promise<OverrideAnswer>;
+  /** A page of 100 of them; `cursor` in the answer asks for the next one. */
+  overrides(policy: string, cursor?: string): Promise<{ overrides: OverrideAnswer[]; cursor?: string }>;
+  putOverride(
+    policy: string,
+    pattern: string,
+    fields: OverrideFields,
+    conditions?: CatalogConditions,
+  ): Promise<OverrideAnswer>;
+  deleteOverride(policy: string, pattern: string, conditions?: CatalogConditions): Promise<void>;
+  /** With what it decided beside the policy. */
+  candidate(policy: string): Promise<ComparedCandidate>;
+  putCandidate(policy: string, fields: Table, conditions?: CatalogConditions): Promise<CandidateAnswer>;
+  deleteCandidate(policy: string, conditions?: CatalogConditions): Promise<void>;
+  /** The candidate becomes the policy. */
+  promoteCandidate(policy: string, conditions?: CatalogConditions): Promise<PolicyAnswer>;
+  tokens(): Promise<{ tokens: readonly (Table & { readonly name: string })[] }>;
+  issueToken(fields: Table): Promise<Table & { readonly token: string }>;
+  revokeToken(name: string): Promise<void>;
+  read(): Promise<WholeCatalog>;
+  write(document: CatalogDocument, conditions?: CatalogConditions): Promise<WholeCatalog>;
+  audit(cursor?: string): Promise<{ entries: readonly AuditEntry[]; cursor?: string }>;
+}
