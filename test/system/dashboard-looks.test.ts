@@ -84,6 +84,8 @@ test("a key is found, blocked and let in again without a mouse", async () => {
   await tabTo(page, "api");
   await page.keyboard.press("Enter");
   await says(page, "Look at a key");
+  // The next Tab begins where the new page does.
+  expect(await page.evaluate("document.activeElement.id")).toBe("main");
   await tabTo(page, "key");
   await page.keyboard.type("tenant-9");
   await page.keyboard.press("Enter");
