@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 import type { AuditEntry } from "./answers.ts";
 import { useSession } from "./context.ts";
 import { DocumentPart } from "./document.tsx";
+import { NewPolicyPart } from "./new-policy.tsx";
 import { Part, ProblemNote, Rows } from "./parts.tsx";
 import { usePoll } from "./poll.ts";
 import { TokensPart } from "./tokens.tsx";
@@ -14,8 +15,9 @@ export function CatalogPage() {
     <>
       <h1>Catalog</h1>
       <p class="quiet">
-        What was changed at run time. The policies themselves are changed on their own pages.
+        What was changed at run time. Policies that are there are changed on their own pages.
       </p>
+      <NewPolicyPart />
       <TokensPart />
       <DocumentPart />
       <AuditPart />

@@ -4,6 +4,7 @@ import type { PolicyInForce, Problem } from "./answers.ts";
 import { path, type Answer, type Ask } from "./api.ts";
 import { useSession } from "./context.ts";
 import { jsonIn } from "./json.ts";
+import { TakeAway } from "./new-policy.tsx";
 import { Confirm, DoneNote, Part, ProblemNote, type Done, type Question } from "./parts.tsx";
 import type { Polled } from "./poll.ts";
 
@@ -79,6 +80,10 @@ export function PolicyEditor(props: { readonly policy: string; readonly inForce:
     });
     return undefined;
   };
+  const takenAway = async () => {
+    setDraft(undefined);
+    await inForce.again();
+  };
   const askSave = () =>
     setQuestion({
       title: `Change ${policy}?`,
@@ -121,6 +126,7 @@ export function PolicyEditor(props: { readonly policy: string; readonly inForce:
             Check
           </button>
           <button type="submit">Save</button>
+          {now.source === "catalog" && <TakeAway policy={now} onDone={takenAway} />}
         </div>
       </form>
       {question !== undefined && <Confirm question={question} onEnd={() => setQuestion(undefined)} />}

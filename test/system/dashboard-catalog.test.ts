@@ -38,6 +38,37 @@ async function opened() {
   return { page, faults };
 }
 
+test("a policy is made, counts, is changed, and taken away", async () => {
+  const { url } = serving;
+  const { page, faults } = await opened();
+  const limitOf = async () =>
+    (await send(url, "POST", "/v1/limit", { policy: "made", key: "k", cost: 0 }))["limit"];
+  const make = async (name: string, fields: object) => {
+    await fill(page, "input[name=new-policy]", name);
+    await fill(page, "textarea[name=new-fields]", JSON.stringify(fields));
+    await press(page, "Make the policy");
+  };
+  const fields = { algorithm: "token-bucket", limit: 7, window: "1h" };
+  await make("api", fields);
+  await says(page, 'there is a policy "api" already');
+  await make("made", { ...fields, limit: "many" });
+  await says(page, "limit is");
+  expect((await send(url, "GET", "/v1/policies/made"))["status"]).toBe(404);
+  await make("made", fields);
+  await says(page, "token-bucket: 7 per 1 h");
+  await until(async () => (await limitOf()) === 7);
+  await press(page, "Take away");
+  await press(page, "Take away", "dialog");
+  await until(async () => (await send(url, "GET", "/v1/policies/made"))["status"] === 404);
+  await says(page, "Overview");
+  // The name can be used again.
+  await press(page, "Catalog");
+  await make("made", { ...fields, limit: 9 });
+  await until(async () => (await limitOf()) === 9);
+  await send(url, "DELETE", "/v1/policies/made");
+  expect(faults).toEqual([]);
+});
+
 test("a token is issued, shown once, works, and is revoked", async () => {
   const { url } = serving;
   const { page, faults } = await opened();
