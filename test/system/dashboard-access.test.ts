@@ -1,9 +1,6 @@
 /** What a token may not do is not offered, and what callers write is never taken for HTML. */
-import type { Browser } from "puppeteer-core";
-import { afterAll, beforeAll, expect, test } from "vitest";
-import { startChromium } from "../../scripts/chromium.ts";
+import { expect, test } from "vitest";
 import { BUNDLE } from "../../scripts/project.ts";
-import type { Serving } from "../../scripts/workerd.ts";
 import {
   DASHBOARD_POLICIES,
   goTo,
@@ -12,6 +9,8 @@ import {
   press,
   says,
   send,
+  serveDashboard,
+  type ServedDashboard,
   signIn,
   textOf,
   until,
@@ -19,18 +18,8 @@ import {
 import { TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
-let state: string;
-let serving: Serving;
-let browser: Browser;
-beforeAll(async () => {
-  state = makeState();
-  [serving, browser] = await Promise.all([serveBundle(state, DASHBOARD_POLICIES), startChromium()]);
-});
-afterAll(async () => {
-  await browser.close();
-  await serving.stop("SIGKILL");
-  removeState(state);
-});
+let { serving, browser } = {} as ServedDashboard;
+serveDashboard((served) => ({ serving, browser } = served));
 
 async function opened(token: string) {
   const { page, faults } = await openPage(browser);

@@ -1,8 +1,5 @@
 /** A candidate is tried, compared and promoted in the dashboard, over real traffic. */
-import type { Browser } from "puppeteer-core";
-import { afterAll, beforeAll, expect, test } from "vitest";
-import { startChromium } from "../../scripts/chromium.ts";
-import type { Serving } from "../../scripts/workerd.ts";
+import { expect, test } from "vitest";
 import {
   DASHBOARD_POLICIES,
   endlessTraffic,
@@ -13,24 +10,15 @@ import {
   press,
   says,
   send,
+  serveDashboard,
+  type ServedDashboard,
   signIn,
   until,
 } from "../support/dashboard.ts";
 import { TOKENS } from "../support/fixtures.ts";
-import { makeState, removeState, serveBundle } from "../support/served.ts";
 
-let state: string;
-let serving: Serving;
-let browser: Browser;
-beforeAll(async () => {
-  state = makeState();
-  [serving, browser] = await Promise.all([serveBundle(state, DASHBOARD_POLICIES), startChromium()]);
-});
-afterAll(async () => {
-  await browser.close();
-  await serving.stop("SIGKILL");
-  removeState(state);
-});
+let { serving, browser } = {} as ServedDashboard;
+serveDashboard((served) => ({ serving, browser } = served));
 
 const FIELD = "textarea[name=candidate-fields]";
 

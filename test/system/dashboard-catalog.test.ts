@@ -1,35 +1,22 @@
 /** The catalog in the dashboard: tokens, the document, who changed what. */
-import type { Browser } from "puppeteer-core";
-import { afterAll, beforeAll, expect, test } from "vitest";
-import { startChromium } from "../../scripts/chromium.ts";
-import type { Serving } from "../../scripts/workerd.ts";
+import { expect, test } from "vitest";
 import {
-  DASHBOARD_POLICIES,
   fill,
   goTo,
   openPage,
   press,
   says,
   send,
+  serveDashboard,
+  type ServedDashboard,
   signIn,
   textOf,
   until,
 } from "../support/dashboard.ts";
 import { TOKENS } from "../support/fixtures.ts";
-import { makeState, removeState, serveBundle } from "../support/served.ts";
 
-let state: string;
-let serving: Serving;
-let browser: Browser;
-beforeAll(async () => {
-  state = makeState();
-  [serving, browser] = await Promise.all([serveBundle(state, DASHBOARD_POLICIES), startChromium()]);
-});
-afterAll(async () => {
-  await browser.close();
-  await serving.stop("SIGKILL");
-  removeState(state);
-});
+let { serving, browser } = {} as ServedDashboard;
+serveDashboard((served) => ({ serving, browser } = served));
 
 async function opened() {
   const { page, faults } = await openPage(browser);

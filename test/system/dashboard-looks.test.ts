@@ -1,10 +1,8 @@
 /** The dashboard by keyboard alone, on a phone, in the dark, and for whoever reads by ear. */
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
-import type { Browser, Page } from "puppeteer-core";
-import { afterAll, beforeAll, expect, test } from "vitest";
-import { startChromium } from "../../scripts/chromium.ts";
-import type { Serving } from "../../scripts/workerd.ts";
+import type { Page } from "puppeteer-core";
+import { beforeAll, expect, test } from "vitest";
 import {
   DASHBOARD_POLICIES,
   goTo,
@@ -13,12 +11,13 @@ import {
   press,
   says,
   send,
+  serveDashboard,
+  type ServedDashboard,
   signIn,
   traffic,
   until,
 } from "../support/dashboard.ts";
 import { TOKENS } from "../support/fixtures.ts";
-import { makeState, removeState, serveBundle } from "../support/served.ts";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const LONG_KEY = "a-key-without-any-space-in-it-".repeat(8);
@@ -34,12 +33,9 @@ const PLACES = [
   ["#/try/api/tenant-1", "form.box"],
 ] as const;
 
-let state: string;
-let serving: Serving;
-let browser: Browser;
+let { serving, browser } = {} as ServedDashboard;
+serveDashboard((served) => ({ serving, browser } = served));
 beforeAll(async () => {
-  state = makeState();
-  [serving, browser] = await Promise.all([serveBundle(state, DASHBOARD_POLICIES), startChromium()]);
   const { url } = serving;
   await traffic(url);
   await limitOf(url, "visitor", LONG_KEY);
@@ -51,11 +47,6 @@ beforeAll(async () => {
     const { keys = [] } = await send(url, "GET", "/v1/stats/keys?policy=api&by=denied");
     return (keys as object[]).length > 0;
   });
-});
-afterAll(async () => {
-  await browser.close();
-  await serving.stop("SIGKILL");
-  removeState(state);
 });
 
 /** Presses Tab until the element with this text, or this name, has the focus. */

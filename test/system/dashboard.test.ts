@@ -1,8 +1,5 @@
 /** An operator's walk through the dashboard, in a real browser over real traffic. */
-import type { Browser } from "puppeteer-core";
-import { afterAll, beforeAll, expect, test } from "vitest";
-import { startChromium } from "../../scripts/chromium.ts";
-import type { Serving } from "../../scripts/workerd.ts";
+import { expect, test } from "vitest";
 import {
   DASHBOARD_POLICIES,
   endlessTraffic,
@@ -14,26 +11,17 @@ import {
   press,
   says,
   send,
+  serveDashboard,
+  type ServedDashboard,
   signIn,
   textOf,
   traffic,
   until,
 } from "../support/dashboard.ts";
 import { TOKENS } from "../support/fixtures.ts";
-import { makeState, removeState, serveBundle } from "../support/served.ts";
 
-let state: string;
-let serving: Serving;
-let browser: Browser;
-beforeAll(async () => {
-  state = makeState();
-  [serving, browser] = await Promise.all([serveBundle(state, DASHBOARD_POLICIES), startChromium()]);
-});
-afterAll(async () => {
-  await browser.close();
-  await serving.stop("SIGKILL");
-  removeState(state);
-});
+let { serving, browser } = {} as ServedDashboard;
+serveDashboard((served) => ({ serving, browser } = served));
 
 test("among 50 keys the one that hammers is found, blocked and let in again; a customer is raised", async () => {
   const { url } = serving;

@@ -82,65 +82,68 @@ function tagged(answer: (object & { readonly version: number }) | Problem): Resp
 const READING: readonly Scope[] = ["limit", "admin"];
 const CHANGING: readonly Scope[] = ["admin"];
 
-catalogRoutes.get(
-  POLICY,
-  handler(READING, [], async (caller, _, [policy = ""]) => tagged(await readPolicy(caller, policy))),
-);
-catalogRoutes.put(
-  POLICY,
-  handler(CHANGING, ["dryRun"], async (caller, c, [policy = ""], query) => {
-    const body = await readJson(c.req.raw);
-    return body instanceof Problem ? body : tagged(await writePolicy(caller, policy, body.value, query));
-  }),
-);
-catalogRoutes.delete(
-  POLICY,
-  handler(CHANGING, ["dryRun"], async (caller, c, [policy = ""], query) =>
-    noContent(c, await deletePolicy(caller, policy, query)),
-  ),
-);
+/** What is read, written and taken away at one address, which names the policy and, of an override, the pattern. */
+interface Thing {
+  readonly read: (caller: CatalogCaller, ...place: [string, string]) => Promise<Answer>;
+  readonly write: (
+    caller: CatalogCaller,
+    place: [string, string],
+    fields: unknown,
+    query: Query,
+  ) => Promise<Answer>;
+  readonly remove: (
+    caller: CatalogCaller,
+    place: [string, string],
+    query: Query,
+  ) => Promise<Problem | undefined>;
+}
+type Answer = Parameters<typeof tagged>[0];
+
+const THINGS: Readonly<Record<string, Thing>> = {
+  [POLICY]: {
+    read: readPolicy,
+    write: (caller, [policy], fields, query) => writePolicy(caller, policy, fields, query),
+    remove: (caller, [policy], query) => deletePolicy(caller, policy, query),
+  },
+  [OVERRIDE]: {
+    read: readOverride,
+    write: (caller, [policy, pattern], fields, query) =>
+      writeOverride(caller, policy, pattern, fields, query),
+    remove: (caller, [policy, pattern], query) => deleteOverride(caller, policy, pattern, query),
+  },
+  [CANDIDATE]: {
+    read: readCandidate,
+    write: (caller, [policy], fields, query) => writeCandidate(caller, policy, fields, query),
+    remove: (caller, [policy], query) => deleteCandidate(caller, policy, query),
+  },
+};
+for (const [path, { read, write, remove }] of Object.entries(THINGS)) {
+  catalogRoutes.get(
+    path,
+    handler(READING, [], async (caller, _, [policy = "", , pattern = ""]) =>
+      tagged(await read(caller, policy, pattern)),
+    ),
+  );
+  catalogRoutes.put(
+    path,
+    handler(CHANGING, ["dryRun"], async (caller, c, [policy = "", , pattern = ""], query) => {
+      const body = await readJson(c.req.raw);
+      return body instanceof Problem
+        ? body
+        : tagged(await write(caller, [policy, pattern], body.value, query));
+    }),
+  );
+  catalogRoutes.delete(
+    path,
+    handler(CHANGING, ["dryRun"], async (caller, c, [policy = "", , pattern = ""], query) =>
+      noContent(c, await remove(caller, [policy, pattern], query)),
+    ),
+  );
+}
 catalogRoutes.get(
   `${POLICY}/overrides`,
   handler(READING, ["cursor"], async (caller, _, [policy = ""], { cursor }) =>
     jsonAnswer(await listOverrides(caller, policy, cursor)),
-  ),
-);
-catalogRoutes.get(
-  OVERRIDE,
-  handler(READING, [], async (caller, _, [policy = "", , pattern = ""]) =>
-    tagged(await readOverride(caller, policy, pattern)),
-  ),
-);
-catalogRoutes.put(
-  OVERRIDE,
-  handler(CHANGING, ["dryRun"], async (caller, c, [policy = "", , pattern = ""], query) => {
-    const body = await readJson(c.req.raw);
-    return body instanceof Problem
-      ? body
-      : tagged(await writeOverride(caller, policy, pattern, body.value, query));
-  }),
-);
-catalogRoutes.delete(
-  OVERRIDE,
-  handler(CHANGING, ["dryRun"], async (caller, c, [policy = "", , pattern = ""], query) =>
-    noContent(c, await deleteOverride(caller, policy, pattern, query)),
-  ),
-);
-catalogRoutes.get(
-  CANDIDATE,
-  handler(READING, [], async (caller, _, [policy = ""]) => tagged(await readCandidate(caller, policy))),
-);
-catalogRoutes.put(
-  CANDIDATE,
-  handler(CHANGING, ["dryRun"], async (caller, c, [policy = ""], query) => {
-    const body = await readJson(c.req.raw);
-    return body instanceof Problem ? body : tagged(await writeCandidate(caller, policy, body.value, query));
-  }),
-);
-catalogRoutes.delete(
-  CANDIDATE,
-  handler(CHANGING, ["dryRun"], async (caller, c, [policy = ""], query) =>
-    noContent(c, await deleteCandidate(caller, policy, query)),
   ),
 );
 catalogRoutes.post(
