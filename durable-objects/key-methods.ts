@@ -143,8 +143,11 @@ export class KeyMethods implements Omit<LimiterMethods, "acquire" | "confirm" | 
   }
 
   async reset(policy: string, key: string): Promise<void> {
-    await this.#parts.ask(policy, key, (operations, keyState, nowMs) => operations.reset(keyState, nowMs));
-    await closeLost(this.#parts, policy, key);
+    await this.#parts.ask(policy, key, (operations, keyState, nowMs) => {
+      const done = operations.reset(keyState, nowMs);
+      const close = () => closeLost(this.#parts, policy, keyState);
+      return done instanceof Promise ? done.then(close) : close();
+    });
   }
 
   /** What a key answers, as it is sent: at once if it is there at once. A message of a higher protocol is refused. */

@@ -46,7 +46,10 @@ export class Candidates {
     if (base === undefined) return missing(`there is no policy ${JSON.stringify(policy)}`);
     if (fields === undefined && before === undefined) return noCandidate(policy);
     if (fields !== undefined) {
-      const refusal = checkedCandidate(policy, base.fields, fields) ?? single.misfitOf(policy, fields);
+      const refusal =
+        checkedPolicy(policy, { fields: single.fileOf(policy), last: base.fields }, fields) ??
+        this.misfitOf(policy, base.fields, fields) ??
+        single.misfitOf(policy, fields);
       if (refusal !== undefined) return refusal;
       if (JSON.stringify(fields) === JSON.stringify(before?.fields))
         return { version: before?.version ?? 0, value: before };
@@ -66,6 +69,15 @@ export class Candidates {
     return { version, value: { policy, fields: fields ?? null, sinceMs } };
   }
 
+  /** The refusal of fields of a policy that its candidate would not fit: it decides the same calls. */
+  misfitOf(policy: string, fields: Table | undefined, tried = this.of(policy)?.fields): Refusal | undefined {
+    if (fields === undefined || tried === undefined || leases(policy, fields) === leases(policy, tried))
+      return undefined;
+    const detail =
+      "a policy and its candidate must both have a concurrency rule, or none: they decide the same calls";
+    return notAllowed([{ path: [], detail }]);
+  }
+
   /** Makes the candidate the policy: from then on there is no candidate. */
   promote(by: string, policy: string, single: SingleWrites): Versioned<unknown> | Refusal {
     const candidate = this.of(policy);
@@ -73,18 +85,6 @@ export class Candidates {
     const ended = this.write(by, policy, undefined, single);
     return "refused" in ended ? ended : single.writePolicy(by, policy, candidate.fields);
   }
-}
-
-/** The refusal of a candidate; `undefined`: it may be tried. */
-function checkedCandidate(name: string, base: Table | undefined, given: Table): Refusal | undefined {
-  const refusal = checkedPolicy(name, { fields: base }, given);
-  if (refusal !== undefined) return refusal;
-  const [policy, candidate] = [leases(name, base), leases(name, given)];
-  if (policy === candidate) return undefined;
-  const detail = policy
-    ? "a candidate of this policy must have a concurrency rule, as the policy has: it decides the same calls"
-    : "a candidate of this policy must have no concurrency rule, as the policy has none: it decides the same calls";
-  return notAllowed([{ path: [], detail }]);
 }
 
 function leases(name: string, fields: Table | undefined): boolean {

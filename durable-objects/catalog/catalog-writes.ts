@@ -102,12 +102,13 @@ export class CatalogWrites {
     }
   }
 
-  /** A policy that is gone takes its candidate with it. */
+  /** A policy that is gone takes its candidate with it, and one that stays has to fit it. */
   #writePolicy(by: string, name: string, fields: Table | undefined): Written | Refusal {
-    const isTried = fields === undefined && this.#candidates.of(name) !== undefined;
-    if (isTried && this.#single.isOfCatalogAlone(name))
-      this.#candidates.write(by, name, undefined, this.#single);
-    return this.#single.writePolicy(by, name, fields);
+    const after = fields ?? this.#single.fileOf(name);
+    const isTried = this.#candidates.of(name) !== undefined;
+    if (isTried && after === undefined) this.#candidates.write(by, name, undefined, this.#single);
+    const written = this.#single.writePolicy(by, name, fields);
+    return isRefusal(written) ? written : (this.#candidates.misfitOf(name, after) ?? written);
   }
 
   /** Makes the catalog what a document says: what is not in it is taken away. */
@@ -120,24 +121,43 @@ export class CatalogWrites {
       .allOverrides()
       .filter(({ policy, pattern }) => !isIn(overrides, policy, pattern));
     const revoked = this.#store.tokens().filter(({ name }) => !Object.hasOwn(tokens, name));
-    for (const { policy } of this.#candidates.all())
-      if (!Object.hasOwn(candidates, policy))
+    // One that changes is taken away first: it need not fit what its policy becomes.
+    for (const { policy, fields } of this.#candidates.all())
+      if (!Object.hasOwn(candidates, policy) || JSON.stringify(candidates[policy]) !== JSON.stringify(fields))
         answers.push(this.#candidates.write(by, policy, undefined, this.#single));
     for (const { policy, pattern } of others)
       answers.push(this.#single.writeOverride(by, policy, pattern, undefined));
-    for (const { name } of gone) answers.push(this.#writePolicy(by, name, undefined));
+    for (const { name } of gone)
+      answers.push(placed(["policies", name], this.#writePolicy(by, name, undefined)));
     for (const { name } of revoked) answers.push(this.#single.writeToken(by, name, undefined));
     for (const [name, fields] of Object.entries(policies))
-      answers.push(this.#single.writePolicy(by, name, fields));
+      answers.push(placed(["policies", name], this.#writePolicy(by, name, fields)));
     for (const [policy, its] of Object.entries(overrides))
       for (const [pattern, fields] of Object.entries(its))
-        answers.push(this.#single.writeOverride(by, policy, pattern, fields));
+        answers.push(
+          placed(["overrides", policy, pattern], this.#single.writeOverride(by, policy, pattern, fields)),
+        );
     for (const [policy, fields] of Object.entries(candidates))
-      answers.push(this.#candidates.write(by, policy, fields, this.#single));
+      answers.push(placed(["candidates", policy], this.#candidates.write(by, policy, fields, this.#single)));
     for (const [name, entry] of Object.entries(tokens))
-      answers.push(this.#single.writeToken(by, name, entry));
+      answers.push(placed(["tokens", name], this.#single.writeToken(by, name, entry)));
     return answers.find(isRefusal) ?? { version: this.#store.revision, value: null };
   }
+}
+
+/** A refusal that says where in a document it is. */
+function placed(place: readonly string[], answer: Written | Refusal): Written | Refusal {
+  if (!isRefusal(answer)) return answer;
+  const where = place.join(".");
+  const { violations = [{ path: [], detail: answer.detail }] } = answer;
+  return {
+    ...answer,
+    detail: `${where}: ${answer.detail}`,
+    violations: violations.map(({ path, detail }) => ({
+      path: [...place, ...path],
+      detail: `${where}: ${detail}`,
+    })),
+  };
 }
 
 function isIn(overrides: CatalogDocument["overrides"], policy: string, pattern: string): boolean {

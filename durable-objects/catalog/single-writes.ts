@@ -126,9 +126,9 @@ export class SingleWrites {
     return { version, value: null };
   }
 
-  /** Whether nothing is left of a policy when the catalog's is taken away. */
-  isOfCatalogAlone(name: string): boolean {
-    return !this.#deployed.tables.has(name);
+  /** What the deployment's file says of a policy, which is left of it when the catalog's is taken away. */
+  fileOf(name: string): Table | undefined {
+    return this.#deployed.tables.get(name);
   }
 
   /** What overrides of a policy are put into; `undefined`: there is no such policy. */

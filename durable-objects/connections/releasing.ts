@@ -1,6 +1,6 @@
 /** How callers end leases. A lease of a socket ends with its socket, so the socket is closed too. */
 import type { WantedRelease } from "../../core/protocol/messages.ts";
-import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import { endLease } from "../operations/lease-ends.ts";
 import type { AskKey } from "../operations/operations.ts";
 import type { LeaseSockets } from "./lease-sockets.ts";
@@ -18,18 +18,25 @@ export async function releaseLease(
   key: string,
   call: WantedRelease,
 ): Promise<boolean> {
-  let isSocket = false;
-  const isReleased = await host.ask(policy, key, (operations, keyState, nowMs) => {
-    isSocket = keyState.claims.get(call.id)?.isSocket === true;
-    return endLease(operations, keyState, call, nowMs);
+  return await host.ask(policy, key, (operations, keyState, nowMs) => {
+    const isSocket = keyState.claims.get(call.id)?.isSocket === true;
+    const ended = endLease(operations, keyState, call, nowMs);
+    const close = (isReleased: boolean) => {
+      if (isSocket) closeLost(host, policy, keyState);
+      return isReleased;
+    };
+    return ended instanceof Promise ? ended.then(close) : close(ended);
   });
-  if (isSocket) await closeLost(host, policy, key);
-  return isReleased;
 }
 
-/** Closes the sockets of a key whose leases have ended. */
-export function closeLost({ ask, sockets }: ReleasingHost, policy: string, key: string): Maybe<void> {
-  return ask(policy, key, (_, { claims }) =>
-    sockets.closeLost(policy, key, (leaseId) => claims.has(leaseId)),
-  );
+/**
+ * Closes the sockets of a key whose leases have ended. It is part of the call that ended them: of a key of which nothing is
+ * left nobody may know the policy any more.
+ */
+export function closeLost(
+  { sockets }: Pick<ReleasingHost, "sockets">,
+  policy: string,
+  { key, claims }: Pick<KeyState, "key" | "claims">,
+): void {
+  sockets.closeLost(policy, key, (leaseId) => claims.has(leaseId));
 }

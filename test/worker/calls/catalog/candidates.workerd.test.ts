@@ -62,14 +62,45 @@ describe("a candidate", () => {
       "that leases what the policy does not",
       "slow",
       { algorithm: "concurrency", limit: 3, ttl: "1m" },
-      /no concurrency rule/,
+      /must both have a concurrency rule, or none/,
     ],
-    ["that does not lease what the policy leases", "shadow-export", TRIED, /must have a concurrency rule/],
+    [
+      "that does not lease what the policy leases",
+      "shadow-export",
+      TRIED,
+      /must both have a concurrency rule, or none/,
+    ],
     ["that is no table", "slow", [], /the body must be an object/],
   ])("%s is refused, and says so", async (_, policy, body, words) => {
     const { status, body: problem } = await admin("PUT", at(policy), body);
     expect([status, JSON.stringify(problem["errors"])]).toEqual([422, expect.stringMatching(words)]);
     expect((await admin("GET", at(policy))).status).toBe(404);
+  });
+
+  test("fits its policy, whatever becomes of that", async () => {
+    const slots = { algorithm: "concurrency", limit: 3, ttl: "1m", deadlineMs: 20_000 };
+    await admin("PUT", at("slow"), TRIED);
+    const turned = await admin("PUT", "/v1/policies/slow", slots);
+    expect([turned.status, JSON.stringify(turned.body["errors"])]).toEqual([
+      422,
+      expect.stringMatching(/a policy and its candidate must both have/),
+    ]);
+    expect((await admin("GET", "/v1/policies/slow")).body).toMatchObject({ source: "file" });
+    await admin("DELETE", at("slow"));
+    await admin("PUT", "/v1/policies/slow", slots);
+    await admin("PUT", at("slow"), { ...slots, limit: 2 });
+    expect((await admin("DELETE", "/v1/policies/slow")).status).toBe(422);
+    // As a document, with a candidate that fits what the policy becomes.
+    const { body: document } = await admin("GET", "/v1/catalog");
+    const { slow: _, ...policies } = document["policies"] as Record<string, object>;
+    const misfit = await admin("PUT", "/v1/catalog", { ...document, policies });
+    expect([misfit.status, JSON.stringify(misfit.body["errors"])]).toEqual([
+      422,
+      expect.stringMatching(/slow/),
+    ]);
+    const fits = await admin("PUT", "/v1/catalog", { ...document, policies, candidates: { slow: TRIED } });
+    expect(fits.status).toBe(200);
+    await admin("DELETE", at("slow"));
   });
 
   test("is for who may use its policy; keys and changes are for the scope admin", async () => {

@@ -111,6 +111,26 @@ describe("a policy", () => {
     expect((await limit("made", key)).status).toBe(404);
   });
 
+  test.each([{}, { objects: 4 }])(
+    "that was made at run time has keys that can be reset (%j)",
+    async (layout) => {
+      const path = `/v1/policies/reset-${"objects" in layout ? "shared" : "alone"}`;
+      const name = path.split("/").at(-1) ?? "";
+      await admin("PUT", path, { algorithm: "token-bucket", limit: 10, window: "30d", ...layout });
+      const key = freshKey();
+      for (const cost of [0, 4, 1]) {
+        await limit(name, key, { cost });
+        expect((await admin("DELETE", `${path}/keys/${encodeURIComponent(key)}`)).status).toBe(204);
+        expect((await limit(name, key, { cost: 0 })).body).toMatchObject({ remaining: 10 });
+      }
+      const { body } = await admin("POST", "/v1/holds", { policy: name, key, units: 6 });
+      expect(body).toMatchObject({ remaining: 4 });
+      expect((await admin("DELETE", `${path}/keys/${encodeURIComponent(key)}`)).status).toBe(204);
+      expect((await limit(name, key, { cost: 0 })).body).toMatchObject({ remaining: 10 });
+      await admin("DELETE", path);
+    },
+  );
+
   test("of the file is changed, and is the file's again", async () => {
     const path = "/v1/policies/slow";
     const before = await admin("GET", path);
