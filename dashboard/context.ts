@@ -27,8 +27,12 @@ export interface Rights {
   readonly looks: boolean;
   /** Making calls. */
   readonly calls: boolean;
-  /** Changing keys, policies and overrides; history and top keys. */
+  /** Changing keys; history and top keys. */
   readonly changes: boolean;
+  /** Changing policies, which concerns all of their keys. */
+  readonly policies: boolean;
+  /** Which keys: those that begin with this. */
+  readonly keyPrefix: string;
   /** What concerns all policies and keys: tokens, the audit log, the document. */
   readonly all: boolean;
   /** Live rates. */
@@ -36,14 +40,16 @@ export interface Rights {
 }
 
 /** The rights of whoever is signed in. */
-export function rightsOf({ scopes, policies, keyPrefix }: OwnToken): Rights {
+export function rightsOf({ scopes, policies, keyPrefix = "" }: OwnToken): Rights {
   const has = (...any: readonly string[]) => any.some((scope) => scopes.includes(scope));
   const changes = has("admin");
   return {
     looks: has("limit", "admin"),
     calls: has("limit"),
     changes,
-    all: changes && policies === undefined && keyPrefix === undefined,
+    policies: changes && keyPrefix === "",
+    keyPrefix,
+    all: changes && policies === undefined && keyPrefix === "",
     counts: has("metrics", "admin"),
   };
 }

@@ -34,7 +34,9 @@ export function KeyPage({ policy, name }: { readonly policy: string; readonly na
           <DoneNote done={done} onEnd={() => changed(undefined)} />
           <ProblemNote problem={report.problem} />
           {report.value !== undefined && <State report={report.value} policy={policy} />}
-          {rights.changes && <KeyActions policy={policy} name={name} onDone={changed} />}
+          {rights.changes && name.startsWith(rights.keyPrefix) && (
+            <KeyActions policy={policy} name={name} onDone={changed} />
+          )}
         </>
       ) : (
         <p class="note bad">

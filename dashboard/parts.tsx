@@ -15,7 +15,9 @@ export function ProblemNote({ problem }: { readonly problem: Problem | undefined
   const { detail, errors = [] } = problem;
   return (
     <div class="note bad" role="alert">
-      <p>{problem.status === 412 ? `Somebody else changed it meanwhile: ${detail}` : detail}</p>
+      <p>
+        {problem.status === 412 ? "Somebody else changed it meanwhile. Nothing was changed now." : detail}
+      </p>
       {errors.length > 0 && (
         <ul>
           {errors.map((each) => (

@@ -57,9 +57,9 @@ export function PolicyPage({ policy }: { readonly policy: string }) {
       )}
       {rights.changes && <TopKeysPart policy={policy} />}
       {rights.changes && described !== undefined && <KeysPart policy={described} />}
-      <OverridesPart policy={policy} onChanged={inForce.again} />
-      {rights.changes && <CandidatePart policy={policy} onPromoted={inForce.again} />}
-      {rights.changes && <PolicyEditor policy={policy} inForce={inForce} />}
+      {rights.keyPrefix === "" && <OverridesPart policy={policy} onChanged={inForce.again} />}
+      {rights.policies && <CandidatePart policy={policy} onPromoted={inForce.again} />}
+      {rights.policies && <PolicyEditor policy={policy} inForce={inForce} />}
     </>
   );
 }

@@ -1,11 +1,7 @@
 /** The dashboard in a browser, over a limiter with traffic. */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Browser, ElementHandle, Page } from "puppeteer-core";
-import { afterAll, beforeAll } from "vitest";
-import { startChromium } from "../../scripts/chromium.ts";
-import type { Serving } from "../../scripts/workerd.ts";
 import { TOKENS } from "./fixtures.ts";
-import { makeState, removeState, serveBundle } from "./served.ts";
 
 /** An API, its logins, and exports: one policy whose keys have objects of their own, and two that can be listed. */
 export const DASHBOARD_POLICIES = {
@@ -25,28 +21,6 @@ export const HAMMERING = "tenant-13";
 const KEYS = 50;
 /** A condition that does not hold by then never will. */
 const MOST_ASKED = 300;
-
-/** A limiter, and a browser. */
-export interface ServedDashboard {
-  readonly serving: Serving;
-  readonly browser: Browser;
-}
-
-/** Serves the limiter for the tests of a file, and starts a browser. */
-export function serveDashboard(use: (served: ServedDashboard) => unknown): void {
-  const state = makeState();
-  let served: ServedDashboard | undefined;
-  beforeAll(async () => {
-    const [serving, browser] = await Promise.all([serveBundle(state, DASHBOARD_POLICIES), startChromium()]);
-    served = { serving, browser };
-    use(served);
-  });
-  afterAll(async () => {
-    await served?.browser.close();
-    await served?.serving.stop("SIGKILL");
-    removeState(state);
-  });
-}
 
 /** A page, and what went wrong in it. */
 export interface Opened {
@@ -120,15 +94,18 @@ export async function goTo(page: Page, hash: string): Promise<void> {
 
 /** Waits for a button or a link with this text, and returns it. */
 export async function named(page: Page, name: string, within = "body"): Promise<ElementHandle> {
-  const either = ["button", "link"].map((role) => `${within} ::-p-aria([name="${name}"][role="${role}"])`);
-  const found = await page.waitForSelector(either.join(", "));
+  const found = await page.waitForSelector(selectorOf(name, within));
   if (found === null) throw new Error(`nothing is called ${name}`);
   return found as ElementHandle;
 }
 
-/** Presses a button or follows a link. */
-export async function press(page: Page, name: string, within?: string): Promise<void> {
-  await (await named(page, name, within)).click();
+/** Presses a button or follows a link, when it has come to rest: what is above it may still be loading. */
+export async function press(page: Page, name: string, within = "body"): Promise<void> {
+  await page.locator(selectorOf(name, within)).click();
+}
+
+function selectorOf(name: string, within: string): string {
+  return ["button", "link"].map((role) => `${within} ::-p-aria([name="${name}"][role="${role}"])`).join(", ");
 }
 
 /** Waits until the page has this text. */

@@ -9,13 +9,12 @@ import {
   press,
   says,
   send,
-  serveDashboard,
-  type ServedDashboard,
   signIn,
   textOf,
   until,
 } from "../support/dashboard.ts";
 import { TOKENS } from "../support/fixtures.ts";
+import { serveDashboard, type ServedDashboard } from "../support/served-dashboard.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
 let { serving, browser } = {} as ServedDashboard;
@@ -73,6 +72,26 @@ test("a token for one policy and some keys sees that policy alone; one that may 
   const refund = await opened(TOKENS.refund);
   await says(refund.page, "The token refund may make calls, and see nothing here");
   expect([...tenant.faults, ...refund.faults]).toEqual([]);
+});
+
+test("an admin of some keys may change those, and is offered nothing that concerns all", async () => {
+  const { url } = serving;
+  const rights = { name: "tenant-admin", scopes: ["limit", "admin"], keyPrefix: "t1:" };
+  const { token } = await send(url, "POST", "/v1/tokens", rights);
+  await send(url, "PUT", "/v1/policies/visitor/candidate", { ...DASHBOARD_POLICIES.visitor, limit: 20 });
+  const { page, faults, headings, buttons } = await opened(String(token));
+  await goTo(page, "#/policy/visitor");
+  await says(page, "Denied most");
+  const shown = await headings();
+  expect(shown.filter((each) => ["Overrides", "Candidate", "Fields"].includes(each ?? ""))).toEqual([]);
+  await goTo(page, "#/key/visitor/other");
+  await says(page, "may use keys that begin with");
+  expect(await buttons()).not.toContain("Block");
+  await goTo(page, "#/key/visitor/t1%3Aa");
+  await until(async () => (await buttons()).includes("Block"));
+  await send(url, "DELETE", "/v1/tokens/tenant-admin");
+  await send(url, "DELETE", "/v1/policies/visitor/candidate");
+  expect(faults).toEqual([]);
 });
 
 test("a wrong token is refused, and one that is revoked is sent back to the beginning", async () => {

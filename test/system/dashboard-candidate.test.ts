@@ -10,12 +10,11 @@ import {
   press,
   says,
   send,
-  serveDashboard,
-  type ServedDashboard,
   signIn,
   until,
 } from "../support/dashboard.ts";
 import { TOKENS } from "../support/fixtures.ts";
+import { serveDashboard, type ServedDashboard } from "../support/served-dashboard.ts";
 
 let { serving, browser } = {} as ServedDashboard;
 serveDashboard((served) => ({ serving, browser } = served));

@@ -11,13 +11,12 @@ import {
   press,
   says,
   send,
-  serveDashboard,
-  type ServedDashboard,
   signIn,
   traffic,
   until,
 } from "../support/dashboard.ts";
 import { TOKENS } from "../support/fixtures.ts";
+import { serveDashboard, type ServedDashboard } from "../support/served-dashboard.ts";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const LONG_KEY = "a-key-without-any-space-in-it-".repeat(8);
