@@ -1,6 +1,5 @@
 /** How callers end leases. A lease of a socket ends with its socket, so the socket is closed too. */
 import type { WantedRelease } from "../../core/protocol/messages.ts";
-import type { KeyState } from "../keys/key-state.ts";
 import { endLease } from "../operations/lease-ends.ts";
 import type { AskKey } from "../operations/operations.ts";
 import type { LeaseSockets } from "./lease-sockets.ts";
@@ -36,7 +35,7 @@ export async function releaseLease(
 export function closeLost(
   { sockets }: Pick<ReleasingHost, "sockets">,
   policy: string,
-  { key, claims }: Pick<KeyState, "key" | "claims">,
+  { key, claims }: { readonly key: string; readonly claims: { has(leaseId: string): boolean } },
 ): void {
   sockets.closeLost(policy, key, (leaseId) => claims.has(leaseId));
 }

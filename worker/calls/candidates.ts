@@ -22,6 +22,9 @@ export function limitBeside(client: LimiterClient, target: Target, call: WantedL
   const { candidate } = policy;
   if (candidate === undefined || told instanceof Problem || takesNothing(policy, call.cost)) return;
   const { waitMs: _, ...atOnce } = call;
+  // A debit is made whatever the limit is: there is nothing to compare.
+  if (call.force === true)
+    return alsoBeside(client, policy, async (beside, tried) => await beside.limit(tried, key, atOnce));
   compare(client, target, told, (beside) => beside.limit(candidate.policy, key, atOnce));
 }
 
