@@ -85,7 +85,8 @@ export async function verifySettling(calls: Calls, rate: RatePolicy): Promise<Fi
   const key = calls.freshKey();
   const hold = await place(calls, policy, key, capacity, 10 * TTL_MS);
   if (hold === undefined || hold === "denied") return untested(name);
-  const others = await Promise.all([1, 2, 3, 4].map(() => take(calls, policy, key, 1)));
+  // As many that one of them comes to each of several objects that might take the key for theirs.
+  const others = await Promise.all(Array.from({ length: 16 }, () => take(calls, policy, key, 1)));
   const used = Math.floor(capacity / 2);
   const settled = await calls.make("POST", `/v1/holds/${hold.id}/settle`, { used });
   if (settled === undefined) return { name, verdict: "untested", says: ["settling was not answered"] };
