@@ -30,22 +30,33 @@ export class CandidateCalls<Client> {
     this.#makeClient = makeClient;
   }
 
-  /** Makes a call, unless too many are under way: `false`. */
+  /** Makes a call, unless too many are under way: `false`. Where nobody counts, none need be made. */
   make(ask: (client: Client) => Promise<unknown> | void): boolean {
+    if (this.#counter === undefined) return true;
     if (this.#underWay >= MOST_AT_ONCE) return false;
     this.#client ??= this.#makeClient();
-    const asked = ask(this.#client);
-    if (!(asked instanceof Promise)) return true;
-    this.#underWay += 1;
-    const answered = asked
-      .catch((error: unknown) => console.warn(`a call to a candidate has failed: ${String(error)}`))
-      .finally(() => (this.#underWay -= 1));
-    this.#inBackground(answered);
+    try {
+      const asked = ask(this.#client);
+      if (asked instanceof Promise) this.#inBackground(this.#untilAnswered(asked));
+    } catch (error) {
+      warn(error);
+    }
     return true;
+  }
+
+  async #untilAnswered(asked: Promise<unknown>): Promise<void> {
+    this.#underWay += 1;
+    await asked.catch(warn);
+    this.#underWay -= 1;
   }
 
   /** Counts what a policy and its candidate decided of the same call. */
   compared(compared: Compared): void {
     this.#counter?.compared(compared);
   }
+}
+
+/** What goes wrong with a candidate is nobody's problem who called. */
+function warn(error: unknown): void {
+  console.warn(`a call to a candidate has failed: ${String(error)}`);
 }
