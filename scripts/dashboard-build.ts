@@ -26,7 +26,7 @@ export async function buildDashboard(): Promise<void> {
     target: "es2022",
     jsx: "automatic",
     jsxImportSource: "preact",
-    legalComments: "none",
+    legalComments: "eof",
     logLevel: "warning",
   });
   const textOf = (end: string) => outputFiles.find(({ path }) => path.endsWith(end))?.text ?? "";
