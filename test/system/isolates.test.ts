@@ -144,14 +144,17 @@ describe.each([1, 4, 32])("%d isolates", (isolates) => {
       const pauseMs = depth(500, 1_000) + 800 * randomOf(-1 - crash)();
       const load = hammer(serving.urls, tally, () => isOver);
       await sleep(pauseMs);
-      // However slow the machine is: more than a hundred in all.
-      while (times(tally, "isolate admits") <= (100 * (crash + 1)) / CRASHES) await sleep(10);
+      // However slow the machine is: more than a hundred in all, and of some nobody could decide.
+      const isLast = crash === CRASHES - 1;
+      const isTooFew = () =>
+        times(tally, "isolate admits") <= (100 * (crash + 1)) / CRASHES ||
+        (isLast && times(tally, "fallback denies") === 0);
+      while (isTooFew()) await sleep(10);
       await serving.stop("SIGKILL");
       isOver = true;
       await load;
     }
     expectBounds(tally);
-    expect(tally.sources["fallback denies"]).toBeGreaterThan(0);
   });
 });
 
