@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { afterEach, beforeEach, expect, test } from "vitest";
+import { expect, test } from "vitest";
 import { freePort } from "../../scripts/free-port.ts";
 import { BUNDLE } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
@@ -22,26 +22,41 @@ import {
   traffic,
 } from "../support/stats-traffic.ts";
 
-const random = seededRandom(announcedSeed("traffic"));
+const SEED = announcedSeed("traffic");
+let limiters = 0;
 const FAULTY = join(import.meta.dirname, "..", "support", "faulty-stats.mjs");
 
-let state: string;
-let serving: Serving | undefined;
-beforeEach(() => (state = makeState()));
-afterEach(async () => {
-  await serving?.stop("SIGKILL");
-  serving = undefined;
-  removeState(state);
-});
+/** A limiter of one test, which may be started several times over one state. */
+class Limiter {
+  readonly random = seededRandom(SEED + (limiters += 1));
+  readonly #state = makeState();
+  #serving: Serving | undefined;
 
-async function start(options: Parameters<typeof serveBundle>[2] = {}): Promise<string> {
-  serving = await serveBundle(state, STATS_POLICIES, options);
-  return serving.url;
+  async start(options: Parameters<typeof serveBundle>[2] = {}): Promise<string> {
+    this.#serving = await serveBundle(this.#state, STATS_POLICIES, options);
+    return this.#serving.url;
+  }
+
+  /** Until what was counted has been sent. */
+  async rest(): Promise<void> {
+    await this.#serving?.rest();
+  }
+
+  async stop(signal?: NodeJS.Signals): Promise<void> {
+    await this.#serving?.stop(signal);
+    this.#serving = undefined;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.stop("SIGKILL");
+    removeState(this.#state);
+  }
 }
 
-test("after real traffic the metrics are exactly what was answered, and Prometheus reads them", async () => {
-  const url = await start();
-  const decisions = await traffic(url, random, 300);
+test.concurrent("after real traffic the metrics are exactly what was answered, and Prometheus reads them", async () => {
+  await using limiter = new Limiter();
+  const url = await limiter.start();
+  const decisions = await traffic(url, limiter.random, 300);
   expect(await metricsWith(url, sumOf(decisions))).toEqual(decisions);
 
   const { samples } = parsedMetrics(await readMetrics(url));
@@ -61,57 +76,61 @@ test("after real traffic the metrics are exactly what was answered, and Promethe
   expect(await scraped(url)).toBe(sumOf(decisions));
 });
 
-test("an orderly end loses no count, and a start goes on from there", async () => {
-  const before = await traffic(await start(), random, 60);
-  await serving?.rest();
-  await serving?.stop();
-  const url = await start();
+test.concurrent("an orderly end loses no count, and a start goes on from there", async () => {
+  await using limiter = new Limiter();
+  const before = await traffic(await limiter.start(), limiter.random, 60);
+  await limiter.rest();
+  await limiter.stop();
+  const url = await limiter.start();
   expect(await metricDecisions(url)).toEqual(before);
-  await traffic(url, random, 40, before);
-  await serving?.rest();
+  await traffic(url, limiter.random, 40, before);
+  await limiter.rest();
   expect(await metricDecisions(url)).toEqual(before);
 });
 
-test("a server that is killed loses what was not sent at most, and counts nothing twice", async () => {
+test.concurrent("a server that is killed loses what was not sent at most, and counts nothing twice", async () => {
+  await using limiter = new Limiter();
   let told = 0;
   let least = 0;
   for (let kill = 0; kill < 3; kill += 1) {
-    const url = await start();
+    const url = await limiter.start();
     const atStart = sumOf(await metricDecisions(url));
     expect(atStart).toBeGreaterThanOrEqual(least);
     expect(atStart).toBeLessThanOrEqual(told);
-    const first = sumOf(await traffic(url, random, 40));
+    const first = sumOf(await traffic(url, limiter.random, 40));
     told += first;
-    await serving?.rest();
+    await limiter.rest();
     least = sumOf(await metricDecisions(url));
     expect(least).toBe(atStart + first);
     // Some of this is on its way when the server dies.
-    told += sumOf(await traffic(url, random, 20));
-    await sleep(whole(random, 300));
-    await serving?.stop("SIGKILL");
+    told += sumOf(await traffic(url, limiter.random, 20));
+    await sleep(whole(limiter.random, 300));
+    await limiter.stop("SIGKILL");
   }
 });
 
-test("deciding goes on while nobody takes the counts, and in the end each is counted once", async () => {
-  const url = await start({ main: FAULTY, hasDeploymentObjects: true });
-  const decisions = await traffic(url, random, 100);
+test.concurrent("deciding goes on while nobody takes the counts, and in the end each is counted once", async () => {
+  await using limiter = new Limiter();
+  const url = await limiter.start({ main: FAULTY, hasDeploymentObjects: true });
+  const decisions = await traffic(url, limiter.random, 100);
   const [, degraded = 0] = [...decisions].find(([labels]) => labels.includes("degraded")) ?? [];
   expect(degraded).toBe(0);
   // Each message is given up in its time, and calls that come after that send it again: some were counted before.
   const repeated = async () =>
     parsedMetrics(await readMetrics(url)).samples.get('weir_stats_messages_total{result="repeated"}') ?? 0;
   while ((await repeated().catch(() => 0)) < 2) {
-    await traffic(url, random, 1, decisions);
+    await traffic(url, limiter.random, 1, decisions);
     await sleep(500);
   }
-  await traffic(url, random, 1, decisions);
-  await serving?.rest();
+  await traffic(url, limiter.random, 1, decisions);
+  await limiter.rest();
   expect(await metricDecisions(url)).toEqual(decisions);
 });
 
-test("without the object nothing is counted, and all else is as it was", async () => {
-  const url = await start({ main: BUNDLE });
-  const decisions = await traffic(url, random, 20);
+test.concurrent("without the object nothing is counted, and all else is as it was", async () => {
+  await using limiter = new Limiter();
+  const url = await limiter.start({ main: BUNDLE });
+  const decisions = await traffic(url, limiter.random, 20);
   expect([...decisions.keys()].some((labels) => labels.includes("degraded"))).toBe(false);
   const headers = { authorization: `Bearer ${TOKENS.full}` };
   for (const path of ["/metrics", "/v1/stats?policy=hot", "/v1/stats/keys?policy=hot"]) {

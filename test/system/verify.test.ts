@@ -14,6 +14,8 @@ import { startUnreliable } from "../support/unreliable-http.ts";
 
 /** It takes long, most of it waiting. */
 const inDeepRuns = test.runIf(depth(false, true));
+/** It would be the same there. */
+const inQuickRuns = test.runIf(depth(true, false));
 
 const PATIENT = { deadlineMs: 20_000 };
 const policies = {
@@ -69,7 +71,7 @@ afterAll(async () => {
   for (const state of states) removeState(state);
 });
 
-test("of the real limiter it finds that everything holds, and leaves no lease behind", async () => {
+inQuickRuns("of the real limiter it finds that everything holds, and leaves no lease behind", async () => {
   const { exitCode, printed } = await verify(served?.url ?? "");
   expect(printed).toMatch(/^measured +latency/m);
   expect(printed).toMatch(/^holds +exactness of api: token-bucket/m);
@@ -94,7 +96,7 @@ test("of the real limiter it finds that everything holds, and leaves no lease be
   expect(keys.filter(({ leases }) => leases > 0)).toEqual([]);
 });
 
-test("of a limiter that leaks it finds what is broken, and its exit code is 1", async () => {
+inQuickRuns("of a limiter that leaks it finds what is broken, and its exit code is 1", async () => {
   const { exitCode, printed } = await verify(leaking?.url ?? "");
   expect(printed).toMatch(/^BROKEN +exactness of api/m);
   expect(printed).toMatch(/^BROKEN +exactness of login/m);
@@ -107,7 +109,7 @@ test("of a limiter that leaks it finds what is broken, and its exit code is 1", 
   expect(exitCode).toBe(1);
 });
 
-test("denied calls that take units of the other rules are found", async () => {
+inQuickRuns("denied calls that take units of the other rules are found", async () => {
   const { exitCode, printed } = await verify(greedy?.url ?? "", ["--quick"]);
   expect(printed).toMatch(/^BROKEN +several rules of llm/m);
   expect(printed).toMatch(/requests: never more than its bound/);
