@@ -12,7 +12,7 @@ import { serve } from "../scripts/workerd.ts";
 import { load, requestsFor } from "./load.ts";
 import { processorSeconds } from "./processor-time.ts";
 
-const ROUNDS = Number(process.env["ROUNDS"] ?? 12);
+const ROUNDS = Number(process.env["ROUNDS"] ?? 16);
 const SECONDS = Number(process.env["SECONDS"] ?? 1);
 const KEYS = { "one hot key": 1, "10,000 keys": 10_000 };
 const BUCKET = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", objects: 16, deadlineMs: 10_000 };
