@@ -4,7 +4,7 @@ import { announcedSeed, seedOr } from "../support/random.ts";
 import { BrokenLaw } from "./laws.ts";
 import { MoveHistory, type MoveBreakage, type MoveOptions, type MoveOutcome } from "./moves.ts";
 
-const HISTORIES = depth(100, 10_000);
+const HISTORIES = depth(100, 5_000);
 const PATIENT = { timeout: 900_000 };
 
 /** @throws Error that names the seed of the first history that broke a law */
