@@ -11,9 +11,8 @@ import type { Level, Shed, Unsupported } from "./answers.ts";
 import type { Cost } from "./cost.ts";
 
 /**
- * The version of these messages. A message says which version its sender speaks. An object that knows only lower
- * versions changes nothing and answers `unsupported`. Methods with plain arguments (`limit` and others, see
- * object-methods.ts) stay at version 1 for ever, so every object can be asked for a decision.
+ * The version of these messages, which each names. An object that knows only lower ones changes nothing and answers
+ * `unsupported`. Methods with plain arguments (object-methods.ts) stay at version 1 for ever: every object decides.
  */
 export const PROTOCOL = 1;
 
@@ -138,11 +137,13 @@ export interface AcquireCall extends Asking {
   readonly graceMs?: number | undefined;
   /** Takes over the lease with this id, and asks for none (of a socket `RESUMING_PROTOCOL`, else `LINK_PROTOCOL`). */
   readonly resume?: string | undefined;
+  /** The holder of the socket sends `ping` at least once in so many milliseconds. Absent: it need not. */
+  readonly pingWithinMs?: number | undefined;
   /** The lease ends after so many milliseconds unless `confirm` comes: the caller may have gone while it waited. */
   readonly confirmWithinMs?: number;
 }
 
-/** How a call went for which units were leased: see `Ended` in core/algorithms/algorithm.ts. */
+/** How a call went: see `Ended` in core/algorithms/algorithm.ts. */
 export interface LeaseReport {
   /** Absent: `ok`. */
   readonly outcome?: Outcome | undefined;

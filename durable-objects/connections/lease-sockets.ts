@@ -7,15 +7,20 @@ import type { AcquireCall } from "../../core/protocol/messages.ts";
 import { PROBLEMS } from "../../core/protocol/problems.ts";
 import { withJitter } from "../../core/protocol/retry-jitter.ts";
 import {
+  attachmentOf,
   CLOSE_DENIED,
   CLOSE_FAILED,
   CLOSE_LOST,
+  CLOSE_SILENT,
+  endOf,
+  isSilent,
   leaveToOther,
   LOST,
   refuse,
   released,
   renewed,
   takenOver,
+  withoutLease,
   type Attachment,
   type SocketLeaseHost,
 } from "./socket-leases.ts";
@@ -28,11 +33,6 @@ export interface SocketHost extends SocketLeaseHost {
   /** Sets the object's alarm, so that `renew` is called at `dueMs` or before. */
   renewBy(dueMs: number, nowMs: number): void;
 }
-
-/** When the end of a lease is not known, `renew` is called again after this many milliseconds. */
-const SOON_MS = 50;
-/** And after so many, when the object cannot tell whether it has it. */
-const LATER_MS = 60_000;
 
 /**
  * Leases that live as long as a WebSocket. The runtime keeps the socket, so the object may sleep ("hibernate")
@@ -55,8 +55,8 @@ export class LeaseSockets {
   accept(call: AcquireCall): Response {
     const { 0: client, 1: socket } = new WebSocketPair();
     this.#ctx.acceptWebSocket(socket);
-    const { policy, key, resume, graceMs } = call;
-    const attachment: Attachment = { policy, key, ...(graceMs !== undefined && { graceMs }) };
+    const { resume } = call;
+    const attachment = attachmentOf(call);
     socket.serializeAttachment(attachment);
     // The runtime answers by itself: it wakes no object, and keeps what is between from closing a connection that is still.
     this.#ctx.setWebSocketAutoResponse(new WebSocketRequestResponsePair("ping", "pong"));
@@ -90,8 +90,13 @@ export class LeaseSockets {
   async renew(): Promise<number> {
     let againMs = Infinity;
     for (const socket of this.#ctx.getWebSockets()) {
-      const { policy, key, id } = socket.deserializeAttachment() as Attachment;
+      const attachment = socket.deserializeAttachment() as Attachment;
+      const { policy, key, id } = attachment;
       if (id === undefined || socket.readyState !== WebSocket.OPEN) continue;
+      if (isSilent(this.#ctx, socket, attachment)) {
+        this.#giveUp(socket);
+        continue;
+      }
       try {
         // A deployment may have removed the policy.
         if (this.#host.policyOf(policy, key) === undefined)
@@ -100,10 +105,17 @@ export class LeaseSockets {
       } catch (error) {
         // The pool did not answer. The lease lasts until its end, and `renew` is called again then.
         console.warn(`policy ${policy}: a socket's lease was not renewed: ${String(error)}`);
-        againMs = Math.min(againMs, await this.#endOf(policy, key, id));
+        againMs = Math.min(againMs, await endOf(this.#host, attachment, id));
       }
     }
     return againMs;
+  }
+
+  /** Takes the connection of a socket for broken. */
+  #giveUp(socket: WebSocket): void {
+    socket.close(CLOSE_SILENT, "no ping came");
+    this.closed(socket, true);
+    withoutLease(socket);
   }
 
   async #renewLease(socket: WebSocket, policy: string, key: string, id: string): Promise<void> {
@@ -113,19 +125,6 @@ export class LeaseSockets {
     const { expiresAfterMs } = lease;
     socket.send(JSON.stringify({ renewed: { expiresAfterMs } }));
     this.#host.renewBy(sinceMs + expiresAfterMs / 2, sinceMs);
-  }
-
-  /** When the lease expires, or an instant soon when the object does not have it. */
-  async #endOf(policy: string, key: string, id: string): Promise<number> {
-    try {
-      return await this.#host.ask(
-        policy,
-        key,
-        (_, { claims }, nowMs) => claims.get(id)?.expiresAtMs ?? nowMs + SOON_MS,
-      );
-    } catch {
-      return this.#host.nowMs() + LATER_MS;
-    }
   }
 
   /** Closes the sockets of a key whose leases were ended by another call (`release` or `reset`). */

@@ -1,6 +1,8 @@
-/** The leases of sockets: how they end when their socket does, and how another socket takes them over. */
 import { withoutTaking } from "../../core/accounts/joint-decision.ts";
+/** The leases of sockets: how they end when their socket does, and how another socket takes them over. */
+import { readClockMs } from "../../core/clock.ts";
 import type { Decided, Lease, Missing, RuleDecision } from "../../core/protocol/answers.ts";
+import type { AcquireCall } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import type { PROBLEMS } from "../../core/protocol/problems.ts";
 import type { AskAnywhere, AskKey } from "../operations/operations.ts";
@@ -13,6 +15,8 @@ export const CLOSE_DENIED = 4429;
 export const CLOSE_LOST = 4408;
 /** Another socket has taken over its lease. */
 const CLOSE_RESUMED = 4409;
+/** No `ping` came from its holder. */
+export const CLOSE_SILENT = 4410;
 /** Why a socket is closed. */
 export const LOST = "the lease has ended";
 /** What the object has to know of a socket. The runtime keeps it with the socket while the object sleeps. */
@@ -23,6 +27,49 @@ export interface Attachment {
   readonly id?: string;
   /** When the connection breaks, the lease stays for so long, in milliseconds. Absent: it ends at once. */
   readonly graceMs?: number;
+  /** No `ping` for so long means that the connection is broken, in milliseconds since `openedMs` or the last one. */
+  readonly pingWithinMs?: number;
+  /** When the socket was opened, by the clock of the runtime, which has the instants of pings too. */
+  readonly openedMs?: number;
+}
+
+/** When the end of a lease is not known, it is asked for again after this many milliseconds. */
+const SOON_MS = 50;
+/** And after so many, when the object cannot tell whether it has it. */
+const LATER_MS = 60_000;
+
+/** When a lease expires, or an instant soon when the object does not have it. */
+export async function endOf(
+  { ask, nowMs: clock }: Pick<SocketLeaseHost, "ask"> & { readonly nowMs: () => number },
+  { policy, key }: Attachment,
+  id: string,
+): Promise<number> {
+  try {
+    return await ask(policy, key, (_, { claims }, nowMs) => claims.get(id)?.expiresAtMs ?? nowMs + SOON_MS);
+  } catch {
+    return clock() + LATER_MS;
+  }
+}
+
+/** What a socket's holder asked for. */
+export function attachmentOf({ policy, key, graceMs, pingWithinMs }: AcquireCall): Attachment {
+  return {
+    policy,
+    key,
+    ...(graceMs !== undefined && { graceMs }),
+    ...(pingWithinMs !== undefined && { pingWithinMs, openedMs: readClockMs() }),
+  };
+}
+
+/**
+ * Whether the holder was to ping and has not. TCP tells late of a machine that lost its power, and workerd never of a
+ * connection that was reset as the socket was opened.
+ */
+export function isSilent(ctx: DurableObjectState, socket: WebSocket, attachment: Attachment): boolean {
+  const { pingWithinMs, openedMs = 0 } = attachment;
+  if (pingWithinMs === undefined) return false;
+  const pingedMs = ctx.getWebSocketAutoResponseTimestamp(socket)?.getTime() ?? 0;
+  return readClockMs() - Math.max(openedMs, pingedMs) > pingWithinMs;
 }
 
 /** Whom a socket's lease is asked of. */
@@ -106,9 +153,14 @@ export function refuse(
 /** Takes a lease away from the sockets that have it: what becomes of them does not end it any more. */
 export function leaveToOther(sockets: readonly WebSocket[], id: string): void {
   for (const socket of sockets) {
-    const { id: had, ...rest } = socket.deserializeAttachment() as Attachment;
-    if (had !== id) continue;
-    socket.serializeAttachment(rest satisfies Attachment);
+    if ((socket.deserializeAttachment() as Attachment).id !== id) continue;
+    withoutLease(socket);
     socket.close(CLOSE_RESUMED, "the lease was resumed by another socket");
   }
+}
+
+/** What becomes of a socket does not end its lease any more. */
+export function withoutLease(socket: WebSocket): void {
+  const { id: _, ...rest } = socket.deserializeAttachment() as Attachment;
+  socket.serializeAttachment(rest satisfies Attachment);
 }

@@ -11,7 +11,7 @@ export interface SlotOptions {
   readonly token: string;
   readonly policy: string;
   readonly key: string;
-  /** Nothing in between takes the connection for dead while it says something this often, in milliseconds. */
+  /** Says something so often, in milliseconds, so that nothing takes the connection for dead. At most 60,000. */
   readonly pingMs?: number;
 }
 
@@ -29,6 +29,8 @@ const AGAIN_MS = 250;
 /** A connection that is not there after this long is tried again. */
 const PATIENCE_MS = 1_000;
 const PING_MS = 30_000;
+/** Without a ping for so long the slot is free: this machine has no power, or no network. */
+const PING_WITHIN_MS = 90_000;
 
 interface Lease {
   readonly id: string;
@@ -103,7 +105,12 @@ function open(
   { url, token, policy, key, pingMs = PING_MS }: SlotOptions,
   resume?: string,
 ): Promise<Open | undefined> {
-  const query = new URLSearchParams({ policy, key, graceMs: String(GRACE_MS) });
+  const query = new URLSearchParams({
+    policy,
+    key,
+    graceMs: `${GRACE_MS}`,
+    pingWithinMs: `${PING_WITHIN_MS}`,
+  });
   if (resume !== undefined) query.set("resume", resume);
   const address = `${url.replace(/^http/, "ws")}/v1/leases/socket?${query.toString()}`;
   const socket = new NodeWebSocket(address, { headers: { authorization: `Bearer ${token}` } });

@@ -24,8 +24,19 @@ export function send(url: string, path: string, body: object): LeavingClient {
   ]);
 }
 
+/** Holds a WebSocket. */
+export interface SocketClient extends LeavingClient {
+  /** The decision. */
+  readonly first: Promise<string>;
+  /** Sends the message `ping`. */
+  ping(): void;
+}
+
+/** The message `ping` in one frame, masked with zeros: RFC 6455, section 5.2. */
+const PING = Buffer.from([0x81, 0x84, 0, 0, 0, 0, ...Buffer.from("ping")]);
+
 /** Opens a WebSocket and reads its frames as text. */
-export function openSocket(url: string, path: string): LeavingClient & { readonly first: Promise<string> } {
+export function openSocket(url: string, path: string): SocketClient {
   let tell: (text: string) => void = () => undefined;
   const first = new Promise<string>((resolve) => (tell = resolve));
   const client = open(
@@ -44,14 +55,14 @@ export function openSocket(url: string, path: string): LeavingClient & { readonl
       if (message !== undefined) tell(message);
     },
   );
-  return { ...client, first };
+  return { ...client, first, ping: () => client.write(PING) };
 }
 
 function open(
   url: string,
   [requestLine = "", ...lines]: readonly string[],
   onData: (received: string) => void = () => undefined,
-): LeavingClient {
+): LeavingClient & { write(data: Buffer): void } {
   const { hostname, port } = new URL(url);
   const socket: Socket = connect(Number(port), hostname);
   socket.setNoDelay(true);
@@ -67,5 +78,6 @@ function open(
   socket.write(
     [requestLine, "Host: weir.test", `Authorization: Bearer ${TOKENS.full}`, ...lines].join("\r\n"),
   );
-  return { received, text: () => text, leave: () => socket.resetAndDestroy() };
+  const write = (data: Buffer) => void socket.write(data);
+  return { received, text: () => text, leave: () => socket.resetAndDestroy(), write };
 }

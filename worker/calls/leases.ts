@@ -93,7 +93,7 @@ export function callSocket(
       linkedOf(client, principal, acquire, request);
     return linked instanceof Problem
       ? linked
-      : client.leases.openSocket(policy, key, { ...asked, ...linked });
+      : client.leases.openSocket(policy, key, { ...asked, ...linked, pingWithinMs: request.pingWithinMs });
   });
 }
 

@@ -74,8 +74,8 @@ export const utilization = v.optional(
   ),
 );
 
-export function durationMs(most: number, description: string, whose = "") {
-  return v.pipe(integer(1, most, whose), v.description(description));
+export function durationMs(most: number, description: string, whose = "", least = 1) {
+  return v.pipe(integer(least, most, whose), v.description(description));
 }
 
 export function flag(description: string) {

@@ -152,6 +152,9 @@ export const BoundAcquireRequest = table({
   resume: v.optional(leaseId),
 });
 
+/** Every look for pings wakes the object. In milliseconds. */
+export const LEAST_PING_MS = 1_000;
+
 export const SocketRequest = table({
   policy,
   key,
@@ -159,6 +162,14 @@ export const SocketRequest = table({
   waitMs,
   priority,
   graceMs: ttlMs,
+  pingWithinMs: v.optional(
+    durationMs(
+      MOST_LEASE_MS,
+      "The holder sends `ping` at least so often, in milliseconds, or its connection counts as broken.",
+      "",
+      LEAST_PING_MS,
+    ),
+  ),
   resume: v.optional(leaseId),
 });
 

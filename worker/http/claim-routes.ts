@@ -40,7 +40,7 @@ export function addClaimRoutes(app: Hono<{ Bindings: Env }>): void {
         const detail = "the Upgrade header must be websocket";
         return new Problem(PROBLEMS.upgradeRequired, detail, { headers: { upgrade: "websocket" } });
       }
-      const input = queryInput(c, ["units", "waitMs", "graceMs"]);
+      const input = queryInput(c, ["units", "waitMs", "graceMs", "pingWithinMs"]);
       if (input instanceof Problem) return input;
       const answered = await callSocket(clientOf(c.env, principal), principal, input);
       if (answered instanceof Problem) return answered;

@@ -1,3 +1,4 @@
+import { LEAST_PING_MS } from "../calls/request-schemas.ts";
 import { catalogPaths } from "./openapi-catalog.ts";
 import { keyPaths } from "./openapi-key-paths.ts";
 import { leaseEndPaths } from "./openapi-lease-ends.ts";
@@ -144,7 +145,8 @@ function leasePaths(): object {
         description:
           "The first message is the decision, as JSON; a denial closes the socket with 4429. Later ones say " +
           "`{ renewed: { expiresAfterMs } }`. A socket whose lease has ended is closed with 4408, and one whose lease " +
-          "another socket resumed with 4409. The message `ping` is answered with `pong`.",
+          "another socket resumed with 4409. The message `ping` is answered with `pong`. With `pingWithinMs`, a holder of " +
+          "whom no `ping` came for so long has lost its lease: the socket is closed with 4410.",
         parameters: [
           query("policy", { type: "string" }, true),
           query("key", { type: "string" }, true),
@@ -152,6 +154,7 @@ function leasePaths(): object {
           query("waitMs", { type: "integer", minimum: 0, default: 0 }),
           query("priority", { type: "string" }),
           query("graceMs", { type: "integer", minimum: 1 }),
+          query("pingWithinMs", { type: "integer", minimum: LEAST_PING_MS }),
           query("resume", { type: "string" }),
         ],
         responses: {

@@ -31,11 +31,11 @@ const counting = (stub: LimiterStub): LimiterStub =>
   });
 
 /** Without a catalog: a call that has to wait for that goes the long way, so there would be nothing to compare. */
-const { CATALOG: catalog, ...bindings } = env as unknown as Env;
+const { CATALOG: catalog, ...others } = env as unknown as Env;
 void catalog;
 const real: Env = {
-  ...bindings,
-  OBJECTS: { getByName: (...args) => counting(bindings.OBJECTS.getByName(...args)) },
+  ...others,
+  OBJECTS: { getByName: (...args) => counting(others.OBJECTS.getByName(...args)) },
 };
 
 type Fetch = (request: Request, env: Env, ctx: ExecutionContext) => Response | Promise<Response>;
