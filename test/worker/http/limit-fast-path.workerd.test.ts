@@ -214,8 +214,7 @@ async function historyBy(fetch: Fetch, policy: string, costs: readonly unknown[]
   for (const cost of costs) {
     const { body, ...answer } = await answerBy(fetch, { url, body: { policy, key, cost } });
     // What the isolate asks for beside the answer comes before the next call, whichever way it goes.
-    do await withoutTime(scheduler.wait(2));
-    while (underWay > 0);
+    for (let idle = 0; idle < 3; idle = underWay > 0 ? 0 : idle + 1) await withoutTime(scheduler.wait(2));
     answers.push({ ...answer, body: body.replaceAll(key, "KEY") });
   }
   return answers;
