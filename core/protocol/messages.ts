@@ -1,10 +1,10 @@
-import type { Outcome } from "../algorithms/algorithm.ts";
 /**
  * The messages that clients (isolates) send to an object, whose answers are in answers.ts.
  *
  * While a deployment is rolled out, old and new versions talk to each other. So fields are only added, never renamed,
  * and an added field is optional. A change that an older object would misread needs a higher `PROTOCOL`.
  */
+import type { Outcome } from "../algorithms/algorithm.ts";
 import type { InForce } from "../policies/in-force.ts";
 import type { Reports } from "../shedding/load-shedder.ts";
 import type { Level, Shed, Unsupported } from "./answers.ts";

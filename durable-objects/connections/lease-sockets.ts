@@ -93,13 +93,10 @@ export class LeaseSockets {
       const attachment = socket.deserializeAttachment() as Attachment;
       const { policy, key, id } = attachment;
       if (id === undefined || socket.readyState !== WebSocket.OPEN) continue;
-      if (isSilent(this.#ctx, socket, attachment)) {
-        this.#giveUp(socket);
-        continue;
-      }
       try {
+        if (isSilent(this.#ctx, socket, attachment)) this.#giveUp(socket);
         // A deployment may have removed the policy.
-        if (this.#host.policyOf(policy, key) === undefined)
+        else if (this.#host.policyOf(policy, key) === undefined)
           socket.close(CLOSE_LOST, "there is no such policy any more");
         else await this.#renewLease(socket, policy, key, id);
       } catch (error) {

@@ -1,5 +1,5 @@
-import { withoutTaking } from "../../core/accounts/joint-decision.ts";
 /** The leases of sockets: how they end when their socket does, and how another socket takes them over. */
+import { withoutTaking } from "../../core/accounts/joint-decision.ts";
 import { readClockMs } from "../../core/clock.ts";
 import type { Decided, Lease, Missing, RuleDecision } from "../../core/protocol/answers.ts";
 import type { AcquireCall } from "../../core/protocol/messages.ts";

@@ -56,7 +56,12 @@ afterAll(async () => {
 
 /** The units of a key that are used, and those that are held. */
 async function unitsOf(key: string): Promise<unknown> {
-  await using limiter = createLimiter({ url: served.url, token: TOKENS.full, policy: "hot", deadlineMs: 20_000 });
+  await using limiter = createLimiter({
+    url: served.url,
+    token: TOKENS.full,
+    policy: "hot",
+    deadlineMs: 20_000,
+  });
   const { remaining = 0, outstanding } = await limiter.peek({ key });
   return { used: 1_000_000 - remaining - outstanding, outstanding };
 }
