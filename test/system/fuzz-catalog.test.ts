@@ -58,7 +58,7 @@ test(`${BOUND_CALLS} calls over the service binding: each refusal is one that sa
     serving,
     seed: announcedSeed("fuzz of the catalog over the binding"),
     calls: BOUND_CALLS,
-    isEnough: (outcomes) => neverDone(outcomes).length === 0,
+    isEnough: (met) => neverDone(met).length === 0,
     concurrency: 1,
   });
   expect(neverDone(outcomes)).toEqual([]);
