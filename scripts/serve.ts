@@ -54,9 +54,9 @@ class Stopping {
 
   #ask(): void {
     // Whoever asks twice does not want to wait.
-    const resting = this.isAsked ? Promise.resolve() : this.#serving?.rest();
+    if (this.isAsked) return void this.#serving?.stop("SIGKILL");
     this.isAsked = true;
-    void resting?.then(() => this.#serving?.stop());
+    void this.#serving?.rest().then(() => this.#serving?.stop());
   }
 }
 

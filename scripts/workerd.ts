@@ -23,10 +23,15 @@ export interface Serving {
   readonly exited: Promise<number | null>;
   /** Lets isolates give their units back, and objects write what they know: then nothing is lost when it stops. */
   rest(): Promise<void>;
-  /** Ends the process (SIGTERM by default), and waits for its end. */
+  /** Ends the process (SIGTERM by default, and SIGKILL when it has not ended after 3 s), and waits for its end. */
   stop(signal?: NodeJS.Signals): Promise<void>;
 }
 
+/**
+ * How long workerd may go on with the requests that are under way when it is asked to end, in milliseconds. It would do so
+ * for as long as a socket is open, and containers are killed after 10 s.
+ */
+const DRAIN_MS = 3_000;
 /** When workerd does not start, the error has about this many characters of what it printed. */
 const MOST_PRINTED = 4_000;
 
@@ -91,7 +96,9 @@ async function serveLocked(options: ServeOptions, lock: StateLock): Promise<Serv
     throw new Error(`workerd stopped before it served: ${printed === "" ? "it says why above" : printed}`);
   const stop = async (signal: NodeJS.Signals = "SIGTERM") => {
     child.kill(signal);
+    const late = setTimeout(() => child.kill("SIGKILL"), DRAIN_MS);
     await exited;
+    clearTimeout(late);
   };
   const rest = () => giveAllBack(urls, stateDir, stopSecret);
   return { url, urls, callerUrl, process: child, exited, rest, stop };

@@ -5,7 +5,10 @@ import { HttpClient } from "../support/http-client.ts";
 import { openSocket } from "../support/leaving-client.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
-const policies = { quick: { algorithm: "concurrency", limit: 2, ttl: "500ms", maxTtl: "10s" } };
+const policies = {
+  quick: { algorithm: "concurrency", limit: 2, ttl: "500ms", maxTtl: "10s" },
+  long: { algorithm: "concurrency", limit: 1, ttl: "10m" },
+};
 /** So many ask for a socket and go at once. */
 const EARLY = 30;
 
@@ -14,10 +17,11 @@ let serving: Serving;
 let client: HttpClient;
 let keys = 0;
 
-beforeAll(async () => {
+async function start(): Promise<void> {
   serving = await serveBundle(state, policies);
   client = new HttpClient(serving.url, 30);
-});
+}
+beforeAll(start);
 afterAll(async () => {
   client.close();
   // A socket whose 101 could not be written keeps workerd from ending by itself.
@@ -29,8 +33,8 @@ const freshKey = () => `key-${(keys += 1)}`;
 
 const leasesOf = async (key: string) => ((await client.peek("quick", key)).body as { leases: number }).leases;
 
-async function untilKey(key: string, expected: object): Promise<void> {
-  await vi.waitFor(async () => expect((await client.peek("quick", key)).body).toMatchObject(expected), {
+async function untilKey(key: string, expected: object, policy = "quick"): Promise<void> {
+  await vi.waitFor(async () => expect((await client.peek(policy, key)).body).toMatchObject(expected), {
     timeout: 20_000,
   });
 }
@@ -78,3 +82,13 @@ test("a time that is too short is refused, with what is allowed", async () => {
 
   asked.leave();
 });
+
+test("a server that is asked to end does, though a socket is open, and the lease is there after it", async () => {
+  const key = freshKey();
+  const socket = openSocket(serving.url, `/v1/leases/socket?policy=long&key=${key}`);
+  await socket.first;
+  client.close();
+  await serving.stop();
+  await start();
+  await untilKey(key, { leases: 1 }, "long");
+}, 60_000);
