@@ -101,10 +101,9 @@ test("at saturation nothing is held back: all that the bucket allows is admitted
   const admitted =
     (await hammer("deep", ["saturated"], depth(3_000, 12_000), () => 1)).get("saturated") ?? [];
   const { units, fromMs, toMs } = spread(admitted);
-  // Asked for all the time between the first and the last that passed. On a busy machine what was refilled last may not
-  // have been asked for.
+  // Asked for all the time between the first and the last that passed. Callers on a busy machine leave short gaps.
   const allowed = bucket.burst + Math.floor((bucket.limit * (toMs - fromMs)) / bucket.windowMs);
-  expect(units).toBeGreaterThanOrEqual(Math.floor(allowed * 0.95));
+  expect(units).toBeGreaterThanOrEqual(Math.floor(allowed * 0.98));
   expect(units).toBeGreaterThan(bucket.burst);
 });
 
