@@ -23,6 +23,8 @@ export class AlarmedObject {
   alarmAtMs: number | null = null;
   /** How many alarms have come. */
   alarms = 0;
+  /** The key that was the only one when the last of them came. */
+  onlyAtAlarm: string | undefined;
   storage!: Storage;
   parts!: KeyParts;
 
@@ -94,6 +96,7 @@ export class AlarmedObject {
   async comeAlarm(isRepeated = false): Promise<void> {
     this.alarmAtMs = null;
     this.alarms += 1;
+    this.onlyAtAlarm = this.storage.loneKey;
     await cleaned(this.parts, () => Promise.resolve(Infinity), isRepeated);
     if (this.storage.isEmpty) this.alarmAtMs = null;
   }

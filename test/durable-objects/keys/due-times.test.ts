@@ -90,7 +90,10 @@ function check(object: AlarmedObject): void {
     for (const { id, expiresAtMs } of object.storage.claims.read(key))
       expect(wholeAtMs, `the record of ${key} beside its claim ${id}`).toBeGreaterThanOrEqual(expiresAtMs);
     expect(object.alarmAtMs, "something is stored, so an alarm is set").not.toBeNull();
-    const dueMs = Math.max(wholeAtMs + FORGET_AFTER_MS, object.nowMs + APART_MS);
+    // An only key that was found whole goes with everything else: once the lead does not matter any more.
+    const wasOnly = key === object.onlyAtAlarm;
+    const leftMs = wasOnly ? object.storage.leads.endsAtMs(POLICIES) : -Infinity;
+    const dueMs = Math.max(Math.max(wholeAtMs, leftMs) + FORGET_AFTER_MS, object.nowMs + APART_MS);
     expect(object.alarmAtMs, "a key is looked at when it is due").toBeLessThanOrEqual(dueMs + APART_MS);
   }
 }
@@ -112,6 +115,22 @@ test("a record is never due before its claims end, an alarm is set for it, and a
     }),
     { numRuns: depth(150, 2_000) },
   );
+});
+
+test("an only key that is whole beside a lead goes with it, at an alarm that is not earlier because of it", async () => {
+  const object = new AlarmedObject(POLICIES, NOW_MS);
+  object.ask(
+    "bucket",
+    (_, keyState, nowMs) => object.parts.debits.setUsed(keyState, { used: 0 }, nowMs),
+    "bucket",
+  );
+  await object.pass(126_000);
+  object.limit("bucket", 1, "bucket");
+  await object.pass(FORGET_AFTER_MS - 126_000);
+  expect([object.alarms, object.storage.loneKey]).toEqual([1, "bucket"]);
+  expect(object.alarmAtMs).toBe(object.storage.leads.endsAtMs(POLICIES) + FORGET_AFTER_MS);
+  await object.pass(HOUR_MS);
+  expect([object.alarms, object.storage.isEmpty, object.alarmAtMs]).toEqual([2, true, null]);
 });
 
 test("a lease that is confirmed costs one record and one alarm, and one that is renewed few records", async () => {
