@@ -65,6 +65,7 @@ export default defineConfig({
           env,
           include: ["test/**/*.workerd.test.ts"],
           testTimeout: 60_000,
+          expect: { poll: { timeout: 20_000 } },
         },
       },
       {

@@ -3,6 +3,7 @@ import { afterEach, expect, test, vi } from "vitest";
 import type { LimiterStub } from "../../client/transports/objects.ts";
 import type { Env } from "../../worker/bindings/env.ts";
 import { app } from "../../worker/http/app.ts";
+import { eventually } from "../support/eventually.ts";
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
 import { call, freshKey, limit } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
@@ -30,7 +31,7 @@ async function hang(policy: string, key: string): Promise<() => Promise<void>> {
       while (!isReleased) await scheduler.wait(20);
     }),
   );
-  await vi.waitFor(() => expect(isHanging).toBe(true));
+  await eventually(() => expect(isHanging).toBe(true));
   return () => {
     isReleased = true;
     return hung;
@@ -68,10 +69,7 @@ test("an object that hangs is waited for until the deadline, then the policy dec
     const release = await hang(policy, key);
     expect((await limit(policy, key)).body).toEqual({ success, policy, key, ...DEGRADED });
     await release();
-    await vi.waitFor(
-      async () => expect((await limit(policy, key)).body).toMatchObject({ source: "object" }),
-      5_000,
-    );
+    await eventually(async () => expect((await limit(policy, key)).body).toMatchObject({ source: "object" }));
   }
 });
 

@@ -1,4 +1,5 @@
 import { afterEach, describe, expect, test, vi } from "vitest";
+import { eventually } from "../support/eventually.ts";
 import { call, freshKey, idIn, limit, report } from "../support/limiter.ts";
 import { objectOf } from "../support/objects.ts";
 
@@ -48,10 +49,7 @@ test("units that are not used go back when the lifetime ends, and nothing is los
   await ask("hot-brief", key, 6);
   const peeked = await object.stub.peek("hot-brief", key);
   expect(peeked.outstanding).toBeGreaterThan(0);
-  await vi.waitFor(async () => expect((await object.stub.peek("hot-brief", key)).outstanding).toBe(0), {
-    timeout: 5_000,
-    interval: 50,
-  });
+  await eventually(async () => expect((await object.stub.peek("hot-brief", key)).outstanding).toBe(0));
   expect(await object.remaining()).toBe(99_994);
 });
 

@@ -1,6 +1,7 @@
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
-import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { eventually } from "../support/eventually.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 import { startWranglerDev, type WranglerDev } from "../support/wrangler-dev.ts";
@@ -152,7 +153,7 @@ describe("examples/llm-budget", () => {
   test("what is streamed through is settled with the usage that the model tells", async () => {
     const text = await (await ask("alice", "a b c d e", { max_tokens: 50_000 })).text();
     expect(text.match(/data: \{/g)).toHaveLength(6);
-    await vi.waitFor(async () => {
+    await eventually(async () => {
       expect(await passes("alice", 100_000 - 321)).toBe(true);
       expect(await passes("alice", 100_000 - 320)).toBe(false);
     });

@@ -1,8 +1,9 @@
 /** Leases on plain workerd: who goes, who waits, who is killed. */
 import { join } from "node:path";
-import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { afterAll, beforeAll, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
 import { depth } from "../support/depth.ts";
+import { eventually } from "../support/eventually.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { HttpClient } from "../support/http-client.ts";
 import { openSocket, send } from "../support/leaving-client.ts";
@@ -62,10 +63,7 @@ const release = async (id: string) => (await client.call("DELETE", `/v1/leases/$
 
 /** Waits until a key looks like this; what is on its way may take a moment. */
 async function untilKey(key: string, expected: object, policy = "slots"): Promise<void> {
-  await vi.waitFor(async () => expect((await client.peek(policy, key)).body).toMatchObject(expected), {
-    timeout: 20_000,
-    interval: 10,
-  });
+  await eventually(async () => expect((await client.peek(policy, key)).body).toMatchObject(expected));
 }
 
 /** A caller over the service binding. */
@@ -207,7 +205,7 @@ test("a caller that waited for its lease has it like any other, and it ends with
   await release(held.id);
   await untilKey(key, { leases: 1, queueLength: 0 });
   // It was confirmed: the brief life that a waiter is first given is not all it has.
-  await vi.waitFor(async () => {
+  await eventually(async () => {
     const { resetAfterMs } = (await client.peek("slots", key)).body as { resetAfterMs: number };
     expect(resetAfterMs).toBeGreaterThan(10_000);
   });
@@ -253,7 +251,7 @@ test("a caller that is cut off keeps its slot for its grace, and makes its call 
   await untilKey(key, { leases: 1 });
   cut.leave();
   const left = async () => (await client.peek("slots", key)).body["resetAfterMs"];
-  await vi.waitFor(async () => expect(await left()).toBeLessThanOrEqual(20_000));
+  await eventually(async () => expect(await left()).toBeLessThanOrEqual(20_000));
   expect((await acquire(key)).success).toBe(false);
   const { lease } = (await (await callOver({ ...call, ending: "detached" })).json()) as { lease: Lease };
   expect(lease).toMatchObject({ expiresAfterMs: 60_000 });
@@ -307,7 +305,7 @@ test.each(["release", "reset"])("a socket is closed at once when a %s ends its l
   else await client.call("DELETE", `/v1/policies/slots/keys/${key}`);
   expect(await acquire(key, { units: 2 })).toMatchObject({ success: true });
   // A close frame (0x88) with 4408 (0x1138).
-  await vi.waitFor(() => expect(socket.text()).toContain("\u0088\u0015\u0011\u0038the lease has ended"));
+  await eventually(() => expect(socket.text()).toContain("\u0088\u0015\u0011\u0038the lease has ended"));
   expect(other.text()).not.toContain("the lease has ended");
   socket.leave();
   other.leave();
@@ -317,7 +315,7 @@ test("a socket that goes while it waits leaves the queue", async () => {
   const key = freshKey();
   await take(key, { units: 2 });
   const socket = openSocket(serving.url, `/v1/leases/socket?policy=slots&key=${key}&waitMs=60000`);
-  await vi.waitFor(() => expect(socket.text()).toContain("101 Switching Protocols"));
+  await eventually(() => expect(socket.text()).toContain("101 Switching Protocols"));
   await untilKey(key, { queueLength: 1 });
   socket.leave();
   await untilKey(key, { queueLength: 0, leases: 1 });
@@ -365,7 +363,7 @@ test("a lease is resumed while its old connection still seems open: that one end
   const socket = openSocket(serving.url, `${path}&resume=${encodeURIComponent(lease.id)}`);
   expect((await leaseOf(socket)).id).toBe(lease.id);
   // A close frame with 4409 (0x1139).
-  await vi.waitFor(() =>
+  await eventually(() =>
     expect(before.text()).toContain("\u0011\u0039the lease was resumed by another socket"),
   );
   before.leave();
@@ -385,11 +383,11 @@ test("a lease that has ended is not resumed, nor one that was never a socket's, 
   expect(await release(id)).toBe(204);
   for (const lease of [ended, taken.lease as Lease]) {
     const late = openSocket(serving.url, `${path}&resume=${encodeURIComponent(lease.id)}`);
-    await vi.waitFor(() => expect(late.text()).toContain("lease-not-found"), 5_000);
+    await eventually(() => expect(late.text()).toContain("lease-not-found"));
     late.leave();
   }
   const other = openSocket(serving.url, `${path}-other&resume=${encodeURIComponent(id)}`);
-  await vi.waitFor(() => expect(other.text()).toContain(" 404 "));
+  await eventually(() => expect(other.text()).toContain(" 404 "));
   other.leave();
   await untilKey(key, { leases: 1 });
 });

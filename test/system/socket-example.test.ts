@@ -1,8 +1,9 @@
 /** The example that holds a slot over a WebSocket, through a proxy that cuts connections. */
 import { connect, createServer, type AddressInfo, type Server, type Socket } from "node:net";
-import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { afterAll, beforeAll, expect, test } from "vitest";
 import { inSlot, type Slot } from "../../examples/socket/index.ts";
 import type { Serving } from "../../scripts/workerd.ts";
+import { eventually } from "../support/eventually.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { HttpClient } from "../support/http-client.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
@@ -60,7 +61,7 @@ test("a slot outlives cut connections, is nobody else's meanwhile, and is free w
     for (let times = 0; times < 3; times += 1) {
       const before = made;
       cut();
-      await vi.waitFor(() => expect(made).toBeGreaterThan(before), 5_000);
+      await eventually(() => expect(made).toBeGreaterThan(before));
       expect(await inSlot(optionsOf("a"), () => Promise.resolve("taken twice"))).toBeUndefined();
     }
     // Longer than the grace: the lease is the last connection's.
@@ -70,13 +71,13 @@ test("a slot outlives cut connections, is nobody else's meanwhile, and is free w
     return "done";
   };
   expect(await inSlot(optionsOf("a"), work)).toBe("done");
-  await vi.waitFor(async () => expect(await leases("a")).toBe(0), 5_000);
+  await eventually(async () => expect(await leases("a")).toBe(0));
 });
 
 test("a slot that a reset took away is lost, and the work is told", async () => {
   const result = await inSlot(optionsOf("b"), async ({ lost }) => {
     await client.call("DELETE", "/v1/policies/slots/keys/b");
-    await vi.waitFor(() => expect(lost.aborted).toBe(true), 5_000);
+    await eventually(() => expect(lost.aborted).toBe(true));
     return "told";
   });
   expect(result).toBe("told");
@@ -85,7 +86,7 @@ test("a slot that a reset took away is lost, and the work is told", async () => 
 test("a slot is free when the work fails", async () => {
   const failing = inSlot(optionsOf("c"), () => Promise.reject(new Error("it failed")));
   await expect(failing).rejects.toThrow("it failed");
-  await vi.waitFor(async () => expect(await leases("c")).toBe(0), 5_000);
+  await eventually(async () => expect(await leases("c")).toBe(0));
 });
 
 test("a ping is answered", async () => {
@@ -95,8 +96,8 @@ test("a ping is answered", async () => {
   const socket = new NodeWebSocket(address, { headers: { authorization: `Bearer ${token}` } });
   const told: unknown[] = [];
   socket.addEventListener("message", ({ data }) => told.push(data));
-  await vi.waitFor(() => expect(told).toHaveLength(1), 5_000);
+  await eventually(() => expect(told).toHaveLength(1));
   socket.send("ping");
-  await vi.waitFor(() => expect(told[1]).toBe("pong"), 5_000);
+  await eventually(() => expect(told[1]).toBe("pong"));
   socket.close();
 });

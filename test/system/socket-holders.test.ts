@@ -1,6 +1,7 @@
 /** Holders of sockets that go where TCP tells nobody: their leases end. */
-import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { afterAll, beforeAll, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
+import { eventually } from "../support/eventually.ts";
 import { HttpClient } from "../support/http-client.ts";
 import { openSocket } from "../support/leaving-client.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
@@ -34,9 +35,7 @@ const freshKey = () => `key-${(keys += 1)}`;
 const leasesOf = async (key: string) => ((await client.peek("quick", key)).body as { leases: number }).leases;
 
 async function untilKey(key: string, expected: object, policy = "quick"): Promise<void> {
-  await vi.waitFor(async () => expect((await client.peek(policy, key)).body).toMatchObject(expected), {
-    timeout: 20_000,
-  });
+  await eventually(async () => expect((await client.peek(policy, key)).body).toMatchObject(expected));
 }
 
 test("who asks for a socket and is gone before it is opened leaves no lease", async () => {
@@ -48,7 +47,7 @@ test("who asks for a socket and is gone before it is opened leaves no lease", as
   }
   // The runtime does not tell of a connection that breaks at the moment of its answer: one of them might.
   const leases = async () => (await Promise.all(all.map(leasesOf))).filter((count) => count > 0).length;
-  await vi.waitFor(async () => expect(await leases()).toBeLessThanOrEqual(1), { timeout: 20_000 });
+  await eventually(async () => expect(await leases()).toBeLessThanOrEqual(1));
 });
 
 test.concurrent.each(["", "&graceMs=1000"])(
@@ -62,7 +61,7 @@ test.concurrent.each(["", "&graceMs=1000"])(
     try {
       await untilKey(key, { leases: 1 });
       // A close frame (0x88) with 4410 (0x113a).
-      await vi.waitFor(() => expect(silent.text()).toContain("\u0088\u000e\u0011\u003ano ping came"));
+      await eventually(() => expect(silent.text()).toContain("\u0088\u000e\u0011\u003ano ping came"));
       await new Promise((done) => setTimeout(done, 1_200));
       await untilKey(key, { leases: 1, reclaimed: grace === "" ? 0 : 1 });
       expect(alive.text()).toContain("pong");
@@ -75,7 +74,7 @@ test.concurrent.each(["", "&graceMs=1000"])(
 
 test("a time that is too short is refused, with what is allowed", async () => {
   const asked = openSocket(serving.url, `/v1/leases/socket?policy=quick&key=k&pingWithinMs=999`);
-  await vi.waitFor(() =>
+  await eventually(() =>
     expect(asked.text()).toContain("pingWithinMs is 999: must be an integer from 1000 to 2147483647"),
   );
   expect(asked.text()).toContain(" 422 ");

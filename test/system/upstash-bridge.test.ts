@@ -1,8 +1,9 @@
 /** The bridge, with Upstash's own client against it and a real Redis behind it. */
 import { Redis } from "@upstash/redis";
-import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { startRedis, type RedisServer } from "../../scripts/redis-server.ts";
 import { startBridge, type Bridge } from "../../scripts/upstash-bridge.ts";
+import { eventually } from "../support/eventually.ts";
 import { startUnreliable, type Unreliable } from "../support/unreliable-http.ts";
 
 const TOKEN = "a-token";
@@ -196,12 +197,12 @@ describe("a Redis that fails", () => {
     await redis.set("key", "value");
     const { port } = server;
     await server.stop("SIGKILL");
-    await vi.waitFor(async () => expect((await call("/incr/late")).status).toBe(503));
+    await eventually(async () => expect((await call("/incr/late")).status).toBe(503));
     const before = bridge.commands();
     await expect(redis.incr("late")).rejects.toThrow("Redis is not available");
     expect(bridge.commands()).toBe(before);
     server = await startRedis({ port });
-    await vi.waitFor(async () => expect((await call("/ping")).status).toBe(200), 10_000);
+    await eventually(async () => expect((await call("/ping")).status).toBe(200));
     expect(await redis.mget("key", "late")).toEqual([null, null]);
   });
 
@@ -210,11 +211,11 @@ describe("a Redis that fails", () => {
     server.process.kill("SIGSTOP");
     const before = bridge.commands();
     const waiting = call("/incr/count");
-    await vi.waitFor(() => expect(bridge.commands()).toBe(before + 1));
+    await eventually(() => expect(bridge.commands()).toBe(before + 1));
     await server.stop("SIGKILL");
     expect((await waiting).status).toBe(503);
     server = await startRedis({ port });
-    await vi.waitFor(async () => expect((await call("/ping")).status).toBe(200), 10_000);
+    await eventually(async () => expect((await call("/ping")).status).toBe(200));
     expect(await redis.get("count")).toBeNull();
   });
 
@@ -222,7 +223,7 @@ describe("a Redis that fails", () => {
     server.process.kill("SIGSTOP");
     const before = bridge.commands();
     const waiting = redis.incr("count");
-    await vi.waitFor(() => expect(bridge.commands()).toBe(before + 1));
+    await eventually(() => expect(bridge.commands()).toBe(before + 1));
     const hung = call("/incr/count", { signal: AbortSignal.timeout(200) });
     await expect(hung).rejects.toThrow("timeout");
     server.process.kill("SIGCONT");

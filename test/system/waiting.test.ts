@@ -1,8 +1,9 @@
 /** Callers that wait for units of rates, on plain workerd: over HTTP and over the service binding. */
 import { join } from "node:path";
-import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { afterAll, beforeAll, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
 import { BoundClient } from "../support/bound-client.ts";
+import { eventually } from "../support/eventually.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { HttpClient } from "../support/http-client.ts";
 import { send } from "../support/leaving-client.ts";
@@ -50,10 +51,7 @@ async function hold(policy: string, key: string, units: number): Promise<() => P
 
 /** Waits until a key looks like this; what is on its way may take a moment. */
 async function untilKey(policy: string, key: string, expected: object): Promise<void> {
-  await vi.waitFor(async () => expect((await client.peek(policy, key)).body).toMatchObject(expected), {
-    timeout: 20_000,
-    interval: 10,
-  });
+  await eventually(async () => expect((await client.peek(policy, key)).body).toMatchObject(expected));
 }
 
 test("twenty callers at once are all admitted, and at no more than the rate", async () => {

@@ -7,6 +7,7 @@ import { KeyCache } from "../../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../../durable-objects/keys/key-store.ts";
 import { WaitQueue } from "../../../durable-objects/operations/wait-queue.ts";
+import { eventually } from "../../support/eventually.ts";
 import { freshKey } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
 import { at } from "../../support/virtual-date.ts";
@@ -121,7 +122,7 @@ describe("a look at a new key leaves nothing in memory", () => {
     await acquire(stub, { ...acquireOf("export", key, 0), ttlMs: 120_000 });
     const untilIdle = vi.spyOn(WaitQueue.prototype, "untilIdle");
     const idle = send(stub, "idle", { policy: "export", key, waitMs: 120_000 });
-    await vi.waitFor(() => expect(untilIdle).toHaveBeenCalled());
+    await eventually(() => expect(untilIdle).toHaveBeenCalled());
     await stub.reset("export", key);
     await (await idle).text();
     expect(keysInMemory()).toBe(0);

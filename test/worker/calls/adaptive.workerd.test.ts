@@ -3,6 +3,7 @@ import { runInDurableObject } from "cloudflare:test";
 import { exports } from "cloudflare:workers";
 import { afterEach, expect, test, vi } from "vitest";
 import type { Limiter } from "../../../worker/rpc/limiter.ts";
+import { eventually } from "../../support/eventually.ts";
 import { acquire, call, freshKey, idIn, release, report } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
 import { at } from "../../support/virtual-date.ts";
@@ -62,7 +63,7 @@ test("a limit that rises serves two waiters with one release", async () => {
   // One after the other: calls that are made at once may come in any order.
   for (const place of [1, 2, 3]) {
     waiting.push(acquire("adaptive", key, { waitMs: 20_000 }));
-    await vi.waitFor(async () => expect((await report("adaptive", key)).body["queueLength"]).toBe(place));
+    await eventually(async () => expect((await report("adaptive", key)).body["queueLength"]).toBe(place));
   }
   await releaseAs(first, { durationMs: 10 });
   const [one, two] = await Promise.all(waiting.slice(0, 2));
@@ -140,7 +141,7 @@ test("over the binding: release with a report, and a grant that reports", async 
   expect(await limitOf(key)).toBe(4);
   const last = await limiter.acquire(asked);
   last[Symbol.dispose]();
-  await vi.waitFor(async () => expect((await report("adaptive", key)).body["leases"]).toBe(2));
+  await eventually(async () => expect((await report("adaptive", key)).body["leases"]).toBe(2));
   expect(await limitOf(key)).toBe(5);
 });
 

@@ -1,5 +1,6 @@
 /** `limit` with `waitMs`, as callers see it over HTTP. Who is served when is tested in turns.test.ts. */
-import { expect, test, vi } from "vitest";
+import { expect, test } from "vitest";
+import { eventually } from "../../support/eventually.ts";
 import { call, freshKey, limit, report } from "../../support/limiter.ts";
 
 test("a call that need not wait says so, and one that does not ask to wait says nothing of it", async () => {
@@ -40,7 +41,7 @@ test("what was taken after a wait is a charge like any other", async () => {
   const key = freshKey();
   const { body } = await call("/v1/holds", { body: { policy: "slow", key, units: 5 } });
   const waiting = limit("slow", key, { cost: 2, waitMs: 20_000, refundable: true });
-  await vi.waitFor(async () => expect((await report("slow", key)).body).toMatchObject({ queueLength: 1 }));
+  await eventually(async () => expect((await report("slow", key)).body).toMatchObject({ queueLength: 1 }));
   const { id } = body["hold"] as { id: string };
   // A settling serves those who wait, as a cancelled hold does.
   await call(`/v1/holds/${id}/settle`, { body: { used: 3 } });
@@ -54,7 +55,7 @@ test("a reset serves those who wait", async () => {
   const key = freshKey();
   await call("/v1/holds", { body: { policy: "slow", key, units: 5 } });
   const waiting = limit("slow", key, { waitMs: 20_000 });
-  await vi.waitFor(async () => expect((await report("slow", key)).body).toMatchObject({ queueLength: 1 }));
+  await eventually(async () => expect((await report("slow", key)).body).toMatchObject({ queueLength: 1 }));
   await call(`/v1/policies/slow/keys/${key}`, { method: "DELETE" });
   expect((await waiting).body).toMatchObject({ success: true, remaining: 4 });
 });
@@ -63,7 +64,7 @@ test("a hold and a call on several keys do not pass those who wait", async () =>
   const key = freshKey();
   await call("/v1/holds", { body: { policy: "slow", key, units: 3 } });
   const waiting = limit("slow", key, { cost: 4, waitMs: 20_000 });
-  await vi.waitFor(async () => expect((await report("slow", key)).body).toMatchObject({ queueLength: 1 }));
+  await eventually(async () => expect((await report("slow", key)).body).toMatchObject({ queueLength: 1 }));
   const denied = { success: false, reason: "quota" };
   expect((await call("/v1/holds", { body: { policy: "slow", key, units: 1 } })).body).toMatchObject(denied);
   const all = {

@@ -1,7 +1,8 @@
 /** Leases over the service binding whose link ends without a release. */
 import { exports } from "cloudflare:workers";
-import { expect, test, vi } from "vitest";
+import { expect, test } from "vitest";
 import type { Limiter } from "../../../worker/rpc/limiter.ts";
+import { eventually } from "../../support/eventually.ts";
 import { freshKey } from "../../support/limiter.ts";
 
 const limiter = (
@@ -10,7 +11,7 @@ const limiter = (
 
 /** Long enough that a lease which lives longer has not been shortened. */
 const GRACE_MS = 10_000;
-const TTL_MS = 30_000;
+const TTL_MS = 60_000;
 
 type Asked = Parameters<Limiter["acquire"]>[0];
 const asked = (key: string, fields: Partial<Asked> = {}): Asked => ({ key, ttlMs: TTL_MS, ...fields });
@@ -40,7 +41,7 @@ const leases = async (key: string) => (await limiter.peek({ key })).leases;
 
 /** Waits until the object has heard that a link broke: the lease is to end sooner. */
 const untilGrace = (key: string) =>
-  vi.waitFor(async () => {
+  eventually(async () => {
     const left = await leftMs(key);
     expect(left).toBeGreaterThan(0);
     expect(left).toBeLessThanOrEqual(GRACE_MS);
@@ -68,14 +69,14 @@ test.each([0, 5_000])(
     expect(await limiter.acquire(asked(key))).toMatchObject({ success: false, reason: "quota" });
     const brief = freshKey();
     (await acquire(brief, { graceMs: 1, waitMs })).breakLink();
-    await vi.waitFor(async () => expect(await leases(brief)).toBe(0));
+    await eventually(async () => expect(await leases(brief)).toBe(0));
   },
 );
 
 test("without a grace a lease ends with its link", async () => {
   const key = freshKey();
   (await acquire(key, { waitMs: 1 })).breakLink();
-  await vi.waitFor(async () => expect(await leases(key)).toBe(0));
+  await eventually(async () => expect(await leases(key)).toBe(0));
 });
 
 test("a release ends a lease at once, whatever its grace is, and its link ends nothing after that", async () => {
@@ -115,7 +116,7 @@ test.each([undefined, GRACE_MS])(
     await heard();
     expect(await leftMs(key)).toBeGreaterThan(GRACE_MS);
     resumed.breakLink();
-    await vi.waitFor(async () => expect(await leases(key)).toBe(0));
+    await eventually(async () => expect(await leases(key)).toBe(0));
   },
 );
 
@@ -151,7 +152,7 @@ test("of two answers to one call without a grace each ends the lease, as long as
   const again = await acquire(key, fields);
   expect(again.id).toBe(resumed.id);
   again.breakLink();
-  await vi.waitFor(async () => expect(await leases(key)).toBe(0));
+  await eventually(async () => expect(await leases(key)).toBe(0));
 });
 
 test("what has ended is not resumed, nor what is of another key or policy, or was never there", async () => {
@@ -172,7 +173,7 @@ test("a detached lease may be resumed, and ends with its link from then on", asy
   const detached = await limiter.acquire(asked(key, { detached: true }));
   const resumed = await acquire(key, { resume: detached.lease?.id ?? "" });
   resumed.breakLink();
-  await vi.waitFor(async () => expect(await leases(key)).toBe(0));
+  await eventually(async () => expect(await leases(key)).toBe(0));
 });
 
 test("bad graces are refused, with the field, the value and what is allowed", async () => {

@@ -1,11 +1,12 @@
 /** Calls that are repeated, holds of callers, and the keys. */
 import fc from "fast-check";
 import { createClient } from "redis";
-import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { poolKeys } from "../../../../durable-objects/pool/keys.ts";
 import { POOL_SCRIPT } from "../../../../durable-objects/pool/redis/script.ts";
 import { startRedis } from "../../../../scripts/redis-server.ts";
 import { depth } from "../../../support/depth.ts";
+import { eventually } from "../../../support/eventually.ts";
 import { grantedIn, holdingOf, SIZING, startPools, type Pools } from "../../../support/pools.ts";
 
 let pools: Pools;
@@ -248,7 +249,7 @@ describe("the keys", () => {
     };
     await connected.sendCommand(["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     const state = () => connected.sendCommand(["CLUSTER", "INFO"]);
-    await vi.waitFor(async () => expect(await state()).toContain("cluster_state:ok"), 9_000);
+    await eventually(async () => expect(await state()).toContain("cluster_state:ok"));
   }, 10_000);
   afterAll(() => stop());
 
