@@ -125,8 +125,7 @@ test("a slot goes from one region to another: released there, it is granted to w
   expect(leases.every((lease) => lease !== undefined)).toBe(true);
   expect((await acquire(NA, "slots", "handed")).body).toMatchObject({ success: false, reason: "quota" });
   const waiting = acquire(NA, "slots", "handed", { waitMs: 20_000 });
-  await sleep(300);
-  expect((await look(AS, "slots", "handed"))["queueLength"]).toBe(1);
+  await eventually(async () => expect((await look(AS, "slots", "handed"))["queueLength"]).toBe(1));
   expect((await release(EU, leases[0] as Lease)).status).toBe(204);
   expect((await waiting).body).toMatchObject({ success: true });
 });

@@ -3,15 +3,23 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
+import { eventually } from "../support/eventually.ts";
 import { HttpClient } from "../support/http-client.ts";
 import { send } from "../support/leaving-client.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
+/** Units last for longer than the object takes. */
+const BUCKET = {
+  algorithm: "token-bucket",
+  limit: 10_000,
+  window: "30d",
+  reservation: { ttl: "20s" },
+};
 const policies = {
   leased: { algorithm: "concurrency", limit: 5 },
-  patient: { algorithm: "token-bucket", limit: 10_000, window: "30d", deadlineMs: 10_000 },
+  patient: { ...BUCKET, deadlineMs: 10_000 },
   /** Half of it is for waiting: less than the object takes. */
-  hasty: { algorithm: "token-bucket", limit: 10_000, window: "30d", deadlineMs: 600 },
+  hasty: { ...BUCKET, deadlineMs: 2_000 },
 };
 
 const state = makeState();
@@ -31,6 +39,9 @@ afterAll(async () => {
 const reserves = async () => Number(await (await fetch(`${serving.url}/reserves`)).json());
 const ask = async (policy: string, key: string) => (await client.limit(policy, key)).body;
 
+/** So many calls have reached the object, and the last of them is under way. */
+const reservesAre = (count: number) => eventually(async () => expect(await reserves()).toBe(count));
+
 /** Two calls: with the next the key is hot. */
 async function warm(policy: string, key: string): Promise<void> {
   for (let call = 0; call < 2; call += 1) expect((await ask(policy, key))["source"]).toBe("object");
@@ -40,7 +51,7 @@ test("one message is under way at a time: who fits into it waits, and is decided
   await warm("patient", "one");
   const before = await reserves();
   const leader = ask("patient", "one");
-  await sleep(50);
+  await reservesAre(before + 1);
   const followers = await Promise.all(Array.from({ length: 8 }, () => ask("patient", "one")));
   expect((await leader)["source"]).toBe("object");
   expect(followers.map(({ success, source }) => `${String(success)} ${String(source)}`)).toEqual(
@@ -53,8 +64,9 @@ test("one message is under way at a time: who fits into it waits, and is decided
 
 test("who does not fit asks for itself", async () => {
   await warm("patient", "many");
+  const before = await reserves();
   const leader = ask("patient", "many");
-  await sleep(50);
+  await reservesAre(before + 1);
   const answers = await Promise.all(Array.from({ length: 28 }, () => ask("patient", "many")));
   expect(answers.filter(({ source }) => source === "object").length).toBeGreaterThan(10);
   expect(answers.every(({ success }) => success === true)).toBe(true);
@@ -64,8 +76,9 @@ test("who does not fit asks for itself", async () => {
 
 test("when the client of the message has gone, those who wait for it are answered all the same", async () => {
   await warm("patient", "left");
+  const before = await reserves();
   const leader = send(serving.url, "/v1/limit", { policy: "patient", key: "left" });
-  await sleep(100);
+  await reservesAre(before + 1);
   const followers = Array.from({ length: 6 }, () => ask("patient", "left"));
   await sleep(50);
   leader.leave();
@@ -77,8 +90,9 @@ test("when the client of the message has gone, those who wait for it are answere
 
 test("who has waited for half its deadline asks for itself, and nobody for longer than the deadline", async () => {
   await warm("hasty", "late");
+  const before = await reserves();
   const leader = ask("hasty", "late");
-  await sleep(20);
+  await reservesAre(before + 1);
   const answers = await Promise.all(Array.from({ length: 6 }, () => ask("hasty", "late")));
   expect(answers.map(({ success }) => success)).toEqual(answers.map(() => true));
   expect(new Set(answers.map(({ source }) => source))).toEqual(new Set(["object"]));

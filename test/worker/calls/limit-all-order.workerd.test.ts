@@ -10,6 +10,7 @@ import type { HoldCall } from "../../../core/protocol/messages.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
 import { regionalPolicies } from "../../../durable-objects/deployment.ts";
 import { callLimitSeveral } from "../../../worker/calls/limit-several.ts";
+import { eventually } from "../../support/eventually.ts";
 import { call, freshKey, limit, report } from "../../support/limiter.ts";
 
 const { OBJECTS } = env as unknown as { OBJECTS: LimiterNamespace };
@@ -25,6 +26,7 @@ function clientDelayedBy(delay: (held: HoldCall) => Promise<void>): LimiterClien
           await delay(held);
           return await stub.hold(held);
         },
+        limit: (...args: Parameters<LimiterStub["limit"]>) => stub.limit(...args),
         settle: (...args: Parameters<LimiterStub["settle"]>) => stub.settle(...args),
         cancel: (...args: Parameters<LimiterStub["cancel"]>) => stub.cancel(...args),
       } as unknown as LimiterStub;
@@ -77,17 +79,16 @@ test("a plain call is not denied for what a call on several keys gives back: it 
   for (let round = 0; round < 5; round += 1) {
     const [key, empty] = [freshKey(), freshKey()];
     await limit("slow", empty, { cost: 5 });
-    let placed: () => void = () => undefined;
-    const isPlaced = new Promise<void>((resolve) => (placed = resolve));
-    const client = clientDelayedBy(async ({ key: of }) => {
-      if (of !== empty) return;
-      // All of the other key is held by now, and this check is going to be denied.
-      setTimeout(placed, 10);
-      await new Promise((done) => setTimeout(done, 60));
-    });
+    let goOn: () => void = () => undefined;
+    const mayGoOn = new Promise<void>((resolve) => (goOn = resolve));
+    // The other key's check is going to be denied, when it may.
+    const client = clientDelayedBy(({ key: of }) => (of === empty ? mayGoOn : Promise.resolve()));
     const all = limitAll(client, [key, empty], 5);
-    await isPlaced;
-    expect((await report("slow", key)).body).toMatchObject({ holds: 1, outstanding: 5 });
+    await eventually(async () =>
+      expect((await report("slow", key)).body).toMatchObject({ holds: 1, outstanding: 5 }),
+    );
+    // After the calls that follow have come.
+    setTimeout(goOn, 60);
     // Each of them twice at once, as when a client is impatient: one charge.
     const held = { policy: "slow", key, units: 2, idempotencyKey: "hold" };
     const plain = await Promise.all([
@@ -105,15 +106,12 @@ test("a plain call is not denied for what a call on several keys gives back: it 
 test("a check that only met what others had apart is not named among those that denied", async () => {
   const [key, empty] = [freshKey(), freshKey()];
   await limit("slow", empty, { cost: 5 });
-  let placed: () => void = () => undefined;
-  const isPlaced = new Promise<void>((resolve) => (placed = resolve));
-  const slow = clientDelayedBy(async ({ key: of }) => {
-    if (of !== empty) return;
-    setTimeout(placed, 10);
-    await new Promise((done) => setTimeout(done, 100));
-  });
+  let goOn: () => void = () => undefined;
+  const mayGoOn = new Promise<void>((resolve) => (goOn = resolve));
+  const slow = clientDelayedBy(({ key: of }) => (of === empty ? mayGoOn : Promise.resolve()));
   const other = limitAll(slow, [key, empty], 5);
-  await isPlaced;
+  await eventually(async () => expect((await report("slow", key)).body).toMatchObject({ holds: 1 }));
+  setTimeout(goOn, 100);
   const checks = [key, empty].map((of) => ({ policy: "slow", key: of, cost: 5 }));
   const { body } = await call("/v1/limit/all", { body: { checks } });
   expect(body).toMatchObject({
