@@ -6,7 +6,7 @@ import { PATTERN_ALLOWED, RANGE_ALLOWED, parsePattern } from "../../core/catalog
 import { parsePolicy } from "../../core/policies/parse-policies.ts";
 import { NAME, NAME_ALLOWED } from "../../core/policies/policy-fields.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import { violation, type Violation } from "../../core/validation.ts";
+import { meant, violation, type Violation } from "../../core/validation.ts";
 
 /** What the deployment's file says, by the policy's name. */
 export interface Deployed {
@@ -96,6 +96,16 @@ export function checkedOverride(
   }
   const isManifold = pattern.kind === "glob" && pattern.parts.length > 2;
   return { pattern: pattern.text, isManifold, ...(endsAtMs !== undefined && { endsAtMs }) };
+}
+
+/** The refusal of a token that may use policies which there are not; `undefined`: it may be written. */
+export function checkedToken({ policies = [] }: Table, known: ReadonlySet<string>): Refusal | undefined {
+  const violations = (policies as readonly string[]).flatMap((name, index) => {
+    if (known.has(name)) return [];
+    const path = ["policies", String(index)];
+    return { path, detail: violation(path, name, `the name of a policy that there is${meant(name, known)}`) };
+  });
+  return violations.length > 0 ? notAllowed(violations) : undefined;
 }
 
 function lengthProblem(table: Table): Refusal | undefined {

@@ -8,7 +8,14 @@ import {
 import type { Table } from "../../core/catalog/overrides.ts";
 import type { AuditLog } from "./audit-log.ts";
 import type { CatalogStore } from "./catalog-store.ts";
-import { checkedOverride, checkedPolicy, isRefusal, type Base, type Deployed } from "./checked-writes.ts";
+import {
+  checkedOverride,
+  checkedPolicy,
+  checkedToken,
+  isRefusal,
+  type Base,
+  type Deployed,
+} from "./checked-writes.ts";
 
 /** What a write answers. */
 export type Written = Versioned<unknown>;
@@ -121,6 +128,8 @@ export class SingleWrites {
     if (before === undefined && this.#store.count("tokens") >= MOST_TOKENS)
       return full(`the catalog has ${MOST_TOKENS} tokens, which are all that it may have`);
     if (isSame(entry, before)) return { version: 1, value: entry };
+    const refused = entry && checkedToken(entry, this.#names());
+    if (refused !== undefined) return refused;
     const version = this.#store.writeToken(name, entry);
     this.#audit.add(this.#nowMs(), by, `token ${name}`, withoutHash(before), withoutHash(entry));
     return { version, value: null };
@@ -129,6 +138,12 @@ export class SingleWrites {
   /** What the deployment's file says of a policy, which is left of it when the catalog's is taken away. */
   fileOf(name: string): Table | undefined {
     return this.#deployed.tables.get(name);
+  }
+
+  /** The names of all policies that there are. */
+  #names(): ReadonlySet<string> {
+    const written = this.#store.policies().filter(({ fields }) => fields !== undefined);
+    return new Set([...this.#deployed.tables.keys(), ...written.map(({ name }) => name)]);
   }
 
   /** What overrides of a policy are put into; `undefined`: there is no such policy. */

@@ -29,6 +29,7 @@ import {
   writeCatalog,
 } from "../calls/catalog/whole-calls.ts";
 import { describeToken } from "../calls/own-token.ts";
+import { notAllowed } from "../calls/validate.ts";
 import { placeIn, type Ctx } from "./addresses.ts";
 import { readJson } from "./body.ts";
 import { queryOf, type Query } from "./conditions.ts";
@@ -148,9 +149,15 @@ catalogRoutes.get(
 );
 catalogRoutes.post(
   `${CANDIDATE}/promote`,
-  handler(CHANGING, ["dryRun"], async (caller, _, [policy = ""], query) =>
-    tagged(await promoteCandidate(caller, policy, query)),
-  ),
+  handler(CHANGING, ["dryRun"], async (caller, c, [policy = ""], query) => {
+    const body = await readJson(c.req.raw, { isOptional: true });
+    if (body instanceof Problem) return body;
+    if (JSON.stringify(body.value) !== "{}")
+      return notAllowed([
+        { path: [], detail: "the body must be left out: the candidate is promoted as it is" },
+      ]);
+    return tagged(await promoteCandidate(caller, policy, query));
+  }),
 );
 catalogRoutes.get(
   "/v1/token",

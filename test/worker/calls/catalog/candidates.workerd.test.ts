@@ -35,7 +35,14 @@ describe("a candidate", () => {
     for (const remaining of [4, 3, 2, 1, 0])
       expect((await limit("slow", key)).body).toMatchObject({ success: true, limit: 5, remaining });
     expect((await admin("GET", "/v1/policies/slow")).body).toMatchObject({ source: "file", limit: 5 });
-    const promoted = await admin("POST", `${at("slow")}/promote`);
+    // What is promoted is the candidate as it is: whoever says other figures is not misunderstood.
+    expect(await admin("POST", `${at("slow")}/promote`, { limit: 9 })).toMatchObject({
+      status: 422,
+      body: {
+        errors: [{ pointer: "", detail: "the body must be left out: the candidate is promoted as it is" }],
+      },
+    });
+    const promoted = await admin("POST", `${at("slow")}/promote`, {});
     expect(promoted).toMatchObject({ status: 200, body: { policy: "slow", source: "catalog", limit: 1 } });
     expect((await limit("slow", key)).body).toMatchObject({ success: false, limit: 1 });
     expect((await limit("slow", freshKey())).body).toMatchObject({ success: true, limit: 1, remaining: 0 });

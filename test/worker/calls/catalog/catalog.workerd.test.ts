@@ -261,6 +261,41 @@ describe("a token", () => {
     expect((await admin("DELETE", `/v1/tokens/${name}`)).status).toBe(204);
     expect((await use("slow")).status).toBe(401);
   });
+
+  test("names policies that there are, in the file or in the catalog", async () => {
+    const [name, policy] = [freshKey("token"), freshKey("policy")];
+    const ask = { name, scopes: ["limit"], policies: ["slow", "slwo", policy] };
+    const errors = [
+      {
+        pointer: "/policies/1",
+        detail: 'policies.1 is "slwo": must be the name of a policy that there is (did you mean slow?)',
+      },
+      {
+        pointer: "/policies/2",
+        detail: `policies.2 is "${policy}": must be the name of a policy that there is`,
+      },
+    ];
+    expect(await admin("POST", "/v1/tokens", ask)).toMatchObject({ status: 422, body: { errors } });
+    expect(JSON.stringify((await admin("GET", "/v1/tokens")).body)).not.toContain(name);
+    await admin("PUT", `/v1/policies/${policy}`, { algorithm: "token-bucket", limit: 1, window: "1s" });
+    const { status } = await admin("POST", "/v1/tokens", { ...ask, policies: [policy] });
+    expect(status).toBe(200);
+    // What names a policy that has gone stays, and comes back with the document that has it.
+    await admin("DELETE", `/v1/policies/${policy}`);
+    const { body } = await admin("GET", "/v1/catalog");
+    expect(JSON.stringify(body["tokens"])).toContain(policy);
+    expect((await admin("PUT", "/v1/catalog", body)).status).toBe(200);
+    const tokens = {
+      ...(body["tokens"] as object),
+      other: { sha256: "0".repeat(64), ...ask, name: undefined },
+    };
+    expect(await admin("PUT", "/v1/catalog", { ...body, tokens })).toMatchObject({
+      status: 422,
+      body: { errors: errors.map(({ pointer }) => ({ pointer: `/tokens/other${pointer}` })) },
+    });
+    expect((await admin("GET", "/v1/catalog")).body).toEqual(body);
+    await admin("DELETE", `/v1/tokens/${name}`);
+  });
 });
 
 describe("the whole catalog", () => {
