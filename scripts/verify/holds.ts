@@ -11,6 +11,8 @@ interface Placed {
   readonly receivedAtMs: number;
   /** When it ends by itself at the earliest. */
   readonly endsAtMs: number;
+  /** And at the latest: it was granted before the answer came. */
+  readonly endedByMs: number;
 }
 
 /** Short, so that a hold whose answer was lost soon counts as used. */
@@ -35,7 +37,8 @@ async function place(
   if (answered === undefined || answered.body["reason"] === "degraded") return undefined;
   if (hold === undefined) return answered.body["success"] === false ? "denied" : undefined;
   const { sentAtMs, receivedAtMs } = answered;
-  return { id: hold.id, receivedAtMs, endsAtMs: sentAtMs + hold.expiresAfterMs };
+  const { id, expiresAfterMs } = hold;
+  return { id, receivedAtMs, endsAtMs: sentAtMs + expiresAfterMs, endedByMs: receivedAtMs + expiresAfterMs };
 }
 
 const reset = (calls: Calls, { policy }: RatePolicy, key: string) =>
@@ -125,7 +128,7 @@ export async function verifyHoldExpiry(calls: Calls, rate: RatePolicy): Promise<
     isEarly = await take(calls, policy, key, 1);
     await pause(100);
   }
-  await pause(Math.max(0, hold.endsAtMs - performance.now()) + 50);
+  await pause(Math.max(0, hold.endedByMs - performance.now()) + CLOCKS_DIFFER_MS);
   // It is too late for this, so it is answered and changes nothing.
   await calls.make("POST", `/v1/holds/${hold.id}/settle`, { used: 0 });
   const seen = await look(calls, policy, key);

@@ -25,6 +25,8 @@ interface Granted {
   readonly held: Omit<Held, "untilMs">;
   /** When it ends by itself at the earliest, by this machine's clock. */
   readonly endsAtMs: number;
+  /** And at the latest: it was granted before the answer came. */
+  readonly endedByMs: number;
 }
 
 async function acquire(calls: Calls, lease: LeasePolicy, key: string, units: number, waitMs: number) {
@@ -39,7 +41,8 @@ async function acquire(calls: Calls, lease: LeasePolicy, key: string, units: num
   const { sentAtMs, receivedAtMs } = answered;
   const { id, fencingToken, expiresAfterMs } = granted;
   const held = { askedAtMs: sentAtMs, fromMs: receivedAtMs, units, fencingToken };
-  return { id, held, endsAtMs: sentAtMs + expiresAfterMs } satisfies Granted;
+  const [endsAtMs, endedByMs] = [sentAtMs + expiresAfterMs, receivedAtMs + expiresAfterMs];
+  return { id, held, endsAtMs, endedByMs } satisfies Granted;
 }
 
 /** Has workers acquire, work and release for so long. No instant may see more units held than there are slots. */
@@ -124,7 +127,7 @@ export async function verifyExpiry(calls: Calls, lease: LeasePolicy): Promise<Fi
   };
   if (await isEarly())
     return { name, verdict: "BROKEN", says: ["a second holder before the first one's end"] };
-  await pause(Math.max(0, lost.endsAtMs - performance.now()) + 500);
+  await pause(Math.max(0, lost.endedByMs - performance.now()) + 500);
   const renewed = await calls.make("POST", `/v1/leases/${lost.id}/renew`, {});
   const next = await acquire(calls, lease, key, lease.limit, WAIT_MS);
   const afterMs = next === undefined ? Infinity : next.held.fromMs - lost.endsAtMs;

@@ -4,10 +4,12 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { freePort } from "../../scripts/free-port.ts";
 import { ROOT } from "../../scripts/project.ts";
-import { pause } from "../../scripts/verify/calls.ts";
-import { mostHeld, staleTokens } from "../../scripts/verify/leases.ts";
+import { Calls, pause } from "../../scripts/verify/calls.ts";
+import { verifyHoldExpiry } from "../../scripts/verify/holds.ts";
+import { mostHeld, staleTokens, verifyExpiry } from "../../scripts/verify/leases.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
 import { depth } from "../support/depth.ts";
+import { eventually } from "../support/eventually.ts";
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 import { startUnreliable } from "../support/unreliable-http.ts";
@@ -114,6 +116,28 @@ inQuickRuns("denied calls that take units of the other rules are found", async (
   expect(printed).toMatch(/^BROKEN +several rules of llm/m);
   expect(printed).toMatch(/requests: never more than its bound/);
   expect(exitCode).toBe(1);
+});
+
+inQuickRuns("what is granted late ends late: nothing is called broken for that", async () => {
+  const slow = await startUnreliable(served?.url ?? "");
+  const calls = new Calls(slow.url, TOKENS.full, "");
+  const windowMs = 60_000;
+  const rule = { name: "login", unit: "login", algorithm: "sliding-log", limit: 30, capacity: 30 } as const;
+  const login = { ...rule, policy: "login", windowMs, shortestMs: windowMs };
+  const mutex = { policy: "mutex", limit: 1, maxTtlMs: 3_000, maxWaitMs: 30_000 } as const;
+  try {
+    for (const check of [() => verifyHoldExpiry(calls, login), () => verifyExpiry(calls, mutex)]) {
+      slow.setFault({ kind: "delay-request", ms: 900 });
+      const { forwarded } = slow;
+      const before = forwarded();
+      const checking = check();
+      await eventually(() => expect(forwarded()).toBe(before + 1));
+      slow.setFault({ kind: "pass" });
+      expect(await checking).toMatchObject({ verdict: "holds" });
+    }
+  } finally {
+    await slow.stop();
+  }
 });
 
 inDeepRuns("a network that loses answers, and sends calls twice, breaks no guarantee", async () => {
