@@ -2,6 +2,7 @@ import { DurableObject } from "cloudflare:workers";
 import type { InForce } from "../core/policies/in-force.ts";
 import type { AnswerText, Peeked } from "../core/protocol/answers.ts";
 import type { Batch } from "../core/protocol/batches.ts";
+import { CLOSE_BROKEN } from "../core/protocol/close-codes.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import type { KeysCall } from "../core/protocol/keys-call.ts";
 import type {
@@ -163,8 +164,8 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     });
   }
 
-  override webSocketClose(socket: WebSocket, _code: number, _reason: string, wasClean: boolean): void {
-    this.#parts.sockets.closed(socket, !wasClean);
+  override webSocketClose(socket: WebSocket, code: number, _reason: string, wasClean: boolean): void {
+    this.#parts.sockets.closed(socket, !wasClean || code === CLOSE_BROKEN);
   }
 
   override webSocketError(socket: WebSocket): void {

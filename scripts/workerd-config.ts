@@ -76,6 +76,8 @@ export function workerdConfig(options: Settled, configDir: string): string {
       : [`(name = "OBJECT_BOUNDS", text = ${text(options.objectBounds)})`]),
     // Plain workerd refuses to make an object in a jurisdiction.
     `(name = "JURISDICTIONS", text = "ignored")`,
+    // Else it tells nobody of a socket whose caller has gone before it was opened.
+    `(name = "SOCKETS", text = "relayed")`,
     ...(log === undefined ? [] : [`(name = "LOG", json = ${text(JSON.stringify(log))})`]),
     ...poolBindings(options, options.regions ?? regions),
   ];

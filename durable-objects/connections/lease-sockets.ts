@@ -2,16 +2,13 @@ import { randomFraction } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decided, Shed } from "../../core/protocol/answers.ts";
 import { boundText } from "../../core/protocol/bounds.ts";
+import { CLOSE_DENIED, CLOSE_FAILED, CLOSE_LOST, CLOSE_SILENT } from "../../core/protocol/close-codes.ts";
 import { publicDecision, shedDecision, type Decision } from "../../core/protocol/decision.ts";
 import type { AcquireCall } from "../../core/protocol/messages.ts";
 import { PROBLEMS } from "../../core/protocol/problems.ts";
 import { withJitter } from "../../core/protocol/retry-jitter.ts";
 import {
   attachmentOf,
-  CLOSE_DENIED,
-  CLOSE_FAILED,
-  CLOSE_LOST,
-  CLOSE_SILENT,
   endOf,
   isSilent,
   leaveToOther,

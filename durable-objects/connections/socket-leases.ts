@@ -2,21 +2,12 @@
 import { withoutTaking } from "../../core/accounts/joint-decision.ts";
 import { readClockMs } from "../../core/clock.ts";
 import type { Decided, Lease, Missing, RuleDecision } from "../../core/protocol/answers.ts";
+import { CLOSE_LOST, CLOSE_RESUMED } from "../../core/protocol/close-codes.ts";
 import type { AcquireCall } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import type { PROBLEMS } from "../../core/protocol/problems.ts";
 import type { AskAnywhere, AskKey } from "../operations/operations.ts";
 
-/** "Internal error": RFC 6455, section 7.4.1. */
-export const CLOSE_FAILED = 1011;
-/** Codes of this protocol, from the range 4000 to 4999 that RFC 6455 leaves to private use: see docs/leases.md. The caller was denied. */
-export const CLOSE_DENIED = 4429;
-/** Its lease has ended. */
-export const CLOSE_LOST = 4408;
-/** Another socket has taken over its lease. */
-const CLOSE_RESUMED = 4409;
-/** No `ping` came from its holder. */
-export const CLOSE_SILENT = 4410;
 /** Why a socket is closed. */
 export const LOST = "the lease has ended";
 /** What the object has to know of a socket. The runtime keeps it with the socket while the object sleeps. */

@@ -30,10 +30,21 @@ export interface SocketClient extends LeavingClient {
   readonly first: Promise<string>;
   /** Sends the message `ping`. */
   ping(): void;
+  /** Sends a close frame with this code. Absent: without one. */
+  close(code?: number): void;
+  /** Ends the connection in an orderly way, without a close frame. */
+  end(): void;
 }
 
 /** The message `ping` in one frame, masked with zeros: RFC 6455, section 5.2. */
 const PING = Buffer.from([0x81, 0x84, 0, 0, 0, 0, ...Buffer.from("ping")]);
+
+/** A close frame, masked with zeros: RFC 6455, section 5.5.1. */
+function closeFrame(code?: number): Buffer {
+  const payload = Buffer.alloc(code === undefined ? 0 : 2);
+  if (code !== undefined) payload.writeUInt16BE(code);
+  return Buffer.concat([Buffer.from([0x88, 0x80 | payload.length, 0, 0, 0, 0]), payload]);
+}
 
 /** Opens a WebSocket and reads its frames as text. */
 export function openSocket(url: string, path: string): SocketClient {
@@ -55,14 +66,19 @@ export function openSocket(url: string, path: string): SocketClient {
       if (message !== undefined) tell(message);
     },
   );
-  return { ...client, first, ping: () => client.write(PING) };
+  return {
+    ...client,
+    first,
+    ping: () => client.write(PING),
+    close: (code) => client.write(closeFrame(code)),
+  };
 }
 
 function open(
   url: string,
   [requestLine = "", ...lines]: readonly string[],
   onData: (received: string) => void = () => undefined,
-): LeavingClient & { write(data: Buffer): void } {
+): LeavingClient & { write(data: Buffer): void; end(): void } {
   const { hostname, port } = new URL(url);
   const socket: Socket = connect(Number(port), hostname);
   socket.setNoDelay(true);
@@ -79,5 +95,6 @@ function open(
     [requestLine, "Host: weir.test", `Authorization: Bearer ${TOKENS.full}`, ...lines].join("\r\n"),
   );
   const write = (data: Buffer) => void socket.write(data);
-  return { received, text: () => text, leave: () => socket.resetAndDestroy(), write };
+  const end = () => void socket.end();
+  return { received, text: () => text, leave: () => socket.resetAndDestroy(), write, end };
 }

@@ -1,9 +1,11 @@
-/** Holders of sockets that go where TCP tells nobody: their leases end. */
+/** Holders of sockets that go at any moment, also where TCP tells nobody: their leases end. */
+import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
 import { eventually } from "../support/eventually.ts";
 import { HttpClient } from "../support/http-client.ts";
 import { openSocket } from "../support/leaving-client.ts";
+import { announcedSeed, seededRandom } from "../support/random.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
 const policies = {
@@ -12,6 +14,8 @@ const policies = {
 };
 /** So many ask for a socket and go at once. */
 const EARLY = 30;
+/** And twenty at once so often. */
+const BURSTS = 15;
 
 const state = makeState();
 let serving: Serving;
@@ -19,14 +23,14 @@ let client: HttpClient;
 let keys = 0;
 
 async function start(): Promise<void> {
-  serving = await serveBundle(state, policies);
+  const main = join(import.meta.dirname, "..", "support", "dying-object.mjs");
+  serving = await serveBundle(state, policies, { main, hasDeploymentObjects: true });
   client = new HttpClient(serving.url, 30);
 }
 beforeAll(start);
 afterAll(async () => {
   client.close();
-  // A socket whose 101 could not be written keeps workerd from ending by itself.
-  await serving.stop("SIGKILL");
+  await serving.stop();
   removeState(state);
 });
 
@@ -38,6 +42,9 @@ async function untilKey(key: string, expected: object, policy = "quick"): Promis
   await eventually(async () => expect((await client.peek(policy, key)).body).toMatchObject(expected));
 }
 
+const leftOver = (all: readonly string[]) =>
+  eventually(async () => expect(await Promise.all(all.map(leasesOf))).toEqual(all.map(() => 0)));
+
 test("who asks for a socket and is gone before it is opened leaves no lease", async () => {
   const all = Array.from({ length: EARLY }, freshKey);
   for (const key of all) {
@@ -45,9 +52,86 @@ test("who asks for a socket and is gone before it is opened leaves no lease", as
     // Each is answered by itself: a server that is busy would not show what it does with one.
     await new Promise((done) => setTimeout(done, 15));
   }
-  // The runtime does not tell of a connection that breaks at the moment of its answer: one of them might.
-  const leases = async () => (await Promise.all(all.map(leasesOf))).filter((count) => count > 0).length;
-  await eventually(async () => expect(await leases()).toBeLessThanOrEqual(1));
+  await leftOver(all);
+});
+
+test("nor does who goes at any other moment, while many come and go and wait", async () => {
+  const all: string[] = [];
+  const random = seededRandom(announcedSeed("leaving"));
+  const comeAndGo = async () => {
+    const key = freshKey();
+    all.push(key);
+    const { body } = await client.call("POST", "/v1/leases", { policy: "quick", key, units: 2 });
+    const { id } = body["lease"] as { id: string };
+    const socket = openSocket(serving.url, `/v1/leases/socket?policy=quick&key=${key}&waitMs=3000`);
+    // A busy server writes the 101 about then.
+    await new Promise((done) => setTimeout(done, 15 + random() * 30));
+    const released = client.call("DELETE", `/v1/leases/${id}`);
+    await new Promise((done) => setTimeout(done, random() * 12));
+    socket.leave();
+    await released;
+  };
+  for (let burst = 0; burst < BURSTS; burst += 1) await Promise.all(Array.from({ length: 20 }, comeAndGo));
+  await leftOver(all);
+});
+
+test("whatever code a caller closes with, also one that nobody may say, its lease ends", async () => {
+  for (const code of [
+    undefined,
+    0,
+    999,
+    1000,
+    1001,
+    1004,
+    1005,
+    1006,
+    1015,
+    2999,
+    4400,
+    4999,
+    5000,
+    65_535,
+  ]) {
+    const key = freshKey();
+    const socket = openSocket(serving.url, `/v1/leases/socket?policy=long&key=${key}`);
+    await socket.first;
+    socket.close(code);
+    await untilKey(key, { leases: 0 }, "long");
+    socket.leave();
+  }
+});
+
+test("a holder is told when its object dies, and may take its lease over", async () => {
+  const key = freshKey();
+  const path = `/v1/leases/socket?policy=long&key=${key}&graceMs=60000`;
+  const holder = openSocket(serving.url, path);
+  const { lease } = JSON.parse(await holder.first) as { lease: { id: string } };
+  await fetch(`${serving.url}/die?name=${encodeURIComponent(`long/key/${key}`)}`);
+  // 1011.
+  await eventually(() => expect(holder.text()).toContain("\u0003\u00f3the limiter failed"));
+  holder.leave();
+  const next = openSocket(serving.url, `${path}&resume=${encodeURIComponent(lease.id)}`);
+  expect(JSON.parse(await next.first)).toMatchObject({ success: true, lease: { id: lease.id } });
+  next.leave();
+});
+
+test("a connection that ends without being closed leaves its lease for its grace, and one that is closed does not", async () => {
+  for (const [act, leases] of [
+    ["end", 1],
+    ["leave", 1],
+    ["close", 0],
+  ] as const) {
+    const key = freshKey();
+    const socket = openSocket(serving.url, `/v1/leases/socket?policy=long&key=${key}&graceMs=60000`);
+    await socket.first;
+    socket[act]();
+    await eventually(async () => {
+      const { body } = await client.peek("long", key);
+      expect(body["leases"]).toBe(leases);
+      expect(body["resetAfterMs"]).toBeLessThanOrEqual(60_000);
+    });
+    socket.leave();
+  }
 });
 
 test.concurrent.each(["", "&graceMs=1000"])(

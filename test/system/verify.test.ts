@@ -128,10 +128,9 @@ inQuickRuns("what is granted late ends late: nothing is called broken for that",
   try {
     for (const check of [() => verifyHoldExpiry(calls, login), () => verifyExpiry(calls, mutex)]) {
       slow.setFault({ kind: "delay-request", ms: 900 });
-      const { forwarded } = slow;
-      const before = forwarded();
+      const before = slow.forwarded();
       const checking = check();
-      await eventually(() => expect(forwarded()).toBe(before + 1));
+      await eventually(() => expect(slow.forwarded()).toBe(before + 1));
       slow.setFault({ kind: "pass" });
       expect(await checking).toMatchObject({ verdict: "holds" });
     }

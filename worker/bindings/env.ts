@@ -23,6 +23,8 @@ export interface Env {
   readonly API_TOKENS?: string;
   /** Only where `npm run serve` runs the worker: what it says when it is about to end the process. */
   readonly STOP_SECRET?: string;
+  /** Only on plain workerd, `relayed`: the worker passes on what is said on a socket, and not the socket. */
+  readonly SOCKETS?: string;
   /** Only on plain workerd, as JSON: how many objects its process can have. */
   readonly OBJECT_BOUNDS?: string;
 }

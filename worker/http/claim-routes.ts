@@ -8,14 +8,8 @@ import { callRelease, callRenew } from "../calls/lease-ends.ts";
 import { callSocket } from "../calls/leases.ts";
 import { queryInput } from "./addresses.ts";
 import { authorized, jsonAnswer, noContent, withBody, withId, withoutQuery } from "./handlers.ts";
+import { relayed } from "./relayed-sockets.ts";
 import { decisionResponse } from "./responses.ts";
-
-/**
- * Lets the runtime see what has come meanwhile. When it cannot write the 101, because the connection was reset, workerd
- * (2026-10-23) keeps both ends of the socket open for ever, and its object is told nothing. A request whose connection
- * broke before this turn is ended instead, and the object is told.
- */
-const turn = () => scheduler.wait(0);
 
 /** Adds the routes of claims. */
 export function addClaimRoutes(app: Hono<{ Bindings: Env }>): void {
@@ -44,8 +38,7 @@ export function addClaimRoutes(app: Hono<{ Bindings: Env }>): void {
       if (input instanceof Problem) return input;
       const answered = await callSocket(clientOf(c.env, principal), principal, input);
       if (answered instanceof Problem) return answered;
-      await turn();
-      return answered.answer;
+      return c.env.SOCKETS === "relayed" ? relayed(answered.answer) : answered.answer;
     }),
   );
   app.post(

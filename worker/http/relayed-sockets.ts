@@ -1,0 +1,38 @@
+import { CLOSE_BROKEN, CLOSE_FAILED, CLOSE_NORMAL } from "../../core/protocol/close-codes.ts";
+
+/** What a socket is said to have been closed with when it broke, and when no code came: RFC 6455, section 7.1.5. */
+const BROKEN = 1006;
+const WITHOUT_CODE = 1005;
+
+/**
+ * Passes on what a caller and an object say to each other on a socket, rather than the socket itself.
+ *
+ * When the runtime cannot write the 101 because the connection was reset, workerd (2026-10-23) keeps a socket that was
+ * passed on open for ever, and tells its object nothing; of one that ends here it tells.
+ */
+export function relayed(answer: Response): Response {
+  const { webSocket: object } = answer;
+  if (object === null) return answer;
+  const { 0: client, 1: caller } = new WebSocketPair();
+  object.accept();
+  caller.accept();
+  passOn(caller, object);
+  passOn(object, caller);
+  // A caller may say any code, also one that nobody may say on.
+  caller.addEventListener("close", ({ wasClean }) => object.close(wasClean ? CLOSE_NORMAL : CLOSE_BROKEN));
+  caller.addEventListener("error", () => object.close(CLOSE_BROKEN));
+  const failed = () => caller.close(CLOSE_FAILED, "the limiter failed");
+  object.addEventListener("close", ({ code, reason }) => {
+    if (code === BROKEN) failed();
+    else if (code === WITHOUT_CODE) caller.close();
+    else caller.close(code, reason);
+  });
+  object.addEventListener("error", failed);
+  return new Response(null, { status: 101, webSocket: client });
+}
+
+function passOn(from: WebSocket, to: WebSocket): void {
+  from.addEventListener("message", ({ data }) => {
+    if (to.readyState === WebSocket.OPEN) to.send(data as string | ArrayBuffer);
+  });
+}
