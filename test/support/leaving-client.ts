@@ -28,8 +28,8 @@ export function send(url: string, path: string, body: object): LeavingClient {
 export interface SocketClient extends LeavingClient {
   /** The decision. */
   readonly first: Promise<string>;
-  /** Sends the message `ping`. */
-  ping(): void;
+  /** Sends the message `ping`, once or more often. */
+  ping(times?: number): void;
   /** Sends a close frame with this code. Absent: without one. */
   close(code?: number): void;
   /** Ends the connection in an orderly way, without a close frame. */
@@ -69,7 +69,7 @@ export function openSocket(url: string, path: string): SocketClient {
   return {
     ...client,
     first,
-    ping: () => client.write(PING),
+    ping: (times = 1) => client.write(Buffer.concat(Array.from({ length: times }, () => PING))),
     close: (code) => client.write(closeFrame(code)),
   };
 }

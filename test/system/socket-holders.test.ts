@@ -75,6 +75,19 @@ test("nor does who goes at any other moment, while many come and go and wait", a
   await leftOver(all);
 });
 
+test("of many pings at once a few are answered: nobody fills the memory with answers that nobody reads", async () => {
+  const socket = openSocket(serving.url, `/v1/leases/socket?policy=long&key=${freshKey()}`);
+  await socket.first;
+  const pongs = () => socket.text().split("pong").length - 1;
+  socket.ping(10_000);
+  await eventually(() => expect(pongs()).toBeGreaterThan(0));
+  await new Promise((done) => setTimeout(done, 200));
+  socket.ping();
+  await eventually(() => expect(pongs()).toBeGreaterThan(1));
+  expect(pongs()).toBeLessThan(100);
+  socket.leave();
+});
+
 test("whatever code a caller closes with, also one that nobody may say, its lease ends", async () => {
   for (const code of [
     undefined,

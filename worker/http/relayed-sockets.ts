@@ -1,8 +1,13 @@
+import { readClockMs } from "../../core/clock.ts";
 import { CLOSE_BROKEN, CLOSE_FAILED, CLOSE_NORMAL } from "../../core/protocol/close-codes.ts";
 
 /** What a socket is said to have been closed with when it broke, and when no code came: RFC 6455, section 7.1.5. */
 const BROKEN = 1006;
 const WITHOUT_CODE = 1005;
+/** All that a caller has to say. */
+const PING = "ping";
+/** Of pings that are closer one is passed on, in milliseconds: a caller that reads no answers would fill the memory with them. */
+const PINGS_APART_MS = 100;
 
 /**
  * Passes on what a caller and an object say to each other on a socket, rather than the socket itself.
@@ -16,8 +21,16 @@ export function relayed(answer: Response): Response {
   const { 0: client, 1: caller } = new WebSocketPair();
   object.accept();
   caller.accept();
-  passOn(caller, object);
-  passOn(object, caller);
+  let pingedMs = -Infinity;
+  caller.addEventListener("message", ({ data }) => {
+    const nowMs = readClockMs();
+    if (data !== PING || nowMs - pingedMs < PINGS_APART_MS) return;
+    pingedMs = nowMs;
+    if (object.readyState === WebSocket.OPEN) object.send(PING);
+  });
+  object.addEventListener("message", ({ data }) => {
+    if (caller.readyState === WebSocket.OPEN) caller.send(data as string);
+  });
   // A caller may say any code, also one that nobody may say on.
   caller.addEventListener("close", ({ wasClean }) => object.close(wasClean ? CLOSE_NORMAL : CLOSE_BROKEN));
   caller.addEventListener("error", () => object.close(CLOSE_BROKEN));
@@ -29,10 +42,4 @@ export function relayed(answer: Response): Response {
   });
   object.addEventListener("error", failed);
   return new Response(null, { status: 101, webSocket: client });
-}
-
-function passOn(from: WebSocket, to: WebSocket): void {
-  from.addEventListener("message", ({ data }) => {
-    if (to.readyState === WebSocket.OPEN) to.send(data as string | ArrayBuffer);
-  });
 }
