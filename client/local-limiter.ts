@@ -104,7 +104,10 @@ export class LocalLimiter {
       reservation.miss();
       await orTimeout(this.#answers.get(message), caller.time, Math.min(mostMs, sinceMs + mostMs - nowMs));
       nowMs = this.#cache.now(caller.time.nowMs());
-      const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs);
+      const admitted = this.#admit(caller, reservation, cost, nowMs);
+      // Another call's answer brought the units: so nobody asks now for those that are denied meanwhile.
+      if (admitted !== undefined) reservation.failed();
+      const decided = admitted ?? reservation.deny(cost, nowMs);
       if (decided !== undefined) return toldDecision(policy, key, decided, "isolate");
     }
     // The clock may have been set meanwhile.
@@ -117,7 +120,7 @@ export class LocalLimiter {
     });
     if (decided === undefined) return degradedDecision(policy, key);
     if (decided instanceof Problem) return decided;
-    if ("full" in decided) return boundReached(decided);
+    if ("full" in decided) return reservation.failed() ?? boundReached(decided);
     if (decided.told !== undefined) return decided.told;
     // The units that the object did not have may have been on their way to this isolate.
     const isDenied = decided.rules.some(({ success }) => !success);
@@ -161,8 +164,8 @@ export class LocalLimiter {
     const { policy, key, asked: askedAt } = reservation;
     const limit = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
     const asked = await objects.call<Heard>(policy, key, { limit }, -waitedMs);
-    if (asked === undefined || asked instanceof Problem) return reservation.failed(undefined) ?? asked;
-    if (asked.answer.told !== undefined) return reservation.failed(undefined) ?? asked.answer;
+    if (asked === undefined || asked instanceof Problem) return reservation.failed() ?? asked;
+    if (asked.answer.told !== undefined) return reservation.failed() ?? asked.answer;
     const nowMs = this.#cache.now(time.nowMs());
     reservation.learn(cost, asked.answer, nowMs, askedAt);
     return reservation.withOwn(asked.answer, nowMs);

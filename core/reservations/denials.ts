@@ -93,7 +93,7 @@ export class Denials {
     };
   }
 
-  /** Nobody answered: calls on what is over ask again, each for itself. */
+  /** Nobody answered, or nobody asks: calls on what is over ask again, each for itself. */
   giveUpAsking(): void {
     this.#denials = this.#denials.filter(({ askedAtMs }) => askedAtMs === -Infinity);
   }

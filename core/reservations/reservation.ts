@@ -162,8 +162,8 @@ export class Reservation {
     this.#isHeld = pool !== undefined || !isSettled || !this.#units.isEmpty;
   }
 
-  /** No answer came, to a message or to a call that asked alone. Kept units may be spent until their lifetime ends; granted ones are lost to this isolate. */
-  failed(message: PendingRequest | undefined): undefined {
+  /** No answer came, to a message or to a call that asked alone, or none will: it did not ask. Kept units may be spent until their lifetime ends; granted ones are lost to this isolate. */
+  failed(message?: PendingRequest): undefined {
     if (message === this.#message) this.#message = undefined;
     this.#denials.giveUpAsking();
   }

@@ -10,6 +10,10 @@ import type { KeyState } from "../keys/key-state.ts";
  * may happen through another isolate, which is why the policy bounds the time (`denialTtl`). Units that are taken, or
  * held and given back, after the denial make it last longer, or leave it as it was.
  *
+ * An exact wait also reckons that units are used when their hold ends. Those that the holder itself used and settled in
+ * the window before that leave the view of a sliding window counter sooner. It has a sixteenth of the limit at most, so
+ * a cost of 1 passes sooner by a fifteenth of the time between two units at most, and no message is worth that.
+ *
  * Where nobody could tell, it is not firm: callers that wait in line may leave it, and so their places; of a pool other
  * regions hold units; and what a region decides alone is over when the pool answers again.
  *

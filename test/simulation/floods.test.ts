@@ -5,6 +5,7 @@ import { Objects } from "../../client/transports/objects.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { parseDeployment } from "../../core/policies/regional-policies.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
+import { Denials } from "../../core/reservations/denials.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { Database } from "./database.ts";
@@ -58,6 +59,28 @@ test("calling a denial firm although an isolate holds units is found", PATIENT, 
   const isDenial = ({ rules, next }: Decided) => next !== undefined || rules.some(({ success }) => !success);
   const answer = (decided: Decided) => (isDenial(decided) ? { ...decided, firmForMs: 10_000 } : decided);
   await expectFound({ answer, policies: ["slow", "log"] }, /would pass since/);
+});
+
+test("counting a wait a little longer than the object said is found", PATIENT, async () => {
+  const longer = (rules: Decided["rules"]) =>
+    rules.map((rule) => ({ ...rule, retryAfterMs: rule.retryAfterMs && rule.retryAfterMs + 5 }));
+  const answer = ({ rules, next, ...rest }: Decided) => ({
+    ...rest,
+    rules: longer(rules),
+    ...(next && { next: longer(next) }),
+  });
+  await expectFound({ answer }, /would pass since/);
+});
+
+test("denying calls when the one that asked for all has its answer is found", PATIENT, async () => {
+  const { learn } = Denials.prototype as {
+    readonly learn: (this: Denials, ...of: Parameters<Denials["learn"]>) => void;
+  };
+  const spy = vi.spyOn(Denials.prototype, "learn").mockImplementation(function (this: Denials, ...of) {
+    // An admission is not heard.
+    if (of[2].some(({ success }) => !success)) learn.apply(this, of);
+  });
+  await expectFound({}, /would pass since/).finally(() => spy.mockRestore());
 });
 
 const { forgetDenials } = LocalLimiter.prototype as {

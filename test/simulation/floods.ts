@@ -3,11 +3,13 @@ import { LimiterClient } from "../../client/limiter-client.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import { outstandingOf } from "../../core/accounts/account.ts";
 import { decideTogether } from "../../core/accounts/joint-decision.ts";
+import type { SlidingWindowCounterConfig } from "../../core/algorithms/sliding-window-counter.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { parseDeployment } from "../../core/policies/regional-policies.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Problem } from "../../core/protocol/problems.ts";
+import { FLOOD_MS, mostUnits } from "../../core/reservations/sizing.ts";
 import type { Database } from "./database.ts";
 import { Dice } from "./dice.ts";
 import { law } from "./laws.ts";
@@ -17,11 +19,8 @@ import { VirtualTime } from "./virtual-time.ts";
 
 const KEY = "key";
 const COSTS = [1, 5];
-/**
- * So much later than the object an isolate may notice: its countdown begins when it hears of the wait (4 ms), the next
- * call asks (20 ms later at the most), and others are denied until the answer is here (8 ms).
- */
-const MESSAGE_MS = 32;
+/** The longest way of a message. So much later than the object an isolate may notice: it counts from when it hears. */
+const WAY_MS = 4;
 /** Where isolates hold units, a denial is repeated for a second. */
 const UNSURE_MS = 1_000;
 
@@ -58,6 +57,31 @@ export interface Flood {
   readonly repeated: number;
 }
 
+/** A call that an isolate did not answer at once. */
+interface Asking {
+  readonly isolate: number;
+  readonly cost: number;
+  readonly atMs: number;
+  /** When the isolate last repeated a denial of that cost before it. */
+  readonly repeatedMs: number;
+  /** Infinity: it has no answer yet. */
+  answeredMs: number;
+}
+
+/**
+ * So much sooner than its wait says a cost of 1 may pass at a counter, in milliseconds. The wait reckons that what the
+ * isolate itself holds counts whole until its hold ends. Used and settled in the window before, it leaves the view with
+ * the others: the first unit is out after windowMs / limit of the next window, and not after windowMs / (limit - held).
+ */
+function soonerMs({ rules }: Policy): number {
+  const each = rules.map((rule) => {
+    if (rule.algorithm.name !== "sliding-window-counter") return 0;
+    const { limit, windowMs } = rule.config as SlidingWindowCounterConfig;
+    return Math.ceil(windowMs / (limit - Math.floor(mostUnits(rule))) - windowMs / limit);
+  });
+  return Math.max(...each);
+}
+
 export class FloodSchedule {
   readonly #dice: Dice;
   readonly #time = new VirtualTime();
@@ -67,6 +91,9 @@ export class FloodSchedule {
   readonly #isolates: LimiterClient[] = [];
   /** By isolate: when something that it asked for by name was carried out last. */
   readonly #namedAtMs: number[] = [];
+  readonly #asking: Asking[] = [];
+  /** By isolate and cost: when it last repeated a denial. */
+  readonly #repeatedMs = new Map<string, number>();
   /** Since when the object would admit a cost. */
   readonly #liftedMs = new Map<number, number>();
   /** When a message last left fewer units held than before it. */
@@ -113,8 +140,15 @@ export class FloodSchedule {
     const decided = this.#isolates[isolate]?.limit(this.#policy, KEY, { cost });
     if (decided === undefined) return;
     if (!(decided instanceof Promise)) return this.#decided(decided, isolate, cost);
+    const { nowMs: atMs } = this.#time;
+    const repeatedMs = this.#repeatedMs.get(`${isolate} ${cost}`) ?? -Infinity;
+    const asking = { isolate, cost, atMs, repeatedMs, answeredMs: Infinity };
+    this.#asking.push(asking);
     void decided.then(
-      (each) => this.#decided(each, isolate, cost),
+      (each) => {
+        asking.answeredMs = this.#time.nowMs;
+        this.#decided(each, isolate, cost);
+      },
       (error: unknown) => (this.#failure ??= error),
     );
   }
@@ -130,13 +164,23 @@ export class FloodSchedule {
     void done?.catch((error: unknown) => (this.#failure ??= error));
   }
 
-  /** A denial that an isolate made is one that the object would make, but for what is told late by name. */
   #decided(decision: Decision | Problem, isolate: number, cost: number): void {
     if (!("success" in decision)) return void (this.#failure ??= new Error(decision.detail));
     if (decision.success) this.#sum.admitted += 1;
     if (decision.success || decision.source !== "isolate") return;
     this.#sum.repeated += 1;
     this.#look();
+    this.#try(() => this.#repeated(isolate, cost));
+    this.#repeatedMs.set(`${isolate} ${cost}`, this.#time.nowMs);
+  }
+
+  /**
+   * A denial that an isolate made is one that the object would make, but for what is told late by name, and until the
+   * call that asks has its answer.
+   *
+   * @throws BrokenLaw
+   */
+  #repeated(isolate: number, cost: number): void {
     const liftedMs = this.#liftedMs.get(cost);
     if (liftedMs === undefined) return;
     // What an isolate asked for by name it knows. Only what came after that can be news to it.
@@ -145,17 +189,25 @@ export class FloodSchedule {
     const { denialTtlMs } = this.#policy;
     const news = (atMs: number, forMs: number) => (atMs > ownMs ? atMs + forMs : -Infinity);
     const mostMs = Math.max(
-      liftedMs,
-      ownMs,
+      liftedMs + (cost === 1 ? soonerMs(this.#policy) : 0),
+      // Its answer may have to wait for that of a message before it, which gave units back: both ways, and not one.
+      ownMs + WAY_MS,
       news(this.#unitsAtMs, Math.min(UNSURE_MS, denialTtlMs)),
       news(othersMs, denialTtlMs),
     );
     const { nowMs } = this.#time;
-    const ago = (atMs: number) => `${nowMs - atMs} ms ago`;
+    if (nowMs <= mostMs + WAY_MS) return;
+    // Of the calls that are not answered before that, the first asks for all, unless calls had paused for long.
+    const asking = this.#asking.find(
+      (each) => each.isolate === isolate && each.cost === cost && each.answeredMs > mostMs,
+    );
+    const isAsked = asking?.answeredMs === Infinity && asking.atMs < asking.repeatedMs + FLOOD_MS;
+    const ago = (atMs = -Infinity) => `${nowMs - atMs} ms ago`;
     const inWords = () =>
       `a cost of ${cost} is denied that would pass since ${ago(liftedMs)}: units came back ${ago(this.#unitsAtMs)}, ` +
-      `this isolate gave some back ${ago(ownMs)}, and others ${ago(othersMs)}`;
-    this.#try(() => law(nowMs <= mostMs + MESSAGE_MS, inWords));
+      `this isolate gave some back ${ago(ownMs)}, and others ${ago(othersMs)}; ` +
+      `it asked ${ago(asking?.atMs)}, and heard ${ago(asking?.answeredMs)}`;
+    law(isAsked, inWords);
   }
 
   #handle(isolate: number, method: Method, args: readonly unknown[]): unknown {
