@@ -46,6 +46,21 @@ function closeFrame(code?: number): Buffer {
   return Buffer.concat([Buffer.from([0x88, 0x80 | payload.length, 0, 0, 0, 0]), payload]);
 }
 
+/**
+ * The payload of the first frame after the 101, when all of it is there: RFC 6455, section 5.2. More may have come with it.
+ *
+ * @param received one character for each byte
+ */
+function firstMessage(received: string): string | undefined {
+  const end = received.indexOf("\r\n\r\n");
+  if (!received.startsWith("HTTP/1.1 101") || end === -1) return undefined;
+  const frame = Buffer.from(received.slice(end + 4), "latin1");
+  const isLong = frame.length >= 4 && frame[1] === 126;
+  const begin = isLong ? 4 : 2;
+  const length = isLong ? frame.readUInt16BE(2) : (frame[1] ?? Infinity);
+  return frame.length < begin + length ? undefined : frame.toString("utf8", begin, begin + length);
+}
+
 /** Opens a WebSocket and reads its frames as text. */
 export function openSocket(url: string, path: string): SocketClient {
   let tell: (text: string) => void = () => undefined;
@@ -62,8 +77,8 @@ export function openSocket(url: string, path: string): SocketClient {
       "",
     ],
     (received) => {
-      const message = /\{"success".*\}/.exec(received)?.[0];
-      if (message !== undefined) tell(message);
+      const message = firstMessage(received);
+      if (message?.startsWith('{"success"') === true) tell(message);
     },
   );
   return {

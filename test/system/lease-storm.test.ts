@@ -125,17 +125,19 @@ async function overSocket(key: string, units: number, random: () => number): Pro
   const query = `policy=slots&key=${key}&units=${units}&waitMs=${Math.floor(random() * 4_000)}`;
   const sentAtMs = Date.now();
   const socket = openSocket(serving.url, `/v1/leases/socket?${query}`);
-  const first = await Promise.race([socket.first, socket.received.then(() => undefined), sleep(10_000)]);
-  if (first === undefined) return socket.leave();
-  const lease = noted("socket", key, units, sentAtMs, Date.now(), JSON.parse(first) as Answer);
-  // Renewed by itself, for longer than a lease lasts; until somebody is killed.
-  if (lease !== undefined) {
+  try {
+    const first = await Promise.race([socket.first, socket.received.then(() => undefined), sleep(10_000)]);
+    if (first === undefined) return;
+    const lease = noted("socket", key, units, sentAtMs, Date.now(), JSON.parse(first) as Answer);
+    // Renewed by itself, for longer than a lease lasts; until somebody is killed.
+    if (lease === undefined) return;
     counts.sockets += 1;
     lease.entry.untilMs = Infinity;
     await Promise.race([sleep(random() * 2 * TTL_MS), socket.received]);
     lease.entry.untilMs = Math.min(Date.now(), killedAtMs > sentAtMs ? killedAtMs : Infinity);
+  } finally {
+    socket.leave();
   }
-  socket.leave();
 }
 
 let killedAtMs = 0;
