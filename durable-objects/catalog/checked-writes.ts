@@ -98,14 +98,25 @@ export function checkedOverride(
   return { pattern: pattern.text, isManifold, ...(endsAtMs !== undefined && { endsAtMs }) };
 }
 
-/** The refusal of a token that may use policies which there are not; `undefined`: it may be written. */
-export function checkedToken({ policies = [] }: Table, known: ReadonlySet<string>): Refusal | undefined {
-  const violations = (policies as readonly string[]).flatMap((name, index) => {
-    if (known.has(name)) return [];
+/**
+ * The refusal of a token that may use policies which there are not; `undefined`: it may be written.
+ *
+ * @param names those of all policies. They are read for an error alone.
+ */
+export function checkedToken(
+  { policies = [] }: Table,
+  isThere: (policy: string) => boolean,
+  names: () => Iterable<string>,
+): Refusal | undefined {
+  const given = policies as readonly string[];
+  if (given.every(isThere)) return undefined;
+  const known = [...names()];
+  const violations = given.flatMap((name, index) => {
+    if (isThere(name)) return [];
     const path = ["policies", String(index)];
     return { path, detail: violation(path, name, `the name of a policy that there is${meant(name, known)}`) };
   });
-  return violations.length > 0 ? notAllowed(violations) : undefined;
+  return notAllowed(violations);
 }
 
 function lengthProblem(table: Table): Refusal | undefined {

@@ -128,7 +128,8 @@ export class SingleWrites {
     if (before === undefined && this.#store.count("tokens") >= MOST_TOKENS)
       return full(`the catalog has ${MOST_TOKENS} tokens, which are all that it may have`);
     if (isSame(entry, before)) return { version: 1, value: entry };
-    const refused = entry && checkedToken(entry, this.#names());
+    const isThere = (policy: string) => this.baseOf(policy) !== undefined;
+    const refused = entry && checkedToken(entry, isThere, () => this.#names());
     if (refused !== undefined) return refused;
     const version = this.#store.writeToken(name, entry);
     this.#audit.add(this.#nowMs(), by, `token ${name}`, withoutHash(before), withoutHash(entry));
@@ -141,9 +142,9 @@ export class SingleWrites {
   }
 
   /** The names of all policies that there are. */
-  #names(): ReadonlySet<string> {
+  #names(): string[] {
     const written = this.#store.policies().filter(({ fields }) => fields !== undefined);
-    return new Set([...this.#deployed.tables.keys(), ...written.map(({ name }) => name)]);
+    return [...this.#deployed.tables.keys(), ...written.map(({ name }) => name)];
   }
 
   /** What overrides of a policy are put into; `undefined`: there is no such policy. */
