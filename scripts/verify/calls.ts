@@ -10,6 +10,8 @@ export interface Answered {
 
 /** Longer than any call that waits here, in milliseconds. */
 const PATIENCE_MS = 20_000;
+/** A call whose answer must be known is made so often at most. */
+const ATTEMPTS = 5;
 
 /** Makes calls, and counts them. */
 export class Calls {
@@ -49,6 +51,16 @@ export class Calls {
       this.lost += 1;
       return undefined;
     }
+  }
+
+  /** Makes a call again until it is answered. However often it comes, it is done once. */
+  async makeOnce(method: string, path: string, body: object): Promise<Answered | undefined> {
+    const asked = { ...body, idempotencyKey: crypto.randomUUID() };
+    for (let attempt = 0; attempt < ATTEMPTS; attempt += 1) {
+      const answered = await this.make(method, path, asked);
+      if (answered !== undefined) return answered;
+    }
+    return undefined;
   }
 }
 

@@ -1,6 +1,6 @@
 /** Whether units that are held are out of the reach of others, and whether what was not used of them comes back. */
 import type { AdmittedCall } from "../../test/support/interval-bound.ts";
-import { pause, type Calls } from "./calls.ts";
+import { pause, type Answered, type Calls } from "./calls.ts";
 import { ASKERS, boundOf, CLOCKS_DIFFER_MS, inWords } from "./exactness.ts";
 import type { RatePolicy } from "./policies.ts";
 import type { Finding } from "./report.ts";
@@ -153,19 +153,16 @@ function untested(name: string): Finding {
 
 /** Whether a call for so many units is admitted. */
 async function take(calls: Calls, policy: string, key: string, cost: number): Promise<boolean> {
-  const answered = await calls.make("POST", "/v1/limit", { policy, key, cost });
+  return isAdmitted(await calls.make("POST", "/v1/limit", { policy, key, cost }));
+}
+
+function isAdmitted(answered: Answered | undefined): boolean {
   return answered?.body["success"] === true && answered.body["reason"] !== "degraded";
 }
 
 /** As `take`, but units that were taken without an answer, or by a call that came twice, are not missed afterwards. */
 async function takeOnce(calls: Calls, policy: string, key: string, cost: number): Promise<boolean> {
-  const asked = { policy, key, cost, idempotencyKey: crypto.randomUUID() };
-  for (let attempt = 0; attempt < 5; attempt += 1) {
-    const answered = await calls.make("POST", "/v1/limit", asked);
-    if (answered !== undefined)
-      return answered.body["success"] === true && answered.body["reason"] !== "degraded";
-  }
-  return false;
+  return isAdmitted(await calls.makeOnce("POST", "/v1/limit", { policy, key, cost }));
 }
 
 /** How many units are free, and until when that was decided; `undefined`: nobody knows. */

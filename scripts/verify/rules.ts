@@ -26,7 +26,12 @@ export async function verifyRules(calls: Calls, policy: RulesPolicy, lastsMs: nu
   const admitted = decided.filter(({ body }) => body["success"] === true);
   const left = await leftOf(calls, policy, key, cost, admitted.length + lost);
   await calls.make("DELETE", `/v1/policies/${policy.policy}/keys/${encodeURIComponent(key)}`);
-  const perRule = policy.rules.map((rule) => findingOf(rule, admitted, unitsOf(rule, cost), lost, left));
+  const first = firstToDeny(policy);
+  const perRule = policy.rules.map((rule) => {
+    const { says, isBroken, missing } = findingOf(rule, admitted, unitsOf(rule, cost), lost, left);
+    // There is nothing left of the rule that denies, which a denied call could take: a call that came twice took it.
+    return { says, isBroken: isBroken || (rule !== first && missing > rule.capacity * MOST_LOST) };
+  });
   const says = [
     `${answers.length} calls by ${ASKERS} at once in ${lastsMs / 1_000} s: ${admitted.length} admitted, each of ${inWords(cost)}`,
     ...perRule.map((each) => each.says),
@@ -67,7 +72,7 @@ function findingOf(
   units: number,
   lost: number,
   left: ReadonlyMap<string, number>,
-): { readonly says: string; readonly isBroken: boolean } {
+): { readonly says: string; readonly isBroken: boolean; readonly missing: number } {
   const bound = boundOf(
     rule,
     admitted.map((each) => ({ ...each, units })),
@@ -76,10 +81,10 @@ function findingOf(
     bound.excess > 0 ? `${Math.ceil(bound.excess)} more than its bound` : "never more than its bound";
   const remaining = left.get(rule.name);
   if (remaining === undefined)
-    return { says: `${rule.name}: ${most}; it did not say what is left`, isBroken: bound.isBroken };
+    return { says: `${rule.name}: ${most}; it did not say what is left`, ...bound, missing: 0 };
   const missing = missingOf(rule, (admitted.length + lost) * units, remaining);
   const says = `${rule.name}: ${most}; ${remaining} of ${rule.capacity} left, ${missing} that were denied are missing`;
-  return { says, isBroken: bound.isBroken || missing > rule.capacity * MOST_LOST };
+  return { says, ...bound, missing };
 }
 
 /** Units that are gone, though no call was admitted with them. What came back meanwhile hides some. */
