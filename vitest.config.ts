@@ -4,7 +4,7 @@ import { TEST_POLICIES, TEST_TOKENS } from "./test/support/fixtures.ts";
 
 /** What tests read of the environment; workerd has none of its own. */
 const env = Object.fromEntries(
-  ["SEED", "WEIR_DEEP"].flatMap((name) =>
+  ["SEED", "NEW_SEED", "WEIR_DEEP"].flatMap((name) =>
     process.env[name] === undefined ? [] : [[name, process.env[name]]],
   ),
 );

@@ -27,11 +27,17 @@ export function whole(random: () => number, below: number): number {
   return Math.floor(random() * below);
 }
 
-/** A seed for this run: that of the environment variable SEED, to repeat a failure, or a new one. It is printed. */
+/** A seed for this run: that of the environment variable SEED, to repeat a failure, or `newSeed`. It is printed. */
 export function announcedSeed(what: string): number {
-  const seed = seedOr(Math.floor(Math.random() * 2 ** 31));
+  const seed = seedOr(newSeed() ?? Math.floor(Math.random() * 2 ** 31));
   console.log(`${what}: SEED=${seed}`);
   return seed;
+}
+
+/** What the environment variable NEW_SEED wants instead of a random one: see `.ci/run`. */
+export function newSeed(): number | undefined {
+  const wanted = process.env["NEW_SEED"];
+  return wanted === undefined ? undefined : Number(wanted);
 }
 
 /** That of the environment variable SEED, or the usual one. */

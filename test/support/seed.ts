@@ -1,7 +1,8 @@
-/** Before each test file: properties begin with SEED if there is one, and whichever fails says with which it did. */
+/** Before each test file: properties begin with SEED or NEW_SEED if there is one, and whichever fails says with which. */
 import fc from "fast-check";
+import { newSeed } from "./random.ts";
 
-const seed = process.env["SEED"];
+const seed = process.env["SEED"] ?? newSeed();
 
 fc.configureGlobal({
   ...(seed !== undefined && { seed: Number(seed) }),
