@@ -81,7 +81,7 @@ const checks = {
   "leases of sockets": (calls: Calls) => verifySockets(calls, mutex),
 };
 
-test.each(
+test.concurrent.each(
   Object.entries(checks).flatMap(([name, check]) =>
     (["answer lost", "call twice"] as const).map((fault) => [name, fault, check] as const),
   ),
@@ -104,7 +104,7 @@ test.each(
   expect(findings.filter(({ verdict }) => verdict === "holds").length).toBeGreaterThan(CALLS / 2);
 });
 
-test("several rules are not called broken because some calls came twice", async () => {
+test.concurrent("several rules are not called broken because some calls came twice", async () => {
   const calls = new FaultyCalls(served?.url ?? "", "call twice", (call) => call <= 5);
   expect(await verifyRules(calls, llm, 2_000)).toMatchObject({ verdict: "holds" });
 });
