@@ -47,7 +47,9 @@ function leadsSomewhere({ path }: Page, address: string): boolean {
   return anchor === undefined || byPath.get(target)?.anchors.has(anchor) === true;
 }
 
-test.each(own)(`$path has no line over ${MOST_COLUMNS} characters`, ({ lines }) => {
+// Examples have commands and tables that are longer.
+const wrapped = pages.filter(({ path }) => !path.startsWith("examples/"));
+test.each(wrapped)(`$path has no line over ${MOST_COLUMNS} characters`, ({ lines }) => {
   expect(lines.filter((line) => line.length > MOST_COLUMNS)).toEqual([]);
 });
 
