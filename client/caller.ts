@@ -1,5 +1,6 @@
 import type { Time } from "../core/clock.ts";
 import type { HeldPolicy } from "../core/policies/held-policy.ts";
+import type { Policy } from "../core/policies/policy.ts";
 import type { BatchedCall, MadeAnswer } from "../core/protocol/batches.ts";
 import type { Problem } from "../core/protocol/problems.ts";
 import type { CallGate } from "./call-gate.ts";
@@ -28,9 +29,17 @@ export interface Holding {
   readonly inBackground: (work: Promise<unknown>) => void;
 }
 
+/**
+ * Tells of the policy of a key whenever a later version of it is in force, until the returned function is called: who
+ * waits at an object is the last to hear of it, if nobody else calls.
+ */
+export type Follow = (policy: Policy, key: string, tell: (now: Policy) => void) => () => void;
+
 /** What each request brings with it. */
 export interface Caller extends Holding {
   readonly objects: Objects;
+  /** Present where policies change at run time. */
+  readonly follow?: Follow;
   /** Who calls, as JSON text that is the caller's alone; absent: the calls are nobody's in particular. */
   readonly callerId?: string;
 }

@@ -115,12 +115,13 @@ export class ObjectCalls {
   ): Promise<Answered<Read> | undefined> {
     const { objects, gate, time } = this.#caller;
     const message = { ...this.own(call), protocol: PROTOCOL, ...namesOf(policy, key) };
+    const read = readAnswer<Read>;
     const asked = await through(
       gate,
       policy,
       key,
       time.nowMs(),
-      () => objects.wait(policy, key, path, message, readAnswer<Read>, { signal }),
+      () => this.#followed(policy, key, () => objects.wait(policy, key, path, message, read, { signal })),
       call.waitMs > 0 ? "wait" : "ask",
     );
     return asked !== undefined && "full" in asked ? { answer: asked } : asked;
@@ -138,10 +139,26 @@ export class ObjectCalls {
     const read = (text: AnswerText) => JSON.parse(text) as Answer | Unsupported;
     const wait = () => {
       const returned = this.#local.end(policy, key);
-      return objects.wait(policy, key, "limit", message, read, { signal, returned });
+      return this.#followed(policy, key, () =>
+        objects.wait(policy, key, "limit", message, read, { signal, returned }),
+      );
     };
     const asked = await through(gate, policy, key, time.nowMs(), wait, "wait");
     return asked !== undefined && "full" in asked ? { answer: asked } : asked;
+  }
+
+  /** Waits at the object, which hears meanwhile when another version of the policy is in force. */
+  async #followed<Result>(policy: Policy, key: string, wait: () => Promise<Result>): Promise<Result> {
+    const { objects, follow } = this.#caller;
+    const stop = follow?.(policy, key, (now) => {
+      const { name, inForce } = now;
+      if (inForce !== undefined) void quietly(objects.objectOf(now, key).tell(name, key, inForce));
+    });
+    try {
+      return await wait();
+    } finally {
+      stop?.();
+    }
   }
 
   /** The call with its caller's name. Its idempotency key becomes the caller's own. */

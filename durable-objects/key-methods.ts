@@ -136,6 +136,8 @@ export class KeyMethods implements Omit<LimiterMethods, "acquire" | "confirm" | 
 
   tell(policy: string, key: string, inForce: InForce): void {
     this.#parts.hear(policy, key, { inForce });
+    // Who waits for units of the key is served by it. A key that is not in memory has nobody who waits.
+    if (this.#parts.cache.has(key)) void this.#parts.ask(policy, key, () => undefined);
   }
 
   peek(policy: string, key: string): Maybe<Peeked> {

@@ -35,7 +35,9 @@ export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHo
   /** Opens a key: it is as of the instant that comes with it. */
   const open = (policy: string, key: string): [keyState: KeyState, nowMs: number] => {
     const nowMs = timers.nowMs();
-    return [store.open(policy, key, nowMs), nowMs];
+    const keyState = store.open(policy, key, nowMs);
+    queue.follow(keyState);
+    return [keyState, nowMs];
   };
   const toNow = (keyState: KeyState) => {
     const nowMs = timers.nowMs();

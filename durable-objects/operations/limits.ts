@@ -18,6 +18,7 @@ import { MISSING } from "./claims.ts";
 import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
 import { denialToCome, firmForMs } from "./firm-denials.ts";
 import type { Limiting } from "./operations.ts";
+import { deniedByKind } from "./other-kind.ts";
 import type { Turns } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -60,7 +61,7 @@ export class Limits {
     const { cost } = call;
     const answerAt = (atMs: number, isLast: boolean): Answer | undefined => {
       // This is looked up each time: a repetition of this call may have been answered while this one waited.
-      const standing = this.#standing(keyState, call, atMs);
+      const standing = this.#standing(keyState, call, atMs) ?? deniedByKind(keyState, "units", atMs);
       if (standing !== undefined) return standing;
       if (call.shed !== undefined) return { shed: call.shed };
       const decided = this.#decide(keyState, call, atMs);

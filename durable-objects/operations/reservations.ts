@@ -13,6 +13,7 @@ import { denialToCome, firmForMs } from "./firm-denials.ts";
 import { noteMessage, type Noted } from "./holder-messages.ts";
 import type { Limits } from "./limits.ts";
 import type { Reserve } from "./operations.ts";
+import { deniedByKind } from "./other-kind.ts";
 import type { Turns } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -34,7 +35,8 @@ export class Reservations {
   reserve(keyState: KeyState, call: Reserve, nowMs: number): Maybe<Answer> {
     const { cost, priority, isBatched } = call;
     this.#queue.serve(keyState);
-    if (this.#queue.aheadOf(keyState, priority, nowMs).length > 0)
+    const isDenied = deniedByKind(keyState, "units", nowMs) !== undefined;
+    if (isDenied || this.#queue.aheadOf(keyState, priority, nowMs).length > 0)
       return this.#reserveBehind(keyState, call, nowMs);
     const noted = noteMessage(keyState, call, nowMs);
     // A later message was here before. The caller behind this one is answered, and nothing is reserved.

@@ -4,6 +4,7 @@ import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
+import { deniedByKind } from "./other-kind.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 import type { LeaveSignal } from "./waiter.ts";
 
@@ -48,7 +49,12 @@ export class Turns {
   /** Takes units at once or when the caller's turn comes, or denies them. */
   take(keyState: KeyState, call: TurnCall, nowMs: number, answers: TurnAnswers): Maybe<Answer> {
     this.#queue.serve(keyState);
-    const earlier = answers.earlier(nowMs);
+    const standing = (atMs: number): Answer | undefined => {
+      const denied = deniedByKind(keyState, call.ttlMs > 0 ? "slots" : "units", atMs);
+      const waited = call.waitMs === undefined ? {} : { waitedMs: atMs - nowMs };
+      return answers.earlier(atMs) ?? (denied && { ...denied, ...waited });
+    };
+    const earlier = standing(nowMs);
     if (earlier !== undefined) return earlier;
     const { cost, ttlMs, signal, caller, idempotencyKey, priority } = call;
     const { policy } = keyState;
@@ -76,7 +82,7 @@ export class Turns {
       apart,
     };
     const answerAt = (atMs: number, isLast: boolean) =>
-      answers.earlier(atMs) ??
+      standing(atMs) ??
       (isLast
         ? this.#deny(keyState, call, atMs, answers, { waitedMs: atMs - nowMs, reason: "wait-timeout" })
         : answers.grant(atMs, atMs - nowMs));

@@ -4,25 +4,7 @@ import { full, type Full } from "../../core/protocol/bounds.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { aheadOf, insert, serveInOrder } from "./queue-order.ts";
 import { WaitPlaces } from "./wait-places.ts";
-import type { LeaveSignal, Waiter } from "./waiter.ts";
-
-/** A caller that waits until a key has no leases. */
-interface Idler {
-  /** When it stops waiting. */
-  readonly untilMs: number;
-  resolve(): void;
-  fail(error: Error): void;
-}
-
-/** All that wait for one key. */
-interface Line {
-  readonly waiters: Waiter[];
-  readonly idlers: Set<Idler>;
-  /** Cancels the timer. */
-  cancel: (() => void) | undefined;
-  /** Ends the pin that keeps the key in memory while callers wait for it. */
-  readonly unpin: () => void;
-}
+import type { Idler, LeaveSignal, Line, Waiter } from "./waiter.ts";
 
 type Timers = Pick<Time, "after">;
 
@@ -152,6 +134,7 @@ export class WaitQueue {
   serve(keyState: KeyState): void {
     const line = this.#lines.get(keyState);
     if (line === undefined) return;
+    line.policy = keyState.policy;
     const nowMs = this.#toNow(keyState);
     const headMs = serveInOrder(keyState.policy, line.waiters, nowMs);
     for (const idler of line.idlers) {
@@ -168,6 +151,12 @@ export class WaitQueue {
       for (const { expiresAtMs } of keyState.claims.values()) nextMs = Math.min(nextMs, expiresAtMs);
     const timerMs = Math.min(Math.max(1, nextMs - nowMs), LONGEST_TIMER_MS);
     line.cancel = this.#time.after(timerMs, () => this.serve(keyState));
+  }
+
+  /** Serves a line whose key is decided by another version of its policy now: more may pass, or nobody any more. */
+  follow(keyState: KeyState): void {
+    const line = this.#lines.get(keyState);
+    if (line !== undefined && line.policy !== keyState.policy) this.serve(keyState);
   }
 
   /** Ends the line of a key: whoever waits for it is told so. */
@@ -190,7 +179,8 @@ export class WaitQueue {
   #lineOf(keyState: KeyState): Line {
     const known = this.#lines.get(keyState);
     if (known !== undefined) return known;
-    const line = { waiters: [], idlers: new Set<Idler>(), cancel: undefined, unpin: keyState.pins.add() };
+    const { policy, pins } = keyState;
+    const line = { policy, waiters: [], idlers: new Set<Idler>(), cancel: undefined, unpin: pins.add() };
     this.#lines.set(keyState, line);
     return line;
   }

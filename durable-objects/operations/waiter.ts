@@ -1,4 +1,5 @@
 import type { Queued } from "../../core/accounts/wait-times.ts";
+import type { Policy } from "../../core/policies/policy.ts";
 
 /** A caller that waits for units of a key. */
 export interface Waiter extends Queued {
@@ -17,6 +18,26 @@ export interface Waiter extends Queued {
   giveUp(nowMs: number): void;
   /** The caller's promise rejects: nobody can be answered here any more. */
   fail(error: Error): void;
+}
+
+/** A caller that waits until a key has no leases. */
+export interface Idler {
+  /** When it stops waiting. */
+  readonly untilMs: number;
+  resolve(): void;
+  fail(error: Error): void;
+}
+
+/** All that wait for one key. */
+export interface Line {
+  /** The policy by which the line was served last. */
+  policy: Policy;
+  readonly waiters: Waiter[];
+  readonly idlers: Set<Idler>;
+  /** Cancels the timer. */
+  cancel: (() => void) | undefined;
+  /** Ends the pin that keeps the key in memory while callers wait for it. */
+  readonly unpin: () => void;
 }
 
 /** The part of an `AbortSignal` by which a waiting caller leaves. */

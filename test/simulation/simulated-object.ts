@@ -169,7 +169,11 @@ export class SimulatedObject {
     const { ask } = new CallRouter({
       local: new LocalOperations(store, queue, shedders),
       loadPooled: () => Promise.reject(new Error("there are no pools")),
-      open: (policy, key) => [store.open(policy, key, this.nowMs), this.nowMs],
+      open: (policy, key) => {
+        const keyState = store.open(policy, key, this.nowMs);
+        queue.follow(keyState);
+        return [keyState, this.nowMs];
+      },
       letGo: (keyState) => cache.letGo(keyState),
     });
     return { storage, cache, store, queue, ask, shedders };

@@ -14,6 +14,7 @@ import { knowTokens, type Principal } from "../auth/tokens.ts";
 import { CallLog } from "./call-log.ts";
 import { CatalogReader } from "./catalog-reader.ts";
 import { catalogOf, type CatalogNamespace, type Env } from "./env.ts";
+import { followingBy } from "./following.ts";
 import { WorkerStats } from "./stats.ts";
 
 /** The clients of one namespace: one whose units all share, and one for the calls of each caller. */
@@ -99,6 +100,7 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS }: Env): C
   const objects = new Objects(OBJECTS, SYSTEM_TIME, together, { counter: stats, unanswered });
   const reservations = new ReservationCache(randomId);
   const counter = counterOf(stats, calls);
+  const catalog = CATALOG && inForce && readerOf(CATALOG, inForce);
   const parts = {
     objects,
     policies: inForce ?? regionalPolicies,
@@ -106,9 +108,9 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS }: Env): C
     inBackground: waitUntil,
     ...(bounds !== undefined && { starts: new ObjectStarts(JSON.parse(bounds) as ObjectBounds) }),
     ...(counter && { counter }),
+    ...(catalog && inForce && { follow: followingBy(catalog, inForce, SYSTEM_TIME) }),
   };
   const shared = new LimiterClient(parts, new LocalLimiter(reservations));
-  const catalog = CATALOG && inForce && readerOf(CATALOG, inForce);
   const made = { shared, reservations, objects, stats, byCaller: new WeakMap(), ...(catalog && { catalog }) };
   clients.set(OBJECTS, made);
   return made;
