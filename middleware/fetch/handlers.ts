@@ -26,11 +26,37 @@ export interface FetchDenied<Args extends HandlerArgs> {
   ) => Response | undefined | void | Promise<Response | undefined | void>;
 }
 
+/** The same handler within a limit. */
+type Limited<Args extends HandlerArgs> = (...args: Args) => Promise<Response>;
+
+/** Whatever is called with a request, and with what its runtime gives beside it. */
+type AnyHandler = (request: Request, ...rest: never[]) => Response | Promise<Response>;
+
+/*
+ * A function among the options may take fewer arguments than the handler, or the other way round. So there are three
+ * signatures: the arguments are the handler's; or the same where TypeScript 5 does not find them, since the handler is
+ * a handler within a limit; or, of a handler that leaves some out, those of the options.
+ */
+
+/** The handler, of requests whose cost fits. A denied request is answered with 429 and a problem document. */
+export function withRateLimit<Args extends HandlerArgs>(
+  options: NoInfer<DecideOptions<Args> & FetchDenied<Args>>,
+  handler: FetchHandler<Args>,
+): Limited<Args>;
+/** The handler, of requests whose cost fits. A denied request is answered with 429 and a problem document. */
+export function withRateLimit<Handler extends AnyHandler>(
+  options: DecideOptions<Parameters<Handler>> & FetchDenied<Parameters<Handler>>,
+  handler: Handler,
+): Limited<Parameters<Handler>>;
 /** The handler, of requests whose cost fits. A denied request is answered with 429 and a problem document. */
 export function withRateLimit<Args extends HandlerArgs>(
   options: DecideOptions<Args> & FetchDenied<Args>,
+  handler: NoInfer<FetchHandler<Args>>,
+): Limited<Args>;
+export function withRateLimit<Args extends HandlerArgs>(
+  options: DecideOptions<Args> & FetchDenied<Args>,
   handler: FetchHandler<Args>,
-): (...args: Args) => Promise<Response> {
+): Limited<Args> {
   requireRateLimitOptions(options);
   return async (...args) => {
     const [request] = args;
@@ -48,9 +74,23 @@ export function withRateLimit<Args extends HandlerArgs>(
 
 /** The handler, of requests that hold a lease until their answer's stream has ended. Without a slot: 503. */
 export function withConcurrency<Args extends HandlerArgs>(
+  options: NoInfer<LeaseOptions<Args> & FetchDenied<Args>>,
+  handler: FetchHandler<Args>,
+): Limited<Args>;
+/** The handler, of requests that hold a lease until their answer's stream has ended. Without a slot: 503. */
+export function withConcurrency<Handler extends AnyHandler>(
+  options: LeaseOptions<Parameters<Handler>> & FetchDenied<Parameters<Handler>>,
+  handler: Handler,
+): Limited<Parameters<Handler>>;
+/** The handler, of requests that hold a lease until their answer's stream has ended. Without a slot: 503. */
+export function withConcurrency<Args extends HandlerArgs>(
+  options: LeaseOptions<Args> & FetchDenied<Args>,
+  handler: NoInfer<FetchHandler<Args>>,
+): Limited<Args>;
+export function withConcurrency<Args extends HandlerArgs>(
   options: LeaseOptions<Args> & FetchDenied<Args>,
   handler: FetchHandler<Args>,
-): (...args: Args) => Promise<Response> {
+): Limited<Args> {
   requireLeaseOptions(options);
   return async (...args) => {
     const [request] = args;

@@ -69,9 +69,7 @@ export function limitedFetch(options: LimitedFetchOptions): Fetch {
     const key = await valueOf(options.key, [input, init]);
     const cost = options.cost === undefined ? undefined : await valueOf(options.cost, [input, init]);
     const asked = { ...(policy !== "" && { policy }), key, ...(cost !== undefined && { cost }) };
-    const signal =
-      init?.signal ?? (typeof input === "object" && "signal" in input ? input.signal : undefined);
-    const turn = new Turn(limiter, asked, time.nowMs() + waitMs, time, signal);
+    const turn = new Turn(limiter, asked, time.nowMs() + waitMs, time, signalOf(input, init));
     for (let attempt = 1; ; attempt += 1) {
       await turn.come();
       const response = await send(input, init);
@@ -87,6 +85,12 @@ export function limitedFetch(options: LimitedFetchOptions): Fetch {
   };
 }
 
+/** The signal that `fetch` would hear. The one of `init` counts, also when it is `null`, which stands for none. */
+function signalOf(...[input, init]: FetchArgs): AbortSignal | undefined {
+  if (init?.signal !== undefined) return init.signal ?? undefined;
+  return typeof input === "object" && "signal" in input ? input.signal : undefined;
+}
+
 /** The turn of one request, which may come several times. */
 class Turn {
   readonly #limiter: Pick<Limiter, "limit">;
@@ -94,14 +98,14 @@ class Turn {
   readonly #name: string;
   readonly #endsAtMs: number;
   readonly #time: Time;
-  readonly #signal: AbortSignal | null | undefined;
+  readonly #signal: AbortSignal | undefined;
 
   constructor(
     limiter: Pick<Limiter, "limit">,
     asked: Parameters<Limiter["limit"]>[0],
     endsAtMs: number,
     time: Time,
-    signal: AbortSignal | null | undefined,
+    signal: AbortSignal | undefined,
   ) {
     this.#limiter = limiter;
     this.#asked = asked;
@@ -140,9 +144,15 @@ class Turn {
   }
 
   async #take(): Promise<void> {
-    this.#signal?.throwIfAborted();
+    const signal = this.#signal;
+    signal?.throwIfAborted();
     const waitMs = Math.max(0, this.#endsAtMs - this.#time.nowMs());
-    const decision = await this.#limiter.limit(waitMs > 0 ? { ...this.#asked, waitMs } : this.#asked);
+    // Who is aborted while it waits leaves the line: else its units would be taken for a request that is never sent.
+    const decision = await this.#limiter.limit({
+      ...this.#asked,
+      ...(waitMs > 0 && { waitMs }),
+      ...(signal !== undefined && { signal }),
+    });
     if (!decision.success)
       throw new FetchLimitedError(`the limiter said ${decision.reason}`, decision.retryAfterMs ?? null, {
         decision,

@@ -21,6 +21,21 @@ const handler = withRateLimit(
     Response.json(Object.keys(decisionsOf(request))),
   ),
 );
+interface Env {
+  readonly LIMITER: Limiter;
+}
+const limiterOf = (_: Request, env: Env) => env.LIMITER;
+const keyOf = (request: Request) => request.url;
+const skip = ({ method }: Request) => method === "HEAD";
+const nested = withRateLimit(
+  { limiter: limiterOf, policy: "api", key: keyOf },
+  withConcurrency({ limiter: limiterOf, policy: "jobs", key: keyOf, skip }, (request: Request, _: Env, context: object) =>
+    Response.json([request.url, context]),
+  ),
+);
+const fewer = withRateLimit({ limiter: limiterOf, policy: "api", key: "fewer" }, (request: Request) => Response.json(request.url));
+const env: Env = { LIMITER: limiter };
+const typed = [(await nested(new Request("https://a.example/"), env, {})).status, (await fewer(new Request("https://b.example/"), env)).status];
 const statuses: unknown[] = [];
 for (let call = 0; call < 2; call += 1) {
   const response = await handler(new Request("https://example.com/"));
@@ -34,7 +49,7 @@ const partner = limitedFetch({ limiter: all, policy: "api", key: "k", waitMs: 0,
 const text = await (await partner("https://example.com/")).text();
 assertAsked(all, "limit", { key: "k" });
 const made = [rateLimit({ limiter, key: "k" }), concurrency({ limiter, key: "k" }), FetchLimitedError];
-console.log(JSON.stringify([statuses[0], statuses[2], success, remaining, text, made.length]));
+console.log(JSON.stringify([statuses[0], statuses[2], success, remaining, text, made.length, typed]));
 `;
 
 /** What needs Hono. */

@@ -53,8 +53,16 @@ export function projectWith(tarball: string, packages: readonly string[] = []): 
   return undefined;
 }
 
-/** What the compiler says of a project: strict, and it looks into the package's own declarations too. */
-export function typesOf({ folder, write }: Project, fields: object = {}): string {
+/**
+ * What the compiler says of a project: strict, and it looks into the package's own declarations too.
+ *
+ * @param compiler the folder that it is installed in
+ */
+export function typesOf(
+  { folder, write }: Project,
+  fields: object = {},
+  compiler: "typescript" | "typescript5" = "typescript",
+): string {
   const compilerOptions = {
     strict: true,
     exactOptionalPropertyTypes: true,
@@ -67,6 +75,6 @@ export function typesOf({ folder, write }: Project, fields: object = {}): string
     ...fields,
   };
   write("tsconfig.json", JSON.stringify({ compilerOptions, include: ["*.ts"] }));
-  const tsc = join(ROOT, "node_modules", ".bin", "tsc");
-  return spawnSync(tsc, ["-p", folder], { cwd: folder, encoding: "utf8" }).stdout;
+  const tsc = join(ROOT, "node_modules", compiler, "bin", "tsc");
+  return spawnSync(process.execPath, [tsc, "-p", folder], { cwd: folder, encoding: "utf8" }).stdout;
 }

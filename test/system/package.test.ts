@@ -190,7 +190,8 @@ test("without any other package: plain handlers, Express, drop-ins and testing",
   if (project === undefined) throw new Error("it was not installed");
   project.write("index.ts", PARTS);
   expect(typesOf(project, WEB)).toBe("");
-  expect(printed(project, "index.ts")).toEqual([200, 429, true, 0, "ok", 3]);
+  expect(typesOf(project, WEB, "typescript5")).toBe("");
+  expect(printed(project, "index.ts")).toEqual([200, 429, true, 0, "ok", 3, [200, 200]]);
 });
 
 test("what README and CHANGELOG link to is in the package that was installed", () => {

@@ -58,6 +58,46 @@ describe("a plain handler", () => {
   });
 });
 
+/** What the types allow: `tsc` checks it here, and TypeScript 5 in the package. */
+describe("options are functions of what the handler is called with", () => {
+  const limiterOf = () => memoryLimiter({ policies: POLICIES });
+  const skipOf = ({ method }: Request) => method === "HEAD";
+  const named = (request: Request, env: Bindings, context: object) =>
+    new Response(`${env.prefix}${userOf(request)} ${Object.keys(context).length}`);
+
+  test("and may take fewer of them", async () => {
+    const options = { limiter: limiterOf(), key: userOf, skip: skipOf };
+    const onDenied = (_: unknown, request: Request) => new Response(request.url);
+    const inner = withConcurrency({ ...options, policy: "jobs", onDenied }, named);
+    const handler = withRateLimit({ ...options, policy: "api", onDenied }, inner);
+    expect(await (await handler(ask(), ENV, {})).text()).toBe("user:ann 0");
+  });
+
+  test("or more of them", async () => {
+    const options = {
+      limiter: limiterOf(),
+      key: (request: Request, { prefix }: Bindings) => prefix + userOf(request),
+    };
+    const inner = withConcurrency(
+      { ...options, policy: "jobs" },
+      (request: Request) => new Response(request.method),
+    );
+    const handler = withRateLimit({ ...options, policy: "api" }, inner);
+    expect(await (await handler(ask(), ENV)).text()).toBe("GET");
+    assertAsked(options.limiter, "acquire", { key: "user:ann" });
+  });
+
+  test("and say of a handler without types what it is called with", async () => {
+    const options = { limiter: limiterOf(), policy: "api", key: userOf };
+    const worker: { fetch(request: Request, env: Bindings): Promise<Response> } = {
+      fetch: withRateLimit(options, (_, { prefix }) => new Response(prefix)),
+    };
+    expect(await (await worker.fetch(ask(), ENV)).text()).toBe("user:");
+    // @ts-expect-error there is no such binding
+    withRateLimit({ ...options, cost: (_, { suffix }) => suffix }, named);
+  });
+});
+
 describe("a handler with a slot", () => {
   test("has it until its stream has ended, and its runtime is told of the release", async () => {
     const limiter = memoryLimiter({ policies: POLICIES });

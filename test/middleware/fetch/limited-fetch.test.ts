@@ -3,8 +3,8 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from "node:net";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { askedPauseMs } from "../../../middleware/fetch/retry-after.ts";
-import { FetchLimitedError, limitedFetch } from "../../../package/fetch.ts";
-import { manualClock, memoryLimiter } from "../../../package/testing.ts";
+import { FetchLimitedError, limitedFetch, type Fetch } from "../../../package/fetch.ts";
+import { assertNotAsked, manualClock, memoryLimiter } from "../../../package/testing.ts";
 
 const POLICIES = {
   partner: { algorithm: "sliding-log", limit: 2, window: "10s", maxWait: "1m" },
@@ -195,6 +195,43 @@ describe("it learns from the server", () => {
     aborting.abort(new Error("enough"));
     await expect(asked).rejects.toThrow("enough");
     expect(bodies).toHaveLength(1);
+  });
+});
+
+describe("a caller that gives up", () => {
+  const PARTNER = { policy: "partner", key: "partner" };
+  const GONE = new Error("the caller has gone");
+
+  test.each<[string, (get: Fetch, signal: AbortSignal) => Promise<Response>]>([
+    ["init", (get, signal) => get(url, { signal })],
+    ["the request", (get, signal) => get(new Request(url, { signal }))],
+    ["init, before that of the request", (get, signal) => get(new Request(url), { signal })],
+  ])("leaves the line at once, and is charged nothing: by the signal of %s", async (_, ask) => {
+    const { of, clock, limiter } = start();
+    await limiter.limit({ ...PARTNER, cost: 2 });
+    const waiting = async () => (await limiter.peek(PARTNER)).queueLength;
+    const leaving = new AbortController();
+    const asked = ask(of("partner"), leaving.signal);
+    await expect.poll(waiting).toBe(1);
+    leaving.abort(GONE);
+    // The clock stands still: it was not its turn that ended this.
+    await expect(asked).rejects.toBe(GONE);
+    await expect.poll(waiting).toBe(0);
+    await clock.advance(10_000);
+    expect(await limiter.peek(PARTNER)).toMatchObject({ remaining: 2 });
+    expect(bodies).toEqual([]);
+  });
+
+  test("before it has begun asks nobody", async () => {
+    const { of, limiter } = start();
+    await expect(of("partner")(url, { signal: AbortSignal.abort(GONE) })).rejects.toBe(GONE);
+    assertNotAsked(limiter, "limit");
+  });
+
+  test("is who has the signal that counts for `fetch`: `init` may say that there is none", async () => {
+    const { of } = start();
+    const request = new Request(url, { signal: AbortSignal.abort(GONE) });
+    expect(await (await of("partner")(request, { signal: null })).text()).toBe("served");
   });
 });
 
