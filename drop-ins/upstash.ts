@@ -3,6 +3,7 @@ import type { Limiter } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import { requireGiven, requireKnownOptions } from "../core/options.ts";
 import type { Decision } from "../core/protocol/decision.ts";
+import { describe } from "../core/words.ts";
 
 /** Which policy stands for the algorithm. */
 export interface RatelimitConfig {
@@ -60,9 +61,16 @@ export class Ratelimit {
     return this.#responseOf(await this.#decide(identifier, rate));
   };
 
-  /** Takes one unit as soon as it is there, or answers the denial when that would be after `timeout` milliseconds. */
+  /**
+   * Takes one unit as soon as it is there, or answers the denial when that would be after `timeout` milliseconds.
+   *
+   * @throws Error that begins as theirs does, when such a wait could not end
+   */
   blockUntilReady = async (identifier: string, timeout: number): Promise<RatelimitResponse> => {
-    if (timeout <= 0) throw new Error("timeout must be positive");
+    if (!Number.isFinite(timeout) || timeout <= 0) {
+      const allowed = "timeout must be positive, and a finite number of milliseconds";
+      throw new Error(`${allowed}: it is ${describe(timeout)}`);
+    }
     const endsAtMs = this.#time.nowMs() + timeout;
     for (;;) {
       const decision = await this.#decide(identifier);
