@@ -54,6 +54,12 @@ export function requireMethods(
     throw new TypeError(violation([name], value, allowed));
 }
 
+/** @throws TypeError that names the option, unless it is a text, or absent */
+export function requireText(name: string, value: unknown, allowed: string): void {
+  if (value !== undefined && typeof value !== "string")
+    throw new TypeError(violation([name], value, allowed));
+}
+
 /** @throws TypeError that names the option, unless it has the time and timers, or is absent */
 export function requireTime(name: string, value: unknown): void {
   requireMethods(name, value, ["nowMs", "after"], "a clock, as manualClock() of weir/testing makes one");

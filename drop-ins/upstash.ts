@@ -1,7 +1,13 @@
 /** The shape of `Ratelimit` of @upstash/ratelimit. */
 import type { Limiter } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
-import { requireGiven, requireKnownOptions } from "../core/options.ts";
+import {
+  requireGiven,
+  requireKnownOptions,
+  requireMethods,
+  requireText,
+  requireTime,
+} from "../core/options.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import { describe } from "../core/words.ts";
 
@@ -36,6 +42,8 @@ export interface LimitOptions {
   readonly geo?: object;
 }
 
+/** As `weir/testing` calls it. */
+const SYNONYMS = new Map([["clock", "time"]]);
 /** A call that waits is told so when no instant is known at which it could pass. */
 const NO_INSTANT = Infinity;
 
@@ -45,10 +53,14 @@ export class Ratelimit {
   readonly #named: { readonly policy?: string };
   readonly #time: Time;
 
+  /** @throws TypeError that names the option, its value and what is allowed */
   constructor(config: RatelimitConfig) {
-    requireKnownOptions(config, ["limiter", "policy", "time"]);
+    requireKnownOptions(config, ["limiter", "policy", "time"], SYNONYMS);
     const { limiter, policy, time = SYSTEM_TIME } = config;
     requireGiven("limiter", limiter, "a limiter, as createLimiter makes one");
+    requireMethods("limiter", limiter, ["limit", "peek", "reset"], "a limiter, as createLimiter makes one");
+    requireText("policy", policy, "the name of a policy");
+    requireTime("time", time);
     this.#limiter = limiter;
     this.#named = policy === undefined ? {} : { policy };
     this.#time = time;
