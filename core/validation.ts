@@ -1,7 +1,7 @@
 import * as v from "valibot";
 import { clip, meant, violation, type Violation } from "./words.ts";
 
-export { clip, describe, meant, nearest, violation } from "./words.ts";
+export { clip, describe, meant, nearest, oneOfNames, violation } from "./words.ts";
 export type { Violation } from "./words.ts";
 
 /**

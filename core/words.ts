@@ -18,13 +18,29 @@ export function describe(value: unknown): string {
   if (Array.isArray(value)) return `an array of ${value.length}`;
   if (typeof value === "object" && value !== null) return "an object";
   if (typeof value === "string") return clip(JSON.stringify(value));
+  if (typeof value === "function") return "a function";
   return String(value);
 }
 
 /** What an error adds about a word that is not known: the word that was most likely meant; "": none is near. */
 export function meant(given: string, known: Iterable<string>): string {
   const near = nearest(given, known);
-  return near === undefined ? "" : ` (did you mean ${near}?)`;
+  return near === undefined ? "" : didYouMean(near);
+}
+
+/** What an error adds when it is known which word was meant. */
+export function didYouMean(word: string): string {
+  return ` (did you mean ${word}?)`;
+}
+
+/** An error lists at most this many names. The one that was most likely meant is always named. */
+const MOST_LISTED = 20;
+
+/** What is allowed where a name must be one of these. It ends a sentence that begins with "must be". */
+export function oneOfNames(given: unknown, names: readonly string[]): string {
+  const listed = names.slice(0, MOST_LISTED).map((each) => JSON.stringify(each));
+  const others = names.length > MOST_LISTED ? ` and ${names.length - MOST_LISTED} more` : "";
+  return `one of ${listed.join(", ")}${others}${typeof given === "string" ? meant(given, names) : ""}`;
 }
 
 /** The known word that is nearest to a word that is not known; `undefined`: none is so near that it may be meant. */

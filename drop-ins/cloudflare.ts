@@ -1,6 +1,6 @@
 /** The shape of Cloudflare's rate limit binding. */
 import type { Limiter } from "../client/limiter.ts";
-import { requireGiven, requireKnownOptions } from "../core/options.ts";
+import { requireGiven, requireKnownOptions, requireMethods, requireText } from "../core/options.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 
 /** What the binding offers a worker. The answer has all of the decision beside `success`. */
@@ -16,11 +16,17 @@ export interface RateLimitBindingOptions {
   readonly policy?: string;
 }
 
-/** What is called as Cloudflare's rate limit binding is. */
+/**
+ * What is called as Cloudflare's rate limit binding is.
+ *
+ * @throws TypeError that names the option, its value and what is allowed
+ */
 export function rateLimitBinding(options: RateLimitBindingOptions): RateLimitBinding {
   requireKnownOptions(options, ["limiter", "policy"]);
   const { limiter, policy } = options;
   requireGiven("limiter", limiter, "a limiter, as createLimiter makes one");
+  requireMethods("limiter", limiter, ["limit"], "a limiter, as createLimiter makes one");
+  requireText("policy", policy, "the name of a policy");
   const named = policy === undefined ? {} : { policy };
   return {
     limit: ({ key, delta }) => limiter.limit({ ...named, key, ...(delta !== undefined && { cost: delta }) }),

@@ -1,8 +1,15 @@
 /** The shape of `Ratelimit` of @upstash/ratelimit. */
 import type { Limiter } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
-import { requireGiven, requireKnownOptions } from "../core/options.ts";
+import {
+  requireGiven,
+  requireKnownOptions,
+  requireMethods,
+  requireText,
+  requireTime,
+} from "../core/options.ts";
 import type { Decision } from "../core/protocol/decision.ts";
+import { describe } from "../core/words.ts";
 
 /** Which policy stands for the algorithm. */
 export interface RatelimitConfig {
@@ -35,6 +42,8 @@ export interface LimitOptions {
   readonly geo?: object;
 }
 
+/** As `weir/testing` calls it. */
+const SYNONYMS = new Map([["clock", "time"]]);
 /** A call that waits is told so when no instant is known at which it could pass. */
 const NO_INSTANT = Infinity;
 
@@ -44,10 +53,14 @@ export class Ratelimit {
   readonly #named: { readonly policy?: string };
   readonly #time: Time;
 
+  /** @throws TypeError that names the option, its value and what is allowed */
   constructor(config: RatelimitConfig) {
-    requireKnownOptions(config, ["limiter", "policy", "time"]);
+    requireKnownOptions(config, ["limiter", "policy", "time"], SYNONYMS);
     const { limiter, policy, time = SYSTEM_TIME } = config;
     requireGiven("limiter", limiter, "a limiter, as createLimiter makes one");
+    requireMethods("limiter", limiter, ["limit", "peek", "reset"], "a limiter, as createLimiter makes one");
+    requireText("policy", policy, "the name of a policy");
+    requireTime("time", time);
     this.#limiter = limiter;
     this.#named = policy === undefined ? {} : { policy };
     this.#time = time;
@@ -60,9 +73,16 @@ export class Ratelimit {
     return this.#responseOf(await this.#decide(identifier, rate));
   };
 
-  /** Takes one unit as soon as it is there, or answers the denial when that would be after `timeout` milliseconds. */
+  /**
+   * Takes one unit as soon as it is there, or answers the denial when that would be after `timeout` milliseconds.
+   *
+   * @throws Error that begins as theirs does, when such a wait could not end
+   */
   blockUntilReady = async (identifier: string, timeout: number): Promise<RatelimitResponse> => {
-    if (timeout <= 0) throw new Error("timeout must be positive");
+    if (!Number.isFinite(timeout) || timeout <= 0) {
+      const allowed = "timeout must be positive, and a finite number of milliseconds";
+      throw new Error(`${allowed}: it is ${describe(timeout)}`);
+    }
     const endsAtMs = this.#time.nowMs() + timeout;
     for (;;) {
       const decision = await this.#decide(identifier);

@@ -23,7 +23,7 @@ export type Method = (typeof METHODS)[number];
 /** One call that was made. */
 export interface Call {
   readonly method: Method;
-  /** What the caller said. */
+  /** What the caller said, as it was then: programs use an object again for the next call. */
   readonly asked: unknown;
   /** What it was answered. Absent: there is no answer yet, or it failed. */
   readonly answer?: unknown;
@@ -37,6 +37,25 @@ export type AskedLike = Readonly<Record<string, unknown>>;
 /** The calls of this name that said this, among others. */
 export function callsLike(calls: readonly Call[], method: Method, like: AskedLike = {}): readonly Call[] {
   return calls.filter((call) => call.method === method && isLike(call.asked ?? {}, like));
+}
+
+/**
+ * A copy of what was said. What is no plain data stays what it is: a signal, or a function, is itself and no other.
+ *
+ * @param copies by what they are of: a circle comes back to its beginning
+ */
+export function copyOf(said: unknown, copies: Map<unknown, unknown> = new Map()): unknown {
+  if (typeof said !== "object" || said === null) return said;
+  const before = copies.get(said);
+  if (before !== undefined) return before;
+  const prototype: unknown = Object.getPrototypeOf(said);
+  const isPlain = prototype === Object.prototype || prototype === null;
+  if (!isPlain && !Array.isArray(said)) return said;
+  const copy = Array.isArray(said) ? [] : (Object.create(prototype as object | null) as object);
+  copies.set(said, copy);
+  for (const [name, each] of Object.entries(said))
+    Object.defineProperty(copy, name, { value: copyOf(each, copies), enumerable: true });
+  return copy;
 }
 
 /** All calls as text, one a line. */

@@ -1,5 +1,7 @@
 import type { Time } from "../core/clock.ts";
+import { requireInteger } from "../core/options.ts";
 import { DURATION_ALLOWED, parseDurationMs } from "../core/policies/durations.ts";
+import { violation } from "../core/words.ts";
 
 /** A clock that only the test moves, with timers that come when it is moved past them. */
 export interface ManualClock extends Time {
@@ -25,8 +27,12 @@ const TURNS = 4;
 const nextTurn: (work: () => void) => unknown =
   typeof setImmediate === "function" ? setImmediate : (work) => setTimeout(work, 0);
 
-/** @param startMs where the clock begins, in milliseconds since the Unix epoch */
+/**
+ * @param startMs where the clock begins, in milliseconds since the Unix epoch
+ * @throws TypeError that says what is wrong with it: by a clock without an instant nothing ends
+ */
 export function manualClock(startMs: number = USUAL_START_MS): ManualClock {
+  requireInteger("startMs", startMs, 0);
   const timers = new Set<Timer>();
   let nowMs = startMs;
   return {
@@ -66,6 +72,6 @@ async function settled(): Promise<void> {
 function durationMs(by: number | string): number {
   const ms = by === 0 ? 0 : parseDurationMs(typeof by === "number" ? `${by}ms` : by);
   if (ms === undefined)
-    throw new TypeError(`by is ${JSON.stringify(by)}: must be whole milliseconds, or ${DURATION_ALLOWED}`);
+    throw new TypeError(violation(["by"], by, `whole milliseconds, or ${DURATION_ALLOWED}`));
   return ms;
 }

@@ -1,3 +1,4 @@
+import { requireKnownOptions, requireTime } from "../core/options.ts";
 import { makeMemoryLimiter } from "../worker/embedded/memory-limiter.ts";
 import type { ManualClock } from "./manual-clock.ts";
 import { testLimiter, type TestLimiter } from "./test-limiter.ts";
@@ -12,12 +13,20 @@ export interface MemoryLimiterOptions {
   readonly clock?: ManualClock;
 }
 
+const KNOWN = ["policies", "policy", "clock"];
+/** As `weir/memory` and middleware call it. Were it not refused, the test would count by the real clock. */
+const SYNONYMS = new Map([["time", "clock"]]);
+
 /**
  * A limiter in memory that decides with the real algorithms.
  *
+ * @throws TypeError that names the option, its value and what is allowed
  * @throws Error that names every bad policy, field and value, and what is allowed
  */
-export function memoryLimiter({ policies, policy, clock }: MemoryLimiterOptions): TestLimiter {
+export function memoryLimiter(options: MemoryLimiterOptions): TestLimiter {
+  requireKnownOptions(options, KNOWN, SYNONYMS);
+  const { policies, policy, clock } = options;
+  requireTime("clock", clock);
   const inner = makeMemoryLimiter({
     policies,
     ...(policy !== undefined && { policy }),

@@ -1,7 +1,7 @@
 /** A limiter that remembers what it was asked, and fails when the test says so. */
 import { withRelease } from "../client/lease-grant.ts";
 import type { Limiter } from "../client/limiter.ts";
-import { callsLike, callsText, METHODS, type AskedLike, type Call, type Method } from "./calls.ts";
+import { callsLike, callsText, copyOf, METHODS, type AskedLike, type Call, type Method } from "./calls.ts";
 import { degraded } from "./degraded.ts";
 
 /** A limiter in the hands of a test. */
@@ -32,7 +32,7 @@ export function testLimiter(inner: Limiter, policy?: string): TestLimiter {
       : Promise.reject(failing.error);
   };
   const watched = (method: Method) => async (asked: unknown) => {
-    const call: { -readonly [Field in keyof Call]: Call[Field] } = { method, asked };
+    const call: { -readonly [Field in keyof Call]: Call[Field] } = { method, asked: copyOf(asked) };
     calls.push(call);
     try {
       call.answer = await answer(method, asked);

@@ -64,14 +64,15 @@ export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide
 
 /** A message as JSON. @throws LimiterError when it has what JSON cannot carry: that is bad input, and no outage */
 function textOf(body: object): string {
-  const refuse = (field: string, found: string) => {
-    const errors = [
-      { pointer: `/${field}`, detail: `${field} is ${found}: must be plain data, as JSON has it` },
-    ];
+  const refuse = (field: string, found: string, allowed = "plain data, as JSON has it") => {
+    const errors = [{ pointer: `/${field}`, detail: `${field} is ${found}: must be ${allowed}` }];
     return new Problem(PROBLEMS.notAllowed, "one value is not allowed", { errors }).toError();
   };
   const plain = (field: string, value: unknown): unknown => {
     if (["bigint", "function", "symbol"].includes(typeof value)) throw refuse(field, `a ${typeof value}`);
+    // JSON would say null of it, and the limiter's error would name a value that nobody gave.
+    if (typeof value === "number" && !Number.isFinite(value))
+      throw refuse(field, String(value), "a finite number");
     if (typeof value !== "object" || value === null || Array.isArray(value)) return value;
     const prototype: unknown = Object.getPrototypeOf(value);
     if (prototype === null || Object.getPrototypeOf(prototype) === null) return value;

@@ -30,6 +30,25 @@ test.each(Object.keys(STRAY))("a cost that is %s is bad input, and no outage", a
   expect(await memory.peek({ policy: "api", key: "a" })).toMatchObject({ remaining: 400 });
 });
 
+test.each([Number.NaN, Infinity, -Infinity])(
+  "a number that JSON has not is named, and not sent: %s",
+  async (cost) => {
+    const far = createLimiter({ ...WAY, onFailure: "open", fetch: nobody });
+    const memory = createMemoryLimiter({ policies: POLICIES });
+    const asked = { policy: "api", key: "a" };
+    for (const limiter of [far, memory])
+      for (const call of [
+        () => limiter.limit({ ...asked, cost }),
+        () => limiter.limitAll({ checks: [{ ...asked, cost }] }),
+      ])
+        await expect(call()).rejects.toMatchObject({
+          status: 422,
+          code: "not-allowed",
+          errors: [{ detail: expect.stringContaining(`cost is ${cost}: must be a`) as string }],
+        });
+  },
+);
+
 test("a call that is no object says so", () => {
   const limiter = createLimiter({ ...WAY, onFailure: "open", fetch: nobody });
   expect(() => limiter.limit("api" as unknown as { key: string })).toThrow('the argument is "api"');

@@ -91,7 +91,22 @@ describe("blockUntilReady", () => {
     expect(denied).toMatchObject({ success: false, reset: clock.nowMs() + 1_000 });
     limiter.fail();
     expect(await ratelimit.blockUntilReady("ann", 999)).toMatchObject({ success: false, reason: "timeout" });
-    await expect(ratelimit.blockUntilReady("ann", 0)).rejects.toThrow("timeout must be positive");
+  });
+
+  test.each([
+    [0, "0"],
+    [-1, "-1"],
+    [Number.NaN, "NaN"],
+    [Infinity, "Infinity"],
+    [undefined, "undefined"],
+    ["5000", '"5000"'],
+  ])("refuses a timeout that ends nothing, and takes nothing: %o", async (timeout, said) => {
+    const { limiter, ratelimit } = start();
+    const asked = ratelimit.blockUntilReady("ann", timeout as number);
+    await expect(asked).rejects.toThrow(
+      `timeout must be positive, and a finite number of milliseconds: it is ${said}`,
+    );
+    expect(limiter.calls).toEqual([]);
   });
 });
 

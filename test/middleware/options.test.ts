@@ -8,7 +8,7 @@ import { rateLimitBinding } from "../../package/cloudflare.ts";
 import * as express from "../../package/express.ts";
 import { limitedFetch, withConcurrency, withRateLimit } from "../../package/fetch.ts";
 import * as hono from "../../package/hono.ts";
-import { memoryLimiter } from "../../package/testing.ts";
+import { manualClock, memoryLimiter } from "../../package/testing.ts";
 import { Ratelimit } from "../../package/upstash.ts";
 
 const POLICIES = {
@@ -68,6 +68,26 @@ test.each(Object.entries(OTHERS))("%s refuses what nobody would read", (name, ma
   expect(() => make({ ...given, polici: "api" })).toThrow("(did you mean policy?)");
   expect(() => make({ ...given, limiter: undefined })).toThrow("limiter is missing: must be a limiter, as");
   expect(() => make(given)).not.toThrow();
+});
+
+test.each(["rateLimitBinding", "Ratelimit"])("%s refuses what is no limiter, and no policy", (name) => {
+  const make = (given: object) => () => OTHERS[name]?.({ limiter, policy: "api", ...given });
+  const allowed = "must be a limiter, as createLimiter makes one";
+  expect(make({ limiter: "weir.test" })).toThrow(`limiter is "weir.test": ${allowed}`);
+  expect(make({ limiter: {} })).toThrow(`limiter is an object: ${allowed}`);
+  expect(make({ limiter: () => limiter })).toThrow(`limiter is a function: ${allowed}`);
+  expect(make({ policy: 5 })).toThrow("policy is 5: must be the name of a policy");
+  expect(make({ policy: null })).toThrow("policy is null: must be the name of a policy");
+  expect(make({ policy: undefined })).not.toThrow();
+});
+
+test("Ratelimit refuses what is no clock, and the word that weir/testing has for it", () => {
+  const make = (given: object) => () => OTHERS["Ratelimit"]?.({ limiter, policy: "api", ...given });
+  expect(make({ time: Date.now })).toThrow("time is a function: must be a clock, as manualClock()");
+  expect(make({ clock: manualClock() })).toThrow(
+    "clock is not an option: there are limiter, policy, time (did",
+  );
+  expect(make({ time: manualClock() })).not.toThrow();
 });
 
 test("limitedFetch refuses attempts and waits that are none", () => {

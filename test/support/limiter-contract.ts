@@ -196,6 +196,40 @@ export function describeContract(name: string, open: () => Promise<Called>): voi
       expect(await limiter.limit(shadow)).toMatchObject({ success: true, reason: "shadow" });
     });
 
+    test("a field that is undefined was left out, whether there is such a field or not", async () => {
+      const none = { nobodysField: undefined, priority: undefined, idempotencyKey: undefined };
+      const asked = { policy: "slow", key: key(), nobodysField: undefined };
+      expect(await limiter.limit({ ...asked, ...none, cost: undefined } as never)).toMatchObject({
+        remaining: 4,
+      });
+      expect(await limiter.limit({ ...asked, ...none, idempotencyKey: "a" } as never)).toMatchObject({
+        remaining: 3,
+      });
+      const checks = [{ ...asked, cost: undefined }];
+      expect(await limiter.limitAll({ ...none, checks } as never)).toMatchObject({ success: true });
+      const { hold } = await limiter.hold({ ...asked, ...none, units: 1, ttlMs: undefined } as never);
+      await limiter.settle({ id: hold?.id ?? "", used: 0, nobodysField: undefined } as never);
+      const other = await limiter.hold({ ...asked, units: 1 });
+      await limiter.cancel({ id: other.hold?.id ?? "", nobodysField: undefined } as never);
+      const refund = { ...asked, units: 1, idempotencyKey: "back", charge: undefined };
+      expect(await limiter.refund(refund as never)).toMatchObject({ remaining: 3 });
+      const leased = {
+        policy: "export",
+        key: key(),
+        ttlMs: undefined,
+        graceMs: undefined,
+        resume: undefined,
+      };
+      const { lease } = await limiter.acquire({ ...leased, ...none } as never);
+      expect(lease?.expiresAfterMs).toBe(20_000);
+      const id = lease?.id ?? "";
+      await limiter.renew({ id, ttlMs: undefined, nobodysField: undefined } as never);
+      await limiter.release({ id, outcome: undefined, nobodysField: undefined } as never);
+      const looked = await limiter.peek({ ...asked, waitFor: undefined, waitMs: undefined } as never);
+      expect(looked).toMatchObject({ remaining: 3, holds: 0 });
+      expect(await limiter.reset(asked)).toBeUndefined();
+    });
+
     test("the policies are those of the deployment", async () => {
       const { policies } = await limiter.policies();
       expect(policies.map((policy) => policy.name).toSorted()).toEqual(

@@ -18,30 +18,47 @@ const MOST_TEXT = 16_384;
  * pass: a `Map` would count as an empty cost, and an array can have millions of items without being sent.
  */
 export function plainProblem(argument: unknown): Problem | undefined {
-  const left = { values: MOST_VALUES, text: MOST_TEXT };
-  return strayIn(argument, [], left);
+  return strayIn(argument, [], whole());
 }
 
 /**
- * The same argument.
+ * The same argument without the fields that are `undefined`: as JSON, which has none, so that a call says the same in
+ * every way. A field that there is not would be refused else.
  *
  * @throws LimiterError when it is not plain data, or too large
  */
-export function plain(argument: unknown): unknown {
-  const problem = plainProblem(argument);
+export function plain<Argument>(argument: Argument): Argument {
+  const left = whole();
+  const problem = strayIn(argument, [], left);
   if (problem !== undefined) throw problem.toError();
-  return argument;
+  return left.hasAbsent ? (withoutAbsent(argument) as Argument) : argument;
 }
 
-function strayIn(
-  value: unknown,
-  path: readonly string[],
-  left: { values: number; text: number },
-): Problem | undefined {
+/** What an argument may still have, and whether one of its values is `undefined`. */
+interface Left {
+  values: number;
+  text: number;
+  hasAbsent: boolean;
+}
+
+function whole(): Left {
+  return { values: MOST_VALUES, text: MOST_TEXT, hasAbsent: false };
+}
+
+/** Of plain data, so it ends. */
+function withoutAbsent(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(withoutAbsent);
+  if (typeof value !== "object" || value === null) return value;
+  const fields = Object.entries(value).filter(([, each]) => each !== undefined);
+  return Object.fromEntries(fields.map(([name, each]) => [name, withoutAbsent(each)]));
+}
+
+function strayIn(value: unknown, path: readonly string[], left: Left): Problem | undefined {
   left.values -= 1;
   if (typeof value === "string") left.text -= value.length;
   if (left.values < 0) return stray([], `the call has over ${MOST_VALUES} values: must be a smaller one`);
   if (left.text < 0) return stray([], `the call has over ${MOST_TEXT} characters of text: must have fewer`);
+  if (value === undefined) left.hasAbsent = true;
   if (value === undefined || value === null) return undefined;
   if (["string", "number", "boolean"].includes(typeof value)) return undefined;
   const field = path.length === 0 ? "the argument" : clip(path.join("."));

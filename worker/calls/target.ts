@@ -12,7 +12,7 @@ import { costOf, takesNothing, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { effectDecision } from "../../core/protocol/override-decisions.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { clip, meant, violation } from "../../core/validation.ts";
+import { clip, oneOfNames, violation } from "../../core/validation.ts";
 import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
 import { COST_ALLOWED, isKey, UNITS_ALLOWED } from "./request-parts.ts";
 import { notAllowed, parse } from "./validate.ts";
@@ -181,9 +181,6 @@ export function rateProblem(policy: Policy, cost: Cost, below: readonly string[]
   return refused([...below, "policy"], publicName(name), allowed);
 }
 
-/** An error lists at most this many policies. The one that was most likely meant is always named. */
-const MOST_LISTED = 20;
-
 /** The policy that a caller names, if the caller may use it. */
 export function findPolicy(
   { named }: RegionalPolicies,
@@ -197,11 +194,8 @@ export function findPolicy(
   const policy = named.get(name);
   if (policy !== undefined) return policy;
   const names = [...named.keys()].filter((each) => mayUse(principal, each));
-  const listed = names.slice(0, MOST_LISTED).map((each) => JSON.stringify(each));
-  const others = names.length > MOST_LISTED ? ` and ${names.length - MOST_LISTED} more` : "";
-  const allowed = `one of ${listed.join(", ")}${others}${meant(name, names)}`;
   const path = [...below, "policy"];
-  const detail = violation(path, name, allowed);
+  const detail = violation(path, name, oneOfNames(name, names));
   return new Problem(PROBLEMS.policyNotFound, detail, {
     errors: [{ pointer: `/${path.join("/")}`, detail }],
   });

@@ -28,7 +28,7 @@ import { callRelease, callRenew } from "../calls/lease-ends.ts";
 import { callAcquire } from "../calls/leases.ts";
 import { callLimitSeveral } from "../calls/limit-several.ts";
 import { callPeek, callRefund, callReset, limitOf } from "../calls/limits.ts";
-import { plain, plainProblem } from "../calls/plain-data.ts";
+import { plain } from "../calls/plain-data.ts";
 import { listPolicies } from "../calls/policy-list.ts";
 import { LimitRequest } from "../calls/request-schemas.ts";
 import { findTarget, type Answered } from "../calls/target.ts";
@@ -72,7 +72,7 @@ export class DirectLimiter implements Limiter {
     const signal = signalOf(given) as AbortSignal | undefined;
     signal?.throwIfAborted();
     const whole = this.#whole(signal === undefined ? given : withoutSignal(given));
-    const request = plainCall(whole ?? {}) ?? plainProblem(whole) ?? parse(LimitRequest, whole);
+    const request = plainCall(whole ?? {}) ?? parse(LimitRequest, plain(whole));
     if (request instanceof Problem) throw request.toError();
     const target = findTarget(this.#client, this.#principal, request);
     if (target instanceof Problem) throw target.toError();
@@ -81,8 +81,8 @@ export class DirectLimiter implements Limiter {
     return orThrow(answer);
   }
 
-  async limitAll(asked: LimitAllAsked): Promise<AllDecisions> {
-    plain(asked);
+  async limitAll(given: LimitAllAsked): Promise<AllDecisions> {
+    const asked = plain(given);
     const checks: unknown = asked?.checks;
     const whole = Array.isArray(checks)
       ? { ...asked, checks: checks.map((check: KeyAsked) => this.#whole(check)) }
@@ -91,29 +91,25 @@ export class DirectLimiter implements Limiter {
   }
 
   async refund(asked: RefundAsked): Promise<Decision> {
-    plain(asked);
-    return answerOf(await callRefund(this.#client, this.#principal, this.#whole(asked)));
+    return answerOf(await callRefund(this.#client, this.#principal, this.#whole(plain(asked))));
   }
 
   async hold(asked: HoldAsked): Promise<Decision> {
-    plain(asked);
-    return answerOf(await callHold(this.#client, this.#principal, this.#whole(asked)));
+    return answerOf(await callHold(this.#client, this.#principal, this.#whole(plain(asked))));
   }
 
   async settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision> {
-    plain(asked);
-    return answerOf(await callSettle(this.#client, this.#principal, asked));
+    return answerOf(await callSettle(this.#client, this.#principal, plain(asked)));
   }
 
   async cancel(asked: { readonly id: string }): Promise<void> {
-    orThrow((await callCancel(this.#client, this.#principal, asked)) ?? undefined);
+    orThrow((await callCancel(this.#client, this.#principal, plain(asked))) ?? undefined);
   }
 
   async acquire(given: AcquireAsked & Abortable): Promise<Grant> {
     const signal = (signalOf(given) ?? new AbortController().signal) as AbortSignal;
-    const asked = withoutSignal(given);
     signal.throwIfAborted();
-    plain(asked);
+    const asked = plain(withoutSignal(given));
     const { inBackground } = this.#parts;
     const call = callAcquire(this.#client, this.#principal, this.#whole(asked), signal, inBackground);
     const answer = await call;
@@ -122,19 +118,19 @@ export class DirectLimiter implements Limiter {
   }
 
   async renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
-    return orThrow(await callRenew(this.#client, this.#principal, asked));
+    return orThrow(await callRenew(this.#client, this.#principal, plain(asked)));
   }
 
   async release(asked: { readonly id: string } & LeaseReport): Promise<void> {
-    orThrow((await callRelease(this.#client, this.#principal, asked)) ?? undefined);
+    orThrow((await callRelease(this.#client, this.#principal, plain(asked))) ?? undefined);
   }
 
   async peek(asked: PeekAsked): Promise<KeyReport> {
-    return answerOf(await callPeek(this.#client, this.#principal, this.#whole(asked)));
+    return answerOf(await callPeek(this.#client, this.#principal, this.#whole(plain(asked))));
   }
 
   async reset(asked: KeyAsked): Promise<void> {
-    answerOf(await callReset(this.#client, this.#principal, this.#whole(asked)));
+    answerOf(await callReset(this.#client, this.#principal, this.#whole(plain(asked))));
   }
 
   policies(): Promise<PolicyList> {

@@ -2,8 +2,10 @@ import { LimiterClient } from "../../client/limiter-client.ts";
 import type { Limiter } from "../../client/limiter.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { unsleepingTime, type Time } from "../../core/clock.ts";
+import { requireGiven, requireKnownOptions, requireTime } from "../../core/options.ts";
 import type { Policies } from "../../core/policies/policy.ts";
 import { parseDeployment, RegionalPolicies } from "../../core/policies/regional-policies.ts";
+import { oneOfNames, violation } from "../../core/words.ts";
 import { MemoryNamespace } from "../../durable-objects/memory-namespace.ts";
 import { DirectLimiter } from "./direct-limiter.ts";
 
@@ -17,14 +19,25 @@ export interface MemoryOptions {
   readonly time?: Time;
 }
 
+const KNOWN = ["policies", "policy", "time"];
+/** As `weir/testing` calls it. Were it not refused, a test would count by the real clock. */
+const SYNONYMS = new Map([["clock", "time"]]);
+
 /**
  * A limiter in memory, which decides as a deployed one does and ends with its process. It is for tests, and for a process
  * that is alone.
  *
+ * @throws TypeError that names the option, its value and what is allowed
  * @throws Error that names every bad policy, field and value, and what is allowed
  */
-export function makeMemoryLimiter({ policies, policy, time = unsleepingTime() }: MemoryOptions): Limiter {
+export function makeMemoryLimiter(options: MemoryOptions): Limiter {
+  requireKnownOptions(options, KNOWN, SYNONYMS);
+  const { policies, policy, time = unsleepingTime() } = options;
+  requireGiven("policies", policies, "a table of policies by their names");
+  requireTime("time", time);
   const { policies: parsed, regions } = parseDeployment({ policies });
+  if (policy !== undefined && !parsed.has(policy))
+    throw new TypeError(violation(["policy"], policy, oneOfNames(policy, [...parsed.keys()])));
   const known = new RegionalPolicies(asked(parsed), regions);
   const namespace = new MemoryNamespace(known, time) as LimiterNamespace;
   const inBackground = (work: Promise<unknown>) => void work.catch(() => undefined);

@@ -15,6 +15,7 @@ import { callKeyCount, callKeys } from "../calls/keys.ts";
 import { callRelease, callRenew } from "../calls/lease-ends.ts";
 import { callLimitSeveral } from "../calls/limit-several.ts";
 import { callLimit, callPeek, callRefund, callReset } from "../calls/limits.ts";
+import { plain } from "../calls/plain-data.ts";
 import type { PolicyList } from "../calls/policy-list-schema.ts";
 import { listPolicies } from "../calls/policy-list.ts";
 import { callReserve } from "../calls/reservations.ts";
@@ -52,7 +53,7 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
   ): Promise<AllDecisions> {
     const [client, principal] = await this.#read(asked);
     // Spread first: a caller without types may have given nothing.
-    const { region: _, ...input } = { ...asked };
+    const { region: _, ...input } = { ...plain(asked) };
     const { checks } = input;
     const complete = Array.isArray(checks)
       ? { ...input, checks: checks.map((check: unknown) => completed(this.env, this.ctx.props, check)[2]) }

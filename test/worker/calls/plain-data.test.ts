@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { plainProblem } from "../../../worker/calls/plain-data.ts";
+import { plain, plainProblem } from "../../../worker/calls/plain-data.ts";
 
 const detailOf = (argument: unknown) => plainProblem(argument)?.errors[0]?.detail;
 const many = (count: number) =>
@@ -49,6 +49,16 @@ describe("what a call over the binding is made of", () => {
     [{ a: { a: { a: { a: { a: { a: { a: { a: 1 } } } } } } } }, "a.a.a.a.a.a.a is over 7 levels deep"],
   ])("what HTTP could not carry is refused before it is looked at: %#", (argument, said) => {
     expect(detailOf(argument)).toContain(said);
+  });
+
+  test("a field that is undefined was left out, at any depth; all else is what it was", () => {
+    const absent = { key: "a", cost: undefined, checks: [{ key: "b", region: undefined }, undefined, null] };
+    expect(plain(absent)).toStrictEqual({ key: "a", checks: [{ key: "b" }, undefined, null] });
+    expect(plain(undefined)).toBeUndefined();
+    const whole = { key: "a", cost: { requests: 1 }, checks: [null] };
+    expect(plain(whole)).toBe(whole);
+    const hidden: unknown = JSON.parse('{ "__proto__": { "limit": 1 } }');
+    expect(Object.keys(plain({ hidden: hidden as object, cost: undefined }).hidden)).toEqual(["__proto__"]);
   });
 
   test("a circle ends", () => {

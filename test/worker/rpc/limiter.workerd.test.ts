@@ -47,6 +47,21 @@ test("limit, peek, refund and reset answer as over HTTP", async () => {
   expect((await limiter.policies()).policies.map(({ name }) => name)).toContain("slow");
 });
 
+test("a field that is undefined was left out, whether there is such a field or not", async () => {
+  const [limiter, key] = [bound({ policy: "slow" }), freshKey()];
+  const none = { nobodysField: undefined, idempotencyKey: undefined, region: undefined };
+  const answers = [
+    await limiter.limit({ key, ...none, cost: undefined } as never),
+    await limiter.limit({ key, ...none, idempotencyKey: "a" } as never),
+    await limiter.peek({ key, ...none, idempotencyKey: undefined, waitFor: undefined } as never),
+  ];
+  expect(answers.map(({ remaining }) => remaining)).toEqual([4, 3, 3]);
+  const { hold } = await limiter.hold({ key, ...none, units: 1, ttlMs: undefined } as never);
+  await limiter.cancel({ id: hold?.id ?? "", ...none });
+  const checks = [{ key, nobodysField: undefined, cost: undefined }];
+  expect(await limiter.limitAll({ ...none, checks } as never)).toMatchObject({ success: true });
+});
+
 test("with props that name a policy, a key is enough; a call may still name another", async () => {
   const limiter = bound({ policy: "slow" });
   const key = freshKey();
