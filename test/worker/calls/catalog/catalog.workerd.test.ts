@@ -298,6 +298,29 @@ describe("a token", () => {
   });
 });
 
+test("a token of the secret shares its name with none that a document has, over HTTP and the binding", async () => {
+  const loopback = exports as unknown as { Limiter: (options: object) => Service<typeof Limiter> };
+  using bound = await loopback.Limiter({}).catalog();
+  const catalog = bound as unknown as CatalogTarget;
+  const { body: before } = await admin("GET", "/v1/catalog");
+  const tokens = { full: { sha256: "0".repeat(64), scopes: ["limit", "admin"] } };
+  const detail = 'tokens.full has the name "full": must be a name that no token of the secret API_TOKENS has';
+  for (const query of ["", "?dryRun=true"])
+    expect(await admin("PUT", `/v1/catalog${query}`, { ...before, tokens })).toMatchObject({
+      status: 422,
+      body: { errors: [{ pointer: "/tokens/full", detail }] },
+    });
+  const { version, value } = await catalog.read();
+  for (const conditions of [{ ifMatch: version }, { dryRun: true }]) {
+    const thrown = await catalog.write({ ...value, tokens }, conditions).then(
+      () => undefined,
+      (error: Error) => error,
+    );
+    expect(thrown?.message).toContain(detail);
+  }
+  expect((await admin("GET", "/v1/catalog")).body).toEqual(before);
+});
+
 describe("the whole catalog", () => {
   test("is written back as it was read, and what is not in it is gone", async () => {
     const [kept, gone] = [freshKey(), freshKey()];
