@@ -88,7 +88,7 @@ export class CatalogWrites {
       case "policy":
         return this.#writePolicy(by, write.name, write.fields ?? undefined);
       case "override":
-        return single.writeOverride(by, write.policy, write.pattern, write.fields ?? undefined);
+        return this.#writeOverride(by, write.policy, write.pattern, write.fields ?? undefined);
       case "token":
         return single.writeToken(by, write.name, write.entry ?? undefined);
       case "candidate":
@@ -109,6 +109,13 @@ export class CatalogWrites {
     if (isTried && after === undefined) this.#candidates.write(by, name, undefined, this.#single);
     const written = this.#single.writePolicy(by, name, fields);
     return isRefusal(written) ? written : (this.#candidates.misfitOf(name, after) ?? written);
+  }
+
+  /** An override has to fit what is tried beside its policy, too. */
+  #writeOverride(by: string, policy: string, pattern: string, fields: Table | undefined): Written | Refusal {
+    const written = this.#single.writeOverride(by, policy, pattern, fields);
+    if (isRefusal(written) || fields === undefined) return written;
+    return this.#candidates.overrideMisfitOf(policy, pattern, fields) ?? written;
   }
 
   /** Makes the catalog what a document says: what is not in it is taken away. */
@@ -135,7 +142,7 @@ export class CatalogWrites {
     for (const [policy, its] of Object.entries(overrides))
       for (const [pattern, fields] of Object.entries(its))
         answers.push(
-          placed(["overrides", policy, pattern], this.#single.writeOverride(by, policy, pattern, fields)),
+          placed(["overrides", policy, pattern], this.#writeOverride(by, policy, pattern, fields)),
         );
     for (const [policy, fields] of Object.entries(candidates))
       answers.push(placed(["candidates", policy], this.#candidates.write(by, policy, fields, this.#single)));
