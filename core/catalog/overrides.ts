@@ -1,5 +1,6 @@
 /** Overrides: other figures for some keys of a policy. Here they are read, and put into the policy's table. */
 import * as v from "valibot";
+import { parseInstantMs } from "../policies/instants.ts";
 import { MOST_UNITS } from "../policies/most-units.ts";
 import { algorithmOf } from "../policies/named-algorithm.ts";
 import { parsePolicy } from "../policies/parse-policies.ts";
@@ -11,14 +12,18 @@ export type { OverrideFields, Table } from "./table.ts";
 
 const NOTE_ALLOWED = "text of at most 500 characters";
 const EXPIRY_ALLOWED = 'an instant in the future, such as "2027-01-31T12:00:00Z" (RFC 3339)';
-const RFC_3339 = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)$/;
 
 /** The fields that are no figures. */
 const OWN_FIELDS = {
   multiply: v.optional(number(0.000_001, 1_000_000)),
   blocked: v.optional(v.literal(true, "true, or left out")),
   unlimited: v.optional(v.literal(true, "true, or left out")),
-  expiresAt: v.optional(v.pipe(v.string(EXPIRY_ALLOWED), v.regex(RFC_3339, EXPIRY_ALLOWED))),
+  expiresAt: v.optional(
+    v.pipe(
+      v.string(EXPIRY_ALLOWED),
+      v.check((text) => parseInstantMs(text) !== undefined, EXPIRY_ALLOWED),
+    ),
+  ),
   note: v.optional(v.pipe(v.string(NOTE_ALLOWED), v.maxLength(500, NOTE_ALLOWED))),
 };
 const EFFECTS = ["multiply", "blocked", "unlimited"] as const;
@@ -67,7 +72,8 @@ export function readOverride(
     const found = kinds.length === 0 ? "nothing" : kinds.join(" and ");
     return { problems: [{ path: [], detail: `the override says ${found}: must be ${OVERRIDE_ALLOWED}` }] };
   }
-  const ends = expiresAt === undefined ? {} : { endsAtMs: Date.parse(expiresAt) };
+  const endsAtMs = expiresAt === undefined ? undefined : parseInstantMs(expiresAt);
+  const ends = endsAtMs === undefined ? {} : { endsAtMs };
   if (blocked === true) return { effect: "blocked", ...ends, fields: base };
   if (unlimited === true) return { effect: "unlimited", ...ends, fields: largest(name, base) };
   const fields = multiply === undefined ? merged(base, figures) : multiplied(base, multiply);

@@ -184,6 +184,11 @@ describe("a write", () => {
       { blocked: true, expiresAt: "tomorrow" },
       /expiresAt is .*tomorrow.*: must be an instant/,
     ],
+    [
+      "an end on a day that there is not",
+      { blocked: true, expiresAt: "2027-02-30T00:00:00Z" },
+      /expiresAt is .*2027-02-30.*: must be an instant/,
+    ],
     ["another algorithm", { algorithm: "sliding-log" }, /algorithm is the same for all keys/],
   ])("of an override with %s says so", async (_, body, words) => {
     const { status, body: problem } = await admin("PUT", overrideAt("slow", freshKey()), body);
