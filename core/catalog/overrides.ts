@@ -26,6 +26,7 @@ const OWN_FIELDS = {
   ),
   note: v.optional(v.pipe(v.string(NOTE_ALLOWED), v.maxLength(500, NOTE_ALLOWED))),
 };
+const OWN_NAMES = Object.keys(OWN_FIELDS);
 const EFFECTS = ["multiply", "blocked", "unlimited"] as const;
 /** What a policy is for all of its keys alike: an override cannot change it. */
 const SHARED_FIELDS = ["algorithm", "unit"];
@@ -69,7 +70,9 @@ export function readOverride(
     ...(Object.keys(figures).length > 0 ? [clip(Object.keys(figures).join(", "))] : []),
   ];
   if (kinds.length !== 1) {
-    const found = kinds.length === 0 ? "nothing" : kinds.join(" and ");
+    // What is next to a word such as `blocked` may be no figure at all, but `expiresAt` with a wrong letter.
+    const near = Object.keys(figures).map((field) => meant(field, OWN_NAMES));
+    const found = kinds.length === 0 ? "nothing" : kinds.join(" and ") + (near.find(Boolean) ?? "");
     return { problems: [{ path: [], detail: `the override says ${found}: must be ${OVERRIDE_ALLOWED}` }] };
   }
   const endsAtMs = expiresAt === undefined ? undefined : parseInstantMs(expiresAt);
@@ -118,7 +121,8 @@ function merged(base: Table, figures: Table): Table | readonly Violation[] {
   const isTable = typeof given === "object" && given !== null && !Array.isArray(given);
   if (Object.keys(strays).length > 0 || !isTable) {
     const stray = Object.keys(strays)[0] ?? "rules";
-    return [{ path: [stray], detail: violation([stray], figures[stray], `given ${wanted}`) }];
+    const near = stray === "rules" ? "" : meant(stray, ["rules", ...OWN_NAMES]);
+    return [{ path: [stray], detail: violation([stray], figures[stray], `given ${wanted}`) + near }];
   }
   const problems = Object.entries(given).flatMap(([rule, table]): Violation[] => {
     const path = ["rules", rule];
@@ -142,9 +146,9 @@ function merged(base: Table, figures: Table): Table | readonly Violation[] {
   return { ...base, rules: { ...rules, ...Object.fromEntries(changed) } };
 }
 
-/** Figures that the rule's algorithm does not have, or that all keys of a policy share. */
+/** Figures that the rule's algorithm does not have, or that all keys of a policy share. Beside a lone rule's are the others. */
 function figureProblems(rule: Table, figures: Table, path: readonly string[]): Violation[] {
-  const known = Object.keys(algorithmOf(rule)?.fields ?? {});
+  const known = [...Object.keys(algorithmOf(rule)?.fields ?? {}), ...(path.length === 0 ? OWN_NAMES : [])];
   return Object.keys(figures).flatMap((field): Violation[] => {
     if (known.includes(field)) return [];
     const near = meant(field, known);

@@ -218,6 +218,19 @@ describe("a write", () => {
     await admin("DELETE", overrideAt("slow", key));
   });
 
+  test("of one more pattern with several * than a policy may have says how many that are", async () => {
+    const [first, ...others] = Array.from({ length: 65 }, (_, each) => `${each}*of*many`);
+    const { body: before } = await admin("GET", "/v1/catalog");
+    const slow = Object.fromEntries(others.map((pattern) => [pattern, { limit: 7 }]));
+    await admin("PUT", "/v1/catalog", { ...before, overrides: { slow } });
+    const { status, body } = await admin("PUT", overrideAt("slow", first ?? ""), { limit: 7 });
+    expect([status, body["detail"]]).toEqual([
+      429,
+      "the policy has 64 patterns with more than one *, which are all that it may have",
+    ]);
+    await admin("PUT", "/v1/catalog", before);
+  });
+
   test("is in the audit log: who, what, before and after", async () => {
     const key = freshKey();
     await admin("PUT", overrideAt("slow", key), { limit: 50 });
