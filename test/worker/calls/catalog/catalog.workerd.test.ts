@@ -249,6 +249,9 @@ describe("a write", () => {
     expect((await put(TOKENS.tenant, "slow", "tenant-a:1")).status).toBe(403);
     for (const path of ["/v1/catalog", "/v1/tokens", "/v1/audit"])
       expect((await call(path, { token: TOKENS.limit })).status).toBe(403);
+    for (const path of ["/v1/policies/slow", "/v1/policies/slow/overrides"])
+      expect((await call(path, { token: TOKENS.limit })).status).toBe(200);
+    expect((await call(overrideAt("slow", "nobody"), { token: TOKENS.limit })).status).toBe(404);
     // Who may use keys with a prefix only does not see what is for keys of others.
     const read = (path: string) => call(path, { token: TOKENS.tenant });
     expect((await read(overrideAt("api", "tenant-b:1"))).status).toBe(403);
