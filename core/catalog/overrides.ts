@@ -1,5 +1,6 @@
 /** Overrides: other figures for some keys of a policy. Here they are read, and put into the policy's table. */
 import * as v from "valibot";
+import { parseInstantMs } from "../policies/instants.ts";
 import { MOST_UNITS } from "../policies/most-units.ts";
 import { algorithmOf } from "../policies/named-algorithm.ts";
 import { parsePolicy } from "../policies/parse-policies.ts";
@@ -11,16 +12,21 @@ export type { OverrideFields, Table } from "./table.ts";
 
 const NOTE_ALLOWED = "text of at most 500 characters";
 const EXPIRY_ALLOWED = 'an instant in the future, such as "2027-01-31T12:00:00Z" (RFC 3339)';
-const RFC_3339 = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)$/;
 
 /** The fields that are no figures. */
 const OWN_FIELDS = {
   multiply: v.optional(number(0.000_001, 1_000_000)),
   blocked: v.optional(v.literal(true, "true, or left out")),
   unlimited: v.optional(v.literal(true, "true, or left out")),
-  expiresAt: v.optional(v.pipe(v.string(EXPIRY_ALLOWED), v.regex(RFC_3339, EXPIRY_ALLOWED))),
+  expiresAt: v.optional(
+    v.pipe(
+      v.string(EXPIRY_ALLOWED),
+      v.check((text) => parseInstantMs(text) !== undefined, EXPIRY_ALLOWED),
+    ),
+  ),
   note: v.optional(v.pipe(v.string(NOTE_ALLOWED), v.maxLength(500, NOTE_ALLOWED))),
 };
+const OWN_NAMES = Object.keys(OWN_FIELDS);
 const EFFECTS = ["multiply", "blocked", "unlimited"] as const;
 /** What a policy is for all of its keys alike: an override cannot change it. */
 const SHARED_FIELDS = ["algorithm", "unit"];
@@ -64,10 +70,13 @@ export function readOverride(
     ...(Object.keys(figures).length > 0 ? [clip(Object.keys(figures).join(", "))] : []),
   ];
   if (kinds.length !== 1) {
-    const found = kinds.length === 0 ? "nothing" : kinds.join(" and ");
+    // What is next to a word such as `blocked` may be no figure at all, but `expiresAt` with a wrong letter.
+    const near = Object.keys(figures).map((field) => meant(field, OWN_NAMES));
+    const found = kinds.length === 0 ? "nothing" : kinds.join(" and ") + (near.find(Boolean) ?? "");
     return { problems: [{ path: [], detail: `the override says ${found}: must be ${OVERRIDE_ALLOWED}` }] };
   }
-  const ends = expiresAt === undefined ? {} : { endsAtMs: Date.parse(expiresAt) };
+  const endsAtMs = expiresAt === undefined ? undefined : parseInstantMs(expiresAt);
+  const ends = endsAtMs === undefined ? {} : { endsAtMs };
   if (blocked === true) return { effect: "blocked", ...ends, fields: base };
   if (unlimited === true) return { effect: "unlimited", ...ends, fields: largest(name, base) };
   const fields = multiply === undefined ? merged(base, figures) : multiplied(base, multiply);
@@ -112,7 +121,8 @@ function merged(base: Table, figures: Table): Table | readonly Violation[] {
   const isTable = typeof given === "object" && given !== null && !Array.isArray(given);
   if (Object.keys(strays).length > 0 || !isTable) {
     const stray = Object.keys(strays)[0] ?? "rules";
-    return [{ path: [stray], detail: violation([stray], figures[stray], `given ${wanted}`) }];
+    const near = stray === "rules" ? "" : meant(stray, ["rules", ...OWN_NAMES]);
+    return [{ path: [stray], detail: violation([stray], figures[stray], `given ${wanted}`) + near }];
   }
   const problems = Object.entries(given).flatMap(([rule, table]): Violation[] => {
     const path = ["rules", rule];
@@ -136,9 +146,9 @@ function merged(base: Table, figures: Table): Table | readonly Violation[] {
   return { ...base, rules: { ...rules, ...Object.fromEntries(changed) } };
 }
 
-/** Figures that the rule's algorithm does not have, or that all keys of a policy share. */
+/** Figures that the rule's algorithm does not have, or that all keys of a policy share. Beside a lone rule's are the others. */
 function figureProblems(rule: Table, figures: Table, path: readonly string[]): Violation[] {
-  const known = Object.keys(algorithmOf(rule)?.fields ?? {});
+  const known = [...Object.keys(algorithmOf(rule)?.fields ?? {}), ...(path.length === 0 ? OWN_NAMES : [])];
   return Object.keys(figures).flatMap((field): Violation[] => {
     if (known.includes(field)) return [];
     const near = meant(field, known);

@@ -2,7 +2,7 @@ import type { Refusal, Versioned } from "../../core/catalog/calls.ts";
 import type { Table } from "../../core/catalog/overrides.ts";
 import { parsePolicy } from "../../core/policies/parse-policies.ts";
 import { textIn, type CatalogTables, type Row } from "./catalog-tables.ts";
-import { checkedPolicy, notAllowed } from "./checked-writes.ts";
+import { checkedOverride, checkedPolicy, isRefusal, notAllowed } from "./checked-writes.ts";
 import type { SingleWrites, WritesParts } from "./single-writes.ts";
 
 /** What is stored of a policy that is tried. */
@@ -76,6 +76,20 @@ export class Candidates {
     const detail =
       "a policy and its candidate must both have a concurrency rule, or none: they decide the same calls";
     return notAllowed([{ path: [], detail }]);
+  }
+
+  /** The refusal of an override that the policy's candidate could not have: it could not be promoted, or written back. */
+  overrideMisfitOf(policy: string, pattern: string, override: Table): Refusal | undefined {
+    const fields = this.of(policy)?.fields;
+    const checked = fields && checkedOverride(policy, { fields }, pattern, override);
+    if (checked === undefined || !isRefusal(checked)) return undefined;
+    const { violations = [] } = checked;
+    return notAllowed(
+      violations.map(({ path, detail }) => ({
+        path,
+        detail: `the override would not fit the candidate of the policy: ${detail}`,
+      })),
+    );
   }
 
   /** Makes the candidate the policy: from then on there is no candidate. */

@@ -39,8 +39,7 @@ export class CatalogWrites {
 
   /** Makes a write, if its conditions hold and what it says is allowed. */
   write({ write, by, ifMatch, ifNoneMatch, isDryRun }: WriteCall): Written | Refusal {
-    const version = this.#versionOf(write);
-    const isThere = version > 0;
+    const { version, isThere } = this.#stateOf(write);
     const isMatch =
       ifMatch === undefined || ifMatch.includes(String(version)) || (isThere && ifMatch.includes("*"));
     if (!isMatch)
@@ -72,11 +71,21 @@ export class CatalogWrites {
     });
   }
 
-  /** What an entity tag is compared with; 0: there is nothing. */
-  #versionOf(write: Write): number {
-    if (write.kind === "catalog") return this.#store.revision;
+  /** What conditions are about: whether a read answers with something, and which entity tag that has. */
+  #stateOf(write: Write): { readonly version: number; readonly isThere: boolean } {
+    if (write.kind === "catalog") return { version: this.#store.revision, isThere: true };
+    if (write.kind !== "policy") {
+      const version = this.#versionOf(write);
+      return { version, isThere: version > 0 };
+    }
+    // What the file says is there with the version 0, and a version is kept of what is gone.
+    const isThere = this.#single.baseOf(write.name) !== undefined;
+    return { version: isThere ? (this.#store.policy(write.name)?.ownVersion ?? 0) : 0, isThere };
+  }
+
+  /** The version of what is nowhere but in the catalog; 0: there is nothing. */
+  #versionOf(write: Exclude<Write, { readonly kind: "catalog" | "policy" }>): number {
     if (write.kind === "token") return this.#store.token(write.name) === undefined ? 0 : 1;
-    if (write.kind === "policy") return this.#store.policy(write.name)?.ownVersion ?? 0;
     if (write.kind !== "override") return this.#candidates.of(write.policy)?.version ?? 0;
     const pattern = this.#single.patternOf(write.policy, write.pattern);
     return pattern === undefined ? 0 : (this.#store.override(write.policy, pattern)?.version ?? 0);
@@ -88,7 +97,7 @@ export class CatalogWrites {
       case "policy":
         return this.#writePolicy(by, write.name, write.fields ?? undefined);
       case "override":
-        return single.writeOverride(by, write.policy, write.pattern, write.fields ?? undefined);
+        return this.#writeOverride(by, write.policy, write.pattern, write.fields ?? undefined);
       case "token":
         return single.writeToken(by, write.name, write.entry ?? undefined);
       case "candidate":
@@ -109,6 +118,13 @@ export class CatalogWrites {
     if (isTried && after === undefined) this.#candidates.write(by, name, undefined, this.#single);
     const written = this.#single.writePolicy(by, name, fields);
     return isRefusal(written) ? written : (this.#candidates.misfitOf(name, after) ?? written);
+  }
+
+  /** An override has to fit what is tried beside its policy, too. */
+  #writeOverride(by: string, policy: string, pattern: string, fields: Table | undefined): Written | Refusal {
+    const written = this.#single.writeOverride(by, policy, pattern, fields);
+    if (isRefusal(written) || fields === undefined) return written;
+    return this.#candidates.overrideMisfitOf(policy, pattern, fields) ?? written;
   }
 
   /** Makes the catalog what a document says: what is not in it is taken away. */
@@ -135,7 +151,7 @@ export class CatalogWrites {
     for (const [policy, its] of Object.entries(overrides))
       for (const [pattern, fields] of Object.entries(its))
         answers.push(
-          placed(["overrides", policy, pattern], this.#single.writeOverride(by, policy, pattern, fields)),
+          placed(["overrides", policy, pattern], this.#writeOverride(by, policy, pattern, fields)),
         );
     for (const [policy, fields] of Object.entries(candidates))
       answers.push(placed(["candidates", policy], this.#candidates.write(by, policy, fields, this.#single)));

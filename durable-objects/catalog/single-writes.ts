@@ -5,6 +5,7 @@ import {
   type Refusal,
   type Versioned,
 } from "../../core/catalog/calls.ts";
+import { MOST_MANIFOLD } from "../../core/catalog/override-index.ts";
 import type { Table } from "../../core/catalog/overrides.ts";
 import type { AuditLog } from "./audit-log.ts";
 import type { CatalogStore } from "./catalog-store.ts";
@@ -103,7 +104,9 @@ export class SingleWrites {
     if (before === undefined && this.#store.count("overrides") >= MOST_OVERRIDES)
       return full(`the catalog has ${MOST_OVERRIDES} overrides, which are all that it may have`);
     if (before === undefined && checked.isManifold && this.#store.hasMostManifold(policy))
-      return full(`the policy has as many patterns with more than one * as it may have`);
+      return full(
+        `the policy has ${MOST_MANIFOLD} patterns with more than one *, which are all that it may have`,
+      );
     const version = this.putOverride(by, policy, pattern, fields, before?.fields, endsAtMs);
     return { version, value: { policy, pattern, fields: fields ?? null } };
   }

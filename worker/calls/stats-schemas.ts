@@ -1,6 +1,7 @@
 /** The schemas of requests and answers about what the limiter did. */
 import * as v from "valibot";
 import { parseDurationMs } from "../../core/policies/durations.ts";
+import { parseInstantMs } from "../../core/policies/instants.ts";
 import { STEPS, TOP_KINDS, type Step } from "../../core/stats/messages.ts";
 import { oneOf, table } from "../../core/validation.ts";
 import { figure } from "./answer-schemas.ts";
@@ -13,7 +14,6 @@ export const MOST_SINCE = { minute: "1d", hour: "30d" } as const satisfies Recor
 /** By step: how far back a request looks that does not say. */
 export const USUAL_SINCE = { minute: "1h", hour: "1d" } as const satisfies Record<Step, string>;
 
-const INSTANT = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})$/i;
 /** What errors say is allowed. */
 export const SINCE_ALLOWED = 'a duration such as "15m" "6h", or an instant such as "2026-11-22T18:00:00Z"';
 
@@ -21,8 +21,7 @@ export const SINCE_ALLOWED = 'a duration such as "15m" "6h", or an instant such 
 export function readSince(text: string, nowMs: number): number | undefined {
   const durationMs = parseDurationMs(text);
   if (durationMs !== undefined) return nowMs - durationMs;
-  const atMs = INSTANT.test(text) ? Date.parse(text) : Number.NaN;
-  return Number.isNaN(atMs) ? undefined : atMs;
+  return parseInstantMs(text);
 }
 
 export const HistoryRequest = table({

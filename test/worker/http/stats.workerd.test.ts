@@ -102,6 +102,11 @@ describe("GET /v1/stats", () => {
     ["policy=api&step=second", "step", 'step is "second": must be one of "minute", "hour"'],
     ["policy=api&since=60", "since", 'since is "60": must be a duration such as'],
     ["policy=api&since=2026-11-22", "since", 'since is "2026-11-22": must be a duration'],
+    [
+      "policy=api&since=2026-02-30T18:00:00Z",
+      "since",
+      'since is "2026-02-30T18:00:00Z": must be a duration such as .*Z"$',
+    ],
     ["policy=api&since=2d", "since", 'since is "2d": must be a duration .*, not before 1d ago by the minute'],
     ["policy=api&step=hour&since=31d", "since", "not before 30d ago by the hour"],
     [`policy=api&since=${instantText(Date.now() + HOUR_MS)}`, "since", "not after now"],

@@ -2,8 +2,9 @@
 import type { CatalogMethods, Refusal, Versioned, Write } from "../../../core/catalog/calls.ts";
 import { Problem, PROBLEMS } from "../../../core/protocol/problems.ts";
 import type { StatsNamespace } from "../../../core/stats/messages.ts";
-import { keyProblem, mayUse, scopeProblem, type Principal } from "../../auth/tokens.ts";
-import { notAllowed } from "../validate.ts";
+import { clip, describe } from "../../../core/validation.ts";
+import { isConfigured, keyProblem, mayUse, scopeProblem, type Principal } from "../../auth/tokens.ts";
+import { notAllowed, refused } from "../validate.ts";
 
 /** What a call needs: the catalog, who calls, and how an isolate learns at once of what it has changed. */
 export interface CatalogCaller {
@@ -30,7 +31,8 @@ export async function write(
   conditions: Conditions,
 ): Promise<Versioned<unknown> | Problem> {
   const { catalog, principal, onWritten } = caller;
-  const refusal = scopeProblem(principal, ["admin"]) ?? writeProblem(principal, what);
+  const refusal =
+    scopeProblem(principal, ["admin"]) ?? writeProblem(principal, what) ?? takenProblem(caller.secret, what);
   if (refusal !== undefined) return refusal;
   const written = await asked(catalog.write({ write: what, by: principal.title, ...conditions }));
   if (!(written instanceof Problem) && conditions.isDryRun !== true) await onWritten();
@@ -44,6 +46,23 @@ function writeProblem(principal: Principal, what: Write): Problem | undefined {
   const policy = what.kind === "policy" ? what.name : what.policy;
   return (
     forbidden(principal, policy) ?? (principal.keyPrefix === undefined ? undefined : notForAll(principal))
+  );
+}
+
+const FREE_NAME = "a name that no token of the secret API_TOKENS has";
+
+/** A caller is known by its token's name: a token of the catalog with a name of the secret would be that caller. */
+function takenProblem(secret: string | undefined, what: Write): Problem | undefined {
+  if (what.kind === "token" && what.entry !== null && isConfigured(secret, what.name))
+    return refused(["name"], what.name, FREE_NAME);
+  if (what.kind !== "catalog") return undefined;
+  const taken = Object.keys(what.document.tokens).filter((name) => isConfigured(secret, name));
+  if (taken.length === 0) return undefined;
+  return notAllowed(
+    taken.map((name) => {
+      const path = ["tokens", name];
+      return { path, detail: `${clip(path.join("."))} has the name ${describe(name)}: must be ${FREE_NAME}` };
+    }),
   );
 }
 

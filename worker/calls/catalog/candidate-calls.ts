@@ -13,7 +13,7 @@ import { comparedSeries, keysOfCandidate, type DeniedBy } from "../../../core/st
 import { scopeProblem } from "../../auth/tokens.ts";
 import { askStats } from "../stats.ts";
 import { asked, forbidden, problemIn, write, type CatalogCaller, type Conditions } from "./asking.ts";
-import { readPolicy, tableOf } from "./catalog-calls.ts";
+import { tableOf, writtenPolicy } from "./catalog-calls.ts";
 
 /** The candidate of a policy, with what it decided beside it. Keys are for the scope `admin`. */
 export async function readCandidate(
@@ -68,7 +68,7 @@ export async function promoteCandidate(
   conditions: Conditions,
 ): Promise<PolicyAnswer | Problem> {
   const written = await write(caller, { kind: "promotion", policy }, conditions);
-  return written instanceof Problem ? written : await readPolicy(caller, policy);
+  return written instanceof Problem ? written : await writtenPolicy(caller, policy, written, conditions);
 }
 
 function candidateAnswer({ version, value }: Versioned<CandidateInCatalog>): CandidateAnswer {

@@ -39,14 +39,20 @@ export async function writePolicy(
   const table = tableOf(fields);
   if (table instanceof Problem) return table;
   const written = await write(caller, { kind: "policy", name, fields: table }, conditions);
-  if (written instanceof Problem) return written;
+  return written instanceof Problem ? written : await writtenPolicy(caller, name, written, conditions);
+}
+
+/** A policy as a write has made it, or as it would: what was only tried cannot be read. */
+export async function writtenPolicy(
+  caller: CatalogCaller,
+  name: string,
+  { version, value }: Versioned<unknown>,
+  { isDryRun }: Conditions,
+): Promise<PolicyAnswer | Problem> {
   const there = await readPolicy(caller, name);
-  if (conditions.isDryRun !== true) return there;
+  if (isDryRun !== true) return there;
   const overrides = there instanceof Problem ? 0 : there.overrides;
-  return policyAnswer({
-    version: written.version,
-    value: { name, source: "catalog", fields: table, overrides },
-  });
+  return policyAnswer({ version, value: { name, source: "catalog", fields: value as Table, overrides } });
 }
 
 /** Takes a policy away: what the file says is in force again, or it is gone. */

@@ -51,6 +51,19 @@ describe("a candidate", () => {
     expect((await limit("slow", freshKey())).body).toMatchObject({ limit: 5 });
   });
 
+  test("that is promoted for a trial is answered as it would be, and stays a candidate", async () => {
+    await admin("PUT", at("slow"), { ...TRIED, limit: 1 });
+    const before = await admin("GET", "/v1/policies/slow");
+    const tried = await admin("POST", `${at("slow")}/promote?dryRun=true`);
+    expect(await admin("GET", "/v1/policies/slow")).toMatchObject({ status: 200, body: before.body });
+    expect((await admin("GET", at("slow"))).body).toMatchObject({ candidate: { limit: 1 } });
+    const promoted = await admin("POST", `${at("slow")}/promote`);
+    expect(promoted.body).toMatchObject({ policy: "slow", source: "catalog", limit: 1 });
+    expect(tried).toMatchObject({ status: 200, body: promoted.body });
+    expect(tried.headers.get("etag")).toBe(promoted.headers.get("etag"));
+    await admin("DELETE", "/v1/policies/slow");
+  });
+
   test("of a policy that is taken away goes with it", async () => {
     const path = "/v1/policies/tried-too";
     await admin("PUT", path, TRIED);

@@ -184,6 +184,11 @@ describe("a write", () => {
       { blocked: true, expiresAt: "tomorrow" },
       /expiresAt is .*tomorrow.*: must be an instant/,
     ],
+    [
+      "an end on a day that there is not",
+      { blocked: true, expiresAt: "2027-02-30T00:00:00Z" },
+      /expiresAt is .*2027-02-30.*: must be an instant/,
+    ],
     ["another algorithm", { algorithm: "sliding-log" }, /algorithm is the same for all keys/],
   ])("of an override with %s says so", async (_, body, words) => {
     const { status, body: problem } = await admin("PUT", overrideAt("slow", freshKey()), body);
@@ -213,6 +218,19 @@ describe("a write", () => {
     await admin("DELETE", overrideAt("slow", key));
   });
 
+  test("of one more pattern with several * than a policy may have says how many that are", async () => {
+    const [first, ...others] = Array.from({ length: 65 }, (_, each) => `${each}*of*many`);
+    const { body: before } = await admin("GET", "/v1/catalog");
+    const slow = Object.fromEntries(others.map((pattern) => [pattern, { limit: 7 }]));
+    await admin("PUT", "/v1/catalog", { ...before, overrides: { slow } });
+    const { status, body } = await admin("PUT", overrideAt("slow", first ?? ""), { limit: 7 });
+    expect([status, body["detail"]]).toEqual([
+      429,
+      "the policy has 64 patterns with more than one *, which are all that it may have",
+    ]);
+    await admin("PUT", "/v1/catalog", before);
+  });
+
   test("is in the audit log: who, what, before and after", async () => {
     const key = freshKey();
     await admin("PUT", overrideAt("slow", key), { limit: 50 });
@@ -231,6 +249,9 @@ describe("a write", () => {
     expect((await put(TOKENS.tenant, "slow", "tenant-a:1")).status).toBe(403);
     for (const path of ["/v1/catalog", "/v1/tokens", "/v1/audit"])
       expect((await call(path, { token: TOKENS.limit })).status).toBe(403);
+    for (const path of ["/v1/policies/slow", "/v1/policies/slow/overrides"])
+      expect((await call(path, { token: TOKENS.limit })).status).toBe(200);
+    expect((await call(overrideAt("slow", "nobody"), { token: TOKENS.limit })).status).toBe(404);
     // Who may use keys with a prefix only does not see what is for keys of others.
     const read = (path: string) => call(path, { token: TOKENS.tenant });
     expect((await read(overrideAt("api", "tenant-b:1"))).status).toBe(403);
@@ -296,6 +317,29 @@ describe("a token", () => {
     expect((await admin("GET", "/v1/catalog")).body).toEqual(body);
     await admin("DELETE", `/v1/tokens/${name}`);
   });
+});
+
+test("a token of the secret shares its name with none that a document has, over HTTP and the binding", async () => {
+  const loopback = exports as unknown as { Limiter: (options: object) => Service<typeof Limiter> };
+  using bound = await loopback.Limiter({}).catalog();
+  const catalog = bound as unknown as CatalogTarget;
+  const { body: before } = await admin("GET", "/v1/catalog");
+  const tokens = { full: { sha256: "0".repeat(64), scopes: ["limit", "admin"] } };
+  const detail = 'tokens.full has the name "full": must be a name that no token of the secret API_TOKENS has';
+  for (const query of ["", "?dryRun=true"])
+    expect(await admin("PUT", `/v1/catalog${query}`, { ...before, tokens })).toMatchObject({
+      status: 422,
+      body: { errors: [{ pointer: "/tokens/full", detail }] },
+    });
+  const { version, value } = await catalog.read();
+  for (const conditions of [{ ifMatch: version }, { dryRun: true }]) {
+    const thrown = await catalog.write({ ...value, tokens }, conditions).then(
+      () => undefined,
+      (error: Error) => error,
+    );
+    expect(thrown?.message).toContain(detail);
+  }
+  expect((await admin("GET", "/v1/catalog")).body).toEqual(before);
 });
 
 describe("the whole catalog", () => {
