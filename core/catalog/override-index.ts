@@ -18,6 +18,10 @@ interface Beginning<Value> {
   readonly manifold: Map<string, Found<Value>>;
 }
 
+/** Whether an override is there. */
+type Counts<Value> = (value: Value) => boolean;
+const everyOne = () => true;
+
 /** The ranges of one length. */
 interface Ranges<Value> {
   readonly bits: number;
@@ -88,46 +92,58 @@ export class OverrideIndex<Value> {
     if (this.#remove(pattern)) this.#size -= 1;
   }
 
-  /** The override that applies to a key; `undefined`: none. */
-  find(key: string): Value | undefined {
+  /**
+   * The override that applies to a key; `undefined`: none.
+   *
+   * @param counts says of an override whether it is there at all
+   */
+  find(key: string, counts: Counts<Value> = everyOne): Value | undefined {
     if (this.#size === 0) return undefined;
     const exact = this.#exact.get(key);
-    if (exact !== undefined) return exact;
-    return this.#findGlob(key) ?? this.#findRange(key);
+    if (exact !== undefined && counts(exact)) return exact;
+    return this.#findGlob(key, counts) ?? this.#findRange(key, counts);
   }
 
-  #findGlob(key: string): Value | undefined {
+  #findGlob(key: string, counts: Counts<Value>): Value | undefined {
     for (const length of this.#beginnings.lengths) {
       if (length > key.length) continue;
       const beginning = this.#beginnings.texts.get(key.slice(0, length));
       if (beginning === undefined) continue;
-      const found = this.#endingIn(beginning, key, length);
+      const found = this.#endingIn(beginning, key, length, counts);
       if (found !== undefined) return found;
     }
     return undefined;
   }
 
   /** Of the patterns with this beginning the one with the longest end, or the most text. */
-  #endingIn({ byEnd, manifold }: Beginning<Value>, key: string, from: number): Value | undefined {
+  #endingIn(
+    { byEnd, manifold }: Beginning<Value>,
+    key: string,
+    from: number,
+    counts: Counts<Value>,
+  ): Value | undefined {
     let best: Found<Value> | undefined;
     if (byEnd.size > 0)
       for (const length of this.#ends.lengths) {
         if (length > key.length - from) continue;
-        best = byEnd.get(key.slice(key.length - length));
-        if (best !== undefined) break;
+        const found = byEnd.get(key.slice(key.length - length));
+        if (found === undefined || !counts(found.value)) continue;
+        best = found;
+        break;
       }
     for (const each of manifold.values())
-      if (isMoreSpecific(each, best) && matchesParts(each.pattern.parts, key)) best = each;
+      if (isMoreSpecific(each, best) && matchesParts(each.pattern.parts, key) && counts(each.value))
+        best = each;
     return best?.value;
   }
 
-  #findRange(key: string): Value | undefined {
+  #findRange(key: string, counts: Counts<Value>): Value | undefined {
     if (this.#ranges[4].length + this.#ranges[6].length === 0) return undefined;
     const address = addressOf(key);
     if (address === undefined) return undefined;
     for (const { bits, networks } of this.#ranges[address.family]) {
       const found = networks.get(networkOf(address, bits));
-      if (found !== undefined) return found;
+      if (found !== undefined && counts(found)) return found;
     }
     return undefined;
   }

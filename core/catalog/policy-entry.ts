@@ -6,9 +6,10 @@ import type { Candidate, Policies, Policy } from "../policies/policy.ts";
 import { withoutJurisdiction } from "../policies/regional-policies.ts";
 import type { Regions } from "../policies/regions.ts";
 import type { OverrideChange, PolicyChange } from "./changes.ts";
-import { OverrideIndex } from "./override-index.ts";
-import { readOverride, type OverrideFields, type Table } from "./overrides.ts";
+import { EndingOverrides, type Overriding } from "./ending-overrides.ts";
+import { readOverride, type Table } from "./overrides.ts";
 import { parsePattern } from "./patterns.ts";
+import { since, withAll } from "./policy-copies.ts";
 
 /** So many overridden policies are kept, and so many that were read. */
 const MOST_KEPT = 4_096;
@@ -24,12 +25,6 @@ export interface Deployed {
   readonly areJurisdictionsIgnored?: boolean | undefined;
 }
 
-/** An override that is to be read. */
-interface Overriding {
-  readonly pattern: string;
-  readonly fields: OverrideFields;
-}
-
 /** A policy as an override makes it, but for the pattern. */
 interface Overridden extends Pick<Policy, "terms" | "candidate"> {
   readonly policy: Policy;
@@ -41,9 +36,11 @@ interface Overridden extends Pick<Policy, "terms" | "candidate"> {
 export class PolicyEntry {
   readonly name: string;
   readonly #isNowhere: boolean;
-  readonly #index = new OverrideIndex<OverrideChange & { readonly fields: OverrideFields }>();
+  readonly #overrides = new EndingOverrides();
   /** By the pattern. */
   readonly #kept = new Map<string, Policy>();
+  /** Of keys of which an override has ended: by that instant, and the pattern of the one that applies since, if any. */
+  readonly #since = new Map<string, Policy>();
   /** By what the override says: patterns that say the same, as those of one plan do, are read once. */
   readonly #read = new Map<string, Overridden>();
   #policy: Policy | undefined;
@@ -65,6 +62,7 @@ export class PolicyEntry {
   /** Takes over a version. */
   change({ version, fields, candidate }: PolicyChange, deployed: Deployed): void {
     this.#kept.clear();
+    this.#since.clear();
     this.#read.clear();
     this.#tried = candidate;
     this.#inForce = { version, ...(fields && { fields: JSON.stringify(fields) }) };
@@ -78,10 +76,11 @@ export class PolicyEntry {
     const ofKind = this.#policy && parsePattern(this.#policy, change.pattern);
     const meant = ofKind ?? (this.#policy === undefined ? pattern : undefined);
     if (meant === undefined) return;
-    this.#kept.delete(change.pattern);
-    const { fields } = change;
-    if (fields === undefined) this.#index.delete(meant);
-    else this.#index.set(meant, { ...change, fields });
+    const { pattern: text, fields } = change;
+    this.#kept.delete(text);
+    this.#since.clear();
+    if (fields === undefined) this.#overrides.delete(meant);
+    else this.#overrides.set(meant, { pattern: text, fields });
   }
 
   /** All that has changed was taken over: the policy is put together, once for however many overrides. */
@@ -92,18 +91,31 @@ export class PolicyEntry {
   #withOverrides(given: Policy): Policy {
     const { overrides: _, candidate: __, ...policy } = given;
     const inForce = policy.pool === undefined ? { inForce: this.#inForce } : {};
-    const overrides = { find: (key: string) => this.#find(key) };
+    const overrides = { find: (key: string, nowMs: number) => this.#find(key, nowMs) };
     const candidate = this.#candidateOf((table) => table);
     return withAll(policy, {
       ...inForce,
-      ...(this.#index.size > 0 && { overrides }),
+      ...(this.#overrides.size > 0 && { overrides }),
       ...(candidate && { candidate }),
     });
   }
 
-  #find(key: string): Policy | undefined {
-    const found = this.#index.find(key);
+  #find(key: string, nowMs: number): Policy | undefined {
+    const found = this.#overrides.find(key, nowMs);
     if (found === undefined) return undefined;
+    const { override, sinceMs } = found;
+    if (sinceMs === undefined) return override && this.#overridden(override);
+    const name = `${sinceMs}/${override?.pattern ?? ""}`;
+    const known = this.#since.get(name);
+    if (known !== undefined) return known;
+    const named = (override && this.#overridden(override)) ?? this.#policy;
+    if (named === undefined) return undefined;
+    const after = since(named, sinceMs);
+    keep(this.#since, name, after, MOST_KEPT);
+    return after;
+  }
+
+  #overridden(found: Overriding): Policy | undefined {
     const known = this.#kept.get(found.pattern);
     if (known !== undefined) return known;
     const read = this.#readOverride(found);
@@ -192,11 +204,4 @@ function keep<Value>(kept: Map<string, Value>, name: string, value: Value, most:
     kept.delete(oldest);
   }
   kept.set(name, value);
-}
-
-/** The policy with these fields, also as calls of each priority see it. */
-function withAll(policy: Policy, more: Partial<Policy>): Policy {
-  const { priorities } = policy;
-  const seen = new Map([...priorities.seen].map(([name, each]) => [name, { ...each, ...more }]));
-  return { ...policy, ...more, priorities: { ...priorities, seen } };
 }

@@ -2,12 +2,25 @@
 
 /**
  * Which version of a policy is in force for a key. Versions rise with each change of the policy or of an override for its
- * keys, so an object that has seen one never goes back. Sent and stored: never rename a field.
+ * keys, and `sinceMs` within a version, so an object that has seen one never goes back (`later`). Sent and stored: never
+ * rename a field.
  */
 export interface InForce {
   readonly version: number;
   /** The policy's table as JSON text, with the override of the key in it. Absent: as the deployment's file says. */
   readonly fields?: string;
+  /**
+   * When the last of the key's overrides ended that have ended by themselves in this version, in milliseconds since 1970:
+   * an override ends at its instant, and the version rises when the catalog has written so. Absent: none has.
+   */
+  readonly sinceMs?: number;
+}
+
+/** The later of what two calls say; of the same the first. */
+export function later(one: InForce | undefined, other: InForce | undefined): InForce | undefined {
+  const versions = (other?.version ?? 0) - (one?.version ?? 0);
+  if (versions !== 0) return versions > 0 ? other : one;
+  return (other?.sinceMs ?? 0) > (one?.sinceMs ?? 0) ? other : one;
 }
 
 /** The override that applies to a key. */
@@ -20,9 +33,12 @@ export interface AppliedOverride {
   readonly endsAtMs?: number;
 }
 
-/** Finds the policy of a key that has an override; `undefined`: it has none. */
+/**
+ * Finds the policy of a key by the override that is in force for it at this instant, or after the one that has ended;
+ * `undefined`: it has none.
+ */
 export interface Overrides<Found> {
-  find(key: string): Found | undefined;
+  find(key: string, nowMs: number): Found | undefined;
 }
 
 /** What a message says of the version that is in force; empty: the deployment's file says it. */

@@ -1,4 +1,5 @@
 import { unstoredOf, type Account } from "../../core/accounts/account.ts";
+import { later } from "../../core/policies/in-force.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import { isBlank } from "./blank.ts";
@@ -6,7 +7,7 @@ import { HeardTerms } from "./heard-terms.ts";
 import { KeyState } from "./key-state.ts";
 import { MemoryBudget, type MemoryShare } from "./memory-budget.ts";
 import { adopt, writeLast, writeRecord } from "./record-writing.ts";
-import { chosen, later, versionIn, Versions, type Choose } from "./versions.ts";
+import { chosen, versionIn, Versions, type Choose } from "./versions.ts";
 
 /** The most keys in memory of all objects in an isolate, at about 1 KiB each. Other keys are read from storage when a call opens them. */
 export const MOST_KEYS = 20_000;

@@ -1,5 +1,5 @@
 import { advance, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
-import type { InForce } from "../../core/policies/in-force.ts";
+import { later, type InForce } from "../../core/policies/in-force.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { AnswerCount } from "../storage/answers.ts";
 import { claimsOf } from "../storage/conversions.ts";
@@ -20,7 +20,7 @@ import {
   withHoldsOf,
   type RuleState,
 } from "./rule-state.ts";
-import { later, versionIn, type Choose, type Chosen } from "./versions.ts";
+import { versionIn, type Choose, type Chosen } from "./versions.ts";
 
 /** A rule's state as `KeyState` itself sees it; nobody else may change it. */
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };

@@ -3,7 +3,7 @@
  * a later version is in force for its key (core/policies/in-force.ts). The latest one counts that was heard of a key, or
  * that is stored with it, so nobody who lags behind takes the key back.
  */
-import type { InForce } from "../../core/policies/in-force.ts";
+import { later, type InForce } from "../../core/policies/in-force.ts";
 import { parsePolicy } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "../storage/records.ts";
@@ -51,11 +51,6 @@ export class Versions {
     this.#told.delete(key);
     return told;
   }
-}
-
-/** The later of two versions. */
-export function later(one: InForce | undefined, other: InForce | undefined): InForce | undefined {
-  return (other?.version ?? 0) > (one?.version ?? 0) ? other : one;
 }
 
 /**

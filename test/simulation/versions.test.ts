@@ -42,6 +42,7 @@ test(
 test.each<[string, Breakage]>([
   ["isolates that never learn", { isDeaf: true }],
   ["an isolate that lags and says that it does not", { told: (_, latest) => latest }],
+  ["isolates that do not say when an override ended", { isTimeless: true }],
   ["an object that forgets at a crash which version was stored", { forgets: true }],
 ])("%s: found", async (_, breakage) => {
   const found = await simulate(1, 2_000, breakage).then(

@@ -6,6 +6,7 @@ import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import { Outboxes } from "../../client/transports/outboxes.ts";
+import { later, type InForce } from "../../core/policies/in-force.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
@@ -49,6 +50,8 @@ interface Isolate {
 export interface Breakage {
   /** Changes what an isolate tells the object. */
   readonly told?: (version: number, versions: number) => number;
+  /** Isolates do not say when an override ended. */
+  readonly isTimeless?: boolean;
   /** Isolates never learn. */
   readonly isDeaf?: boolean;
   /** An object starts again without what is stored of versions. */
@@ -79,7 +82,7 @@ export class History {
   /** The one in force alone, once everybody knows it. */
   #strict: Oracle | undefined;
   #failure: unknown;
-  #seen = 0;
+  #seen: InForce | undefined;
   #back = 0;
   #outcome = { calls: 0, changes: 0, admittedByIsolates: 0, admitted: 0, denied: 0, crashes: 0, adopted: 0 };
 
@@ -113,9 +116,14 @@ export class History {
   }
 
   #plan(policies: readonly Policy[], tables: readonly object[]): void {
+    let version = 0;
     for (const [index, policy] of policies.entries()) {
       const atMs = index === 0 ? 0 : Math.floor((index * END_MS) / policies.length) + this.#dice.upTo(200);
-      const inForce = { version: index, fields: JSON.stringify(textOf(tables[index] as object)) };
+      const fields = JSON.stringify(textOf(tables[index] as object));
+      // An override that ends by itself changes what is in force, and not the version.
+      const isEnd = version > 0 && this.#dice.chance(0.4);
+      if (!isEnd) version = index;
+      const inForce = { version, fields, ...(isEnd && { sinceMs: 1_000_000 + atMs }) };
       const changed = { policy: index === 0 ? policy : { ...policy, inForce }, sinceMs: atMs };
       if (index === 0) this.#versions.push(changed);
       else this.#time.at(atMs, () => this.#change(changed));
@@ -174,13 +182,18 @@ export class History {
       KEY,
       cost,
     );
-    if (decided instanceof Promise) void decided.then((late) => this.#decided(late, cost));
+    const failed = (error: unknown) => (this.#failure ??= error);
+    if (decided instanceof Promise) void decided.then((late) => this.#decided(late, cost)).catch(failed);
     else this.#decided(decided, cost);
   }
 
   #told(policy: Policy, known: number): Policy {
-    const version = this.#breakage.told?.(known, this.#versions.length - 1) ?? known;
-    return policy.inForce === undefined ? policy : { ...policy, inForce: { ...policy.inForce, version } };
+    const { inForce } = policy;
+    if (inForce === undefined) return policy;
+    const version = this.#breakage.told?.(known, this.#versions.length - 1) ?? inForce.version;
+    const { sinceMs, ...timeless } =
+      this.#breakage.isTimeless === true ? { ...inForce, sinceMs: undefined } : inForce;
+    return { ...policy, inForce: { ...timeless, version, ...(sinceMs !== undefined && { sinceMs }) } };
   }
 
   #decided(decision: Decision | Problem, cost: number): void {
@@ -220,16 +233,20 @@ export class History {
     const isStored =
       this.#database.storage !== undefined && this.#object.memory.storage.read(KEY) !== undefined;
     // Of a key of which nothing is stored, nothing is known after a crash.
-    if (!isStored) this.#seen = 0;
+    if (!isStored) this.#seen = undefined;
     this.#object.crash();
   }
 
   #check(): void {
     if (this.#failure !== undefined) throw this.#failure;
-    const version = this.#object.open({ name: NAME }, KEY).inForce?.version ?? 0;
-    law(version >= this.#seen, () => `the object went back from version ${this.#seen} to ${version}`);
-    if (version > this.#seen) this.#outcome.adopted += 1;
-    this.#seen = version;
+    const { inForce } = this.#object.open({ name: NAME }, KEY);
+    const said = (each: InForce | undefined) => `version ${each?.version ?? 0} of ${each?.sinceMs ?? 0}`;
+    law(
+      later(inForce, this.#seen) === inForce,
+      () => `the object went back from ${said(this.#seen)} to ${said(inForce)}`,
+    );
+    if (later(this.#seen, inForce) !== this.#seen) this.#outcome.adopted += 1;
+    this.#seen = inForce;
   }
 
   #fate(): Fate {

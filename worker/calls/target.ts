@@ -61,7 +61,7 @@ export function findTarget(
   if (policy instanceof Problem) return policy;
   const key = normaliseKey(policy, given);
   if (key === undefined) return refused([...below, "key"], given, ADDRESS_ALLOWED);
-  const own = policy.overrides?.find(key) ?? policies.within(policy, principal.region);
+  const own = policy.overrides?.find(key, readClockMs()) ?? policies.within(policy, principal.region);
   return keyProblem(principal, key) ?? { policy: own, key };
 }
 
@@ -125,7 +125,8 @@ export function findClaim(
   // An id can be forged, so its key is held against all that a key of a call is.
   if (!isKey(claim.key) || normaliseKey(policy, claim.key) !== claim.key) return undefined;
   if (keyProblem(principal, claim.key) !== undefined) return undefined;
-  return { policy: policy.overrides?.find(claim.key) ?? policy, key: claim.key, secret: claim.secret };
+  const { key, secret } = claim;
+  return { policy: policy.overrides?.find(key, readClockMs()) ?? policy, key, secret };
 }
 
 /**
