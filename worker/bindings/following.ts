@@ -1,6 +1,7 @@
 /** How an isolate sees, while a call of its own waits at an object, that another policy is in force for the key. */
 import type { Follow } from "../../client/caller.ts";
 import type { Time } from "../../core/clock.ts";
+import { later } from "../../core/policies/in-force.ts";
 import type { Policies } from "../../core/policies/policy.ts";
 import type { CatalogReader } from "./catalog-reader.ts";
 
@@ -17,17 +18,18 @@ export function followingBy(
   time: Time,
 ): Follow {
   return ({ name, inForce }, key, tell) => {
-    let told = inForce?.version ?? 0;
+    let told = inForce;
     let isOver = false;
     let cancel = () => {};
     const look = async () => {
       await catalog.freshen();
       const named = policies.get(name);
-      const now = named?.overrides?.find(key) ?? named;
-      const version = now?.inForce?.version ?? 0;
+      const now = named?.overrides?.find(key, time.nowMs()) ?? named;
       if (isOver) return;
-      if (now !== undefined && version > told) tell(now);
-      told = Math.max(told, version);
+      if (now !== undefined && later(told, now.inForce) !== told) {
+        told = now.inForce;
+        tell(now);
+      }
       again();
     };
     const again = () => (cancel = time.after(LOOK_MS, () => void look()));
