@@ -11,7 +11,7 @@ import type { KeyAsked, LimitAllAsked, LimitAsked, Signal } from "./limiter.ts";
 import { requireObject } from "./local-call.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
 import type { Outages } from "./outages.ts";
-import { limiterErrorIn, type FarSide } from "./transports/far-side.ts";
+import { limiterErrorIn, waitOf, type FarSide } from "./transports/far-side.ts";
 
 /** @param ended aborted when nobody waits for the answer any more */
 type Call<Asked, Answer> = (far: FarSide, asked: Asked, ended: AbortSignal) => Promise<Answer>;
@@ -122,9 +122,7 @@ export class FarCalls {
     signal?.throwIfAborted();
     await this.#takeHome(asked);
     try {
-      const waitMs = "waitMs" in asked && typeof asked.waitMs === "number" ? asked.waitMs : 0;
-      const { deadlineMs } = this.#policyOf(asked.policy);
-      const mostMs = deadlineMs + Math.max(0, waitMs);
+      const mostMs = this.#policyOf(asked.policy).deadlineMs + waitOf(asked);
       return await this.#inTime((ended) => call(this.#far, asked, ended), mostMs, signal);
     } finally {
       // A call that asked meanwhile may have been denied before this one was carried out.

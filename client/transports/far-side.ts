@@ -52,6 +52,15 @@ export interface FarSide extends LimiterCalls {
   close?(): void;
 }
 
+/**
+ * How long a call may wait for its turn, in milliseconds. What is no time waits for nothing: the limiter says what is
+ * wrong with it.
+ */
+export function waitOf(asked: object): number {
+  const waitMs = "waitMs" in asked ? asked.waitMs : 0;
+  return typeof waitMs === "number" && Number.isFinite(waitMs) ? Math.max(0, waitMs) : 0;
+}
+
 /** The error as a `LimiterError` if the limiter has thrown it; `undefined`: it did not answer. */
 export function limiterErrorIn(error: unknown): LimiterError | undefined {
   if (error instanceof LimiterError) return error;

@@ -1,7 +1,9 @@
+import { idle } from "../../core/clock.ts";
 import { LimiterError, PROBLEMS, Problem, type FieldError } from "../../core/protocol/problems.ts";
 import { clip } from "../../core/words.ts";
 import type { Signal } from "./asked.ts";
-import type { FarSide } from "./far-side.ts";
+import { waitOf, type FarSide } from "./far-side.ts";
+import { jsonOf, requirePlain } from "./plain-json.ts";
 
 /** Where a limiter is, and how it is reached. */
 export interface HttpWay {
@@ -24,18 +26,25 @@ export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide
     shape: Shape,
     method: string,
     path: string,
-    body?: object,
-    ended?: Signal,
+    {
+      body,
+      waitMs = 0,
+      ended,
+    }: { readonly body?: object; readonly waitMs?: number; readonly ended?: Signal } = {},
   ): Promise<Answer> => {
-    const waitMs = body !== undefined && "waitMs" in body ? Number(body.waitMs) : 0;
-    const late = AbortSignal.timeout(MOST_MS + (waitMs > 0 ? waitMs : 0));
-    const signal = ended === undefined ? late : AbortSignal.any([late, ended as AbortSignal]);
-    const text = body === undefined ? {} : { body: textOf(body) };
-    const response = await send(`${base}/v1/${path}`, { method, headers, signal, ...text });
-    return await answerIn<Answer>(response, shape);
+    const text = body === undefined ? {} : { body: jsonOf(body) };
+    const late = new AbortController();
+    const cancel = idle(MOST_MS + waitMs, () => late.abort(new Error("no answer")));
+    const signal = ended === undefined ? late.signal : AbortSignal.any([late.signal, ended as AbortSignal]);
+    try {
+      const response = await send(`${base}/v1/${path}`, { method, headers, signal, ...text });
+      return await answerIn<Answer>(response, shape);
+    } finally {
+      cancel();
+    }
   };
   const post = <Answer>(shape: Shape, path: string, body: object, ended?: Signal) =>
-    ask<Answer>(shape, "POST", path, body, ended);
+    ask<Answer>(shape, "POST", path, { body, waitMs: waitOf(body), ...(ended !== undefined && { ended }) });
   const keyPath = ({ policy = "", key }: { readonly policy?: string; readonly key: string }) =>
     `policies/${encodeURIComponent(policy)}/keys/${encodeURIComponent(key)}`;
   const at = (id: unknown) => encodeURIComponent(String(id));
@@ -49,39 +58,20 @@ export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide
     acquire: (asked) => post("decision", "leases", asked),
     renew: ({ id, ...asked }) => post("lease", `leases/${at(id)}/renew`, asked),
     release: ({ id, ...asked }) => post("nothing", `leases/${at(id)}/release`, asked),
-    peek: ({ waitFor, waitMs, ...asked }) => {
+    peek: async (whole) => {
+      requirePlain(whole);
+      const { waitFor, waitMs, ...asked } = whole;
       const query = new URLSearchParams({
         ...(waitFor !== undefined && { waitFor }),
         ...(waitMs !== undefined && { waitMs: String(waitMs) }),
       });
-      return ask("decision", "GET", `${keyPath(asked)}${query.size > 0 ? `?${query.toString()}` : ""}`);
+      const path = `${keyPath(asked)}${query.size > 0 ? `?${query.toString()}` : ""}`;
+      return await ask("decision", "GET", path, { waitMs: waitOf(whole) });
     },
     reset: (asked) => ask("nothing", "DELETE", keyPath(asked)),
     policies: () => ask("policies", "GET", "policies"),
     reserve: (asked) => post("answers", "reservations", asked),
   };
-}
-
-/** A message as JSON. @throws LimiterError when it has what JSON cannot carry: that is bad input, and no outage */
-function textOf(body: object): string {
-  const refuse = (field: string, found: string) => {
-    const errors = [
-      { pointer: `/${field}`, detail: `${field} is ${found}: must be plain data, as JSON has it` },
-    ];
-    return new Problem(PROBLEMS.notAllowed, "one value is not allowed", { errors }).toError();
-  };
-  const plain = (field: string, value: unknown): unknown => {
-    if (["bigint", "function", "symbol"].includes(typeof value)) throw refuse(field, `a ${typeof value}`);
-    if (typeof value !== "object" || value === null || Array.isArray(value)) return value;
-    const prototype: unknown = Object.getPrototypeOf(value);
-    if (prototype === null || Object.getPrototypeOf(prototype) === null) return value;
-    throw refuse(field, `a ${value.constructor.name}`);
-  };
-  try {
-    return JSON.stringify(body, plain);
-  } catch (error) {
-    throw error instanceof LimiterError ? error : refuse("", "a circle");
-  }
 }
 
 /**
