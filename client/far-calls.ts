@@ -53,7 +53,7 @@ export class FarCalls {
     try {
       const asNamed = all.length === 0 ? [undefined] : all.map((check) => check?.policy);
       const mostMs = Math.max(...asNamed.map((policy) => this.#policyOf(policy).deadlineMs));
-      return await this.#inTime(() => this.#far.limitAll(asked), 2 * mostMs);
+      return await this.#inTime((ended) => this.#far.limitAll(asked, ended), 2 * mostMs);
     } catch (error) {
       this.#throwRefusal(error);
       const decisions = all.map(({ policy, key }) => degradedDecision(this.#policyOf(policy), key));
@@ -91,21 +91,22 @@ export class FarCalls {
   async onClaim<Answer>(
     kind: ClaimKind,
     asked: { readonly id: string },
-    call: (far: FarSide) => Promise<Answer>,
+    call: (far: FarSide, ended: AbortSignal) => Promise<Answer>,
   ): Promise<Answer> {
     requireObject(asked);
     const { id } = asked;
     const place = typeof id === "string" ? readClaimId(kind, id) : undefined;
-    return await this.onKey({ policy: publicName(place?.policy ?? ""), key: place?.key ?? "" }, call);
+    const at = { policy: publicName(place?.policy ?? ""), key: place?.key ?? "" };
+    return await this.onKey(at, (far, _, ended) => call(far, ended));
   }
 
   /** A call on no key. @throws LimiterError also when the limiter does not answer */
   async ask<Answer>(
-    call: (far: FarSide) => Promise<Answer>,
+    call: (far: FarSide, ended: AbortSignal) => Promise<Answer>,
     mostMs = this.#policyOf(undefined).deadlineMs,
   ): Promise<Answer> {
     try {
-      return await this.#inTime(() => call(this.#far), mostMs);
+      return await this.#inTime((ended) => call(this.#far, ended), mostMs);
     } catch (error) {
       this.#throwRefusal(error);
       const why = error instanceof Error ? error.message : String(error);

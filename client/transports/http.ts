@@ -1,9 +1,9 @@
-import { idle } from "../../core/clock.ts";
 import { LimiterError, PROBLEMS, Problem, type FieldError } from "../../core/protocol/problems.ts";
 import { clip } from "../../core/words.ts";
 import type { Signal } from "./asked.ts";
-import { waitOf, type FarSide } from "./far-side.ts";
+import type { FarSide } from "./far-side.ts";
 import { jsonOf, requirePlain } from "./plain-json.ts";
+import { Requests, type Waiting } from "./requests.ts";
 
 /** Where a limiter is, and how it is reached. */
 export interface HttpWay {
@@ -14,51 +14,40 @@ export interface HttpWay {
   readonly fetch?: (url: string, init: never) => Promise<unknown>;
 }
 
-/** No request takes longer, in milliseconds, beside what it may wait; whoever asked has mostly stopped waiting before. */
-const MOST_MS = 30_000;
-
 /** The limiter over HTTP. */
 export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide {
   const send = given as (at: string, init: RequestInit) => Promise<Response>;
   const base = url.replace(/\/+$/, "");
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
+  const requests = new Requests();
   const ask = async <Answer>(
     shape: Shape,
     method: string,
     path: string,
-    {
-      body,
-      waitMs = 0,
-      ended,
-    }: { readonly body?: object; readonly waitMs?: number; readonly ended?: Signal } = {},
+    waiting: Waiting,
+    body?: object,
   ): Promise<Answer> => {
     const text = body === undefined ? {} : { body: jsonOf(body) };
-    const late = new AbortController();
-    const cancel = idle(MOST_MS + waitMs, () => late.abort(new Error("no answer")));
-    const signal = ended === undefined ? late.signal : AbortSignal.any([late.signal, ended as AbortSignal]);
-    try {
-      const response = await send(`${base}/v1/${path}`, { method, headers, signal, ...text });
-      return await answerIn<Answer>(response, shape);
-    } finally {
-      cancel();
-    }
+    const read = async (signal: AbortSignal) =>
+      answerIn<Answer>(await send(`${base}/v1/${path}`, { method, headers, signal, ...text }), shape);
+    return await requests.make(read, waiting);
   };
   const post = <Answer>(shape: Shape, path: string, body: object, ended?: Signal) =>
-    ask<Answer>(shape, "POST", path, { body, waitMs: waitOf(body), ...(ended !== undefined && { ended }) });
+    ask<Answer>(shape, "POST", path, { ended }, body);
   const keyPath = ({ policy = "", key }: { readonly policy?: string; readonly key: string }) =>
     `policies/${encodeURIComponent(policy)}/keys/${encodeURIComponent(key)}`;
   const at = (id: unknown) => encodeURIComponent(String(id));
   return {
-    limit: (asked, ended) => post("decision", "limit", asked, ended),
-    limitAll: (asked) => post("decisions", "limit/all", asked),
-    refund: (asked) => post("decision", "refund", asked),
-    hold: (asked) => post("decision", "holds", asked),
-    settle: ({ id, ...asked }) => post("decision", `holds/${at(id)}/settle`, asked),
-    cancel: ({ id }) => ask("nothing", "DELETE", `holds/${at(id)}`),
-    acquire: (asked) => post("decision", "leases", asked),
-    renew: ({ id, ...asked }) => post("lease", `leases/${at(id)}/renew`, asked),
-    release: ({ id, ...asked }) => post("nothing", `leases/${at(id)}/release`, asked),
-    peek: async (whole) => {
+    limit: (asked, ended) => ask("decision", "POST", "limit", { ended, isOnlyRead: true }, asked),
+    limitAll: (asked, ended) => post("decisions", "limit/all", asked, ended),
+    refund: (asked, ended) => post("decision", "refund", asked, ended),
+    hold: (asked, ended) => post("decision", "holds", asked, ended),
+    settle: ({ id, ...asked }, ended) => post("decision", `holds/${at(id)}/settle`, asked, ended),
+    cancel: ({ id }, ended) => ask("nothing", "DELETE", `holds/${at(id)}`, { ended }),
+    acquire: (asked, ended) => post("decision", "leases", asked, ended),
+    renew: ({ id, ...asked }, ended) => post("lease", `leases/${at(id)}/renew`, asked, ended),
+    release: ({ id, ...asked }, ended) => post("nothing", `leases/${at(id)}/release`, asked, ended),
+    peek: async (whole, ended) => {
       requirePlain(whole);
       const { waitFor, waitMs, ...asked } = whole;
       const query = new URLSearchParams({
@@ -66,11 +55,12 @@ export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide
         ...(waitMs !== undefined && { waitMs: String(waitMs) }),
       });
       const path = `${keyPath(asked)}${query.size > 0 ? `?${query.toString()}` : ""}`;
-      return await ask("decision", "GET", path, { waitMs: waitOf(whole) });
+      return await ask("decision", "GET", path, { ended, isOnlyRead: true });
     },
-    reset: (asked) => ask("nothing", "DELETE", keyPath(asked)),
-    policies: () => ask("policies", "GET", "policies"),
-    reserve: (asked) => post("answers", "reservations", asked),
+    reset: (asked, ended) => ask("nothing", "DELETE", keyPath(asked), { ended }),
+    policies: (ended) => ask("policies", "GET", "policies", { ended, isOnlyRead: true }),
+    reserve: (asked, withinMs) => ask("answers", "POST", "reservations", { withinMs }, asked),
+    close: () => requests.close(),
   };
 }
 

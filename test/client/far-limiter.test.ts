@@ -44,14 +44,16 @@ class Played {
       return this.#answer(asked);
     };
     return new Proxy({ reserve } as FarSide, {
-      get: (target, method) =>
-        method === "reserve"
+      get: (target, method) => {
+        if (method === "close") return undefined;
+        return method === "reserve"
           ? (asked: ReservationsAsked) => target.reserve(asked)
           : (asked: { readonly policy: string; readonly key: string }) => {
               this.others.push(String(method));
               if (this.failure instanceof Error) return Promise.reject(this.failure);
               return Promise.resolve({ success: true, ...asked, rules: [], source: "object" });
-            },
+            };
+      },
     });
   }
 
