@@ -49,11 +49,15 @@ export class FarCalls {
   async limitAll(asked: LimitAllAsked): Promise<AllDecisions> {
     const { checks } = asked;
     const all = Array.isArray(checks) ? checks : [];
-    await Promise.all(all.map((check) => this.#takeHome(check)));
+    const askAll = async (ended: AbortSignal) => {
+      await Promise.all(all.map((check) => this.#takeHome(check)));
+      ended.throwIfAborted();
+      return await this.#far.limitAll(asked, ended);
+    };
     try {
       const asNamed = all.length === 0 ? [undefined] : all.map((check) => check?.policy);
       const mostMs = Math.max(...asNamed.map((policy) => this.#policyOf(policy).deadlineMs));
-      return await this.#inTime((ended) => this.#far.limitAll(asked, ended), 2 * mostMs);
+      return await this.#inTime(askAll, mostMs);
     } catch (error) {
       this.#throwRefusal(error);
       const decisions = all.map(({ policy, key }) => degradedDecision(this.#policyOf(policy), key));
