@@ -15,17 +15,17 @@ export function unlessAborted<Answer>(answer: Promise<Answer>, signal: Signal | 
 }
 
 /**
- * Asks for a lease. When it is granted and `isLate` says that nobody waits for it any more, it is released: else it would
+ * Asks for a lease. When it is granted and `ended` says that nobody waits for it any more, it is released: else it would
  * keep others waiting until it expires. With an idempotency key it stays, since the call may be made again.
  */
 export async function acquireForSomebody(
   far: Pick<FarSide, "acquire" | "release">,
   asked: AcquireAsked,
-  isLate: () => boolean,
+  ended: Signal,
 ): Promise<Decision> {
-  const decision = await far.acquire(asked);
+  const decision = await far.acquire(asked, ended);
   const { lease } = decision;
-  if (lease !== undefined && isLate() && asked.idempotencyKey === undefined)
+  if (lease !== undefined && ended.aborted && asked.idempotencyKey === undefined)
     await far.release({ id: lease.id, outcome: "ignore" });
   return decision;
 }

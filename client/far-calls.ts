@@ -11,7 +11,7 @@ import type { KeyAsked, LimitAllAsked, LimitAsked, Signal } from "./limiter.ts";
 import { requireObject } from "./local-call.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
 import type { Outages } from "./outages.ts";
-import { limiterErrorIn, type FarSide } from "./transports/far-side.ts";
+import { limiterErrorIn, waitOf, type FarSide } from "./transports/far-side.ts";
 
 /** @param ended aborted when nobody waits for the answer any more */
 type Call<Asked, Answer> = (far: FarSide, asked: Asked, ended: AbortSignal) => Promise<Answer>;
@@ -49,11 +49,15 @@ export class FarCalls {
   async limitAll(asked: LimitAllAsked): Promise<AllDecisions> {
     const { checks } = asked;
     const all = Array.isArray(checks) ? checks : [];
-    await Promise.all(all.map((check) => this.#takeHome(check)));
+    const askAll = async (ended: AbortSignal) => {
+      await Promise.all(all.map((check) => this.#takeHome(check)));
+      ended.throwIfAborted();
+      return await this.#far.limitAll(asked, ended);
+    };
     try {
       const asNamed = all.length === 0 ? [undefined] : all.map((check) => check?.policy);
       const mostMs = Math.max(...asNamed.map((policy) => this.#policyOf(policy).deadlineMs));
-      return await this.#inTime(() => this.#far.limitAll(asked), 2 * mostMs);
+      return await this.#inTime(askAll, mostMs);
     } catch (error) {
       this.#throwRefusal(error);
       const decisions = all.map(({ policy, key }) => degradedDecision(this.#policyOf(policy), key));
@@ -91,21 +95,22 @@ export class FarCalls {
   async onClaim<Answer>(
     kind: ClaimKind,
     asked: { readonly id: string },
-    call: (far: FarSide) => Promise<Answer>,
+    call: (far: FarSide, ended: AbortSignal) => Promise<Answer>,
   ): Promise<Answer> {
     requireObject(asked);
     const { id } = asked;
     const place = typeof id === "string" ? readClaimId(kind, id) : undefined;
-    return await this.onKey({ policy: publicName(place?.policy ?? ""), key: place?.key ?? "" }, call);
+    const at = { policy: publicName(place?.policy ?? ""), key: place?.key ?? "" };
+    return await this.onKey(at, (far, _, ended) => call(far, ended));
   }
 
   /** A call on no key. @throws LimiterError also when the limiter does not answer */
   async ask<Answer>(
-    call: (far: FarSide) => Promise<Answer>,
+    call: (far: FarSide, ended: AbortSignal) => Promise<Answer>,
     mostMs = this.#policyOf(undefined).deadlineMs,
   ): Promise<Answer> {
     try {
-      return await this.#inTime(() => call(this.#far), mostMs);
+      return await this.#inTime((ended) => call(this.#far, ended), mostMs);
     } catch (error) {
       this.#throwRefusal(error);
       const why = error instanceof Error ? error.message : String(error);
@@ -122,9 +127,7 @@ export class FarCalls {
     signal?.throwIfAborted();
     await this.#takeHome(asked);
     try {
-      const waitMs = "waitMs" in asked && typeof asked.waitMs === "number" ? asked.waitMs : 0;
-      const { deadlineMs } = this.#policyOf(asked.policy);
-      const mostMs = deadlineMs + Math.max(0, waitMs);
+      const mostMs = this.#policyOf(asked.policy).deadlineMs + waitOf(asked);
       return await this.#inTime((ended) => call(this.#far, asked, ended), mostMs, signal);
     } finally {
       // A call that asked meanwhile may have been denied before this one was carried out.

@@ -54,6 +54,7 @@ const FIRST_DEADLINE_MS = 2_000;
 
 /** A limiter that is elsewhere. */
 export class FarLimiter implements Limiter {
+  readonly #far: FarSide;
   readonly #options: ClientOptions;
   readonly #cache = new ReservationCache(randomId);
   readonly #local = new LocalLimiter(this.#cache);
@@ -64,6 +65,7 @@ export class FarLimiter implements Limiter {
 
   constructor({ far, time, inBackground }: ClientParts, options: ClientOptions = {}) {
     const { deadlineMs } = options;
+    this.#far = far;
     this.#options = options;
     const onChange = () => this.#cache.endAll();
     const outages = new Outages(time);
@@ -96,26 +98,26 @@ export class FarLimiter implements Limiter {
   }
 
   refund(asked: RefundAsked): Promise<Decision> {
-    return this.#calls.onKey(this.#whole(asked), (far, whole) => far.refund(whole));
+    return this.#calls.onKey(this.#whole(asked), (far, whole, ended) => far.refund(whole, ended));
   }
 
   hold(asked: HoldAsked): Promise<Decision> {
-    return this.#calls.decide(this.#whole(asked), (far, whole) => far.hold(whole));
+    return this.#calls.decide(this.#whole(asked), (far, whole, ended) => far.hold(whole, ended));
   }
 
   settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision> {
-    return this.#calls.onClaim("hold", asked, (far) => far.settle(asked));
+    return this.#calls.onClaim("hold", asked, (far, ended) => far.settle(asked, ended));
   }
 
   cancel(asked: { readonly id: string }): Promise<void> {
-    return this.#calls.onClaim("hold", asked, (far) => far.cancel(asked));
+    return this.#calls.onClaim("hold", asked, (far, ended) => far.cancel(asked, ended));
   }
 
   async acquire(given: AcquireAsked & Abortable): Promise<Grant> {
     signalOf(given);
     const { signal, ...asked } = given;
     const acquire = (far: FarSide, whole: AcquireAsked, ended: AbortSignal) => {
-      const decision = acquireForSomebody(far, whole, () => ended.aborted);
+      const decision = acquireForSomebody(far, whole, ended);
       this.#holding.inBackground(decision.catch(() => undefined));
       return decision;
     };
@@ -124,28 +126,29 @@ export class FarLimiter implements Limiter {
   }
 
   renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
-    return this.#calls.onClaim("lease", asked, (far) => far.renew(asked));
+    return this.#calls.onClaim("lease", asked, (far, ended) => far.renew(asked, ended));
   }
 
   release(asked: { readonly id: string } & LeaseReport): Promise<void> {
-    return this.#calls.onClaim("lease", asked, (far) => far.release(asked));
+    return this.#calls.onClaim("lease", asked, (far, ended) => far.release(asked, ended));
   }
 
   peek(asked: PeekAsked): Promise<KeyReport> {
-    return this.#calls.onKey(this.#whole(asked), (far, whole) => far.peek(whole));
+    return this.#calls.onKey(this.#whole(asked), (far, whole, ended) => far.peek(whole, ended));
   }
 
   reset(asked: KeyAsked): Promise<void> {
-    return this.#calls.onKey(this.#whole(asked), (far, whole) => far.reset(whole));
+    return this.#calls.onKey(this.#whole(asked), (far, whole, ended) => far.reset(whole, ended));
   }
 
   policies(): Promise<PolicyList> {
-    return this.#calls.ask((far) => far.policies());
+    return this.#calls.ask((far, ended) => far.policies(ended));
   }
 
   async close(): Promise<void> {
     this.#isClosed = true;
     await this.rest();
+    this.#far.close?.();
   }
 
   /** Gives back all that is held. A call that comes later may hold units again, unless the limiter is closed. */

@@ -131,7 +131,8 @@ export class FarUnits implements UnitSource {
     }
     try {
       const asked = { protocol: RESERVATIONS_PROTOCOL, known, calls: calls.map(({ call }) => call) };
-      const { answers, policies } = await far.reserve(asked);
+      const withinMs = Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs();
+      const { answers, policies } = await far.reserve(asked, withinMs);
       if (answers.length !== calls.length) throw new Error("the limiter did not answer every call");
       this.#parts.outages.answered();
       this.#learn(policies);

@@ -25,11 +25,14 @@ export interface Time {
   idle?(ms: number, work: () => void): () => void;
 }
 
+/** The longest that a timer takes, in milliseconds. One that is longer would ring at once. */
+const MOST_TIMER_MS = 2_147_483_647;
+
 /** The real clock and the real timers. */
 export const SYSTEM_TIME: Time = {
   nowMs: readClockMs,
   after(ms, work) {
-    const timer = setTimeout(work, ms);
+    const timer = setTimeout(work, Math.min(ms, MOST_TIMER_MS));
     return () => clearTimeout(timer);
   },
 };
@@ -98,14 +101,13 @@ export function unsleepingClock(
 
 /** The real timers with such a clock. Those of `idle` do not keep a process alive. */
 export function unsleepingTime(): Time {
-  return {
-    nowMs: unsleepingClock(),
-    after: (ms, work) => SYSTEM_TIME.after(ms, work),
-    idle: (ms, work) => {
-      const timer: unknown = setTimeout(work, ms);
-      // Where timers are numbers, nothing waits for them.
-      if (typeof timer === "object" && timer !== null && "unref" in timer) (timer as NodeJS.Timeout).unref();
-      return () => clearTimeout(timer as NodeJS.Timeout);
-    },
-  };
+  return { nowMs: unsleepingClock(), after: (ms, work) => SYSTEM_TIME.after(ms, work), idle };
+}
+
+/** Runs `work` after `ms` milliseconds, if the process lives so long. The function that it returns cancels that. */
+export function idle(ms: number, work: () => void): () => void {
+  const timer: unknown = setTimeout(work, Math.min(ms, MOST_TIMER_MS));
+  // Where timers are numbers, nothing waits for them.
+  if (typeof timer === "object" && timer !== null && "unref" in timer) (timer as NodeJS.Timeout).unref();
+  return () => clearTimeout(timer as NodeJS.Timeout);
 }

@@ -1,7 +1,7 @@
 import * as v from "valibot";
 import { clip, meant, violation, type Violation } from "./words.ts";
 
-export { clip, describe, meant, nearest, oneOfNames, violation } from "./words.ts";
+export { clip, describe, meant, nearest, oneOfNames, pointerTo, violation } from "./words.ts";
 export type { Violation } from "./words.ts";
 
 /**
@@ -20,11 +20,6 @@ export function violationsOf(
       detail: issue.expected === "never" ? issue.message : violation(path, issue.input, issue.message),
     };
   });
-}
-
-/** A JSON pointer (RFC 6901) to a field. */
-export function pointerTo(path: readonly string[]): string {
-  return path.map((field) => `/${field.replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
 }
 
 /**

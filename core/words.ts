@@ -13,6 +13,11 @@ export function violation(path: readonly string[], value: unknown, allowed: stri
   return `${field} is ${describe(value)}: must be ${allowed}`;
 }
 
+/** A JSON pointer (RFC 6901) to a field. */
+export function pointerTo(path: readonly string[]): string {
+  return path.map((field) => `/${field.replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
+}
+
 /** A value as an error shows it: short, and without what an array or an object contains. */
 export function describe(value: unknown): string {
   if (Array.isArray(value)) return `an array of ${value.length}`;

@@ -44,12 +44,30 @@ export interface LimiterService extends LimiterCalls {
   catalog(): Promise<CatalogService>;
 }
 
+/** The calls with what tells that nobody waits for the answer any more: `ended` is aborted then. */
+type Endable = {
+  readonly [Name in Exclude<keyof LimiterCalls, "policies" | "reserve">]: (
+    asked: Parameters<LimiterCalls[Name]>[0],
+    ended?: Signal,
+  ) => ReturnType<LimiterCalls[Name]>;
+};
+
 /** A limiter that is elsewhere. */
-export interface FarSide extends LimiterCalls {
-  /** @param ended aborted when nobody waits for the answer any more */
-  limit(asked: LimitAsked, ended?: Signal): Promise<Decision>;
-  /** Ends what is kept open. */
+export interface FarSide extends Endable {
+  policies(ended?: Signal): Promise<PolicyList>;
+  /** @param withinMs for so long somebody waits for the answer */
+  reserve(asked: ReservationsAsked, withinMs?: number): Promise<ReservationsAnswered>;
+  /** Ends what nobody waits for. */
   close?(): void;
+}
+
+/**
+ * How long a call may wait for its turn, in milliseconds. What is no time waits for nothing: the limiter says what is
+ * wrong with it.
+ */
+export function waitOf(asked: object): number {
+  const waitMs = "waitMs" in asked ? asked.waitMs : 0;
+  return typeof waitMs === "number" && Number.isFinite(waitMs) ? Math.max(0, waitMs) : 0;
 }
 
 /** The error as a `LimiterError` if the limiter has thrown it; `undefined`: it did not answer. */

@@ -2,6 +2,8 @@ import { LimiterError, PROBLEMS, Problem, type FieldError } from "../../core/pro
 import { clip } from "../../core/words.ts";
 import type { Signal } from "./asked.ts";
 import type { FarSide } from "./far-side.ts";
+import { jsonOf, requirePlain } from "./plain-json.ts";
+import { Requests, type Waiting } from "./requests.ts";
 
 /** Where a limiter is, and how it is reached. */
 export interface HttpWay {
@@ -12,77 +14,54 @@ export interface HttpWay {
   readonly fetch?: (url: string, init: never) => Promise<unknown>;
 }
 
-/** No request takes longer, in milliseconds, beside what it may wait; whoever asked has mostly stopped waiting before. */
-const MOST_MS = 30_000;
-
 /** The limiter over HTTP. */
 export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide {
   const send = given as (at: string, init: RequestInit) => Promise<Response>;
   const base = url.replace(/\/+$/, "");
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
+  const requests = new Requests();
   const ask = async <Answer>(
     shape: Shape,
     method: string,
     path: string,
+    waiting: Waiting,
     body?: object,
-    ended?: Signal,
   ): Promise<Answer> => {
-    const waitMs = body !== undefined && "waitMs" in body ? Number(body.waitMs) : 0;
-    const late = AbortSignal.timeout(MOST_MS + (waitMs > 0 ? waitMs : 0));
-    const signal = ended === undefined ? late : AbortSignal.any([late, ended as AbortSignal]);
-    const text = body === undefined ? {} : { body: textOf(body) };
-    const response = await send(`${base}/v1/${path}`, { method, headers, signal, ...text });
-    return await answerIn<Answer>(response, shape);
+    const text = body === undefined ? {} : { body: jsonOf(body) };
+    const read = async (signal: AbortSignal) =>
+      answerIn<Answer>(await send(`${base}/v1/${path}`, { method, headers, signal, ...text }), shape);
+    return await requests.make(read, waiting);
   };
   const post = <Answer>(shape: Shape, path: string, body: object, ended?: Signal) =>
-    ask<Answer>(shape, "POST", path, body, ended);
+    ask<Answer>(shape, "POST", path, { ended }, body);
   const keyPath = ({ policy = "", key }: { readonly policy?: string; readonly key: string }) =>
     `policies/${encodeURIComponent(policy)}/keys/${encodeURIComponent(key)}`;
   const at = (id: unknown) => encodeURIComponent(String(id));
   return {
-    limit: (asked, ended) => post("decision", "limit", asked, ended),
-    limitAll: (asked) => post("decisions", "limit/all", asked),
-    refund: (asked) => post("decision", "refund", asked),
-    hold: (asked) => post("decision", "holds", asked),
-    settle: ({ id, ...asked }) => post("decision", `holds/${at(id)}/settle`, asked),
-    cancel: ({ id }) => ask("nothing", "DELETE", `holds/${at(id)}`),
-    acquire: (asked) => post("decision", "leases", asked),
-    renew: ({ id, ...asked }) => post("lease", `leases/${at(id)}/renew`, asked),
-    release: ({ id, ...asked }) => post("nothing", `leases/${at(id)}/release`, asked),
-    peek: ({ waitFor, waitMs, ...asked }) => {
+    limit: (asked, ended) => ask("decision", "POST", "limit", { ended, isOnlyRead: true }, asked),
+    limitAll: (asked, ended) => post("decisions", "limit/all", asked, ended),
+    refund: (asked, ended) => post("decision", "refund", asked, ended),
+    hold: (asked, ended) => post("decision", "holds", asked, ended),
+    settle: ({ id, ...asked }, ended) => post("decision", `holds/${at(id)}/settle`, asked, ended),
+    cancel: ({ id }, ended) => ask("nothing", "DELETE", `holds/${at(id)}`, { ended }),
+    acquire: (asked, ended) => post("decision", "leases", asked, ended),
+    renew: ({ id, ...asked }, ended) => post("lease", `leases/${at(id)}/renew`, asked, ended),
+    release: ({ id, ...asked }, ended) => post("nothing", `leases/${at(id)}/release`, asked, ended),
+    peek: async (whole, ended) => {
+      requirePlain(whole);
+      const { waitFor, waitMs, ...asked } = whole;
       const query = new URLSearchParams({
         ...(waitFor !== undefined && { waitFor }),
         ...(waitMs !== undefined && { waitMs: String(waitMs) }),
       });
-      return ask("decision", "GET", `${keyPath(asked)}${query.size > 0 ? `?${query.toString()}` : ""}`);
+      const path = `${keyPath(asked)}${query.size > 0 ? `?${query.toString()}` : ""}`;
+      return await ask("decision", "GET", path, { ended, isOnlyRead: true });
     },
-    reset: (asked) => ask("nothing", "DELETE", keyPath(asked)),
-    policies: () => ask("policies", "GET", "policies"),
-    reserve: (asked) => post("answers", "reservations", asked),
+    reset: (asked, ended) => ask("nothing", "DELETE", keyPath(asked), { ended }),
+    policies: (ended) => ask("policies", "GET", "policies", { ended, isOnlyRead: true }),
+    reserve: (asked, withinMs) => ask("answers", "POST", "reservations", { withinMs }, asked),
+    close: () => requests.close(),
   };
-}
-
-/** A message as JSON. @throws LimiterError when it has what JSON cannot carry: that is bad input, and no outage */
-function textOf(body: object): string {
-  const refuse = (field: string, found: string, allowed = "plain data, as JSON has it") => {
-    const errors = [{ pointer: `/${field}`, detail: `${field} is ${found}: must be ${allowed}` }];
-    return new Problem(PROBLEMS.notAllowed, "one value is not allowed", { errors }).toError();
-  };
-  const plain = (field: string, value: unknown): unknown => {
-    if (["bigint", "function", "symbol"].includes(typeof value)) throw refuse(field, `a ${typeof value}`);
-    // JSON would say null of it, and the limiter's error would name a value that nobody gave.
-    if (typeof value === "number" && !Number.isFinite(value))
-      throw refuse(field, String(value), "a finite number");
-    if (typeof value !== "object" || value === null || Array.isArray(value)) return value;
-    const prototype: unknown = Object.getPrototypeOf(value);
-    if (prototype === null || Object.getPrototypeOf(prototype) === null) return value;
-    throw refuse(field, `a ${value.constructor.name}`);
-  };
-  try {
-    return JSON.stringify(body, plain);
-  } catch (error) {
-    throw error instanceof LimiterError ? error : refuse("", "a circle");
-  }
 }
 
 /**

@@ -1,5 +1,5 @@
 /** What no message can carry, and options that are none: both would look like a limiter that does not answer. */
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { createLimiter } from "../../package/client.ts";
 import { createMemoryLimiter } from "../../package/memory.ts";
 
@@ -14,6 +14,8 @@ const STRAY: Record<string, unknown> = {
   "a Map": new Map([["requests", 400]]),
   "a function": () => 9,
   "a circle": circle,
+  NaN: Number.NaN,
+  Infinity,
 };
 
 test.each(Object.keys(STRAY))("a cost that is %s is bad input, and no outage", async (name) => {
@@ -48,6 +50,27 @@ test.each([Number.NaN, Infinity, -Infinity])(
         });
   },
 );
+
+test("what JSON would carry as another value is refused by its path", async () => {
+  const far = createLimiter({ ...WAY, onFailure: "open", fetch: nobody });
+  const asked = { policy: "llm", key: "a", cost: { tokens: Number.NaN } };
+  const detail = "cost.tokens is NaN: must be a finite number";
+  await expect(far.limit(asked)).rejects.toMatchObject({ errors: [{ pointer: "/cost/tokens", detail }] });
+});
+
+test("a wait is as long as the limiter allows, and is no reason to give up at once", async () => {
+  const warned = vi.spyOn(process, "emitWarning").mockImplementation(() => undefined);
+  const fetch = async () => {
+    await new Promise((done) => setTimeout(done, 20));
+    return Response.json({ success: true, policy: "api", key: "a", rules: [] });
+  };
+  const far = createLimiter({ ...WAY, deadlineMs: 600_000, fetch });
+  const asked = { policy: "api", key: "a", waitMs: 2_147_483_647 };
+  for (const decided of [far.limit(asked), far.acquire(asked), far.peek({ ...asked, waitFor: "idle" })])
+    expect(await decided).toMatchObject({ success: true });
+  expect(warned).not.toHaveBeenCalled();
+  warned.mockRestore();
+});
 
 test("a call that is no object says so", () => {
   const limiter = createLimiter({ ...WAY, onFailure: "open", fetch: nobody });

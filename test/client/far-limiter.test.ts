@@ -10,6 +10,7 @@ import { describePolicy, describedPolicy } from "../../core/protocol/policy-desc
 import type { PolicyList } from "../../core/protocol/policy-list.ts";
 import { LimiterError, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
+import { manualClock } from "../../package/testing.ts";
 import type { PolicyList as ListedSchema } from "../../worker/calls/policy-list-schema.ts";
 import type { Limiter } from "../../worker/rpc/limiter.ts";
 
@@ -44,14 +45,16 @@ class Played {
       return this.#answer(asked);
     };
     return new Proxy({ reserve } as FarSide, {
-      get: (target, method) =>
-        method === "reserve"
+      get: (target, method) => {
+        if (method === "close") return undefined;
+        return method === "reserve"
           ? (asked: ReservationsAsked) => target.reserve(asked)
           : (asked: { readonly policy: string; readonly key: string }) => {
               this.others.push(String(method));
               if (this.failure instanceof Error) return Promise.reject(this.failure);
               return Promise.resolve({ success: true, ...asked, rules: [], source: "object" });
-            },
+            };
+      },
     });
   }
 
@@ -170,6 +173,34 @@ test.each([new Error("connection refused"), "silence" as const])(
     });
   },
 );
+
+test.each([undefined, false])("several checks wait for one deadline, with atomic %s", async (atomic) => {
+  const clock = manualClock();
+  const played = new Played();
+  const { far } = played;
+  const hanging: Partial<FarSide> = {
+    reserve: (asked) => far.reserve(asked),
+    limitAll: () => new Promise(() => undefined),
+  };
+  const parts = { far: hanging as FarSide, time: clock, inBackground: () => undefined };
+  const limiter = new FarLimiter(parts, { deadlineMs: 500 });
+  const asked = { policy: "hot", key: "a" };
+  // The units that are held of a key go home first, and that may get no answer either.
+  for (let call = 0; call < 20; call += 1) await limiter.limit(asked);
+  expect(limiter.isHolding).toBe(true);
+  played.failure = "silence";
+  let answered: unknown;
+  const checks = [asked, { ...asked, key: "b" }];
+  const all = limiter.limitAll({ checks, ...(atomic !== undefined && { atomic }) });
+  void all.then((decisions) => (answered = decisions));
+  await clock.advance(499);
+  expect(answered).toBeUndefined();
+  await clock.advance(1);
+  expect(answered).toMatchObject({
+    success: false,
+    decisions: [{ reason: "degraded" }, { reason: "degraded" }],
+  });
+});
 
 test("a call that is no decision throws when there is no answer", async () => {
   const { played, limiter } = playing();

@@ -88,6 +88,22 @@ export function describeContract(name: string, open: () => Promise<Called>): voi
       }
     });
 
+    // What no timer takes was taken for an outage over HTTP, and an outage may admit without a limit.
+    test.each([0.5, 1.5, -1, Number.NaN, Infinity, 1e12, 1e300, 2_147_483_647])(
+      "a wait of %s ms is refused by name, and is no outage",
+      async (waitMs) => {
+        const [slow, leased] = [
+          { policy: "slow", key: key(), waitMs },
+          { policy: "export", key: key(), waitMs },
+        ];
+        const refused = { status: 422, code: "not-allowed", errors: [{ pointer: "/waitMs" }] };
+        expect(await thrownBy(() => limiter.limit(slow))).toMatchObject(refused);
+        expect(await thrownBy(() => limiter.acquire(leased))).toMatchObject(refused);
+        const idle = { ...leased, waitFor: "idle" as const };
+        expect(await thrownBy(() => limiter.peek(idle))).toMatchObject(refused);
+      },
+    );
+
     test("an idempotency key charges once, and another request under it is refused", async () => {
       const asked = { policy: "slow", key: key(), idempotencyKey: "once" };
       expect(await limiter.limit(asked)).toMatchObject({ success: true, remaining: 4 });

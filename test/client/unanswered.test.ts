@@ -1,0 +1,96 @@
+/** Requests whose answers nobody waits for any more: a limiter that hangs keeps no process alive. */
+import { buildSync } from "esbuild";
+import { spawn } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { createServer, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import type { Limiter } from "../../client/limiter.ts";
+import { createLimiter } from "../../package/client.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "weir-unanswered-"));
+const program = join(folder, "caller.mjs");
+let hanging: Server;
+beforeAll(async () => {
+  vi.spyOn(console, "warn").mockImplementation(() => undefined);
+  const entry = join(import.meta.dirname, "..", "support", "unanswered-process.ts");
+  buildSync({ entryPoints: [entry], outfile: program, bundle: true, format: "esm", platform: "node" });
+  hanging = createServer(() => undefined);
+  await new Promise<void>((done) => hanging.listen(0, "127.0.0.1", done));
+});
+afterAll(() => {
+  hanging.closeAllConnections();
+  hanging.close();
+  rmSync(folder, { recursive: true, force: true });
+});
+
+const NAMES = ["limit", "limitAll", "acquire", "hold", "settle", "peek", "policies"];
+
+// The limiter never answers, so a process that waited for it would wait for as long as a request may take.
+test.concurrent.each(NAMES.flatMap((call) => [`${call} close`, call]))(
+  "a process whose limiter does not answer ends: %s",
+  async (args) => {
+    const { port } = hanging.address() as AddressInfo;
+    const given = [program, `http://127.0.0.1:${port}`, ...args.split(" ")];
+    const child = spawn(process.execPath, given, { stdio: ["ignore", "pipe", "inherit"] });
+    let said = "";
+    child.stdout.on("data", (data: Buffer) => (said += data.toString()));
+    const code = await new Promise((done) => child.on("close", done));
+    expect([code, said]).toEqual([0, "answered\n"]);
+  },
+);
+
+/** A request that is under way. */
+interface Asked {
+  readonly path: string;
+  readonly signal: AbortSignal;
+  readonly answer: (body: object) => void;
+}
+
+/** A limiter over requests that the test answers, or does not. */
+function asking(deadlineMs: number): { readonly limiter: Limiter; readonly requests: Asked[] } {
+  const requests: Asked[] = [];
+  const fetch = (url: string, { signal }: { readonly signal: AbortSignal }) =>
+    new Promise<Response>((done, failed) => {
+      signal.addEventListener("abort", () => failed(signal.reason as Error));
+      requests.push({ path: new URL(url).pathname, signal, answer: (body) => done(Response.json(body)) });
+    });
+  return { limiter: createLimiter({ url: "https://weir.test", token: "t", deadlineMs, fetch }), requests };
+}
+
+const ASKED = { policy: "api", key: "a" };
+const LEASE = { id: "lease_a", expiresAfterMs: 1_000 };
+const GRANTED = { success: true, ...ASKED, rules: [], lease: LEASE };
+
+test("closing aborts what nobody waits for, and only that", async () => {
+  const { limiter, requests } = asking(200);
+  const checks = [ASKED];
+  await Promise.all([limiter.limit(ASKED), limiter.acquire(ASKED), limiter.limitAll({ checks })]);
+  await limiter.close();
+  expect(requests.map(({ path }) => path).toSorted()).toEqual([
+    "/v1/leases",
+    "/v1/limit/all",
+    "/v1/reservations",
+  ]);
+  await vi.waitUntil(() => requests.every(({ signal }) => signal.aborted), { interval: 1 });
+  const patient = asking(600_000);
+  const peeking = patient.limiter.peek(ASKED);
+  await vi.waitFor(() => expect(patient.requests).toHaveLength(1), { interval: 1 });
+  await patient.limiter.close();
+  patient.requests[0]?.answer({ success: true, rules: [] });
+  expect(await peeking).toMatchObject({ success: true });
+});
+
+test("a lease that is granted soon after the deadline is released, which somebody has to hear of", async () => {
+  const { limiter, requests } = asking(200);
+  expect(await limiter.acquire(ASKED)).toMatchObject({ reason: "degraded" });
+  expect(requests.map(({ signal }) => signal.aborted)).toEqual([false]);
+  requests[0]?.answer(GRANTED);
+  await vi.waitFor(() => expect(requests).toHaveLength(2), { interval: 1 });
+  // Nobody waits for this one either, but what it says counts.
+  await limiter.close();
+  expect(requests[1]).toMatchObject({ path: "/v1/leases/lease_a/release", signal: { aborted: false } });
+  requests[1]?.answer({});
+});
