@@ -1,5 +1,5 @@
 import { unsleepingTime } from "../core/clock.ts";
-import { requireInteger, requireKnownOptions } from "../core/options.ts";
+import { requireGiven, requireInteger, requireKnownOptions, requireMethods } from "../core/options.ts";
 import type { ClientOptions } from "./client-options.ts";
 import { FarLimiter } from "./far-limiter.ts";
 import { endWithProcess } from "./lifetime.ts";
@@ -26,6 +26,8 @@ export function makeLimiter(given: Way & ClientOptions, inBackground: InBackgrou
     ...(onFailure !== undefined && { onFailure }),
   };
   if (!("service" in given)) return opened(overHttp(checked(given)), options, inBackground);
+  requireGiven("service", given.service, SERVICE);
+  requireMethods("service", given.service, ["limit"], SERVICE);
   const known = byService.get(given.service) ?? new Map<string, Limiter>();
   byService.set(given.service, known);
   const name = JSON.stringify(options);
@@ -53,6 +55,7 @@ function opened(
 }
 
 const KNOWN = ["url", "token", "fetch", "service", "policy", "deadlineMs", "onFailure"];
+const SERVICE = "a service binding to the entrypoint Limiter";
 const MOST_DEADLINE_MS = 600_000;
 
 /** @throws TypeError that names the option, its value and what is allowed: a wrong one would look like an outage */

@@ -104,6 +104,12 @@ test("a call without arguments, and a signal that is none, say so", async () => 
   }
 });
 
+test.each([undefined, null, "weir", {}])("a service that is no binding is refused: %o", (service) => {
+  const make = () => createLimiter({ service } as never);
+  expect(make).toThrow(TypeError);
+  expect(make).toThrow(/^service is .*must be a service binding to the entrypoint Limiter$/);
+});
+
 test.each([
   [{ deadlineMs: Number.NaN }, "deadlineMs is NaN: must be an integer, from 1"],
   [{ deadlineMs: -5 }, "deadlineMs is -5"],
