@@ -1,8 +1,9 @@
 import { LimiterError, PROBLEMS, Problem, type FieldError } from "../../core/protocol/problems.ts";
-import { clip } from "../../core/words.ts";
-import type { Signal } from "./asked.ts";
+import { clip, violation } from "../../core/words.ts";
+import { partOf, requireFields } from "./address-parts.ts";
+import type { KeyAsked, PeekAsked, Signal } from "./asked.ts";
 import type { FarSide } from "./far-side.ts";
-import { jsonOf, requirePlain } from "./plain-json.ts";
+import { jsonOf, refusedField, requirePlain } from "./plain-json.ts";
 import { Requests, type Waiting } from "./requests.ts";
 
 /** Where a limiter is, and how it is reached. */
@@ -34,34 +35,55 @@ export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide
   };
   const post = <Answer>(shape: Shape, path: string, body: object, ended?: Signal) =>
     ask<Answer>(shape, "POST", path, { ended }, body);
-  const keyPath = ({ policy = "", key }: { readonly policy?: string; readonly key: string }) =>
-    `policies/${encodeURIComponent(policy)}/keys/${encodeURIComponent(key)}`;
-  const at = (id: unknown) => encodeURIComponent(String(id));
   return {
     limit: (asked, ended) => ask("decision", "POST", "limit", { ended, isOnlyRead: true }, asked),
     limitAll: (asked, ended) => post("decisions", "limit/all", asked, ended),
     refund: (asked, ended) => post("decision", "refund", asked, ended),
     hold: (asked, ended) => post("decision", "holds", asked, ended),
-    settle: ({ id, ...asked }, ended) => post("decision", `holds/${at(id)}/settle`, asked, ended),
-    cancel: ({ id }, ended) => ask("nothing", "DELETE", `holds/${at(id)}`, { ended }),
-    acquire: (asked, ended) => post("decision", "leases", asked, ended),
-    renew: ({ id, ...asked }, ended) => post("lease", `leases/${at(id)}/renew`, asked, ended),
-    release: ({ id, ...asked }, ended) => post("nothing", `leases/${at(id)}/release`, asked, ended),
-    peek: async (whole, ended) => {
-      requirePlain(whole);
-      const { waitFor, waitMs, ...asked } = whole;
-      const query = new URLSearchParams({
-        ...(waitFor !== undefined && { waitFor }),
-        ...(waitMs !== undefined && { waitMs: String(waitMs) }),
-      });
-      const path = `${keyPath(asked)}${query.size > 0 ? `?${query.toString()}` : ""}`;
-      return await ask("decision", "GET", path, { ended, isOnlyRead: true });
+    settle: async ({ id, ...asked }, ended) => await post("decision", `${holdPath(id)}/settle`, asked, ended),
+    cancel: async (asked, ended) => {
+      requireFields(asked, ["id"]);
+      await ask("nothing", "DELETE", holdPath(asked.id), { ended });
     },
-    reset: (asked, ended) => ask("nothing", "DELETE", keyPath(asked), { ended }),
+    acquire: (asked, ended) => post("decision", "leases", asked, ended),
+    renew: async ({ id, ...asked }, ended) => await post("lease", `${leasePath(id)}/renew`, asked, ended),
+    release: async ({ id, ...asked }, ended) =>
+      await post("nothing", `${leasePath(id)}/release`, asked, ended),
+    peek: async (asked, ended) => {
+      requireFields(asked, ["policy", "key", "waitFor", "waitMs"]);
+      return await ask("decision", "GET", keyPath(asked) + queryOf(asked), { ended, isOnlyRead: true });
+    },
+    reset: async (asked, ended) => {
+      requireFields(asked, ["policy", "key"]);
+      await ask("nothing", "DELETE", keyPath(asked), { ended });
+    },
     policies: (ended) => ask("policies", "GET", "policies", { ended, isOnlyRead: true }),
     reserve: (asked, withinMs) => ask("answers", "POST", "reservations", { withinMs }, asked),
     close: () => requests.close(),
   };
+}
+
+const holdPath = (id: unknown) => `holds/${partOf({ id }, "id", "the id of a hold", PROBLEMS.holdNotFound)}`;
+const leasePath = (id: unknown) =>
+  `leases/${partOf({ id }, "id", "the id of a lease", PROBLEMS.leaseNotFound)}`;
+
+function keyPath(asked: KeyAsked): string {
+  const policy = partOf(asked, "policy", "the name of a policy", PROBLEMS.policyNotFound);
+  return `policies/${policy}/keys/${partOf(asked, "key", "1 to 512 bytes of UTF-8")}`;
+}
+
+/** The limiter says what else is wrong with these. */
+function queryOf(asked: PeekAsked): string {
+  const { waitFor, waitMs } = asked;
+  const query: string[] = [];
+  if (waitFor !== undefined) query.push(`waitFor=${partOf(asked, "waitFor", '"idle"')}`);
+  if (waitMs !== undefined) {
+    requirePlain(asked);
+    if (typeof waitMs !== "number")
+      throw refusedField(["waitMs"], violation(["waitMs"], waitMs, "an integer"));
+    query.push(`waitMs=${encodeURIComponent(waitMs)}`);
+  }
+  return query.length === 0 ? "" : `?${query.join("&")}`;
 }
 
 /**

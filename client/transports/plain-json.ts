@@ -32,7 +32,11 @@ export function requirePlain(value: unknown, path: readonly string[] = []): void
 }
 
 /** The error of a call with one field that is not allowed. */
-export function refusedField(path: readonly string[], detail: string): LimiterError {
+export function refusedField(
+  path: readonly string[],
+  detail: string,
+  kind: (typeof PROBLEMS)[keyof typeof PROBLEMS] = PROBLEMS.notAllowed,
+): LimiterError {
   const errors = [{ pointer: pointerTo(path), detail }];
-  return new Problem(PROBLEMS.notAllowed, "one value is not allowed", { errors }).toError();
+  return new Problem(kind, "one value is not allowed", { errors }).toError();
 }

@@ -88,6 +88,52 @@ export function describeContract(name: string, open: () => Promise<Called>): voi
       }
     });
 
+    const A_KEY = { policy: "slow", key: "a" };
+    test.each([
+      ["peek", { policy: "slow" }, "/key"],
+      ["peek", { ...A_KEY, key: "" }, "/key"],
+      ["peek", { ...A_KEY, key: 5 }, "/key"],
+      ["peek", { ...A_KEY, key: {} }, "/key"],
+      ["peek", { ...A_KEY, key: true }, "/key"],
+      ["peek", { ...A_KEY, key: "\ud800" }, "/key"],
+      ["peek", { key: "a" }, "/policy"],
+      ["peek", { ...A_KEY, policy: 5 }, "/policy"],
+      ["peek", { ...A_KEY, waitfor: "idle" }, "/waitfor"],
+      ["peek", { ...A_KEY, waitFor: "busy" }, "/waitFor"],
+      ["peek", { ...A_KEY, waitFor: ["idle"] }, "/waitFor"],
+      ["peek", { ...A_KEY, waitFor: "idle", waitMs: "5" }, "/waitMs"],
+      ["reset", { policy: "slow" }, "/key"],
+      ["reset", { ...A_KEY, kye: "b" }, "/kye"],
+      ["cancel", {}, "/id"],
+      ["cancel", { id: 5 }, "/id"],
+      ["cancel", { id: "hold_a", x: 1 }, "/x"],
+      ["settle", { used: 1 }, "/id"],
+      ["settle", { id: "hold_a" }, "/used"],
+      ["renew", {}, "/id"],
+      ["renew", { id: "lease_a", ttl: 5 }, "/ttl"],
+      ["release", { id: null }, "/id"],
+    ] as const)("%s refuses %j by name", async (call, asked, pointer) => {
+      const error = await thrownBy(() => limiter[call](asked as never));
+      expect(error).toMatchObject({ status: 422, code: "not-allowed", errors: [{ pointer }] });
+      expect(error.errors[0]?.detail).toMatch(/must be|is not/);
+    });
+
+    test("what names nothing is not there", async () => {
+      const missing = await thrownBy(() => limiter.peek({ policy: "", key: "a" }));
+      expect(missing).toMatchObject({
+        status: 404,
+        code: "policy-not-found",
+        errors: [{ pointer: "/policy" }],
+      });
+      for (const id of ["", "\ud800"]) {
+        const used = { id, used: 1 };
+        expect(await thrownBy(() => limiter.settle(used))).toMatchObject({ code: "hold-not-found" });
+        expect(await thrownBy(() => limiter.cancel({ id }))).toMatchObject({ code: "hold-not-found" });
+        expect(await thrownBy(() => limiter.renew({ id }))).toMatchObject({ code: "lease-not-found" });
+        expect(await thrownBy(() => limiter.release({ id }))).toMatchObject({ code: "lease-not-found" });
+      }
+    });
+
     // What no timer takes was taken for an outage over HTTP, and an outage may admit without a limit.
     test.each([0.5, 1.5, -1, Number.NaN, Infinity, 1e12, 1e300, 2_147_483_647])(
       "a wait of %s ms is refused by name, and is no outage",
