@@ -178,8 +178,9 @@ export class PolicyEntry {
     const fields = overridden(table);
     const policy = fields && this.#parse(fields, candidateName(this.name));
     if (policy === undefined) return undefined;
-    const inForce = { version: this.#inForce.version, fields: JSON.stringify(fields) };
-    return { policy: withAll(policy, { inForce }), version: this.#tried.version };
+    const { version } = this.#tried;
+    const inForce = { ...this.#inForce, fields: JSON.stringify(fields), candidate: version };
+    return { policy: withAll(policy, { inForce }), version };
   }
 
   #parse(fields: Table, name = this.name): Policy | undefined {

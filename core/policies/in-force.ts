@@ -14,6 +14,13 @@ export interface InForce {
    * an override ends at its instant, and the version rises when the catalog has written so. Absent: none has.
    */
   readonly sinceMs?: number;
+  /** In a candidate: which one it is (`Candidate.version`). The keys of another one begin untouched. */
+  readonly candidate?: number;
+}
+
+/** Whether a key, decided by one version before, is of another candidate now. */
+export function isOfAnother(before: InForce | undefined, now: InForce | undefined): boolean {
+  return now?.candidate !== undefined && now.candidate !== before?.candidate;
 }
 
 /** The later of what two calls say; of the same the first. */
@@ -49,7 +56,9 @@ export function versionOf({ inForce }: { readonly inForce?: InForce }): { readon
 /** Whether two versions of a policy, which were both changed at run time, say the same of a key. */
 export function saysTheSame(one: Versioned, other: Versioned): boolean {
   if (one.inForce === undefined || other.inForce === undefined) return false;
-  return one.inForce.fields === other.inForce.fields && one.override?.pattern === other.override?.pattern;
+  const isOfOne = one.inForce.candidate === other.inForce.candidate;
+  const areSame = one.inForce.fields === other.inForce.fields;
+  return isOfOne && areSame && one.override?.pattern === other.override?.pattern;
 }
 
 interface Versioned {

@@ -6,7 +6,7 @@ import { isBlank } from "./blank.ts";
 import { HeardTerms } from "./heard-terms.ts";
 import { KeyState } from "./key-state.ts";
 import { MemoryBudget, type MemoryShare } from "./memory-budget.ts";
-import { adopt, writeLast, writeRecord } from "./record-writing.ts";
+import { adopt, writeFound, writeLast, writeRecord } from "./record-writing.ts";
 import { chosen, versionIn, Versions, type Choose } from "./versions.ts";
 
 /** The most keys in memory of all objects in an isolate, at about 1 KiB each. Other keys are read from storage when a call opens them. */
@@ -163,10 +163,7 @@ export class KeyCache {
     // Two rounds find a key that is not pinned, if there is one. Several have to go when a large one came before.
     while (this.#isFull(1) && this.#dropOne(nowMs, 2 * this.#keys.size));
     const keyState = new KeyState(this.#storage, choose, key, nowMs);
-    if (keyState.isNewVersion || keyState.ruleStates.some(({ isConverted }) => isConverted)) {
-      keyState.advance(nowMs);
-      this.write(keyState, keyState.accounts, nowMs);
-    }
+    writeFound(this.#storage, keyState, nowMs);
     this.#keys.set(key, keyState);
     this.#memory.add(this.#share, 1, 0);
     this.#weigh(keyState);

@@ -28,8 +28,8 @@ type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
 /** One key in memory. Only its own methods change it. Others read it, or tell it by a method what has happened. */
 export class KeyState {
   readonly key: string;
-  /** Whether its record, as it was found, was written under an earlier version. */
-  readonly isNewVersion: boolean;
+  /** The version under which its record, as it was found, was written. */
+  readonly found: InForce | undefined;
   /** Isolates that hold units of it, or asked for some lately. */
   readonly holders = new Holders();
   /** Waiting calls, or a message to the pool, that refer to this `KeyState`: then it stays in memory. */
@@ -55,9 +55,8 @@ export class KeyState {
     this.key = key;
     this.#choose = choose;
     const record = storage.read(key);
-    const kept = versionIn(record?.rules);
-    this.#chosen = choose(kept);
-    this.isNewVersion = record !== undefined && later(kept, this.inForce) !== kept;
+    this.found = versionIn(record?.rules);
+    this.#chosen = choose(this.found);
     this.endsByMs = this.policy.pool === undefined ? Infinity : -Infinity;
     this.#take(storage, record, nowMs, false);
   }

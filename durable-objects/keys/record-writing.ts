@@ -1,4 +1,5 @@
 import { UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import { isOfAnother, later } from "../../core/policies/in-force.ts";
 import type { StoredAccount } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import { record } from "../storage/write-behind.ts";
@@ -47,6 +48,20 @@ export function writeRecord(
   return wholeMs;
 }
 
+/** What was found of a key that is loaded now is written again when it is of an earlier version, or of other rules. */
+export function writeFound(storage: KeyStorage, keyState: KeyState, nowMs: number): void {
+  const { found, inForce, policy, ruleStates } = keyState;
+  const isRecorded = keyState.dueMs > -Infinity;
+  if (isRecorded && isOfAnother(found, inForce)) {
+    beginAnew(storage, keyState, { policy, inForce }, nowMs);
+    return;
+  }
+  const isNewVersion = isRecorded && later(found, inForce) !== found;
+  if (!isNewVersion && !ruleStates.some(({ isConverted }) => isConverted)) return;
+  keyState.advance(nowMs);
+  writeRecord(storage, keyState, keyState.accounts, nowMs, [], -Infinity);
+}
+
 /** Writes what is lost when the key leaves memory. */
 export function writeLast(storage: KeyStorage, keyState: KeyState, nowMs: number): void {
   keyState.advance(nowMs);
@@ -59,11 +74,33 @@ export function writeLast(storage: KeyStorage, keyState: KeyState, nowMs: number
  * memory is written first in any case: from then on they are what memory has, and not what is presumed of a record.
  */
 export function adopt(storage: KeyStorage, keyState: KeyState, to: Chosen, nowMs: number): void {
+  if (isOfAnother(keyState.inForce, to.inForce)) {
+    beginAnew(storage, keyState, to, nowMs);
+    return;
+  }
   keyState.advance(nowMs);
   if (!isUnrecorded(keyState) || !keyState.isWhole(nowMs)) writeExact(storage, keyState, nowMs);
   keyState.compare(undefined);
   keyState.adopt(storage, to, nowMs);
   if (!isUnrecorded(keyState)) writeExact(storage, keyState, nowMs);
+}
+
+/**
+ * Another candidate decides the key from now on: nothing of what it was counts for this one, also not what holders have of
+ * it. They are still known, so that what they say later is known to be of before.
+ */
+function beginAnew(storage: KeyStorage, keyState: KeyState, to: Chosen, nowMs: number): void {
+  storage.atomically(() => {
+    storage.answers.removeAll(keyState.key);
+    storage.remove(keyState.key);
+  });
+  keyState.noteDeleted();
+  keyState.replaceAccounts([], true);
+  keyState.compare(undefined);
+  keyState.adopt(storage, to, nowMs);
+  keyState.replaceAccounts([], true);
+  // Of a key without a record an object that starts presumes something for a while.
+  writeExact(storage, keyState, nowMs);
 }
 
 function writeExact(storage: KeyStorage, keyState: KeyState, nowMs: number): void {

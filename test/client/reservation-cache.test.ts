@@ -47,6 +47,19 @@ function holdUnits(cache: ReservationCache, key: string, nowMs = 0): Reservation
   return reservation;
 }
 
+test("a reservation goes on in a later version that says the same, and ends when another candidate says it", () => {
+  const cache = makeCache();
+  const inForce = { version: 2, fields: "{}", candidate: 2 };
+  const [first, later, other] = [
+    inForce,
+    { ...inForce, version: 3 },
+    { ...inForce, version: 5, candidate: 5 },
+  ];
+  const reservation = cache.open({ ...ONE, inForce: first }, "a", 0);
+  expect(cache.open({ ...ONE, inForce: later }, "a", 0)).toBe(reservation);
+  expect(cache.open({ ...ONE, inForce: other }, "a", 0)).not.toBe(reservation);
+});
+
 const keysIn = (ended: ReturnType<ReservationCache["endDue"]>) => ended.map(({ returned }) => returned.key);
 
 test("a key has one reservation, and another policy's is another one", () => {

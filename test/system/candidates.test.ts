@@ -11,6 +11,7 @@ const POLICIES = {
   plan: bucket(100),
   larger: bucket(20),
   log: { algorithm: "sliding-log", limit: 10, ...LONG },
+  again: { algorithm: "sliding-log", limit: 10, ...LONG },
   held: bucket(10),
   slots: slots(3),
   "fewer-slots": slots(1),
@@ -142,6 +143,18 @@ test.concurrent("what both decided is counted, and the keys are told that the ca
     deniedByCandidateAlone: 2,
     deniedByBoth: 3,
   });
+});
+
+test.concurrent("one that comes after another begins untouched, also if it is the same", async () => {
+  const tried = { algorithm: "sliding-log", limit: 4, ...LONG };
+  await call("PUT", candidateAt("again"), tried);
+  await times(4, () => limit("again", "k"));
+  await settled();
+  await call("DELETE", candidateAt("again"));
+  await call("PUT", candidateAt("again"), tried);
+  await times(2, () => limit("again", "k"));
+  const { compared: sums } = await compared("again", 2);
+  expect(sums).toMatchObject({ admittedByBoth: 2, deniedByCandidateAlone: 0, undecided: 0 });
 });
 
 test.concurrent("it denies nobody, and takes nothing of what the policy has", async () => {

@@ -104,7 +104,7 @@ test("the candidate is without it from the same instant", () => {
   const { candidate } = find("a", 1_000);
   expect(candidate?.version).toBe(3);
   expect(candidate?.policy).toMatchObject({
-    inForce: { version: VERSION, sinceMs: NOW_MS + 1_000 },
+    inForce: { version: VERSION, sinceMs: NOW_MS + 1_000, candidate: 3 },
     rules: [{ capacity: 50 }],
   });
   expect(candidate?.policy).not.toHaveProperty("override");
