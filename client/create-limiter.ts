@@ -6,6 +6,7 @@ import { endWithProcess } from "./lifetime.ts";
 import type { Limiter } from "./limiter.ts";
 import type { FarSide, LimiterCalls } from "./transports/far-side.ts";
 import { overHttp, type HttpWay } from "./transports/http.ts";
+import type { RequestBounds } from "./transports/requests.ts";
 import { overService } from "./transports/service.ts";
 
 /** Where the limiter is: a service binding, or an address and a token. */
@@ -17,15 +18,23 @@ export type InBackground = (work: Promise<unknown>) => void;
 /** By the service binding: a worker may ask for its limiter with each request, and gets the same one. */
 const byService = new WeakMap<LimiterCalls, Map<string, Limiter>>();
 
-/** Makes a limiter of a way to it, as `createLimiter` does. */
-export function makeLimiter(given: Way & ClientOptions, inBackground: InBackground): Limiter {
+/**
+ * Makes a limiter of a way to it, as `createLimiter` does.
+ *
+ * @param bounds how many requests over HTTP may be under way; absent: as many as suits a process
+ */
+export function makeLimiter(
+  given: Way & ClientOptions,
+  inBackground: InBackground,
+  bounds?: RequestBounds,
+): Limiter {
   const { policy, deadlineMs, onFailure } = checkedOptions(given);
   const options = {
     ...(policy !== undefined && { policy }),
     ...(deadlineMs !== undefined && { deadlineMs }),
     ...(onFailure !== undefined && { onFailure }),
   };
-  if (!("service" in given)) return opened(overHttp(checked(given)), options, inBackground);
+  if (!("service" in given)) return opened(overHttp(checked(given), bounds), options, inBackground);
   requireGiven("service", given.service, SERVICE);
   requireMethods("service", given.service, ["limit"], SERVICE);
   const known = byService.get(given.service) ?? new Map<string, Limiter>();

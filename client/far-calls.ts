@@ -8,7 +8,7 @@ import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 import { unlessAborted } from "./aborted.ts";
 import type { FarUnits } from "./far-units.ts";
 import type { KeyAsked, LimitAllAsked, LimitAsked, Signal } from "./limiter.ts";
-import { requireObject } from "./local-call.ts";
+import { requireObject, type PlainCall } from "./local-call.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
 import type { Outages } from "./outages.ts";
 import { limiterErrorIn, waitOf, type FarSide } from "./transports/far-side.ts";
@@ -43,6 +43,17 @@ export class FarCalls {
 
   limit(asked: LimitAsked, signal?: Signal): Promise<Decision> {
     return this.decide(asked, (far, whole, ended) => far.limit(whole, ended), signal);
+  }
+
+  /** The same for a plain call, in a message with others. A call that is refused is not made again. */
+  async limitTogether(call: PlainCall): Promise<Decision | Problem> {
+    await this.#takeHome(call);
+    try {
+      const policy = this.#policyOf(call.policy);
+      return (await this.#units.decide(call, policy.deadlineMs)) ?? degradedDecision(policy, call.key);
+    } finally {
+      this.#forgetDenials(call);
+    }
   }
 
   /** Several checks. When the limiter does not answer, each is answered as its policy says. */

@@ -8,12 +8,7 @@ import { normaliseKey } from "../core/policies/keys.ts";
 import { seenBy } from "../core/policies/seen-by.ts";
 import type { Lease } from "../core/protocol/answers.ts";
 import { takesNothing, type Cost } from "../core/protocol/cost.ts";
-import {
-  degradedDecision,
-  type AllDecisions,
-  type Decision,
-  type KeyReport,
-} from "../core/protocol/decision.ts";
+import { type AllDecisions, type Decision, type KeyReport } from "../core/protocol/decision.ts";
 import type { LeaseReport } from "../core/protocol/messages.ts";
 import type { PolicyList } from "../core/protocol/policy-list.ts";
 import { Problem } from "../core/protocol/problems.ts";
@@ -169,21 +164,21 @@ export class FarLimiter implements Limiter {
       : await unlessAborted(this.limit(asked), signal);
   }
 
-  /** Decides from units or denials that are held here, or asks for units; `undefined`: the limiter has to decide. */
+  /**
+   * Decides from units or denials that are held here, or asks, in a message with others; `undefined`: the call has to go
+   * by itself, since the limiter refuses messages, or has to say what is wrong with the call.
+   */
   #decide(call: PlainCall): Decision | Promise<Decision | Problem> | undefined {
     const policy = this.#units.policy(call.policy);
-    if (policy === undefined) return this.#units.isRefused ? undefined : this.#first(call);
+    if (policy === undefined) return this.#units.isRefused ? undefined : this.#calls.limitTogether(call);
     const { cost, priority } = call;
-    if (!policy.localDecisions.denies || takesNothing(policy, cost) || !isOf(policy, call)) return undefined;
-    const key = normaliseKey(policy, call.key);
+    const key = isOf(policy, call) ? normaliseKey(policy, call.key) : undefined;
     if (key === undefined || this.#units.isRefused) return undefined;
-    return this.#local.limit(this.#holding, seenBy(policy, priority), key, cost);
-  }
-
-  async #first(call: PlainCall): Promise<Decision | Problem> {
-    const { deadlineMs = FIRST_DEADLINE_MS } = this.#options;
-    const answer = await this.#units.first(call, deadlineMs);
-    return answer ?? degradedDecision(this.#policy(call.policy), call.key);
+    if (takesNothing(policy, cost)) return this.#calls.limitTogether(call);
+    if (policy.localDecisions.denies)
+      return this.#local.limit(this.#holding, seenBy(policy, priority), key, cost);
+    const refusal = this.#units.refusalOf(policy);
+    return refusal === undefined ? this.#calls.limitTogether(call) : Promise.resolve(refusal);
   }
 
   /** A call that was refused with all others of its message is made again by itself: it has changed nothing. */

@@ -3,6 +3,7 @@ import type { HeldPolicy } from "../core/policies/held-policy.ts";
 import { normaliseKey } from "../core/policies/keys.ts";
 import { seenBy } from "../core/policies/seen-by.ts";
 import type { BatchedCall, MadeAnswer } from "../core/protocol/batches.ts";
+import { takesNothing } from "../core/protocol/cost.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import type { LimitCall } from "../core/protocol/messages.ts";
 import {
@@ -23,6 +24,7 @@ import { toldDecision } from "./told-decision.ts";
 import { limiterErrorIn, type FarSide } from "./transports/far-side.ts";
 import { Outbox } from "./transports/outbox.ts";
 import type { PostedCall } from "./transports/posted-call.ts";
+import { MAX_QUEUED, QUEUE_FULL } from "./transports/requests.ts";
 
 /**
  * Over HTTP a message has 16 KiB at most. The versions of the policies that are known come beside the calls, and a call is
@@ -31,6 +33,8 @@ import type { PostedCall } from "./transports/posted-call.ts";
 const BOUNDS = { mostCalls: MOST_RESERVING, mostLength: 11_500 };
 /** After the limiter refused a whole message (the token lacks the scope, say), none is sent for so long. */
 const REFUSED_MS = 60_000;
+/** A policy of slots refuses each call that takes units. So does the client, and asks again so often, in milliseconds. */
+const KIND_ASKED_MS = 1_000;
 
 /** What the messages need of the process. */
 export interface FarUnitsParts {
@@ -49,6 +53,8 @@ export class FarUnits implements UnitSource {
   readonly #parts: FarUnitsParts;
   readonly #outbox = new Outbox<ReservationAnswer>(BOUNDS);
   readonly #known = new Map<string, DescribedPolicy>();
+  /** By the description under which it was said. */
+  readonly #refusals = new WeakMap<DescribedPolicy, { readonly problem: Problem; askedAtMs: number }>();
   #refusedUntilMs = -Infinity;
   /** Why the last message failed that did. */
   #failure = "";
@@ -68,6 +74,17 @@ export class FarUnits implements UnitSource {
     return this.#refusedUntilMs > -Infinity && this.#parts.time.nowMs() < this.#refusedUntilMs;
   }
 
+  /** Why calls that take units are refused under this policy, whatever they say; `undefined`: the caller is to ask. */
+  refusalOf(policy: DescribedPolicy): Problem | undefined {
+    const refusal = this.#refusals.get(policy);
+    if (refusal === undefined) return undefined;
+    const nowMs = this.#parts.time.nowMs();
+    if (nowMs - refusal.askedAtMs < KIND_ASKED_MS) return refusal.problem;
+    // This call asks: its answer brings the policy, if that is another now. All others are refused meanwhile.
+    refusal.askedAtMs = nowMs;
+    return undefined;
+  }
+
   async call<Read extends MadeAnswer>(
     policy: HeldPolicy,
     _key: string,
@@ -83,10 +100,12 @@ export class FarUnits implements UnitSource {
     return { answer: { rules, told: answer.decision } as unknown as Read };
   }
 
-  /** Decides on a cost under a policy that is not known here. The answer brings the policy too. */
-  async first(limit: LimitCall, deadlineMs: number): Promise<Decision | Problem | undefined> {
+  /** The limiter decides on a cost. The answer brings the policy too, if it is not known here. */
+  async decide(limit: LimitCall, deadlineMs: number): Promise<Decision | Problem | undefined> {
     const answer = await this.#post({ limit }, deadlineMs);
-    if (answer === undefined || answer instanceof Problem || answer === null) return answer ?? undefined;
+    if (answer === undefined || answer === null) return undefined;
+    this.#noteRefusal(limit, answer instanceof Problem ? answer : undefined);
+    if (answer instanceof Problem) return answer;
     if ("decision" in answer) return answer.decision;
     if (!("rules" in answer)) return undefined;
     // The policy became known while the call waited to be sent, so the object's own answer has come.
@@ -101,6 +120,8 @@ export class FarUnits implements UnitSource {
     deadlineMs: number,
   ): Promise<Exclude<ReservationAnswer, { readonly problem: unknown }> | Problem | undefined> {
     const { time, inBackground } = this.#parts;
+    if (call.giveBack === undefined && this.#outbox.queued >= MAX_QUEUED)
+      return this.#unanswered(call, QUEUE_FULL);
     const send = (calls: readonly PostedCall<ReservationAnswer>[]) => this.#send(calls);
     const { answer, leftMs } = await this.#outbox.post(call, { time, deadlineMs, inBackground, send });
     if (answer === undefined)
@@ -111,6 +132,16 @@ export class FarUnits implements UnitSource {
     if ("unsupported" in answer || "full" in answer)
       return this.#unanswered(call, "the answer is not of this protocol");
     return answer;
+  }
+
+  /** What only the policy is at fault for is wrong with each call that takes units under it. */
+  #noteRefusal({ policy: name, cost }: LimitCall, problem: Problem | undefined): void {
+    const policy = this.#known.get(name);
+    if (policy === undefined || takesNothing(policy, cost)) return;
+    const [first, ...others] = problem?.errors ?? [];
+    if (problem?.status === 422 && first?.pointer === "/policy" && others.length === 0)
+      this.#refusals.set(policy, { problem, askedAtMs: this.#parts.time.nowMs() });
+    else this.#refusals.delete(policy);
   }
 
   /** Somebody waits for a decision, unless the message only asks for units or gives some back. */

@@ -3,6 +3,7 @@ import { waitUntil } from "cloudflare:workers";
 import type { ClientOptions } from "../client/client-options.ts";
 import { makeLimiter, type Way } from "../client/create-limiter.ts";
 import type { Limiter } from "../client/limiter.ts";
+import { UNBOUNDED } from "../client/transports/requests.ts";
 
 export { LimiterError } from "../core/protocol/problems.ts";
 export type { ClientOptions } from "../client/client-options.ts";
@@ -12,5 +13,5 @@ export type { LimiterCalls, LimiterService } from "../client/transports/far-side
 
 /** A limiter by a service binding, or by its address and a token. It does not ask before the first call. */
 export function createLimiter(way: Way & ClientOptions): Limiter {
-  return makeLimiter(way, waitUntil);
+  return makeLimiter(way, waitUntil, UNBOUNDED);
 }

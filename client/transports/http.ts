@@ -2,9 +2,9 @@ import { LimiterError, PROBLEMS, Problem, type FieldError } from "../../core/pro
 import { clip, violation } from "../../core/words.ts";
 import { partOf, requireFields } from "./address-parts.ts";
 import type { KeyAsked, PeekAsked, Signal } from "./asked.ts";
-import type { FarSide } from "./far-side.ts";
+import { waitOf, type FarSide } from "./far-side.ts";
 import { jsonOf, refusedField, requirePlain } from "./plain-json.ts";
-import { Requests, type Waiting } from "./requests.ts";
+import { Requests, type RequestBounds, type Waiting } from "./requests.ts";
 
 /** Where a limiter is, and how it is reached. */
 export interface HttpWay {
@@ -16,11 +16,11 @@ export interface HttpWay {
 }
 
 /** The limiter over HTTP. */
-export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide {
+export function overHttp({ url, token, fetch: given = fetch }: HttpWay, bounds?: RequestBounds): FarSide {
   const send = given as (at: string, init: RequestInit) => Promise<Response>;
   const base = url.replace(/\/+$/, "");
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
-  const requests = new Requests();
+  const requests = new Requests(bounds);
   const ask = async <Answer>(
     shape: Shape,
     method: string,
@@ -36,7 +36,8 @@ export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide
   const post = <Answer>(shape: Shape, path: string, body: object, ended?: Signal) =>
     ask<Answer>(shape, "POST", path, { ended }, body);
   return {
-    limit: (asked, ended) => ask("decision", "POST", "limit", { ended, isOnlyRead: true }, asked),
+    limit: (asked, ended) =>
+      ask("decision", "POST", "limit", { ended, isOnlyRead: true, isPatient: waitOf(asked) > 0 }, asked),
     limitAll: (asked, ended) => post("decisions", "limit/all", asked, ended),
     refund: (asked, ended) => post("decision", "refund", asked, ended),
     hold: (asked, ended) => post("decision", "holds", asked, ended),
@@ -45,13 +46,15 @@ export function overHttp({ url, token, fetch: given = fetch }: HttpWay): FarSide
       requireFields(asked, ["id"]);
       await ask("nothing", "DELETE", holdPath(asked.id), { ended });
     },
-    acquire: (asked, ended) => post("decision", "leases", asked, ended),
+    acquire: (asked, ended) =>
+      ask("decision", "POST", "leases", { ended, isPatient: waitOf(asked) > 0 }, asked),
     renew: async ({ id, ...asked }, ended) => await post("lease", `${leasePath(id)}/renew`, asked, ended),
     release: async ({ id, ...asked }, ended) =>
       await post("nothing", `${leasePath(id)}/release`, asked, ended),
     peek: async (asked, ended) => {
       requireFields(asked, ["policy", "key", "waitFor", "waitMs"]);
-      return await ask("decision", "GET", keyPath(asked) + queryOf(asked), { ended, isOnlyRead: true });
+      const waiting = { ended, isOnlyRead: true, isPatient: waitOf(asked) > 0 };
+      return await ask("decision", "GET", keyPath(asked) + queryOf(asked), waiting);
     },
     reset: async (asked, ended) => {
       requireFields(asked, ["policy", "key"]);

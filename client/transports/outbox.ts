@@ -67,6 +67,11 @@ export class Outbox<Answer extends object | null = BatchedAnswer> {
     return nowMs < this.#aloneUntilMs;
   }
 
+  /** How many calls wait to be sent. */
+  get queued(): number {
+    return this.#queued.size;
+  }
+
   /** Whether nothing is lost when it is forgotten. Calls of requests that have ended may be left in it. */
   isIdle(nowMs: number): boolean {
     for (const { untilMs } of this.#queued) if (nowMs <= untilMs) return false;

@@ -72,11 +72,11 @@ export function limitOf(
 }
 
 /** Decides, counts it, and puts it to a candidate. A call that the isolate decides has no promise, and gets none. */
-function decide(
+export function decide(
   client: LimiterClient,
   target: Target,
   asked: WantedLimit,
-  signal: AbortSignal | undefined,
+  signal?: AbortSignal,
 ): ReturnType<LimiterClient["limit"]> {
   const decided = client.limit(target.policy, target.key, asked, signal);
   const tell = <Told extends Decision | Problem>(told: Told) => {

@@ -18,6 +18,7 @@ import {
   type ReservationsAnswered,
 } from "../../core/protocol/reservation-messages.ts";
 import { scopeProblem, type Principal } from "../auth/tokens.ts";
+import { decide as decideOn } from "./limits.ts";
 import { ReservationsRequest } from "./reservation-schemas.ts";
 import { costProblem, findPolicy, findTarget, priorityProblem, rateProblem, type Target } from "./target.ts";
 import { given, notAllowed, parse } from "./validate.ts";
@@ -121,7 +122,7 @@ async function decide(
   cost: Cost,
   priority: string | undefined,
 ): Promise<ReservationAnswer | Problem> {
-  const decision = await client.limit(policy, key, { cost, priority });
+  const decision = await decideOn(client, { policy, key }, { cost, priority });
   return decision instanceof Problem ? decision : { decision };
 }
 
