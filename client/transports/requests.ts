@@ -21,7 +21,7 @@ export interface RequestBounds {
 }
 
 /** A limiter grants one caller as many calls that wait in an object. */
-const BOUNDS: RequestBounds = { asking: 256, waiting: 1_000 };
+export const PROCESS_BOUNDS: RequestBounds = { asking: 256, waiting: 1_000 };
 /** In a worker the runtime has a bound for each request, and a request may end without giving its place back. */
 export const UNBOUNDED: RequestBounds = { asking: Infinity, waiting: Infinity };
 /** The most calls that wait for a place. A further one fails at once, as if it had not been answered. */
@@ -48,7 +48,7 @@ export class Requests {
   readonly #waiting: Places;
   #isClosed = false;
 
-  constructor({ asking, waiting } = BOUNDS) {
+  constructor({ asking, waiting } = PROCESS_BOUNDS) {
     this.#asking = new Places(asking);
     this.#waiting = new Places(waiting);
   }

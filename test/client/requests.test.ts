@@ -2,7 +2,12 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { FarLimiter } from "../../client/far-limiter.ts";
 import { overHttp } from "../../client/transports/http.ts";
-import { MAX_QUEUED, UNBOUNDED, type RequestBounds } from "../../client/transports/requests.ts";
+import {
+  MAX_QUEUED,
+  PROCESS_BOUNDS,
+  UNBOUNDED,
+  type RequestBounds,
+} from "../../client/transports/requests.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { describePolicy } from "../../core/protocol/policy-descriptions.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
@@ -28,7 +33,6 @@ const describe = (kind: keyof typeof KINDS) => {
   return describePolicy(policy);
 };
 
-const BOUNDS = { asking: 256, waiting: 1_000 };
 const REFUSED = {
   status: 422,
   code: "not-allowed",
@@ -141,7 +145,7 @@ test("calls that a client may not decide travel together, and those of the wrong
   await played.clock.advance(1_000);
   await played.make(1);
   expect(await played.make(1_000)).toEqual({ ok: 1_000 });
-  expect(played.most).toBeLessThanOrEqual(BOUNDS.asking);
+  expect(played.most).toBeLessThanOrEqual(PROCESS_BOUNDS.asking);
 });
 
 test("while the kind changes under calls that are slow to be answered, requests stay bounded, and each call ends", async () => {
@@ -163,7 +167,7 @@ test("while the kind changes under calls that are slow to be answered, requests 
   }
   expect(Object.keys(ends).filter((end) => !["ok", "422", "degraded"].includes(end))).toEqual([]);
   expect(Object.values(ends).reduce((all, each) => all + each, 0)).toBe(20_000);
-  expect(played.most).toBeLessThanOrEqual(BOUNDS.asking);
+  expect(played.most).toBeLessThanOrEqual(PROCESS_BOUNDS.asking);
   await vi.waitUntil(() => played.underWay.size === 0, { timeout: 10_000 });
 });
 
@@ -172,15 +176,15 @@ test("what has to go by itself waits for a place, and past the bound of those th
   await played.make(1);
   [played.isQuick, played.requests] = [false, 0];
   const more = 50;
-  const made = played.make(BOUNDS.asking + MAX_QUEUED + more, { idempotencyKey: "once" }, 10);
+  const made = played.make(PROCESS_BOUNDS.asking + MAX_QUEUED + more, { idempotencyKey: "once" }, 10);
   await played.clock.advance(0);
-  expect([played.requests, warned.length]).toEqual([BOUNDS.asking, 1]);
+  expect([played.requests, warned.length]).toEqual([PROCESS_BOUNDS.asking, 1]);
   expect(warned[0]).toContain(`${MAX_QUEUED} calls wait to be sent`);
   for (const { answer } of [...played.underWay].slice(0, 100)) answer();
   await played.clock.advance(0);
-  expect(played.underWay.size).toBe(BOUNDS.asking);
-  expect(await made).toEqual({ ok: 100, degraded: BOUNDS.asking + MAX_QUEUED + more - 100 });
-  expect([played.underWay.size, played.most]).toEqual([0, BOUNDS.asking]);
+  expect(played.underWay.size).toBe(PROCESS_BOUNDS.asking);
+  expect(await made).toEqual({ ok: 100, degraded: PROCESS_BOUNDS.asking + MAX_QUEUED + more - 100 });
+  expect([played.underWay.size, played.most]).toEqual([0, PROCESS_BOUNDS.asking]);
   played.isQuick = true;
   expect(await played.make(1_000, { idempotencyKey: "once" })).toEqual({ ok: 1_000 });
 });
@@ -191,14 +195,20 @@ test("whose caller leaves before there was a place is not made", async () => {
   [played.isQuick, played.requests] = [false, 0];
   const { signal, abort } = leaving();
   const acquire = (more: object) => played.limiter.acquire({ policy: "api", key: "a", ...more });
-  const made = Array.from({ length: BOUNDS.asking }, () => acquire({}));
+  const made = Array.from({ length: PROCESS_BOUNDS.asking }, () => acquire({}));
   const left = Promise.allSettled(Array.from({ length: 10 }, () => acquire({ signal })));
   await played.clock.advance(0);
   abort();
   expect((await left).map(({ status }) => status)).toEqual(Array.from({ length: 10 }, () => "rejected"));
   for (const { answer } of played.underWay) answer();
-  expect(await Promise.all(made)).toHaveLength(BOUNDS.asking);
-  expect([played.requests, played.underWay.size]).toEqual([BOUNDS.asking, 0]);
+  expect(await Promise.all(made)).toHaveLength(PROCESS_BOUNDS.asking);
+  expect([played.requests, played.underWay.size]).toEqual([PROCESS_BOUNDS.asking, 0]);
+  // Nor does it keep a place from those that come later.
+  const later = Array.from({ length: PROCESS_BOUNDS.asking }, () => acquire({}));
+  await played.clock.advance(0);
+  expect(played.underWay.size).toBe(PROCESS_BOUNDS.asking);
+  for (const { answer } of played.underWay) answer();
+  await Promise.all(later);
 });
 
 test("calls that wait for their turn have places of their own: what ends their wait always finds one", async () => {
@@ -207,9 +217,9 @@ test("calls that wait for their turn have places of their own: what ends their w
   played.isQuick = false;
   const { limiter, underWay } = played;
   const acquire = () => limiter.acquire({ policy: "api", key: "a", waitMs: 60_000 });
-  const waiting = Array.from({ length: BOUNDS.waiting + 10 }, acquire);
+  const waiting = Array.from({ length: PROCESS_BOUNDS.waiting + 10 }, acquire);
   await played.clock.advance(0);
-  expect(underWay.size).toBe(BOUNDS.waiting);
+  expect(underWay.size).toBe(PROCESS_BOUNDS.waiting);
   const released = limiter.release({ id: "lease_a" });
   await played.clock.advance(0);
   expect([...underWay].filter(({ path }) => path.endsWith("/release"))).toHaveLength(1);
@@ -218,7 +228,7 @@ test("calls that wait for their turn have places of their own: what ends their w
     await played.clock.advance(0);
   }
   await released;
-  expect(await Promise.all(waiting)).toHaveLength(BOUNDS.waiting + 10);
+  expect(await Promise.all(waiting)).toHaveLength(PROCESS_BOUNDS.waiting + 10);
 });
 
 test("in a worker the runtime has its own bound", async () => {
