@@ -141,10 +141,13 @@ async function answerReserve(
     const asked = { ...messageOf(target, reserve), holder, turn, ttlMs, isShort, rules };
     return answerOf(await message.client.forward(policy, key, { reserve: asked }));
   }
-  // The client holds units under a policy that was another: all go home, and what it used counts.
-  const used = Object.fromEntries(Object.entries(rules).map(([name, said]) => [name, said.used]));
-  const returned = [{ key, holder, turn, used }];
-  await message.client.forward(policy, key, { giveBack: { policy: policy.name, returned } });
+  // The client holds units under other rules, and is granted none by these. What it keeps it may spend until it hears of
+  // that, so those units stay held until it says what it used of them, or their lifetime ends.
+  const kept = Object.fromEntries(
+    Object.entries(rules).map(([name, said]) => [name, { ...said, wanted: said.kept }]),
+  );
+  const noted = { ...messageOf(target, reserve), cost: 0, holder, turn, ttlMs: 0, isShort, rules: kept };
+  await message.client.forward(policy, key, { reserve: noted });
   return takesNothing(policy, cost) ? null : await decide(message, target, cost, priority);
 }
 
