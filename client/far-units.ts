@@ -126,11 +126,11 @@ export class FarUnits implements UnitSource {
     const { answer, leftMs } = await this.#outbox.post(call, { time, deadlineMs, inBackground, send });
     if (answer === undefined)
       return this.#unanswered(call, leftMs > 0 ? this.#failure : `no answer within ${deadlineMs} ms`);
-    if (answer === null) return null;
+    if (answer === null)
+      return isDecision(call) ? this.#unanswered(call, "the answer has no decision") : null;
     if ("problem" in answer) return problemOf(answer.problem);
     if ("failed" in answer) return this.#unanswered(call, answer.failed);
-    if ("unsupported" in answer || "full" in answer)
-      return this.#unanswered(call, "the answer is not of this protocol");
+    if ("unsupported" in answer || "full" in answer) return undefined;
     return answer;
   }
 
@@ -144,10 +144,8 @@ export class FarUnits implements UnitSource {
     else this.#refusals.delete(policy);
   }
 
-  /** Somebody waits for a decision, unless the message only asks for units or gives some back. */
-  #unanswered({ limit, reserve }: BatchedCall, cause: string): undefined {
-    const isDecision = limit !== undefined || (reserve !== undefined && reserve.cost !== 0);
-    this.#parts.outages.note(cause, isDecision ? 1 : 0);
+  #unanswered(call: BatchedCall, cause: string): undefined {
+    this.#parts.outages.note(cause, isDecision(call) ? 1 : 0);
   }
 
   /** It does not reject: a message that fails has no answers. */
@@ -189,6 +187,11 @@ export class FarUnits implements UnitSource {
       if (before !== undefined) this.#parts.onChange();
     }
   }
+}
+
+/** Whether somebody waits for a decision: the message does not only ask for units, or give some back. */
+function isDecision({ limit, reserve }: BatchedCall): boolean {
+  return limit !== undefined || (reserve !== undefined && reserve.cost !== 0);
 }
 
 function problemOf({ status, code, title, detail, errors }: Refused["problem"]): Problem {

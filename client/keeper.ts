@@ -60,7 +60,7 @@ export class Keeper {
     const { mostAtOnce = Infinity } = objects;
     let isBehind = false;
     while (this.#shift === shift && shift.lookedAtMs < shift.untilMs && this.#cache.isHolding) {
-      const lookMs = isBehind ? 0 : Math.min(LOOK_MS, this.#cache.shortestMs / 4);
+      const lookMs = isBehind ? 0 : Math.max(1, Math.min(LOOK_MS, this.#cache.shortestMs / 4));
       if (!isBehind) await pause(time, lookMs);
       const readMs = time.nowMs();
       look(lookMs, readMs);

@@ -142,8 +142,15 @@ export class LocalLimiter {
     const message = reservation.ask(cost, nowMs, Math.min(nowMs, caller.time.nowMs()));
     this.#cache.hold(reservation);
     const answer = async () => {
-      const asked = await caller.objects.call<Heard>(policy, key, { reserve: message.call }, -waitedMs);
+      const asked = await caller.objects.call<Heard | null>(
+        policy,
+        key,
+        { reserve: message.call },
+        -waitedMs,
+      );
       if (asked === undefined || asked instanceof Problem) return reservation.failed(message) ?? asked;
+      // The key is decided by other rules now: units that were kept under the old ones end, and go back.
+      if (asked.answer === null) return reservation.failed(message) ?? this.#cache.retire(reservation);
       if (asked.answer.told !== undefined) return reservation.failed(message) ?? asked.answer;
       reservation.answered(message, asked.answer, this.#cache.now(caller.time.nowMs()));
       return asked.answer;

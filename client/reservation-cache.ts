@@ -83,7 +83,7 @@ export class ReservationCache {
       known.reservation.policy = policy;
       return known;
     }
-    this.#end(known.reservation);
+    this.retire(known.reservation);
     this.#reservations.delete(name);
     this.#nameLength -= name.length;
     return undefined;
@@ -119,7 +119,7 @@ export class ReservationCache {
     for (const reservation of this.#held) {
       // A reservation that waits for its first answer has no end yet.
       const isWaiting = reservation.messageAt(nowMs) !== undefined;
-      if (!isWaiting && (reservation.endsAtMs ?? 0) <= nowMs) this.#end(reservation);
+      if (!isWaiting && (reservation.endsAtMs ?? 0) <= nowMs) this.retire(reservation);
     }
     if (this.#held.size === 0) this.#clock.release();
     const ended = this.#ended;
@@ -141,7 +141,7 @@ export class ReservationCache {
     this.#last = undefined;
     for (const [oldest, { reservation }] of this.#reservations) {
       if (this.#reservations.size < MOST_KEYS && this.#nameLength + name.length <= MOST_NAME_LENGTH) break;
-      this.#end(reservation);
+      this.retire(reservation);
       this.#reservations.delete(oldest);
       this.#nameLength -= oldest.length;
     }
@@ -153,14 +153,15 @@ export class ReservationCache {
 
   /** Ends all reservations. Where the clock was put back, lifetimes would last longer than the object expects. */
   endAll(): void {
-    for (const reservation of this.#held) this.#end(reservation);
+    for (const reservation of this.#held) this.retire(reservation);
     this.#clock.release();
     this.#last = undefined;
     this.#reservations.clear();
     this.#nameLength = 0;
   }
 
-  #end(reservation: Reservation): void {
+  /** Ends a reservation. What the object is told of it goes with what `endDue` returns next. */
+  retire(reservation: Reservation): undefined {
     const returned = this.end(reservation);
     if (returned !== undefined) this.#ended.push({ policy: reservation.policy, returned });
   }

@@ -1,10 +1,11 @@
-import { LimiterError, PROBLEMS, Problem, type FieldError } from "../../core/protocol/problems.ts";
+import { LimiterError, PROBLEMS, Problem } from "../../core/protocol/problems.ts";
 import { clip, violation } from "../../core/words.ts";
 import { partOf, requireFields } from "./address-parts.ts";
 import type { KeyAsked, PeekAsked, Signal } from "./asked.ts";
 import { waitOf, type FarSide } from "./far-side.ts";
 import { jsonOf, refusedField, requirePlain } from "./plain-json.ts";
 import { Requests, type RequestBounds, type Waiting } from "./requests.ts";
+import { SHAPES, type Shape } from "./shapes.ts";
 
 /** Where a limiter is, and how it is reached. */
 export interface HttpWay {
@@ -61,7 +62,7 @@ export function overHttp({ url, token, fetch: given = fetch }: HttpWay, bounds?:
       await ask("nothing", "DELETE", keyPath(asked), { ended });
     },
     policies: (ended) => ask("policies", "GET", "policies", { ended, isOnlyRead: true }),
-    reserve: (asked, withinMs) => ask("answers", "POST", "reservations", { withinMs }, asked),
+    reserve: (asked, withinMs) => ask("reservations", "POST", "reservations", { withinMs }, asked),
     close: () => requests.close(),
   };
 }
@@ -96,53 +97,30 @@ function queryOf(asked: PeekAsked): string {
  * @throws Error when whoever answered is no limiter
  */
 async function answerIn<Answer>(response: Response, shape: Shape): Promise<Answer> {
-  const text = response.status === 204 ? "" : await response.text();
-  const type = response.headers.get("content-type") ?? "no content-type";
-  if (!type.startsWith("application/problem+json")) return wellFormed<Answer>(response, type, text, shape);
-  const {
-    type: name,
-    title,
-    status,
-    detail,
-    errors = [],
-  } = JSON.parse(text) as {
-    readonly type: string;
-    readonly title: string;
-    readonly status: number;
-    readonly detail: string;
-    readonly errors?: readonly FieldError[];
-  };
-  throw new LimiterError({ status, title, detail, errors, code: name.split(":").at(-1) ?? name });
-}
-
-/**
- * What an answer has to have. A wrong address, a proxy or a sign-in page may answer 200 too, and what it says must be
- * taken for no decision.
- */
-const SHAPES = {
-  nothing: () => false,
-  decision: ({ success, rules }) => typeof success === "boolean" && Array.isArray(rules),
-  decisions: ({ success, decisions }) => typeof success === "boolean" && Array.isArray(decisions),
-  lease: ({ id, expiresAfterMs }) => typeof id === "string" && typeof expiresAfterMs === "number",
-  policies: ({ policies }) => Array.isArray(policies),
-  answers: ({ answers, policies }) => Array.isArray(answers) && typeof policies === "object",
-} as const satisfies Record<string, (answer: Readonly<Record<string, unknown>>) => boolean>;
-
-type Shape = keyof typeof SHAPES;
-
-/** @throws Error that says what was answered instead, if it is not of this shape */
-function wellFormed<Answer>(response: Response, type: string, text: string, shape: Shape): Answer {
   const { status, url } = response;
+  const text = status === 204 ? "" : await response.text();
+  const type = response.headers.get("content-type") ?? "no content-type";
   if (status === 204 && shape === "nothing") return undefined as Answer;
-  const answer = status === 200 ? parsed(text) : undefined;
-  if (typeof answer === "object" && answer !== null && SHAPES[shape](answer)) return answer as Answer;
+  const answer = text === "" ? undefined : parsed(text);
+  if (type.startsWith("application/problem+json")) throwProblem(answer);
+  else if (status === 200 && shape !== "nothing" && SHAPES[shape](answer)) return answer as Answer;
   const who = url === "" ? "the address" : url.split("?", 1)[0];
   throw new Error(`${who} does not answer as Weir does: ${status}, ${type}, ${JSON.stringify(clip(text))}`);
 }
 
-function parsed(text: string): Readonly<Record<string, unknown>> | null | undefined {
+/** @throws LimiterError if the answer is a problem */
+function throwProblem(answer: unknown): void {
+  const { type: name } = (answer ?? {}) as { readonly type?: unknown };
+  if (typeof name !== "string") return;
+  const { errors = [], ...others } = answer as { readonly errors?: unknown };
+  const problem = { ...others, errors, code: name.split(":").at(-1) ?? name };
+  if (SHAPES.problem(problem))
+    throw new LimiterError(problem as unknown as ConstructorParameters<typeof LimiterError>[0]);
+}
+
+function parsed(text: string): unknown {
   try {
-    return JSON.parse(text) as Readonly<Record<string, unknown>> | null;
+    return JSON.parse(text);
   } catch {
     return undefined;
   }

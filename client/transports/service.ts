@@ -1,6 +1,7 @@
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
 import type { FarSide, LimiterCalls } from "./far-side.ts";
+import { shaped } from "./shapes.ts";
 
 /**
  * The limiter over a service binding. A lease does not end with the request that acquired it, as over HTTP, unless it is
@@ -8,22 +9,22 @@ import type { FarSide, LimiterCalls } from "./far-side.ts";
  */
 export function overService(service: LimiterCalls): FarSide {
   return {
-    limit: (asked) => service.limit(asked),
-    limitAll: (asked) => service.limitAll(asked),
-    refund: (asked) => service.refund(asked),
-    hold: (asked) => service.hold(asked),
-    settle: (asked) => service.settle(asked),
+    limit: async (asked) => shaped("decision", await service.limit(asked)),
+    limitAll: async (asked) => shaped("decisions", await service.limitAll(asked)),
+    refund: async (asked) => shaped("decision", await service.refund(asked)),
+    hold: async (asked) => shaped("decision", await service.hold(asked)),
+    settle: async (asked) => shaped("decision", await service.settle(asked)),
     cancel: (asked) => service.cancel(asked),
     acquire: async (asked) =>
       asked.graceMs === undefined && asked.resume === undefined
-        ? await service.acquire({ ...asked, detached: true })
-        : withoutLink(await service.acquire(asked)),
-    renew: (asked) => service.renew(asked),
+        ? shaped("decision", await service.acquire({ ...asked, detached: true }))
+        : withoutLink(shaped("decision", await service.acquire(asked))),
+    renew: async (asked) => shaped("lease", await service.renew(asked)),
     release: (asked) => service.release(asked),
-    peek: (asked) => service.peek(asked),
+    peek: async (asked) => shaped("decision", await service.peek(asked)),
     reset: (asked) => service.reset(asked),
-    policies: () => service.policies(),
-    reserve: (asked) => service.reserve(asked),
+    policies: async () => shaped("policies", await service.policies()),
+    reserve: async (asked) => shaped("reservations", await service.reserve(asked)),
   };
 }
 

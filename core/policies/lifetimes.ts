@@ -4,6 +4,8 @@
 export interface Lifetimes {
   readonly leastMs: number;
   readonly mostMs: number;
+  /** `false`: only isolates of the limiter hold units, and clients in their callers' processes ask for each call. */
+  readonly clients?: boolean;
 }
 
 /**

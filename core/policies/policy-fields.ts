@@ -33,16 +33,20 @@ export const NAME_ALLOWED = "1 to 64 letters, digits, - or _, beginning with a l
 const UNIT_ALLOWED = `${NAME_ALLOWED}, but not ${UNREADABLE_UNITS.join(" or ")}`;
 
 const OFF: Lifetimes = { leastMs: 0, mostMs: 0 };
+const AUTO: Lifetimes = { leastMs: LEAST_TTL_MS, mostMs: MOST_TTL_MS };
 
 function parseReservation(value: unknown): Lifetimes | undefined {
   if (value === "off") return OFF;
-  if (value === "auto") return { leastMs: LEAST_TTL_MS, mostMs: MOST_TTL_MS };
-  if (typeof value !== "object" || value === null || !("ttl" in value) || Object.keys(value).length > 1)
-    return undefined;
-  const ttlMs = parseDurationMs(value.ttl);
-  if (ttlMs === undefined || ttlMs > MOST_RESERVATION_TTL_MS) return undefined;
+  if (value === "auto") return AUTO;
+  if (typeof value !== "object" || value === null || Object.keys(value).length === 0) return undefined;
+  const { ttl, clients = true, ...others } = value as { ttl?: unknown; clients?: unknown };
+  if (typeof clients !== "boolean" || Object.keys(others).length > 0) return undefined;
+  const ttlMs = ttl === undefined ? undefined : parseDurationMs(ttl);
+  if (ttl !== undefined && (ttlMs === undefined || ttlMs > MOST_RESERVATION_TTL_MS)) return undefined;
   // Isolates must give units back before an object that nobody asks leaves memory: see lifetimes.ts.
-  return { leastMs: Math.min(ttlMs, MOST_TTL_MS), mostMs: Math.min(ttlMs, MOST_TTL_MS) };
+  const atMostMs = Math.min(ttlMs ?? MOST_TTL_MS, MOST_TTL_MS);
+  const lifetimes = ttlMs === undefined ? AUTO : { leastMs: atMostMs, mostMs: atMostMs };
+  return clients ? lifetimes : { ...lifetimes, clients };
 }
 
 const DURATION = v.pipe(
@@ -122,7 +126,7 @@ export const POLICY_FIELDS = {
     v.optional(
       v.custom(
         (value) => parseReservation(value) !== undefined,
-        `"auto", "off" or a table { ttl = DURATION } with a ttl of at most ${MOST_RESERVATION_TTL_MS} ms`,
+        `"auto", "off" or a table { ttl = DURATION, clients = false } of one field or both, with a ttl of at most ${MOST_RESERVATION_TTL_MS} ms`,
       ),
       "auto",
     ),

@@ -55,15 +55,17 @@ const known = new WeakMap<Policy, PolicyDescription>();
 export function describePolicy(policy: Policy): PolicyDescription {
   const before = known.get(policy);
   if (before !== undefined) return before;
-  const { priorities, pool, lease, shedding, isStateless, retryJitter } = policy;
+  const { priorities, pool, lease, shedding, isStateless, retryJitter, reservation } = policy;
   const isAsked = lease !== undefined || shedding !== undefined || isStateless === true;
   const seen = [...priorities.seen].map(([name, { rules }]) => [name, rules.map((rule) => rule.capacity)]);
   const described = {
     onFailure: policy.onFailure === "open" ? ("open" as const) : ("closed" as const),
     deadlineMs: policy.deadlineMs,
     objects: policy.objects,
-    localDecisions: isAsked ? { admits: false, denies: false } : policy.localDecisions,
-    reservation: policy.reservation,
+    localDecisions: isAsked
+      ? { admits: false, denies: false }
+      : { ...policy.localDecisions, ...(reservation.clients === false && { admits: false }) },
+    reservation,
     denialTtlMs: policy.denialTtlMs,
     shadow: policy.shadow,
     keyKind: policy.keyKind,

@@ -1,25 +1,38 @@
 import { callerIn } from "../../core/protocol/caller-keys.ts";
 
+/** What a holder has said of one rule, and has of it. */
+export interface HolderUnits {
+  /** Units that it has reported as used since it began. */
+  readonly used: number;
+  /** Units that it wanted last. */
+  readonly wanted: number;
+  /** Units that were held for it after its last message. */
+  readonly held: number;
+}
+
 /**
- * An isolate, or a client in its caller's process, that reserves units of a key. It is in memory only: a crash forgets it, and the units that it has reserved
- * are covered by the key's record (storage/write-behind.ts).
+ * An isolate, or a client in its caller's process, that reserves units of a key. It is in memory only: a crash forgets it,
+ * and the units that it has reserved are covered by the key's record (storage/write-behind.ts).
  */
 export interface Holder {
   /** The number of the last message that was accepted. One that is not higher is late or repeated, and is ignored. */
   readonly turn: number;
   /** The id of its hold in every rule's account. */
   readonly hold: string;
-  /** Of each rule: the units that it has reported as used since it began, and those that it wanted last. */
-  readonly used: readonly number[];
-  readonly wanted: readonly number[];
+  /** The hold that it had before it claimed units that are not in it. Until that ends, it is granted no other. */
+  readonly replaced?: string | undefined;
+  /** By the name of the rule: another version of the policy may have other rules, or the same in another order. */
+  readonly rules: ReadonlyMap<string, HolderUnits>;
   /** Until this instant its wishes count when units are shared out, unless it asks again. */
   readonly untilMs: number;
 }
 
 /** The most holders of one key, at about 300 bytes each. Further isolates reserve nothing and ask each time. */
-const MOST_HOLDERS = 1_000;
+const MAX_HOLDERS = 1_000;
 /** Of those, the most clients of one caller: it cannot keep isolates from reserving. */
-const MOST_OF_CALLER = 500;
+const MAX_HOLDERS_OF_CALLER = 500;
+/** What one caller's clients want counts as much as what so many holders want that want all they may have. */
+const MAX_WISHES_OF_CALLER = 4;
 /** A holder is remembered for this long after its end, in milliseconds: messages that it has sent may arrive later. */
 const REMEMBERED_MS = 5_000;
 /** About the bytes of memory that a holder takes, beside its hold. */
@@ -45,7 +58,8 @@ export class Holders {
   hasRoomFor(id: string): boolean {
     const { size } = this.#holders;
     if (this.#holders.has(id)) return true;
-    return size < MOST_OF_CALLER || (size < MOST_HOLDERS && this.#ofCallerOf(id) < MOST_OF_CALLER);
+    if (size < MAX_HOLDERS_OF_CALLER) return true;
+    return size < MAX_HOLDERS && this.#ofCallerOf(id) < MAX_HOLDERS_OF_CALLER;
   }
 
   /** How many holders the caller of this one has; 0 for an isolate. */
@@ -67,11 +81,39 @@ export class Holders {
       if (untilMs + REMEMBERED_MS <= nowMs) this.#holders.delete(id);
   }
 
-  /** Units of a rule (by its index) that all holders but one want now. */
-  wantedByOthers(id: string | undefined, index: number, nowMs: number): number {
-    let units = 0;
-    for (const [each, { wanted, untilMs }] of this.#holders)
-      if (each !== id && untilMs > nowMs) units += wanted[index] ?? 0;
-    return units;
+  /**
+   * What the others want and have of a rule.
+   *
+   * @param id the holder that asks; `undefined`: somebody who holds nothing
+   * @param rule the name of the rule
+   * @param max the most units of it that one holder may have. Clients may say what they like, so what those of one caller
+   * want counts as a few holders at the most
+   */
+  others(id: string | undefined, rule: string, max: number, nowMs: number): OtherHolders {
+    const own = id === undefined ? undefined : callerIn(id);
+    const wishes = new Map<string, number>();
+    let [wanted, heldByOwn] = [0, 0];
+    let isContested = false;
+    for (const [each, { rules, untilMs }] of this.#holders) {
+      const units = rules.get(rule);
+      if (each === id || units === undefined || untilMs <= nowMs) continue;
+      const caller = callerIn(each);
+      if (caller === undefined) wanted += units.wanted;
+      else wishes.set(caller, (wishes.get(caller) ?? 0) + units.wanted);
+      if (own !== undefined && caller === own) heldByOwn += units.held;
+      else isContested ||= units.wanted > 0;
+    }
+    for (const wish of wishes.values()) wanted += Math.min(wish, MAX_WISHES_OF_CALLER * max);
+    return { wanted, heldByOwn, isContested };
   }
+}
+
+/** The other holders of a key, as one of them meets them. */
+export interface OtherHolders {
+  /** Units that they want. */
+  readonly wanted: number;
+  /** Units that the other clients of the same caller have; 0 for an isolate. */
+  readonly heldByOwn: number;
+  /** Whether somebody wants units who is no client of the same caller. */
+  readonly isContested: boolean;
 }

@@ -2,7 +2,10 @@
 import { place, settle } from "../../core/accounts/account.ts";
 import { holdWith } from "../../core/accounts/hold.ts";
 import type { RuleAccount } from "../../core/accounts/joint-decision.ts";
+import type { Rule } from "../../core/policies/policy.ts";
+import { callerIn } from "../../core/protocol/caller-keys.ts";
 import type { Reserving } from "../../core/protocol/messages.ts";
+import { mostUnits } from "../../core/reservations/sizing.ts";
 import type { Holder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { Reserve } from "./operations.ts";
@@ -41,11 +44,12 @@ export function noteMessage(
   holders.forgetEnded(nowMs);
   const before = holders.get(id);
   if (before !== undefined && (isAgain ? turn < before.turn : turn <= before.turn)) return undefined;
-  const said = ruleStates.map(({ rule, account }, index) => {
-    const { used, kept, wanted } = rules[rule.name] ?? NOTHING;
-    const reportedBefore = before?.used[index] ?? 0;
+  const said = ruleStates.map(({ rule, account }) => {
+    const { used, kept, wanted } = (Object.hasOwn(rules, rule.name) && rules[rule.name]) || NOTHING;
+    const reportedBefore = before?.rules.get(rule.name)?.used ?? 0;
     const held = before && holdWith(account.holds, before.hold);
-    return { used: Math.max(used, reportedBefore), kept, wanted, held, delta: used - reportedBefore };
+    const wish = wishOf(id, rule, { kept, wanted });
+    return { used: Math.max(used, reportedBefore), kept, wish, held, delta: used - reportedBefore };
   });
   // The holder keeps or has used units that its hold here does not have: this object crashed, or an old message came
   // late. The restored record covers those units, or they have been settled. An old hold stays until it expires.
@@ -54,11 +58,19 @@ export function noteMessage(
     said.some(({ kept, delta, held }) =>
       held === undefined ? kept > 0 : Math.max(0, delta) + kept > held.units,
     );
+  const isHeld = (hold: string) =>
+    ruleStates.some(({ account }) => holdWith(account.holds, hold) !== undefined);
+  const replaced = isNew && before !== undefined && isHeld(before.hold) ? before.hold : before?.replaced;
   const holder: Holder = {
     turn,
     hold: isNew ? `${id}.${turn}` : before.hold,
-    used: said.map(({ used }) => used),
-    wanted: said.map(({ wanted }) => wanted),
+    ...(replaced !== undefined && isHeld(replaced) && { replaced }),
+    rules: new Map(
+      ruleStates.map(({ rule }, index) => {
+        const { used = 0, wish = 0 } = said[index] ?? {};
+        return [rule.name, { used, wanted: wish, held: 0 }];
+      }),
+    ),
     untilMs: nowMs + ttlMs,
   };
   const ruleAccounts = ruleStates.map(({ rule, account }, index): RuleAccount => {
@@ -68,4 +80,10 @@ export function noteMessage(
     return { rule, account: kept === 0 ? settled : place(settled, { ...held, units: kept }) };
   });
   return { ruleAccounts, holder, kept: said.map(({ kept }) => (isNew ? 0 : kept)), isNew };
+}
+
+/** The units that a holder wants. An isolate says what it needs; a client may say anything, and wants what it may have. */
+export function wishOf(id: string, rule: Rule, { kept, wanted }: Pick<Reserving, "kept" | "wanted">): number {
+  if (callerIn(id) === undefined) return wanted;
+  return Math.min(wanted, Math.max(kept, Math.floor(mostUnits(rule))));
 }

@@ -3,6 +3,7 @@ import { holdWith } from "../../core/accounts/hold.ts";
 import { decideTogether, type RuleAccount } from "../../core/accounts/joint-decision.ts";
 import { LEAST_USEFUL_TTL_MS } from "../../core/policies/lifetimes.ts";
 import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
+import { callerIn } from "../../core/protocol/caller-keys.ts";
 import type { Reserving, Returned } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { grantedTogether, heldMs, isSpare, mostUnits, type Wish } from "../../core/reservations/sizing.ts";
@@ -131,7 +132,13 @@ export class Reservations {
       const without = kept === 0 ? account : settle(rule, account, nowMs, hold, 0);
       return { rule, account: holding.units === 0 ? without : place(without, holding) };
     });
-    const holder = { ...noted.holder, untilMs: expiresAtMs };
+    const rules = new Map(
+      [...noted.holder.rules].map(([name, said], index) => [
+        name,
+        { ...said, held: (noted.kept[index] ?? 0) + (units[index] ?? 0) },
+      ]),
+    );
+    const holder = { ...noted.holder, rules, untilMs: expiresAtMs };
     this.#commit(keyState, call.holder, { ruleAccounts, holder }, nowMs);
     this.#queue.serve(keyState);
     const named = Object.fromEntries(ruleAccounts.map(({ rule }, index) => [rule.name, units[index] ?? 0]));
@@ -168,11 +175,14 @@ function prospectOf({ rule, account }: RuleAccount, ttlMs: number, nowMs: number
   return { resetAfterMs, gains: Array.from({ length: GAIN_STEPS }, (_, index) => gain(index + 1)) };
 }
 
+/** The part of a key's capacity that the clients of one caller may hold together while others want units. */
+const MAX_SHARE_OF_CALLER = 1 / 2;
+
 /** How many units to grant, and for how long: longer than the shortest lifetime only if they can be spared. */
 function granted(
   keyState: KeyState,
-  { holder: id, rules, ttlMs: askedMs, isShort }: Reserve,
-  { kept, ruleAccounts }: Noted,
+  { holder: id, ttlMs: askedMs, isShort }: Reserve,
+  { kept, ruleAccounts, holder }: Noted,
   nowMs: number,
 ): { readonly ttlMs: number; readonly units: readonly number[] } {
   const { holders, policy } = keyState;
@@ -181,18 +191,25 @@ function granted(
   if (
     !policy.localDecisions.admits ||
     !holders.hasRoomFor(id) ||
+    holder.replaced !== undefined ||
     ttlMs < Math.min(askedMs, LEAST_USEFUL_TTL_MS)
   )
     return { ttlMs: Math.max(0, ttlMs), units: ruleAccounts.map(() => 0) };
   const wishes = ruleAccounts.map(({ rule, account }, index): Wish => {
     const keeps = kept[index] ?? 0;
+    const most = mostUnits(rule);
+    const others = holders.others(id, rule.name, most, nowMs);
+    const free = remainingOf(rule, account, nowMs);
+    // Clients of one caller have no more than half while others want units too.
+    const room = rule.capacity * MAX_SHARE_OF_CALLER - others.heldByOwn - keeps;
+    const isBounded = others.isContested && callerIn(id) !== undefined;
     return {
-      wanted: rules[rule.name]?.wanted ?? 0,
+      wanted: holder.rules.get(rule.name)?.wanted ?? 0,
       kept: keeps,
-      free: remainingOf(rule, account, nowMs),
-      most: mostUnits(rule),
+      free: isBounded ? Math.max(0, Math.min(free, Math.floor(room))) : free,
+      most,
       heldByOthers: unstoredOf(account) - keeps,
-      wantedByOthers: holders.wantedByOthers(id, index, nowMs),
+      wantedByOthers: others.wanted,
       isShort,
     };
   });

@@ -5,6 +5,7 @@ import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { mostUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
+import { wishOf } from "../operations/holder-messages.ts";
 import type { Reserve } from "../operations/operations.ts";
 import type { Reservations } from "../operations/reservations.ts";
 import type { PoolSession } from "./session.ts";
@@ -43,7 +44,10 @@ export class PooledLimits {
     const { cost, holder, rules } = call;
     const share = this.#session.shareOf(keyState);
     share.note(0, this.#session.toNow(keyState));
-    const units = keyState.policy.rules.map(({ name }) => rules[name]?.wanted ?? 0);
+    const units = keyState.policy.rules.map((rule) => {
+      const said = rules[rule.name];
+      return said === undefined ? 0 : wishOf(holder, rule, said);
+    });
     const lending: Lending = { holder, units };
     const here = await this.#untilHere(keyState, cost, (nowMs) => {
       const isHere =

@@ -1,7 +1,7 @@
 /** The units of a region's share, rule by rule. They are kept in the key's accounts. */
 import { outstandingOf } from "../../core/accounts/account.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
-import { spendableMs } from "../../core/reservations/sizing.ts";
+import { mostUnits, spendableMs } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { RuleState } from "../keys/rule-state.ts";
 import type { Granted } from "./protocol.ts";
@@ -47,9 +47,9 @@ export function idleSlots({ ruleStates }: KeyState): number {
 
 /** By rule: units that isolates want. */
 export function lentUnits({ ruleStates, holders }: KeyState, nowMs: number, lending?: Lending): number[] {
-  return ruleStates.map((_, index) => {
+  return ruleStates.map(({ rule }, index) => {
     const units = lending?.units[index] ?? 0;
-    return units + holders.wantedByOthers(lending?.holder, index, nowMs);
+    return units + holders.others(lending?.holder, rule.name, mostUnits(rule), nowMs).wanted;
   });
 }
 

@@ -31,7 +31,7 @@ import { law, Oracles } from "./laws.ts";
 import { simulatedNamespace, type Method } from "./network.ts";
 import type { Breakage } from "./schedule.ts";
 import { SimulatedObject } from "./simulated-object.ts";
-import { VirtualTime } from "./virtual-time.ts";
+import { manyTurns, VirtualTime } from "./virtual-time.ts";
 
 const deadlineMs = 100;
 const BUCKET = { algorithm: "token-bucket", limit: 40, window: 1_000, deadlineMs };
@@ -353,9 +353,4 @@ export class ClientSchedule {
   #of<Value>(values: readonly Value[]): Value {
     return values[Math.floor(this.#random() * values.length)] as Value;
   }
-}
-
-/** More turns of the microtask queue than a message takes through client, worker and object. */
-async function manyTurns(): Promise<void> {
-  for (let turn = 0; turn < 64; turn += 1) await Promise.resolve();
 }

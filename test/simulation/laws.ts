@@ -195,7 +195,7 @@ export function checkConservation(
       away += spendable;
       const holder = entry.holders.get(reservation.holder);
       const hold = account.holds.find(({ id }) => id === holder?.hold);
-      const unreported = (reservation.used[index] ?? 0) - (holder?.used[index] ?? 0);
+      const unreported = (reservation.used[index] ?? 0) - (holder?.rules.get(rule.name)?.used ?? 0);
       // When more units are unreported than are held, they belong to another hold, from before a crash, say. That
       // hold has been settled, or is among the outstanding.
       if (hold !== undefined && unreported > 0 && unreported + spendable <= hold.units) away += unreported;
@@ -241,7 +241,7 @@ export function checkFigures(
     const { rule, account } = ruleStates[index] ?? {};
     if (rule === undefined || account === undefined) return [];
     const own = account.holds.find(({ id }) => id === holder?.hold);
-    const unreported = (reservation.used[index] ?? 0) - (holder?.used[index] ?? 0);
+    const unreported = (reservation.used[index] ?? 0) - (holder?.rules.get(rule.name)?.used ?? 0);
     const here = isAlone
       ? outstandingOf(account) - unreported
       : (reservation.spendableAt(isolateMs)[index] ?? 0);

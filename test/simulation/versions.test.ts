@@ -1,11 +1,15 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import type { Policy } from "../../core/policies/policy.ts";
+import type { ReserveCall } from "../../core/protocol/messages.ts";
+import { describePolicy } from "../../core/protocol/policy-descriptions.ts";
+import type { ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
 import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 import { History, type Breakage, type Outcome } from "./versions.ts";
 
-const HISTORIES = depth(150, 1_500);
+const HISTORIES = depth(100, 1_500);
 
 beforeAll(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
 afterAll(() => void vi.restoreAllMocks());
@@ -34,6 +38,7 @@ test(
     expect(sum.changes).toBeGreaterThan(HISTORIES);
     expect(sum.adopted).toBeGreaterThan(HISTORIES / 2);
     expect(sum.admittedByIsolates).toBeGreaterThan(10 * HISTORIES);
+    expect(sum.admittedByClients).toBeGreaterThan(5 * HISTORIES);
     expect(sum.denied).toBeGreaterThan(10 * HISTORIES);
     expect(sum.crashes).toBeGreaterThan(HISTORIES / 2);
   },
@@ -44,6 +49,7 @@ test.each<[string, Breakage]>([
   ["an isolate that lags and says that it does not", { told: (_, latest) => latest }],
   ["isolates that do not say when an override ended", { isTimeless: true }],
   ["an object that forgets at a crash which version was stored", { forgets: true }],
+  ["a limiter that forgets what a client keeps under an earlier version", { read: withoutKept }],
 ])("%s: found", async (_, breakage) => {
   const found = await simulate(1, 2_000, breakage).then(
     () => undefined,
@@ -51,3 +57,17 @@ test.each<[string, Breakage]>([
   );
   expect(found?.cause).toBeInstanceOf(BrokenLaw);
 });
+
+/** A message of another version than the one in force says nothing of what its sender keeps. */
+function withoutKept(message: ReservationsAsked, policy: Policy): ReservationsAsked {
+  const isKnown = message.known?.[policy.name] === describePolicy(policy).version;
+  if (isKnown && policy.override === undefined) return message;
+  const calls = message.calls.map(({ reserve, ...call }) => ({
+    ...call,
+    ...(reserve && { reserve: { ...reserve, rules: mapped(reserve.rules) } }),
+  }));
+  return { ...message, calls };
+}
+
+const mapped = (rules: ReserveCall["rules"]) =>
+  Object.fromEntries(Object.entries(rules).map(([name, said]) => [name, { ...said, kept: 0 }]));

@@ -1,24 +1,34 @@
 /**
- * Random histories of a policy that changes at run time: isolates that learn of it late, an object that they tell, messages
- * that are late, lost and twice, and crashes. Each history is made from a seed.
+ * Random histories of a policy that changes at run time: isolates that learn of it late, an object that they tell, clients
+ * in their callers' processes, far from the isolates that they ask, messages that are late, lost and twice, and crashes.
+ * Each history is made from a seed.
  */
+import { FarLimiter } from "../../client/far-limiter.ts";
+import { LimiterClient } from "../../client/limiter-client.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
+import type { FarSide } from "../../client/transports/far-side.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import { Outboxes } from "../../client/transports/outboxes.ts";
+import type { Time } from "../../core/clock.ts";
+import { DEFAULT_BOUNDS } from "../../core/policies/caller-bounds.ts";
 import { later, type InForce } from "../../core/policies/in-force.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
+import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
+import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
+import { SCOPES } from "../../worker/auth/token-entries.ts";
+import { callReserve } from "../../worker/calls/reservations.ts";
 import { parsePolicies } from "../support/milliseconds.ts";
 import type { Database } from "./database.ts";
 import { Dice } from "./dice.ts";
 import { law, Oracle } from "./laws.ts";
 import { answeredTogether, simulatedNamespace, type Fate, type Method } from "./network.ts";
 import { SimulatedObject } from "./simulated-object.ts";
-import { VirtualTime } from "./virtual-time.ts";
+import { manyTurns, VirtualTime } from "./virtual-time.ts";
 
 const KEY = "key";
 const NAME = "p";
@@ -32,7 +42,10 @@ const KINDS = [
   { algorithm: "token-bucket", window: 1_000 },
   { algorithm: "sliding-log", window: 400 },
   { algorithm: "sliding-window-counter", window: 500 },
+  { algorithm: "fixed-window", window: 400 },
 ] as const;
+/** How long a message of a client takes one way at most, in milliseconds: near, and a fifth of a lifetime away. */
+const FAR_MS = [0, 3, 12] as const;
 
 /** What a version says of the policy. */
 interface Version {
@@ -43,6 +56,8 @@ interface Version {
 interface Isolate {
   readonly limiter: LocalLimiter;
   readonly outboxes: Outboxes;
+  /** Answers the messages of clients. */
+  readonly worker: LimiterClient;
   known: number;
 }
 
@@ -56,12 +71,15 @@ export interface Breakage {
   readonly isDeaf?: boolean;
   /** An object starts again without what is stored of versions. */
   readonly forgets?: boolean;
+  /** What the limiter takes a client's message for, by the policy that is in force for the key. */
+  readonly read?: (message: ReservationsAsked, policy: Policy) => ReservationsAsked;
 }
 
 export interface Outcome {
   readonly calls: number;
   readonly changes: number;
   readonly admittedByIsolates: number;
+  readonly admittedByClients: number;
   readonly admitted: number;
   readonly denied: number;
   readonly crashes: number;
@@ -71,12 +89,14 @@ export interface Outcome {
 /** One history. */
 export class History {
   readonly #dice: Dice;
-  readonly #time = new VirtualTime();
+  readonly #time = new VirtualTime(manyTurns);
   readonly #database: Database;
   readonly #object: SimulatedObject;
   readonly #breakage: Breakage;
   readonly #versions: Version[] = [];
   readonly #isolates: Isolate[] = [];
+  readonly #clients: FarLimiter[] = [];
+  readonly #farMs: number;
   /** The loosest that was ever in force: nothing is ever admitted over it. */
   readonly #loosest: Oracle;
   /** The one in force alone, once everybody knows it. */
@@ -84,7 +104,16 @@ export class History {
   #failure: unknown;
   #seen: InForce | undefined;
   #back = 0;
-  #outcome = { calls: 0, changes: 0, admittedByIsolates: 0, admitted: 0, denied: 0, crashes: 0, adopted: 0 };
+  #outcome = {
+    calls: 0,
+    changes: 0,
+    admittedByIsolates: 0,
+    admittedByClients: 0,
+    admitted: 0,
+    denied: 0,
+    crashes: 0,
+    adopted: 0,
+  };
 
   constructor(seed: number, database: Database, breakage: Breakage = {}) {
     this.#dice = new Dice(seed);
@@ -92,15 +121,18 @@ export class History {
     this.#breakage = breakage;
     database.clear();
     const kind = this.#dice.of(KINDS);
-    const changes = 1 + this.#dice.upTo(3);
-    const limits = Array.from({ length: changes + 1 }, () => this.#dice.of([20, 40, 64, 100, 160]));
+    // Of limits that hardly differ each is used up, and the loosest is no looser than the others.
+    const most = this.#dice.of([0, 160, 320]);
+    const changes = 1 + this.#dice.upTo(most === 0 ? 3 : 11);
+    const drawn = () => (most === 0 ? this.#dice.of([20, 40, 64, 100, 160]) : most - this.#dice.upTo(1));
+    const limits = Array.from({ length: changes + 1 }, drawn);
     const tables = limits.map((limit) => ({ ...kind, limit, reservation: { ttl: TTL_MS }, deadlineMs: 50 }));
     const policies = tables.map((table) => parsePolicies({ [NAME]: table }).get(NAME) as Policy);
-    this.#plan(policies, tables);
-    const most = policies.reduce((one, other) =>
+    this.#plan(policies, tables, most === 0 ? [1, 1, 4, 12] : [4, 12, 40, 40]);
+    const loosest = policies.reduce((one, other) =>
       one.rules[0].capacity >= other.rules[0].capacity ? one : other,
     );
-    this.#loosest = new Oracle(most.rules[0]);
+    this.#loosest = new Oracle(loosest.rules[0]);
     const file: Policies = new Map([[NAME, policies[0] as Policy]]);
     this.#object = new SimulatedObject(
       database,
@@ -108,6 +140,8 @@ export class History {
       () => Math.floor(this.#time.nowMs) + 1_000_000 - this.#back,
     );
     for (let count = 1 + this.#dice.upTo(3); count > 0; count -= 1) this.#isolates.push(this.#isolate(count));
+    this.#farMs = this.#dice.of(FAR_MS);
+    for (let count = this.#dice.upTo(4); count > 0; count -= 1) this.#clients.push(this.#client(count));
   }
 
   async run(): Promise<Outcome> {
@@ -115,7 +149,7 @@ export class History {
     return this.#outcome;
   }
 
-  #plan(policies: readonly Policy[], tables: readonly object[]): void {
+  #plan(policies: readonly Policy[], tables: readonly object[], bursts: readonly number[]): void {
     let version = 0;
     for (const [index, policy] of policies.entries()) {
       const atMs = index === 0 ? 0 : Math.floor((index * END_MS) / policies.length) + this.#dice.upTo(200);
@@ -124,16 +158,21 @@ export class History {
       const isEnd = version > 0 && this.#dice.chance(0.4);
       if (!isEnd) version = index;
       const inForce = { version, fields, ...(isEnd && { sinceMs: 1_000_000 + atMs }) };
-      const changed = { policy: index === 0 ? policy : { ...policy, inForce }, sinceMs: atMs };
+      const isOverride = !isEnd && this.#dice.chance(0.3);
+      const override = isOverride && { override: { pattern: KEY } };
+      const changed = { policy: index === 0 ? policy : { ...policy, inForce, ...override }, sinceMs: atMs };
       if (index === 0) this.#versions.push(changed);
       else this.#time.at(atMs, () => this.#change(changed));
     }
     for (let atMs = 0; atMs < END_MS; atMs += this.#dice.of([1, 3, 10, 40, 200])) {
       const cost = this.#dice.of([1, 1, 1, 2, 5]);
       const index = this.#dice.upTo(2);
-      const calls = this.#dice.of([1, 1, 4, 12]);
+      const calls = this.#dice.of(bursts);
+      const client = this.#dice.chance(0.6) ? this.#dice.upTo(3) : Infinity;
       this.#time.at(atMs, () => {
-        for (let call = 0; call < calls; call += 1) this.#call(index % this.#isolates.length, cost);
+        for (let call = 0; call < calls; call += 1)
+          if (client < this.#clients.length) this.#callClient(client, cost);
+          else this.#call(index % this.#isolates.length, cost);
       });
       if (this.#dice.chance(0.02)) this.#time.at(atMs, () => this.#crash());
     }
@@ -158,14 +197,101 @@ export class History {
 
   #isolate(count: number): Isolate {
     const cache = new ReservationCache(() => `isolate-${count}-${this.#dice.upTo(1e9)}`);
-    return { limiter: new LocalLimiter(cache), outboxes: new Outboxes(), known: 0 };
+    const limiter = new LocalLimiter(cache);
+    const outboxes = new Outboxes();
+    const time = this.#time.clock({ ms: 500 * count });
+    const inBackground = () => undefined;
+    const current = (): Policy => {
+      const { known } = isolate;
+      const { policy } = this.#versions[known] as Version;
+      return this.#told(policy, known);
+    };
+    // Of an override clients hear nothing: to them the policy is that of the file.
+    const named = (): Policy => {
+      const policy = current();
+      const [file] = this.#versions;
+      if (policy.override === undefined || file === undefined) return policy;
+      return { ...file.policy, overrides: { find: () => policy } };
+    };
+    const policies = {
+      get named() {
+        return new Map([[NAME, named()]]);
+      },
+      get: () => named(),
+      within: (policy: Policy) => policy,
+    } as unknown as RegionalPolicies;
+    const worker = new LimiterClient(
+      { objects: this.#objects(time, outboxes), policies, time, inBackground },
+      limiter,
+    );
+    const isolate: Isolate = { limiter, outboxes, worker: this.#noting(worker), known: 0 };
+    return isolate;
   }
 
-  #call(index: number, cost: number): void {
-    const isolate = this.#isolates[index];
-    if (isolate === undefined) return;
+  /** Notes what an isolate admits of its own units for a client at that instant: its answer may be lost. */
+  #noting(worker: LimiterClient): LimiterClient {
+    const limit = worker.limit.bind(worker);
+    worker.limit = (policy, key, call) => {
+      const decided = limit(policy, key, call);
+      const note = (decision: Decision | Problem) => this.#decided(decision, call.cost as number);
+      if (decided instanceof Promise) void decided.then(note).catch(this.#failed);
+      else note(decided);
+      return decided;
+    };
+    return worker;
+  }
+
+  /** A client in its caller's process. Each of its messages comes to any isolate. */
+  #client(count: number): FarLimiter {
+    const reserve = (asked: ReservationsAsked): Promise<ReservationsAnswered> =>
+      new Promise((resolve) => {
+        const { thereMs, backMs, againMs } = this.#fate(this.#farMs);
+        if (thereMs === undefined) return;
+        const arrive = async () => {
+          const answered = await this.#answerClient(asked);
+          if (backMs !== undefined) this.#time.at(this.#time.nowMs + backMs, () => resolve(answered));
+        };
+        this.#time.at(this.#time.nowMs + thereMs, () => void arrive().catch(this.#failed));
+        if (againMs !== undefined)
+          this.#time.at(
+            this.#time.nowMs + thereMs + againMs,
+            () => void this.#answerClient(asked).catch(this.#failed),
+          );
+      });
+    const time = this.#time.clock({ ms: 7_000 * count });
+    return new FarLimiter({ far: { reserve } as FarSide, time, inBackground: () => undefined });
+  }
+
+  async #answerClient(asked: ReservationsAsked): Promise<ReservationsAnswered> {
+    const { worker, known } = this.#dice.of(this.#isolates);
+    const { policy } = this.#versions[known] as Version;
+    const principal = { title: "the client", id: `{"token":"t"}`, bounds: DEFAULT_BOUNDS, scopes: SCOPES };
+    const message = this.#breakage.read?.(asked, policy) ?? asked;
+    const answered = await callReserve(worker, principal, JSON.parse(JSON.stringify(message)));
+    if (answered instanceof Problem) throw answered.toError();
+    // A decision of the isolate is not to be taken for one of the client's own.
+    const answers = answered.answers.map((answer) =>
+      answer !== null && "decision" in answer
+        ? { decision: { ...answer.decision, source: "object" as const } }
+        : answer,
+    );
+    return JSON.parse(JSON.stringify({ ...answered, answers })) as ReservationsAnswered;
+  }
+
+  readonly #failed = (error: unknown) => void (this.#failure ??= error);
+
+  #callClient(index: number, cost: number): void {
     this.#outcome.calls += 1;
-    const time = this.#time.clock({ ms: 500 * index });
+    const decided = this.#clients[index]?.limit({ policy: NAME, key: KEY, cost });
+    const note = (decision: Decision) => {
+      if (!decision.success || decision.source !== "isolate") return;
+      this.#outcome.admittedByClients += 1;
+      this.#admit(cost);
+    };
+    void decided?.then(note).catch(this.#failed);
+  }
+
+  #objects(time: Time, outboxes: Outboxes): Objects {
     const handle = (method: Method, args: readonly unknown[]) => this.#handle(method, args);
     const namespace = simulatedNamespace(
       this.#time,
@@ -173,17 +299,19 @@ export class History {
       () => this.#fate(),
       () => false,
     );
-    const inBackground = () => undefined;
-    const objects = new Objects(namespace, time, { outboxes: isolate.outboxes, inBackground });
+    return new Objects(namespace, time, { outboxes, inBackground: () => undefined });
+  }
+
+  #call(index: number, cost: number): void {
+    const isolate = this.#isolates[index];
+    if (isolate === undefined) return;
+    this.#outcome.calls += 1;
+    const time = this.#time.clock({ ms: 500 * index });
+    const holding = { objects: this.#objects(time, isolate.outboxes), time, inBackground: () => undefined };
     const { policy } = this.#versions[isolate.known] as Version;
-    const decided = isolate.limiter.limit(
-      { objects, time, inBackground },
-      this.#told(policy, isolate.known),
-      KEY,
-      cost,
-    );
-    const failed = (error: unknown) => (this.#failure ??= error);
-    if (decided instanceof Promise) void decided.then((late) => this.#decided(late, cost)).catch(failed);
+    const decided = isolate.limiter.limit(holding, this.#told(policy, isolate.known), KEY, cost);
+    if (decided instanceof Promise)
+      void decided.then((late) => this.#decided(late, cost)).catch(this.#failed);
     else this.#decided(decided, cost);
   }
 
@@ -207,7 +335,7 @@ export class History {
 
   #handle(method: Method, sent: readonly unknown[]): unknown {
     const ask = (each: Method, args: readonly unknown[]) => this.#handle(each, args);
-    const together = answeredTogether(sent[0], ask, (error) => (this.#failure ??= error));
+    const together = answeredTogether(sent[0], ask, this.#failed);
     if (together !== undefined) return together;
     const answer = this.#object.handle(method, sent);
     if (method === "giveBack" || typeof answer !== "string") return answer;
@@ -219,9 +347,10 @@ export class History {
 
   #admit(cost: number): void {
     this.#outcome.admitted += 1;
-    const over = this.#loosest.admit(cost, this.#time.nowMs);
+    const clock = { nowMs: this.#object.nowMs, backMs: this.#back };
+    const over = this.#loosest.admit(cost, this.#time.nowMs, clock);
     law(over <= 0, () => `${over} units over the loosest version that there was`);
-    const strict = this.#strict?.admit(cost, this.#time.nowMs) ?? 0;
+    const strict = this.#strict?.admit(cost, this.#time.nowMs, clock) ?? 0;
     law(strict <= 0, () => `${strict} units over the version that everybody knows`);
   }
 
@@ -249,8 +378,8 @@ export class History {
     this.#seen = inForce;
   }
 
-  #fate(): Fate {
-    const delayMs = () => (this.#dice.chance(0.05) ? this.#dice.upTo(100) : this.#dice.upTo(4));
+  #fate(usualMs = 4): Fate {
+    const delayMs = () => (this.#dice.chance(0.05) ? this.#dice.upTo(100) : this.#dice.upTo(usualMs));
     const isLost = () => this.#dice.chance(0.03);
     return {
       ...(!isLost() && { thereMs: delayMs() }),

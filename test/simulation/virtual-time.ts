@@ -105,3 +105,8 @@ const NOTHING = Promise.resolve();
 async function someTurns(): Promise<void> {
   for (let turn = 0; turn < TURNS; turn += 1) await NOTHING;
 }
+
+/** More turns than a message takes through client, worker and object. */
+export async function manyTurns(): Promise<void> {
+  for (let turn = 0; turn < 4 * TURNS; turn += 1) await NOTHING;
+}

@@ -143,7 +143,7 @@ const described = v.objectWithRest(
   v.unknown(),
 );
 
-/** null: units were given back. failed: nobody knows. */
+/** null: units were given back, or nothing is granted by the rules of now. failed: nobody knows. */
 export const ReservationAnswer = v.union([
   v.null(),
   Decided,
@@ -158,7 +158,9 @@ export const ReservationsAnswer = v.object({
   protocol: v.pipe(v.number(), v.integer()),
   answers: v.pipe(
     v.array(ReservationAnswer),
-    v.description("One for each call, in their order. null: units were given back. failed: nobody knows."),
+    v.description(
+      "One for each call, in their order. null: units were given back, or the key is decided by other rules now, and kept units may not be spent any more. failed: nobody knows.",
+    ),
   ),
   policies: v.pipe(
     v.record(v.string(), described),

@@ -136,16 +136,20 @@ async function answerReserve(
   const { policy, key, isKnown } = target;
   const { cost, priority, turn, ttlMs, isShort, rules } = reserve;
   const holder = ownKey(message.principal.id, reserve.holder);
-  if (isKnown && describePolicy(policy).localDecisions.denies) {
+  const mayHold = policy.reservation.clients !== false;
+  if (isKnown && mayHold && describePolicy(policy).localDecisions.denies) {
     const strays = Object.keys(rules).filter((name) => !policy.rules.some((rule) => rule.name === name));
     if (strays.length > 0) return notAllowed(strays.map((name) => strayRule(policy, name)));
     const asked = { ...messageOf(target, reserve), holder, turn, ttlMs, isShort, rules };
     return answerOf(await message.client.forward(policy, key, { reserve: asked }));
   }
-  // The client holds units under a policy that was another: all go home, and what it used counts.
-  const used = Object.fromEntries(Object.entries(rules).map(([name, said]) => [name, said.used]));
-  const returned = [{ key, holder, turn, used }];
-  await message.client.forward(policy, key, { giveBack: { policy: policy.name, returned } });
+  // The client holds units under other rules, or may hold none, and is granted none by these. What it keeps it may spend until it hears of
+  // that, so those units stay held until it says what it used of them, or their lifetime ends.
+  const kept = Object.fromEntries(
+    Object.entries(rules).map(([name, said]) => [name, { ...said, wanted: said.kept }]),
+  );
+  const noted = { ...messageOf(target, reserve), cost: 0, holder, turn, ttlMs: 0, isShort, rules: kept };
+  await message.client.forward(policy, key, { reserve: noted });
   return takesNothing(policy, cost) ? null : await decide(message, target, cost, priority);
 }
 

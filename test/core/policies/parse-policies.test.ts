@@ -81,6 +81,11 @@ test("reservations can be off, automatic, or have a time to live", () => {
     { leastMs: 5, mostMs: 5 },
     { leastMs: 8_000, mostMs: 8_000 },
   ]);
+  expect([{ clients: false }, { clients: true }, { ttl: "2s", clients: false }].map(lifetimes)).toEqual([
+    { leastMs: 1_000, mostMs: 8_000, clients: false },
+    { leastMs: 1_000, mostMs: 8_000 },
+    { leastMs: 2_000, mostMs: 2_000, clients: false },
+  ]);
 });
 
 test("an isolate decides only what it can without knowing when units were taken, or what a denial changes", () => {
@@ -212,6 +217,9 @@ test.each([
     'objects is "many": must be "per-key" or an integer from 1',
   ],
   ["reservation", { a: { ...BUCKET, reservation: { ttl: "2h" } } }, "reservation is an object: must be"],
+  ["reservation", { a: { ...BUCKET, reservation: {} } }, "reservation is an object: must be"],
+  ["reservation", { a: { ...BUCKET, reservation: { clients: "no" } } }, "reservation is an object: must be"],
+  ["reservation", { a: { ...BUCKET, reservation: { client: false } } }, "reservation is an object: must be"],
   ["shadow", { a: { ...BUCKET, shadow: "yes" } }, 'shadow is "yes": must be true or false'],
   ["denialTtl", { a: { ...BUCKET, denialTtl: "2h" } }, `denialTtl is "2h": must be ${DENIAL_TTL}`],
   ["denialTtl", { a: { ...BUCKET, denialTtl: "off" } }, `denialTtl is "off": must be ${DENIAL_TTL}`],

@@ -2,7 +2,13 @@ import { expect, test } from "vitest";
 import { ownKey } from "../../../core/protocol/caller-keys.ts";
 import { Holders, type Holder } from "../../../durable-objects/keys/holders.ts";
 
-const holder: Holder = { turn: 1, hold: "hold", used: [0], wanted: [1], untilMs: 1_000 };
+const wanting = (wanted: number): Holder => ({
+  turn: 1,
+  hold: "hold",
+  rules: new Map([["rule", { used: 0, wanted, held: 0 }]]),
+  untilMs: 1_000,
+});
+const holder = wanting(1);
 
 test("one caller's clients leave room for isolates and for other callers, and those that are there stay", () => {
   const holders = new Holders();

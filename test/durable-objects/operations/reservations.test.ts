@@ -1,6 +1,7 @@
 import fc from "fast-check";
-import { afterEach, expect, test } from "vitest";
+import { afterEach, describe, expect, test } from "vitest";
 import type { Decided } from "../../../core/protocol/answers.ts";
+import { ownKey } from "../../../core/protocol/caller-keys.ts";
 import type { ReserveCall } from "../../../core/protocol/messages.ts";
 import { FEW_UNITS, heldMs, spendableMs } from "../../../core/reservations/sizing.ts";
 import { Database } from "../../simulation/database.ts";
@@ -18,6 +19,7 @@ const POLICIES = parsePolicies({
   spaced: { algorithm: "sliding-log", limit: UNITS, window: "30d", minInterval: "1s" },
   hammered: { algorithm: "sliding-log", limit: UNITS, window: "30d", countDenied: true },
   off: { ...WHOLE, reservation: "off" },
+  small: { ...WHOLE, limit: 1_000, window: "10s", reservation: { ttl: TTL_MS } },
 });
 const KEY = "key";
 const database = new Database();
@@ -197,8 +199,8 @@ test("a holder that used more than it had of what is kept for it is not believed
   const { free, reserve } = start("brief");
   reserve({ turn: 1, wanted: 20 });
   const answer = reserve({ turn: 2, used: 15, kept: 10, wanted: 10 });
-  expect(answer.reserved).toMatchObject({ isNew: true, units: { brief: 10 } });
-  expect(free()).toBe(UNITS - 20 - 10);
+  expect(answer.reserved).toMatchObject({ isNew: true, units: { brief: 0 } });
+  expect(free()).toBe(UNITS - 20);
 });
 
 test.each(["spaced", "hammered", "off"])(
@@ -305,4 +307,64 @@ test("a few units for long are granted where they can be spared for so long, and
   expect(few(1)).toMatchObject({ ttlMs: 8_000, units: { auto: FEW_UNITS } });
   object.limit("auto", KEY, UNITS - 8 * FEW_UNITS);
   expect(few(2)).toMatchObject({ units: { auto: 0 } });
+});
+
+test("a holder has one hold, however much more it claims with each message", () => {
+  const { object, reserve, clock } = start("brief");
+  const holds = () => object.open({ name: "brief" }, KEY).accounts[0]?.holds.length ?? 0;
+  for (let turn = 1; turn <= 200; turn += 1) {
+    reserve({ turn, kept: 100 + turn, wanted: 100 });
+    expect(holds()).toBeLessThanOrEqual(1);
+  }
+  // When the hold has ended that it had, it is granted another.
+  clock.ms += heldMs(TTL_MS) + 1;
+  const first = reserve({ turn: 201, wanted: 10 });
+  expect(grantedIn(first, "brief")).toBe(10);
+  expect(holds()).toBe(1);
+});
+
+describe("clients that want more than there is", () => {
+  const client = (caller: string, index: number) => ownKey(caller, `client-${index}`);
+  const all = (of: ReturnType<typeof start>, caller: string, turn: number, holders: number, kept = 0) =>
+    Array.from({ length: holders }, (_, index) =>
+      of.reserve({ turn, holder: client(caller, index), wanted: 1e9, kept: turn === 1 ? 0 : kept }),
+    );
+
+  test("leave an isolate what it would have beside a few holders", () => {
+    const of = start("small");
+    of.reserve({ turn: 1, holder: "isolate", wanted: 1 });
+    all(of, "greedy", 1, 40);
+    const answer = of.reserve({ turn: 2, holder: "isolate", kept: 0, wanted: 50 });
+    expect(grantedIn(answer, "small")).toBeGreaterThan(20);
+  });
+
+  test("have no more than half together while others want units", () => {
+    const of = start("small");
+    of.reserve({ turn: 1, holder: "isolate", wanted: 60 });
+    const granted = all(of, "greedy", 1, 40).reduce((sum, each) => sum + grantedIn(each, "small"), 0);
+    expect(granted).toBeGreaterThan(200);
+    expect(granted).toBeLessThanOrEqual(500);
+    const other = of.reserve({ turn: 1, holder: client("modest", 0), wanted: 20 });
+    expect(grantedIn(other, "small")).toBeGreaterThan(10);
+  });
+});
+
+test("what a holder has used is told apart by rule, also when a version has the rules in another order", () => {
+  const rule = { algorithm: "token-bucket", window: "30d" };
+  const few = { ...rule, limit: UNITS / 2 };
+  const many = { ...rule, limit: UNITS, unit: "tokens" };
+  const policies = parsePolicies({ two: { rules: { few, many }, reservation: { ttl: TTL_MS } } });
+  const object = new SimulatedObject(database, policies, () => 0);
+  const said = (used: number, kept: number, wanted = kept) => ({ used, kept, wanted });
+  const message = { policy: "two", key: KEY, cost: 0, holder: "a", ttlMs: TTL_MS, isShort: false };
+  object.reserve({ ...message, turn: 1, rules: { few: said(0, 0, 40), many: said(0, 0, 40) } });
+  object.reserve({ ...message, turn: 2, rules: { few: said(0, 40), many: said(30, 10) } });
+  const fields = JSON.stringify({ rules: { many, few }, reservation: { ttl: "1s" } });
+  const inForce = { version: 1, fields };
+  object.reserve({ ...message, turn: 3, inForce, rules: { few: said(20, 0), many: said(40, 0) } });
+  const { rules } = JSON.parse(object.limitCall({ policy: "two", key: KEY, cost: 0, inForce })) as Decided;
+  expect(rules).toMatchObject([
+    { name: "many", remaining: UNITS - 40 },
+    { name: "few", remaining: UNITS / 2 - 20 },
+  ]);
 });
