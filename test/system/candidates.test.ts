@@ -1,5 +1,6 @@
 /** A policy that is tried beside the one in force: it decides the same calls, and nobody notices. */
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { createLimiter } from "../../package/client.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
@@ -18,6 +19,7 @@ const POLICIES = {
   shadowed: { ...bucket(5), shadow: true },
   together: bucket(10),
   other: bucket(2),
+  asked: { ...bucket(10), reservation: "off" },
   ruled: {
     rules: { requests: bucketRule(50), tokens: { ...bucketRule(100), unit: "tokens" } },
     deadlineMs: 10_000,
@@ -32,6 +34,7 @@ const CANDIDATES: Record<string, object> = {
   "fewer-slots": slots(2),
   shadowed: bucket(3),
   together: bucket(4),
+  asked: bucket(6),
   ruled: {
     rules: { requests: bucketRule(50), tokens: { ...bucketRule(40), unit: "tokens" } },
     deadlineMs: 10_000,
@@ -155,6 +158,14 @@ test.concurrent("one that comes after another begins untouched, also if it is th
   await times(2, () => limit("again", "k"));
   const { compared: sums } = await compared("again", 2);
   expect(sums).toMatchObject({ admittedByBoth: 2, deniedByCandidateAlone: 0, undecided: 0 });
+});
+
+test.concurrent("what the limiter decides for clients in their callers' processes is the candidate's too", async () => {
+  await using limiter = createLimiter({ url: serving.url, token: TOKENS.full, policy: "asked" });
+  await times(20, () => limiter.limit({ key: "k" }));
+  expect(await compared("asked", 20)).toMatchObject({
+    compared: { admittedByBoth: 6, deniedByCandidateAlone: 4, deniedByBoth: 10 },
+  });
 });
 
 test.concurrent("it denies nobody, and takes nothing of what the policy has", async () => {

@@ -236,9 +236,12 @@ test("from a rate to slots and back, with candidates and overrides: each call en
     lines.map((line) => line.most),
   );
   for (const end of ends) expect(Object.keys(end).filter((name) => !ENDS.includes(name))).toEqual([]);
+  expect(ends[0]).toMatchObject({ "422 not-allowed": expect.any(Number), blocked: expect.any(Number) });
   for (const key of KEYS.filter((each) => each !== "free"))
     expect(worstExcess(admittedOf(clients, key), loosest(key)), key).toBeLessThanOrEqual(0);
-  expect(mostHeld(clients.flatMap(({ held }) => held))).toBeLessThanOrEqual(MOST_SLOTS);
+  const held = mostHeld(clients.flatMap((client) => client.held));
+  expect(held).toBeGreaterThan(0);
+  expect(held).toBeLessThanOrEqual(MOST_SLOTS);
   for (const line of lines) expect(line.most).toBeLessThanOrEqual(PROCESS_BOUNDS.asking);
   expect(most - before).toBeLessThanOrEqual(lines.length * PROCESS_BOUNDS.asking);
   await vi.waitUntil(() => filesOf(serving) <= before, { timeout: 60_000, interval: 200 });
