@@ -78,6 +78,14 @@ export const TEST_POLICIES = {
     reservation: { ttl: "1s" },
     deadlineMs: PATIENT_MS,
   },
+  /** Clients in their callers' processes hold none of its units. */
+  inside: {
+    algorithm: "token-bucket",
+    limit: 10_000,
+    window: "30d",
+    reservation: { clients: false },
+    deadlineMs: PATIENT_MS,
+  },
   fast: { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: PATIENT_MS },
   /** For isolates: large enough for reservations, a refill that no test sees, and a lifetime longer than any pause. */
   hot: { algorithm: "token-bucket", limit: 100_000, window: "30d", ...PATIENT },

@@ -118,15 +118,39 @@ test("it needs the scope reserve", async () => {
   expect(status).toBe(403);
 });
 
-test("of a policy that has changed, what was used counts, what was held goes home, and the client hears of it", async () => {
+test("of a policy that has changed, what was used counts, what is kept stays held until the client says what it used", async () => {
   const key = freshKey();
   const known = await versionOf("ahead");
   await send([holding("ahead", key)], known);
-  const used = { rules: { ahead: { used: 3, kept: 50, wanted: 100 } } };
-  const stale = await send([holding("ahead", key, { turn: 2, cost: 1, ...used })], { ahead: "of before" });
-  expect(stale.answers).toMatchObject([{ decision: { success: true, remaining: 9_996 } }]);
+  const kept = { rules: { ahead: { used: 3, kept: 5, wanted: 100 } } };
+  const stale = await send([holding("ahead", key, { turn: 2, cost: 1, ...kept })], { ahead: "of before" });
+  expect(stale.answers).toMatchObject([{ decision: { success: true, remaining: 9_991 } }]);
   expect(Object.keys(stale.policies)).toEqual(["ahead"]);
-  expect((await report("ahead", key)).body).toMatchObject({ outstanding: 0 });
+  expect((await report("ahead", key)).body).toMatchObject({ outstanding: 5 });
+  // Until the answer was there, the client spent 2 of those.
+  const returned = [{ key, holder: "h", turn: 3, used: { ahead: 5 } }];
+  await send([{ giveBack: { policy: "ahead", returned } }], known);
+  expect((await report("ahead", key)).body).toMatchObject({ outstanding: 0, remaining: 9_994 });
+});
+
+test("a refill under an earlier version is granted nothing, and is answered null", async () => {
+  const key = freshKey();
+  const known = await versionOf("ahead");
+  await send([holding("ahead", key)], known);
+  const kept = { rules: { ahead: { used: 3, kept: 7, wanted: 100 } } };
+  const stale = await send([holding("ahead", key, { turn: 2, ...kept })], { ahead: "of before" });
+  expect(stale.answers).toEqual([null]);
+  expect((await report("ahead", key)).body).toMatchObject({ outstanding: 7, remaining: 9_990 });
+});
+
+test("a policy may refuse units to clients: they are decided call by call, and hold nothing", async () => {
+  const key = freshKey();
+  const first = await send([{ limit: { policy: "inside", key, cost: 0 } }]);
+  const { version, localDecisions } = first.policies["inside"] ?? {};
+  expect(localDecisions).toEqual({ admits: false, denies: true });
+  const { answers } = await send([holding("inside", key, { cost: 2 })], { inside: version });
+  expect(answers).toMatchObject([{ decision: { success: true, remaining: 9_998 } }]);
+  expect((await report("inside", key)).body).toMatchObject({ outstanding: 0, remaining: 9_998 });
 });
 
 test("a client decides nothing where calls are shed, lease units, or need no object", async () => {
