@@ -16,11 +16,12 @@ const BURST_SECONDS = 10;
 const PLACES = 2 ** 14;
 
 /**
- * What a call does to an object. `ask`: it is answered at once. `end`: it ends what the caller has, as a release does;
- * of those twice as many may wait for their answer, because they make room. `wait`: it may wait for units, and the
- * object has its own bounds for that.
+ * What a call does to an object. `ask`: it is answered at once. `end`: it ends what the caller has, as a release does, and
+ * proves it; of those twice as many may wait for their answer, because they make room, and a flood of other calls keeps
+ * none of them from starting its object. `return`: it gives units back, and has that room too, but an object that has to
+ * be started for it knows nothing of them. `wait`: it may wait for units, and the object has its own bounds for that.
  */
-export type CallKind = "ask" | "end" | "wait";
+export type CallKind = "ask" | "end" | "return" | "wait";
 
 /**
  * A call that waits. Its request may end first (its client leaves), and then none of its code runs any more: from
@@ -56,8 +57,7 @@ export class CallGate {
     if (kind !== "wait" && this.#isFull(object, kind, nowMs))
       return full("caller-calls", this.#bounds.maxCallsAtOnce);
     if (!this.#isKnown(policy, key, nowMs)) return full("caller-new-keys", this.#bounds.maxNewKeysPerSecond);
-    // What ends something makes room, so it is not refused.
-    const started = kind === "end" ? undefined : this.#starts?.enter(object, policy.deadlineMs, nowMs);
+    const started = this.#starts?.enter(object, policy.deadlineMs, nowMs, kind === "end" ? "end" : "ask");
     if (started !== undefined && "full" in started) return started;
     const leave = kind === "wait" ? undefined : this.#letIn(object, policy, nowMs);
     return () => {
@@ -74,7 +74,8 @@ export class CallGate {
 
   #isFull(object: string, kind: CallKind, nowMs: number): boolean {
     const waiting = this.#waiting.get(object);
-    const most = (kind === "end" ? 2 : 1) * this.#bounds.maxCallsAtOnce;
+    const isEnd = kind === "end" || kind === "return";
+    const most = (isEnd ? 2 : 1) * this.#bounds.maxCallsAtOnce;
     if (waiting === undefined || waiting.size < most) return false;
     for (const entered of waiting) {
       if (entered.goneAtMs > nowMs) break;

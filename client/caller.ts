@@ -42,4 +42,6 @@ export interface Caller extends Holding {
   readonly follow?: Follow;
   /** Who calls, as JSON text that is the caller's alone; absent: the calls are nobody's in particular. */
   readonly callerId?: string;
+  /** The calls end something by an id that proves nothing: they have no more room than calls on a new key. */
+  readonly isDoubted?: boolean;
 }

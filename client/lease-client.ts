@@ -83,7 +83,7 @@ export class LeaseClient {
       const decision = decisionOf(policy, key, readAnswer(attached.answer));
       return { decision: shed !== undefined && policy.shadow ? asShadow(decision) : decision, attached };
     };
-    const asked = await this.#objects.askFor(policy, key, ask, isResumed ? ATTACHING : {});
+    const asked = await this.#objects.askFor(policy, key, ask);
     if (asked === undefined) return undefined;
     if (!("full" in asked.answer)) return asked.answer;
     return { decision: boundReached(asked.answer), attached: NOTHING_ATTACHED };

@@ -1,12 +1,13 @@
 import { randomFraction, randomId } from "../core/clock.ts";
-import type { CallerBounds } from "../core/policies/caller-bounds.ts";
+import { MAX_BOUNDS, type CallerBounds } from "../core/policies/caller-bounds.ts";
 import type { HeldPolicy } from "../core/policies/held-policy.ts";
 import type { Policy } from "../core/policies/policy.ts";
 import type { RegionalPolicies } from "../core/policies/regional-policies.ts";
 import type { Peeked } from "../core/protocol/answers.ts";
 import { withVersion, type BatchedCall, type MadeAnswer } from "../core/protocol/batches.ts";
 import type { Full } from "../core/protocol/bounds.ts";
-import { ownKey } from "../core/protocol/caller-keys.ts";
+import { ownHoldId, ownKey } from "../core/protocol/caller-keys.ts";
+import type { ClaimKind, ClaimPlace, ProveClaim } from "../core/protocol/claim-ids.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import type { Decision, KeyReport } from "../core/protocol/decision.ts";
 import { PROTOCOL, type WantedLimit } from "../core/protocol/messages.ts";
@@ -33,6 +34,8 @@ export interface LimiterClientParts extends Caller {
   readonly policies: RegionalPolicies;
   /** Present where all objects are in one process. */
   readonly starts?: ObjectStarts;
+  /** Proves the ids of claims. Absent: they prove nothing. */
+  readonly prove?: ProveClaim | undefined;
   /** Counts what callers are told. Absent: nobody does. */
   readonly counter?: (ComparisonCounter & { decided(told: Decision): void }) | undefined;
 }
@@ -57,6 +60,7 @@ export class LimiterClient {
   readonly #local: LocalLimiter;
   readonly #shedding: LoadShedding;
   readonly #objects: ObjectCalls;
+  #doubting: LimiterClient | undefined;
 
   constructor(
     parts: LimiterClientParts,
@@ -72,8 +76,13 @@ export class LimiterClient {
     this.leases = new LeaseClient(this.#objects);
     this.holds = new HoldClient(this.#objects);
     this.keys = new KeyLists(parts);
+    // The caller's bounds were for the call itself. Objects of candidates are started as any others.
     const { gate: _, ...unbounded } = parts;
-    this.candidates = new CandidateCalls(parts, () => new LimiterClient(unbounded, local, shedding));
+    const gate = parts.starts && { gate: new CallGate(MAX_BOUNDS, parts.starts) };
+    this.candidates = new CandidateCalls(
+      parts,
+      () => new LimiterClient({ ...unbounded, ...gate }, local, shedding),
+    );
   }
 
   /**
@@ -85,6 +94,24 @@ export class LimiterClient {
   for(callerId: string, bounds: CallerBounds): LimiterClient {
     const parts = { ...this.#parts, callerId, gate: new CallGate(bounds, this.#parts.starts) };
     return new LimiterClient(parts, this.#local, this.#shedding);
+  }
+
+  /** The secret of a new claim of this caller. */
+  newSecret(kind: ClaimKind, policy: Pick<Policy, "name">, key: string): string {
+    const { callerId, prove } = this.#parts;
+    const id = kind === "hold" ? ownHoldId(callerId, randomId()) : randomId();
+    return prove?.(kind, { policy: policy.name, key }, id) ?? id;
+  }
+
+  /**
+   * The client by which a claim is ended or renewed. An id that proves nothing may be forged, or made by an earlier version:
+   * calls with it have the bounds of a new key.
+   */
+  endingBy(kind: ClaimKind, place: ClaimPlace, secret: string): LimiterClient {
+    const isProven = this.#parts.prove?.(kind, place, secret) === secret;
+    if (isProven || this.#parts.gate === undefined) return this;
+    this.#doubting ??= new LimiterClient({ ...this.#parts, isDoubted: true }, this.#local, this.#shedding);
+    return this.#doubting;
   }
 
   /** Counts a decision that its caller is told now. */
@@ -175,7 +202,7 @@ export class LimiterClient {
     call: BatchedCall,
   ): Promise<{ readonly answer: MadeAnswer | Full } | undefined> {
     const { objects, gate, time } = this.#parts;
-    const kind = call.giveBack === undefined ? "ask" : "end";
+    const kind = call.giveBack === undefined ? "ask" : "return";
     const ask = () => objects.call<MadeAnswer & object>(policy, key, withVersion(policy, call));
     const asked = await through(gate, policy, key, time.nowMs(), ask, kind);
     // An admission takes units of which a denial here did not know, and units that go home may lift one.

@@ -85,7 +85,7 @@ export class ObjectCalls {
     call: (object: LimiterStub) => Promise<Result>,
     { waitMs = 0, kind = "ask", isRepeatable }: Options = {},
   ): Promise<Answered<Result> | undefined> {
-    const { objects, gate, time } = this.#caller;
+    const { objects, gate, time, isDoubted } = this.#caller;
     const asked = await through(
       gate,
       policy,
@@ -95,7 +95,7 @@ export class ObjectCalls {
         const returned = this.#local.end(policy, key);
         return objects.askAfter(returned, policy, key, telling(policy, key, call), { waitMs, isRepeatable });
       },
-      kind,
+      isDoubted === true && kind === "end" ? "ask" : kind,
     );
     // A call that asked meanwhile may have been denied before this one was carried out.
     this.#local.forgetDenials(policy, key);

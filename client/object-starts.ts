@@ -20,45 +20,61 @@ const LATE_MS = 1_000;
  */
 const PAUSE_MS = 500;
 
+/** Of the objects in memory, this part is kept for calls that end something. */
+const KEPT_SHARE = 1 / 8;
+
+/** Calls that end something start objects beside all others, so that a flood of those keeps no slot taken. */
+type Lane = "ask" | "end";
+
+/** The starts of one lane. */
+interface Starts {
+  /** By the object's name: from when on its start does not count any more, whoever has begun it. */
+  readonly underWay: Map<string, number>;
+  fullSinceMs: number;
+}
+
 /** The objects that calls of this process have started. Calls to one that is there, or starts already, are let through. */
 export class ObjectStarts {
   readonly #bounds: ObjectBounds;
   /** By the object's name: when it was last called. The one called longest ago is first. */
   readonly #lately = new Map<string, number>();
-  /** By the object's name: from when on its start does not count any more, whoever has begun it. */
-  readonly #starting = new Map<string, number>();
-  #fullSinceMs = -Infinity;
+  readonly #lanes: Readonly<Record<Lane, Starts>> = {
+    ask: { underWay: new Map(), fullSinceMs: -Infinity },
+    end: { underWay: new Map(), fullSinceMs: -Infinity },
+  };
 
   constructor(bounds: ObjectBounds) {
     this.#bounds = bounds;
   }
 
   /** Lets a call through to an object. Returns the bound that is reached, or a function to call when it was answered. */
-  enter(object: string, deadlineMs: number, nowMs: number): Full | (() => void) {
-    this.#forget(nowMs);
+  enter(object: string, deadlineMs: number, nowMs: number, lane: Lane = "ask"): Full | (() => void) {
+    const starts = this.#lanes[lane];
+    this.#forget(starts, nowMs);
     const { startsAtOnce, inMemory } = this.#bounds;
+    const most = lane === "end" ? inMemory : inMemory - Math.floor(inMemory * KEPT_SHARE);
     const isThere = this.#lately.delete(object);
-    if (!isThere && this.#isFull(nowMs)) return full("object-starts", startsAtOnce);
-    if (!isThere && this.#lately.size >= inMemory) return full("objects-in-memory", inMemory);
+    if (!isThere && this.#isFull(starts, nowMs)) return full("object-starts", startsAtOnce);
+    if (!isThere && this.#lately.size >= most) return full("objects-in-memory", most);
     this.#lately.set(object, nowMs);
     if (isThere) return () => undefined;
-    this.#starting.set(object, nowMs + deadlineMs + LATE_MS);
-    if (this.#starting.size >= startsAtOnce) this.#fullSinceMs = nowMs;
-    return () => this.#starting.delete(object);
+    starts.underWay.set(object, nowMs + deadlineMs + LATE_MS);
+    if (starts.underWay.size >= startsAtOnce) starts.fullSinceMs = nowMs;
+    return () => starts.underWay.delete(object);
   }
 
-  #isFull(nowMs: number): boolean {
+  #isFull({ underWay, fullSinceMs }: Starts, nowMs: number): boolean {
     // The clock may have been set back meanwhile.
-    const isPaused = nowMs >= this.#fullSinceMs && nowMs - this.#fullSinceMs < PAUSE_MS;
-    return isPaused || this.#starting.size >= this.#bounds.startsAtOnce;
+    const isPaused = nowMs >= fullSinceMs && nowMs - fullSinceMs < PAUSE_MS;
+    return isPaused || underWay.size >= this.#bounds.startsAtOnce;
   }
 
-  #forget(nowMs: number): void {
+  #forget({ underWay }: Starts, nowMs: number): void {
     for (const [object, atMs] of this.#lately) {
       if (atMs <= nowMs && nowMs - atMs < IN_MEMORY_MS) break;
       this.#lately.delete(object);
     }
-    if (this.#starting.size < this.#bounds.startsAtOnce) return;
-    for (const [object, goneAtMs] of this.#starting) if (goneAtMs <= nowMs) this.#starting.delete(object);
+    if (underWay.size < this.#bounds.startsAtOnce) return;
+    for (const [object, goneAtMs] of underWay) if (goneAtMs <= nowMs) underWay.delete(object);
   }
 }

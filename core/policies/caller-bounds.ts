@@ -12,3 +12,9 @@ export const DEFAULT_BOUNDS: CallerBounds = { maxCallsAtOnce: 1_000, maxNewKeysP
 /** No token and no binding may have higher ones. */
 export const MOST_CALLS_AT_ONCE = 100_000;
 export const MOST_NEW_KEYS_PER_SECOND = 100_000;
+
+/** For calls that are bounded by something else. */
+export const MAX_BOUNDS: CallerBounds = {
+  maxCallsAtOnce: MOST_CALLS_AT_ONCE,
+  maxNewKeysPerSecond: MOST_NEW_KEYS_PER_SECOND,
+};

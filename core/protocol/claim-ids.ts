@@ -17,11 +17,17 @@ export interface ClaimPlace {
  * The id `lease_<policy/key in base64url>.<secret>`. Policy and key can be read in it, since the caller that has the
  * id knows them. The secret makes it valid: the key's object looks for a claim with that secret.
  *
- * @param secret 22 characters of base64url, of which at least 108 bits are random
+ * @param secret 22 characters of base64url, of which at least 72 bits are random
  */
 export function claimId(kind: ClaimKind, { policy, key }: ClaimPlace, secret: string): string {
   return `${kind}_${toBase64Url(`${policy}/${key}`)}.${secret}`;
 }
+
+/**
+ * The secret with a proof at its end that this deployment made it for this claim. A secret is proven if that changes
+ * nothing of it.
+ */
+export type ProveClaim = (kind: ClaimKind, place: ClaimPlace, secret: string) => string;
 
 /**
  * The longest part of an id that says where to go, in characters of base64url: a policy in a region that is alone, two

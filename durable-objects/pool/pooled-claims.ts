@@ -48,8 +48,8 @@ export class PooledClaims {
     );
   }
 
-  async hold(keyState: KeyState, { cost, ttlMs, idempotencyKey, provisional }: WantedHold): Promise<Answer> {
-    const id = randomId();
+  async hold(keyState: KeyState, call: WantedHold): Promise<Answer> {
+    const { id = randomId(), cost, ttlMs, idempotencyKey, provisional } = call;
     const request = provisional?.request ?? `hold of ${costText(cost)}`;
     const asked = { op: "hold", cost: costsOf(keyState, cost), id, ttlMs } as const;
     const isRepeatable = idempotencyKey !== undefined;

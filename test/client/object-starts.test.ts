@@ -47,13 +47,18 @@ test("calls to objects that are there are no starts", () => {
   expect(starts.enter("c", DEADLINE_MS, 1_000)).toBeTypeOf("function");
 });
 
-test("one call after the other is never refused, however quickly they come", () => {
+test("one call after the other is never refused, until as many are in memory as may; an eighth is for what ends", () => {
   const starts = new ObjectStarts({ startsAtOnce: 2, inMemory: 10_000 });
-  for (let key = 0; key < 10_000; key += 1) {
-    const entered = starts.enter(String(key), DEADLINE_MS, 0);
-    expect(entered).toBeTypeOf("function");
+  const enter = (key: number, lane: "ask" | "end") => {
+    const entered = starts.enter(String(key), DEADLINE_MS, 0, lane);
     leaving(entered);
-  }
+    return entered;
+  };
+  for (let key = 0; key < 8_750; key += 1) expect(enter(key, "ask")).toBeTypeOf("function");
+  const most = { full: { bound: "objects-in-memory", most: 8_750 } };
+  expect(enter(8_750, "ask")).toEqual(most);
+  for (let key = 8_750; key < 10_000; key += 1) expect(enter(key, "end")).toBeTypeOf("function");
+  expect(enter(10_000, "end")).toEqual({ full: { bound: "objects-in-memory", most: 10_000 } });
 });
 
 test("a start whose request has gone does not count for ever, and neither does an object that was dropped", () => {
@@ -98,7 +103,7 @@ test("never do more objects start, or are in memory, than may, in any order of c
   );
 });
 
-test("all callers count, calls that end something do not, and a refused one says what to do", () => {
+test("all callers count, and so do calls that end something, which have a lane of their own", () => {
   const policies = parsePolicies({ api: { algorithm: "token-bucket", limit: 1, window: "1s" } });
   const api = policies.get("api") as Policy;
   const starts = twoAtOnce();
@@ -109,6 +114,9 @@ test("all callers count, calls that end something do not, and a refused one says
   for (const gate of gates) {
     expect(gate.enter(api, "another", 0, "ask")).toEqual(FULL);
     expect(gate.enter(api, "another", 0, "wait")).toEqual(FULL);
-    expect(gate.enter(api, "another", 0, "end")).toBeTypeOf("function");
+    expect(gate.enter(api, "another", 0, "return")).toEqual(FULL);
   }
+  expect(gates[0].enter(api, "one more", 0, "end")).toBeTypeOf("function");
+  expect(gates[1].enter(api, "two more", 0, "end")).toBeTypeOf("function");
+  for (const gate of gates) expect(gate.enter(api, "three more", 0, "end")).toEqual(FULL);
 });

@@ -1,7 +1,8 @@
 /** Many keys at once that nobody has asked for before, each with an object of its own, all in one process. */
-import { mkdirSync, symlinkSync } from "node:fs";
+import { randomBytes } from "node:crypto";
+import { mkdirSync, readdirSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { giveAllBack } from "../../scripts/stopping.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
@@ -9,7 +10,10 @@ import { makeState, removeState } from "../support/served.ts";
 
 const LIMIT = 5;
 const STARTS = 16;
-const policies = { api: { algorithm: "token-bucket", limit: LIMIT, window: "1h" } };
+const policies = {
+  api: { algorithm: "token-bucket", limit: LIMIT, window: "1h" },
+  slots: { algorithm: "concurrency", limit: LIMIT, ttl: "10m" },
+};
 const state = makeState();
 let serving: Serving;
 beforeAll(async () => {
@@ -69,4 +73,67 @@ test("a server that ends meets files that go while it looks at them", async () =
   symlinkSync(join(odd, "nothing"), join(folder, `${"a".repeat(64)}.sqlite-wal`));
   await giveAllBack([serving.url], odd, "no secret");
   removeState(odd);
+});
+
+describe("calls that end something", () => {
+  const FLOOD = 400;
+  const send = async (method: string, path: string, body?: object) => {
+    const response = await fetch(`${serving.url}/v1/${path}`, {
+      method,
+      headers: { authorization: `Bearer ${TOKENS.full}`, "content-type": "application/json" },
+      ...(body && { body: JSON.stringify(body) }),
+    });
+    const text = await response.text();
+    return {
+      status: response.status,
+      body: (text === "" ? {} : JSON.parse(text)) as { lease?: { id: string } },
+    };
+  };
+  const acquire = async (key: string): Promise<string> => {
+    const { status, body } = await send("POST", "leases", { policy: "slots", key });
+    return status === 429 ? await acquire(key) : (body.lease?.id ?? `no lease: ${status}`);
+  };
+  const openFiles = () => readdirSync(`/proc/${serving.process.pid}/fd`).length;
+  const forged = (key: string) =>
+    `lease_${Buffer.from(`slots/${key}`).toString("base64url")}.${randomBytes(16).toString("base64url")}`;
+  const countedBy = (answers: readonly { readonly status: number }[], status: number) =>
+    answers.filter((each) => each.status === status).length;
+
+  test("forged ids of keys that nobody asked for start as few objects as first calls, and free no slot", async () => {
+    const id = await acquire("held");
+    const keys = Array.from({ length: FLOOD }, () => randomBytes(8).toString("hex"));
+    const flood = keys.map((key) => send("DELETE", `leases/${forged(key)}`));
+    const [mine, ...answers] = await Promise.all([send("DELETE", `leases/${forged("held")}`), ...flood]);
+    expect(mine.status).toBe(404);
+    expect(countedBy(answers, 404)).toBeGreaterThanOrEqual(STARTS);
+    expect(countedBy(answers, 404)).toBeLessThan(FLOOD / 2);
+    expect(countedBy(answers, 404) + countedBy(answers, 429)).toBe(FLOOD);
+    expect((await send("DELETE", `leases/${id}`)).status).toBe(204);
+  });
+
+  test("what is released truly finds room beside a flood of forged ids, though its object has to start", async () => {
+    const ids: string[] = [];
+    for (let index = 0; index < 4; index += 1) ids.push(await acquire(`kept ${index}`));
+    // Nobody asks for these objects, so they leave memory.
+    await new Promise((done) => setTimeout(done, 14_000));
+    const keys = Array.from({ length: FLOOD }, () => randomBytes(8).toString("hex"));
+    const flood = Promise.all(keys.map((key) => send("DELETE", `leases/${forged(key)}`)));
+    const released = await Promise.all(ids.map((id) => send("DELETE", `leases/${id}`)));
+    expect(released.map(({ status }) => status)).toEqual(ids.map(() => 204));
+    expect(countedBy(await flood, 429)).toBeGreaterThan(0);
+  });
+
+  test("units that are given back of keys that nobody asked for start as few", async () => {
+    const before = openFiles();
+    const flood = Array.from({ length: FLOOD }, () => {
+      const returned = [{ key: randomBytes(8).toString("hex"), holder: "h", turn: 1, used: { api: 1 } }];
+      return send("POST", "reservations", {
+        protocol: 1,
+        calls: [{ giveBack: { policy: "api", returned } }],
+      });
+    });
+    await Promise.all(flood);
+    // Each object has three files, and each call a connection.
+    expect(openFiles() - before).toBeLessThan(FLOOD + (3 * FLOOD) / 2);
+  });
 });

@@ -10,6 +10,7 @@ import { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
 import { randomFraction, randomId, SYSTEM_TIME } from "../../core/clock.ts";
 import { policyOfKeys } from "../../core/stats/compared.ts";
 import { deployed, log, regionalPolicies } from "../../durable-objects/deployment.ts";
+import { claimProofs } from "../auth/claim-proofs.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
 import { CallLog } from "./call-log.ts";
 import { CatalogReader } from "./catalog-reader.ts";
@@ -88,7 +89,7 @@ function clientsOf(env: Env): Clients {
   return clients.get(env.OBJECTS) ?? makeClients(env);
 }
 
-function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS }: Env): Clients {
+function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKENS }: Env): Clients {
   // There is one object for all counts, which is in no jurisdiction.
   const inForce = CATALOG && new PoliciesInForce(deployed);
   const { named } = inForce ?? regionalPolicies;
@@ -108,6 +109,7 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS }: Env): C
     inBackground: waitUntil,
     ...(bounds !== undefined && { starts: new ObjectStarts(JSON.parse(bounds) as ObjectBounds) }),
     ...(counter && { counter }),
+    ...(API_TOKENS !== undefined && { prove: claimProofs(API_TOKENS) }),
     ...(catalog && inForce && { follow: followingBy(catalog, inForce, SYSTEM_TIME) }),
   };
   const shared = new LimiterClient(parts, new LocalLimiter(reservations));

@@ -37,6 +37,7 @@ export function callHold(client: LimiterClient, principal: Principal, input: unk
       const blocked = blockedDecision({ policy, key });
       if (blocked !== undefined) return client.told(blocked);
       const asked: WantedHold = {
+        id: client.newSecret("hold", policy, key),
         cost: units,
         ttlMs,
         priority,
@@ -58,11 +59,11 @@ export function callSettle(client: LimiterClient, principal: Principal, input: u
     "hold",
     SettleRequest,
     input,
-    async ({ policy, key, secret }, { used }) => {
+    async ({ policy, key, secret, client: ending }, { used }) => {
       const problem = costProblem(policy, ["used"], used, given(input, "used"));
       if (problem !== undefined) return problem;
-      alsoBeside(client, policy, (beside, tried) => beside.holds.settle(tried, key, secret, used));
-      const answer = await client.holds.settle(policy, key, secret, used);
+      alsoBeside(ending, policy, (beside, tried) => beside.holds.settle(tried, key, secret, used));
+      const answer = await ending.holds.settle(policy, key, secret, used);
       return answer instanceof Problem ? answer : { policy, answer };
     },
   );
@@ -74,9 +75,10 @@ export function callCancel(
   principal: Principal,
   input: unknown,
 ): Promise<Problem | undefined> {
-  return callClaim(client, principal, "hold", CancelRequest, input, async ({ policy, key, secret }) => {
-    alsoBeside(client, policy, (beside, tried) => beside.holds.cancel(tried, key, secret));
-    const answer = await client.holds.cancel(policy, key, secret);
+  return callClaim(client, principal, "hold", CancelRequest, input, async (claim) => {
+    const { policy, key, secret } = claim;
+    alsoBeside(claim.client, policy, (beside, tried) => beside.holds.cancel(tried, key, secret));
+    const answer = await claim.client.holds.cancel(policy, key, secret);
     return answer instanceof Problem ? answer : undefined;
   });
 }

@@ -21,11 +21,11 @@ export function callRenew(
     const { policy, key, secret } = claim;
     const problem = ttlProblem(policy, ttlMs);
     if (problem === undefined)
-      alsoBeside(client, policy, (beside, tried) => {
+      alsoBeside(claim.client, policy, (beside, tried) => {
         const mostMs = tried.lease?.maxTtlMs ?? 0;
         return beside.leases.renew(tried, key, secret, ttlMs === undefined ? ttlMs : Math.min(ttlMs, mostMs));
       });
-    const answer = problem ?? (await client.leases.renew(policy, key, secret, ttlMs));
+    const answer = problem ?? (await claim.client.leases.renew(policy, key, secret, ttlMs));
     return answer instanceof Problem ? answer : publicLease(claim, answer);
   });
 }
@@ -39,8 +39,8 @@ export function callRelease(
   return callClaim(client, principal, "lease", ReleaseRequest, input, (claim, { outcome, durationMs }) => {
     const { policy, key, secret } = claim;
     const report = { outcome, durationMs };
-    alsoBeside(client, policy, (beside, tried) => beside.leases.release(tried, key, secret, report));
-    return client.leases.release(policy, key, secret, report);
+    alsoBeside(claim.client, policy, (beside, tried) => beside.leases.release(tried, key, secret, report));
+    return claim.client.leases.release(policy, key, secret, report);
   });
 }
 

@@ -1,6 +1,5 @@
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { leaseMissing } from "../../client/read-answer.ts";
-import { randomId } from "../../core/clock.ts";
 import { MOST_UNITS } from "../../core/policies/most-units.ts";
 import { publicName } from "../../core/policies/policy-names.ts";
 import type { Policy } from "../../core/policies/policy.ts";
@@ -43,7 +42,7 @@ export function callAcquire(
   waitUntil: (promise: Promise<unknown>) => void,
 ): Promise<Answered<Decision> | Problem> {
   const answered = call(client, principal, AcquireRequest, input, async (target, request) => {
-    const acquire = acquireOf(target, request, given(input, "units"));
+    const acquire = acquireOf(client, target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
     const { policy, key } = acquire;
     const blocked = blockedDecision(target);
@@ -84,7 +83,7 @@ export function callSocket(
   input: unknown,
 ): Promise<Answered<Response> | Problem> {
   return call(client, principal, SocketRequest, input, (target, request) => {
-    const acquire = acquireOf(target, request, given(input, "units"));
+    const acquire = acquireOf(client, target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
     const { policy, key, asked } = acquire;
     undecidedBeside(client, acquire);
@@ -118,6 +117,7 @@ export function linkedOf(
  * @param givenUnits the units before they were parsed
  */
 export function acquireOf(
+  client: LimiterClient,
   target: Target,
   request: {
     readonly units: Cost;
@@ -146,7 +146,8 @@ export function acquireOf(
     priorityProblem(policy, priority) ??
     utilizationProblem(policy, request.utilization);
   if (problem !== undefined) return problem;
-  const asked = { id: randomId(), cost: units, ttlMs: request.ttlMs ?? ttlMs, waitMs, priority };
+  const id = client.newSecret("lease", policy, target.key);
+  const asked = { id, cost: units, ttlMs: request.ttlMs ?? ttlMs, waitMs, priority };
   return { ...target, asked: idempotencyKey === undefined ? asked : { ...asked, idempotencyKey } };
 }
 

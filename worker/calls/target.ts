@@ -109,15 +109,18 @@ function claimMissing(
 /** A hold or lease of a key. Its secret is the part of its id that nobody can guess. */
 export interface ClaimTarget extends Target {
   readonly secret: string;
+  /** Ends or renews it: see `LimiterClient.endingBy`. */
+  readonly client: LimiterClient;
 }
 
 /** The hold or lease of an id; `undefined`: the id is malformed, or of a policy or key that this caller may not use. */
 export function findClaim(
-  { policies }: LimiterClient,
+  client: LimiterClient,
   principal: Principal,
   kind: ClaimKind,
   id: string,
 ): ClaimTarget | undefined {
+  const { policies } = client;
   const claim = readClaimId(kind, id);
   const policy = claim && policies.get(claim.policy);
   if (claim === undefined || policy === undefined) return undefined;
@@ -126,7 +129,8 @@ export function findClaim(
   if (!isKey(claim.key) || normaliseKey(policy, claim.key) !== claim.key) return undefined;
   if (keyProblem(principal, claim.key) !== undefined) return undefined;
   const { key, secret } = claim;
-  return { policy: policy.overrides?.find(key, readClockMs()) ?? policy, key, secret };
+  const own = policy.overrides?.find(key, readClockMs()) ?? policy;
+  return { policy: own, key, secret, client: client.endingBy(kind, claim, secret) };
 }
 
 /**

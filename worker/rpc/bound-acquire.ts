@@ -23,7 +23,7 @@ export function callAcquireBound(
   input: unknown,
 ): Promise<Answered<Grant> | Problem> {
   return call(client, principal, BoundAcquireRequest, input, async (target, request) => {
-    const acquire = acquireOf(target, request, given(input, "units"));
+    const acquire = acquireOf(client, target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
     const { policy, key, asked } = acquire;
     const linked = detachedProblem(request) ?? linkedOf(client, principal, acquire, request);
