@@ -7,6 +7,9 @@ import { notAllowed } from "../calls/validate.ts";
 
 export type Ctx = Context<{ Bindings: Env }>;
 
+/** The most fields that a query may have. No call knows half as many. */
+export const MAX_QUERY_FIELDS = 20;
+
 /**
  * The fields of a query, decoded strictly: a broken escape is an error, and not another key. A field that is given twice
  * becomes a list, which no call accepts.
@@ -15,17 +18,24 @@ export type Ctx = Context<{ Bindings: Env }>;
  */
 export function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown> | Problem {
   const { query } = addressOf(c);
+  if (query.split("&", MAX_QUERY_FIELDS + 1).length > MAX_QUERY_FIELDS)
+    return notAllowed([
+      { path: [], detail: `the query has more than ${MAX_QUERY_FIELDS} fields: must have fewer` },
+    ]);
   try {
     // URLSearchParams takes a broken escape as it stands.
     decodeURIComponent(query);
   } catch {
     return new Problem(PROBLEMS.malformed, "the query must be percent-encoded UTF-8");
   }
-  const searchParams = new URLSearchParams(query);
-  const entries = [...new Set(searchParams.keys())].map((field): [string, unknown] => {
-    const values = searchParams.getAll(field);
-    const [value = ""] = values;
-    if (values.length > 1) return [field, values];
+  const values = new Map<string, string[]>();
+  for (const [field, value] of new URLSearchParams(query)) {
+    const known = values.get(field);
+    if (known === undefined) values.set(field, [value]);
+    else known.push(value);
+  }
+  const entries = [...values].map(([field, [value = "", ...others]]): [string, unknown] => {
+    if (others.length > 0) return [field, [value, ...others]];
     return [field, numbers.includes(field) && /^\d{1,15}$/.test(value) ? Number(value) : value];
   });
   return Object.fromEntries(entries);

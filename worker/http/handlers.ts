@@ -6,7 +6,7 @@ import type { Scope } from "../auth/token-entries.ts";
 import { authenticate, scopeProblem, type Principal } from "../auth/tokens.ts";
 import { freshen } from "../bindings/client.ts";
 import { notAllowed } from "../calls/validate.ts";
-import { addressOf, pathInput, queryInput, strayProblem, type Ctx } from "./addresses.ts";
+import { addressOf, MAX_QUERY_FIELDS, pathInput, queryInput, strayProblem, type Ctx } from "./addresses.ts";
 import { isEmpty, readJson } from "./body.ts";
 import { toResponse } from "./problem-responses.ts";
 import type { DenyStatus } from "./responses.ts";
@@ -74,7 +74,7 @@ export function withBodyOrQuery(
     return isAlone ? handle(c, principal, input, status) : new Problem(PROBLEMS.malformed, BOTH);
   });
   return (c) => {
-    const names = addressOf(c).query.split("&");
+    const names = addressOf(c).query.split("&", MAX_QUERY_FIELDS);
     const isInQuery = names.some((part) => beginning.includes(part.split("=", 1)[0] ?? ""));
     return isInQuery ? fromQuery(c) : fromBody(c);
   };

@@ -57,3 +57,18 @@ test("a field of the body, and a policy: the nearest one is named, and a long li
   expect(String(details)).toContain(`and ${listed - 20} more (did you mean slow?)`);
   expect(String(details).match(/"/g)?.length).toBe(2 * (20 + 1));
 });
+
+test.each([
+  ["GET", "/v1/policies", undefined],
+  ["POST", "/v1/limit", { policy: "slow", key: "a" }],
+  ["GET", "/v1/policies/slow/keys/a", undefined],
+  ["GET", "/v1/policies/slow/overrides", undefined],
+  ["GET", "/v1/stats", undefined],
+])("%s %s: a query of more than 20 fields is refused without looking at each", async (method, path, body) => {
+  const query = Array.from({ length: 500 }, (_, index) => `field${index}=1`).join("&");
+  const options = { method, token: TOKENS.full, ...(body && { body }) };
+  expect(await errorsOf(`${path}?${query}`, options)).toEqual([
+    422,
+    ["the query has more than 20 fields: must have fewer"],
+  ]);
+});
