@@ -59,6 +59,31 @@ export function parsePattern(policy: Pick<Policy, "keyKind">, given: string): Pa
   return { kind: "glob", text, parts: text.split(WILDCARD) };
 }
 
+/**
+ * Whether all keys that a pattern is for begin with `keyPrefix`. What is stored is the pattern as it is read, and not as it
+ * was typed: `10.1.0.0/0` is `0.0.0.0/0`. Whoever asks may not know of which kind the policy's keys are, so this holds for
+ * each kind by which the pattern can be read.
+ */
+export function isWithinPrefix(given: string, keyPrefix: string): boolean {
+  const readings = (["text", "ip"] as const).flatMap((keyKind) => parsePattern({ keyKind }, given) ?? []);
+  return readings.length > 0 && readings.every((pattern) => beginningOf(pattern).startsWith(keyPrefix));
+}
+
+/** The text with which all keys of a pattern begin. */
+function beginningOf(pattern: Pattern): string {
+  if (pattern.kind === "exact") return pattern.text;
+  if (pattern.kind === "glob") return pattern.parts[0] ?? "";
+  const { address, bits } = pattern;
+  const [partBits, mark, radix] = address.family === 4 ? [8, ".", 10] : [16, ":", 16];
+  const whole = Array.from({ length: Math.floor(bits / partBits) }, (_, index) =>
+    Number(networkOf(address, (index + 1) * partBits) & ((1n << BigInt(partBits)) - 1n)),
+  );
+  // An IPv6 address may be written without its zeros.
+  const zero = address.family === 6 ? whole.indexOf(0) : -1;
+  const parts = zero < 0 ? whole : whole.slice(0, zero);
+  return parts.map((part) => `${part.toString(radix)}${mark}`).join("");
+}
+
 /** Whether a key is one of those that the pattern is for. It takes time that grows with the key, and no more. */
 export function matchesParts(parts: readonly string[], key: string): boolean {
   const [first = "", last = ""] = [parts[0], parts.at(-1)];

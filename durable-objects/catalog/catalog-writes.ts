@@ -127,9 +127,16 @@ export class CatalogWrites {
     return this.#candidates.overrideMisfitOf(policy, pattern, fields) ?? written;
   }
 
-  /** Makes the catalog what a document says: what is not in it is taken away. */
-  #import(by: string, { policies, overrides, tokens, candidates = {} }: CatalogDocument): Written | Refusal {
-    const answers: (Written | Refusal)[] = [];
+  /** Makes the catalog what a document says: what is not in it is taken away. It ends with the first refusal. */
+  #import(by: string, document: CatalogDocument): Written | Refusal {
+    for (const answer of this.#importing(by, document)) if (isRefusal(answer)) return answer;
+    return { version: this.#store.revision, value: null };
+  }
+
+  *#importing(
+    by: string,
+    { policies, overrides, tokens, candidates = {} }: CatalogDocument,
+  ): Generator<Written | Refusal> {
     const gone = this.#store
       .policies()
       .filter(({ name, fields }) => fields !== undefined && !Object.hasOwn(policies, name));
@@ -140,24 +147,20 @@ export class CatalogWrites {
     // One that changes is taken away first: it need not fit what its policy becomes.
     for (const { policy, fields } of this.#candidates.all())
       if (!Object.hasOwn(candidates, policy) || JSON.stringify(candidates[policy]) !== JSON.stringify(fields))
-        answers.push(this.#candidates.write(by, policy, undefined, this.#single));
+        yield this.#candidates.write(by, policy, undefined, this.#single);
     for (const { policy, pattern } of others)
-      answers.push(this.#single.writeOverride(by, policy, pattern, undefined));
-    for (const { name } of gone)
-      answers.push(placed(["policies", name], this.#writePolicy(by, name, undefined)));
-    for (const { name } of revoked) answers.push(this.#single.writeToken(by, name, undefined));
+      yield this.#single.writeOverride(by, policy, pattern, undefined);
+    for (const { name } of gone) yield placed(["policies", name], this.#writePolicy(by, name, undefined));
+    for (const { name } of revoked) yield this.#single.writeToken(by, name, undefined);
     for (const [name, fields] of Object.entries(policies))
-      answers.push(placed(["policies", name], this.#writePolicy(by, name, fields)));
+      yield placed(["policies", name], this.#writePolicy(by, name, fields));
     for (const [policy, its] of Object.entries(overrides))
       for (const [pattern, fields] of Object.entries(its))
-        answers.push(
-          placed(["overrides", policy, pattern], this.#writeOverride(by, policy, pattern, fields)),
-        );
+        yield placed(["overrides", policy, pattern], this.#writeOverride(by, policy, pattern, fields));
     for (const [policy, fields] of Object.entries(candidates))
-      answers.push(placed(["candidates", policy], this.#candidates.write(by, policy, fields, this.#single)));
+      yield placed(["candidates", policy], this.#candidates.write(by, policy, fields, this.#single));
     for (const [name, entry] of Object.entries(tokens))
-      answers.push(placed(["tokens", name], this.#single.writeToken(by, name, entry)));
-    return answers.find(isRefusal) ?? { version: this.#store.revision, value: null };
+      yield placed(["tokens", name], this.#single.writeToken(by, name, entry));
   }
 }
 

@@ -2,7 +2,7 @@
 import * as v from "valibot";
 import { Problem } from "../../core/protocol/problems.ts";
 import { table } from "../../core/validation.ts";
-import { GRANT_FIELDS, SCOPE_LIST, SCOPES } from "./token-entries.ts";
+import { CALLER_NAME, GRANT_FIELDS, SCOPE_LIST, SCOPES } from "./token-entries.ts";
 import { boundsOf, type Principal } from "./tokens.ts";
 
 /** The `props` that a service binding may have. */
@@ -12,7 +12,7 @@ export const Props = table({
   /** For calls that leave the region out. */
   region: v.optional(v.string("the name of a region")),
   /** Names the binding: what it makes stays its own when other props change. */
-  name: v.optional(v.pipe(v.string("a name"), v.minLength(1, "a name"))),
+  name: v.optional(CALLER_NAME),
   scopes: v.optional(SCOPE_LIST),
   ...GRANT_FIELDS,
 });

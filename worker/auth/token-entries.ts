@@ -21,16 +21,21 @@ export const GRANT_FIELDS = {
 const SCOPES_ALLOWED = `a list of ${SCOPES.map((scope) => JSON.stringify(scope)).join(" and ")}, not empty`;
 export const SCOPE_LIST = v.pipe(v.array(oneOf(SCOPES), SCOPES_ALLOWED), v.minLength(1, SCOPES_ALLOWED));
 
-/** What a token may do, and its name. */
-export const TokenFields = table({
-  name: v.pipe(v.string("a name"), v.minLength(1, "a name")),
-  scopes: SCOPE_LIST,
-  ...GRANT_FIELDS,
-});
+/** The longest name, in characters. What a caller makes is stored with its name. */
+const MAX_NAME_LENGTH = 128;
+const NAME_ALLOWED = `a name of 1 to ${MAX_NAME_LENGTH} characters`;
+/** The name of a token or binding. */
+export const CALLER_NAME = v.pipe(
+  v.string(NAME_ALLOWED),
+  v.minLength(1, NAME_ALLOWED),
+  v.maxLength(MAX_NAME_LENGTH, NAME_ALLOWED),
+);
 
-/** One entry of the secret API_TOKENS. It has only the SHA-256 of the token, never the token. */
-export const TokenEntry = table({
-  name: v.pipe(v.string("a name"), v.minLength(1, "a name")),
+/** What a token may do, and its name. */
+export const TokenFields = table({ name: CALLER_NAME, scopes: SCOPE_LIST, ...GRANT_FIELDS });
+
+/** A token of the catalog, which stands under its name. It has only the SHA-256 of the token, never the token. */
+export const StoredToken = table({
   sha256: v.pipe(
     v.string("64 hexadecimal digits"),
     v.regex(/^[0-9a-f]{64}$/i, "64 hexadecimal digits, the SHA-256 of the token"),
@@ -38,3 +43,6 @@ export const TokenEntry = table({
   scopes: SCOPE_LIST,
   ...GRANT_FIELDS,
 });
+
+/** One entry of the secret API_TOKENS. */
+export const TokenEntry = table({ name: CALLER_NAME, ...StoredToken.entries });

@@ -1,4 +1,5 @@
 import * as v from "valibot";
+import { isWithinPrefix } from "../../core/catalog/patterns.ts";
 import { DEFAULT_BOUNDS, type CallerBounds } from "../../core/policies/caller-bounds.ts";
 import type { Region } from "../../core/policies/regions.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
@@ -86,8 +87,18 @@ export function mayUse({ policies }: Principal, policy: string): boolean {
 }
 
 /** The problem of a key that the principal may not use; `undefined`: the principal may use it. */
-export function keyProblem({ title, keyPrefix }: Principal, key: string): Problem | undefined {
-  if (keyPrefix === undefined || key.startsWith(keyPrefix)) return undefined;
+export function keyProblem(principal: Principal, key: string): Problem | undefined {
+  const { keyPrefix } = principal;
+  return keyPrefix === undefined || key.startsWith(keyPrefix) ? undefined : prefixProblem(principal);
+}
+
+/** The same for a pattern, all of whose keys the principal has to be allowed. */
+export function patternProblem(principal: Principal, pattern: string): Problem | undefined {
+  const { keyPrefix } = principal;
+  return keyPrefix === undefined || isWithinPrefix(pattern, keyPrefix) ? undefined : prefixProblem(principal);
+}
+
+function prefixProblem({ title, keyPrefix }: Principal): Problem {
   return new Problem(
     PROBLEMS.forbidden,
     `${title} may use keys that begin with ${JSON.stringify(keyPrefix)} only`,

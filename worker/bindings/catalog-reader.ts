@@ -116,7 +116,7 @@ export class CatalogReader {
 
   #note({ name, entry }: TokenChange): void {
     if (entry === undefined) this.#tokens.delete(name);
-    else this.#tokens.set(name, { name, ...entry });
+    else this.#tokens.set(name, { ...entry, name });
   }
 }
 

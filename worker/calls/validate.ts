@@ -4,7 +4,7 @@ import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { pointerTo, violation, violationsOf } from "../../core/validation.ts";
 
 /** An answer lists at most this many errors, so that a small request never has a large answer. */
-const MOST_ERRORS = 20;
+export const MAX_PROBLEMS = 20;
 
 /** Parses a value by a schema, or says what is wrong with it. */
 export function parse<Schema extends v.GenericSchema>(
@@ -14,7 +14,7 @@ export function parse<Schema extends v.GenericSchema>(
   const parsed = v.safeParse(schema, value, { abortPipeEarly: true });
   return parsed.success
     ? parsed.output
-    : notAllowed(violationsOf(parsed.issues.slice(0, MOST_ERRORS)), parsed.issues.length);
+    : notAllowed(violationsOf(parsed.issues.slice(0, MAX_PROBLEMS)), parsed.issues.length);
 }
 
 /**
@@ -26,7 +26,7 @@ export function notAllowed(
   violations: readonly { path: readonly string[]; detail: string }[],
   count = violations.length,
 ): Problem {
-  const listed = violations.slice(0, MOST_ERRORS);
+  const listed = violations.slice(0, MAX_PROBLEMS);
   const errors = listed.map(({ path, detail }) => ({ pointer: pointerTo(path), detail }));
   const rest = count > errors.length ? `: the first ${errors.length} are listed` : "";
   const detail = count === 1 ? "one value is not allowed" : `${count} values are not allowed${rest}`;

@@ -4,7 +4,7 @@ import { Problem } from "../../core/protocol/problems.ts";
 import { SCOPES, type Scope } from "../auth/token-entries.ts";
 import { catalogCallerOf } from "../bindings/catalog-caller.ts";
 import type { Env } from "../bindings/env.ts";
-import type { CatalogCaller } from "../calls/catalog/asking.ts";
+import { notForAdmin, type CatalogCaller } from "../calls/catalog/asking.ts";
 import {
   deleteCandidate,
   promoteCandidate,
@@ -170,6 +170,8 @@ catalogRoutes.get(
 catalogRoutes.post(
   "/v1/tokens",
   handler(CHANGING, [], async (caller, c) => {
+    const refusal = notForAdmin(caller.principal);
+    if (refusal !== undefined) return refusal;
     const body = await readJson(c.req.raw);
     return body instanceof Problem ? body : jsonAnswer(await issueToken(caller, body.value));
   }),
@@ -185,6 +187,8 @@ catalogRoutes.get(
 catalogRoutes.put(
   "/v1/catalog",
   handler(CHANGING, ["dryRun"], async (caller, c, _, query) => {
+    const refusal = notForAdmin(caller.principal);
+    if (refusal !== undefined) return refusal;
     const body = await readJson(c.req.raw, { mostBytes: MOST_DOCUMENT_BYTES });
     return body instanceof Problem ? body : document(await writeCatalog(caller, body.value, query));
   }),

@@ -3,7 +3,7 @@ import type { CatalogMethods, Refusal, Versioned, Write } from "../../../core/ca
 import { Problem, PROBLEMS } from "../../../core/protocol/problems.ts";
 import type { StatsNamespace } from "../../../core/stats/messages.ts";
 import { clip, describe } from "../../../core/validation.ts";
-import { isConfigured, keyProblem, mayUse, scopeProblem, type Principal } from "../../auth/tokens.ts";
+import { isConfigured, mayUse, patternProblem, scopeProblem, type Principal } from "../../auth/tokens.ts";
 import { notAllowed, refused } from "../validate.ts";
 
 /** What a call needs: the catalog, who calls, and how an isolate learns at once of what it has changed. */
@@ -83,7 +83,7 @@ export function forbiddenOverride(
   policy: string,
   pattern: string,
 ): Problem | undefined {
-  return forbidden(principal, policy) ?? keyProblem(principal, pattern.split("*")[0] ?? "");
+  return forbidden(principal, policy) ?? patternProblem(principal, pattern);
 }
 
 /** What concerns all policies and keys is only for those who may use all. */

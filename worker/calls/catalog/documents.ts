@@ -1,9 +1,16 @@
-import type { CatalogDocument } from "../../../core/catalog/calls.ts";
+import * as v from "valibot";
+import {
+  MOST_OVERRIDES,
+  MOST_POLICIES,
+  MOST_TOKENS,
+  type CatalogDocument,
+} from "../../../core/catalog/calls.ts";
 import type { Table } from "../../../core/catalog/table.ts";
 import type { Problem } from "../../../core/protocol/problems.ts";
-import { clip } from "../../../core/validation.ts";
+import { clip, violationsOf, type Violation } from "../../../core/validation.ts";
+import { CALLER_NAME, StoredToken } from "../../auth/token-entries.ts";
 import { plainProblem } from "../plain-data.ts";
-import { notAllowed } from "../validate.ts";
+import { MAX_PROBLEMS, notAllowed } from "../validate.ts";
 
 /** What errors say that a document is. */
 export const DOCUMENT_ALLOWED =
@@ -18,6 +25,43 @@ export function isDocument(value: unknown): value is CatalogDocument {
     [policies, overrides, tokens, candidates].every(isTableOfTables) &&
     Object.values(overrides as object).every(isTableOfTables)
   );
+}
+
+/** The problem of a document with more entries than a catalog may have, found before any of them is looked at. */
+export function sizeProblem({
+  policies,
+  overrides,
+  tokens,
+  candidates = {},
+}: CatalogDocument): Problem | undefined {
+  const count = (table: object) => Object.keys(table).length;
+  const counted = [
+    ["policies", count(policies), MOST_POLICIES],
+    ["overrides", Object.values(overrides).reduce((sum, its) => sum + count(its), 0), MOST_OVERRIDES],
+    ["tokens", count(tokens), MOST_TOKENS],
+    ["candidates", count(candidates), MOST_POLICIES],
+  ] as const;
+  const over = counted.filter(([, entries, most]) => entries > most);
+  if (over.length === 0) return undefined;
+  return notAllowed(
+    over.map(([name, entries, most]) => ({
+      path: [name],
+      detail: `${name} has ${entries} entries: must have at most ${most}`,
+    })),
+  );
+}
+
+/** The problem of tokens that are none. It looks for so many problems as an answer lists, and no further. */
+export function tokensProblem({ tokens }: CatalogDocument): Problem | undefined {
+  const bad: Violation[] = [];
+  for (const [name, entry] of Object.entries(tokens)) {
+    if (bad.length >= MAX_PROBLEMS) break;
+    const [named, parsed] = [v.safeParse(CALLER_NAME, name), v.safeParse(StoredToken, entry)];
+    const path = ["tokens", clip(name)];
+    if (!named.success) bad.push(...violationsOf(named.issues, path));
+    if (!parsed.success) bad.push(...violationsOf(parsed.issues, path));
+  }
+  return bad.length === 0 ? undefined : notAllowed(bad);
 }
 
 /** The problem of a table in a document that is not plain data, or too large; `undefined`: all are. */

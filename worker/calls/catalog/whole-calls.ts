@@ -1,14 +1,13 @@
 /** The calls on what concerns all policies and keys: tokens, the whole catalog, and the audit log. */
-import * as v from "valibot";
 import type { AuditEntry, CatalogDocument, Page, Versioned } from "../../../core/catalog/calls.ts";
 import type { Table } from "../../../core/catalog/overrides.ts";
 import { randomId } from "../../../core/clock.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
-import { violationsOf } from "../../../core/validation.ts";
-import { TokenEntry, TokenFields } from "../../auth/token-entries.ts";
+import { TokenFields } from "../../auth/token-entries.ts";
+import { plainProblem } from "../plain-data.ts";
 import { notAllowed, parse, refused } from "../validate.ts";
 import { asked, notForAdmin, problemIn, write, type CatalogCaller, type Conditions } from "./asking.ts";
-import { DOCUMENT_ALLOWED, isDocument, tableProblem } from "./documents.ts";
+import { DOCUMENT_ALLOWED, isDocument, sizeProblem, tableProblem, tokensProblem } from "./documents.ts";
 
 /** The tokens that were issued at run time. */
 export async function listTokens({
@@ -20,7 +19,7 @@ export async function listTokens({
   const tokens = await asked(catalog.tokens());
   return tokens instanceof Problem
     ? tokens
-    : { tokens: tokens.map(({ name, entry }) => ({ name, ...entry })) };
+    : { tokens: tokens.map(({ name, entry }) => ({ ...entry, name })) };
 }
 
 /** Issues a token. It is shown this once, and kept as a hash. */
@@ -28,6 +27,8 @@ export async function issueToken(
   caller: CatalogCaller,
   fields: unknown,
 ): Promise<(Table & { readonly token: string }) | Problem> {
+  const refusal = notForAdmin(caller.principal) ?? plainProblem(fields);
+  if (refusal !== undefined) return refusal;
   const parsed = parse(TokenFields, fields);
   if (parsed instanceof Problem) return parsed;
   const { name, ...entry } = parsed;
@@ -61,15 +62,12 @@ export async function writeCatalog(
   document: unknown,
   conditions: Conditions,
 ): Promise<Versioned<CatalogDocument> | Problem> {
+  const refusal = notForAdmin(caller.principal);
+  if (refusal !== undefined) return refusal;
   if (!isDocument(document))
     return notAllowed([{ path: [], detail: `the body must be ${DOCUMENT_ALLOWED}` }]);
-  const stray = tableProblem(document);
+  const stray = sizeProblem(document) ?? tableProblem(document) ?? tokensProblem(document);
   if (stray !== undefined) return stray;
-  const bad = Object.entries(document.tokens).flatMap(([name, entry]) => {
-    const parsed = v.safeParse(TokenEntry, { name, ...entry });
-    return parsed.success ? [] : violationsOf(parsed.issues, ["tokens", name]);
-  });
-  if (bad.length > 0) return notAllowed(bad);
   const written = await write(caller, { kind: "catalog", document }, conditions);
   return written instanceof Problem ? written : await readCatalog(caller);
 }

@@ -1,0 +1,87 @@
+/** Who may change what in the catalog, and how much of a call is read before that is known. */
+import { describe, expect, test } from "vitest";
+import { call, freshKey } from "../../../support/limiter.ts";
+
+const admin = (method: string, path: string, body?: unknown) =>
+  call(path, { method, ...(body !== undefined && { body }) });
+const overrideAt = (policy: string, pattern: string) =>
+  `/v1/policies/${policy}/overrides/${encodeURIComponent(pattern)}`;
+
+describe("a token with a prefix of keys", () => {
+  const issued = async (keyPrefix: string) => {
+    const name = `prefixed ${freshKey()}`;
+    const { body } = await admin("POST", "/v1/tokens", { name, scopes: ["admin"], keyPrefix });
+    return String(body["token"]);
+  };
+
+  test.each([
+    [
+      "10.1.",
+      ["10.1.0.0/16", "10.1.7.0/24", "10.1.2.3"],
+      ["10.1.0.0/0", "10.1.0.0/15", "10.1.2.3/8", "10.0.0.0/8"],
+    ],
+    ["10.1", ["10.1.0.0/16", "10.1.2.3"], ["10.1.2.3/0", "10.1.0.0/12", "10.0.0.0/16"]],
+    ["2001:db8:", ["2001:db8::/32", "2001:db8:7::/48", "2001:db8:7::1"], ["2001:db8::/31", "2001:db8::/0"]],
+  ])(
+    "%s: what is compared is what is stored, so it changes, reads and deletes no wider range",
+    async (prefix, own, others) => {
+      const token = await issued(prefix);
+      for (const pattern of own) {
+        const path = overrideAt("address", pattern);
+        expect((await call(path, { method: "PUT", token, body: { multiply: 2 } })).status, pattern).toBe(200);
+        expect((await call(path, { method: "GET", token })).status, pattern).toBe(200);
+        expect((await call(path, { method: "DELETE", token })).status, pattern).toBe(204);
+      }
+      for (const pattern of others) {
+        const path = overrideAt("address", pattern);
+        for (const [method, body] of [["PUT", { blocked: true }], ["GET"], ["DELETE"]] as const)
+          expect((await call(path, { method, token, ...(body && { body }) })).status, pattern).toBe(403);
+      }
+    },
+  );
+
+  test("is told so before its document, or its token, is read", async () => {
+    const token = await issued("tenant-a:");
+    for (const [method, path] of [
+      ["PUT", "/v1/catalog"],
+      ["POST", "/v1/tokens"],
+    ] as const)
+      expect((await call(path, { method, token, body: "no document at all" })).status).toBe(403);
+  });
+});
+
+describe("a document", () => {
+  const SHA = "ab".repeat(32);
+  const document = { policies: {}, overrides: {}, tokens: {} };
+  const problems = async (body: object) => {
+    const answer = await admin("PUT", "/v1/catalog?dryRun=true", body);
+    expect(answer.status).toBe(422);
+    return answer.body as { detail: string; errors: { pointer: string; detail: string }[] };
+  };
+
+  test("gives no token another name than the one under which it stands", async () => {
+    const entry = { name: "full", sha256: SHA, scopes: ["limit"] };
+    const { errors } = await problems({ ...document, tokens: { free: entry } });
+    expect(errors[0]?.detail).toContain("name is not a field");
+  });
+
+  test("names tokens in 128 characters, as every other way to make one does", async () => {
+    const name = "n".repeat(129);
+    const { errors } = await problems({
+      ...document,
+      tokens: { [name]: { sha256: SHA, scopes: ["limit"] } },
+    });
+    expect(errors[0]?.detail).toContain("a name of 1 to 128 characters");
+    expect((await admin("POST", "/v1/tokens", { name, scopes: ["limit"] })).status).toBe(422);
+  });
+
+  test("with more entries than there may be is refused by their number, and with many problems by 20", async () => {
+    const overrides = Object.fromEntries(Array.from({ length: 10_001 }, (_, index) => [`k${index}`, 1]));
+    const tables = Object.fromEntries(Object.keys(overrides).map((name) => [name, {}]));
+    expect(await problems({ ...document, overrides: { slow: tables } })).toMatchObject({
+      errors: [{ pointer: "/overrides", detail: "overrides has 10001 entries: must have at most 10000" }],
+    });
+    const tokens = Object.fromEntries(Array.from({ length: 900 }, (_, index) => [`t${index}`, {}]));
+    expect((await problems({ ...document, tokens })).errors.length).toBeLessThanOrEqual(20);
+  });
+});
