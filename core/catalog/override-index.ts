@@ -1,11 +1,18 @@
 /**
- * Finds the override of a key, in time that does not grow with the number of overrides. The most specific one wins: the
- * key itself, then the longest text before the first wildcard, then the longest text after it; of ranges the narrowest.
+ * Finds the override of a key, in time that grows with the key and not with the number of overrides. The most specific one
+ * wins: the key itself, then the longest text before the first wildcard, then the longest text after it; of ranges the
+ * narrowest.
+ *
+ * A key is cut once for each length that a beginning has, and once for each that an end has. Then each beginning that fits
+ * is looked up with each end that fits. So both lengths have a bound.
  */
 import { addressOf, matchesParts, networkOf, type GlobPattern, type Pattern } from "./patterns.ts";
 
 /** So many patterns of a policy may have more than one wildcard: those with the same beginning are tried one by one. */
 export const MOST_MANIFOLD = 64;
+/** How many lengths the texts before the first wildcard may have in the patterns of a policy, and those after the last. */
+export const MAX_BEGINNING_LENGTHS = 128;
+export const MAX_END_LENGTHS = 32;
 
 interface Found<Value> {
   readonly pattern: GlobPattern;
@@ -105,36 +112,18 @@ export class OverrideIndex<Value> {
   }
 
   #findGlob(key: string, counts: Counts<Value>): Value | undefined {
+    let ends: readonly string[] | undefined;
     for (const length of this.#beginnings.lengths) {
-      if (length > key.length) continue;
-      const beginning = this.#beginnings.texts.get(key.slice(0, length));
+      const beginning = length > key.length ? undefined : this.#beginnings.texts.get(key.slice(0, length));
       if (beginning === undefined) continue;
-      const found = this.#endingIn(beginning, key, length, counts);
+      ends ??= this.#ends.lengths
+        .filter((each) => each <= key.length)
+        .map((each) => key.slice(key.length - each))
+        .filter((end) => this.#ends.texts.has(end));
+      const found = endingIn(beginning, key, key.length - length, ends, counts);
       if (found !== undefined) return found;
     }
     return undefined;
-  }
-
-  /** Of the patterns with this beginning the one with the longest end, or the most text. */
-  #endingIn(
-    { byEnd, manifold }: Beginning<Value>,
-    key: string,
-    from: number,
-    counts: Counts<Value>,
-  ): Value | undefined {
-    let best: Found<Value> | undefined;
-    if (byEnd.size > 0)
-      for (const length of this.#ends.lengths) {
-        if (length > key.length - from) continue;
-        const found = byEnd.get(key.slice(key.length - length));
-        if (found === undefined || !counts(found.value)) continue;
-        best = found;
-        break;
-      }
-    for (const each of manifold.values())
-      if (isMoreSpecific(each, best) && matchesParts(each.pattern.parts, key) && counts(each.value))
-        best = each;
-    return best?.value;
   }
 
   #findRange(key: string, counts: Counts<Value>): Value | undefined {
@@ -193,6 +182,33 @@ export class OverrideIndex<Value> {
     this.#ranges[family] = [...all, { bits, networks }].toSorted((a, b) => b.bits - a.bits);
     return networks;
   }
+}
+
+/**
+ * Of the patterns with this beginning the one with the longest end, or the most text.
+ *
+ * @param most the length of what is left of the key after the beginning
+ * @param ends what the key ends with, of all ends that patterns have, the longest first
+ */
+function endingIn<Value>(
+  { byEnd, manifold }: Beginning<Value>,
+  key: string,
+  most: number,
+  ends: readonly string[],
+  counts: Counts<Value>,
+): Value | undefined {
+  let best: Found<Value> | undefined;
+  if (byEnd.size > 0)
+    for (const end of ends) {
+      const found = end.length > most ? undefined : byEnd.get(end);
+      if (found === undefined || !counts(found.value)) continue;
+      best = found;
+      break;
+    }
+  for (const each of manifold.values())
+    if (isMoreSpecific(each, best) && matchesParts(each.pattern.parts, key) && counts(each.value))
+      best = each;
+  return best?.value;
 }
 
 /** More text wins; of as much the one that comes first by its letters, so that the order of insertion does not matter. */

@@ -93,6 +93,17 @@ export class CatalogStore {
     return this.#tables.number("SELECT count(*) AS number FROM overrides WHERE policy = ?", policy) ?? 0;
   }
 
+  /** How many lengths the texts before the first wildcard have in a policy's patterns, and those after the last. */
+  patternLengths(policy: string): { readonly beginnings: number; readonly ends: number } {
+    const count = (length: string) =>
+      this.#tables.number(
+        `SELECT count(DISTINCT ${length}) AS number FROM overrides WHERE policy = ? AND instr(pattern, '*') > 0`,
+        policy,
+      ) ?? 0;
+    const upToLast = "rtrim(pattern, replace(pattern, '*', ''))";
+    return { beginnings: count("instr(pattern, '*')"), ends: count(`length(pattern) - length(${upToLast})`) };
+  }
+
   /** Whether no more patterns of the policy may have more than one wildcard. */
   hasMostManifold(policy: string): boolean {
     const query = "SELECT count(*) AS number FROM overrides WHERE policy = ? AND pattern LIKE '%*%*%'";

@@ -1,5 +1,6 @@
 import type { CatalogDocument, Refusal, Write, WriteCall } from "../../core/catalog/calls.ts";
 import type { Table } from "../../core/catalog/overrides.ts";
+import { WILDCARD } from "../../core/catalog/patterns.ts";
 import type { Candidates } from "./candidates.ts";
 import type { CatalogStore } from "./catalog-store.ts";
 import type { CatalogTables } from "./catalog-tables.ts";
@@ -97,7 +98,7 @@ export class CatalogWrites {
       case "policy":
         return this.#writePolicy(by, write.name, write.fields ?? undefined);
       case "override":
-        return this.#writeOverride(by, write.policy, write.pattern, write.fields ?? undefined);
+        return this.#writeOneOverride(by, write.policy, write.pattern, write.fields ?? undefined);
       case "token":
         return single.writeToken(by, write.name, write.entry ?? undefined);
       case "candidate":
@@ -118,6 +119,18 @@ export class CatalogWrites {
     if (isTried && after === undefined) this.#candidates.write(by, name, undefined, this.#single);
     const written = this.#single.writePolicy(by, name, fields);
     return isRefusal(written) ? written : (this.#candidates.misfitOf(name, after) ?? written);
+  }
+
+  #writeOneOverride(
+    by: string,
+    policy: string,
+    pattern: string,
+    fields: Table | undefined,
+  ): Written | Refusal {
+    const isNew = this.#store.override(policy, this.patternOf(policy, pattern) ?? "") === undefined;
+    const written = this.#writeOverride(by, policy, pattern, fields);
+    if (isRefusal(written) || !isNew || !pattern.includes(WILDCARD)) return written;
+    return this.#single.crowdedBy(policy) ?? written;
   }
 
   /** An override has to fit what is tried beside its policy, too. */
@@ -157,6 +170,10 @@ export class CatalogWrites {
     for (const [policy, its] of Object.entries(overrides))
       for (const [pattern, fields] of Object.entries(its))
         yield placed(["overrides", policy, pattern], this.#writeOverride(by, policy, pattern, fields));
+    for (const policy of Object.keys(overrides)) {
+      const crowded = this.#single.crowdedBy(policy);
+      if (crowded !== undefined) yield placed(["overrides", policy], crowded);
+    }
     for (const [policy, fields] of Object.entries(candidates))
       yield placed(["candidates", policy], this.#candidates.write(by, policy, fields, this.#single));
     for (const [name, entry] of Object.entries(tokens))

@@ -5,7 +5,7 @@ import {
   type Refusal,
   type Versioned,
 } from "../../core/catalog/calls.ts";
-import { MOST_MANIFOLD } from "../../core/catalog/override-index.ts";
+import { MAX_BEGINNING_LENGTHS, MAX_END_LENGTHS, MOST_MANIFOLD } from "../../core/catalog/override-index.ts";
 import type { Table } from "../../core/catalog/overrides.ts";
 import type { AuditLog } from "./audit-log.ts";
 import type { CatalogStore } from "./catalog-store.ts";
@@ -109,6 +109,19 @@ export class SingleWrites {
       );
     const version = this.putOverride(by, policy, pattern, fields, before?.fields, endsAtMs);
     return { version, value: { policy, pattern, fields: fields ?? null } };
+  }
+
+  /** The refusal of patterns that have too many lengths, each of which costs every call of the policy a look. */
+  crowdedBy(policy: string): Refusal | undefined {
+    const { beginnings, ends } = this.#store.patternLengths(policy);
+    const [where, most] =
+      beginnings > MAX_BEGINNING_LENGTHS
+        ? ["before their first", MAX_BEGINNING_LENGTHS]
+        : ["after their last", ends > MAX_END_LENGTHS ? MAX_END_LENGTHS : Infinity];
+    if (most === Infinity) return undefined;
+    return full(
+      `the policy's patterns have texts of ${most} lengths ${where} *, which are all that they may have`,
+    );
   }
 
   putOverride(

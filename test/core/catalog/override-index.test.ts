@@ -1,6 +1,10 @@
 import * as fc from "fast-check";
-import { describe, expect, test } from "vitest";
-import { OverrideIndex } from "../../../core/catalog/override-index.ts";
+import { describe, expect, test, vi } from "vitest";
+import {
+  MAX_BEGINNING_LENGTHS,
+  MAX_END_LENGTHS,
+  OverrideIndex,
+} from "../../../core/catalog/override-index.ts";
 import { addressOf, matchesParts, parsePattern, type Pattern } from "../../../core/catalog/patterns.ts";
 import { normaliseKey } from "../../../core/policies/keys.ts";
 
@@ -64,6 +68,24 @@ describe("an index of overrides", () => {
       ),
       { numRuns: 2_000 },
     );
+  });
+
+  test("looks for each beginning and each end of a key once, and no more often than both have lengths", () => {
+    const index = new OverrideIndex<string>();
+    const key = "a".repeat(256) + "b".repeat(256);
+    for (let length = 0; length < MAX_BEGINNING_LENGTHS; length += 1)
+      for (const end of [length % MAX_END_LENGTHS, MAX_END_LENGTHS - 1]) {
+        const pattern = read(TEXT, `${"a".repeat(length)}*${"b".repeat(end)}`);
+        index.set(pattern, pattern.text);
+      }
+    const slices = vi.spyOn(String.prototype, "slice");
+    const lookups = vi.spyOn(Map.prototype, "get");
+    const never = index.find(key, () => false);
+    const [cuts, looks] = [slices.mock.calls.length, lookups.mock.calls.length];
+    vi.restoreAllMocks();
+    expect(never).toBeUndefined();
+    expect(cuts).toBeLessThanOrEqual(MAX_BEGINNING_LENGTHS + MAX_END_LENGTHS);
+    expect(looks).toBeLessThanOrEqual(MAX_BEGINNING_LENGTHS * (MAX_END_LENGTHS + 1) + 1);
   });
 
   test("of ranges the narrowest wins, and an address before all", () => {

@@ -85,3 +85,25 @@ describe("a document", () => {
     expect((await problems({ ...document, tokens })).errors.length).toBeLessThanOrEqual(20);
   });
 });
+
+test("patterns of a policy have texts of so many lengths before their first * and after their last", async () => {
+  const { body: before } = await admin("GET", "/v1/catalog");
+  const limited = (patterns: readonly string[]) => ({
+    ...before,
+    overrides: { slow: Object.fromEntries(patterns.map((pattern) => [pattern, { limit: 7 }])) },
+  });
+  const beginnings = Array.from({ length: 129 }, (_, length) => `${"x".repeat(length)}*`);
+  const ends = Array.from({ length: 33 }, (_, length) => `*${"x".repeat(length)}`);
+  for (const [patterns, where] of [
+    [beginnings, "128 lengths before their first *"],
+    [ends, "32 lengths after their last *"],
+  ] as const) {
+    expect((await admin("PUT", "/v1/catalog", limited(patterns.slice(1)))).status).toBe(200);
+    const one = await admin("PUT", overrideAt("slow", patterns[0] ?? ""), { limit: 7 });
+    expect([one.status, String(one.body["detail"])]).toEqual([429, expect.stringContaining(where)]);
+    expect((await admin("PUT", overrideAt("slow", "a key"), { limit: 7 })).status).toBe(200);
+    const all = await admin("PUT", "/v1/catalog", limited(patterns));
+    expect([all.status, String(all.body["detail"])]).toEqual([429, expect.stringContaining(where)]);
+  }
+  await admin("PUT", "/v1/catalog", before);
+});
