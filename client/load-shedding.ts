@@ -157,6 +157,7 @@ export class LoadShedding {
       protocol: PROTOCOL,
       policy: policy.name,
       key,
+      ...(caller.callerId !== undefined && { caller: caller.callerId }),
       reports: isLate ? { sum: 0, count: 0 } : { sum: known.sum, count: known.count },
       ...(agoMs >= 0 && agoMs < Infinity && { known: { ...known.level, agoMs } }),
     };

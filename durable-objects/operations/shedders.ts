@@ -14,6 +14,8 @@ import type { KeyState } from "../keys/key-state.ts";
 
 /** So many keys of one object have a shedder in memory. A further one takes the place of one that sheds nothing. */
 export const MOST_SHEDDERS = 1_000;
+/** Of those, the most that calls of one caller have opened: what is shed of others has room beside them. */
+export const MAX_SHEDDERS_OF_CALLER = 500;
 /** What a client was told so long ago says nothing about now. */
 const STALE_MS = 60_000;
 /** For so long after a start the clients tell what was shed before: each does so within a second if it has calls. */
@@ -25,6 +27,8 @@ interface Shedder {
   /** The part of its leases that has been taken since `state`. */
   leased: number;
   readonly sinceMs: number;
+  /** Whose call was the first of the key here. Absent: nobody's in particular. */
+  readonly caller: string | undefined;
   /** Of when the knowledge is with which it began; Infinity: it was reset, and nothing from before counts. */
   ofMs: number;
 }
@@ -40,11 +44,11 @@ export class Shedders {
   /** Takes what callers have reported, and says what is shed of a key's calls. */
   tell(
     keyState: KeyState,
-    { reports, known }: Pick<SheddingCall, "reports" | "known">,
+    { reports, known, caller }: Pick<SheddingCall, "reports" | "known" | "caller">,
     nowMs: number,
   ): Level {
     const { shedding, priorities } = keyState.policy;
-    const shedder = shedding === undefined ? undefined : this.#open(keyState, nowMs);
+    const shedder = shedding === undefined ? undefined : this.#open(keyState, nowMs, caller);
     if (shedding === undefined || shedder === undefined) return levelOf(newShedder(keyState, nowMs), nowMs);
     if (known !== undefined) restore(keyState, shedder, known, nowMs);
     if (shedding.by === "leases") count(keyState, shedder, nowMs);
@@ -83,30 +87,38 @@ export class Shedders {
   }
 
   /** The shedder of a key; `undefined`: there is none, and no room for one. */
-  #open(keyState: KeyState, nowMs: number): Shedder | undefined {
+  #open(keyState: KeyState, nowMs: number, caller?: string): Shedder | undefined {
     const { key } = keyState;
     const known = this.#shedders.get(key);
-    if (known === undefined && !this.#hasRoom()) return undefined;
-    const shedder = known ?? newShedder(keyState, nowMs);
+    if (known === undefined && !this.#hasRoomFor(caller)) return undefined;
+    const shedder = known ?? newShedder(keyState, nowMs, caller);
     this.#shedders.delete(key);
     this.#shedders.set(key, shedder);
     return shedder;
   }
 
-  /** Makes room, if there is none, by dropping the shedder that was used least lately of those that shed nothing. */
-  #hasRoom(): boolean {
-    if (this.#shedders.size < MOST_SHEDDERS) return true;
-    for (const [key, { state }] of this.#shedders) if (state.level === 0) return this.#shedders.delete(key);
+  /**
+   * Makes room, if there is none, by dropping the shedder that was used least lately of those that shed nothing. A caller
+   * that has its part makes room among its own.
+   */
+  #hasRoomFor(caller: string | undefined): boolean {
+    const isOwn = (each: Shedder) => caller !== undefined && each.caller === caller;
+    let own = 0;
+    for (const each of this.#shedders.values()) if (isOwn(each)) own += 1;
+    const hasPart = own >= MAX_SHEDDERS_OF_CALLER;
+    if (this.#shedders.size < MOST_SHEDDERS && !hasPart) return true;
+    for (const [key, each] of this.#shedders)
+      if (each.state.level === 0 && (!hasPart || isOwn(each))) return this.#shedders.delete(key);
     return false;
   }
 }
 
-function newShedder(keyState: KeyState, nowMs: number): Shedder {
+function newShedder(keyState: KeyState, nowMs: number, caller?: string): Shedder {
   const isByLeases = keyState.policy.shedding?.by === "leases";
   const leased = isByLeases ? leasedPart(keyState, nowMs) : 0;
   const nothing = sheddingNothing(nowMs);
   const state = isByLeases ? { ...nothing, sum: leased, count: 1, reportedAtMs: Infinity } : nothing;
-  return { state, leased, sinceMs: nowMs, ofMs: -Infinity };
+  return { state, leased, sinceMs: nowMs, caller, ofMs: -Infinity };
 }
 
 /** Goes on from what a client was told by an object that is gone, if that is later than what it began with. */

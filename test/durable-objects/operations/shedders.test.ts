@@ -3,7 +3,11 @@ import { expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Level } from "../../../core/protocol/answers.ts";
 import type { KeyState } from "../../../durable-objects/keys/key-state.ts";
-import { MOST_SHEDDERS, Shedders } from "../../../durable-objects/operations/shedders.ts";
+import {
+  MAX_SHEDDERS_OF_CALLER,
+  MOST_SHEDDERS,
+  Shedders,
+} from "../../../durable-objects/operations/shedders.ts";
 import { Database } from "../../simulation/database.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";
 
@@ -107,4 +111,19 @@ test("so many keys have a shedder; further ones take the place of those that she
   clock.ms += 15_000 + 200_000;
   expect(tell("key-0")).toBe(0);
   expect(tell("one-more", KNOWN)).toBe(1.5);
+});
+
+test("one caller has half of the places, and others shed beside it", () => {
+  const { clock, open, shedders } = start();
+  const busy = { sum: 0.9, count: 1 };
+  const tell = (caller: string, key: string) => {
+    for (let second = 0; second < 3; second += 1)
+      shedders.tell(open("fleet", key), { reports: busy, caller }, clock.ms + 1_000 * second);
+    return shedders.tell(open("fleet", key), { reports: busy, caller }, clock.ms + 20_000).level;
+  };
+  let shed = 0;
+  for (let index = 0; index < MOST_SHEDDERS + 100; index += 1)
+    if (tell("greedy", `greedy ${index}`) > 0) shed += 1;
+  expect(shed).toBe(MAX_SHEDDERS_OF_CALLER);
+  expect(tell("other", "another")).toBeGreaterThan(0);
 });
