@@ -27,15 +27,17 @@ export interface Rights {
   readonly looks: boolean;
   /** Making calls. */
   readonly calls: boolean;
-  /** Changing keys; history and top keys. */
+  /** Changing keys; top keys. */
   readonly changes: boolean;
+  /** The history, which counts all keys. */
+  readonly history: boolean;
   /** Changing policies, which concerns all of their keys. */
   readonly policies: boolean;
   /** Which keys: those that begin with this. */
   readonly keyPrefix: string;
   /** What concerns all policies and keys: tokens, the audit log, the document. */
   readonly all: boolean;
-  /** Live rates. */
+  /** Live rates, which count all keys. */
   readonly counts: boolean;
 }
 
@@ -50,7 +52,8 @@ export function rightsOf({ scopes, policies, keyPrefix = "" }: OwnToken): Rights
     policies: changes && keyPrefix === "",
     keyPrefix,
     all: changes && policies === undefined && keyPrefix === "",
-    counts: has("metrics", "admin"),
+    history: changes && keyPrefix === "",
+    counts: has("metrics", "admin") && keyPrefix === "",
   };
 }
 

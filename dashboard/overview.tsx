@@ -86,7 +86,7 @@ function Card(props: {
         </p>
       )}
       {rights.counts && <LiveFigures policy={name} readings={readings} />}
-      {rights.changes && <WhenSeen of={name} />}
+      {rights.history && <WhenSeen of={name} />}
     </article>
   );
 }

@@ -50,7 +50,7 @@ export function PolicyPage({ policy }: { readonly policy: string }) {
           <LiveFigures policy={policy} readings={readings.value ?? []} />
         </Part>
       )}
-      {rights.changes && (
+      {rights.history && (
         <Part title="History">
           <HistoryWithSpans policy={policy} />
         </Part>

@@ -26,11 +26,20 @@ const DEADLINE_MS = 5_000;
 /** A policy is only looked for here, so its fields may be anything. */
 type Named = Pick<LimiterClient, "policies">;
 
+/** The problem of a caller who may use some keys only: counts are of all keys, and tell what others do. */
+function totalsProblem({ title, keyPrefix }: Principal): Problem | undefined {
+  if (keyPrefix === undefined) return undefined;
+  const only = `${title} may use keys that begin with ${JSON.stringify(keyPrefix)} only`;
+  return new Problem(PROBLEMS.forbidden, `${only}, and these counts are of all keys`);
+}
+
 /** All counts that the principal may see: those of no policy, and of the policies that it may use. */
 export async function callMetrics(
   namespace: StatsNamespace | undefined,
   principal: Principal,
 ): Promise<{ readonly counts: Counts } | Problem> {
+  const refusal = totalsProblem(principal);
+  if (refusal !== undefined) return refusal;
   const totals = await askStats(namespace, (object) => object.totals());
   if (totals instanceof Problem) return totals;
   const mine = Object.entries(totals.counts).filter(([series]) => {
@@ -49,7 +58,7 @@ export async function callHistory(
 ): Promise<History | Problem> {
   const request = parse(HistoryRequest, input);
   if (request instanceof Problem) return request;
-  const policy = findPolicy(policies, principal, request.policy, []);
+  const policy = totalsProblem(principal) ?? findPolicy(policies, principal, request.policy, []);
   if (policy instanceof Problem) return policy;
   const { step, since = USUAL_SINCE[step] } = request;
   const nowMs = SYSTEM_TIME.nowMs();

@@ -27,7 +27,7 @@ import {
   withoutQuery,
 } from "./handlers.ts";
 import { KEY_PATH, METHODS } from "./methods.ts";
-import { openApiDocument } from "./openapi.ts";
+import { openApiText } from "./openapi.ts";
 import { internalProblem, toResponse } from "./problem-responses.ts";
 import { allResponse, decisionResponse } from "./responses.ts";
 import { addStatsRoutes } from "./stats-routes.ts";
@@ -137,7 +137,12 @@ addDashboardRoutes(app);
 app.get("/healthz", () => jsonAnswer({ status: "ok" }));
 app.get("/openapi.json", (c) => {
   const problem = configurationProblem(c.env.API_TOKENS);
-  return problem === undefined ? c.json(openApiDocument()) : toResponse(problem);
+  if (problem !== undefined) return toResponse(problem);
+  const { text, etag } = openApiText();
+  const headers = { etag, "cache-control": "no-cache", "content-type": "application/json" };
+  const known = c.req.raw.headers.get("if-none-match") ?? "";
+  const isKnown = known.split(",").some((tag) => tag.trim().replace(/^W\//, "") === etag);
+  return isKnown ? new Response(null, { status: 304, headers }) : new Response(text, { headers });
 });
 
 for (const [path, methods] of Object.entries(METHODS)) {

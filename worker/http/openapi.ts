@@ -1,8 +1,20 @@
+import { hash } from "../../core/protocol/hash.ts";
 import { TAGS, withDetails } from "./openapi-details.ts";
 import { openApiPaths } from "./openapi-paths.ts";
 import { namedSchemas } from "./openapi-schemas.ts";
 
 let document: object | undefined;
+
+let written: { readonly text: string; readonly etag: string } | undefined;
+
+/** The document as JSON text, and its entity tag: made once, since anybody may ask for it. */
+export function openApiText(): { readonly text: string; readonly etag: string } {
+  if (written === undefined) {
+    const text = JSON.stringify(openApiDocument());
+    written = { text, etag: `"${hash(text).toString(36)}-${text.length.toString(36)}"` };
+  }
+  return written;
+}
 
 /** The OpenAPI 3.1 document. It is made of the schemas that the parser uses, when it is first asked for. */
 export function openApiDocument(): object {

@@ -1,8 +1,11 @@
-import { expect, test } from "vitest";
+import { env } from "cloudflare:workers";
+import { expect, test, vi } from "vitest";
 import { app } from "../../../worker/http/app.ts";
 import { TOKENS } from "../../support/fixtures.ts";
 import { matches } from "../../support/json-schema.ts";
 import { acquire, call, freshKey, idIn, limit, release, type Called } from "../../support/limiter.ts";
+
+const bindings = env as unknown as Parameters<typeof app.request>[2];
 
 interface Document {
   readonly paths: Record<
@@ -136,4 +139,23 @@ test("the check itself finds a field too few, and one of another type", () => {
   expect(matches(nothing, schema, { a: 1 })).toEqual([]);
   expect(matches(nothing, schema, {})).not.toEqual([]);
   expect(matches(nothing, schema, { a: "1" })).not.toEqual([]);
+});
+
+test("the document is written once, has an entity tag, and is not sent again to whoever has it", async () => {
+  const stringify = vi.spyOn(JSON, "stringify");
+  const read = (headers: Record<string, string> = {}) => app.request("/openapi.json", { headers }, bindings);
+  const first = await read();
+  const etag = first.headers.get("etag") ?? "";
+  expect([first.status, etag]).toEqual([200, expect.stringMatching(/^"[^"]+"$/)]);
+  const { length } = await first.text();
+  stringify.mockClear();
+  const again = await read();
+  expect((await again.text()).length).toBe(length);
+  for (const known of [etag, `W/${etag}`, `"other", ${etag}`]) {
+    const answer = await read({ "if-none-match": known });
+    expect([answer.status, await answer.text(), answer.headers.get("etag")]).toEqual([304, "", etag]);
+  }
+  expect((await read({ "if-none-match": '"other"' })).status).toBe(200);
+  expect(stringify).not.toHaveBeenCalled();
+  vi.restoreAllMocks();
 });

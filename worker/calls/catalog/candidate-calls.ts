@@ -25,7 +25,8 @@ export async function readCandidate(
   const read = await asked(catalog.candidate(policy));
   if (read instanceof Problem) return read;
   const answer = candidateAnswer(read);
-  if (stats === undefined) return answer;
+  // What was decided is counted of all keys.
+  if (stats === undefined || principal.keyPrefix !== undefined) return answer;
   const totals = await askStats(stats, (object) => object.totals());
   if (totals instanceof Problem) return totals;
   const { version } = answer;
@@ -34,9 +35,7 @@ export async function readCandidate(
   const name = keysOfCandidate(policy, version);
   const top = await askStats(stats, (object) => object.topKeys({ policy: name, by: "denied" }));
   if (top instanceof Problem) return top;
-  const { keyPrefix = "" } = principal;
-  const mine = top.keys.filter(([key]) => key.startsWith(keyPrefix));
-  return { ...answer, compared, keys: mine.map(([key, count, error]) => ({ key, count, error })) };
+  return { ...answer, compared, keys: top.keys.map(([key, count, error]) => ({ key, count, error })) };
 }
 
 /** Sets a policy's candidate. */

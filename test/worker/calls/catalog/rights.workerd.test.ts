@@ -40,6 +40,20 @@ describe("a token with a prefix of keys", () => {
     },
   );
 
+  test("reads no counts of all keys, and top keys of its own alone", async () => {
+    const token = await issued("tenant-a:");
+    for (const path of ["/metrics", "/v1/stats?policy=slow"]) {
+      const { status, body } = await call(path, { token });
+      expect([status, String(body["detail"])]).toEqual([
+        403,
+        expect.stringContaining("counts are of all keys"),
+      ]);
+    }
+    const { status, body } = await call("/v1/stats/keys?policy=slow", { token });
+    expect(status).toBe(200);
+    for (const { key } of body["keys"] as { key: string }[]) expect(key.startsWith("tenant-a:")).toBe(true);
+  });
+
   test("is told so before its document, or its token, is read", async () => {
     const token = await issued("tenant-a:");
     for (const [method, path] of [
