@@ -30,6 +30,14 @@ const BOUNDS = {
     "calls a minute under idempotency keys, of one caller on one key",
     "make fewer, or leave the idempotency key out",
   ],
+  "object-answers": [
+    "characters of answers under idempotency keys in one object",
+    "leave the idempotency key out, or give the policy more objects (`objects`)",
+  ],
+  "caller-object-answers": [
+    "characters of answers under idempotency keys of one caller in one object",
+    "leave the idempotency key out, or give the policy more objects (`objects`)",
+  ],
   "batch-calls": ["calls of one message", "send the others with the next"],
   "batch-length": ["characters of one message", "send fewer calls in it"],
   "batch-waits": ["calls of one message that may wait", "make the call by itself"],

@@ -71,6 +71,7 @@ export function findCharge(
 export function forgetCharge(storage: KeyStorage, { key }: KeyState, idempotencyKey: string): void {
   const found = storage.answers.read(key, idempotencyKey);
   if (found === undefined) return;
+  storage.answers.remove(key, idempotencyKey);
   storage.answers.write(key, idempotencyKey, { ...found, answer: textOf(rememberedIn(found.answer)) });
 }
 

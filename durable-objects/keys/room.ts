@@ -1,7 +1,12 @@
 /** Whether there is room for what a call wants to keep. Nothing is touched by looking. */
 import { full, type Full } from "../../core/protocol/bounds.ts";
-import { rangeOf, type KeyRange } from "../../core/protocol/caller-keys.ts";
-import { MOST_ANSWERS, type AnswerCount } from "../storage/answers.ts";
+import { callerIn, rangeOf, type KeyRange } from "../../core/protocol/caller-keys.ts";
+import {
+  MAX_ANSWERS_LENGTH,
+  MAX_ANSWERS_LENGTH_OF_CALLER,
+  MOST_ANSWERS,
+  type AnswerCount,
+} from "../storage/answers.ts";
 import type { Claim } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import type { KeyState } from "./key-state.ts";
@@ -40,7 +45,12 @@ export function answersFull(
   idempotencyKey: string,
   nowMs: number,
 ): Full | undefined {
-  const known = answersOf(storage, keyState, rangeOf(idempotencyKey));
+  const range = rangeOf(idempotencyKey);
+  const { lengths } = storage.answers;
+  if (lengths.all >= MAX_ANSWERS_LENGTH) return full("object-answers", MAX_ANSWERS_LENGTH);
+  if (callerIn(idempotencyKey) !== undefined && lengths.of(range) >= MAX_ANSWERS_LENGTH_OF_CALLER)
+    return full("caller-object-answers", MAX_ANSWERS_LENGTH_OF_CALLER);
+  const known = answersOf(storage, keyState, range);
   if (known.count < MOST_ANSWERS || nowMs >= known.oldestMs + LEAST_REMEMBERED_MS) return undefined;
   return full("caller-answers", MOST_ANSWERS);
 }

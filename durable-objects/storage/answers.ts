@@ -1,4 +1,4 @@
-import type { KeyRange } from "../../core/protocol/caller-keys.ts";
+import { rangeOf, type KeyRange } from "../../core/protocol/caller-keys.ts";
 import type { Tables } from "./tables.ts";
 
 /** The answer to a call with an idempotency key. */
@@ -35,12 +35,94 @@ const IS_RECORDED = "EXISTS (SELECT 1 FROM keys WHERE keys.key = answers.key)";
 /** How many answers are looked at in one go, so that calls do not wait: it takes up to 5 ms when all are deleted. */
 export const ANSWERS_SWEPT = 1_000;
 
+/**
+ * The most characters of answers that an object keeps, and that it keeps of one caller. An object of Cloudflare's may store
+ * 10 GB, and past that nothing can be written any more, whoever calls.
+ */
+export const MAX_ANSWERS_LENGTH = 2 ** 30;
+export const MAX_ANSWERS_LENGTH_OF_CALLER = MAX_ANSWERS_LENGTH / 2;
+
+/** Where the row is that says how long all answers are, by caller. Stored: never rename it. */
+const LENGTHS_ROW = "answers";
+/** It is written once for so many answers that come or go. So many are not counted when the object dies. */
+const LENGTHS_WRITTEN_EVERY = 256;
+
+/** How long all answers of an object are. Those of nobody in particular, and ends of holds, count in all. */
+class AnswerLengths {
+  readonly #kv: LengthStorage;
+  #lengths: Map<string, number> | undefined;
+  #all = 0;
+  #unwritten = 0;
+
+  constructor(kv: LengthStorage) {
+    this.#kv = kv;
+  }
+
+  get all(): number {
+    this.#read();
+    return this.#all;
+  }
+
+  of([caller]: KeyRange): number {
+    return this.#read().get(caller) ?? 0;
+  }
+
+  /** An answer has come, or gone if `length` is negative. */
+  add(idempotencyKey: string, length: number): void {
+    const lengths = this.#read();
+    const [caller] = rangeOf(idempotencyKey);
+    const before = lengths.get(caller) ?? 0;
+    const after = Math.max(0, before + length);
+    this.#all += after - before;
+    if (after > 0) lengths.set(caller, after);
+    else lengths.delete(caller);
+    this.#unwritten += 1;
+    if (this.#unwritten < LENGTHS_WRITTEN_EVERY) return;
+    this.#kv.put(LENGTHS_ROW, [...lengths]);
+    this.#unwritten = 0;
+  }
+
+  /** A transaction was rolled back, or everything was deleted: what has been counted is not true any more. */
+  forget(): void {
+    this.#lengths = undefined;
+  }
+
+  #read(): Map<string, number> {
+    if (this.#lengths !== undefined) return this.#lengths;
+    this.#lengths = new Map(this.#kv.get<[string, number][]>(LENGTHS_ROW));
+    this.#all = [...this.#lengths.values()].reduce((sum, each) => sum + each, 0);
+    this.#unwritten = 0;
+    return this.#lengths;
+  }
+}
+
+/** Where the row is kept. */
+interface LengthStorage {
+  get<Value>(name: string): Value | undefined;
+  put<Value>(name: string, value: Value): void;
+}
+
+const RETURNING = `RETURNING idempotency_key AS idempotencyKey,
+  length(key) + length(idempotency_key) + length(request) + length(answer) AS length`;
+
 /** The stored answers, by key and idempotency key. */
 export class StoredAnswers {
   readonly #tables: Tables;
+  readonly #lengths: AnswerLengths;
 
-  constructor(tables: Tables) {
+  constructor(tables: Tables, kv: LengthStorage) {
     this.#tables = tables;
+    this.#lengths = new AnswerLengths(kv);
+  }
+
+  /** How long all answers of the object are, in characters, and those of one caller. */
+  get lengths(): { readonly all: number; of(range: KeyRange): number } {
+    return this.#lengths;
+  }
+
+  /** What has been counted is not true any more: see `StoredClaims.forgetCounts`. */
+  forgetLengths(): void {
+    this.#lengths.forget();
   }
 
   read(key: string, idempotencyKey: string): StoredAnswer | undefined {
@@ -56,6 +138,7 @@ export class StoredAnswers {
 
   write(key: string, idempotencyKey: string, { request, answer, atMs }: StoredAnswer): void {
     this.#tables.make("answers");
+    this.#lengths.add(idempotencyKey, key.length + idempotencyKey.length + request.length + answer.length);
     this.#tables.exec(
       "INSERT OR REPLACE INTO answers (key, idempotency_key, request, answer, at_ms) VALUES (?, ?, ?, ?, ?)",
       key,
@@ -67,7 +150,15 @@ export class StoredAnswers {
   }
 
   remove(key: string, idempotencyKey: string): void {
-    this.#tables.exec("DELETE FROM answers WHERE key = ? AND idempotency_key = ?", key, idempotencyKey);
+    this.#delete("DELETE FROM answers WHERE key = ? AND idempotency_key = ?", key, idempotencyKey);
+  }
+
+  #delete(query: string, ...bindings: SqlStorageValue[]): void {
+    const gone = this.#tables.exec<{ idempotencyKey: string; length: number }>(
+      `${query} ${RETURNING}`,
+      ...bindings,
+    );
+    for (const { idempotencyKey, length } of gone.toArray()) this.#lengths.add(idempotencyKey, -length);
   }
 
   /** How many answers of a caller the key has, and when the oldest was given (`Infinity`: there is none). */
@@ -86,7 +177,7 @@ export class StoredAnswers {
 
   /** Deletes a caller's oldest answers, at most `ANSWERS_DROPPED`. */
   removeOldest(key: string, [from, to]: KeyRange): void {
-    this.#tables.exec(
+    this.#delete(
       `DELETE FROM answers WHERE key = ?1 AND idempotency_key IN
         (SELECT idempotency_key ${OF_CALLER} ORDER BY at_ms LIMIT ?4)`,
       key,
@@ -103,7 +194,7 @@ export class StoredAnswers {
   }
 
   removeAll(key: string): void {
-    if (this.#tables.has("answers")) this.#tables.exec("DELETE FROM answers WHERE key = ?", key);
+    if (this.#tables.has("answers")) this.#delete("DELETE FROM answers WHERE key = ?", key);
   }
 
   /**

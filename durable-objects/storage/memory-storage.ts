@@ -126,6 +126,10 @@ class MemoryAnswers implements Pick<StoredAnswers, keyof StoredAnswers> {
     return this.#answers.has(key);
   }
 
+  /** A process has one caller, and its memory ends with it. */
+  readonly lengths = { all: 0, of: () => 0 };
+  forgetLengths(): void {}
+
   removeAll(key: string): void {
     this.#answers.delete(key);
   }

@@ -33,7 +33,7 @@ export class Storage {
   constructor(storage: DurableObjectStorage, counter?: Pick<Counter, "add">) {
     this.counter = counter;
     this.#tables = new Tables(storage);
-    this.answers = new StoredAnswers(this.#tables);
+    this.answers = new StoredAnswers(this.#tables, storage.kv);
     this.claims = new StoredClaims(this.#tables);
     this.leads = new Leads(storage);
     this.sweeps = new Sweeps(storage);
@@ -58,6 +58,7 @@ export class Storage {
       return this.#tables.atomically(work);
     } catch (error) {
       this.claims.forgetCounts();
+      this.answers.forgetLengths();
       undoLead();
       throw error;
     }
@@ -66,6 +67,7 @@ export class Storage {
   /** Deletes everything, the tables and the alarm included. */
   removeAll(): Promise<void> {
     this.claims.forgetCounts();
+    this.answers.forgetLengths();
     this.leads.forget();
     this.sweeps.forget();
     return this.#tables.removeAll();

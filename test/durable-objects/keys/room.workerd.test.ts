@@ -1,13 +1,18 @@
 /** Bounds on what callers keep in an object. Rows are put into storage by hand: a test cannot make 20,000 calls. */
 import { runInDurableObject } from "cloudflare:test";
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { readAnswer } from "../../../client/read-answer.ts";
 import type { Answer } from "../../../core/protocol/answers.ts";
+import { ownKey, rangeOf } from "../../../core/protocol/caller-keys.ts";
 import {
   MOST_CLAIMS_OF_CALLER,
   MOST_CLAIMS_OF_KEY,
   MOST_CLAIMS_OF_OBJECT,
 } from "../../../durable-objects/keys/room.ts";
+import {
+  MAX_ANSWERS_LENGTH,
+  MAX_ANSWERS_LENGTH_OF_CALLER,
+} from "../../../durable-objects/storage/answers.ts";
 import { freshKey } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
 
@@ -95,3 +100,57 @@ test("no caller takes all places of an object, and an object has no more than so
     await object.stub.reset("crowd", fresh);
   });
 }, 60_000);
+
+describe("answers under idempotency keys", () => {
+  const LENGTHS = "answers";
+  type Lengths = [string, number][];
+  const caller = (name: string) => JSON.stringify({ token: name });
+  const limitBy = async (object: KeyObject, key: string, name: string, id: string) => {
+    const idempotencyKey = ownKey(caller(name), id);
+    return readAnswer(await object.stub.limitCall({ policy: "crowd", key, cost: 1, idempotencyKey }));
+  };
+  const lengths = (object: KeyObject) =>
+    runInDurableObject(object.stub, (_, { storage }) => new Map(storage.kv.get<Lengths>(LENGTHS)));
+  const [one] = rangeOf(ownKey(caller("one"), "any"));
+
+  test("of one caller take half of what an object keeps, and those of all no more than that; then nothing is touched", async () => {
+    const key = freshKey();
+    await emptied([key], async (object) => {
+      expect(await limitBy(object, key, "one", "first")).toHaveProperty("rules");
+      const put = (all: Lengths) =>
+        runInDurableObject(object.stub, (_, { storage }) => storage.kv.put(LENGTHS, all));
+      await put([[one, MAX_ANSWERS_LENGTH_OF_CALLER]]);
+      await object.evict();
+      const before = (await object.stub.peek("crowd", key)).rules;
+      expect(await limitBy(object, key, "one", "second")).toEqual(
+        full("caller-object-answers", MAX_ANSWERS_LENGTH_OF_CALLER),
+      );
+      expect((await object.stub.peek("crowd", key)).rules).toMatchObject(
+        before.map(({ remaining }) => ({ remaining })),
+      );
+      // What was answered before is still answered, and others are served.
+      expect(await limitBy(object, key, "one", "first")).toHaveProperty("rules");
+      expect(await limitBy(object, key, "two", "first")).toHaveProperty("rules");
+      await put([[one, MAX_ANSWERS_LENGTH]]);
+      await object.evict();
+      expect(await limitBy(object, key, "two", "second")).toEqual(full("object-answers", MAX_ANSWERS_LENGTH));
+    });
+  });
+
+  test("are counted with a row for 256 of them, also through an eviction, and not any more when they are gone", async () => {
+    const key = freshKey();
+    await emptied([key], async (object) => {
+      await runInDurableObject(object.stub, (_, { storage }) => storage.kv.delete(LENGTHS));
+      await object.evict();
+      for (let call = 0; call < 300; call += 1) await limitBy(object, key, "one", `id ${call}`);
+      const counted = (await lengths(object)).get(one) ?? 0;
+      expect(counted).toBeGreaterThan(256 * 100);
+      await object.evict();
+      for (let call = 0; call < 256; call += 1) await limitBy(object, key, "one", `more ${call}`);
+      expect((await lengths(object)).get(one)).toBeGreaterThan(1.9 * counted);
+      await object.stub.reset("crowd", key);
+      await object.evict();
+      expect((await lengths(object)).get(one) ?? 0).toBeLessThan(counted);
+    });
+  });
+});
