@@ -7,10 +7,8 @@ import { converted } from "../storage/conversions.ts";
 import type { Claim, StoredAccount } from "../storage/records.ts";
 import type { DueKey, KeyStorage } from "../storage/storage.ts";
 import {
-  aheadAt,
   aheadUnits,
   covers,
-  isHeldAsRecorded,
   isReadable,
   recordWholeAtMs,
   restore,
@@ -145,13 +143,9 @@ export function isCovered(
   accounts: readonly Account[],
   nowMs: number,
 ): boolean {
-  return states.every((state, index) => {
-    const { rule, stored } = state;
-    const account = accounts[index] ?? UNTOUCHED;
-    return (
-      isHeldAsRecorded(stored, account, nowMs) && covers(rule, stored, account, nowMs, aheadOf(state, nowMs))
-    );
-  });
+  return states.every((state, index) =>
+    covers(state.rule, state.stored, accounts[index] ?? UNTOUCHED, nowMs, aheadOf(state, nowMs)),
+  );
 }
 
 /** Whether memory may be ahead of what is stored now. */
@@ -170,6 +164,5 @@ export function givenSince({ stored }: RuleState, account = UNTOUCHED): number {
 /** By how many units memory may be ahead of what is stored of a rule. */
 function aheadOf({ rule, stored, storedWholeMs }: RuleState, nowMs: number): number {
   if (stored === undefined) return aheadUnits(rule);
-  const ahead = aheadAt(stored, nowMs);
-  return storedWholeMs <= nowMs ? Math.max(ahead, aheadUnits(rule)) : ahead;
+  return storedWholeMs <= nowMs ? Math.max(stored.ahead, aheadUnits(rule)) : stored.ahead;
 }

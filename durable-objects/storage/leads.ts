@@ -14,13 +14,8 @@ import { aheadUnits, storedName, type Lead } from "./write-behind.ts";
 /** What the row says of one policy. Stored: never rename a field. */
 interface StoredLead {
   readonly untilMs: number;
-  /**
-   * The longest that a holder may spend units that it has reserved, in milliseconds. With `hasLives` one less, so that an
-   * object of a version without it, which does not keep to the `lifeMs` of records, writes the row anew before it is ahead.
-   */
+  /** The longest that a holder may spend units that it has reserved, in milliseconds. */
   readonly ttlMs: number;
-  /** The object that was ahead kept to the `lifeMs` of its records. */
-  readonly hasLives?: true;
   /** By the rule's name. */
   readonly rules: Readonly<Record<string, { readonly algorithm: string; readonly units: number }>>;
 }
@@ -75,9 +70,7 @@ export class Leads {
       memory: isLost ? Number.NaN : this.memory,
       startMs: isLost ? nowMs : this.#startMs,
       untilMs: made?.untilMs ?? -Infinity,
-      ...(found && {
-        found: { ...found, ttlMs: ttlMsOf(found), units: presumedOf(found, policy, rule) },
-      }),
+      ...(found && { found: { ...found, units: presumedOf(found, policy, rule) } }),
     };
   }
 
@@ -104,11 +97,8 @@ export class Leads {
     const isValid = made !== undefined && made.untilMs >= neededMs + MARGIN_MS;
     if (isValid && isEnough(policy, made)) return undefined;
     const untilMs = Math.max(made?.untilMs ?? 0, neededMs + MARGIN_MS, nowMs + LEAD_MS);
-    const ttlMs = Math.max(policy.reservation.mostMs, isValid ? ttlMsOf(made) : 0);
-    // What an earlier version's object was ahead by without keeping to lives is presumed as long as this row may be.
-    const hadLives = made === undefined || made.hasLives === true || !this.isPresumed(policy, nowMs);
-    const lives = hadLives && { hasLives: true as const };
-    const lead = { untilMs, ttlMs: lives ? ttlMs - 1 : ttlMs, ...lives, rules: this.#units(policy, nowMs) };
+    const ttlMs = Math.max(policy.reservation.mostMs, isValid ? made.ttlMs : 0);
+    const lead = { untilMs, ttlMs, rules: this.#units(policy, nowMs) };
     const all = new Map([...this.#made, [policy.name, lead]]);
     this.#storage.kv.put<Stored>(ROW, [...all]);
     this.#made = all;
@@ -180,10 +170,6 @@ function presumedOf({ rules }: StoredLead, policy: Policy, rule: Rule): number {
   return Math.max(0, ...Object.entries(rules).map(([name, { units }]) => (isGone(name) ? units : 0)));
 }
 
-function ttlMsOf({ ttlMs, hasLives }: StoredLead): number {
-  return hasLives === true ? ttlMs + 1 : ttlMs;
-}
-
 /** The units that a lead gives a rule, as a rule of this algorithm. */
 function unitsOf({ rules }: StoredLead, rule: Rule): number {
   const said = Object.hasOwn(rules, rule.name) ? rules[rule.name] : undefined;
@@ -193,7 +179,7 @@ function unitsOf({ rules }: StoredLead, rule: Rule): number {
 /** Whether a lead that an earlier version of the policy has written is enough for today's. */
 function isEnough(policy: Policy, lead: StoredLead): boolean {
   return (
-    ttlMsOf(lead) >= policy.reservation.mostMs &&
+    lead.ttlMs >= policy.reservation.mostMs &&
     policy.rules.every((rule) => unitsOf(lead, rule) >= aheadUnits(rule))
   );
 }

@@ -13,13 +13,6 @@ export interface StoredAccount {
    * in records that are older than reservations.
    */
   readonly ttlMs?: number;
-  /**
-   * For no longer than this are units of `ahead` held from any instant on, in milliseconds, but for those in `presumed`:
-   * whoever holds units for longer writes the record again. Absent in records of versions that did not keep to it.
-   */
-  readonly lifeMs?: number;
-  /** Of `ahead`: units that were presumed after a start, and until when. They are not presumed anew by the next one. */
-  readonly presumed?: readonly (readonly [units: number, untilMs: number])[];
   /** What the rule counts. Absent: requests, or nobody knows, since versions before conversions.ts wrote none. */
   readonly unit?: string;
   /** Which object's memory wrote this (`Leads.memory`). Absent in records of versions that had no lead, and in shares. */

@@ -11,22 +11,17 @@
  *
  * When the object starts, it takes what is stored as it is. It does not know how many units ahead of it were given out,
  * and isolates may still be spending them. So they become a hold. The hold lasts until the lead ends, and no longer than
- * units were held (`lifeMs`), and then its units count as used: at once, if the lead ended before. A crash therefore never
- * admits a unit twice, and loses at most the units ahead, once. Nothing is rewritten for that. Holds and leases of callers
- * are rows of their own and come back as they were.
- *
- * A record that is written while such a hold lasts says of its units until when they are presumed. Without that the next
- * start would presume them once more, for a whole life: of 100 units 26 were lost by a crash, 97 by five of them.
+ * a reservation could live after the start, and then its units count as used: at once, if the lead ended before. A crash
+ * therefore never admits a unit twice, and loses at most the units ahead, once. Nothing is rewritten for that. Holds and
+ * leases of callers are rows of their own and come back as they were.
  *
  * These functions are pure: time is an argument.
  */
 import { place, unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import type { Packed, Segment } from "../../core/algorithms/packed.ts";
 import { withoutBlock } from "../../core/algorithms/penalty.ts";
-import type { Lifetimes } from "../../core/policies/lifetimes.ts";
 import { mostLost } from "../../core/policies/loss.ts";
 import type { Rule } from "../../core/policies/policy.ts";
-import { heldMs, isSpare } from "../../core/reservations/sizing.ts";
 import type { StoredAccount } from "./records.ts";
 
 /**
@@ -61,7 +56,7 @@ export function aheadOfRecord(rule: Rule, used: number): number {
  * The record of an account.
  *
  * @param ahead units that memory may give out before the next write, beside those that holders have now
- * @param lifetimes of units that holders reserve: how long they are usually held, and the longest
+ * @param ttlMs the longest that a holder may still spend them, in milliseconds
  * @param before the record that was written last
  * @param by the memory that the account is in
  */
@@ -70,20 +65,17 @@ export function record(
   account: Account,
   ahead: number,
   nowMs: number,
-  { leastMs, mostMs: ttlMs }: Lifetimes,
+  ttlMs: number,
   before: StoredAccount | undefined,
   by?: number,
 ): { readonly stored: StoredAccount; readonly segment?: Packed["segment"] } {
   const { state } = account;
   const { isShare = false } = rule.algorithm;
   const units = isShare ? 0 : ahead + unstoredOf(account);
-  // A few units may be held for long: to write again for those would cost a row each time.
-  const usualMs = heldMs(isSpare(units, rule.capacity) ? ttlMs : leastMs);
   const header = {
     algorithm: storedName(rule),
     ahead: units,
-    ...(units > 0 && { ttlMs, lifeMs: Math.max(usualMs, heldForMs(account, nowMs)) }),
-    ...(units > 0 && presumedIn(account)),
+    ...(units > 0 && { ttlMs }),
     ...(rule.lease === undefined && rule.unit !== "requests" && { unit: rule.unit }),
     ...(!isShare && by !== undefined && { by }),
   };
@@ -103,47 +95,10 @@ export function covers(
   stored: StoredAccount | undefined,
   account: Account,
   nowMs: number,
-  ahead = aheadAt(stored, nowMs),
+  ahead = stored?.ahead ?? 0,
 ): boolean {
   const known = readable(rule, stored?.state);
   return rule.algorithm.covers(rule.config, known, ahead, account.state, unstoredOf(account), nowMs);
-}
-
-/** By how many units memory may be ahead of a record at `nowMs`: those that it presumed until then are used. */
-export function aheadAt(stored: StoredAccount | undefined, nowMs: number): number {
-  const { ahead = 0, presumed: earlier = [] } = stored ?? {};
-  return earlier.reduce((sum, [units, untilMs]) => (untilMs <= nowMs ? sum - units : sum), ahead);
-}
-
-/** Whether no unit of the account is held for longer than its record says. */
-export function isHeldAsRecorded(
-  stored: StoredAccount | undefined,
-  account: Account,
-  nowMs: number,
-): boolean {
-  return stored?.lifeMs === undefined || heldForMs(account, nowMs) <= stored.lifeMs;
-}
-
-/** For how long units are held that are in memory only and are not presumed, in milliseconds; 0: none are. */
-function heldForMs({ holds }: Account, nowMs: number): number {
-  const last = holds.findLast(({ isStored, isRestored }) => isStored !== true && isRestored !== true);
-  return last === undefined ? 0 : Math.max(0, last.expiresAtMs - nowMs);
-}
-
-/** So many starts are told apart. What earlier ones presumed is presumed as long as what the first of these did. */
-const MAX_PRESUMED = 4;
-
-/** What a record says of the units that are presumed when it is written. */
-function presumedIn({ holds }: Account): Pick<StoredAccount, "presumed"> {
-  // In the order in which they expire.
-  const all = holds.flatMap(({ units, expiresAtMs, isRestored }) =>
-    isRestored === true ? [[units, expiresAtMs] as const] : [],
-  );
-  if (all.length === 0) return {};
-  const [early, late] = [all.slice(0, 1 - MAX_PRESUMED), all.slice(1 - MAX_PRESUMED)];
-  if (all.length <= MAX_PRESUMED) return { presumed: all };
-  const units = early.reduce((sum, [each]) => sum + each, 0);
-  return { presumed: [[units, early.at(-1)?.[1] ?? 0], ...late] };
 }
 
 /** What is known of the lead when a key is loaded. */
@@ -154,13 +109,7 @@ export interface Lead {
   readonly startMs: number;
   readonly untilMs: number;
   /** What the object before it had promised; absent: nothing. */
-  readonly found?: {
-    readonly units: number;
-    readonly untilMs: number;
-    readonly ttlMs: number;
-    /** It kept to the `lifeMs` of its records. */
-    readonly hasLives?: boolean | undefined;
-  };
+  readonly found?: { readonly units: number; readonly untilMs: number; readonly ttlMs: number };
 }
 
 const NO_LEAD: Lead = { memory: Number.NaN, startMs: 0, untilMs: -Infinity };
@@ -192,18 +141,13 @@ export function restore(
   const read = isReadable(rule, stored) ? stored : undefined;
   const known = readable(rule, read?.state);
   const state = known === undefined ? undefined : algorithm.unpack(config, known, segments);
+  const { units, expiresAtMs } = presumed(rule, read, state, nowMs, ttlMs, lead);
   const account: Account = state === undefined ? UNTOUCHED : { state, holds: [] };
-  return presumed(rule, read, state, nowMs, ttlMs, lead).reduce(
-    (sum, { units, expiresAtMs }, index) =>
-      units === 0 ? sum : place(sum, { id: `${RESTORED}.${index}`, units, expiresAtMs, isRestored: true }),
-    account,
-  );
+  if (units === 0) return account;
+  return place(account, { id: RESTORED, units, expiresAtMs, isRestored: true });
 }
 
-/**
- * How many units may have been given out beyond a record, and until when holders may spend them: those that the record
- * itself presumed, and those that were given out since.
- */
+/** How many units may have been given out beyond a record, and until when holders may spend them. */
 function presumed(
   rule: Rule,
   read: StoredAccount | undefined,
@@ -211,35 +155,21 @@ function presumed(
   nowMs: number,
   ttlMs: number,
   { memory, startMs, untilMs, found }: Lead,
-): readonly { readonly units: number; readonly expiresAtMs: number }[] {
-  const { ahead = 0, by, lifeMs, presumed: earlier = [] } = read ?? {};
+): { readonly units: number; readonly expiresAtMs: number } {
+  const { ahead = 0, by } = read ?? {};
   // Isolates of the deployment that wrote this keep units for as long as its own policy allowed.
   const longestMs = Math.max(ttlMs, read?.ttlMs ?? 0, found?.ttlMs ?? 0);
-  const isOwn = by === memory;
-  const heldMost = isOwn || found?.hasLives === true ? (lifeMs ?? longestMs) : longestMs;
   // The limit may be lower than when this was written, and no more than the whole capacity can be given out.
-  let left = rule.capacity;
-  const atMost = (units: number) => {
-    const most = Math.max(0, Math.min(units, left));
-    left -= most;
-    return most;
-  };
-  // A clock that was put back makes none of them last longer.
-  const known = earlier.map(([units, until]) => ({
-    units: atMost(units),
-    expiresAtMs: Math.min(until, nowMs + longestMs),
-  }));
-  const more = ahead - earlier.reduce((sum, [units]) => sum + units, 0);
+  const atMost = (units: number) => Math.min(units, rule.capacity);
   // This object has written it and let the key go since: it holds what isolates had then.
-  if (isOwn) return [...known, { units: atMost(more), expiresAtMs: Math.min(untilMs, nowMs + heldMost) }];
+  if (by === memory) return { units: atMost(ahead), expiresAtMs: Math.min(untilMs, nowMs + longestMs) };
   // The units may have been promised by an earlier policy, and today's promises none.
   const { algorithm, config } = rule;
   const isLed = found !== undefined && found.units > 0 && algorithm.wholeAtMs(config, state) <= found.untilMs;
-  const units = atMost(isLed ? Math.max(more, found.units) : more);
+  const units = atMost(isLed ? Math.max(ahead, found.units) : ahead);
   const isOld = ahead > 0 && by === undefined;
-  const isEndless = found === undefined || isOld;
-  const expiresAtMs = isEndless ? nowMs + longestMs : Math.min(found.untilMs, startMs + heldMost);
-  return [...known, { units, expiresAtMs }];
+  if (found === undefined || isOld) return { units, expiresAtMs: nowMs + longestMs };
+  return { units, expiresAtMs: Math.min(found.untilMs, startMs + longestMs) };
 }
 
 /** The name under which the states of a rule are stored. */
@@ -252,5 +182,5 @@ function readable({ algorithm }: Rule, state: unknown): unknown {
   return algorithm.isPenal === true ? state : withoutBlock(state);
 }
 
-/** The ids of those holds begin with this. They are in memory only, and differ from all ids of claims and holders. */
+/** The id of that hold. It is in memory only, and must differ from all ids of claims and holders. */
 const RESTORED = "write-ahead";

@@ -103,23 +103,3 @@ test.each(["token-bucket", "sliding-log"])(
     expect(presumed(policyOf(36_000), NOW_MS + 43_000)?.units).toBe(100);
   },
 );
-
-test("a record's own lives count only after an object that kept to them, and an older one writes the row anew", () => {
-  const policy = policyOf(100, "token-bucket", "1s");
-  const [rule] = policy.rules;
-  const kept = { algorithm: "token-bucket", ahead: 60, ttlMs: RESERVED_MS, lifeMs: 2_000, by: 1 };
-  const lastMs = () => {
-    const lead = new Leads(database.storage).of(policy, rule, NOW_MS, false);
-    const account = restore(rule, kept, [], NOW_MS, policy.reservation.mostMs, lead);
-    return Math.max(...account.holds.map(({ expiresAtMs }) => expiresAtMs)) - NOW_MS;
-  };
-  new Leads(database.storage).renew(policy, NOW_MS, NOW_MS);
-  expect(lastMs()).toBe(2_000);
-  // Versions before this one are content with a row only if it has the whole of the longest lifetime.
-  const [[name, row] = ["", { ttlMs: 0 }]] =
-    database.storage.kv.get<[string, { ttlMs: number; hasLives?: true }][]>("lead") ?? [];
-  expect(row.ttlMs).toBeLessThan(policy.reservation.mostMs);
-  const { hasLives: _, ...older } = { ...row, ttlMs: policy.reservation.mostMs };
-  database.storage.kv.put("lead", [[name, older]]);
-  expect(lastMs()).toBe(RESERVED_MS);
-});
