@@ -20,7 +20,7 @@ export function writeRecord(
 ): number {
   const { key, policy, ruleStates, expired } = keyState;
   const wholeMs = Math.max(leastDueMs, wholeAtMsOf(ruleStates, accounts, nowMs));
-  const ttlMs = policy.reservation.mostMs;
+  const ttlMs = policy.reservation.leastMs;
   const { memory } = storage.leads;
   const records = ruleStates.map(({ rule, stored }, index) =>
     record(rule, accounts[index] ?? UNTOUCHED, ahead[index] ?? 0, nowMs, ttlMs, stored, memory),

@@ -10,7 +10,18 @@ test("x", () => {
     few: { fields: fw, ...few },
     many: { fields: { ...fw, limit: 500 }, ...many },
     bucket: { fields: { algorithm: "token-bucket", limit: 100, window: "1s" }, ...few },
-    bucket16: { fields: { algorithm: "token-bucket", limit: 200, window: "1s" }, ...few, clients: 20, callsPerSecond: 10, crashes: 1 },
+    bucket16: {
+      fields: { algorithm: "token-bucket", limit: 200, window: "1s" },
+      ...few,
+      clients: 20,
+      callsPerSecond: 10,
+      crashes: 1,
+    },
   }))
-    console.log(name, crashRepeatedly(c, new Database()).map((a) => JSON.stringify(a)).join("\n"));
+    console.log(
+      name,
+      crashRepeatedly(c, new Database())
+        .map((a) => JSON.stringify(a))
+        .join("\n"),
+    );
 });
