@@ -33,6 +33,7 @@ import {
 } from "../../core/accounts/account.ts";
 import type { Packed, Segment } from "../../core/algorithms/packed.ts";
 import { withoutBlock } from "../../core/algorithms/penalty.ts";
+import type { Lifetimes } from "../../core/policies/lifetimes.ts";
 import { mostLost } from "../../core/policies/loss.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "./records.ts";
@@ -75,7 +76,7 @@ export function aheadOfRecord(rule: Rule, used: number): number {
  * The record of an account.
  *
  * @param ahead units that memory may give out before the next write, beside those that holders have now
- * @param ttlMs for so long holders may be given units before the next write, in milliseconds, if none has any for longer
+ * @param lifetimes of reservations under today's policy
  * @param before the record that was written last
  * @param by the memory that the account is in
  */
@@ -84,20 +85,18 @@ export function record(
   account: Account,
   ahead: number,
   nowMs: number,
-  ttlMs: number,
+  lifetimes: Lifetimes,
   before: StoredAccount | undefined,
   by?: number,
 ): { readonly stored: StoredAccount; readonly segment?: Packed["segment"] } {
   const { state } = account;
   const { isShare = false } = rule.algorithm;
   const units = isShare ? 0 : ahead + unstoredOf(account);
-  const lifeMs = spendableUntilMs(account) - nowMs;
-  // While a holder has units for longer, others may be given some for as long: else each of them would cost a row.
-  const longestMs = lifeMs <= ttlMs ? ttlMs : Math.max(lifeMs, before?.ttlMs ?? 0);
+  const ttlMs = lifeMs(account, nowMs, lifetimes, before);
   const header = {
     algorithm: storedName(rule),
     ahead: units,
-    ...(units > 0 && { ttlMs: longestMs, presumed: presumedIn(account, nowMs) }),
+    ...(units > 0 && { ttlMs, presumed: presumedIn(account, nowMs) }),
     ...(rule.lease === undefined && rule.unit !== "requests" && { unit: rule.unit }),
     ...(!isShare && by !== undefined && { by }),
   };
@@ -105,6 +104,23 @@ export function record(
   const earlier = before?.algorithm === header.algorithm ? readable(rule, before.state) : undefined;
   const { record: packed, segment } = rule.algorithm.pack(rule.config, state, nowMs, earlier);
   return { stored: { ...header, state: packed }, segment };
+}
+
+/**
+ * For how long holders may have units of a record that is written now, in milliseconds; for longer costs another row. A
+ * busy key has the shortest lifetimes. Of a key whose units nobody has, only those few are ahead that may be given out.
+ */
+function lifeMs(
+  account: Account,
+  nowMs: number,
+  { leastMs, mostMs }: Lifetimes,
+  before: StoredAccount | undefined,
+): number {
+  const heldMs = spendableUntilMs(account) - nowMs;
+  if (heldMs <= 0) return mostMs;
+  if (heldMs <= leastMs) return leastMs;
+  // A lifetime that was measured is a little longer or shorter the next time.
+  return Math.max(heldMs, Math.min(2 * heldMs, mostMs), before?.ttlMs ?? 0);
 }
 
 /** The units that are presumed, and how much longer, in the order in which they end. */

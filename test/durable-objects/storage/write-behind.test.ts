@@ -106,7 +106,14 @@ function play(
     if (!decision.allowed) continue;
     ({ account } = decision);
     if (!covers(rule, stored, account, nowMs)) {
-      const written = record(rule, account, isHot ? aheadUnits(rule) : 0, nowMs, ttlMs, stored);
+      const written = record(
+        rule,
+        account,
+        isHot ? aheadUnits(rule) : 0,
+        nowMs,
+        { leastMs: ttlMs, mostMs: ttlMs },
+        stored,
+      );
       ({ stored } = written);
       if (written.segment !== undefined) segments.push(structuredClone(written.segment));
     }
