@@ -107,8 +107,8 @@ export function record(
 }
 
 /**
- * For how long holders may have units of a record that is written now, in milliseconds; for longer costs another row. A
- * busy key has the shortest lifetimes. Of a key whose units nobody has, only those few are ahead that may be given out.
+ * For how long holders may have units of a record that is written now, in milliseconds: for longer costs another row. A
+ * busy key has the shortest lifetimes. Longer ones are measured, and a little longer or shorter the next time.
  */
 function lifeMs(
   account: Account,
@@ -117,9 +117,7 @@ function lifeMs(
   before: StoredAccount | undefined,
 ): number {
   const heldMs = spendableUntilMs(account) - nowMs;
-  if (heldMs <= 0) return mostMs;
   if (heldMs <= leastMs) return leastMs;
-  // A lifetime that was measured is a little longer or shorter the next time.
   return Math.max(heldMs, Math.min(2 * heldMs, mostMs), before?.ttlMs ?? 0);
 }
 

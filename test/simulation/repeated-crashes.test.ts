@@ -1,27 +1,78 @@
 import { expect, test } from "vitest";
+import { LEAST_TTL_MS } from "../../core/policies/lifetimes.ts";
+import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import { mostUnits } from "../../core/reservations/sizing.ts";
+import { aheadUnits } from "../../durable-objects/storage/write-behind.ts";
 import { Database } from "./database.ts";
-import { crashRepeatedly } from "./repeated-crashes.ts";
+import { crashRepeatedly, type Crashing } from "./repeated-crashes.ts";
 
-test("x", () => {
-  const few = { clients: 4, callsPerSecond: 25, everyMs: 2_500, crashes: 6, restMs: 12_000 };
-  const fw = { algorithm: "fixed-window", limit: 100, window: "2s" };
-  const many = { clients: 6, callsPerSecond: 80, everyMs: 3_000, crashes: 5, restMs: 12_000 };
-  for (const [name, c] of Object.entries({
-    few: { fields: fw, ...few },
-    many: { fields: { ...fw, limit: 500 }, ...many },
-    bucket: { fields: { algorithm: "token-bucket", limit: 100, window: "1s" }, ...few },
-    bucket16: {
-      fields: { algorithm: "token-bucket", limit: 200, window: "1s" },
-      ...few,
-      clients: 20,
-      callsPerSecond: 10,
-      crashes: 1,
-    },
-  }))
-    console.log(
-      name,
-      crashRepeatedly(c, new Database())
-        .map((a) => JSON.stringify(a))
-        .join("\n"),
-    );
+const HALF_WINDOW = { algorithm: "fixed-window", limit: 100, window: "2s" };
+const FEW = { clients: 4, callsPerSecond: 100, everyMs: 2_500, crashes: 6, restMs: 12_000 };
+const HISTORIES: Record<string, Crashing> = {
+  "a window, at its limit": { ...FEW, fields: HALF_WINDOW },
+  "a larger window, asked for twice its limit": {
+    fields: { ...HALF_WINDOW, limit: 500 },
+    ...{ clients: 6, callsPerSecond: 480, everyMs: 3_000, crashes: 5, restMs: 12_000 },
+  },
+  "a bucket, at its limit": { ...FEW, fields: { algorithm: "token-bucket", limit: 100, window: "1s" } },
+  "a log, at its limit": { ...FEW, fields: { algorithm: "sliding-log", limit: 100, window: "1s" } },
+  "a counter, at its limit": {
+    ...FEW,
+    fields: { algorithm: "sliding-window-counter", limit: 100, window: "1s" },
+  },
+  "a bucket whose whole burst clients have": {
+    ...FEW,
+    fields: { algorithm: "token-bucket", limit: 200, window: "1s" },
+    clients: 20,
+    callsPerSecond: 200,
+  },
+  "a bucket whose object crashes more often than units live": {
+    ...FEW,
+    fields: { algorithm: "token-bucket", limit: 100, window: "1s" },
+    everyMs: 400,
+    crashes: 12,
+  },
+};
+
+/** The most that a crash may cost: what holders may have, and what memory may be ahead by. */
+function mostOfCrash({ fields, clients }: Crashing): number {
+  const [rule] = (parsePolicies({ p: fields }).get("p") as Policy).rules;
+  return clients * Math.floor(mostUnits(rule)) + aheadUnits(rule);
+}
+
+/** The laws: what a crash costs, it costs once, and for one lifetime. */
+function check(crashing: Crashing, atCrash?: (database: Database) => void): void {
+  const histories = crashRepeatedly(crashing, new Database(), atCrash);
+  // So many crashes before may still be heard of: of those, units live on.
+  const living = Math.floor(LEAST_TTL_MS / crashing.everyMs);
+  const costs = histories.map(({ unknown }) => unknown);
+  for (const [index, { unknown, presumed, presumedMs }] of histories.entries()) {
+    const earlier = costs
+      .slice(Math.max(0, index - living), index + 1)
+      .reduce((sum, units) => sum + units, 0);
+    expect(presumed).toBeLessThanOrEqual(earlier);
+    expect(unknown).toBeLessThanOrEqual(mostOfCrash(crashing));
+    expect(presumedMs).toBeLessThan(LEAST_TTL_MS);
+  }
+  expect(Math.max(...costs)).toBeGreaterThan(0);
+}
+
+test.each(Object.entries(HISTORIES))(
+  "%s: each crash costs what it costs once, and after a lifetime it is over",
+  (_, crashing) => check(crashing),
+);
+
+const NEW_LIFE = (database: Database) =>
+  database.rewrite((rules) => rules.replaceAll(/"presumed":\[\[.*?\]\]/g, '"presumed":[]'));
+
+test("presumed units that get a new life with each crash are found", () => {
+  const often = HISTORIES["a bucket whose object crashes more often than units live"] as Crashing;
+  expect(() => check(often, NEW_LIFE)).toThrow();
+});
+
+test("units that are presumed for as long as any may live are found", () => {
+  const forLong = (database: Database) =>
+    database.rewrite((rules) => rules.replaceAll(/"ttlMs":\d+/g, '"ttlMs":8000'));
+  for (const crashing of Object.values(HISTORIES)) expect(() => check(crashing, forLong)).toThrow();
 });

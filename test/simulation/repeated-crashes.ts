@@ -17,7 +17,7 @@ export interface Crashing {
   /** The fields of the policy. */
   readonly fields: object;
   readonly clients: number;
-  /** Calls a second of each client. */
+  /** Of all clients together. */
   readonly callsPerSecond: number;
   readonly everyMs: number;
   readonly crashes: number;
@@ -98,7 +98,7 @@ export function crashRepeatedly(
       }),
     );
   let current = begin(0);
-  const everyCallMs = 1_000 / callsPerSecond / clients;
+  const everyCallMs = 1_000 / callsPerSecond;
   let [calls, startMs] = [0, nowMs];
   for (let crash = 0; crash <= crashes; crash += 1) {
     const untilMs = nowMs + (crash === crashes ? restMs : everyMs);
