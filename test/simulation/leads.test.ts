@@ -64,6 +64,15 @@ const PLANTED: Record<string, LeadBreakage> = {
         lead.replace(/"untilMs":(?<ms>\d+)/, (_, ms) => `"untilMs":${Number(ms) - 60_000}`),
       ),
   },
+  "a restart that presumes units of a record for a shorter time than holders have them": {
+    atCrash: (database) => database.rewrite((rules) => rules.replaceAll(/"ttlMs":\d+/g, '"ttlMs":1')),
+  },
+  "a restart that does not presume what was presumed before": {
+    atCrash: (database) =>
+      database.rewrite((rules) =>
+        rules.replaceAll(/"presumed":\[\[.*?\]\]/g, (presumed) => presumed.replaceAll(/,\d+\]/g, ",0]")),
+      ),
+  },
   "a restart that takes units ahead for used at once": {
     atCrash: (database) => {
       database.rewriteLead((lead) => lead.replace(/"untilMs":\d+/, '"untilMs":0'));
