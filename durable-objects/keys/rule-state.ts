@@ -8,7 +8,6 @@ import type { Claim, StoredAccount } from "../storage/records.ts";
 import type { DueKey, KeyStorage } from "../storage/storage.ts";
 import {
   aheadUnits,
-  allowedAhead,
   covers,
   isReadable,
   lastsLongEnough,
@@ -152,16 +151,16 @@ export function isCovered(
 }
 
 function isCoveredBy(state: RuleState, account: Account, nowMs: number): boolean {
-  const { rule, stored } = state;
-  return (
-    lastsLongEnough(stored, account, nowMs) &&
-    covers(rule, stored, account, nowMs, aheadOf(state, account, nowMs))
-  );
+  const { rule, stored, presumed } = state;
+  // An object that starts with this record would presume again what has ended here.
+  if (stored !== undefined && restoredOf(account) < presumed) return false;
+  if (!lastsLongEnough(stored, account, nowMs)) return false;
+  return covers(rule, stored, account, nowMs, aheadOf(state, nowMs));
 }
 
 /** Whether memory may be ahead of what is stored now. */
 export function isLed(states: readonly RuleState[], nowMs: number): boolean {
-  return states.some((state) => aheadOf(state, state.account, nowMs) > 0);
+  return states.some((state) => aheadOf(state, nowMs) > 0);
 }
 
 /**
@@ -174,12 +173,7 @@ export function givenSince({ stored, presumed }: RuleState, account = UNTOUCHED)
 }
 
 /** By how many units memory may be ahead of what is stored of a rule. */
-function aheadOf(
-  { rule, stored, presumed, storedWholeMs }: RuleState,
-  account: Account,
-  nowMs: number,
-): number {
+function aheadOf({ rule, stored, storedWholeMs }: RuleState, nowMs: number): number {
   if (stored === undefined) return aheadUnits(rule);
-  const ahead = allowedAhead(stored, presumed, account);
-  return storedWholeMs <= nowMs ? Math.max(ahead, aheadUnits(rule)) : ahead;
+  return storedWholeMs <= nowMs ? Math.max(stored.ahead, aheadUnits(rule)) : stored.ahead;
 }

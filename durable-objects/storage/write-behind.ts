@@ -16,21 +16,14 @@
  * for that. Holds and leases of callers are rows of their own and come back as they were.
  *
  * Once: what was presumed is nobody's debt. A record that is written while such a hold lasts says so apart (`presumed`),
- * with what is left of its time, so that the next object does not give it a new life. And when such a hold has ended, what
- * storage said of it allows this memory nothing (`allowedAhead`): else it would be presumed again, of other units.
+ * with what is left of its time, so that the next object does not give it a new life. When the hold has ended, the first
+ * change of the key writes a record that does not say it any more: else the next object would presume it again.
  *
  * All of that are durations, which begin anew when an object starts: no clock of another machine can cut them short.
  *
  * These functions are pure: time is an argument.
  */
-import {
-  place,
-  restoredOf,
-  spendableUntilMs,
-  unstoredOf,
-  UNTOUCHED,
-  type Account,
-} from "../../core/accounts/account.ts";
+import { place, spendableUntilMs, unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import type { Packed, Segment } from "../../core/algorithms/packed.ts";
 import { withoutBlock } from "../../core/algorithms/penalty.ts";
 import type { Lifetimes } from "../../core/policies/lifetimes.ts";
@@ -130,15 +123,6 @@ function presumedIn({ holds }: Account, nowMs: number): NonNullable<StoredAccoun
   const [next] = parts;
   if (next !== undefined) for (const [units] of merged) next[0] += units;
   return parts;
-}
-
-/**
- * By how many units a record allows memory to be ahead of it.
- *
- * @param presumed of its units, those that were presumed when it was written; all of them, if another memory wrote it
- */
-export function allowedAhead({ ahead }: StoredAccount, presumed: number, account: Account): number {
-  return ahead - presumed + Math.min(presumed, restoredOf(account));
 }
 
 /** Whether holders spend nothing for longer than an object would presume that starts with this record. */

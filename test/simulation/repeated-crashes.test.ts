@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { restoredOf, UNTOUCHED } from "../../core/accounts/account.ts";
 import { LEAST_TTL_MS } from "../../core/policies/lifetimes.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
@@ -6,13 +7,14 @@ import { mostUnits } from "../../core/reservations/sizing.ts";
 import { aheadUnits } from "../../durable-objects/storage/write-behind.ts";
 import { Database } from "./database.ts";
 import { crashRepeatedly, type Crashing } from "./repeated-crashes.ts";
+import { SimulatedObject } from "./simulated-object.ts";
 
-const HALF_WINDOW = { algorithm: "fixed-window", limit: 100, window: "2s" };
+const WINDOW = { algorithm: "fixed-window", limit: 100, window: "2s" };
 const FEW = { clients: 4, callsPerSecond: 100, everyMs: 2_500, crashes: 6, restMs: 12_000 };
 const HISTORIES: Record<string, Crashing> = {
-  "a window, at its limit": { ...FEW, fields: HALF_WINDOW },
+  "a window, at its limit": { ...FEW, fields: WINDOW },
   "a larger window, asked for twice its limit": {
-    fields: { ...HALF_WINDOW, limit: 500 },
+    fields: { ...WINDOW, limit: 500 },
     ...{ clients: 6, callsPerSecond: 480, everyMs: 3_000, crashes: 5, restMs: 12_000 },
   },
   "a bucket, at its limit": { ...FEW, fields: { algorithm: "token-bucket", limit: 100, window: "1s" } },
@@ -62,6 +64,54 @@ test.each(Object.entries(HISTORIES))(
   "%s: each crash costs what it costs once, and after a lifetime it is over",
   (_, crashing) => check(crashing),
 );
+
+test.each(["fixed-window", "token-bucket", "sliding-window-counter"])(
+  "%s: what was presumed after a crash and is over is not presumed after the next",
+  (algorithm) => {
+    const policies = parsePolicies({ p: { algorithm, limit: 1_000, window: "10s" } });
+    const policy = policies.get("p") as Policy;
+    let nowMs = 1_000_000;
+    const object = new SimulatedObject(new Database(), policies, () => nowMs);
+    const presumed = () => restoredOf(object.open(policy, "key").accounts[0] ?? UNTOUCHED);
+    const wish = { [policy.rules[0].name]: { used: 0, kept: 0, wanted: 60 } };
+    for (const holder of ["a", "b", "c", "d"])
+      object.reserve({
+        ...{ policy: "p", key: "key", cost: 0, holder, turn: 1, ttlMs: LEAST_TTL_MS, isShort: false },
+        rules: wish,
+      });
+    object.crash();
+    expect(presumed()).toBeGreaterThan(200);
+    nowMs += LEAST_TTL_MS;
+    expect(presumed()).toBe(0);
+    nowMs += 10_000;
+    object.limit("p", "key", 1);
+    object.crash();
+    expect(presumed()).toBeLessThanOrEqual(aheadUnits(policy.rules[0]));
+  },
+);
+
+test("a holder's units are presumed for as long as it may spend them, whatever was written before", () => {
+  const policies = parsePolicies({ p: { algorithm: "token-bucket", limit: 10_000, window: "10s" } });
+  const policy = policies.get("p") as Policy;
+  let nowMs = 1_000_000;
+  const object = new SimulatedObject(new Database(), policies, () => nowMs);
+  const presumed = () => restoredOf(object.open(policy, "key").accounts[0] ?? UNTOUCHED);
+  for (let call = 0; call < 1_000; call += 1) object.limit("p", "key", 1);
+  const { mostMs, leastMs } = policy.reservation;
+  const reserve = (holder: string, ttlMs: number) =>
+    object.reserve({
+      ...{ policy: "p", key: "key", cost: 0, holder, turn: 1, ttlMs, isShort: false },
+      rules: { [policy.rules[0].name]: { used: 0, kept: 0, wanted: 9 } },
+    });
+  for (const holder of ["a", "b", "c"]) reserve(holder, leastMs);
+  reserve("d", mostMs);
+  object.crash();
+  expect(presumed()).toBeGreaterThanOrEqual(9);
+  nowMs += mostMs - 1;
+  expect(presumed()).toBeGreaterThanOrEqual(9);
+  nowMs += 1;
+  expect(presumed()).toBe(0);
+});
 
 const NEW_LIFE = (database: Database) =>
   database.rewrite((rules) => rules.replaceAll(/"presumed":\[\[.*?\]\]/g, '"presumed":[]'));
