@@ -15,7 +15,11 @@ const HISTORIES: Record<string, Crashing> = {
   "a window, at its limit": { ...FEW, fields: WINDOW },
   "a larger window, asked for twice its limit": {
     fields: { ...WINDOW, limit: 500 },
-    ...{ clients: 6, callsPerSecond: 480, everyMs: 3_000, crashes: 5, restMs: 12_000 },
+    clients: 6,
+    callsPerSecond: 480,
+    everyMs: 3_000,
+    crashes: 5,
+    restMs: 12_000,
   },
   "a bucket, at its limit": { ...FEW, fields: { algorithm: "token-bucket", limit: 100, window: "1s" } },
   "a log, at its limit": { ...FEW, fields: { algorithm: "sliding-log", limit: 100, window: "1s" } },
@@ -76,7 +80,13 @@ test.each(["fixed-window", "token-bucket", "sliding-window-counter"])(
     const wish = { [policy.rules[0].name]: { used: 0, kept: 0, wanted: 60 } };
     for (const holder of ["a", "b", "c", "d"])
       object.reserve({
-        ...{ policy: "p", key: "key", cost: 0, holder, turn: 1, ttlMs: LEAST_TTL_MS, isShort: false },
+        policy: "p",
+        key: "key",
+        cost: 0,
+        holder,
+        turn: 1,
+        ttlMs: LEAST_TTL_MS,
+        isShort: false,
         rules: wish,
       });
     object.crash();
@@ -100,7 +110,13 @@ test("a holder's units are presumed for as long as it may spend them, whatever w
   const { mostMs, leastMs } = policy.reservation;
   const reserve = (holder: string, ttlMs: number) =>
     object.reserve({
-      ...{ policy: "p", key: "key", cost: 0, holder, turn: 1, ttlMs, isShort: false },
+      policy: "p",
+      key: "key",
+      cost: 0,
+      holder,
+      turn: 1,
+      ttlMs,
+      isShort: false,
       rules: { [policy.rules[0].name]: { used: 0, kept: 0, wanted: 9 } },
     });
   for (const holder of ["a", "b", "c"]) reserve(holder, leastMs);
