@@ -123,7 +123,12 @@ test("a holder's units are presumed for as long as it may spend them, whatever w
   reserve("d", mostMs);
   object.crash();
   expect(presumed()).toBeGreaterThanOrEqual(9);
-  nowMs += mostMs - 1;
+  // It may die once more, whatever it has written meanwhile.
+  nowMs += 2_000;
+  object.limit("p", "key", 1);
+  object.crash();
+  expect(presumed()).toBeGreaterThanOrEqual(9);
+  nowMs += mostMs - 2_000 - 1;
   expect(presumed()).toBeGreaterThanOrEqual(9);
   nowMs += 1;
   expect(presumed()).toBe(0);
