@@ -176,6 +176,19 @@ export function unstoredOf({ holds }: Account): number {
   return heldUnits(holds).unstored;
 }
 
+/** The units of holds that stand for what was given out before a crash. */
+export function restoredOf({ holds }: Account): number {
+  return heldUnits(holds).restored;
+}
+
+/** The last instant at which a holder may spend units that this memory has given it; -Infinity: none has any. */
+export function spendableUntilMs({ holds }: Account): number {
+  let untilMs = -Infinity;
+  for (const { isStored, isRestored, expiresAtMs, spendableUntilMs: spentMs = expiresAtMs } of holds)
+    if (isStored !== true && isRestored !== true) untilMs = Math.max(untilMs, spentMs);
+  return untilMs;
+}
+
 /** The first instant, `nowMs` or later, from which the account equals an untouched one if no call comes before. */
 export function wholeAtMs(rule: Rule, account: Account, nowMs: number): number {
   const fullAtMs = resetAtMs(rule, account, nowMs);

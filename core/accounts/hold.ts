@@ -9,6 +9,8 @@ export interface Hold {
   readonly units: number;
   /** From this instant on the units count as used; those of a lease are free. */
   readonly expiresAtMs: number;
+  /** From this instant on its holder spends none of it. Absent: from `expiresAtMs` on. */
+  readonly spendableUntilMs?: number;
   /** The hold is in storage too, so it is still there after a crash. */
   readonly isStored?: boolean;
   /** It belongs to a call on several keys, which ends it within moments: see operations/contention.ts. */

@@ -1,4 +1,4 @@
-import { advance, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import { advance, restoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import { later, type InForce } from "../../core/policies/in-force.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { AnswerCount } from "../storage/answers.ts";
@@ -194,6 +194,7 @@ export class KeyState {
     this.dueMs = dueMs;
     for (const [index, ruleState] of this.#ruleStates.entries()) {
       ruleState.stored = records[index];
+      ruleState.presumed = restoredOf(accounts[index] ?? UNTOUCHED);
       ruleState.storedWholeMs = recordWholeAtMs(ruleState.rule, accounts[index]?.state);
     }
     this.#claims.forgetExpired();

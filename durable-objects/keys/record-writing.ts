@@ -20,10 +20,9 @@ export function writeRecord(
 ): number {
   const { key, policy, ruleStates, expired } = keyState;
   const wholeMs = Math.max(leastDueMs, wholeAtMsOf(ruleStates, accounts, nowMs));
-  const ttlMs = policy.reservation.mostMs;
   const { memory } = storage.leads;
   const records = ruleStates.map(({ rule, stored }, index) =>
-    record(rule, accounts[index] ?? UNTOUCHED, ahead[index] ?? 0, nowMs, ttlMs, stored, memory),
+    record(rule, accounts[index] ?? UNTOUCHED, ahead[index] ?? 0, nowMs, policy.reservation, stored, memory),
   );
   const rules = Object.fromEntries(
     ruleStates.map(({ rule }, index) => [rule.name, records[index]?.stored]),

@@ -1,4 +1,4 @@
-import { unstoredOf, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
+import { restoredOf, unstoredOf, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
 import type { Hold } from "../../core/accounts/hold.ts";
 import { doubled, undoubled } from "../../core/algorithms/both.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
@@ -10,6 +10,7 @@ import {
   aheadUnits,
   covers,
   isReadable,
+  lastsLongEnough,
   recordWholeAtMs,
   restore,
   storedName,
@@ -21,6 +22,8 @@ export interface RuleState {
   readonly rule: Rule;
   readonly account: Account;
   readonly stored: StoredAccount | undefined;
+  /** Of what that is ahead by, the units that were presumed when it was written, or found. */
+  readonly presumed: number;
   /** From when on what that counts has come back: memory may be as far ahead of it then as of no record. */
   readonly storedWholeMs: number;
   /** At least so many units were given out since the key was loaded. */
@@ -55,6 +58,7 @@ export function readRuleStates(
       rule,
       account: withClaims(rule, restored, claims),
       stored: isReadable(rule, found) ? found : undefined,
+      presumed: found?.ahead ?? 0,
       storedWholeMs: recordWholeAtMs(rule, restored.state),
       given: 0,
       isConverted: other !== undefined,
@@ -143,9 +147,15 @@ export function isCovered(
   accounts: readonly Account[],
   nowMs: number,
 ): boolean {
-  return states.every((state, index) =>
-    covers(state.rule, state.stored, accounts[index] ?? UNTOUCHED, nowMs, aheadOf(state, nowMs)),
-  );
+  return states.every((state, index) => isCoveredBy(state, accounts[index] ?? UNTOUCHED, nowMs));
+}
+
+function isCoveredBy(state: RuleState, account: Account, nowMs: number): boolean {
+  const { rule, stored, presumed } = state;
+  // An object that starts with this record would presume again what has ended here.
+  if (stored !== undefined && restoredOf(account) < presumed) return false;
+  if (!lastsLongEnough(stored, account, nowMs)) return false;
+  return covers(rule, stored, account, nowMs, aheadOf(state, nowMs));
 }
 
 /** Whether memory may be ahead of what is stored now. */
@@ -157,8 +167,9 @@ export function isLed(states: readonly RuleState[], nowMs: number): boolean {
  * Units that were given out since the record was written, if these accounts are the first that it does not cover. Of
  * units ahead of no record nobody knows how many were.
  */
-export function givenSince({ stored }: RuleState, account = UNTOUCHED): number {
-  return 1 + Math.max(0, (stored?.ahead ?? 0) - unstoredOf(account));
+export function givenSince({ stored, presumed }: RuleState, account = UNTOUCHED): number {
+  const own = unstoredOf(account) - restoredOf(account);
+  return 1 + Math.max(0, (stored?.ahead ?? 0) - presumed - own);
 }
 
 /** By how many units memory may be ahead of what is stored of a rule. */

@@ -81,7 +81,7 @@ function fromElsewhere(
 }
 
 function withoutMemory(stored: StoredAccount): StoredAccount {
-  const { by: _, ...account } = stored;
+  const { by: _, presumed: __, ...account } = stored;
   return account;
 }
 

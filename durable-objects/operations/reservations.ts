@@ -121,14 +121,16 @@ export class Reservations {
     const { ttlMs, units } = granted(keyState, call, noted, nowMs);
     const { hold } = noted.holder;
     // Kept units never expire sooner than was said before: if this answer is lost, the holder relies on that.
-    const keptUntilMs = noted.ruleAccounts.flatMap(({ account }, index) => {
+    const keptHolds = noted.ruleAccounts.flatMap(({ account }, index) => {
       const keeps = (noted.kept[index] ?? 0) > 0;
-      return keeps ? (holdWith(account.holds, hold)?.expiresAtMs ?? []) : [];
+      return keeps ? (holdWith(account.holds, hold) ?? []) : [];
     });
-    const expiresAtMs = Math.max(nowMs + heldMs(ttlMs), ...keptUntilMs);
+    const expiresAtMs = Math.max(nowMs + heldMs(ttlMs), ...keptHolds.map((each) => each.expiresAtMs));
+    const spentMs = keptHolds.map((each) => each.spendableUntilMs ?? each.expiresAtMs);
+    const spendableUntilMs = Math.max(nowMs + ttlMs, ...spentMs);
     const ruleAccounts = noted.ruleAccounts.map(({ rule, account }, index) => {
       const kept = noted.kept[index] ?? 0;
-      const holding = { id: hold, units: kept + (units[index] ?? 0), expiresAtMs };
+      const holding = { id: hold, units: kept + (units[index] ?? 0), expiresAtMs, spendableUntilMs };
       const without = kept === 0 ? account : settle(rule, account, nowMs, hold, 0);
       return { rule, account: holding.units === 0 ? without : place(without, holding) };
     });

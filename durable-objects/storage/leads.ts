@@ -14,8 +14,16 @@ import { aheadUnits, storedName, type Lead } from "./write-behind.ts";
 /** What the row says of one policy. Stored: never rename a field. */
 interface StoredLead {
   readonly untilMs: number;
-  /** The longest that a holder may spend units that it has reserved, in milliseconds. */
+  /**
+   * The longest that a holder may spend units that it has reserved, in milliseconds. Where `exactFromMs` is there, it is
+   * one less, so that to a version before it is too short: that writes a row of its own before it gives out any unit.
+   */
   readonly ttlMs: number;
+  /**
+   * From then on nobody has units that a version before has given out, which keeps nothing of what records say of times
+   * (`StoredAccount.presumed`). Absent: such a version wrote this row.
+   */
+  readonly exactFromMs?: number;
   /** By the rule's name. */
   readonly rules: Readonly<Record<string, { readonly algorithm: string; readonly units: number }>>;
 }
@@ -70,7 +78,14 @@ export class Leads {
       memory: isLost ? Number.NaN : this.memory,
       startMs: isLost ? nowMs : this.#startMs,
       untilMs: made?.untilMs ?? -Infinity,
-      ...(found && { found: { ...found, units: presumedOf(found, policy, rule) } }),
+      ...(found && {
+        found: {
+          units: presumedOf(found, policy, rule),
+          untilMs: found.untilMs,
+          ttlMs: longestMs(found),
+          exactFromMs: exactFromMs(found),
+        },
+      }),
     };
   }
 
@@ -97,8 +112,10 @@ export class Leads {
     const isValid = made !== undefined && made.untilMs >= neededMs + MARGIN_MS;
     if (isValid && isEnough(policy, made)) return undefined;
     const untilMs = Math.max(made?.untilMs ?? 0, neededMs + MARGIN_MS, nowMs + LEAD_MS);
-    const ttlMs = Math.max(policy.reservation.mostMs, isValid ? made.ttlMs : 0);
-    const lead = { untilMs, ttlMs, rules: this.#units(policy, nowMs) };
+    const ttlMs = Math.max(policy.reservation.mostMs, isValid ? longestMs(made) : 0) - 1;
+    const found = this.#found.get(policy.name);
+    const fromMs = found === undefined ? 0 : exactFromMs(found);
+    const lead = { untilMs, ttlMs, exactFromMs: fromMs, rules: this.#units(policy, nowMs) };
     const all = new Map([...this.#made, [policy.name, lead]]);
     this.#storage.kv.put<Stored>(ROW, [...all]);
     this.#made = all;
@@ -176,10 +193,20 @@ function unitsOf({ rules }: StoredLead, rule: Rule): number {
   return said?.algorithm === storedName(rule) ? said.units : 0;
 }
 
+/** The longest that a holder may spend units, in milliseconds. */
+function longestMs({ ttlMs, exactFromMs: fromMs }: StoredLead): number {
+  return fromMs === undefined ? ttlMs : ttlMs + 1;
+}
+
+/** From when on nobody has units of a version that keeps nothing of what records say of times. */
+function exactFromMs(lead: StoredLead): number {
+  return lead.exactFromMs ?? lead.untilMs;
+}
+
 /** Whether a lead that an earlier version of the policy has written is enough for today's. */
 function isEnough(policy: Policy, lead: StoredLead): boolean {
   return (
-    lead.ttlMs >= policy.reservation.mostMs &&
+    longestMs(lead) >= policy.reservation.mostMs &&
     policy.rules.every((rule) => unitsOf(lead, rule) >= aheadUnits(rule))
   );
 }

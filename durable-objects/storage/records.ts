@@ -9,10 +9,15 @@ export interface StoredAccount {
   /** Units that holders had, and that memory may give out before it writes this record again: see write-behind.ts. */
   readonly ahead: number;
   /**
-   * The longest that a holder may still spend units that are in `ahead`, in milliseconds. Absent when `ahead` is 0, and
-   * in records that are older than reservations.
+   * The longest that a holder may still spend units that are in `ahead` and not in `presumed`, in milliseconds. Absent
+   * when `ahead` is 0, and in records that are older than reservations.
    */
   readonly ttlMs?: number;
+  /**
+   * Of `ahead`, the units that were presumed when this was written, and what was left of their time then, in milliseconds.
+   * Absent when `ahead` is 0, and in records of versions that gave such units a new life.
+   */
+  readonly presumed?: readonly (readonly [units: number, leftMs: number])[];
   /** What the rule counts. Absent: requests, or nobody knows, since versions before conversions.ts wrote none. */
   readonly unit?: string;
   /** Which object's memory wrote this (`Leads.memory`). Absent in records of versions that had no lead, and in shares. */

@@ -11,15 +11,22 @@
  *
  * When the object starts, it takes what is stored as it is. It does not know how many units ahead of it were given out,
  * and isolates may still be spending them. So they become a hold. The hold lasts until the lead ends, and no longer than
- * a reservation could live after the start, and then its units count as used: at once, if the lead ended before. A crash
- * therefore never admits a unit twice, and loses at most the units ahead, once. Nothing is rewritten for that. Holds and
- * leases of callers are rows of their own and come back as they were.
+ * units that were given out before may be spent after the start, and then its units count as used: at once, if the lead
+ * ended before. A crash therefore never admits a unit twice, and loses at most the units ahead, once. Nothing is rewritten
+ * for that. Holds and leases of callers are rows of their own and come back as they were.
+ *
+ * Once: what was presumed is nobody's debt. A record that is written while such a hold lasts says so apart (`presumed`),
+ * with what is left of its time, so that the next object does not give it a new life. When the hold has ended, the first
+ * change of the key writes a record that does not say it any more: else the next object would presume it again.
+ *
+ * All of that are durations, which begin anew when an object starts: no clock of another machine can cut them short.
  *
  * These functions are pure: time is an argument.
  */
-import { place, unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import { place, spendableUntilMs, unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
 import type { Packed, Segment } from "../../core/algorithms/packed.ts";
 import { withoutBlock } from "../../core/algorithms/penalty.ts";
+import type { Lifetimes } from "../../core/policies/lifetimes.ts";
 import { mostLost } from "../../core/policies/loss.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "./records.ts";
@@ -36,6 +43,12 @@ const MOST_SHARE = 0.02;
  * that leaves memory again and again, after a few calls each, loses few units beside those that were used.
  */
 const USED_SHARE = 1 / 8;
+
+/**
+ * A record tells apart the units that were presumed after so many crashes. Of more, those that end first end a little
+ * later, with the next.
+ */
+const MAX_PRESUMED = 4;
 
 /**
  * By how many units the memory of a key may be ahead of its storage. 0 for leases and for units that no time gives back:
@@ -56,7 +69,7 @@ export function aheadOfRecord(rule: Rule, used: number): number {
  * The record of an account.
  *
  * @param ahead units that memory may give out before the next write, beside those that holders have now
- * @param ttlMs the longest that a holder may still spend them, in milliseconds
+ * @param lifetimes of reservations under today's policy
  * @param before the record that was written last
  * @param by the memory that the account is in
  */
@@ -65,17 +78,18 @@ export function record(
   account: Account,
   ahead: number,
   nowMs: number,
-  ttlMs: number,
+  lifetimes: Lifetimes,
   before: StoredAccount | undefined,
   by?: number,
 ): { readonly stored: StoredAccount; readonly segment?: Packed["segment"] } {
   const { state } = account;
   const { isShare = false } = rule.algorithm;
   const units = isShare ? 0 : ahead + unstoredOf(account);
+  const ttlMs = lifeMs(account, nowMs, lifetimes, before);
   const header = {
     algorithm: storedName(rule),
     ahead: units,
-    ...(units > 0 && { ttlMs }),
+    ...(units > 0 && { ttlMs, presumed: presumedIn(account, nowMs) }),
     ...(rule.lease === undefined && rule.unit !== "requests" && { unit: rule.unit }),
     ...(!isShare && by !== undefined && { by }),
   };
@@ -83,6 +97,39 @@ export function record(
   const earlier = before?.algorithm === header.algorithm ? readable(rule, before.state) : undefined;
   const { record: packed, segment } = rule.algorithm.pack(rule.config, state, nowMs, earlier);
   return { stored: { ...header, state: packed }, segment };
+}
+
+/**
+ * For how long holders may have units of a record that is written now, in milliseconds: for longer costs another row. A
+ * busy key has the shortest lifetimes. Longer ones are measured, and a little longer or shorter the next time.
+ */
+function lifeMs(
+  account: Account,
+  nowMs: number,
+  { leastMs, mostMs }: Lifetimes,
+  before: StoredAccount | undefined,
+): number {
+  const heldMs = spendableUntilMs(account) - nowMs;
+  if (heldMs <= leastMs) return leastMs;
+  return Math.max(heldMs, Math.min(2 * heldMs, mostMs), before?.ttlMs ?? 0);
+}
+
+/** The units that are presumed, and how much longer, in the order in which they end. */
+function presumedIn({ holds }: Account, nowMs: number): NonNullable<StoredAccount["presumed"]> {
+  const parts: [units: number, leftMs: number][] = [];
+  for (const { isRestored, units, expiresAtMs } of holds)
+    if (isRestored === true) parts.push([units, expiresAtMs - nowMs]);
+  const merged = parts.splice(0, Math.max(0, parts.length - MAX_PRESUMED));
+  const [next] = parts;
+  if (next !== undefined) for (const [units] of merged) next[0] += units;
+  return parts;
+}
+
+/** Whether holders spend nothing for longer than an object would presume that starts with this record. */
+export function lastsLongEnough(stored: StoredAccount | undefined, account: Account, nowMs: number): boolean {
+  // Without units ahead, or written by an earlier version, it is presumed for as long as a reservation may live.
+  if (stored?.presumed === undefined) return true;
+  return spendableUntilMs(account) - nowMs <= (stored.ttlMs ?? 0);
 }
 
 /**
@@ -109,7 +156,13 @@ export interface Lead {
   readonly startMs: number;
   readonly untilMs: number;
   /** What the object before it had promised; absent: nothing. */
-  readonly found?: { readonly units: number; readonly untilMs: number; readonly ttlMs: number };
+  readonly found?: {
+    readonly units: number;
+    readonly untilMs: number;
+    readonly ttlMs: number;
+    /** Before that, a version that keeps nothing of what records say of times may have given out units. */
+    readonly exactFromMs: number;
+  };
 }
 
 const NO_LEAD: Lead = { memory: Number.NaN, startMs: 0, untilMs: -Infinity };
@@ -141,10 +194,14 @@ export function restore(
   const read = isReadable(rule, stored) ? stored : undefined;
   const known = readable(rule, read?.state);
   const state = known === undefined ? undefined : algorithm.unpack(config, known, segments);
-  const { units, expiresAtMs } = presumed(rule, read, state, nowMs, ttlMs, lead);
-  const account: Account = state === undefined ? UNTOUCHED : { state, holds: [] };
-  if (units === 0) return account;
-  return place(account, { id: RESTORED, units, expiresAtMs, isRestored: true });
+  const untouched: Account = state === undefined ? UNTOUCHED : { state, holds: [] };
+  return presumed(rule, read, state, nowMs, ttlMs, lead).reduce(
+    (account, { units, expiresAtMs }, index) =>
+      units === 0
+        ? account
+        : place(account, { id: `${RESTORED}:${index}`, units, expiresAtMs, isRestored: true }),
+    untouched,
+  );
 }
 
 /** How many units may have been given out beyond a record, and until when holders may spend them. */
@@ -155,21 +212,38 @@ function presumed(
   nowMs: number,
   ttlMs: number,
   { memory, startMs, untilMs, found }: Lead,
-): { readonly units: number; readonly expiresAtMs: number } {
+): readonly { readonly units: number; readonly expiresAtMs: number }[] {
   const { ahead = 0, by } = read ?? {};
-  // Isolates of the deployment that wrote this keep units for as long as its own policy allowed.
-  const longestMs = Math.max(ttlMs, read?.ttlMs ?? 0, found?.ttlMs ?? 0);
-  // The limit may be lower than when this was written, and no more than the whole capacity can be given out.
-  const atMost = (units: number) => Math.min(units, rule.capacity);
   // This object has written it and let the key go since: it holds what isolates had then.
-  if (by === memory) return { units: atMost(ahead), expiresAtMs: Math.min(untilMs, nowMs + longestMs) };
+  const isOwn = by === memory;
   // The units may have been promised by an earlier policy, and today's promises none.
   const { algorithm, config } = rule;
-  const isLed = found !== undefined && found.units > 0 && algorithm.wholeAtMs(config, state) <= found.untilMs;
-  const units = atMost(isLed ? Math.max(ahead, found.units) : ahead);
+  const isLed =
+    !isOwn && found !== undefined && found.units > 0 && algorithm.wholeAtMs(config, state) <= found.untilMs;
+  const units = isLed ? Math.max(ahead, found.units) : ahead;
   const isOld = ahead > 0 && by === undefined;
-  if (found === undefined || isOld) return { units, expiresAtMs: nowMs + longestMs };
-  return { units, expiresAtMs: Math.min(found.untilMs, startMs + longestMs) };
+  const [fromMs, endMs] = isOwn
+    ? [nowMs, untilMs]
+    : found === undefined || isOld
+      ? [nowMs, Infinity]
+      : [startMs, found.untilMs];
+  const isExact = by !== undefined && (isOwn || (found !== undefined && found.exactFromMs <= startMs));
+  const before = (isExact && read?.presumed) || [];
+  // Isolates of the deployment that wrote this keep units for as long as its own policy allowed.
+  const longestMs =
+    isExact && read?.presumed !== undefined
+      ? (read.ttlMs ?? 0)
+      : Math.max(ttlMs, read?.ttlMs ?? 0, found?.ttlMs ?? 0);
+  const given = units - before.reduce((sum, [each]) => sum + each, 0);
+  // The limit may be lower than when this was written, and no more than the whole capacity can be given out.
+  let room = rule.capacity;
+  return [[given, longestMs] as const, ...before]
+    .toSorted(([, a], [, b]) => b - a)
+    .map(([each, leftMs]) => {
+      const held = Math.min(each, room);
+      room -= held;
+      return { units: held, expiresAtMs: Math.min(endMs, fromMs + leftMs) };
+    });
 }
 
 /** The name under which the states of a rule are stored. */
@@ -182,5 +256,5 @@ function readable({ algorithm }: Rule, state: unknown): unknown {
   return algorithm.isPenal === true ? state : withoutBlock(state);
 }
 
-/** The id of that hold. It is in memory only, and must differ from all ids of claims and holders. */
+/** How the ids of those holds begin. They are in memory only, and must differ from all ids of claims and holders. */
 const RESTORED = "write-ahead";

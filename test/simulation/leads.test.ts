@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
 import type { Policies, Policy, Rule } from "../../core/policies/policy.ts";
+import type { StoredAccount } from "../../durable-objects/storage/records.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { Database } from "./database.ts";
@@ -48,6 +49,17 @@ function withAlgorithm(change: (algorithm: AnyAlgorithm) => AnyAlgorithm): (poli
     );
 }
 
+/** Records without the units that were presumed when they were written. */
+function withoutPresumed(rules: string): string {
+  const records = JSON.parse(rules) as Record<string, Partial<StoredAccount>>;
+  const changed = Object.entries(records).map(([name, record]) => {
+    const { ahead = 0, presumed = [] } = record;
+    const before = presumed.reduce((sum, [units]) => sum + units, 0);
+    return [name, before === 0 ? record : { ...record, ahead: ahead - before, presumed: [] }];
+  });
+  return JSON.stringify(Object.fromEntries(changed));
+}
+
 const PLANTED: Record<string, LeadBreakage> = {
   "a check before the answer left out": {
     policies: withAlgorithm((algorithm) => ({ ...algorithm, covers: () => true })),
@@ -63,6 +75,12 @@ const PLANTED: Record<string, LeadBreakage> = {
       database.rewriteLead((lead) =>
         lead.replace(/"untilMs":(?<ms>\d+)/, (_, ms) => `"untilMs":${Number(ms) - 60_000}`),
       ),
+  },
+  "a restart that presumes units of a record for a shorter time than holders have them": {
+    atCrash: (database) => database.rewrite((rules) => rules.replaceAll(/"ttlMs":\d+/g, '"ttlMs":1')),
+  },
+  "a restart that does not presume what was presumed before": {
+    atCrash: (database) => database.rewrite(withoutPresumed),
   },
   "a restart that takes units ahead for used at once": {
     atCrash: (database) => {

@@ -15,6 +15,8 @@ const RESERVED = { reservation: { ttl: "2s" } };
 const POLICIES = parsePolicies({
   bucket: { algorithm: "token-bucket", limit: 400, window: "60s", ...RESERVED },
   fast: { algorithm: "token-bucket", limit: 100, window: "1s", burst: 1_000, ...RESERVED },
+  auto: { algorithm: "token-bucket", limit: 400, window: "4s", burst: 800 },
+  autoWindow: { algorithm: "fixed-window", limit: 600, window: "6s" },
   slow: { algorithm: "token-bucket", limit: 2_000, window: "30d", ...RESERVED },
   log: { algorithm: "sliding-log", limit: 300, window: "20s", ...RESERVED },
   window: { algorithm: "fixed-window", limit: 300, window: "30s", ...RESERVED },
@@ -143,7 +145,8 @@ export class LeadHistory {
     const holder = `holder ${this.#outcome.calls}`;
     this.#outcome.calls += 1;
     const wanted = pick(this.#random, [2, 5, 20, 100]);
-    const ttlMs = this.#policy.reservation.mostMs;
+    const { leastMs, mostMs } = this.#policy.reservation;
+    const ttlMs = pick(this.#random, [leastMs, mostMs, leastMs + whole(this.#random, mostMs - leastMs + 1)]);
     const rules = Object.fromEntries(
       this.#policy.rules.map(({ name }) => [name, { used: 0, kept: 0, wanted }]),
     );

@@ -45,10 +45,10 @@ describe.each(limited)("$name with a limit of 0", ({ name, fields }) => {
   test("reads what was stored while it was open, and what it stores is read when it is open again", () => {
     const taken = decide(open, UNTOUCHED, 5, 1);
     if (!taken.allowed) throw new Error("1 of 7 fits");
-    const { stored } = record(open, taken.account, 2, 5, 1_000, undefined);
+    const { stored } = record(open, taken.account, 2, 5, { leastMs: 1_000, mostMs: 1_000 }, undefined);
     const closing = restore(shut, structuredClone(stored), [], 6, 1_000);
     expect(decide(shut, closing, 6, 1)).toMatchObject({ allowed: false, retryAfterMs: null });
-    const again = record(shut, closing, 0, 6, 1_000, stored);
+    const again = record(shut, closing, 0, 6, { leastMs: 1_000, mostMs: 1_000 }, stored);
     const laterMs = 10_000_000;
     const reopened = restore(open, structuredClone(again.stored), [], laterMs, 1_000);
     expect(remainingOf(open, reopened, laterMs)).toBe(remainingOf(open, UNTOUCHED, laterMs));

@@ -75,7 +75,14 @@ test("every history of taking, buying, giving back, debts and sets is that of a 
           account = place(account, { id: `${nowMs} ${held}`, units, expiresAtMs: 2 ** 51 });
           held += units;
         } else if (kind === "store") {
-          const { stored } = record(rule, { ...account, holds: [] }, 0, nowMs, 0, undefined);
+          const { stored } = record(
+            rule,
+            { ...account, holds: [] },
+            0,
+            nowMs,
+            { leastMs: 0, mostMs: 0 },
+            undefined,
+          );
           const { state } = restore(rule, JSON.parse(JSON.stringify(stored)), [], nowMs, 0);
           account = { ...account, state };
         } else {

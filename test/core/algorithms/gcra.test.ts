@@ -142,6 +142,6 @@ test("a policy may change from one name to the other, and what was consumed stay
   ];
   const taken = decide(one, UNTOUCHED, 0, 3);
   if (!taken.allowed) throw new Error("3 of 3 fit");
-  const { stored } = record(one, taken.account, 0, 0, 0, undefined);
+  const { stored } = record(one, taken.account, 0, 0, { leastMs: 0, mostMs: 0 }, undefined);
   for (const rule of [one, other]) expect(restore(rule, stored, [], 0, 0)).toEqual(taken.account);
 });

@@ -106,13 +106,13 @@ describe("storage", () => {
   const unblocked = key.account;
   key.call(0);
   const stored = JSON.parse(
-    JSON.stringify(record(penal, key.account, 0, START_MS, 0, undefined).stored),
+    JSON.stringify(record(penal, key.account, 0, START_MS, { leastMs: 0, mostMs: 0 }, undefined).stored),
   ) as ReturnType<typeof record>["stored"];
 
   test("keeps a block through a crash, and a record without it does not cover it", () => {
     expect(restore(penal, stored, [], START_MS, 0)).toEqual(key.account);
     expect(covers(penal, stored, key.account, START_MS)).toBe(true);
-    const before = record(penal, unblocked, 0, START_MS, 0, undefined).stored;
+    const before = record(penal, unblocked, 0, START_MS, { leastMs: 0, mostMs: 0 }, undefined).stored;
     expect(covers(penal, before, unblocked, START_MS)).toBe(true);
     expect(covers(penal, before, key.account, START_MS)).toBe(false);
   });
@@ -120,7 +120,7 @@ describe("storage", () => {
   test("a policy that gains or loses its penalty keeps what was consumed", () => {
     const asPlain = restore(plain, stored, [], START_MS, 0);
     expect(decide(plain, asPlain, START_MS, 1)).toMatchObject({ allowed: false, retryAfterMs: 334 });
-    const again = record(plain, asPlain, 0, START_MS, 0, stored).stored;
+    const again = record(plain, asPlain, 0, START_MS, { leastMs: 0, mostMs: 0 }, stored).stored;
     expect(decide(penal, restore(penal, again, [], START_MS, 0), START_MS, 1)).toMatchObject({
       allowed: false,
       reason: "quota",
@@ -192,7 +192,7 @@ test.each(rates)(
     ]) {
       if ("most" in account) throw new Error("5 units can be counted");
       expect(remainingOf(key.rule, account, nowMs)).toBeGreaterThanOrEqual(0);
-      const { stored } = record(key.rule, account, 0, nowMs, 0, undefined);
+      const { stored } = record(key.rule, account, 0, nowMs, { leastMs: 0, mostMs: 0 }, undefined);
       expect(restore(key.rule, structuredClone(stored), [], nowMs, 0).state).toBeDefined();
     }
     const mostOf = ({ algorithm: own, config }: Rule) => own.mostDebit?.(config, undefined, nowMs);

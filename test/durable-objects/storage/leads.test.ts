@@ -75,6 +75,28 @@ test("a clock that ran ahead and was put right does not make a crash cost more t
   expect(presumed(policyOf(3_600), NOW_MS)?.untilMs).toBe(NOW_MS + RESERVED_MS);
 });
 
+/** Until when units of a record, of which holders had some for a second at most, are presumed in a new memory. */
+function presumedOfRecord(nowMs: number): number | undefined {
+  const policy = policyOf(3_600);
+  const [rule] = policy.rules;
+  const lead = new Leads(database.storage).of(policy, rule, nowMs, false);
+  const stored = { algorithm: "token-bucket", ahead: 50, ttlMs: 1_000, presumed: [], by: -1 };
+  return restore(rule, stored, [], nowMs, RESERVED_MS, lead).holds.at(-1)?.expiresAtMs;
+}
+
+test("what a record says of times is believed of versions that keep to it, and not until the units of others have ended", () => {
+  new Leads(database.storage).renew(policyOf(3_600), NOW_MS, NOW_MS);
+  expect(presumedOfRecord(NOW_MS)).toBe(NOW_MS + 1_000);
+  // A version before writes its own row before it gives out anything: to it this one is not valid for long enough.
+  expect(database.storage.kv.get("lead")).toMatchObject([["p", { ttlMs: RESERVED_MS - 1 }]]);
+  database.rewriteLead((lead) => lead.replace(/"exactFromMs":\d+,/, ""));
+  expect(presumedOfRecord(NOW_MS)).toBe(NOW_MS + RESERVED_MS);
+  // Nor when this version has written the row again, and died before it read the record.
+  new Leads(database.storage).renew(policyOf(3_600), NOW_MS + 40_000, NOW_MS + 40_000);
+  expect(presumedOfRecord(NOW_MS + 41_000)).toBe(NOW_MS + 41_000 + RESERVED_MS);
+  expect(presumedOfRecord(NOW_MS + 60_000)).toBe(NOW_MS + 61_000);
+});
+
 test("what was promised in a transaction that is rolled back is promised again", () => {
   const storage = new Storage(database.storage);
   const renew = () => storage.leads.renew(policyOf(3_600), NOW_MS, NOW_MS);

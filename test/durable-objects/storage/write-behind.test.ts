@@ -1,6 +1,13 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { advance, decide, outstandingOf, UNTOUCHED, type Account } from "../../../core/accounts/account.ts";
+import {
+  advance,
+  decide,
+  outstandingOf,
+  place,
+  UNTOUCHED,
+  type Account,
+} from "../../../core/accounts/account.ts";
 import type { Segment } from "../../../core/algorithms/packed.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import type { StoredAccount } from "../../../durable-objects/storage/records.ts";
@@ -59,6 +66,24 @@ test("what is restored holds the units that memory was ahead by, then counts the
   expect(decide(rule, advance(rule, restored, 1_600), 1_600, 0).remaining).toBe(81);
 });
 
+test("of many crashes in a row a record tells four apart, and none of their units ends sooner for that", () => {
+  const rule = bucket({ limit: 100, window: 10_000 });
+  let account = restore(rule, { algorithm: "token-bucket", ahead: 1 }, [], 0, 1_000);
+  let stored: StoredAccount | undefined;
+  for (let nowMs = 10; nowMs < 100; nowMs += 10) {
+    account = place(account, { id: `${nowMs}`, units: 1, expiresAtMs: nowMs + 1_000, isRestored: true });
+    ({ stored } = record(rule, account, 0, nowMs, { leastMs: 1_000, mostMs: 8_000 }, stored, 1));
+    const ends = (stored.presumed ?? []).map(([units, leftMs]) => ({ units, endsMs: nowMs + leftMs }));
+    expect(ends.length).toBeLessThanOrEqual(4);
+    expect(ends.reduce((sum, { units }) => sum + units, 0)).toBe(outstandingOf(account));
+    for (const { expiresAtMs } of account.holds) {
+      const held = account.holds.filter((hold) => hold.expiresAtMs >= expiresAtMs).length;
+      const told = ends.filter(({ endsMs }) => endsMs >= expiresAtMs);
+      expect(told.reduce((sum, { units }) => sum + units, 0)).toBeGreaterThanOrEqual(held);
+    }
+  }
+});
+
 test("a policy that shrinks does not owe units ahead that it never had", () => {
   const rule = bucket({ limit: 5, window: 10_000 });
   const restored = restore(rule, { algorithm: "token-bucket", ahead: 400 }, [], 0, 1_000);
@@ -106,7 +131,14 @@ function play(
     if (!decision.allowed) continue;
     ({ account } = decision);
     if (!covers(rule, stored, account, nowMs)) {
-      const written = record(rule, account, isHot ? aheadUnits(rule) : 0, nowMs, ttlMs, stored);
+      const written = record(
+        rule,
+        account,
+        isHot ? aheadUnits(rule) : 0,
+        nowMs,
+        { leastMs: ttlMs, mostMs: ttlMs },
+        stored,
+      );
       ({ stored } = written);
       if (written.segment !== undefined) segments.push(structuredClone(written.segment));
     }
