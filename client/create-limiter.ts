@@ -4,9 +4,8 @@ import type { ClientOptions } from "./client-options.ts";
 import { FarLimiter } from "./far-limiter.ts";
 import { endWithProcess } from "./lifetime.ts";
 import type { Limiter } from "./limiter.ts";
-import type { FarSide, LimiterCalls } from "./transports/far-side.ts";
+import type { FarSide, LimiterCalls, RequestBounds } from "./transports/far-side.ts";
 import { overHttp, type HttpWay } from "./transports/http.ts";
-import type { RequestBounds } from "./transports/requests.ts";
 import { overService } from "./transports/service.ts";
 
 /** Where the limiter is: a service binding, or an address and a token. */

@@ -61,6 +61,13 @@ export interface FarSide extends Endable {
   close?(): void;
 }
 
+/** How many requests of a limiter may be under way at once. */
+export interface RequestBounds {
+  readonly asking: number;
+  /** Those that may wait for their turn at the limiter: a release that ends their wait must find a place. */
+  readonly waiting: number;
+}
+
 /**
  * How long a call may wait for its turn, in milliseconds. What is no time waits for nothing: the limiter says what is
  * wrong with it.

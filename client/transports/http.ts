@@ -2,9 +2,9 @@ import { LimiterError, PROBLEMS, Problem } from "../../core/protocol/problems.ts
 import { clip, violation } from "../../core/words.ts";
 import { partOf, requireFields } from "./address-parts.ts";
 import type { KeyAsked, PeekAsked, Signal } from "./asked.ts";
-import { waitOf, type FarSide } from "./far-side.ts";
+import { waitOf, type FarSide, type RequestBounds } from "./far-side.ts";
 import { jsonOf, refusedField, requirePlain } from "./plain-json.ts";
-import { Requests, type RequestBounds, type Waiting } from "./requests.ts";
+import { Requests, type Waiting } from "./requests.ts";
 import { SHAPES, type Shape } from "./shapes.ts";
 
 /** Where a limiter is, and how it is reached. */

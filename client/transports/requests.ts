@@ -4,6 +4,7 @@
  */
 import { idle } from "../../core/clock.ts";
 import type { Signal } from "./asked.ts";
+import type { RequestBounds } from "./far-side.ts";
 
 /**
  * An answer that comes so late may still be of use, in milliseconds: a lease is released, a policy becomes known, and
@@ -12,13 +13,6 @@ import type { Signal } from "./asked.ts";
 const LATE_MS = 2_000;
 /** Of a request whose worker has ended nobody hears any more. No more than so many are remembered. */
 const MOST_LATE = 1_000;
-
-/** How many requests of a limiter may be under way at once. */
-export interface RequestBounds {
-  readonly asking: number;
-  /** Those that may wait for their turn at the limiter: a release that ends their wait must find a place. */
-  readonly waiting: number;
-}
 
 /** A limiter grants one caller as many calls that wait in an object. */
 export const PROCESS_BOUNDS: RequestBounds = { asking: 256, waiting: 1_000 };
