@@ -3,9 +3,11 @@ import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
 import { eventually } from "../support/eventually.ts";
+import { TOKENS } from "../support/fixtures.ts";
 import { HttpClient } from "../support/http-client.ts";
 import { openSocket } from "../support/leaving-client.ts";
 import { announcedSeed, seededRandom } from "../support/random.ts";
+import { RawConnection } from "../support/raw-connection.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
 const policies = {
@@ -73,6 +75,28 @@ test("nor does who goes at any other moment, while many come and go and wait", a
   };
   for (let burst = 0; burst < BURSTS; burst += 1) await Promise.all(Array.from({ length: 20 }, comeAndGo));
   await leftOver(all);
+});
+
+test.each([
+  ["its key alone", ["Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]],
+  ["another version", ["Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version: 8"]],
+  ["its version alone", ["Sec-WebSocket-Version: 13"]],
+  ["neither", []],
+])("a handshake with %s, which the runtime refuses, leaves no lease", async (_, headers) => {
+  const key = freshKey();
+  const connection = new RawConnection(Number(new URL(serving.url).port));
+  const lines = [
+    `GET /v1/leases/socket?policy=quick&key=${key}&waitMs=100 HTTP/1.1`,
+    "Host: weir.test",
+    `Authorization: Bearer ${TOKENS.full}`,
+    "Connection: Upgrade",
+    "Upgrade: websocket",
+    ...headers,
+  ];
+  const { status } = await connection.exchange(Buffer.from(`${lines.join("\r\n")}\r\n\r\n`));
+  connection.close();
+  expect(status).toBeGreaterThanOrEqual(400);
+  await leftOver([key]);
 });
 
 test("of many pings at once a few are answered: nobody fills the memory with answers that nobody reads", async () => {

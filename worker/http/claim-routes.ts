@@ -38,7 +38,7 @@ export function addClaimRoutes(app: Hono<{ Bindings: Env }>): void {
       if (input instanceof Problem) return input;
       const answered = await callSocket(clientOf(c.env, principal), principal, input);
       if (answered instanceof Problem) return answered;
-      return c.env.SOCKETS === "relayed" ? relayed(answered.answer) : answered.answer;
+      return c.env.SOCKETS === "relayed" ? relayed(c.req.raw, answered.answer) : answered.answer;
     }),
   );
   app.post(

@@ -10,14 +10,22 @@ const PING = "ping";
 const PINGS_APART_MS = 100;
 
 /**
+ * Whether the runtime will write the 101: a handshake over HTTP has a key and this version (RFC 6455, section 4.2.1). The
+ * runtime refuses others after the worker has answered, and tells only whoever has the end that the worker answered with.
+ */
+function isHandshake({ headers }: Request): boolean {
+  return headers.has("sec-websocket-key") && headers.get("sec-websocket-version") === "13";
+}
+
+/**
  * Passes on what a caller and an object say to each other on a socket, rather than the socket itself.
  *
  * When the runtime cannot write the 101 because the connection was reset, workerd (2026-10-23) keeps a socket that was
  * passed on open for ever, and tells its object nothing; of one that ends here it tells.
  */
-export function relayed(answer: Response): Response {
+export function relayed(request: Request, answer: Response): Response {
   const { webSocket: object } = answer;
-  if (object === null) return answer;
+  if (object === null || !isHandshake(request)) return answer;
   const { 0: client, 1: caller } = new WebSocketPair();
   object.accept();
   caller.accept();
