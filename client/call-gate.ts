@@ -8,7 +8,7 @@ import type { HeldPolicy } from "../core/policies/held-policy.ts";
 import { full, type Full } from "../core/protocol/bounds.ts";
 import { hash } from "../core/protocol/hash.ts";
 import { objectName } from "../core/protocol/object-names.ts";
-import type { ObjectStarts } from "./object-starts.ts";
+import { newCaller, type ObjectStarts } from "./object-starts.ts";
 
 /** New keys may come so many seconds' worth at once: an isolate that starts knows none. */
 const BURST_SECONDS = 10;
@@ -41,6 +41,7 @@ export class CallGate {
   readonly #waiting = new Map<string, Set<Entered>>();
   readonly #lately = new Int32Array(PLACES);
   readonly #starts: ObjectStarts | undefined;
+  readonly #caller = newCaller();
   #newKeys: TokenBucketState | undefined;
 
   /** @param starts present where all objects are in one process; it counts the calls of all callers */
@@ -57,7 +58,13 @@ export class CallGate {
     if (kind !== "wait" && this.#isFull(object, kind, nowMs))
       return full("caller-calls", this.#bounds.maxCallsAtOnce);
     if (!this.#isKnown(policy, key, nowMs)) return full("caller-new-keys", this.#bounds.maxNewKeysPerSecond);
-    const started = this.#starts?.enter(object, policy.deadlineMs, nowMs, kind === "end" ? "end" : "ask");
+    const started = this.#starts?.enter(
+      object,
+      policy.deadlineMs,
+      nowMs,
+      this.#caller,
+      kind === "end" ? "end" : "ask",
+    );
     if (started !== undefined && "full" in started) return started;
     const leave = kind === "wait" ? undefined : this.#letIn(object, policy, nowMs);
     return () => {

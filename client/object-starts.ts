@@ -20,7 +20,11 @@ const LATE_MS = 1_000;
  */
 const PAUSE_MS = 500;
 
-/** Of the objects in memory, this part is kept for calls that end something. */
+/**
+ * This part of both bounds is kept: of the objects in memory for calls that end something, and for callers that have fewer
+ * than are left of it; of the starts for such callers too, in addition. So a flood keeps nobody else out. A caller alone
+ * may have all but that.
+ */
 const KEPT_SHARE = 1 / 8;
 
 /** Calls that end something start objects beside all others, so that a flood of those keeps no slot taken. */
@@ -28,16 +32,29 @@ type Lane = "ask" | "end";
 
 /** The starts of one lane. */
 interface Starts {
-  /** By the object's name: from when on its start does not count any more, whoever has begun it. */
-  readonly underWay: Map<string, number>;
+  /** By the object's name: from when on its start does not count any more, whoever has begun it, and who has. */
+  readonly underWay: Map<string, { readonly goneAtMs: number; readonly caller: Caller }>;
   fullSinceMs: number;
 }
+
+/** What one caller has of both bounds. */
+export interface Caller {
+  /** Objects in memory that it was the last to call. */
+  objects: number;
+  /** Starts that are under way. */
+  starts: number;
+  /** When it began the last one. */
+  startedMs: number;
+}
+
+/** A caller that has started nothing. */
+export const newCaller = (): Caller => ({ objects: 0, starts: 0, startedMs: -Infinity });
 
 /** The objects that calls of this process have started. Calls to one that is there, or starts already, are let through. */
 export class ObjectStarts {
   readonly #bounds: ObjectBounds;
-  /** By the object's name: when it was last called. The one called longest ago is first. */
-  readonly #lately = new Map<string, number>();
+  /** By the object's name: when it was last called, and by whom. The one called longest ago is first. */
+  readonly #lately = new Map<string, { readonly atMs: number; readonly caller: Caller }>();
   readonly #lanes: Readonly<Record<Lane, Starts>> = {
     ask: { underWay: new Map(), fullSinceMs: -Infinity },
     end: { underWay: new Map(), fullSinceMs: -Infinity },
@@ -47,34 +64,74 @@ export class ObjectStarts {
     this.#bounds = bounds;
   }
 
-  /** Lets a call through to an object. Returns the bound that is reached, or a function to call when it was answered. */
-  enter(object: string, deadlineMs: number, nowMs: number, lane: Lane = "ask"): Full | (() => void) {
+  /**
+   * Lets a call through to an object. Returns the bound that is reached, or a function to call when it was answered.
+   *
+   * @param caller who calls: always the same object for one caller
+   */
+  enter(
+    object: string,
+    deadlineMs: number,
+    nowMs: number,
+    caller: Caller,
+    lane: Lane = "ask",
+  ): Full | (() => void) {
     const starts = this.#lanes[lane];
     this.#forget(starts, nowMs);
-    const { startsAtOnce, inMemory } = this.#bounds;
-    const most = lane === "end" ? inMemory : inMemory - Math.floor(inMemory * KEPT_SHARE);
-    const isThere = this.#lately.delete(object);
-    if (!isThere && this.#isFull(starts, nowMs)) return full("object-starts", startsAtOnce);
-    if (!isThere && this.#lately.size >= most) return full("objects-in-memory", most);
-    this.#lately.set(object, nowMs);
+    const isThere = this.#lately.has(object);
+    const reached = isThere ? undefined : this.#reached(starts, caller, nowMs, lane);
+    if (reached !== undefined) return reached;
+    this.#dropLately(object);
+    this.#lately.set(object, { atMs: nowMs, caller });
+    caller.objects += 1;
     if (isThere) return () => undefined;
-    starts.underWay.set(object, nowMs + deadlineMs + LATE_MS);
-    if (starts.underWay.size >= startsAtOnce) starts.fullSinceMs = nowMs;
-    return () => starts.underWay.delete(object);
+    this.#dropStart(starts, object);
+    starts.underWay.set(object, { goneAtMs: nowMs + deadlineMs + LATE_MS, caller });
+    caller.starts += 1;
+    caller.startedMs = nowMs;
+    if (starts.underWay.size >= this.#bounds.startsAtOnce) starts.fullSinceMs = nowMs;
+    return () => this.#dropStart(starts, object);
   }
 
-  #isFull({ underWay, fullSinceMs }: Starts, nowMs: number): boolean {
-    // The clock may have been set back meanwhile.
-    const isPaused = nowMs >= fullSinceMs && nowMs - fullSinceMs < PAUSE_MS;
-    return isPaused || underWay.size >= this.#bounds.startsAtOnce;
+  /** The bound that one more start of this caller would pass; `undefined`: none. */
+  #reached({ underWay, fullSinceMs }: Starts, caller: Caller, nowMs: number, lane: Lane): Full | undefined {
+    const { startsAtOnce, inMemory } = this.#bounds;
+    const isWithin = (sinceMs: number) => nowMs >= sinceMs && nowMs - sinceMs < PAUSE_MS;
+    const isPaused = isWithin(fullSinceMs) && isWithin(caller.startedMs);
+    const mostStarts = startsAtOnce + Math.floor(startsAtOnce * KEPT_SHARE);
+    const hasStart =
+      underWay.size < startsAtOnce && !isWithin(fullSinceMs)
+        ? true
+        : !isPaused && caller.starts < mostStarts - underWay.size;
+    if (!hasStart) return full("object-starts", startsAtOnce);
+    const mostAsked = inMemory - Math.floor(inMemory * KEPT_SHARE);
+    const { size } = this.#lately;
+    if (size < mostAsked || (size < inMemory && (lane === "end" || caller.objects < inMemory - size)))
+      return undefined;
+    return full("objects-in-memory", lane === "end" ? inMemory : mostAsked);
   }
 
   #forget({ underWay }: Starts, nowMs: number): void {
-    for (const [object, atMs] of this.#lately) {
+    for (const [object, { atMs }] of this.#lately) {
       if (atMs <= nowMs && nowMs - atMs < IN_MEMORY_MS) break;
-      this.#lately.delete(object);
+      this.#dropLately(object);
     }
     if (underWay.size < this.#bounds.startsAtOnce) return;
-    for (const [object, goneAtMs] of underWay) if (goneAtMs <= nowMs) underWay.delete(object);
+    for (const [object, { goneAtMs }] of underWay)
+      if (goneAtMs <= nowMs) this.#dropStart({ underWay }, object);
+  }
+
+  #dropLately(object: string): void {
+    const known = this.#lately.get(object);
+    if (known === undefined) return;
+    known.caller.objects -= 1;
+    this.#lately.delete(object);
+  }
+
+  #dropStart({ underWay }: Pick<Starts, "underWay">, object: string): void {
+    const known = underWay.get(object);
+    if (known === undefined) return;
+    known.caller.starts -= 1;
+    underWay.delete(object);
   }
 }
