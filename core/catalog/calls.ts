@@ -22,6 +22,8 @@ export interface WriteCall {
   readonly write: Write;
   /** Who writes, as the audit log says it. */
   readonly by: string;
+  /** Present where whoever writes may use only the keys that begin with this: then others keep a part of each bound. */
+  readonly keyPrefix?: string | undefined;
   /** Entity tags, one of which must be that of what is there. Absent: whatever is there. */
   readonly ifMatch?: readonly string[] | undefined;
   /** Only where nothing is yet. */

@@ -1,4 +1,3 @@
-import { MOST_MANIFOLD } from "../../core/catalog/override-index.ts";
 import type { Table } from "../../core/catalog/overrides.ts";
 import { textIn, type CatalogTables, type Row } from "./catalog-tables.ts";
 
@@ -24,6 +23,9 @@ export interface StoredOverride {
   readonly version: number;
   readonly fields: Table;
 }
+
+/** What there may be so many of: overrides of all policies; of one policy patterns with several wildcards, and lengths. */
+type OverrideBound = "overrides" | "manifold" | "beginnings" | "ends";
 
 /** The catalog, table by table. All methods are synchronous. */
 export class CatalogStore {
@@ -93,21 +95,27 @@ export class CatalogStore {
     return this.#tables.number("SELECT count(*) AS number FROM overrides WHERE policy = ?", policy) ?? 0;
   }
 
-  /** How many lengths the texts before the first wildcard have in a policy's patterns, and those after the last. */
-  patternLengths(policy: string): { readonly beginnings: number; readonly ends: number } {
-    const count = (length: string) =>
+  /**
+   * How much of each bound overrides take.
+   *
+   * @param keyPrefix counts only patterns that begin with this
+   */
+  overrideCounts(policy: string, keyPrefix = ""): Record<OverrideBound, number> {
+    const count = (what: string, where: string, ...values: string[]) =>
       this.#tables.number(
-        `SELECT count(DISTINCT ${length}) AS number FROM overrides WHERE policy = ? AND instr(pattern, '*') > 0`,
-        policy,
+        `SELECT count(${what}) AS number FROM overrides WHERE substr(pattern, 1, length(?1)) = ?1 AND ${where}`,
+        keyPrefix,
+        ...values,
       ) ?? 0;
+    const lengths = (length: string) =>
+      count(`DISTINCT ${length}`, "policy = ?2 AND instr(pattern, '*') > 0", policy);
     const upToLast = "rtrim(pattern, replace(pattern, '*', ''))";
-    return { beginnings: count("instr(pattern, '*')"), ends: count(`length(pattern) - length(${upToLast})`) };
-  }
-
-  /** Whether no more patterns of the policy may have more than one wildcard. */
-  hasMostManifold(policy: string): boolean {
-    const query = "SELECT count(*) AS number FROM overrides WHERE policy = ? AND pattern LIKE '%*%*%'";
-    return (this.#tables.number(query, policy) ?? 0) >= MOST_MANIFOLD;
+    return {
+      overrides: count("*", "true"),
+      manifold: count("*", "policy = ?2 AND pattern LIKE '%*%*%'", policy),
+      beginnings: lengths("instr(pattern, '*')"),
+      ends: lengths(`length(pattern) - length(${upToLast})`),
+    };
   }
 
   token(name: string): Table | undefined {

@@ -39,7 +39,7 @@ export class CatalogWrites {
   }
 
   /** Makes a write, if its conditions hold and what it says is allowed. */
-  write({ write, by, ifMatch, ifNoneMatch, isDryRun }: WriteCall): Written | Refusal {
+  write({ write, by, keyPrefix, ifMatch, ifNoneMatch, isDryRun }: WriteCall): Written | Refusal {
     const { version, isThere } = this.#stateOf(write);
     const isMatch =
       ifMatch === undefined || ifMatch.includes(String(version)) || (isThere && ifMatch.includes("*"));
@@ -51,7 +51,7 @@ export class CatalogWrites {
       return changed(`it is there already, with the entity tag "${version}"`);
     try {
       return this.#tables.atomically(() => {
-        const answer = this.#make(write, by);
+        const answer = this.#make(write, by, keyPrefix);
         if (isRefusal(answer) || isDryRun === true) throw new Ended(answer);
         return answer;
       });
@@ -92,13 +92,13 @@ export class CatalogWrites {
     return pattern === undefined ? 0 : (this.#store.override(write.policy, pattern)?.version ?? 0);
   }
 
-  #make(write: Write, by: string): Written | Refusal {
+  #make(write: Write, by: string, keyPrefix: string | undefined): Written | Refusal {
     const [single, candidates] = [this.#single, this.#candidates];
     switch (write.kind) {
       case "policy":
         return this.#writePolicy(by, write.name, write.fields ?? undefined);
       case "override":
-        return this.#writeOneOverride(by, write.policy, write.pattern, write.fields ?? undefined);
+        return this.#writeOneOverride(by, write.policy, write.pattern, write.fields ?? undefined, keyPrefix);
       case "token":
         return single.writeToken(by, write.name, write.entry ?? undefined);
       case "candidate":
@@ -126,9 +126,12 @@ export class CatalogWrites {
     policy: string,
     pattern: string,
     fields: Table | undefined,
+    keyPrefix: string | undefined,
   ): Written | Refusal {
     const isNew = this.#store.override(policy, this.patternOf(policy, pattern) ?? "") === undefined;
-    const written = this.#writeOverride(by, policy, pattern, fields);
+    const write = () => this.#writeOverride(by, policy, pattern, fields);
+    const written =
+      isNew && keyPrefix !== undefined ? this.#single.writePart(policy, keyPrefix, write) : write();
     if (isRefusal(written) || !isNew || !pattern.includes(WILDCARD)) return written;
     return this.#single.crowdedBy(policy) ?? written;
   }

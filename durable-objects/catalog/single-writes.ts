@@ -29,6 +29,14 @@ export interface WritesParts {
   readonly nowMs: () => number;
 }
 
+/** What callers with and without a prefix share. */
+const SHARED_BOUNDS = [
+  ["overrides", MOST_OVERRIDES, "overrides"],
+  ["manifold", MOST_MANIFOLD, "patterns with more than one *"],
+  ["beginnings", MAX_BEGINNING_LENGTHS, "lengths before the first *"],
+  ["ends", MAX_END_LENGTHS, "lengths after the last *"],
+] as const;
+
 /** Writes one thing: a policy, an override or a token. A refusal may come after some rows were written: it ends the transaction. */
 export class SingleWrites {
   readonly #store: CatalogStore;
@@ -103,7 +111,11 @@ export class SingleWrites {
       return { version: before?.version ?? 0, value: { policy, pattern, fields } };
     if (before === undefined && this.#store.count("overrides") >= MOST_OVERRIDES)
       return full(`the catalog has ${MOST_OVERRIDES} overrides, which are all that it may have`);
-    if (before === undefined && checked.isManifold && this.#store.hasMostManifold(policy))
+    if (
+      before === undefined &&
+      checked.isManifold &&
+      this.#store.overrideCounts(policy).manifold >= MOST_MANIFOLD
+    )
       return full(
         `the policy has ${MOST_MANIFOLD} patterns with more than one *, which are all that it may have`,
       );
@@ -113,7 +125,7 @@ export class SingleWrites {
 
   /** The refusal of patterns that have too many lengths, each of which costs every call of the policy a look. */
   crowdedBy(policy: string): Refusal | undefined {
-    const { beginnings, ends } = this.#store.patternLengths(policy);
+    const { beginnings, ends } = this.#store.overrideCounts(policy);
     const [where, most] =
       beginnings > MAX_BEGINNING_LENGTHS
         ? ["before their first", MAX_BEGINNING_LENGTHS]
@@ -122,6 +134,23 @@ export class SingleWrites {
     return full(
       `the policy's patterns have texts of ${most} lengths ${where} *, which are all that they may have`,
     );
+  }
+
+  /**
+   * Writes an override for somebody who may use some keys only, and refuses it when more of a bound would be taken by
+   * patterns of those keys than is left for others.
+   */
+  writePart(policy: string, keyPrefix: string, write: () => Written | Refusal): Written | Refusal {
+    const before = this.#store.overrideCounts(policy, keyPrefix);
+    const written = write();
+    const own = this.#store.overrideCounts(policy, keyPrefix);
+    const all = this.#store.overrideCounts(policy);
+    for (const [what, most, words] of SHARED_BOUNDS)
+      if (own[what] > before[what] && own[what] + all[what] > most + 1 && !isRefusal(written))
+        return full(
+          `keys that begin with ${JSON.stringify(keyPrefix)} have as much as is left for others of the ${most} ${words} that there may be: a token with this prefix adds no more`,
+        );
+    return written;
   }
 
   putOverride(

@@ -91,13 +91,14 @@ export class Operations {
   readonly all: readonly Operation[];
   readonly #known: readonly Operation[];
 
-  constructor(document: OpenApi) {
+  /** @param isWhole whether the limiter has a catalog and statistics, so that their operations are asked too */
+  constructor(document: OpenApi, { isWhole = false } = {}) {
     this.document = document;
     const paths = Object.entries({ "/openapi.json": DOCUMENT_PATH, ...document.paths });
     const known = paths.flatMap(([path, methods]) =>
       Object.entries(methods).map(([method, described]) => ({
         operation: operationOf(document, path, method.toUpperCase(), described),
-        isAsked: !isUnbound(described),
+        isAsked: isWhole || !isUnbound(described),
       })),
     );
     this.#known = known.map(({ operation }) => operation);

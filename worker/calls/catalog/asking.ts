@@ -34,7 +34,10 @@ export async function write(
   const refusal =
     scopeProblem(principal, ["admin"]) ?? writeProblem(principal, what) ?? takenProblem(caller.secret, what);
   if (refusal !== undefined) return refusal;
-  const written = await asked(catalog.write({ write: what, by: principal.title, ...conditions }));
+  const { title: by, keyPrefix } = principal;
+  const written = await asked(
+    catalog.write({ write: what, by, ...(keyPrefix !== undefined && { keyPrefix }), ...conditions }),
+  );
   if (!(written instanceof Problem) && conditions.isDryRun !== true) await onWritten();
   return written;
 }

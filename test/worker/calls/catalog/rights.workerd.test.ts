@@ -54,6 +54,32 @@ describe("a token with a prefix of keys", () => {
     for (const { key } of body["keys"] as { key: string }[]) expect(key.startsWith("tenant-a:")).toBe(true);
   });
 
+  test("takes no more of the bounds that all share than it leaves: others may still add", async () => {
+    const [token, other] = [await issued("mine:"), await issued("other:")];
+    const put = (from: string, pattern: string) =>
+      call(overrideAt("slow", pattern), { method: "PUT", token: from, body: { limit: 7 } });
+    const patternsOf = {
+      "lengths before": (each: number) => `mine:${"x".repeat(each)}*`,
+      "more than one": (each: number) => `mine:*${each}*`,
+      "lengths after": (each: number) => `mine:*${"x".repeat(each)}`,
+    };
+    for (const [words, patternOf] of Object.entries(patternsOf)) {
+      let added = 0;
+      let last = await put(token, patternOf(0));
+      for (; last.status === 200; last = await put(token, patternOf(added))) added += 1;
+      expect([last.status, String(last.body["detail"])]).toEqual([429, expect.stringContaining(words)]);
+      expect(added).toBeGreaterThan(10);
+      // What is there may be changed, others and the owner add, and room is made by taking away.
+      expect((await put(token, patternOf(0))).status).toBe(200);
+      const mine = Array.from({ length: added }, (_, each) => patternOf(each));
+      const theirs = patternOf(added).replace("mine:", "other:");
+      expect((await put(other, theirs)).status).toBe(200);
+      expect((await admin("PUT", overrideAt("slow", patternOf(added)), { limit: 7 })).status).toBe(200);
+      for (const pattern of [...mine, theirs, patternOf(added)])
+        expect((await admin("DELETE", overrideAt("slow", pattern))).status).toBe(204);
+    }
+  });
+
   test("is told so before its document, or its token, is read", async () => {
     const token = await issued("tenant-a:");
     for (const [method, path] of [

@@ -1,0 +1,384 @@
+/**
+ * The calls of an attacker who draws from all operations of the OpenAPI document. A round repeats one operation. One part
+ * of its call is the round's subject: it is ever new, as large as can be, or what nobody should say. So whatever grows with
+ * a part, or is believed of it, is met, whichever part it is.
+ */
+import { claimId } from "../../core/protocol/claim-ids.ts";
+import { Operations, type OpenApi, type Operation, type Schema } from "./fuzz/openapi-operations.ts";
+import { pick } from "./random.ts";
+
+type Random = () => number;
+
+/** The keys that the weak tokens may use begin with this. */
+export const PREFIX = "10.1.";
+/** What the neighbour has. No answer to an attacker may name it. */
+export const NEIGHBOUR_KEY = "10.2.0.1";
+export const NEIGHBOUR_SECRET = "of-the-neighbour";
+/** A key that both use. */
+export const HOT_KEY = `${PREFIX}hot`;
+/** The policies that are attacked. */
+export const ATTACKED_POLICIES = ["api", "address", "hot", "apart", "slots", "mutex", "busy"] as const;
+/** Who attacks: tokens that may do little, no token, and `author`, who may write any document but is only asked whether it might. */
+export type Weak = "limiter" | "reserver" | "teller" | "manager" | "nobody" | "author";
+
+/** What concerns all keys and callers: no token that has a prefix may do it, whatever it sends. */
+export const OF_ALL = new Set([
+  "metrics",
+  "history",
+  "audit",
+  "getCatalog",
+  "putCatalog",
+  "listTokens",
+  "issueToken",
+  "revokeToken",
+  "putPolicy",
+  "deletePolicy",
+  "putCandidate",
+  "deleteCandidate",
+  "promoteCandidate",
+]);
+/** Of those, the ones whose body may be long: it is not looked at before the right to send it. */
+export const RIGHTS_FIRST = new Set(["putCatalog", "issueToken"]);
+
+/** How the subject of a round is drawn: see `drawPart`. */
+const KINDS = ["new", "most", "odd"] as const;
+type Kind = "same" | (typeof KINDS)[number];
+
+/** One operation with its subject. */
+export interface Round {
+  readonly operation: Operation;
+  readonly part: string;
+  readonly kind: Kind;
+  readonly token: Weak;
+  readonly policy: string;
+}
+
+/** All rounds that there are, in the order of the seed. @param only operations to take; absent: all */
+export async function roundsOf(
+  url: string,
+  random: Random,
+  only?: readonly string[],
+): Promise<{ readonly operations: Operations; readonly rounds: readonly Round[] }> {
+  const document = (await (await fetch(`${url}/openapi.json`)).json()) as OpenApi;
+  const operations = new Operations(document, { isWhole: true });
+  const rounds = operations.all
+    // A socket is no call that is answered and over.
+    .filter(({ id }) => id !== "acquireSocket" && (only === undefined || only.includes(id)))
+    .flatMap((operation) =>
+      ["none", ...partsOf(operations, operation)].flatMap((part) =>
+        (part === "none" ? (["same"] as const) : KINDS).flatMap((kind) =>
+          policiesOf(random, operation, part, kind).flatMap((policy) =>
+            tokensOf(random, operation).map((token) => ({ operation, part, kind, policy, token })),
+          ),
+        ),
+      ),
+    );
+  return { operations, rounds: shuffled(random, rounds) };
+}
+
+/** One that may, if any weak token may; sometimes one that may not, too. */
+function tokensOf(random: Random, { id, path }: Operation): Weak[] {
+  const other = random() < 0.15 ? [pick(random, ["nobody", "limiter", "teller"] as const)] : [];
+  if (id === "putCatalog") return ["author", "manager", ...other];
+  if (id === "reserve") return ["reserver", ...other];
+  if (OF_ALL.has(id) || id === "topKeys") return [pick(random, ["manager", "teller"] as const), ...other];
+  return [path.startsWith("/v1/policies") ? "manager" : "limiter", ...other];
+}
+
+/** The policies of a round's calls: what is ever new meets all of them, each in a round of its own. */
+function policiesOf(
+  random: Random,
+  { id, path, body }: Operation,
+  part: string,
+  kind: Kind,
+): readonly string[] {
+  if (part === "utilization" || part === "priority") return ["busy"];
+  if (part === "pattern") return ["address", "api"];
+  if (path.startsWith("/v1/leases") && body !== undefined) return ["slots"];
+  if (id === "reserve") return ["hot"];
+  const isLimit = id === "limit" && kind === "new" && (part === "key" || part === "idempotencyKey");
+  return isLimit ? ATTACKED_POLICIES : [pick(random, ATTACKED_POLICIES)];
+}
+
+/** The query as a whole, and each field of the path, the query and the body by its name. */
+function partsOf(operations: Operations, { path, query, body }: Operation): string[] {
+  const inPath = [...path.matchAll(/\{(\w+)\}/g)].map(([, name = ""]) => name);
+  const names = new Set([...inPath, "query", ...query.map(({ name }) => name)]);
+  if (body !== undefined) for (const name of fieldsOf(operations, body)) names.add(name);
+  return [...names];
+}
+
+function fieldsOf(operations: Operations, given: Schema): string[] {
+  const { properties = {} } = operations.resolved(given);
+  const inner = Object.keys(properties);
+  return inner.includes("calls") ? [...inner, "holder", "turn", "kept", "wanted", "key"] : inner;
+}
+
+function shuffled<Item>(random: Random, items: readonly Item[]): Item[] {
+  return items
+    .map((item) => ({ item, place: random() }))
+    .toSorted((a, b) => a.place - b.place)
+    .map(({ item }) => item);
+}
+
+/** A caller's call: what is sent. */
+interface Call {
+  readonly method: string;
+  readonly path: string;
+  readonly body?: string;
+}
+
+/** What the attacker has been told. */
+export class Learned {
+  /** Ids of holds and leases, the latest ones. */
+  readonly ids: string[] = [];
+  /** Of the policies that a client of theirs would know: the versions. */
+  readonly versions: Record<string, string> = {};
+
+  #turn = 0;
+
+  /** Rises from one round to the next, too: holders may have the same names there. */
+  nextTurn(): number {
+    this.#turn += 1;
+    return this.#turn;
+  }
+
+  read(text: string): void {
+    for (const [, id = ""] of text.matchAll(/"id":"([^"]+)"/g)) this.ids.push(id);
+    if (this.ids.length > MAX_IDS) this.ids.splice(0, this.ids.length - MAX_IDS);
+    for (const [, policy = "", version = ""] of text.matchAll(/"(\w+)":\{"version":"(\w+)"/g))
+      this.versions[policy] = version;
+  }
+}
+
+/** So many ids are remembered. */
+const MAX_IDS = 256;
+
+/** Draws the calls of one round. */
+export class Drawer {
+  readonly #operations: Operations;
+  readonly #round: Round;
+  readonly #random: Random;
+  readonly #policy: string;
+  /** Fields that need not be there, and are in this round. */
+  readonly #companions: readonly string[];
+  readonly #learned: Learned;
+  #document: string | undefined;
+
+  constructor(operations: Operations, round: Round, random: Random, learned: Learned) {
+    this.#learned = learned;
+    this.#operations = operations;
+    this.#round = round;
+    this.#random = random;
+    this.#policy = round.policy;
+    const ofReserve = round.operation.id === "reserve" ? ["known"] : [];
+    this.#companions = this.#policy === "busy" ? ["utilization", "priority"] : ofReserve;
+  }
+
+  call(number: number): Call {
+    const { operation, part, kind } = this.#round;
+    const path = operation.path.replaceAll(/\{(\w+)\}/g, (_, name: string) =>
+      encodeURIComponent(String(this.#part(name, { type: "string" }, number))),
+    );
+    const fields = operation.query
+      .filter(({ name, required = false }) => required || name === part || isAsked(operation, name))
+      .map(({ name, schema }) => `${name}=${encodeURIComponent(String(this.#part(name, schema, number)))}`);
+    if (part === "query" && kind !== "same")
+      fields.push(...Array.from({ length: kind === "most" ? 9_000 : 30 }, (_, each) => each.toString(36)));
+    const { body } = operation;
+    return {
+      method: operation.method,
+      path: fields.length === 0 ? path : `${path}?${fields.join("&")}`,
+      ...(body !== undefined && { body: this.#bodyOf(body, number) }),
+    };
+  }
+
+  /** A long document is made once: to make it takes the attacker's processor, which the neighbour uses too. */
+  #bodyOf(schema: Schema, number: number): string {
+    const isLong = this.#round.operation.id === "putCatalog" && this.#round.kind === "most";
+    const text = this.#document ?? JSON.stringify(this.#value(schema, "", number));
+    if (isLong) this.#document = text;
+    return text;
+  }
+
+  #part(name: string, schema: Schema, number: number): unknown {
+    const kind = name === this.#round.part ? this.#round.kind : "same";
+    return this.#known(name, kind, number) ?? this.#value(schema, name, number);
+  }
+
+  /** What a field of this name is. `undefined`: what its schema says. */
+  #known(name: string, kind: Kind, number: number): unknown {
+    const of = (same: unknown, fresh: unknown, most: unknown, odd: unknown = same) =>
+      ({ same, new: fresh, most, odd })[kind];
+    switch (name) {
+      case "policy":
+        return of(this.#policy, `none-${number}`, "p".repeat(4_000), "__proto__");
+      case "key":
+        return of(this.#key(), this.#freshKey(number), `${PREFIX}${"9".repeat(500)}`, NEIGHBOUR_KEY);
+      case "prefix":
+        return of(PREFIX, this.#freshKey(number), PREFIX + "9".repeat(400), "10.");
+      case "pattern":
+        return of(
+          `${PREFIX}0.0/16`,
+          this.#pattern(number),
+          `${PREFIX}${"*9".repeat(200)}`,
+          this.#strayPattern(number),
+        );
+      case "id":
+        return of(
+          this.#given() ?? this.#forged(1),
+          this.#forged(number),
+          "lease_" + "A".repeat(4_000),
+          "hold_.",
+        );
+      case "idempotencyKey":
+      case "charge":
+        return of("i", `i${number}`, `${number}`.padStart(256, "i"), NEIGHBOUR_SECRET);
+      case "name":
+        return of("issued", `issued-${number}`, "n".repeat(15_000), "neighbour");
+      case "priority":
+        return of("low", `priority-${number}`, "p".repeat(4_000), "__proto__");
+      case "utilization":
+        return 1;
+      case "dryRun":
+        return of("true", "true", "t".repeat(4_000), "__proto__");
+      case "holder":
+        return of(`${this.#round.part}${number % 40}`, `h${number}`, "h".repeat(64), "h");
+      case "turn":
+        return of(this.#learned.nextTurn(), number, Number.MAX_SAFE_INTEGER, 1);
+      case "kept":
+        return of(0, number, 1e9, 5);
+      case "wanted":
+        return of(100, 100 + number, 1e9, 0);
+      default:
+        return WHOLE[name]?.(this, kind, number);
+    }
+  }
+
+  #key(): string {
+    return this.#policy === "address" ? `${PREFIX}0.1` : this.#policy === "hot" ? HOT_KEY : `${PREFIX}one`;
+  }
+
+  #freshKey(number: number): string {
+    // Each key of a policy that sheds comes several times: what came once sheds nothing.
+    const each = this.#policy === "busy" ? number % 1_100 : number;
+    return `${PREFIX}${each >> 8}.${each & 255}`;
+  }
+
+  get #claim(): "hold" | "lease" {
+    return this.#round.operation.path.includes("hold") ? "hold" : "lease";
+  }
+
+  #given(): string | undefined {
+    const { ids } = this.#learned;
+    const place = ids.findLastIndex((id) => id.startsWith(this.#claim));
+    return place < 0 ? undefined : ids.splice(place, 1)[0];
+  }
+
+  #forged(number: number): string {
+    const kind = this.#claim;
+    const place = { policy: kind === "hold" ? "apart" : "mutex", key: this.#freshKey(number) };
+    return claimId(kind, place, String(number).padStart(22, "A"));
+  }
+
+  #pattern(number: number): string {
+    if (this.#policy === "address") return `${PREFIX}${number & 255}.0/${16 + (number % 17)}`;
+    return `${PREFIX}${"x".repeat(1 + (number % 400))}*`;
+  }
+
+  /** Within the prefix as it is typed, and not as it is meant; or not at all. */
+  #strayPattern(number: number): string {
+    return pick(this.#random, [
+      `${PREFIX}0.0/${number % 16}`,
+      "10.*",
+      "0.0.0.0/0",
+      "*",
+      NEIGHBOUR_KEY,
+      "10.1*",
+    ]);
+  }
+
+  get versions(): object {
+    return this.#learned.versions;
+  }
+
+  /** The calls of a message that holds units. */
+  holding(number: number): unknown {
+    const part = (name: string) => this.#part(name, {}, number);
+    const rules = { [this.#policy]: { used: 0, kept: part("kept"), wanted: part("wanted") } };
+    const place = { policy: this.#policy, key: part("key"), cost: 0 };
+    const reserve = {
+      ...place,
+      holder: part("holder"),
+      turn: part("turn"),
+      ttlMs: 1_000,
+      isShort: false,
+      rules,
+    };
+    return [{ reserve }];
+  }
+
+  /** A document, with as many entries as this. */
+  document(kind: Kind, number: number): unknown {
+    const count = kind === "most" ? 10_001 : 3;
+    const entries = Array.from({ length: count }, (_, each) => [
+      `${PREFIX}${each}.${number}*`,
+      { limit: 1 + each },
+    ]);
+    const entry = { sha256: "0".repeat(64), scopes: ["limit"] };
+    const tokens =
+      kind === "odd"
+        ? { harmless: { name: "neighbour", ...entry } }
+        : kind === "new"
+          ? { ["n".repeat(129 + (number % 1_000))]: entry }
+          : { harmless: entry };
+    return { policies: {}, overrides: { api: Object.fromEntries(entries) }, tokens };
+  }
+
+  #value(given: Schema, name: string, number: number): unknown {
+    const schema = this.#operations.resolved(given);
+    if (this.#round.operation.id === "putCatalog" && name === "")
+      return this.document(this.#round.part === "query" ? "same" : this.#round.kind, number);
+    if (this.#round.operation.id === "putOverride" && name === "") return { limit: 1 + (number % 9) };
+    const choice = (schema.anyOf ?? schema.oneOf)?.[0];
+    if (choice !== undefined) return this.#value(choice, name, number);
+    if (schema.const !== undefined) return schema.const;
+    if (schema.enum !== undefined) return pick(this.#random, schema.enum);
+    const isSubject = name === this.#round.part && name !== "";
+    const kind = isSubject ? this.#round.kind : "same";
+    const many = kind === "most" ? 4_000 : 1;
+    switch (schema.type) {
+      case "object":
+        return Object.fromEntries(
+          Object.entries(schema.properties ?? {})
+            .filter(
+              ([field]) =>
+                (schema.required ?? []).includes(field) ||
+                field === this.#round.part ||
+                this.#companions.includes(field),
+            )
+            .map(([field, inner]) => [field, this.#part(field, inner, number)]),
+        );
+      case "array":
+        return Array.from({ length: many }, () => this.#value(schema.items ?? {}, "", number));
+      case "integer":
+      case "number":
+        return { same: Math.max(1, schema.minimum ?? 1), new: number, most: 1e9, odd: -1 }[kind];
+      case "boolean":
+        return kind === "odd";
+      case undefined:
+      default:
+        return { same: "1s", new: `text-${number}`, most: "t".repeat(10_000), odd: "__proto__" }[kind];
+    }
+  }
+}
+
+/** Who may write any document is only asked whether it might. */
+const isAsked = ({ id }: Operation, name: string) => id === "putCatalog" && name === "dryRun";
+
+/** Fields that are not drawn by their schema, which has only tables there. */
+const WHOLE: Readonly<Record<string, (drawer: Drawer, kind: Kind, number: number) => unknown>> = {
+  calls: (drawer, _, number) => drawer.holding(number),
+  protocol: () => 1,
+  known: (drawer) => drawer.versions,
+};

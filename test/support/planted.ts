@@ -1,0 +1,196 @@
+/** Builds of the limiter with one fault each, planted in a copy of the sources: a check that never finds them is none. */
+import { spawnSync } from "node:child_process";
+import { cpSync, mkdtempSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { ROOT } from "../../scripts/project.ts";
+
+/** A text in a file of the sources, and what stands there with the fault. */
+export type Edit = readonly [file: string, from: string, to: string];
+
+const SOURCES = [
+  "client",
+  "core",
+  "durable-objects",
+  "worker",
+  "package",
+  "scripts",
+  "wrangler.toml",
+  "tsconfig.json",
+  "package.json",
+];
+
+/** A build with a fault: its bundle, and the folder to remove when it is not needed any more. */
+interface Planted {
+  readonly main: string;
+  readonly folder: string;
+}
+
+/**
+ * @throws Error when a text is not found, so that a fault goes with the code that it is in
+ */
+export function buildPlanted(edits: readonly Edit[]): Planted {
+  const folder = mkdtempSync(join(tmpdir(), "weir-planted-"));
+  for (const name of SOURCES) cpSync(join(ROOT, name), join(folder, name), { recursive: true });
+  for (const name of ["node_modules", "dist", "dashboard"]) symlinkSync(join(ROOT, name), join(folder, name));
+  for (const [file, from, to] of edits) {
+    const text = readFileSync(join(folder, file), "utf8");
+    if (!text.includes(from)) throw new Error(`${file} does not have the text: ${from}`);
+    writeFileSync(join(folder, file), text.replace(from, to));
+  }
+  const wrangler = join(ROOT, "node_modules", ".bin", "wrangler");
+  const args = ["deploy", "--dry-run", "--outdir", "built", "-c", "wrangler.toml", "--env", ""];
+  const env = { ...process.env, WRANGLER_SEND_METRICS: "false", NO_COLOR: "1" };
+  const { status, stdout, stderr } = spawnSync(wrangler, args, { cwd: folder, encoding: "utf8", env });
+  if (status !== 0) throw new Error(`the build failed:\n${stdout}${stderr}`);
+  return { main: join(folder, "built", "index.js"), folder };
+}
+
+/** A fault of a kind that an attack has found once. */
+export interface Fault {
+  readonly name: string;
+  /** The operations by which it is met. */
+  readonly operations: readonly string[];
+  readonly edits: readonly Edit[];
+  /** Only how slow the neighbour's calls are shows it. */
+  readonly isSlowness?: true;
+}
+
+const SMALL_ANSWERS: Edit = [
+  "durable-objects/storage/answers.ts",
+  "MAX_ANSWERS_LENGTH = 2 ** 30",
+  "MAX_ANSWERS_LENGTH = 2 ** 16",
+];
+
+/** One of each kind. The first is none: a bound is small there, as in the fault of that bound, and nothing is to be found. */
+export const FAULTS: readonly Fault[] = [
+  { name: "none", operations: ["limit", "hold"], edits: [SMALL_ANSWERS] },
+  {
+    name: "a pattern is compared as it is typed",
+    operations: ["putOverride"],
+    edits: [
+      [
+        "core/catalog/patterns.ts",
+        'const readings = (["text"',
+        'if (given.startsWith(keyPrefix)) return true;\n  const readings = (["text"',
+      ],
+    ],
+  },
+  {
+    name: "calls that end something start objects without bound",
+    operations: ["release", "cancel", "renew"],
+    edits: [
+      ["client/object-calls.ts", 'isDoubted === true && kind === "end" ? "ask" : kind', "kind"],
+      ["client/call-gate.ts", "if (!this.#isKnown(", 'if (kind !== "end" && !this.#isKnown('],
+      [
+        "client/call-gate.ts",
+        "const started = this.#starts?.enter(",
+        'const started = (kind === "end" ? undefined : this.#starts)?.enter(',
+      ],
+    ],
+  },
+  {
+    name: "a document is read before the right to write it",
+    operations: ["putCatalog"],
+    edits: [
+      [
+        "worker/http/catalog-routes.ts",
+        `const refusal = notForAdmin(caller.principal);
+    if (refusal !== undefined) return refusal;
+    const body = await readJson(c.req.raw, {`,
+        "const body = await readJson(c.req.raw, {",
+      ],
+      [
+        "worker/calls/catalog/whole-calls.ts",
+        `const refusal = notForAdmin(caller.principal);
+  if (refusal !== undefined) return refusal;
+  if (!isDocument`,
+        "const refusal = undefined;\n  if (!isDocument",
+      ],
+    ],
+  },
+  {
+    name: "fields of a query cost their number squared",
+    operations: ["limit", "peek", "keys", "policies"],
+    isSlowness: true,
+    edits: [
+      ["worker/http/addresses.ts", "MAX_QUERY_FIELDS = 20", "MAX_QUERY_FIELDS = 1e6"],
+      [
+        "worker/http/addresses.ts",
+        "const known = values.get(field);",
+        "const known = [...values].find(([name]) => name === field)?.[1];",
+      ],
+    ],
+  },
+  {
+    name: "a holder that claims more gets one hold more",
+    operations: ["reserve"],
+    edits: [["durable-objects/operations/reservations.ts", "holder.replaced !== undefined ||", ""]],
+  },
+  {
+    name: "one caller takes all the room for answers",
+    operations: ["limit"],
+    edits: [
+      SMALL_ANSWERS,
+      [
+        "durable-objects/keys/room.ts",
+        "lengths.of(range) >= MAX_ANSWERS_LENGTH_OF_CALLER",
+        "lengths.of(range) >= Infinity * MAX_ANSWERS_LENGTH_OF_CALLER",
+      ],
+    ],
+  },
+  {
+    name: "one caller takes all places for load shedding",
+    operations: ["limit"],
+    edits: [
+      [
+        "durable-objects/operations/shedders.ts",
+        "MAX_SHEDDERS_OF_CALLER = 500",
+        "MAX_SHEDDERS_OF_CALLER = 1_000",
+      ],
+    ],
+  },
+  {
+    name: "a document gives a token any name",
+    operations: ["putCatalog"],
+    edits: [
+      [
+        "worker/calls/catalog/documents.ts",
+        "[v.safeParse(CALLER_NAME, name), v.safeParse(StoredToken, entry)]",
+        "[v.safeParse(v.string(), name), v.safeParse(v.looseObject(StoredToken.entries), entry), CALLER_NAME] as const",
+      ],
+    ],
+  },
+  {
+    name: "beginnings of patterns have any number of lengths",
+    operations: ["putOverride"],
+    edits: [["core/catalog/override-index.ts", "MAX_BEGINNING_LENGTHS = 128", "MAX_BEGINNING_LENGTHS = 1e6"]],
+  },
+  {
+    name: "wishes count as they are said",
+    operations: ["reserve"],
+    edits: [
+      [
+        "durable-objects/keys/holders.ts",
+        "Math.min(wish, MAX_WISHES_OF_CALLER * max)",
+        "Math.max(wish, 0 * MAX_WISHES_OF_CALLER * max)",
+      ],
+      [
+        "durable-objects/operations/holder-messages.ts",
+        "return Math.min(wanted, Math.max(kept, Math.floor(mostUnits(rule))));",
+        "return Math.max(wanted, 0 * Math.max(kept, mostUnits(rule)));",
+      ],
+    ],
+  },
+  {
+    name: "a prefix reads what is counted of all keys",
+    operations: ["metrics", "history"],
+    edits: [
+      [
+        "worker/calls/stats.ts",
+        "if (keyPrefix === undefined) return undefined;",
+        "if (keyPrefix !== title) return undefined;",
+      ],
+    ],
+  },
+];

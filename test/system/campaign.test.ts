@@ -1,0 +1,61 @@
+/**
+ * The attacker of attack-draws.ts draws from all calls of the API with weak tokens, beside a neighbour. What must hold is
+ * counted here; how long the neighbour's calls take is measured by `npm run bench:attack`.
+ */
+import { rmSync } from "node:fs";
+import { describe, expect, test } from "vitest";
+import { roundsOf } from "../support/attack-draws.ts";
+import { campaign, serveAttacked, type Campaign } from "../support/campaign.ts";
+import { depth } from "../support/depth.ts";
+import { buildPlanted, FAULTS } from "../support/planted.ts";
+import { announcedSeed, seededRandom } from "../support/random.ts";
+import { makeState, removeState } from "../support/served.ts";
+
+/** All rounds take a minute and a half. */
+const ROUNDS = depth(60, Infinity);
+const MOST_MS = 1_200_000;
+
+async function attacked(
+  seed: number,
+  rounds: number,
+  bundle?: string,
+  only?: readonly string[],
+): Promise<Campaign> {
+  const state = makeState();
+  const serving = await serveAttacked(state, bundle);
+  try {
+    const random = seededRandom(seed);
+    const drawn = await roundsOf(serving.url, random, only);
+    const plan = { ...drawn, rounds: drawn.rounds.slice(0, rounds), serving, random, atOnce: 16 };
+    const made = await campaign(plan);
+    console.log(`${plan.rounds.length} of ${drawn.rounds.length} rounds, ${made.calls} calls`);
+    return made;
+  } finally {
+    await serving.stop("SIGKILL");
+    removeState(state);
+  }
+}
+
+test(
+  "whatever weak tokens send, no bound is passed and a neighbour has what is its own",
+  { timeout: MOST_MS },
+  async () => {
+    const { found, neighbour } = await attacked(announcedSeed("campaign"), ROUNDS);
+    expect(Object.fromEntries(found)).toEqual({});
+    expect(neighbour.calls).toBeGreaterThan(ROUNDS === Infinity ? 10_000 : 500);
+  },
+);
+
+describe.runIf(depth(false, true))(
+  "a fault of each kind that an attack has found once is found by it",
+  () => {
+    test.each(
+      FAULTS.filter(({ isSlowness }) => isSlowness !== true).map((fault) => [fault.name, fault] as const),
+    )("%s", { timeout: MOST_MS }, async (name, { edits, operations }) => {
+      const bundle = buildPlanted(edits);
+      const { found } = await attacked(announcedSeed(name), Infinity, bundle.main, operations);
+      rmSync(bundle.folder, { recursive: true });
+      expect(found.size > 0).toBe(name !== "none");
+    });
+  },
+);
