@@ -32,7 +32,7 @@ const state = makeState();
 const bundle = fault && buildPlanted(fault.edits);
 const serving = await serveAttacked(state, bundle?.main);
 const random = seededRandom(seed);
-const drawn = await roundsOf(serving.url, random, fault?.operations);
+const drawn = await roundsOf(serving.url, random, fault);
 const [first] = drawn.rounds;
 if (first === undefined) throw new Error("there are no rounds");
 const limit = drawn.operations.all.find(({ id }) => id === "limit") ?? first.operation;
@@ -78,7 +78,8 @@ const made = await campaign({
 });
 const base = median(usual);
 const ranked = [...least].toSorted(([, a], [, b]) => b - a);
-const slow = ranked.filter(([, its]) => its > ALLOWED * base);
+// The author of documents is not weak, and is there for what documents may say.
+const slow = ranked.filter(([{ token }, its]) => token !== "author" && its > ALLOWED * base);
 console.log(`SEED=${seed}${fault === undefined ? "" : `, planted: ${fault.name}`}`);
 console.log(
   `${attacks.length} rounds, ${made.calls} calls of the attacker, ${made.neighbour.calls} of the neighbour`,
@@ -89,7 +90,8 @@ console.log(
 console.log("the slowest rounds:");
 for (const [round, its] of ranked.slice(0, 5)) console.log(`  ${(its / base).toFixed(2)}  ${nameOf(round)}`);
 for (const [law, example] of made.found) console.log(`broken: ${law}: ${example.slice(0, 300)}`);
-if (slow.length > 0) console.log(`broken: in ${slow.length} rounds p99 is over ${ALLOWED} times as long`);
+if (slow.length > 0)
+  console.log(`broken: in ${slow.length} rounds of weak tokens p99 is over ${ALLOWED} times as long`);
 if (fault === undefined) {
   await sleep(QUIET_MS);
   const after = { files: filesOf(serving), memory: memoryOf(serving) };

@@ -53,25 +53,33 @@ export interface Round {
   readonly policy: string;
 }
 
-/** All rounds that there are, in the order of the seed. @param only operations to take; absent: all */
+/** What to draw from; absent: all. */
+export interface Only {
+  readonly operations: readonly string[];
+  readonly parts: readonly string[];
+}
+
+/** All rounds that there are, in the order of the seed. */
 export async function roundsOf(
   url: string,
   random: Random,
-  only?: readonly string[],
+  only?: Only,
 ): Promise<{ readonly operations: Operations; readonly rounds: readonly Round[] }> {
   const document = (await (await fetch(`${url}/openapi.json`)).json()) as OpenApi;
   const operations = new Operations(document, { isWhole: true });
   const rounds = operations.all
     // A socket is no call that is answered and over.
-    .filter(({ id }) => id !== "acquireSocket" && (only === undefined || only.includes(id)))
+    .filter(({ id }) => id !== "acquireSocket" && (only?.operations.includes(id) ?? true))
     .flatMap((operation) =>
-      ["none", ...partsOf(operations, operation)].flatMap((part) =>
-        (part === "none" ? (["same"] as const) : KINDS).flatMap((kind) =>
-          policiesOf(random, operation, part, kind).flatMap((policy) =>
-            tokensOf(random, operation).map((token) => ({ operation, part, kind, policy, token })),
+      ["none", ...partsOf(operations, operation)]
+        .filter((part) => only?.parts.includes(part) ?? true)
+        .flatMap((part) =>
+          (part === "none" ? (["same"] as const) : KINDS).flatMap((kind) =>
+            policiesOf(random, operation, part, kind).flatMap((policy) =>
+              tokensOf(random, operation).map((token) => ({ operation, part, kind, policy, token })),
+            ),
           ),
         ),
-      ),
     );
   return { operations, rounds: shuffled(random, rounds) };
 }
@@ -154,6 +162,9 @@ export class Learned {
 /** So many ids are remembered. */
 const MAX_IDS = 256;
 
+/** A body of more characters is long. */
+const LONG = 10_000;
+
 /** Draws the calls of one round. */
 export class Drawer {
   readonly #operations: Operations;
@@ -163,7 +174,7 @@ export class Drawer {
   /** Fields that need not be there, and are in this round. */
   readonly #companions: readonly string[];
   readonly #learned: Learned;
-  #document: string | undefined;
+  #long: string | undefined;
 
   constructor(operations: Operations, round: Round, random: Random, learned: Learned) {
     this.#learned = learned;
@@ -193,11 +204,10 @@ export class Drawer {
     };
   }
 
-  /** A long document is made once: to make it takes the attacker's processor, which the neighbour uses too. */
+  /** A long body is made once: to make it takes the attacker's processor, which the neighbour uses too. */
   #bodyOf(schema: Schema, number: number): string {
-    const isLong = this.#round.operation.id === "putCatalog" && this.#round.kind === "most";
-    const text = this.#document ?? JSON.stringify(this.#value(schema, "", number));
-    if (isLong) this.#document = text;
+    const text = this.#long ?? JSON.stringify(this.#value(schema, "", number));
+    if (text.length > LONG) this.#long = text;
     return text;
   }
 

@@ -51,6 +51,8 @@ export interface Fault {
   readonly name: string;
   /** The operations by which it is met. */
   readonly operations: readonly string[];
+  /** The parts of their calls by which it is. */
+  readonly parts: readonly string[];
   readonly edits: readonly Edit[];
   /** Only how slow the neighbour's calls are shows it. */
   readonly isSlowness?: true;
@@ -64,10 +66,11 @@ const SMALL_ANSWERS: Edit = [
 
 /** One of each kind. The first is none: a bound is small there, as in the fault of that bound, and nothing is to be found. */
 export const FAULTS: readonly Fault[] = [
-  { name: "none", operations: ["limit", "hold"], edits: [SMALL_ANSWERS] },
+  { name: "none", operations: ["limit", "hold"], parts: ["idempotencyKey"], edits: [SMALL_ANSWERS] },
   {
     name: "a pattern is compared as it is typed",
     operations: ["putOverride"],
+    parts: ["pattern"],
     edits: [
       [
         "core/catalog/patterns.ts",
@@ -79,6 +82,7 @@ export const FAULTS: readonly Fault[] = [
   {
     name: "calls that end something start objects without bound",
     operations: ["release", "cancel", "renew"],
+    parts: ["id"],
     edits: [
       ["client/object-calls.ts", 'isDoubted === true && kind === "end" ? "ask" : kind', "kind"],
       ["client/call-gate.ts", "if (!this.#isKnown(", 'if (kind !== "end" && !this.#isKnown('],
@@ -92,6 +96,7 @@ export const FAULTS: readonly Fault[] = [
   {
     name: "a document is read before the right to write it",
     operations: ["putCatalog"],
+    parts: ["policies", "tokens"],
     edits: [
       [
         "worker/http/catalog-routes.ts",
@@ -112,6 +117,7 @@ export const FAULTS: readonly Fault[] = [
   {
     name: "fields of a query cost their number squared",
     operations: ["limit", "peek", "keys", "policies"],
+    parts: ["query"],
     isSlowness: true,
     edits: [
       ["worker/http/addresses.ts", "MAX_QUERY_FIELDS = 20", "MAX_QUERY_FIELDS = 1e6"],
@@ -125,11 +131,13 @@ export const FAULTS: readonly Fault[] = [
   {
     name: "a holder that claims more gets one hold more",
     operations: ["reserve"],
+    parts: ["kept"],
     edits: [["durable-objects/operations/reservations.ts", "holder.replaced !== undefined ||", ""]],
   },
   {
     name: "one caller takes all the room for answers",
     operations: ["limit"],
+    parts: ["idempotencyKey"],
     edits: [
       SMALL_ANSWERS,
       [
@@ -142,6 +150,7 @@ export const FAULTS: readonly Fault[] = [
   {
     name: "one caller takes all places for load shedding",
     operations: ["limit"],
+    parts: ["key"],
     edits: [
       [
         "durable-objects/operations/shedders.ts",
@@ -153,6 +162,7 @@ export const FAULTS: readonly Fault[] = [
   {
     name: "a document gives a token any name",
     operations: ["putCatalog"],
+    parts: ["tokens"],
     edits: [
       [
         "worker/calls/catalog/documents.ts",
@@ -164,11 +174,13 @@ export const FAULTS: readonly Fault[] = [
   {
     name: "beginnings of patterns have any number of lengths",
     operations: ["putOverride"],
+    parts: ["pattern"],
     edits: [["core/catalog/override-index.ts", "MAX_BEGINNING_LENGTHS = 128", "MAX_BEGINNING_LENGTHS = 1e6"]],
   },
   {
     name: "wishes count as they are said",
     operations: ["reserve"],
+    parts: ["wanted"],
     edits: [
       [
         "durable-objects/keys/holders.ts",
@@ -185,6 +197,7 @@ export const FAULTS: readonly Fault[] = [
   {
     name: "a prefix reads what is counted of all keys",
     operations: ["metrics", "history"],
+    parts: ["none"],
     edits: [
       [
         "worker/calls/stats.ts",

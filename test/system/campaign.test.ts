@@ -4,7 +4,7 @@
  */
 import { rmSync } from "node:fs";
 import { describe, expect, test } from "vitest";
-import { roundsOf } from "../support/attack-draws.ts";
+import { roundsOf, type Only } from "../support/attack-draws.ts";
 import { campaign, serveAttacked, type Campaign } from "../support/campaign.ts";
 import { depth } from "../support/depth.ts";
 import { buildPlanted, FAULTS } from "../support/planted.ts";
@@ -15,12 +15,7 @@ import { makeState, removeState } from "../support/served.ts";
 const ROUNDS = depth(60, Infinity);
 const MOST_MS = 1_200_000;
 
-async function attacked(
-  seed: number,
-  rounds: number,
-  bundle?: string,
-  only?: readonly string[],
-): Promise<Campaign> {
+async function attacked(seed: number, rounds: number, bundle?: string, only?: Only): Promise<Campaign> {
   const state = makeState();
   const serving = await serveAttacked(state, bundle);
   try {
@@ -51,9 +46,9 @@ describe.runIf(depth(false, true))(
   () => {
     test.each(
       FAULTS.filter(({ isSlowness }) => isSlowness !== true).map((fault) => [fault.name, fault] as const),
-    )("%s", { timeout: MOST_MS }, async (name, { edits, operations }) => {
-      const bundle = buildPlanted(edits);
-      const { found } = await attacked(announcedSeed(name), Infinity, bundle.main, operations);
+    )("%s", { timeout: MOST_MS }, async (name, fault) => {
+      const bundle = buildPlanted(fault.edits);
+      const { found } = await attacked(announcedSeed(name), Infinity, bundle.main, fault);
       rmSync(bundle.folder, { recursive: true });
       expect(found.size > 0).toBe(name !== "none");
     });
