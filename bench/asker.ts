@@ -7,7 +7,7 @@ import { waitUntil } from "cloudflare:workers";
 // @ts-expect-error The built bundle, given to workerd under this name.
 import * as weir from "weir.js";
 import { Objects, type LimiterNamespace } from "../client/transports/objects.ts";
-import { Outboxes } from "../client/transports/outboxes.ts";
+import { Outboxes } from "../client/transports/outbox.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
 import { parsePolicies } from "../core/policies/parse-policies.ts";
 import type { Policy } from "../core/policies/policy.ts";

@@ -2,8 +2,8 @@
  * What 10,000 overrides cost an isolate: a hot decision with and without them, in rounds that take turns, and their memory;
  * then what they cost a request. `npm run bench:overrides`.
  */
-import type { CatalogChanges } from "../core/catalog/changes.ts";
-import { PoliciesInForce } from "../core/catalog/policies-in-force.ts";
+import type { CatalogChanges } from "../core/catalog/calls.ts";
+import { PoliciesInForce } from "../core/catalog/policy-entry.ts";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
 import type { Principal } from "../worker/auth/tokens.ts";
 import { findTarget } from "../worker/calls/target.ts";

@@ -1,6 +1,5 @@
 import type { Time } from "../core/clock.ts";
-import type { HeldPolicy } from "../core/policies/held-policy.ts";
-import type { Policy } from "../core/policies/policy.ts";
+import type { HeldPolicy, Policy } from "../core/policies/policy.ts";
 import type { BatchedCall, MadeAnswer } from "../core/protocol/batches.ts";
 import type { Problem } from "../core/protocol/problems.ts";
 import type { CallGate } from "./call-gate.ts";

@@ -1,18 +1,18 @@
 import { unsleepingTime } from "../core/clock.ts";
 import { requireGiven, requireInteger, requireKnownOptions, requireMethods } from "../core/options.ts";
-import type { ClientOptions } from "./client-options.ts";
+import type { Decision } from "../core/protocol/decision.ts";
+import type { Attached } from "../core/protocol/object-methods.ts";
 import { FarLimiter } from "./far-limiter.ts";
-import { endWithProcess } from "./lifetime.ts";
-import type { Limiter } from "./limiter.ts";
+import type { ClientOptions, Limiter } from "./limiter.ts";
 import type { FarSide, LimiterCalls, RequestBounds } from "./transports/far-side.ts";
-import { overHttp, type HttpWay } from "./transports/http.ts";
-import { overService } from "./transports/service.ts";
+import { type HttpWay, overHttp } from "./transports/http.ts";
+import { shaped } from "./transports/shapes.ts";
 
 /** Where the limiter is: a service binding, or an address and a token. */
 export type Way = HttpWay | { readonly service: LimiterCalls };
 
 /** Keeps work going after a request has been answered; where there are no requests, nothing has to be kept. */
-export type InBackground = (work: Promise<unknown>) => void;
+type InBackground = (work: Promise<unknown>) => void;
 
 /** By the service binding: a worker may ask for its limiter with each request, and gets the same one. */
 const byService = new WeakMap<LimiterCalls, Map<string, Limiter>>();
@@ -93,4 +93,94 @@ function checked(way: HttpWay): HttpWay {
       "token has a character that no token has: a space, a line break, or one beyond ASCII",
     );
   return way;
+}
+
+/** What happens to units that a client holds when its process ends. */
+
+/** The parts of Node's `process` that are used. Deno and Bun have them too; a worker has none. */
+interface ProcessLike {
+  on?(event: "beforeExit" | "SIGTERM", listener: () => void): unknown;
+  off?(event: "beforeExit" | "SIGTERM", listener: () => void): unknown;
+  listenerCount?(event: "SIGTERM"): number;
+  kill?(pid: number, signal: "SIGTERM"): unknown;
+  readonly pid?: number;
+}
+
+/** Whoever holds units. */
+interface Closing {
+  readonly isHolding: boolean;
+  close(): Promise<void>;
+  /** Gives back what is held, and may hold again. */
+  rest(): Promise<void>;
+}
+
+/** A process that is told to end does not wait longer than this for units to go back, in milliseconds. */
+const MOST_MS = 1_000;
+
+const living = new Set<Closing>();
+let isListening = false;
+
+/**
+ * From now on the units go back when the process ends: because it has nothing more to do, or on SIGTERM. A listener to
+ * SIGTERM keeps a process from ending, so when no other one listens, the process is ended here.
+ *
+ * @returns ends that
+ */
+function endWithProcess(closing: Closing): () => void {
+  living.add(closing);
+  const own = (globalThis as { readonly process?: ProcessLike }).process;
+  if (!isListening && own?.on !== undefined && own.kill !== undefined) {
+    isListening = true;
+    listen(own);
+  }
+  return () => living.delete(closing);
+}
+
+function listen(own: ProcessLike): void {
+  own.on?.("beforeExit", () => {
+    // What goes back here keeps the process for a moment, and then it comes by again.
+    for (const each of living) if (each.isHolding) void each.rest();
+  });
+  const onSigterm = () => {
+    const closed = Promise.allSettled([...living].map((each) => each.close()));
+    void Promise.race([closed, new Promise((done) => setTimeout(done, MOST_MS))]).then(() => {
+      own.off?.("SIGTERM", onSigterm);
+      if (own.listenerCount?.("SIGTERM") === 0 && own.pid !== undefined) own.kill?.(own.pid, "SIGTERM");
+    });
+  };
+  own.on?.("SIGTERM", onSigterm);
+}
+
+/**
+ * The limiter over a service binding. A lease does not end with the request that acquired it, as over HTTP, unless it is
+ * asked for with a grace, or resumed.
+ */
+export function overService(service: LimiterCalls): FarSide {
+  return {
+    limit: async (asked) => shaped("decision", await service.limit(asked)),
+    limitAll: async (asked) => shaped("decisions", await service.limitAll(asked)),
+    refund: async (asked) => shaped("decision", await service.refund(asked)),
+    hold: async (asked) => shaped("decision", await service.hold(asked)),
+    settle: async (asked) => shaped("decision", await service.settle(asked)),
+    cancel: (asked) => service.cancel(asked),
+    acquire: async (asked) =>
+      asked.graceMs === undefined && asked.resume === undefined
+        ? shaped("decision", await service.acquire({ ...asked, detached: true }))
+        : withoutLink(shaped("decision", await service.acquire(asked))),
+    renew: async (asked) => shaped("lease", await service.renew(asked)),
+    release: (asked) => service.release(asked),
+    peek: async (asked) => shaped("decision", await service.peek(asked)),
+    reset: (asked) => service.reset(asked),
+    policies: async () => shaped("policies", await service.policies()),
+    reserve: async (asked) => shaped("reservations", await service.reserve(asked)),
+  };
+}
+
+/**
+ * A grant as a plain decision. The runtime ends the link when nothing refers to the grant any more, so the decision keeps
+ * it, where neither a copy nor JSON has it.
+ */
+function withoutLink(grant: Decision): Decision {
+  const { slot: _, renew: _renew, release: _release, ...decision } = grant as Decision & Partial<Attached>;
+  return Object.defineProperty(decision, "link", { value: grant });
 }

@@ -1,17 +1,14 @@
 import type { Time } from "../core/clock.ts";
-import type { HeldPolicy } from "../core/policies/held-policy.ts";
 import { normaliseKey } from "../core/policies/keys.ts";
-import { publicName } from "../core/policies/policy-names.ts";
-import { readClaimId, type ClaimKind } from "../core/protocol/claim-ids.ts";
-import { degradedDecision, type AllDecisions, type Decision } from "../core/protocol/decision.ts";
+import { type HeldPolicy, publicName } from "../core/policies/policy.ts";
+import { type AllDecisions, type Decision, degradedDecision } from "../core/protocol/decision.ts";
+import { type ClaimKind, readClaimId } from "../core/protocol/opaque-ids.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
-import { unlessAborted } from "./aborted.ts";
-import type { FarUnits } from "./far-units.ts";
-import type { KeyAsked, LimitAllAsked, LimitAsked, Signal } from "./limiter.ts";
-import { requireObject, type PlainCall } from "./local-call.ts";
+import type { FarUnits, Outages } from "./far-units.ts";
+import type { AcquireAsked, KeyAsked, LimitAllAsked, LimitAsked, Signal } from "./limiter.ts";
+import { type PlainCall, requireObject } from "./local-call.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
-import type { Outages } from "./outages.ts";
-import { limiterErrorIn, waitOf, type FarSide } from "./transports/far-side.ts";
+import { type FarSide, limiterErrorIn, waitOf } from "./transports/far-side.ts";
 
 /** @param ended aborted when nobody waits for the answer any more */
 type Call<Asked, Answer> = (far: FarSide, asked: Asked, ended: AbortSignal) => Promise<Answer>;
@@ -193,4 +190,33 @@ export class FarCalls {
       cancel();
     }
   }
+}
+
+/* Calls whose callers stop waiting. */
+
+/** The answer, unless `signal` is aborted before: then its reason is thrown. */
+export function unlessAborted<Answer>(answer: Promise<Answer>, signal: Signal | undefined): Promise<Answer> {
+  if (signal === undefined) return answer;
+  return new Promise((resolve, reject) => {
+    const leave = () => reject(signal.reason);
+    if (signal.aborted) leave();
+    signal.addEventListener("abort", leave, { once: true });
+    answer.then(resolve, reject).finally(() => signal.removeEventListener("abort", leave));
+  });
+}
+
+/**
+ * Asks for a lease. When it is granted and `ended` says that nobody waits for it any more, it is released: else it would
+ * keep others waiting until it expires. With an idempotency key it stays, since the call may be made again.
+ */
+export async function acquireForSomebody(
+  far: Pick<FarSide, "acquire" | "release">,
+  asked: AcquireAsked,
+  ended: Signal,
+): Promise<Decision> {
+  const decision = await far.acquire(asked, ended);
+  const { lease } = decision;
+  if (lease !== undefined && ended.aborted && asked.idempotencyKey === undefined)
+    await far.release({ id: lease.id, outcome: "ignore" });
+  return decision;
 }

@@ -3,39 +3,36 @@
  * holder: it decides by the same modules as an isolate of the limiter's worker does.
  */
 import { randomId, type Time } from "../core/clock.ts";
-import { UNDESCRIBED, type HeldPolicy } from "../core/policies/held-policy.ts";
 import { normaliseKey } from "../core/policies/keys.ts";
-import { seenBy } from "../core/policies/seen-by.ts";
+import { type HeldPolicy, seenBy, UNDESCRIBED } from "../core/policies/policy.ts";
 import type { Lease } from "../core/protocol/answers.ts";
 import { takesNothing, type Cost } from "../core/protocol/cost.ts";
 import { type AllDecisions, type Decision, type KeyReport } from "../core/protocol/decision.ts";
 import type { LeaseReport } from "../core/protocol/messages.ts";
-import type { PolicyList } from "../core/protocol/policy-list.ts";
+import type { PolicyList } from "../core/protocol/policy-descriptions.ts";
 import { Problem } from "../core/protocol/problems.ts";
-import { acquireForSomebody, unlessAborted } from "./aborted.ts";
 import type { Holding } from "./caller.ts";
-import type { ClientOptions } from "./client-options.ts";
-import { FarCalls } from "./far-calls.ts";
-import { FarUnits } from "./far-units.ts";
-import { withRelease } from "./lease-grant.ts";
-import type {
-  Abortable,
-  AcquireAsked,
-  Grant,
-  HoldAsked,
-  KeyAsked,
-  LimitAllAsked,
-  LimitAsked,
-  Limiter,
-  PeekAsked,
-  RefundAsked,
+import { acquireForSomebody, FarCalls, unlessAborted } from "./far-calls.ts";
+import { FarUnits, Outages } from "./far-units.ts";
+import {
+  type Abortable,
+  type AcquireAsked,
+  type ClientOptions,
+  type Grant,
+  type HoldAsked,
+  type KeyAsked,
+  type LimitAllAsked,
+  type LimitAsked,
+  type Limiter,
+  type PeekAsked,
+  type RefundAsked,
+  withRelease,
 } from "./limiter.ts";
 import { isOf, plainCall, requireObject, signalOf, wholeCall, type PlainCall } from "./local-call.ts";
 import { LocalLimiter } from "./local-limiter.ts";
-import { Outages } from "./outages.ts";
 import { ReservationCache } from "./reservation-cache.ts";
-import { giveBack } from "./transports/endings.ts";
 import type { FarSide } from "./transports/far-side.ts";
+import { returnUnits } from "./transports/sent-calls.ts";
 
 /** What a client needs of the process in which it runs. */
 export interface ClientParts {
@@ -149,7 +146,7 @@ export class FarLimiter implements Limiter {
   /** Gives back all that is held. A call that comes later may hold units again, unless the limiter is closed. */
   async rest(): Promise<void> {
     this.#cache.endAll();
-    await giveBack(this.#units, this.#cache.endDue(Infinity));
+    await returnUnits(this.#units, this.#cache.endDue(Infinity));
   }
 
   [Symbol.asyncDispose](): Promise<void> {

@@ -1,7 +1,6 @@
 import type { Time } from "../core/clock.ts";
-import type { HeldPolicy } from "../core/policies/held-policy.ts";
 import { normaliseKey } from "../core/policies/keys.ts";
-import { seenBy } from "../core/policies/seen-by.ts";
+import { type HeldPolicy, seenBy } from "../core/policies/policy.ts";
 import type { BatchedCall, MadeAnswer } from "../core/protocol/batches.ts";
 import { takesNothing } from "../core/protocol/cost.ts";
 import type { Decision } from "../core/protocol/decision.ts";
@@ -14,14 +13,13 @@ import {
 import { Problem } from "../core/protocol/problems.ts";
 import {
   MOST_RESERVING,
-  RESERVATIONS_PROTOCOL,
   type Refused,
   type ReservationAnswer,
+  RESERVATIONS_PROTOCOL,
 } from "../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "./caller.ts";
-import type { Outages } from "./outages.ts";
-import { toldDecision } from "./told-decision.ts";
-import { limiterErrorIn, type FarSide } from "./transports/far-side.ts";
+import { toldDecision } from "./read-answer.ts";
+import { type FarSide, limiterErrorIn } from "./transports/far-side.ts";
 import { Outbox } from "./transports/outbox.ts";
 import type { PostedCall } from "./transports/posted-call.ts";
 import { MAX_QUEUED, QUEUE_FULL } from "./transports/requests.ts";
@@ -37,7 +35,7 @@ const REFUSED_MS = 60_000;
 const KIND_ASKED_MS = 1_000;
 
 /** What the messages need of the process. */
-export interface FarUnitsParts {
+interface FarUnitsParts {
   readonly far: Pick<FarSide, "reserve">;
   readonly time: Time;
   readonly inBackground: (work: Promise<unknown>) => void;
@@ -196,4 +194,55 @@ function isDecision({ limit, reserve }: BatchedCall): boolean {
 
 function problemOf({ status, code, title, detail, errors }: Refused["problem"]): Problem {
   return new Problem([status, code, title], detail, { errors });
+}
+
+/** After one line about a limiter that does not answer, the next comes so much later at the earliest, in milliseconds. */
+const QUIET_MS = 10_000;
+
+/**
+ * Says on the console that the limiter does not answer: at once, and from then on how many calls that were. It sets no
+ * timer, since in a worker that would be one request's: what is left to say is said with the next call or answer.
+ */
+export class Outages {
+  readonly #time: Time;
+  #saidAtMs = -Infinity;
+  #calls = 0;
+  #cause = "";
+
+  constructor(time: Time) {
+    this.#time = time;
+  }
+
+  /** @param calls how many were answered without the limiter; 0: a message failed that no call waits for */
+  note(cause: string, calls = 1): void {
+    const isFirst = this.#calls === 0;
+    this.#calls += calls;
+    this.#cause = cause;
+    const nowMs = this.#time.nowMs();
+    if (!this.#isDue(nowMs)) return;
+    if (!isFirst) return this.#say(nowMs);
+    this.#saidAtMs = nowMs;
+    this.#calls = 0;
+    console.warn(`weir: no answer from the limiter: ${cause}`);
+  }
+
+  /** The limiter has answered. */
+  answered(): void {
+    if (this.#calls === 0) return;
+    const nowMs = this.#time.nowMs();
+    if (this.#isDue(nowMs)) this.#say(nowMs);
+  }
+
+  #isDue(nowMs: number): boolean {
+    // The clock may have been set back.
+    return nowMs < this.#saidAtMs || nowMs - this.#saidAtMs >= QUIET_MS;
+  }
+
+  #say(nowMs: number): void {
+    const calls = this.#calls === 1 ? "1 call was" : `${this.#calls} calls were`;
+    const seconds = Math.max(1, Math.round((nowMs - this.#saidAtMs) / 1_000));
+    this.#saidAtMs = nowMs;
+    this.#calls = 0;
+    console.warn(`weir: ${calls} answered without the limiter in the last ${seconds} s: ${this.#cause}`);
+  }
 }

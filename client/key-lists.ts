@@ -1,9 +1,8 @@
 import type { Policy } from "../core/policies/policy.ts";
 import type { KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
-import type { KeyPlace } from "../core/protocol/key-cursors.ts";
-import type { KeysCall } from "../core/protocol/keys-call.ts";
-import { PROTOCOL } from "../core/protocol/messages.ts";
+import { type KeysCall, PROTOCOL } from "../core/protocol/messages.ts";
 import { sharedObjectName, sharedObjects } from "../core/protocol/object-names.ts";
+import type { KeyPlace } from "../core/protocol/opaque-ids.ts";
 import { Problem } from "../core/protocol/problems.ts";
 import type { Caller } from "./caller.ts";
 import { boundReached, readAnswer, unavailable } from "./read-answer.ts";

@@ -1,5 +1,4 @@
-import type { Policy } from "../core/policies/policy.ts";
-import { seenBy } from "../core/policies/seen-by.ts";
+import { type Policy, seenBy } from "../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Released } from "../core/protocol/answers.ts";
 import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
 import {

@@ -1,19 +1,16 @@
 import { UNTOUCHED } from "../core/accounts/account.ts";
 import { withoutTaking } from "../core/accounts/joint-decision.ts";
-import type { Policy } from "../core/policies/policy.ts";
-import { seenBy } from "../core/policies/seen-by.ts";
+import { type Policy, seenBy } from "../core/policies/policy.ts";
 import { ownKey } from "../core/protocol/caller-keys.ts";
 import { takesNothing } from "../core/protocol/cost.ts";
-import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
+import { type Decision, degradedDecision, effectDecision } from "../core/protocol/decision.ts";
 import { PROTOCOL, type WantedLimit } from "../core/protocol/messages.ts";
-import { effectDecision } from "../core/protocol/override-decisions.ts";
 import type { Problem } from "../core/protocol/problems.ts";
 import type { Caller } from "./caller.ts";
 import type { Rolled } from "./load-shedding.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
 import { namesOf, type ObjectCalls } from "./object-calls.ts";
-import { asShadow, decisionOf, isToNobody, shedTold, unavailable } from "./read-answer.ts";
-import { toldDecision } from "./told-decision.ts";
+import { asShadow, decisionOf, isToNobody, shedTold, toldDecision, unavailable } from "./read-answer.ts";
 
 /** Decides on costs: from units that the client holds, or by the key's object. */
 export class LimitClient {

@@ -1,32 +1,34 @@
 import { randomFraction, randomId } from "../core/clock.ts";
-import { MAX_BOUNDS, type CallerBounds } from "../core/policies/caller-bounds.ts";
-import type { HeldPolicy } from "../core/policies/held-policy.ts";
-import type { Policy } from "../core/policies/policy.ts";
+import { type CallerBounds, MAX_BOUNDS } from "../core/policies/caller-bounds.ts";
+import type { HeldPolicy, Policy } from "../core/policies/policy.ts";
 import type { RegionalPolicies } from "../core/policies/regional-policies.ts";
-import type { Peeked } from "../core/protocol/answers.ts";
-import { withVersion, type BatchedCall, type MadeAnswer } from "../core/protocol/batches.ts";
-import type { Full } from "../core/protocol/bounds.ts";
+import type { Answer, Peeked } from "../core/protocol/answers.ts";
+import { type BatchedCall, type MadeAnswer, withVersion } from "../core/protocol/batches.ts";
 import { ownHoldId, ownKey } from "../core/protocol/caller-keys.ts";
-import type { ClaimKind, ClaimPlace, ProveClaim } from "../core/protocol/claim-ids.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import type { Decision, KeyReport } from "../core/protocol/decision.ts";
-import { PROTOCOL, type WantedLimit } from "../core/protocol/messages.ts";
-import { Problem } from "../core/protocol/problems.ts";
-import { CallGate, through } from "./call-gate.ts";
+import { PROTOCOL, type WantedHold, type WantedLimit } from "../core/protocol/messages.ts";
+import type { ClaimKind, ClaimPlace, ProveClaim } from "../core/protocol/opaque-ids.ts";
+import { type Full, Problem } from "../core/protocol/problems.ts";
+import type { Compared } from "../core/stats/counts.ts";
+import { CallGate, type ObjectStarts, through } from "./call-gate.ts";
 import type { Caller } from "./caller.ts";
-import { CandidateCalls, type ComparisonCounter } from "./candidate-calls.ts";
-import { HoldClient } from "./hold-client.ts";
 import { KeyLists } from "./key-lists.ts";
 import { LeaseClient } from "./lease-client.ts";
 import { LimitClient } from "./limit-client.ts";
 import { LoadShedding, type Rolled } from "./load-shedding.ts";
 import { LocalLimiter } from "./local-limiter.ts";
-import { ObjectCalls } from "./object-calls.ts";
-import type { ObjectStarts } from "./object-starts.ts";
-import { boundReached, chargeMissing, decisionOf, reportOf, unavailable } from "./read-answer.ts";
+import { namesOf, ObjectCalls } from "./object-calls.ts";
+import {
+  boundReached,
+  chargeMissing,
+  decisionOf,
+  holdMissing,
+  reportOf,
+  unavailable,
+} from "./read-answer.ts";
 import { ReservationCache } from "./reservation-cache.ts";
-import { giveBack, type Ending } from "./transports/endings.ts";
-import type { LimiterStub } from "./transports/stubs.ts";
+import { type Ending, type LimiterStub, returnUnits } from "./transports/sent-calls.ts";
 
 /** What a client needs from the process in which it runs. */
 export interface LimiterClientParts extends Caller {
@@ -212,7 +214,7 @@ export class LimiterClient {
 
   /** Passes on units that a holder elsewhere gives back. Those that do not arrive count as used. */
   giveBack(endings: readonly Ending[]): Promise<void> {
-    return giveBack({ call: (policy, key, call) => this.forward(policy, key, call) }, endings);
+    return returnUnits({ call: (policy, key, call) => this.forward(policy, key, call) }, endings);
   }
 
   /** Makes the key as new: nothing has been used, and callers have no holds or leases. */
@@ -226,3 +228,112 @@ export class LimiterClient {
     return "full" in asked.answer ? boundReached(asked.answer) : undefined;
   }
 }
+
+/** So many calls of one caller are with candidates at a time. */
+const MOST_AT_ONCE = 100;
+
+/** Counts what candidates decide. */
+interface ComparisonCounter {
+  compared(compared: Compared): void;
+}
+
+/** Puts calls to candidates, for one caller, who hears nothing of it and does not wait for it. */
+export class CandidateCalls<Client> {
+  readonly #inBackground: Caller["inBackground"];
+  readonly #counter: ComparisonCounter | undefined;
+  readonly #makeClient: () => Client;
+  #client: Client | undefined;
+  #underWay = 0;
+
+  /** @param makeClient makes a client of the same caller without bounds: those were for the call itself */
+  constructor(
+    {
+      inBackground,
+      counter,
+    }: Pick<Caller, "inBackground"> & { readonly counter?: ComparisonCounter | undefined },
+    makeClient: () => Client,
+  ) {
+    this.#inBackground = inBackground;
+    this.#counter = counter;
+    this.#makeClient = makeClient;
+  }
+
+  /** Makes a call, unless too many are under way: `false`. Where nobody counts, none need be made. */
+  make(ask: (client: Client) => Promise<unknown> | void): boolean {
+    if (this.#counter === undefined) return true;
+    if (this.#underWay >= MOST_AT_ONCE) return false;
+    this.#client ??= this.#makeClient();
+    try {
+      const asked = ask(this.#client);
+      if (asked instanceof Promise) this.#inBackground(this.#untilAnswered(asked));
+    } catch (error) {
+      warn(error);
+    }
+    return true;
+  }
+
+  async #untilAnswered(asked: Promise<unknown>): Promise<void> {
+    this.#underWay += 1;
+    await asked.catch(warn);
+    this.#underWay -= 1;
+  }
+
+  /** Counts what a policy and its candidate decided of the same call. */
+  compared(compared: Compared): void {
+    this.#counter?.compared(compared);
+  }
+}
+
+/** What goes wrong with a candidate is nobody's problem who called. */
+function warn(error: unknown): void {
+  console.warn(`a call to a candidate has failed: ${String(error)}`);
+}
+
+/** The calls on holds. The key's object decides all of them. */
+class HoldClient {
+  readonly #objects: ObjectCalls;
+
+  constructor(objects: ObjectCalls) {
+    this.#objects = objects;
+  }
+
+  /** Asks the object for a hold; `undefined`: the object does not answer. */
+  async hold(policy: Policy, key: string, call: WantedHold): Promise<Answer | undefined> {
+    // Checks on several keys have been drawn for together. In shadow nothing is shed.
+    const isDrawn = call.provisional !== undefined || policy.shadow;
+    const shed = isDrawn ? call.shed : await this.#objects.roll(policy, key, call);
+    if (shed !== undefined && call.idempotencyKey === undefined) return { shed };
+    const message = { ...this.#objects.own({ ...call, shed }), protocol: PROTOCOL, ...namesOf(policy, key) };
+    const isRepeatable = call.idempotencyKey !== undefined;
+    const options = { waitMs: call.provisional?.waitMs, isRepeatable };
+    const asked = await this.#objects.ask(policy, key, (object) => object.hold(message), options);
+    return asked?.answer;
+  }
+
+  /** Ends a hold with the units that were used. */
+  async settle(policy: Policy, key: string, id: string, used: Cost): Promise<Decision | Problem> {
+    const asked = await this.#objects.ask(
+      policy,
+      key,
+      (object) => object.settle(policy.name, key, id, used),
+      ENDING,
+    );
+    const detail = "whether the hold was settled is not known: ask again, it takes effect only once";
+    return asked === undefined ? unavailable(detail) : decisionOf(policy, key, asked.answer, holdMissing);
+  }
+
+  /** Ends a hold of which no units were used. */
+  async cancel(policy: Policy, key: string, id: string): Promise<Decision | Problem> {
+    const asked = await this.#objects.ask(
+      policy,
+      key,
+      (object) => object.cancel(policy.name, key, id),
+      ENDING,
+    );
+    const detail = "whether the hold was cancelled is not known: ask again, it takes effect only once";
+    return asked === undefined ? unavailable(detail) : decisionOf(policy, key, asked.answer, holdMissing);
+  }
+}
+
+/** How calls are made that end what a caller has. */
+const ENDING = { kind: "end", isRepeatable: true } as const;

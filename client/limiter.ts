@@ -8,7 +8,7 @@ import type { Lease } from "../core/protocol/answers.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import type { AllDecisions, Decision, KeyReport } from "../core/protocol/decision.ts";
 import type { LeaseReport } from "../core/protocol/messages.ts";
-import type { PolicyList } from "../core/protocol/policy-list.ts";
+import type { PolicyList } from "../core/protocol/policy-descriptions.ts";
 import type {
   Abortable,
   AcquireAsked,
@@ -18,9 +18,9 @@ import type {
   LimitAsked,
   PeekAsked,
   RefundAsked,
-} from "./transports/asked.ts";
+} from "./transports/far-side.ts";
 
-export type * from "./transports/asked.ts";
+export type * from "./transports/far-side.ts";
 
 /** A decision on a lease. `await using` releases the lease at the end of the block. */
 export type Grant = Decision & AsyncDisposable;
@@ -59,4 +59,25 @@ export interface Limiter extends AsyncDisposable {
   policies(): Promise<PolicyList>;
   /** Gives back all units that are held here. Calls after that are made one by one. */
   close(): Promise<void>;
+}
+
+/**
+ * The decision, of which `await using` releases the lease. A lease that has ended by then needs no release. The decision
+ * that was given may keep a link (client/create-limiter.ts), and what is returned keeps it.
+ */
+export function withRelease(decision: Decision, release: (id: string) => Promise<void>): Grant {
+  const end = async () => {
+    if (decision.lease !== undefined) await release(decision.lease.id).catch(() => undefined);
+  };
+  return Object.defineProperty({ ...decision }, Symbol.asyncDispose, { value: end }) as Grant;
+}
+
+/** What a client may be told. */
+export interface ClientOptions {
+  /** The policy of calls that name none. */
+  readonly policy?: string;
+  /** The longest that a caller waits for the limiter, in milliseconds. Absent: what the policy says. */
+  readonly deadlineMs?: number;
+  /** What is answered when the limiter does not answer, of policies that it has not described yet. */
+  readonly onFailure?: "closed" | "open";
 }

@@ -1,6 +1,5 @@
 import { orTimeout } from "../core/clock.ts";
-import type { Policy } from "../core/policies/policy.ts";
-import { seenBy } from "../core/policies/seen-by.ts";
+import { type Policy, seenBy } from "../core/policies/policy.ts";
 import type { Level, Shed } from "../core/protocol/answers.ts";
 import { costOf, type Cost } from "../core/protocol/cost.ts";
 import { PROTOCOL } from "../core/protocol/messages.ts";

@@ -1,7 +1,7 @@
 /** Which calls a client may decide by itself. All others go to the limiter, which says what is wrong with them. */
 import { MOST_UNITS } from "../core/policies/most-units.ts";
+import { isKeySized } from "../core/protocol/caller-keys.ts";
 import type { Cost } from "../core/protocol/cost.ts";
-import { isKeySized } from "../core/protocol/key-size.ts";
 import type { DescribedPolicy } from "../core/protocol/policy-descriptions.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 import { violation } from "../core/words.ts";

@@ -7,22 +7,22 @@
  * and each request that waits for it has its own timer. When the sending request dies, the message counts as lost
  * after the policy's deadline.
  */
-import { orTimeout } from "../core/clock.ts";
-import type { HeldPolicy } from "../core/policies/held-policy.ts";
+import { orTimeout, type Time } from "../core/clock.ts";
 import { versionOf } from "../core/policies/in-force.ts";
+import { MOST_TTL_MS } from "../core/policies/lifetimes.ts";
+import type { HeldPolicy } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
 import type { Cost } from "../core/protocol/cost.ts";
-import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
+import { type Decision, degradedDecision } from "../core/protocol/decision.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { Problem } from "../core/protocol/problems.ts";
-import type { PendingRequest } from "../core/reservations/pending-request.ts";
+import type { PendingRequest } from "../core/reservations/demand.ts";
 import type { Reservation } from "../core/reservations/reservation.ts";
 import { through } from "./call-gate.ts";
 import type { Holding } from "./caller.ts";
-import { Keeper } from "./keeper.ts";
-import { boundReached } from "./read-answer.ts";
+import { boundReached, type Heard, toldDecision } from "./read-answer.ts";
 import type { ReservationCache } from "./reservation-cache.ts";
-import { toldDecision, type Heard } from "./told-decision.ts";
+import { returnUnits, split } from "./transports/sent-calls.ts";
 
 /** A request that waited for so many answers and got no units asks the object itself. */
 const MOST_WAITS = 3;
@@ -177,4 +177,87 @@ export class LocalLimiter {
     reservation.learn(cost, asked.answer, nowMs, askedAt);
     return reservation.withOwn(asked.answer, nowMs);
   }
+}
+
+/* Background work of requests that gives units back when their lifetimes end. */
+
+/** The work of one request. */
+interface Shift {
+  readonly untilMs: number;
+  lookedAtMs: number;
+  /** Messages that it may still send. */
+  left: number;
+}
+
+/** A request works for so long, then another one takes over. The runtime ends background work after 30 s. */
+const KEEP_MS = 20_000;
+/**
+ * It looks this often for reservations to give back, and for a clock that was put back, which would make lifetimes
+ * longer. It must look within the last part of a lifetime, in which nothing is spent (MOST_MARGIN_MS in
+ * core/reservations/sizing.ts).
+ */
+const LOOK_MS = 200;
+/** A request that has not looked for so long has died. */
+const SILENT_MS = 2_000;
+/**
+ * A request sends so many messages, then another one takes over. On Cloudflare's free plan an invocation may make 1,000
+ * calls to objects, and some are the request's own, or those that it sends for others.
+ */
+export const MOST_SHIFT_MESSAGES = 250;
+
+/** Gives back the units of one isolate: one of its requests works at a time. */
+class Keeper {
+  readonly #cache: ReservationCache;
+  #shift: Shift | undefined;
+  #isLeft = false;
+
+  constructor(cache: ReservationCache) {
+    this.#cache = cache;
+  }
+
+  /** Whether a request has sent all that it may, and units are left to give back: the next request takes over. */
+  get isLeft(): boolean {
+    return this.#isLeft;
+  }
+
+  /** Makes sure that some request works, for at least the longest lifetime from now. */
+  keep(caller: Holding, nowMs: number): void {
+    const shift = this.#shift;
+    const isKept = shift !== undefined && nowMs < shift.lookedAtMs + SILENT_MS;
+    if (isKept && nowMs + MOST_TTL_MS <= shift.untilMs) return;
+    this.#shift = { untilMs: nowMs + KEEP_MS, lookedAtMs: nowMs, left: MOST_SHIFT_MESSAGES };
+    this.#isLeft = false;
+    caller.inBackground(this.#work(caller, this.#shift));
+  }
+
+  async #work({ objects, time }: Holding, shift: Shift): Promise<void> {
+    const look = this.#cache.watch();
+    look(0, time.nowMs());
+    const { mostAtOnce = Infinity } = objects;
+    let isBehind = false;
+    while (this.#shift === shift && shift.lookedAtMs < shift.untilMs && this.#cache.isHolding) {
+      const lookMs = isBehind ? 0 : Math.max(1, Math.min(LOOK_MS, this.#cache.shortestMs / 4));
+      if (!isBehind) await pause(time, lookMs);
+      const readMs = time.nowMs();
+      look(lookMs, readMs);
+      shift.lookedAtMs = this.#cache.now(readMs);
+      const { first, rest } = split(this.#cache.endDue(shift.lookedAtMs), mostAtOnce);
+      // When this request dies meanwhile, another one finds the rest.
+      this.#cache.putBack(rest);
+      isBehind = rest.length > 0;
+      if (first.length > 0 && mostAtOnce < Infinity) shift.left -= mostAtOnce;
+      await returnUnits(objects, first);
+      if (shift.left > 0) continue;
+      this.#isLeft = this.#shift === shift && this.#cache.isHolding;
+      break;
+    }
+    if (this.#shift === shift) this.#shift = undefined;
+  }
+}
+
+async function pause(time: Time, ms: number): Promise<void> {
+  await new Promise<void>((done) => {
+    if (time.idle === undefined) time.after(ms, done);
+    else time.idle(ms, done);
+  });
 }

@@ -1,7 +1,6 @@
 import { versionOf } from "../core/policies/in-force.ts";
 import type { Policy } from "../core/policies/policy.ts";
 import type { Answer, AnswerText, Unsupported } from "../core/protocol/answers.ts";
-import type { Full } from "../core/protocol/bounds.ts";
 import { ownKey } from "../core/protocol/caller-keys.ts";
 import {
   PROTOCOL,
@@ -10,6 +9,7 @@ import {
   type WantedLease,
   type WantedLimit,
 } from "../core/protocol/messages.ts";
+import type { Full } from "../core/protocol/problems.ts";
 import { through, type CallKind } from "./call-gate.ts";
 import type { Caller } from "./caller.ts";
 import type { LoadShedding, Rolled, Rolling } from "./load-shedding.ts";

@@ -1,13 +1,17 @@
 /** Turns the answers of objects into decisions and problems for callers. */
 import { randomFraction, readClockMs } from "../core/clock.ts";
-import type { Policy } from "../core/policies/policy.ts";
+import type { HeldPolicy, Policy } from "../core/policies/policy.ts";
 import type { Answer, AnswerText, Decided, Peeked, Shed, Unsupported } from "../core/protocol/answers.ts";
-import { boundText, type Full } from "../core/protocol/bounds.ts";
-import { publicDecision, shedDecision, type Decision, type KeyReport } from "../core/protocol/decision.ts";
-import { effectDecision } from "../core/protocol/override-decisions.ts";
-import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
+import {
+  type Decision,
+  effectDecision,
+  type KeyReport,
+  publicDecision,
+  shedDecision,
+  withOverride,
+} from "../core/protocol/decision.ts";
+import { boundText, type Full, Problem, PROBLEMS } from "../core/protocol/problems.ts";
 import { withJitter } from "../core/protocol/retry-jitter.ts";
-import { toldDecision } from "./told-decision.ts";
 
 /**
  * Reads an answer.
@@ -97,4 +101,18 @@ export function chargeMissing(): Problem {
 /** The problem when the object did not answer. */
 export function unavailable(detail: string): Problem {
   return new Problem(PROBLEMS.unavailable, detail);
+}
+
+/** An answer to a message; `told`: a limiter that is elsewhere has decided it, by figures that are not known here. */
+export type Heard = Decided & { readonly told?: Decision };
+
+/** The decision of a call as its caller is told it: with the jitter of the policy, if it has one. */
+export function toldDecision(
+  policy: HeldPolicy,
+  key: string,
+  decided: Decided,
+  decidedBy?: "isolate" | "object",
+): Decision {
+  const decision = withJitter(policy, publicDecision(policy, key, decided, decidedBy), randomFraction);
+  return policy.override === undefined ? decision : withOverride(decision, policy.override, readClockMs());
 }

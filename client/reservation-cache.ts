@@ -1,11 +1,11 @@
-import type { HeldPolicy } from "../core/policies/held-policy.ts";
 import { saysTheSame } from "../core/policies/in-force.ts";
 import { LEAST_USEFUL_TTL_MS } from "../core/policies/lifetimes.ts";
+import type { HeldPolicy } from "../core/policies/policy.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { HolderClock, SteppedClock } from "../core/reservations/holder-clock.ts";
 import { Reservation } from "../core/reservations/reservation.ts";
 import { marginMs } from "../core/reservations/sizing.ts";
-import type { Ending } from "./transports/endings.ts";
+import type { Ending } from "./transports/sent-calls.ts";
 
 /** The most keys in the cache. Each takes about 1 KiB and its name; an isolate has 128 MB for everything. */
 const MOST_KEYS = 16_384;

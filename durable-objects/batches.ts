@@ -7,7 +7,6 @@ import {
   type BatchedAnswer,
   type BatchedCall,
 } from "../core/protocol/batches.ts";
-import { full } from "../core/protocol/bounds.ts";
 import {
   KNOWN_PROTOCOL,
   unsupportedOf,
@@ -15,6 +14,7 @@ import {
   type ReserveCall,
 } from "../core/protocol/messages.ts";
 import type { LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
+import { full } from "../core/protocol/problems.ts";
 
 /** The methods that take the messages of a batch alone. */
 export interface BatchedMethods extends Pick<LimiterMethods, "giveBack"> {

@@ -1,7 +1,7 @@
 import type { Time } from "../core/clock.ts";
 import type { KnownPolicies } from "../core/policies/policy.ts";
 import type { Versioned } from "../core/protocol/messages.ts";
-import { CallRouter, type RouterHost } from "./call-router.ts";
+import type { Maybe } from "../core/protocol/object-methods.ts";
 import { WaitingCalls } from "./connections/waiting-calls.ts";
 import { collectGarbage } from "./keys/garbage-collection.ts";
 import { KeyCache, SHARED_MEMORY } from "./keys/key-cache.ts";
@@ -10,13 +10,14 @@ import { KeyStore } from "./keys/key-store.ts";
 import { inTurns, type Timers } from "./keys/timers.ts";
 import { Debits } from "./operations/debits.ts";
 import { LocalOperations } from "./operations/local-operations.ts";
+import type { AskKey, Operations } from "./operations/operations.ts";
 import { Shedders } from "./operations/shedders.ts";
 import { WaitQueue } from "./operations/wait-queue.ts";
 import type { KeyStorage } from "./storage/storage.ts";
 import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
 
 /** Where keys are kept, and by which policies they are decided. */
-export interface KeyHost {
+interface KeyHost {
   readonly storage: KeyStorage;
   readonly timers: Timers;
   readonly policies: KnownPolicies;
@@ -81,7 +82,7 @@ export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHo
 }
 
 /** What a pool's operations are made of. */
-export interface Joined {
+interface Joined {
   readonly store: KeyStore;
   readonly queue: WaitQueue;
   readonly local: LocalOperations;
@@ -122,4 +123,79 @@ export async function cleaned(
     if (nextMs < Infinity) timers.alarmBy(nextMs, nowMs, againMs < Infinity ? 0 : undefined);
   };
   await inTurns(collecting, finish).catch(failed);
+}
+
+/** What the router needs of its object. */
+interface RouterHost {
+  readonly local: Operations;
+  readonly loadPooled: () => Promise<Operations>;
+  readonly open: (policy: string, key: string) => [keyState: KeyState, nowMs: number];
+  /** Ends what `open` began: a key of which there is nothing leaves memory. */
+  readonly letGo: (keyState: KeyState) => void;
+}
+
+type Ask<Result> = (operations: Operations, keyState: KeyState, nowMs: number) => Maybe<Result>;
+
+/**
+ * Opens the key of each call and passes the call to the operations that decide it. When the key's policy has no pool,
+ * these are `LocalOperations`. When it has one, these are `PooledOperations`, which are loaded at the first such call.
+ *
+ * When a call ends, it lets its key go. A key of which there is nothing leaves memory then, and the next call makes
+ * another `KeyState` of it. So no call may use a `KeyState` that it has let go, or that another call could: two of one
+ * key could both save. Calls to pools wait for I/O, so they pin their key until they end. Local calls wait in line
+ * only, and a line pins its key too (`WaitQueue`).
+ */
+export class CallRouter {
+  readonly #host: RouterHost;
+  #pooled: Maybe<Operations> | undefined;
+
+  constructor(host: RouterHost) {
+    this.#host = host;
+  }
+
+  readonly ask: AskKey = (policy, key, ask) => {
+    const { local, open, letGo } = this.#host;
+    const [keyState, nowMs] = open(policy, key);
+    const operations = this.#operationsFor(keyState);
+    if (operations === local)
+      return untilEnd(
+        () => ask(local, keyState, nowMs),
+        () => letGo(keyState),
+      );
+    if (!(operations instanceof Promise)) return this.#askPool(operations, ask, keyState, nowMs);
+    // Loading takes time, and the key may leave memory meanwhile: so the key is opened again.
+    letGo(keyState);
+    return operations.then((pooled) => this.#askPool(pooled, ask, ...open(policy, key)));
+  };
+
+  #askPool<Result>(pooled: Operations, ask: Ask<Result>, keyState: KeyState, nowMs: number): Maybe<Result> {
+    const unpin = keyState.pins.add();
+    return untilEnd(
+      () => ask(pooled, keyState, nowMs),
+      () => {
+        unpin();
+        this.#host.letGo(keyState);
+      },
+    );
+  }
+
+  #operationsFor({ policy }: KeyState): Maybe<Operations> {
+    if (policy.pool === undefined) return this.#host.local;
+    this.#pooled ??= this.#host.loadPooled().then((loaded) => (this.#pooled = loaded));
+    return this.#pooled;
+  }
+}
+
+/** Does `work`, and then calls `onEnd`: when its promise is settled if it is one, and also when it throws. */
+function untilEnd<Result>(work: () => Maybe<Result>, onEnd: () => void): Maybe<Result> {
+  let answer: Maybe<Result>;
+  try {
+    answer = work();
+  } catch (error) {
+    onEnd();
+    throw error;
+  }
+  if (answer instanceof Promise) void answer.then(onEnd, onEnd);
+  else onEnd();
+  return answer;
 }

@@ -4,28 +4,27 @@ import type { AnswerText, Peeked } from "../core/protocol/answers.ts";
 import type { Batch } from "../core/protocol/batches.ts";
 import { CLOSE_BROKEN } from "../core/protocol/close-codes.ts";
 import type { Cost } from "../core/protocol/cost.ts";
-import type { KeysCall } from "../core/protocol/keys-call.ts";
-import type {
-  AcquireCall,
-  HoldCall,
-  LimitCall,
-  RefundCall,
-  ReleaseCall,
-  ReserveCall,
-  Returned,
-  SetCall,
-  SheddingCall,
+import {
+  type AcquireCall,
+  type HoldCall,
+  type IdleCall,
+  type KeysCall,
+  type LimitCall,
+  type RefundCall,
+  type ReleaseCall,
+  type ReserveCall,
+  type Returned,
+  type SetCall,
+  type SheddingCall,
+  unsupportedOf,
 } from "../core/protocol/messages.ts";
 import type { HandOver, Passed, PassedOn, Taken } from "../core/protocol/moves.ts";
 import type { Attached, LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
 import type { StatsNamespace } from "../core/stats/messages.ts";
 import { answerBatch, type BatchedMethods } from "./batches.ts";
-import { KeyCalls } from "./key-calls.ts";
 import type { ObjectNamespace } from "./moves/places.ts";
-import { makeParts, type ObjectParts } from "./object-parts.ts";
-import { answerRequest, messageOf } from "./object-requests.ts";
-import { ObjectStats } from "./object-stats.ts";
-import { PlacedCalls } from "./placed-calls.ts";
+import { makeParts, type ObjectParts, ObjectStats } from "./object-parts.ts";
+import { KeyCalls, PlacedCalls } from "./placed-calls.ts";
 import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
 
 /** What the object finds in its environment. */
@@ -183,4 +182,26 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     const late = given.filter((each) => each instanceof Promise);
     if (late.length > 0) return Promise.all(late).then(() => undefined);
   }
+}
+
+type Message = AcquireCall | IdleCall | LimitCall;
+
+/** The message of a request: in its address when it opens a socket, else in its body. */
+async function messageOf(request: Request): Promise<Message> {
+  const text = new URL(request.url).searchParams.get("call") ?? (await request.text());
+  return JSON.parse(text) as Message;
+}
+
+/** Answers the calls that come as requests and not over RPC: those that wait, and sockets. */
+async function answerRequest(
+  request: Request,
+  message: Message,
+  { sockets, waiting, hear }: Pick<ObjectParts, "sockets" | "waiting" | "hear">,
+): Promise<Response> {
+  const { pathname } = new URL(request.url);
+  const unsupported = unsupportedOf(message);
+  if (unsupported !== undefined) return Response.json(unsupported);
+  hear(message.policy, message.key, message);
+  if (pathname === "/socket") return sockets.accept(message as AcquireCall);
+  return Response.json(await waiting.answer(pathname, message, request.signal));
 }

@@ -2,7 +2,7 @@
 import type { Limiter } from "../client/limiter.ts";
 import type { Time } from "../core/clock.ts";
 import type { HeaderStyle } from "../core/policies/header-styles.ts";
-import type { ListedPolicy, ListedRule } from "../core/protocol/policy-list.ts";
+import type { ListedPolicy, ListedRule } from "../core/protocol/policy-descriptions.ts";
 import type { ToldPolicy, ToldRule } from "../core/protocol/rate-limit-headers.ts";
 
 /** By name. */

@@ -1,12 +1,11 @@
 /** `weir/client` in a worker: units go back in the background of the requests that used them. */
 import { waitUntil } from "cloudflare:workers";
-import type { ClientOptions } from "../client/client-options.ts";
 import { makeLimiter, type Way } from "../client/create-limiter.ts";
-import type { Limiter } from "../client/limiter.ts";
+import type { ClientOptions, Limiter } from "../client/limiter.ts";
 import { UNBOUNDED } from "../client/transports/requests.ts";
 
 export { LimiterError } from "../core/protocol/problems.ts";
-export type { ClientOptions } from "../client/client-options.ts";
+export type { ClientOptions } from "../client/limiter.ts";
 export type * from "../client/limiter.ts";
 export type { Way } from "../client/create-limiter.ts";
 export type { LimiterCalls, LimiterService } from "../client/transports/far-side.ts";

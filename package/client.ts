@@ -1,10 +1,9 @@
-import type { ClientOptions } from "../client/client-options.ts";
 /** `weir/client`: a limiter that decides in the caller's own process. This is the entry everywhere but in a worker. */
 import { makeLimiter, type Way } from "../client/create-limiter.ts";
-import type { Limiter } from "../client/limiter.ts";
+import type { ClientOptions, Limiter } from "../client/limiter.ts";
 
 export { LimiterError } from "../core/protocol/problems.ts";
-export type { ClientOptions } from "../client/client-options.ts";
+export type { ClientOptions } from "../client/limiter.ts";
 export type * from "../client/limiter.ts";
 export type { Way } from "../client/create-limiter.ts";
 export type { LimiterCalls, LimiterService } from "../client/transports/far-side.ts";

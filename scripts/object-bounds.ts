@@ -1,5 +1,5 @@
 /** How many objects one workerd can have. */
-import type { ObjectBounds } from "../client/object-starts.ts";
+import type { ObjectBounds } from "../client/call-gate.ts";
 
 /**
  * A start takes 1 ms where the storage is in memory, and 3 to 10 ms where it is on a disk. So these take less than half

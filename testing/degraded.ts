@@ -1,7 +1,7 @@
 /** What a client answers when its limiter cannot be reached. */
 import type { KeyAsked, LimitAllAsked, Limiter } from "../client/limiter.ts";
 import type { AllDecisions, Decision } from "../core/protocol/decision.ts";
-import type { ListedPolicy } from "../core/protocol/policy-list.ts";
+import type { ListedPolicy } from "../core/protocol/policy-descriptions.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 import type { Method } from "./calls.ts";
 

@@ -1,6 +1,5 @@
 /** A limiter that remembers what it was asked, and fails when the test says so. */
-import { withRelease } from "../client/lease-grant.ts";
-import type { Limiter } from "../client/limiter.ts";
+import { type Limiter, withRelease } from "../client/limiter.ts";
 import { callsLike, callsText, copyOf, METHODS, type AskedLike, type Call, type Method } from "./calls.ts";
 import { degraded } from "./degraded.ts";
 

@@ -1,6 +1,5 @@
 /** A limiter without limits, for tests of what comes after it. */
-import { withRelease } from "../client/lease-grant.ts";
-import type { KeyAsked, Limiter } from "../client/limiter.ts";
+import { type KeyAsked, type Limiter, withRelease } from "../client/limiter.ts";
 import type { Hold, Lease } from "../core/protocol/answers.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import { testLimiter, type TestLimiter } from "./test-limiter.ts";

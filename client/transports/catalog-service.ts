@@ -6,9 +6,10 @@ import type {
   CatalogDocument,
   ComparedCandidate,
   OverrideAnswer,
+  OverrideFields,
   PolicyAnswer,
+  Table,
 } from "../../core/catalog/calls.ts";
-import type { OverrideFields, Table } from "../../core/catalog/table.ts";
 
 /** Conditions of a write: `ifMatch` is the version that must be there, or 0 for what was never written. */
 export interface CatalogConditions {

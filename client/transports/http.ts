@@ -1,11 +1,15 @@
-import { LimiterError, PROBLEMS, Problem } from "../../core/protocol/problems.ts";
-import { clip, violation } from "../../core/words.ts";
-import { partOf, requireFields } from "./address-parts.ts";
-import type { KeyAsked, PeekAsked, Signal } from "./asked.ts";
-import { waitOf, type FarSide, type RequestBounds } from "./far-side.ts";
-import { jsonOf, refusedField, requirePlain } from "./plain-json.ts";
+import { LimiterError, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { clip, meant, pointerTo, violation } from "../../core/words.ts";
+import {
+  type FarSide,
+  type KeyAsked,
+  type PeekAsked,
+  type RequestBounds,
+  type Signal,
+  waitOf,
+} from "./far-side.ts";
 import { Requests, type Waiting } from "./requests.ts";
-import { SHAPES, type Shape } from "./shapes.ts";
+import { type Shape, SHAPES } from "./shapes.ts";
 
 /** Where a limiter is, and how it is reached. */
 export interface HttpWay {
@@ -126,7 +130,74 @@ function parsed(text: string): unknown {
   }
 }
 
-/** The error of a call that a limiter did not answer. */
-export function notAnswered(detail: string): LimiterError {
-  return new Problem(PROBLEMS.unavailable, detail).toError();
+/* What callers write into an address, where a wrong value would be another key, or another address. */
+
+/**
+ * The field as a part of an address.
+ *
+ * @param allowed what it must be
+ * @param kind of the problem of a text that names nothing
+ * @throws LimiterError that names the field, when it is no text, or none that an address can have
+ */
+function partOf(
+  asked: object,
+  field: string,
+  allowed: string,
+  kind: (typeof PROBLEMS)[keyof typeof PROBLEMS] = PROBLEMS.notAllowed,
+): string {
+  const value = (asked as Readonly<Record<string, unknown>>)[field];
+  const isText = typeof value === "string";
+  if (isText && value !== "" && value.isWellFormed()) return encodeURIComponent(value);
+  throw refusedField([field], violation([field], value, allowed), isText ? kind : PROBLEMS.notAllowed);
+}
+
+/** @throws LimiterError that names a field which the call does not know, and the one that was meant */
+function requireFields(asked: object, known: readonly string[]): void {
+  for (const [name, value] of Object.entries(asked))
+    if (value !== undefined && !known.includes(name))
+      throw refusedField(
+        [name],
+        `${clip(name)} is not a field: there are ${known.join(", ")}${meant(name, known)}`,
+      );
+}
+
+/* What a message can carry. What it cannot is bad input, and no outage. */
+
+/** Nothing that is sent has so many levels. What has more may be without an end. */
+const MOST_LEVELS = 32;
+
+/** A message as JSON. @throws LimiterError that names a field which JSON cannot carry, or would carry as another value */
+function jsonOf(body: object): string {
+  requirePlain(body);
+  return JSON.stringify(body);
+}
+
+/** @throws LimiterError that names the first field that is no plain data */
+function requirePlain(value: unknown, path: readonly string[] = []): void {
+  const refuse = (found: string, allowed: string) => {
+    const field = path.length === 0 ? "the argument" : clip(path.join("."));
+    return refusedField(path, `${field} is ${found}: must be ${allowed}`);
+  };
+  if (typeof value === "number" && !Number.isFinite(value)) throw refuse(String(value), "a finite number");
+  if (["bigint", "function", "symbol"].includes(typeof value))
+    throw refuse(`a ${typeof value}`, "plain data, as JSON has it");
+  if (typeof value !== "object" || value === null) return;
+  const prototype: unknown = Object.getPrototypeOf(value);
+  if (!Array.isArray(value) && prototype !== null && Object.getPrototypeOf(prototype) !== null)
+    throw refuse(
+      "constructor" in value ? `a ${value.constructor.name}` : "no plain object",
+      "plain data, as JSON has it",
+    );
+  if (path.length === MOST_LEVELS) throw refusedField([], `a field is over ${MOST_LEVELS} levels deep`);
+  for (const [name, item] of Object.entries(value)) requirePlain(item, [...path, name]);
+}
+
+/** The error of a call with one field that is not allowed. */
+function refusedField(
+  path: readonly string[],
+  detail: string,
+  kind: (typeof PROBLEMS)[keyof typeof PROBLEMS] = PROBLEMS.notAllowed,
+): LimiterError {
+  const errors = [{ pointer: pointerTo(path), detail }];
+  return new Problem(kind, "one value is not allowed", { errors }).toError();
 }

@@ -1,25 +1,24 @@
 import type { Time } from "../../core/clock.ts";
-import type { HeldPolicy } from "../../core/policies/held-policy.ts";
+import type { HeldPolicy } from "../../core/policies/policy.ts";
 import type { AnswerText } from "../../core/protocol/answers.ts";
-import { isForAlone, type BatchedCall, type MadeAnswer } from "../../core/protocol/batches.ts";
+import { type BatchedCall, isForAlone, type MadeAnswer } from "../../core/protocol/batches.ts";
 import type { AcquireCall, IdleCall, LimitCall, Returned } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/object-names.ts";
-import { counted, type MessageKind, type MessageReports } from "./counted-message.ts";
-import type { Outboxes } from "./outboxes.ts";
+import type { Counter } from "../../core/stats/tally.ts";
+import type { Outboxes } from "./outbox.ts";
 import type { Sending } from "./posted-call.ts";
-import { inTime, isRepeatable, overdue, sendTwice, type Attempts } from "./repeating.ts";
-import { askAlone, quietly } from "./sent-calls.ts";
-import { within, type LimiterNamespace, type LimiterStub } from "./stubs.ts";
+import { type Attempts, inTime, isRepeatable, overdue, sendTwice } from "./repeating.ts";
+import { askAlone, type LimiterNamespace, type LimiterStub, quietly, within } from "./sent-calls.ts";
 
-export type { LimiterNamespace, LimiterStub } from "./stubs.ts";
+export type { LimiterNamespace, LimiterStub } from "./sent-calls.ts";
 
 /** Where calls wait to travel together, and the runtime's `waitUntil` for whoever sends them. */
-export interface Together extends Pick<Sending, "inBackground"> {
+interface Together extends Pick<Sending, "inBackground"> {
   readonly outboxes: Outboxes;
 }
 
 /** How an object is asked. */
-export interface AskOptions extends Attempts {
+interface AskOptions extends Attempts {
   /** The kind under which the message is counted; absent: `single`. */
   readonly kind?: MessageKind;
   /** Milliseconds beside the policy's deadline; below 0, so much of that is over already. */
@@ -199,4 +198,38 @@ function settling<Answer>(
 
 function warned(policy: string, error: unknown): void {
   console.warn(`policy ${policy}: no answer from the object: ${String(error)}`);
+}
+
+/** Takes the counts of messages. */
+type MessageCounter = Pick<Counter, "add" | "lasted">;
+
+/** Who is told of messages. */
+interface MessageReports {
+  /** Absent: nobody counts them. */
+  readonly counter?: MessageCounter | undefined;
+  /** Is told why a message to an object of a policy has no answer. Absent: it is logged. */
+  readonly unanswered?: (policy: string, error: unknown) => void;
+}
+
+/** Messages as they are counted: with several calls, with one, or with one that may wait for its turn. */
+type MessageKind = "batch" | "single" | "wait";
+
+/** Sends a message, and counts it. A second attempt belongs to the same message. */
+async function counted<Answer>(
+  counter: MessageCounter | undefined,
+  time: Time,
+  kind: MessageKind,
+  send: () => Promise<Answer>,
+): Promise<Answer> {
+  if (counter === undefined) return await send();
+  const sinceMs = time.nowMs();
+  counter.add("object_messages", [kind]);
+  try {
+    const answer = await send();
+    if (kind !== "wait") counter.lasted("object_latency_seconds", [kind], time.nowMs() - sinceMs);
+    return answer;
+  } catch (error) {
+    counter.add("object_unanswered", [kind]);
+    throw error;
+  }
 }

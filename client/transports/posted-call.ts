@@ -1,7 +1,7 @@
 import type { Time } from "../../core/clock.ts";
 import type { Unsupported } from "../../core/protocol/answers.ts";
 import type { BatchedAnswer, BatchedCall } from "../../core/protocol/batches.ts";
-import type { Full } from "../../core/protocol/bounds.ts";
+import type { Full } from "../../core/protocol/problems.ts";
 
 /** What a request brings with it. None of it is used by another request. */
 export interface Sending<Answer = BatchedAnswer> {

@@ -8,8 +8,7 @@
 import type { Time } from "../../core/clock.ts";
 import type { BatchedCall } from "../../core/protocol/batches.ts";
 import type { PostedCall } from "./posted-call.ts";
-import { sendTogether, type Answers } from "./sent-calls.ts";
-import type { LimiterStub } from "./stubs.ts";
+import { type Answers, type LimiterStub, sendTogether } from "./sent-calls.ts";
 
 /** Whether another attempt, on a new stub, may pass. */
 export function mayPass(error: unknown): boolean {

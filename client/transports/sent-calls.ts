@@ -1,14 +1,23 @@
+import type { Jurisdiction, LocationHint } from "../../core/policies/placement.ts";
+import type { HeldPolicy } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, Unsupported } from "../../core/protocol/answers.ts";
 import {
-  batchText,
-  isForAlone,
   type Batch,
   type BatchedAnswer,
   type BatchedCall,
+  batchText,
+  isForAlone,
 } from "../../core/protocol/batches.ts";
-import type { Full } from "../../core/protocol/bounds.ts";
-import { BATCH_PROTOCOL, PROTOCOL, type LimitCall, type ReserveCall } from "../../core/protocol/messages.ts";
-import type { LimiterStub } from "./stubs.ts";
+import {
+  BATCH_PROTOCOL,
+  type LimitCall,
+  PROTOCOL,
+  type ReserveCall,
+  type Returned,
+} from "../../core/protocol/messages.ts";
+import type { ObjectStub } from "../../core/protocol/object-methods.ts";
+import { objectName } from "../../core/protocol/object-names.ts";
+import type { Full } from "../../core/protocol/problems.ts";
 
 /** The answers to calls that went in one message, in their order, or the object's refusal of that message. */
 export type Answers = readonly BatchedAnswer[] | Unsupported | Full;
@@ -98,4 +107,65 @@ function known(text: AnswerText): Answer {
   if ("unsupported" in answer)
     throw new Error(`the object knows the protocol up to version ${answer.unsupported.protocol} only`);
   return answer;
+}
+
+/** The object's methods as a client calls them. */
+export type LimiterStub = ObjectStub;
+
+/** The part of the binding OBJECTS that is used. The runtime's own type for it loses unions in the answers. */
+export interface LimiterNamespace {
+  /** The objects of a jurisdiction. Plain workerd has none: there this throws. */
+  jurisdiction?(name: Jurisdiction): LimiterNamespace;
+  getByName(name: string, options?: { readonly locationHint?: LocationHint }): LimiterStub;
+}
+
+/** The objects of a policy's jurisdiction. */
+export function within(namespace: LimiterNamespace, { jurisdiction }: HeldPolicy): LimiterNamespace {
+  if (jurisdiction === undefined) return namespace;
+  const there = namespace.jurisdiction?.(jurisdiction);
+  if (there === undefined) throw new Error(`there are no objects in the jurisdiction ${jurisdiction} here`);
+  return there;
+}
+
+/** A reservation that has ended. The object of its key has to be told. */
+export interface Ending {
+  readonly policy: HeldPolicy;
+  readonly returned: Returned;
+}
+
+/** Gives back ended reservations, with one message for each object. If it is lost, the units count as used. */
+export async function returnUnits(
+  objects: { call(policy: HeldPolicy, key: string, call: BatchedCall): Promise<unknown> },
+  endings: readonly Ending[],
+): Promise<void> {
+  await Promise.all(
+    byObject(endings).map(async (each) => {
+      const [first] = each;
+      if (first === undefined) return;
+      const { policy, returned } = first;
+      const all = each.map((ending) => ending.returned);
+      await objects.call(policy, returned.key, { giveBack: { policy: policy.name, returned: all } });
+    }),
+  );
+}
+
+/** Those that so many messages can give back, and the others. */
+export function split(
+  endings: readonly Ending[],
+  mostMessages: number,
+): { readonly first: readonly Ending[]; readonly rest: readonly Ending[] } {
+  const groups = byObject(endings);
+  return { first: groups.slice(0, mostMessages).flat(), rest: groups.slice(mostMessages).flat() };
+}
+
+function byObject(endings: readonly Ending[]): readonly (readonly Ending[])[] {
+  // Node 20 has no Map.groupBy.
+  const groups = new Map<string, Ending[]>();
+  for (const ending of endings) {
+    const name = objectName(ending.policy, ending.returned.key);
+    const group = groups.get(name);
+    if (group === undefined) groups.set(name, [ending]);
+    else group.push(ending);
+  }
+  return [...groups.values()];
 }

@@ -1,5 +1,5 @@
 /** Holds, and lists of them in the order in which they expire. The lists are values: none is ever changed. */
-import type { Uses } from "../algorithms/forecast.ts";
+import type { Uses } from "../algorithms/algorithm.ts";
 import { search } from "../algorithms/runs.ts";
 
 /** Units that are set apart for a holder. */
@@ -13,7 +13,7 @@ export interface Hold {
   readonly spendableUntilMs?: number;
   /** The hold is in storage too, so it is still there after a crash. */
   readonly isStored?: boolean;
-  /** It belongs to a call on several keys, which ends it within moments: see operations/contention.ts. */
+  /** It belongs to a call on several keys, which ends it within moments: see operations/denials.ts. */
   readonly isProvisional?: boolean;
   /** Nobody has it: it stands for units that may have been given out before a crash (storage/write-behind.ts). */
   readonly isRestored?: boolean;

@@ -1,8 +1,8 @@
 /** How long a cost has to wait, alone or behind callers that wait already. Pure. */
 import type { Rule } from "../policies/policy.ts";
 import { costOf, type Cost } from "../protocol/cost.ts";
+import { Outlook } from "./account.ts";
 import type { RuleAccount } from "./joint-decision.ts";
-import { Outlook } from "./outlook.ts";
 
 /** A caller in the queue. */
 export interface Queued {

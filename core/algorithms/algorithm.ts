@@ -1,8 +1,3 @@
-import type { AlgorithmDecision } from "./algorithm-decision.ts";
-import type { ConfigProblem, FieldKind, Fields } from "./fields.ts";
-import type { Forecast, Uses } from "./forecast.ts";
-import type { Packed, Segment } from "./packed.ts";
-
 /**
  * What every algorithm is: a record of pure functions. They read no clock, use no randomness, do no I/O and never
  * throw. Time is an argument. A state is a value that never changes, and `pack` makes JSON of it. Absent state
@@ -174,7 +169,7 @@ export interface Leasing<Config extends object, State> {
 export type Outcome = "ok" | "ignore" | "dropped";
 
 /** A lease that its holder has ended. */
-export interface Ended {
+interface Ended {
   readonly outcome: Outcome;
   /** How long the call took, in milliseconds, 0 or more; it need not be a whole number. */
   readonly durationMs: number;
@@ -206,4 +201,122 @@ export interface Quota {
   readonly units: number;
   /** Absent: the quota is so many units at once, for any length of time. */
   readonly windowMs?: number;
+}
+
+/** What an algorithm says of a cost. */
+
+/**
+ * Why a cost is denied: too few units are left, the last call was too recent, or the cost can never pass. `shed`: the
+ * units that are left are kept for more important calls. `blocked`: an earlier denial blocked the key for a while.
+ */
+export type DenialReason = "quota" | "min-interval" | "cost-over-limit" | "shed" | "blocked";
+
+interface Figures {
+  /** The largest cost that would pass right after this decision, 0 or more. */
+  readonly remaining: number;
+  /** Units that are left of the quota. Present where they may be more than `remaining`: between two calls (`minInterval`). */
+  readonly quotaRemaining?: number;
+  /** Milliseconds until the quota is whole if no call comes and no outstanding unit is used. */
+  readonly resetAfterMs: number;
+}
+
+export interface Allowed<State> extends Figures {
+  readonly allowed: true;
+  /** How long the caller should wait before it goes on, in milliseconds, 1 or more; absent: it goes on at once. */
+  readonly delayMs?: number;
+  /** The next state; `undefined`: as untouched. */
+  readonly state: State | undefined;
+}
+
+interface Denied<State = unknown> extends Denial {
+  readonly allowed: false;
+  /** Present when this denial counts: the state with it, and the figures of that state. */
+  readonly counted?: Denial & { readonly state: State };
+}
+
+export interface Denial extends Figures {
+  readonly reason: DenialReason;
+  /**
+   * The exact wait for this cost in milliseconds, while `outstanding` stays as it is: one millisecond earlier is
+   * denied. `null`: no wait is long enough.
+   */
+  readonly retryAfterMs: number | null;
+}
+
+export type AlgorithmDecision<State> = Allowed<State> | Denied<State>;
+
+/** The fields that a policy gives an algorithm. */
+
+/**
+ * `units`: a positive integer; `count`: also 0. `duration`: whole milliseconds, 1 or more. `period`: a duration, or a
+ * word of calendar.ts. `text`: not empty. `ratio`: a number above 0. A `?` marks an optional field. A list: one of these
+ * words, or left out.
+ */
+export type FieldKind =
+  | "units"
+  | "units?"
+  | "count?"
+  | "duration"
+  | "duration?"
+  | "period"
+  | "boolean?"
+  | "text?"
+  | "ratio?"
+  | readonly string[];
+
+/** The fields of a rule, parsed: units and durations (in milliseconds) are numbers. */
+export type Fields = Readonly<Record<string, number | boolean | string | undefined>>;
+
+/** A field whose value is not allowed, and what is allowed there. */
+export interface ConfigProblem {
+  readonly problem: { readonly field: string; readonly allowed: string };
+}
+
+/**
+ * A state that is played forward. It says what the functions of the algorithm would say, but makes no new state for
+ * each unit that is used on the way: there may be thousands. Instants never go back from one call to the next.
+ */
+export interface Forecast {
+  /** The uses from one index up to another come about, each at its instant. */
+  debit(uses: Uses, from: number, to: number): void;
+  /** Takes units, 1 or more, that pass at `atMs`. */
+  take(atMs: number, units: number): void;
+  /** The first instant, `atMs` or later, at which a cost passes while `outstanding` stays as it is. Infinity: never. */
+  passesAtMs(atMs: number, cost: number, outstanding: number): number;
+  /**
+   * Whether the instant that `passesAtMs` names stands, whenever the units that are outstanding are used: they take as
+   * much then as now. Not so when a debt is too large to be counted, or the clock was put back.
+   */
+  isCertain(atMs: number, outstanding: number): boolean;
+}
+
+/** Units that will be used, in two columns, in the order of their instants. */
+export interface Uses {
+  readonly endsMs: readonly number[];
+  readonly units: readonly number[];
+}
+
+/** A state in the parts that storage keeps. The record is JSON. */
+export interface Packed {
+  readonly record: unknown;
+  readonly segment?: NewSegment;
+}
+
+/** A part of a state that does not change any more. */
+export interface Segment {
+  /** Identifies the state that it is a part of: after a pause a key begins a new one. */
+  readonly log: number;
+  /** Orders the segments of one state. */
+  readonly from: number;
+  readonly entries: ArrayLike<number>;
+}
+
+/**
+ * A segment to be written, and which stored ones may go then: those of another `log`, and those that end too early.
+ */
+export interface NewSegment extends Segment {
+  /** The latest instant in it. */
+  readonly toMs: number;
+  /** Stored segments whose `toMs` is before this instant are not needed any more. */
+  readonly keepFromMs: number;
 }

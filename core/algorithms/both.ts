@@ -1,10 +1,8 @@
-import type { AlgorithmDecision, Allowed } from "./algorithm-decision.ts";
-import type { Algorithm, AnyAlgorithm, Leasing } from "./algorithm.ts";
-import type { Forecast } from "./forecast.ts";
+import type { Algorithm, AlgorithmDecision, Allowed, AnyAlgorithm, Forecast, Leasing } from "./algorithm.ts";
 
 /**
  * Both: one algorithm under two configurations at once. It is not an algorithm of its own, but decides while two versions
- * of a policy are in use (core/policies/terms.ts). A cost passes when it passes under both, and both count it. So the
+ * of a policy are in use (durable-objects/keys/heard-terms.ts). A cost passes when it passes under both, and both count it. So the
  * bounds of both hold. One state would not do: a bucket that is refilled at one rate does not know what it would be at
  * another.
  *

@@ -1,4 +1,4 @@
-import type { Forecast, Uses } from "./forecast.ts";
+import type { Forecast, Uses } from "./algorithm.ts";
 
 /** A double represents every integer up to here exactly. */
 export const MOST_PARTS = 2 ** 53;

@@ -1,6 +1,4 @@
-import type { AlgorithmDecision, Denial } from "./algorithm-decision.ts";
-import type { Algorithm, AnyAlgorithm } from "./algorithm.ts";
-import type { Forecast } from "./forecast.ts";
+import type { Algorithm, AlgorithmDecision, AnyAlgorithm, Denial, Forecast } from "./algorithm.ts";
 
 /**
  * Penalty: whoever is denied is blocked for a while. It is not an algorithm of its own, but goes around one that counts

@@ -1,7 +1,4 @@
-import type { AlgorithmDecision } from "./algorithm-decision.ts";
-import type { Algorithm } from "./algorithm.ts";
-import type { ConfigProblem } from "./fields.ts";
-import { StateForecast } from "./state-forecast.ts";
+import type { Algorithm, AlgorithmDecision, ConfigProblem, Forecast, Uses } from "./algorithm.ts";
 
 /**
  * Permits per cycle, as resilience4j's RateLimiter has them: each cycle of `window` brings `limit` permits. What is
@@ -206,4 +203,57 @@ function stamp(state: State | undefined, nowMs: number): number {
 
 function stateOf({ limit, windowMs }: Config, spent: number, atMs: number): State | undefined {
   return spent === 0 ? undefined : { spent, atMs, limit, windowMs };
+}
+
+type Parts<AnyConfig extends object, AnyState> = Pick<Algorithm<AnyConfig, AnyState>, "debit" | "decide">;
+
+/**
+ * A state that is played forward by the functions of its algorithm. It makes a state for each unit that is used on the
+ * way, so it is for algorithms whose states are a few numbers.
+ */
+class StateForecast<AnyConfig extends object, AnyState> implements Forecast {
+  readonly #algorithm: Parts<AnyConfig, AnyState>;
+  readonly #config: AnyConfig;
+  readonly #isSteady: boolean;
+  #state: AnyState | undefined;
+  #atMs = -Infinity;
+
+  /**
+   * @param isSteady the instant at which a cost passes stays what it is when units that are outstanding are used
+   * meanwhile
+   */
+  constructor(
+    algorithm: Parts<AnyConfig, AnyState>,
+    config: AnyConfig,
+    state: AnyState | undefined,
+    isSteady: boolean,
+  ) {
+    this.#algorithm = algorithm;
+    this.#config = config;
+    this.#state = state;
+    this.#isSteady = isSteady;
+  }
+
+  /** The state as far as it was played. */
+  get state(): AnyState | undefined {
+    return this.#state;
+  }
+
+  debit({ endsMs, units }: Uses, from = 0, to = endsMs.length): void {
+    for (let index = from; index < to; index += 1) this.take(endsMs[index] ?? 0, units[index] ?? 0);
+  }
+
+  take(atMs: number, units: number): void {
+    this.#atMs = Math.max(this.#atMs, atMs);
+    this.#state = this.#algorithm.debit(this.#config, this.#state, this.#atMs, units);
+  }
+
+  passesAtMs(atMs: number, cost: number, outstanding: number): number {
+    const decision = this.#algorithm.decide(this.#config, this.#state, atMs, cost, outstanding);
+    return decision.allowed ? atMs : atMs + (decision.retryAfterMs ?? Infinity);
+  }
+
+  isCertain(): boolean {
+    return this.#isSteady;
+  }
 }

@@ -1,20 +1,23 @@
-import type { Algorithm } from "./algorithm.ts";
-import { NO_HOLES, unitsInHoles } from "./holes.ts";
-import { decideByLog, logged, type SlidingLogConfig, type SlidingLogState } from "./log-decision.ts";
-import { SlidingLogForecast } from "./log-forecast.ts";
+import type { Algorithm, AlgorithmDecision, Denial, Forecast, Uses } from "./algorithm.ts";
+import { search } from "./runs.ts";
 import {
+  add,
   begin,
   countedAt,
   countingFrom,
   emptyAtMs,
+  leavesAtMs,
   MOST_COUNTED,
+  NO_HOLES,
   packLog,
   roomIn,
   totalOf,
+  type UnitLog,
+  type UnitLogRecord,
+  unitsInHoles,
   unpackLog,
   withoutOldest,
   withoutUnitsAt,
-  type UnitLogRecord,
 } from "./unit-log.ts";
 
 /**
@@ -34,7 +37,7 @@ import {
  * The wait for a cost is found by a search that begins at the oldest run. So on average the time of a decision does
  * not grow with the log, only with the logarithm of the number of runs that a cost has to wait for.
  *
- * A refund that names its charge takes units out of the run in which they were logged (holes.ts), if that still
+ * A refund that names its charge takes units out of the run in which they were logged (unit-log.ts), if that still
  * counts. Without a name it takes the oldest units, which leave first anyway: any other choice could admit too many.
  *
  * `minInterval` is the shortest time between two calls that pass. With `countDenied` a denied call is logged as if it
@@ -44,7 +47,6 @@ import {
  * client that calls steadily above the limit is denied in bursts. What it is bad at: memory. It keeps a run for each
  * distinct millisecond, at most 1,000,000.
  */
-export type { SlidingLogConfig, SlidingLogState } from "./log-decision.ts";
 
 type State = SlidingLogState;
 type Config = SlidingLogConfig;
@@ -145,3 +147,185 @@ export const slidingLog: Algorithm<Config, State> = {
 
   bytes: (state) => state.runs.bytes,
 };
+
+/* How the sliding log decides, and how units join it: the essay is in sliding-log.ts. */
+
+export interface SlidingLogConfig {
+  readonly limit: number;
+  readonly windowMs: number;
+  /** 0: calls may come at any distance. */
+  readonly minIntervalMs: number;
+  /** A denied call is logged as if it had passed. */
+  readonly countDenied: boolean;
+}
+
+export interface SlidingLogState extends UnitLog {
+  /** When the last call passed or, with `countDenied`, was made: `minInterval` begins here. */
+  readonly lastMs: number;
+}
+
+/** Decides on a cost, as `Algorithm.decide` says. */
+function decideByLog(
+  config: Config,
+  state: State | undefined,
+  nowMs: number,
+  cost: number,
+  outstanding: number,
+): AlgorithmDecision<State> {
+  const { minIntervalMs, limit, countDenied } = config;
+  const free = limit - countedAt(state, config.windowMs, nowMs) - outstanding;
+  const isTooSoon = minIntervalMs > 0 && state !== undefined && nowMs < state.lastMs + minIntervalMs;
+  if (cost > 0 && (cost > free || isTooSoon)) {
+    const denied = deny(config, state, nowMs, cost, outstanding);
+    if (!countDenied || cost > limit) return { allowed: false, ...denied };
+    const after = logged(config, state, nowMs, cost, limit);
+    // The figures are those with this call. Why it was denied, it was before it was counted.
+    const { reason } = denied;
+    const counted = { ...deny(config, after, nowMs, cost, outstanding), reason, state: after };
+    return { allowed: false, ...denied, counted };
+  }
+  const isWhole = state === undefined || wholeMs(config, state) <= nowMs;
+  const untaken = isWhole ? undefined : state;
+  const after = cost === 0 ? untaken : logged(config, state, nowMs, cost, MOST_COUNTED);
+  const isSpaced = isTooSoon || (cost > 0 && minIntervalMs > 0);
+  const resetAfterMs = wholeAfterMs(config, after, nowMs);
+  return { allowed: true, state: after, ...figuresOf(config, free - cost, isSpaced), resetAfterMs };
+}
+
+/** The state with `units` more at `nowMs`. Of all its units only the newest `most` go on counting. */
+function logged(
+  config: Config,
+  state: State | undefined,
+  nowMs: number,
+  units: number,
+  most: number,
+  lastMs = nowMs,
+): State {
+  // When nothing in the log counts any more, a new log begins.
+  const isOver = state !== undefined && wholeMs(config, state) <= nowMs && state.openMs < nowMs;
+  const log = state === undefined || isOver ? begin(nowMs) : state;
+  const added = add(log, config.windowMs, nowMs, units, most);
+  return { ...added, lastMs: isOver ? lastMs : Math.max(state?.lastMs ?? 0, lastMs) };
+}
+
+/** The instant from which the state equals an untouched one. */
+function wholeMs({ windowMs, minIntervalMs }: Config, state: State): number {
+  const emptyMs = emptyAtMs(state, windowMs);
+  return minIntervalMs === 0 ? emptyMs : Math.max(emptyMs, state.lastMs + minIntervalMs);
+}
+
+function wholeAfterMs(config: Config, state: State | undefined, nowMs: number): number {
+  return state === undefined ? 0 : Math.max(0, wholeMs(config, state) - nowMs);
+}
+
+/** What is left: under `minInterval` the largest cost that passes now may be 0 while there is quota. */
+function figuresOf({ minIntervalMs }: Config, free: number, isTooSoon: boolean) {
+  const left = Math.max(0, free);
+  if (minIntervalMs === 0) return { remaining: left };
+  return { remaining: isTooSoon ? 0 : left, quotaRemaining: left };
+}
+
+function deny(
+  config: Config,
+  state: State | undefined,
+  nowMs: number,
+  cost: number,
+  outstanding: number,
+): Denial {
+  const { limit, windowMs, minIntervalMs } = config;
+  const free = limit - countedAt(state, windowMs, nowMs) - outstanding;
+  const fits = state === undefined || cost <= free;
+  const quotaMs = fits ? nowMs : leavesAtMs(state, windowMs, nowMs, cost - free);
+  const intervalMs = state === undefined || minIntervalMs === 0 ? nowMs : state.lastMs + minIntervalMs;
+  return {
+    reason: cost > limit ? "cost-over-limit" : intervalMs > quotaMs ? "min-interval" : "quota",
+    retryAfterMs: cost + outstanding > limit ? null : Math.max(quotaMs, intervalMs) - nowMs,
+    ...figuresOf(config, free, intervalMs > nowMs),
+    resetAfterMs: wholeAfterMs(config, state, nowMs),
+  };
+}
+
+/**
+ * A sliding log that is played forward. Units that are used on the way come after all units of the log, so they are
+ * kept beside it: the log is not copied.
+ */
+class SlidingLogForecast implements Forecast {
+  readonly #limit: number;
+  readonly #windowMs: number;
+  readonly #minIntervalMs: number;
+  readonly #log: UnitLog | undefined;
+  /** When the last call passed; -Infinity: the log is absent. */
+  #lastMs: number;
+  /** At least as many units as count now. */
+  #most: number;
+  /** Of each use: its instant, and all units used up to and including it. */
+  readonly #usedAtMs: number[] = [];
+  readonly #usedTo: number[] = [];
+  /** The first use that still counts. */
+  #first = 0;
+
+  constructor(
+    config: { readonly limit: number; readonly windowMs: number; readonly minIntervalMs: number },
+    state: (UnitLog & { readonly lastMs: number }) | undefined,
+  ) {
+    this.#limit = config.limit;
+    this.#windowMs = config.windowMs;
+    this.#minIntervalMs = config.minIntervalMs;
+    this.#log = state;
+    this.#lastMs = state?.lastMs ?? -Infinity;
+    this.#most = countedAt(state, config.windowMs, -Infinity);
+  }
+
+  debit({ endsMs, units }: Uses, from: number, to: number): void {
+    for (let index = from; index < to; index += 1) this.#use(endsMs[index] ?? 0, units[index] ?? 0);
+  }
+
+  take(atMs: number, units: number): void {
+    this.#use(atMs, units);
+    this.#lastMs = Math.max(this.#lastMs, atMs);
+  }
+
+  passesAtMs(atMs: number, cost: number, outstanding: number): number {
+    if (cost === 0) return atMs;
+    if (cost + outstanding > this.#limit) return Infinity;
+    const intervalMs = this.#minIntervalMs === 0 ? atMs : this.#lastMs + this.#minIntervalMs;
+    const excess = this.#countedAt(atMs) + outstanding + cost - this.#limit;
+    return Math.max(atMs, intervalMs, excess > 0 ? this.#leavesAtMs(atMs, excess) : atMs);
+  }
+
+  isCertain(_: number, outstanding: number): boolean {
+    return this.#most + outstanding <= MOST_COUNTED;
+  }
+
+  #use(atMs: number, units: number): void {
+    // A log counts no more than `MOST_COUNTED`; what is over that is cut off.
+    const isNearMost = this.#most + units > MOST_COUNTED;
+    const counted = isNearMost ? Math.min(units, MOST_COUNTED - this.#countedAt(atMs)) : units;
+    this.#most += counted;
+    this.#usedAtMs.push(Math.max(atMs, this.#log?.openMs ?? -Infinity));
+    this.#usedTo.push(this.#usedBefore(this.#usedTo.length) + counted);
+  }
+
+  /** Units that count at `atMs`: units of the log, and units used on the way. */
+  #countedAt(atMs: number): number {
+    const used = this.#usedTo.length;
+    this.#first = search(this.#first, used, (at) => (this.#usedAtMs[at] ?? 0) > atMs - this.#windowMs);
+    return (
+      countedAt(this.#log, this.#windowMs, atMs) + this.#usedBefore(used) - this.#usedBefore(this.#first)
+    );
+  }
+
+  /** The instant at which the oldest `units` of those that count at `atMs` have left the window. */
+  #leavesAtMs(atMs: number, units: number): number {
+    const ofLog = countedAt(this.#log, this.#windowMs, atMs);
+    if (this.#log !== undefined && units <= ofLog) return leavesAtMs(this.#log, this.#windowMs, atMs, units);
+    const goneTo = this.#usedBefore(this.#first) + units - ofLog;
+    const use = search(this.#first, this.#usedTo.length, (at) => (this.#usedTo[at] ?? 0) >= goneTo);
+    return (this.#usedAtMs[use] ?? Infinity) + this.#windowMs;
+  }
+
+  /** Units of all uses before this one. */
+  #usedBefore(index: number): number {
+    return index === 0 ? 0 : (this.#usedTo[index - 1] ?? 0);
+  }
+}

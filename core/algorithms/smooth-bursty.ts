@@ -1,6 +1,5 @@
-import type { Algorithm } from "./algorithm.ts";
+import type { Algorithm, ConfigProblem } from "./algorithm.ts";
 import { MOST_PARTS } from "./bucket-forecast.ts";
-import type { ConfigProblem } from "./fields.ts";
 import { tokenBucket, type TokenBucketConfig, type TokenBucketState } from "./token-bucket.ts";
 
 /**

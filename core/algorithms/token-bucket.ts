@@ -1,15 +1,5 @@
-import type { AlgorithmDecision } from "./algorithm-decision.ts";
-import type { Algorithm } from "./algorithm.ts";
+import type { Algorithm, AlgorithmDecision } from "./algorithm.ts";
 import { MOST_PARTS, TokenBucketForecast, unitsIn } from "./bucket-forecast.ts";
-import { leastBurst } from "./least-burst.ts";
-import {
-  beyondAt,
-  spentAt,
-  stamp,
-  stateOf,
-  type TokenBucketConfig,
-  type TokenBucketState,
-} from "./token-bucket-state.ts";
 
 /**
  * Token bucket: `limit` units per window, refilled continuously, at most `burst` at once.
@@ -44,7 +34,6 @@ import {
  *
  * Counting is exact as long as every sum is at most 2^53, so `burst * windowMs` may not exceed that.
  */
-export type { TokenBucketConfig, TokenBucketState } from "./token-bucket-state.ts";
 
 export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
   name: "token-bucket",
@@ -176,4 +165,112 @@ function decide(
 function forecastOf(config: TokenBucketConfig, state: TokenBucketState | undefined): TokenBucketForecast {
   const atMs = state?.atMs ?? -Infinity;
   return new TokenBucketForecast(config, spentAt(config, state, atMs), atMs);
+}
+
+/* What a token bucket has spent, and how that is read under a changed policy: token-bucket.ts. */
+
+/** How a token bucket is configured. */
+export interface TokenBucketConfig {
+  /** Units refilled per window. */
+  readonly limit: number;
+  readonly windowMs: number;
+  /** Units in a full bucket. */
+  readonly burst: number;
+}
+
+/** What was spent of a token bucket. Stored: never rename a field. */
+export interface TokenBucketState {
+  /** Parts spent at `atMs`; one unit is `windowMs` parts. More than `burst * windowMs` is debt. */
+  readonly spentParts: number;
+  /** The window and the burst of the policy that `spentParts` was counted under. Another policy converts it. */
+  readonly windowMs: number;
+  readonly burst: number;
+  readonly atMs: number;
+  /**
+   * What would be spent if the bucket had never shrunk below what was: when it grows again, that counts. Absent: no more
+   * than `spentParts`.
+   */
+  readonly totalParts?: number;
+}
+
+/** Parts spent at `nowMs`. When the clock runs backwards, nothing is given back. */
+function spentAt(config: TokenBucketConfig, state: TokenBucketState | undefined, nowMs: number): number {
+  if (state === undefined) return 0;
+  const isUnchanged = state.windowMs === config.windowMs && state.burst === config.burst;
+  const spent = isUnchanged ? state.spentParts : convert(state, config);
+  // Above 2^53 the product is not exact, but no bucket can have spent so much: the result is 0 either way.
+  const refilled = config.limit * Math.max(0, nowMs - state.atMs);
+  return Math.max(0, spent - refilled);
+}
+
+/** How much more than `spentAt` would be spent if the bucket had never shrunk below what was. */
+function beyondAt(config: TokenBucketConfig, state: TokenBucketState | undefined, nowMs: number): number {
+  if (state === undefined) return 0;
+  const isUnchanged = state.windowMs === config.windowMs && state.burst === config.burst;
+  if (isUnchanged && state.totalParts === undefined) return 0;
+  const refilled = config.limit * Math.max(0, nowMs - state.atMs);
+  return Math.max(0, totalOf(state, config) - refilled - spentAt(config, state, nowMs));
+}
+
+/**
+ * The same consumption in parts of a changed policy. It is at most the whole new bucket, so that a bucket that shrinks
+ * begins empty, and not with a debt of a hundred windows. What that leaves out counts when the bucket grows again.
+ */
+function convert(state: TokenBucketState, config: TokenBucketConfig): number {
+  return Math.min(totalOf(state, config), config.burst * config.windowMs);
+}
+
+/** All that was spent, in parts of a policy. It is rounded up, so that a change never creates units. */
+function totalOf(
+  { spentParts, totalParts, windowMs: before }: TokenBucketState,
+  { windowMs }: TokenBucketConfig,
+): number {
+  const parts = totalParts ?? spentParts;
+  if (before === windowMs) return parts;
+  const from = BigInt(before);
+  return Number((BigInt(parts) * BigInt(windowMs) + from - 1n) / from);
+}
+
+/** The instant of the next state: it never goes backwards. */
+function stamp(state: TokenBucketState | undefined, nowMs: number): number {
+  return state === undefined ? nowMs : Math.max(state.atMs, nowMs);
+}
+
+/** The state after so many parts were spent; `undefined`: an untouched bucket. */
+function stateOf(
+  { windowMs, burst }: TokenBucketConfig,
+  spentParts: number,
+  atMs: number,
+  beyond: number,
+): TokenBucketState | undefined {
+  if (spentParts === 0) return undefined;
+  if (beyond === 0) return { spentParts, windowMs, burst, atMs };
+  return { spentParts, windowMs, burst, atMs, totalParts: Math.min(spentParts + beyond, MOST_PARTS) };
+}
+
+/**
+ * The smallest burst with which a token bucket reaches its rate for a caller that waits as it is told.
+ *
+ * Waits are whole milliseconds, so such a caller comes up to a millisecond late, and what the bucket has no room for in
+ * that time is lost. 600 a second with a burst of 1: a unit comes back every 1.67 ms, the caller is told to wait 2 ms,
+ * and a third of a unit is lost each time. That makes 500 a second.
+ *
+ * A unit is `windowMs` parts, and a millisecond gives back `limit` parts (token-bucket.ts). Everything that is ever left
+ * in a bucket that begins full is a multiple of g, the greatest common divisor of the two. A caller that is denied one
+ * unit finds less than a unit, so at most `windowMs - g` parts, and a millisecond later at most
+ *
+ *     windowMs - g + limit  parts
+ *
+ * A bucket with room for these loses nothing. And it needs that room: as long as nothing is lost, what the caller leaves
+ * behind goes through all multiples of g that it can, as steps of `limit` around a circle of `windowMs` do.
+ */
+export function leastBurst(limit: number, windowMs: number): number {
+  return 1 + Math.ceil((limit - divisorOf(limit, windowMs)) / windowMs);
+}
+
+/** The greatest common divisor (Euclid). */
+function divisorOf(a: number, b: number): number {
+  let [larger, smaller] = [a, b];
+  while (smaller > 0) [larger, smaller] = [smaller, larger % smaller];
+  return larger;
 }

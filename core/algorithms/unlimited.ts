@@ -1,5 +1,62 @@
-import type { Algorithm } from "./algorithm.ts";
-import { STATELESS } from "./closed.ts";
+import type { Algorithm, AnyAlgorithm } from "./algorithm.ts";
+
+/** By the algorithm that is closed. */
+const known = new Map<AnyAlgorithm, AnyAlgorithm>();
+
+/**
+ * An algorithm whose limit is 0: it denies every cost, for ever, and looks find nothing left. It keeps no state, so what
+ * was consumed under another limit is forgotten with it, as far as time would have let it matter. Leases that were given
+ * under another limit go on until they end.
+ *
+ * It has the name of the algorithm that it closes, so that a policy may be closed and opened again.
+ */
+export function closed(algorithm: AnyAlgorithm): AnyAlgorithm {
+  const made = known.get(algorithm) ?? closing(algorithm);
+  known.set(algorithm, made);
+  return made;
+}
+
+function closing(open: AnyAlgorithm): AnyAlgorithm {
+  const { isPoolable: _, ...algorithm } = open;
+  const isLeasing = algorithm.leasing !== undefined;
+  const kept = isLeasing ? algorithm : { ...algorithm, ...STATELESS };
+  return {
+    ...kept,
+    capacity: () => 0,
+    ...(algorithm.limitNow && { limitNow: () => 0 }),
+    quota: (config) => ({ ...algorithm.quota(config), units: 0 }),
+    localDecisions: () => ({ admits: false, denies: !isLeasing }),
+    decide: (_config, state, _nowMs, cost) =>
+      cost === 0
+        ? { allowed: true, state: isLeasing ? state : undefined, ...NOTHING_LEFT }
+        : { allowed: false, reason: "cost-over-limit", retryAfterMs: null, ...NOTHING_LEFT },
+    forecast: () => ({
+      debit: () => undefined,
+      take: () => undefined,
+      passesAtMs: (atMs, cost) => (cost === 0 ? atMs : Infinity),
+      isCertain: () => true,
+    }),
+  };
+}
+
+const NOTHING_LEFT = { remaining: 0, resetAfterMs: 0 };
+
+/** What an algorithm does that keeps no state, whatever it decides. */
+const STATELESS = {
+  isStateless: true,
+  wholeFromMs: () => 0,
+  noteHold: () => undefined,
+  debit: () => undefined,
+  mostDebit: () => Infinity,
+  credit: () => undefined,
+  uncharge: () => undefined,
+  wholeAtMs: () => -Infinity,
+  covers: (_config: object, _stored: unknown, ahead: number, _state: unknown, outstanding: number) =>
+    outstanding <= ahead,
+  pack: () => ({ record: null }),
+  unpack: () => undefined,
+  used: () => 0,
+} as const;
 
 /**
  * Unlimited: every cost passes, and nothing is counted. For customers without a limit, and for a rule that is to be

@@ -1,6 +1,5 @@
 /** What may be asked of the catalog, and what it answers. Sent: never rename a field. */
 import type { Violation } from "../words.ts";
-import type { OverrideFields, Table } from "./table.ts";
 
 /** What is written. A value that is `null` is taken away. */
 export type Write =
@@ -144,7 +143,7 @@ export interface TokenInCatalog {
 /** The methods of the catalog's object. Each answers a value, or a refusal. */
 export interface CatalogMethods {
   /** All changes after a revision. Whoever knows nothing asks for those after 0. */
-  changes(since: number): Promise<import("./changes.ts").CatalogChanges>;
+  changes(since: number): Promise<import("./calls.ts").CatalogChanges>;
   write(call: WriteCall): Promise<Versioned<unknown> | Refusal>;
   policy(name: string): Promise<Versioned<PolicyInCatalog> | Refusal>;
   candidate(policy: string): Promise<Versioned<CandidateInCatalog> | Refusal>;
@@ -161,3 +160,47 @@ export const MOST_OVERRIDES = 10_000;
 export const MOST_TOKENS = 1_000;
 /** The longest table of a policy, an override or a token, as JSON. */
 export const MOST_TABLE_LENGTH = 16_384;
+
+/* What the catalog tells those who decide. Sent: never rename a field. */
+
+/** A policy's place in the catalog. Its version rises with each change of it, or of an override for its keys. */
+export interface PolicyChange {
+  readonly name: string;
+  readonly version: number;
+  /** Absent: the deployment's file says what it is, or it is gone. */
+  readonly fields?: Table;
+  /** What decides the same calls beside it. Absent: nothing does. */
+  readonly candidate?: { readonly version: number; readonly fields: Table };
+}
+
+/** An override, by its policy and its pattern. */
+export interface OverrideChange {
+  readonly policy: string;
+  readonly pattern: string;
+  /** Absent: it is gone. */
+  readonly fields?: OverrideFields;
+}
+
+/** A token that was issued at run time. There is no more of it than its hash. */
+export interface TokenChange {
+  readonly name: string;
+  /** As in the secret API_TOKENS. Absent: it was revoked. */
+  readonly entry?: Table;
+}
+
+/** All that has changed since a revision. */
+export interface CatalogChanges {
+  /** Rises with each write. */
+  readonly revision: number;
+  /** Whether this is all there is: what the reader had before is gone. */
+  readonly isWhole: boolean;
+  readonly policies: readonly PolicyChange[];
+  readonly overrides: readonly OverrideChange[];
+  readonly tokens: readonly TokenChange[];
+}
+
+/** A table of `wrangler.toml`, as JSON. */
+export type Table = Readonly<Record<string, unknown>>;
+
+/** What an override says, as it was given: figures of the policy, or one of `multiply`, `blocked` and `unlimited`. */
+export type OverrideFields = Table;

@@ -6,7 +6,8 @@
  * A key is cut once for each length that a beginning has, and once for each that an end has. Then each beginning that fits
  * is looked up with each end that fits. So both lengths have a bound.
  */
-import { addressOf, matchesParts, networkOf, type GlobPattern, type Pattern } from "./patterns.ts";
+import type { OverrideFields } from "./calls.ts";
+import { addressOf, type GlobPattern, matchesParts, networkOf, type Pattern } from "./patterns.ts";
 
 /** So many patterns of a policy may have more than one wildcard: those with the same beginning are tried one by one. */
 export const MOST_MANIFOLD = 64;
@@ -217,4 +218,61 @@ function isMoreSpecific<Value>(one: Found<Value>, other: Found<Value> | undefine
   const [mine, theirs] = [one.pattern.text, other.pattern.text];
   const lengths = mine.replaceAll("*", "").length - theirs.replaceAll("*", "").length;
   return lengths === 0 ? mine < theirs : lengths > 0;
+}
+
+/** An override, by its pattern. */
+export interface Overriding {
+  readonly pattern: string;
+  readonly fields: OverrideFields;
+}
+
+/** What is in force for a key. */
+interface FoundOverride {
+  /** Absent: those that the key had have ended. */
+  readonly override?: Overriding;
+  /** When the last one of those ended. Absent: none has. */
+  readonly sinceMs?: number;
+}
+
+interface Ending extends FoundOverride {
+  /** NaN: it does not end by itself. */
+  readonly endsAtMs: number;
+}
+
+/**
+ * The overrides of one policy. One that has ended is as if it were not there, from its instant on: the catalog writes so a
+ * moment later, and isolates hear of that when they ask again.
+ */
+export class EndingOverrides {
+  readonly #index = new OverrideIndex<Ending>();
+
+  get size(): number {
+    return this.#index.size;
+  }
+
+  /** Adds an override, or replaces the one of the same pattern. */
+  set(pattern: Pattern, override: Overriding): void {
+    this.#index.set(pattern, { override, endsAtMs: Date.parse(String(override.fields["expiresAt"])) });
+  }
+
+  delete(pattern: Pattern): void {
+    this.#index.delete(pattern);
+  }
+
+  /** What is in force for a key at this instant; `undefined`: no override is for it, and none has ended. */
+  find(key: string, nowMs: number): FoundOverride | undefined {
+    const first = this.#index.find(key);
+    if (first === undefined || !hasEnded(first, nowMs)) return first;
+    let sinceMs = first.endsAtMs;
+    const next = this.#index.find(key, (each) => {
+      if (!hasEnded(each, nowMs)) return true;
+      sinceMs = Math.max(sinceMs, each.endsAtMs);
+      return false;
+    });
+    return { ...(next?.override && { override: next.override }), sinceMs };
+  }
+}
+
+function hasEnded({ endsAtMs }: Ending, nowMs: number): boolean {
+  return endsAtMs <= nowMs;
 }

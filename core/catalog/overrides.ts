@@ -1,14 +1,13 @@
 /** Overrides: other figures for some keys of a policy. Here they are read, and put into the policy's table. */
 import * as v from "valibot";
-import { parseInstantMs } from "../policies/instants.ts";
+import { parseInstantMs } from "../policies/durations.ts";
 import { MOST_UNITS } from "../policies/most-units.ts";
-import { algorithmOf } from "../policies/named-algorithm.ts";
-import { parsePolicy } from "../policies/parse-policies.ts";
+import { algorithmOf, parsePolicy } from "../policies/parse-policies.ts";
 import type { Policy } from "../policies/policy.ts";
 import { clip, meant, number, violation, violationsOf, type Violation } from "../validation.ts";
-import type { Table } from "./table.ts";
+import type { Table } from "./calls.ts";
 
-export type { OverrideFields, Table } from "./table.ts";
+export type { OverrideFields, Table } from "./calls.ts";
 
 const NOTE_ALLOWED = "text of at most 500 characters";
 const EXPIRY_ALLOWED = 'an instant in the future, such as "2027-01-31T12:00:00Z" (RFC 3339)';

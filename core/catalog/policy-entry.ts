@@ -1,22 +1,20 @@
 /** A policy in force, as the catalog has told it: its own figures, its overrides and its candidate. */
 import type { AppliedOverride, InForce } from "../policies/in-force.ts";
 import { parsePolicy } from "../policies/parse-policies.ts";
-import { candidateName } from "../policies/policy-names.ts";
-import type { Candidate, Policies, Policy } from "../policies/policy.ts";
-import { withoutJurisdiction } from "../policies/regional-policies.ts";
+import { type Candidate, candidateName, type Policies, type Policy } from "../policies/policy.ts";
+import { RegionalPolicies, withoutJurisdiction } from "../policies/regional-policies.ts";
 import type { Regions } from "../policies/regions.ts";
-import type { OverrideChange, PolicyChange } from "./changes.ts";
-import { EndingOverrides, type Overriding } from "./ending-overrides.ts";
+import type { CatalogChanges, OverrideChange, PolicyChange } from "./calls.ts";
+import { EndingOverrides, type Overriding } from "./override-index.ts";
 import { readOverride, type Table } from "./overrides.ts";
 import { parsePattern } from "./patterns.ts";
-import { since, withAll } from "./policy-copies.ts";
 
 /** So many overridden policies are kept, and so many that were read. */
 const MOST_KEPT = 4_096;
 const MOST_READ = 1_024;
 
 /** What a deployment's file says. */
-export interface Deployed {
+interface Deployed {
   readonly policies: Policies;
   /** By the policy's name: its table. */
   readonly tables: ReadonlyMap<string, Table>;
@@ -33,7 +31,7 @@ interface Overridden extends Pick<Policy, "terms" | "candidate"> {
 }
 
 /** A policy with its overrides, as the catalog has told them. */
-export class PolicyEntry {
+class PolicyEntry {
   readonly name: string;
   readonly #isNowhere: boolean;
   readonly #overrides = new EndingOverrides();
@@ -205,4 +203,74 @@ function keep<Value>(kept: Map<string, Value>, name: string, value: Value, most:
     kept.delete(oldest);
   }
   kept.set(name, value);
+}
+
+/* The policies of a deployment, with what the catalog changes. One isolate has one, and its calls look here. */
+
+/** What is in force. It begins as the deployment's file, and changes as the catalog tells. */
+export class PoliciesInForce extends RegionalPolicies {
+  readonly #deployed: Deployed;
+  readonly #named: Map<string, Policy>;
+  readonly #entries = new Map<string, PolicyEntry>();
+  #revision = 0;
+
+  constructor(deployed: Deployed) {
+    const named = new Map(deployed.policies);
+    super(named, deployed.regions);
+    this.#named = named;
+    this.#deployed = deployed;
+  }
+
+  /** The catalog's revision up to which all changes are known; 0: none. */
+  get revision(): number {
+    return this.#revision;
+  }
+
+  /** Takes over what has changed. Changes that are older than what is known change nothing. */
+  apply({ revision, isWhole, policies, overrides }: CatalogChanges): void {
+    if (revision <= this.#revision && !isWhole) return;
+    this.#revision = revision;
+    if (isWhole) this.#clear();
+    for (const change of policies) this.#entryOf(change.name).change(change, this.#deployed);
+    for (const change of overrides) this.#entryOf(change.policy).override(change);
+    const changed = new Set([...policies.map(({ name }) => name), ...overrides.map(({ policy }) => policy)]);
+    for (const name of changed) {
+      const entry = this.#entryOf(name);
+      entry.join();
+      const { policy } = entry;
+      if (policy === undefined) this.#named.delete(name);
+      else this.#named.set(name, policy);
+    }
+  }
+
+  #clear(): void {
+    this.#entries.clear();
+    this.#named.clear();
+    for (const [name, policy] of this.#deployed.policies) this.#named.set(name, policy);
+  }
+
+  #entryOf(name: string): PolicyEntry {
+    const isNowhere = this.#deployed.areJurisdictionsIgnored === true;
+    const entry = this.#entries.get(name) ?? new PolicyEntry(name, isNowhere);
+    this.#entries.set(name, entry);
+    return entry;
+  }
+}
+
+/* Copies of policies with other fields. */
+
+/** The policy with these fields, also as calls of each priority see it. */
+function withAll(policy: Policy, more: Partial<Policy>): Policy {
+  const { priorities } = policy;
+  const seen = new Map([...priorities.seen].map(([name, each]) => [name, { ...each, ...more }]));
+  return { ...policy, ...more, priorities: { ...priorities, seen } };
+}
+
+/** The policy, and its candidate, of keys of which an override ended at this instant. */
+function since(policy: Policy, sinceMs: number): Policy {
+  const { inForce, candidate } = policy;
+  return withAll(policy, {
+    ...(inForce && { inForce: { ...inForce, sinceMs } }),
+    ...(candidate && { candidate: { ...candidate, policy: since(candidate.policy, sinceMs) } }),
+  });
 }

@@ -1,4 +1,4 @@
-import { PERIODS, type Period } from "../algorithms/calendar.ts";
+import { type Period, PERIODS } from "../algorithms/calendar.ts";
 
 const UNITS_MS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
 
@@ -39,4 +39,28 @@ export function parsePeriod(value: unknown): number | Period | undefined {
 function fromText(text: string): number | undefined {
   const match = /^(\d{1,16}) ?(ms|s|m|h|d)$/.exec(text);
   return match === null ? undefined : Number(match[1]) * UNITS_MS[match[2] as keyof typeof UNITS_MS];
+}
+
+const DAY_MS = 86_400_000;
+const RFC_3339 =
+  /^(?<year>\d{4})-(?<month>\d\d)-(?<day>\d\d)T(?<hour>\d\d):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)$/;
+
+/**
+ * Reads an instant as RFC 3339 writes it: `"2027-01-31T12:00:00Z"`, `"2027-01-31T13:00:00.5+01:00"`. `Date.parse` alone
+ * takes 30 February for 2 March, and 24:00 for the next day.
+ *
+ * @returns milliseconds since the Unix epoch; `undefined` when it is none, as on a day that there is not
+ */
+export function parseInstantMs(text: string): number | undefined {
+  const upper = text.toUpperCase();
+  const { year, month, day, hour } = RFC_3339.exec(upper)?.groups ?? {};
+  const atMs = Date.parse(upper);
+  const isThere = Number(day) <= daysOf(Number(year), Number(month)) && Number(hour) < 24;
+  return isThere && !Number.isNaN(atMs) ? atMs : undefined;
+}
+
+/** The days of a month, which are the same every 400 years. */
+function daysOf(year: number, month: number): number {
+  const like = 2_000 + (year % 400);
+  return (Date.UTC(like, month) - Date.UTC(like, month - 1)) / DAY_MS;
 }

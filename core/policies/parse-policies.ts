@@ -1,18 +1,14 @@
 import * as v from "valibot";
-import type { AnyAlgorithm, LocalDecisions } from "../algorithms/algorithm.ts";
-import type { Fields } from "../algorithms/fields.ts";
-import { table, violation, violationsOf } from "../validation.ts";
-import { configuredBy } from "./configured.ts";
-import { beforeOf } from "./layouts.ts";
+import type { AnyAlgorithm, ConfigProblem, Fields, LocalDecisions } from "../algorithms/algorithm.ts";
+import { withPenalty } from "../algorithms/penalty.ts";
+import { algorithms } from "../algorithms/registry.ts";
+import { closed } from "../algorithms/unlimited.ts";
+import { clip, meant, table, violation, violationsOf } from "../validation.ts";
 import { LEAST_USEFUL_TTL_MS } from "./lifetimes.ts";
-import { algorithmOf, algorithmProblems } from "./named-algorithm.ts";
-import { penalised } from "./penalties.ts";
-import { placementOf } from "./placement.ts";
+import { beforeOf, placementOf } from "./placement.ts";
 import { fieldsOf, NAME, NAME_ALLOWED, PENALTY_FIELDS, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
-import { parsePolicyLevel } from "./policy-level.ts";
 import { policyTablesOf } from "./policy-tables.ts";
 import type { Policies, Policy, Rule } from "./policy.ts";
-import { poolProblem } from "./pool-problems.ts";
 import { prioritiesOf } from "./priorities.ts";
 import { sheddingOf } from "./shedding-fields.ts";
 import { strictest, waitingOf } from "./waiting.ts";
@@ -193,4 +189,165 @@ function schemasBy(policyFields: readonly string[]) {
     made.set(algorithm, schema);
     return schema;
   };
+}
+
+/** An algorithm with its configuration, made of parsed fields. A limit of 0 closes it. */
+export function configuredBy(algorithm: AnyAlgorithm, fields: Fields): Configured {
+  return fields["limit"] === 0 ? closedBy(algorithm, fields) : openedBy(algorithm, fields);
+}
+
+type Configured = Pick<Rule, "algorithm" | "config"> | ConfigProblem;
+
+function openedBy(algorithm: AnyAlgorithm, fields: Fields): Configured {
+  const config = algorithm.configure(fields);
+  return "problem" in config ? config : { algorithm, config };
+}
+
+/** The rule of a limit of 0. Its other fields are checked as if the limit were 1. */
+function closedBy(algorithm: AnyAlgorithm, fields: Fields): Configured {
+  const stray = ["burst", "initial"].find((field) => fields[field] !== undefined);
+  if (stray !== undefined)
+    return { problem: { field: stray, allowed: "left out with a limit of 0: nothing passes at all" } };
+  const config = algorithm.configure({ ...fields, limit: 1 });
+  if ("problem" in config) return config;
+  const {
+    burst: _,
+    initial: __,
+    ...others
+  } = config as { readonly burst?: number; readonly initial?: number };
+  return { algorithm: closed(algorithm), config: { ...others, limit: 0 } };
+}
+
+/* The algorithm that a rule names. */
+
+/** The algorithm of a rule as its policy gives it; `undefined`: it names none that there is. */
+export function algorithmOf(given: unknown): AnyAlgorithm | undefined {
+  const name = algorithmNameOf(given);
+  return typeof name === "string" ? algorithms.get(name) : undefined;
+}
+
+/** What is wrong with a rule that names no algorithm that there is. */
+export function algorithmProblems(path: readonly string[], given: unknown): string[] {
+  const misspelt = misspeltIn(path, given);
+  if (misspelt.length > 0) return misspelt;
+  const [name, known] = [algorithmNameOf(given), [...algorithms.keys()]];
+  const near = typeof name === "string" ? meant(name, known) : "";
+  const allowed = `one of ${known.map((each) => JSON.stringify(each)).join(", ")}${near}`;
+  return [violation([...path, "algorithm"], name, allowed)];
+}
+
+/** Fields that are `algorithm`, or the `rules` of a policy, with a wrong letter. */
+function misspeltIn(path: readonly string[], given: unknown): string[] {
+  if (algorithmNameOf(given) !== undefined || typeof given !== "object" || given === null) return [];
+  const words = path.length === 0 ? ["algorithm", "rules"] : ["algorithm"];
+  return Object.keys(given).flatMap((field) => {
+    const near = meant(field, words);
+    return near === "" ? [] : `${clip([...path, field].join("."))} is not a field${near}`;
+  });
+}
+
+function algorithmNameOf(given: unknown): unknown {
+  return typeof given === "object" && given !== null && "algorithm" in given ? given.algorithm : undefined;
+}
+
+/** The longest block, unless a rule says otherwise: a day. */
+const DEFAULT_MOST_MS = 86_400_000;
+/** 2^31 - 1 ms, about 24 days. */
+const MOST_MS = 2_147_483_647;
+
+/**
+ * An algorithm and its configuration with the penalties that a rule asks for, if it does.
+ *
+ * @param blockMs `blockFor`: how long the first block lasts, in milliseconds
+ * @param mostMs `maxBlock`: the longest block
+ */
+export function penalised(
+  algorithm: AnyAlgorithm,
+  config: object,
+  blockMs: Duration,
+  mostMs: Duration,
+): { readonly algorithm: AnyAlgorithm; readonly config: object } | ConfigProblem {
+  if (blockMs === undefined) {
+    if (mostMs === undefined) return { algorithm, config };
+    return { problem: { field: "maxBlock", allowed: "left out, or with blockFor" } };
+  }
+  const isRate = algorithm.leasing === undefined && algorithm.fields["limit"] !== undefined;
+  // Who has no credits left is not let in by waiting, so there is nothing to keep out.
+  if (!isRate || algorithm.isLasting === true)
+    return { problem: { field: "blockFor", allowed: `left out with algorithm "${algorithm.name}"` } };
+  if (Number(blockMs) > MOST_MS) return { problem: { field: "blockFor", allowed: `at most ${MOST_MS} ms` } };
+  const longestMs = Number(mostMs ?? Math.max(Number(blockMs), DEFAULT_MOST_MS));
+  if (longestMs < Number(blockMs) || longestMs > MOST_MS) {
+    const allowed = `at least the blockFor of ${Number(blockMs)} ms and at most ${MOST_MS} ms`;
+    return { problem: { field: "maxBlock", allowed } };
+  }
+  const penal = { inner: config, blockForMs: Number(blockMs), maxBlockMs: longestMs };
+  return { algorithm: withPenalty(algorithm), config: penal };
+}
+
+/** A duration as it is parsed. */
+type Duration = number | boolean | string | undefined;
+
+/* What a policy says of its pool, and of regions that go on without it. */
+
+interface PoolFields {
+  readonly onFailure: string;
+  readonly localShare: number | undefined;
+  readonly pool: string | undefined;
+  readonly rules: readonly Rule[];
+}
+
+/** What is wrong with these fields together; `undefined`: nothing. */
+export function poolProblem({ onFailure, localShare, pool, rules }: PoolFields): string | undefined {
+  if (pool === undefined && localShare !== undefined)
+    return violation(["localShare"], localShare, 'left out, or with pool = "redis"');
+  if (pool === undefined && onFailure === "local")
+    return violation(["onFailure"], onFailure, 'left out, or with pool = "redis"');
+  if (localShare !== undefined && onFailure !== "local")
+    return violation(["localShare"], localShare, 'left out, or with onFailure = "local"');
+  const stray = rules.find(({ algorithm }) => algorithm.isPoolable !== true);
+  if (pool === undefined || stray === undefined) return undefined;
+  const { isPenal, name } = stray.algorithm;
+  const what = stray.capacity === 0 ? "a limit of 0" : isPenal ? "blockFor" : `algorithm "${name}"`;
+  return violation(["pool"], pool, `left out with ${what}`);
+}
+
+/* The fields of a policy that are not those of its rules. */
+
+/** A schema is made once: making one takes longer than reading with it. */
+const SCHEMA = table(POLICY_FIELDS);
+
+type Given = Readonly<Record<string, unknown>>;
+
+/**
+ * What was read last. Each key with an override has the same policy with other figures in its rules, and reading these
+ * fields again is half of what reading a policy takes.
+ */
+let last: { readonly given: Given; readonly parsed: ReturnType<typeof parse> } | undefined;
+
+/** Reads the fields. They must not change afterwards. */
+export function parsePolicyLevel(given: Given): ReturnType<typeof parse> {
+  if (last !== undefined && isSame(given, last.given)) return last.parsed;
+  const parsed = parse(given);
+  last = { given, parsed };
+  return parsed;
+}
+
+function parse(given: Given) {
+  return v.safeParse(SCHEMA, given);
+}
+
+/** Whether the fields have the same values, in the same order. What is no plain value may have changed inside. */
+function isSame(one: Given, other: Given): boolean {
+  const [mine, theirs] = [Object.keys(one), Object.keys(other)];
+  return (
+    mine.length === theirs.length &&
+    mine.every(
+      (field, index) => field === theirs[index] && isPlain(one[field]) && one[field] === other[field],
+    )
+  );
+}
+
+function isPlain(value: unknown): boolean {
+  return typeof value !== "object" && typeof value !== "function";
 }

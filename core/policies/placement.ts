@@ -1,5 +1,6 @@
 /** Where Cloudflare places a policy's objects: https://developers.cloudflare.com/durable-objects/reference/data-location/ */
-import { violation } from "../validation.ts";
+import * as v from "valibot";
+import { integer, violation } from "../validation.ts";
 
 /** Where an object is to be near, when it is made. Later it stays where it is. */
 export const LOCATION_HINTS = ["wnam", "enam", "sam", "weur", "eeur", "apac", "oc", "afr", "me"] as const;
@@ -10,7 +11,7 @@ export const JURISDICTIONS = ["eu", "us", "fedramp", "fedramp-high"] as const;
 export type Jurisdiction = (typeof JURISDICTIONS)[number];
 
 /** What a policy says of the place of its objects. */
-export interface Placement {
+interface Placement {
   readonly locationHint?: LocationHint;
   readonly jurisdiction?: Jurisdiction;
 }
@@ -33,4 +34,45 @@ export function placementOf(
       ],
     };
   return given;
+}
+
+/* Layouts: which keys share an object. */
+
+/** One object for each key, or so many objects that share all keys. */
+export type Layout = "per-key" | number;
+
+/** The most objects that may share the keys of a policy. */
+const MOST_OBJECTS = 65_536;
+/** A key of which nothing is known is looked for in one object of each layout before, one after the other. */
+const MOST_BEFORE = 3;
+
+export const LAYOUT_ALLOWED = `"per-key" or an integer from 1 to ${MOST_OBJECTS}`;
+/** What `objectsBefore` allows, as errors say it. */
+export const BEFORE_ALLOWED = `what objects was before, or a list of at most ${MOST_BEFORE} of these, the last one first; not what it is now`;
+
+/** Whether a value is a layout. */
+export function isLayout(value: unknown): value is Layout {
+  return value === "per-key" || v.is(integer(1, MOST_OBJECTS), value);
+}
+
+/** The layouts in a value of `objectsBefore`, the last one first; `undefined`: it is not allowed. */
+export function parseBefore(value: unknown): readonly Layout[] | undefined {
+  const layouts: readonly unknown[] = Array.isArray(value) ? value : [value];
+  const isList = layouts.length > 0 && layouts.length <= MOST_BEFORE && layouts.every(isLayout);
+  return isList && new Set(layouts).size === layouts.length ? layouts : undefined;
+}
+
+/** The policy's `objectsBefore`, unless it contradicts the other fields; `undefined`: it is not given. */
+export function beforeOf(
+  objects: Layout,
+  before: readonly Layout[] | undefined,
+  pool: string | undefined,
+): { readonly objectsBefore: readonly Layout[] } | { readonly problems: readonly string[] } | undefined {
+  if (before === undefined) return undefined;
+  const given = before.length === 1 ? before[0] : before;
+  // What regions have is in the pool, and comes from there.
+  if (pool !== undefined)
+    return { problems: [violation(["objectsBefore"], given, "left out, or without a pool")] };
+  if (before.includes(objects)) return { problems: [violation(["objectsBefore"], given, BEFORE_ALLOWED)] };
+  return { objectsBefore: before };
 }

@@ -1,19 +1,87 @@
 /** Schemas for the fields of policies and rules. Each one says in its message what it allows. */
 import * as v from "valibot";
-import type { AnyAlgorithm } from "../algorithms/algorithm.ts";
-import type { FieldKind, Fields } from "../algorithms/fields.ts";
+import type { AnyAlgorithm, FieldKind, Fields } from "../algorithms/algorithm.ts";
 import { integer, oneOf } from "../validation.ts";
-import { DEFAULT_DENIAL_TTL, DENIAL_TTL_ALLOWED, parseDenialTtlMs } from "./denial-ttl.ts";
 import { bothReadings, DURATION_ALLOWED, parseDurationMs, parsePeriod, PERIOD_ALLOWED } from "./durations.ts";
 import { HEADERS_ALLOWED, parseHeaders } from "./header-styles.ts";
-import { BEFORE_ALLOWED, isLayout, LAYOUT_ALLOWED, parseBefore, type Layout } from "./layouts.ts";
-import { LEAST_TTL_MS, MOST_TTL_MS, type Lifetimes } from "./lifetimes.ts";
+import { LEAST_TTL_MS, type Lifetimes, MOST_TTL_MS } from "./lifetimes.ts";
 import { MOST_UNITS } from "./most-units.ts";
-import { JURISDICTIONS, LOCATION_HINTS } from "./placement.ts";
-import { PRIORITY_FIELDS } from "./priority-fields.ts";
+import {
+  BEFORE_ALLOWED,
+  isLayout,
+  JURISDICTIONS,
+  type Layout,
+  LAYOUT_ALLOWED,
+  LOCATION_HINTS,
+  parseBefore,
+} from "./placement.ts";
 import { parseRetryJitter, RETRY_JITTER_ALLOWED } from "./retry-jitter.ts";
 import { SHEDDING_FIELDS } from "./shedding-fields.ts";
 import { WAITING_FIELDS } from "./waiting.ts";
+
+/** For so long a denial may be repeated from memory unless the policy says otherwise, as policies write it. */
+const DEFAULT_DENIAL_TTL = "10s";
+/** Whoever gets a quota back must not wait for longer to hear of it. */
+const MAX_DENIAL_TTL_MS = 3_600_000;
+
+/** What errors say is allowed. */
+const DENIAL_TTL_ALLOWED = `"0s", or ${DURATION_ALLOWED}, at most ${MAX_DENIAL_TTL_MS} ms`;
+
+/** Reads a duration that may be 0; `undefined`: it is none, or too long. */
+function parseDenialTtlMs(value: unknown): number | undefined {
+  // A 0 is a 0 in every unit.
+  if (value === 0 || (typeof value === "string" && /^0 ?(?:ms|s)$/.test(value))) return 0;
+  const ttlMs = parseDurationMs(value);
+  return ttlMs === undefined || ttlMs > MAX_DENIAL_TTL_MS ? undefined : ttlMs;
+}
+
+const NAMES = ["critical", "high", "normal", "low"];
+/** The priority of calls that say none, where a policy has it. */
+export const USUAL = "normal";
+const DEFAULT_AGEING = "10s";
+/** Every priority with something kept has reservations of its own in each isolate. */
+const MOST_NAMES = 8;
+const PRIORITY_NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$/;
+const NAMES_ALLOWED = `a list of 2 to ${MOST_NAMES} different names of up to 32 letters, digits, - or _, the most important first`;
+const SHARES_ALLOWED = 'a table of parts by priority, such as { critical = "20%" }';
+
+/** The fields of a policy that say how important its calls are. */
+const PRIORITY_FIELDS = {
+  priorities: v.optional(
+    v.pipe(
+      v.array(v.string(NAMES_ALLOWED), NAMES_ALLOWED),
+      v.check(
+        (names) =>
+          names.length >= 2 &&
+          names.length <= MOST_NAMES &&
+          names.every((name) => PRIORITY_NAME.test(name)) &&
+          new Set(names).size === names.length,
+        NAMES_ALLOWED,
+      ),
+    ),
+    NAMES,
+  ),
+  ageing: v.pipe(
+    v.optional(
+      v.custom(
+        (value) => parseDurationMs(value) !== undefined,
+        ({ input }) => DURATION_ALLOWED + bothReadings(input),
+      ),
+      DEFAULT_AGEING,
+    ),
+    v.transform((value) => parseDurationMs(value) ?? 0),
+  ),
+  defaultPriority: v.optional(v.string("the name of a priority")),
+  reserve: v.optional(v.record(v.string(), v.unknown(), SHARES_ALLOWED), {}),
+};
+
+/** The fields as they are parsed. */
+export interface GivenPriorities {
+  readonly priorities: readonly string[];
+  readonly defaultPriority?: string | undefined;
+  readonly reserve: Readonly<Record<string, unknown>>;
+  readonly ageing: number;
+}
 
 const MOST_DEADLINE_MS = 60_000;
 /**
@@ -98,7 +166,7 @@ export function fieldsOf(algorithm: AnyAlgorithm): Record<string, v.GenericSchem
 
 /**
  * The fields of any rule, whatever its algorithm. The default of `unit` is the default quota unit of
- * draft-ietf-httpapi-ratelimit-headers-11 (worker/http/headers.ts).
+ * draft-ietf-httpapi-ratelimit-headers-11 (worker/http/responses.ts).
  */
 export const RULE_FIELDS = {
   algorithm: v.string(),

@@ -1,6 +1,6 @@
 /** The tables of `[vars.POLICIES]`, before anything in them is read. */
 import { violation } from "../validation.ts";
-import { publicName } from "./policy-names.ts";
+import { publicName } from "./policy.ts";
 
 /** What stands in place of the fields of a policy that was removed, as JSON. */
 const REMOVAL = '{"removed":true}';

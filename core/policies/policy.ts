@@ -3,9 +3,8 @@ import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota, Waiting } from ".
 import type { Shedding } from "../shedding/load-shedder.ts";
 import type { HeaderStyle } from "./header-styles.ts";
 import type { AppliedOverride, InForce, Overrides } from "./in-force.ts";
-import type { Layout } from "./layouts.ts";
 import type { Lifetimes } from "./lifetimes.ts";
-import type { Jurisdiction, LocationHint } from "./placement.ts";
+import type { Jurisdiction, Layout, LocationHint } from "./placement.ts";
 import type { Region } from "./regions.ts";
 import type { RetryJitter } from "./retry-jitter.ts";
 
@@ -96,7 +95,7 @@ export interface Candidate {
 }
 
 /** Where the units are that regions share. */
-export interface Pool {
+interface Pool {
   readonly kind: "redis";
   /** The part (above 0, at most 1) of the limit that a region goes on with alone; absent: 1 / number of regions. */
   readonly localShare?: number;
@@ -123,4 +122,90 @@ export interface Priorities {
   readonly ageingMs: number;
   /** The policy as calls of each priority see it. Empty: nothing is kept, and all see the same. */
   readonly seen: ReadonlyMap<string, Policy>;
+}
+
+/* The parts of a policy and of its rules that a holder of units has to know. A holder may be far from the policy. */
+
+/** A rule, as a holder of its units sees it. */
+export interface HeldRule extends Pick<Rule, "name" | "unit" | "capacity" | "config"> {
+  readonly algorithm: Pick<AnyAlgorithm, "wholeFromMs">;
+}
+
+/** A policy, as a holder of units under it sees it. */
+export interface HeldPolicy extends Pick<
+  Policy,
+  | "name"
+  | "onFailure"
+  | "deadlineMs"
+  | "objects"
+  | "reservation"
+  | "denialTtlMs"
+  | "localDecisions"
+  | "shadow"
+  | "keyKind"
+  | "pool"
+  | "terms"
+  | "region"
+  | "locationHint"
+  | "jurisdiction"
+  | "priority"
+  | "retryJitter"
+  | "inForce"
+  | "override"
+> {
+  readonly rules: readonly HeldRule[];
+  readonly priorities: Pick<Priorities, "usual"> & { readonly seen: ReadonlyMap<string, HeldPolicy> };
+}
+
+/** A policy that the limiter has not described yet: nothing is held under it. */
+export const UNDESCRIBED: Omit<HeldPolicy, "name" | "onFailure" | "deadlineMs"> = {
+  objects: "per-key",
+  reservation: { leastMs: 0, mostMs: 0 },
+  denialTtlMs: 0,
+  localDecisions: { admits: false, denies: false },
+  shadow: false,
+  keyKind: "text",
+  rules: [{ name: "", unit: "", capacity: 0, config: {}, algorithm: { wholeFromMs: () => 0 } }],
+  priorities: { usual: "", seen: new Map() },
+};
+
+/** The policy as a call of this priority sees it; `undefined`: the priority of calls that say none. */
+export function seenBy(policy: Policy, priority: string | undefined): Policy;
+export function seenBy(policy: HeldPolicy, priority: string | undefined): HeldPolicy;
+export function seenBy(policy: HeldPolicy, priority: string | undefined): HeldPolicy {
+  const { usual, seen } = policy.priorities;
+  return seen.get(priority ?? usual) ?? policy;
+}
+
+/* The names of the copies that a policy with a pool has: one for each region. */
+
+/**
+ * A region's copy of the policy `api` is called `api@eu`. The copy's name is part of the names of objects, of
+ * reservations and of ids of leases, so these differ from region to region. No policy of a deployment has an @ in its
+ * name. The separator is stored: never change it.
+ */
+export const SEPARATOR = "@";
+/**
+ * Ends the name of the policy that a region goes on with alone when its pool does not answer: `api@eu/local`. The
+ * name is stored with keys: never change it.
+ */
+export const LOCAL = "/local";
+
+/** Ends the name of a policy's candidate. It is part of the names of objects, and stored with keys: never change it. */
+const CANDIDATE = "~candidate";
+
+/** The name under which a policy's candidate decides: no policy of a deployment has a ~ in its name. */
+export function candidateName(policy: string): string {
+  return `${policy}${CANDIDATE}`;
+}
+
+/** The name that the deployment gave the policy, and that callers know. */
+export function publicName(name: string): string {
+  const end = name.indexOf(SEPARATOR);
+  return end < 0 ? name : name.slice(0, end);
+}
+
+/** The name of the policy that a region goes on with alone, when its pool does not answer. */
+export function localName({ name }: Policy): string {
+  return `${name}${LOCAL}`;
 }

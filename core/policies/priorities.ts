@@ -10,8 +10,8 @@
  * the kept part admits. An isolate's units belong to one priority, because they were granted to it.
  */
 import { violation } from "../validation.ts";
+import { type GivenPriorities, USUAL } from "./policy-fields.ts";
 import type { Policy, Priorities, Rule } from "./policy.ts";
-import { USUAL, type GivenPriorities } from "./priority-fields.ts";
 
 /** The priorities of a policy, or what is wrong with its fields. */
 export function prioritiesOf(

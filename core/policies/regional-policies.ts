@@ -1,7 +1,6 @@
 import { parsePolicies } from "./parse-policies.ts";
-import { LOCAL, publicName, SEPARATOR } from "./policy-names.ts";
 import { policyTablesOf, removedIn } from "./policy-tables.ts";
-import type { Policies, Policy, Rule } from "./policy.ts";
+import { LOCAL, type Policies, type Policy, publicName, type Rule, SEPARATOR } from "./policy.ts";
 import { parseRegions, type Region, type Regions } from "./regions.ts";
 /**
  * Reads what a deployment configures: its policies and its regions. A policy with a pool also gets a copy for each

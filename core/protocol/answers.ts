@@ -2,9 +2,9 @@
  * What an object answers to the messages of clients (isolates). As with messages, fields are only added, never renamed,
  * and an added field is optional.
  */
-import type { DenialReason } from "../algorithms/algorithm-decision.ts";
-import type { Full } from "./bounds.ts";
+import type { DenialReason } from "../algorithms/algorithm.ts";
 import type { Cost } from "./cost.ts";
+import type { Full } from "./problems.ts";
 
 /** What one rule said of a cost. */
 export interface RuleDecision {

@@ -34,7 +34,7 @@ export const KNOWN_PROTOCOL = LINK_PROTOCOL;
 /** The version of a message. Absent: version 1, whose first senders knew no version number. */
 export interface Versioned {
   readonly protocol?: number;
-  /** What the rules of the policy say where the sender is (core/policies/terms.ts). Absent: the sender does not say. */
+  /** What the rules of the policy say where the sender is (durable-objects/keys/heard-terms.ts). Absent: the sender does not say. */
   readonly terms?: string | undefined;
   /** What is in force for the key, as far as the sender knows. Absent: what the deployment's file says. */
   readonly inForce?: InForce | undefined;
@@ -206,4 +206,15 @@ export type WantedHold = Omit<HoldCall, "policy" | "key" | "protocol">;
 /** The answer to a message whose version is not known here; `undefined`: the version is known. */
 export function unsupportedOf({ protocol = 1 }: Versioned): Unsupported | undefined {
   return protocol > KNOWN_PROTOCOL ? { unsupported: { protocol: KNOWN_PROTOCOL } } : undefined;
+}
+
+/** Lists or counts the keys of one object. */
+export interface KeysCall extends Versioned {
+  readonly policy: string;
+  /** Only keys that begin with it. */
+  readonly prefix?: string;
+  /** Only keys after this one, in the order of their bytes. */
+  readonly after?: string;
+  /** A list has at most so many keys. */
+  readonly most?: number;
 }

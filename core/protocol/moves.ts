@@ -4,7 +4,7 @@
  *
  * Only durations cross from one clock to another, so an answer says what its sender's clock was (`nowMs`).
  */
-import type { Layout } from "../policies/layouts.ts";
+import type { Layout } from "../policies/placement.ts";
 import type { Versioned } from "./messages.ts";
 
 /** The version of these messages. */

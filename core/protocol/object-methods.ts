@@ -6,10 +6,10 @@ import type { Batch } from "./batches.ts";
  * So never change a name or an argument: add a field to a message, or add a method.
  */
 import type { Cost } from "./cost.ts";
-import type { KeysCall } from "./keys-call.ts";
 import type {
   AcquireCall,
   HoldCall,
+  KeysCall,
   LeaseReport,
   LimitCall,
   RefundCall,

@@ -1,4 +1,4 @@
-import type { Layout } from "../policies/layouts.ts";
+import type { Layout } from "../policies/placement.ts";
 import type { Policy } from "../policies/policy.ts";
 import { hash } from "./hash.ts";
 

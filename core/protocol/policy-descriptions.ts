@@ -3,14 +3,14 @@
  * different versions send it to each other: fields are only added, and an added field is optional.
  */
 import type { LocalDecisions } from "../algorithms/algorithm.ts";
-import type { HeldPolicy, HeldRule } from "../policies/held-policy.ts";
+import type { HeaderStyle } from "../policies/header-styles.ts";
 import type { Lifetimes } from "../policies/lifetimes.ts";
-import type { Policy, Rule } from "../policies/policy.ts";
+import type { HeldPolicy, HeldRule, Policy, Rule } from "../policies/policy.ts";
 import type { RetryJitter } from "../policies/retry-jitter.ts";
 import { hash } from "./hash.ts";
 
 /** A rule. */
-export interface RuleDescription {
+interface RuleDescription {
   readonly name: string;
   readonly unit: string;
   readonly capacity: number;
@@ -110,4 +110,37 @@ function heldRule({ name, unit, capacity: most, wholeMs: { one, all } }: RuleDes
   const eachMs = most > 1 ? (all - one) / (most - 1) : 0;
   const wholeFromMs = (_: object, missing: number) => Math.ceil(one + (missing - 1) * eachMs);
   return { name, unit, capacity, config: {}, algorithm: { wholeFromMs } } satisfies HeldRule;
+}
+
+/* The policies of a deployment, as callers see them. The schema for OpenAPI is in worker/calls/policy-list.ts. */
+
+/** A rule. What else it says is its algorithm's: limits in units, durations in milliseconds. */
+export interface ListedRule {
+  readonly name: string;
+  readonly algorithm: string;
+  readonly [figure: string]: string | number | boolean;
+}
+
+/** A policy. Durations are in milliseconds. */
+export interface ListedPolicy {
+  readonly name: string;
+  readonly rules: readonly ListedRule[];
+  readonly onFailure: "closed" | "open" | "local";
+  readonly deadlineMs: number;
+  readonly objects: "per-key" | number;
+  readonly maxWaitMs: number;
+  readonly maxWaiters: number;
+  readonly reservationTtlMs: number;
+  readonly denialTtlMs: number;
+  readonly shadow: boolean;
+  readonly keyKind: "text" | "ip";
+  readonly priorities: readonly string[];
+  readonly defaultPriority: string;
+  /** The styles in which headers tell of the limits. Absent: an older limiter. */
+  readonly headers?: readonly HeaderStyle[];
+}
+
+/** What `policies` answers. */
+export interface PolicyList {
+  readonly policies: readonly ListedPolicy[];
 }

@@ -1,4 +1,4 @@
-import type { HeldPolicy, HeldRule } from "../policies/held-policy.ts";
+import type { HeldPolicy, HeldRule } from "../policies/policy.ts";
 import type { Decided, RuleDecision } from "../protocol/answers.ts";
 import { costOf, type Cost } from "../protocol/cost.ts";
 import { ASKING_WAIT_MS, FLOOD_MS, MOST_DENIED_MS } from "./sizing.ts";

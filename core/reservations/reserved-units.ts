@@ -1,4 +1,4 @@
-import type { HeldPolicy } from "../policies/held-policy.ts";
+import type { HeldPolicy } from "../policies/policy.ts";
 import { costOf, type Cost } from "../protocol/cost.ts";
 import { refillMs, spendableMs } from "./sizing.ts";
 

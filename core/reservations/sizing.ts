@@ -30,7 +30,6 @@
  * `test/simulation/` tries these numbers with up to 32 isolates. docs/performance.md has the results.
  */
 import type { Lifetimes } from "../policies/lifetimes.ts";
-import { mostLost } from "../policies/loss.ts";
 import type { Rule } from "../policies/policy.ts";
 
 const HOT_ASKS = 3;
@@ -73,7 +72,7 @@ export const FEW_UNITS = 7;
 const LUKEWARM_ASKS = 2;
 
 /** The demand since `sinceMs`: the number of calls, and the units of each rule that they asked for. */
-export interface Measured {
+interface Measured {
   readonly asks: number;
   readonly units: readonly number[];
   readonly sinceMs: number;
@@ -186,4 +185,18 @@ export function mostUnits(rule: Pick<Rule, "capacity" | "quota">): number {
 /** Whether so many units are few enough to be reserved for longer than the shortest lifetime. */
 export function isSpare(units: number, free: number): boolean {
   return units <= free * SPARE_SHARE;
+}
+
+/* What a crash or a vanished isolate may cost: units that were set apart, and count as used though nobody used them. */
+
+const SOON_MS = 10_000;
+const LEAST_SHARE = 0.001;
+
+/**
+ * The most units of a rule that may be lost: what comes back within 10 s, or 0.1 % of the limit where that is more. It
+ * need not be a whole number.
+ */
+export function mostLost({ capacity, quota }: Pick<Rule, "capacity" | "quota">): number {
+  const soon = quota.windowMs === undefined ? 0 : (quota.units * SOON_MS) / quota.windowMs;
+  return Math.max(soon, capacity * LEAST_SHARE);
 }

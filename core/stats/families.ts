@@ -1,5 +1,3 @@
-import { DURATION_BOUNDS_MS } from "./durations.ts";
-
 /** A metric as it is told: its name, what it counts, and its labels. */
 export interface Family {
   /** As in series: see counts.ts. It is told as `weir_` and this; a counter's ends in `_total`. */
@@ -115,3 +113,6 @@ export function bucketOf(durationMs: number): string {
 
 /** In place of a bucket: the sum of all durations, in milliseconds. */
 export const SUM = "sum";
+
+/** The upper bounds of the buckets of all histograms, in milliseconds. They are stored: never take one away. */
+export const DURATION_BOUNDS_MS = [1, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000] as const;

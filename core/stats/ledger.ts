@@ -2,8 +2,7 @@
  * What the object of the statistics knows, as plain data, and how it changes. It has three parts, which are written at
  * different times: the open minute with each batch of messages, all that is older once a minute, top keys every ten.
  */
-import { ofLatestCandidates } from "./compared.ts";
-import { merged, partsOf, PolicyNames, seriesOf, type Counts } from "./counts.ts";
+import { type Counts, merged, ofLatestCandidates, partsOf, PolicyNames, seriesOf } from "./counts.ts";
 import { familyOf, POLICY_LABEL } from "./families.ts";
 import type { StatsMessage } from "./messages.ts";
 

@@ -1,7 +1,6 @@
 /** All counts as text: OpenMetrics 1.0, or the older format of Prometheus, which differs in names and in the end. */
 import { partsOf, type Counts } from "./counts.ts";
-import { DURATION_BOUNDS_MS } from "./durations.ts";
-import { FAMILIES, SUM, type Family } from "./families.ts";
+import { DURATION_BOUNDS_MS, FAMILIES, type Family, SUM } from "./families.ts";
 
 /** The formats, by what their media types are called. */
 export const METRIC_FORMATS = {

@@ -3,8 +3,15 @@
  * text is made before it is sent.
  */
 import type { Decision } from "../protocol/decision.ts";
-import { comparedSeries, keysOfCandidate, type Compared } from "./compared.ts";
-import { MOST_POLICIES, OTHER_POLICIES, seriesOf, type Counts } from "./counts.ts";
+import {
+  type Compared,
+  comparedSeries,
+  type Counts,
+  keysOfCandidate,
+  MOST_POLICIES,
+  OTHER_POLICIES,
+  seriesOf,
+} from "./counts.ts";
 import { bucketOf, SUM, type Metric } from "./families.ts";
 import type { Content, PolicyKeys } from "./messages.ts";
 import { TopKeys } from "./top-keys.ts";

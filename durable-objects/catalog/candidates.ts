@@ -1,7 +1,7 @@
 import type { Refusal, Versioned } from "../../core/catalog/calls.ts";
 import type { Table } from "../../core/catalog/overrides.ts";
 import { parsePolicy } from "../../core/policies/parse-policies.ts";
-import { textIn, type CatalogTables, type Row } from "./catalog-tables.ts";
+import { type CatalogTables, type Row, textIn } from "./catalog-store.ts";
 import { checkedOverride, checkedPolicy, isRefusal, notAllowed } from "./checked-writes.ts";
 import type { SingleWrites, WritesParts } from "./single-writes.ts";
 

@@ -1,5 +1,6 @@
+import type { AuditEntry } from "../../core/catalog/calls.ts";
 import type { Table } from "../../core/catalog/overrides.ts";
-import { textIn, type CatalogTables, type Row } from "./catalog-tables.ts";
+import { instantText } from "../../core/clock.ts";
 
 /** So many changes are remembered one by one. Who knows less gets all there is. */
 const MOST_CHANGES = 20_000;
@@ -224,4 +225,118 @@ function overrideOf(row: Row): StoredOverride {
 
 function tableIn(row: Row, column: string): Table {
   return JSON.parse(textIn(row, column)) as Table;
+}
+
+/** The catalog's tables. Their names and columns are stored for ever: never rename them. */
+
+const SCHEMA = [
+  // `fields` is null for what was taken away: a policy's version never falls.
+  `CREATE TABLE IF NOT EXISTS policies (
+    name TEXT PRIMARY KEY, version INTEGER NOT NULL, own_version INTEGER NOT NULL, fields TEXT, last TEXT
+  ) WITHOUT ROWID`,
+  `CREATE TABLE IF NOT EXISTS overrides (
+    policy TEXT, pattern TEXT, version INTEGER NOT NULL, fields TEXT NOT NULL, ends_at_ms INTEGER,
+    PRIMARY KEY (policy, pattern)
+  ) WITHOUT ROWID`,
+  `CREATE TABLE IF NOT EXISTS candidates (
+    policy TEXT PRIMARY KEY, version INTEGER NOT NULL, fields TEXT NOT NULL, since_ms INTEGER NOT NULL
+  ) WITHOUT ROWID`,
+  `CREATE TABLE IF NOT EXISTS tokens (name TEXT PRIMARY KEY, version INTEGER NOT NULL, entry TEXT NOT NULL) WITHOUT ROWID`,
+  `CREATE TABLE IF NOT EXISTS changes (revision INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, pattern TEXT NOT NULL)`,
+  `CREATE TABLE IF NOT EXISTS audit (
+    id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, who TEXT NOT NULL, target TEXT NOT NULL, before TEXT, after TEXT
+  )`,
+];
+
+export type Row = Record<string, SqlStorageValue>;
+
+/** The tables, and the queries on them. All methods are synchronous. */
+export class CatalogTables {
+  readonly #storage: DurableObjectStorage;
+  #isMade = false;
+
+  constructor(storage: DurableObjectStorage) {
+    this.#storage = storage;
+  }
+
+  /** Runs `work` in a transaction. When it throws, nothing has changed. */
+  atomically<Result>(work: () => Result): Result {
+    this.#make();
+    return this.#storage.transactionSync(work);
+  }
+
+  run(query: string, ...bindings: SqlStorageValue[]): void {
+    this.#make();
+    this.#storage.sql.exec(query, ...bindings);
+  }
+
+  all(query: string, ...bindings: SqlStorageValue[]): Row[] {
+    this.#make();
+    return this.#storage.sql.exec<Row>(query, ...bindings).toArray();
+  }
+
+  one(query: string, ...bindings: SqlStorageValue[]): Row | undefined {
+    return this.all(query, ...bindings)[0];
+  }
+
+  /** The value of the column `number` in a query's only row; `undefined`: it is null. */
+  number(query: string, ...bindings: SqlStorageValue[]): number | undefined {
+    const value = this.one(query, ...bindings)?.["number"];
+    return typeof value === "number" ? value : undefined;
+  }
+
+  /** Before any transaction, whose end could take the tables away again. */
+  #make(): void {
+    if (this.#isMade) return;
+    for (const query of SCHEMA) this.#storage.sql.exec(query);
+    this.#isMade = true;
+  }
+}
+
+/** The text in a column that always has some. */
+export function textIn(row: Row, column: string): string {
+  const value = row[column];
+  if (typeof value !== "string") throw new Error(`the column ${column} has no text`);
+  return value;
+}
+
+/** So many entries are kept. */
+const MOST_ENTRIES = 20_000;
+
+/** Who changed what, and when. */
+export class AuditLog {
+  readonly #tables: CatalogTables;
+
+  constructor(tables: CatalogTables) {
+    this.#tables = tables;
+  }
+
+  /** Adds an entry. `undefined`: there was nothing, or is nothing. */
+  add(atMs: number, by: string, target: string, before: unknown, after: unknown): void {
+    const text = (value: unknown) => (value === undefined ? null : JSON.stringify(value));
+    this.#tables.run(
+      "INSERT INTO audit (at_ms, who, target, before, after) VALUES (?, ?, ?, ?, ?)",
+      atMs,
+      by,
+      target,
+      text(before),
+      text(after),
+    );
+    this.#tables.run("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", MOST_ENTRIES);
+  }
+
+  /** The entries before one, the latest first. */
+  before(id: number, most: number): AuditEntry[] {
+    const value = (text: SqlStorageValue | undefined): unknown =>
+      typeof text === "string" ? JSON.parse(text) : null;
+    const rows = this.#tables.all("SELECT * FROM audit WHERE id < ? ORDER BY id DESC LIMIT ?", id, most);
+    return rows.map((row) => ({
+      id: Number(row["id"]),
+      at: instantText(Number(row["at_ms"])),
+      by: textIn(row, "who"),
+      target: textIn(row, "target"),
+      before: value(row["before"]),
+      after: value(row["after"]),
+    }));
+  }
 }

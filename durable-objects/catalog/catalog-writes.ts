@@ -2,8 +2,7 @@ import type { CatalogDocument, Refusal, Write, WriteCall } from "../../core/cata
 import type { Table } from "../../core/catalog/overrides.ts";
 import { WILDCARD } from "../../core/catalog/patterns.ts";
 import type { Candidates } from "./candidates.ts";
-import type { CatalogStore } from "./catalog-store.ts";
-import type { CatalogTables } from "./catalog-tables.ts";
+import type { CatalogStore, CatalogTables } from "./catalog-store.ts";
 import { isRefusal } from "./checked-writes.ts";
 import { SingleWrites, type Written, type WritesParts } from "./single-writes.ts";
 

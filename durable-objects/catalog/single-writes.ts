@@ -7,8 +7,7 @@ import {
 } from "../../core/catalog/calls.ts";
 import { MAX_BEGINNING_LENGTHS, MAX_END_LENGTHS, MOST_MANIFOLD } from "../../core/catalog/override-index.ts";
 import type { Table } from "../../core/catalog/overrides.ts";
-import type { AuditLog } from "./audit-log.ts";
-import type { CatalogStore } from "./catalog-store.ts";
+import type { AuditLog, CatalogStore } from "./catalog-store.ts";
 import {
   checkedOverride,
   checkedPolicy,

@@ -1,21 +1,24 @@
 import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { Lease, Missing, Released } from "../../core/protocol/answers.ts";
-import { claimId } from "../../core/protocol/claim-ids.ts";
+import type { Answer, Lease, Missing, Released } from "../../core/protocol/answers.ts";
 import {
+  type AcquireCall,
   LINK_PROTOCOL,
   MOST_DURATION_MS,
   OUTCOMES,
   type ReleaseCall,
+  unsupportedOf,
   type Versioned,
   type WantedRelease,
 } from "../../core/protocol/messages.ts";
 import type { Attached, Maybe } from "../../core/protocol/object-methods.ts";
+import { claimId } from "../../core/protocol/opaque-ids.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
-import { endLease } from "../operations/lease-ends.ts";
+import { endLease, leaseIn, linkOf } from "../operations/claims.ts";
 import type { AskAnywhere, AskKey } from "../operations/operations.ts";
+import { type LeaseSockets, takenOver } from "./lease-sockets.ts";
 
 /**
  * Ends a lease when its link to the holder ends: at once, or after a grace. The handle lives in the object and is passed on to the caller unwrapped. The
@@ -37,7 +40,7 @@ class LeaseHandle extends RpcTarget {
 }
 
 /** The parts of the object by which leases are granted, and ended wherever their key is by then. */
-export interface LeaseHost {
+interface LeaseHost {
   readonly ask: AskKey;
   readonly anywhere: AskAnywhere;
   /** The policy by which a key is decided; `undefined`: there is none any more. */
@@ -45,7 +48,7 @@ export interface LeaseHost {
 }
 
 /** A lease, the link by which its holder has it, and for how long it stays when that link ends without a release. */
-export interface Linked {
+interface Linked {
   readonly id: string;
   readonly link: string;
   /** Absent: it ends at once. */
@@ -53,7 +56,7 @@ export interface Linked {
 }
 
 /** An answer, with what keeps the lease for whoever has it if there is one. */
-export function attached(
+function attached(
   host: LeaseHost,
   policy: string,
   key: string,
@@ -157,4 +160,103 @@ const MOST_ERRORS = 20;
 function leaseNotFound(): Error {
   const error = new Error("There is no such lease, or no longer");
   return Object.assign(error, { name: "LimiterError", status: 404, code: "lease-not-found" });
+}
+
+/* How callers are granted leases that last as long as they keep what comes back (lease-handle.ts). */
+
+/**
+ * Leases units without waiting, or takes over a lease whose link may have broken. A link has the id of the call that made
+ * it.
+ */
+export async function acquireAttached(host: LeaseHost, call: AcquireCall): Promise<Attached> {
+  const { policy, key, resume, graceMs, id } = call;
+  const answer =
+    unsupportedOf(call) ??
+    (resume === undefined ? await acquired(host, call) : await takenOver(host, { policy, key }, resume, id));
+  const lease = "lease" in answer ? answer.lease : undefined;
+  if (lease === undefined) return attached(host, policy, key, answer, undefined);
+  // Without a grace the same call may have been answered before, and then both answers are of one link.
+  const isAnew = resume !== undefined || graceMs !== undefined || lease.id === id;
+  const link = isAnew ? id : await linkNow(host, policy, key, lease.id);
+  return attached(host, policy, key, answer, { id: lease.id, link, graceMs });
+}
+
+/** Leases units. If the call was answered before, and has a grace, the link of that answer may have broken. */
+async function acquired(host: LeaseHost, { policy, key, ...call }: AcquireCall): Promise<Answer> {
+  const asked = { ...call, waitMs: 0 };
+  const answer = await host.ask(policy, key, (operations, keyState, nowMs) =>
+    operations.acquire(keyState, asked, nowMs),
+  );
+  const lease = "lease" in answer ? answer.lease : undefined;
+  if (lease === undefined || lease.id === call.id || call.graceMs === undefined) return answer;
+  const taken = await takenOver(host, { policy, key }, lease.id, call.id);
+  return "missing" in taken ? taken : { ...answer, ...(taken.lease && { lease: taken.lease }) };
+}
+
+/** The link that has a lease. */
+async function linkNow({ ask }: LeaseHost, policy: string, key: string, id: string): Promise<string> {
+  return await ask(policy, key, (_, keyState) => {
+    const claim = leaseIn(keyState, id);
+    return claim === undefined ? id : linkOf(claim);
+  });
+}
+
+/** A lease that its caller has confirmed. */
+interface Confirmed {
+  readonly policy: string;
+  readonly key: string;
+  readonly id: string;
+  readonly ttlMs: number;
+  /** It also ends with what comes back. */
+  readonly isAttached: boolean;
+}
+
+/** Makes a lease last that was granted to a caller who might have gone. */
+export async function confirmLease(
+  host: LeaseHost,
+  { policy, key, id, ttlMs, isAttached }: Confirmed,
+): Promise<Attached> {
+  const renewed = await host.ask(policy, key, (operations, keyState, nowMs) =>
+    operations.renew(keyState, id, ttlMs, nowMs),
+  );
+  if (!isAttached || "missing" in renewed) return attached(host, policy, key, renewed, undefined);
+  return attached(host, policy, key, renewed, { id, link: await linkNow(host, policy, key, id) });
+}
+
+/* How callers end leases. A lease of a socket ends with its socket, so the socket is closed too. */
+
+/** The parts of the object that ending a lease takes. */
+export interface ReleasingHost {
+  readonly ask: AskKey;
+  readonly sockets: Pick<LeaseSockets, "closeLost">;
+}
+
+/** Ends a lease as its holder reports, or since its link has ended. Returns whether there was such a lease. */
+export async function releaseLease(
+  host: ReleasingHost,
+  policy: string,
+  key: string,
+  call: WantedRelease,
+): Promise<boolean> {
+  return await host.ask(policy, key, (operations, keyState, nowMs) => {
+    const isSocket = keyState.claims.get(call.id)?.isSocket === true;
+    const ended = endLease(operations, keyState, call, nowMs);
+    const close = (isReleased: boolean) => {
+      if (isSocket) closeLost(host, policy, keyState);
+      return isReleased;
+    };
+    return ended instanceof Promise ? ended.then(close) : close(ended);
+  });
+}
+
+/**
+ * Closes the sockets of a key whose leases have ended. It is part of the call that ended them: of a key of which nothing is
+ * left nobody may know the policy any more.
+ */
+export function closeLost(
+  { sockets }: Pick<ReleasingHost, "sockets">,
+  policy: string,
+  { key, claims }: { readonly key: string; readonly claims: { has(leaseId: string): boolean } },
+): void {
+  sockets.closeLost(policy, key, (leaseId) => claims.has(leaseId));
 }

@@ -1,11 +1,11 @@
 import type { Answer, Peeked, Unsupported } from "../../core/protocol/answers.ts";
-import type { Full } from "../../core/protocol/bounds.ts";
 import {
   KNOWN_PROTOCOL,
   type AcquireCall,
   type IdleCall,
   type LimitCall,
 } from "../../core/protocol/messages.ts";
+import type { Full } from "../../core/protocol/problems.ts";
 import type { AskKey } from "../operations/operations.ts";
 import { TO_NOBODY } from "../operations/turns.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";

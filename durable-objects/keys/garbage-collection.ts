@@ -1,12 +1,12 @@
 import type { KnownPolicies, Policy } from "../../core/policies/policy.ts";
 import type { AnswerPlace, Swept } from "../storage/answers.ts";
-import type { SweptKey } from "../storage/lone-record.ts";
+import { UNKNOWN_KEPT_MS } from "../storage/leads.ts";
+import type { SweptKey } from "../storage/records.ts";
 import { KEYS_SWEPT, type KeyStorage } from "../storage/storage.ts";
 import { FAILED_AGAIN_MS, FORGET_AFTER_MS } from "../storage/sweeps.ts";
-import { UNKNOWN_KEPT_MS } from "../storage/unknown-policies.ts";
-import { isUnrecorded } from "./blank.ts";
 import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
+import { isUnrecorded } from "./record-writing.ts";
 
 /** So many keys are forgotten in one go, so that calls do not wait. */
 const KEYS_A_TURN = 50;

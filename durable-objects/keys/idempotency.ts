@@ -1,10 +1,10 @@
-import { publicName } from "../../core/policies/policy-names.ts";
+import { publicName, type Rule } from "../../core/policies/policy.ts";
 import type { Conflict, Decided } from "../../core/protocol/answers.ts";
-import { rangeOf, rangeOfEnds, sharedKey, type KeyRange } from "../../core/protocol/caller-keys.ts";
+import { type KeyRange, rangeOf, rangeOfEnds, sharedKey } from "../../core/protocol/caller-keys.ts";
+import { type Cost, costOf } from "../../core/protocol/cost.ts";
 import { ANSWERS_DROPPED, MOST_ANSWERS, type StoredAnswer } from "../storage/answers.ts";
 import type { Claim } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
-import type { Charge, StandingCharge } from "./charges.ts";
 import type { KeyState } from "./key-state.ts";
 import { answersOf } from "./room.ts";
 
@@ -20,7 +20,7 @@ export interface Idempotent {
 
 /** What is remembered: an answer or, when a hold ended without being settled, how it ended. */
 export type Remembered = Decided | Ending;
-export type Ending = "expired" | "cancelled";
+type Ending = "expired" | "cancelled";
 
 /** An answer as it is stored. A charge that has been given back is not in it any more. Stored: never rename a field. */
 type Stored = Decided & { readonly charge?: Charge };
@@ -141,4 +141,52 @@ function rememberedIn(text: string): Remembered {
 
 function isEnding(text: string): text is Ending {
   return text === "expired" || text === "cancelled";
+}
+
+/*
+ * Charges: what a call took, remembered beside its answer. So it can be given back by the call's idempotency key: once,
+ * and no more than it was.
+ */
+
+/** What a call took of each rule, by the rule's name. Stored: fields are added, and none is renamed. */
+export type Charge = Readonly<Record<string, Taken>>;
+
+interface Taken {
+  readonly units: number;
+  /** The terms under which the units were taken. Under others nobody knows which of them time has given back. */
+  readonly terms: string;
+}
+
+/** A charge that has not been given back. */
+export interface StandingCharge {
+  readonly charge: Charge;
+  /** When the units were taken. */
+  readonly atMs: number;
+}
+
+/** The charge of a cost; `undefined`: the cost takes nothing. */
+export function chargeOf(rules: readonly Rule[], cost: Cost): Charge | undefined {
+  const taken = rules
+    .map((rule): [string, Taken] => [rule.name, { units: costOf(rule, cost), terms: termsOf(rule) }])
+    .filter(([, { units }]) => units > 0);
+  return taken.length === 0 ? undefined : Object.fromEntries(taken);
+}
+
+/** How many of `units` the charge took of this rule, on the terms that the rule still has. */
+export function takenOf(rule: Rule, charge: Charge, units: Cost): number {
+  const taken = Object.hasOwn(charge, rule.name) ? charge[rule.name] : undefined;
+  return taken?.terms === termsOf(rule) ? Math.min(taken.units, costOf(rule, units)) : 0;
+}
+
+/** Whether these units are all that the charge took, so that nothing of it is left. */
+export function takesAll(rules: readonly Rule[], charge: Charge, units: Cost): boolean {
+  return Object.entries(charge).every(([name, taken]) => {
+    const rule = rules.find((each) => each.name === name);
+    return rule !== undefined && takenOf(rule, charge, units) === taken.units;
+  });
+}
+
+/** Stored: never reword. With other words, charges from before could not be given back. */
+function termsOf({ algorithm, capacity, quota }: Rule): string {
+  return `${algorithm.name} ${capacity} ${quota.units}/${quota.windowMs ?? 0}`;
 }

@@ -1,26 +1,24 @@
-import { advance, restoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
-import { later, type InForce } from "../../core/policies/in-force.ts";
+import { type Account, advance, restoredOf, UNTOUCHED } from "../../core/accounts/account.ts";
+import { type InForce, later } from "../../core/policies/in-force.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { AnswerCount } from "../storage/answers.ts";
 import { claimsOf } from "../storage/conversions.ts";
-import type { Claim, StoredAccount } from "../storage/records.ts";
+import { type Claim, CLAIM_BYTES, type StoredAccount } from "../storage/records.ts";
 import type { DueKey, KeyStorage } from "../storage/storage.ts";
 import { aheadOfRecord, recordWholeAtMs } from "../storage/write-behind.ts";
 import type { Comparison } from "./heard-terms.ts";
 import { Holders } from "./holders.ts";
-import { KeyClaims } from "./key-claims.ts";
-import { Pins } from "./pins.ts";
 import {
   bytesOf,
   comparedBy,
   givenSince,
   readRuleStates,
+  type RuleState,
   statesSeenBy,
   wholeAtMsOf,
   withHoldsOf,
-  type RuleState,
 } from "./rule-state.ts";
-import { versionIn, type Choose, type Chosen } from "./versions.ts";
+import { type Choose, type Chosen, versionIn } from "./versions.ts";
 
 /** A rule's state as `KeyState` itself sees it; nobody else may change it. */
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
@@ -203,5 +201,66 @@ export class KeyState {
   /** Holds and leases end; others begin, or are renewed. */
   noteClaims(end: readonly Claim[], put: readonly Claim[]): void {
     this.#claims.note(end, put);
+  }
+}
+
+/** The holds and leases of callers of one key, by their ids. Storage has them too. */
+class KeyClaims {
+  readonly #all: Map<string, Claim>;
+  #expired: readonly Claim[] = [];
+
+  constructor(claims: Map<string, Claim> = new Map()) {
+    this.#all = claims;
+  }
+
+  get all(): ReadonlyMap<string, Claim> {
+    return this.#all;
+  }
+
+  /** Those that have expired and whose rows are still in storage. */
+  get expired(): readonly Claim[] {
+    return this.#expired;
+  }
+
+  /** About the bytes of memory that they take. */
+  get bytes(): number {
+    return CLAIM_BYTES * this.#all.size;
+  }
+
+  /** Holds and leases end; others begin, or are renewed. */
+  note(end: readonly Claim[], put: readonly Claim[]): void {
+    for (const { id } of end) this.#all.delete(id);
+    for (const claim of put) this.#all.set(claim.id, claim);
+  }
+
+  /** Those whose time is over are claims no more. */
+  expire(nowMs: number): void {
+    const expired = [...this.#all.values()].filter(({ expiresAtMs }) => expiresAtMs <= nowMs);
+    for (const { id } of expired) this.#all.delete(id);
+    this.#expired = [...this.#expired, ...expired];
+  }
+
+  /** The rows of those that have expired were deleted. */
+  forgetExpired(): void {
+    this.#expired = [];
+  }
+}
+
+/** How many refer to a key, so that it has to stay in memory. */
+class Pins {
+  #count = 0;
+
+  get isAny(): boolean {
+    return this.#count > 0;
+  }
+
+  /** Adds one. The returned function takes it away; calling it again does nothing. */
+  add(): () => void {
+    this.#count += 1;
+    let left = 1;
+    return () => {
+      this.#count -= left;
+      left = 0;
+    };
   }
 }

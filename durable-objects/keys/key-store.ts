@@ -1,19 +1,19 @@
-import { settle, type Account } from "../../core/accounts/account.ts";
+import { type Account, settle } from "../../core/accounts/account.ts";
 import type { Policies } from "../../core/policies/policy.ts";
 import type { Conflict, Decided } from "../../core/protocol/answers.ts";
-import type { Full } from "../../core/protocol/bounds.ts";
+import type { Full } from "../../core/protocol/problems.ts";
 import type { Claim } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
-import type { Charge, StandingCharge } from "./charges.ts";
-import { dueWith, roomyDueMs } from "./due-times.ts";
 import {
+  type Charge,
   endOfHold,
   findAnswer,
   findCharge,
   forgetCharge,
-  rememberAnswer,
   type Idempotent,
+  rememberAnswer,
   type Remembered,
+  type StandingCharge,
 } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
 import type { KeyState } from "./key-state.ts";
@@ -21,7 +21,7 @@ import { answersFull, claimsFull } from "./room.ts";
 import { isCovered, isLed } from "./rule-state.ts";
 
 /** What one call changes of a key. `commit` saves all of it or nothing. */
-export interface Change {
+interface Change {
   readonly accounts: readonly Account[];
   /** Claims that begin or are renewed. */
   readonly put?: readonly Claim[];
@@ -205,4 +205,24 @@ export class KeyStore {
       throw error;
     }
   }
+}
+
+/**
+ * Due times: from when on a sweep looks at a key (garbage-collection.ts). A record is never due before a claim of its
+ * key ends: the alarm finds claims by it, and a version that does not know their policy goes by it alone. It may be due
+ * before what was consumed has come back, since memory may be ahead of it: the sweep writes a later one then.
+ *
+ * @returns when these claims let the key's record be due; -Infinity: there are none
+ */
+function dueWith({ claims }: KeyState, put: readonly Claim[], nowMs: number): number {
+  // One that waits to be confirmed most likely will be, and then lasts as long as its caller has asked for.
+  const ends = put.map(({ id, ttlMs, expiresAtMs }) =>
+    claims.has(id) ? expiresAtMs : Math.max(expiresAtMs, nowMs + ttlMs),
+  );
+  return Math.max(-Infinity, ...ends);
+}
+
+/** The same where a record is written for nothing else: it leaves room for claims to be renewed as long again. */
+function roomyDueMs(dueMs: number, nowMs: number): number {
+  return dueMs + Math.max(0, dueMs - nowMs);
 }

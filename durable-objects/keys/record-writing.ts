@@ -1,13 +1,12 @@
-import { UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import { type Account, UNTOUCHED } from "../../core/accounts/account.ts";
 import { isOfAnother, later } from "../../core/policies/in-force.ts";
 import type { StoredAccount } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import { record } from "../storage/write-behind.ts";
-import { isUnrecorded } from "./blank.ts";
 import { endExpired } from "./idempotency.ts";
 import type { KeyState } from "./key-state.ts";
 import { wholeAtMsOf } from "./rule-state.ts";
-import { storedVersion, type Chosen } from "./versions.ts";
+import { type Chosen, storedVersion } from "./versions.ts";
 
 /** Writes these accounts as the key's record: see `KeyCache.write`. */
 export function writeRecord(
@@ -106,4 +105,19 @@ function writeExact(storage: KeyStorage, keyState: KeyState, nowMs: number): voi
   const { accounts } = keyState;
   writeRecord(storage, keyState, accounts, nowMs, [], -Infinity);
   keyState.replaceAccounts(accounts, true);
+}
+
+/** Whether nothing of the key is stored, nobody refers to it, and memory knows no more than storage would say. */
+export function isBlank(keyState: KeyState): boolean {
+  const { ruleStates, claims, expired, holders, pins, isWritten } = keyState;
+  if (!isUnrecorded(keyState)) return false;
+  for (const { account } of isWritten ? [] : ruleStates)
+    if (account.state !== undefined || account.holds.length > 0) return false;
+  return !pins.isAny && claims.size === 0 && expired.length === 0 && holders.size === 0;
+}
+
+/** Whether the key has no record: what there is of it is in memory alone. */
+export function isUnrecorded({ ruleStates }: KeyState): boolean {
+  for (const { stored } of ruleStates) if (stored !== undefined) return false;
+  return true;
 }

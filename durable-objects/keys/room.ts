@@ -1,6 +1,6 @@
-/** Whether there is room for what a call wants to keep. Nothing is touched by looking. */
-import { full, type Full } from "../../core/protocol/bounds.ts";
 import { callerIn, rangeOf, type KeyRange } from "../../core/protocol/caller-keys.ts";
+/** Whether there is room for what a call wants to keep. Nothing is touched by looking. */
+import { full, type Full } from "../../core/protocol/problems.ts";
 import {
   MAX_ANSWERS_LENGTH,
   MAX_ANSWERS_LENGTH_OF_CALLER,

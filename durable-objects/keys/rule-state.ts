@@ -1,8 +1,7 @@
 import { restoredOf, unstoredOf, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
 import type { Hold } from "../../core/accounts/hold.ts";
 import { doubled, undoubled } from "../../core/algorithms/both.ts";
-import type { Policy, Rule } from "../../core/policies/policy.ts";
-import { seenBy } from "../../core/policies/seen-by.ts";
+import { type Policy, type Rule, seenBy } from "../../core/policies/policy.ts";
 import { converted } from "../storage/conversions.ts";
 import type { Claim, StoredAccount } from "../storage/records.ts";
 import type { DueKey, KeyStorage } from "../storage/storage.ts";

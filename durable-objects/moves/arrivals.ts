@@ -1,16 +1,20 @@
+import type { Layout } from "../../core/policies/placement.ts";
 import type { Policy } from "../../core/policies/policy.ts";
+import type { Unsupported } from "../../core/protocol/answers.ts";
 import {
-  MOVE_PROTOCOL,
+  type AskedKey,
   type Given,
   type Handed,
+  type HandedOver,
+  MOST_MOVED,
+  MOVE_PROTOCOL,
   type MovedKey,
   type Presumed,
 } from "../../core/protocol/moves.ts";
-import { namesBy, objectNames } from "../../core/protocol/object-names.ts";
+import { layoutsOf, namesBy, objectName, objectNames } from "../../core/protocol/object-names.ts";
 import type { Move } from "../storage/moves.ts";
 import type { MovesHost } from "./host.ts";
 import { storePresumed, storeRows, takeBack } from "./moved-rows.ts";
-import { Questions } from "./questions.ts";
 
 /** Where a key is that does not come: another object keeps it. */
 export interface Kept {
@@ -180,4 +184,81 @@ function sumOf(presumed: ReadonlyMap<string, Presumed>): Map<string, number> {
   for (const units of presumed.values())
     for (const [rule, count] of Object.entries(units)) sums.set(rule, (sums.get(rule) ?? 0) + count);
   return sums;
+}
+
+/** What another object has said of a key, and what its clock was. */
+interface Heard {
+  readonly handed: Handed | "older";
+  readonly nowMs: number;
+  readonly layouts: readonly Layout[];
+}
+
+/** A key to be asked for with the next message. */
+interface Question extends PromiseWithResolvers<Heard> {
+  readonly asked: AskedKey;
+}
+
+/** Asks other objects for keys. Keys that are asked for in one turn go in one message to each object. */
+export class Questions {
+  readonly #host: Pick<MovesHost, "places" | "time">;
+  /** By the name of the object that is asked. */
+  readonly #questions = new Map<string, Question[]>();
+
+  constructor(host: Pick<MovesHost, "places" | "time">) {
+    this.#host = host;
+  }
+
+  ask(policy: Policy, name: string, asked: AskedKey): Promise<Heard> {
+    const question: Question = { asked, ...Promise.withResolvers<Heard>() };
+    const waiting = this.#questions.get(name);
+    if (waiting !== undefined) waiting.push(question);
+    else {
+      this.#questions.set(name, [question]);
+      // Calls of one batch are made in one turn: their keys go together.
+      void Promise.resolve().then(() => this.#askAll(policy, name));
+    }
+    return question.promise;
+  }
+
+  async #askAll(policy: Policy, name: string): Promise<void> {
+    const questions = this.#questions.get(name) ?? [];
+    this.#questions.delete(name);
+    while (questions.length > 0) {
+      const some = questions.slice(0, MOST_MOVED);
+      try {
+        const heard = await this.#inTime(policy, this.#handOver(policy, name, some));
+        for (const [index, each] of heard.entries()) some[index]?.resolve(each);
+        questions.splice(0, heard.length);
+      } catch (error) {
+        for (const { reject } of questions.splice(0)) reject(error);
+      }
+    }
+  }
+
+  async #handOver(policy: Policy, name: string, questions: readonly Question[]): Promise<readonly Heard[]> {
+    const [first] = questions;
+    const isOwn = (objects: Policy["objects"]) =>
+      this.#host.places.isHere(objectName({ name: policy.name, objects }, first?.asked.key ?? ""));
+    const layout = layoutsOf(policy).find(isOwn) ?? policy.objects;
+    const keys = questions.map(({ asked }) => asked);
+    const text = await this.#host.places.objectAt(name).reserve({
+      protocol: MOVE_PROTOCOL,
+      handOver: { policy: policy.name, layout, keys },
+    });
+    const answer = JSON.parse(text) as HandedOver | Unsupported;
+    if ("unsupported" in answer) return questions.map(() => ({ handed: "older", nowMs: 0, layouts: [] }));
+    if (answer.keys.length === 0) throw new Error(`the object ${name} handed nothing over`);
+    const { nowMs, layouts: known } = answer;
+    return answer.keys.map((handed) => ({ handed, nowMs, layouts: known }));
+  }
+
+  /** An answer that comes after the deadline is not heard: others may have been told meanwhile that nothing comes. */
+  #inTime<Answer>({ deadlineMs }: Policy, answer: Promise<Answer>): Promise<Answer> {
+    return new Promise((resolve, reject) => {
+      const cancel = this.#host.time.after(deadlineMs, () =>
+        reject(new Error(`an object did not hand keys over within ${deadlineMs} ms`)),
+      );
+      answer.then(resolve, reject).finally(cancel);
+    });
+  }
 }

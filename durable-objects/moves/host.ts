@@ -4,7 +4,6 @@ import type { KeyCache } from "../keys/key-cache.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { Storage } from "../storage/storage.ts";
 import type { Places } from "./places.ts";
-import type { Residents } from "./residents.ts";
 
 /** The parts of an object by which its keys move. */
 export interface MovesHost {
@@ -25,5 +24,46 @@ export interface MovesHost {
 export class KeyHasMoved extends Error {
   constructor(key: string) {
     super(`the key ${JSON.stringify(key)} has moved to another object`);
+  }
+}
+
+/** So many keys are remembered to be here without a look at storage, at about 100 bytes each. */
+const MOST_REMEMBERED = 20_000;
+
+/**
+ * The keys that are here: what is admitted of them is admitted by this object alone. Of other keys it has to be found
+ * out where they are. A key of which nothing is stored is here as long as this memory remembers that it came with
+ * nothing.
+ */
+export class Residents {
+  readonly #storage: Storage;
+  readonly #known = new Set<string>();
+
+  constructor(storage: Storage) {
+    this.#storage = storage;
+  }
+
+  has(key: string): boolean {
+    if (this.#known.has(key)) return true;
+    const move = this.#storage.moves.read(key);
+    const isHere = move === undefined ? this.#storage.read(key) !== undefined : move.other === null;
+    if (isHere) this.add(key);
+    return isHere;
+  }
+
+  add(key: string): void {
+    // Whoever is forgotten is asked for again.
+    if (this.#known.size >= MOST_REMEMBERED)
+      for (const first of this.#known) return this.#replace(first, key);
+    this.#known.add(key);
+  }
+
+  remove(key: string): void {
+    this.#known.delete(key);
+  }
+
+  #replace(first: string, key: string): void {
+    this.#known.delete(first);
+    this.#known.add(key);
   }
 }

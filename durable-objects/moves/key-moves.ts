@@ -9,17 +9,19 @@
  * one that keeps it because its version does not know the new layout yet.
  */
 import type { Policy } from "../../core/policies/policy.ts";
-import type { Maybe } from "../../core/protocol/object-methods.ts";
+import { MOVE_PROTOCOL } from "../../core/protocol/moves.ts";
+import type { LimiterMethods, Maybe } from "../../core/protocol/object-methods.ts";
 import { objectNames } from "../../core/protocol/object-names.ts";
 import { Arrivals, type Kept } from "./arrivals.ts";
 import { Departures } from "./departures.ts";
 import { KeyHasMoved, type MovesHost } from "./host.ts";
+import type { Places } from "./places.ts";
 
 /** The object to which a call was passed on is not to have the key either. */
 export const ELSEWHERE = Symbol("elsewhere");
 
 /** A call, as it is made here or elsewhere. */
-export interface MovingCall<Result> {
+interface MovingCall<Result> {
   /** Another object has passed it on: it is made here, or not at all. */
   readonly isPassedOn: boolean;
   readonly here: () => Maybe<Result>;
@@ -114,4 +116,52 @@ async function orMoved<Result>(make: () => Maybe<Result>): Promise<{ readonly an
     if (error instanceof KeyHasMoved) return undefined;
     throw error;
   }
+}
+
+/* How a call is passed on to the object where its key is, or is to be. */
+
+/** A call of one of the object's methods. */
+interface Passing {
+  readonly policy: string;
+  readonly key: string;
+  readonly method: keyof LimiterMethods;
+  readonly args: readonly unknown[];
+  readonly mayBeAt: readonly string[];
+}
+
+/**
+ * Makes a call of another object, and returns what its method returns. An object that keeps the key because it knows
+ * nothing of moves is called as a client calls it.
+ *
+ * @returns `ELSEWHERE`: the call was not made
+ */
+export async function passOn(places: Places, { by, isOlder }: Kept, passing: Passing): Promise<unknown> {
+  const object = places.objectAt(by);
+  if (isOlder) {
+    const call = object[passing.method] as (...args: readonly unknown[]) => Promise<unknown>;
+    return await call(...passing.args);
+  }
+  const passed = await object.reserve({ protocol: MOVE_PROTOCOL, passedOn: passing });
+  return typeof passed === "string" || "isElsewhere" in passed ? ELSEWHERE : passed.returned;
+}
+
+/** The same for a call that waits or opens a socket: it is a request, which ends with its caller. */
+export async function passRequest(
+  places: Places,
+  { by, isOlder }: Kept,
+  { url, method, headers, signal }: Request,
+  message: object,
+  mayBeAt: readonly string[],
+): Promise<Response> {
+  const text = JSON.stringify(isOlder ? message : { ...message, mayBeAt });
+  const address = new URL(url);
+  const isInAddress = address.searchParams.has("call");
+  if (isInAddress) address.searchParams.set("call", text);
+  const upgrade = headers.get("upgrade");
+  return await places.objectAt(by).fetch(address.href, {
+    method,
+    signal,
+    ...(upgrade !== null && { headers: { upgrade } }),
+    ...(!isInAddress && { body: text }),
+  });
 }

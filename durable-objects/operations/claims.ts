@@ -1,11 +1,12 @@
 /** Claims: what the holds and the leases of callers have in common. */
-import type { Account } from "../../core/accounts/account.ts";
-import type { Report } from "../../core/accounts/ended-lease.ts";
+import type { Account, Report } from "../../core/accounts/account.ts";
 import type { Lease, Missing } from "../../core/protocol/answers.ts";
-import { costOf, type Cost } from "../../core/protocol/cost.ts";
-import type { LeaseReport } from "../../core/protocol/messages.ts";
+import { type Cost, costOf } from "../../core/protocol/cost.ts";
+import type { LeaseReport, WantedRelease } from "../../core/protocol/messages.ts";
+import type { Maybe } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { Claim } from "../storage/records.ts";
+import type { Operations } from "./operations.ts";
 
 /** The answer when there is no such hold or lease, or no longer. */
 export const MISSING: Missing = { missing: true };
@@ -63,4 +64,20 @@ export function newLease(
 export function reportOf({ grantedAtMs }: Claim, given: LeaseReport, nowMs: number): Report {
   const measuredMs = grantedAtMs === undefined ? undefined : nowMs - grantedAtMs;
   return { outcome: given.outcome ?? "ok", durationMs: given.durationMs ?? measuredMs };
+}
+
+/** Ends a lease where its key is: at once, or in `graceMs` when its link has ended and its holder may come back. */
+export function endLease(
+  operations: Operations,
+  keyState: KeyState,
+  { id, outcome, durationMs, link, graceMs }: WantedRelease,
+  nowMs: number,
+): Maybe<boolean> {
+  if (graceMs === undefined) return operations.release(keyState, id, nowMs, { outcome, durationMs, link });
+  const left = operations.renew(keyState, id, graceMs, nowMs, { from: link });
+  return left instanceof Promise ? left.then(isThere) : isThere(left);
+}
+
+function isThere(lease: Lease | Missing): boolean {
+  return !("missing" in lease);
 }

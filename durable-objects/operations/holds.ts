@@ -2,18 +2,18 @@ import { settle, type Account } from "../../core/accounts/account.ts";
 import { admitsTogether, decideTogether, withoutTaking } from "../../core/accounts/joint-decision.ts";
 import { randomId } from "../../core/clock.ts";
 import type { Answer, Decided } from "../../core/protocol/answers.ts";
-import type { Full } from "../../core/protocol/bounds.ts";
 import { ownHoldId } from "../../core/protocol/caller-keys.ts";
 import { costOf, costText, type Cost } from "../../core/protocol/cost.ts";
 import type { WantedHold } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { Full } from "../../core/protocol/problems.ts";
 import { endOfHold, type Idempotent } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { RuleState } from "../keys/rule-state.ts";
 import type { Claim } from "../storage/records.ts";
 import { holdIn, leasedOf, leaseIn, MISSING, newLease } from "./claims.ts";
-import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
+import { isProvisionallyBlocked, whenUncontended } from "./denials.ts";
 import type { Turns } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -29,7 +29,7 @@ export class Holds {
     this.#turns = turns;
   }
 
-  /** Holds units if every rule admits them. Waits only for provisional holds to end: see contention.ts. */
+  /** Holds units if every rule admits them. Waits only for provisional holds to end: see denials.ts. */
   hold(keyState: KeyState, call: WantedHold, nowMs: number): Maybe<Answer> {
     const { cost, provisional } = call;
     const earlier = this.#earlier(keyState, call, nowMs);

@@ -1,11 +1,10 @@
-import { extend } from "../../core/accounts/account.ts";
-import { endLease } from "../../core/accounts/ended-lease.ts";
+import { endLease, extend } from "../../core/accounts/account.ts";
 import { admitsTogether, decideTogether } from "../../core/accounts/joint-decision.ts";
-import { publicName } from "../../core/policies/policy-names.ts";
+import { publicName } from "../../core/policies/policy.ts";
 import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
-import type { Full } from "../../core/protocol/bounds.ts";
 import { costText } from "../../core/protocol/cost.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { Full } from "../../core/protocol/problems.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import type { Idempotent } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";

@@ -6,19 +6,16 @@ import {
   type JointDecision,
 } from "../../core/accounts/joint-decision.ts";
 import type { Answer, Decided } from "../../core/protocol/answers.ts";
-import { full } from "../../core/protocol/bounds.ts";
 import { writtenKey } from "../../core/protocol/caller-keys.ts";
 import { costOf, costText, takesNothing, type Cost } from "../../core/protocol/cost.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
-import { chargeOf, takenOf, takesAll } from "../keys/charges.ts";
-import type { Idempotent } from "../keys/idempotency.ts";
+import { full } from "../../core/protocol/problems.ts";
+import { chargeOf, type Idempotent, takenOf, takesAll } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { MISSING } from "./claims.ts";
-import { isProvisionallyBlocked, whenUncontended } from "./contention.ts";
-import { denialToCome, firmForMs } from "./firm-denials.ts";
+import { denialToCome, deniedByKind, firmForMs, isProvisionallyBlocked, whenUncontended } from "./denials.ts";
 import type { Limiting } from "./operations.ts";
-import { deniedByKind } from "./other-kind.ts";
 import type { Turns } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -56,7 +53,7 @@ export class Limits {
     });
   }
 
-  /** Decides at once, and waits only for calls on several keys to end: see contention.ts. */
+  /** Decides at once, and waits only for calls on several keys to end: see denials.ts. */
   #limitAtOnce(keyState: KeyState, call: Limiting, nowMs: number): Maybe<Answer> {
     const { cost } = call;
     const answerAt = (atMs: number, isLast: boolean): Answer | undefined => {

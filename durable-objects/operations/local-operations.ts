@@ -1,13 +1,22 @@
+import { outstandingOf } from "../../core/accounts/account.ts";
+import type { Peeked, RuleDecision } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
 import type { Returned, WantedHold } from "../../core/protocol/messages.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { Holds } from "./holds.ts";
-import { keyReport } from "./key-report.ts";
 import { Leases } from "./leases.ts";
 import { Limits } from "./limits.ts";
-import type { Acquiring, Limiting, LinkChange, Operations, Releasing, Reserve } from "./operations.ts";
+import type {
+  Acquiring,
+  Limiting,
+  LinkChange,
+  Operations,
+  Releasing,
+  Reserve,
+  Waiter,
+} from "./operations.ts";
 import { Reservations } from "./reservations.ts";
 import type { Shedders } from "./shedders.ts";
 import { Turns } from "./turns.ts";
@@ -95,4 +104,27 @@ export class LocalOperations implements Operations {
     this.#shedders.reset(keyState, nowMs);
     this.#queue.serve(keyState);
   }
+}
+
+/** What `peek` answers of a key: what its rules say, how many units are held, and how many callers wait. */
+function keyReport(
+  keyState: KeyState,
+  rules: readonly RuleDecision[],
+  waiters: readonly Waiter[],
+  nowMs: number,
+): Peeked {
+  const count = { hold: 0, lease: 0 };
+  for (const { kind } of keyState.claims.values()) count[kind] += 1;
+  const reclaimed = keyState.ruleStates.map(({ rule, account }) =>
+    account.state === undefined ? 0 : (rule.algorithm.leasing?.reclaimed(account.state) ?? 0),
+  );
+  return {
+    rules,
+    outstanding: Math.max(...keyState.accounts.map(outstandingOf)),
+    holds: count.hold,
+    leases: count.lease,
+    reclaimed: Math.max(...reclaimed),
+    queueLength: waiters.length,
+    longestWaitMs: waiters[0] === undefined ? 0 : nowMs - waiters[0].sinceMs,
+  };
 }

@@ -1,16 +1,17 @@
+import type { Queued } from "../../core/accounts/wait-times.ts";
+import type { Policy } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Peeked } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
 import type {
   LeaseReport,
-  WantedLease,
-  WantedHold,
-  WantedLimit,
   ReserveCall,
   Returned,
+  WantedHold,
+  WantedLease,
+  WantedLimit,
 } from "../../core/protocol/messages.ts";
 import type { LimiterMethods, Maybe } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import type { LeaveSignal } from "./waiter.ts";
 
 /** A `ReserveCall` whose key has been opened. */
 export type Reserve = Omit<ReserveCall, "policy" | "key">;
@@ -54,7 +55,7 @@ export interface Operations {
   reserve(keyState: KeyState, call: Reserve, nowMs: number): Maybe<Answer>;
   /** Ends a holder's reservation with what the holder used. A message that is late or repeated changes nothing. */
   giveBack(keyState: KeyState, returned: Returned, nowMs: number): void;
-  /** Holds units if every rule admits them. Only provisional holds make the call wait: see contention.ts. */
+  /** Holds units if every rule admits them. Only provisional holds make the call wait: see denials.ts. */
   hold(keyState: KeyState, call: WantedHold, nowMs: number): Maybe<Answer>;
   /** Ends a hold with the units really used. A settle that is late or repeated is answered, and changes nothing. */
   settle(keyState: KeyState, id: string, used: Cost, nowMs: number): Maybe<Answer>;
@@ -86,7 +87,7 @@ export type AskKey = <Result>(
 ) => Maybe<Result>;
 
 /** A call as another object is asked to make it, and how what that returns is read. */
-export interface SentCall<Result> {
+interface SentCall<Result> {
   readonly method: keyof LimiterMethods;
   readonly args: readonly unknown[];
   readonly read: (returned: unknown) => Result;
@@ -99,3 +100,45 @@ export type AskAnywhere = <Result>(
   ask: (operations: Operations, keyState: KeyState, nowMs: number) => Maybe<Result>,
   sent: SentCall<Result>,
 ) => Maybe<Result>;
+
+/** A caller that waits for units of a key. */
+export interface Waiter extends Queued {
+  /** When the caller began to wait. */
+  readonly sinceMs: number;
+  /** How important its call is: see wait-queue.ts. Absent: as calls that say nothing. */
+  readonly priority?: string | undefined;
+  /** It only waits for calls on several keys to end (denials.ts): where nothing is leased, others may pass it. */
+  readonly isBrief?: boolean | undefined;
+  /**
+   * Tries to answer the caller. `undefined`: it is answered, and leaves the line. Otherwise the milliseconds until the
+   * next try can succeed; `Infinity`: no instant is known.
+   */
+  attempt(nowMs: number): number | undefined;
+  /** Answers the caller for the last time: its wait is over. */
+  giveUp(nowMs: number): void;
+  /** The caller's promise rejects: nobody can be answered here any more. */
+  fail(error: Error): void;
+}
+
+/** A caller that waits until a key has no leases. */
+export interface Idler {
+  /** When it stops waiting. */
+  readonly untilMs: number;
+  resolve(): void;
+  fail(error: Error): void;
+}
+
+/** All that wait for one key. */
+export interface Line {
+  /** The policy by which the line was served last. */
+  policy: Policy;
+  readonly waiters: Waiter[];
+  readonly idlers: Set<Idler>;
+  /** Cancels the timer. */
+  cancel: (() => void) | undefined;
+  /** Ends the pin that keeps the key in memory while callers wait for it. */
+  readonly unpin: () => void;
+}
+
+/** The part of an `AbortSignal` by which a waiting caller leaves. */
+export type LeaveSignal = Pick<AbortSignal, "aborted" | "addEventListener">;

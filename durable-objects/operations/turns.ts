@@ -4,9 +4,9 @@ import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import { deniedByKind } from "./other-kind.ts";
+import { deniedByKind } from "./denials.ts";
+import type { LeaveSignal } from "./operations.ts";
 import type { WaitQueue } from "./wait-queue.ts";
-import type { LeaveSignal } from "./waiter.ts";
 
 /** A call that is served in its turn. */
 export interface TurnCall {

@@ -1,10 +1,9 @@
 import { jointWaitMs } from "../../core/accounts/wait-times.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
-import { full, type Full } from "../../core/protocol/bounds.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import { full, type Full } from "../../core/protocol/problems.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import { aheadOf, insert, serveInOrder } from "./queue-order.ts";
-import { WaitPlaces } from "./wait-places.ts";
-import type { Idler, LeaveSignal, Line, Waiter } from "./waiter.ts";
+import type { Idler, LeaveSignal, Line, Waiter } from "./operations.ts";
 
 type Timers = Pick<Time, "after">;
 
@@ -14,7 +13,7 @@ const NOBODY: readonly Waiter[] = [];
 
 /**
  * The callers that wait, with one line for each key. A line is served strictly in its order
- * (queue-order.ts): only its first caller is tried, so requests for few units never starve a request for many. Nothing is polled. Every operation that
+ * (wait-queue.ts): only its first caller is tried, so requests for few units never starve a request for many. Nothing is polled. Every operation that
  * may free units calls `serve`. Other changes come with time alone: a lease expires, a quota refills, a wait ends. For
  * these, each key has one timer, set to the next such instant. The lines are in memory only, since a crash also ends
  * the calls that wait.
@@ -196,4 +195,114 @@ export class WaitQueue {
 function isIdle({ claims }: KeyState): boolean {
   for (const { kind } of claims.values()) if (kind === "lease") return false;
   return true;
+}
+
+/*
+ * The order of a queue: first come, first served, among calls of one priority. Each step of priority is worth a start of
+ * `ageing` (10 s by default): a call stands before a less important one that came up to so much earlier, and behind one
+ * that has waited longer. So nobody starves, however many important calls come.
+ *
+ * Where a policy keeps a part of its limit for important calls, a call that waits for what it may not have stands in
+ * nobody's way for whom it is kept.
+ */
+
+type Ranked = Pick<Waiter, "priority" | "sinceMs">;
+
+/** Adds a caller at its place. */
+export function insert({ priorities }: Policy, waiters: Waiter[], waiter: Waiter): void {
+  const rankMs = rankMsOf(priorities, waiter);
+  let at = waiters.length;
+  while (at > 0 && rankMsOf(priorities, waiters[at - 1] ?? waiter) > rankMs) at -= 1;
+  waiters.splice(at, 0, waiter);
+}
+
+/** Those of the callers that a call which comes now may not pass. */
+export function aheadOf({ priorities }: Policy, waiters: readonly Waiter[], call: Ranked): readonly Waiter[] {
+  const rankMs = rankMsOf(priorities, call);
+  return waiters.filter(
+    (waiter) => rankMsOf(priorities, waiter) <= rankMs && !isKeptFor(priorities, call, waiter),
+  );
+}
+
+/**
+ * Tries to answer the callers in their order. Those who are answered, or whose wait is over, leave the list.
+ *
+ * @returns the instant at which the next of them can be served, if no units are given back; Infinity: nobody waits
+ */
+export function serveInOrder({ priorities }: Policy, waiters: Waiter[], nowMs: number): number {
+  let nextMs = Infinity;
+  let blocked: Waiter | undefined;
+  for (let at = 0; at < waiters.length; at += 1) {
+    const waiter = waiters[at];
+    if (waiter === undefined || (blocked !== undefined && priorities.seen.size === 0)) break;
+    if (blocked !== undefined && !isKeptFor(priorities, waiter, blocked)) continue;
+    const waitMs = waiter.attempt(nowMs);
+    if (waitMs !== undefined && waiter.untilMs > nowMs) {
+      nextMs = Math.min(nextMs, nowMs + waitMs);
+      blocked = waiter;
+      continue;
+    }
+    waiters.splice(at, 1);
+    at -= 1;
+    if (waitMs !== undefined) waiter.giveUp(nowMs);
+  }
+  // Callers behind one that still waits get their last answer when their own wait is over.
+  const over = waiters.filter(({ untilMs }) => untilMs <= nowMs);
+  if (over.length > 0) waiters.splice(0, waiters.length, ...waiters.filter(({ untilMs }) => untilMs > nowMs));
+  for (const waiter of over) waiter.giveUp(nowMs);
+  return waiters.length === 0 ? Infinity : nextMs;
+}
+
+function rankMsOf(priorities: Policy["priorities"], { priority, sinceMs }: Ranked): number {
+  return sinceMs + rankOf(priorities, priority) * priorities.ageingMs;
+}
+
+/** Whether something is kept for one call that the other may not have. */
+function isKeptFor(priorities: Policy["priorities"], call: Ranked, other: Ranked): boolean {
+  const { names, reserve } = priorities;
+  const between = names.slice(rankOf(priorities, call.priority), rankOf(priorities, other.priority));
+  return between.some((name) => Object.hasOwn(reserve, name));
+}
+
+/** 0: the most important. */
+function rankOf({ names, usual }: Policy["priorities"], priority: string | undefined): number {
+  return names.indexOf(priority ?? usual);
+}
+
+/**
+ * The most calls that wait in one object, and of one caller there. A call that waits keeps a request open and its
+ * memory, of which an object has 128 MB. The policy's `maxWaiters` is of one key.
+ */
+export const MOST_WAITS_OF_OBJECT = 2_000;
+export const MOST_WAITS_OF_CALLER = 1_000;
+
+/** The places of an object for calls that wait, whatever they wait for. */
+class WaitPlaces {
+  readonly #taken = new Map<string, number>();
+  #count = 0;
+
+  /** The bound that one more call of this caller would pass; `undefined`: there is a place. */
+  fullFor(caller = ""): Full | undefined {
+    if (this.#count >= MOST_WAITS_OF_OBJECT) return full("object-waits", MOST_WAITS_OF_OBJECT);
+    if (caller !== "" && (this.#taken.get(caller) ?? 0) >= MOST_WAITS_OF_CALLER)
+      return full("caller-waits", MOST_WAITS_OF_CALLER);
+    return undefined;
+  }
+
+  /** Takes a place. The returned function leaves it; calling it again does nothing. */
+  take(caller = ""): () => void {
+    this.#add(caller, 1);
+    let isTaken = true;
+    return () => {
+      if (isTaken) this.#add(caller, -1);
+      isTaken = false;
+    };
+  }
+
+  #add(caller: string, more: number): void {
+    this.#count += more;
+    const taken = (this.#taken.get(caller) ?? 0) + more;
+    if (taken === 0) this.#taken.delete(caller);
+    else this.#taken.set(caller, taken);
+  }
 }

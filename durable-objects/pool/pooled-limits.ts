@@ -5,11 +5,10 @@ import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { mostUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { wishOf } from "../operations/holder-messages.ts";
 import type { Reserve } from "../operations/operations.ts";
-import type { Reservations } from "../operations/reservations.ts";
+import { type Reservations, wishOf } from "../operations/reservations.ts";
 import type { PoolSession } from "./session.ts";
-import { costsOf, freeUnits, stateOf, type Lending } from "./share-units.ts";
+import { costsOf, freeUnits, type Lending, stateOf } from "./share-algorithm.ts";
 
 /** Decides on costs of rates: from the region's share, or by asking the pool when the share is too small. */
 export class PooledLimits {

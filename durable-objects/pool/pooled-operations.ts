@@ -1,13 +1,5 @@
-import type { Answer, Lease, Missing, Peeked } from "../../core/protocol/answers.ts";
-/**
- * The operations of an object that is a region of a pool. The module is loaded when such a key is first asked for.
- *
- * Costs of rates are decided from the region's share (pooled-limits.ts). Leases are given in slots that the region
- * holds (pooled-leases.ts). The pool decides on what has to be known everywhere: holds, refunds, idempotency keys
- * (pooled-claims.ts). When it does not answer, a policy with `onFailure = "local"` goes on with the region's own part
- * of the limit. Otherwise the call fails, and the worker answers as the policy says.
- */
-import type { Cost } from "../../core/protocol/cost.ts";
+import type { Answer, Lease, Missing, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
+import { type Cost, costOf } from "../../core/protocol/cost.ts";
 import type { Returned, WantedHold, WantedLimit } from "../../core/protocol/messages.ts";
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
@@ -15,12 +7,19 @@ import type { KeyStore } from "../keys/key-store.ts";
 import { MISSING } from "../operations/claims.ts";
 import type { LocalOperations } from "../operations/local-operations.ts";
 import type { Acquiring, Operations, Reserve } from "../operations/operations.ts";
-import { sooner, withPoolsFigures } from "./pool-figures.ts";
-import { PooledClaims } from "./pooled-claims.ts";
-import { PooledLeases } from "./pooled-leases.ts";
+import { PooledClaims, PooledLeases } from "./pooled-claims.ts";
 import { PooledLimits } from "./pooled-limits.ts";
 import { PoolFailure, PoolSession, type PoolSessionHost } from "./session.ts";
-import { costsOf, freeUnits } from "./share-units.ts";
+import { costsOf, freeUnits, leaseWaitMs } from "./share-algorithm.ts";
+
+/**
+ * The operations of an object that is a region of a pool. The module is loaded when such a key is first asked for.
+ *
+ * Costs of rates are decided from the region's share (pooled-limits.ts). Leases are given in slots that the region
+ * holds (pooled-claims.ts). The pool decides on what has to be known everywhere: holds, refunds, idempotency keys
+ * (pooled-claims.ts). When it does not answer, a policy with `onFailure = "local"` goes on with the region's own part
+ * of the limit. Otherwise the call fails, and the worker answers as the policy says.
+ */
 
 /** What the pooled operations need of their object. */
 export interface PooledHost extends PoolSessionHost {
@@ -206,4 +205,26 @@ export class PooledOperations implements Operations {
       }
     }
   }
+}
+
+/** The pool's decisions; the wait is shorter where leases of this region end sooner than the pool has free slots. */
+export function sooner(
+  keyState: KeyState,
+  rules: readonly RuleDecision[],
+  cost: Cost,
+  nowMs: number,
+): readonly RuleDecision[] {
+  return rules.map((rule, index): RuleDecision => {
+    const ruleState = keyState.ruleStates[index];
+    if (rule.success || rule.retryAfterMs === null || ruleState?.rule.lease === undefined) return rule;
+    const hereMs = leaseWaitMs(ruleState, costOf(ruleState.rule, cost), nowMs) ?? Infinity;
+    return { ...rule, retryAfterMs: Math.min(rule.retryAfterMs, hereMs) };
+  });
+}
+
+/** The same answer with the pool's figures, unless the pool and the region decided differently. */
+export function withPoolsFigures(answer: Answer, rules: readonly RuleDecision[]): Answer {
+  const isAdmission = (each: readonly RuleDecision[]) => each.every(({ success }) => success);
+  if (!("rules" in answer) || isAdmission(answer.rules) !== isAdmission(rules)) return answer;
+  return { ...answer, rules, source: "pool" };
 }

@@ -7,7 +7,7 @@ import type { RuleDecision } from "../../core/protocol/answers.ts";
  * Calls contain only durations. Instants of the server's clock come out in marks, which only the server itself
  * understands. A list of units has one number for each rule, in the order of `rules`.
  */
-import type { Full } from "../../core/protocol/bounds.ts";
+import type { Full } from "../../core/protocol/problems.ts";
 
 /** A pool of units, as a region's object calls it. */
 export interface Pool {
@@ -131,7 +131,7 @@ export interface Mark {
   readonly wholeMs?: number;
 }
 
-/** Numbers that the script computes grants with. `POOL_SIZING` (share-sizing.ts) has their values. */
+/** Numbers that the script computes grants with. `POOL_SIZING` (share-demand.ts) has their values. */
 export interface PoolSizing {
   /** The largest part of a capacity that one holder may have. */
   readonly mostShare: number;

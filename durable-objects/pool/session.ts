@@ -1,12 +1,11 @@
 import { orTimeout, type Time } from "../../core/clock.ts";
-import { publicName } from "../../core/policies/policy-names.ts";
+import { publicName } from "../../core/policies/policy.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";
-import { poolKeys } from "./keys.ts";
 import type { Pool, PoolAnswer, PoolCall } from "./protocol.ts";
 import { pooledRules } from "./share-algorithm.ts";
 import type { Asking } from "./share-demand.ts";
-import { Share, type PoolMessage } from "./share.ts";
+import { type PoolMessage, Share } from "./share.ts";
 
 /**
  * How often the session looks for units that have to go back, in milliseconds. It looks at least once in the end of a
@@ -29,7 +28,7 @@ export interface PoolSessionHost {
 /** A call without the fields that the session adds. */
 export type Asked = Omit<PoolCall, "rules" | "holding">;
 
-export interface SendOptions {
+interface SendOptions {
   /** Names of the answers that the call may remember or repeat: see `poolKeys`. */
   readonly names?: readonly string[];
   /** Present: the region's message goes with the call, unless another message is under way. */
@@ -194,4 +193,32 @@ export class PoolSession {
     }
     if (!share.isHeld || share.isAtRest) this.#held.delete(keyState);
   }
+}
+
+/**
+ * The names of a pool's keys in Redis. All of them begin the same up to the first `}`. A Redis cluster hashes only
+ * that part, so the keys of a pool share a slot. The names are for ever: a key under another name is another pool.
+ */
+
+/**
+ * The keys that one call may touch, in this order: the hash, the sorted set of holds, a log for each rule (only
+ * sliding logs use theirs), and the answers that the call may remember or repeat. No two pools share a key, because
+ * what follows the pool's own name never contains a `}`.
+ *
+ * @param answerNames for `hold`, `settle` and `renew` the name of the hold; then the name of the idempotency key, if
+ *   there is one
+ */
+export function poolKeys(
+  policy: string,
+  key: string,
+  ruleNames: readonly string[],
+  answerNames: readonly string[] = [],
+): string[] {
+  const pool = `weir:{${policy}/${key}}`;
+  return [
+    pool,
+    `${pool}:holds`,
+    ...ruleNames.map((name) => `${pool}:log:${name}`),
+    ...answerNames.map((name) => `${pool}:answer:${encodeURIComponent(name)}`),
+  ];
 }

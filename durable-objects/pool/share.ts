@@ -1,13 +1,12 @@
 import { randomId } from "../../core/clock.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
+import { PendingRequest } from "../../core/reservations/demand.ts";
 import { Denials } from "../../core/reservations/denials.ts";
-import { PendingRequest } from "../../core/reservations/pending-request.ts";
 import { refillMs, spendableMs } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { HolderMessage, Mark, PoolAnswer, PoolCall } from "./protocol.ts";
-import { ShareDemand, type Asking } from "./share-demand.ts";
-import { IDLE_SLOT_MS, lifetimesOf, slotMs } from "./share-sizing.ts";
-import { addUnits, freeUnits, idleSlots, keepUnits, stateOf, updateShare } from "./share-units.ts";
+import { addUnits, freeUnits, idleSlots, keepUnits, stateOf, updateShare } from "./share-algorithm.ts";
+import { type Asking, IDLE_SLOT_MS, lifetimesOf, ShareDemand, slotMs } from "./share-demand.ts";
 
 /** For so long after a failure nothing is asked for ahead of need, in milliseconds. */
 const PAUSE_MS = 250;

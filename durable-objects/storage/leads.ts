@@ -8,8 +8,7 @@
  */
 import { randomFraction } from "../../core/clock.ts";
 import type { KnownPolicies, Policy, Rule } from "../../core/policies/policy.ts";
-import { UNKNOWN_KEPT_MS } from "./unknown-policies.ts";
-import { aheadUnits, storedName, type Lead } from "./write-behind.ts";
+import { aheadUnits, type Lead, storedName } from "./write-behind.ts";
 
 /** What the row says of one policy. Stored: never rename a field. */
 interface StoredLead {
@@ -222,3 +221,9 @@ function wholeAtMs(policy: Policy, lead: StoredLead): number {
   });
   return Math.max(untilMs, ...wholeMs);
 }
+
+/**
+ * What is stored under a policy that this version does not know stays for so long after it was to be whole, in
+ * milliseconds: a version that knows the policy may come back. Then it is forgotten, so storage does not grow for ever.
+ */
+export const UNKNOWN_KEPT_MS = 30 * 24 * 60 * 60 * 1_000;

@@ -1,10 +1,9 @@
-import type { NewSegment, Segment } from "../../core/algorithms/packed.ts";
+import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
 import type { KeyRange } from "../../core/protocol/caller-keys.ts";
 import { ANSWERS_DROPPED, type StoredAnswer, type StoredAnswers, type Swept } from "./answers.ts";
 import type { ClaimCounts, StoredClaims } from "./claims.ts";
 import { Leads } from "./leads.ts";
-import type { SweptKey } from "./lone-record.ts";
-import type { Claim, StoredKey } from "./records.ts";
+import type { Claim, StoredKey, SweptKey } from "./records.ts";
 import type { DueKey, KeyStorage } from "./storage.ts";
 import { Sweeps } from "./sweeps.ts";
 

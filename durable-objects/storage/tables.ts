@@ -1,4 +1,4 @@
-import { LoneRecord, type KeyRow } from "./lone-record.ts";
+import { type KeyRow, LoneRecord } from "./records.ts";
 
 /**
  * The tables. Their names and columns are stored for ever: never rename them. A table is made when the object first

@@ -24,11 +24,11 @@
  * These functions are pure: time is an argument.
  */
 import { place, spendableUntilMs, unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
-import type { Packed, Segment } from "../../core/algorithms/packed.ts";
+import type { Packed, Segment } from "../../core/algorithms/algorithm.ts";
 import { withoutBlock } from "../../core/algorithms/penalty.ts";
 import type { Lifetimes } from "../../core/policies/lifetimes.ts";
-import { mostLost } from "../../core/policies/loss.ts";
 import type { Rule } from "../../core/policies/policy.ts";
+import { mostLost } from "../../core/reservations/sizing.ts";
 import type { StoredAccount } from "./records.ts";
 
 /**

@@ -3,10 +3,10 @@
  * Each call ends as docs/clients.md says: with an answer of its kind, or with a `LimiterError`.
  */
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { overService } from "../../client/create-limiter.ts";
 import { FarLimiter } from "../../client/far-limiter.ts";
 import type { FarSide, LimiterCalls } from "../../client/transports/far-side.ts";
 import { overHttp } from "../../client/transports/http.ts";
-import { overService } from "../../client/transports/service.ts";
 import { SHAPES, type Shape } from "../../client/transports/shapes.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";

@@ -1,17 +1,16 @@
 /** A client in its caller's process, over a limiter that the test plays. The contract suite has real ones. */
 import { afterEach, beforeEach, expect, expectTypeOf, test, vi } from "vitest";
-import type { ClientOptions } from "../../client/client-options.ts";
 import { FarLimiter } from "../../client/far-limiter.ts";
+import type { ClientOptions } from "../../client/limiter.ts";
 import type { FarSide, LimiterCalls } from "../../client/transports/far-side.ts";
 import { overHttp } from "../../client/transports/http.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
-import { describePolicy, describedPolicy } from "../../core/protocol/policy-descriptions.ts";
-import type { PolicyList } from "../../core/protocol/policy-list.ts";
+import { describedPolicy, describePolicy, type PolicyList } from "../../core/protocol/policy-descriptions.ts";
 import { LimiterError, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
 import { manualClock } from "../../package/testing.ts";
-import type { PolicyList as ListedSchema } from "../../worker/calls/policy-list-schema.ts";
+import type { PolicyList as ListedSchema } from "../../worker/calls/policy-list.ts";
 import type { Limiter } from "../../worker/rpc/limiter.ts";
 
 beforeEach(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));

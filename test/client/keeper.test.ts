@@ -1,6 +1,5 @@
 import { expect, test } from "vitest";
-import { MOST_SHIFT_MESSAGES } from "../../client/keeper.ts";
-import { LocalLimiter } from "../../client/local-limiter.ts";
+import { LocalLimiter, MOST_SHIFT_MESSAGES } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";

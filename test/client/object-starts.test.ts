@@ -1,7 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { CallGate } from "../../client/call-gate.ts";
-import { newCaller, ObjectStarts } from "../../client/object-starts.ts";
+import { CallGate, newCaller, ObjectStarts } from "../../client/call-gate.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 

@@ -1,7 +1,7 @@
 /** What the console says while the limiter does not answer. */
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { FarLimiter } from "../../client/far-limiter.ts";
-import { Outages } from "../../client/outages.ts";
+import { Outages } from "../../client/far-units.ts";
 import type { FarSide } from "../../client/transports/far-side.ts";
 import { overHttp } from "../../client/transports/http.ts";
 import { manualClock } from "../../package/testing.ts";

@@ -1,7 +1,6 @@
 /** Calls that travel together, in virtual time: requests end at any moment, messages are lost, late, or fail. */
 import { afterEach, expect, test, vi } from "vitest";
-import { LOOK_MS, Outbox } from "../../client/transports/outbox.ts";
-import { Outboxes } from "../../client/transports/outboxes.ts";
+import { LOOK_MS, Outbox, Outboxes } from "../../client/transports/outbox.ts";
 import { PostedCall } from "../../client/transports/posted-call.ts";
 import type { Answers } from "../../client/transports/sent-calls.ts";
 import type { Time } from "../../core/clock.ts";

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { PostedCall } from "../../client/transports/posted-call.ts";
 import { inTime, sendTwice } from "../../client/transports/repeating.ts";
-import type { LimiterStub } from "../../client/transports/stubs.ts";
+import type { LimiterStub } from "../../client/transports/sent-calls.ts";
 import type { BatchedCall } from "../../core/protocol/batches.ts";
 import { VirtualTime } from "../simulation/virtual-time.ts";
 

@@ -1,8 +1,7 @@
 import { env } from "cloudflare:workers";
 /** Several calls in one message to a real object. */
 import { expect, test } from "vitest";
-import { sendTogether } from "../../client/transports/sent-calls.ts";
-import type { LimiterNamespace } from "../../client/transports/stubs.ts";
+import { type LimiterNamespace, sendTogether } from "../../client/transports/sent-calls.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import { MOST_BATCH_LENGTH, MOST_BATCHED, type BatchedCall } from "../../core/protocol/batches.ts";
 import { KNOWN_PROTOCOL } from "../../core/protocol/messages.ts";

@@ -3,8 +3,15 @@
  * an adaptive limit first: one that all machines share, as an object of Weir has it, or one that each machine has for
  * itself. All decisions and all limits are those of the production code.
  */
-import { advance, decide, place, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
-import { endLease, type Report } from "../../core/accounts/ended-lease.ts";
+import {
+  type Account,
+  advance,
+  decide,
+  endLease,
+  place,
+  type Report,
+  UNTOUCHED,
+} from "../../core/accounts/account.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import { seededRandom } from "../support/random.ts";
 import { ruleOf } from "../support/rules.ts";

@@ -1,5 +1,5 @@
 import { DatabaseSync, type SQLInputValue, type StatementSync } from "node:sqlite";
-import type { KeyRow } from "../../durable-objects/storage/lone-record.ts";
+import type { KeyRow } from "../../durable-objects/storage/records.ts";
 
 /** What a write throws when the machine has died. */
 export class Died extends Error {}

@@ -1,7 +1,6 @@
 import { decide, outstandingOf, settle, wholeAtMs } from "../../core/accounts/account.ts";
-import type { Windows } from "../../core/algorithms/window-ends.ts";
-import type { Policy, Rule } from "../../core/policies/policy.ts";
-import { seenBy } from "../../core/policies/seen-by.ts";
+import type { Windows } from "../../core/algorithms/fixed-window.ts";
+import { type Policy, type Rule, seenBy } from "../../core/policies/policy.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";

@@ -1,10 +1,10 @@
-import type { Layout } from "../../core/policies/layouts.ts";
 /**
  * Keys that move while they are called: isolates and objects of several versions, whose policies say different things of
  * where keys are; deployments that are rolled out object by object, and rolled back half way; messages that are lost,
  * late or come twice; objects that die before and after any write and any message.
  */
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
+import type { Layout } from "../../core/policies/placement.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
 import type { ObjectStub } from "../../core/protocol/object-methods.ts";

@@ -1,6 +1,6 @@
 /** Ways in which the rules between a region and its pool are easily broken. The laws have to find each of them. */
 import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
-import { updateShare } from "../../durable-objects/pool/share-units.ts";
+import { updateShare } from "../../durable-objects/pool/share-algorithm.ts";
 import type { Breakage } from "./pools-schedule.ts";
 
 /** By name: pieces of the script's text, and the text that replaces them. */

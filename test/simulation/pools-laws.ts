@@ -4,7 +4,7 @@ import type { Hold } from "../../core/accounts/hold.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
-import { freeUnits, stateOf } from "../../durable-objects/pool/share-units.ts";
+import { freeUnits, stateOf } from "../../durable-objects/pool/share-algorithm.ts";
 import { law } from "./laws.ts";
 import type { Stored } from "./pools-server.ts";
 

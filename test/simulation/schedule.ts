@@ -2,10 +2,9 @@
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects } from "../../client/transports/objects.ts";
-import { Outboxes } from "../../client/transports/outboxes.ts";
+import { Outboxes } from "../../client/transports/outbox.ts";
 import type { Time } from "../../core/clock.ts";
-import type { Policy } from "../../core/policies/policy.ts";
-import { seenBy } from "../../core/policies/seen-by.ts";
+import { type Policy, seenBy } from "../../core/policies/policy.ts";
 import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
-import { Figures } from "../../core/reservations/figures.ts";
+import { Figures } from "../../core/reservations/reservation.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { debitAtReservation, forgottenAtCrash, freeAtExpiry, shortenedWhenKept } from "./breakages.ts";

@@ -1,7 +1,7 @@
 /** What the law suite needs to know of every algorithm in the registry. A new algorithm adds an entry. */
 import fc from "fast-check";
 import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
-import { leastBurst } from "../../core/algorithms/least-burst.ts";
+import { leastBurst } from "../../core/algorithms/token-bucket.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import { ruleOf } from "./rules.ts";
 import type { Specimen } from "./specimen.ts";

@@ -6,7 +6,7 @@ import { advance, type Account, type AccountDecision } from "../../core/accounts
 import type { Hold } from "../../core/accounts/hold.ts";
 import type { JointDecision, RuleAccount, Taking } from "../../core/accounts/joint-decision.ts";
 import type { Queued } from "../../core/accounts/wait-times.ts";
-import type { Denial } from "../../core/algorithms/algorithm-decision.ts";
+import type { Denial } from "../../core/algorithms/algorithm.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { RuleDecision } from "../../core/protocol/answers.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";

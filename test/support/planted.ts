@@ -106,7 +106,7 @@ export const FAULTS: readonly Fault[] = [
         "const body = await readJson(c.req.raw, {",
       ],
       [
-        "worker/calls/catalog/whole-calls.ts",
+        "worker/calls/catalog/catalog-calls.ts",
         `const refusal = notForAdmin(caller.principal);
   if (refusal !== undefined) return refusal;
   if (!isDocument`,
@@ -188,7 +188,7 @@ export const FAULTS: readonly Fault[] = [
         "Math.max(wish, 0 * MAX_WISHES_OF_CALLER * max)",
       ],
       [
-        "durable-objects/operations/holder-messages.ts",
+        "durable-objects/operations/reservations.ts",
         "return Math.min(wanted, Math.max(kept, Math.floor(mostUnits(rule))));",
         "return Math.max(wanted, 0 * Math.max(kept, mostUnits(rule)));",
       ],

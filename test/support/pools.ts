@@ -1,7 +1,6 @@
 /** Pools on a real Redis server with a clock of the test's own. */
 import { createClient } from "redis";
 import type { Rule } from "../../core/policies/policy.ts";
-import { poolKeys } from "../../durable-objects/pool/keys.ts";
 import type {
   Granted,
   HolderMessage,
@@ -12,6 +11,7 @@ import type {
   PoolSizing,
 } from "../../durable-objects/pool/protocol.ts";
 import { POOL_SCRIPT } from "../../durable-objects/pool/redis/script.ts";
+import { poolKeys } from "../../durable-objects/pool/session.ts";
 import { startRedis } from "../../scripts/redis-server.ts";
 
 /**

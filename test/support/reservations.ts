@@ -1,5 +1,4 @@
-import type { HeldPolicy } from "../../core/policies/held-policy.ts";
-import type { Policy } from "../../core/policies/policy.ts";
+import type { HeldPolicy, Policy } from "../../core/policies/policy.ts";
 import type { Decided, RuleDecision } from "../../core/protocol/answers.ts";
 import { Reservation } from "../../core/reservations/reservation.ts";
 /** A reservation by itself, and answers made by hand. */

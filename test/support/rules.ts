@@ -1,4 +1,4 @@
-import { leastBurst } from "../../core/algorithms/least-burst.ts";
+import { leastBurst } from "../../core/algorithms/token-bucket.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import { parsePolicies } from "./milliseconds.ts";
 

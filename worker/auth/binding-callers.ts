@@ -2,8 +2,7 @@
 import * as v from "valibot";
 import { Problem } from "../../core/protocol/problems.ts";
 import { table } from "../../core/validation.ts";
-import { CALLER_NAME, GRANT_FIELDS, SCOPE_LIST, SCOPES } from "./token-entries.ts";
-import { boundsOf, type Principal } from "./tokens.ts";
+import { boundsOf, CALLER_NAME, GRANT_FIELDS, type Principal, SCOPE_LIST, SCOPES } from "./tokens.ts";
 
 /** The `props` that a service binding may have. */
 export const Props = table({

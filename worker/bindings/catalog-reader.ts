@@ -2,10 +2,12 @@
  * What an isolate knows of the catalog. It asks for what has changed, in the background while there are calls, so that no
  * call waits. Only one that comes after a pause has to: a decision is never made by what was asked for longer ago.
  */
-import type { CatalogMethods } from "../../core/catalog/calls.ts";
-import type { CatalogChanges, TokenChange } from "../../core/catalog/changes.ts";
-import type { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
+import type { Follow } from "../../client/caller.ts";
+import type { CatalogChanges, CatalogMethods, TokenChange } from "../../core/catalog/calls.ts";
+import type { PoliciesInForce } from "../../core/catalog/policy-entry.ts";
 import { orTimeout, type Time } from "../../core/clock.ts";
+import { later } from "../../core/policies/in-force.ts";
+import type { Policies } from "../../core/policies/policy.ts";
 
 /** From so many milliseconds on the next call asks again, and does not wait for the answer. */
 export const ASK_AFTER_MS = 5_000;
@@ -18,7 +20,7 @@ export const MOST_AGE_MS = 8_000;
 const DEADLINE_MS = 1_000;
 
 /** What the reader needs of the isolate. */
-export interface CatalogReaderParts {
+interface CatalogReaderParts {
   readonly policies: PoliciesInForce;
   readonly time: Time;
   /** A new stub for each message: a stub may not be used by another request. */
@@ -131,4 +133,42 @@ async function inTime<Answer>(answer: Promise<Answer>, time: Time): Promise<Answ
   } finally {
     cancel();
   }
+}
+
+/* How an isolate sees, while a call of its own waits at an object, that another policy is in force for the key. */
+
+/**
+ * How often it looks, in milliseconds. What the catalog says is asked for every 5 s and seen at the next look, so an
+ * object hears of a change within some 9 s.
+ */
+export const LOOK_MS = 2_000;
+
+/** Looks at the catalog as long as somebody waits. */
+export function followingBy(
+  catalog: Pick<CatalogReader, "freshen">,
+  policies: Pick<Policies, "get">,
+  time: Time,
+): Follow {
+  return ({ name, inForce }, key, tell) => {
+    let told = inForce;
+    let isOver = false;
+    let cancel = () => {};
+    const look = async () => {
+      await catalog.freshen();
+      const named = policies.get(name);
+      const now = named?.overrides?.find(key, time.nowMs()) ?? named;
+      if (isOver) return;
+      if (now !== undefined && later(told, now.inForce) !== told) {
+        told = now.inForce;
+        tell(now);
+      }
+      again();
+    };
+    const again = () => (cancel = time.after(LOOK_MS, () => void look()));
+    again();
+    return () => {
+      isOver = true;
+      cancel();
+    };
+  };
 }

@@ -1,22 +1,25 @@
 import { waitUntil } from "cloudflare:workers";
+import { type ObjectBounds, ObjectStarts } from "../../client/call-gate.ts";
 import { LimiterClient, type LimiterClientParts } from "../../client/limiter-client.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
-import { ObjectStarts, type ObjectBounds } from "../../client/object-starts.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
-import { giveBack } from "../../client/transports/endings.ts";
-import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
-import { Outboxes } from "../../client/transports/outboxes.ts";
-import { PoliciesInForce } from "../../core/catalog/policies-in-force.ts";
-import { randomFraction, randomId, SYSTEM_TIME } from "../../core/clock.ts";
-import { policyOfKeys } from "../../core/stats/compared.ts";
+import { type LimiterNamespace, Objects } from "../../client/transports/objects.ts";
+import { Outboxes } from "../../client/transports/outbox.ts";
+import { returnUnits } from "../../client/transports/sent-calls.ts";
+import { PoliciesInForce } from "../../core/catalog/policy-entry.ts";
+import { randomFraction, randomId, SYSTEM_TIME, type Time } from "../../core/clock.ts";
+import type { LogSettings } from "../../core/policies/log-settings.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Compared, policyOfKeys } from "../../core/stats/counts.ts";
+import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../../core/stats/messages.ts";
+import { SEND_EVERY_MS, StatsSender } from "../../core/stats/sender.ts";
+import { type Counter, Tally, type Told } from "../../core/stats/tally.ts";
 import { deployed, log, regionalPolicies } from "../../durable-objects/deployment.ts";
 import { claimProofs } from "../auth/claim-proofs.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
-import { CallLog } from "./call-log.ts";
-import { CatalogReader } from "./catalog-reader.ts";
-import { catalogOf, type CatalogNamespace, type Env } from "./env.ts";
-import { followingBy } from "./following.ts";
-import { WorkerStats } from "./stats.ts";
+import { CatalogReader, followingBy } from "./catalog-reader.ts";
+import { type CatalogNamespace, catalogOf, type Env } from "./env.ts";
 
 /** The clients of one namespace: one whose units all share, and one for the calls of each caller. */
 interface Clients {
@@ -60,7 +63,7 @@ export function freshen(env: Env, isHeld = false): Promise<void> | undefined {
 }
 
 /** Asks the catalog at once: this isolate has just changed it. */
-export async function askCatalog(env: Env): Promise<void> {
+async function askCatalog(env: Env): Promise<void> {
   await clientsOf(env).catalog?.ask();
 }
 
@@ -69,7 +72,7 @@ export async function giveBackAll({ OBJECTS }: Env): Promise<void> {
   const made = clients.get(OBJECTS);
   if (made === undefined) return;
   made.reservations.endAll();
-  await giveBack(made.objects, made.reservations.endDue(Infinity));
+  await returnUnits(made.objects, made.reservations.endDue(Infinity));
   await made.stats?.sendAll();
 }
 
@@ -126,4 +129,121 @@ function readerOf(namespace: CatalogNamespace, inForce: PoliciesInForce): Catalo
     inBackground: waitUntil,
     onTokens: knowTokens,
   });
+}
+
+/**
+ * Logs calls as the table LOG says: a line of JSON each, which has the part that is logged as `rate`. No line has a token,
+ * and none has a key unless the table says so.
+ */
+export class CallLog {
+  readonly #settings: LogSettings;
+  readonly #random: () => number;
+  readonly #print: (line: string) => void;
+
+  constructor(settings: LogSettings, random: () => number, print: (line: string) => void) {
+    this.#settings = settings;
+    this.#random = random;
+    this.#print = print;
+  }
+
+  /** Whether denials are logged at all. */
+  get hasDenials(): boolean {
+    return this.#settings.denials > 0;
+  }
+
+  /** Logs a denial, if it is one and its turn. */
+  decided({ success, policy, key, reason, source, retryAfterMs }: Decision): void {
+    const { denials, keys } = this.#settings;
+    if (success || this.#random() >= denials) return;
+    this.#write({
+      event: "denial",
+      policy,
+      ...(keys && { key }),
+      reason,
+      source,
+      retryAfterMs,
+      rate: denials,
+    });
+  }
+
+  /** Logs that an object did not answer. */
+  failed(policy: string, error: unknown): void {
+    const { failures, keys } = this.#settings;
+    if (this.#random() >= failures) return;
+    // An error may quote a key.
+    const text = keys ? String(error) : String(error).replaceAll(/"(?:[^"\\]|\\.)*"/g, '"…"');
+    this.#write({ event: "failure", policy, message: `no answer from the object: ${text}`, rate: failures });
+  }
+
+  #write(line: object): void {
+    this.#print(JSON.stringify(line));
+  }
+}
+
+/** Counts for one isolate of the worker, and sees to it that the counts are sent. No call waits for that. */
+class WorkerStats implements Counter {
+  readonly #tally: Tally;
+  readonly #sender: StatsSender;
+  readonly #time: Time;
+  readonly #push: (message: StatsMessage) => Promise<void>;
+  readonly #inBackground: (work: Promise<unknown>) => void;
+
+  /** @param mayHaveKeys see `Tally` */
+  constructor(
+    namespace: StatsNamespace,
+    time: Time,
+    makeId: () => string,
+    inBackground: (work: Promise<unknown>) => void,
+    mayHaveKeys: (policy: string) => boolean,
+  ) {
+    this.#tally = new Tally(mayHaveKeys);
+    this.#sender = new StatsSender(this.#tally, makeId, (error) =>
+      console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`),
+    );
+    this.#time = time;
+    // A new stub for each message: one that has thrown stays broken, and one of another request may not be used.
+    this.#push = (message) => namespace.getByName(STATS_NAME).push(message);
+    this.#inBackground = inBackground;
+  }
+
+  decided(told: Told): void {
+    this.#tally.decided(told);
+  }
+
+  compared(compared: Compared): void {
+    this.#tally.compared(compared);
+  }
+
+  add(...args: Parameters<Counter["add"]>): void {
+    this.#tally.add(...args);
+  }
+
+  lasted(...args: Parameters<Counter["lasted"]>): void {
+    this.#tally.lasted(...args);
+  }
+
+  /** Sends all that has been counted: the process is about to end. */
+  async sendAll(): Promise<void> {
+    // First what had no answer, then what has been counted since.
+    for (let messages = 0; messages < 2; messages += 1) await this.#sender.send(this.#time, this.#push);
+  }
+
+  /**
+   * The next message is this request's to send: in 10 s, while it has long been answered. A request whose caller keeps stubs
+   * of it must not be asked: those would end that much later.
+   */
+  see(): void {
+    if (!this.#sender.isDue(this.#time.nowMs())) return;
+    this.#inBackground(this.#sender.begin(this.#time, this.#push, SEND_EVERY_MS));
+  }
+}
+
+/** What a call on the catalog needs, and how this isolate learns at once of what it has changed; or there is no catalog. */
+export function catalogCallerOf(env: Env, principal: Principal) {
+  const { CATALOG, STATS: stats, API_TOKENS: secret } = env;
+  if (CATALOG !== undefined)
+    return { catalog: catalogOf(CATALOG), principal, stats, secret, onWritten: () => askCatalog(env) };
+  const detail =
+    "the deployment has no binding CATALOG, so nothing can be changed at run time: docs/deploying.md has it";
+  return new Problem(PROBLEMS.notConfigured, detail);
 }

@@ -6,12 +6,12 @@ import type { LimiterClient } from "../../client/limiter-client.ts";
 import { decisionOf } from "../../client/read-answer.ts";
 import { randomId } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import { readClaimId } from "../../core/protocol/claim-ids.ts";
 import { takesNothing } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { WantedHold, WantedLease, WantedLimit } from "../../core/protocol/messages.ts";
+import { readClaimId } from "../../core/protocol/opaque-ids.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import type { DeniedBy } from "../../core/stats/compared.ts";
+import type { DeniedBy } from "../../core/stats/counts.ts";
 import { blockedDecision, type Target } from "./target.ts";
 
 type Decided = Decision | Problem | undefined;

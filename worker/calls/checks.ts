@@ -1,7 +1,6 @@
 /** The checks of a call on several keys: parsed, permitted, and named for idempotency. */
 import type { LimiterClient } from "../../client/limiter-client.ts";
-import { publicName } from "../../core/policies/policy-names.ts";
-import { seenBy } from "../../core/policies/seen-by.ts";
+import { publicName, seenBy } from "../../core/policies/policy.ts";
 import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";

@@ -1,27 +1,30 @@
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { leaseMissing } from "../../client/read-answer.ts";
 import { MOST_UNITS } from "../../core/policies/most-units.ts";
-import { publicName } from "../../core/policies/policy-names.ts";
-import type { Policy } from "../../core/policies/policy.ts";
-/** The calls on leases: units that a caller has for a while, and may have to wait for in a queue. */
-import { costOf, type Cost } from "../../core/protocol/cost.ts";
+import { type Policy, publicName } from "../../core/policies/policy.ts";
+import type { Lease } from "../../core/protocol/answers.ts";
+import { type Cost, costOf } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { WantedLease } from "../../core/protocol/messages.ts";
+import { claimId } from "../../core/protocol/opaque-ids.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
-import { acquireBeside, undecidedBeside } from "./candidates.ts";
-import { AcquireRequest, SocketRequest } from "./request-schemas.ts";
+import { acquireBeside, alsoBeside, undecidedBeside } from "./candidates.ts";
+import { AcquireRequest, ReleaseRequest, RenewRequest, SocketRequest } from "./request-schemas.ts";
 import {
+  type Answered,
   blockedDecision,
   call,
+  callClaim,
   findClaim,
   priorityProblem,
+  type Target,
   unitsProblem,
   utilizationProblem,
-  type Answered,
-  type Target,
 } from "./target.ts";
 import { given, refused } from "./validate.ts";
+
+/** The calls on leases: units that a caller has for a while, and may have to wait for in a queue. */
 
 /** An acquire that keeps to the terms of its policy. */
 export interface Acquire extends Target {
@@ -160,7 +163,7 @@ function leasedProblem(policy: Policy, units: Cost, givenUnits: unknown): Proble
 }
 
 /** The problem of a lifetime that is longer than a lease may have. */
-export function ttlProblem(policy: Policy, ttlMs: number | undefined): Problem | undefined {
+function ttlProblem(policy: Policy, ttlMs: number | undefined): Problem | undefined {
   return durationProblem(policy, "ttlMs", ttlMs);
 }
 
@@ -176,4 +179,43 @@ function blockedProblem(target: Target): Problem | undefined {
   const blocked = blockedDecision(target);
   if (blocked === undefined) return undefined;
   return new Problem(PROBLEMS.forbidden, `the override ${JSON.stringify(blocked.override)} blocks this key`);
+}
+
+/* The calls that renew and end leases. */
+
+/** Moves a lease's end to `ttlMs` from now. */
+export function callRenew(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promise<Lease | Problem> {
+  return callClaim(client, principal, "lease", RenewRequest, input, async (claim, { ttlMs }) => {
+    const { policy, key, secret } = claim;
+    const problem = ttlProblem(policy, ttlMs);
+    if (problem === undefined)
+      alsoBeside(claim.client, policy, (beside, tried) => {
+        const mostMs = tried.lease?.maxTtlMs ?? 0;
+        return beside.leases.renew(tried, key, secret, ttlMs === undefined ? ttlMs : Math.min(ttlMs, mostMs));
+      });
+    const answer = problem ?? (await claim.client.leases.renew(policy, key, secret, ttlMs));
+    return answer instanceof Problem ? answer : publicLease(claim, answer);
+  });
+}
+
+/** Ends a lease, as the caller reports if it does; `undefined`: done. */
+export function callRelease(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promise<Problem | undefined> {
+  return callClaim(client, principal, "lease", ReleaseRequest, input, (claim, { outcome, durationMs }) => {
+    const { policy, key, secret } = claim;
+    const report = { outcome, durationMs };
+    alsoBeside(claim.client, policy, (beside, tried) => beside.leases.release(tried, key, secret, report));
+    return claim.client.leases.release(policy, key, secret, report);
+  });
+}
+
+function publicLease(place: { policy: Policy; key: string }, { id, ...lease }: Lease): Lease {
+  return { id: claimId("lease", { policy: place.policy.name, key: place.key }, id), ...lease };
 }

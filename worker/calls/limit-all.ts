@@ -15,13 +15,21 @@
  * ends, it passes, or a call that succeeded has used what it wanted.
  */
 import type { LimiterClient } from "../../client/limiter-client.ts";
-import { decisionOf } from "../../client/read-answer.ts";
+import type { Rolled } from "../../client/load-shedding.ts";
+import { decisionOf, shedTold } from "../../client/read-answer.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import { takesNothing } from "../../core/protocol/cost.ts";
-import { degradedDecision, asTold, type AllDecisions, type Decision } from "../../core/protocol/decision.ts";
+import {
+  type AllDecisions,
+  asTold,
+  type Decision,
+  degradedDecision,
+  refusedDecision,
+} from "../../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { compare, isNever, nameOf, type Check } from "./checks.ts";
-import { isShedAnyhow, shedOutcome, withShed, type Drawn } from "./shed-checks.ts";
+import type { Principal } from "../auth/tokens.ts";
+import { acquireBeside, limitBeside } from "./candidates.ts";
+import { type Check, compare, type IndependentCheck, isNever, nameOf, parseChecks } from "./checks.ts";
 
 /**
  * Longer than settling takes, with all deadlines, in milliseconds. If the worker dies, the units are missing for so
@@ -41,7 +49,7 @@ interface Outcome {
 }
 
 /** Takes the costs of all checks, or of none. */
-export async function limitTogether(
+async function limitTogether(
   client: LimiterClient,
   checks: readonly Check[],
 ): Promise<AllDecisions | Problem> {
@@ -205,4 +213,111 @@ async function forHolds(
       if (holdId !== undefined) await work(check, holdId, index);
     }),
   );
+}
+
+/*
+ * A call with several checks of any policies and keys: all or none of them (limit-all.ts), or each by itself.
+ *
+ * A check by itself is a plain `limit`. No holds are taken, and the isolate decides what it can. One check that cannot
+ * be decided is one decision among the others: those may have taken units, which the caller has to know.
+ */
+
+/** So many checks of one call ask objects at once. The others wait, or are decided by the isolate meanwhile. */
+const MOST_AT_ONCE = 20;
+
+/** Decides on several checks. */
+export async function callLimitSeveral(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promise<AllDecisions | Problem> {
+  const checks = await parseChecks(client, principal, input);
+  if (checks instanceof Problem) return checks;
+  const answered =
+    "together" in checks ? await limitByKey(client, checks.together) : await limitEach(client, checks.alone);
+  if (answered instanceof Problem) return answered;
+  const made = "together" in checks ? checks.together : checks.alone;
+  for (const [index, decision] of answered.decisions.entries()) {
+    client.told(decision);
+    const check = made[index];
+    // What was let through by its own policy, and took nothing since another was denied, says nothing of either.
+    if (check !== undefined && (answered.success || "alone" in checks || !decision.success))
+      checkBeside(client, check, decision);
+  }
+  return answered;
+}
+
+function checkBeside(
+  client: LimiterClient,
+  { policy, key, ...asked }: IndependentCheck,
+  decision: Decision,
+): void {
+  const { lease } = policy;
+  if (lease === undefined) return limitBeside(client, { policy, key }, asked, decision);
+  const { cost, priority } = asked;
+  acquireBeside(client, { policy, key }, { id: "", cost, priority, ttlMs: lease.ttlMs, waitMs: 0 }, decision);
+}
+
+/**
+ * Checks of one key are made as one, with the cost that they have together: so each is answered with what is left after
+ * all of them, and a denial with the wait for all of them. A check that leases units is made by itself, since each has a
+ * lease of its own.
+ */
+async function limitByKey(client: LimiterClient, checks: readonly Check[]): Promise<AllDecisions | Problem> {
+  const made: Check[] = [];
+  const places = checks.map((check) => {
+    const { policy, total } = check;
+    const isLeasing = policy.rules.some(({ algorithm }) => algorithm.leasing !== undefined);
+    const others = checks.filter((each) => nameOf(each) === nameOf(check));
+    if (isLeasing || others.length === 1) return made.push(check) - 1;
+    const before = made.findIndex((each) => nameOf(each) === nameOf(check));
+    if (before >= 0) return before;
+    const isPlain = others.every((each) => typeof each.cost === "number");
+    const sum = others.reduce((units, each) => units + Number(each.cost), 0);
+    return made.push({ ...check, cost: isPlain ? sum : total }) - 1;
+  });
+  const answer = await limitTogether(client, made);
+  if (answer instanceof Problem) return answer;
+  return { ...answer, decisions: places.flatMap((place) => answer.decisions[place] ?? []) };
+}
+
+async function limitEach(client: LimiterClient, checks: readonly IndependentCheck[]): Promise<AllDecisions> {
+  const decisions: Decision[] = [];
+  const left = checks.entries();
+  // All of these take from one iterator, so each check is made once.
+  const takeOn = async () => {
+    for (const [index, { policy, key, ...asked }] of left) {
+      const decided = client.limit(policy, key, asked);
+      const decision = decided instanceof Promise ? await decided : decided;
+      decisions[index] = decision instanceof Problem ? refusedDecision(policy, key, decision) : decision;
+    }
+  };
+  await Promise.all(Array.from({ length: Math.min(MOST_AT_ONCE, checks.length) }, takeOn));
+  return { success: decisions.every(({ success }) => success), decisions };
+}
+
+/* Load shedding of a call on several keys: one draw is for all its checks. */
+
+/** A check for which it was drawn whether it is shed. */
+type Drawn = Check & { readonly shed?: Rolled };
+
+/** Draws once for the whole call. Most policies shed nothing, and a policy in shadow only reports. */
+async function withShed(client: LimiterClient, checks: readonly Check[]): Promise<readonly Drawn[]> {
+  if (!checks.some(({ policy }) => policy.shedding !== undefined && !policy.shadow)) return checks;
+  const rolled = await client.rollTogether(checks);
+  return checks.map((check, index) => ({ ...check, shed: check.policy.shadow ? undefined : rolled[index] }));
+}
+
+/** What a check is answered that was shed; `undefined`: it was not. */
+function shedOutcome({
+  policy,
+  key,
+  shed,
+}: Drawn): { readonly decision: Decision; readonly isContended: false } | undefined {
+  return shed && { decision: shedTold(policy, key, shed), isContended: false };
+}
+
+/** Whether a check is shed whatever its object remembers: one with an idempotency key may have passed before. */
+function isShedAnyhow({ shed, idempotencyKey }: Drawn): boolean {
+  return shed !== undefined && idempotencyKey === undefined;
 }

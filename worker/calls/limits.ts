@@ -2,28 +2,26 @@
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { randomId } from "../../core/clock.ts";
-import type { Policy } from "../../core/policies/policy.ts";
-import { costOf, takesNothing, type Cost } from "../../core/protocol/cost.ts";
+import { type Policy, publicName, type Rule } from "../../core/policies/policy.ts";
+import { type Cost, costOf, takesNothing } from "../../core/protocol/cost.ts";
 import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
 import type { WantedLimit } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import type { Scope } from "../auth/token-entries.ts";
-import { scopeProblem, type Principal } from "../auth/tokens.ts";
+import { type Principal, type Scope, scopeProblem } from "../auth/tokens.ts";
 import { alsoBeside, limitBeside } from "./candidates.ts";
 import { UNITS_ALLOWED } from "./request-parts.ts";
-import { KeyRequest, LimitRequest, PeekRequest, RefundRequest } from "./request-schemas.ts";
+import { KeyRequest, LimitRequest, PeekRequest, RefundRequest, SetRequest } from "./request-schemas.ts";
 import {
+  type Answered,
   call,
   costProblem,
   priorityProblem,
   rateProblem,
+  type Target,
   unitsProblem,
   utilizationProblem,
-  type Answered,
-  type Target,
 } from "./target.ts";
-import { given } from "./validate.ts";
-import { refused } from "./validate.ts";
+import { given, refused } from "./validate.ts";
 
 type Promised<Answer> = Promise<Answered<Answer> | Problem>;
 
@@ -171,4 +169,40 @@ export function callReset(client: LimiterClient, principal: Principal, input: un
     alsoBeside(client, policy, (beside, tried) => beside.reset(tried, key));
     return client.reset(policy, key);
   });
+}
+
+/* The call that sets what a key has used. */
+
+/** Sets what a key has used, and looks at it. */
+export function callSetUsed(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promise<Answered<KeyReport> | Problem> {
+  return call(client, principal, SetRequest, input, ({ policy, key }, { used }) => {
+    const problem = costProblem(policy, ["used"], used, given(input, "used"));
+    if (problem !== undefined) return problem;
+    if (policy.pool !== undefined)
+      return refused(
+        ["policy"],
+        publicName(policy.name),
+        "a policy without a pool, to set what a key has used",
+      );
+    const rates = policy.rules.filter(({ lease }) => lease === undefined);
+    if (rates.length === 0)
+      return refused(
+        ["policy"],
+        policy.name,
+        "a policy with a rule that counts a rate: leases are only released",
+      );
+    const isNamed = ({ unit }: Rule) => typeof used === "number" || Object.hasOwn(used, unit);
+    if (!rates.some(isNamed))
+      return refused(["used"], given(input, "used"), `a number, or a table with one of ${unitsOf(rates)}`);
+    alsoBeside(client, policy, (beside, tried) => beside.setUsed(tried, key, used));
+    return client.setUsed(policy, key, used);
+  });
+}
+
+function unitsOf(rules: readonly Rule[]): string {
+  return [...new Set(rules.map(({ unit }) => unit))].join(", ");
 }

@@ -1,6 +1,7 @@
 /** The schemas of requests. The parser, the types and the OpenAPI document are all made from them. */
 import * as v from "valibot";
-import { oneOf, table } from "../../core/validation.ts";
+import { MOST_DURATION_MS, OUTCOMES } from "../../core/protocol/messages.ts";
+import { number, oneOf, table } from "../../core/validation.ts";
 import {
   cost,
   Cost,
@@ -9,14 +10,14 @@ import {
   idempotencyKey,
   key,
   MOST_IDEMPOTENCY_KEY_BYTES,
+  MOST_LEASE_MS,
   policy,
   priority,
+  text,
   units,
   utilization,
   waitMs,
-  MOST_LEASE_MS,
 } from "./request-parts.ts";
-import { text } from "./text-schema.ts";
 
 export const LimitRequest = table({
   policy,
@@ -100,7 +101,7 @@ export const HoldRequest = table({
 });
 
 const holdId = v.pipe(v.string("the id of a hold"), v.description("The id of a hold."));
-export const leaseId = v.pipe(v.string("the id of a lease"), v.description("The id of a lease."));
+const leaseId = v.pipe(v.string("the id of a lease"), v.description("The id of a lease."));
 
 /** Over HTTP the id is part of the address. Over the service binding it is a field. */
 export const SettleRequest = table({
@@ -188,3 +189,37 @@ export const PeekRequest = table({
 
 /** Names one key of one policy. */
 export const KeyRequest = table({ policy, key });
+
+/* The schema of the request that ends a lease. */
+
+/** Over HTTP the id is part of the address. */
+export const ReleaseRequest = table({
+  id: leaseId,
+  outcome: v.optional(
+    v.pipe(
+      oneOf(OUTCOMES),
+      v.description(
+        "How the call went: `ok` (by default), `dropped` when the upstream was overloaded, `ignore` when the call says " +
+          "nothing of it. Only adaptive-concurrency reads it.",
+      ),
+    ),
+  ),
+  durationMs: v.optional(
+    v.pipe(
+      number(0, MOST_DURATION_MS),
+      v.description("How long the call took, in milliseconds; by default the time since the grant."),
+    ),
+  ),
+});
+
+/** Over HTTP policy and key are parts of the address. Over the service binding they are fields. */
+export const SetRequest = table({
+  ...KeyRequest.entries,
+  used: v.pipe(
+    Cost,
+    v.description(
+      "Units that the key counts as used from now on: more than the limit is a debt. A number counts for every rule " +
+        "that counts a rate. In a table by unit, a rule whose unit is left out stays as it is.",
+    ),
+  ),
+});

@@ -3,15 +3,12 @@ import type * as v from "valibot";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
 import { normaliseKey } from "../../core/policies/keys.ts";
-import { publicName } from "../../core/policies/policy-names.ts";
-import type { Policy } from "../../core/policies/policy.ts";
-import { seenBy } from "../../core/policies/seen-by.ts";
+import { type Policy, publicName, seenBy } from "../../core/policies/policy.ts";
 import type { MadeAnswer } from "../../core/protocol/batches.ts";
-import type { Full } from "../../core/protocol/bounds.ts";
 import { ownKey } from "../../core/protocol/caller-keys.ts";
 import { takesNothing, type Cost } from "../../core/protocol/cost.ts";
 import { describePolicy, type PolicyDescription } from "../../core/protocol/policy-descriptions.ts";
-import { Problem } from "../../core/protocol/problems.ts";
+import { type Full, Problem } from "../../core/protocol/problems.ts";
 import {
   RESERVATIONS_PROTOCOL,
   type ReservationAnswer,

@@ -1,16 +1,16 @@
-import { withRelease } from "../../client/lease-grant.ts";
 import type { LimiterClient } from "../../client/limiter-client.ts";
-import type {
-  Abortable,
-  AcquireAsked,
-  Grant,
-  HoldAsked,
-  KeyAsked,
-  LimitAllAsked,
-  LimitAsked,
-  Limiter,
-  PeekAsked,
-  RefundAsked,
+import {
+  type Abortable,
+  type AcquireAsked,
+  type Grant,
+  type HoldAsked,
+  type KeyAsked,
+  type LimitAllAsked,
+  type LimitAsked,
+  type Limiter,
+  type PeekAsked,
+  type RefundAsked,
+  withRelease,
 } from "../../client/limiter.ts";
 import { plainCall, signalOf } from "../../client/local-call.ts";
 import { DEFAULT_BOUNDS } from "../../core/policies/caller-bounds.ts";
@@ -19,20 +19,17 @@ import type { Lease } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
 import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/decision.ts";
 import type { LeaseReport } from "../../core/protocol/messages.ts";
-import type { PolicyList } from "../../core/protocol/policy-list.ts";
+import type { PolicyList } from "../../core/protocol/policy-descriptions.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import { SCOPES } from "../auth/token-entries.ts";
-import type { Principal } from "../auth/tokens.ts";
+import { type Principal, SCOPES } from "../auth/tokens.ts";
 import { callCancel, callHold, callSettle } from "../calls/holds.ts";
-import { callRelease, callRenew } from "../calls/lease-ends.ts";
-import { callAcquire } from "../calls/leases.ts";
-import { callLimitSeveral } from "../calls/limit-several.ts";
+import { callAcquire, callRelease, callRenew } from "../calls/leases.ts";
+import { callLimitSeveral } from "../calls/limit-all.ts";
 import { callPeek, callRefund, callReset, limitOf } from "../calls/limits.ts";
-import { plain } from "../calls/plain-data.ts";
 import { listPolicies } from "../calls/policy-list.ts";
 import { LimitRequest } from "../calls/request-schemas.ts";
 import { findTarget, type Answered } from "../calls/target.ts";
-import { parse } from "../calls/validate.ts";
+import { parse, plain } from "../calls/validate.ts";
 
 /** What a limiter without a deployment of its own is made of. */
 export interface DirectParts {

@@ -3,9 +3,9 @@ import { LimiterClient } from "../../client/limiter-client.ts";
 import type { Limiter } from "../../client/limiter.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
-import { giveBack } from "../../client/transports/endings.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
-import { Outboxes } from "../../client/transports/outboxes.ts";
+import { Outboxes } from "../../client/transports/outbox.ts";
+import { returnUnits } from "../../client/transports/sent-calls.ts";
 import { randomId, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDeployment } from "../../core/policies/regional-policies.ts";
 import { DirectLimiter } from "./direct-limiter.ts";
@@ -51,7 +51,7 @@ export function makeObjectsLimiter(options: ObjectsOptions): Limiter {
   const close = async () => {
     known.delete(given);
     cache.endAll();
-    await giveBack(objects, cache.endDue(Infinity));
+    await returnUnits(objects, cache.endDue(Infinity));
   };
   const limiter = new DirectLimiter({ client, inBackground: waitUntil, close, policy, name, region });
   known.set(given, limiter);

@@ -1,36 +1,73 @@
 import { Hono } from "hono";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import type { Scope } from "../auth/token-entries.ts";
-import { configurationProblem, type Principal } from "../auth/tokens.ts";
+import { METRIC_FORMATS, type MetricFormat, metricsText } from "../../core/stats/metrics-text.ts";
+import { configurationProblem, type Principal, type Scope } from "../auth/tokens.ts";
 import { clientOf } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { callHold } from "../calls/holds.ts";
 import { callKeyCount, callKeys } from "../calls/keys.ts";
 import { callAcquire } from "../calls/leases.ts";
-import { callLimitSeveral } from "../calls/limit-several.ts";
-import { callPeek, callLimit, callRefund, callReset } from "../calls/limits.ts";
+import { callLimitSeveral } from "../calls/limit-all.ts";
+import { callLimit, callPeek, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
 import { listPolicies } from "../calls/policy-list.ts";
 import { callReserve } from "../calls/reservations.ts";
-import { callSetUsed } from "../calls/set-used.ts";
-import { pathInput, policyInput, withQuery, type Ctx } from "./addresses.ts";
+import { callHistory, callMetrics, callTopKeys } from "../calls/stats.ts";
+import { type Ctx, pathInput, policyInput, queryInput, withQuery } from "./addresses.ts";
 import { catalogRoutes } from "./catalog-routes.ts";
 import { addClaimRoutes } from "./claim-routes.ts";
-import { addDashboardRoutes } from "./dashboard-routes.ts";
+import { type DashboardFile, FILES } from "./dashboard-files.js";
 import {
   authorized,
   jsonAnswer,
   noContent,
   withBody,
   withBodyOrQuery,
-  withPlace,
   withoutQuery,
+  withPlace,
 } from "./handlers.ts";
-import { KEY_PATH, METHODS } from "./methods.ts";
 import { openApiText } from "./openapi.ts";
-import { internalProblem, toResponse } from "./problem-responses.ts";
-import { allResponse, decisionResponse } from "./responses.ts";
-import { addStatsRoutes } from "./stats-routes.ts";
+import { allResponse, decisionResponse, internalProblem, toResponse } from "./responses.ts";
+
+/** The address of one key. */
+const KEY_PATH = "/v1/policies/:policy/keys/:key";
+
+/** The methods of each address, for those who used another one. */
+const METHODS: Readonly<Record<string, string>> = {
+  "/v1/limit": "POST",
+  "/v1/limit/all": "POST",
+  "/v1/refund": "POST",
+  "/v1/reservations": "POST",
+  "/v1/holds": "POST",
+  "/v1/holds/:id": "DELETE",
+  "/v1/holds/:id/settle": "POST",
+  "/v1/leases": "POST",
+  "/v1/leases/socket": "GET",
+  "/v1/leases/:id": "DELETE",
+  "/v1/leases/:id/release": "POST",
+  "/v1/leases/:id/renew": "POST",
+  "/v1/policies": "GET, HEAD",
+  "/v1/policies/:policy/keys": "GET, HEAD",
+  "/v1/policies/:policy/key-count": "GET, HEAD",
+  [KEY_PATH]: "GET, HEAD, PUT, DELETE",
+  "/v1/policies/:policy": "GET, HEAD, PUT, DELETE",
+  "/v1/policies/:policy/overrides": "GET, HEAD",
+  "/v1/policies/:policy/overrides/:pattern": "GET, HEAD, PUT, DELETE",
+  "/v1/policies/:policy/candidate": "GET, HEAD, PUT, DELETE",
+  "/v1/policies/:policy/candidate/promote": "POST",
+  "/v1/token": "GET, HEAD",
+  "/v1/tokens": "GET, HEAD, POST",
+  "/v1/tokens/:name": "DELETE",
+  "/v1/catalog": "GET, HEAD, PUT",
+  "/v1/audit": "GET, HEAD",
+  "/v1/stats": "GET, HEAD",
+  "/v1/stats/keys": "GET, HEAD",
+  "/metrics": "GET, HEAD",
+  "/dashboard": "GET, HEAD",
+  "/dashboard/:file": "GET, HEAD",
+  "/healthz": "GET, HEAD",
+  "/openapi.json": "GET, HEAD",
+};
 
 /** All HTTP routes. */
 export const app = new Hono<{ Bindings: Env }>();
@@ -159,3 +196,73 @@ app.notFound((c) => {
   return toResponse(problem ?? new Problem(PROBLEMS.noRoute, "/openapi.json describes all routes"));
 });
 app.onError(internalProblem);
+
+/* The dashboard: a page, a script and a style. It asks for everything over the calls that anybody may make. */
+
+const CONTENT_SECURITY_POLICY = [
+  "default-src 'none'",
+  "script-src 'self'",
+  "style-src 'self'",
+  "connect-src 'self'",
+  "img-src 'self' data:",
+  "base-uri 'none'",
+  "form-action 'none'",
+  "frame-ancestors 'none'",
+].join("; ");
+const SECURITY = {
+  "content-security-policy": CONTENT_SECURITY_POLICY,
+  "x-content-type-options": "nosniff",
+  "referrer-policy": "no-referrer",
+  "cross-origin-opener-policy": "same-origin",
+};
+/** A name says what is in its file; the page says which names there are. */
+const FOR_EVER = "public, max-age=31536000, immutable";
+const ASK_AGAIN = "no-cache";
+
+/** Adds the dashboard. It needs no token: whoever opens it enters one. */
+function addDashboardRoutes(routes: Hono<{ Bindings: Env }>): void {
+  routes.get("/dashboard", (c) => answer(c.req.raw, FILES[""], ASK_AGAIN));
+  routes.get("/dashboard/:file", (c) => {
+    const name = c.req.param("file");
+    return answer(c.req.raw, Object.hasOwn(FILES, name) ? FILES[name] : undefined, FOR_EVER);
+  });
+}
+
+function answer(request: Request, file: DashboardFile | undefined, caching: string): Response {
+  if (file === undefined)
+    return toResponse(new Problem(PROBLEMS.noRoute, "the dashboard has no such file: load /dashboard again"));
+  const { type, etag, body } = file;
+  const headers = { ...SECURITY, "content-type": type, etag, "cache-control": caching };
+  const known = request.headers.get("if-none-match")?.split(",") ?? [];
+  const isKnown = known.some((tag) => tag.trim().replace(/^W\//, "") === etag);
+  return isKnown ? new Response(null, { status: 304, headers }) : new Response(body, { headers });
+}
+
+/** Adds the routes about what the limiter did. */
+function addStatsRoutes(routes: Hono<{ Bindings: Env }>): void {
+  routes.get(
+    "/metrics",
+    withoutQuery(["metrics", "admin"], async (c, principal) => {
+      const answered = await callMetrics(c.env.STATS, principal);
+      if (answered instanceof Problem) return answered;
+      const format = formatOf(c.req.raw.headers.get("accept"));
+      const headers = { "content-type": METRIC_FORMATS[format], "cache-control": "no-store", vary: "accept" };
+      return new Response(metricsText(answered.counts, format), { headers });
+    }),
+  );
+  for (const [path, call] of Object.entries({ "/v1/stats": callHistory, "/v1/stats/keys": callTopKeys }))
+    routes.get(
+      path,
+      authorized(["admin"], async (c, principal) => {
+        const input = queryInput(c, []);
+        if (input instanceof Problem) return input;
+        return jsonAnswer(await call(c.env.STATS, clientOf(c.env, principal), principal, input));
+      }),
+    );
+}
+
+/** OpenMetrics, unless the caller takes plain text and says nothing of it. */
+function formatOf(accept: string | null): MetricFormat {
+  const isPlain = accept?.includes("text/plain") === true && !accept.includes("application/openmetrics-text");
+  return isPlain ? "prometheus" : "openmetrics";
+}

@@ -1,38 +1,34 @@
 /** The routes that read and change the catalog. */
 import { Hono } from "hono";
-import { Problem } from "../../core/protocol/problems.ts";
-import { SCOPES, type Scope } from "../auth/token-entries.ts";
-import { catalogCallerOf } from "../bindings/catalog-caller.ts";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { violation } from "../../core/validation.ts";
+import { type Scope, SCOPES } from "../auth/tokens.ts";
+import { catalogCallerOf } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
-import { notForAdmin, type CatalogCaller } from "../calls/catalog/asking.ts";
+import { type CatalogCaller, type Conditions, notForAdmin } from "../calls/catalog/asking.ts";
 import {
   deleteCandidate,
-  promoteCandidate,
-  readCandidate,
-  writeCandidate,
-} from "../calls/catalog/candidate-calls.ts";
-import {
   deleteOverride,
   deletePolicy,
+  describeToken,
+  issueToken,
   listOverrides,
+  listTokens,
+  promoteCandidate,
+  readAudit,
+  readCandidate,
+  readCatalog,
   readOverride,
   readPolicy,
+  revokeToken,
+  writeCandidate,
+  writeCatalog,
   writeOverride,
   writePolicy,
 } from "../calls/catalog/catalog-calls.ts";
-import {
-  issueToken,
-  listTokens,
-  readAudit,
-  readCatalog,
-  revokeToken,
-  writeCatalog,
-} from "../calls/catalog/whole-calls.ts";
-import { describeToken } from "../calls/own-token.ts";
 import { notAllowed } from "../calls/validate.ts";
-import { placeIn, type Ctx } from "./addresses.ts";
+import { type Ctx, placeIn, queryInput, strayProblem } from "./addresses.ts";
 import { readJson } from "./body.ts";
-import { queryOf, type Query } from "./conditions.ts";
 import { authorized, jsonAnswer, noContent, withoutQuery } from "./handlers.ts";
 
 /** The routes of the catalog, for the app to take in. */
@@ -206,4 +202,57 @@ function document(read: Awaited<ReturnType<typeof readCatalog>>): Response | Pro
   const response = jsonAnswer(read.value);
   response.headers.set("etag", `"${read.version}"`);
   return response;
+}
+
+/* What the headers and the query of a call on the catalog say. */
+
+/** The conditions of a write, and where a list goes on. */
+interface Query extends Conditions {
+  readonly cursor?: string | undefined;
+}
+
+/**
+ * What a call says beside its body.
+ *
+ * @param fields the fields that its query may have
+ */
+function queryOf(c: Ctx, fields: readonly ("dryRun" | "cursor")[]): Query | Problem {
+  const query = queryInput(c, []);
+  if (query instanceof Problem) return query;
+  const strays = Object.fromEntries(
+    Object.entries(query).filter(([field]) => !fields.some((each) => each === field)),
+  );
+  const stray = strayProblem(strays, fields);
+  if (stray !== undefined) return stray;
+  const { dryRun, cursor } = query;
+  if (dryRun !== undefined && dryRun !== "true" && dryRun !== "false")
+    return notAllowed([
+      { path: ["dryRun"], detail: violation(["dryRun"], dryRun, "true, false or left out") },
+    ]);
+  const conditions = conditionsIn(c.req.raw.headers);
+  if (conditions instanceof Problem) return conditions;
+  return {
+    ...conditions,
+    ...(dryRun === "true" && { isDryRun: true }),
+    ...(typeof cursor === "string" && { cursor }),
+  };
+}
+
+/** What If-Match and If-None-Match say. */
+function conditionsIn(headers: Headers): Conditions | Problem {
+  const [match, noneMatch] = [headers.get("if-match"), headers.get("if-none-match")];
+  if (noneMatch !== null && noneMatch.trim() !== "*")
+    return new Problem(
+      PROBLEMS.malformed,
+      `If-None-Match is ${JSON.stringify(noneMatch)}: must be *, or left out`,
+    );
+  const only = noneMatch === null ? {} : { ifNoneMatch: true as const };
+  if (match === null) return only;
+  const tags = match.split(",").map((tag) => /^(?:"(?<tag>[^"]*)"|(?<any>\*))$/.exec(tag.trim())?.groups);
+  if (tags.some((tag) => tag === undefined))
+    return new Problem(
+      PROBLEMS.malformed,
+      `If-Match is ${JSON.stringify(match)}: must be entity tags, as "3", or *`,
+    );
+  return { ...only, ifMatch: tags.map((tag) => tag?.["tag"] ?? "*") };
 }

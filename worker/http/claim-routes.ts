@@ -1,14 +1,14 @@
 /** The routes of holds and leases that somebody has, and of a lease that ends with a socket. */
 import type { Hono } from "hono";
+import { readClockMs } from "../../core/clock.ts";
+import { CLOSE_BROKEN, CLOSE_FAILED, CLOSE_NORMAL } from "../../core/protocol/close-codes.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clientOf } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { callCancel, callSettle } from "../calls/holds.ts";
-import { callRelease, callRenew } from "../calls/lease-ends.ts";
-import { callSocket } from "../calls/leases.ts";
+import { callRelease, callRenew, callSocket } from "../calls/leases.ts";
 import { queryInput } from "./addresses.ts";
 import { authorized, jsonAnswer, noContent, withBody, withId, withoutQuery } from "./handlers.ts";
-import { relayed } from "./relayed-sockets.ts";
 import { decisionResponse } from "./responses.ts";
 
 /** Adds the routes of claims. */
@@ -69,4 +69,55 @@ export function addClaimRoutes(app: Hono<{ Bindings: Env }>): void {
       noContent(c, await callRelease(clientOf(c.env, principal), principal, { id: c.req.param("id") })),
     ),
   );
+}
+
+/** What a socket is said to have been closed with when it broke, and when no code came: RFC 6455, section 7.1.5. */
+const BROKEN = 1006;
+const WITHOUT_CODE = 1005;
+/** All that a caller has to say. */
+const PING = "ping";
+/** Of pings that are closer one is passed on, in milliseconds: a caller that reads no answers would fill the memory with them. */
+const PINGS_APART_MS = 100;
+
+/**
+ * Whether the runtime will write the 101: a handshake over HTTP has a key and this version (RFC 6455, section 4.2.1). The
+ * runtime refuses others after the worker has answered, and tells only whoever has the end that the worker answered with.
+ */
+function isHandshake({ headers }: Request): boolean {
+  return headers.has("sec-websocket-key") && headers.get("sec-websocket-version") === "13";
+}
+
+/**
+ * Passes on what a caller and an object say to each other on a socket, rather than the socket itself.
+ *
+ * When the runtime cannot write the 101 because the connection was reset, workerd (2026-10-23) keeps a socket that was
+ * passed on open for ever, and tells its object nothing; of one that ends here it tells.
+ */
+function relayed(request: Request, answer: Response): Response {
+  const { webSocket: object } = answer;
+  if (object === null || !isHandshake(request)) return answer;
+  const { 0: client, 1: caller } = new WebSocketPair();
+  object.accept();
+  caller.accept();
+  let pingedMs = -Infinity;
+  caller.addEventListener("message", ({ data }) => {
+    const nowMs = readClockMs();
+    if (data !== PING || nowMs - pingedMs < PINGS_APART_MS) return;
+    pingedMs = nowMs;
+    if (object.readyState === WebSocket.OPEN) object.send(PING);
+  });
+  object.addEventListener("message", ({ data }) => {
+    if (caller.readyState === WebSocket.OPEN) caller.send(data as string);
+  });
+  // A caller may say any code, also one that nobody may say on.
+  caller.addEventListener("close", ({ wasClean }) => object.close(wasClean ? CLOSE_NORMAL : CLOSE_BROKEN));
+  caller.addEventListener("error", () => object.close(CLOSE_BROKEN));
+  const failed = () => caller.close(CLOSE_FAILED, "the limiter failed");
+  object.addEventListener("close", ({ code, reason }) => {
+    if (code === BROKEN) failed();
+    else if (code === WITHOUT_CODE) caller.close();
+    else caller.close(code, reason);
+  });
+  object.addEventListener("error", failed);
+  return new Response(null, { status: 101, webSocket: client });
 }

@@ -2,14 +2,12 @@
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { violation } from "../../core/validation.ts";
 import { callingFrom } from "../auth/caller-region.ts";
-import type { Scope } from "../auth/token-entries.ts";
-import { authenticate, scopeProblem, type Principal } from "../auth/tokens.ts";
+import { authenticate, type Principal, type Scope, scopeProblem } from "../auth/tokens.ts";
 import { freshen } from "../bindings/client.ts";
 import { notAllowed } from "../calls/validate.ts";
 import { addressOf, MAX_QUERY_FIELDS, pathInput, queryInput, strayProblem, type Ctx } from "./addresses.ts";
 import { isEmpty, readJson } from "./body.ts";
-import { toResponse } from "./problem-responses.ts";
-import type { DenyStatus } from "./responses.ts";
+import { type DenyStatus, toResponse } from "./responses.ts";
 
 const NOT_STORED = { "cache-control": "no-store" };
 

@@ -19,10 +19,13 @@ import { LimitRequest } from "../calls/request-schemas.ts";
 import { findTarget } from "../calls/target.ts";
 import { parse } from "../calls/validate.ts";
 import { decode, malformed, MOST_BODY_BYTES } from "./body.ts";
-import { plainQuery } from "./limit-query.ts";
-import { toResponse } from "./problem-responses.ts";
-import { internalProblem } from "./problem-responses.ts";
-import { decisionResponse, plainResponse, type DenyStatus } from "./responses.ts";
+import {
+  decisionResponse,
+  type DenyStatus,
+  internalProblem,
+  plainResponse,
+  toResponse,
+} from "./responses.ts";
 
 const PATH = "/v1/limit";
 
@@ -160,3 +163,38 @@ function plainRequest(input: unknown): PlainRequest | undefined {
   if (!Number.isInteger(cost) || cost < 0 || cost > MOST_UNITS) return undefined;
   return { policy, key, cost };
 }
+
+/** A call that stands in the query. */
+interface QueryCall {
+  readonly policy: string;
+  readonly key: string;
+  readonly cost: number;
+  readonly deny: DenyStatus;
+}
+
+const PLAIN = /^policy=([\w-]{1,64})&key=([^&#+]{1,512})(?:&cost=(\d{1,9}))?(&deny=429)?$/;
+
+/**
+ * A call in the query whose fields stand in this order, and whose key fits whatever its characters; `undefined`: the
+ * schema has to parse it, or say what is wrong.
+ *
+ * @param query what follows the `?`
+ */
+function plainQuery(query: string): QueryCall | undefined {
+  const [, policy, given, cost = "1", deny] = PLAIN.exec(query) ?? [];
+  if (policy === undefined || given === undefined) return undefined;
+  let key = given;
+  if (given.includes("%")) {
+    try {
+      key = decodeURIComponent(given);
+    } catch {
+      return undefined;
+    }
+  }
+  // A UTF-16 unit takes at most three bytes of UTF-8. The schema measures longer text.
+  if (key.length > MOST_LENGTH || !key.isWellFormed()) return undefined;
+  return { policy, key, cost: Number(cost), deny: deny === undefined ? 200 : 429 };
+}
+
+/** A third of the bytes that a key may have. */
+const MOST_LENGTH = 170;

@@ -1,7 +1,8 @@
+import { STEPS, TOP_KINDS } from "../../core/stats/messages.ts";
+import { METRIC_FORMATS } from "../../core/stats/metrics-text.ts";
 import { LEAST_PING_MS } from "../calls/request-schemas.ts";
-import { catalogPaths } from "./openapi-catalog.ts";
-import { keyPaths } from "./openapi-key-paths.ts";
-import { leaseEndPaths } from "./openapi-lease-ends.ts";
+import { HistoryRequest } from "../calls/stats.ts";
+import { catalogPaths, keyPaths } from "./openapi-catalog.ts";
 import {
   answer,
   body,
@@ -13,8 +14,6 @@ import {
   query,
   RETRY_AFTER,
 } from "./openapi-parts.ts";
-import { reservationPaths } from "./openapi-reservations.ts";
-import { statsPaths } from "./openapi-stats.ts";
 
 /** The addresses of the OpenAPI document. */
 export function openApiPaths(): object {
@@ -188,5 +187,109 @@ function decisions(description: string, name: "Decision" | "HoldDecision" | "Lea
     200: answer(description, name, headers),
     ...problems(...BODY_PROBLEMS),
     ...denials("QuotaExceeded", "ReducedCapacity", headers),
+  };
+}
+
+/** The addresses of the OpenAPI document at which leases are ended. */
+function leaseEndPaths(): object {
+  return {
+    "/v1/leases/{id}/release": {
+      post: {
+        operationId: "releaseWithReport",
+        summary:
+          "End a lease, and report how the call went; the next caller in the queue gets its units at once",
+        parameters: [idParameter("lease")],
+        requestBody: { ...body("ReleaseRequest"), required: false },
+        responses: { 204: { description: "Done" }, ...problems(...BODY_PROBLEMS) },
+      },
+    },
+    "/v1/leases/{id}": {
+      delete: {
+        operationId: "release",
+        summary: "End a lease; the next caller in the queue gets its units at once",
+        parameters: [idParameter("lease")],
+        responses: { 204: { description: "Done" }, ...problems(401, 403, 404, 429, 503) },
+      },
+    },
+  };
+}
+
+/** The address of the OpenAPI document at which a client in its caller's process holds units. */
+function reservationPaths(): object {
+  return {
+    "/v1/reservations": {
+      post: {
+        operationId: "reserve",
+        summary: "Hold units of many keys in the caller's own process; needs the scope reserve",
+        description:
+          "One message for many keys. A client says what it has used of each key since it began, what it keeps and " +
+          "what it wants, and may ask for decisions. The answer grants units for a lifetime, which the client counts " +
+          "from before it sent the message. What a client holds and does not give back counts as used.",
+        requestBody: body("ReservationsRequest"),
+        responses: {
+          200: answer(
+            "An answer to each call, and the policies that the client has to know",
+            "ReservationsAnswer",
+          ),
+          ...problems(...BODY_PROBLEMS),
+        },
+      },
+    },
+  };
+}
+
+/** The addresses of the OpenAPI document about what the limiter did. */
+function statsPaths(): object {
+  return {
+    "/metrics": {
+      get: {
+        operationId: "metrics",
+        summary: "All counts, for Prometheus; needs the scope metrics or admin",
+        responses: {
+          200: { description: "OpenMetrics 1.0", content: metricsContent() },
+          ...problems(401, 403, 503),
+        },
+      },
+    },
+    "/v1/stats": {
+      get: {
+        operationId: "history",
+        summary: "What happened under a policy, by the minute or by the hour; needs the scope admin",
+        parameters: [
+          policy,
+          query("since", {
+            type: "string",
+            description: HistoryRequest.entries.since.wrapped.pipe[2].description,
+          }),
+          query("step", { type: "string", enum: STEPS, default: HistoryRequest.entries.step.default }),
+        ],
+        responses: { 200: answer("The steps with traffic", "History"), ...problems(...PROBLEMS) },
+      },
+    },
+    "/v1/stats/keys": {
+      get: {
+        operationId: "topKeys",
+        summary: "The keys of a policy that came, or were denied, most often; needs the scope admin",
+        parameters: [policy, query("by", { type: "string", enum: TOP_KINDS, default: "denied" })],
+        responses: {
+          200: answer("The keys, the highest counts first", "TopKeyList"),
+          ...problems(...PROBLEMS),
+        },
+      },
+    },
+  };
+}
+
+const PROBLEMS = [400, 401, 403, 404, 422, 503] as const;
+
+const policy = query("policy", { type: "string" }, true);
+
+const SAMPLE = 'weir_decisions_total{policy="api",outcome="denied",reason="quota",source="isolate"} 12';
+
+function metricsContent(): object {
+  const content = (value: string) => ({ schema: { type: "string" }, examples: { metrics: { value } } });
+  return {
+    [METRIC_FORMATS.openmetrics]: content(`# TYPE weir_decisions counter\n${SAMPLE}\n# EOF\n`),
+    [METRIC_FORMATS.prometheus]: content(`# TYPE weir_decisions_total counter\n${SAMPLE}\n`),
   };
 }

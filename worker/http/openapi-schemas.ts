@@ -4,11 +4,10 @@ import * as v from "valibot";
 import { Hold, Lease, RuleDecision } from "../calls/answer-schemas.ts";
 import * as catalog from "../calls/catalog/catalog-schemas.ts";
 import * as decisions from "../calls/decision-schemas.ts";
-import { KeyFigures, KeyReport } from "../calls/key-report-schema.ts";
-import { KeyCount, KeyList, ListedKey } from "../calls/key-requests.ts";
-import { PolicyDescription, PolicyList, PolicyRule } from "../calls/policy-list-schema.ts";
+import { KeyFigures, KeyReport } from "../calls/decision-schemas.ts";
+import { KeyCount, KeyList, ListedKey } from "../calls/keys.ts";
+import { PolicyDescription, PolicyList, PolicyRule } from "../calls/policy-list.ts";
 import * as problems from "../calls/problem-schemas.ts";
-import { ReleaseRequest } from "../calls/release-request.ts";
 import { Cost, Units } from "../calls/request-parts.ts";
 import {
   AcquireRequest,
@@ -17,7 +16,9 @@ import {
   LimitAllRequest,
   LimitRequest,
   RefundRequest,
+  ReleaseRequest,
   RenewRequest,
+  SetRequest,
   SettleRequest,
 } from "../calls/request-schemas.ts";
 import {
@@ -28,8 +29,7 @@ import {
   ReservationsRequest,
   Reserved,
 } from "../calls/reservation-schemas.ts";
-import { SetRequest } from "../calls/set-schema.ts";
-import { History, HistoryPoint, TopKey, TopKeyList } from "../calls/stats-schemas.ts";
+import { History, HistoryPoint, TopKey, TopKeyList } from "../calls/stats.ts";
 
 const REQUESTS = {
   Cost,

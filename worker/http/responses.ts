@@ -3,12 +3,9 @@ import { readClockMs } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { AllDecisions, Decision } from "../../core/protocol/decision.ts";
 import { allDeniedBody, deniedBody, longestWaitMs } from "../../core/protocol/denials.ts";
-import { Problem } from "../../core/protocol/problems.ts";
-import { retryAfter, setFigures } from "../../core/protocol/rate-limit-headers.ts";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { retryAfter, setFigures, setPolicyHeaders } from "../../core/protocol/rate-limit-headers.ts";
 import type { Answered } from "../calls/target.ts";
-import { decisionHeaders, JSON_NOT_STORED, sharedHeaders } from "./headers.ts";
-import { toResponse } from "./problem-responses.ts";
-import { problemResponse } from "./problem-responses.ts";
 
 /** The status of a denial. */
 export type DenyStatus = 200 | 429;
@@ -85,4 +82,64 @@ export function allResponse(answered: AllDecisions | Problem, deny: DenyStatus):
   if (denied.length === 0 || deny === 200) return new Response(JSON.stringify(answered), { headers });
   const body = allDeniedBody(answered.decisions);
   return problemResponse(body.status, body, headers);
+}
+
+/** The headers of all JSON answers. */
+const JSON_NOT_STORED = { "content-type": "application/json", "cache-control": "no-store" };
+
+/**
+ * The headers of a decision, in the styles of its policy. A degraded decision has no figures, and so only what the
+ * policy itself says.
+ *
+ * @param nowMs reads the clock
+ */
+export function decisionHeaders(
+  policy: Policy,
+  decision: Decision,
+  nowMs: () => number,
+): Record<string, string> {
+  const headers = new Map(Object.entries(sharedHeaders(policy)));
+  setFigures(headers, policy, decision, nowMs);
+  const wait = decision.success ? null : (decision.retryAfterMs ?? null);
+  return { ...Object.fromEntries(headers), ...retryAfter(wait) };
+}
+
+/** The headers that all decisions of a policy share. */
+function sharedHeaders(policy: Policy): Readonly<Record<string, string>> {
+  let headers = shared.get(policy);
+  if (headers === undefined) {
+    const said = new Map(Object.entries(JSON_NOT_STORED));
+    setPolicyHeaders(said, policy);
+    headers = Object.fromEntries(said);
+    shared.set(policy, headers);
+  }
+  return headers;
+}
+const shared = new WeakMap<Policy, Readonly<Record<string, string>>>();
+
+/* Problems as HTTP answers them: application/problem+json, RFC 9457. */
+
+/** The response of a problem. */
+export function toResponse({ code, status, title, detail, errors, headers }: Problem): Response {
+  const body = { type: `urn:weir:problem:${code}`, title, status, detail };
+  return problemResponse(status, errors.length === 0 ? body : { ...body, errors }, headers);
+}
+
+/** Logs an error that must not happen, and answers 500. */
+export function internalProblem(error: unknown): Response {
+  console.error(error);
+  const detail = "this is a bug in the limiter; the error is in its log";
+  return toResponse(new Problem(PROBLEMS.internal, detail));
+}
+
+/** A response of type application/problem+json. */
+function problemResponse(
+  status: number,
+  body: object,
+  headers: Readonly<Record<string, string>> = {},
+): Response {
+  return new Response(JSON.stringify(body), {
+    status,
+    headers: { ...headers, "content-type": "application/problem+json", "cache-control": "no-store" },
+  });
 }

@@ -3,12 +3,10 @@ import type { LimiterClient } from "../../client/limiter-client.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import { bindingCaller } from "../auth/binding-callers.ts";
 import { regionNamed } from "../auth/caller-region.ts";
-import type { Scope } from "../auth/token-entries.ts";
-import { scopeProblem, type Principal } from "../auth/tokens.ts";
+import { type Principal, type Scope, scopeProblem } from "../auth/tokens.ts";
 import { clientOf } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
-import { plain } from "../calls/plain-data.ts";
-import { parse, refused } from "../calls/validate.ts";
+import { parse, plain, refused } from "../calls/validate.ts";
 
 /** The client of the caller, who calls (with its region), and the argument. */
 export type BoundCall = [client: LimiterClient, principal: Principal, input: unknown];

@@ -10,31 +10,26 @@ import type {
 } from "../../core/catalog/calls.ts";
 import type { OverrideFields, Table } from "../../core/catalog/overrides.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import type { CatalogCaller, Conditions } from "../calls/catalog/asking.ts";
-import { readConditions } from "../calls/catalog/bound-conditions.ts";
+import { type CatalogCaller, type Conditions, readConditions } from "../calls/catalog/asking.ts";
 import {
   deleteCandidate,
-  promoteCandidate,
-  readCandidate,
-  writeCandidate,
-} from "../calls/catalog/candidate-calls.ts";
-import {
   deleteOverride,
   deletePolicy,
+  issueToken,
   listOverrides,
+  listTokens,
+  promoteCandidate,
+  readAudit,
+  readCandidate,
+  readCatalog,
   readOverride,
   readPolicy,
+  revokeToken,
+  writeCandidate,
+  writeCatalog,
   writeOverride,
   writePolicy,
 } from "../calls/catalog/catalog-calls.ts";
-import {
-  issueToken,
-  listTokens,
-  readAudit,
-  readCatalog,
-  revokeToken,
-  writeCatalog,
-} from "../calls/catalog/whole-calls.ts";
 import { refused } from "../calls/validate.ts";
 import { orThrow } from "./bound-call.ts";
 

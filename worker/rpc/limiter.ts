@@ -5,25 +5,20 @@ import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/deci
 import type { LeaseReport } from "../../core/protocol/messages.ts";
 import type { Problem } from "../../core/protocol/problems.ts";
 import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
-import type { Scope } from "../auth/token-entries.ts";
-import { catalogCallerOf } from "../bindings/catalog-caller.ts";
-import { freshen } from "../bindings/client.ts";
+import type { Scope } from "../auth/tokens.ts";
+import { catalogCallerOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { callCancel, callHold, callSettle } from "../calls/holds.ts";
-import type { KeyCount, KeyList } from "../calls/key-requests.ts";
-import { callKeyCount, callKeys } from "../calls/keys.ts";
-import { callRelease, callRenew } from "../calls/lease-ends.ts";
-import { callLimitSeveral } from "../calls/limit-several.ts";
-import { callLimit, callPeek, callRefund, callReset } from "../calls/limits.ts";
-import { plain } from "../calls/plain-data.ts";
-import type { PolicyList } from "../calls/policy-list-schema.ts";
-import { listPolicies } from "../calls/policy-list.ts";
+import { callKeyCount, callKeys, type KeyCount, type KeyList } from "../calls/keys.ts";
+import { callRelease, callRenew } from "../calls/leases.ts";
+import { callLimitSeveral } from "../calls/limit-all.ts";
+import { callLimit, callPeek, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
+import { listPolicies, type PolicyList } from "../calls/policy-list.ts";
 import { callReserve } from "../calls/reservations.ts";
-import { callSetUsed } from "../calls/set-used.ts";
 import type { Answered } from "../calls/target.ts";
+import { plain } from "../calls/validate.ts";
 import { callAcquireBound, type Grant } from "./bound-acquire.ts";
-import { completed, orThrow, readAlone, readCall, type BoundCall } from "./bound-call.ts";
-import type { Call, Charging, Idempotent, Listing, Prioritised, Regional, Reporting } from "./call-fields.ts";
+import { type BoundCall, completed, orThrow, readAlone, readCall } from "./bound-call.ts";
 import { CatalogTarget } from "./catalog-target.ts";
 
 export type { Grant } from "./bound-acquire.ts";
@@ -177,3 +172,34 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
 function answerOf<Answer>(answered: Answered<Answer> | Problem): Answer {
   return orThrow(answered).answer;
 }
+
+/* What calls over the service binding may say, as callers give it. */
+
+/** A call. `policy` may be left out when the binding's `props` have it. */
+type Call<Fields> = Fields & Regional & { readonly policy?: string; readonly key: string };
+interface Regional {
+  /**
+   * For a policy with a pool, the region to ask. By default it is where this isolate is, as far as an HTTP request
+   * has told.
+   */
+  readonly region?: string;
+}
+interface Idempotent {
+  readonly idempotencyKey?: string;
+}
+interface Prioritised {
+  readonly priority?: string;
+}
+/** Of a policy, the keys with a prefix, from a cursor on. */
+type Listing = Partial<Record<"policy" | "prefix" | "cursor", string>>;
+interface Reporting {
+  /** How busy the caller's machine is, from 0 to 1. */
+  readonly utilization?: number;
+}
+type Charging = Prioritised &
+  Reporting & {
+    readonly cost?: Cost;
+    readonly refundable?: boolean;
+    readonly waitMs?: number;
+    readonly force?: boolean;
+  };

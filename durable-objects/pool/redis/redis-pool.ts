@@ -9,7 +9,7 @@ import {
 } from "cockatiel";
 import type { Time } from "../../../core/clock.ts";
 import type { Pool, PoolAnswer, PoolCall } from "../protocol.ts";
-import { POOL_SIZING } from "../share-sizing.ts";
+import { POOL_SIZING } from "../share-demand.ts";
 import { POOL_SCRIPT } from "./script.ts";
 import type { PoolAddress } from "./secrets.ts";
 import { SendQueue } from "./send-queue.ts";

@@ -10,22 +10,18 @@
  * call. That was a third of the time of a plain call. So functions that not every call needs are made only when they
  * are needed.
  */
-import { ANSWERING } from "./lua/answering.ts";
-import { ANSWERS } from "./lua/answers.ts";
+import { ANSWERING, ANSWERS, CHARGES } from "./lua/answers.ts";
 import { CALLS, OTHER_CALLS } from "./lua/calls.ts";
-import { CHARGES } from "./lua/charges.ts";
 import { CONCURRENCY } from "./lua/concurrency.ts";
 import { DECISIONS } from "./lua/decisions.ts";
 import { GCRA } from "./lua/gcra.ts";
 import { GRANTS } from "./lua/grants.ts";
 import { HOLDERS } from "./lua/holders.ts";
-import { HOLDS, WHOLE } from "./lua/holds.ts";
-import { HOLES } from "./lua/holes.ts";
+import { HOLDS, WAITS, WHOLE } from "./lua/holds.ts";
 import { POOL, READING } from "./lua/pool.ts";
 import { SLIDING_LOG } from "./lua/sliding-log.ts";
 import { TOKEN_BUCKET } from "./lua/token-bucket.ts";
-import { UNIT_LOG } from "./lua/unit-log.ts";
-import { WAITS } from "./lua/waits.ts";
+import { HOLES, UNIT_LOG } from "./lua/unit-log.ts";
 
 /** Lua text of functions that exist once `define` has been called. */
 function later(define: string, functions: readonly string[], lua: string): string {

@@ -1,10 +1,10 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { decide, place, remainingOf, UNTOUCHED, type Account } from "../../../core/accounts/account.ts";
-import { forced, withUsed, type TooMany } from "../../../core/accounts/debits.ts";
 import { MOST_PARTS } from "../../../core/algorithms/bucket-forecast.ts";
 import { algorithms } from "../../../core/algorithms/registry.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
+import { forced, type TooMany, withUsed } from "../../../durable-objects/operations/debits.ts";
 import { specimens, ruleWith } from "../../support/algorithms.ts";
 import { ruleOf } from "../../support/rules.ts";
 

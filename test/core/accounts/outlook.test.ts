@@ -1,15 +1,15 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import {
+  type Account,
   advance,
   decide,
+  endLease,
   place,
   placeNoted,
   settle,
   UNTOUCHED,
-  type Account,
 } from "../../../core/accounts/account.ts";
-import { endLease } from "../../../core/accounts/ended-lease.ts";
 import { decideTogether, withoutTaking, type RuleAccount } from "../../../core/accounts/joint-decision.ts";
 import { jointWaitMs, waitBehindMs, type Queued } from "../../../core/accounts/wait-times.ts";
 import type { Rule } from "../../../core/policies/policy.ts";

@@ -1,7 +1,14 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { advance, decide, place, waitMs, wholeAtMs, UNTOUCHED } from "../../../core/accounts/account.ts";
-import { endLease } from "../../../core/accounts/ended-lease.ts";
+import {
+  advance,
+  decide,
+  endLease,
+  place,
+  UNTOUCHED,
+  waitMs,
+  wholeAtMs,
+} from "../../../core/accounts/account.ts";
 import { decideTogether, withoutTaking } from "../../../core/accounts/joint-decision.ts";
 import { jointWaitMs } from "../../../core/accounts/wait-times.ts";
 import {

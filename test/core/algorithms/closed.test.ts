@@ -1,8 +1,8 @@
 import { describe, expect, test } from "vitest";
 import { decide, place, refund, remainingOf, UNTOUCHED, wholeAtMs } from "../../../core/accounts/account.ts";
-import { forced } from "../../../core/accounts/debits.ts";
 import { decideTogether } from "../../../core/accounts/joint-decision.ts";
 import { algorithms } from "../../../core/algorithms/registry.ts";
+import { forced } from "../../../durable-objects/operations/debits.ts";
 import { record, restore } from "../../../durable-objects/storage/write-behind.ts";
 import { ruleOf } from "../../support/rules.ts";
 

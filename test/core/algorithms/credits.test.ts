@@ -9,8 +9,8 @@ import {
   UNTOUCHED,
   type Account,
 } from "../../../core/accounts/account.ts";
-import { forced, withUsed } from "../../../core/accounts/debits.ts";
 import { credits } from "../../../core/algorithms/credits.ts";
+import { forced, withUsed } from "../../../durable-objects/operations/debits.ts";
 import { aheadUnits, record, restore } from "../../../durable-objects/storage/write-behind.ts";
 import { ruleOf } from "../../support/rules.ts";
 

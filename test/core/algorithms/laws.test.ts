@@ -10,7 +10,7 @@ import {
   type Account,
   type AccountDecision,
 } from "../../../core/accounts/account.ts";
-import type { Segment } from "../../../core/algorithms/packed.ts";
+import type { Segment } from "../../../core/algorithms/algorithm.ts";
 import { algorithms } from "../../../core/algorithms/registry.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { ruleWith, specimens } from "../../support/algorithms.ts";

@@ -1,10 +1,10 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { decide, remainingOf, UNTOUCHED, wholeAtMs, type Account } from "../../../core/accounts/account.ts";
-import { forced, withUsed } from "../../../core/accounts/debits.ts";
 import { decideTogether } from "../../../core/accounts/joint-decision.ts";
 import { algorithms } from "../../../core/algorithms/registry.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
+import { forced, withUsed } from "../../../durable-objects/operations/debits.ts";
 import { covers, record, restore } from "../../../durable-objects/storage/write-behind.ts";
 import { depth } from "../../support/depth.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import type { Segment } from "../../../core/algorithms/packed.ts";
+import type { Segment } from "../../../core/algorithms/algorithm.ts";
 import {
   slidingLog,
   type SlidingLogConfig,

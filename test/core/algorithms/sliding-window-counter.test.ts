@@ -1,8 +1,8 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { advance, decide, place, settle, UNTOUCHED } from "../../../core/accounts/account.ts";
-import type { KeptCounters } from "../../../core/algorithms/counter-forecast.ts";
 import {
+  type KeptCounters,
   slidingWindowCounter,
   type SlidingWindowCounterConfig,
 } from "../../../core/algorithms/sliding-window-counter.ts";

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { leastBurst } from "../../../core/algorithms/least-burst.ts";
 import {
+  leastBurst,
   tokenBucket,
   type TokenBucketConfig,
   type TokenBucketState,

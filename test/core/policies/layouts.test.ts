@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { BEFORE_ALLOWED } from "../../../core/policies/layouts.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
+import { BEFORE_ALLOWED } from "../../../core/policies/placement.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { objectNames, sharedObjects } from "../../../core/protocol/object-names.ts";
 

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
-import { seenBy } from "../../../core/policies/seen-by.ts";
+import { seenBy } from "../../../core/policies/policy.ts";
 
 const BUCKET = { algorithm: "token-bucket", limit: 100, window: "1s" };
 const parse = (fields: object) => parsePolicies({ a: { ...BUCKET, ...fields } }).get("a");

@@ -1,7 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
-import { localName, publicName } from "../../../core/policies/policy-names.ts";
-import type { Policy } from "../../../core/policies/policy.ts";
+import { localName, type Policy, publicName } from "../../../core/policies/policy.ts";
 import { RegionalPolicies } from "../../../core/policies/regional-policies.ts";
 import { parseRegions, regionOf } from "../../../core/policies/regions.ts";
 import { requirePool } from "../../../durable-objects/pool/redis/secrets.ts";

@@ -12,7 +12,7 @@ import {
 import { algorithms } from "../../../core/algorithms/registry.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
-import { rulesIn, stricterOf } from "../../../core/policies/terms.ts";
+import { rulesIn, stricterOf } from "../../../durable-objects/keys/heard-terms.ts";
 import { ruleWith, specimens } from "../../support/algorithms.ts";
 import { depth } from "../../support/depth.ts";
 import type { Given } from "../../support/specimen.ts";

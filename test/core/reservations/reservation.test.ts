@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import type { PendingRequest } from "../../../core/reservations/pending-request.ts";
+import type { PendingRequest } from "../../../core/reservations/demand.ts";
 import { Reservation } from "../../../core/reservations/reservation.ts";
 import { refillMs, spendableMs } from "../../../core/reservations/sizing.ts";
 import { granting, policyOf, said, TTL_MS, withUnits } from "../../support/reservations.ts";

@@ -4,7 +4,7 @@ import {
   keysOfCandidate,
   ofLatestCandidates,
   policyOfKeys,
-} from "../../../core/stats/compared.ts";
+} from "../../../core/stats/counts.ts";
 import { closing, type Closed, type OpenMinute } from "../../../core/stats/ledger.ts";
 import { Tally } from "../../../core/stats/tally.ts";
 

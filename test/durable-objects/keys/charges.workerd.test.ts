@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { readAnswer } from "../../../client/read-answer.ts";
 import { KNOWN_PROTOCOL } from "../../../core/protocol/messages.ts";
-import { chargeOf, takenOf } from "../../../durable-objects/keys/charges.ts";
+import { chargeOf, takenOf } from "../../../durable-objects/keys/idempotency.ts";
 import { Storage } from "../../../durable-objects/storage/storage.ts";
 import { freshKey } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";

@@ -2,9 +2,8 @@ import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
-import { KeyCache } from "../../../durable-objects/keys/key-cache.ts";
+import { KeyCache, MemoryBudget } from "../../../durable-objects/keys/key-cache.ts";
 import { KeyStore } from "../../../durable-objects/keys/key-store.ts";
-import { MemoryBudget } from "../../../durable-objects/keys/memory-budget.ts";
 import { Storage } from "../../../durable-objects/storage/storage.ts";
 import { Database } from "../../simulation/database.ts";
 

@@ -4,8 +4,8 @@ import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import type { Handed, HandOver } from "../../../core/protocol/moves.ts";
 import type { ObjectStub } from "../../../core/protocol/object-methods.ts";
+import { Questions } from "../../../durable-objects/moves/arrivals.ts";
 import { Places } from "../../../durable-objects/moves/places.ts";
-import { Questions } from "../../../durable-objects/moves/questions.ts";
 import { VirtualTime } from "../../simulation/virtual-time.ts";
 
 const POLICY = parsePolicies({

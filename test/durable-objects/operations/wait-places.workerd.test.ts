@@ -5,7 +5,7 @@ import type { Answer } from "../../../core/protocol/answers.ts";
 import {
   MOST_WAITS_OF_CALLER,
   MOST_WAITS_OF_OBJECT,
-} from "../../../durable-objects/operations/wait-places.ts";
+} from "../../../durable-objects/operations/wait-queue.ts";
 import { freshKey } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
 

@@ -8,7 +8,7 @@ import {
   UNTOUCHED,
   type Account,
 } from "../../../core/accounts/account.ts";
-import type { Segment } from "../../../core/algorithms/packed.ts";
+import type { Segment } from "../../../core/algorithms/algorithm.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import type { StoredAccount } from "../../../durable-objects/storage/records.ts";
 import {

@@ -5,7 +5,7 @@ import type { Hold, Lease, RuleDecision } from "../../../core/protocol/answers.t
 import type * as answers from "../../../core/protocol/decision.ts";
 import type * as schemas from "../../../worker/calls/answer-schemas.ts";
 import type * as decisions from "../../../worker/calls/decision-schemas.ts";
-import type { KeyFigures } from "../../../worker/calls/key-report-schema.ts";
+import type { KeyFigures } from "../../../worker/calls/decision-schemas.ts";
 
 type DeepReadonly<Value> = Value extends object
   ? { readonly [Field in keyof Value]: DeepReadonly<Value[Field]> }

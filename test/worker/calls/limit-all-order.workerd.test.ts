@@ -9,7 +9,7 @@ import { DEFAULT_BOUNDS } from "../../../core/policies/caller-bounds.ts";
 import type { HoldCall } from "../../../core/protocol/messages.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
 import { regionalPolicies } from "../../../durable-objects/deployment.ts";
-import { callLimitSeveral } from "../../../worker/calls/limit-several.ts";
+import { callLimitSeveral } from "../../../worker/calls/limit-all.ts";
 import { eventually } from "../../support/eventually.ts";
 import { call, freshKey, limit, report } from "../../support/limiter.ts";
 

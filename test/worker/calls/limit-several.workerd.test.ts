@@ -8,7 +8,7 @@ import { SYSTEM_TIME } from "../../../core/clock.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
 import { regionalPolicies } from "../../../durable-objects/deployment.ts";
 import type { LimiterObject } from "../../../durable-objects/limiter-object.ts";
-import { callLimitSeveral } from "../../../worker/calls/limit-several.ts";
+import { callLimitSeveral } from "../../../worker/calls/limit-all.ts";
 import type { Limiter } from "../../../worker/rpc/limiter.ts";
 import { TOKENS } from "../../support/fixtures.ts";
 import { call, freshKey, limit, report, type Called } from "../../support/limiter.ts";

@@ -4,10 +4,8 @@ import { Objects } from "../../../client/transports/objects.ts";
 import { readClockMs } from "../../../core/clock.ts";
 import { DEFAULT_BOUNDS } from "../../../core/policies/caller-bounds.ts";
 import { parseDeployment } from "../../../core/policies/regional-policies.ts";
-import { SCOPES } from "../../../worker/auth/token-entries.ts";
-import type { Principal } from "../../../worker/auth/tokens.ts";
-import { callLimit } from "../../../worker/calls/limits.ts";
-import { callSetUsed } from "../../../worker/calls/set-used.ts";
+import { type Principal, SCOPES } from "../../../worker/auth/tokens.ts";
+import { callLimit, callSetUsed } from "../../../worker/calls/limits.ts";
 
 const { regionalPolicies: policies } = parseDeployment({
   policies: { pooled: { algorithm: "token-bucket", limit: 5, window: "1s", pool: "redis" } },

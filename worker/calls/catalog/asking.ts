@@ -1,10 +1,11 @@
 /** How the catalog is asked, and who may ask for what. */
+import * as v from "valibot";
 import type { CatalogMethods, Refusal, Versioned, Write } from "../../../core/catalog/calls.ts";
 import { Problem, PROBLEMS } from "../../../core/protocol/problems.ts";
 import type { StatsNamespace } from "../../../core/stats/messages.ts";
-import { clip, describe } from "../../../core/validation.ts";
-import { isConfigured, mayUse, patternProblem, scopeProblem, type Principal } from "../../auth/tokens.ts";
-import { notAllowed, refused } from "../validate.ts";
+import { clip, describe, integer, table } from "../../../core/validation.ts";
+import { isConfigured, mayUse, patternProblem, type Principal, scopeProblem } from "../../auth/tokens.ts";
+import { notAllowed, parse, plainProblem, refused } from "../validate.ts";
 
 /** What a call needs: the catalog, who calls, and how an isolate learns at once of what it has changed. */
 export interface CatalogCaller {
@@ -127,4 +128,22 @@ function problemOf({ refused: why, detail, violations = [] }: Refusal): Problem 
 /** The problem, if the answer is one. */
 export function problemIn(answer: unknown): Problem | undefined {
   return answer instanceof Problem ? answer : undefined;
+}
+
+/* The conditions of a write, as a caller of the service binding gives them. */
+
+const BoundConditions = table({
+  ifMatch: v.optional(integer(0, Number.MAX_SAFE_INTEGER)),
+  dryRun: v.optional(v.boolean("true or false")),
+});
+
+/** The conditions; none: they were left out. */
+export function readConditions(given: unknown = {}): Conditions | Problem {
+  const read = plainProblem(given) ?? parse(BoundConditions, given);
+  if (read instanceof Problem) return read;
+  const { ifMatch, dryRun } = read;
+  return {
+    ...(ifMatch !== undefined && { ifMatch: [String(ifMatch)] }),
+    ...(dryRun === true && { isDryRun: true as const }),
+  };
 }

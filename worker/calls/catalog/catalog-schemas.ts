@@ -1,6 +1,6 @@
 /** The schemas of what the catalog is asked and answers, for the OpenAPI document. Its fields are checked as the file's are. */
 import * as v from "valibot";
-import { SCOPE_LIST } from "../../auth/token-entries.ts";
+import { SCOPE_LIST } from "../../auth/tokens.ts";
 
 const described = <Schema extends v.GenericSchema>(schema: Schema, description: string) =>
   v.pipe(schema, v.description(description));

@@ -1,16 +1,15 @@
 import * as v from "valibot";
 import {
+  type CatalogDocument,
   MOST_OVERRIDES,
   MOST_POLICIES,
   MOST_TOKENS,
-  type CatalogDocument,
+  type Table,
 } from "../../../core/catalog/calls.ts";
-import type { Table } from "../../../core/catalog/table.ts";
 import type { Problem } from "../../../core/protocol/problems.ts";
 import { clip, violationsOf, type Violation } from "../../../core/validation.ts";
-import { CALLER_NAME, StoredToken } from "../../auth/token-entries.ts";
-import { plainProblem } from "../plain-data.ts";
-import { MAX_PROBLEMS, notAllowed } from "../validate.ts";
+import { CALLER_NAME, StoredToken } from "../../auth/tokens.ts";
+import { MAX_PROBLEMS, notAllowed, plainProblem } from "../validate.ts";
 
 /** What errors say that a document is. */
 export const DOCUMENT_ALLOWED =

@@ -2,8 +2,8 @@
 import fc from "fast-check";
 import { createClient } from "redis";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { poolKeys } from "../../../../durable-objects/pool/keys.ts";
 import { POOL_SCRIPT } from "../../../../durable-objects/pool/redis/script.ts";
+import { poolKeys } from "../../../../durable-objects/pool/session.ts";
 import { startRedis } from "../../../../scripts/redis-server.ts";
 import { depth } from "../../../support/depth.ts";
 import { eventually } from "../../../support/eventually.ts";
