@@ -7,8 +7,8 @@ import { parseArgs } from "node:util";
 import { BoundedKey, TTL_MS, type Filling } from "./bounded-key.ts";
 
 const BUDGET_MS = 250;
-const MOST_SAMPLES = 100;
-const LEAST_SAMPLES = 5;
+const MAX_SAMPLES = 100;
+const MIN_SAMPLES = 5;
 const WARM_UPS = 15;
 
 const BUCKET = { algorithm: "token-bucket", limit: 100_000, window: "1h" };
@@ -137,8 +137,8 @@ const CALLS: readonly Call[] = [
 function measure(key: BoundedKey, { prepare, call, undo }: Call): string {
   const timesMs: number[] = [];
   const endMs = performance.now() + BUDGET_MS;
-  for (let count = 0; count < MOST_SAMPLES + WARM_UPS; count += 1) {
-    if (timesMs.length >= LEAST_SAMPLES && performance.now() > endMs) break;
+  for (let count = 0; count < MAX_SAMPLES + WARM_UPS; count += 1) {
+    if (timesMs.length >= MIN_SAMPLES && performance.now() > endMs) break;
     key.nowMs += count % 2;
     prepare?.(key, count);
     const startMs = performance.now();

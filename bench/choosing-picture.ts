@@ -5,7 +5,7 @@ const [LEFT, WIDTH, HEIGHT, TOP, RIGHT] = [210, 600, 34, 30, 90];
 const COLOURS = { goOn: "#0b6bcb", denied: "#f0c4a4", line: "#c9ced3", text: "#30343a" };
 const STEP_PX = WIDTH / (END_MS / STEP_MS);
 /** More than so many calls in a step are cut: the first burst has 40. */
-const MOST = 12;
+const MAX = 12;
 
 /** The whole picture: the traffic, and below it a lane for each algorithm. */
 export function picture(): string {
@@ -41,10 +41,10 @@ function lane(
 ): string[] {
   const baseline = TOP + (place + 1) * HEIGHT;
   const bars = denied.flatMap((refused, step) => {
-    const admitted = Math.min(goOn[step] ?? 0, MOST);
+    const admitted = Math.min(goOn[step] ?? 0, MAX);
     return [
       ...bar(step, baseline, admitted, COLOURS.goOn),
-      ...bar(step, baseline - heightOf(admitted), Math.min(refused, MOST - admitted), COLOURS.denied),
+      ...bar(step, baseline - heightOf(admitted), Math.min(refused, MAX - admitted), COLOURS.denied),
     ];
   });
   return [
@@ -64,7 +64,7 @@ function bar(step: number, bottom: number, calls: number, colour: string): strin
 }
 
 function heightOf(calls: number): number {
-  return (calls / MOST) * (HEIGHT - 6);
+  return (calls / MAX) * (HEIGHT - 6);
 }
 
 function seconds(height: number): string[] {

@@ -2,7 +2,7 @@
 import { crc32, deflateSync, inflateSync } from "node:zlib";
 
 const SIGNATURE = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a]);
-const MOST_COLOURS = 256;
+const MAX_COLOURS = 256;
 
 /** The same picture with a palette. It takes PNGs of 8 bits with or without alpha, as browsers make them. */
 export function withPalette(png: Uint8Array): Buffer {
@@ -89,7 +89,7 @@ function commonest(pixels: Uint32Array): number[] {
   const counts = new Map<number, number>();
   for (const colour of pixels) counts.set(colour, (counts.get(colour) ?? 0) + 1);
   const sorted = [...counts].toSorted(([, a], [, b]) => b - a);
-  return sorted.slice(0, MOST_COLOURS).map(([colour]) => colour);
+  return sorted.slice(0, MAX_COLOURS).map(([colour]) => colour);
 }
 
 function nearest(colours: readonly number[], colour: number): number {

@@ -64,7 +64,7 @@ function opened(
 
 const KNOWN = ["url", "token", "fetch", "service", "policy", "deadlineMs", "onFailure"];
 const SERVICE = "a service binding to the entrypoint Limiter";
-const MOST_DEADLINE_MS = 600_000;
+const MAX_DEADLINE_MS = 600_000;
 
 /** @throws TypeError that names the option, its value and what is allowed: a wrong one would look like an outage */
 function checkedOptions(given: Way & ClientOptions): ClientOptions {
@@ -72,7 +72,7 @@ function checkedOptions(given: Way & ClientOptions): ClientOptions {
   const { policy, deadlineMs, onFailure } = given;
   if (policy !== undefined && typeof policy !== "string")
     throw new TypeError(`policy is ${String(policy)}: must be the name of a policy`);
-  requireInteger("deadlineMs", deadlineMs, 1, MOST_DEADLINE_MS);
+  requireInteger("deadlineMs", deadlineMs, 1, MAX_DEADLINE_MS);
   if (onFailure !== undefined && onFailure !== "closed" && onFailure !== "open")
     throw new TypeError(`onFailure is ${JSON.stringify(onFailure)}: must be "closed" or "open"`);
   return given;
@@ -115,7 +115,7 @@ interface Closing {
 }
 
 /** A process that is told to end does not wait longer than this for units to go back, in milliseconds. */
-const MOST_MS = 1_000;
+const MAX_MS = 1_000;
 
 const living = new Set<Closing>();
 let isListening = false;
@@ -143,7 +143,7 @@ function listen(own: ProcessLike): void {
   });
   const onSigterm = () => {
     const closed = Promise.allSettled([...living].map((each) => each.close()));
-    void Promise.race([closed, new Promise((done) => setTimeout(done, MOST_MS))]).then(() => {
+    void Promise.race([closed, new Promise((done) => setTimeout(done, MAX_MS))]).then(() => {
       own.off?.("SIGTERM", onSigterm);
       if (own.listenerCount?.("SIGTERM") === 0 && own.pid !== undefined) own.kill?.(own.pid, "SIGTERM");
     });

@@ -12,7 +12,7 @@ import {
 } from "../core/protocol/policy-descriptions.ts";
 import { Problem } from "../core/protocol/problems.ts";
 import {
-  MOST_RESERVING,
+  MAX_RESERVING,
   type Refused,
   type ReservationAnswer,
   RESERVATIONS_PROTOCOL,
@@ -28,7 +28,7 @@ import { MAX_QUEUED, QUEUE_FULL } from "./transports/requests.ts";
  * Over HTTP a message has 16 KiB at most. The versions of the policies that are known come beside the calls, and a call is
  * longer than what it adds to those.
  */
-const BOUNDS = { mostCalls: MOST_RESERVING, mostLength: 11_500 };
+const BOUNDS = { mostCalls: MAX_RESERVING, mostLength: 11_500 };
 /** After the limiter refused a whole message (the token lacks the scope, say), none is sent for so long. */
 const REFUSED_MS = 60_000;
 /** A policy of slots refuses each call that takes units. So does the client, and asks again so often, in milliseconds. */

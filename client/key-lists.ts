@@ -12,10 +12,10 @@ import type { LimiterStub } from "./transports/objects.ts";
 export type SharedPolicy = Policy & { readonly objects: number };
 
 /** A page asks so many objects, one after the other, until it is full: most of them may have no key. */
-const MOST_OBJECTS_A_PAGE = 16;
+const MAX_OBJECTS_A_PAGE = 16;
 /** A count asks so many objects, and so many at once. */
-const MOST_OBJECTS_A_COUNT = 256;
-const MOST_AT_ONCE = 20;
+const MAX_OBJECTS_A_COUNT = 256;
+const MAX_AT_ONCE = 20;
 /** Reading a thousand keys, or counting a million, takes longer than a decision: so much, in milliseconds. */
 const MORE_TIME_MS = 10_000;
 
@@ -44,7 +44,7 @@ export class KeyLists {
   ): Promise<Page<{ readonly keys: readonly ListedKey[] }> | Problem> {
     const keys: ListedKey[] = [];
     let next: KeyPlace = from;
-    for (let asked = 0; asked < MOST_OBJECTS_A_PAGE && keys.length < most; asked += 1) {
+    for (let asked = 0; asked < MAX_OBJECTS_A_PAGE && keys.length < most; asked += 1) {
       const { object, after } = next;
       const call = {
         ...this.#call(policy, prefix),
@@ -69,7 +69,7 @@ export class KeyLists {
     prefix: string,
   ): Promise<Page<{ readonly count: number }> | Problem> {
     const all = sharedObjects(policy);
-    const end = Math.min(from.object + MOST_OBJECTS_A_COUNT, all);
+    const end = Math.min(from.object + MAX_OBJECTS_A_COUNT, all);
     const call = this.#call(policy, prefix);
     let count = 0;
     let object = from.object;
@@ -82,7 +82,7 @@ export class KeyLists {
         else count += answer.count;
       }
     };
-    await Promise.all(Array.from({ length: MOST_AT_ONCE }, takeOn));
+    await Promise.all(Array.from({ length: MAX_AT_ONCE }, takeOn));
     if (problem !== undefined) return problem;
     return end < all ? { count, next: { object: end } } : { count };
   }

@@ -230,7 +230,7 @@ export class LimiterClient {
 }
 
 /** So many calls of one caller are with candidates at a time. */
-const MOST_AT_ONCE = 100;
+const MAX_AT_ONCE = 100;
 
 /** Counts what candidates decide. */
 interface ComparisonCounter {
@@ -261,7 +261,7 @@ export class CandidateCalls<Client> {
   /** Makes a call, unless too many are under way: `false`. Where nobody counts, none need be made. */
   make(ask: (client: Client) => Promise<unknown> | void): boolean {
     if (this.#counter === undefined) return true;
-    if (this.#underWay >= MOST_AT_ONCE) return false;
+    if (this.#underWay >= MAX_AT_ONCE) return false;
     this.#client ??= this.#makeClient();
     try {
       const asked = ask(this.#client);

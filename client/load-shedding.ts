@@ -16,7 +16,7 @@ export const REFRESH_MS = 1_000;
 /** For so long what is known decides, in milliseconds; then a call waits until it is known anew. */
 export const USABLE_MS = 10_000;
 /** The most keys of which a client knows what is shed; the one that was used least lately goes. */
-const MOST_KEYS = 1_000;
+const MAX_KEYS = 1_000;
 
 /** What is asked for. */
 export interface Rolling {
@@ -139,7 +139,7 @@ export class LoadShedding {
     this.#known.delete(name);
     this.#known.set(name, known);
     const [oldest] = this.#known.keys();
-    if (this.#known.size > MOST_KEYS && oldest !== undefined) this.#known.delete(oldest);
+    if (this.#known.size > MAX_KEYS && oldest !== undefined) this.#known.delete(oldest);
     return known;
   }
 

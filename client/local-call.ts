@@ -1,5 +1,5 @@
 /** Which calls a client may decide by itself. All others go to the limiter, which says what is wrong with them. */
-import { MOST_UNITS } from "../core/policies/most-units.ts";
+import { MAX_UNITS } from "../core/policies/most-units.ts";
 import { isKeySized } from "../core/protocol/caller-keys.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import type { DescribedPolicy } from "../core/protocol/policy-descriptions.ts";
@@ -54,7 +54,7 @@ function isCost(cost: unknown): cost is Cost {
 }
 
 function isUnits(units: unknown): boolean {
-  return Number.isInteger(units) && (units as number) >= 0 && (units as number) <= MOST_UNITS;
+  return Number.isInteger(units) && (units as number) >= 0 && (units as number) <= MAX_UNITS;
 }
 
 /** The call with the usual policy, if it names none. @throws LimiterError when it is no table of fields */

@@ -9,7 +9,7 @@
  */
 import { orTimeout, type Time } from "../core/clock.ts";
 import { versionOf } from "../core/policies/in-force.ts";
-import { MOST_TTL_MS } from "../core/policies/lifetimes.ts";
+import { MAX_TTL_MS } from "../core/policies/lifetimes.ts";
 import type { HeldPolicy } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
 import type { Cost } from "../core/protocol/cost.ts";
@@ -25,7 +25,7 @@ import type { ReservationCache } from "./reservation-cache.ts";
 import { returnUnits, split } from "./transports/sent-calls.ts";
 
 /** A request that waited for so many answers and got no units asks the object itself. */
-const MOST_WAITS = 3;
+const MAX_WAITS = 3;
 /** Decides on costs for all requests of one isolate. */
 export class LocalLimiter {
   readonly #cache: ReservationCache;
@@ -98,7 +98,7 @@ export class LocalLimiter {
     // At most half the deadline goes on waiting, so that there is time to ask the object.
     const mostMs = policy.deadlineMs / 2;
     let nowMs = sinceMs;
-    for (let waits = 0; waits < MOST_WAITS && nowMs - sinceMs < mostMs; waits += 1) {
+    for (let waits = 0; waits < MAX_WAITS && nowMs - sinceMs < mostMs; waits += 1) {
       const message = reservation.messageAt(nowMs);
       if (!reservation.isHot || message === undefined || !message.promise(policy, cost)) break;
       reservation.miss();
@@ -193,7 +193,7 @@ interface Shift {
 const KEEP_MS = 20_000;
 /**
  * It looks this often for reservations to give back, and for a clock that was put back, which would make lifetimes
- * longer. It must look within the last part of a lifetime, in which nothing is spent (MOST_MARGIN_MS in
+ * longer. It must look within the last part of a lifetime, in which nothing is spent (MAX_MARGIN_MS in
  * core/reservations/sizing.ts).
  */
 const LOOK_MS = 200;
@@ -203,7 +203,7 @@ const SILENT_MS = 2_000;
  * A request sends so many messages, then another one takes over. On Cloudflare's free plan an invocation may make 1,000
  * calls to objects, and some are the request's own, or those that it sends for others.
  */
-export const MOST_SHIFT_MESSAGES = 250;
+export const MAX_SHIFT_MESSAGES = 250;
 
 /** Gives back the units of one isolate: one of its requests works at a time. */
 class Keeper {
@@ -224,8 +224,8 @@ class Keeper {
   keep(caller: Holding, nowMs: number): void {
     const shift = this.#shift;
     const isKept = shift !== undefined && nowMs < shift.lookedAtMs + SILENT_MS;
-    if (isKept && nowMs + MOST_TTL_MS <= shift.untilMs) return;
-    this.#shift = { untilMs: nowMs + KEEP_MS, lookedAtMs: nowMs, left: MOST_SHIFT_MESSAGES };
+    if (isKept && nowMs + MAX_TTL_MS <= shift.untilMs) return;
+    this.#shift = { untilMs: nowMs + KEEP_MS, lookedAtMs: nowMs, left: MAX_SHIFT_MESSAGES };
     this.#isLeft = false;
     caller.inBackground(this.#work(caller, this.#shift));
   }

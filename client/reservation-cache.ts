@@ -1,5 +1,5 @@
 import { saysTheSame } from "../core/policies/in-force.ts";
-import { LEAST_USEFUL_TTL_MS } from "../core/policies/lifetimes.ts";
+import { MIN_USEFUL_TTL_MS } from "../core/policies/lifetimes.ts";
 import type { HeldPolicy } from "../core/policies/policy.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { HolderClock, SteppedClock } from "../core/reservations/holder-clock.ts";
@@ -8,9 +8,9 @@ import { marginMs } from "../core/reservations/sizing.ts";
 import type { Ending } from "./transports/sent-calls.ts";
 
 /** The most keys in the cache. Each takes about 1 KiB and its name; an isolate has 128 MB for everything. */
-const MOST_KEYS = 16_384;
+const MAX_KEYS = 16_384;
 /** The most UTF-16 units of all their names. The longest key has 512. */
-const MOST_NAME_LENGTH = 2 ** 21;
+const MAX_NAME_LENGTH = 2 ** 21;
 
 interface Cached {
   readonly reservation: Reservation;
@@ -98,7 +98,7 @@ export class ReservationCache {
   hold(reservation: Reservation): void {
     const { pool, reservation: lifetimes } = reservation.policy;
     // Where units come from a pool, a lifetime may be as short as what the region has left of its own.
-    this.#clock.hold(marginMs(pool === undefined ? lifetimes.leastMs : LEAST_USEFUL_TTL_MS));
+    this.#clock.hold(marginMs(pool === undefined ? lifetimes.leastMs : MIN_USEFUL_TTL_MS));
     this.#held.add(reservation);
     this.#shortestMs = Math.min(this.#shortestMs, reservation.policy.reservation.leastMs);
   }
@@ -129,7 +129,7 @@ export class ReservationCache {
 
   /** Takes back what `endDue` returned and could not be sent. Of very many the oldest are lost, and count as used. */
   putBack(endings: readonly Ending[]): void {
-    this.#ended = [...endings, ...this.#ended].slice(-MOST_KEYS);
+    this.#ended = [...endings, ...this.#ended].slice(-MAX_KEYS);
   }
 
   /** Whether units may have to be given back, now or later. */
@@ -140,7 +140,7 @@ export class ReservationCache {
   #make(policy: HeldPolicy, key: string, name: string, nowMs: number): Reservation {
     this.#last = undefined;
     for (const [oldest, { reservation }] of this.#reservations) {
-      if (this.#reservations.size < MOST_KEYS && this.#nameLength + name.length <= MOST_NAME_LENGTH) break;
+      if (this.#reservations.size < MAX_KEYS && this.#nameLength + name.length <= MAX_NAME_LENGTH) break;
       this.retire(reservation);
       this.#reservations.delete(oldest);
       this.#nameLength -= oldest.length;

@@ -26,13 +26,13 @@ export interface Time {
 }
 
 /** The longest that a timer takes, in milliseconds. One that is longer would ring at once. */
-const MOST_TIMER_MS = 2_147_483_647;
+const MAX_TIMER_MS = 2_147_483_647;
 
 /** The real clock and the real timers. */
 export const SYSTEM_TIME: Time = {
   nowMs: readClockMs,
   after(ms, work) {
-    const timer = setTimeout(work, Math.min(ms, MOST_TIMER_MS));
+    const timer = setTimeout(work, Math.min(ms, MAX_TIMER_MS));
     return () => clearTimeout(timer);
   },
 };
@@ -106,7 +106,7 @@ export function unsleepingTime(): Time {
 
 /** Runs `work` after `ms` milliseconds, if the process lives so long. The function that it returns cancels that. */
 export function idle(ms: number, work: () => void): () => void {
-  const timer: unknown = setTimeout(work, Math.min(ms, MOST_TIMER_MS));
+  const timer: unknown = setTimeout(work, Math.min(ms, MAX_TIMER_MS));
   // Where timers are numbers, nothing waits for them.
   if (typeof timer === "object" && timer !== null && "unref" in timer) (timer as NodeJS.Timeout).unref();
   return () => clearTimeout(timer as NodeJS.Timeout);

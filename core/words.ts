@@ -39,12 +39,12 @@ export function didYouMean(word: string): string {
 }
 
 /** An error lists at most this many names. The one that was most likely meant is always named. */
-const MOST_LISTED = 20;
+const MAX_LISTED = 20;
 
 /** What is allowed where a name must be one of these. It ends a sentence that begins with "must be". */
 export function oneOfNames(given: unknown, names: readonly string[]): string {
-  const listed = names.slice(0, MOST_LISTED).map((each) => JSON.stringify(each));
-  const others = names.length > MOST_LISTED ? ` and ${names.length - MOST_LISTED} more` : "";
+  const listed = names.slice(0, MAX_LISTED).map((each) => JSON.stringify(each));
+  const others = names.length > MAX_LISTED ? ` and ${names.length - MAX_LISTED} more` : "";
   return `one of ${listed.join(", ")}${others}${typeof given === "string" ? meant(given, names) : ""}`;
 }
 
@@ -52,7 +52,7 @@ export function oneOfNames(given: unknown, names: readonly string[]): string {
 export function nearest(given: string, known: Iterable<string>): string | undefined {
   const word = given.toLowerCase();
   // Longer words are not measured, so an input cannot make this dear.
-  if (word.length > MOST_QUOTED) return undefined;
+  if (word.length > MAX_QUOTED) return undefined;
   let [found, least] = [undefined as string | undefined, Math.max(1, Math.floor(word.length / 3)) + 1];
   for (const each of known) {
     const edits =
@@ -87,9 +87,9 @@ function editsBetween(from: string, to: string): number {
 }
 
 /** An error quotes at most this many UTF-16 units of an input. */
-const MOST_QUOTED = 80;
+const MAX_QUOTED = 80;
 
 /** Text as an error quotes it. */
 export function clip(text: string): string {
-  return text.length <= MOST_QUOTED ? text : `${text.slice(0, MOST_QUOTED).toWellFormed()}…`;
+  return text.length <= MAX_QUOTED ? text : `${text.slice(0, MAX_QUOTED).toWellFormed()}…`;
 }

@@ -18,7 +18,7 @@ export const SPANS: readonly Span[] = [
 const STEP_SECONDS = { minute: 60, hour: 3_600 };
 
 /** So many steps are shown at least, also when nothing was counted before the last of them. */
-const LEAST_STEPS = 15;
+const MIN_STEPS = 15;
 
 /**
  * The steps of the span, those without traffic too: they are left out of the answer. It begins where the counts begin.
@@ -35,7 +35,7 @@ export function seriesOf(
   const last = span.step === "minute" && byTime.has(now - size) ? now - size : now;
   const first = Math.min(...byTime.keys());
   const counted = Number.isFinite(first) ? Math.floor((last - first) / size) + 2 : span.steps;
-  const steps = Math.min(span.steps, Math.max(LEAST_STEPS, counted));
+  const steps = Math.min(span.steps, Math.max(MIN_STEPS, counted));
   const times = Array.from({ length: steps }, (_, index) => last - (steps - 1 - index) * size);
   return [
     times,

@@ -1,8 +1,8 @@
 import type { AnswerText } from "../core/protocol/answers.ts";
 import {
   batchText,
-  MOST_BATCH_LENGTH,
-  MOST_BATCHED,
+  MAX_BATCH_LENGTH,
+  MAX_BATCHED,
   type Batch,
   type BatchedAnswer,
   type BatchedCall,
@@ -31,10 +31,10 @@ export interface BatchedMethods extends Pick<LimiterMethods, "giveBack"> {
 export function answerBatch({ calls, terms, ...version }: Batch, methods: BatchedMethods): Maybe<AnswerText> {
   const unsupported = unsupportedOf(version);
   if (unsupported !== undefined) return text(unsupported);
-  if (calls.length > MOST_BATCH_LENGTH) return text(full("batch-length", MOST_BATCH_LENGTH));
+  if (calls.length > MAX_BATCH_LENGTH) return text(full("batch-length", MAX_BATCH_LENGTH));
   const all = JSON.parse(calls) as unknown;
   if (!Array.isArray(all)) throw new TypeError("a batch is a list of calls");
-  if (all.length > MOST_BATCHED) return text(full("batch-calls", MOST_BATCHED));
+  if (all.length > MAX_BATCHED) return text(full("batch-calls", MAX_BATCHED));
   const answers = all.map((call: BatchedCall) => orFailed(() => answerOne(call, terms, methods)));
   // Only calls to a pool take time, which clients make alone, and calls on keys that move.
   const isThere = (answer: Maybe<AnswerText>) => typeof answer === "string";

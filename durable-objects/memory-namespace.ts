@@ -50,7 +50,7 @@ export class MemoryNamespace {
 
 function makeObject(policies: Pick<Policies, "get">, time: Time): object {
   const setAlarm = (atMs: number | Date) => {
-    const waitMs = Math.min(Math.max(0, Number(atMs) - time.nowMs()), MOST_TIMER_MS);
+    const waitMs = Math.min(Math.max(0, Number(atMs) - time.nowMs()), MAX_TIMER_MS);
     const cleanUp = () => void cleaned(parts, () => Promise.resolve(Infinity));
     if (time.idle === undefined) time.after(waitMs, cleanUp);
     else time.idle(waitMs, cleanUp);
@@ -74,4 +74,4 @@ function makeObject(policies: Pick<Policies, "get">, time: Time): object {
 }
 
 /** A longer timer would end at once. */
-const MOST_TIMER_MS = 2 ** 31 - 1;
+const MAX_TIMER_MS = 2 ** 31 - 1;

@@ -1,5 +1,5 @@
 /** Keys that callers send and that are none. Not even `onFailure = "open"` lets them go on: then whoever sends one is not limited. */
-import { isKeySized, MOST_KEY_BYTES } from "../core/protocol/caller-keys.ts";
+import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/caller-keys.ts";
 import { valueOf, type Given } from "./given.ts";
 
 /** A request has a key that is too long, or no text. Other errors about keys are the application's. */
@@ -19,6 +19,6 @@ export async function keyOf<Args extends readonly unknown[]>(
   const bytes = new TextEncoder().encode(found).length;
   const size = found.isWellFormed() ? `of ${bytes} bytes` : "with half a character";
   throw new KeyRefused(
-    `the key of this request is a text ${size}: must be 1 to ${MOST_KEY_BYTES} bytes of UTF-8`,
+    `the key of this request is a text ${size}: must be 1 to ${MAX_KEY_BYTES} bytes of UTF-8`,
   );
 }

@@ -28,7 +28,7 @@ export interface LeaseOptions<Args extends readonly unknown[]> extends SharedOpt
 }
 
 /** An answer that nobody reads, and nobody cancels, would be leased for ever. */
-const MOST_MS = 3_600_000;
+const MAX_MS = 3_600_000;
 /** A lease is renewed so many times in its lifetime: one renewal that is lost does not end it. */
 const RENEWALS = 3;
 
@@ -58,7 +58,7 @@ export async function acquire<Args extends readonly unknown[]>(
 export function keepLease(
   limiter: LeasingLimiter,
   { id, expiresAfterMs }: Lease,
-  { ttlMs, mostMs = MOST_MS, time = SYSTEM_TIME }: Pick<LeaseOptions<[]>, "ttlMs" | "mostMs" | "time">,
+  { ttlMs, mostMs = MAX_MS, time = SYSTEM_TIME }: Pick<LeaseOptions<[]>, "ttlMs" | "mostMs" | "time">,
 ): (end: End) => Promise<void> {
   const asked = { id, ...(ttlMs !== undefined && { ttlMs }) };
   const everyMs = Math.max(1, Math.floor(expiresAfterMs / RENEWALS));

@@ -1,7 +1,7 @@
 /** `npx weir init`: writes a project with a limiter of its own into this folder. What is there already stays. */
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
-import { LEAST_WRANGLER } from "./least-wrangler.ts";
+import { MIN_WRANGLER } from "./least-wrangler.ts";
 import { ROOT } from "./project-folder.ts";
 
 /** Beside the folder of the command, here and in the package. */
@@ -32,7 +32,7 @@ function manifest(): string {
       `weir ${command}`,
     ]),
   );
-  const dependencies = { weir: given(), wrangler: `^${LEAST_WRANGLER}` };
+  const dependencies = { weir: given(), wrangler: `^${MIN_WRANGLER}` };
   const fields = {
     name: name === "" ? "limiter" : name,
     private: true,
@@ -109,7 +109,7 @@ try {
   console.log(
     isNew
       ? "Next:\n\n  npm install\n  npm start"
-      : `package.json stays as it is. Next:\n\n  npm install ${packageToInstall()} wrangler@^${LEAST_WRANGLER}\n  npx weir start`,
+      : `package.json stays as it is. Next:\n\n  npm install ${packageToInstall()} wrangler@^${MIN_WRANGLER}\n  npx weir start`,
   );
 } catch (error) {
   console.error(error instanceof Error ? error.message : String(error));

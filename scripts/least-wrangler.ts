@@ -1,8 +1,8 @@
 /** The oldest wrangler that is known to work: the first whose workerd has the compatibility date 2026-10-20. */
-export const LEAST_WRANGLER = "4.155.0";
+export const MIN_WRANGLER = "4.155.0";
 
 /** Whether a version, as a package.json has it, is that one or a later one. */
-export function isRecent(version: string, least = LEAST_WRANGLER): boolean {
+export function isRecent(version: string, least = MIN_WRANGLER): boolean {
   const [given, wanted] = [version, least].map((each) => each.split(/[.-]/).slice(0, 3).map(Number));
   for (const [index, part] of (wanted ?? []).entries()) {
     const other = given?.[index] ?? 0;

@@ -9,15 +9,15 @@ const STARTS_AT_ONCE = 64;
 /** An object's file, its log, and the log's index. */
 const FILES_OF_AN_OBJECT = 3;
 /** For connections, at most half of the files. */
-const MOST_FILES_FOR_OTHERS = 4_096;
+const MAX_FILES_FOR_OTHERS = 4_096;
 /** Each takes some 50 KB of memory, so these take a gigabyte. */
-const MOST_OBJECTS = 20_000;
+const MAX_OBJECTS = 20_000;
 
 /** What the worker is told of that, as JSON. workerd may open as many files as this process. */
 export function objectBounds(): string {
   const files = openFiles();
-  const others = Math.min(MOST_FILES_FOR_OTHERS, files / 2);
-  const inMemory = Math.min(MOST_OBJECTS, Math.floor((files - others) / FILES_OF_AN_OBJECT));
+  const others = Math.min(MAX_FILES_FOR_OTHERS, files / 2);
+  const inMemory = Math.min(MAX_OBJECTS, Math.floor((files - others) / FILES_OF_AN_OBJECT));
   return JSON.stringify({ startsAtOnce: STARTS_AT_ONCE, inMemory } satisfies ObjectBounds);
 }
 

@@ -28,7 +28,7 @@ export interface RedisServer {
 const HOST = "127.0.0.1";
 
 /** When redis-server does not start, the error has about this many characters of what it printed. */
-const MOST_PRINTED = 4_000;
+const MAX_PRINTED = 4_000;
 
 /**
  * Starts an empty redis-server, and waits until it answers.
@@ -50,7 +50,7 @@ export async function startRedis(options: RedisOptions = {}): Promise<RedisServe
   let printed = "";
   for (const stream of [child.stdout, child.stderr])
     stream.on("data", (data: Buffer) => {
-      if (printed.length < MOST_PRINTED) printed += data.toString();
+      if (printed.length < MAX_PRINTED) printed += data.toString();
     });
   const exited = new Promise<number | null>((done) => {
     // "close" comes after "exit": by then all that the process printed has been read.

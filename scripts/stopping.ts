@@ -6,13 +6,13 @@ import { STOP_HEADER } from "../worker/http/stopping.ts";
 /** An object that has written nothing for so long, in milliseconds, is not ahead of its storage: a lead lasts less. */
 const AHEAD_MS = 120_000;
 /** The process is ended after so long, in milliseconds, whatever it does. */
-export const MOST_MS = 5_000;
+export const MAX_MS = 5_000;
 /** An object's file, or its log. */
 const OBJECT_FILE = /^(?<id>[0-9a-f]{64})\.sqlite(-wal)?$/;
 
 /** Tells the worker at each of these addresses that it ends. If one does not answer in time, it ends all the same. */
 export async function giveAllBack(urls: readonly string[], stateDir: string, secret: string): Promise<void> {
-  const signal = AbortSignal.timeout(MOST_MS);
+  const signal = AbortSignal.timeout(MAX_MS);
   const tell = (url: string, ids: readonly string[]) =>
     fetch(url, { method: "POST", headers: { [STOP_HEADER]: secret }, body: JSON.stringify(ids), signal });
   await Promise.allSettled(urls.map((url) => tell(url, [])));

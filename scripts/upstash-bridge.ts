@@ -36,7 +36,7 @@ type Client = ReturnType<typeof connectTo>;
 const HOST = "127.0.0.1";
 const RECONNECT_MS = 50;
 /** The largest request that Upstash takes on its common plans, in bytes. */
-const MOST_BYTES = 10 * 1024 * 1024;
+const MAX_BYTES = 10 * 1024 * 1024;
 /** Longer than clients keep an idle connection: a client that sends while the server closes it would see a reset. */
 const KEEP_ALIVE_MS = 120_000;
 
@@ -130,7 +130,7 @@ const WRONG_TOKEN = "WRONGPASS invalid or missing auth token";
 
 function read(method: string, path: string, query: string, body: Buffer | number): Wanted {
   if (typeof body !== "number") return readRequest(method, path, query, body);
-  return refused(400, `ERR max request size exceeded. Limit: ${MOST_BYTES} bytes, Actual: ${body} bytes`);
+  return refused(400, `ERR max request size exceeded. Limit: ${MAX_BYTES} bytes, Actual: ${body} bytes`);
 }
 
 /** The body, or its size in bytes if it is too large. It is still read to its end, so the client gets the answer. */
@@ -140,12 +140,12 @@ function readBody(request: IncomingMessage): Promise<Buffer | number> {
     let size = 0;
     request.on("data", (chunk: Buffer) => {
       size += chunk.length;
-      if (size <= MOST_BYTES) chunks.push(chunk);
+      if (size <= MAX_BYTES) chunks.push(chunk);
       else chunks.length = 0;
     });
     request.on("end", () => {
       const [only] = chunks;
-      if (size > MOST_BYTES) done(size);
+      if (size > MAX_BYTES) done(size);
       else done(chunks.length === 1 && only !== undefined ? only : Buffer.concat(chunks));
     });
     request.on("error", fail);

@@ -2,7 +2,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { clip, meant } from "../core/words.ts";
-import { isRecent, LEAST_WRANGLER } from "./least-wrangler.ts";
+import { isRecent, MIN_WRANGLER } from "./least-wrangler.ts";
 
 const COMMANDS: Readonly<Record<string, () => Promise<unknown>>> = {
   init: () => import("./init.ts"),
@@ -32,13 +32,13 @@ function missing(project: string, command: string): string | undefined {
     return `Node ${process.versions.node} is too old: weir and wrangler need 22.13 or newer (npm install node@24 puts one into this project)`;
   // It asks a limiter that runs elsewhere.
   if (command === "verify" || command === "policies") return undefined;
-  const install = `npm install wrangler@^${LEAST_WRANGLER}`;
+  const install = `npm install wrangler@^${MIN_WRANGLER}`;
   const file = join(project, "node_modules", "wrangler", "package.json");
   if (!existsSync(file)) return `wrangler is not installed in ${project}: ${install}`;
   const { version } = JSON.parse(readFileSync(file, "utf8")) as { version: string };
   return isRecent(version)
     ? undefined
-    : `wrangler ${version} is too old for weir, which needs ${LEAST_WRANGLER}: ${install}`;
+    : `wrangler ${version} is too old for weir, which needs ${MIN_WRANGLER}: ${install}`;
 }
 
 const project = process.cwd();

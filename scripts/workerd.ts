@@ -33,7 +33,7 @@ export interface Serving {
  */
 const DRAIN_MS = 3_000;
 /** When workerd does not start, the error has about this many characters of what it printed. */
-const MOST_PRINTED = 4_000;
+const MAX_PRINTED = 4_000;
 
 /**
  * Starts workerd, and waits until the worker answers on every isolate's address.
@@ -73,7 +73,7 @@ async function serveLocked(options: ServeOptions, lock: StateLock): Promise<Serv
   let printed = "";
   for (const stream of [child.stdout, child.stderr]) {
     stream?.on("data", (data: Buffer) => {
-      if (printed.length < MOST_PRINTED) printed += data.toString();
+      if (printed.length < MAX_PRINTED) printed += data.toString();
       onOutput?.(data.toString());
     });
   }

@@ -9,8 +9,8 @@ import { readPages, type Fence, type Page } from "./support/docs.ts";
 const ROOT = join(import.meta.dirname, "..");
 /** Where the examples in TypeScript are checked; git ignores it. */
 const EXAMPLES = join(ROOT, "dist", "docs-examples");
-const MOST_COLUMNS = 120;
-const MOST_README_LINES = 170;
+const MAX_COLUMNS = 120;
+const MAX_README_LINES = 170;
 const LANGUAGES = ["sh", "json", "toml", "ts", "typescript", "sql", "text", "lua", "python", "capnp"];
 /** Regions need a policy to be parsed with. */
 const ANY_POLICIES = { any: { algorithm: "token-bucket", limit: 1, window: "1s" } };
@@ -49,12 +49,12 @@ function leadsSomewhere({ path }: Page, address: string): boolean {
 
 // Examples have commands and tables that are longer.
 const wrapped = pages.filter(({ path }) => !path.startsWith("examples/"));
-test.each(wrapped)(`$path has no line over ${MOST_COLUMNS} characters`, ({ lines }) => {
-  expect(lines.filter((line) => line.length > MOST_COLUMNS)).toEqual([]);
+test.each(wrapped)(`$path has no line over ${MAX_COLUMNS} characters`, ({ lines }) => {
+  expect(lines.filter((line) => line.length > MAX_COLUMNS)).toEqual([]);
 });
 
-test(`the README has at most ${MOST_README_LINES} lines`, () => {
-  expect(byPath.get("README.md")?.lines.length).toBeLessThanOrEqual(MOST_README_LINES);
+test(`the README has at most ${MAX_README_LINES} lines`, () => {
+  expect(byPath.get("README.md")?.lines.length).toBeLessThanOrEqual(MAX_README_LINES);
 });
 
 test("the README links to every page of docs/", () => {

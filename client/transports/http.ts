@@ -164,7 +164,7 @@ function requireFields(asked: object, known: readonly string[]): void {
 /* What a message can carry. What it cannot is bad input, and no outage. */
 
 /** Nothing that is sent has so many levels. What has more may be without an end. */
-const MOST_LEVELS = 32;
+const MAX_LEVELS = 32;
 
 /** A message as JSON. @throws LimiterError that names a field which JSON cannot carry, or would carry as another value */
 function jsonOf(body: object): string {
@@ -188,7 +188,7 @@ function requirePlain(value: unknown, path: readonly string[] = []): void {
       "constructor" in value ? `a ${value.constructor.name}` : "no plain object",
       "plain data, as JSON has it",
     );
-  if (path.length === MOST_LEVELS) throw refusedField([], `a field is over ${MOST_LEVELS} levels deep`);
+  if (path.length === MAX_LEVELS) throw refusedField([], `a field is over ${MAX_LEVELS} levels deep`);
   for (const [name, item] of Object.entries(value)) requirePlain(item, [...path, name]);
 }
 

@@ -15,8 +15,8 @@ import {
   type BatchedAnswer,
   type BatchedCall,
   isForAlone,
-  MOST_BATCH_LENGTH,
-  MOST_BATCHED,
+  MAX_BATCH_LENGTH,
+  MAX_BATCHED,
 } from "../../core/protocol/batches.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import { type MessageBounds, type Posted, PostedCall, type Sending } from "./posted-call.ts";
@@ -29,8 +29,8 @@ export const LOOK_MS = 25;
 /** Whoever's call has been sent looks for its answer so often, should its wake get lost. */
 const ANSWER_LOOK_MS = 250;
 /** A sender goes on for so many messages, or so long, then another one sends: an invocation may make 50 calls only. */
-const MOST_MESSAGES = 32;
-const MOST_SENDING_MS = 1_000;
+const MAX_MESSAGES = 32;
+const MAX_SENDING_MS = 1_000;
 /** After an object did not know batches, calls for it go alone for so long. A deployment takes minutes. */
 const ALONE_MS = 10_000;
 
@@ -48,7 +48,7 @@ interface Sender {
   step: Step;
 }
 
-const OBJECT_BOUNDS: MessageBounds = { mostCalls: MOST_BATCHED, mostLength: MOST_BATCH_LENGTH };
+const OBJECT_BOUNDS: MessageBounds = { mostCalls: MAX_BATCHED, mostLength: MAX_BATCH_LENGTH };
 
 export class Outbox<Answer extends object | null = BatchedAnswer> {
   readonly #bounds: MessageBounds;
@@ -134,9 +134,9 @@ export class Outbox<Answer extends object | null = BatchedAnswer> {
     };
     // All calls that this turn of the event loop makes go together: those of one request, for example.
     await Promise.resolve();
-    for (let messages = 0; messages < MOST_MESSAGES && this.#sender === sender; messages += 1) {
+    for (let messages = 0; messages < MAX_MESSAGES && this.#sender === sender; messages += 1) {
       const nowMs = time.nowMs();
-      const calls = nowMs - beganMs > MOST_SENDING_MS ? [] : this.#take(nowMs, sender);
+      const calls = nowMs - beganMs > MAX_SENDING_MS ? [] : this.#take(nowMs, sender);
       if (calls.length === 0) break;
       sender.sinceMs = nowMs;
       // A request that sends only its own call is kept by its own wait. It ends when that is answered.
@@ -193,7 +193,7 @@ function newStep(): Step {
 }
 
 /** The most outboxes, at about 200 bytes each and what waits in them. Calls for further objects go alone. */
-const MOST_OUTBOXES = 4_096;
+const MAX_OUTBOXES = 4_096;
 /** When there are so many, those that requests have left behind are looked for no more often than this. */
 const SWEEP_MS = 1_000;
 
@@ -210,8 +210,8 @@ export class Outboxes {
   open(name: string, nowMs: number): Outbox | undefined {
     const known = this.#outboxes.get(name);
     if (known !== undefined) return known.isForAlone(nowMs) ? undefined : known;
-    if (this.#outboxes.size >= MOST_OUTBOXES) this.#sweep(nowMs);
-    if (this.#outboxes.size >= MOST_OUTBOXES) return undefined;
+    if (this.#outboxes.size >= MAX_OUTBOXES) this.#sweep(nowMs);
+    if (this.#outboxes.size >= MAX_OUTBOXES) return undefined;
     const outbox = new Outbox();
     this.#outboxes.set(name, outbox);
     return outbox;

@@ -11,7 +11,7 @@ import type { RequestBounds, Signal } from "./far-side.ts";
  */
 const LATE_MS = 2_000;
 /** Of a request whose worker has ended nobody hears any more. No more than so many are remembered. */
-const MOST_LATE = 1_000;
+const MAX_LATE = 1_000;
 
 /** A limiter grants one caller as many calls that wait in an object. */
 export const PROCESS_BOUNDS: RequestBounds = { asking: 256, waiting: 1_000 };
@@ -96,7 +96,7 @@ export class Requests {
 
   #remember(request: AbortController): void {
     for (const oldest of this.#late) {
-      if (this.#late.size < MOST_LATE) break;
+      if (this.#late.size < MAX_LATE) break;
       this.#late.delete(oldest);
     }
     this.#late.add(request);

@@ -127,7 +127,7 @@ interface Learned extends Estimate {
 const DEFAULT_INITIAL = 20;
 const DEFAULT_FORGET_AFTER_MS = 600_000;
 /** A call that took no time is taken to have lasted a microsecond, in milliseconds: the rules divide by durations. */
-const LEAST_DURATION_MS = 0.001;
+const MIN_DURATION_MS = 0.001;
 
 export const adaptiveConcurrency: Algorithm<AdaptiveConfig, AdaptiveState> = {
   ...(concurrency as unknown as Algorithm<AdaptiveConfig, AdaptiveState>),
@@ -151,7 +151,7 @@ export const adaptiveConcurrency: Algorithm<AdaptiveConfig, AdaptiveState> = {
       if (outcome === "ignore" || state === undefined) return state;
       const before = learnedAt(config, state, nowMs);
       const sample = {
-        durationMs: Math.max(LEAST_DURATION_MS, durationMs),
+        durationMs: Math.max(MIN_DURATION_MS, durationMs),
         inFlight,
         isDropped: outcome === "dropped",
       };

@@ -1,7 +1,7 @@
 import type { Forecast, Uses } from "./algorithm.ts";
 
 /** A double represents every integer up to here exactly. */
-export const MOST_PARTS = 2 ** 53;
+export const MAX_PARTS = 2 ** 53;
 
 interface Config {
   readonly limit: number;
@@ -28,7 +28,7 @@ export class TokenBucketForecast implements Forecast {
     for (let index = from; index < to; index += 1) {
       const atMs = Math.max(endsMs[index] ?? 0, sinceMs);
       const left = Math.max(0, spentParts - limit * (atMs - sinceMs));
-      spentParts = Math.min(left + (units[index] ?? 0) * windowMs, MOST_PARTS);
+      spentParts = Math.min(left + (units[index] ?? 0) * windowMs, MAX_PARTS);
       sinceMs = atMs;
     }
     this.#spentParts = spentParts;
@@ -49,7 +49,7 @@ export class TokenBucketForecast implements Forecast {
   isCertain(atMs: number, outstanding: number): boolean {
     // Up to half of the most parts, the division above is exact too.
     const parts = this.#spentParts + outstanding * this.#config.windowMs;
-    return atMs >= this.#atMs && parts <= MOST_PARTS / 2;
+    return atMs >= this.#atMs && parts <= MAX_PARTS / 2;
   }
 
   /** The instant from which nothing is spent. */

@@ -13,9 +13,9 @@ const DAY_MS = 24 * HOUR_MS;
 /** No clock of any zone is further from UTC since 1970: the furthest is 14 h. */
 const REACH_MS = 16 * HOUR_MS;
 /** The most that clocks of a zone were put back at once since 1970 is 7 h (Antarctica/Vostok, 1994). */
-const MOST_BACK_MS = 7 * HOUR_MS;
+const MAX_BACK_MS = 7 * HOUR_MS;
 /** `Intl` knows instants up to 8.64e15. */
-const MOST_MS = 8e15;
+const MAX_MS = 8e15;
 
 /**
  * What a period is by the wall, where every day has 24 hours: `startOf` is when the period with a number begins, as if
@@ -25,21 +25,21 @@ const KINDS: Readonly<
   Record<Period, { nominalMs: number; longestMs: number; startOf: (number: number) => number }>
 > = {
   hour: { nominalMs: HOUR_MS, longestMs: 2 * HOUR_MS, startOf: (number) => number * HOUR_MS },
-  day: { nominalMs: DAY_MS, longestMs: DAY_MS + MOST_BACK_MS, startOf: (number) => number * DAY_MS },
+  day: { nominalMs: DAY_MS, longestMs: DAY_MS + MAX_BACK_MS, startOf: (number) => number * DAY_MS },
   // Weeks begin on Mondays (ISO 8601), and 1970 began on a Thursday.
   week: {
     nominalMs: 7 * DAY_MS,
-    longestMs: 7 * DAY_MS + MOST_BACK_MS,
+    longestMs: 7 * DAY_MS + MAX_BACK_MS,
     startOf: (number) => (7 * number - 3) * DAY_MS,
   },
   month: {
     nominalMs: 30 * DAY_MS,
-    longestMs: 31 * DAY_MS + MOST_BACK_MS,
+    longestMs: 31 * DAY_MS + MAX_BACK_MS,
     startOf: (number) => Date.UTC(1970, number),
   },
   year: {
     nominalMs: 365 * DAY_MS,
-    longestMs: 366 * DAY_MS + MOST_BACK_MS,
+    longestMs: 366 * DAY_MS + MAX_BACK_MS,
     startOf: (number) => Date.UTC(1970 + number, 0),
   },
 };
@@ -92,7 +92,7 @@ export class Calendar {
 
   #find(atMs: number): Span {
     const { nominalMs, startOf } = KINDS[this.period];
-    if (!(Math.abs(atMs) < MOST_MS)) return { startMs: atMs, endMs: atMs + nominalMs };
+    if (!(Math.abs(atMs) < MAX_MS)) return { startMs: atMs, endMs: atMs + nominalMs };
     const wallMs = atMs + this.#offsetMs(atMs);
     let number = Math.floor(wallMs / nominalMs);
     while (startOf(number + 1) <= wallMs) number += 1;

@@ -36,12 +36,12 @@ const DEFAULT_TTL_MS = 60_000;
 const DEFAULT_MAX_TTL_MS = 3_600_000;
 export const DEFAULT_MAX_WAIT_MS = 30_000;
 /** A request that waits in the queue takes memory and a connection. The runtime ends it after some minutes anyway. */
-export const MOST_WAIT_MS = 600_000;
+export const MAX_WAIT_MS = 600_000;
 export const DEFAULT_MAX_WAITERS = 1_000;
 /** Each waiter is a pending request in the object, which has 128 MB. With 2,000 waiters, each took 110 KB. */
-export const MOST_WAITERS = 1_000;
+export const MAX_WAITERS = 1_000;
 /** 2^31 - 1 ms, which is the longest that a timer can run. */
-const MOST_TTL_MS = 2_147_483_647;
+const MAX_TTL_MS = 2_147_483_647;
 
 export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
   name: "concurrency",
@@ -65,18 +65,18 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
     const maxTtlMs = Number(fields["maxTtl"] ?? Math.max(ttlMs, DEFAULT_MAX_TTL_MS));
     const maxWaitMs = Number(fields["maxWait"] ?? DEFAULT_MAX_WAIT_MS);
     const maxWaiters = Number(fields["maxWaiters"] ?? DEFAULT_MAX_WAITERS);
-    if (ttlMs > MOST_TTL_MS) return { problem: { field: "ttl", allowed: `at most ${MOST_TTL_MS} ms` } };
-    if (maxTtlMs < ttlMs || maxTtlMs > MOST_TTL_MS)
+    if (ttlMs > MAX_TTL_MS) return { problem: { field: "ttl", allowed: `at most ${MAX_TTL_MS} ms` } };
+    if (maxTtlMs < ttlMs || maxTtlMs > MAX_TTL_MS)
       return {
         problem: {
           field: "maxTtl",
-          allowed: `at least the ttl of ${ttlMs} ms and at most ${MOST_TTL_MS} ms`,
+          allowed: `at least the ttl of ${ttlMs} ms and at most ${MAX_TTL_MS} ms`,
         },
       };
-    if (maxWaitMs > MOST_WAIT_MS)
-      return { problem: { field: "maxWait", allowed: `at most ${MOST_WAIT_MS} ms` } };
-    if (maxWaiters > MOST_WAITERS)
-      return { problem: { field: "maxWaiters", allowed: `at most ${MOST_WAITERS}` } };
+    if (maxWaitMs > MAX_WAIT_MS)
+      return { problem: { field: "maxWait", allowed: `at most ${MAX_WAIT_MS} ms` } };
+    if (maxWaiters > MAX_WAITERS)
+      return { problem: { field: "maxWaiters", allowed: `at most ${MAX_WAITERS}` } };
     return { limit: Number(fields["limit"]), ttlMs, maxTtlMs, maxWaitMs, maxWaiters };
   },
 

@@ -184,7 +184,7 @@ export interface Taken {
 }
 
 /** A debt beyond this is cut. */
-const MOST_TAKEN = 2 ** 52;
+const MAX_TAKEN = 2 ** 52;
 
 /** When a window ends whose first unit is taken at `startMs`. */
 function endFromMs({ align, windowMs, jitterMs, calendar }: Windows, startMs: number): number {
@@ -208,7 +208,7 @@ function windowOf(windows: Windows, { startMs, lastMs }: Taken): { fromMs: numbe
 function taking(windows: Windows, state: Taken | undefined, nowMs: number, units: number): Taken {
   if (state !== undefined && nowMs < windowOf(windows, state).endMs)
     return {
-      units: Math.min(state.units + units, MOST_TAKEN),
+      units: Math.min(state.units + units, MAX_TAKEN),
       startMs: windowOf(windows, state).fromMs,
       lastMs: Math.max(state.lastMs, nowMs),
     };
@@ -236,7 +236,7 @@ class WindowForecast implements Forecast {
   take(atMs: number, units: number): void {
     if (units === 0) return;
     const isOver = atMs >= this.#endMs;
-    this.#units = isOver ? units : Math.min(this.#units + units, MOST_TAKEN);
+    this.#units = isOver ? units : Math.min(this.#units + units, MAX_TAKEN);
     if (isOver) this.#endMs = endFromMs(this.#windows, atMs);
   }
 

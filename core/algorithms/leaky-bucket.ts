@@ -1,5 +1,5 @@
 import type { Algorithm, ConfigProblem } from "./algorithm.ts";
-import { MOST_PARTS } from "./bucket-forecast.ts";
+import { MAX_PARTS } from "./bucket-forecast.ts";
 import { tokenBucket, type TokenBucketConfig, type TokenBucketState } from "./token-bucket.ts";
 
 /**
@@ -45,8 +45,8 @@ export const leakyBucket: Algorithm<LeakyBucketConfig, TokenBucketState> = {
   configure(fields): LeakyBucketConfig | ConfigProblem {
     const [limit, windowMs] = [Number(fields["limit"]), Number(fields["window"])];
     const burst = Number(fields["burst"] ?? 0) + 1;
-    if (burst * windowMs > MOST_PARTS) {
-      const most = Math.floor(MOST_PARTS / windowMs) - 1;
+    if (burst * windowMs > MAX_PARTS) {
+      const most = Math.floor(MAX_PARTS / windowMs) - 1;
       const allowed = `at most ${most} with a window of ${windowMs} ms ((burst + 1) * windowMs may not exceed 2^53)`;
       return { problem: { field: "burst", allowed } };
     }

@@ -51,9 +51,9 @@ export interface PermitsPerCycleState {
 type Config = PermitsPerCycleConfig;
 type State = PermitsPerCycleState;
 /** 30 days. No caller waits for so long. */
-const MOST_TIMEOUT_MS = 2_592_000_000;
+const MAX_TIMEOUT_MS = 2_592_000_000;
 /** A double represents every integer up to here exactly. */
-const MOST_SPENT = 2 ** 53;
+const MAX_SPENT = 2 ** 53;
 
 export const permitsPerCycle: Algorithm<Config, State> = {
   name: "permits-per-cycle",
@@ -63,10 +63,10 @@ export const permitsPerCycle: Algorithm<Config, State> = {
     const [limit, windowMs] = [Number(fields["limit"]), Number(fields["window"])];
     const timeoutMs = Number(fields["timeout"] ?? 0);
     const config = { limit, windowMs, timeoutMs };
-    if (timeoutMs > MOST_TIMEOUT_MS)
-      return { problem: { field: "timeout", allowed: `at most ${MOST_TIMEOUT_MS} ms` } };
-    if (capacityOf(config) > MOST_SPENT) {
-      const most = (Math.floor(MOST_SPENT / limit) - 1) * windowMs;
+    if (timeoutMs > MAX_TIMEOUT_MS)
+      return { problem: { field: "timeout", allowed: `at most ${MAX_TIMEOUT_MS} ms` } };
+    if (capacityOf(config) > MAX_SPENT) {
+      const most = (Math.floor(MAX_SPENT / limit) - 1) * windowMs;
       const allowed = `at most ${most} ms with ${limit} permits each ${windowMs} ms (so that counting stays exact)`;
       return { problem: { field: "timeout", allowed } };
     }
@@ -116,7 +116,7 @@ export const permitsPerCycle: Algorithm<Config, State> = {
   noteHold: (_, state) => state,
 
   debit(config, state, nowMs, units) {
-    const spent = Math.min(spentAt(config, state, nowMs) + units, MOST_SPENT);
+    const spent = Math.min(spentAt(config, state, nowMs) + units, MAX_SPENT);
     return stateOf(config, spent, stamp(state, nowMs));
   },
 

@@ -7,7 +7,7 @@ import {
   countingFrom,
   emptyAtMs,
   leavesAtMs,
-  MOST_COUNTED,
+  MAX_COUNTED,
   NO_HOLES,
   packLog,
   roomIn,
@@ -52,9 +52,9 @@ type State = SlidingLogState;
 type Config = SlidingLogConfig;
 type Record = UnitLogRecord & Pick<State, "lastMs">;
 /** A run takes at most 16 bytes, and an object has 128 MB for everything. */
-const MOST_RUNS = 1_000_000;
+const MAX_RUNS = 1_000_000;
 /** The most runs in one segment: they take 1.6 MB there, and a row of storage has room for 2 MB. */
-const MOST_SEGMENT = 100_000;
+const MAX_SEGMENT = 100_000;
 
 export const slidingLog: Algorithm<Config, State> = {
   name: "sliding-log",
@@ -63,8 +63,8 @@ export const slidingLog: Algorithm<Config, State> = {
 
   configure(fields) {
     const [limit, windowMs] = [Number(fields["limit"]), Number(fields["window"])];
-    if (Math.min(limit, windowMs) > MOST_RUNS) {
-      const allowed = `at most ${MOST_RUNS} with a window of more than ${MOST_RUNS} ms (every unit is remembered)`;
+    if (Math.min(limit, windowMs) > MAX_RUNS) {
+      const allowed = `at most ${MAX_RUNS} with a window of more than ${MAX_RUNS} ms (every unit is remembered)`;
       return { problem: { field: "limit", allowed } };
     }
     const minIntervalMs = Number(fields["minInterval"] ?? 0);
@@ -88,9 +88,9 @@ export const slidingLog: Algorithm<Config, State> = {
   decide: decideByLog,
 
   debit: (config, state, nowMs, units) =>
-    units === 0 ? state : logged(config, state, nowMs, units, MOST_COUNTED, state?.lastMs ?? 0),
+    units === 0 ? state : logged(config, state, nowMs, units, MAX_COUNTED, state?.lastMs ?? 0),
 
-  mostDebit: (config, state, nowMs) => roomIn(state, config.windowMs, nowMs, MOST_RUNS),
+  mostDebit: (config, state, nowMs) => roomIn(state, config.windowMs, nowMs, MAX_RUNS),
 
   credit(config, state, nowMs, units) {
     return state && withoutOldest(state, config.windowMs, nowMs, units);
@@ -121,7 +121,7 @@ export const slidingLog: Algorithm<Config, State> = {
     if (state === undefined) return outstanding <= ahead;
     const record = stored as Record | undefined;
     if (config.minIntervalMs > 0 && record?.lastMs !== state.lastMs) return false;
-    if (state.end - (record?.end ?? 0) > MOST_SEGMENT) return false;
+    if (state.end - (record?.end ?? 0) > MAX_SEGMENT) return false;
     // Units that were taken since the record was written; when the record is of an older log, all units that count.
     const isSameLog = record?.sinceMs === state.sinceMs;
     const since = isSameLog ? totalOf(state) - totalOf(record) : countedAt(state, config.windowMs, nowMs);
@@ -186,7 +186,7 @@ function decideByLog(
   }
   const isWhole = state === undefined || wholeMs(config, state) <= nowMs;
   const untaken = isWhole ? undefined : state;
-  const after = cost === 0 ? untaken : logged(config, state, nowMs, cost, MOST_COUNTED);
+  const after = cost === 0 ? untaken : logged(config, state, nowMs, cost, MAX_COUNTED);
   const isSpaced = isTooSoon || (cost > 0 && minIntervalMs > 0);
   const resetAfterMs = wholeAfterMs(config, after, nowMs);
   return { allowed: true, state: after, ...figuresOf(config, free - cost, isSpaced), resetAfterMs };
@@ -294,13 +294,13 @@ class SlidingLogForecast implements Forecast {
   }
 
   isCertain(_: number, outstanding: number): boolean {
-    return this.#most + outstanding <= MOST_COUNTED;
+    return this.#most + outstanding <= MAX_COUNTED;
   }
 
   #use(atMs: number, units: number): void {
-    // A log counts no more than `MOST_COUNTED`; what is over that is cut off.
-    const isNearMost = this.#most + units > MOST_COUNTED;
-    const counted = isNearMost ? Math.min(units, MOST_COUNTED - this.#countedAt(atMs)) : units;
+    // A log counts no more than `MAX_COUNTED`; what is over that is cut off.
+    const isNearMost = this.#most + units > MAX_COUNTED;
+    const counted = isNearMost ? Math.min(units, MAX_COUNTED - this.#countedAt(atMs)) : units;
     this.#most += counted;
     this.#usedAtMs.push(Math.max(atMs, this.#log?.openMs ?? -Infinity));
     this.#usedTo.push(this.#usedBefore(this.#usedTo.length) + counted);

@@ -61,7 +61,7 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
 
   configure(fields) {
     const [limit, windowMs] = [Number(fields["limit"]), Number(fields["window"])];
-    if (limit * windowMs <= MOST_PARTS) return { limit, windowMs };
+    if (limit * windowMs <= MAX_PARTS) return { limit, windowMs };
     const most = mostCounted(windowMs);
     const allowed =
       most === 0
@@ -192,7 +192,7 @@ function wholeAfterMs(config: Config, counters: Counters, nowMs: number): number
 }
 
 /** Every sum of parts that is compared with a limit is exact up to here. */
-const MOST_PARTS = 2 ** 53 - 1;
+const MAX_PARTS = 2 ** 53 - 1;
 
 interface WindowConfig {
   readonly limit: number;
@@ -243,7 +243,7 @@ function partsAt(windowMs: number, { startMs, units, before }: Counters, nowMs: 
 
 /** The most units that a counter counts. What is over that is a debt that no wait of two windows would tell apart. */
 function mostCounted(windowMs: number): number {
-  return Math.floor(MOST_PARTS / windowMs);
+  return Math.floor(MAX_PARTS / windowMs);
 }
 
 /**

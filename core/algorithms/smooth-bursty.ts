@@ -1,5 +1,5 @@
 import type { Algorithm, ConfigProblem } from "./algorithm.ts";
-import { MOST_PARTS } from "./bucket-forecast.ts";
+import { MAX_PARTS } from "./bucket-forecast.ts";
 import { tokenBucket, type TokenBucketConfig, type TokenBucketState } from "./token-bucket.ts";
 
 /**
@@ -51,7 +51,7 @@ export const smoothBursty: Algorithm<SmoothBurstyConfig, TokenBucketState> = {
     const [limit, windowMs] = [Number(fields["limit"]), Number(fields["window"])];
     const maxBurstMs = Number(fields["maxBurst"] ?? DEFAULT_MAX_BURST_MS);
     const maxDelayMs = Number(fields["maxDelay"] ?? windowMs);
-    const most = Math.floor(MOST_PARTS / limit);
+    const most = Math.floor(MAX_PARTS / limit);
     const problemOf = (field: string, allowed: string) => ({ problem: { field, allowed } });
     if (maxBurstMs >= most) return problemOf("maxBurst", `less than ${most} ms with a limit of ${limit}`);
     if (maxDelayMs > most - maxBurstMs)

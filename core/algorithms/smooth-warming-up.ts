@@ -1,5 +1,5 @@
 import type { Algorithm, ConfigProblem } from "./algorithm.ts";
-import { MOST_PARTS } from "./bucket-forecast.ts";
+import { MAX_PARTS } from "./bucket-forecast.ts";
 import { tokenBucket, type TokenBucketConfig, type TokenBucketState } from "./token-bucket.ts";
 
 /**
@@ -52,7 +52,7 @@ export interface SmoothWarmingUpState extends TokenBucketState, Warmth {
 type Config = SmoothWarmingUpConfig;
 type State = SmoothWarmingUpState;
 const DEFAULT_COLD_FACTOR = 3;
-const MOST_COLD_FACTOR = 1_000;
+const MAX_COLD_FACTOR = 1_000;
 
 export const smoothWarmingUp: Algorithm<Config, State> = {
   name: "smooth-warming-up",
@@ -69,8 +69,8 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
     const warmupMs = Number(fields["warmup"]);
     const coldFactor = Number(fields["coldFactor"] ?? DEFAULT_COLD_FACTOR);
     const problemOf = (field: string, allowed: string) => ({ problem: { field, allowed } });
-    if (coldFactor > MOST_COLD_FACTOR) return problemOf("coldFactor", `at most ${MOST_COLD_FACTOR}`);
-    const mostMs = Math.floor(MOST_PARTS / (limit * (coldFactor + 5)));
+    if (coldFactor > MAX_COLD_FACTOR) return problemOf("coldFactor", `at most ${MAX_COLD_FACTOR}`);
+    const mostMs = Math.floor(MAX_PARTS / (limit * (coldFactor + 5)));
     const exactly = `with a limit of ${limit} (so that counting stays exact)`;
     if (warmupMs > mostMs) return problemOf("warmup", `at most ${mostMs} ms ${exactly}`);
     const coldMs = (warmupMs * (coldFactor - 1)) / (coldFactor + 1);
@@ -225,7 +225,7 @@ interface Warmth {
 /** Nothing is owed, and the storage is full. */
 const COLD: Warmth = { owedParts: 0, missing: 0, isFilled: true };
 /** A double represents every integer up to here exactly. */
-const MOST = 2 ** 53;
+const MAX = 2 ** 53;
 
 /** A full storage, of which the upper part, `4 * warmup * limit`, is cold. */
 function storageOf({ limit, warmupMs, coldFactor }: WarmUpConfig): number {
@@ -254,7 +254,7 @@ function afterTaking(config: WarmUpConfig, warmth: Warmth, units: number): Warmt
   if (units === 0) return warmth;
   const missing = Math.min(storageOf(config), warmth.missing + units * permitOf(config));
   const extra = extraParts(config, warmth.missing, warmth.isFilled) - extraParts(config, missing, false);
-  const owedParts = Math.min(warmth.owedParts + units * config.windowMs + extra, MOST);
+  const owedParts = Math.min(warmth.owedParts + units * config.windowMs + extra, MAX);
   return { owedParts, missing, isFilled: false };
 }
 

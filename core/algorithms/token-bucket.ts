@@ -1,5 +1,5 @@
 import type { Algorithm, AlgorithmDecision } from "./algorithm.ts";
-import { MOST_PARTS, TokenBucketForecast, unitsIn } from "./bucket-forecast.ts";
+import { MAX_PARTS, TokenBucketForecast, unitsIn } from "./bucket-forecast.ts";
 
 /**
  * Token bucket: `limit` units per window, refilled continuously, at most `burst` at once.
@@ -43,9 +43,9 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
   configure(fields) {
     const [limit, windowMs] = [Number(fields["limit"]), Number(fields["window"])];
     const burst = Number(fields["burst"] ?? limit);
-    if (burst * windowMs > MOST_PARTS) {
+    if (burst * windowMs > MAX_PARTS) {
       const field = burst === limit ? "limit" : "burst";
-      const most = Math.floor(MOST_PARTS / windowMs);
+      const most = Math.floor(MAX_PARTS / windowMs);
       const allowed =
         `at most ${most} with a window of ${windowMs} ms (burst * windowMs may not exceed 2^53, so that ` +
         "counting stays exact); the same rate over a shorter window allows more";
@@ -88,11 +88,11 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
 
   debit(config, state, nowMs, units) {
     const spent = spentAt(config, state, nowMs) + units * config.windowMs;
-    return stateOf(config, Math.min(spent, MOST_PARTS), stamp(state, nowMs), beyondAt(config, state, nowMs));
+    return stateOf(config, Math.min(spent, MAX_PARTS), stamp(state, nowMs), beyondAt(config, state, nowMs));
   },
 
   mostDebit: (config, state, nowMs) =>
-    Math.floor((MOST_PARTS - spentAt(config, state, nowMs)) / config.windowMs),
+    Math.floor((MAX_PARTS - spentAt(config, state, nowMs)) / config.windowMs),
 
   credit(config, state, nowMs, units) {
     const spent = spentAt(config, state, nowMs) - units * config.windowMs;
@@ -245,7 +245,7 @@ function stateOf(
 ): TokenBucketState | undefined {
   if (spentParts === 0) return undefined;
   if (beyond === 0) return { spentParts, windowMs, burst, atMs };
-  return { spentParts, windowMs, burst, atMs, totalParts: Math.min(spentParts + beyond, MOST_PARTS) };
+  return { spentParts, windowMs, burst, atMs, totalParts: Math.min(spentParts + beyond, MAX_PARTS) };
 }
 
 /**

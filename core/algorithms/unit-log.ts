@@ -35,13 +35,13 @@ export interface UnitLogRecord extends Omit<UnitLog, "runs" | "first" | "holes">
 }
 
 /** The most units that may count at once, since runs keep unit counts modulo 2^32. A debt above this is cut off. */
-export const MOST_COUNTED = 2 ** 32 - 1;
+export const MAX_COUNTED = 2 ** 32 - 1;
 /**
  * A record carries up to so many closed runs, and is written each time. More become a segment, which is written once.
  */
-const MOST_TAIL = 64;
+const MAX_TAIL = 64;
 /** A record carries up to so many holes. */
-const MOST_HOLES = 64;
+const MAX_HOLES = 64;
 
 /** A log without units. */
 export function begin(nowMs: number): UnitLog {
@@ -59,7 +59,7 @@ export function add(log: UnitLog, windowMs: number, nowMs: number, units: number
     runs = runs.with(first, end, log.openMs, closedUnits);
     [end, openUnits] = [end + 1, 0];
   }
-  openUnits += Math.min(units, MOST_COUNTED - (totalOf(log) - goneUnits));
+  openUnits += Math.min(units, MAX_COUNTED - (totalOf(log) - goneUnits));
   const counted = closedUnits + openUnits - goneUnits - unitsInHoles(log.holes, goneUnits);
   const gone = after(log.holes, goneUnits, Math.max(0, counted - most));
   const holes = holesFrom(log.holes, gone);
@@ -103,7 +103,7 @@ export function withoutUnitsAt<Log extends UnitLog>(
   if (given <= 0) return log;
   const live = holesFrom(log.holes, goneUnits);
   const holes = withHole(live, after(live, from, counted - given), to);
-  return holes.length > 2 * MOST_HOLES ? withoutOldest(log, windowMs, nowMs, given) : { ...log, holes };
+  return holes.length > 2 * MAX_HOLES ? withoutOldest(log, windowMs, nowMs, given) : { ...log, holes };
 }
 
 /** Units that count at `nowMs`. */
@@ -115,9 +115,9 @@ export function countedAt(log: UnitLog | undefined, windowMs: number, nowMs: num
 
 /** How many units may join: as many as can be counted, and none if that would take one of over `mostRuns` runs. */
 export function roomIn(log: UnitLog | undefined, windowMs: number, nowMs: number, mostRuns: number): number {
-  if (log === undefined) return MOST_COUNTED;
+  if (log === undefined) return MAX_COUNTED;
   const { first, goneUnits } = countingFrom(log, windowMs, nowMs);
-  return log.end - first >= mostRuns ? 0 : MOST_COUNTED - (totalOf(log) - goneUnits);
+  return log.end - first >= mostRuns ? 0 : MAX_COUNTED - (totalOf(log) - goneUnits);
 }
 
 /** The instant at which the oldest `units` of those that count at `nowMs` have left the window. */
@@ -160,7 +160,7 @@ export function packLog(
   const from = Math.max(sealed, live.first);
   const tail: number[] = [];
   for (let at = from; at < end; at += 1) tail.push(runs.atMs(at), unitsTo(log, at));
-  if (tail.length <= 2 * MOST_TAIL) return { record: { ...rest, tail } };
+  if (tail.length <= 2 * MAX_TAIL) return { record: { ...rest, tail } };
   const keepFromMs = live.first < end ? runs.atMs(live.first) : log.openMs;
   const segment = { log: log.sinceMs, from, toMs: runs.atMs(end - 1), keepFromMs, entries: tail };
   return { record: { ...rest, tail: [] }, segment };

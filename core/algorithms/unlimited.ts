@@ -72,22 +72,22 @@ export const unlimited: Algorithm<object, undefined> = {
   name: "unlimited",
   fields: {},
   configure: () => ({}),
-  capacity: () => MOST_COST,
-  quota: () => ({ units: MOST_COST }),
+  capacity: () => MAX_COST,
+  quota: () => ({ units: MAX_COST }),
   localDecisions: () => ({ admits: true, denies: true }),
   scale: (config) => config,
   decide: (_config, _state, _nowMs, cost) =>
-    cost <= MOST_COST
+    cost <= MAX_COST
       ? { allowed: true, state: undefined, ...FIGURES }
       : { allowed: false, reason: "cost-over-limit", retryAfterMs: null, ...FIGURES },
   forecast: () => ({
     debit: () => undefined,
     take: () => undefined,
-    passesAtMs: (atMs, cost) => (cost <= MOST_COST ? atMs : Infinity),
+    passesAtMs: (atMs, cost) => (cost <= MAX_COST ? atMs : Infinity),
     isCertain: () => true,
   }),
 };
 
 /** No call may cost more (core/policies/policy-fields.ts). */
-const MOST_COST = 1_000_000_000;
-const FIGURES = { remaining: MOST_COST, resetAfterMs: 0 };
+const MAX_COST = 1_000_000_000;
+const FIGURES = { remaining: MAX_COST, resetAfterMs: 0 };

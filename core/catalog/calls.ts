@@ -155,11 +155,11 @@ export interface CatalogMethods {
 }
 
 /** How much there may be. */
-export const MOST_POLICIES = 1_000;
-export const MOST_OVERRIDES = 10_000;
-export const MOST_TOKENS = 1_000;
+export const MAX_POLICIES = 1_000;
+export const MAX_OVERRIDES = 10_000;
+export const MAX_TOKENS = 1_000;
 /** The longest table of a policy, an override or a token, as JSON. */
-export const MOST_TABLE_LENGTH = 16_384;
+export const MAX_TABLE_LENGTH = 16_384;
 
 /* What the catalog tells those who decide. Sent: never rename a field. */
 

@@ -10,7 +10,7 @@ import type { OverrideFields } from "./calls.ts";
 import { addressOf, type GlobPattern, matchesParts, networkOf, type Pattern } from "./patterns.ts";
 
 /** So many patterns of a policy may have more than one wildcard: those with the same beginning are tried one by one. */
-export const MOST_MANIFOLD = 64;
+export const MAX_MANIFOLD = 64;
 /** How many lengths the texts before the first wildcard may have in the patterns of a policy, and those after the last. */
 export const MAX_BEGINNING_LENGTHS = 128;
 export const MAX_END_LENGTHS = 32;

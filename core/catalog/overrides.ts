@@ -1,7 +1,7 @@
 /** Overrides: other figures for some keys of a policy. Here they are read, and put into the policy's table. */
 import * as v from "valibot";
 import { parseInstantMs } from "../policies/durations.ts";
-import { MOST_UNITS } from "../policies/most-units.ts";
+import { MAX_UNITS } from "../policies/most-units.ts";
 import { algorithmOf, parsePolicy } from "../policies/parse-policies.ts";
 import type { Policy } from "../policies/policy.ts";
 import { clip, meant, number, violation, violationsOf, type Violation } from "../validation.ts";
@@ -171,7 +171,7 @@ function multiplied(base: Table, by: number): Table {
 
 /** The table with the largest numbers of units that its algorithms can count. */
 function largest(name: string, base: Table): Table {
-  for (let by = MOST_UNITS; by > 1; by /= 10) {
+  for (let by = MAX_UNITS; by > 1; by /= 10) {
     const fields = multiplied(base, by);
     if (problemsOf(name, fields).length === 0) return fields;
   }
@@ -193,7 +193,7 @@ function multipliedRule(rule: Table, by: number): Table {
     const isUnits = kind === "units" || kind === "units?" || kind === "count?";
     // A limit stays one: to close a rule is said by name.
     const units = (given: number) =>
-      Math.min(MOST_UNITS, Math.max(Math.min(1, given), Math.floor(given * by)));
+      Math.min(MAX_UNITS, Math.max(Math.min(1, given), Math.floor(given * by)));
     return [field, isUnits && typeof value === "number" ? units(value) : value];
   });
   return Object.fromEntries(scaled) as Table;

@@ -5,10 +5,10 @@ import type { Policy } from "../policies/policy.ts";
 /** Stands for any run of characters, also for none. */
 export const WILDCARD = "*";
 /** The longest pattern, in bytes of UTF-8: that of a key. */
-export const MOST_PATTERN_BYTES = 512;
+export const MAX_PATTERN_BYTES = 512;
 
 /** What errors say is allowed. */
-export const PATTERN_ALLOWED = `1 to ${MOST_PATTERN_BYTES} bytes of text: a key, or one with ${WILDCARD} for any run of characters`;
+export const PATTERN_ALLOWED = `1 to ${MAX_PATTERN_BYTES} bytes of text: a key, or one with ${WILDCARD} for any run of characters`;
 export const RANGE_ALLOWED =
   'an address, or a range such as 192.0.2.0/24 or 2001:db8::/32 (this policy has keyKind "ip"; an IPv6 address counts with its whole /64)';
 
@@ -52,7 +52,7 @@ const FAMILY_BITS = { 4: 32, 6: 64 } as const;
  */
 export function parsePattern(policy: Pick<Policy, "keyKind">, given: string): Pattern | undefined {
   if (policy.keyKind === "ip") return parseAddresses(policy, given);
-  if (given === "" || !given.isWellFormed() || bytesOf(given) > MOST_PATTERN_BYTES) return undefined;
+  if (given === "" || !given.isWellFormed() || bytesOf(given) > MAX_PATTERN_BYTES) return undefined;
   if (!given.includes(WILDCARD)) return { kind: "exact", text: given };
   // Two wildcards side by side are one.
   const text = given.replaceAll(/\*+/g, WILDCARD);

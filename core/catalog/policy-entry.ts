@@ -10,8 +10,8 @@ import { readOverride, type Table } from "./overrides.ts";
 import { parsePattern } from "./patterns.ts";
 
 /** So many overridden policies are kept, and so many that were read. */
-const MOST_KEPT = 4_096;
-const MOST_READ = 1_024;
+const MAX_KEPT = 4_096;
+const MAX_READ = 1_024;
 
 /** What a deployment's file says. */
 interface Deployed {
@@ -109,7 +109,7 @@ class PolicyEntry {
     const named = (override && this.#overridden(override)) ?? this.#policy;
     if (named === undefined) return undefined;
     const after = since(named, sinceMs);
-    keep(this.#since, name, after, MOST_KEPT);
+    keep(this.#since, name, after, MAX_KEPT);
     return after;
   }
 
@@ -126,7 +126,7 @@ class PolicyEntry {
       override,
       ...(candidate && { candidate: { ...candidate, policy: withAll(candidate.policy, { override }) } }),
     });
-    keep(this.#kept, pattern, overridden, MOST_KEPT);
+    keep(this.#kept, pattern, overridden, MAX_KEPT);
     return overridden;
   }
 
@@ -164,7 +164,7 @@ class PolicyEntry {
         candidate: { ...candidate, policy: withAll(candidate.policy, terms === undefined ? {} : { terms }) },
       }),
     };
-    keep(this.#read, said, overridden, MOST_READ);
+    keep(this.#read, said, overridden, MAX_READ);
     return overridden;
   }
 

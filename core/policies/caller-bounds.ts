@@ -10,11 +10,11 @@ export interface CallerBounds {
 export const DEFAULT_BOUNDS: CallerBounds = { maxCallsAtOnce: 1_000, maxNewKeysPerSecond: 2_000 };
 
 /** No token and no binding may have higher ones. */
-export const MOST_CALLS_AT_ONCE = 100_000;
-export const MOST_NEW_KEYS_PER_SECOND = 100_000;
+export const MAX_CALLS_AT_ONCE = 100_000;
+export const MAX_NEW_KEYS_PER_SECOND = 100_000;
 
 /** For calls that are bounded by something else. */
 export const MAX_BOUNDS: CallerBounds = {
-  maxCallsAtOnce: MOST_CALLS_AT_ONCE,
-  maxNewKeysPerSecond: MOST_NEW_KEYS_PER_SECOND,
+  maxCallsAtOnce: MAX_CALLS_AT_ONCE,
+  maxNewKeysPerSecond: MAX_NEW_KEYS_PER_SECOND,
 };

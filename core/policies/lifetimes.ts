@@ -13,7 +13,7 @@ export interface Lifetimes {
  * leaves memory after about 10 s, and then the units that isolates had reserved count as used. So isolates give units
  * back sooner. (The background work of a request could run for 30 s.)
  */
-export const LEAST_TTL_MS = 1_000;
-export const MOST_TTL_MS = 8_000;
+export const MIN_TTL_MS = 1_000;
+export const MAX_TTL_MS = 8_000;
 /** With a shorter lifetime nothing is reserved: messages would take too much of it. */
-export const LEAST_USEFUL_TTL_MS = 20;
+export const MIN_USEFUL_TTL_MS = 20;

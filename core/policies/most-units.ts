@@ -1,2 +1,2 @@
 /** The most units of a limit, a burst or a cost. */
-export const MOST_UNITS = 1_000_000_000;
+export const MAX_UNITS = 1_000_000_000;

@@ -4,7 +4,7 @@ import { withPenalty } from "../algorithms/penalty.ts";
 import { algorithms } from "../algorithms/registry.ts";
 import { closed } from "../algorithms/unlimited.ts";
 import { clip, meant, table, violation, violationsOf } from "../validation.ts";
-import { LEAST_USEFUL_TTL_MS } from "./lifetimes.ts";
+import { MIN_USEFUL_TTL_MS } from "./lifetimes.ts";
 import { beforeOf, placementOf } from "./placement.ts";
 import { fieldsOf, NAME, NAME_ALLOWED, PENALTY_FIELDS, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
 import { policyTablesOf } from "./policy-tables.ts";
@@ -14,7 +14,7 @@ import { sheddingOf } from "./shedding-fields.ts";
 import { strictest, waitingOf } from "./waiting.ts";
 
 /** Every call decides all rules of its policy, and each rule is a member of a response header. */
-const MOST_RULES = 16;
+const MAX_RULES = 16;
 
 /** Schemas are made once: making one takes longer than reading with it, and policies are read for each override. */
 const ruleSchemas = { alone: schemasBy(Object.keys(POLICY_FIELDS)), among: schemasBy([]) };
@@ -86,7 +86,7 @@ export function parsePolicy(name: string, given: unknown): Policy | { readonly p
   const mayBe = (what: keyof LocalDecisions) =>
     policy.reservation.mostMs > 0 &&
     rules.every(({ algorithm, config }) => algorithm.localDecisions(config)[what]);
-  const isLongEnough = policy.reservation.mostMs >= LEAST_USEFUL_TTL_MS;
+  const isLongEnough = policy.reservation.mostMs >= MIN_USEFUL_TTL_MS;
   const localDecisions = { admits: isLongEnough && mayBe("admits"), denies: mayBe("denies") };
   const whole = {
     name,
@@ -147,8 +147,8 @@ function splitRules(
   );
   const isTable = typeof named === "object" && named !== null && !Array.isArray(named);
   const tables = isTable ? Object.entries(named) : [];
-  if (tables.length === 0 || tables.length > MOST_RULES)
-    problems.push(violation(["rules"], named, `1 to ${MOST_RULES} tables, one a rule`));
+  if (tables.length === 0 || tables.length > MAX_RULES)
+    problems.push(violation(["rules"], named, `1 to ${MAX_RULES} tables, one a rule`));
   for (const [ruleName] of tables)
     if (!NAME.test(ruleName)) problems.push(violation(["the name of a rule"], ruleName, NAME_ALLOWED));
   const rules = tables.map(([ruleName, fields]) => ({ path: ["rules", ruleName], ruleName, fields }));
@@ -253,7 +253,7 @@ function algorithmNameOf(given: unknown): unknown {
 /** The longest block, unless a rule says otherwise: a day. */
 const DEFAULT_MOST_MS = 86_400_000;
 /** 2^31 - 1 ms, about 24 days. */
-const MOST_MS = 2_147_483_647;
+const MAX_MS = 2_147_483_647;
 
 /**
  * An algorithm and its configuration with the penalties that a rule asks for, if it does.
@@ -275,10 +275,10 @@ export function penalised(
   // Who has no credits left is not let in by waiting, so there is nothing to keep out.
   if (!isRate || algorithm.isLasting === true)
     return { problem: { field: "blockFor", allowed: `left out with algorithm "${algorithm.name}"` } };
-  if (Number(blockMs) > MOST_MS) return { problem: { field: "blockFor", allowed: `at most ${MOST_MS} ms` } };
+  if (Number(blockMs) > MAX_MS) return { problem: { field: "blockFor", allowed: `at most ${MAX_MS} ms` } };
   const longestMs = Number(mostMs ?? Math.max(Number(blockMs), DEFAULT_MOST_MS));
-  if (longestMs < Number(blockMs) || longestMs > MOST_MS) {
-    const allowed = `at least the blockFor of ${Number(blockMs)} ms and at most ${MOST_MS} ms`;
+  if (longestMs < Number(blockMs) || longestMs > MAX_MS) {
+    const allowed = `at least the blockFor of ${Number(blockMs)} ms and at most ${MAX_MS} ms`;
     return { problem: { field: "maxBlock", allowed } };
   }
   const penal = { inner: config, blockForMs: Number(blockMs), maxBlockMs: longestMs };

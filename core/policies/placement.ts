@@ -42,23 +42,23 @@ export function placementOf(
 export type Layout = "per-key" | number;
 
 /** The most objects that may share the keys of a policy. */
-const MOST_OBJECTS = 65_536;
+const MAX_OBJECTS = 65_536;
 /** A key of which nothing is known is looked for in one object of each layout before, one after the other. */
-const MOST_BEFORE = 3;
+const MAX_BEFORE = 3;
 
-export const LAYOUT_ALLOWED = `"per-key" or an integer from 1 to ${MOST_OBJECTS}`;
+export const LAYOUT_ALLOWED = `"per-key" or an integer from 1 to ${MAX_OBJECTS}`;
 /** What `objectsBefore` allows, as errors say it. */
-export const BEFORE_ALLOWED = `what objects was before, or a list of at most ${MOST_BEFORE} of these, the last one first; not what it is now`;
+export const BEFORE_ALLOWED = `what objects was before, or a list of at most ${MAX_BEFORE} of these, the last one first; not what it is now`;
 
 /** Whether a value is a layout. */
 export function isLayout(value: unknown): value is Layout {
-  return value === "per-key" || v.is(integer(1, MOST_OBJECTS), value);
+  return value === "per-key" || v.is(integer(1, MAX_OBJECTS), value);
 }
 
 /** The layouts in a value of `objectsBefore`, the last one first; `undefined`: it is not allowed. */
 export function parseBefore(value: unknown): readonly Layout[] | undefined {
   const layouts: readonly unknown[] = Array.isArray(value) ? value : [value];
-  const isList = layouts.length > 0 && layouts.length <= MOST_BEFORE && layouts.every(isLayout);
+  const isList = layouts.length > 0 && layouts.length <= MAX_BEFORE && layouts.every(isLayout);
   return isList && new Set(layouts).size === layouts.length ? layouts : undefined;
 }
 

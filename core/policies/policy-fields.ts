@@ -4,8 +4,8 @@ import type { AnyAlgorithm, FieldKind, Fields } from "../algorithms/algorithm.ts
 import { integer, oneOf } from "../validation.ts";
 import { bothReadings, DURATION_ALLOWED, parseDurationMs, parsePeriod, PERIOD_ALLOWED } from "./durations.ts";
 import { HEADERS_ALLOWED, parseHeaders } from "./header-styles.ts";
-import { LEAST_TTL_MS, type Lifetimes, MOST_TTL_MS } from "./lifetimes.ts";
-import { MOST_UNITS } from "./most-units.ts";
+import { MIN_TTL_MS, type Lifetimes, MAX_TTL_MS } from "./lifetimes.ts";
+import { MAX_UNITS } from "./most-units.ts";
 import {
   BEFORE_ALLOWED,
   isLayout,
@@ -40,9 +40,9 @@ const NAMES = ["critical", "high", "normal", "low"];
 export const USUAL = "normal";
 const DEFAULT_AGEING = "10s";
 /** Every priority with something kept has reservations of its own in each isolate. */
-const MOST_NAMES = 8;
+const MAX_NAMES = 8;
 const PRIORITY_NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$/;
-const NAMES_ALLOWED = `a list of 2 to ${MOST_NAMES} different names of up to 32 letters, digits, - or _, the most important first`;
+const NAMES_ALLOWED = `a list of 2 to ${MAX_NAMES} different names of up to 32 letters, digits, - or _, the most important first`;
 const SHARES_ALLOWED = 'a table of parts by priority, such as { critical = "20%" }';
 
 /** The fields of a policy that say how important its calls are. */
@@ -53,7 +53,7 @@ const PRIORITY_FIELDS = {
       v.check(
         (names) =>
           names.length >= 2 &&
-          names.length <= MOST_NAMES &&
+          names.length <= MAX_NAMES &&
           names.every((name) => PRIORITY_NAME.test(name)) &&
           new Set(names).size === names.length,
         NAMES_ALLOWED,
@@ -83,14 +83,14 @@ export interface GivenPriorities {
   readonly ageing: number;
 }
 
-const MOST_DEADLINE_MS = 60_000;
+const MAX_DEADLINE_MS = 60_000;
 /**
  * The first call of a name may take some hundred milliseconds: the runtime makes sure everywhere that no other place has
  * the object, chooses one, and starts it. A new key's first call is not to be denied for that. A longer deadline would
  * keep callers waiting for an object that hangs.
  */
 const DEFAULT_DEADLINE_MS = 1_000;
-const MOST_RESERVATION_TTL_MS = 60_000;
+const MAX_RESERVATION_TTL_MS = 60_000;
 
 /** The names of policies, rules, units and regions. */
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/;
@@ -101,7 +101,7 @@ export const NAME_ALLOWED = "1 to 64 letters, digits, - or _, beginning with a l
 const UNIT_ALLOWED = `${NAME_ALLOWED}, but not ${UNREADABLE_UNITS.join(" or ")}`;
 
 const OFF: Lifetimes = { leastMs: 0, mostMs: 0 };
-const AUTO: Lifetimes = { leastMs: LEAST_TTL_MS, mostMs: MOST_TTL_MS };
+const AUTO: Lifetimes = { leastMs: MIN_TTL_MS, mostMs: MAX_TTL_MS };
 
 function parseReservation(value: unknown): Lifetimes | undefined {
   if (value === "off") return OFF;
@@ -110,9 +110,9 @@ function parseReservation(value: unknown): Lifetimes | undefined {
   const { ttl, clients = true, ...others } = value as { ttl?: unknown; clients?: unknown };
   if (typeof clients !== "boolean" || Object.keys(others).length > 0) return undefined;
   const ttlMs = ttl === undefined ? undefined : parseDurationMs(ttl);
-  if (ttl !== undefined && (ttlMs === undefined || ttlMs > MOST_RESERVATION_TTL_MS)) return undefined;
+  if (ttl !== undefined && (ttlMs === undefined || ttlMs > MAX_RESERVATION_TTL_MS)) return undefined;
   // Isolates must give units back before an object that nobody asks leaves memory: see lifetimes.ts.
-  const atMostMs = Math.min(ttlMs ?? MOST_TTL_MS, MOST_TTL_MS);
+  const atMostMs = Math.min(ttlMs ?? MAX_TTL_MS, MAX_TTL_MS);
   const lifetimes = ttlMs === undefined ? AUTO : { leastMs: atMostMs, mostMs: atMostMs };
   return clients ? lifetimes : { ...lifetimes, clients };
 }
@@ -131,12 +131,12 @@ const PERIOD = v.pipe(
   ),
   v.transform((value) => parsePeriod(value)),
 );
-const UNITS = integer(1, MOST_UNITS);
+const UNITS = integer(1, MAX_UNITS);
 
 const FIELD_SCHEMAS = {
   units: UNITS,
   "units?": v.optional(UNITS),
-  "count?": v.optional(integer(0, MOST_UNITS)),
+  "count?": v.optional(integer(0, MAX_UNITS)),
   duration: DURATION,
   "duration?": v.optional(DURATION),
   period: PERIOD,
@@ -159,7 +159,7 @@ export function fieldsOf(algorithm: AnyAlgorithm): Record<string, v.GenericSchem
   return Object.fromEntries(
     Object.entries(algorithm.fields).map(([field, kind]) => [
       field,
-      field === "limit" && kind === "units" ? integer(0, MOST_UNITS) : schemaOf(kind),
+      field === "limit" && kind === "units" ? integer(0, MAX_UNITS) : schemaOf(kind),
     ]),
   );
 }
@@ -188,13 +188,13 @@ export const PENALTY_FIELDS = {
 /** The fields of any policy, whatever its rules. */
 export const POLICY_FIELDS = {
   onFailure: v.optional(oneOf(["closed", "open", "local"]), "closed"),
-  deadlineMs: v.optional(integer(1, MOST_DEADLINE_MS), DEFAULT_DEADLINE_MS),
+  deadlineMs: v.optional(integer(1, MAX_DEADLINE_MS), DEFAULT_DEADLINE_MS),
   objects: v.optional(v.custom<Layout>(isLayout, LAYOUT_ALLOWED), "per-key"),
   reservation: v.pipe(
     v.optional(
       v.custom(
         (value) => parseReservation(value) !== undefined,
-        `"auto", "off" or a table { ttl = DURATION, clients = false } of one field or both, with a ttl of at most ${MOST_RESERVATION_TTL_MS} ms`,
+        `"auto", "off" or a table { ttl = DURATION, clients = false } of one field or both, with a ttl of at most ${MAX_RESERVATION_TTL_MS} ms`,
       ),
       "auto",
     ),

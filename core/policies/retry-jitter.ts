@@ -4,7 +4,7 @@ import { parseDurationMs } from "./durations.ts";
 export type RetryJitter = { readonly share: number } | { readonly mostMs: number };
 
 /** A longer one would keep callers away for no reason. */
-const MOST_MS = 86_400_000;
+const MAX_MS = 86_400_000;
 
 /** What errors say is allowed. */
 export const RETRY_JITTER_ALLOWED =
@@ -14,5 +14,5 @@ export const RETRY_JITTER_ALLOWED =
 export function parseRetryJitter(value: unknown): RetryJitter | undefined {
   if (typeof value === "number") return value > 0 && value <= 1 ? { share: value } : undefined;
   const mostMs = typeof value === "string" ? parseDurationMs(value) : undefined;
-  return mostMs === undefined || mostMs > MOST_MS ? undefined : { mostMs };
+  return mostMs === undefined || mostMs > MAX_MS ? undefined : { mostMs };
 }

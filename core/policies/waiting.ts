@@ -4,8 +4,8 @@ import type { LeaseTerms, Waiting } from "../algorithms/algorithm.ts";
 import {
   DEFAULT_MAX_WAIT_MS,
   DEFAULT_MAX_WAITERS,
-  MOST_WAIT_MS,
-  MOST_WAITERS,
+  MAX_WAIT_MS,
+  MAX_WAITERS,
 } from "../algorithms/concurrency.ts";
 import { integer, violation } from "../validation.ts";
 import { bothReadings, DURATION_ALLOWED, parseDurationMs } from "./durations.ts";
@@ -15,13 +15,13 @@ export const WAITING_FIELDS = {
   maxWait: v.optional(
     v.pipe(
       v.custom(
-        (value) => (parseDurationMs(value) ?? Infinity) <= MOST_WAIT_MS,
-        ({ input }) => `${DURATION_ALLOWED}, at most ${MOST_WAIT_MS} ms${bothReadings(input)}`,
+        (value) => (parseDurationMs(value) ?? Infinity) <= MAX_WAIT_MS,
+        ({ input }) => `${DURATION_ALLOWED}, at most ${MAX_WAIT_MS} ms${bothReadings(input)}`,
       ),
       v.transform((value) => parseDurationMs(value) ?? 0),
     ),
   ),
-  maxWaiters: v.optional(integer(1, MOST_WAITERS)),
+  maxWaiters: v.optional(integer(1, MAX_WAITERS)),
 };
 
 /** How callers may wait: where units are leased, as the rules say that lease them. */

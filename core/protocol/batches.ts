@@ -7,9 +7,9 @@ import type { Answer, AnswerText, Unsupported } from "./answers.ts";
 import type { LimitCall, ReserveCall, Returned, Versioned } from "./messages.ts";
 
 /** So many calls go in one message at most. A decision takes some 20 µs, so an object is done within 10 ms. */
-export const MOST_BATCHED = 256;
+export const MAX_BATCHED = 256;
 /** The most UTF-16 units of a message. It has room for that many calls with keys of usual length. */
-export const MOST_BATCH_LENGTH = 2 ** 17;
+export const MAX_BATCH_LENGTH = 2 ** 17;
 
 /** One call of a batch, with its messages by the names of the methods that take them alone, in this order. */
 export interface BatchedCall {

@@ -1,7 +1,7 @@
 /** The decision that a caller sees, made of the decisions of the rules. */
 import type { DenialReason } from "../algorithms/algorithm.ts";
 import type { AppliedOverride } from "../policies/in-force.ts";
-import { MOST_UNITS } from "../policies/most-units.ts";
+import { MAX_UNITS } from "../policies/most-units.ts";
 import { type HeldPolicy, publicName } from "../policies/policy.ts";
 import type { Decided, Hold, Lease, Peeked, RuleDecision, Shed } from "./answers.ts";
 import { claimId } from "./opaque-ids.ts";
@@ -137,12 +137,12 @@ export function degradedDecision(policy: HeldPolicy, key: string): Decision {
 export function shedDecision(policy: HeldPolicy, key: string, { restoredInMs }: Shed): Decision {
   const { limit, rules } = degradedDecision(policy, key);
   const place = { policy: publicName(policy.name), key };
-  const retryAfterMs = Math.max(LEAST_RETRY_MS, restoredInMs);
+  const retryAfterMs = Math.max(MIN_RETRY_MS, restoredInMs);
   return { success: false, ...place, limit, retryAfterMs, reason: "shed", source: "isolate", rules };
 }
 
 /** Who tries again at once is only another call for machines that are too busy. */
-const LEAST_RETRY_MS = 1_000;
+const MIN_RETRY_MS = 1_000;
 
 /** The decision of a check among several that was refused: nothing was taken for it. */
 export function refusedDecision(
@@ -180,8 +180,8 @@ export function effectDecision(
     return {
       success: true,
       ...place,
-      limit: MOST_UNITS,
-      remaining: MOST_UNITS,
+      limit: MAX_UNITS,
+      remaining: MAX_UNITS,
       resetAfterMs: 0,
       retryAfterMs: 0,
       reason: "ok",

@@ -162,7 +162,7 @@ export interface ReleaseCall extends OfKey, LeaseReport {
 
 /** What a report may say: the words, and the longest duration in milliseconds. */
 export const OUTCOMES = ["ok", "ignore", "dropped"] as const satisfies readonly Outcome[];
-export const MOST_DURATION_MS = 2_147_483_647;
+export const MAX_DURATION_MS = 2_147_483_647;
 
 /** Waits until a key has no leases, for `waitMs` milliseconds at most. */
 export interface IdleCall extends OfKey {

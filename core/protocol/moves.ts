@@ -11,9 +11,9 @@ import type { Versioned } from "./messages.ts";
 export const MOVE_PROTOCOL = 4;
 
 /** So many keys are asked for in one message at most. */
-export const MOST_MOVED = 256;
+export const MAX_MOVED = 256;
 /** An answer has no further key when it has so many UTF-16 units. A message may have 32 MiB. */
-export const MOST_MOVED_LENGTH = 2 ** 22;
+export const MAX_MOVED_LENGTH = 2 ** 22;
 
 /** Asks an object for keys that it had before. */
 export interface HandOver extends Versioned {

@@ -32,7 +32,7 @@ export type ProveClaim = (kind: ClaimKind, place: ClaimPlace, secret: string) =>
  * The longest part of an id that says where to go, in characters of base64url: a policy in a region that is alone, two
  * names of 64 characters, and a key of 512 bytes are 648 bytes.
  */
-const MOST_PLACE_LENGTH = 864;
+const MAX_PLACE_LENGTH = 864;
 
 /** The parts of an id; `undefined`: the text is not an id of this kind. */
 export function readClaimId(
@@ -41,7 +41,7 @@ export function readClaimId(
 ): (ClaimPlace & { readonly secret: string }) | undefined {
   const match = /^([a-z]+)_([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]{22})$/.exec(id);
   const [, itsKind, place = "", secret = ""] = match ?? [];
-  if (itsKind !== kind || place.length > MOST_PLACE_LENGTH) return undefined;
+  if (itsKind !== kind || place.length > MAX_PLACE_LENGTH) return undefined;
   const text = fromBase64Url(place) ?? "";
   const slash = text.indexOf("/");
   return slash < 0 ? undefined : { policy: text.slice(0, slash), key: text.slice(slash + 1), secret };
@@ -58,7 +58,7 @@ export interface KeyPlace {
 }
 
 /** The longest cursor: five digits, a slash and a key of 512 bytes are 518 bytes. */
-const MOST_LENGTH = 692;
+const MAX_LENGTH = 692;
 
 export function keyCursor({ object, after }: KeyPlace): string {
   return toBase64Url(after === undefined ? String(object) : `${object}/${after}`);
@@ -66,7 +66,7 @@ export function keyCursor({ object, after }: KeyPlace): string {
 
 /** The place of a cursor; `undefined`: it is none, or not of a policy with so many objects. */
 export function readKeyCursor(cursor: string, objects: number): KeyPlace | undefined {
-  if (cursor.length > MOST_LENGTH || !/^[A-Za-z0-9_-]+$/.test(cursor)) return undefined;
+  if (cursor.length > MAX_LENGTH || !/^[A-Za-z0-9_-]+$/.test(cursor)) return undefined;
   const [, digits, , after] = /^(0|[1-9]\d{0,4})(\/([^]+))?$/.exec(fromBase64Url(cursor) ?? "") ?? [];
   const object = Number(digits ?? Infinity);
   if (object >= objects) return undefined;

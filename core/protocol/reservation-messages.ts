@@ -13,7 +13,7 @@ import type { Problem } from "./problems.ts";
 export const RESERVATIONS_PROTOCOL = 1;
 
 /** So many calls go in one message at most. */
-export const MOST_RESERVING = 100;
+export const MAX_RESERVING = 100;
 
 /** The message. */
 export interface ReservationsAsked {

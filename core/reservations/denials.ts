@@ -1,7 +1,7 @@
 import type { HeldPolicy, HeldRule } from "../policies/policy.ts";
 import type { Decided, RuleDecision } from "../protocol/answers.ts";
 import { costOf, type Cost } from "../protocol/cost.ts";
-import { ASKING_WAIT_MS, FLOOD_MS, MOST_DENIED_MS } from "./sizing.ts";
+import { ASKING_WAIT_MS, FLOOD_MS, MAX_DENIED_MS } from "./sizing.ts";
 
 /** A denial that the object answered. */
 interface Denial {
@@ -17,7 +17,7 @@ interface Denial {
 }
 
 /** Calls on a denied key mostly have the same cost, or one of a few costs. */
-const MOST_DENIALS = 4;
+const MAX_DENIALS = 4;
 
 /**
  * Denials of one key. A denial is remembered until the first of the rules that denied would admit the cost: for one
@@ -42,10 +42,10 @@ export class Denials {
     const costs = policy.rules.map((rule) => costOf(rule, cost));
     const others = this.#denials.filter((each) => nowMs < lastMs(policy, each) && !isSame(each.costs, costs));
     const waits = rules.filter(({ success }) => !success).map(({ retryAfterMs }) => retryAfterMs ?? Infinity);
-    const mostMs = Math.min(denialTtlMs, Math.max(MOST_DENIED_MS, firmForMs));
+    const mostMs = Math.min(denialTtlMs, Math.max(MAX_DENIED_MS, firmForMs));
     const untilMs = nowMs + Math.min(mostMs, ...waits);
     const denial = { costs, rules, atMs: nowMs, untilMs, repeatedAtMs: -Infinity, askedAtMs: -Infinity };
-    this.#denials = waits.length === 0 ? others : [denial, ...others].slice(0, MOST_DENIALS);
+    this.#denials = waits.length === 0 ? others : [denial, ...others].slice(0, MAX_DENIALS);
   }
 
   /**

@@ -1,4 +1,4 @@
-import { MOST_MARGIN_MS } from "./sizing.ts";
+import { MAX_MARGIN_MS } from "./sizing.ts";
 
 /**
  * The clock by which one holder counts the lifetimes of its units. Requests of one isolate may read slightly different
@@ -12,7 +12,7 @@ import { MOST_MARGIN_MS } from "./sizing.ts";
 export class HolderClock {
   #latestMs = -Infinity;
   /** The shortest such part of all units that are held. */
-  #marginMs = MOST_MARGIN_MS;
+  #marginMs = MAX_MARGIN_MS;
 
   /** The largest instant that was read since the last jump. */
   get latestMs(): number {
@@ -42,7 +42,7 @@ export class HolderClock {
 
   /** Notes that nothing is held. */
   release(): void {
-    this.#marginMs = MOST_MARGIN_MS;
+    this.#marginMs = MAX_MARGIN_MS;
   }
 
   /** Counts from this reading on. Nothing is held. */

@@ -22,7 +22,7 @@
  *   proportion to what they want, and as much again is left for the next holder (a lone isolate gets half), unless
  *   calls wait for the units already. So every call has the same chance, in whatever isolate. When almost nothing is
  *   left, a share is less than one unit: then nothing is reserved, and the object gives single units to calls. No
- *   holder has more than `MOST_SHARE` of the capacity, nor more than comes back soon (`mostLost`): so much one vanished
+ *   holder has more than `MAX_SHARE` of the capacity, nor more than comes back soon (`mostLost`): so much one vanished
  *   isolate costs. Therefore limits below 32 reserve nothing, nor do slow ones below 2,000.
  * - *Refilled*: before units are missing. It is time when the units that are left last `AHEAD_MS`, which is longer
  *   than a message takes, when they are half of what there was, or in the last quarter of a lifetime.
@@ -35,11 +35,11 @@ import type { Rule } from "../policies/policy.ts";
 const HOT_ASKS = 3;
 const ASKS_PER_LIFETIME = 8;
 const GROWTH = 4;
-const MOST_SHARE = 1 / 16;
+const MAX_SHARE = 1 / 16;
 const SPARE_SHARE = 1 / 32;
 const AHEAD_MS = 100;
 /** A denial is repeated for so long at most, where other holders may give units back. */
-export const MOST_DENIED_MS = 1_000;
+export const MAX_DENIED_MS = 1_000;
 /**
  * Calls that were denied so recently are many: when their denial is over, one of them asks, and the others do not. Not so
  * after a shorter denial: of a limit of 1,000 a second, which is asked for twice that, 1.5 % was not admitted then.
@@ -48,9 +48,9 @@ export const FLOOD_MS = 100;
 /** They are told to wait for so long, about as long as a message takes. */
 export const ASKING_WAIT_MS = 50;
 /** For so long at the end of a lifetime nothing is spent: unused units go back then, and clocks may differ. */
-export const MOST_MARGIN_MS = 250;
+export const MAX_MARGIN_MS = 250;
 /** The object keeps units apart for so much longer than their lifetime, at most. */
-const MOST_LATE_MS = 1_000;
+const MAX_LATE_MS = 1_000;
 
 /**
  * A key that comes a second time asks for so many units, for the longest lifetime, where many keys share an object and the
@@ -111,7 +111,7 @@ export function spendableMs(ttlMs: number): number {
 
 /** How many milliseconds at the end of such a lifetime nothing is spent. */
 export function marginMs(ttlMs: number): number {
-  return Math.min(ttlMs / 4, MOST_MARGIN_MS);
+  return Math.min(ttlMs / 4, MAX_MARGIN_MS);
 }
 
 /**
@@ -120,7 +120,7 @@ export function marginMs(ttlMs: number): number {
  * used.
  */
 export function heldMs(ttlMs: number): number {
-  return ttlMs + Math.min(ttlMs, MOST_LATE_MS);
+  return ttlMs + Math.min(ttlMs, MAX_LATE_MS);
 }
 
 /** The age in milliseconds from which the next call renews a reservation. */
@@ -179,7 +179,7 @@ function grantedUnits({ wanted, kept, free, most, isShort, ...others }: Wish): n
 
 /** The most units of a rule that one holder may have. It need not be a whole number. */
 export function mostUnits(rule: Pick<Rule, "capacity" | "quota">): number {
-  return Math.min(rule.capacity * MOST_SHARE, mostLost(rule));
+  return Math.min(rule.capacity * MAX_SHARE, mostLost(rule));
 }
 
 /** Whether so many units are few enough to be reserved for longer than the shortest lifetime. */
@@ -190,7 +190,7 @@ export function isSpare(units: number, free: number): boolean {
 /* What a crash or a vanished isolate may cost: units that were set apart, and count as used though nobody used them. */
 
 const SOON_MS = 10_000;
-const LEAST_SHARE = 0.001;
+const MIN_SHARE = 0.001;
 
 /**
  * The most units of a rule that may be lost: what comes back within 10 s, or 0.1 % of the limit where that is more. It
@@ -198,5 +198,5 @@ const LEAST_SHARE = 0.001;
  */
 export function mostLost({ capacity, quota }: Pick<Rule, "capacity" | "quota">): number {
   const soon = quota.windowMs === undefined ? 0 : (quota.units * SOON_MS) / quota.windowMs;
-  return Math.max(soon, capacity * LEAST_SHARE);
+  return Math.max(soon, capacity * MIN_SHARE);
 }

@@ -131,7 +131,7 @@ export function leasedSince(
   const known = { ...before, reportedAtMs: Infinity, sum: mean, count: 1 };
   const ends = [];
   // After a minute the mean is what it tends to.
-  for (let atMs = before.atMs + STEP_MS; atMs < nowMs && ends.length < MOST_STEPS; atMs += STEP_MS)
+  for (let atMs = before.atMs + STEP_MS; atMs < nowMs && ends.length < MAX_STEPS; atMs += STEP_MS)
     ends.push(atMs);
   return [...ends, nowMs].reduce((state, endMs) => {
     const ms = Math.max(0, endMs - state.atMs);
@@ -141,7 +141,7 @@ export function leasedSince(
 }
 
 const STEP_MS = 1_000;
-const MOST_STEPS = 60;
+const MAX_STEPS = 60;
 
 /** The state at `untilMs`: until then it is known how busy the machines are, or it is not. */
 function moved(

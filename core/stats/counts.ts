@@ -6,7 +6,7 @@
 export type Counts = Readonly<Record<string, number>>;
 
 /** So many policies have counts of their own. */
-export const MOST_POLICIES = 1_000;
+export const MAX_POLICIES = 1_000;
 /** All further policies together. No policy of a deployment has such a name. */
 export const OTHER_POLICIES = "_other";
 
@@ -32,7 +32,7 @@ export class PolicyNames {
   readonly #known = new Set<string>();
   readonly #most: number;
 
-  constructor(most = MOST_POLICIES) {
+  constructor(most = MAX_POLICIES) {
     this.#most = most;
   }
 

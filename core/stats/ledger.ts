@@ -11,7 +11,7 @@ export const MINUTES_AN_HOUR = 60;
 /** A sender that was silent for so long is forgotten. It sends nothing again after a third of that (sender.ts). */
 export const SENDER_KEPT_MS = 1_800_000;
 /** So many senders are remembered. Of more the longest silent ones are forgotten. */
-export const MOST_SENDERS = 2_000;
+export const MAX_SENDERS = 2_000;
 
 /** The last message of a sender. Stored: never change the order. */
 export type Heard = readonly [sender: string, number: number, atMs: number];
@@ -46,7 +46,7 @@ export function withMessage(
   const isRepeated = heard !== undefined && number <= heard[1];
   const result = seriesOf("stats_messages", [isRepeated ? "repeated" : "counted"]);
   const senders: Heard[] = [
-    ...others.slice(-(MOST_SENDERS - 1)),
+    ...others.slice(-(MAX_SENDERS - 1)),
     [sender, isRepeated ? heard[1] : number, nowMs],
   ];
   const counts = isRepeated ? {} : named(message.counts, names);

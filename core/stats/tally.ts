@@ -8,7 +8,7 @@ import {
   comparedSeries,
   type Counts,
   keysOfCandidate,
-  MOST_POLICIES,
+  MAX_POLICIES,
   OTHER_POLICIES,
   seriesOf,
 } from "./counts.ts";
@@ -17,7 +17,7 @@ import type { Content, PolicyKeys } from "./messages.ts";
 import { TopKeys } from "./top-keys.ts";
 
 /** So many policies of one message have their top keys in it: of 64 keys each, twice, some 10,000 keys. */
-export const MOST_WITH_KEYS = 100;
+export const MAX_WITH_KEYS = 100;
 
 /** A word that is not here counts as the last. They are not stored in this order: it may change. */
 const REASONS = [
@@ -119,7 +119,7 @@ export class Tally implements Counter {
 
   /** The policy's slot. Of very many policies the later ones share one, in which no keys are counted. */
   #slotOf(policy: string): Slot {
-    const isFull = !this.#slots.has(policy) && this.#slots.size >= MOST_POLICIES;
+    const isFull = !this.#slots.has(policy) && this.#slots.size >= MAX_POLICIES;
     const name = isFull ? OTHER_POLICIES : policy;
     const slot = this.#slots.get(name) ?? this.#begin(name);
     this.#last = slot;
@@ -127,7 +127,7 @@ export class Tally implements Counter {
   }
 
   #begin(policy: string): Slot {
-    const hasRoom = policy !== OTHER_POLICIES && this.#slots.size < MOST_WITH_KEYS;
+    const hasRoom = policy !== OTHER_POLICIES && this.#slots.size < MAX_WITH_KEYS;
     const hasKeys = hasRoom && this.#mayHaveKeys(policy);
     const top = () => (hasKeys ? new TopKeys() : undefined);
     const slot = { policy, cells: new Uint32Array(CELLS), denied: top(), active: top() };

@@ -3,7 +3,7 @@ import type { PolicyKeys, TopKeysAnswer, TopKeysCall } from "./messages.ts";
 import { mergedKeys, NO_KEYS, type Summary } from "./top-keys.ts";
 
 /** So many policies have top keys: of 64 keys each, four times, some 64,000 keys. */
-export const MOST_TOPS = 250;
+export const MAX_TOPS = 250;
 export const HOUR_MS = 3_600_000;
 
 /** The top keys of one hour. Stored: never rename a field. */
@@ -76,7 +76,7 @@ export class Tops {
   }
 
   #hasRoom(hour: number): boolean {
-    if (this.#byPolicy.size < MOST_TOPS) return true;
+    if (this.#byPolicy.size < MAX_TOPS) return true;
     for (const [policy, tops] of this.#byPolicy) {
       if (hour - tops.hour < 2) continue;
       this.#byPolicy.delete(policy);

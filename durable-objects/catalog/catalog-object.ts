@@ -31,7 +31,7 @@ import { CatalogWrites } from "./catalog-writes.ts";
 import type { Deployed } from "./checked-writes.ts";
 
 /** An alarm is never later than this: the runtime takes none after 2189, and an override may end in 9999. */
-const MOST_ALARM_MS = 365 * 24 * 3_600_000;
+const MAX_ALARM_MS = 365 * 24 * 3_600_000;
 
 /** The object that has what was changed at run time: policies, overrides and tokens. There is one. */
 export class CatalogObject extends DurableObject implements CatalogMethods {
@@ -89,7 +89,7 @@ export class CatalogObject extends DurableObject implements CatalogMethods {
   async #setAlarm(): Promise<void> {
     const nextMs = this.#catalog.nextEndMs;
     if (nextMs === undefined) return;
-    await this.ctx.storage.setAlarm(Math.min(nextMs, readClockMs() + MOST_ALARM_MS));
+    await this.ctx.storage.setAlarm(Math.min(nextMs, readClockMs() + MAX_ALARM_MS));
   }
 }
 

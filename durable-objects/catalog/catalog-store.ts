@@ -3,7 +3,7 @@ import type { Table } from "../../core/catalog/overrides.ts";
 import { instantText } from "../../core/clock.ts";
 
 /** So many changes are remembered one by one. Who knows less gets all there is. */
-const MOST_CHANGES = 20_000;
+const MAX_CHANGES = 20_000;
 
 /** What is stored of a policy: `fields` is undefined where the file says what it is, and where it is gone. */
 export interface StoredPolicy {
@@ -198,7 +198,7 @@ export class CatalogStore {
     const revision = this.revision + 1;
     const query = "INSERT INTO changes (revision, kind, name, pattern) VALUES (?, ?, ?, ?)";
     this.#tables.run(query, revision, kind, name, pattern);
-    this.#tables.run("DELETE FROM changes WHERE revision <= ?", revision - MOST_CHANGES);
+    this.#tables.run("DELETE FROM changes WHERE revision <= ?", revision - MAX_CHANGES);
     return revision;
   }
 }
@@ -301,7 +301,7 @@ export function textIn(row: Row, column: string): string {
 }
 
 /** So many entries are kept. */
-const MOST_ENTRIES = 20_000;
+const MAX_ENTRIES = 20_000;
 
 /** Who changed what, and when. */
 export class AuditLog {
@@ -322,7 +322,7 @@ export class AuditLog {
       text(before),
       text(after),
     );
-    this.#tables.run("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", MOST_ENTRIES);
+    this.#tables.run("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", MAX_ENTRIES);
   }
 
   /** The entries before one, the latest first. */

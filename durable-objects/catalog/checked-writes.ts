@@ -1,5 +1,5 @@
 /** What may be written to the catalog, and why something may not. */
-import { MOST_TABLE_LENGTH, type Refusal } from "../../core/catalog/calls.ts";
+import { MAX_TABLE_LENGTH, type Refusal } from "../../core/catalog/calls.ts";
 import { readOverride, type Table } from "../../core/catalog/overrides.ts";
 import { problemsOf } from "../../core/catalog/overrides.ts";
 import { PATTERN_ALLOWED, RANGE_ALLOWED, parsePattern } from "../../core/catalog/patterns.ts";
@@ -121,9 +121,9 @@ export function checkedToken(
 
 function lengthProblem(table: Table): Refusal | undefined {
   const { length } = JSON.stringify(table);
-  if (length <= MOST_TABLE_LENGTH) return undefined;
+  if (length <= MAX_TABLE_LENGTH) return undefined;
   return notAllowed([
-    { path: [], detail: `it has ${length} characters as JSON: must have at most ${MOST_TABLE_LENGTH}` },
+    { path: [], detail: `it has ${length} characters as JSON: must have at most ${MAX_TABLE_LENGTH}` },
   ]);
 }
 

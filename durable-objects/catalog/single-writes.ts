@@ -1,11 +1,11 @@
 import {
-  MOST_OVERRIDES,
-  MOST_POLICIES,
-  MOST_TOKENS,
+  MAX_OVERRIDES,
+  MAX_POLICIES,
+  MAX_TOKENS,
   type Refusal,
   type Versioned,
 } from "../../core/catalog/calls.ts";
-import { MAX_BEGINNING_LENGTHS, MAX_END_LENGTHS, MOST_MANIFOLD } from "../../core/catalog/override-index.ts";
+import { MAX_BEGINNING_LENGTHS, MAX_END_LENGTHS, MAX_MANIFOLD } from "../../core/catalog/override-index.ts";
 import type { Table } from "../../core/catalog/overrides.ts";
 import type { AuditLog, CatalogStore } from "./catalog-store.ts";
 import {
@@ -30,8 +30,8 @@ export interface WritesParts {
 
 /** What callers with and without a prefix share. */
 const SHARED_BOUNDS = [
-  ["overrides", MOST_OVERRIDES, "overrides"],
-  ["manifold", MOST_MANIFOLD, "patterns with more than one *"],
+  ["overrides", MAX_OVERRIDES, "overrides"],
+  ["manifold", MAX_MANIFOLD, "patterns with more than one *"],
   ["beginnings", MAX_BEGINNING_LENGTHS, "lengths before the first *"],
   ["ends", MAX_END_LENGTHS, "lengths after the last *"],
 ] as const;
@@ -69,15 +69,15 @@ export class SingleWrites {
       const refused = checkedPolicy(name, base, fields);
       if (refused !== undefined) return refused;
       if (isSame(fields, before?.fields)) return { version: before?.ownVersion ?? 0, value: fields };
-      if (before?.fields === undefined && this.#store.count("policies") >= MOST_POLICIES)
-        return full(`the catalog has ${MOST_POLICIES} policies, which are all that it may have`);
+      if (before?.fields === undefined && this.#store.count("policies") >= MAX_POLICIES)
+        return full(`the catalog has ${MAX_POLICIES} policies, which are all that it may have`);
     }
     const after = fields ?? base.fields;
     const misfit = after && this.misfitOf(name, after);
     if (misfit !== undefined) return misfit;
     // Nothing is left of which a key could have other figures.
     if (after === undefined)
-      for (const each of this.#store.overridesAfter(name, "", MOST_OVERRIDES))
+      for (const each of this.#store.overridesAfter(name, "", MAX_OVERRIDES))
         this.putOverride(by, name, each.pattern, undefined, each.fields);
     const version = this.#store.writePolicy(name, fields);
     this.#audit.add(this.#nowMs(), by, `policy ${name}`, before?.fields, fields);
@@ -86,7 +86,7 @@ export class SingleWrites {
 
   /** The refusal of a policy under which one of its overrides would mean nothing any more. */
   misfitOf(name: string, fields: Table): Refusal | undefined {
-    for (const { pattern, fields: override } of this.#store.overridesAfter(name, "", MOST_OVERRIDES)) {
+    for (const { pattern, fields: override } of this.#store.overridesAfter(name, "", MAX_OVERRIDES)) {
       const checked = checkedOverride(name, { fields }, pattern, override);
       if (isRefusal(checked))
         return {
@@ -108,15 +108,15 @@ export class SingleWrites {
       return missing(`there is no override ${JSON.stringify(pattern)}`);
     if (isSame(fields, before?.fields))
       return { version: before?.version ?? 0, value: { policy, pattern, fields } };
-    if (before === undefined && this.#store.count("overrides") >= MOST_OVERRIDES)
-      return full(`the catalog has ${MOST_OVERRIDES} overrides, which are all that it may have`);
+    if (before === undefined && this.#store.count("overrides") >= MAX_OVERRIDES)
+      return full(`the catalog has ${MAX_OVERRIDES} overrides, which are all that it may have`);
     if (
       before === undefined &&
       checked.isManifold &&
-      this.#store.overrideCounts(policy).manifold >= MOST_MANIFOLD
+      this.#store.overrideCounts(policy).manifold >= MAX_MANIFOLD
     )
       return full(
-        `the policy has ${MOST_MANIFOLD} patterns with more than one *, which are all that it may have`,
+        `the policy has ${MAX_MANIFOLD} patterns with more than one *, which are all that it may have`,
       );
     const version = this.putOverride(by, policy, pattern, fields, before?.fields, endsAtMs);
     return { version, value: { policy, pattern, fields: fields ?? null } };
@@ -169,8 +169,8 @@ export class SingleWrites {
     const before = this.#store.token(name);
     if (entry === undefined && before === undefined)
       return missing(`there is no token ${JSON.stringify(name)}`);
-    if (before === undefined && this.#store.count("tokens") >= MOST_TOKENS)
-      return full(`the catalog has ${MOST_TOKENS} tokens, which are all that it may have`);
+    if (before === undefined && this.#store.count("tokens") >= MAX_TOKENS)
+      return full(`the catalog has ${MAX_TOKENS} tokens, which are all that it may have`);
     if (isSame(entry, before)) return { version: 1, value: entry };
     const isThere = (policy: string) => this.baseOf(policy) !== undefined;
     const refused = entry && checkedToken(entry, isThere, () => this.#names());

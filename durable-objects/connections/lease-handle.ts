@@ -5,7 +5,7 @@ import type { Answer, Lease, Missing, Released } from "../../core/protocol/answe
 import {
   type AcquireCall,
   LINK_PROTOCOL,
-  MOST_DURATION_MS,
+  MAX_DURATION_MS,
   OUTCOMES,
   type ReleaseCall,
   unsupportedOf,
@@ -135,7 +135,7 @@ function renewalOf(policy: Policy | undefined, call: unknown): number | undefine
 /** What a holder may report when it releases. */
 const REPORT = table({
   outcome: v.optional(oneOf(OUTCOMES)),
-  durationMs: v.optional(number(0, MOST_DURATION_MS)),
+  durationMs: v.optional(number(0, MAX_DURATION_MS)),
 });
 
 /** The argument of a holder, which may be left out. @throws LimiterError as `renewalOf` does */
@@ -146,7 +146,7 @@ function read<Schema extends v.GenericSchema>(
 ): v.InferOutput<Schema> {
   const parsed = v.safeParse(schema, argument ?? {});
   if (parsed.success) return parsed.output;
-  const errors = violationsOf(parsed.issues.slice(0, MOST_ERRORS)).map(({ path, detail }) => ({
+  const errors = violationsOf(parsed.issues.slice(0, MAX_ERRORS)).map(({ path, detail }) => ({
     pointer: pointerTo(path),
     detail,
   }));
@@ -154,7 +154,7 @@ function read<Schema extends v.GenericSchema>(
 }
 
 /** A holder may pass anything, and the error lists no more of it. */
-const MOST_ERRORS = 20;
+const MAX_ERRORS = 20;
 
 /** The error for a holder whose lease has ended. It has the properties of the service binding's errors. */
 function leaseNotFound(): Error {

@@ -2,7 +2,7 @@ import { publicName, type Rule } from "../../core/policies/policy.ts";
 import type { Conflict, Decided } from "../../core/protocol/answers.ts";
 import { type KeyRange, rangeOf, rangeOfEnds, sharedKey } from "../../core/protocol/caller-keys.ts";
 import { type Cost, costOf } from "../../core/protocol/cost.ts";
-import { ANSWERS_DROPPED, MOST_ANSWERS, type StoredAnswer } from "../storage/answers.ts";
+import { ANSWERS_DROPPED, MAX_ANSWERS, type StoredAnswer } from "../storage/answers.ts";
 import type { Claim } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import type { KeyState } from "./key-state.ts";
@@ -101,7 +101,7 @@ function findShared(
   return found?.request === END_OF_HOLD ? undefined : found;
 }
 
-/** Remembers an answer. When the caller has `MOST_ANSWERS` of the key, its oldest ones go. */
+/** Remembers an answer. When the caller has `MAX_ANSWERS` of the key, its oldest ones go. */
 export function rememberAnswer(
   storage: KeyStorage,
   keyState: KeyState,
@@ -112,7 +112,7 @@ export function rememberAnswer(
 ): void {
   const { key, answers } = keyState;
   const { count, oldestMs } = answersOf(storage, keyState, range);
-  const isMost = count >= MOST_ANSWERS;
+  const isMost = count >= MAX_ANSWERS;
   if (isMost) storage.answers.removeOldest(key, range);
   storage.answers.write(key, idempotencyKey, { request, answer: textOf(remembered, charge), atMs: nowMs });
   const left = isMost ? count - ANSWERS_DROPPED : count;

@@ -94,14 +94,14 @@ export class MemoryBudget {
 }
 
 /** The most keys in memory of all objects in an isolate, at about 1 KiB each. Other keys are read from storage when a call opens them. */
-export const MOST_KEYS = 20_000;
+export const MAX_KEYS = 20_000;
 /**
  * The bytes of its 128 MB that keys may take beside that, until some are dropped: two of the largest states. They are
  * weighed when they are loaded and when a call has changed them.
  */
-export const MOST_BYTES = 32 * 2 ** 20;
+export const MAX_BYTES = 32 * 2 ** 20;
 /** What all objects in an isolate share. */
-export const SHARED_MEMORY = new MemoryBudget(MOST_KEYS, MOST_BYTES);
+export const SHARED_MEMORY = new MemoryBudget(MAX_KEYS, MAX_BYTES);
 /** A call to a key that grows looks at so many keys for one to drop. It mostly adds far less than that one takes. */
 const GROWTH_STEPS = 64;
 
@@ -120,7 +120,7 @@ export class KeyCache {
   readonly #keys = new Map<string, KeyState>();
 
   /** @param memory what other objects have a part of too; absent: it is this one's alone */
-  constructor(storage: KeyStorage, memory = new MemoryBudget(MOST_KEYS, MOST_BYTES)) {
+  constructor(storage: KeyStorage, memory = new MemoryBudget(MAX_KEYS, MAX_BYTES)) {
     this.#storage = storage;
     this.#memory = memory;
     this.#share = memory.join();

@@ -3,7 +3,7 @@ import { readClockMs } from "../../core/clock.ts";
 /** An alarm is set to an earlier instant only if it gains more than this, in milliseconds: each move writes a row. */
 const ALARM_SLACK_MS = 60_000;
 /** No alarm is set further ahead than this, in milliseconds. It comes early then, and sets the next one. */
-const MOST_ALARM_MS = 30 * 24 * 60 * 60 * 1_000;
+const MAX_ALARM_MS = 30 * 24 * 60 * 60 * 1_000;
 
 /** Does work that may take long, in steps: calls may come in between. None comes between the last step and `finish`. */
 export async function inTurns<Result>(
@@ -47,7 +47,7 @@ export class Timers {
 
   /** Sets an alarm for `dueMs`, unless one is already set for at most `slackMs` later. */
   alarmBy(dueMs: number, nowMs: number, slackMs = ALARM_SLACK_MS): void {
-    const alarmAtMs = Math.min(dueMs, nowMs + MOST_ALARM_MS);
+    const alarmAtMs = Math.min(dueMs, nowMs + MAX_ALARM_MS);
     if (this.#alarmAtMs <= alarmAtMs + slackMs) return;
     this.#alarmAtMs = alarmAtMs;
     void this.#storage.setAlarm(alarmAtMs);

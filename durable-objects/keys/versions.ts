@@ -14,8 +14,8 @@ const PLACE = "@";
 const KIND = "in-force";
 
 /** So many texts are kept as they were read, and so many keys wait to be opened. */
-const MOST_READ = 256;
-const MOST_TOLD = 1_000;
+const MAX_READ = 256;
+const MAX_TOLD = 1_000;
 
 /** By policy and text: the policies that were read. All objects of an isolate share them. */
 const read = new Map<string, Policy>();
@@ -38,7 +38,7 @@ export class Versions {
     const told = later(this.#told.get(key), inForce);
     if (told === undefined) return;
     for (const oldest of this.#told.keys()) {
-      if (this.#told.size < MOST_TOLD) break;
+      if (this.#told.size < MAX_TOLD) break;
       this.#told.delete(oldest);
     }
     this.#told.set(key, told);
@@ -78,7 +78,7 @@ function readPolicy(name: string, fields: string): Policy | undefined {
     return undefined;
   }
   for (const oldest of read.keys()) {
-    if (read.size < MOST_READ) break;
+    if (read.size < MAX_READ) break;
     read.delete(oldest);
   }
   read.set(id, policy);

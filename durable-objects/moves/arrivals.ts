@@ -6,7 +6,7 @@ import {
   type Given,
   type Handed,
   type HandedOver,
-  MOST_MOVED,
+  MAX_MOVED,
   MOVE_PROTOCOL,
   type MovedKey,
   type Presumed,
@@ -40,7 +40,7 @@ interface Copy {
 }
 
 /** A key may be in one of four places, by the layouts of a policy, and each is asked a few times at most. */
-const MOST_QUESTIONS = 24;
+const MAX_QUESTIONS = 24;
 
 /** Fetches keys from the objects that had them. One call for a key asks, and the others wait with it. */
 export class Arrivals {
@@ -80,7 +80,7 @@ export class Arrivals {
     const names = objectNames(policy, key).filter((name) => !places.isHere(name));
     const toAsk: Asking[] = names.map((name) => ({ name }));
     for (
-      let next = toAsk.shift(), left = MOST_QUESTIONS;
+      let next = toAsk.shift(), left = MAX_QUESTIONS;
       next !== undefined;
       next = toAsk.shift(), left -= 1
     ) {
@@ -224,7 +224,7 @@ export class Questions {
     const questions = this.#questions.get(name) ?? [];
     this.#questions.delete(name);
     while (questions.length > 0) {
-      const some = questions.slice(0, MOST_MOVED);
+      const some = questions.slice(0, MAX_MOVED);
       try {
         const heard = await this.#inTime(policy, this.#handOver(policy, name, some));
         for (const [index, each] of heard.entries()) some[index]?.resolve(each);

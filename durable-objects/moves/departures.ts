@@ -1,7 +1,7 @@
 import type { Policy } from "../../core/policies/policy.ts";
 import {
-  MOST_MOVED,
-  MOST_MOVED_LENGTH,
+  MAX_MOVED,
+  MAX_MOVED_LENGTH,
   type AskedKey,
   type Handed,
   type HandedOver,
@@ -42,8 +42,8 @@ export class Departures {
     const nowMs = this.#host.nowMs();
     const handed: Handed[] = [];
     let length = 0;
-    for (const asked of keys.slice(0, MOST_MOVED)) {
-      if (length >= MOST_MOVED_LENGTH) break;
+    for (const asked of keys.slice(0, MAX_MOVED)) {
+      if (length >= MAX_MOVED_LENGTH) break;
       const asker = objectName({ name, objects: layout }, asked.key);
       const each = isComing(asked.key) ? "busy" : this.#handOver(policy, asked, asker, nowMs);
       handed.push(each);

@@ -28,7 +28,7 @@ export class KeyHasMoved extends Error {
 }
 
 /** So many keys are remembered to be here without a look at storage, at about 100 bytes each. */
-const MOST_REMEMBERED = 20_000;
+const MAX_REMEMBERED = 20_000;
 
 /**
  * The keys that are here: what is admitted of them is admitted by this object alone. Of other keys it has to be found
@@ -53,8 +53,7 @@ export class Residents {
 
   add(key: string): void {
     // Whoever is forgotten is asked for again.
-    if (this.#known.size >= MOST_REMEMBERED)
-      for (const first of this.#known) return this.#replace(first, key);
+    if (this.#known.size >= MAX_REMEMBERED) for (const first of this.#known) return this.#replace(first, key);
     this.#known.add(key);
   }
 

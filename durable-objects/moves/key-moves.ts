@@ -30,7 +30,7 @@ interface MovingCall<Result> {
 }
 
 /** So often a call looks for its key: it may go again as soon as it has come. */
-const MOST_LOOKS = 6;
+const MAX_LOOKS = 6;
 
 /** Makes each call where its key is. */
 export class KeyMoves {
@@ -89,7 +89,7 @@ export class KeyMoves {
     const names = objectNames(policy, key);
     const [toBeAt = ""] = names;
     let isStaying = mayStay;
-    for (let look = 0; look < MOST_LOOKS; look += 1) {
+    for (let look = 0; look < MAX_LOOKS; look += 1) {
       if (isStaying && residents.has(key)) {
         const made = await orMoved(call.here);
         if (made !== undefined) return made.answer;

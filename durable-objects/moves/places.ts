@@ -9,7 +9,7 @@ export interface ObjectNamespace {
 }
 
 /** So many names of its own are remembered: an object has one by each layout. */
-const MOST_NAMES = 16;
+const MAX_NAMES = 16;
 
 /** Tells an object by its name. An object is not told its own, but a name has one id only. */
 export class Places {
@@ -34,7 +34,7 @@ export class Places {
     if (name === undefined) return false;
     if (this.#own.has(name)) return true;
     if (this.#within(name).idFromName(name).toString() !== this.#id) return false;
-    if (this.#own.size < MOST_NAMES) this.#own.add(name);
+    if (this.#own.size < MAX_NAMES) this.#own.add(name);
     return true;
   }
 

@@ -1,7 +1,7 @@
 import { place, remainingOf, settle, unstoredOf, wholeAtMs } from "../../core/accounts/account.ts";
 import { holdWith } from "../../core/accounts/hold.ts";
 import { decideTogether, type RuleAccount } from "../../core/accounts/joint-decision.ts";
-import { LEAST_USEFUL_TTL_MS } from "../../core/policies/lifetimes.ts";
+import { MIN_USEFUL_TTL_MS } from "../../core/policies/lifetimes.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import { callerIn } from "../../core/protocol/caller-keys.ts";
@@ -193,7 +193,7 @@ function granted(
     !policy.localDecisions.admits ||
     !holders.hasRoomFor(id) ||
     holder.replaced !== undefined ||
-    ttlMs < Math.min(askedMs, LEAST_USEFUL_TTL_MS)
+    ttlMs < Math.min(askedMs, MIN_USEFUL_TTL_MS)
   )
     return { ttlMs: Math.max(0, ttlMs), units: ruleAccounts.map(() => 0) };
   const wishes = ruleAccounts.map(({ rule, account }, index): Wish => {

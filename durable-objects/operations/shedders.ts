@@ -13,7 +13,7 @@ import {
 import type { KeyState } from "../keys/key-state.ts";
 
 /** So many keys of one object have a shedder in memory. A further one takes the place of one that sheds nothing. */
-export const MOST_SHEDDERS = 1_000;
+export const MAX_SHEDDERS = 1_000;
 /** Of those, the most that calls of one caller have opened: what is shed of others has room beside them. */
 export const MAX_SHEDDERS_OF_CALLER = 500;
 /** What a client was told so long ago says nothing about now. */
@@ -106,7 +106,7 @@ export class Shedders {
     let own = 0;
     for (const each of this.#shedders.values()) if (isOwn(each)) own += 1;
     const hasPart = own >= MAX_SHEDDERS_OF_CALLER;
-    if (this.#shedders.size < MOST_SHEDDERS && !hasPart) return true;
+    if (this.#shedders.size < MAX_SHEDDERS && !hasPart) return true;
     for (const [key, each] of this.#shedders)
       if (each.state.level === 0 && (!hasPart || isOwn(each))) return this.#shedders.delete(key);
     return false;

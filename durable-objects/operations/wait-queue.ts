@@ -273,8 +273,8 @@ function rankOf({ names, usual }: Policy["priorities"], priority: string | undef
  * The most calls that wait in one object, and of one caller there. A call that waits keeps a request open and its
  * memory, of which an object has 128 MB. The policy's `maxWaiters` is of one key.
  */
-export const MOST_WAITS_OF_OBJECT = 2_000;
-export const MOST_WAITS_OF_CALLER = 1_000;
+export const MAX_WAITS_OF_OBJECT = 2_000;
+export const MAX_WAITS_OF_CALLER = 1_000;
 
 /** The places of an object for calls that wait, whatever they wait for. */
 class WaitPlaces {
@@ -283,9 +283,9 @@ class WaitPlaces {
 
   /** The bound that one more call of this caller would pass; `undefined`: there is a place. */
   fullFor(caller = ""): Full | undefined {
-    if (this.#count >= MOST_WAITS_OF_OBJECT) return full("object-waits", MOST_WAITS_OF_OBJECT);
-    if (caller !== "" && (this.#taken.get(caller) ?? 0) >= MOST_WAITS_OF_CALLER)
-      return full("caller-waits", MOST_WAITS_OF_CALLER);
+    if (this.#count >= MAX_WAITS_OF_OBJECT) return full("object-waits", MAX_WAITS_OF_OBJECT);
+    if (caller !== "" && (this.#taken.get(caller) ?? 0) >= MAX_WAITS_OF_CALLER)
+      return full("caller-waits", MAX_WAITS_OF_CALLER);
     return undefined;
   }
 

@@ -146,7 +146,7 @@ function decidedOf({ rules = [], conflict }: PoolAnswer): Answer {
  * one has given slots back. On its way from one region to another, a slot is idle for half of this time on average.
  */
 const ASK_AGAIN_MS = 200;
-const LEAST_WAIT_MS = 10;
+const MIN_WAIT_MS = 10;
 
 /**
  * Leases in slots of a pool. The region holds the slots, and its object leases them to callers as any object does,
@@ -236,7 +236,7 @@ export class PooledLeases {
         const nowMs = time.nowMs();
         const [head] = this.#queue.waitersOf(keyState);
         if (head === undefined) return;
-        const untilMs = Math.min(ASK_AGAIN_MS, Math.max(LEAST_WAIT_MS, head.untilMs - nowMs));
+        const untilMs = Math.min(ASK_AGAIN_MS, Math.max(MIN_WAIT_MS, head.untilMs - nowMs));
         await new Promise<void>((resolve) => time.after(untilMs, resolve));
         await this.#askFor(keyState);
       }

@@ -108,7 +108,7 @@ const AHEAD_OF_ISOLATES = 2;
  * asks the pool.
  */
 const SLOT_SLACK = 1.5;
-const LEAST_SLOT_SLACK_MS = 1_000;
+const MIN_SLOT_SLACK_MS = 1_000;
 
 /**
  * A slot in which no lease began for so long goes back, in milliseconds. A shorter time would ask the pool more
@@ -118,7 +118,7 @@ export const IDLE_SLOT_MS = 250;
 
 /** How long a slot is held for a lease of `leaseMs`, in milliseconds. */
 export function slotMs(leaseMs: number): number {
-  return Math.ceil(Math.max(leaseMs * SLOT_SLACK, leaseMs + LEAST_SLOT_SLACK_MS));
+  return Math.ceil(Math.max(leaseMs * SLOT_SLACK, leaseMs + MIN_SLOT_SLACK_MS));
 }
 
 /**

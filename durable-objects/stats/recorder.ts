@@ -25,11 +25,11 @@ import type { StatsStorage } from "./stats-storage.ts";
 /** Messages that come within so many milliseconds are written together: each write costs a row. */
 const WRITE_EVERY_MS = 2_000;
 /** So many messages may wait to be written. Those that come then are refused, and come again. */
-const MOST_WAITING = 1_000;
+const MAX_WAITING = 1_000;
 /** Top keys are stored once in so many minutes, since each policy's cost a row. Until then they are in that of the minute. */
 const TOPS_EVERY_MINUTES = 10;
 /** The longest text of them in that row, which is written with each batch of messages. */
-const MOST_RECENT_LENGTH = 300_000;
+const MAX_RECENT_LENGTH = 300_000;
 
 /** The names under which something is stored. Never change them. */
 const OPEN = "open";
@@ -88,8 +88,8 @@ export class Recorder {
 
   /** Counts a message, once. Settles when it is stored. */
   push(message: StatsMessage): Promise<void> {
-    if (this.#waiting.length >= MOST_WAITING)
-      return Promise.reject(new Error(`${MOST_WAITING} messages wait to be counted: send it again`));
+    if (this.#waiting.length >= MAX_WAITING)
+      return Promise.reject(new Error(`${MAX_WAITING} messages wait to be counted: send it again`));
     return new Promise((answer, fail) => {
       this.#waiting.push({ message, answer, fail });
       const leftMs = this.#nextWriteMs - this.#now();
@@ -172,7 +172,7 @@ export class Recorder {
         this.#storage.write(CLOSED, close.closed);
       }
       const { recent } = tops;
-      const isShort = JSON.stringify(recent).length <= MOST_RECENT_LENGTH;
+      const isShort = JSON.stringify(recent).length <= MAX_RECENT_LENGTH;
       this.#storage.write(OPEN, isShort ? { ...open, tops: recent } : open);
     });
     const isTopsDue =

@@ -56,7 +56,7 @@ export interface AnalyticsDataset {
 }
 
 /** So many data points one invocation may write. */
-const MOST_POINTS = 25;
+const MAX_POINTS = 25;
 
 /**
  * Writes decisions to Analytics Engine: a data point for each policy, outcome, reason and source, with their number. What
@@ -76,9 +76,9 @@ export class Analytics {
     const all = Object.entries(merged(this.#left, Object.fromEntries(decisions))).toSorted(
       ([, a], [, b]) => b - a,
     );
-    this.#left = Object.fromEntries(all.slice(MOST_POINTS));
+    this.#left = Object.fromEntries(all.slice(MAX_POINTS));
     try {
-      for (const [series, count] of all.slice(0, MOST_POINTS)) {
+      for (const [series, count] of all.slice(0, MAX_POINTS)) {
         const [, ...blobs] = partsOf(series);
         this.#dataset.writeDataPoint({ indexes: blobs.slice(0, 1), blobs, doubles: [count] });
       }

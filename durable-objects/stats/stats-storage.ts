@@ -21,7 +21,7 @@ const SCHEMA = [
 export const STEPS_KEPT: Readonly<Record<Step, number>> = { minute: 1_440, hour: 720 };
 
 /** A value may have 2 MB. A character has four bytes at most. */
-const MOST_PART_LENGTH = 400_000;
+const MAX_PART_LENGTH = 400_000;
 
 /** What is stored of the statistics. All methods are synchronous. */
 export class StatsStorage {
@@ -56,11 +56,11 @@ export class StatsStorage {
   /** Stores a value under a name: a row for each 400,000 characters. */
   write(name: string, value: object): void {
     const text = JSON.stringify(value);
-    const parts = Math.max(1, Math.ceil(text.length / MOST_PART_LENGTH));
+    const parts = Math.max(1, Math.ceil(text.length / MAX_PART_LENGTH));
     for (let part = 0; part < parts; part += 1) {
-      const from = part * MOST_PART_LENGTH;
+      const from = part * MAX_PART_LENGTH;
       const query = "INSERT OR REPLACE INTO documents (name, part, text) VALUES (?, ?, ?)";
-      this.#storage.sql.exec(query, name, part, text.slice(from, from + MOST_PART_LENGTH));
+      this.#storage.sql.exec(query, name, part, text.slice(from, from + MAX_PART_LENGTH));
     }
     if ((this.#parts.get(name) ?? parts) > parts)
       this.#storage.sql.exec("DELETE FROM documents WHERE name = ? AND part >= ?", name, parts);

@@ -16,7 +16,7 @@ export interface StoredAnswer {
  * hours with one idempotent call in 17 seconds. Beyond it, the caller's oldest answers go. With twice as many, finding
  * those takes a call 9 ms.
  */
-export const MOST_ANSWERS = 5_000;
+export const MAX_ANSWERS = 5_000;
 /** So many go at once: a call has to look through all of them for the oldest. */
 export const ANSWERS_DROPPED = 100;
 

@@ -21,7 +21,7 @@ export interface SweptMoves {
 }
 
 /** A key brings so many answers at most, the newest: more would not fit in a message. */
-const MOST_ANSWERS_MOVED = 20_000;
+const MAX_ANSWERS_MOVED = 20_000;
 
 /** The stored moves: which keys were given away, and which have come. A key that never moved has no row. */
 export class StoredMoves {
@@ -99,7 +99,7 @@ export class StoredMoves {
             `SELECT idempotency_key AS idempotencyKey, request, answer, at_ms AS atMs FROM answers
               WHERE key = ? ORDER BY at_ms DESC LIMIT ?`,
             key,
-            MOST_ANSWERS_MOVED,
+            MAX_ANSWERS_MOVED,
           )
           .toArray()
       : [];

@@ -36,7 +36,7 @@ import type { StoredAccount } from "./records.ts";
  * (`mostLost`). So 100,000 a second write one row for 2,000 decisions, and limits that are small and slow have less than
  * one unit: they write every decision and lose none.
  */
-const MOST_SHARE = 0.02;
+const MAX_SHARE = 0.02;
 
 /**
  * A record is ahead by no more than this part of what the key is known to have used since it was loaded. So an object
@@ -57,7 +57,7 @@ const MAX_PRESUMED = 4;
 export function aheadUnits(rule: Rule): number {
   const { algorithm, capacity, lease } = rule;
   if (lease !== undefined || algorithm.isLasting === true || algorithm.isShare === true) return 0;
-  return Math.floor(Math.min(capacity * MOST_SHARE, mostLost(rule)));
+  return Math.floor(Math.min(capacity * MAX_SHARE, mostLost(rule)));
 }
 
 /** By how many units memory may go ahead of a record that is written now, beside what holders have. */

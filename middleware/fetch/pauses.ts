@@ -1,7 +1,7 @@
 /** The pauses that partners have asked for. All calls in this process that share a limiter and a key keep them. */
 
 /** The most pauses of one limiter. The oldest goes: its partner will say again when it is left too little alone. */
-const MOST_PAUSES = 10_000;
+const MAX_PAUSES = 10_000;
 
 const pauses = new WeakMap<object, Map<string, number>>();
 
@@ -17,6 +17,6 @@ export function pause(limiter: object, name: string, untilMs: number): void {
   const lastsUntilMs = Math.max(untilMs, ofLimiter.get(name) ?? 0);
   ofLimiter.delete(name);
   const [oldest] = ofLimiter.keys();
-  if (oldest !== undefined && ofLimiter.size >= MOST_PAUSES) ofLimiter.delete(oldest);
+  if (oldest !== undefined && ofLimiter.size >= MAX_PAUSES) ofLimiter.delete(oldest);
   ofLimiter.set(name, lastsUntilMs);
 }

@@ -14,9 +14,9 @@ import { changes, type Deployed, type Line } from "./changes.ts";
 import { objectLines, reachedLines } from "./objects.ts";
 
 /** https://developers.cloudflare.com/workers/platform/limits/, November 2026. */
-const MOST_VARIABLE_BYTES = 5_120;
-const MOST_VARIABLES = { free: 64, paid: 128 };
-const MOST_BUNDLE_BYTES = { free: 3 * 1_048_576, paid: 10 * 1_048_576 };
+const MAX_VARIABLE_BYTES = 5_120;
+const MAX_VARIABLES = { free: 64, paid: 128 };
+const MAX_BUNDLE_BYTES = { free: 3 * 1_048_576, paid: 10 * 1_048_576 };
 
 interface Asked {
   readonly environment: string | undefined;
@@ -77,10 +77,10 @@ function readPolicies({ vars }: Config): [Policies | undefined, Line[]] {
 function variableLines({ vars }: Config): Line[] {
   const sizes = Object.entries(vars).map(([name, value]): Line => {
     const bytes = Buffer.byteLength(typeof value === "string" ? value : JSON.stringify(value));
-    const text = `${name} has ${bytes} of ${MOST_VARIABLE_BYTES} bytes`;
-    return { verdict: bytes <= MOST_VARIABLE_BYTES ? "ok" : "BAD", text };
+    const text = `${name} has ${bytes} of ${MAX_VARIABLE_BYTES} bytes`;
+    return { verdict: bytes <= MAX_VARIABLE_BYTES ? "ok" : "BAD", text };
   });
-  const { free, paid } = MOST_VARIABLES;
+  const { free, paid } = MAX_VARIABLES;
   const count = Object.keys(vars).length;
   if (count > free)
     sizes.push({ verdict: "note", text: `${count}: the free plan has ${free}, the paid one ${paid}` });
@@ -109,7 +109,7 @@ function bundleLines({ limits }: Config, { environment = "", file }: Asked): Lin
 }
 
 function sizeLines(bytes: number, limits: unknown): Line[] {
-  const { free, paid } = MOST_BUNDLE_BYTES;
+  const { free, paid } = MAX_BUNDLE_BYTES;
   const size = `${Math.ceil(bytes / 1_024)} KiB compressed: the free plan takes ${free / 1_024}, the paid one ${paid / 1_024}`;
   const line: Line = { verdict: bytes <= free ? "ok" : bytes <= paid ? "note" : "BAD", text: size };
   if (limits === undefined) return [line];

@@ -8,7 +8,7 @@ import { windowExcess } from "./window-bound.ts";
 /** So many ask at once. */
 export const ASKERS = 48;
 /** Whoever was denied asks again after this many milliseconds at most. */
-const MOST_PAUSE_MS = 25;
+const MAX_PAUSE_MS = 25;
 /**
  * Objects may move from one machine to another, whose clock is ahead by so many milliseconds: what refills in them is
  * no leak of the limiter.
@@ -38,13 +38,13 @@ export async function askByMany(calls: Calls, lastsMs: number, body: object): Pr
     while (performance.now() < endMs) {
       const answered = await calls.make("POST", "/v1/limit", body);
       if (answered === undefined) {
-        await pause(MOST_PAUSE_MS);
+        await pause(MAX_PAUSE_MS);
         continue;
       }
       answers.push(answered);
       if (answered.body["success"] === true) continue;
-      const waitMs = Number(answered.body["retryAfterMs"] ?? MOST_PAUSE_MS);
-      await pause(Math.max(1, Math.min(waitMs, MOST_PAUSE_MS)));
+      const waitMs = Number(answered.body["retryAfterMs"] ?? MAX_PAUSE_MS);
+      await pause(Math.max(1, Math.min(waitMs, MAX_PAUSE_MS)));
     }
   };
   await Promise.all(Array.from({ length: ASKERS }, askUntilEnd));

@@ -20,7 +20,7 @@ const TTL_MS = 5_000;
 /** Of a hold that is left to expire. */
 const BRIEF_TTL_MS = 2_000;
 /** What is held at once, and how long the work takes. */
-const MOST_HELD = 5;
+const MAX_HELD = 5;
 const WORK_MS = 30;
 /** Units that come back may have to wait for an isolate that remembers a denial. */
 const BACK_WITHIN_MS = 12_000;
@@ -48,7 +48,7 @@ const reset = (calls: Calls, { policy }: RatePolicy, key: string) =>
 export async function verifyHeldUnits(calls: Calls, rate: RatePolicy, lastsMs: number): Promise<Finding> {
   const name = `units that are held of ${rate.policy} keep to the bound: ${inWords(rate)}`;
   const key = calls.freshKey();
-  const most = Math.max(1, Math.min(MOST_HELD, Math.floor(rate.capacity / 8)));
+  const most = Math.max(1, Math.min(MAX_HELD, Math.floor(rate.capacity / 8)));
   const used: AdmittedCall[] = [];
   let [placed, denied] = [0, 0];
   const endMs = performance.now() + lastsMs;

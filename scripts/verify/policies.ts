@@ -40,16 +40,16 @@ export interface LeasePolicy {
 }
 
 /** One machine uses up so many units in some seconds. */
-const MOST_UNITS = 2_000;
+const MAX_UNITS = 2_000;
 const PLAIN = `with keyKind = "text", no shadow and onFailure = "closed"`;
 const SIMPLE = "without countDenied, minInterval and blockFor";
-export const LEASES_NEEDED = `needs a policy with one rule, concurrency, of up to ${MOST_UNITS} units, ${PLAIN}`;
-export const RULES_NEEDED = `needs a policy with several rules, ${listed(RATES)}, one of up to ${MOST_UNITS} units, ${SIMPLE}, ${PLAIN}`;
-export const HOLDS_NEEDED = `needs a policy with one rule, ${listed(HELD)}, of 2 to ${MOST_UNITS} units, ${SIMPLE}, ${PLAIN}`;
+export const LEASES_NEEDED = `needs a policy with one rule, concurrency, of up to ${MAX_UNITS} units, ${PLAIN}`;
+export const RULES_NEEDED = `needs a policy with several rules, ${listed(RATES)}, one of up to ${MAX_UNITS} units, ${SIMPLE}, ${PLAIN}`;
+export const HOLDS_NEEDED = `needs a policy with one rule, ${listed(HELD)}, of 2 to ${MAX_UNITS} units, ${SIMPLE}, ${PLAIN}`;
 
 /** What these algorithms need to be tested. */
 export function rateNeeded(algorithms: readonly RateAlgorithm[]): string {
-  return `needs a policy with one rule, ${listed(algorithms)}, of up to ${MOST_UNITS} units, ${PLAIN}`;
+  return `needs a policy with one rule, ${listed(algorithms)}, of up to ${MAX_UNITS} units, ${PLAIN}`;
 }
 
 function listed(names: readonly string[]): string {
@@ -126,7 +126,7 @@ function isSimple({ countDenied, minIntervalMs = 0, blockForMs }: ListedRule): b
 }
 
 function isSmall({ capacity }: RateRule): boolean {
-  return capacity >= 1 && capacity <= MOST_UNITS;
+  return capacity >= 1 && capacity <= MAX_UNITS;
 }
 
 function soonest(rates: readonly RatePolicy[]): RatePolicy[] {
@@ -150,7 +150,7 @@ export function leasePolicy(policies: readonly ListedPolicy[]): LeasePolicy | un
         ? [{ policy: name, maxWaitMs, limit: Number(rule["limit"]), maxTtlMs: Number(rule["maxTtlMs"]) }]
         : [],
     )
-    .filter(({ limit }) => limit >= 1 && limit <= MOST_UNITS)
+    .filter(({ limit }) => limit >= 1 && limit <= MAX_UNITS)
     .toSorted((a, b) => a.limit - b.limit);
   return fewest;
 }

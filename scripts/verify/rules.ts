@@ -10,7 +10,7 @@ const SETTLED_WITHIN_MS = 2_000;
  * A crash meanwhile, which a deployment is too, may cost a part of each limit: 2 % and a sixteenth at most. Denied calls
  * that took something would soon take it all.
  */
-const MOST_LOST = 1 / 8;
+const MAX_LOST = 1 / 8;
 
 type Cost = Readonly<Record<string, number>>;
 
@@ -30,7 +30,7 @@ export async function verifyRules(calls: Calls, policy: RulesPolicy, lastsMs: nu
   const perRule = policy.rules.map((rule) => {
     const { says, isBroken, missing } = findingOf(rule, admitted, unitsOf(rule, cost), lost, left);
     // There is nothing left of the rule that denies, which a denied call could take: a call that came twice took it.
-    return { says, isBroken: isBroken || (rule !== first && missing > rule.capacity * MOST_LOST) };
+    return { says, isBroken: isBroken || (rule !== first && missing > rule.capacity * MAX_LOST) };
   });
   const says = [
     `${answers.length} calls by ${ASKERS} at once in ${lastsMs / 1_000} s: ${admitted.length} admitted, each of ${inWords(cost)}`,

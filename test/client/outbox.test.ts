@@ -5,7 +5,7 @@ import { PostedCall } from "../../client/transports/posted-call.ts";
 import type { Answers } from "../../client/transports/sent-calls.ts";
 import type { Time } from "../../core/clock.ts";
 import type { BatchedCall } from "../../core/protocol/batches.ts";
-import { MOST_BATCH_LENGTH, MOST_BATCHED } from "../../core/protocol/batches.ts";
+import { MAX_BATCH_LENGTH, MAX_BATCHED } from "../../core/protocol/batches.ts";
 import { Dice } from "../simulation/dice.ts";
 import { VirtualTime } from "../simulation/virtual-time.ts";
 import { announcedSeed } from "../support/random.ts";
@@ -91,7 +91,7 @@ class History {
   ): Promise<Answers | undefined> {
     const keys = calls.map(keyOf);
     this.messages.push({ atMs: this.time.nowMs, keys });
-    law(keys.length <= MOST_BATCHED, "too many calls in a message");
+    law(keys.length <= MAX_BATCHED, "too many calls in a message");
     for (const key of keys) {
       law(!this.sent.has(key), `${key} was sent twice`);
       this.sent.add(key);
@@ -231,14 +231,14 @@ test("whose request has ended, or whose deadline is over, is not sent any more",
 
 test("a message has so many calls and characters, and no more", async () => {
   const history = new History();
-  const long = "k".repeat(MOST_BATCH_LENGTH / 4);
+  const long = "k".repeat(MAX_BATCH_LENGTH / 4);
   for (let call = 0; call < 8; call += 1) void history.call(`${long}${call}`, () => ({ backMs: 1 }));
   await history.time.run(100, () => undefined);
   expect(history.messages.map(({ keys }) => keys.length)).toEqual([3, 3, 2]);
   const many = new History();
-  for (let call = 0; call < MOST_BATCHED + 1; call += 1) void many.call(`${call}`, () => ({ backMs: 1 }));
+  for (let call = 0; call < MAX_BATCHED + 1; call += 1) void many.call(`${call}`, () => ({ backMs: 1 }));
   await many.time.run(100, () => undefined);
-  expect(many.messages.map(({ keys }) => keys.length)).toEqual([MOST_BATCHED, 1]);
+  expect(many.messages.map(({ keys }) => keys.length)).toEqual([MAX_BATCHED, 1]);
 });
 
 test("outboxes are forgotten when nobody calls, those of requests that have ended too, and there are so many at most", () => {

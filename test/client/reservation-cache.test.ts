@@ -13,8 +13,8 @@ const ENDS_MS = spendableMs(TTL_MS);
 const FIELDS = { algorithm: "token-bucket", limit: 1_000, window: "1s", reservation: { ttl: TTL_MS } };
 const POLICIES = parsePolicies({ one: FIELDS, other: FIELDS });
 const ONE = policyOf("one");
-const MOST_KEYS = 16_384;
-const MOST_NAME_LENGTH = 2 ** 21;
+const MAX_KEYS = 16_384;
+const MAX_NAME_LENGTH = 2 ** 21;
 // Twelve times as many as it keeps: what would leak is 50 MB, three times what is allowed.
 const SCANNED = depth(200_000, 1_000_000);
 
@@ -85,7 +85,7 @@ test("in a burst on a key each call finds its reservation, until all end or the 
   cache.endAll();
   const second = burst();
   expect(second).not.toBe(first);
-  for (let key = 0; key < MOST_KEYS; key += 1) cache.open(ONE, `other ${key}`, 0);
+  for (let key = 0; key < MAX_KEYS; key += 1) cache.open(ONE, `other ${key}`, 0);
   expect(cache.find(ONE, "a")).toBeUndefined();
   expect(burst()).not.toBe(second);
 });
@@ -94,7 +94,7 @@ test("the least recently used goes first, and its units are among what has to go
   const cache = makeCache();
   const used = holdUnits(cache, "used");
   const gone = holdUnits(cache, "gone");
-  for (let index = 2; index < MOST_KEYS; index += 1) cache.open(ONE, `key-${index}`, 0);
+  for (let index = 2; index < MAX_KEYS; index += 1) cache.open(ONE, `key-${index}`, 0);
   expect(cache.open(ONE, "used", 1)).toBe(used);
   expect(cache.endDue(1)).toEqual([]);
   cache.open(ONE, "one more", 1);
@@ -110,7 +110,7 @@ test("the least recently used goes first, and its units are among what has to go
 
 test("looking for a key without using it does not make it last", () => {
   const cache = makeCache();
-  for (let index = 0; index < MOST_KEYS; index += 1) cache.open(ONE, `key-${index}`, 0);
+  for (let index = 0; index < MAX_KEYS; index += 1) cache.open(ONE, `key-${index}`, 0);
   expect(cache.find(ONE, "key-0")).toBeDefined();
   cache.open(ONE, "one more", 0);
   expect(cache.find(ONE, "key-0")).toBeUndefined();
@@ -120,12 +120,12 @@ test("looking for a key without using it does not make it last", () => {
 test("it has so many keys and no more, and their names so many characters, however often they come and go", () => {
   const cache = makeCache();
   const long = (index: number) => `${index}`.padStart(512, "0");
-  const mostLong = Math.floor(MOST_NAME_LENGTH / (512 + "one/".length));
+  const mostLong = Math.floor(MAX_NAME_LENGTH / (512 + "one/".length));
   for (let round = 0; round < 2; round += 1) {
     for (let index = 0; index < 2 * mostLong; index += 1) cache.open(ONE, long(index), 0);
     expect(cache.size).toBe(mostLong);
-    for (let index = 0; index < 2 * MOST_KEYS; index += 1) cache.open(ONE, `${index}`, 0);
-    expect(cache.size).toBe(MOST_KEYS);
+    for (let index = 0; index < 2 * MAX_KEYS; index += 1) cache.open(ONE, `${index}`, 0);
+    expect(cache.size).toBe(MAX_KEYS);
   }
   cache.endAll();
   for (let index = 0; index < 2 * mostLong; index += 1) cache.open(ONE, long(index), 0);
@@ -169,7 +169,7 @@ test(
       }
       if (index % 1_000 === 0) cache.endDue(0);
     }
-    expect(cache.size).toBe(MOST_KEYS);
+    expect(cache.size).toBe(MAX_KEYS);
     // A leak of all that came since would be half a kilobyte each: 500 MB of a million.
     if (collect !== undefined) expect(heapBytes() - beforeBytes).toBeLessThan(2 ** 24);
   },
@@ -263,14 +263,13 @@ test("no two holders have the same id: not of two keys, not of one key twice, no
   const ids = new Set<string>();
   const caches = [new ReservationCache(() => "one"), new ReservationCache(() => "two")];
   for (const cache of caches) {
-    for (let index = 0; index < MOST_KEYS + 10; index += 1)
-      ids.add(cache.open(ONE, `key-${index}`, 0).holder);
+    for (let index = 0; index < MAX_KEYS + 10; index += 1) ids.add(cache.open(ONE, `key-${index}`, 0).holder);
     ids.add(cache.open(ONE, "key-0", 0).holder);
     ids.add(cache.open(policyOf("other"), "key-0", 0).holder);
     cache.endAll();
     ids.add(cache.open(ONE, "key-0", 0).holder);
   }
-  expect(ids.size).toBe(2 * (MOST_KEYS + 13));
+  expect(ids.size).toBe(2 * (MAX_KEYS + 13));
   expect([...ids].every((id) => /^(one|two)\./.test(id))).toBe(true);
 });
 

@@ -3,7 +3,7 @@ import { env } from "cloudflare:workers";
 import { expect, test } from "vitest";
 import { type LimiterNamespace, sendTogether } from "../../client/transports/sent-calls.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
-import { MOST_BATCH_LENGTH, MOST_BATCHED, type BatchedCall } from "../../core/protocol/batches.ts";
+import { MAX_BATCH_LENGTH, MAX_BATCHED, type BatchedCall } from "../../core/protocol/batches.ts";
 import { KNOWN_PROTOCOL } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/object-names.ts";
 import { policies } from "../../durable-objects/deployment.ts";
@@ -52,9 +52,9 @@ test("calls that cannot be read, are unknown, or of an unknown policy fail alone
 
 test("a batch that is too long, too large or newer is refused by value, and takes nothing", async () => {
   const key = freshKey();
-  const many = Array.from({ length: MOST_BATCHED + 1 }, () => limit(key));
+  const many = Array.from({ length: MAX_BATCHED + 1 }, () => limit(key));
   expect(await send(many)).toMatchObject({ full: { bound: "batch-calls" } });
-  expect(await send([limit(key), limit("k".repeat(MOST_BATCH_LENGTH))])).toMatchObject({
+  expect(await send([limit(key), limit("k".repeat(MAX_BATCH_LENGTH))])).toMatchObject({
     full: { bound: "batch-length" },
   });
   const newer = { protocol: KNOWN_PROTOCOL + 1, calls: JSON.stringify([limit(key)]) };

@@ -5,9 +5,9 @@ import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { expect, test } from "vitest";
-import { isRecent, LEAST_WRANGLER } from "../../scripts/least-wrangler.ts";
+import { isRecent, MIN_WRANGLER } from "../../scripts/least-wrangler.ts";
 import { BUNDLING, COMMAND_BUNDLING, WORKER_BUNDLING } from "../../scripts/package-build.ts";
-import { MOST_MS } from "../../scripts/stopping.ts";
+import { MAX_MS } from "../../scripts/stopping.ts";
 import { readPages } from "../support/docs.ts";
 
 const ROOT = join(import.meta.dirname, "../..");
@@ -95,7 +95,7 @@ test("the wrangler that is asked for is the one that is tested with, or an older
   const read = (file: string) =>
     JSON.parse(readFileSync(join(ROOT, file), "utf8")) as Record<string, unknown>;
   const { peerDependencies, devDependencies } = read("package.json");
-  expect(peerDependencies).toMatchObject({ wrangler: `>=${LEAST_WRANGLER}` });
+  expect(peerDependencies).toMatchObject({ wrangler: `>=${MIN_WRANGLER}` });
   expect(isRecent(String((devDependencies as Record<string, unknown>)["wrangler"]))).toBe(true);
   expect(["4.155.1", "4.160.0", "5.0.0"].map((version) => isRecent(version))).toEqual([true, true, true]);
   expect(["4.154.9", "3.200.0", "4.99.0"].map((version) => isRecent(version))).toEqual([false, false, false]);
@@ -122,7 +122,7 @@ test("the container and the unit run it as a user of its own, keep its state, an
   expect(unit).toMatch(/^User=weir$/m);
   // Otherwise workerd is asked to end at the same time, and isolates have nobody to give their units back to.
   expect(unit).toMatch(/^KillMode=mixed$/m);
-  expect(1_000 * Number(/^TimeoutStopSec=(\d+)$/m.exec(unit)?.[1])).toBeGreaterThan(2 * MOST_MS);
+  expect(1_000 * Number(/^TimeoutStopSec=(\d+)$/m.exec(unit)?.[1])).toBeGreaterThan(2 * MAX_MS);
 });
 
 /** The files that `npm pack` takes of those that are there. What is built is not asked for. */

@@ -30,7 +30,7 @@ export const PATIENCE_MS = 500;
 const ROUND_TRIP_MS = 4;
 /** Where the limit begins, and how high it may rise. */
 const FIRST_LIMIT = 20;
-const MOST_LIMIT = 200;
+const MAX_LIMIT = 200;
 const START_MS = 1_760_000_000_000;
 
 export type Adapt = "aimd" | "vegas" | "gradient2";
@@ -52,7 +52,7 @@ export interface Second {
 /** The policy of a rule: Netflix's defaults, but for AIMD, which has to be told from when on a call is slow. */
 export function ruleFor(adapt: Adapt, who: Who): Rule {
   const slow = adapt === "aimd" ? { timeout: "200ms" } : {};
-  const limit = who === "divided" ? MOST_LIMIT / MACHINES : MOST_LIMIT;
+  const limit = who === "divided" ? MAX_LIMIT / MACHINES : MAX_LIMIT;
   const initial = who === "shared" ? FIRST_LIMIT : FIRST_LIMIT / MACHINES;
   return ruleOf({ algorithm: "adaptive-concurrency", adapt, limit, initial, ...slow });
 }

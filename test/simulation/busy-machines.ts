@@ -26,7 +26,7 @@ const KEY = "fleet";
 const TICK_MS = 250;
 const [MACHINES, ISOLATES] = [8, 4];
 /** What one machine can do in a second, and how much work may wait at it, in seconds. */
-const [CALLS_PER_S, MOST_QUEUE_S] = [50, 2];
+const [CALLS_PER_S, MAX_QUEUE_S] = [50, 2];
 
 /** Who decides what is shed: this policy, or a shedder that sheds `low` and `normal` at once, until it is good again. */
 export type Who = "weir" | "at-once";
@@ -145,7 +145,7 @@ class Fleet {
       if (await this.#isShed(machine, priority)) shed[priority] += 1;
       else
         this.#queues[machine] = Math.min(
-          MOST_QUEUE_S,
+          MAX_QUEUE_S,
           (this.#queues[machine] ?? 0) + (-1 / CALLS_PER_S) * Math.log(1 - this.#random()),
         );
     }

@@ -7,7 +7,7 @@ import { Database } from "./database.ts";
 import { BrokenLaw } from "./laws.ts";
 
 const SCHEDULES = depth(250, 10_000);
-const MOST = 60_000;
+const MAX = 60_000;
 const PATIENT = { timeout: 900_000 };
 
 // A message that is not answered in time is reported, and here there are many.
@@ -54,7 +54,7 @@ test.each<[string, () => ClientBreakage]>([
   ["taking unused units for free when a lifetime ends", freeAtExpiry],
   ["forgetting at a crash what is outstanding", forgottenAtCrash],
 ])("%s is found", PATIENT, async (_, breakage) => {
-  const found = await simulate(seedOr(1), MOST, breakage).then(
+  const found = await simulate(seedOr(1), MAX, breakage).then(
     () => undefined,
     (error: Error) => error,
   );

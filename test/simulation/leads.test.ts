@@ -9,7 +9,7 @@ import { BrokenLaw } from "./laws.ts";
 import { LeadHistory, type LeadBreakage, type LeadOutcome } from "./leads.ts";
 
 const HISTORIES = depth(200, 10_000);
-const MOST = 20_000;
+const MAX = 20_000;
 const PATIENT = { timeout: 300_000 };
 
 /** @throws Error that names the seed of the first history that broke a law */
@@ -90,7 +90,7 @@ const PLANTED: Record<string, LeadBreakage> = {
 };
 
 test.each(Object.entries(PLANTED))("%s is found", PATIENT, (_, breakage) => {
-  const found = () => play(seedOr(1), MOST, breakage);
+  const found = () => play(seedOr(1), MAX, breakage);
   expect(found).toThrow(/SEED=\d+.*over the bound/);
   try {
     found();

@@ -30,10 +30,10 @@ const POLICIES = parsePolicies({
   },
 });
 /** Less than a lead lasts longer than it is needed: core/clock.ts says whose clock counts. */
-const MOST_ON_MS = 8_000;
-const MOST_BACK_MS = 2_000;
+const MAX_ON_MS = 8_000;
+const MAX_BACK_MS = 2_000;
 /** A key leaves memory when so many others have come. */
-const MOST_KEYS = 4;
+const MAX_KEYS = 4;
 const KEYS = 6;
 
 /** A rule broken on purpose. */
@@ -81,7 +81,7 @@ export class LeadHistory {
     database.writesLeft = Infinity;
     const policies = breakage.policies?.(POLICIES) ?? POLICIES;
     const clockMs = () => this.#trueMs + this.#skewMs;
-    this.#object = new SimulatedObject(database, policies, clockMs, undefined, MOST_KEYS);
+    this.#object = new SimulatedObject(database, policies, clockMs, undefined, MAX_KEYS);
   }
 
   run(): LeadOutcome {
@@ -189,8 +189,8 @@ export class LeadHistory {
     const byMs = pick(this.#random, [
       0,
       0,
-      -whole(this.#random, MOST_BACK_MS),
-      whole(this.#random, MOST_ON_MS),
+      -whole(this.#random, MAX_BACK_MS),
+      whole(this.#random, MAX_ON_MS),
     ]);
     this.#skewMs += byMs;
     this.#onMs += Math.max(0, byMs);
@@ -204,7 +204,7 @@ export class LeadHistory {
     this.#oracles.set(key, oracles);
     const nowMs = this.#trueMs + this.#onMs;
     for (const oracle of oracles) {
-      const over = oracle.admit(units, nowMs, { nowMs, backMs: MOST_BACK_MS * this.#outcome.crashes });
+      const over = oracle.admit(units, nowMs, { nowMs, backMs: MAX_BACK_MS * this.#outcome.crashes });
       law(over <= 0, () => `${over} units of ${key} over the bound`);
     }
   }

@@ -27,7 +27,7 @@ export interface MovingWorld {
 }
 
 /** So many keys fit in its memory, so that most are read again and again. */
-const MOST_KEYS = 3;
+const MAX_KEYS = 3;
 
 /** One life of an object, with the policies of the version that runs in it. */
 export class MovingObject {
@@ -45,7 +45,7 @@ export class MovingObject {
     this.version = version;
     const time = world.time.clock({ ms: 0 }, () => this.isDead);
     const alive = { storage: this.#whileAlive(database.storage) } as unknown as Database;
-    this.object = new SimulatedObject(alive, policies, world.clockMs, time, MOST_KEYS);
+    this.object = new SimulatedObject(alive, policies, world.clockMs, time, MAX_KEYS);
     const { storage, cache, queue } = this.object.memory;
     const namespace = {
       idFromName: (each: string) => each,

@@ -9,7 +9,7 @@ import type { Breakage } from "./pools-schedule.ts";
 // 200 take four seconds, and everything that has to happen does, most of it hundreds of times.
 const HISTORIES = depth(200, 1_500);
 // A search ends with what it finds. The rarest mistake is in one history of 120: one search of 10^10 misses it.
-const MOST = 3_000;
+const MAX = 3_000;
 const PATIENT = { timeout: 300_000 };
 
 // A pool that does not answer is reported, and here it often does not.
@@ -56,7 +56,7 @@ async function expectFound(breakage: Breakage): Promise<void> {
       () => undefined,
       (error: Error) => error,
     );
-  const found = await search(seedOr(breakage.firstSeed ?? 1), MOST);
+  const found = await search(seedOr(breakage.firstSeed ?? 1), MAX);
   expect(found?.cause).toBeInstanceOf(BrokenLaw);
   const { seed = "" } = /SEED=(?<seed>\d+)/.exec(found?.message ?? "")?.groups ?? {};
   expect((await search(Number(seed), 1))?.message).toBe(found?.message);

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { restoredOf, UNTOUCHED } from "../../core/accounts/account.ts";
-import { LEAST_TTL_MS } from "../../core/policies/lifetimes.ts";
+import { MIN_TTL_MS } from "../../core/policies/lifetimes.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { mostUnits } from "../../core/reservations/sizing.ts";
@@ -51,7 +51,7 @@ function mostOfCrash({ fields, clients }: Crashing): number {
 function check(crashing: Crashing, atCrash?: (database: Database) => void): void {
   const histories = crashRepeatedly(crashing, new Database(), atCrash);
   // So many crashes before may still be heard of: of those, units live on.
-  const living = Math.floor(LEAST_TTL_MS / crashing.everyMs);
+  const living = Math.floor(MIN_TTL_MS / crashing.everyMs);
   const costs = histories.map(({ unknown }) => unknown);
   for (const [index, { unknown, presumed, presumedMs }] of histories.entries()) {
     const earlier = costs
@@ -59,7 +59,7 @@ function check(crashing: Crashing, atCrash?: (database: Database) => void): void
       .reduce((sum, units) => sum + units, 0);
     expect(presumed).toBeLessThanOrEqual(earlier);
     expect(unknown).toBeLessThanOrEqual(mostOfCrash(crashing));
-    expect(presumedMs).toBeLessThan(LEAST_TTL_MS);
+    expect(presumedMs).toBeLessThan(MIN_TTL_MS);
   }
   expect(Math.max(...costs)).toBeGreaterThan(0);
 }
@@ -85,13 +85,13 @@ test.each(["fixed-window", "token-bucket", "sliding-window-counter"])(
         cost: 0,
         holder,
         turn: 1,
-        ttlMs: LEAST_TTL_MS,
+        ttlMs: MIN_TTL_MS,
         isShort: false,
         rules: wish,
       });
     object.crash();
     expect(presumed()).toBeGreaterThan(200);
-    nowMs += LEAST_TTL_MS;
+    nowMs += MIN_TTL_MS;
     expect(presumed()).toBe(0);
     nowMs += 10_000;
     object.limit("p", "key", 1);

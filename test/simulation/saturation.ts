@@ -43,13 +43,13 @@ export const SECONDS = 10;
 /** How long a message between isolate and object takes on average, each way, in milliseconds. */
 const MESSAGE_MS = 2;
 /** At most so many calls are made in a second. For more units, each call asks for more. */
-const MOST_CALLS = 20_000;
+const MAX_CALLS = 20_000;
 const KEY = "key";
 
 export async function saturate(load: Load): Promise<Figures> {
   const { limit, isolates, factor, isSkewed, algorithm = "token-bucket", seed = 1 } = load;
   const random = seededRandom(seed);
-  const cost = Math.max(1, Math.round((limit * factor) / MOST_CALLS));
+  const cost = Math.max(1, Math.round((limit * factor) / MAX_CALLS));
   const policies = parsePolicies({ key: { algorithm, limit, window: "1s", deadlineMs: 1_000 } });
   const policy = policies.get("key") as Policy;
   const time = new VirtualTime();

@@ -98,7 +98,7 @@ const ALL = new Map([...POLICIES, ...PLAN, ...PRIORITISED]);
 const NAMES = [...POLICIES.keys()].filter((name) => !Object.hasOwn(UNDELAYED, name));
 const KEY = "key";
 /** A crash puts the object's clock back by so much at most. */
-const MOST_BACK_MS = 30;
+const MAX_BACK_MS = 30;
 
 /** A rule broken on purpose, to see that the laws find it. */
 export interface Breakage {
@@ -311,7 +311,7 @@ export class Schedule {
   }
 
   #admit(cost: Cost, priority: string | undefined): void {
-    const clock = { nowMs: this.#object.nowMs, backMs: MOST_BACK_MS * this.#outcome.crashes };
+    const clock = { nowMs: this.#object.nowMs, backMs: MAX_BACK_MS * this.#outcome.crashes };
     this.#oracles.admit(cost, this.#time.nowMs, priority, clock);
   }
 
@@ -341,7 +341,7 @@ export class Schedule {
       this.#outcome.crashes += 1;
       this.#breakage.atCrash?.(this.#object);
       // The object starts again on another machine, whose clock is behind.
-      this.#objectClock.ms -= this.#upTo(MOST_BACK_MS);
+      this.#objectClock.ms -= this.#upTo(MAX_BACK_MS);
       this.#object.crash();
     } else if (what === "kill" && running !== undefined) {
       running.isKilled = true;

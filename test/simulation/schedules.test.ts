@@ -10,7 +10,7 @@ import { PRIORITISED_NAMES, type Breakage } from "./schedule.ts";
 // 2,000 take three seconds: a mistake that every two hundredth history shows is found in all runs but one of 20,000.
 const SCHEDULES = depth(1_000, 30_000);
 // A search ends with what it finds. The rarest mistake is in one history of 7,000: one search of 10^12 misses it.
-const MOST = 200_000;
+const MAX = 200_000;
 const PATIENT = { timeout: 900_000 };
 
 // A message that is not answered in time is reported, and here there are many.
@@ -88,7 +88,7 @@ async function expectFound(breakage: () => Breakage, first = 1): Promise<void> {
       () => undefined,
       (error: Error) => error,
     );
-  const found = await search(seedOr(first), MOST);
+  const found = await search(seedOr(first), MAX);
   expect(found?.cause).toBeInstanceOf(BrokenLaw);
   const { seed = "" } = /SEED=(?<seed>\d+)/.exec(found?.message ?? "")?.groups ?? {};
   expect((await search(Number(seed), 1))?.message).toBe(found?.message);

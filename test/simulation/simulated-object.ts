@@ -12,7 +12,7 @@ import type {
 import type { Maybe } from "../../core/protocol/object-methods.ts";
 import { CallRouter } from "../../durable-objects/key-parts.ts";
 import { collectGarbage } from "../../durable-objects/keys/garbage-collection.ts";
-import { KeyCache, MemoryBudget, MOST_BYTES } from "../../durable-objects/keys/key-cache.ts";
+import { KeyCache, MemoryBudget, MAX_BYTES } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
 import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
@@ -157,7 +157,7 @@ export class SimulatedObject {
   #start(): Memory {
     const storage = new Storage(this.database.storage);
     const most = this.#mostKeys;
-    const memory = most === undefined ? undefined : new MemoryBudget(most, MOST_BYTES);
+    const memory = most === undefined ? undefined : new MemoryBudget(most, MAX_BYTES);
     const cache = new KeyCache(storage, memory);
     const store = new KeyStore(this.#policies, storage, cache, () => undefined);
     const queue = new WaitQueue((keyState) => {

@@ -20,7 +20,7 @@ export const DASHBOARD_POLICIES = {
 export const HAMMERING = "tenant-13";
 const KEYS = 50;
 /** A condition that does not hold by then never will. */
-const MOST_ASKED = 300;
+const MAX_ASKED = 300;
 
 /** A page, and what went wrong in it. */
 export interface Opened {
@@ -120,7 +120,7 @@ export async function textOf(page: Page): Promise<string> {
 
 /** Waits until something holds, and asks again in between: the answers, and not the time, say when. */
 export async function until(holds: () => Promise<boolean>): Promise<void> {
-  for (let asked = 0; asked < MOST_ASKED; asked += 1) {
+  for (let asked = 0; asked < MAX_ASKED; asked += 1) {
     if (await holds()) return;
     await sleep(100);
   }

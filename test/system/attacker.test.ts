@@ -34,7 +34,7 @@ const BUDGET = 45;
 const BUDGET_CALLS = 12;
 /** Longer than any hold lasts. */
 const QUIET_MS = 1_200;
-const MOST_MEMORY = 1_000;
+const MAX_MEMORY = 1_000;
 
 const PATIENT = { deadlineMs: 20_000 };
 const LEASED = {
@@ -195,7 +195,7 @@ test(
       ...budgetsAreRight(history, looks, ATTACKED),
     ];
     expect({ seed, broken: broken.slice(0, 5) }).toEqual({ seed, broken: [] });
-    expect(memoryOf(serving)).toBeLessThan(MOST_MEMORY);
+    expect(memoryOf(serving)).toBeLessThan(MAX_MEMORY);
     expect(printed).not.toMatch(/uncaught|unhandled/i);
     report(made);
     // A budget that is used up says less.

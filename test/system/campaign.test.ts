@@ -13,7 +13,7 @@ import { makeState, removeState } from "../support/served.ts";
 
 /** All rounds take a minute and a half. */
 const ROUNDS = depth(60, Infinity);
-const MOST_MS = 1_200_000;
+const MAX_MS = 1_200_000;
 
 async function attacked(seed: number, rounds: number, bundle?: string, only?: Only): Promise<Campaign> {
   const state = makeState();
@@ -33,7 +33,7 @@ async function attacked(seed: number, rounds: number, bundle?: string, only?: On
 
 test(
   "whatever weak tokens send, no bound is passed and a neighbour has what is its own",
-  { timeout: MOST_MS },
+  { timeout: MAX_MS },
   async () => {
     const { found, neighbour } = await attacked(announcedSeed("campaign"), ROUNDS);
     expect(Object.fromEntries(found)).toEqual({});
@@ -46,7 +46,7 @@ describe.runIf(depth(false, true))(
   () => {
     test.each(
       FAULTS.filter(({ isSlowness }) => isSlowness !== true).map((fault) => [fault.name, fault] as const),
-    )("%s", { timeout: MOST_MS }, async (name, fault) => {
+    )("%s", { timeout: MAX_MS }, async (name, fault) => {
       const bundle = buildPlanted(fault.edits);
       const { found } = await attacked(announcedSeed(name), Infinity, bundle.main, fault);
       rmSync(bundle.folder, { recursive: true });

@@ -10,7 +10,7 @@ const POLICIES = { plan: { algorithm: "token-bucket", limit: 100, window: "30d",
 const KILLS = 6;
 const IMPORTED = 2_000;
 /** An import takes some 200 ms. */
-const MOST_MS = 400;
+const MAX_MS = 400;
 
 const random = seededRandom(announcedSeed("kills of the catalog"));
 const state = makeState();
@@ -84,7 +84,7 @@ test("an import is there as a whole or not at all, what was acknowledged is ther
     const writing = [writeUntilKilled(0, `first-${kill}`), writeUntilKilled(1, `second-${kill}`)];
     await sleep(whole(random, 30));
     const importing = call(1, "PUT", "/v1/catalog", document).catch(() => undefined);
-    await sleep(whole(random, MOST_MS));
+    await sleep(whole(random, MAX_MS));
     await serving.stop("SIGKILL");
     const acknowledged = (await Promise.all(writing)).flatMap((each) => [...each]);
     const answer = await importing;

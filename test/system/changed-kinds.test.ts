@@ -32,7 +32,7 @@ const bucket = (limit: number) => ({
   deadlineMs: 20_000,
 });
 const slots = (limit: number) => ({ algorithm: "concurrency", limit, ttl: "20s", deadlineMs: 20_000 });
-const [RATE, MOST_RATE, SLOTS, MOST_SLOTS] = [200, 300, 2, 3];
+const [RATE, MAX_RATE, SLOTS, MAX_SLOTS] = [200, 300, 2, 3];
 /** By key: what its overrides say while there are some. Nothing bounds who is unlimited. */
 const OVERRIDES: Readonly<Record<string, object>> = {
   twice: { multiply: 2 },
@@ -42,7 +42,7 @@ const OVERRIDES: Readonly<Record<string, object>> = {
 };
 const KEYS = ["plain", ...Object.keys(OVERRIDES)];
 const loosest = (key: string) => {
-  const limit = key === "twice" ? 2 * MOST_RATE : MOST_RATE;
+  const limit = key === "twice" ? 2 * MAX_RATE : MAX_RATE;
   return { limit, burst: limit, windowMs: 1_000 };
 };
 
@@ -151,7 +151,7 @@ class Loaded {
         }
       }
     };
-    await Promise.all(Array.from({ length: 2 * MOST_SLOTS }, work));
+    await Promise.all(Array.from({ length: 2 * MAX_SLOTS }, work));
   }
 
   #note(end: unknown): void {
@@ -207,14 +207,14 @@ test("from a rate to slots and back, with candidates and overrides: each call en
   const phase = () => sleep(PHASE_MS);
   await change("PUT", "", slots(SLOTS));
   await phase();
-  await change("PUT", "/candidate", slots(MOST_SLOTS));
+  await change("PUT", "/candidate", slots(MAX_SLOTS));
   await change("POST", "/candidate/promote");
   await phase();
   await change("PUT", "", bucket(RATE));
   await phase();
   for (const [key, fields] of Object.entries(OVERRIDES)) await change("PUT", `/overrides/${key}`, fields);
   await phase();
-  await change("PUT", "/candidate", bucket(MOST_RATE));
+  await change("PUT", "/candidate", bucket(MAX_RATE));
   await change("POST", "/candidate/promote");
   await phase();
   for (const key of Object.keys(OVERRIDES)) await change("DELETE", `/overrides/${key}`);
@@ -241,7 +241,7 @@ test("from a rate to slots and back, with candidates and overrides: each call en
     expect(worstExcess(admittedOf(clients, key), loosest(key)), key).toBeLessThanOrEqual(0);
   const held = mostHeld(clients.flatMap((client) => client.held));
   expect(held).toBeGreaterThan(0);
-  expect(held).toBeLessThanOrEqual(MOST_SLOTS);
+  expect(held).toBeLessThanOrEqual(MAX_SLOTS);
   for (const line of lines) expect(line.most).toBeLessThanOrEqual(PROCESS_BOUNDS.asking);
   expect(most - before).toBeLessThanOrEqual(lines.length * PROCESS_BOUNDS.asking);
   await vi.waitUntil(() => filesOf(serving) <= before, { timeout: 60_000, interval: 200 });

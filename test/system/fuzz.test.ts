@@ -15,7 +15,7 @@ import { announcedSeed } from "../support/random.ts";
 const FUZZED = Number(process.env["FUZZED"] ?? depth(10_000, 170_000));
 const REQUESTS = Math.round(0.6 * FUZZED);
 const CALLS = Math.round(0.4 * FUZZED);
-const MOST_MS = 2_400_000;
+const MAX_MS = 2_400_000;
 
 const OPEN = new Set(["/healthz", "/openapi.json"]);
 const STATUSES = [101, 200, 204, 400, 401, 403, 404, 405, 409, 413, 415, 422, 426, 429];
@@ -42,7 +42,7 @@ const unmetMethods = (outcomes: Outcomes) =>
   [...outcomes].filter(([method, counts]) => method !== "none" && !counts.has("ok"));
 
 describe.concurrent("whatever is sent, each answer is one that the document promises", () => {
-  test(`${REQUESTS} requests over HTTP`, { timeout: MOST_MS }, async () => {
+  test(`${REQUESTS} requests over HTTP`, { timeout: MAX_MS }, async () => {
     const { answered, operations } = await fuzzedOverHttp({
       seed: announcedSeed("fuzz over HTTP"),
       count: REQUESTS,
@@ -55,7 +55,7 @@ describe.concurrent("whatever is sent, each answer is one that the document prom
     expect(open.filter(({ id }) => had(answered, id, (status) => status >= 400))).toEqual([]);
   });
 
-  test(`${CALLS} calls over the service binding`, { timeout: MOST_MS }, async () => {
+  test(`${CALLS} calls over the service binding`, { timeout: MAX_MS }, async () => {
     const outcomes = await fuzzedOverBinding({
       seed: announcedSeed("fuzz over the binding"),
       count: CALLS,

@@ -24,7 +24,7 @@ export interface BindingCaller extends Pick<Props, "policy" | "region"> {
 
 /** By the text of the props, so that a caller's bounds last longer than a call. The oldest goes when there are many. */
 const known = new Map<string, BindingCaller>();
-const MOST_KNOWN = 1_000;
+const MAX_KNOWN = 1_000;
 
 /**
  * The caller behind these props. A binding without scopes has all: it was made by whoever owns the account.
@@ -55,7 +55,7 @@ export function bindingCaller(
     ...(region !== undefined && { region }),
   };
   for (const oldest of known.keys()) {
-    if (known.size < MOST_KNOWN) break;
+    if (known.size < MAX_KNOWN) break;
     known.delete(oldest);
   }
   known.set(text, caller);

@@ -3,8 +3,8 @@ import { isWithinPrefix } from "../../core/catalog/patterns.ts";
 import {
   type CallerBounds,
   DEFAULT_BOUNDS,
-  MOST_CALLS_AT_ONCE,
-  MOST_NEW_KEYS_PER_SECOND,
+  MAX_CALLS_AT_ONCE,
+  MAX_NEW_KEYS_PER_SECOND,
 } from "../../core/policies/caller-bounds.ts";
 import type { Region } from "../../core/policies/regions.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
@@ -221,8 +221,8 @@ export type Scope = (typeof SCOPES)[number];
 export const GRANT_FIELDS = {
   policies: v.optional(v.array(v.string("the name of a policy"), "a list of names of policies")),
   keyPrefix: v.optional(v.string("a prefix that keys must have")),
-  maxCallsAtOnce: v.optional(integer(1, MOST_CALLS_AT_ONCE)),
-  maxNewKeysPerSecond: v.optional(integer(1, MOST_NEW_KEYS_PER_SECOND)),
+  maxCallsAtOnce: v.optional(integer(1, MAX_CALLS_AT_ONCE)),
+  maxNewKeysPerSecond: v.optional(integer(1, MAX_NEW_KEYS_PER_SECOND)),
 };
 const SCOPES_ALLOWED = `a list of ${SCOPES.map((scope) => JSON.stringify(scope)).join(" and ")}, not empty`;
 export const SCOPE_LIST = v.pipe(v.array(oneOf(SCOPES), SCOPES_ALLOWED), v.minLength(1, SCOPES_ALLOWED));

@@ -15,7 +15,7 @@ export const ASK_AFTER_MS = 5_000;
  * What was asked for so long ago is not decided by. A change is in force 10 s after it was acknowledged, and a decision may
  * take its deadline, which is 1 s unless its policy says more.
  */
-export const MOST_AGE_MS = 8_000;
+export const MAX_AGE_MS = 8_000;
 /** The longest that a call waits for the catalog. Then it goes on with what is known. */
 const DEADLINE_MS = 1_000;
 
@@ -64,7 +64,7 @@ export class CatalogReader {
     if (nowMs >= failedMs && nowMs < failedMs + ASK_AFTER_MS) return undefined;
     const answer = this.#ask(nowMs);
     // Nobody waits for a catalog that has not answered the last time.
-    if ((ageMs >= 0 && ageMs < MOST_AGE_MS) || this.#failedMs !== undefined) return undefined;
+    if ((ageMs >= 0 && ageMs < MAX_AGE_MS) || this.#failedMs !== undefined) return undefined;
     return orTimeout(answer, this.#parts.time, DEADLINE_MS);
   }
 

@@ -4,7 +4,7 @@ import { publicName, seenBy } from "../../core/policies/policy.ts";
 import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
-import { CHECKS_ALLOWED, LimitAllRequest, MOST_CHECKS, MOST_INDEPENDENT_CHECKS } from "./request-schemas.ts";
+import { CHECKS_ALLOWED, LimitAllRequest, MAX_CHECKS, MAX_INDEPENDENT_CHECKS } from "./request-schemas.ts";
 import { costProblem, findTarget, priorityProblem, rateProblem, type Target } from "./target.ts";
 import { given, parse, refused } from "./validate.ts";
 
@@ -37,7 +37,7 @@ export async function parseChecks(
 ): Promise<Checks | Problem> {
   // Before anything else, since each of thousands of checks would be parsed, and answered with an error of its own.
   const asked = given(input, "checks");
-  const most = given(input, "atomic") === false ? MOST_INDEPENDENT_CHECKS : MOST_CHECKS;
+  const most = given(input, "atomic") === false ? MAX_INDEPENDENT_CHECKS : MAX_CHECKS;
   if (Array.isArray(asked) && asked.length > most) return refused(["checks"], asked, CHECKS_ALLOWED);
   const request = parse(LimitAllRequest, input);
   if (request instanceof Problem) return request;

@@ -7,7 +7,7 @@ import { keyCursor, type KeyPlace, readKeyCursor } from "../../core/protocol/opa
 import { Problem } from "../../core/protocol/problems.ts";
 import { integer, table } from "../../core/validation.ts";
 import { keyProblem, type Principal } from "../auth/tokens.ts";
-import { MOST_KEY_BYTES, text } from "./request-parts.ts";
+import { MAX_KEY_BYTES, text } from "./request-parts.ts";
 import { KeyRequest } from "./request-schemas.ts";
 import { findPolicy } from "./target.ts";
 import { parse, refused } from "./validate.ts";
@@ -85,12 +85,12 @@ function cursorOf({ next }: { readonly next?: KeyPlace }): { cursor?: string } {
 /* The schemas of requests and answers about all keys of a policy. */
 
 /** The most keys on a page, and how many there are if the request does not say. */
-export const MOST_LISTED = 1_000;
+export const MAX_LISTED = 1_000;
 const DEFAULT_LISTED = 100;
 
 const { policy } = KeyRequest.entries;
 const prefix = v.optional(
-  v.pipe(text(MOST_KEY_BYTES), v.description("Only keys that begin with it, compared byte by byte.")),
+  v.pipe(text(MAX_KEY_BYTES), v.description("Only keys that begin with it, compared byte by byte.")),
 );
 const cursor = v.optional(
   v.pipe(
@@ -106,7 +106,7 @@ export const KeyListRequest = table({
   prefix,
   cursor,
   limit: v.optional(
-    v.pipe(integer(1, MOST_LISTED), v.description("The most keys on the page.")),
+    v.pipe(integer(1, MAX_LISTED), v.description("The most keys on the page.")),
     DEFAULT_LISTED,
   ),
 });

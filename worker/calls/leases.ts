@@ -1,6 +1,6 @@
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { leaseMissing } from "../../client/read-answer.ts";
-import { MOST_UNITS } from "../../core/policies/most-units.ts";
+import { MAX_UNITS } from "../../core/policies/most-units.ts";
 import { type Policy, publicName } from "../../core/policies/policy.ts";
 import type { Lease } from "../../core/protocol/answers.ts";
 import { type Cost, costOf } from "../../core/protocol/cost.ts";
@@ -159,7 +159,7 @@ function leasedProblem(policy: Policy, units: Cost, givenUnits: unknown): Proble
   const problem = unitsProblem(policy, units, givenUnits);
   const none = policy.rules.find((rule) => rule.lease !== undefined && costOf(rule, units) === 0);
   if (problem !== undefined || none === undefined) return problem;
-  return refused(["units", none.unit], 0, `an integer from 1 to ${MOST_UNITS}`);
+  return refused(["units", none.unit], 0, `an integer from 1 to ${MAX_UNITS}`);
 }
 
 /** The problem of a lifetime that is longer than a lease may have. */

@@ -37,7 +37,7 @@ import { type Check, compare, type IndependentCheck, isNever, nameOf, parseCheck
  */
 const PROVISIONAL_TTL_MS = 15_000;
 /** The longest wait at one key when asking in order, in milliseconds. */
-const MOST_WAIT_MS = 500;
+const MAX_WAIT_MS = 500;
 
 /** What one check was answered. */
 interface Outcome {
@@ -113,7 +113,7 @@ async function askInOrder(
   const outcomes: (Outcome | Problem)[] = [...before];
   const order = [...checks.entries()].toSorted(([, a], [, b]) => compare(nameOf(a), nameOf(b)));
   for (const [index, check] of order) {
-    const outcome = await ask(client, check, MOST_WAIT_MS);
+    const outcome = await ask(client, check, MAX_WAIT_MS);
     outcomes[index] = outcome;
     if (outcome instanceof Problem || !outcome.decision.success) break;
   }
@@ -223,7 +223,7 @@ async function forHolds(
  */
 
 /** So many checks of one call ask objects at once. The others wait, or are decided by the isolate meanwhile. */
-const MOST_AT_ONCE = 20;
+const MAX_AT_ONCE = 20;
 
 /** Decides on several checks. */
 export async function callLimitSeveral(
@@ -292,7 +292,7 @@ async function limitEach(client: LimiterClient, checks: readonly IndependentChec
       decisions[index] = decision instanceof Problem ? refusedDecision(policy, key, decision) : decision;
     }
   };
-  await Promise.all(Array.from({ length: Math.min(MOST_AT_ONCE, checks.length) }, takeOn));
+  await Promise.all(Array.from({ length: Math.min(MAX_AT_ONCE, checks.length) }, takeOn));
   return { success: decisions.every(({ success }) => success), decisions };
 }
 

@@ -1,24 +1,24 @@
 /** The fields that many requests have. */
 import * as v from "valibot";
-import { MOST_UNITS } from "../../core/policies/most-units.ts";
+import { MAX_UNITS } from "../../core/policies/most-units.ts";
 import { integer, number } from "../../core/validation.ts";
 
 /** The longest key, in bytes of UTF-8. */
-export const MOST_KEY_BYTES = 512;
-export const MOST_IDEMPOTENCY_KEY_BYTES = 256;
+export const MAX_KEY_BYTES = 512;
+export const MAX_IDEMPOTENCY_KEY_BYTES = 256;
 
 export const policy = v.pipe(
   v.string("the name of a policy"),
   v.description("The name of a policy, as in wrangler.toml."),
 );
 export const key = v.pipe(
-  text(MOST_KEY_BYTES),
+  text(MAX_KEY_BYTES),
   v.description(
     'What is limited: 1 to 512 bytes of UTF-8, compared byte by byte. Under a policy with keyKind "ip", an address.',
   ),
 );
 export const idempotencyKey = v.pipe(
-  text(MOST_IDEMPOTENCY_KEY_BYTES),
+  text(MAX_IDEMPOTENCY_KEY_BYTES),
   v.description(
     "Calls with the same idempotency key, policy and key are charged once and answered alike, for 24 hours or until " +
       "the quota is whole again, whichever is later. Denials are not kept: they took nothing.",
@@ -30,17 +30,17 @@ export const COST_ALLOWED = unitsAllowed(0);
 export const UNITS_ALLOWED = unitsAllowed(1);
 
 function unitsAllowed(least: number): string {
-  return `an integer from ${least} to ${MOST_UNITS}, or a table of such integers by unit`;
+  return `an integer from ${least} to ${MAX_UNITS}, or a table of such integers by unit`;
 }
 
 /** A number of units for every rule, or a table by unit. In a table, a 0 leaves a rule out. */
 export const Cost = v.union(
-  [integer(0, MOST_UNITS), v.record(v.string(), integer(0, MOST_UNITS))],
+  [integer(0, MAX_UNITS), v.record(v.string(), integer(0, MAX_UNITS))],
   COST_ALLOWED,
 );
 /** The same, without 0 as a number. */
 export const Units = v.union(
-  [integer(1, MOST_UNITS), v.record(v.string(), integer(0, MOST_UNITS))],
+  [integer(1, MAX_UNITS), v.record(v.string(), integer(0, MAX_UNITS))],
   UNITS_ALLOWED,
 );
 
@@ -82,10 +82,10 @@ export function flag(description: string) {
 }
 
 /** No policy allows a longer lease or wait, in milliseconds. Each policy has its own maximum. */
-export const MOST_LEASE_MS = 2_147_483_647;
+export const MAX_LEASE_MS = 2_147_483_647;
 export const waitMs = v.optional(
   v.pipe(
-    integer(0, MOST_LEASE_MS),
+    integer(0, MAX_LEASE_MS),
     v.description("How long to wait for the call's turn, in milliseconds; at most the policy's maxWait."),
   ),
   0,

@@ -1,6 +1,6 @@
 /** The schemas of requests. The parser, the types and the OpenAPI document are all made from them. */
 import * as v from "valibot";
-import { MOST_DURATION_MS, OUTCOMES } from "../../core/protocol/messages.ts";
+import { MAX_DURATION_MS, OUTCOMES } from "../../core/protocol/messages.ts";
 import { number, oneOf, table } from "../../core/validation.ts";
 import {
   cost,
@@ -9,8 +9,8 @@ import {
   flag,
   idempotencyKey,
   key,
-  MOST_IDEMPOTENCY_KEY_BYTES,
-  MOST_LEASE_MS,
+  MAX_IDEMPOTENCY_KEY_BYTES,
+  MAX_LEASE_MS,
   policy,
   priority,
   text,
@@ -38,9 +38,9 @@ export const LimitRequest = table({
 });
 
 /** The most checks in one call: of those that pass together, and of those that are each decided alone. */
-export const MOST_CHECKS = 16;
-export const MOST_INDEPENDENT_CHECKS = 100;
-export const CHECKS_ALLOWED = `a list of 1 to ${MOST_CHECKS} checks { policy, key, cost }, with atomic false of up to ${MOST_INDEPENDENT_CHECKS}`;
+export const MAX_CHECKS = 16;
+export const MAX_INDEPENDENT_CHECKS = 100;
+export const CHECKS_ALLOWED = `a list of 1 to ${MAX_CHECKS} checks { policy, key, cost }, with atomic false of up to ${MAX_INDEPENDENT_CHECKS}`;
 
 /** One of the checks of a call. */
 export const Check = table({ policy, key, cost: LimitRequest.entries.cost });
@@ -49,8 +49,8 @@ export const LimitAllRequest = table({
   checks: v.pipe(
     v.array(Check, CHECKS_ALLOWED),
     v.minLength(1, CHECKS_ALLOWED),
-    v.maxLength(MOST_INDEPENDENT_CHECKS, CHECKS_ALLOWED),
-    v.description(`At most ${MOST_CHECKS}, unless atomic is false.`),
+    v.maxLength(MAX_INDEPENDENT_CHECKS, CHECKS_ALLOWED),
+    v.description(`At most ${MAX_CHECKS}, unless atomic is false.`),
   ),
   atomic: v.optional(
     v.pipe(
@@ -71,7 +71,7 @@ export const RefundRequest = table({
   ),
   charge: v.optional(
     v.pipe(
-      text(MOST_IDEMPOTENCY_KEY_BYTES),
+      text(MAX_IDEMPOTENCY_KEY_BYTES),
       v.description(
         "The idempotency key of the `limit` that took the units, or the `charge` of its decision. At most what it took " +
           "comes back, once, and nothing that time has given back since. Without a charge, whatever is missing comes " +
@@ -83,7 +83,7 @@ export const RefundRequest = table({
 });
 
 const DEFAULT_HOLD_TTL_MS = 60_000;
-const MOST_HOLD_TTL_MS = 86_400_000;
+const MAX_HOLD_TTL_MS = 86_400_000;
 
 export const HoldRequest = table({
   policy,
@@ -91,7 +91,7 @@ export const HoldRequest = table({
   units: units("Units to set apart, until it is known how many were used."),
   ttlMs: v.optional(
     durationMs(
-      MOST_HOLD_TTL_MS,
+      MAX_HOLD_TTL_MS,
       "How long the hold lasts, in milliseconds. A hold that expires counts as used.",
     ),
     DEFAULT_HOLD_TTL_MS,
@@ -118,7 +118,7 @@ export const CancelRequest = table({ id: holdId });
 
 const ttlMs = v.optional(
   durationMs(
-    MOST_LEASE_MS,
+    MAX_LEASE_MS,
     "How long the lease lasts unless it is renewed, in milliseconds: at most the policy's maxTtl, by default its ttl.",
     ", and at most the policy's maxTtl",
   ),
@@ -154,7 +154,7 @@ export const BoundAcquireRequest = table({
 });
 
 /** Every look for pings wakes the object. In milliseconds. */
-export const LEAST_PING_MS = 1_000;
+export const MIN_PING_MS = 1_000;
 
 export const SocketRequest = table({
   policy,
@@ -165,10 +165,10 @@ export const SocketRequest = table({
   graceMs: ttlMs,
   pingWithinMs: v.optional(
     durationMs(
-      MOST_LEASE_MS,
+      MAX_LEASE_MS,
       "The holder sends `ping` at least so often, in milliseconds, or its connection counts as broken.",
       "",
-      LEAST_PING_MS,
+      MIN_PING_MS,
     ),
   ),
   resume: v.optional(leaseId),
@@ -206,7 +206,7 @@ export const ReleaseRequest = table({
   ),
   durationMs: v.optional(
     v.pipe(
-      number(0, MOST_DURATION_MS),
+      number(0, MAX_DURATION_MS),
       v.description("How long the call took, in milliseconds; by default the time since the grant."),
     ),
   ),

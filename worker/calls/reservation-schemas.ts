@@ -1,7 +1,7 @@
 /** The schemas of a message that holds units of many keys, and of its answer. */
 import * as v from "valibot";
-import { MOST_UNITS } from "../../core/policies/most-units.ts";
-import { MOST_RESERVING, RESERVATIONS_PROTOCOL } from "../../core/protocol/reservation-messages.ts";
+import { MAX_UNITS } from "../../core/policies/most-units.ts";
+import { MAX_RESERVING, RESERVATIONS_PROTOCOL } from "../../core/protocol/reservation-messages.ts";
 import { integer, table } from "../../core/validation.ts";
 import { figure, milliseconds, RuleDecision } from "./answer-schemas.ts";
 import { Decision } from "./decision-schemas.ts";
@@ -9,9 +9,9 @@ import { ProblemDetails } from "./problem-schemas.ts";
 import { key, policy, priority, text } from "./request-parts.ts";
 import { LimitRequest } from "./request-schemas.ts";
 
-const MOST_HOLDER_BYTES = 64;
+const MAX_HOLDER_BYTES = 64;
 const holder = v.pipe(
-  text(MOST_HOLDER_BYTES),
+  text(MAX_HOLDER_BYTES),
   v.description(
     "Names the client for this key. It must be random, and another one for each key and each start of the client.",
   ),
@@ -28,7 +28,7 @@ const used = v.pipe(
 );
 const cost = LimitRequest.entries.cost;
 const CALL_ALLOWED = "an object with one of the fields giveBack, limit, reserve";
-const CALLS_ALLOWED = `a list of 1 to ${MOST_RESERVING} calls`;
+const CALLS_ALLOWED = `a list of 1 to ${MAX_RESERVING} calls`;
 
 const Limit = table({ policy, key, cost, priority });
 const GiveBack = table({
@@ -39,7 +39,7 @@ const GiveBack = table({
       CALLS_ALLOWED,
     ),
     v.minLength(1, CALLS_ALLOWED),
-    v.maxLength(MOST_RESERVING, CALLS_ALLOWED),
+    v.maxLength(MAX_RESERVING, CALLS_ALLOWED),
     v.description("Holders that have ended. Units that they did not use are free again."),
   ),
 });
@@ -62,11 +62,8 @@ const Reserve = table({
       v.string(),
       table({
         used,
-        kept: v.pipe(
-          integer(0, MOST_UNITS),
-          v.description("Units that it keeps. All others are free again."),
-        ),
-        wanted: v.pipe(integer(0, MOST_UNITS), v.description("Units that it wants, the kept ones included.")),
+        kept: v.pipe(integer(0, MAX_UNITS), v.description("Units that it keeps. All others are free again.")),
+        wanted: v.pipe(integer(0, MAX_UNITS), v.description("Units that it wants, the kept ones included.")),
       }),
       "a table by rule",
     ),
@@ -105,7 +102,7 @@ export const ReservationsRequest = table({
       CALLS_ALLOWED,
     ),
     v.minLength(1, CALLS_ALLOWED),
-    v.maxLength(MOST_RESERVING, CALLS_ALLOWED),
+    v.maxLength(MAX_RESERVING, CALLS_ALLOWED),
   ),
 });
 

@@ -64,12 +64,12 @@ export async function callHistory(
   const { step, since = USUAL_SINCE[step] } = request;
   const nowMs = SYSTEM_TIME.nowMs();
   const sinceMs = readSince(since, nowMs);
-  const mostMs = parseDurationMs(MOST_SINCE[step]) ?? 0;
+  const mostMs = parseDurationMs(MAX_SINCE[step]) ?? 0;
   if (sinceMs === undefined || sinceMs < nowMs - mostMs || sinceMs > nowMs)
     return refused(
       ["since"],
       since,
-      `${SINCE_ALLOWED}, not before ${MOST_SINCE[step]} ago by the ${step} and not after now`,
+      `${SINCE_ALLOWED}, not before ${MAX_SINCE[step]} ago by the ${step} and not after now`,
     );
   const name = publicName(policy.name);
   const points = await askStats(namespace, (object) => object.history({ policy: name, step, sinceMs }));
@@ -145,7 +145,7 @@ export async function askStats<Answer extends object>(
 const { policy } = KeyRequest.entries;
 
 /** By step: how far back there is a history, as it is written. */
-const MOST_SINCE = { minute: "1d", hour: "30d" } as const satisfies Record<Step, string>;
+const MAX_SINCE = { minute: "1d", hour: "30d" } as const satisfies Record<Step, string>;
 /** By step: how far back a request looks that does not say. */
 const USUAL_SINCE = { minute: "1h", hour: "1d" } as const satisfies Record<Step, string>;
 
@@ -166,7 +166,7 @@ export const HistoryRequest = table({
       v.string(SINCE_ALLOWED),
       v.check((text) => readSince(text, 0) !== undefined, SINCE_ALLOWED),
       v.description(
-        `From when on: ${SINCE_ALLOWED}. ${MOST_SINCE.minute} ago at most by the minute, ${MOST_SINCE.hour} by the ` +
+        `From when on: ${SINCE_ALLOWED}. ${MAX_SINCE.minute} ago at most by the minute, ${MAX_SINCE.hour} by the ` +
           `hour. Default: ${USUAL_SINCE.minute} by the minute, ${USUAL_SINCE.hour} by the hour.`,
       ),
     ),

@@ -48,11 +48,11 @@ export function given(input: unknown, field: string): unknown {
  * region and a cost by 16 units are 337, and 100 checks of a policy, a key, a region and a cost are 503. A message that
  * holds units has 1,930 values at most in the text that HTTP allows.
  */
-const MOST_VALUES = 2_000;
+const MAX_VALUES = 2_000;
 /** The longest array, the most levels, and all text together in UTF-16 units, which is what HTTP allows in bytes. */
-const MOST_ITEMS = 100;
-const MOST_LEVELS = 7;
-const MOST_TEXT = 16_384;
+const MAX_ITEMS = 100;
+const MAX_LEVELS = 7;
+const MAX_TEXT = 16_384;
 
 /**
  * The problem of an argument that is not plain data, or too large; `undefined`: it is. Workers RPC delivers what callers
@@ -83,7 +83,7 @@ interface Left {
 }
 
 function whole(): Left {
-  return { values: MOST_VALUES, text: MOST_TEXT, hasAbsent: false };
+  return { values: MAX_VALUES, text: MAX_TEXT, hasAbsent: false };
 }
 
 /** Of plain data, so it ends. */
@@ -97,16 +97,16 @@ function withoutAbsent(value: unknown): unknown {
 function strayIn(value: unknown, path: readonly string[], left: Left): Problem | undefined {
   left.values -= 1;
   if (typeof value === "string") left.text -= value.length;
-  if (left.values < 0) return stray([], `the call has over ${MOST_VALUES} values: must be a smaller one`);
-  if (left.text < 0) return stray([], `the call has over ${MOST_TEXT} characters of text: must have fewer`);
+  if (left.values < 0) return stray([], `the call has over ${MAX_VALUES} values: must be a smaller one`);
+  if (left.text < 0) return stray([], `the call has over ${MAX_TEXT} characters of text: must have fewer`);
   if (value === undefined) left.hasAbsent = true;
   if (value === undefined || value === null) return undefined;
   if (["string", "number", "boolean"].includes(typeof value)) return undefined;
   const field = path.length === 0 ? "the argument" : clip(path.join("."));
-  if (path.length >= MOST_LEVELS) return stray(path, `${field} is over ${MOST_LEVELS} levels deep`);
+  if (path.length >= MAX_LEVELS) return stray(path, `${field} is over ${MAX_LEVELS} levels deep`);
   if (Array.isArray(value)) {
-    if (value.length > MOST_ITEMS)
-      return stray(path, `${field} is an array of ${value.length}: must be one of at most ${MOST_ITEMS}`);
+    if (value.length > MAX_ITEMS)
+      return stray(path, `${field} is an array of ${value.length}: must be one of at most ${MAX_ITEMS}`);
     return firstOf([...value.entries()], ([index, item]) => strayIn(item, [...path, String(index)], left));
   }
   if (typeof value !== "object" || !isPlain(value))

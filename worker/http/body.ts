@@ -1,7 +1,7 @@
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 
 /** The largest body that is read, in bytes. */
-export const MOST_BODY_BYTES = 16_384;
+export const MAX_BODY_BYTES = 16_384;
 
 /**
  * Reads a JSON body of at most `mostBytes`: 16 KiB, if not said. With `isOptional` the body may be empty, also without a type, and is then
@@ -9,7 +9,7 @@ export const MOST_BODY_BYTES = 16_384;
  */
 export async function readJson(
   request: Request,
-  { isOptional = false, mostBytes = MOST_BODY_BYTES } = {},
+  { isOptional = false, mostBytes = MAX_BODY_BYTES } = {},
 ): Promise<{ readonly value: unknown } | Problem> {
   const contentType = request.headers.get("content-type");
   if (contentType !== "application/json" && !isJson(contentType)) {
@@ -58,7 +58,7 @@ const NOTHING = { value: {} };
 /** Whether a request has no body. Only reading shows it: an empty one may be announced as a stream. */
 export async function isEmpty(request: Request): Promise<boolean> {
   try {
-    return (await readBytes(request, MOST_BODY_BYTES))?.byteLength === 0;
+    return (await readBytes(request, MAX_BODY_BYTES))?.byteLength === 0;
   } catch {
     return false;
   }

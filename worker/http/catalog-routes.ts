@@ -35,7 +35,7 @@ import { authorized, jsonAnswer, noContent, withoutQuery } from "./handlers.ts";
 export const catalogRoutes = new Hono<{ Bindings: Env }>();
 
 /** The largest document, in bytes: 10,000 overrides of 800 bytes. */
-const MOST_DOCUMENT_BYTES = 8 * 2 ** 20;
+const MAX_DOCUMENT_BYTES = 8 * 2 ** 20;
 const POLICY = "/v1/policies/:policy";
 const CANDIDATE = `${POLICY}/candidate`;
 const OVERRIDE = `${POLICY}/overrides/:pattern`;
@@ -185,7 +185,7 @@ catalogRoutes.put(
   handler(CHANGING, ["dryRun"], async (caller, c, _, query) => {
     const refusal = notForAdmin(caller.principal);
     if (refusal !== undefined) return refusal;
-    const body = await readJson(c.req.raw, { mostBytes: MOST_DOCUMENT_BYTES });
+    const body = await readJson(c.req.raw, { mostBytes: MAX_DOCUMENT_BYTES });
     return body instanceof Problem ? body : document(await writeCatalog(caller, body.value, query));
   }),
 );

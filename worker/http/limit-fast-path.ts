@@ -5,7 +5,7 @@
  */
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/limiter-client.ts";
-import { MOST_UNITS } from "../../core/policies/most-units.ts";
+import { MAX_UNITS } from "../../core/policies/most-units.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";
@@ -14,11 +14,11 @@ import { knownCaller, type Principal } from "../auth/tokens.ts";
 import { clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { limitOf } from "../calls/limits.ts";
-import { MOST_KEY_BYTES } from "../calls/request-parts.ts";
+import { MAX_KEY_BYTES } from "../calls/request-parts.ts";
 import { LimitRequest } from "../calls/request-schemas.ts";
 import { findTarget } from "../calls/target.ts";
 import { parse } from "../calls/validate.ts";
-import { decode, malformed, MOST_BODY_BYTES } from "./body.ts";
+import { decode, malformed, MAX_BODY_BYTES } from "./body.ts";
 import {
   decisionResponse,
   type DenyStatus,
@@ -89,7 +89,7 @@ function hasPlainBody(headers: Headers): boolean {
   if (headers.get("content-type") !== "application/json" || headers.get("content-encoding") !== null)
     return false;
   const declared = headers.get("content-length");
-  return declared !== null && Number(declared) <= MOST_BODY_BYTES;
+  return declared !== null && Number(declared) <= MAX_BODY_BYTES;
 }
 
 function answer(
@@ -159,8 +159,8 @@ function plainRequest(input: unknown): PlainRequest | undefined {
   const { policy, key, cost = 1 } = input as { readonly [Field in keyof PlainRequest]?: unknown };
   if (typeof policy !== "string" || typeof key !== "string" || typeof cost !== "number") return undefined;
   // A UTF-16 unit takes at most three bytes of UTF-8. The schema measures longer text.
-  if (key.length === 0 || key.length * 3 > MOST_KEY_BYTES || !key.isWellFormed()) return undefined;
-  if (!Number.isInteger(cost) || cost < 0 || cost > MOST_UNITS) return undefined;
+  if (key.length === 0 || key.length * 3 > MAX_KEY_BYTES || !key.isWellFormed()) return undefined;
+  if (!Number.isInteger(cost) || cost < 0 || cost > MAX_UNITS) return undefined;
   return { policy, key, cost };
 }
 
@@ -192,9 +192,9 @@ function plainQuery(query: string): QueryCall | undefined {
     }
   }
   // A UTF-16 unit takes at most three bytes of UTF-8. The schema measures longer text.
-  if (key.length > MOST_LENGTH || !key.isWellFormed()) return undefined;
+  if (key.length > MAX_LENGTH || !key.isWellFormed()) return undefined;
   return { policy, key, cost: Number(cost), deny: deny === undefined ? 200 : 429 };
 }
 
 /** A third of the bytes that a key may have. */
-const MOST_LENGTH = 170;
+const MAX_LENGTH = 170;

@@ -1,5 +1,5 @@
-import { KeyListRequest, MOST_LISTED } from "../calls/keys.ts";
-import { MOST_KEY_BYTES } from "../calls/request-parts.ts";
+import { KeyListRequest, MAX_LISTED } from "../calls/keys.ts";
+import { MAX_KEY_BYTES } from "../calls/request-parts.ts";
 import {
   answer,
   body,
@@ -181,7 +181,7 @@ export function keyPaths(): object {
           query("limit", {
             type: "integer",
             minimum: 1,
-            maximum: MOST_LISTED,
+            maximum: MAX_LISTED,
             default: KeyListRequest.entries.limit.default,
           }),
         ],
@@ -239,7 +239,7 @@ function oneKeyPath(): object {
 const PROBLEMS = [400, 401, 403, 404, 422, 429, 503] as const;
 
 const LIST_PARAMETERS = [
-  query("prefix", { type: "string", minLength: 1, maxLength: MOST_KEY_BYTES }),
+  query("prefix", { type: "string", minLength: 1, maxLength: MAX_KEY_BYTES }),
   query("cursor", { type: "string" }),
 ];
 
@@ -250,6 +250,6 @@ const keyParameters = [
     in: "path",
     required: true,
     description: "The key, percent-encoded.",
-    schema: { type: "string", minLength: 1, maxLength: MOST_KEY_BYTES },
+    schema: { type: "string", minLength: 1, maxLength: MAX_KEY_BYTES },
   },
 ];

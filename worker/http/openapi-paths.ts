@@ -1,6 +1,6 @@
 import { STEPS, TOP_KINDS } from "../../core/stats/messages.ts";
 import { METRIC_FORMATS } from "../../core/stats/metrics-text.ts";
-import { LEAST_PING_MS } from "../calls/request-schemas.ts";
+import { MIN_PING_MS } from "../calls/request-schemas.ts";
 import { HistoryRequest } from "../calls/stats.ts";
 import { catalogPaths, keyPaths } from "./openapi-catalog.ts";
 import {
@@ -153,7 +153,7 @@ function leasePaths(): object {
           query("waitMs", { type: "integer", minimum: 0, default: 0 }),
           query("priority", { type: "string" }),
           query("graceMs", { type: "integer", minimum: 1 }),
-          query("pingWithinMs", { type: "integer", minimum: LEAST_PING_MS }),
+          query("pingWithinMs", { type: "integer", minimum: MIN_PING_MS }),
           query("resume", { type: "string" }),
         ],
         responses: {

@@ -21,7 +21,7 @@ import { SendQueue } from "./send-queue.ts";
 const FAILURES = 5;
 const PAUSE_MS = 1_000;
 /** The most characters of an error's text that are kept, since it ends with the whole command. */
-const MOST_SAID = 200;
+const MAX_SAID = 200;
 
 type Script = ReturnType<Redis["createScript"]>;
 
@@ -87,7 +87,7 @@ export class RedisPool implements Pool {
  */
 function briefly(error: unknown): never {
   const [said = ""] = String(error).split(", command was:");
-  throw new Error(said.slice(0, MOST_SAID));
+  throw new Error(said.slice(0, MAX_SAID));
 }
 
 /**
@@ -100,5 +100,5 @@ export function readPoolAnswer(text: unknown): PoolAnswer {
   const isAnswer = typeof answer === "object" && answer !== null && !Array.isArray(answer);
   if (isAnswer && ["rules", "missing", "conflict", "full", "expiresAfterMs"].some((field) => field in answer))
     return answer;
-  throw new Error(`not an answer of a pool: ${String(text).slice(0, MOST_SAID)}`);
+  throw new Error(`not an answer of a pool: ${String(text).slice(0, MAX_SAID)}`);
 }

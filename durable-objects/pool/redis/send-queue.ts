@@ -6,10 +6,10 @@ import type { Time } from "../../../core/clock.ts";
  * calls that were never sent look like calls to a Redis that is away. With fewer than six, a free connection would be
  * left unused.
  */
-const MOST_UNDER_WAY = 6;
+const MAX_UNDER_WAY = 6;
 
 /** How much one call counts in the mean of how long calls take. So about the last round of calls decides. */
-const WEIGHT = 1 / MOST_UNDER_WAY;
+const WEIGHT = 1 / MAX_UNDER_WAY;
 
 /** A caller that waits for its turn. */
 interface Waiting {
@@ -33,7 +33,7 @@ export class SendQueue {
   #underWay = 0;
   /** How long calls took lately on average, in milliseconds, from when they were sent. Absent: none has ended yet. */
   #tookMs: number | undefined;
-  /** By order of arrival. While any wait, `MOST_UNDER_WAY` calls are under way. */
+  /** By order of arrival. While any wait, `MAX_UNDER_WAY` calls are under way. */
   readonly #waiting = new Set<Waiting>();
 
   constructor(time: Time) {
@@ -58,11 +58,11 @@ export class SendQueue {
       const begin = () => void this.#begin(send).then(resolve, reject).finally(cancel);
       const refuse = () => {
         cancel();
-        reject(new Error(`not sent within ${mostMs} ms, behind ${MOST_UNDER_WAY} others`));
+        reject(new Error(`not sent within ${mostMs} ms, behind ${MAX_UNDER_WAY} others`));
       };
       const waiting: Waiting = { untilMs, begin, refuse };
       // A call that need not wait is always sent, so how long calls take does not stay unknown.
-      if (this.#underWay < MOST_UNDER_WAY) begin();
+      if (this.#underWay < MAX_UNDER_WAY) begin();
       else this.#waiting.add(waiting);
     });
   }
@@ -84,7 +84,7 @@ export class SendQueue {
   #beginNext(): void {
     const nowMs = this.#time.nowMs();
     for (const waiting of this.#waiting) {
-      if (this.#underWay >= MOST_UNDER_WAY) return;
+      if (this.#underWay >= MAX_UNDER_WAY) return;
       this.#waiting.delete(waiting);
       // The clock has whole milliseconds, so calls may take up to one longer than it said.
       if (waiting.untilMs - nowMs < (this.#tookMs ?? 0) + 1) waiting.refuse();

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { decide, place, remainingOf, UNTOUCHED, type Account } from "../../../core/accounts/account.ts";
-import { MOST_PARTS } from "../../../core/algorithms/bucket-forecast.ts";
+import { MAX_PARTS } from "../../../core/algorithms/bucket-forecast.ts";
 import { algorithms } from "../../../core/algorithms/registry.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { forced, type TooMany, withUsed } from "../../../durable-objects/operations/debits.ts";
@@ -116,7 +116,7 @@ describe.each(rates)("$name", (algorithm) => {
 
 test("a debt ends where doubles stop to be exact, and is refused beyond: nothing is cut", () => {
   const rule = ruleOf({ algorithm: "token-bucket", limit: 1, window: "30d" });
-  const most = Math.floor(MOST_PARTS / 2_592_000_000);
+  const most = Math.floor(MAX_PARTS / 2_592_000_000);
   expect(forced(rule, UNTOUCHED, START_MS, most + 1)).toEqual({ most });
   const owing = done(forced(rule, UNTOUCHED, START_MS, most - 1));
   expect(forced(rule, owing, START_MS, 2)).toEqual({ most });

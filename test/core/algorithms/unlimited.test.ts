@@ -5,13 +5,13 @@ import { forced, withUsed } from "../../../durable-objects/operations/debits.ts"
 import { ruleOf } from "../../support/rules.ts";
 
 const FREE = ruleOf({ algorithm: "unlimited" });
-const MOST = 1_000_000_000;
+const MAX = 1_000_000_000;
 
 test("every cost passes, and the figures stay what they are", () => {
   let account = UNTOUCHED;
-  for (const cost of [1, MOST, MOST]) {
+  for (const cost of [1, MAX, MAX]) {
     const { admitted, accounts, rules } = decideTogether([{ rule: FREE, account }], 0, cost);
-    const left = { limit: MOST, remaining: MOST, resetAfterMs: 0, retryAfterMs: 0, reason: "ok" };
+    const left = { limit: MAX, remaining: MAX, resetAfterMs: 0, retryAfterMs: 0, reason: "ok" };
     expect({ admitted, rules }).toEqual({
       admitted: true,
       rules: [{ name: "test", success: true, ...left }],
@@ -22,11 +22,11 @@ test("every cost passes, and the figures stay what they are", () => {
 });
 
 test("units that are held, forced or set make no difference", () => {
-  const held = { state: undefined, holds: [{ id: "a", units: MOST, expiresAtMs: 50 }] };
-  const { admitted, rules } = decideTogether([{ rule: FREE, account: held }], 0, MOST);
-  expect({ admitted, rules }).toMatchObject({ admitted: true, rules: [{ remaining: MOST }] });
-  expect(forced(FREE, UNTOUCHED, 0, MOST)).toEqual(UNTOUCHED);
-  expect(withUsed(FREE, UNTOUCHED, 0, MOST)).toEqual(UNTOUCHED);
+  const held = { state: undefined, holds: [{ id: "a", units: MAX, expiresAtMs: 50 }] };
+  const { admitted, rules } = decideTogether([{ rule: FREE, account: held }], 0, MAX);
+  expect({ admitted, rules }).toMatchObject({ admitted: true, rules: [{ remaining: MAX }] });
+  expect(forced(FREE, UNTOUCHED, 0, MAX)).toEqual(UNTOUCHED);
+  expect(withUsed(FREE, UNTOUCHED, 0, MAX)).toEqual(UNTOUCHED);
 });
 
 test("it decides beside rules that count, which decide alone then", () => {

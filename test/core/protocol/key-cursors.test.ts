@@ -2,14 +2,14 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { keyCursor, readKeyCursor } from "../../../core/protocol/opaque-ids.ts";
 
-const MOST = 65_536;
+const MAX = 65_536;
 const keys = fc.string({ unit: "binary", minLength: 1, maxLength: 128 });
-const places = fc.record({ object: fc.nat(MOST - 1), after: keys }, { requiredKeys: ["object"] });
+const places = fc.record({ object: fc.nat(MAX - 1), after: keys }, { requiredKeys: ["object"] });
 
 test("a cursor is read as the place that it was made of, whatever the key is", () => {
   fc.assert(
     fc.property(places, (place) => {
-      expect(readKeyCursor(keyCursor(place), MOST)).toEqual(place);
+      expect(readKeyCursor(keyCursor(place), MAX)).toEqual(place);
     }),
   );
 });
@@ -37,5 +37,5 @@ test.each([
   "MS__",
   "MSAvYQ",
 ])("%j is no cursor", (cursor) => {
-  expect(readKeyCursor(cursor, MOST)).toBe(undefined);
+  expect(readKeyCursor(cursor, MAX)).toBe(undefined);
 });

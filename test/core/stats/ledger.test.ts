@@ -3,7 +3,7 @@ import { merged, OTHER_POLICIES, PolicyNames, type Counts } from "../../../core/
 import {
   closing,
   hourOf,
-  MOST_SENDERS,
+  MAX_SENDERS,
   SENDER_KEPT_MS,
   withMessage,
   type Closed,
@@ -39,10 +39,10 @@ test("a sender is remembered for longer than it sends a message again", () => {
 test("so many senders are remembered and no more: those that were heard last", () => {
   const names = new PolicyNames();
   let open = OPEN;
-  for (let sender = 0; sender < MOST_SENDERS + 10; sender += 1)
+  for (let sender = 0; sender < MAX_SENDERS + 10; sender += 1)
     open = withMessage(open, messageOf(`s${sender}`, 1, {}), names, 0);
-  expect(open.senders.length).toBe(MOST_SENDERS);
-  expect(open.senders.at(-1)?.[0]).toBe(`s${MOST_SENDERS + 9}`);
+  expect(open.senders.length).toBe(MAX_SENDERS);
+  expect(open.senders.at(-1)?.[0]).toBe(`s${MAX_SENDERS + 9}`);
 });
 
 test("policies past the bound are counted under one name, and lose nothing", () => {

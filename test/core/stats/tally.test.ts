@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { MOST_POLICIES, OTHER_POLICIES } from "../../../core/stats/counts.ts";
-import { MOST_WITH_KEYS, Tally, type Told } from "../../../core/stats/tally.ts";
+import { MAX_POLICIES, OTHER_POLICIES } from "../../../core/stats/counts.ts";
+import { MAX_WITH_KEYS, Tally, type Told } from "../../../core/stats/tally.ts";
 
 const told = (fields: Partial<Told> = {}): Told => ({
   policy: "api",
@@ -81,11 +81,11 @@ test("keys of a policy that has a jurisdiction are not counted, and its decision
 
 test("of very many policies the later ones share a name, and have no keys", () => {
   const tally = new Tally();
-  for (let policy = 0; policy < MOST_POLICIES + 5; policy += 1) tally.decided(told({ policy: `p${policy}` }));
+  for (let policy = 0; policy < MAX_POLICIES + 5; policy += 1) tally.decided(told({ policy: `p${policy}` }));
   tally.decided(told({ policy: "p0" }));
   const { counts = {}, keys = [] } = tally.take() ?? {};
   expect(counts["decisions p0 admitted ok isolate"]).toBe(2);
   expect(counts[`decisions ${OTHER_POLICIES} admitted ok isolate`]).toBe(5);
-  expect(Object.values(counts).reduce((sum, count) => sum + count, 0)).toBe(MOST_POLICIES + 6);
-  expect(keys.length).toBe(MOST_WITH_KEYS);
+  expect(Object.values(counts).reduce((sum, count) => sum + count, 0)).toBe(MAX_POLICIES + 6);
+  expect(keys.length).toBe(MAX_WITH_KEYS);
 });

@@ -1,7 +1,7 @@
 import { runInDurableObject } from "cloudflare:test";
 import { afterEach, expect, test, vi } from "vitest";
 import { ownKey } from "../../../core/protocol/caller-keys.ts";
-import { ANSWERS_DROPPED, MOST_ANSWERS } from "../../../durable-objects/storage/answers.ts";
+import { ANSWERS_DROPPED, MAX_ANSWERS } from "../../../durable-objects/storage/answers.ts";
 import { call, freshKey, limit } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
 
@@ -140,30 +140,30 @@ test("a caller's answers on a key are bounded: its oldest go, and nobody else's"
     const copy = `INSERT INTO answers SELECT key, ?1, request, answer, at_ms + ?2 FROM answers
       WHERE key = ?4 AND idempotency_key = ?3`;
     storage.transactionSync(() => {
-      for (let index = 1; index < MOST_ANSWERS - 1; index += 1)
+      for (let index = 1; index < MAX_ANSWERS - 1; index += 1)
         storage.sql.exec(copy, one(`call-${index}`), index, one("call-0"), key);
     });
   });
   await object.crash();
-  at(LATER_MS + MOST_ANSWERS);
-  await object.limit(1, one(`call-${MOST_ANSWERS - 1}`));
+  at(LATER_MS + MAX_ANSWERS);
+  await object.limit(1, one(`call-${MAX_ANSWERS - 1}`));
   const count = async () => (await object.stored()).tables["answers"]?.length;
-  expect(await count()).toBe(1 + MOST_ANSWERS);
+  expect(await count()).toBe(1 + MAX_ANSWERS);
   expect(await object.limit(1, one("call-0"))).toEqual(first);
 
   at(LATER_MS + MINUTE_MS - 1);
   const before = await object.remaining();
   expect(await object.limit(1, one("one-more"))).toEqual({
-    full: { bound: "caller-answers", most: MOST_ANSWERS },
+    full: { bound: "caller-answers", most: MAX_ANSWERS },
   });
   expect(await object.remaining()).toBe(before);
-  expect(await count()).toBe(1 + MOST_ANSWERS);
+  expect(await count()).toBe(1 + MAX_ANSWERS);
 
   at(LATER_MS + MINUTE_MS);
   expect(await object.limit(1, one("one-more"))).toMatchObject({ success: true });
-  expect(await count()).toBe(1 + MOST_ANSWERS + 1 - ANSWERS_DROPPED);
+  expect(await count()).toBe(1 + MAX_ANSWERS + 1 - ANSWERS_DROPPED);
   expect(await object.limit(2, one("call-0"))).toMatchObject({ success: true });
-  expect(await object.limit(2, one(`call-${MOST_ANSWERS - 1}`))).toHaveProperty("conflict");
+  expect(await object.limit(2, one(`call-${MAX_ANSWERS - 1}`))).toHaveProperty("conflict");
   expect(await object.limit(1, other("call-0"))).toEqual(theirs);
 }, 60_000);
 

@@ -3,7 +3,7 @@ import { beforeEach, describe, expect, test } from "vitest";
 import type { Account } from "../../../core/accounts/account.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
-import { KeyCache, MOST_KEYS } from "../../../durable-objects/keys/key-cache.ts";
+import { KeyCache, MAX_KEYS } from "../../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../../durable-objects/keys/key-store.ts";
 import { CLAIM_BYTES, type Claim } from "../../../durable-objects/storage/records.ts";
@@ -16,7 +16,7 @@ const policies = parsePolicies({
   slots: { algorithm: "concurrency", limit: 10_000 },
 });
 const NOW_MS = 1_000_000;
-const MOST_BYTES = 32 * 2 ** 20;
+const MAX_BYTES = 32 * 2 ** 20;
 
 let cache: KeyCache;
 let store: KeyStore;
@@ -59,10 +59,10 @@ describe("large states leave when there are too many", () => {
     }
     let bytes = 0;
     for (let key = 0; key < 60; key += 1) bytes = fill(store.open("log", `large ${key}`, NOW_MS), large);
-    expect(bytes).toBeGreaterThan(MOST_BYTES / 60);
+    expect(bytes).toBeGreaterThan(MAX_BYTES / 60);
     // The small ones are not what takes room: they stay.
     expect(cache.size).toBeGreaterThan(5_000);
-    expect(cache.size).toBeLessThanOrEqual(5_000 + MOST_BYTES / bytes + 1);
+    expect(cache.size).toBeLessThanOrEqual(5_000 + MAX_BYTES / bytes + 1);
   });
 
   test("also when they grow while they are in memory, and no key is loaded", () => {
@@ -73,7 +73,7 @@ describe("large states leave when there are too many", () => {
     for (const key of states.keys()) fill(store.open("log", `grows ${key}`, NOW_MS), large);
     const bytes = states.at(-1)?.bytes ?? 0;
     // Keys that were not filled yet may have left, so each was opened anew.
-    expect(cache.size * bytes).toBeLessThanOrEqual(MOST_BYTES + 2 * bytes + 60_000);
+    expect(cache.size * bytes).toBeLessThanOrEqual(MAX_BYTES + 2 * bytes + 60_000);
   });
 
   test("all at once, when those leave that somebody waited for", () => {
@@ -83,14 +83,14 @@ describe("large states leave when there are too many", () => {
     expect(cache.size).toBe(60);
     for (const unpin of unpins) unpin();
     store.open("bucket", "next", NOW_MS);
-    expect(cache.size).toBeLessThanOrEqual(MOST_BYTES / (states[0]?.bytes ?? 0) + 1);
+    expect(cache.size).toBeLessThanOrEqual(MAX_BYTES / (states[0]?.bytes ?? 0) + 1);
   });
 
   test("but not the key that a call is changing, though it is the largest", () => {
     const keyState = store.open("slots", "largest", NOW_MS);
     for (let each = 0; each < 3; each += 1) {
       store.commit(keyState, { accounts: keyState.accounts, put: leases(70_000) }, NOW_MS);
-      expect(keyState.bytes).toBeGreaterThan(MOST_BYTES);
+      expect(keyState.bytes).toBeGreaterThan(MAX_BYTES);
       expect(store.open("slots", "largest", NOW_MS)).toBe(keyState);
     }
   });
@@ -103,7 +103,7 @@ test("claims are weighed, and names", () => {
     store.commit(keyState, { accounts: keyState.accounts, put: leases(claims) }, NOW_MS);
     expect(keyState.bytes).toBeGreaterThanOrEqual(claims * CLAIM_BYTES);
   }
-  expect(cache.size).toBeLessThanOrEqual(MOST_BYTES / (claims * CLAIM_BYTES) + 1);
+  expect(cache.size).toBeLessThanOrEqual(MAX_BYTES / (claims * CLAIM_BYTES) + 1);
   const named = store.open("bucket", "k".repeat(512), NOW_MS);
   expect(named.bytes).toBeGreaterThanOrEqual(512);
 });
@@ -111,8 +111,8 @@ test("claims are weighed, and names", () => {
 test("no more keys than there are places, except those that somebody waits for", () => {
   const pinned = Array.from({ length: 10 }, (_, key) => store.open("bucket", `pinned ${key}`, NOW_MS));
   for (const keyState of pinned) keyState.pins.add();
-  for (let key = 0; key < MOST_KEYS + 100; key += 1) store.open("bucket", `key ${key}`, NOW_MS);
-  expect(cache.size).toBe(MOST_KEYS);
+  for (let key = 0; key < MAX_KEYS + 100; key += 1) store.open("bucket", `key ${key}`, NOW_MS);
+  expect(cache.size).toBe(MAX_KEYS);
   for (const [key, keyState] of pinned.entries())
     expect(store.open("bucket", `pinned ${key}`, NOW_MS)).toBe(keyState);
 });

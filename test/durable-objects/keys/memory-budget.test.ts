@@ -9,7 +9,7 @@ import { Database } from "../../simulation/database.ts";
 
 const policies = parsePolicies({ p: { algorithm: "token-bucket", limit: 5, window: "30d" } });
 const NOW_MS = 1_000_000;
-const MOST_KEYS = 300;
+const MAX_KEYS = 300;
 
 /** An object that takes a unit of each key it opens. */
 function makeObject(memory: MemoryBudget) {
@@ -34,29 +34,29 @@ function makeObject(memory: MemoryBudget) {
 }
 
 test("one object may have all of the memory", () => {
-  const object = makeObject(new MemoryBudget(MOST_KEYS, Infinity));
-  object.callAll(2 * MOST_KEYS);
-  expect(object.cache.size).toBe(MOST_KEYS);
+  const object = makeObject(new MemoryBudget(MAX_KEYS, Infinity));
+  object.callAll(2 * MAX_KEYS);
+  expect(object.cache.size).toBe(MAX_KEYS);
 });
 
 test("objects that share the memory have as much together as one would, and each an even part", () => {
-  const memory = new MemoryBudget(MOST_KEYS, Infinity);
+  const memory = new MemoryBudget(MAX_KEYS, Infinity);
   const objects = [1, 2, 3].map(() => makeObject(memory));
-  for (const object of objects) object.callAll(MOST_KEYS);
+  for (const object of objects) object.callAll(MAX_KEYS);
   // Whoever has more than its part gives it up when it is called.
-  for (const object of objects) object.callAll(MOST_KEYS);
+  for (const object of objects) object.callAll(MAX_KEYS);
   const sizes = objects.map(({ cache }) => cache.size);
-  expect(sizes.reduce((sum, size) => sum + size, 0)).toBeLessThanOrEqual(MOST_KEYS);
-  expect(Math.min(...sizes)).toBeGreaterThanOrEqual(MOST_KEYS / 3 - 1);
+  expect(sizes.reduce((sum, size) => sum + size, 0)).toBeLessThanOrEqual(MAX_KEYS);
+  expect(Math.min(...sizes)).toBeGreaterThanOrEqual(MAX_KEYS / 3 - 1);
 });
 
 test("an object that is never called keeps what it has, and the others grow to their part all the same", () => {
-  const memory = new MemoryBudget(MOST_KEYS, Infinity);
+  const memory = new MemoryBudget(MAX_KEYS, Infinity);
   const [idle, busy] = [makeObject(memory), makeObject(memory)];
-  idle.callAll(MOST_KEYS);
-  busy.callAll(MOST_KEYS);
-  expect(idle.cache.size).toBe(MOST_KEYS);
-  expect(busy.cache.size).toBe(MOST_KEYS / 2);
+  idle.callAll(MAX_KEYS);
+  busy.callAll(MAX_KEYS);
+  expect(idle.cache.size).toBe(MAX_KEYS);
+  expect(busy.cache.size).toBe(MAX_KEYS / 2);
 });
 
 test("large states of one object leave for those of another", () => {
@@ -68,23 +68,23 @@ test("large states of one object leave for those of another", () => {
 });
 
 test("keys that leave memory make room for others", () => {
-  const memory = new MemoryBudget(MOST_KEYS, Infinity);
+  const memory = new MemoryBudget(MAX_KEYS, Infinity);
   const [one, two] = [makeObject(memory), makeObject(memory)];
-  one.callAll(MOST_KEYS);
-  for (let key = 0; key < MOST_KEYS; key += 1) one.cache.forget(`key ${key}`);
-  two.callAll(MOST_KEYS);
-  expect(two.cache.size).toBe(MOST_KEYS);
+  one.callAll(MAX_KEYS);
+  for (let key = 0; key < MAX_KEYS; key += 1) one.cache.forget(`key ${key}`);
+  two.callAll(MAX_KEYS);
+  expect(two.cache.size).toBe(MAX_KEYS);
 });
 
 test("an object that the runtime dropped counts no more", async () => {
   setFlagsFromString("--expose-gc");
   const collect = runInNewContext("gc") as () => void;
-  const memory = new MemoryBudget(MOST_KEYS, Infinity);
-  makeObject(memory).callAll(MOST_KEYS);
+  const memory = new MemoryBudget(MAX_KEYS, Infinity);
+  makeObject(memory).callAll(MAX_KEYS);
   const object = makeObject(memory);
   await new Promise((done) => setTimeout(done, 0));
   collect();
   // It is found out after some calls.
-  for (let round = 0; round < 5; round += 1) object.callAll(MOST_KEYS);
-  expect(object.cache.size).toBe(MOST_KEYS);
+  for (let round = 0; round < 5; round += 1) object.callAll(MAX_KEYS);
+  expect(object.cache.size).toBe(MAX_KEYS);
 });

@@ -5,9 +5,9 @@ import { readAnswer } from "../../../client/read-answer.ts";
 import type { Answer } from "../../../core/protocol/answers.ts";
 import { ownKey, rangeOf } from "../../../core/protocol/caller-keys.ts";
 import {
-  MOST_CLAIMS_OF_CALLER,
-  MOST_CLAIMS_OF_KEY,
-  MOST_CLAIMS_OF_OBJECT,
+  MAX_CLAIMS_OF_CALLER,
+  MAX_CLAIMS_OF_KEY,
+  MAX_CLAIMS_OF_OBJECT,
 } from "../../../durable-objects/keys/room.ts";
 import {
   MAX_ANSWERS_LENGTH,
@@ -64,21 +64,21 @@ async function emptied(keys: readonly string[], work: (object: KeyObject) => Pro
 test("a key has so many holds; one that ends makes room for one, also after an eviction", async () => {
   const key = freshKey();
   await emptied([key], async (object) => {
-    await fill(object, key, MOST_CLAIMS_OF_KEY - 1);
+    await fill(object, key, MAX_CLAIMS_OF_KEY - 1);
     expect(await hold(object, key)).toHaveProperty("hold");
-    expect(await hold(object, key)).toEqual(full("key-claims", MOST_CLAIMS_OF_KEY));
+    expect(await hold(object, key)).toEqual(full("key-claims", MAX_CLAIMS_OF_KEY));
     expect(await object.stub.peek("crowd", key)).toMatchObject({
-      holds: MOST_CLAIMS_OF_KEY,
-      outstanding: MOST_CLAIMS_OF_KEY,
+      holds: MAX_CLAIMS_OF_KEY,
+      outstanding: MAX_CLAIMS_OF_KEY,
     });
     // Other keys, and calls that keep nothing, go on.
     expect(await hold(object, `${key} other`)).toHaveProperty("hold");
     expect(readAnswer(await object.stub.limit("crowd", key, 1))).toHaveProperty("rules");
     await object.evict();
-    expect(await hold(object, key)).toEqual(full("key-claims", MOST_CLAIMS_OF_KEY));
+    expect(await hold(object, key)).toEqual(full("key-claims", MAX_CLAIMS_OF_KEY));
     await object.stub.cancel("crowd", key, `${key} 1`.padEnd(22, "x"));
     expect(await hold(object, key)).toHaveProperty("hold");
-    expect(await hold(object, key)).toEqual(full("key-claims", MOST_CLAIMS_OF_KEY));
+    expect(await hold(object, key)).toEqual(full("key-claims", MAX_CLAIMS_OF_KEY));
     await object.stub.reset("crowd", `${key} other`);
   });
 }, 60_000);
@@ -87,13 +87,13 @@ test("no caller takes all places of an object, and an object has no more than so
   const keys = [freshKey(), freshKey(), freshKey()] as const;
   await emptied(keys, async (object) => {
     await fill(object, keys[0], 4_000, "one");
-    await fill(object, keys[1], MOST_CLAIMS_OF_CALLER - 4_000, "one");
-    expect(await hold(object, keys[2], "one")).toEqual(full("caller-claims", MOST_CLAIMS_OF_CALLER));
+    await fill(object, keys[1], MAX_CLAIMS_OF_CALLER - 4_000, "one");
+    expect(await hold(object, keys[2], "one")).toEqual(full("caller-claims", MAX_CLAIMS_OF_CALLER));
     expect(await hold(object, keys[2], "other")).toHaveProperty("hold");
-    await fill(object, keys[2], MOST_CLAIMS_OF_OBJECT - MOST_CLAIMS_OF_CALLER - 1, "many");
-    expect(await hold(object, keys[2], "third")).toEqual(full("key-claims", MOST_CLAIMS_OF_KEY));
+    await fill(object, keys[2], MAX_CLAIMS_OF_OBJECT - MAX_CLAIMS_OF_CALLER - 1, "many");
+    expect(await hold(object, keys[2], "third")).toEqual(full("key-claims", MAX_CLAIMS_OF_KEY));
     const fresh = freshKey();
-    expect(await hold(object, fresh, "third")).toEqual(full("object-claims", MOST_CLAIMS_OF_OBJECT));
+    expect(await hold(object, fresh, "third")).toEqual(full("object-claims", MAX_CLAIMS_OF_OBJECT));
     await object.stub.reset("crowd", keys[0]);
     expect(await hold(object, fresh, "third")).toHaveProperty("hold");
     expect(await hold(object, fresh, "one")).toHaveProperty("hold");

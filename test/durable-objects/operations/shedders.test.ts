@@ -5,7 +5,7 @@ import type { Level } from "../../../core/protocol/answers.ts";
 import type { KeyState } from "../../../durable-objects/keys/key-state.ts";
 import {
   MAX_SHEDDERS_OF_CALLER,
-  MOST_SHEDDERS,
+  MAX_SHEDDERS,
   Shedders,
 } from "../../../durable-objects/operations/shedders.ts";
 import { Database } from "../../simulation/database.ts";
@@ -104,8 +104,8 @@ test("so many keys have a shedder; further ones take the place of those that she
   const { clock, open, reports, shedders } = start();
   const tell = (key: string, known?: typeof KNOWN) =>
     shedders.tell(open("fleet", key), { ...reports(0.55), ...(known && { known }) }, clock.ms).level;
-  for (let key = 0; key < MOST_SHEDDERS; key += 1) tell(`healthy-${key}`);
-  for (let key = 0; key < MOST_SHEDDERS; key += 1) expect(tell(`key-${key}`, KNOWN)).toBe(1.5);
+  for (let key = 0; key < MAX_SHEDDERS; key += 1) tell(`healthy-${key}`);
+  for (let key = 0; key < MAX_SHEDDERS; key += 1) expect(tell(`key-${key}`, KNOWN)).toBe(1.5);
   expect(tell("one-more", KNOWN)).toBe(0);
   expect(tell("key-0")).toBe(1.5);
   clock.ms += 15_000 + 200_000;
@@ -122,7 +122,7 @@ test("one caller has half of the places, and others shed beside it", () => {
     return shedders.tell(open("fleet", key), { reports: busy, caller }, clock.ms + 20_000).level;
   };
   let shedding = 0;
-  for (let index = 0; index < MOST_SHEDDERS + 100; index += 1)
+  for (let index = 0; index < MAX_SHEDDERS + 100; index += 1)
     if (tell("greedy", `greedy ${index}`) > 0) shedding += 1;
   expect(shedding).toBe(MAX_SHEDDERS_OF_CALLER);
   expect(tell("other", "another")).toBeGreaterThan(0);

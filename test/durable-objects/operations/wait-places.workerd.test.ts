@@ -2,10 +2,7 @@
 import { expect, test } from "vitest";
 import { readAnswer } from "../../../client/read-answer.ts";
 import type { Answer } from "../../../core/protocol/answers.ts";
-import {
-  MOST_WAITS_OF_CALLER,
-  MOST_WAITS_OF_OBJECT,
-} from "../../../durable-objects/operations/wait-queue.ts";
+import { MAX_WAITS_OF_CALLER, MAX_WAITS_OF_OBJECT } from "../../../durable-objects/operations/wait-queue.ts";
 import { freshKey } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
 
@@ -40,16 +37,16 @@ async function wait(caller: string, count: number, signal: AbortSignal): Promise
 
 test("waiting calls are bounded by caller and by object, and one that leaves makes room", async () => {
   const [one, other, third] = [new AbortController(), new AbortController(), new AbortController()];
-  const key = await wait("one", MOST_WAITS_OF_CALLER, one.signal);
+  const key = await wait("one", MAX_WAITS_OF_CALLER, one.signal);
   const theirs = freshKey();
   await acquire(theirs, "other", other.signal);
   expect(await acquire(theirs, "one", one.signal)).toEqual({
-    full: { bound: "caller-waits", most: MOST_WAITS_OF_CALLER },
+    full: { bound: "caller-waits", most: MAX_WAITS_OF_CALLER },
   });
   expect((await stub.peek(POLICY, theirs)).queueLength).toBe(0);
 
-  await wait("other", MOST_WAITS_OF_OBJECT - MOST_WAITS_OF_CALLER, other.signal);
-  const full = { full: { bound: "object-waits", most: MOST_WAITS_OF_OBJECT } };
+  await wait("other", MAX_WAITS_OF_OBJECT - MAX_WAITS_OF_CALLER, other.signal);
+  const full = { full: { bound: "object-waits", most: MAX_WAITS_OF_OBJECT } };
   expect(await acquire(theirs, "third", third.signal)).toEqual(full);
   expect(await post("idle", { key: theirs, caller: "third", waitMs: 1_000 }, third.signal)).toEqual(full);
   // What needs no waiting is answered.

@@ -7,7 +7,7 @@ import { drawValid, type LiveIds } from "./valid-calls.ts";
 type Random = () => number;
 
 /** The largest body that is read, in bytes. */
-const MOST_BODY_BYTES = 16_384;
+const MAX_BODY_BYTES = 16_384;
 
 export function bodyBytes(
   random: Random,
@@ -48,7 +48,7 @@ function brokenBody(random: Random, valid: Buffer): Buffer {
       return Buffer.concat([valid, pick(random, [valid, Buffer.from("\u0000"), Buffer.from("}")])]);
     case 7:
     case 8:
-      return padded(valid, MOST_BODY_BYTES - 3 + whole(random, 7));
+      return padded(valid, MAX_BODY_BYTES - 3 + whole(random, 7));
     default:
       return random() < 0.1 ? padded(valid, 60_000) : Buffer.from(random() < 0.5 ? " " : "\n\n");
   }

@@ -4,10 +4,10 @@ import type { FuzzedRequest } from "./http-requests.ts";
 import type { Operation, Operations } from "./openapi-operations.ts";
 
 /** The largest answer to anything but /openapi.json, in UTF-16 units. */
-const MOST_ANSWER = 65_536;
-const MOST_ERRORS = 20;
+const MAX_ANSWER = 65_536;
+const MAX_ERRORS = 20;
 /** Debts are cut where doubles stop to be exact. */
-const MOST_FIGURE = 2 ** 53;
+const MAX_FIGURE = 2 ** 53;
 const PROBLEM = "application/problem+json";
 
 /**
@@ -31,7 +31,7 @@ export function faultIn(
   // A HEAD does not say why.
   if (isUnbound(body) || (method === "HEAD" && status === 503)) return undefined;
   if (status >= 500 && !(status === 503 && isMadeTwice(body))) return "a status of 5xx";
-  if (body.length > MOST_ANSWER && !target.includes("openapi.json")) return "an answer of over 64 KiB";
+  if (body.length > MAX_ANSWER && !target.includes("openapi.json")) return "an answer of over 64 KiB";
   const operation = operations.at(method, target.split(/[?#]/)[0] ?? "");
   const stray = strayStatus(operation, isExact, status);
   if (stray !== undefined) return stray;
@@ -93,7 +93,7 @@ function faultInProblem(
   if (contentType !== PROBLEM) return "an error that is no problem document";
   const isWhole = [type, title, detail].every((text) => typeof text === "string" && text !== "");
   if (!isWhole || told !== status) return "a problem document that lacks something";
-  if (!Array.isArray(errors) || errors.length > MOST_ERRORS) return "more than 20 errors";
+  if (!Array.isArray(errors) || errors.length > MAX_ERRORS) return "more than 20 errors";
   return errors.every(isFieldError) ? undefined : "an error that does not say where or what";
 }
 
@@ -143,7 +143,7 @@ export function faultInDecision(answer: Record<string, unknown>): string | undef
   const figures = [limit, remaining, resetAfterMs, retryAfterMs ?? 0];
   if (
     !figures.every(
-      (figure) => Number.isInteger(figure) && Number(figure) >= 0 && Number(figure) <= MOST_FIGURE,
+      (figure) => Number.isInteger(figure) && Number(figure) >= 0 && Number(figure) <= MAX_FIGURE,
     )
   )
     return "a decision with a figure that is none";

@@ -4,9 +4,9 @@ import type { Serving } from "../../../scripts/workerd.ts";
 
 const MIB = 2 ** 20;
 /** The runtime keeps what may be of use again, so a process grows at first. One that leaks goes on to grow. */
-const MOST_GROWTH = 3;
-const MOST_GROWTH_BYTES = 256 * MIB;
-const MOST_PRINTED = 1_000_000;
+const MAX_GROWTH = 3;
+const MAX_GROWTH_BYTES = 256 * MIB;
+const MAX_PRINTED = 1_000_000;
 
 /** What the runtime itself says of clients that break off, break RFC 6455, ask for CONNECT, or drop a grant. */
 const EXPECTED = [
@@ -23,7 +23,7 @@ export class Watch {
 
   /** Is given what the process prints. */
   readonly hear = (text: string): void => {
-    if (this.#printed.length < MOST_PRINTED) this.#printed += text;
+    if (this.#printed.length < MAX_PRINTED) this.#printed += text;
   };
 
   start(serving: Serving): void {
@@ -46,7 +46,7 @@ export class Watch {
   fault(): string | undefined {
     if (this.#serving?.process.exitCode !== null || this.#serving.process.signalCode !== null)
       return `the process has ended: ${this.#printed.slice(-2_000)}`;
-    if (this.#end() > MOST_GROWTH * this.#early() + MOST_GROWTH_BYTES)
+    if (this.#end() > MAX_GROWTH * this.#early() + MAX_GROWTH_BYTES)
       return `memory grew without a bound: ${JSON.stringify(this.weighed())}`;
     const stray = this.#printed
       .split("\n")

@@ -75,17 +75,17 @@ export class LiveIds {
   add(id: unknown): void {
     if (typeof id !== "string") return;
     this.#ids[this.#next] = id;
-    this.#next = (this.#next + 1) % MOST_LIVE;
+    this.#next = (this.#next + 1) % MAX_LIVE;
   }
 
   any(random: Random): string | undefined {
     // The latest one is most likely still alive.
-    const back = random() < 0.5 ? 1 + whole(random, 4) : whole(random, MOST_LIVE);
-    return this.#ids[(this.#next - back + MOST_LIVE) % MOST_LIVE] ?? this.#ids[0];
+    const back = random() < 0.5 ? 1 + whole(random, 4) : whole(random, MAX_LIVE);
+    return this.#ids[(this.#next - back + MAX_LIVE) % MAX_LIVE] ?? this.#ids[0];
   }
 }
 
-const MOST_LIVE = 64;
+const MAX_LIVE = 64;
 /** Few, so that calls meet on the same keys. */
 export const KEYS = 10;
 const IDEMPOTENCY_KEYS = 12;

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { CatalogChanges } from "../../../core/catalog/calls.ts";
 import { PoliciesInForce } from "../../../core/catalog/policy-entry.ts";
 import { parseDeployment } from "../../../core/policies/regional-policies.ts";
-import { ASK_AFTER_MS, CatalogReader, MOST_AGE_MS } from "../../../worker/bindings/catalog-reader.ts";
+import { ASK_AFTER_MS, CatalogReader, MAX_AGE_MS } from "../../../worker/bindings/catalog-reader.ts";
 import { VirtualTime } from "../../simulation/virtual-time.ts";
 
 const DEADLINE_MS = 1_000;
@@ -72,13 +72,13 @@ test("a call waits for nobody while the last answer is young, and does when it i
   const { asked, callAfter, pass, time } = isolate();
   callAfter(0);
   time.at(0, () => asked[0]?.answer(7, 1));
-  const young = callAfter(MOST_AGE_MS - 1);
-  await pass(MOST_AGE_MS);
+  const young = callAfter(MAX_AGE_MS - 1);
+  await pass(MAX_AGE_MS);
   expect([young.waitedMs, asked.length]).toEqual([0, 2]);
   time.at(time.nowMs, () => asked[1]?.answer(8, 2));
-  const old = callAfter(MOST_AGE_MS + 1);
-  time.at(time.nowMs + MOST_AGE_MS + 51, () => asked[2]?.answer(9, 3));
-  await pass(2 * MOST_AGE_MS);
+  const old = callAfter(MAX_AGE_MS + 1);
+  time.at(time.nowMs + MAX_AGE_MS + 51, () => asked[2]?.answer(9, 3));
+  await pass(2 * MAX_AGE_MS);
   expect([old.waitedMs, asked.map(({ since }) => since)]).toEqual([50, [0, 1, 2]]);
 });
 

@@ -2,17 +2,17 @@ import { expect, test } from "vitest";
 import { acquire, call, freshKey, idIn, limit, report } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
 
-const MOST = 1_000_000_000;
+const MAX = 1_000_000_000;
 
 test("an unlimited policy admits in the isolate, and nothing is stored", async () => {
   const key = freshKey();
-  for (const cost of [undefined, 0, MOST, { requests: 3 }])
+  for (const cost of [undefined, 0, MAX, { requests: 3 }])
     expect((await limit("free", key, cost === undefined ? {} : { cost })).body).toEqual({
       success: true,
       policy: "free",
       key,
-      limit: MOST,
-      remaining: MOST,
+      limit: MAX,
+      remaining: MAX,
       resetAfterMs: 0,
       retryAfterMs: 0,
       reason: "ok",
@@ -21,8 +21,8 @@ test("an unlimited policy admits in the isolate, and nothing is stored", async (
         {
           name: "free",
           success: true,
-          limit: MOST,
-          remaining: MOST,
+          limit: MAX,
+          remaining: MAX,
           resetAfterMs: 0,
           retryAfterMs: 0,
           reason: "ok",
@@ -56,9 +56,9 @@ test("idempotency keys, charges, force and sets work on both", async () => {
   expect(first.body).toMatchObject({ success: true, source: "object", charge: "a" });
   expect((await limit("free", key, { idempotencyKey: "a", cost: 2 })).status).toBe(409);
   const body = { policy: "free", key, units: 1, charge: "a", idempotencyKey: "b" };
-  expect((await call("/v1/refund", { body })).body).toMatchObject({ remaining: MOST });
+  expect((await call("/v1/refund", { body })).body).toMatchObject({ remaining: MAX });
   for (const policy of ["free", "shut"]) {
-    const left = policy === "free" ? MOST : 0;
+    const left = policy === "free" ? MAX : 0;
     expect((await limit(policy, key, { force: true, cost: 9 })).body).toMatchObject({
       success: true,
       remaining: left,
@@ -71,12 +71,12 @@ test("idempotency keys, charges, force and sets work on both", async () => {
 
 test("looks, holds and calls on several keys work with both", async () => {
   const key = freshKey();
-  expect((await report("free", key)).body).toMatchObject({ success: true, remaining: MOST, outstanding: 0 });
+  expect((await report("free", key)).body).toMatchObject({ success: true, remaining: MAX, outstanding: 0 });
   expect((await report("shut", key)).body).toMatchObject({ success: false, reason: "cost-over-limit" });
-  const held = await call("/v1/holds", { body: { policy: "free", key, units: MOST } });
-  expect((await report("free", key)).body).toMatchObject({ holds: 1, remaining: MOST, outstanding: MOST });
-  const settled = await call(`/v1/holds/${idIn(held)}/settle`, { body: { used: MOST } });
-  expect(settled.body).toMatchObject({ success: true, remaining: MOST });
+  const held = await call("/v1/holds", { body: { policy: "free", key, units: MAX } });
+  expect((await report("free", key)).body).toMatchObject({ holds: 1, remaining: MAX, outstanding: MAX });
+  const settled = await call(`/v1/holds/${idIn(held)}/settle`, { body: { used: MAX } });
+  expect(settled.body).toMatchObject({ success: true, remaining: MAX });
   const hold = await call("/v1/holds", { body: { policy: "shut", key, units: 1 } });
   expect(hold.body).toMatchObject({ success: false, reason: "cost-over-limit" });
   const all = (...policies: string[]) =>

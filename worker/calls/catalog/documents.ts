@@ -1,9 +1,9 @@
 import * as v from "valibot";
 import {
   type CatalogDocument,
-  MOST_OVERRIDES,
-  MOST_POLICIES,
-  MOST_TOKENS,
+  MAX_OVERRIDES,
+  MAX_POLICIES,
+  MAX_TOKENS,
   type Table,
 } from "../../../core/catalog/calls.ts";
 import type { Problem } from "../../../core/protocol/problems.ts";
@@ -35,10 +35,10 @@ export function sizeProblem({
 }: CatalogDocument): Problem | undefined {
   const count = (table: object) => Object.keys(table).length;
   const counted = [
-    ["policies", count(policies), MOST_POLICIES],
-    ["overrides", Object.values(overrides).reduce((sum, its) => sum + count(its), 0), MOST_OVERRIDES],
-    ["tokens", count(tokens), MOST_TOKENS],
-    ["candidates", count(candidates), MOST_POLICIES],
+    ["policies", count(policies), MAX_POLICIES],
+    ["overrides", Object.values(overrides).reduce((sum, its) => sum + count(its), 0), MAX_OVERRIDES],
+    ["tokens", count(tokens), MAX_TOKENS],
+    ["candidates", count(candidates), MAX_POLICIES],
   ] as const;
   const over = counted.filter(([, entries, most]) => entries > most);
   if (over.length === 0) return undefined;

@@ -4,9 +4,9 @@ local DAY_MS = 86400000
 -- Keys live this much longer than anything in them matters.
 local SPARE_MS = 60000
 -- Holds that expired are written off with the next change, or when there are so many of them.
-local MOST_DUE = 32
+local MAX_DUE = 32
 -- What Lua can pass to a command at once is bounded.
-local MOST_ARGUMENTS = 1000
+local MAX_ARGUMENTS = 1000
 
 -- What was remembered, unless the pool has been reset since.
 local function recall(key)
@@ -44,9 +44,9 @@ end
 
 local function send(command, key, arguments)
   if #arguments == 0 then return end
-  if #arguments <= MOST_ARGUMENTS then return redis.call(command, key, unpack(arguments)) end
-  for from = 1, #arguments, MOST_ARGUMENTS do
-    redis.call(command, key, unpack(arguments, from, math.min(from + MOST_ARGUMENTS - 1, #arguments)))
+  if #arguments <= MAX_ARGUMENTS then return redis.call(command, key, unpack(arguments)) end
+  for from = 1, #arguments, MAX_ARGUMENTS do
+    redis.call(command, key, unpack(arguments, from, math.min(from + MAX_ARGUMENTS - 1, #arguments)))
   end
 end
 
@@ -86,7 +86,7 @@ local function endsMs(wholeMs)
 end
 
 local function save()
-  if not pool.isChanged and pool.due < MOST_DUE then return end
+  if not pool.isChanged and pool.due < MAX_DUE then return end
   local wholeMs = lastExpiryMs(nil)
   for _, book in ipairs(books) do wholeMs = max(wholeMs, wholeAtMs(book, book.state)) end
   writeAnswers(wholeMs)

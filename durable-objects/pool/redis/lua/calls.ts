@@ -46,7 +46,7 @@ end
 /** All other operations. Holds are answered as durable-objects/operations/holds.ts answers them. */
 export const OTHER_CALLS = `
 -- Of one key. A denial looks at all of them, for 2 us each, and Redis does nothing else meanwhile.
-local MOST_HOLDS = 2000
+local MAX_HOLDS = 2000
 
 local function inFigures(costs)
   local rules = withoutTaking(costs)
@@ -73,7 +73,7 @@ calls.hold = function()
   local id = 'h:' .. call.id
   if known then return known.rules and findHold(id) and heldAgain(known) or { isMissing = true } end
   -- Those that have expired are written off with the next change.
-  if redis.call('ZCARD', HOLDS) - pool.due >= MOST_HOLDS then return { full = MOST_HOLDS } end
+  if redis.call('ZCARD', HOLDS) - pool.due >= MAX_HOLDS then return { full = MAX_HOLDS } end
   local function place() placeHold(id, nowMs + call.ttlMs, byName(call.cost)) end
   local rules, isAdmitted = decideTogether(call.cost, { takes = function() return true end, place = place })
   if not isAdmitted then return { rules = rules } end

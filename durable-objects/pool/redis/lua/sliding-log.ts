@@ -2,7 +2,7 @@
  * core/algorithms/sliding-log.ts in Lua; what it asks of its log is in unit-log.ts.
  */
 export const SLIDING_LOG = `
-local MOST_COUNTED = 4294967295
+local MAX_COUNTED = 4294967295
 local slidingLog = {}
 
 slidingLog.read = function(stored, rule)
@@ -32,7 +32,7 @@ local function logged(rule, state, nowMs, units, most, lastMs)
     added.runs = { ms = log.openMs, units = log.total, before = log.runs }
     added.closed = log.total
   end
-  added.total = log.total + math.min(units, MOST_COUNTED - (log.total - gone))
+  added.total = log.total + math.min(units, MAX_COUNTED - (log.total - gone))
   local counted = added.total - gone - unitsInHoles(log.holes, gone)
   added.gone = after(log.holes, gone, math.max(0, counted - most))
   added.holes = holesFrom(log.holes, added.gone)
@@ -76,7 +76,7 @@ slidingLog.decide = function(rule, state, nowMs, cost, outstanding)
   end
   local after = nil
   if cost > 0 then
-    after = logged(rule, state, nowMs, cost, MOST_COUNTED, nowMs)
+    after = logged(rule, state, nowMs, cost, MAX_COUNTED, nowMs)
   elseif state and slidingLog.wholeAtMs(rule, state) > nowMs then
     after = state
   end
@@ -97,7 +97,7 @@ end
 
 slidingLog.debit = function(rule, state, nowMs, units)
   if units == 0 then return state end
-  return logged(rule, state, nowMs, units, MOST_COUNTED, state and state.lastMs or 0)
+  return logged(rule, state, nowMs, units, MAX_COUNTED, state and state.lastMs or 0)
 end
 
 -- The oldest units go, which are the first to leave anyway.

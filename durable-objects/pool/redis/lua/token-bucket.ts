@@ -3,16 +3,16 @@
  * are.
  */
 export const TOKEN_BUCKET = `
-local MOST_PARTS = 9007199254740992
+local MAX_PARTS = 9007199254740992
 
 -- ceil(a * b / divisor) for a < divisor, exactly, also when the product is over 2^53: digit by digit of b.
 local function scaledUp(a, b, divisor)
-  if a * b < MOST_PARTS then
+  if a * b < MAX_PARTS then
     local rest = math.fmod(a * b, divisor)
     return (a * b - rest) / divisor + (rest > 0 and 1 or 0)
   end
   local base = 2
-  while base * 2 * divisor <= MOST_PARTS / 2 do base = base * 2 end
+  while base * 2 * divisor <= MAX_PARTS / 2 do base = base * 2 end
   local place = 1
   while place * base <= b do place = place * base end
   local quotient, rest = 0, 0
@@ -87,7 +87,7 @@ end
 
 tokenBucket.debit = function(rule, state, nowMs, units)
   local spent = spentAt(rule, state, nowMs) + units * rule.windowMs
-  return bucketState(rule, math.min(spent, MOST_PARTS), stamp(state, nowMs))
+  return bucketState(rule, math.min(spent, MAX_PARTS), stamp(state, nowMs))
 end
 
 tokenBucket.credit = function(rule, state, nowMs, units)
@@ -129,7 +129,7 @@ tokenBucket.wholeAfterMs = function(rule, state, book, afterMs, holds)
         if spent < 0 then spent = 0 end
       end
       spent, unseen = spent + units * windowMs, unseen - units
-      if spent > MOST_PARTS then spent = MOST_PARTS end
+      if spent > MAX_PARTS then spent = MAX_PARTS end
     end
   end
   return atMs + math.ceil(spent / limit)

@@ -96,7 +96,7 @@ local function withoutUnitsAt(log, windowMs, nowMs, units, atMs)
   if given <= 0 then return log end
   local live = holesFrom(log.holes, gone)
   local holes = withHole(live, after(live, from, counted - given), to)
-  if #holes > 2 * MOST_HOLES then return withoutOldest(log, windowMs, nowMs, given) end
+  if #holes > 2 * MAX_HOLES then return withoutOldest(log, windowMs, nowMs, given) end
   return logWith(log, { holes = holes })
 end
 `;
@@ -109,7 +109,7 @@ end
  * forgotten: what was given back counts again until it leaves the window, and nothing is admitted twice.
  */
 export const HOLES = `
-local MOST_HOLES = 64
+local MAX_HOLES = 64
 local NO_HOLES = {}
 
 local function unitsInHoles(holes, from)

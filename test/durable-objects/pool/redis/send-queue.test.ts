@@ -132,7 +132,7 @@ describe("while more ask than can be answered", () => {
   beforeEach(() => void vi.useFakeTimers());
   afterEach(() => void vi.useRealTimers());
 
-  const MOST_MS = 500;
+  const MAX_MS = 500;
 
   /** Callers that come at this interval for 20 s, while calls take so long; how many were sent, and answered. */
   async function underLoad(
@@ -146,7 +146,7 @@ describe("while more ask than can be answered", () => {
       await new Promise((done) => setTimeout(done, tookMs()));
     };
     for (let atMs = 0; atMs < 20_000; atMs += everyMs) {
-      void queue.run(send, MOST_MS).then(
+      void queue.run(send, MAX_MS).then(
         () => (counts.answered += 1),
         () => undefined,
       );
@@ -178,11 +178,11 @@ describe("while more ask than can be answered", () => {
     let tookMs = 5_000;
     const queue = new SendQueue(SYSTEM_TIME);
     const send = () => new Promise<string>((done) => setTimeout(() => done("answered"), tookMs));
-    const slow = Array.from({ length: 100 }, () => queue.run(send, MOST_MS).catch(() => "left"));
+    const slow = Array.from({ length: 100 }, () => queue.run(send, MAX_MS).catch(() => "left"));
     await vi.advanceTimersByTimeAsync(60_000);
     expect(new Set(await Promise.all(slow))).toEqual(new Set(["left"]));
     tookMs = 10;
-    const quick = Array.from({ length: 6 }, () => queue.run(send, MOST_MS));
+    const quick = Array.from({ length: 6 }, () => queue.run(send, MAX_MS));
     await vi.advanceTimersByTimeAsync(10);
     expect(new Set(await Promise.all(quick))).toEqual(new Set(["answered"]));
   });

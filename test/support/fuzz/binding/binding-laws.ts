@@ -3,8 +3,8 @@ import { faultInDecision, isMadeTwice } from "../http-laws.ts";
 import type { DrawnCall } from "./drawn-call.ts";
 
 /** The longest answer or message, in UTF-16 units. */
-const MOST_TEXT = 65_536;
-const MOST_ERRORS = 20;
+const MAX_TEXT = 65_536;
+const MAX_ERRORS = 20;
 
 /** What is wrong with an answer; `undefined`: nothing. */
 export function faultInAnswer({ isMethod, method }: DrawnCall, answer: unknown): string | undefined {
@@ -12,7 +12,7 @@ export function faultInAnswer({ isMethod, method }: DrawnCall, answer: unknown):
   if (answer === undefined) return undefined;
   if (typeof answer !== "object" || answer === null) return "an answer that is no object";
   const { slot: _, renew: _renew, release: _release, ...fields } = answer as Record<string, unknown>;
-  if (JSON.stringify(fields).length > MOST_TEXT) return "an answer of over 64 KiB";
+  if (JSON.stringify(fields).length > MAX_TEXT) return "an answer of over 64 KiB";
   const decisions = Array.isArray(fields["decisions"])
     ? (fields["decisions"] as Record<string, unknown>[])
     : [];
@@ -25,7 +25,7 @@ export function faultInAnswer({ isMethod, method }: DrawnCall, answer: unknown):
 /** What is wrong with what a call threw; `undefined`: nothing. */
 export function faultInError({ isMethod, foreign }: DrawnCall, thrown: unknown): string | undefined {
   if (!(thrown instanceof Error)) return "what is thrown is no error";
-  if (thrown.message.length > MOST_TEXT) return "an error of over 64 KiB";
+  if (thrown.message.length > MAX_TEXT) return "an error of over 64 KiB";
   const { status, code, errors = [] } = thrown as Error & Record<string, unknown>;
   if (thrown.name !== "LimiterError") {
     // The runtime's own: there is no such method, or an argument that it does not send.
@@ -36,7 +36,7 @@ export function faultInError({ isMethod, foreign }: DrawnCall, thrown: unknown):
   const isRefusal = Number.isInteger(status) && Number(status) >= 400 && Number(status) < 500;
   if (!isRefusal && !isMadeTwice(thrown.message)) return "a status that is none of 4xx";
   if (typeof code !== "string" || code === "") return "an error without a code";
-  return Array.isArray(errors) && errors.length <= MOST_ERRORS ? undefined : "more than 20 errors";
+  return Array.isArray(errors) && errors.length <= MAX_ERRORS ? undefined : "more than 20 errors";
 }
 
 /** Whether the runtime refused to send the arguments, or the caller's own code threw while they were read. */
