@@ -7,7 +7,7 @@ import { waitUntil } from "cloudflare:workers";
 // @ts-expect-error The built bundle, given to workerd under this name.
 import * as weir from "weir.js";
 import { Objects, type LimiterNamespace } from "../client/transports/objects.ts";
-import { Outboxes } from "../client/transports/outbox.ts";
+import { BatchQueues } from "../client/transports/outbox.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
 import { parsePolicies } from "../core/policies/parse-policies.ts";
 import type { Policy } from "../core/policies/policy.ts";
@@ -64,7 +64,7 @@ export default {
     if (pathname !== "/run") return Response.json({ decisions: 0, messages } satisfies Asked);
     const policy = parsePolicies(POLICIES).get(searchParams.get("policy") ?? "");
     if (policy === undefined) return new Response("no such policy", { status: 404 });
-    const together = { outboxes: new Outboxes(), inBackground: waitUntil };
+    const together = { outboxes: new BatchQueues(), inBackground: waitUntil };
     const objects = new Objects(OBJECTS, SYSTEM_TIME, searchParams.has("together") ? together : undefined);
     return Response.json({ decisions: await run(objects, policy, searchParams), messages } satisfies Asked);
   },

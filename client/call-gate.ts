@@ -4,7 +4,7 @@ import {
   type TokenBucketState,
 } from "../core/algorithms/token-bucket.ts";
 import type { CallerBounds } from "../core/policies/caller-bounds.ts";
-import type { HeldPolicy } from "../core/policies/policy.ts";
+import type { PolicyView } from "../core/policies/policy.ts";
 import { hash } from "../core/protocol/hash.ts";
 import { objectName } from "../core/protocol/object-names.ts";
 import { full, type Full } from "../core/protocol/problems.ts";
@@ -26,7 +26,7 @@ export type CallKind = "ask" | "end" | "return" | "wait";
  * A call that waits. Its request may end first (its client leaves), and then none of its code runs any more: from
  * `goneAtMs` on, long after its deadline, it does not count.
  */
-interface Entered {
+interface EnteredCall {
   readonly goneAtMs: number;
 }
 /** Some calls may take longer than their deadline: those that wait for others on several keys. In milliseconds. */
@@ -37,7 +37,7 @@ export class CallGate {
   readonly #bounds: CallerBounds;
   readonly #newKeyRate: TokenBucketConfig;
   /** By the object's name: the calls that wait for its answer, in order of arrival. */
-  readonly #waiting = new Map<string, Set<Entered>>();
+  readonly #waiting = new Map<string, Set<EnteredCall>>();
   readonly #lately = new Int32Array(PLACES);
   readonly #starts: ObjectStarts | undefined;
   readonly #caller = newCaller();
@@ -52,7 +52,7 @@ export class CallGate {
   }
 
   /** Lets one call through. Returns the bound that is reached, or a function to call when the object has answered. */
-  enter(policy: HeldPolicy, key: string, nowMs: number, kind: CallKind): Full | (() => void) {
+  enter(policy: PolicyView, key: string, nowMs: number, kind: CallKind): Full | (() => void) {
     const object = objectName(policy, key);
     if (kind !== "wait" && this.#isFull(object, kind, nowMs))
       return full("caller-calls", this.#bounds.maxCallsAtOnce);
@@ -73,7 +73,7 @@ export class CallGate {
   }
 
   /** The same for a call on an object that is about no key. */
-  enterObject(object: string, policy: HeldPolicy, nowMs: number): Full | (() => void) {
+  enterObject(object: string, policy: PolicyView, nowMs: number): Full | (() => void) {
     if (this.#isFull(object, "ask", nowMs)) return full("caller-calls", this.#bounds.maxCallsAtOnce);
     return this.#letIn(object, policy, nowMs);
   }
@@ -90,7 +90,7 @@ export class CallGate {
     return waiting.size >= most;
   }
 
-  #letIn(object: string, { deadlineMs }: HeldPolicy, nowMs: number): () => void {
+  #letIn(object: string, { deadlineMs }: PolicyView, nowMs: number): () => void {
     const waiting = this.#waiting.get(object) ?? new Set();
     this.#waiting.set(object, waiting);
     const entered = { goneAtMs: nowMs + deadlineMs + LATE_MS };
@@ -102,7 +102,7 @@ export class CallGate {
   }
 
   /** Whether the key was asked for lately, or one more new key may come. From now on it is known. */
-  #isKnown(policy: HeldPolicy, key: string, nowMs: number): boolean {
+  #isKnown(policy: PolicyView, key: string, nowMs: number): boolean {
     const mark = hash(`${policy.name}/${key}`) | 0;
     const place = mark & (PLACES - 1);
     if (this.#lately[place] === mark) return true;
@@ -117,7 +117,7 @@ export class CallGate {
 /** Makes a call through a caller's gate, if it has one. At a bound the call is not made. */
 export async function through<Answer>(
   gate: CallGate | undefined,
-  policy: HeldPolicy,
+  policy: PolicyView,
   key: string,
   nowMs: number,
   call: () => Promise<Answer>,

@@ -1,5 +1,5 @@
 import type { Time } from "../core/clock.ts";
-import type { HeldPolicy, Policy } from "../core/policies/policy.ts";
+import type { PolicyView, Policy } from "../core/policies/policy.ts";
 import type { BatchedCall, MadeAnswer } from "../core/protocol/batches.ts";
 import type { Problem } from "../core/protocol/problems.ts";
 import type { CallGate } from "./call-gate.ts";
@@ -9,7 +9,7 @@ import type { Objects } from "./transports/objects.ts";
 export interface UnitSource {
   /** Makes a call; `undefined`: there is no answer. A limiter that is elsewhere may refuse the call. */
   call<Read extends MadeAnswer>(
-    policy: HeldPolicy,
+    policy: PolicyView,
     key: string,
     call: BatchedCall,
     waitMs?: number,

@@ -2,9 +2,9 @@ import { unsleepingTime } from "../core/clock.ts";
 import { requireGiven, requireInteger, requireKnownOptions, requireMethods } from "../core/options.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import type { Attached } from "../core/protocol/object-methods.ts";
-import { FarLimiter } from "./far-limiter.ts";
+import { RemoteLimiter } from "./far-limiter.ts";
 import type { ClientOptions, Limiter } from "./limiter.ts";
-import type { FarSide, LimiterCalls, RequestBounds } from "./transports/far-side.ts";
+import type { LimiterTransport, LimiterCalls, RequestBounds } from "./transports/far-side.ts";
 import { type HttpWay, overHttp } from "./transports/http.ts";
 import { shaped } from "./transports/shapes.ts";
 
@@ -46,12 +46,12 @@ export function makeLimiter(
 }
 
 function opened(
-  far: FarSide,
+  far: LimiterTransport,
   options: ClientOptions,
   inBackground: InBackground,
   onClose: () => void = () => undefined,
 ): Limiter {
-  const limiter = new FarLimiter({ far, time: unsleepingTime(), inBackground }, options);
+  const limiter = new RemoteLimiter({ far, time: unsleepingTime(), inBackground }, options);
   const leave = endWithProcess(limiter);
   const close = limiter.close.bind(limiter);
   limiter.close = async () => {
@@ -111,7 +111,7 @@ interface Closing {
   readonly isHolding: boolean;
   close(): Promise<void>;
   /** Gives back what is held, and may hold again. */
-  rest(): Promise<void>;
+  flush(): Promise<void>;
 }
 
 /** A process that is told to end does not wait longer than this for units to go back, in milliseconds. */
@@ -139,7 +139,7 @@ function endWithProcess(closing: Closing): () => void {
 function listen(own: ProcessLike): void {
   own.on?.("beforeExit", () => {
     // What goes back here keeps the process for a moment, and then it comes by again.
-    for (const each of living) if (each.isHolding) void each.rest();
+    for (const each of living) if (each.isHolding) void each.flush();
   });
   const onSigterm = () => {
     const closed = Promise.allSettled([...living].map((each) => each.close()));
@@ -155,7 +155,7 @@ function listen(own: ProcessLike): void {
  * The limiter over a service binding. A lease does not end with the request that acquired it, as over HTTP, unless it is
  * asked for with a grace, or resumed.
  */
-export function overService(service: LimiterCalls): FarSide {
+export function overService(service: LimiterCalls): LimiterTransport {
   return {
     limit: async (asked) => shaped("decision", await service.limit(asked)),
     limitAll: async (asked) => shaped("decisions", await service.limitAll(asked)),

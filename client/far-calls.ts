@@ -1,33 +1,33 @@
 import type { Time } from "../core/clock.ts";
 import { normaliseKey } from "../core/policies/keys.ts";
-import { type HeldPolicy, publicName } from "../core/policies/policy.ts";
+import { type PolicyView, publicName } from "../core/policies/policy.ts";
 import { type AllDecisions, type Decision, degradedDecision } from "../core/protocol/decision.ts";
 import { type ClaimKind, readClaimId } from "../core/protocol/opaque-ids.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
-import type { FarUnits, Outages } from "./far-units.ts";
-import type { AcquireAsked, KeyAsked, LimitAllAsked, LimitAsked, Signal } from "./limiter.ts";
+import type { RemoteReservations, Outages } from "./far-units.ts";
+import type { AcquireRequest, KeyRequest, LimitAllRequest, LimitRequest, Signal } from "./limiter.ts";
 import { type PlainCall, requireObject } from "./local-call.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
-import { type FarSide, limiterErrorIn, waitOf } from "./transports/far-side.ts";
+import { type LimiterTransport, limiterErrorIn, waitOf } from "./transports/far-side.ts";
 
 /** @param ended aborted when nobody waits for the answer any more */
-type Call<Asked, Answer> = (far: FarSide, asked: Asked, ended: AbortSignal) => Promise<Answer>;
+type Call<Asked, Answer> = (far: LimiterTransport, asked: Asked, ended: AbortSignal) => Promise<Answer>;
 
 /** Calls that the limiter decides. Units that are held here of their keys go home first, so that it has all of them. */
-export class FarCalls {
-  readonly #far: FarSide;
+export class RemoteCalls {
+  readonly #far: LimiterTransport;
   readonly #local: LocalLimiter;
-  readonly #units: FarUnits;
-  readonly #policyOf: (name: string | undefined) => HeldPolicy;
+  readonly #units: RemoteReservations;
+  readonly #policyOf: (name: string | undefined) => PolicyView;
   readonly #time: Time;
   readonly #outages: Outages;
 
   /** @param policyOf what is known of a policy */
   constructor(
-    far: FarSide,
+    far: LimiterTransport,
     local: LocalLimiter,
-    units: FarUnits,
-    policyOf: (name: string | undefined) => HeldPolicy,
+    units: RemoteReservations,
+    policyOf: (name: string | undefined) => PolicyView,
     { time, outages }: { readonly time: Time; readonly outages: Outages },
   ) {
     this.#far = far;
@@ -38,7 +38,7 @@ export class FarCalls {
     this.#outages = outages;
   }
 
-  limit(asked: LimitAsked, signal?: Signal): Promise<Decision> {
+  limit(asked: LimitRequest, signal?: Signal): Promise<Decision> {
     return this.decide(asked, (far, whole, ended) => far.limit(whole, ended), signal);
   }
 
@@ -54,7 +54,7 @@ export class FarCalls {
   }
 
   /** Several checks. When the limiter does not answer, each is answered as its policy says. */
-  async limitAll(asked: LimitAllAsked): Promise<AllDecisions> {
+  async limitAll(asked: LimitAllRequest): Promise<AllDecisions> {
     const { checks } = asked;
     const all = Array.isArray(checks) ? checks : [];
     const askAll = async (ended: AbortSignal) => {
@@ -80,7 +80,7 @@ export class FarCalls {
    *
    * @throws the reason of `signal`, when that is aborted
    */
-  async decide<Asked extends KeyAsked>(
+  async decide<Asked extends KeyRequest>(
     asked: Asked,
     call: Call<Asked, Decision>,
     signal?: Signal,
@@ -95,7 +95,7 @@ export class FarCalls {
   }
 
   /** Any other call on a key. @throws LimiterError also when the limiter does not answer */
-  async onKey<Asked extends KeyAsked, Answer>(asked: Asked, call: Call<Asked, Answer>): Promise<Answer> {
+  async onKey<Asked extends KeyRequest, Answer>(asked: Asked, call: Call<Asked, Answer>): Promise<Answer> {
     return await this.ask(() => this.#onKey(asked, call), Infinity);
   }
 
@@ -103,7 +103,7 @@ export class FarCalls {
   async onClaim<Answer>(
     kind: ClaimKind,
     asked: { readonly id: string },
-    call: (far: FarSide, ended: AbortSignal) => Promise<Answer>,
+    call: (far: LimiterTransport, ended: AbortSignal) => Promise<Answer>,
   ): Promise<Answer> {
     requireObject(asked);
     const { id } = asked;
@@ -114,7 +114,7 @@ export class FarCalls {
 
   /** A call on no key. @throws LimiterError also when the limiter does not answer */
   async ask<Answer>(
-    call: (far: FarSide, ended: AbortSignal) => Promise<Answer>,
+    call: (far: LimiterTransport, ended: AbortSignal) => Promise<Answer>,
     mostMs = this.#policyOf(undefined).deadlineMs,
   ): Promise<Answer> {
     try {
@@ -127,7 +127,7 @@ export class FarCalls {
     }
   }
 
-  async #onKey<Asked extends KeyAsked, Answer>(
+  async #onKey<Asked extends KeyRequest, Answer>(
     asked: Asked,
     call: Call<Asked, Answer>,
     signal?: Signal,
@@ -143,7 +143,7 @@ export class FarCalls {
     }
   }
 
-  async #takeHome(asked: KeyAsked): Promise<void> {
+  async #takeHome(asked: KeyRequest): Promise<void> {
     const [policy, key] = this.#placeOf(asked);
     if (policy === undefined || key === undefined) return;
     const returned = this.#local.end(policy, key);
@@ -151,12 +151,12 @@ export class FarCalls {
       await this.#units.call(policy, key, { giveBack: { policy: policy.name, returned } });
   }
 
-  #forgetDenials(asked: KeyAsked): void {
+  #forgetDenials(asked: KeyRequest): void {
     const [policy, key] = this.#placeOf(asked);
     if (policy !== undefined && key !== undefined) this.#local.forgetDenials(policy, key);
   }
 
-  #placeOf({ policy: name, key }: KeyAsked) {
+  #placeOf({ policy: name, key }: KeyRequest) {
     const policy = this.#units.policy(name ?? "");
     const isThere = policy !== undefined && typeof key === "string";
     return [policy, isThere ? normaliseKey(policy, key) : undefined] as const;
@@ -210,8 +210,8 @@ export function unlessAborted<Answer>(answer: Promise<Answer>, signal: Signal | 
  * keep others waiting until it expires. With an idempotency key it stays, since the call may be made again.
  */
 export async function acquireForSomebody(
-  far: Pick<FarSide, "acquire" | "release">,
-  asked: AcquireAsked,
+  far: Pick<LimiterTransport, "acquire" | "release">,
+  asked: AcquireRequest,
   ended: Signal,
 ): Promise<Decision> {
   const decision = await far.acquire(asked, ended);

@@ -4,7 +4,7 @@
  */
 import { randomId, type Time } from "../core/clock.ts";
 import { normaliseKey } from "../core/policies/keys.ts";
-import { type HeldPolicy, seenBy, UNDESCRIBED } from "../core/policies/policy.ts";
+import { type PolicyView, forPriority, UNDESCRIBED } from "../core/policies/policy.ts";
 import type { Lease } from "../core/protocol/answers.ts";
 import { takesNothing, type Cost } from "../core/protocol/cost.ts";
 import { type AllDecisions, type Decision, type KeyReport } from "../core/protocol/decision.ts";
@@ -12,31 +12,31 @@ import type { LeaseReport } from "../core/protocol/messages.ts";
 import type { PolicyList } from "../core/protocol/policy-descriptions.ts";
 import { Problem } from "../core/protocol/problems.ts";
 import type { Holding } from "./caller.ts";
-import { acquireForSomebody, FarCalls, unlessAborted } from "./far-calls.ts";
-import { FarUnits, Outages } from "./far-units.ts";
+import { acquireForSomebody, RemoteCalls, unlessAborted } from "./far-calls.ts";
+import { RemoteReservations, Outages } from "./far-units.ts";
 import {
   type Abortable,
-  type AcquireAsked,
+  type AcquireRequest,
   type ClientOptions,
   type Grant,
-  type HoldAsked,
-  type KeyAsked,
-  type LimitAllAsked,
-  type LimitAsked,
+  type HoldRequest,
+  type KeyRequest,
+  type LimitAllRequest,
+  type LimitRequest,
   type Limiter,
-  type PeekAsked,
-  type RefundAsked,
+  type PeekRequest,
+  type RefundRequest,
   withRelease,
 } from "./limiter.ts";
 import { isOf, plainCall, requireObject, signalOf, wholeCall, type PlainCall } from "./local-call.ts";
 import { LocalLimiter } from "./local-limiter.ts";
 import { ReservationCache } from "./reservation-cache.ts";
-import type { FarSide } from "./transports/far-side.ts";
+import type { LimiterTransport } from "./transports/far-side.ts";
 import { returnUnits } from "./transports/sent-calls.ts";
 
 /** What a client needs of the process in which it runs. */
 export interface ClientParts {
-  readonly far: FarSide;
+  readonly far: LimiterTransport;
   readonly time: Time;
   readonly inBackground: (work: Promise<unknown>) => void;
 }
@@ -45,13 +45,13 @@ export interface ClientParts {
 const FIRST_DEADLINE_MS = 2_000;
 
 /** A limiter that is elsewhere. */
-export class FarLimiter implements Limiter {
-  readonly #far: FarSide;
+export class RemoteLimiter implements Limiter {
+  readonly #far: LimiterTransport;
   readonly #options: ClientOptions;
   readonly #cache = new ReservationCache(randomId);
   readonly #local = new LocalLimiter(this.#cache);
-  readonly #units: FarUnits;
-  readonly #calls: FarCalls;
+  readonly #units: RemoteReservations;
+  readonly #calls: RemoteCalls;
   readonly #holding: Holding;
   #isClosed = false;
 
@@ -61,9 +61,9 @@ export class FarLimiter implements Limiter {
     this.#options = options;
     const onChange = () => this.#cache.endAll();
     const outages = new Outages(time);
-    this.#units = new FarUnits({ far, time, inBackground, deadlineMs, outages, onChange });
+    this.#units = new RemoteReservations({ far, time, inBackground, deadlineMs, outages, onChange });
     this.#holding = { objects: this.#units, time, inBackground };
-    this.#calls = new FarCalls(far, this.#local, this.#units, (policy) => this.#policy(policy), {
+    this.#calls = new RemoteCalls(far, this.#local, this.#units, (policy) => this.#policy(policy), {
       time,
       outages,
     });
@@ -74,7 +74,7 @@ export class FarLimiter implements Limiter {
     return this.#cache.isHolding;
   }
 
-  limit(asked: LimitAsked & Abortable): Promise<Decision> {
+  limit(asked: LimitRequest & Abortable): Promise<Decision> {
     if (signalOf(asked) !== undefined) return this.#untilAborted(asked);
     const call = this.#isClosed ? undefined : plainCall(asked, this.#options.policy);
     const here = call && this.#decide(call);
@@ -82,18 +82,18 @@ export class FarLimiter implements Limiter {
     return here instanceof Promise ? this.#answered(this.#whole(asked), here) : Promise.resolve(here);
   }
 
-  limitAll(asked: LimitAllAsked): Promise<AllDecisions> {
+  limitAll(asked: LimitAllRequest): Promise<AllDecisions> {
     requireObject(asked);
     const { checks } = asked;
     const whole = Array.isArray(checks) ? checks.map((check) => this.#whole(check)) : checks;
     return this.#calls.limitAll({ ...asked, checks: whole });
   }
 
-  refund(asked: RefundAsked): Promise<Decision> {
+  refund(asked: RefundRequest): Promise<Decision> {
     return this.#calls.onKey(this.#whole(asked), (far, whole, ended) => far.refund(whole, ended));
   }
 
-  hold(asked: HoldAsked): Promise<Decision> {
+  hold(asked: HoldRequest): Promise<Decision> {
     return this.#calls.decide(this.#whole(asked), (far, whole, ended) => far.hold(whole, ended));
   }
 
@@ -105,10 +105,10 @@ export class FarLimiter implements Limiter {
     return this.#calls.onClaim("hold", asked, (far, ended) => far.cancel(asked, ended));
   }
 
-  async acquire(given: AcquireAsked & Abortable): Promise<Grant> {
+  async acquire(given: AcquireRequest & Abortable): Promise<Grant> {
     signalOf(given);
     const { signal, ...asked } = given;
-    const acquire = (far: FarSide, whole: AcquireAsked, ended: AbortSignal) => {
+    const acquire = (far: LimiterTransport, whole: AcquireRequest, ended: AbortSignal) => {
       const decision = acquireForSomebody(far, whole, ended);
       this.#holding.inBackground(decision.catch(() => undefined));
       return decision;
@@ -125,11 +125,11 @@ export class FarLimiter implements Limiter {
     return this.#calls.onClaim("lease", asked, (far, ended) => far.release(asked, ended));
   }
 
-  peek(asked: PeekAsked): Promise<KeyReport> {
+  peek(asked: PeekRequest): Promise<KeyReport> {
     return this.#calls.onKey(this.#whole(asked), (far, whole, ended) => far.peek(whole, ended));
   }
 
-  reset(asked: KeyAsked): Promise<void> {
+  reset(asked: KeyRequest): Promise<void> {
     return this.#calls.onKey(this.#whole(asked), (far, whole, ended) => far.reset(whole, ended));
   }
 
@@ -139,12 +139,12 @@ export class FarLimiter implements Limiter {
 
   async close(): Promise<void> {
     this.#isClosed = true;
-    await this.rest();
+    await this.flush();
     this.#far.close?.();
   }
 
   /** Gives back all that is held. A call that comes later may hold units again, unless the limiter is closed. */
-  async rest(): Promise<void> {
+  async flush(): Promise<void> {
     this.#cache.endAll();
     await returnUnits(this.#units, this.#cache.endDue(Infinity));
   }
@@ -153,7 +153,7 @@ export class FarLimiter implements Limiter {
     return this.close();
   }
 
-  async #untilAborted({ signal, ...asked }: LimitAsked & Abortable): Promise<Decision> {
+  async #untilAborted({ signal, ...asked }: LimitRequest & Abortable): Promise<Decision> {
     signal?.throwIfAborted();
     const mayWait = asked.waitMs !== undefined;
     return mayWait
@@ -173,13 +173,13 @@ export class FarLimiter implements Limiter {
     if (key === undefined || this.#units.isRefused) return undefined;
     if (takesNothing(policy, cost)) return this.#calls.limitTogether(call);
     if (policy.localDecisions.denies)
-      return this.#local.limit(this.#holding, seenBy(policy, priority), key, cost);
+      return this.#local.limit(this.#holding, forPriority(policy, priority), key, cost);
     const refusal = this.#units.refusalOf(policy);
     return refusal === undefined ? this.#calls.limitTogether(call) : Promise.resolve(refusal);
   }
 
   /** A call that was refused with all others of its message is made again by itself: it has changed nothing. */
-  async #answered(asked: LimitAsked, decided: Promise<Decision | Problem>): Promise<Decision> {
+  async #answered(asked: LimitRequest, decided: Promise<Decision | Problem>): Promise<Decision> {
     const answer = await decided;
     if (!(answer instanceof Problem)) return answer;
     if (this.#units.isRefused) return await this.#calls.limit(asked);
@@ -187,12 +187,12 @@ export class FarLimiter implements Limiter {
   }
 
   /** The policy as far as it is known. */
-  #policy(name: string | undefined): HeldPolicy {
+  #policy(name: string | undefined): PolicyView {
     const { onFailure = "closed", deadlineMs = FIRST_DEADLINE_MS } = this.#options;
     return this.#units.policy(name ?? "") ?? { ...UNDESCRIBED, name: name ?? "", onFailure, deadlineMs };
   }
 
-  #whole<Asked extends KeyAsked>(asked: Asked): Asked {
+  #whole<Asked extends KeyRequest>(asked: Asked): Asked {
     return wholeCall(asked, this.#options.policy);
   }
 }

@@ -1,6 +1,6 @@
 import type { Time } from "../core/clock.ts";
 import { normaliseKey } from "../core/policies/keys.ts";
-import { type HeldPolicy, seenBy } from "../core/policies/policy.ts";
+import { type PolicyView, forPriority } from "../core/policies/policy.ts";
 import type { BatchedCall, MadeAnswer } from "../core/protocol/batches.ts";
 import { takesNothing } from "../core/protocol/cost.ts";
 import type { Decision } from "../core/protocol/decision.ts";
@@ -13,15 +13,15 @@ import {
 import { Problem } from "../core/protocol/problems.ts";
 import {
   MAX_RESERVING,
-  type Refused,
+  type RefusedCall,
   type ReservationAnswer,
   RESERVATIONS_PROTOCOL,
 } from "../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "./caller.ts";
-import { toldDecision } from "./read-answer.ts";
-import { type FarSide, limiterErrorIn } from "./transports/far-side.ts";
-import { Outbox } from "./transports/outbox.ts";
-import type { PostedCall } from "./transports/posted-call.ts";
+import { toDecision } from "./read-answer.ts";
+import { type LimiterTransport, limiterErrorIn } from "./transports/far-side.ts";
+import { BatchQueue } from "./transports/outbox.ts";
+import type { QueuedCall } from "./transports/posted-call.ts";
 import { MAX_QUEUED, QUEUE_FULL } from "./transports/requests.ts";
 
 /**
@@ -35,8 +35,8 @@ const REFUSED_MS = 60_000;
 const KIND_ASKED_MS = 1_000;
 
 /** What the messages need of the process. */
-interface FarUnitsParts {
-  readonly far: Pick<FarSide, "reserve">;
+interface RemoteReservationsParts {
+  readonly far: Pick<LimiterTransport, "reserve">;
   readonly time: Time;
   readonly inBackground: (work: Promise<unknown>) => void;
   /** The longest that a caller waits, in milliseconds, whatever the policy says. */
@@ -47,9 +47,9 @@ interface FarUnitsParts {
 }
 
 /** Units of a limiter that is elsewhere. Calls that are made at once go in one message, whatever their keys. */
-export class FarUnits implements UnitSource {
-  readonly #parts: FarUnitsParts;
-  readonly #outbox = new Outbox<ReservationAnswer>(BOUNDS);
+export class RemoteReservations implements UnitSource {
+  readonly #parts: RemoteReservationsParts;
+  readonly #outbox = new BatchQueue<ReservationAnswer>(BOUNDS);
   readonly #known = new Map<string, DescribedPolicy>();
   /** By the description under which it was said. */
   readonly #refusals = new WeakMap<DescribedPolicy, { readonly problem: Problem; askedAtMs: number }>();
@@ -57,7 +57,7 @@ export class FarUnits implements UnitSource {
   /** Why the last message failed that did. */
   #failure = "";
 
-  constructor(parts: FarUnitsParts) {
+  constructor(parts: RemoteReservationsParts) {
     this.#parts = parts;
   }
 
@@ -84,7 +84,7 @@ export class FarUnits implements UnitSource {
   }
 
   async call<Read extends MadeAnswer>(
-    policy: HeldPolicy,
+    policy: PolicyView,
     _key: string,
     call: BatchedCall,
     waitMs = 0,
@@ -110,7 +110,7 @@ export class FarUnits implements UnitSource {
     const policy = this.#known.get(limit.policy);
     if (policy === undefined) return undefined;
     const key = normaliseKey(policy, limit.key) ?? limit.key;
-    return toldDecision(seenBy(policy, limit.priority), key, answer, "object");
+    return toDecision(forPriority(policy, limit.priority), key, answer, "object");
   }
 
   async #post(
@@ -120,7 +120,7 @@ export class FarUnits implements UnitSource {
     const { time, inBackground } = this.#parts;
     if (call.giveBack === undefined && this.#outbox.queued >= MAX_QUEUED)
       return this.#unanswered(call, QUEUE_FULL);
-    const send = (calls: readonly PostedCall<ReservationAnswer>[]) => this.#send(calls);
+    const send = (calls: readonly QueuedCall<ReservationAnswer>[]) => this.#send(calls);
     const { answer, leftMs } = await this.#outbox.post(call, { time, deadlineMs, inBackground, send });
     if (answer === undefined)
       return this.#unanswered(call, leftMs > 0 ? this.#failure : `no answer within ${deadlineMs} ms`);
@@ -148,7 +148,7 @@ export class FarUnits implements UnitSource {
 
   /** It does not reject: a message that fails has no answers. */
   async #send(
-    calls: readonly PostedCall<ReservationAnswer>[],
+    calls: readonly QueuedCall<ReservationAnswer>[],
   ): Promise<readonly ReservationAnswer[] | undefined> {
     const { far, time } = this.#parts;
     const known: Record<string, string> = {};
@@ -192,7 +192,7 @@ function isDecision({ limit, reserve }: BatchedCall): boolean {
   return limit !== undefined || (reserve !== undefined && reserve.cost !== 0);
 }
 
-function problemOf({ status, code, title, detail, errors }: Refused["problem"]): Problem {
+function problemOf({ status, code, title, detail, errors }: RefusedCall["problem"]): Problem {
   return new Problem([status, code, title], detail, { errors });
 }
 

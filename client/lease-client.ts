@@ -1,4 +1,4 @@
-import { type Policy, seenBy } from "../core/policies/policy.ts";
+import { type Policy, forPriority } from "../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Released } from "../core/protocol/answers.ts";
 import { degradedDecision, type Decision } from "../core/protocol/decision.ts";
 import {
@@ -7,7 +7,7 @@ import {
   RESUMING_PROTOCOL,
   type AcquireCall,
   type LeaseReport,
-  type WantedLease,
+  type AcquireParams,
 } from "../core/protocol/messages.ts";
 import type { Attached } from "../core/protocol/object-methods.ts";
 import { Problem } from "../core/protocol/problems.ts";
@@ -38,20 +38,20 @@ export class LeaseClient {
   async acquire(
     policy: Policy,
     key: string,
-    call: WantedLease,
+    call: AcquireParams,
     signal?: AbortSignal,
   ): Promise<Decision | Problem> {
-    const shed = await this.#objects.roll(policy, key, call);
+    const shed = await this.#objects.sampleShedding(policy, key, call);
     if (shed !== undefined && policy.shadow) return asShadow(await this.#acquire(policy, key, call, signal));
     if (shed !== undefined && call.idempotencyKey === undefined)
-      return shedTold(seenBy(policy, call.priority), key, shed);
+      return shedTold(forPriority(policy, call.priority), key, shed);
     return await this.#acquire(policy, key, { ...call, shed }, signal);
   }
 
   async #acquire(
     policy: Policy,
     key: string,
-    call: WantedLease,
+    call: AcquireParams,
     signal: AbortSignal | undefined,
   ): Promise<Decision | Problem> {
     const asked = await this.#objects.wait<Answer>(policy, key, "acquire", call, signal);
@@ -68,12 +68,15 @@ export class LeaseClient {
   async acquireAttached(
     policy: Policy,
     key: string,
-    call: WantedLease,
+    call: AcquireParams,
   ): Promise<{ readonly decision: Decision | Problem; readonly attached: Attached } | undefined> {
     const isResumed = call.resume !== undefined;
-    const shed = isResumed ? undefined : await this.#objects.roll(policy, key, call);
+    const shed = isResumed ? undefined : await this.#objects.sampleShedding(policy, key, call);
     if (shed !== undefined && call.idempotencyKey === undefined && !policy.shadow)
-      return { decision: shedTold(seenBy(policy, call.priority), key, shed), attached: NOTHING_ATTACHED };
+      return {
+        decision: shedTold(forPriority(policy, call.priority), key, shed),
+        attached: NOTHING_ATTACHED,
+      };
     const own = this.#objects.own({ ...call, waitMs: 0, ...(!policy.shadow && { shed }) });
     const protocol = isResumed || call.graceMs !== undefined ? LINK_PROTOCOL : PROTOCOL;
     const message = { ...own, protocol, ...namesOf(policy, key) };
@@ -111,7 +114,7 @@ export class LeaseClient {
   }
 
   /** The same as `confirm` of a lease that outlives its link for a grace. It lasts as long as was asked for at first. */
-  async takeOver(policy: Policy, key: string, call: WantedLease): Promise<Attached | "ended" | undefined> {
+  async takeOver(policy: Policy, key: string, call: AcquireParams): Promise<Attached | "ended" | undefined> {
     const granted = await this.acquireAttached(policy, key, call);
     if (granted === undefined) return undefined;
     const { decision, attached } = granted;
@@ -159,9 +162,9 @@ export class LeaseClient {
   }
 
   /** Opens a WebSocket to the object. The lease lasts as long as the socket is open. */
-  async openSocket(policy: Policy, key: string, call: WantedLease): Promise<Response | Problem> {
+  async openSocket(policy: Policy, key: string, call: AcquireParams): Promise<Response | Problem> {
     const isResumed = call.resume !== undefined;
-    const shed = isResumed ? undefined : await this.#objects.roll(policy, key, call);
+    const shed = isResumed ? undefined : await this.#objects.sampleShedding(policy, key, call);
     const own = this.#objects.own(policy.shadow ? call : { ...call, shed });
     const protocol = isResumed ? RESUMING_PROTOCOL : PROTOCOL;
     const message: AcquireCall = { ...own, protocol, ...namesOf(policy, key) };

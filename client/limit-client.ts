@@ -1,16 +1,16 @@
 import { UNTOUCHED } from "../core/accounts/account.ts";
 import { withoutTaking } from "../core/accounts/joint-decision.ts";
-import { type Policy, seenBy } from "../core/policies/policy.ts";
+import { type Policy, forPriority } from "../core/policies/policy.ts";
 import { ownKey } from "../core/protocol/caller-keys.ts";
 import { takesNothing } from "../core/protocol/cost.ts";
 import { type Decision, degradedDecision, effectDecision } from "../core/protocol/decision.ts";
-import { PROTOCOL, type WantedLimit } from "../core/protocol/messages.ts";
+import { PROTOCOL, type LimitParams } from "../core/protocol/messages.ts";
 import type { Problem } from "../core/protocol/problems.ts";
 import type { Caller } from "./caller.ts";
-import type { Rolled } from "./load-shedding.ts";
+import type { SheddingSample } from "./load-shedding.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
 import { namesOf, type ObjectCalls } from "./object-calls.ts";
-import { asShadow, decisionOf, isToNobody, shedTold, toldDecision, unavailable } from "./read-answer.ts";
+import { asShadow, decisionOf, isToNobody, shedTold, toDecision, unavailable } from "./read-answer.ts";
 
 /** Decides on costs: from units that the client holds, or by the key's object. */
 export class LimitClient {
@@ -28,7 +28,7 @@ export class LimitClient {
   limit(
     policy: Policy,
     key: string,
-    call: WantedLimit,
+    call: LimitParams,
     signal?: AbortSignal,
   ): Decision | Promise<Decision | Problem> {
     const { override } = policy;
@@ -38,7 +38,7 @@ export class LimitClient {
     if (call.force === true) return this.#force(policy, key, call);
     if (policy.shedding === undefined || takesNothing(policy, call.cost))
       return this.#limit(policy, key, call, signal);
-    const unlessShed = (shed: Rolled) => {
+    const unlessShed = (shed: SheddingSample) => {
       if (shed === undefined) return this.#limit(policy, key, call, signal);
       if (policy.shadow) {
         const decided = this.#limit(policy, key, call, signal);
@@ -46,24 +46,24 @@ export class LimitClient {
       }
       // Only the object knows whether this very call has been admitted before.
       return call.idempotencyKey === undefined
-        ? shedTold(seenBy(policy, call.priority), key, shed)
+        ? shedTold(forPriority(policy, call.priority), key, shed)
         : this.#limitByObject(policy, key, { ...call, shed });
     };
-    const rolled = this.#objects.roll(policy, key, call);
+    const rolled = this.#objects.sampleShedding(policy, key, call);
     return rolled instanceof Promise ? rolled.then(unlessShed) : unlessShed(rolled);
   }
 
   #limit(
     policy: Policy,
     key: string,
-    call: WantedLimit,
+    call: LimitParams,
     signal: AbortSignal | undefined,
   ): Decision | Promise<Decision | Problem> {
     const { cost, idempotencyKey, priority, waitMs = 0 } = call;
-    const seen = seenBy(policy, priority);
+    const seen = forPriority(policy, priority);
     if (policy.isStateless === true && idempotencyKey === undefined) {
       const untouched = seen.rules.map((rule) => ({ rule, account: UNTOUCHED }));
-      return toldDecision(seen, key, { rules: withoutTaking(untouched, 0, cost) }, "isolate");
+      return toDecision(seen, key, { rules: withoutTaking(untouched, 0, cost) }, "isolate");
     }
     // A cost of 0 must see what the object knows, and only the object remembers idempotency keys.
     const isTaking = !takesNothing(policy, cost);
@@ -77,7 +77,7 @@ export class LimitClient {
   async #limitInTurn(
     policy: Policy,
     key: string,
-    call: WantedLimit & { readonly waitMs: number },
+    call: LimitParams & { readonly waitMs: number },
     isLocal: boolean,
     signal: AbortSignal | undefined,
   ): Promise<Decision | Problem> {
@@ -92,7 +92,7 @@ export class LimitClient {
   }
 
   /** Takes a cost whatever is there. A policy's `onFailure` is for decisions, and this is none. */
-  async #force(policy: Policy, key: string, call: WantedLimit): Promise<Decision | Problem> {
+  async #force(policy: Policy, key: string, call: LimitParams): Promise<Decision | Problem> {
     const { waitMs: _, ...atOnce } = call;
     const message = { ...this.#objects.own(atOnce), protocol: PROTOCOL, ...namesOf(policy, key) };
     const asked = await this.#objects.ask(policy, key, (object) => object.limitCall(message), {
@@ -103,7 +103,7 @@ export class LimitClient {
     return asked === undefined ? unavailable(detail) : decisionOf(policy, key, asked.answer);
   }
 
-  async #limitByObject(policy: Policy, key: string, call: WantedLimit): Promise<Decision | Problem> {
+  async #limitByObject(policy: Policy, key: string, call: LimitParams): Promise<Decision | Problem> {
     const { waitMs: _, idempotencyKey, ...atOnce } = call;
     const own = idempotencyKey && ownKey(this.#parts.callerId, idempotencyKey);
     const asked = await this.#objects.limit(policy, key, { ...atOnce, idempotencyKey: own });

@@ -1,22 +1,22 @@
 import { randomFraction, randomId } from "../core/clock.ts";
 import { type CallerBounds, MAX_BOUNDS } from "../core/policies/caller-bounds.ts";
-import type { HeldPolicy, Policy } from "../core/policies/policy.ts";
+import type { PolicyView, Policy } from "../core/policies/policy.ts";
 import type { RegionalPolicies } from "../core/policies/regional-policies.ts";
 import type { Answer, Peeked } from "../core/protocol/answers.ts";
 import { type BatchedCall, type MadeAnswer, withVersion } from "../core/protocol/batches.ts";
 import { ownHoldId, ownKey } from "../core/protocol/caller-keys.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import type { Decision, KeyReport } from "../core/protocol/decision.ts";
-import { PROTOCOL, type WantedHold, type WantedLimit } from "../core/protocol/messages.ts";
+import { PROTOCOL, type HoldParams, type LimitParams } from "../core/protocol/messages.ts";
 import type { ClaimKind, ClaimPlace, ProveClaim } from "../core/protocol/opaque-ids.ts";
 import { type Full, Problem } from "../core/protocol/problems.ts";
-import type { Compared } from "../core/stats/counts.ts";
+import type { ComparisonCounts } from "../core/stats/counts.ts";
 import { CallGate, type ObjectStarts, through } from "./call-gate.ts";
 import type { Caller } from "./caller.ts";
 import { KeyLists } from "./key-lists.ts";
 import { LeaseClient } from "./lease-client.ts";
 import { LimitClient } from "./limit-client.ts";
-import { LoadShedding, type Rolled } from "./load-shedding.ts";
+import { LoadShedding, type SheddingSample } from "./load-shedding.ts";
 import { LocalLimiter } from "./local-limiter.ts";
 import { namesOf, ObjectCalls } from "./object-calls.ts";
 import {
@@ -28,7 +28,7 @@ import {
   unavailable,
 } from "./read-answer.ts";
 import { ReservationCache } from "./reservation-cache.ts";
-import { type Ending, type LimiterStub, returnUnits } from "./transports/sent-calls.ts";
+import { type ReturnedUnits, type LimiterStub, returnUnits } from "./transports/sent-calls.ts";
 
 /** What a client needs from the process in which it runs. */
 export interface LimiterClientParts extends Caller {
@@ -129,7 +129,7 @@ export class LimiterClient {
   limit(
     policy: Policy,
     key: string,
-    call: WantedLimit,
+    call: LimitParams,
     signal?: AbortSignal,
   ): Decision | Promise<Decision | Problem> {
     return this.#limits.limit(policy, key, call, signal);
@@ -190,8 +190,8 @@ export class LimiterClient {
   }
 
   /** Whether each of several calls is shed that pass together: see `LoadShedding.rollTogether`. */
-  rollTogether(calls: Parameters<LoadShedding["rollTogether"]>[1]): Promise<Rolled[]> {
-    return this.#shedding.rollTogether(this.#parts, calls);
+  sampleTogether(calls: Parameters<LoadShedding["sampleTogether"]>[1]): Promise<SheddingSample[]> {
+    return this.#shedding.sampleTogether(this.#parts, calls);
   }
 
   /**
@@ -199,7 +199,7 @@ export class LimiterClient {
    * would answer this client; `undefined`: it does not answer.
    */
   async forward(
-    policy: HeldPolicy,
+    policy: PolicyView,
     key: string,
     call: BatchedCall,
   ): Promise<{ readonly answer: MadeAnswer | Full } | undefined> {
@@ -213,7 +213,7 @@ export class LimiterClient {
   }
 
   /** Passes on units that a holder elsewhere gives back. Those that do not arrive count as used. */
-  giveBack(endings: readonly Ending[]): Promise<void> {
+  giveBack(endings: readonly ReturnedUnits[]): Promise<void> {
     return returnUnits({ call: (policy, key, call) => this.forward(policy, key, call) }, endings);
   }
 
@@ -234,7 +234,7 @@ const MAX_AT_ONCE = 100;
 
 /** Counts what candidates decide. */
 interface ComparisonCounter {
-  compared(compared: Compared): void;
+  compared(compared: ComparisonCounts): void;
 }
 
 /** Puts calls to candidates, for one caller, who hears nothing of it and does not wait for it. */
@@ -279,7 +279,7 @@ export class CandidateCalls<Client> {
   }
 
   /** Counts what a policy and its candidate decided of the same call. */
-  compared(compared: Compared): void {
+  compared(compared: ComparisonCounts): void {
     this.#counter?.compared(compared);
   }
 }
@@ -298,10 +298,10 @@ class HoldClient {
   }
 
   /** Asks the object for a hold; `undefined`: the object does not answer. */
-  async hold(policy: Policy, key: string, call: WantedHold): Promise<Answer | undefined> {
+  async hold(policy: Policy, key: string, call: HoldParams): Promise<Answer | undefined> {
     // Checks on several keys have been drawn for together. In shadow nothing is shed.
     const isDrawn = call.provisional !== undefined || policy.shadow;
-    const shed = isDrawn ? call.shed : await this.#objects.roll(policy, key, call);
+    const shed = isDrawn ? call.shed : await this.#objects.sampleShedding(policy, key, call);
     if (shed !== undefined && call.idempotencyKey === undefined) return { shed };
     const message = { ...this.#objects.own({ ...call, shed }), protocol: PROTOCOL, ...namesOf(policy, key) };
     const isRepeatable = call.idempotencyKey !== undefined;

@@ -11,13 +11,13 @@ import type { LeaseReport } from "../core/protocol/messages.ts";
 import type { PolicyList } from "../core/protocol/policy-descriptions.ts";
 import type {
   Abortable,
-  AcquireAsked,
-  HoldAsked,
-  KeyAsked,
-  LimitAllAsked,
-  LimitAsked,
-  PeekAsked,
-  RefundAsked,
+  AcquireRequest,
+  HoldRequest,
+  KeyRequest,
+  LimitAllRequest,
+  LimitRequest,
+  PeekRequest,
+  RefundRequest,
 } from "./transports/far-side.ts";
 
 export type * from "./transports/far-side.ts";
@@ -31,13 +31,13 @@ export interface Limiter extends AsyncDisposable {
    * Takes a cost (by default 1) if it fits, waiting up to `waitMs` for its turn. A call that is aborted leaves the line
    * where the limiter hears of that, over HTTP; if not, its units may be taken when its turn comes.
    */
-  limit(asked: LimitAsked & Abortable): Promise<Decision>;
+  limit(asked: LimitRequest & Abortable): Promise<Decision>;
   /** Takes the costs of up to 16 checks, of all or of none. Without `atomic`, of up to 100, each by itself. */
-  limitAll(asked: LimitAllAsked): Promise<AllDecisions>;
+  limitAll(asked: LimitAllRequest): Promise<AllDecisions>;
   /** Gives units back, once for each idempotency key. */
-  refund(asked: RefundAsked): Promise<Decision>;
+  refund(asked: RefundRequest): Promise<Decision>;
   /** Sets units apart until it is known how many were used: `settle`, or `cancel` when none were. */
-  hold(asked: HoldAsked): Promise<Decision>;
+  hold(asked: HoldRequest): Promise<Decision>;
   /** Ends a hold with the units really used. */
   settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision>;
   /** Ends a hold of which nothing was used. */
@@ -46,15 +46,15 @@ export interface Limiter extends AsyncDisposable {
    * Leases units, waiting up to `waitMs` in the queue. The lease ends with `release`, or when it expires. A lease that is
    * granted after the call was aborted, or after its deadline, is released at once, unless it has an idempotency key.
    */
-  acquire(asked: AcquireAsked & Abortable): Promise<Grant>;
+  acquire(asked: AcquireRequest & Abortable): Promise<Grant>;
   /** Moves a lease's end to `ttlMs` milliseconds from now. */
   renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease>;
   /** Ends a lease, and may report how the call went. */
   release(asked: { readonly id: string } & LeaseReport): Promise<void>;
   /** What a cost of 1 would be answered, and how many units are held and waited for. Takes nothing. */
-  peek(asked: PeekAsked): Promise<KeyReport>;
+  peek(asked: PeekRequest): Promise<KeyReport>;
   /** Makes the key as new. */
-  reset(asked: KeyAsked): Promise<void>;
+  reset(asked: KeyRequest): Promise<void>;
   /** The policies that the caller may use. */
   policies(): Promise<PolicyList>;
   /** Gives back all units that are held here. Calls after that are made one by one. */

@@ -1,6 +1,6 @@
 import { orTimeout } from "../core/clock.ts";
-import { type Policy, seenBy } from "../core/policies/policy.ts";
-import type { Level, Shed } from "../core/protocol/answers.ts";
+import { type Policy, forPriority } from "../core/policies/policy.ts";
+import type { SheddingLevel, Shed } from "../core/protocol/answers.ts";
 import { costOf, type Cost } from "../core/protocol/cost.ts";
 import { PROTOCOL } from "../core/protocol/messages.ts";
 import { chanceOf, FADES_MS, restoredInMs, type Reports } from "../core/shedding/load-shedder.ts";
@@ -9,7 +9,7 @@ import type { Caller } from "./caller.ts";
 import { readAnswer } from "./read-answer.ts";
 
 /** What a call is told that is shed; `undefined`: it is not. */
-export type Rolled = Shed | undefined;
+export type SheddingSample = Shed | undefined;
 
 /** A client asks so often how much is shed while there are calls, in milliseconds. */
 export const REFRESH_MS = 1_000;
@@ -19,14 +19,14 @@ export const USABLE_MS = 10_000;
 const MAX_KEYS = 1_000;
 
 /** What is asked for. */
-export interface Rolling {
+export interface SheddingParams {
   readonly cost: Cost;
   readonly priority?: string | undefined;
 }
 
 /** What a client knows of one key. */
-interface Known {
-  level: Level;
+interface KnownChance {
+  level: SheddingLevel;
   /** When the object was asked that said so, and when it was asked last, in milliseconds. */
   ofMs: number;
   askedAtMs: number;
@@ -49,7 +49,7 @@ interface Known {
  */
 export class LoadShedding {
   /** In order of their last use. */
-  readonly #known = new Map<string, Known>();
+  readonly #known = new Map<string, KnownChance>();
   readonly #random: () => number;
 
   /** @param random draws a number from 0, included, to 1, not included */
@@ -73,15 +73,15 @@ export class LoadShedding {
   }
 
   /** Whether a call is shed; a promise where nothing is known of its key that is recent enough. */
-  roll(
+  sampleShedding(
     caller: Caller,
     policy: Policy,
     key: string,
-    { cost, priority }: Rolling,
+    { cost, priority }: SheddingParams,
     draw?: number,
-  ): Rolled | Promise<Rolled> {
+  ): SheddingSample | Promise<SheddingSample> {
     // What can never pass is told so.
-    if (policy.shedding === undefined || isNever(seenBy(policy, priority), cost)) return undefined;
+    if (policy.shedding === undefined || isNever(forPriority(policy, priority), cost)) return undefined;
     const known = this.#open(policy, key);
     this.#refresh(caller, policy, key, known);
     const isUsable = caller.time.nowMs() < known.ofMs + USABLE_MS;
@@ -91,13 +91,15 @@ export class LoadShedding {
   }
 
   /** Whether each of several calls is shed that pass together: one draw is for all, so more of them are shed no sooner. */
-  rollTogether(
+  sampleTogether(
     caller: Caller,
-    calls: readonly (Rolling & { readonly policy: Policy; readonly key: string })[],
-  ): Promise<Rolled[]> {
+    calls: readonly (SheddingParams & { readonly policy: Policy; readonly key: string })[],
+  ): Promise<SheddingSample[]> {
     const draw = this.#random();
     return Promise.all(
-      calls.map(async ({ policy, key, ...call }) => await this.roll(caller, policy, key, call, draw)),
+      calls.map(
+        async ({ policy, key, ...call }) => await this.sampleShedding(caller, policy, key, call, draw),
+      ),
     );
   }
 
@@ -109,10 +111,10 @@ export class LoadShedding {
   async #whenKnown(
     caller: Caller,
     policy: Policy,
-    known: Known,
+    known: KnownChance,
     priority: string | undefined,
     draw: number | undefined,
-  ): Promise<Rolled> {
+  ): Promise<SheddingSample> {
     // At most half the deadline goes on waiting, so that there is time to decide.
     await orTimeout(known.answer, caller.time, policy.deadlineMs / 2);
     return this.#rolled(policy, known, priority, caller.time.nowMs() < known.ofMs + USABLE_MS, draw);
@@ -121,11 +123,11 @@ export class LoadShedding {
   /** Nothing is shed by what is not known. */
   #rolled(
     { shedding, priorities }: Policy,
-    known: Known,
+    known: KnownChance,
     priority: string | undefined,
     isUsable: boolean,
     draw: number | undefined,
-  ): Rolled {
+  ): SheddingSample {
     if (shedding === undefined || !isUsable) return undefined;
     const { level } = known.level;
     const chance = level === 0 ? 0 : chanceOf(priorities, level, priority);
@@ -133,7 +135,7 @@ export class LoadShedding {
     return { restoredInMs: restoredInMs(shedding, priorities, level, priority) };
   }
 
-  #open(policy: Policy, key: string): Known {
+  #open(policy: Policy, key: string): KnownChance {
     const name = nameOf(policy, key);
     const known = this.#known.get(name) ?? unknown();
     this.#known.delete(name);
@@ -144,7 +146,7 @@ export class LoadShedding {
   }
 
   /** Asks the object anew, in the background, if it was not asked lately. What a lost question tells is lost too. */
-  #refresh(caller: Caller, policy: Policy, key: string, known: Known): void {
+  #refresh(caller: Caller, policy: Policy, key: string, known: KnownChance): void {
     const nowMs = caller.time.nowMs();
     const sinceMs = nowMs - known.askedAtMs;
     if (sinceMs >= 0 && sinceMs < REFRESH_MS) return;
@@ -164,7 +166,9 @@ export class LoadShedding {
     known.count = 0;
     const ask = async () => {
       const asked = await through(caller.gate, policy, key, nowMs, () =>
-        caller.objects.ask(policy, key, async (object) => readAnswer<Level>(await object.shedding(message))),
+        caller.objects.ask(policy, key, async (object) =>
+          readAnswer<SheddingLevel>(await object.shedding(message)),
+        ),
       );
       if (known.answer === answer) delete known.answer;
       if (asked !== undefined && "full" in asked) return leaveToOthers(known, message.reports);
@@ -180,20 +184,20 @@ export class LoadShedding {
 }
 
 /** This caller may not ask the object now. The next call asks, whoever makes it, and tells what was reported. */
-function leaveToOthers(known: Known, { sum, count }: Reports): void {
+function leaveToOthers(known: KnownChance, { sum, count }: Reports): void {
   known.askedAtMs = -Infinity;
   known.sum += sum;
   known.count += count;
 }
 
-const NOTHING: Level = { level: 0, troubleMs: 0, utilization: null, reportedAgoMs: 0, sinceMs: 0 };
+const NOTHING: SheddingLevel = { level: 0, troubleMs: 0, utilization: null, reportedAgoMs: 0, sinceMs: 0 };
 
 /** Whether a cost can never pass: it is above a capacity, as the call sees it. */
 function isNever({ rules }: Policy, cost: Cost): boolean {
   return rules.some((rule) => costOf(rule, cost) > rule.capacity);
 }
 
-function unknown(): Known {
+function unknown(): KnownChance {
   const never = { ofMs: -Infinity, askedAtMs: -Infinity, reportedAtMs: -Infinity, toldByMs: -Infinity };
   return { level: NOTHING, ...never, hasFailed: false, sum: 0, count: 0 };
 }

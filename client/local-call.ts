@@ -5,7 +5,7 @@ import type { Cost } from "../core/protocol/cost.ts";
 import type { DescribedPolicy } from "../core/protocol/policy-descriptions.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
 import { violation } from "../core/words.ts";
-import type { Abortable, KeyAsked, LimitAsked, Signal } from "./limiter.ts";
+import type { Abortable, KeyRequest, LimitRequest, Signal } from "./limiter.ts";
 
 const FIELDS: ReadonlySet<string> = new Set(["policy", "key", "cost", "priority"]);
 
@@ -22,9 +22,9 @@ export interface PlainCall {
  *
  * @param usual the policy of calls that name none
  */
-export function plainCall(asked: LimitAsked, usual?: string): PlainCall | undefined {
+export function plainCall(asked: LimitRequest, usual?: string): PlainCall | undefined {
   for (const field in asked)
-    if (!FIELDS.has(field) && asked[field as keyof LimitAsked] !== undefined) return undefined;
+    if (!FIELDS.has(field) && asked[field as keyof LimitRequest] !== undefined) return undefined;
   const { policy = usual, key, cost = 1, priority } = asked;
   if (
     typeof policy !== "string" ||
@@ -58,7 +58,7 @@ function isUnits(units: unknown): boolean {
 }
 
 /** The call with the usual policy, if it names none. @throws LimiterError when it is no table of fields */
-export function wholeCall<Asked extends KeyAsked>(asked: Asked, usual: string | undefined): Asked {
+export function wholeCall<Asked extends KeyRequest>(asked: Asked, usual: string | undefined): Asked {
   requireObject(asked);
   return usual === undefined || asked.policy !== undefined ? asked : { ...asked, policy: usual };
 }

@@ -10,7 +10,7 @@
 import { orTimeout, type Time } from "../core/clock.ts";
 import { versionOf } from "../core/policies/in-force.ts";
 import { MAX_TTL_MS } from "../core/policies/lifetimes.ts";
-import type { HeldPolicy } from "../core/policies/policy.ts";
+import type { PolicyView } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import { type Decision, degradedDecision } from "../core/protocol/decision.ts";
@@ -20,7 +20,7 @@ import type { PendingRequest } from "../core/reservations/demand.ts";
 import type { Reservation } from "../core/reservations/reservation.ts";
 import { through } from "./call-gate.ts";
 import type { Holding } from "./caller.ts";
-import { boundReached, type Heard, toldDecision } from "./read-answer.ts";
+import { boundReached, type CarriedDecision, toDecision } from "./read-answer.ts";
 import type { ReservationCache } from "./reservation-cache.ts";
 import { returnUnits, split } from "./transports/sent-calls.ts";
 
@@ -29,18 +29,18 @@ const MAX_WAITS = 3;
 /** Decides on costs for all requests of one isolate. */
 export class LocalLimiter {
   readonly #cache: ReservationCache;
-  readonly #answers = new WeakMap<PendingRequest, Promise<Heard | Problem | undefined>>();
-  readonly #keeper: Keeper;
+  readonly #answers = new WeakMap<PendingRequest, Promise<CarriedDecision | Problem | undefined>>();
+  readonly #keeper: ReservationReaper;
 
   constructor(cache: ReservationCache) {
     this.#cache = cache;
-    this.#keeper = new Keeper(cache);
+    this.#keeper = new ReservationReaper(cache);
   }
 
   /** Decides on a cost above 0 and takes it. Returns no promise when the object need not be asked. */
   limit(
     caller: Holding,
-    policy: HeldPolicy,
+    policy: PolicyView,
     key: string,
     cost: Cost,
   ): Decision | Promise<Decision | Problem> {
@@ -50,16 +50,16 @@ export class LocalLimiter {
     reservation.note(cost, nowMs);
     const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs, true);
     if (decided === undefined) return this.#ask(caller, reservation, cost, nowMs);
-    return toldDecision(policy, key, decided, "isolate");
+    return toDecision(policy, key, decided, "isolate");
   }
 
   /** Admits a cost above 0 from units that are held here; `undefined`: there are too few. It repeats no denial. */
-  admit(caller: Holding, policy: HeldPolicy, key: string, cost: Cost): Decision | undefined {
+  admit(caller: Holding, policy: PolicyView, key: string, cost: Cost): Decision | undefined {
     const nowMs = this.#cache.now(caller.time.nowMs());
     const reservation = this.#cache.open(policy, key, nowMs);
     reservation.note(cost, nowMs);
     const admitted = this.#admit(caller, reservation, cost, nowMs);
-    return admitted && toldDecision(policy, key, admitted, "isolate");
+    return admitted && toDecision(policy, key, admitted, "isolate");
   }
 
   /**
@@ -67,17 +67,17 @@ export class LocalLimiter {
    *
    * @returns what to give back, on the same stub and before that call
    */
-  end(policy: HeldPolicy, key: string): readonly Returned[] {
+  end(policy: PolicyView, key: string): readonly Returned[] {
     this.forgetDenials(policy, key);
     return this.#all(policy, key).flatMap((reservation) => this.#cache.end(reservation) ?? []);
   }
 
   /** Forgets the denials of a key: a call may have given units back, or one that was under way may not have seen it. */
-  forgetDenials(policy: HeldPolicy, key: string): void {
+  forgetDenials(policy: PolicyView, key: string): void {
     for (const reservation of this.#all(policy, key)) reservation.forgetDenials();
   }
 
-  #all(policy: HeldPolicy, key: string): Reservation[] {
+  #all(policy: PolicyView, key: string): Reservation[] {
     const all = [policy, ...policy.priorities.seen.values()];
     return all.flatMap((seen) => this.#cache.find(seen, key) ?? []);
   }
@@ -108,7 +108,7 @@ export class LocalLimiter {
       // Another call's answer brought the units: so nobody asks now for those that are denied meanwhile.
       if (admitted !== undefined) reservation.failed();
       const decided = admitted ?? reservation.deny(cost, nowMs);
-      if (decided !== undefined) return toldDecision(policy, key, decided, "isolate");
+      if (decided !== undefined) return toDecision(policy, key, decided, "isolate");
     }
     // The clock may have been set meanwhile.
     const waitedMs = Math.min(mostMs, Math.max(0, nowMs - sinceMs));
@@ -125,8 +125,8 @@ export class LocalLimiter {
     // The units that the object did not have may have been on their way to this isolate.
     const isDenied = decided.rules.some(({ success }) => !success);
     nowMs = this.#cache.now(caller.time.nowMs());
-    if (!isDenied || !reservation.spend(cost, nowMs)) return toldDecision(policy, key, decided);
-    return toldDecision(policy, key, reservation.admitted(nowMs), "isolate");
+    if (!isDenied || !reservation.spend(cost, nowMs)) return toDecision(policy, key, decided);
+    return toDecision(policy, key, reservation.admitted(nowMs), "isolate");
   }
 
   /** Sends a message that asks for units and, unless `cost` is 0, for a decision. */
@@ -136,13 +136,13 @@ export class LocalLimiter {
     cost: Cost,
     nowMs: number,
     waitedMs = 0,
-  ): Promise<Heard | Problem | undefined> {
+  ): Promise<CarriedDecision | Problem | undefined> {
     const { policy, key } = reservation;
     // What this request reads itself may be earlier than what counts: then the lifetime begins earlier too.
     const message = reservation.ask(cost, nowMs, Math.min(nowMs, caller.time.nowMs()));
     this.#cache.hold(reservation);
     const answer = async () => {
-      const asked = await caller.objects.call<Heard | null>(
+      const asked = await caller.objects.call<CarriedDecision | null>(
         policy,
         key,
         { reserve: message.call },
@@ -167,10 +167,10 @@ export class LocalLimiter {
     reservation: Reservation,
     cost: Cost,
     waitedMs: number,
-  ): Promise<Heard | Problem | undefined> {
+  ): Promise<CarriedDecision | Problem | undefined> {
     const { policy, key, asked: askedAt } = reservation;
     const limit = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
-    const asked = await objects.call<Heard>(policy, key, { limit }, -waitedMs);
+    const asked = await objects.call<CarriedDecision>(policy, key, { limit }, -waitedMs);
     if (asked === undefined || asked instanceof Problem) return reservation.failed() ?? asked;
     if (asked.answer.told !== undefined) return reservation.failed() ?? asked.answer;
     const nowMs = this.#cache.now(time.nowMs());
@@ -182,7 +182,7 @@ export class LocalLimiter {
 /* Background work of requests that gives units back when their lifetimes end. */
 
 /** The work of one request. */
-interface Shift {
+interface ReaperRun {
   readonly untilMs: number;
   lookedAtMs: number;
   /** Messages that it may still send. */
@@ -203,12 +203,12 @@ const SILENT_MS = 2_000;
  * A request sends so many messages, then another one takes over. On Cloudflare's free plan an invocation may make 1,000
  * calls to objects, and some are the request's own, or those that it sends for others.
  */
-export const MAX_SHIFT_MESSAGES = 250;
+export const MAX_REAPER_MESSAGES = 250;
 
 /** Gives back the units of one isolate: one of its requests works at a time. */
-class Keeper {
+class ReservationReaper {
   readonly #cache: ReservationCache;
-  #shift: Shift | undefined;
+  #shift: ReaperRun | undefined;
   #isLeft = false;
 
   constructor(cache: ReservationCache) {
@@ -225,12 +225,12 @@ class Keeper {
     const shift = this.#shift;
     const isKept = shift !== undefined && nowMs < shift.lookedAtMs + SILENT_MS;
     if (isKept && nowMs + MAX_TTL_MS <= shift.untilMs) return;
-    this.#shift = { untilMs: nowMs + KEEP_MS, lookedAtMs: nowMs, left: MAX_SHIFT_MESSAGES };
+    this.#shift = { untilMs: nowMs + KEEP_MS, lookedAtMs: nowMs, left: MAX_REAPER_MESSAGES };
     this.#isLeft = false;
     caller.inBackground(this.#work(caller, this.#shift));
   }
 
-  async #work({ objects, time }: Holding, shift: Shift): Promise<void> {
+  async #work({ objects, time }: Holding, shift: ReaperRun): Promise<void> {
     const look = this.#cache.watch();
     look(0, time.nowMs());
     const { mostAtOnce = Infinity } = objects;

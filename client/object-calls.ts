@@ -1,18 +1,18 @@
 import { versionOf } from "../core/policies/in-force.ts";
 import type { Policy } from "../core/policies/policy.ts";
-import type { Answer, AnswerText, Unsupported } from "../core/protocol/answers.ts";
+import type { Answer, AnswerText, UnsupportedProtocol } from "../core/protocol/answers.ts";
 import { ownKey } from "../core/protocol/caller-keys.ts";
 import {
   PROTOCOL,
   WAITING_PROTOCOL,
   type IdleCall,
-  type WantedLease,
-  type WantedLimit,
+  type AcquireParams,
+  type LimitParams,
 } from "../core/protocol/messages.ts";
 import type { Full } from "../core/protocol/problems.ts";
 import { through, type CallKind } from "./call-gate.ts";
 import type { Caller } from "./caller.ts";
-import type { LoadShedding, Rolled, Rolling } from "./load-shedding.ts";
+import type { LoadShedding, SheddingSample, SheddingParams } from "./load-shedding.ts";
 import type { LocalLimiter } from "./local-limiter.ts";
 import { readAnswer } from "./read-answer.ts";
 import type { LimiterStub } from "./transports/objects.ts";
@@ -22,7 +22,7 @@ import { quietly } from "./transports/sent-calls.ts";
  * The object's answer, or the bound at which the caller or the object refused the call. The calls below return
  * `undefined` instead when the object does not answer.
  */
-interface Answered<Result> {
+interface ObjectAnswer<Result> {
   readonly answer: Result | Full;
 }
 
@@ -36,8 +36,8 @@ interface Options {
 }
 
 /** A message that may wait, without the fields that every message has. */
-type WaitingCall = WantedLease | Omit<IdleCall, "policy" | "key" | "protocol">;
-type WaitingLimit = WantedLimit & { readonly waitMs: number };
+type WaitingCall = AcquireParams | Omit<IdleCall, "policy" | "key" | "protocol">;
+type WaitingLimit = LimitParams & { readonly waitMs: number };
 
 /** Calls that a key's object decides. The units that this client holds go back first, so the object has all units. */
 export class ObjectCalls {
@@ -52,8 +52,12 @@ export class ObjectCalls {
   }
 
   /** Whether a call is shed: see `LoadShedding.roll`. */
-  roll(policy: Policy, key: string, call: Rolling): Rolled | Promise<Rolled> {
-    return this.#shedding.roll(this.#caller, policy, key, call);
+  sampleShedding(
+    policy: Policy,
+    key: string,
+    call: SheddingParams,
+  ): SheddingSample | Promise<SheddingSample> {
+    return this.#shedding.sampleShedding(this.#caller, policy, key, call);
   }
 
   /** Makes a call whose answer is JSON text. */
@@ -62,12 +66,12 @@ export class ObjectCalls {
     key: string,
     call: (object: LimiterStub) => Promise<AnswerText>,
     options?: Options,
-  ): Promise<Answered<Read> | undefined> {
+  ): Promise<ObjectAnswer<Read> | undefined> {
     return this.askFor(policy, key, async (object) => readAnswer<Read>(await call(object)), options);
   }
 
   /** Decides on a cost. The call may travel with others for the same object. */
-  async limit(policy: Policy, key: string, call: WantedLimit): Promise<Answered<Answer> | undefined> {
+  async limit(policy: Policy, key: string, call: LimitParams): Promise<ObjectAnswer<Answer> | undefined> {
     const { objects, gate, time } = this.#caller;
     const limit = { ...call, policy: policy.name, key, ...versionOf(policy) };
     const asked = await through(gate, policy, key, time.nowMs(), () => {
@@ -84,7 +88,7 @@ export class ObjectCalls {
     key: string,
     call: (object: LimiterStub) => Promise<Result>,
     { waitMs = 0, kind = "ask", isRepeatable }: Options = {},
-  ): Promise<Answered<Result> | undefined> {
+  ): Promise<ObjectAnswer<Result> | undefined> {
     const { objects, gate, time, isDoubted } = this.#caller;
     const asked = await through(
       gate,
@@ -112,7 +116,7 @@ export class ObjectCalls {
     path: "acquire" | "idle",
     call: WaitingCall,
     signal: AbortSignal | undefined,
-  ): Promise<Answered<Read> | undefined> {
+  ): Promise<ObjectAnswer<Read> | undefined> {
     const { objects, gate, time } = this.#caller;
     const message = { ...this.own(call), protocol: PROTOCOL, ...namesOf(policy, key) };
     const read = readAnswer<Read>;
@@ -133,10 +137,10 @@ export class ObjectCalls {
     key: string,
     call: WaitingLimit,
     signal: AbortSignal | undefined,
-  ): Promise<Answered<Answer | Unsupported> | undefined> {
+  ): Promise<ObjectAnswer<Answer | UnsupportedProtocol> | undefined> {
     const { objects, gate, time } = this.#caller;
     const message = { ...this.own(call), protocol: WAITING_PROTOCOL, ...namesOf(policy, key) };
-    const read = (text: AnswerText) => JSON.parse(text) as Answer | Unsupported;
+    const read = (text: AnswerText) => JSON.parse(text) as Answer | UnsupportedProtocol;
     const wait = () => {
       const returned = this.#local.end(policy, key);
       return this.#followed(policy, key, () =>

@@ -1,7 +1,14 @@
 /** Turns the answers of objects into decisions and problems for callers. */
 import { randomFraction, readClockMs } from "../core/clock.ts";
-import type { HeldPolicy, Policy } from "../core/policies/policy.ts";
-import type { Answer, AnswerText, Decided, Peeked, Shed, Unsupported } from "../core/protocol/answers.ts";
+import type { PolicyView, Policy } from "../core/policies/policy.ts";
+import type {
+  Answer,
+  AnswerText,
+  Decided,
+  Peeked,
+  Shed,
+  UnsupportedProtocol,
+} from "../core/protocol/answers.ts";
 import {
   type Decision,
   effectDecision,
@@ -19,7 +26,7 @@ import { withJitter } from "../core/protocol/retry-jitter.ts";
  * @throws Error when the object refused the message, because the object's version is older than this one
  */
 export function readAnswer<Read extends object = Answer>(text: AnswerText): Read {
-  const answer = JSON.parse(text) as Read | Unsupported;
+  const answer = JSON.parse(text) as Read | UnsupportedProtocol;
   if ("unsupported" in answer)
     throw new Error(`the object knows the protocol up to version ${answer.unsupported.protocol} only`);
   return answer;
@@ -39,7 +46,7 @@ export function decisionOf(
   if ("missing" in answer) return missing();
   if ("full" in answer) return boundReached(answer);
   if ("shed" in answer) return shedTold(policy, key, answer.shed);
-  if (!("conflict" in answer)) return toldDecision(policy, key, answer);
+  if (!("conflict" in answer)) return toDecision(policy, key, answer);
   const detail = `the idempotency key was used for a ${answer.conflict.request}: use a new key for a different request`;
   return new Problem(PROBLEMS.idempotencyConflict, detail, {
     errors: [{ pointer: "/idempotencyKey", detail }],
@@ -104,11 +111,11 @@ export function unavailable(detail: string): Problem {
 }
 
 /** An answer to a message; `told`: a limiter that is elsewhere has decided it, by figures that are not known here. */
-export type Heard = Decided & { readonly told?: Decision };
+export type CarriedDecision = Decided & { readonly told?: Decision };
 
 /** The decision of a call as its caller is told it: with the jitter of the policy, if it has one. */
-export function toldDecision(
-  policy: HeldPolicy,
+export function toDecision(
+  policy: PolicyView,
   key: string,
   decided: Decided,
   decidedBy?: "isolate" | "object",

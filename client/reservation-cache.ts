@@ -1,18 +1,18 @@
 import { saysTheSame } from "../core/policies/in-force.ts";
 import { MIN_USEFUL_TTL_MS } from "../core/policies/lifetimes.ts";
-import type { HeldPolicy } from "../core/policies/policy.ts";
+import type { PolicyView } from "../core/policies/policy.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { HolderClock, SteppedClock } from "../core/reservations/holder-clock.ts";
 import { Reservation } from "../core/reservations/reservation.ts";
 import { marginMs } from "../core/reservations/sizing.ts";
-import type { Ending } from "./transports/sent-calls.ts";
+import type { ReturnedUnits } from "./transports/sent-calls.ts";
 
 /** The most keys in the cache. Each takes about 1 KiB and its name; an isolate has 128 MB for everything. */
 const MAX_KEYS = 16_384;
 /** The most UTF-16 units of all their names. The longest key has 512. */
 const MAX_NAME_LENGTH = 2 ** 21;
 
-interface Cached {
+interface CachedReservation {
   readonly reservation: Reservation;
   readonly usedAtMs: number;
 }
@@ -21,13 +21,13 @@ interface Cached {
 export class ReservationCache {
   readonly #makeId: () => string;
   /** In order of their last use, to the millisecond. */
-  readonly #reservations = new Map<string, Cached>();
+  readonly #reservations = new Map<string, CachedReservation>();
   /** The last one that was there when it was looked for. */
-  #last: Cached | undefined;
+  #last: CachedReservation | undefined;
   /** Those that may have units to give back. */
   readonly #held = new Set<Reservation>();
   /** Reservations that have ended and are not settled yet. */
-  #ended: Ending[] = [];
+  #ended: ReturnedUnits[] = [];
   #nameLength = 0;
   #shortestMs = Infinity;
   readonly #clock = new HolderClock();
@@ -60,7 +60,7 @@ export class ReservationCache {
   }
 
   /** The reservation of a key, or a new one. */
-  open(policy: HeldPolicy, key: string, nowMs: number): Reservation {
+  open(policy: PolicyView, key: string, nowMs: number): Reservation {
     // A hot key comes hundreds of times in a millisecond. To find it costs a fifth of a decision, and to move it as much.
     const last = this.#last;
     if (last?.usedAtMs === nowMs && last.reservation.policy === policy && last.reservation.key === key)
@@ -76,7 +76,7 @@ export class ReservationCache {
   }
 
   /** The reservation of a key, unless the policy of the key is another now: then it ends. */
-  #inForce(name: string, policy: HeldPolicy): Cached | undefined {
+  #inForce(name: string, policy: PolicyView): CachedReservation | undefined {
     const known = this.#reservations.get(name);
     if (known === undefined || known.reservation.policy === policy) return known;
     if (saysTheSame(known.reservation.policy, policy)) {
@@ -90,7 +90,7 @@ export class ReservationCache {
   }
 
   /** The reservation of a key; `undefined`: there is none. It does not count as a use. */
-  find(policy: HeldPolicy, key: string): Reservation | undefined {
+  find(policy: PolicyView, key: string): Reservation | undefined {
     return this.#reservations.get(nameOf(policy, key))?.reservation;
   }
 
@@ -115,7 +115,7 @@ export class ReservationCache {
   }
 
   /** Ends the reservations whose lifetime is over. Returns all that have ended since the last call. */
-  endDue(nowMs: number): readonly Ending[] {
+  endDue(nowMs: number): readonly ReturnedUnits[] {
     for (const reservation of this.#held) {
       // A reservation that waits for its first answer has no end yet.
       const isWaiting = reservation.messageAt(nowMs) !== undefined;
@@ -128,7 +128,7 @@ export class ReservationCache {
   }
 
   /** Takes back what `endDue` returned and could not be sent. Of very many the oldest are lost, and count as used. */
-  putBack(endings: readonly Ending[]): void {
+  putBack(endings: readonly ReturnedUnits[]): void {
     this.#ended = [...endings, ...this.#ended].slice(-MAX_KEYS);
   }
 
@@ -137,7 +137,7 @@ export class ReservationCache {
     return this.#held.size + this.#ended.length > 0;
   }
 
-  #make(policy: HeldPolicy, key: string, name: string, nowMs: number): Reservation {
+  #make(policy: PolicyView, key: string, name: string, nowMs: number): Reservation {
     this.#last = undefined;
     for (const [oldest, { reservation }] of this.#reservations) {
       if (this.#reservations.size < MAX_KEYS && this.#nameLength + name.length <= MAX_NAME_LENGTH) break;
@@ -168,6 +168,6 @@ export class ReservationCache {
 }
 
 /** The name of a key in the cache. Neither policies that clients use nor priorities have a slash or a colon in it. */
-function nameOf({ name, priority }: HeldPolicy, key: string): string {
+function nameOf({ name, priority }: PolicyView, key: string): string {
   return priority === undefined ? `${name}/${key}` : `${name}:${priority}/${key}`;
 }

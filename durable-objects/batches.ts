@@ -13,13 +13,13 @@ import {
   type LimitCall,
   type ReserveCall,
 } from "../core/protocol/messages.ts";
-import type { LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
+import type { LimiterMethods, MaybePromise } from "../core/protocol/object-methods.ts";
 import { full } from "../core/protocol/problems.ts";
 
 /** The methods that take the messages of a batch alone. */
 export interface BatchedMethods extends Pick<LimiterMethods, "giveBack"> {
-  limitCall(call: LimitCall): Maybe<AnswerText>;
-  reserve(call: ReserveCall): Maybe<AnswerText>;
+  limitCall(call: LimitCall): MaybePromise<AnswerText>;
+  reserve(call: ReserveCall): MaybePromise<AnswerText>;
 }
 
 /**
@@ -28,7 +28,10 @@ export interface BatchedMethods extends Pick<LimiterMethods, "giveBack"> {
  *
  * @throws Error when the batch is not a list of calls
  */
-export function answerBatch({ calls, terms, ...version }: Batch, methods: BatchedMethods): Maybe<AnswerText> {
+export function answerBatch(
+  { calls, terms, ...version }: Batch,
+  methods: BatchedMethods,
+): MaybePromise<AnswerText> {
   const unsupported = unsupportedOf(version);
   if (unsupported !== undefined) return text(unsupported);
   if (calls.length > MAX_BATCH_LENGTH) return text(full("batch-length", MAX_BATCH_LENGTH));
@@ -37,7 +40,7 @@ export function answerBatch({ calls, terms, ...version }: Batch, methods: Batche
   if (all.length > MAX_BATCHED) return text(full("batch-calls", MAX_BATCHED));
   const answers = all.map((call: BatchedCall) => orFailed(() => answerOne(call, terms, methods)));
   // Only calls to a pool take time, which clients make alone, and calls on keys that move.
-  const isThere = (answer: Maybe<AnswerText>) => typeof answer === "string";
+  const isThere = (answer: MaybePromise<AnswerText>) => typeof answer === "string";
   return answers.every(isThere)
     ? batchText(answers)
     : Promise.all(answers.map((answer) => Promise.resolve(answer))).then(batchText);
@@ -48,7 +51,7 @@ function answerOne(
   { giveBack, limit, reserve }: BatchedCall,
   terms: string | undefined,
   methods: BatchedMethods,
-): Maybe<AnswerText> {
+): MaybePromise<AnswerText> {
   const given =
     giveBack &&
     orFailed(() => {
@@ -64,7 +67,7 @@ function answerOne(
   return given ?? text({ unsupported: { protocol: KNOWN_PROTOCOL } });
 }
 
-function orFailed(work: () => Maybe<AnswerText>): Maybe<AnswerText> {
+function orFailed(work: () => MaybePromise<AnswerText>): MaybePromise<AnswerText> {
   try {
     const answer = work();
     return answer instanceof Promise ? answer.catch(failed) : answer;

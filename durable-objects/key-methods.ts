@@ -1,4 +1,4 @@
-import type { InForce } from "../core/policies/in-force.ts";
+import type { PolicyRevision } from "../core/policies/in-force.ts";
 import type { AnswerText, KeyCount, KeyList, ListedKey, Peeked } from "../core/protocol/answers.ts";
 import type { Batch } from "../core/protocol/batches.ts";
 import type { Cost } from "../core/protocol/cost.ts";
@@ -16,12 +16,12 @@ import {
   unsupportedOf,
   type Versioned,
 } from "../core/protocol/messages.ts";
-import type { LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
+import type { LimiterMethods, MaybePromise } from "../core/protocol/object-methods.ts";
 import { answerBatch } from "./batches.ts";
 import { closeLost, releaseLease, type ReleasingHost } from "./connections/lease-handle.ts";
 import type { KeyParts } from "./key-parts.ts";
 import type { KeyState } from "./keys/key-state.ts";
-import { isBlank, isUnrecorded } from "./keys/record-writing.ts";
+import { isEmpty, isUnrecorded } from "./keys/record-writing.ts";
 import type { AskKey } from "./operations/operations.ts";
 
 /**
@@ -35,27 +35,27 @@ export class KeyMethods implements Omit<LimiterMethods, "acquire" | "confirm" | 
     this.#parts = parts;
   }
 
-  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): Maybe<AnswerText> {
+  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): MaybePromise<AnswerText> {
     return this.#answer(policy, key, (operations, keyState, nowMs) =>
       operations.limit(keyState, { cost, idempotencyKey }, nowMs),
     );
   }
 
-  limitCall({ policy, key, ...call }: LimitCall): Maybe<AnswerText> {
+  limitCall({ policy, key, ...call }: LimitCall): MaybePromise<AnswerText> {
     const { debits } = this.#parts;
     const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
       call.force === true ? debits.force(keyState, call, nowMs) : operations.limit(keyState, call, nowMs);
     return this.#answer(policy, key, ask, call);
   }
 
-  setUsed({ policy, key, ...call }: SetCall): Maybe<AnswerText> {
+  setUsed({ policy, key, ...call }: SetCall): MaybePromise<AnswerText> {
     const { debits } = this.#parts;
     const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
       debits.setUsed(keyState, call, nowMs) ?? operations.peek(keyState, nowMs);
     return this.#answer(policy, key, ask, call);
   }
 
-  reserve(message: ReserveCall | Batch): Maybe<AnswerText> {
+  reserve(message: ReserveCall | Batch): MaybePromise<AnswerText> {
     if ("calls" in message) return answerBatch(message, this);
     const { policy, key, ...call } = message;
     const ask: Parameters<AskKey>[2] = (operations, keyState, nowMs) =>
@@ -70,13 +70,20 @@ export class KeyMethods implements Omit<LimiterMethods, "acquire" | "confirm" | 
       );
   }
 
-  refund(policy: string, key: string, units: Cost, idempotencyKey: string): Maybe<AnswerText> {
+  refund(policy: string, key: string, units: Cost, idempotencyKey: string): MaybePromise<AnswerText> {
     return this.#answer(policy, key, (operations, keyState, nowMs) =>
       operations.refund(keyState, units, idempotencyKey, undefined, nowMs),
     );
   }
 
-  refundCharge({ policy, key, units, idempotencyKey, charge, ...version }: RefundCall): Maybe<AnswerText> {
+  refundCharge({
+    policy,
+    key,
+    units,
+    idempotencyKey,
+    charge,
+    ...version
+  }: RefundCall): MaybePromise<AnswerText> {
     return this.#answer(
       policy,
       key,
@@ -85,7 +92,7 @@ export class KeyMethods implements Omit<LimiterMethods, "acquire" | "confirm" | 
     );
   }
 
-  hold({ policy, key, ...call }: HoldCall): Maybe<AnswerText> {
+  hold({ policy, key, ...call }: HoldCall): MaybePromise<AnswerText> {
     return this.#answer(
       policy,
       key,
@@ -94,17 +101,17 @@ export class KeyMethods implements Omit<LimiterMethods, "acquire" | "confirm" | 
     );
   }
 
-  settle(policy: string, key: string, id: string, used: Cost): Maybe<AnswerText> {
+  settle(policy: string, key: string, id: string, used: Cost): MaybePromise<AnswerText> {
     return this.#answer(policy, key, (operations, keyState, nowMs) =>
       operations.settle(keyState, id, used, nowMs),
     );
   }
 
-  cancel(policy: string, key: string, id: string): Maybe<AnswerText> {
+  cancel(policy: string, key: string, id: string): MaybePromise<AnswerText> {
     return this.#answer(policy, key, (operations, keyState, nowMs) => operations.cancel(keyState, id, nowMs));
   }
 
-  renew(policy: string, key: string, id: string, ttlMs?: number): Maybe<AnswerText> {
+  renew(policy: string, key: string, id: string, ttlMs?: number): MaybePromise<AnswerText> {
     return this.#answer(policy, key, (operations, keyState, nowMs) =>
       operations.renew(keyState, id, ttlMs, nowMs),
     );
@@ -129,19 +136,19 @@ export class KeyMethods implements Omit<LimiterMethods, "acquire" | "confirm" | 
     return JSON.stringify(unsupportedOf(call) ?? countKeys(this.#parts, call));
   }
 
-  shedding({ policy, key, ...call }: SheddingCall): Maybe<AnswerText> {
+  shedding({ policy, key, ...call }: SheddingCall): MaybePromise<AnswerText> {
     const tell = (_: unknown, keyState: KeyState, nowMs: number) =>
       this.#parts.shedders.tell(keyState, call, nowMs);
     return this.#answer(policy, key, tell, call);
   }
 
-  tell(policy: string, key: string, inForce: InForce): void {
+  tell(policy: string, key: string, inForce: PolicyRevision): void {
     this.#parts.hear(policy, key, { inForce });
     // Who waits for units of the key is served by it. A key that is not in memory has nobody who waits.
     if (this.#parts.cache.has(key)) void this.#parts.ask(policy, key, () => undefined);
   }
 
-  peek(policy: string, key: string): Maybe<Peeked> {
+  peek(policy: string, key: string): MaybePromise<Peeked> {
     return this.#parts.ask(policy, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
   }
 
@@ -154,7 +161,12 @@ export class KeyMethods implements Omit<LimiterMethods, "acquire" | "confirm" | 
   }
 
   /** What a key answers, as it is sent: at once if it is there at once. A message of a higher protocol is refused. */
-  #answer(policy: string, key: string, ask: Parameters<AskKey>[2], call: Versioned = {}): Maybe<AnswerText> {
+  #answer(
+    policy: string,
+    key: string,
+    ask: Parameters<AskKey>[2],
+    call: Versioned = {},
+  ): MaybePromise<AnswerText> {
     this.#parts.hear(policy, key, call);
     const answer = unsupportedOf(call) ?? this.#parts.ask(policy, key, ask);
     return answer instanceof Promise ? answer.then((late) => JSON.stringify(late)) : JSON.stringify(answer);
@@ -204,7 +216,7 @@ function countKeys(
 function unrecorded(cache: Parts["cache"], prefix: string): string[] {
   const keys: string[] = [];
   for (const state of cache.states)
-    if (state.key.startsWith(prefix) && isUnrecorded(state) && !state.isWritten && !isBlank(state))
+    if (state.key.startsWith(prefix) && isUnrecorded(state) && !state.isWritten && !isEmpty(state))
       keys.push(state.key);
   return keys;
 }

@@ -1,7 +1,7 @@
 import type { Time } from "../core/clock.ts";
-import type { KnownPolicies } from "../core/policies/policy.ts";
+import type { PolicyLookup } from "../core/policies/policy.ts";
 import type { Versioned } from "../core/protocol/messages.ts";
-import type { Maybe } from "../core/protocol/object-methods.ts";
+import type { MaybePromise } from "../core/protocol/object-methods.ts";
 import { WaitingCalls } from "./connections/waiting-calls.ts";
 import { collectGarbage } from "./keys/garbage-collection.ts";
 import { KeyCache, SHARED_MEMORY } from "./keys/key-cache.ts";
@@ -20,11 +20,11 @@ import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
 interface KeyHost {
   readonly storage: KeyStorage;
   readonly timers: Timers;
-  readonly policies: KnownPolicies;
+  readonly policies: PolicyLookup;
   /** Absent: the real one. */
   readonly time?: Time;
   /** Loads what decides keys whose units are in a pool. */
-  readonly loadPooled: (parts: Joined) => ReturnType<RouterHost["loadPooled"]>;
+  readonly loadPooled: (parts: JoinedParts) => ReturnType<RouterHost["loadPooled"]>;
 }
 
 /** The parts that decide the keys of one object, joined. They know nothing of the platform. */
@@ -54,7 +54,7 @@ export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHo
     local,
     loadPooled: () => loadPooled(joined),
     open,
-    letGo: (keyState) => cache.letGo(keyState),
+    letGo: (keyState) => cache.release(keyState),
   });
   const waiting = new WaitingCalls(ask, queue);
   /** The policy by which a key is decided; `undefined`: nobody knows it. */
@@ -82,7 +82,7 @@ export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHo
 }
 
 /** What a pool's operations are made of. */
-interface Joined {
+interface JoinedParts {
   readonly store: KeyStore;
   readonly queue: WaitQueue;
   readonly local: LocalOperations;
@@ -134,7 +134,7 @@ interface RouterHost {
   readonly letGo: (keyState: KeyState) => void;
 }
 
-type Ask<Result> = (operations: Operations, keyState: KeyState, nowMs: number) => Maybe<Result>;
+type Ask<Result> = (operations: Operations, keyState: KeyState, nowMs: number) => MaybePromise<Result>;
 
 /**
  * Opens the key of each call and passes the call to the operations that decide it. When the key's policy has no pool,
@@ -147,7 +147,7 @@ type Ask<Result> = (operations: Operations, keyState: KeyState, nowMs: number) =
  */
 export class CallRouter {
   readonly #host: RouterHost;
-  #pooled: Maybe<Operations> | undefined;
+  #pooled: MaybePromise<Operations> | undefined;
 
   constructor(host: RouterHost) {
     this.#host = host;
@@ -168,7 +168,12 @@ export class CallRouter {
     return operations.then((pooled) => this.#askPool(pooled, ask, ...open(policy, key)));
   };
 
-  #askPool<Result>(pooled: Operations, ask: Ask<Result>, keyState: KeyState, nowMs: number): Maybe<Result> {
+  #askPool<Result>(
+    pooled: Operations,
+    ask: Ask<Result>,
+    keyState: KeyState,
+    nowMs: number,
+  ): MaybePromise<Result> {
     const unpin = keyState.pins.add();
     return untilEnd(
       () => ask(pooled, keyState, nowMs),
@@ -179,7 +184,7 @@ export class CallRouter {
     );
   }
 
-  #operationsFor({ policy }: KeyState): Maybe<Operations> {
+  #operationsFor({ policy }: KeyState): MaybePromise<Operations> {
     if (policy.pool === undefined) return this.#host.local;
     this.#pooled ??= this.#host.loadPooled().then((loaded) => (this.#pooled = loaded));
     return this.#pooled;
@@ -187,8 +192,8 @@ export class CallRouter {
 }
 
 /** Does `work`, and then calls `onEnd`: when its promise is settled if it is one, and also when it throws. */
-function untilEnd<Result>(work: () => Maybe<Result>, onEnd: () => void): Maybe<Result> {
-  let answer: Maybe<Result>;
+function untilEnd<Result>(work: () => MaybePromise<Result>, onEnd: () => void): MaybePromise<Result> {
+  let answer: MaybePromise<Result>;
   try {
     answer = work();
   } catch (error) {

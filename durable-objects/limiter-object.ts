@@ -1,5 +1,5 @@
 import { DurableObject } from "cloudflare:workers";
-import type { InForce } from "../core/policies/in-force.ts";
+import type { PolicyRevision } from "../core/policies/in-force.ts";
 import type { AnswerText, Peeked } from "../core/protocol/answers.ts";
 import type { Batch } from "../core/protocol/batches.ts";
 import { CLOSE_BROKEN } from "../core/protocol/close-codes.ts";
@@ -18,13 +18,13 @@ import {
   type SheddingCall,
   unsupportedOf,
 } from "../core/protocol/messages.ts";
-import type { HandOver, Passed, PassedOn, Taken } from "../core/protocol/moves.ts";
-import type { Attached, LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
+import type { HandOver, ForwardedResult, ForwardedCall, KeysStored } from "../core/protocol/moves.ts";
+import type { Attached, LimiterMethods, MaybePromise } from "../core/protocol/object-methods.ts";
 import type { StatsNamespace } from "../core/stats/messages.ts";
 import { answerBatch, type BatchedMethods } from "./batches.ts";
 import type { ObjectNamespace } from "./moves/places.ts";
 import { makeParts, type ObjectParts, ObjectStats } from "./object-parts.ts";
-import { KeyCalls, PlacedCalls } from "./placed-calls.ts";
+import { KeyCalls, OwnerRouting } from "./placed-calls.ts";
 import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
 
 /** What the object finds in its environment. */
@@ -38,7 +38,7 @@ interface Bindings {
 export class LimiterObject extends DurableObject implements LimiterMethods {
   readonly #parts: ObjectParts;
   readonly #calls: KeyCalls;
-  readonly #placed: PlacedCalls;
+  readonly #placed: OwnerRouting;
   readonly #stats: ObjectStats;
   /** A batch is one call, also where a subclass counts or delays calls. */
   readonly #batched: BatchedMethods = {
@@ -54,52 +54,58 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     this.#calls = new KeyCalls(this.#parts);
     this.#stats = new ObjectStats(STATS, (work) => ctx.waitUntil(work));
     const { moves, places } = this.#parts;
-    this.#placed = new PlacedCalls(this.#calls, moves, places, (...call) => this.#stats.called(...call));
+    this.#placed = new OwnerRouting(this.#calls, moves, places, (...call) => this.#stats.called(...call));
     const { storage, timers } = this.#parts;
     if (!storage.isEmpty) void ctx.blockConcurrencyWhile(() => timers.readAlarm(FAILED_AGAIN_MS));
   }
 
-  limit(...args: [policy: string, key: string, cost: Cost, idempotencyKey?: string]): Maybe<AnswerText> {
+  limit(
+    ...args: [policy: string, key: string, cost: Cost, idempotencyKey?: string]
+  ): MaybePromise<AnswerText> {
     return this.#placed.make("limit", args[0], args[1], args);
   }
 
-  limitCall(call: LimitCall): Maybe<AnswerText> {
+  limitCall(call: LimitCall): MaybePromise<AnswerText> {
     return this.#placed.make("limitCall", call.policy, call.key, [call]);
   }
 
-  setUsed(call: SetCall): Maybe<AnswerText> {
+  setUsed(call: SetCall): MaybePromise<AnswerText> {
     return this.#placed.make("setUsed", call.policy, call.key, [call]);
   }
 
-  reserve(message: PassedOn): Promise<Passed | AnswerText>;
-  reserve(message: ReserveCall | Batch | HandOver | Taken): Maybe<AnswerText>;
-  reserve(message: ReserveCall | Batch | HandOver | Taken | PassedOn): Maybe<AnswerText | Passed> {
+  reserve(message: ForwardedCall): Promise<ForwardedResult | AnswerText>;
+  reserve(message: ReserveCall | Batch | HandOver | KeysStored): MaybePromise<AnswerText>;
+  reserve(
+    message: ReserveCall | Batch | HandOver | KeysStored | ForwardedCall,
+  ): MaybePromise<AnswerText | ForwardedResult> {
     if ("calls" in message) return answerBatch(message, this.#batched);
     if (!("holder" in message)) return this.#placed.answerMove(message);
     return this.#placed.make("reserve", message.policy, message.key, [message]);
   }
 
-  giveBack(policy: string, returned: readonly Returned[]): Maybe<void> {
+  giveBack(policy: string, returned: readonly Returned[]): MaybePromise<void> {
     return this.#giveBack(policy, returned);
   }
 
-  refund(...args: [policy: string, key: string, units: Cost, idempotencyKey: string]): Maybe<AnswerText> {
+  refund(
+    ...args: [policy: string, key: string, units: Cost, idempotencyKey: string]
+  ): MaybePromise<AnswerText> {
     return this.#placed.make("refund", args[0], args[1], args);
   }
 
-  refundCharge(call: RefundCall): Maybe<AnswerText> {
+  refundCharge(call: RefundCall): MaybePromise<AnswerText> {
     return this.#placed.make("refundCharge", call.policy, call.key, [call]);
   }
 
-  hold(call: HoldCall): Maybe<AnswerText> {
+  hold(call: HoldCall): MaybePromise<AnswerText> {
     return this.#placed.make("hold", call.policy, call.key, [call]);
   }
 
-  settle(...args: [policy: string, key: string, id: string, used: Cost]): Maybe<AnswerText> {
+  settle(...args: [policy: string, key: string, id: string, used: Cost]): MaybePromise<AnswerText> {
     return this.#placed.make("settle", args[0], args[1], args);
   }
 
-  cancel(...args: [policy: string, key: string, id: string]): Maybe<AnswerText> {
+  cancel(...args: [policy: string, key: string, id: string]): MaybePromise<AnswerText> {
     return this.#placed.make("cancel", args[0], args[1], args);
   }
 
@@ -109,19 +115,19 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
 
   confirm(
     ...args: [policy: string, key: string, id: string, ttlMs: number, isAttached: boolean]
-  ): Maybe<Attached> {
+  ): MaybePromise<Attached> {
     return this.#placed.make("confirm", args[0], args[1], args);
   }
 
-  renew(...args: [policy: string, key: string, id: string, ttlMs?: number]): Maybe<AnswerText> {
+  renew(...args: [policy: string, key: string, id: string, ttlMs?: number]): MaybePromise<AnswerText> {
     return this.#placed.make("renew", args[0], args[1], args);
   }
 
-  release(...args: [policy: string, key: string, id: string]): Maybe<boolean> {
+  release(...args: [policy: string, key: string, id: string]): MaybePromise<boolean> {
     return this.#placed.make("release", args[0], args[1], args);
   }
 
-  releaseCall(call: ReleaseCall): Maybe<AnswerText> {
+  releaseCall(call: ReleaseCall): MaybePromise<AnswerText> {
     return this.#placed.make("releaseCall", call.policy, call.key, [call]);
   }
 
@@ -133,19 +139,19 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
     return this.#calls.countKeys(call);
   }
 
-  shedding(call: SheddingCall): Maybe<AnswerText> {
+  shedding(call: SheddingCall): MaybePromise<AnswerText> {
     return this.#placed.make("shedding", call.policy, call.key, [call]);
   }
 
-  tell(...args: [policy: string, key: string, inForce: InForce]): Maybe<void> {
+  tell(...args: [policy: string, key: string, inForce: PolicyRevision]): MaybePromise<void> {
     return this.#placed.make("tell", args[0], args[1], args);
   }
 
-  peek(...args: [policy: string, key: string]): Maybe<Peeked> {
+  peek(...args: [policy: string, key: string]): MaybePromise<Peeked> {
     return this.#placed.make("peek", args[0], args[1], args);
   }
 
-  reset(...args: [policy: string, key: string]): Maybe<void> {
+  reset(...args: [policy: string, key: string]): MaybePromise<void> {
     return this.#placed.make("reset", args[0], args[1], args);
   }
 
@@ -177,7 +183,7 @@ export class LimiterObject extends DurableObject implements LimiterMethods {
   }
 
   /** Each of the units goes where its key is. */
-  #giveBack(policy: string, returned: readonly Returned[]): Maybe<void> {
+  #giveBack(policy: string, returned: readonly Returned[]): MaybePromise<void> {
     const given = returned.map((each) => this.#placed.make("giveBack", policy, each.key, [policy, [each]]));
     const late = given.filter((each) => each instanceof Promise);
     if (late.length > 0) return Promise.all(late).then(() => undefined);

@@ -1,5 +1,5 @@
 import { randomId, SYSTEM_TIME } from "../core/clock.ts";
-import { type KnownPolicies, localName, type Policy, publicName } from "../core/policies/policy.ts";
+import { type PolicyLookup, localName, type Policy, publicName } from "../core/policies/policy.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../core/stats/messages.ts";
 import { StatsSender } from "../core/stats/sender.ts";
 import { type Counter, Tally } from "../core/stats/tally.ts";
@@ -8,8 +8,8 @@ import { isRemoved, poolAddress, regionalPolicies } from "./deployment.ts";
 import { cleaned, joinParts, type KeyParts } from "./key-parts.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { Timers } from "./keys/timers.ts";
-import { Residents } from "./moves/host.ts";
-import { ELSEWHERE, KeyMoves, passOn } from "./moves/key-moves.ts";
+import { OwnedKeys } from "./moves/host.ts";
+import { NOT_OWNER, KeyMoves, passOn } from "./moves/key-moves.ts";
 import { type ObjectNamespace, Places } from "./moves/places.ts";
 import type { AskAnywhere, Operations } from "./operations/operations.ts";
 import type { PooledHost } from "./pool/pooled-operations.ts";
@@ -51,7 +51,7 @@ function makePlacing(
     cache,
     onWritten,
     nowMs: () => timers.nowMs(),
-    residents: new Residents(storage),
+    residents: new OwnedKeys(storage),
     places,
     time: SYSTEM_TIME,
     endLine: (keyState, moved) => queue.end(keyState, moved),
@@ -62,7 +62,7 @@ function makePlacing(
       here: () => ask(policy, key, here),
       there: async (kept, mayBeAt) => {
         const returned = await passOn(places, kept, { policy, key, mayBeAt, ...sent });
-        return returned === ELSEWHERE ? ELSEWHERE : read(returned);
+        return returned === NOT_OWNER ? NOT_OWNER : read(returned);
       },
     });
   return { places, moves, anywhere };
@@ -80,7 +80,7 @@ const objectPolicies = {
     return shares;
   },
   isRemoved,
-} satisfies KnownPolicies;
+} satisfies PolicyLookup;
 const known = new Map<string, Policy>();
 
 /** The parts of an object that its pooled operations use. */

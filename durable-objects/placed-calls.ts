@@ -1,20 +1,20 @@
 import type { AnswerText } from "../core/protocol/answers.ts";
 import { type AcquireCall, type IdleCall, type LimitCall, unsupportedOf } from "../core/protocol/messages.ts";
-import type { HandOver, Passed, PassedOn, Taken } from "../core/protocol/moves.ts";
-import type { Attached, LimiterMethods, Maybe } from "../core/protocol/object-methods.ts";
+import type { HandOver, ForwardedResult, ForwardedCall, KeysStored } from "../core/protocol/moves.ts";
+import type { Attached, LimiterMethods, MaybePromise } from "../core/protocol/object-methods.ts";
 import { acquireAttached, confirmLease } from "./connections/lease-handle.ts";
 import { KeyMethods } from "./key-methods.ts";
-import { ELSEWHERE, type KeyMoves, passOn, passRequest } from "./moves/key-moves.ts";
+import { NOT_OWNER, type KeyMoves, passOn, passRequest } from "./moves/key-moves.ts";
 import type { Places } from "./moves/places.ts";
 import type { ObjectParts } from "./object-parts.ts";
 
 /** The methods that are about one key. */
 type KeyMethod = Exclude<keyof KeyCalls, "keys" | "countKeys">;
 
-type Returned<Method extends KeyMethod> = Awaited<ReturnType<KeyCalls[Method]>>;
+type MethodResult<Method extends KeyMethod> = Awaited<ReturnType<KeyCalls[Method]>>;
 
 /** Makes each call where its key is: here, or in another object (moves/key-moves.ts). */
-export class PlacedCalls {
+export class OwnerRouting {
   readonly #calls: KeyCalls;
   readonly #moves: KeyMoves;
   readonly #places: Places;
@@ -40,9 +40,11 @@ export class PlacedCalls {
     key: string,
     args: Parameters<KeyCalls[Method]>,
     isPassedOn = false,
-  ): Maybe<Returned<Method>> {
-    const call = this.#calls[method] as (...given: Parameters<KeyCalls[Method]>) => Maybe<Returned<Method>>;
-    return this.#moves.make<Returned<Method>>(policy, key, {
+  ): MaybePromise<MethodResult<Method>> {
+    const call = this.#calls[method] as (
+      ...given: Parameters<KeyCalls[Method]>
+    ) => MaybePromise<MethodResult<Method>>;
+    return this.#moves.make<MethodResult<Method>>(policy, key, {
       isPassedOn,
       here: () => {
         this.#onCall(policy, method);
@@ -50,13 +52,13 @@ export class PlacedCalls {
       },
       there: (kept, mayBeAt) =>
         passOn(this.#places, kept, { policy, key, method, args, mayBeAt }) as Promise<
-          Returned<Method> | typeof ELSEWHERE
+          MethodResult<Method> | typeof NOT_OWNER
         >,
     });
   }
 
   /** Answers what objects say to each other when keys move. */
-  answerMove(message: HandOver | Taken | PassedOn): Maybe<AnswerText | Passed> {
+  answerMove(message: HandOver | KeysStored | ForwardedCall): MaybePromise<AnswerText | ForwardedResult> {
     const unsupported = unsupportedOf(message);
     if (unsupported !== undefined) return JSON.stringify(unsupported);
     if ("passedOn" in message) return this.#makePassed(message.passedOn);
@@ -68,7 +70,13 @@ export class PlacedCalls {
   }
 
   /** Makes a call that another object has passed on, if the key may be here. */
-  async #makePassed({ policy, key, method, args, mayBeAt }: PassedOn["passedOn"]): Promise<Passed> {
+  async #makePassed({
+    policy,
+    key,
+    method,
+    args,
+    mayBeAt,
+  }: ForwardedCall["passedOn"]): Promise<ForwardedResult> {
     if (!this.#moves.mayTake(policy, key, mayBeAt)) return { isElsewhere: true };
     if (!isKeyMethod(method, this.#calls)) return { isElsewhere: true };
     const returned = await this.make(method, policy, key, args as Parameters<KeyCalls[KeyMethod]>, true);

@@ -1,5 +1,5 @@
 /** One decision on a request, as its options say. */
-import type { LimitAllAsked, LimitAsked, Limiter } from "../client/limiter.ts";
+import type { LimitAllRequest, LimitRequest, Limiter } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import type { Decision } from "../core/protocol/decision.ts";
@@ -58,11 +58,11 @@ export async function decide<Args extends readonly unknown[]>(
   const important = priority === undefined ? {} : { priority };
   if (options.limits !== undefined) {
     const checks = await Promise.all(options.limits.map((check) => asked(check, args)));
-    return await limiter.limitAll({ checks, ...important } satisfies LimitAllAsked);
+    return await limiter.limitAll({ checks, ...important } satisfies LimitAllRequest);
   }
   const { waitMs } = options;
   const check = await asked(options, args);
-  const whole = { ...check, ...important, ...(waitMs !== undefined && { waitMs }) } satisfies LimitAsked;
+  const whole = { ...check, ...important, ...(waitMs !== undefined && { waitMs }) } satisfies LimitRequest;
   const decision = await limiter.limit(whole);
   return { success: decision.success, decisions: [decision] };
 }

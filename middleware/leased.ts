@@ -1,5 +1,5 @@
 /** A lease for as long as a request takes, its answer's stream included. */
-import type { AcquireAsked, Grant, Limiter } from "../client/limiter.ts";
+import type { AcquireRequest, Grant, Limiter } from "../client/limiter.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
 import type { Lease } from "../core/protocol/answers.ts";
 import type { Cost } from "../core/protocol/cost.ts";
@@ -39,7 +39,7 @@ export async function acquire<Args extends readonly unknown[]>(
   args: Args,
 ): Promise<Grant> {
   const { policy, units, priority, waitMs, ttlMs } = options;
-  const asked: AcquireAsked = {
+  const asked: AcquireRequest = {
     ...(policy !== undefined && { policy: await valueOf(policy, args) }),
     key: await keyOf(options.key, args),
     ...(units !== undefined && { units: await valueOf(units, args) }),

@@ -3,12 +3,12 @@ import type { Decision } from "../core/protocol/decision.ts";
 import { longestWaitMs } from "../core/protocol/denials.ts";
 import {
   retryAfter,
-  setFigures,
+  setQuotaHeaders,
   setPolicyHeaders,
   type Target,
 } from "../core/protocol/rate-limit-headers.ts";
 import type { Outcome } from "./decide.ts";
-import { UNKNOWN_POLICY, type ToldPolicies } from "./told-policies.ts";
+import { UNKNOWN_POLICY, type HeaderPolicies } from "./told-policies.ts";
 
 /** The decisions on a request, by the names of their policies. */
 export type Decisions = Readonly<Record<string, Decision>>;
@@ -25,7 +25,7 @@ interface Noted {
 export class RequestLimits {
   readonly #decisions: Record<string, Decision> = {};
   #binding: Decision | undefined;
-  #policies: ToldPolicies = new Map();
+  #policies: HeaderPolicies = new Map();
   #waitMs: number | null = null;
 
   /** Of this request, whatever stands for it. */
@@ -43,7 +43,7 @@ export class RequestLimits {
   }
 
   /** Notes what was decided. A denial binds, and else the decision with the fewest units left. */
-  note({ success, decisions }: Outcome, policies: ToldPolicies): void {
+  note({ success, decisions }: Outcome, policies: HeaderPolicies): void {
     for (const decision of decisions) this.#decisions[decision.policy] = decision;
     const denied = decisions.filter((each) => !each.success);
     const said = success ? decisions : denied;
@@ -62,7 +62,7 @@ export class RequestLimits {
     if (this.#binding === undefined) return;
     const policy = this.#policies.get(this.#binding.policy) ?? UNKNOWN_POLICY;
     if (policy.rules.length > 0) setPolicyHeaders(headers, policy);
-    setFigures(headers, policy, this.#binding, nowMs);
+    setQuotaHeaders(headers, policy, this.#binding, nowMs);
     for (const [name, value] of Object.entries(retryAfter(this.#waitMs))) headers.set(name, value);
   }
 }

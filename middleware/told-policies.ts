@@ -3,10 +3,10 @@ import type { Limiter } from "../client/limiter.ts";
 import type { Time } from "../core/clock.ts";
 import type { HeaderStyle } from "../core/policies/header-styles.ts";
 import type { ListedPolicy, ListedRule } from "../core/protocol/policy-descriptions.ts";
-import type { ToldPolicy, ToldRule } from "../core/protocol/rate-limit-headers.ts";
+import type { HeaderPolicy, HeaderRule } from "../core/protocol/rate-limit-headers.ts";
 
 /** By name. */
-export type ToldPolicies = ReadonlyMap<string, ToldPolicy>;
+export type HeaderPolicies = ReadonlyMap<string, HeaderPolicy>;
 
 /** A list of policies is asked for again after so many milliseconds: headers follow a deployment that late. */
 const FRESH_MS = 60_000;
@@ -15,12 +15,12 @@ const AGAIN_MS = 10_000;
 /** What headers a policy has that says nothing. */
 const USUAL: readonly HeaderStyle[] = ["draft-11"];
 
-interface Known {
-  readonly policies: ToldPolicies;
+interface KnownPolicies {
+  readonly policies: HeaderPolicies;
   untilMs: number;
 }
 
-const known = new WeakMap<object, Known>();
+const known = new WeakMap<object, KnownPolicies>();
 
 /**
  * The policies of a limiter, asked for once and then again from time to time. A request never waits for what another
@@ -32,7 +32,7 @@ export async function toldPolicies(
   limiter: Pick<Limiter, "policies">,
   time: Time,
   inBackground: (work: Promise<unknown>) => void,
-): Promise<ToldPolicies> {
+): Promise<HeaderPolicies> {
   const nowMs = time.nowMs();
   const before = known.get(limiter);
   if (before === undefined) return await ask(limiter, time);
@@ -46,11 +46,11 @@ export async function toldPolicies(
 async function ask(
   limiter: Pick<Limiter, "policies">,
   time: Time,
-  before: ToldPolicies = new Map(),
-): Promise<ToldPolicies> {
+  before: HeaderPolicies = new Map(),
+): Promise<HeaderPolicies> {
   try {
     const list = await limiter.policies();
-    const policies = new Map(list.policies.map((policy) => [policy.name, toldPolicy(policy)]));
+    const policies = new Map(list.policies.map((policy) => [policy.name, headerPolicy(policy)]));
     known.set(limiter, { policies, untilMs: time.nowMs() + FRESH_MS });
     return policies;
   } catch {
@@ -61,18 +61,18 @@ async function ask(
 }
 
 /** What headers say of a policy that a limiter lists. */
-export function toldPolicy({ headers = USUAL, rules }: ListedPolicy): ToldPolicy {
+export function headerPolicy({ headers = USUAL, rules }: ListedPolicy): HeaderPolicy {
   return { headers, rules: rules.map(toldRule) };
 }
 
 /** What headers say of a policy that is not known. */
-export const UNKNOWN_POLICY: ToldPolicy = { headers: USUAL, rules: [] };
+export const UNKNOWN_POLICY: HeaderPolicy = { headers: USUAL, rules: [] };
 
 /** What a rule without a limit counts up to: the largest cost that there is. */
 const NO_LIMIT = 1_000_000_000;
 
 /** A quota is in the rule's own figures: see `quota` of each algorithm, which a test compares. */
-function toldRule(rule: ListedRule): ToldRule {
+function toldRule(rule: ListedRule): HeaderRule {
   const { name, unit = "requests", limit = NO_LIMIT, windowMs, burst = limit, capacity = burst } = rule;
   const quota = { units: Number(limit), ...(windowMs !== undefined && { windowMs: Number(windowMs) }) };
   return { name, unit: String(unit), quota, capacity: Number(capacity) };

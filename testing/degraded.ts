@@ -1,5 +1,5 @@
 /** What a client answers when its limiter cannot be reached. */
-import type { KeyAsked, LimitAllAsked, Limiter } from "../client/limiter.ts";
+import type { KeyRequest, LimitAllRequest, Limiter } from "../client/limiter.ts";
 import type { AllDecisions, Decision } from "../core/protocol/decision.ts";
 import type { ListedPolicy } from "../core/protocol/policy-descriptions.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
@@ -15,15 +15,15 @@ export async function degraded(
   if (!DECIDING.includes(method))
     throw new Problem(PROBLEMS.unavailable, "the limiter did not answer: the test says so").toError();
   const { policies } = await limiter.policies();
-  if (method !== "limitAll") return degradedFor(policies, asked as KeyAsked, usual);
-  const decisions = (asked as LimitAllAsked).checks.map((check) => degradedFor(policies, check, usual));
+  if (method !== "limitAll") return degradedFor(policies, asked as KeyRequest, usual);
+  const decisions = (asked as LimitAllRequest).checks.map((check) => degradedFor(policies, check, usual));
   return { success: decisions.every(({ success }) => success), decisions };
 }
 
 /** The calls that are answered with decisions. */
 const DECIDING: readonly Method[] = ["limit", "hold", "acquire", "limitAll"];
 
-function degradedFor(policies: readonly ListedPolicy[], asked: KeyAsked, usual = ""): Decision {
+function degradedFor(policies: readonly ListedPolicy[], asked: KeyRequest, usual = ""): Decision {
   const { policy: name = usual, key } = asked;
   const policy = policies.find((each) => each.name === name);
   const limits = policy?.rules.map(({ capacity }) => Number(capacity)) ?? [];

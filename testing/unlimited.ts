@@ -1,5 +1,5 @@
 /** A limiter without limits, for tests of what comes after it. */
-import { type KeyAsked, type Limiter, withRelease } from "../client/limiter.ts";
+import { type KeyRequest, type Limiter, withRelease } from "../client/limiter.ts";
 import type { Hold, Lease } from "../core/protocol/answers.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import { testLimiter, type TestLimiter } from "./test-limiter.ts";
@@ -45,7 +45,7 @@ export function unlimited(): TestLimiter {
 
 const NOBODY = { outstanding: 0, holds: 0, leases: 0, reclaimed: 0, queueLength: 0, longestWaitMs: 0 };
 
-function admitted({ policy = "", key }: KeyAsked): Decision {
+function admitted({ policy = "", key }: KeyRequest): Decision {
   const figures = { limit: LIMIT, remaining: LIMIT, resetAfterMs: 0, retryAfterMs: 0, reason: "ok" } as const;
   const rules = [{ name: policy, success: true, ...figures }];
   return { success: true, policy, key, ...figures, source: "isolate", rules };

@@ -5,7 +5,7 @@ import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/deci
 import type { LeaseReport } from "../../core/protocol/messages.ts";
 import type { PolicyList } from "../../core/protocol/policy-descriptions.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
-import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
+import type { ReservationsReply, ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import type { CatalogService } from "./catalog-service.ts";
 
 /**
@@ -13,19 +13,19 @@ import type { CatalogService } from "./catalog-service.ts";
  * other error when there is no answer.
  */
 export interface LimiterCalls {
-  limit(asked: LimitAsked): Promise<Decision>;
-  limitAll(asked: LimitAllAsked): Promise<AllDecisions>;
-  refund(asked: RefundAsked): Promise<Decision>;
-  hold(asked: HoldAsked): Promise<Decision>;
+  limit(asked: LimitRequest): Promise<Decision>;
+  limitAll(asked: LimitAllRequest): Promise<AllDecisions>;
+  refund(asked: RefundRequest): Promise<Decision>;
+  hold(asked: HoldRequest): Promise<Decision>;
   settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision>;
   cancel(asked: { readonly id: string }): Promise<void>;
-  acquire(asked: AcquireAsked & { readonly detached?: boolean }): Promise<Decision>;
+  acquire(asked: AcquireRequest & { readonly detached?: boolean }): Promise<Decision>;
   renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease>;
   release(asked: { readonly id: string } & LeaseReport): Promise<void>;
-  peek(asked: PeekAsked): Promise<KeyReport>;
-  reset(asked: KeyAsked): Promise<void>;
+  peek(asked: PeekRequest): Promise<KeyReport>;
+  reset(asked: KeyRequest): Promise<void>;
   policies(): Promise<PolicyList>;
-  reserve(asked: ReservationsAsked): Promise<ReservationsAnswered>;
+  reserve(asked: ReservationsMessage): Promise<ReservationsReply>;
 }
 
 /** All calls of the service binding. */
@@ -43,10 +43,10 @@ type Endable = {
 };
 
 /** A limiter that is elsewhere. */
-export interface FarSide extends Endable {
+export interface LimiterTransport extends Endable {
   policies(ended?: Signal): Promise<PolicyList>;
   /** @param withinMs for so long somebody waits for the answer */
-  reserve(asked: ReservationsAsked, withinMs?: number): Promise<ReservationsAnswered>;
+  reserve(asked: ReservationsMessage, withinMs?: number): Promise<ReservationsReply>;
   /** Ends what nobody waits for. */
   close?(): void;
 }
@@ -80,20 +80,20 @@ export function limiterErrorIn(error: unknown): LimiterError | undefined {
 /* What calls say. They are the arguments of the service binding. */
 
 /** Names a key. `policy` may be left out where the limiter has one of its own. */
-export interface KeyAsked {
+export interface KeyRequest {
   readonly policy?: string;
   readonly key: string;
 }
 
 /** What several calls may say. */
-interface Asked extends KeyAsked {
+interface CostRequest extends KeyRequest {
   /** How important the call is: one of the policy's priorities. */
   readonly priority?: string;
   readonly idempotencyKey?: string;
 }
 
 /** Asks for a decision on a cost. */
-export interface LimitAsked extends Asked {
+export interface LimitRequest extends CostRequest {
   /** Units to take if they all fit; 0 looks. Absent: 1. */
   readonly cost?: Cost;
   /** The decision is to carry a `charge`, which a refund names. */
@@ -107,28 +107,28 @@ export interface LimitAsked extends Asked {
 }
 
 /** Asks for decisions on several keys: all or nothing, unless `atomic` is false. */
-export interface LimitAllAsked {
-  readonly checks: readonly (KeyAsked & { readonly cost?: Cost })[];
+export interface LimitAllRequest {
+  readonly checks: readonly (KeyRequest & { readonly cost?: Cost })[];
   readonly atomic?: boolean;
   readonly priority?: string;
   readonly idempotencyKey?: string;
 }
 
 /** Gives back units of one charge. */
-export interface RefundAsked extends KeyAsked {
+export interface RefundRequest extends KeyRequest {
   readonly units: Cost;
   readonly idempotencyKey: string;
   readonly charge?: string;
 }
 
 /** Asks for a hold. */
-export interface HoldAsked extends Asked {
+export interface HoldRequest extends CostRequest {
   readonly units: Cost;
   readonly ttlMs?: number;
 }
 
 /** Asks for a lease. */
-export interface AcquireAsked extends Asked {
+export interface AcquireRequest extends CostRequest {
   /** Absent: 1. */
   readonly units?: Cost;
   readonly ttlMs?: number;
@@ -145,7 +145,7 @@ export interface AcquireAsked extends Asked {
 }
 
 /** Asks what is left of a key. */
-export interface PeekAsked extends KeyAsked {
+export interface PeekRequest extends KeyRequest {
   /** The answer comes when the key has no leases, or after `waitMs` milliseconds. */
   readonly waitFor?: "idle";
   readonly waitMs?: number;

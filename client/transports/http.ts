@@ -1,9 +1,9 @@
 import { LimiterError, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip, meant, pointerTo, violation } from "../../core/words.ts";
 import {
-  type FarSide,
-  type KeyAsked,
-  type PeekAsked,
+  type LimiterTransport,
+  type KeyRequest,
+  type PeekRequest,
   type RequestBounds,
   type Signal,
   waitOf,
@@ -21,7 +21,10 @@ export interface HttpWay {
 }
 
 /** The limiter over HTTP. */
-export function overHttp({ url, token, fetch: given = fetch }: HttpWay, bounds?: RequestBounds): FarSide {
+export function overHttp(
+  { url, token, fetch: given = fetch }: HttpWay,
+  bounds?: RequestBounds,
+): LimiterTransport {
   const send = given as (at: string, init: RequestInit) => Promise<Response>;
   const base = url.replace(/\/+$/, "");
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
@@ -75,13 +78,13 @@ const holdPath = (id: unknown) => `holds/${partOf({ id }, "id", "the id of a hol
 const leasePath = (id: unknown) =>
   `leases/${partOf({ id }, "id", "the id of a lease", PROBLEMS.leaseNotFound)}`;
 
-function keyPath(asked: KeyAsked): string {
+function keyPath(asked: KeyRequest): string {
   const policy = partOf(asked, "policy", "the name of a policy", PROBLEMS.policyNotFound);
   return `policies/${policy}/keys/${partOf(asked, "key", "1 to 512 bytes of UTF-8")}`;
 }
 
 /** The limiter says what else is wrong with these. */
-function queryOf(asked: PeekAsked): string {
+function queryOf(asked: PeekRequest): string {
   const { waitFor, waitMs } = asked;
   const query: string[] = [];
   if (waitFor !== undefined) query.push(`waitFor=${partOf(asked, "waitFor", '"idle"')}`);

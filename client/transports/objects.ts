@@ -1,11 +1,11 @@
 import type { Time } from "../../core/clock.ts";
-import type { HeldPolicy } from "../../core/policies/policy.ts";
+import type { PolicyView } from "../../core/policies/policy.ts";
 import type { AnswerText } from "../../core/protocol/answers.ts";
 import { type BatchedCall, isForAlone, type MadeAnswer } from "../../core/protocol/batches.ts";
 import type { AcquireCall, IdleCall, LimitCall, Returned } from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/object-names.ts";
 import type { Counter } from "../../core/stats/tally.ts";
-import type { Outboxes } from "./outbox.ts";
+import type { BatchQueues } from "./outbox.ts";
 import type { Sending } from "./posted-call.ts";
 import { type Attempts, inTime, isRepeatable, overdue, sendTwice } from "./repeating.ts";
 import { askAlone, type LimiterNamespace, type LimiterStub, quietly, within } from "./sent-calls.ts";
@@ -14,7 +14,7 @@ export type { LimiterNamespace, LimiterStub } from "./sent-calls.ts";
 
 /** Where calls wait to travel together, and the runtime's `waitUntil` for whoever sends them. */
 interface Together extends Pick<Sending, "inBackground"> {
-  readonly outboxes: Outboxes;
+  readonly outboxes: BatchQueues;
 }
 
 /** How an object is asked. */
@@ -60,7 +60,7 @@ export class Objects {
    * units back. A call to a pool takes time, and others would wait for its answer, so it goes alone.
    */
   async call<Read extends MadeAnswer>(
-    policy: HeldPolicy,
+    policy: PolicyView,
     key: string,
     call: BatchedCall,
     waitMs = 0,
@@ -85,7 +85,7 @@ export class Objects {
           sendTwice(() => this.#objectBy(policy, name), calls, this.#time, policy.terms),
         ).catch(this.#unanswered(policy)),
     });
-    together.outboxes.letGo(name, this.#time.nowMs());
+    together.outboxes.release(name, this.#time.nowMs());
     if (answer === undefined) return leftMs > 0 ? undefined : this.#unanswered(policy)(overdue(deadlineMs));
     if (answer !== null && isForAlone(answer)) return alone(leftMs);
     if (answer !== null && "failed" in answer) return this.#unanswered(policy)(answer.failed);
@@ -97,7 +97,7 @@ export class Objects {
    * deadline, so that nothing is granted late. A reservation that has ended is given back first, on the same stub.
    */
   wait<Answer>(
-    policy: HeldPolicy,
+    policy: PolicyView,
     key: string,
     path: string,
     message: AcquireCall | IdleCall | LimitCall,
@@ -123,7 +123,7 @@ export class Objects {
   /** Gives back reservations that have ended, then asks. Both go over one stub, which delivers in order. */
   askAfter<Answer>(
     returned: readonly Returned[],
-    policy: HeldPolicy,
+    policy: PolicyView,
     key: string,
     call: (object: LimiterStub) => Promise<Answer>,
     options?: AskOptions,
@@ -136,7 +136,7 @@ export class Objects {
    * together.
    */
   ask<Answer>(
-    policy: HeldPolicy,
+    policy: PolicyView,
     key: string,
     call: (object: LimiterStub) => Promise<Answer>,
     options?: AskOptions,
@@ -146,7 +146,7 @@ export class Objects {
 
   /** The same for the object of the policy that has this name. */
   async askByName<Answer>(
-    policy: HeldPolicy,
+    policy: PolicyView,
     name: string,
     call: (object: LimiterStub) => Promise<Answer>,
     { waitMs = 0, kind = "single", ...attempts }: AskOptions = {},
@@ -162,12 +162,12 @@ export class Objects {
   }
 
   /** A new stub for each call: a stub that has thrown stays broken, and a stub may not be used by another request. */
-  objectOf(policy: HeldPolicy, key: string): LimiterStub {
+  objectOf(policy: PolicyView, key: string): LimiterStub {
     return this.#objectBy(policy, objectName(policy, key));
   }
 
   /** The one place at which a failure becomes the value that there is no answer. */
-  #unanswered({ name }: HeldPolicy): (error: unknown) => undefined {
+  #unanswered({ name }: PolicyView): (error: unknown) => undefined {
     const { unanswered = warned } = this.#reports;
     return (error) => {
       unanswered(name, error);
@@ -175,7 +175,7 @@ export class Objects {
     };
   }
 
-  #objectBy(policy: HeldPolicy, name: string): LimiterStub {
+  #objectBy(policy: PolicyView, name: string): LimiterStub {
     const hint = policy.locationHint ?? policy.region?.locationHint;
     return within(this.#namespace, policy).getByName(name, hint && { locationHint: hint });
   }
@@ -183,7 +183,7 @@ export class Objects {
 
 /** The call, before which a reservation that has ended is given back. */
 function settling<Answer>(
-  policy: HeldPolicy,
+  policy: PolicyView,
   returned: readonly Returned[],
   call: (object: LimiterStub) => Promise<Answer>,
 ): (object: LimiterStub) => Promise<Answer> {

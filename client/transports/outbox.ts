@@ -10,7 +10,7 @@
  * A message that fails has no answers. Its calls may have been charged, so nobody sends them again.
  */
 import { orTimeout, type Time } from "../../core/clock.ts";
-import type { Unsupported } from "../../core/protocol/answers.ts";
+import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import {
   type BatchedAnswer,
   type BatchedCall,
@@ -19,7 +19,7 @@ import {
   MAX_BATCHED,
 } from "../../core/protocol/batches.ts";
 import type { Full } from "../../core/protocol/problems.ts";
-import { type MessageBounds, type Posted, PostedCall, type Sending } from "./posted-call.ts";
+import { type MessageBounds, type QueuedAnswer, QueuedCall, type Sending } from "./posted-call.ts";
 
 /**
  * A message that has been under way for so long holds up nobody: whoever waits sends the next one. It is all that a
@@ -50,10 +50,10 @@ interface Sender {
 
 const OBJECT_BOUNDS: MessageBounds = { mostCalls: MAX_BATCHED, mostLength: MAX_BATCH_LENGTH };
 
-export class Outbox<Answer extends object | null = BatchedAnswer> {
+export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   readonly #bounds: MessageBounds;
   /** In order of arrival. */
-  readonly #queued = new Set<PostedCall<Answer>>();
+  readonly #queued = new Set<QueuedCall<Answer>>();
   /** Whoever sends, and since when its last message has been under way. */
   #sender: Sender | undefined;
   #aloneUntilMs = -Infinity;
@@ -79,10 +79,10 @@ export class Outbox<Answer extends object | null = BatchedAnswer> {
   }
 
   /** Makes a call: it is sent by this request or by another, and ends with its deadline at the latest. */
-  async post(call: BatchedCall, request: Sending<Answer>): Promise<Posted<Answer>> {
+  async post(call: BatchedCall, request: Sending<Answer>): Promise<QueuedAnswer<Answer>> {
     const { time, deadlineMs } = request;
     let leftMs = deadlineMs;
-    const posted = new PostedCall<Answer>(call, time.nowMs() + deadlineMs);
+    const posted = new QueuedCall<Answer>(call, time.nowMs() + deadlineMs);
     this.#queued.add(posted);
     while (posted.state !== "ended" && leftMs > 0) {
       if (posted.state === "queued" && this.#isFree(time.nowMs())) void this.#send(request);
@@ -100,7 +100,7 @@ export class Outbox<Answer extends object | null = BatchedAnswer> {
    * long that was. The promise is the sender's own: one of this request that another request settled would go on in that
    * other request.
    */
-  async #step({ step }: PostedCall<Answer>, time: Time, ms: number): Promise<number> {
+  async #step({ step }: QueuedCall<Answer>, time: Time, ms: number): Promise<number> {
     const sinceMs = time.nowMs();
     let isOver = false;
     const watch: Time = {
@@ -159,8 +159,8 @@ export class Outbox<Answer extends object | null = BatchedAnswer> {
   }
 
   /** Takes the calls for the next message. Those whose requests have ended are left out: nobody is charged for them. */
-  #take(nowMs: number, { step }: Sender): PostedCall<Answer>[] {
-    const calls: PostedCall<Answer>[] = [];
+  #take(nowMs: number, { step }: Sender): QueuedCall<Answer>[] {
+    const calls: QueuedCall<Answer>[] = [];
     const { mostCalls, mostLength } = this.#bounds;
     const isAlone = this.#queued.size === 1;
     let length = 1;
@@ -181,7 +181,9 @@ export class Outbox<Answer extends object | null = BatchedAnswer> {
   }
 }
 
-function isList<Answer>(answers: readonly Answer[] | Unsupported | Full): answers is readonly Answer[] {
+function isList<Answer>(
+  answers: readonly Answer[] | UnsupportedProtocol | Full,
+): answers is readonly Answer[] {
   return !isForAlone(answers);
 }
 
@@ -198,8 +200,8 @@ const MAX_OUTBOXES = 4_096;
 const SWEEP_MS = 1_000;
 
 /** The outboxes of one isolate by the names of their objects. An object has one only while calls for it are made. */
-export class Outboxes {
-  readonly #outboxes = new Map<string, Outbox>();
+export class BatchQueues {
+  readonly #outboxes = new Map<string, BatchQueue>();
   #sweptMs = -Infinity;
 
   get size(): number {
@@ -207,24 +209,24 @@ export class Outboxes {
   }
 
   /** The outbox for calls to an object; `undefined`: a call goes alone. */
-  open(name: string, nowMs: number): Outbox | undefined {
+  open(name: string, nowMs: number): BatchQueue | undefined {
     const known = this.#outboxes.get(name);
     if (known !== undefined) return known.isForAlone(nowMs) ? undefined : known;
     if (this.#outboxes.size >= MAX_OUTBOXES) this.#sweep(nowMs);
     if (this.#outboxes.size >= MAX_OUTBOXES) return undefined;
-    const outbox = new Outbox();
+    const outbox = new BatchQueue();
     this.#outboxes.set(name, outbox);
     return outbox;
   }
 
   /** A call has ended: an outbox that nobody needs is forgotten. */
-  letGo(name: string, nowMs: number): void {
+  release(name: string, nowMs: number): void {
     if (this.#outboxes.get(name)?.isIdle(nowMs) === true) this.#outboxes.delete(name);
   }
 
   #sweep(nowMs: number): void {
     if (nowMs >= this.#sweptMs && nowMs < this.#sweptMs + SWEEP_MS) return;
     this.#sweptMs = nowMs;
-    for (const name of this.#outboxes.keys()) this.letGo(name, nowMs);
+    for (const name of this.#outboxes.keys()) this.release(name, nowMs);
   }
 }

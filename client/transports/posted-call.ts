@@ -1,5 +1,5 @@
 import type { Time } from "../../core/clock.ts";
-import type { Unsupported } from "../../core/protocol/answers.ts";
+import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import type { BatchedAnswer, BatchedCall } from "../../core/protocol/batches.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 
@@ -9,26 +9,26 @@ export interface Sending<Answer = BatchedAnswer> {
   readonly deadlineMs: number;
   /** Sends calls in one message, on a stub of its own; `undefined`: there is no answer. It does not reject. */
   readonly send: (
-    calls: readonly PostedCall<Answer>[],
-  ) => Promise<readonly Answer[] | Unsupported | Full | undefined>;
+    calls: readonly QueuedCall<Answer>[],
+  ) => Promise<readonly Answer[] | UnsupportedProtocol | Full | undefined>;
   readonly inBackground: (work: Promise<unknown>) => void;
 }
 
 /** What came of a call; `undefined`: no answer. `leftMs` is what is left of its deadline: 0 when that is over. */
-export interface Posted<Answer = BatchedAnswer> {
-  readonly answer: Answer | Unsupported | Full | undefined;
+export interface QueuedAnswer<Answer = BatchedAnswer> {
+  readonly answer: Answer | UnsupportedProtocol | Full | undefined;
   readonly leftMs: number;
 }
 
 /** A call that waits to be sent, or for its answer. */
-export class PostedCall<Answer = BatchedAnswer> {
+export class QueuedCall<Answer = BatchedAnswer> {
   readonly call: BatchedCall;
   /** From then on nobody waits for it. */
   readonly untilMs: number;
   state: "queued" | "sent" | "ended" = "queued";
   /** Settles when the message has been answered in which it was sent, if the sender still lives. */
   step: Promise<void> | undefined;
-  answer: Posted<Answer>["answer"];
+  answer: QueuedAnswer<Answer>["answer"];
   #text: string | undefined;
 
   constructor(call: BatchedCall, untilMs: number) {
@@ -47,7 +47,7 @@ export class PostedCall<Answer = BatchedAnswer> {
   }
 
   /** Ends the call with its answer. */
-  end(answer: Posted<Answer>["answer"]): void {
+  end(answer: QueuedAnswer<Answer>["answer"]): void {
     if (this.state === "ended") return;
     this.state = "ended";
     this.answer = answer;

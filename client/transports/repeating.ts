@@ -7,7 +7,7 @@
  */
 import type { Time } from "../../core/clock.ts";
 import type { BatchedCall } from "../../core/protocol/batches.ts";
-import type { PostedCall } from "./posted-call.ts";
+import type { QueuedCall } from "./posted-call.ts";
 import { type Answers, type LimiterStub, sendTogether } from "./sent-calls.ts";
 
 /** Whether another attempt, on a new stub, may pass. */
@@ -78,7 +78,7 @@ export function overdue(deadlineMs: number): Error {
  */
 export async function sendTwice(
   objectOf: () => LimiterStub,
-  calls: readonly PostedCall[],
+  calls: readonly QueuedCall[],
   time: Time,
   terms?: string,
 ): Promise<Answers> {

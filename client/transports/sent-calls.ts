@@ -1,6 +1,6 @@
 import type { Jurisdiction, LocationHint } from "../../core/policies/placement.ts";
-import type { HeldPolicy } from "../../core/policies/policy.ts";
-import type { Answer, AnswerText, Unsupported } from "../../core/protocol/answers.ts";
+import type { PolicyView } from "../../core/policies/policy.ts";
+import type { Answer, AnswerText, UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import {
   type Batch,
   type BatchedAnswer,
@@ -20,7 +20,7 @@ import { objectName } from "../../core/protocol/object-names.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 
 /** The answers to calls that went in one message, in their order, or the object's refusal of that message. */
-export type Answers = readonly BatchedAnswer[] | Unsupported | Full;
+export type Answers = readonly BatchedAnswer[] | UnsupportedProtocol | Full;
 
 /**
  * Sends calls in one message. One that has no others goes as it would alone, so any version of an object knows it; but a
@@ -95,7 +95,9 @@ function askLimit(object: LimiterStub, call: LimitCall): Promise<AnswerText> {
 
 /** While a deployment is rolled out, the object may be an older version. It can still decide on a cost. */
 async function askReserve(object: LimiterStub, call: ReserveCall): Promise<Answer> {
-  const answer = JSON.parse(await object.reserve({ protocol: PROTOCOL, ...call })) as Answer | Unsupported;
+  const answer = JSON.parse(await object.reserve({ protocol: PROTOCOL, ...call })) as
+    | Answer
+    | UnsupportedProtocol;
   if (!("unsupported" in answer)) return answer;
   const { policy, key, cost, priority } = call;
   return known(await askLimit(object, { policy, key, cost, priority }));
@@ -103,7 +105,7 @@ async function askReserve(object: LimiterStub, call: ReserveCall): Promise<Answe
 
 /** @throws Error when the object refused the message, because the object's version is older than this one */
 function known(text: AnswerText): Answer {
-  const answer = JSON.parse(text) as Answer | Unsupported;
+  const answer = JSON.parse(text) as Answer | UnsupportedProtocol;
   if ("unsupported" in answer)
     throw new Error(`the object knows the protocol up to version ${answer.unsupported.protocol} only`);
   return answer;
@@ -120,7 +122,7 @@ export interface LimiterNamespace {
 }
 
 /** The objects of a policy's jurisdiction. */
-export function within(namespace: LimiterNamespace, { jurisdiction }: HeldPolicy): LimiterNamespace {
+export function within(namespace: LimiterNamespace, { jurisdiction }: PolicyView): LimiterNamespace {
   if (jurisdiction === undefined) return namespace;
   const there = namespace.jurisdiction?.(jurisdiction);
   if (there === undefined) throw new Error(`there are no objects in the jurisdiction ${jurisdiction} here`);
@@ -128,15 +130,15 @@ export function within(namespace: LimiterNamespace, { jurisdiction }: HeldPolicy
 }
 
 /** A reservation that has ended. The object of its key has to be told. */
-export interface Ending {
-  readonly policy: HeldPolicy;
+export interface ReturnedUnits {
+  readonly policy: PolicyView;
   readonly returned: Returned;
 }
 
 /** Gives back ended reservations, with one message for each object. If it is lost, the units count as used. */
 export async function returnUnits(
-  objects: { call(policy: HeldPolicy, key: string, call: BatchedCall): Promise<unknown> },
-  endings: readonly Ending[],
+  objects: { call(policy: PolicyView, key: string, call: BatchedCall): Promise<unknown> },
+  endings: readonly ReturnedUnits[],
 ): Promise<void> {
   await Promise.all(
     byObject(endings).map(async (each) => {
@@ -151,16 +153,16 @@ export async function returnUnits(
 
 /** Those that so many messages can give back, and the others. */
 export function split(
-  endings: readonly Ending[],
+  endings: readonly ReturnedUnits[],
   mostMessages: number,
-): { readonly first: readonly Ending[]; readonly rest: readonly Ending[] } {
+): { readonly first: readonly ReturnedUnits[]; readonly rest: readonly ReturnedUnits[] } {
   const groups = byObject(endings);
   return { first: groups.slice(0, mostMessages).flat(), rest: groups.slice(mostMessages).flat() };
 }
 
-function byObject(endings: readonly Ending[]): readonly (readonly Ending[])[] {
+function byObject(endings: readonly ReturnedUnits[]): readonly (readonly ReturnedUnits[])[] {
   // Node 20 has no Map.groupBy.
-  const groups = new Map<string, Ending[]>();
+  const groups = new Map<string, ReturnedUnits[]>();
   for (const ending of endings) {
     const name = objectName(ending.policy, ending.returned.key);
     const group = groups.get(name);

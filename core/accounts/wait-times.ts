@@ -5,7 +5,7 @@ import { Outlook } from "./account.ts";
 import type { RuleAccount } from "./joint-decision.ts";
 
 /** A caller in the queue. */
-export interface Queued {
+export interface QueuedCost {
   readonly cost: Cost;
   /** How long the lease will last: callers behind this one may have to wait for its end. */
   readonly ttlMs: number;
@@ -27,7 +27,7 @@ export interface Queued {
  */
 export function waitBehindMs(
   ruleAccounts: readonly RuleAccount[],
-  waiters: readonly Queued[],
+  waiters: readonly QueuedCost[],
   cost: Cost,
   nowMs: number,
 ): number | null {
@@ -56,7 +56,7 @@ export function waitBehindMs(
  */
 export function leastWaitMs(
   ruleAccounts: readonly RuleAccount[],
-  waiters: readonly Queued[],
+  waiters: readonly QueuedCost[],
   cost: Cost,
   nowMs: number,
 ): number | null {

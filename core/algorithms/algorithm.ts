@@ -117,7 +117,7 @@ export interface Algorithm<Config extends object, State> {
    * The state as storage keeps it: a record, which is written each time. A state that grows has segments too: now and
    * then `pack` makes one, which is written once and stays. `before` is the record that was written last, if any.
    */
-  pack(config: Config, state: State, nowMs: number, before: unknown): Packed;
+  pack(config: Config, state: State, nowMs: number, before: unknown): PackedState;
 
   /** The state that a record and all stored segments of the rule stand for. */
   unpack(config: Config, record: unknown, segments: readonly Segment[]): State;
@@ -159,7 +159,7 @@ export interface Leasing<Config extends object, State> {
   /** How many leases expired and were not released. */
   reclaimed(state: State): number;
   /** Present when the algorithm learns from what the holder of a lease reports at its end: the state after that. */
-  released?(config: Config, state: State | undefined, nowMs: number, ended: Ended): State | undefined;
+  released?(config: Config, state: State | undefined, nowMs: number, ended: EndedLease): State | undefined;
 }
 
 /**
@@ -169,7 +169,7 @@ export interface Leasing<Config extends object, State> {
 export type Outcome = "ok" | "ignore" | "dropped";
 
 /** A lease that its holder has ended. */
-interface Ended {
+interface EndedLease {
   readonly outcome: Outcome;
   /** How long the call took, in milliseconds, 0 or more; it need not be a whole number. */
   readonly durationMs: number;
@@ -297,7 +297,7 @@ export interface Uses {
 }
 
 /** A state in the parts that storage keeps. The record is JSON. */
-export interface Packed {
+export interface PackedState {
   readonly record: unknown;
   readonly segment?: NewSegment;
 }

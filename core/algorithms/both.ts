@@ -10,7 +10,7 @@ import type { Algorithm, AlgorithmDecision, Allowed, AnyAlgorithm, Forecast, Lea
  *
  * Storage keeps the first of the two states. When it is read, both go on from it, as after a change of the policy.
  */
-export interface BothConfig {
+export interface DualConfig {
   readonly own: object;
   readonly other: object;
 }
@@ -21,20 +21,20 @@ interface BothState {
 }
 
 /** The state of both for one that was counted under a single configuration. */
-export function doubled(state: unknown): unknown {
+export function dualState(state: unknown): unknown {
   return state === undefined ? undefined : ({ own: state, other: state } satisfies BothState);
 }
 
 /** The first of the two states. */
-export function undoubled(state: unknown): unknown {
+export function singleState(state: unknown): unknown {
   return (state as BothState | undefined)?.own;
 }
 
-type Both = Algorithm<BothConfig, BothState>;
+type DualAlgorithm = Algorithm<DualConfig, BothState>;
 
 /** The algorithm under its own configuration, and another whose states it can read under another. */
-export function both(own: AnyAlgorithm, other: AnyAlgorithm): Both {
-  const { leasing: _, ...plain } = own as unknown as Both;
+export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorithm {
+  const { leasing: _, ...plain } = own as unknown as DualAlgorithm;
   const leasing = own.leasing && leasingOf(own.leasing, other.leasing ?? own.leasing);
   return {
     ...plain,
@@ -78,7 +78,7 @@ export function both(own: AnyAlgorithm, other: AnyAlgorithm): Both {
 type Figures = "capacity" | "quota" | "localDecisions" | "wholeFromMs" | "limitNow" | "wholeAtMs";
 
 /** The smaller capacity, and the longer time. The rest is told as it is known here. */
-function figuresOf(own: AnyAlgorithm, other: AnyAlgorithm): Pick<Both, Figures> {
+function figuresOf(own: AnyAlgorithm, other: AnyAlgorithm): Pick<DualAlgorithm, Figures> {
   return {
     capacity: (config) => Math.min(own.capacity(config.own), other.capacity(config.other)),
     quota: (config) => own.quota(config.own),
@@ -101,7 +101,7 @@ function figuresOf(own: AnyAlgorithm, other: AnyAlgorithm): Pick<Both, Figures> 
 }
 
 /** Storage has the first of the two states. */
-function storingOf(own: AnyAlgorithm): Pick<Both, "covers" | "pack" | "unpack" | "bytes"> {
+function storingOf(own: AnyAlgorithm): Pick<DualAlgorithm, "covers" | "pack" | "unpack" | "bytes"> {
   return {
     covers: (config, stored, ahead, state, outstanding, nowMs) =>
       own.covers(config.own, stored, ahead, state?.own, outstanding, nowMs),
@@ -128,7 +128,7 @@ function stateOf(own: unknown, other: unknown): BothState | undefined {
 function leasingOf(
   own: Leasing<object, unknown>,
   other: Leasing<object, unknown>,
-): Leasing<BothConfig, BothState> {
+): Leasing<DualConfig, BothState> {
   return {
     terms: (config) => own.terms(config.own),
     fencingToken: (state) => (state.own === undefined ? 0 : own.fencingToken(state.own)),

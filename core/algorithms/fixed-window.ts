@@ -50,7 +50,7 @@ type Config = FixedWindowConfig;
 const ALIGNS = ["epoch", "calendar", "first"] as const;
 const QUOTED_PERIODS = PERIODS.map((period) => `"1 ${period}"`).join(", ");
 
-export const fixedWindow: Algorithm<Config, Taken> = {
+export const fixedWindow: Algorithm<Config, WindowUse> = {
   name: "fixed-window",
   fields: { limit: "units", window: "period", timeZone: "text?", align: ALIGNS, jitter: "duration?" },
 
@@ -119,26 +119,26 @@ export const fixedWindow: Algorithm<Config, Taken> = {
     const endMs = state === undefined ? -Infinity : windowOf(config, state).endMs;
     if (spare < 0 || state === undefined || nowMs >= endMs) return spare >= 0;
     // What is stored has to count for as long as what is not.
-    const record = stored as Taken | undefined;
+    const record = stored as WindowUse | undefined;
     const kept = record !== undefined && windowOf(config, record).endMs >= endMs ? record.units : 0;
     return kept + spare >= state.units;
   },
 
   pack: (_, state) => ({ record: state }),
-  unpack: (_, record) => record as Taken,
-  used: (record) => (record as Taken | null)?.units ?? 0,
+  unpack: (_, record) => record as WindowUse,
+  used: (record) => (record as WindowUse | null)?.units ?? 0,
 };
 
 /** The state with fewer units; `undefined`: with none. */
-function without(state: Taken | undefined, units: number): Taken | undefined {
+function without(state: WindowUse | undefined, units: number): WindowUse | undefined {
   if (state === undefined || state.units <= units) return undefined;
   return { ...state, units: state.units - units };
 }
 
-type Placed = Omit<Windows, "jitterMs"> | { problem: { field: string; allowed: string } };
+type WindowPlacement = Omit<Windows, "jitterMs"> | { problem: { field: string; allowed: string } };
 
 /** Windows of so many milliseconds. */
-function durations({ window, align = "epoch", timeZone }: Fields): Placed {
+function durations({ window, align = "epoch", timeZone }: Fields): WindowPlacement {
   const calendar = `with a window of ${QUOTED_PERIODS}`;
   if (timeZone !== undefined) return { problem: { field: "timeZone", allowed: `left out, or ${calendar}` } };
   if (align === "calendar")
@@ -147,7 +147,7 @@ function durations({ window, align = "epoch", timeZone }: Fields): Placed {
 }
 
 /** Windows that are periods of the calendar. */
-function periods({ window, align = "calendar", timeZone = "UTC" }: Fields): Placed {
+function periods({ window, align = "calendar", timeZone = "UTC" }: Fields): WindowPlacement {
   if (align !== "calendar")
     return { problem: { field: "align", allowed: `"calendar" or left out, or with a duration as window` } };
   const calendar = Calendar.of(window as Period, String(timeZone));
@@ -174,7 +174,7 @@ export interface Windows {
 }
 
 /** What was taken in a window: the state of a fixed window, as storage keeps it. Never rename a field. */
-export interface Taken {
+export interface WindowUse {
   /** More than the limit is a debt. */
   readonly units: number;
   /** When the first of them was taken: the window is the one that this begins, or that it is in. */
@@ -199,13 +199,13 @@ function endFromMs({ align, windowMs, jitterMs, calendar }: Windows, startMs: nu
  * When the window of a state ends, and when it began. Under another policy than the one that it was counted under,
  * units may have been taken after that end. Then they count as if all had been taken with the last of them.
  */
-function windowOf(windows: Windows, { startMs, lastMs }: Taken): { fromMs: number; endMs: number } {
+function windowOf(windows: Windows, { startMs, lastMs }: WindowUse): { fromMs: number; endMs: number } {
   const endMs = endFromMs(windows, startMs);
   return lastMs < endMs ? { fromMs: startMs, endMs } : { fromMs: lastMs, endMs: endFromMs(windows, lastMs) };
 }
 
 /** The state with `units` more. A clock that was put back takes them in the window that there is. */
-function taking(windows: Windows, state: Taken | undefined, nowMs: number, units: number): Taken {
+function taking(windows: Windows, state: WindowUse | undefined, nowMs: number, units: number): WindowUse {
   if (state !== undefined && nowMs < windowOf(windows, state).endMs)
     return {
       units: Math.min(state.units + units, MAX_TAKEN),
@@ -222,7 +222,7 @@ class WindowForecast implements Forecast {
   /** When the latest window ends in which units were taken; -Infinity: none were. */
   #endMs = -Infinity;
 
-  constructor(windows: Windows & { readonly limit: number }, state: Taken | undefined) {
+  constructor(windows: Windows & { readonly limit: number }, state: WindowUse | undefined) {
     this.#windows = windows;
     if (state === undefined) return;
     this.#units = state.units;

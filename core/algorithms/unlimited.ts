@@ -10,7 +10,7 @@ const known = new Map<AnyAlgorithm, AnyAlgorithm>();
  *
  * It has the name of the algorithm that it closes, so that a policy may be closed and opened again.
  */
-export function closed(algorithm: AnyAlgorithm): AnyAlgorithm {
+export function zeroLimit(algorithm: AnyAlgorithm): AnyAlgorithm {
   const made = known.get(algorithm) ?? closing(algorithm);
   known.set(algorithm, made);
   return made;

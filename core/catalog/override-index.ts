@@ -10,7 +10,7 @@ import type { OverrideFields } from "./calls.ts";
 import { addressOf, type GlobPattern, matchesParts, networkOf, type Pattern } from "./patterns.ts";
 
 /** So many patterns of a policy may have more than one wildcard: those with the same beginning are tried one by one. */
-export const MAX_MANIFOLD = 64;
+export const MAX_MULTI_WILDCARD = 64;
 /** How many lengths the texts before the first wildcard may have in the patterns of a policy, and those after the last. */
 export const MAX_BEGINNING_LENGTHS = 128;
 export const MAX_END_LENGTHS = 32;
@@ -78,7 +78,7 @@ export class OverrideIndex<Value> {
   }
 
   /** How many patterns have more than one wildcard. */
-  get manifold(): number {
+  get multiWildcards(): number {
     return this.#manifold;
   }
 
@@ -234,7 +234,7 @@ interface FoundOverride {
   readonly sinceMs?: number;
 }
 
-interface Ending extends FoundOverride {
+interface ExpiringOverride extends FoundOverride {
   /** NaN: it does not end by itself. */
   readonly endsAtMs: number;
 }
@@ -243,8 +243,8 @@ interface Ending extends FoundOverride {
  * The overrides of one policy. One that has ended is as if it were not there, from its instant on: the catalog writes so a
  * moment later, and isolates hear of that when they ask again.
  */
-export class EndingOverrides {
-  readonly #index = new OverrideIndex<Ending>();
+export class ExpiringOverrides {
+  readonly #index = new OverrideIndex<ExpiringOverride>();
 
   get size(): number {
     return this.#index.size;
@@ -273,6 +273,6 @@ export class EndingOverrides {
   }
 }
 
-function hasEnded({ endsAtMs }: Ending, nowMs: number): boolean {
+function hasEnded({ endsAtMs }: ExpiringOverride, nowMs: number): boolean {
   return endsAtMs <= nowMs;
 }

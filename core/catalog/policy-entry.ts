@@ -1,11 +1,11 @@
 /** A policy in force, as the catalog has told it: its own figures, its overrides and its candidate. */
-import type { AppliedOverride, InForce } from "../policies/in-force.ts";
+import type { AppliedOverride, PolicyRevision } from "../policies/in-force.ts";
 import { parsePolicy } from "../policies/parse-policies.ts";
 import { type Candidate, candidateName, type Policies, type Policy } from "../policies/policy.ts";
 import { RegionalPolicies, withoutJurisdiction } from "../policies/regional-policies.ts";
 import type { Regions } from "../policies/regions.ts";
 import type { CatalogChanges, OverrideChange, PolicyChange } from "./calls.ts";
-import { EndingOverrides, type Overriding } from "./override-index.ts";
+import { ExpiringOverrides, type Overriding } from "./override-index.ts";
 import { readOverride, type Table } from "./overrides.ts";
 import { parsePattern } from "./patterns.ts";
 
@@ -26,7 +26,7 @@ interface Deployed {
 /** A policy as an override makes it, but for the pattern. */
 interface Overridden extends Pick<Policy, "terms" | "candidate"> {
   readonly policy: Policy;
-  readonly inForce: InForce;
+  readonly inForce: PolicyRevision;
   readonly override: Omit<AppliedOverride, "pattern">;
 }
 
@@ -34,7 +34,7 @@ interface Overridden extends Pick<Policy, "terms" | "candidate"> {
 class PolicyEntry {
   readonly name: string;
   readonly #isNowhere: boolean;
-  readonly #overrides = new EndingOverrides();
+  readonly #overrides = new ExpiringOverrides();
   /** By the pattern. */
   readonly #kept = new Map<string, Policy>();
   /** Of keys of which an override has ended: by that instant, and the pattern of the one that applies since, if any. */
@@ -43,7 +43,7 @@ class PolicyEntry {
   readonly #read = new Map<string, Overridden>();
   #policy: Policy | undefined;
   #table: Table | undefined;
-  #inForce: InForce = { version: 0 };
+  #inForce: PolicyRevision = { version: 0 };
   #tried: PolicyChange["candidate"];
 
   /** @param isNowhere where plain workerd runs the worker, which has no jurisdictions */

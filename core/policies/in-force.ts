@@ -5,7 +5,7 @@
  * keys, and `sinceMs` within a version, so an object that has seen one never goes back (`later`). Sent and stored: never
  * rename a field.
  */
-export interface InForce {
+export interface PolicyRevision {
   readonly version: number;
   /** The policy's table as JSON text, with the override of the key in it. Absent: as the deployment's file says. */
   readonly fields?: string;
@@ -19,12 +19,15 @@ export interface InForce {
 }
 
 /** Whether a key, decided by one version before, is of another candidate now. */
-export function isOfAnother(before: InForce | undefined, now: InForce | undefined): boolean {
+export function isOfAnother(before: PolicyRevision | undefined, now: PolicyRevision | undefined): boolean {
   return now?.candidate !== undefined && now.candidate !== before?.candidate;
 }
 
 /** The later of what two calls say; of the same the first. */
-export function later(one: InForce | undefined, other: InForce | undefined): InForce | undefined {
+export function later(
+  one: PolicyRevision | undefined,
+  other: PolicyRevision | undefined,
+): PolicyRevision | undefined {
   const versions = (other?.version ?? 0) - (one?.version ?? 0);
   if (versions !== 0) return versions > 0 ? other : one;
   return (other?.sinceMs ?? 0) > (one?.sinceMs ?? 0) ? other : one;
@@ -49,7 +52,9 @@ export interface Overrides<Found> {
 }
 
 /** What a message says of the version that is in force; empty: the deployment's file says it. */
-export function versionOf({ inForce }: { readonly inForce?: InForce }): { readonly inForce?: InForce } {
+export function versionOf({ inForce }: { readonly inForce?: PolicyRevision }): {
+  readonly inForce?: PolicyRevision;
+} {
   return inForce === undefined ? {} : { inForce };
 }
 
@@ -62,6 +67,6 @@ export function saysTheSame(one: Versioned, other: Versioned): boolean {
 }
 
 interface Versioned {
-  readonly inForce?: InForce;
+  readonly inForce?: PolicyRevision;
   readonly override?: AppliedOverride;
 }

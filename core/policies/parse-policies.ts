@@ -2,7 +2,7 @@ import * as v from "valibot";
 import type { AnyAlgorithm, ConfigProblem, Fields, LocalDecisions } from "../algorithms/algorithm.ts";
 import { withPenalty } from "../algorithms/penalty.ts";
 import { algorithms } from "../algorithms/registry.ts";
-import { closed } from "../algorithms/unlimited.ts";
+import { zeroLimit } from "../algorithms/unlimited.ts";
 import { clip, meant, table, violation, violationsOf } from "../validation.ts";
 import { MIN_USEFUL_TTL_MS } from "./lifetimes.ts";
 import { beforeOf, placementOf } from "./placement.ts";
@@ -192,19 +192,19 @@ function schemasBy(policyFields: readonly string[]) {
 }
 
 /** An algorithm with its configuration, made of parsed fields. A limit of 0 closes it. */
-export function configuredBy(algorithm: AnyAlgorithm, fields: Fields): Configured {
+export function configuredBy(algorithm: AnyAlgorithm, fields: Fields): ConfiguredRule {
   return fields["limit"] === 0 ? closedBy(algorithm, fields) : openedBy(algorithm, fields);
 }
 
-type Configured = Pick<Rule, "algorithm" | "config"> | ConfigProblem;
+type ConfiguredRule = Pick<Rule, "algorithm" | "config"> | ConfigProblem;
 
-function openedBy(algorithm: AnyAlgorithm, fields: Fields): Configured {
+function openedBy(algorithm: AnyAlgorithm, fields: Fields): ConfiguredRule {
   const config = algorithm.configure(fields);
   return "problem" in config ? config : { algorithm, config };
 }
 
 /** The rule of a limit of 0. Its other fields are checked as if the limit were 1. */
-function closedBy(algorithm: AnyAlgorithm, fields: Fields): Configured {
+function closedBy(algorithm: AnyAlgorithm, fields: Fields): ConfiguredRule {
   const stray = ["burst", "initial"].find((field) => fields[field] !== undefined);
   if (stray !== undefined)
     return { problem: { field: stray, allowed: "left out with a limit of 0: nothing passes at all" } };
@@ -215,7 +215,7 @@ function closedBy(algorithm: AnyAlgorithm, fields: Fields): Configured {
     initial: __,
     ...others
   } = config as { readonly burst?: number; readonly initial?: number };
-  return { algorithm: closed(algorithm), config: { ...others, limit: 0 } };
+  return { algorithm: zeroLimit(algorithm), config: { ...others, limit: 0 } };
 }
 
 /* The algorithm that a rule names. */
@@ -317,28 +317,28 @@ export function poolProblem({ onFailure, localShare, pool, rules }: PoolFields):
 /** A schema is made once: making one takes longer than reading with it. */
 const SCHEMA = table(POLICY_FIELDS);
 
-type Given = Readonly<Record<string, unknown>>;
+type PolicyTable = Readonly<Record<string, unknown>>;
 
 /**
  * What was read last. Each key with an override has the same policy with other figures in its rules, and reading these
  * fields again is half of what reading a policy takes.
  */
-let last: { readonly given: Given; readonly parsed: ReturnType<typeof parse> } | undefined;
+let last: { readonly given: PolicyTable; readonly parsed: ReturnType<typeof parse> } | undefined;
 
 /** Reads the fields. They must not change afterwards. */
-export function parsePolicyLevel(given: Given): ReturnType<typeof parse> {
+export function parsePolicyLevel(given: PolicyTable): ReturnType<typeof parse> {
   if (last !== undefined && isSame(given, last.given)) return last.parsed;
   const parsed = parse(given);
   last = { given, parsed };
   return parsed;
 }
 
-function parse(given: Given) {
+function parse(given: PolicyTable) {
   return v.safeParse(SCHEMA, given);
 }
 
 /** Whether the fields have the same values, in the same order. What is no plain value may have changed inside. */
-function isSame(one: Given, other: Given): boolean {
+function isSame(one: PolicyTable, other: PolicyTable): boolean {
   const [mine, theirs] = [Object.keys(one), Object.keys(other)];
   return (
     mine.length === theirs.length &&

@@ -2,7 +2,7 @@
 import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota, Waiting } from "../algorithms/algorithm.ts";
 import type { Shedding } from "../shedding/load-shedder.ts";
 import type { HeaderStyle } from "./header-styles.ts";
-import type { AppliedOverride, InForce, Overrides } from "./in-force.ts";
+import type { AppliedOverride, PolicyRevision, Overrides } from "./in-force.ts";
 import type { Lifetimes } from "./lifetimes.ts";
 import type { Jurisdiction, Layout, LocationHint } from "./placement.ts";
 import type { Region } from "./regions.ts";
@@ -75,7 +75,7 @@ export interface Policy {
   /** Present when denied callers are told to wait a random time longer than they must. */
   readonly retryJitter?: RetryJitter;
   /** Present when it was changed at run time, or ever was. */
-  readonly inForce?: InForce;
+  readonly inForce?: PolicyRevision;
   /** Present when some of its keys have other figures. */
   readonly overrides?: Overrides<Policy>;
   /** Present in the policy of a key that has such. */
@@ -105,7 +105,7 @@ interface Pool {
 export type Policies = ReadonlyMap<string, Policy>;
 
 /** The policies that a version knows. What is stored may be of others too. */
-export interface KnownPolicies extends Pick<Policies, "get"> {
+export interface PolicyLookup extends Pick<Policies, "get"> {
   /** Whether a policy was removed on purpose, so that its keys are forgotten. Absent: none was. */
   isRemoved?(name: string): boolean;
 }
@@ -127,12 +127,12 @@ export interface Priorities {
 /* The parts of a policy and of its rules that a holder of units has to know. A holder may be far from the policy. */
 
 /** A rule, as a holder of its units sees it. */
-export interface HeldRule extends Pick<Rule, "name" | "unit" | "capacity" | "config"> {
+export interface RuleView extends Pick<Rule, "name" | "unit" | "capacity" | "config"> {
   readonly algorithm: Pick<AnyAlgorithm, "wholeFromMs">;
 }
 
 /** A policy, as a holder of units under it sees it. */
-export interface HeldPolicy extends Pick<
+export interface PolicyView extends Pick<
   Policy,
   | "name"
   | "onFailure"
@@ -153,12 +153,12 @@ export interface HeldPolicy extends Pick<
   | "inForce"
   | "override"
 > {
-  readonly rules: readonly HeldRule[];
-  readonly priorities: Pick<Priorities, "usual"> & { readonly seen: ReadonlyMap<string, HeldPolicy> };
+  readonly rules: readonly RuleView[];
+  readonly priorities: Pick<Priorities, "usual"> & { readonly seen: ReadonlyMap<string, PolicyView> };
 }
 
 /** A policy that the limiter has not described yet: nothing is held under it. */
-export const UNDESCRIBED: Omit<HeldPolicy, "name" | "onFailure" | "deadlineMs"> = {
+export const UNDESCRIBED: Omit<PolicyView, "name" | "onFailure" | "deadlineMs"> = {
   objects: "per-key",
   reservation: { leastMs: 0, mostMs: 0 },
   denialTtlMs: 0,
@@ -170,9 +170,9 @@ export const UNDESCRIBED: Omit<HeldPolicy, "name" | "onFailure" | "deadlineMs"> 
 };
 
 /** The policy as a call of this priority sees it; `undefined`: the priority of calls that say none. */
-export function seenBy(policy: Policy, priority: string | undefined): Policy;
-export function seenBy(policy: HeldPolicy, priority: string | undefined): HeldPolicy;
-export function seenBy(policy: HeldPolicy, priority: string | undefined): HeldPolicy {
+export function forPriority(policy: Policy, priority: string | undefined): Policy;
+export function forPriority(policy: PolicyView, priority: string | undefined): PolicyView;
+export function forPriority(policy: PolicyView, priority: string | undefined): PolicyView {
   const { usual, seen } = policy.priorities;
   return seen.get(priority ?? usual) ?? policy;
 }

@@ -8,7 +8,11 @@ import { parseRegions, type Region, type Regions } from "./regions.ts";
  *
  * @throws Error that names every bad field and value, and what is allowed: such a worker does not start
  */
-export function parseDeployment({ policies: given, regions: givenRegions, areJurisdictionsIgnored }: Given) {
+export function parseDeployment({
+  policies: given,
+  regions: givenRegions,
+  areJurisdictionsIgnored,
+}: DeploymentVars) {
   const parsed = parsePolicies(given);
   const policies = areJurisdictionsIgnored === true ? withoutJurisdictions(parsed) : parsed;
   const regions = parseRegions(givenRegions);
@@ -25,7 +29,7 @@ export function parseDeployment({ policies: given, regions: givenRegions, areJur
 }
 
 /** Tables of `wrangler.toml`, or the same as JSON text. */
-interface Given {
+interface DeploymentVars {
   readonly policies: unknown;
   readonly regions?: unknown;
   /** Where plain workerd runs the worker. */

@@ -77,7 +77,7 @@ export interface Shed {
 }
 
 /** What is shed of a key's calls: see core/shedding/load-shedder.ts. */
-export interface Level {
+export interface SheddingLevel {
   readonly level: number;
   readonly troubleMs: number;
   /** The mean of what was reported, and how long ago the last report came, in milliseconds; `null`: there is none. */
@@ -98,7 +98,7 @@ export interface Missing {
 }
 
 /** The object only knows the protocol up to this version. The message has changed nothing. */
-export interface Unsupported {
+export interface UnsupportedProtocol {
   readonly unsupported: { readonly protocol: number };
 }
 

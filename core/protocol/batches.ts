@@ -3,7 +3,7 @@
  * another: the object decides all calls in one turn, and a call that fails fails alone.
  */
 import { versionOf } from "../policies/in-force.ts";
-import type { Answer, AnswerText, Unsupported } from "./answers.ts";
+import type { Answer, AnswerText, UnsupportedProtocol } from "./answers.ts";
 import type { LimitCall, ReserveCall, Returned, Versioned } from "./messages.ts";
 
 /** So many calls go in one message at most. A decision takes some 20 µs, so an object is done within 10 ms. */
@@ -33,7 +33,7 @@ export interface Failed {
 export type MadeAnswer = Answer | null;
 
 /** The answer to one call of a batch. */
-export type BatchedAnswer = MadeAnswer | Unsupported | Failed;
+export type BatchedAnswer = MadeAnswer | UnsupportedProtocol | Failed;
 
 /** What a list of answers to a batch is in JSON text: one for each call, in their order. */
 export function batchText(answers: readonly AnswerText[]): AnswerText {

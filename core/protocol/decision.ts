@@ -2,7 +2,7 @@
 import type { DenialReason } from "../algorithms/algorithm.ts";
 import type { AppliedOverride } from "../policies/in-force.ts";
 import { MAX_UNITS } from "../policies/most-units.ts";
-import { type HeldPolicy, publicName } from "../policies/policy.ts";
+import { type PolicyView, publicName } from "../policies/policy.ts";
 import type { Decided, Hold, Lease, Peeked, RuleDecision, Shed } from "./answers.ts";
 import { claimId } from "./opaque-ids.ts";
 import type { Problem } from "./problems.ts";
@@ -63,7 +63,7 @@ export interface AllDecisions {
 
 /** The decision for the caller. Its own figures are those of the rule that binds, as `bindingRule` finds it. */
 export function publicDecision(
-  policy: HeldPolicy,
+  policy: PolicyView,
   key: string,
   decided: Decided,
   decidedBy: "isolate" | "object" = "object",
@@ -121,7 +121,7 @@ export function asTold(settled: Decision, { lease, delayMs, rules }: Decision): 
 }
 
 /** The decision of the policy's `onFailure` when the object did not answer. It invents no figures. */
-export function degradedDecision(policy: HeldPolicy, key: string): Decision {
+export function degradedDecision(policy: PolicyView, key: string): Decision {
   return {
     success: policy.shadow || policy.onFailure === "open",
     policy: publicName(policy.name),
@@ -134,7 +134,7 @@ export function degradedDecision(policy: HeldPolicy, key: string): Decision {
 }
 
 /** The decision on a call that was shed, since machines are too busy. Nothing was asked of the rules. */
-export function shedDecision(policy: HeldPolicy, key: string, { restoredInMs }: Shed): Decision {
+export function shedDecision(policy: PolicyView, key: string, { restoredInMs }: Shed): Decision {
   const { limit, rules } = degradedDecision(policy, key);
   const place = { policy: publicName(policy.name), key };
   const retryAfterMs = Math.max(MIN_RETRY_MS, restoredInMs);
@@ -146,7 +146,7 @@ const MIN_RETRY_MS = 1_000;
 
 /** The decision of a check among several that was refused: nothing was taken for it. */
 export function refusedDecision(
-  policy: HeldPolicy,
+  policy: PolicyView,
   key: string,
   { status, code, detail }: NonNullable<Decision["problem"]>,
 ): Decision {
@@ -170,7 +170,7 @@ function binds(rule: RuleDecision, other: RuleDecision): boolean {
 
 /** The decision on a key that is blocked, or that has no limit. Nobody is asked, and nothing is counted. */
 export function effectDecision(
-  policy: HeldPolicy,
+  policy: PolicyView,
   key: string,
   { pattern, effect, endsAtMs }: AppliedOverride,
   nowMs: number,

@@ -5,9 +5,9 @@
  * and an added field is optional. A change that an older object would misread needs a higher `PROTOCOL`.
  */
 import type { Outcome } from "../algorithms/algorithm.ts";
-import type { InForce } from "../policies/in-force.ts";
+import type { PolicyRevision } from "../policies/in-force.ts";
 import type { Reports } from "../shedding/load-shedder.ts";
-import type { Level, Shed, Unsupported } from "./answers.ts";
+import type { SheddingLevel, Shed, UnsupportedProtocol } from "./answers.ts";
 import type { Cost } from "./cost.ts";
 
 /**
@@ -37,7 +37,7 @@ export interface Versioned {
   /** What the rules of the policy say where the sender is (durable-objects/keys/heard-terms.ts). Absent: the sender does not say. */
   readonly terms?: string | undefined;
   /** What is in force for the key, as far as the sender knows. Absent: what the deployment's file says. */
-  readonly inForce?: InForce | undefined;
+  readonly inForce?: PolicyRevision | undefined;
   /** Another object has passed the call on as it is, and knows of these objects that they may have the key (moves.ts). */
   readonly mayBeAt?: readonly string[];
 }
@@ -188,23 +188,23 @@ export interface SheddingCall extends OfKey {
   /** What callers have reported since the sender's last message. */
   readonly reports: Reports;
   /** What the sender was told last, for an object that has lost its memory. */
-  readonly known?: Known;
+  readonly known?: KnownLevel;
 }
 
 /** What was shed, so many milliseconds ago. */
-export interface Known extends Level {
+export interface KnownLevel extends SheddingLevel {
   readonly agoMs: number;
 }
 
 /** What a limit, a set, an acquire and a hold ask for: messages without their address. */
-export type WantedLimit = Omit<LimitCall, "policy" | "key" | "protocol">;
-export type WantedUse = Omit<SetCall, "policy" | "key" | "protocol">;
-export type WantedLease = Omit<AcquireCall, "policy" | "key" | "protocol">;
-export type WantedRelease = Omit<ReleaseCall, "policy" | "key" | "protocol">;
-export type WantedHold = Omit<HoldCall, "policy" | "key" | "protocol">;
+export type LimitParams = Omit<LimitCall, "policy" | "key" | "protocol">;
+export type SetParams = Omit<SetCall, "policy" | "key" | "protocol">;
+export type AcquireParams = Omit<AcquireCall, "policy" | "key" | "protocol">;
+export type ReleaseParams = Omit<ReleaseCall, "policy" | "key" | "protocol">;
+export type HoldParams = Omit<HoldCall, "policy" | "key" | "protocol">;
 
 /** The answer to a message whose version is not known here; `undefined`: the version is known. */
-export function unsupportedOf({ protocol = 1 }: Versioned): Unsupported | undefined {
+export function unsupportedOf({ protocol = 1 }: Versioned): UnsupportedProtocol | undefined {
   return protocol > KNOWN_PROTOCOL ? { unsupported: { protocol: KNOWN_PROTOCOL } } : undefined;
 }
 

@@ -21,21 +21,21 @@ export interface HandOver extends Versioned {
     readonly policy: string;
     /** By this layout the sender's object has the keys. */
     readonly layout: Layout;
-    readonly keys: readonly AskedKey[];
+    readonly keys: readonly RequestedKey[];
   };
 }
 
 /** A key that is asked for. */
-export interface AskedKey {
+export interface RequestedKey {
   readonly key: string;
   /** The number of the move by which the sender gave the key away itself, if it does not know of a later one; else 0. */
   readonly move: number;
   /** What this object gave to another one never arrived there: that one has said so after it was given. */
-  readonly lost?: Given;
+  readonly lost?: GivenKey;
 }
 
 /** A key was given to an object, and not only once if its answer was lost. */
-export interface Given {
+export interface GivenKey {
   /** The name of the object. */
   readonly to: string;
   readonly times: number;
@@ -48,7 +48,7 @@ export interface HandedOver {
   readonly nowMs: number;
   /** The layouts of the policy that this object knows: keys may be where the asker does not look. */
   readonly layouts: readonly Layout[];
-  readonly keys: readonly Handed[];
+  readonly keys: readonly HandOverResult[];
 }
 
 /**
@@ -56,16 +56,16 @@ export interface HandedOver {
  * nothing of it here but units, by rule, that a memory before this one may have given out. `given`: another object may
  * have it. `kept`: it stays here, and is to be asked here. `busy`: it is on its way here.
  */
-export type Handed =
+export type HandOverResult =
   | { readonly moved: MovedKey }
-  | { readonly presumed: Presumed }
-  | { readonly given: Given }
+  | { readonly presumed: PresumedByRule }
+  | { readonly given: GivenKey }
   | "nothing"
   | "kept"
   | "busy";
 
 /** By the name of the rule: units that isolates may have. */
-export type Presumed = Readonly<Record<string, number>>;
+export type PresumedByRule = Readonly<Record<string, number>>;
 
 /** All that is stored of a key. Its fields are as storage has them: never rename one. */
 export interface MovedKey {
@@ -99,7 +99,7 @@ export interface MovedAnswer {
 }
 
 /** Tells that these keys are stored at the sender now. */
-export interface Taken extends Versioned {
+export interface KeysStored extends Versioned {
   readonly taken: {
     readonly policy: string;
     readonly keys: readonly { readonly key: string; readonly move: number }[];
@@ -107,7 +107,7 @@ export interface Taken extends Versioned {
 }
 
 /** A call that came to an object which does not have its key. Whoever gets it does not pass it on again. */
-export interface PassedOn extends Versioned {
+export interface ForwardedCall extends Versioned {
   readonly passedOn: {
     readonly policy: string;
     readonly key: string;
@@ -120,4 +120,4 @@ export interface PassedOn extends Versioned {
 }
 
 /** What a call that was passed on returned; `isElsewhere`: it was not made, since the key is not to be here either. */
-export type Passed = { readonly returned: unknown } | { readonly isElsewhere: true };
+export type ForwardedResult = { readonly returned: unknown } | { readonly isElsewhere: true };

@@ -1,4 +1,4 @@
-import type { InForce } from "../policies/in-force.ts";
+import type { PolicyRevision } from "../policies/in-force.ts";
 import type { AnswerText, Lease, Peeked } from "./answers.ts";
 import type { Batch } from "./batches.ts";
 /**
@@ -19,10 +19,10 @@ import type {
   SetCall,
   SheddingCall,
 } from "./messages.ts";
-import type { HandOver, Passed, PassedOn, Taken } from "./moves.ts";
+import type { HandOver, ForwardedResult, ForwardedCall, KeysStored } from "./moves.ts";
 
 /** A value that is there at once, or later. */
-export type Maybe<Value> = Value | Promise<Value>;
+export type MaybePromise<Value> = Value | Promise<Value>;
 
 /**
  * A lease with a handle for its holder. When the holder ends, the runtime disposes of `slot`: the lease is released.
@@ -38,30 +38,36 @@ export interface Attached {
 
 /** The object's methods. They check nothing: costs and units must be whole numbers, and keys normalised. */
 export interface LimiterMethods {
-  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): Maybe<AnswerText>;
-  limitCall(call: LimitCall): Maybe<AnswerText>;
-  setUsed(call: SetCall): Maybe<AnswerText>;
+  limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): MaybePromise<AnswerText>;
+  limitCall(call: LimitCall): MaybePromise<AnswerText>;
+  setUsed(call: SetCall): MaybePromise<AnswerText>;
   /** A call that was passed on: returns what its method returns. Objects of lower versions refuse it by value. */
-  reserve(call: PassedOn): Promise<Passed | AnswerText>;
-  reserve(call: ReserveCall | Batch | HandOver | Taken): Maybe<AnswerText>;
-  giveBack(policy: string, returned: readonly Returned[]): Maybe<void>;
-  refund(policy: string, key: string, units: Cost, idempotencyKey: string): Maybe<AnswerText>;
-  refundCharge(call: RefundCall): Maybe<AnswerText>;
-  hold(call: HoldCall): Maybe<AnswerText>;
-  settle(policy: string, key: string, id: string, used: Cost): Maybe<AnswerText>;
-  cancel(policy: string, key: string, id: string): Maybe<AnswerText>;
+  reserve(call: ForwardedCall): Promise<ForwardedResult | AnswerText>;
+  reserve(call: ReserveCall | Batch | HandOver | KeysStored): MaybePromise<AnswerText>;
+  giveBack(policy: string, returned: readonly Returned[]): MaybePromise<void>;
+  refund(policy: string, key: string, units: Cost, idempotencyKey: string): MaybePromise<AnswerText>;
+  refundCharge(call: RefundCall): MaybePromise<AnswerText>;
+  hold(call: HoldCall): MaybePromise<AnswerText>;
+  settle(policy: string, key: string, id: string, used: Cost): MaybePromise<AnswerText>;
+  cancel(policy: string, key: string, id: string): MaybePromise<AnswerText>;
   acquire(call: AcquireCall): Promise<Attached>;
-  confirm(policy: string, key: string, id: string, ttlMs: number, isAttached: boolean): Maybe<Attached>;
-  renew(policy: string, key: string, id: string, ttlMs?: number): Maybe<AnswerText>;
-  release(policy: string, key: string, id: string): Maybe<boolean>;
-  keys(call: KeysCall): Maybe<AnswerText>;
-  countKeys(call: KeysCall): Maybe<AnswerText>;
-  releaseCall(call: ReleaseCall): Maybe<AnswerText>;
-  shedding(call: SheddingCall): Maybe<AnswerText>;
+  confirm(
+    policy: string,
+    key: string,
+    id: string,
+    ttlMs: number,
+    isAttached: boolean,
+  ): MaybePromise<Attached>;
+  renew(policy: string, key: string, id: string, ttlMs?: number): MaybePromise<AnswerText>;
+  release(policy: string, key: string, id: string): MaybePromise<boolean>;
+  keys(call: KeysCall): MaybePromise<AnswerText>;
+  countKeys(call: KeysCall): MaybePromise<AnswerText>;
+  releaseCall(call: ReleaseCall): MaybePromise<AnswerText>;
+  shedding(call: SheddingCall): MaybePromise<AnswerText>;
   /** Says what is in force for a key. It comes before a call that has no room for it, over the same stub, in this order. */
-  tell(policy: string, key: string, inForce: InForce): Maybe<void>;
-  peek(policy: string, key: string): Maybe<Peeked>;
-  reset(policy: string, key: string): Maybe<void>;
+  tell(policy: string, key: string, inForce: PolicyRevision): MaybePromise<void>;
+  peek(policy: string, key: string): MaybePromise<Peeked>;
+  reset(policy: string, key: string): MaybePromise<void>;
 }
 
 /** The object's methods as others call them: each call is a message, so each answer is a promise. */
@@ -70,7 +76,7 @@ export type ObjectStub = {
     ...args: Parameters<LimiterMethods[Method]>
   ) => Promise<Awaited<ReturnType<LimiterMethods[Method]>>>;
 } & {
-  reserve(call: PassedOn): Promise<Passed | AnswerText>;
-  reserve(call: ReserveCall | Batch | HandOver | Taken): Promise<AnswerText>;
+  reserve(call: ForwardedCall): Promise<ForwardedResult | AnswerText>;
+  reserve(call: ReserveCall | Batch | HandOver | KeysStored): Promise<AnswerText>;
   fetch(url: string, init: RequestInit): Promise<Response>;
 };

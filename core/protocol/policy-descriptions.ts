@@ -5,7 +5,7 @@
 import type { LocalDecisions } from "../algorithms/algorithm.ts";
 import type { HeaderStyle } from "../policies/header-styles.ts";
 import type { Lifetimes } from "../policies/lifetimes.ts";
-import type { HeldPolicy, HeldRule, Policy, Rule } from "../policies/policy.ts";
+import type { PolicyView, RuleView, Policy, Rule } from "../policies/policy.ts";
 import type { RetryJitter } from "../policies/retry-jitter.ts";
 import { hash } from "./hash.ts";
 
@@ -44,7 +44,7 @@ export interface PolicyDescription {
 }
 
 /** What a client knows of a policy. */
-export interface DescribedPolicy extends HeldPolicy {
+export interface DescribedPolicy extends PolicyView {
   readonly version: string;
   readonly priorityNames: readonly string[];
 }
@@ -89,7 +89,7 @@ function describeRule({ name, unit, capacity, algorithm, config }: Rule): RuleDe
 /** The policy of a description, as a holder sees it. */
 export function describedPolicy(name: string, description: PolicyDescription): DescribedPolicy {
   const { isPooled, priorities: priorityNames, defaultPriority: usual, seen, rules, ...policy } = description;
-  const views = new Map<string, HeldPolicy>();
+  const views = new Map<string, PolicyView>();
   const whole = {
     ...policy,
     name,
@@ -109,7 +109,7 @@ export function describedPolicy(name: string, description: PolicyDescription): D
 function heldRule({ name, unit, capacity: most, wholeMs: { one, all } }: RuleDescription, capacity: number) {
   const eachMs = most > 1 ? (all - one) / (most - 1) : 0;
   const wholeFromMs = (_: object, missing: number) => Math.ceil(one + (missing - 1) * eachMs);
-  return { name, unit, capacity, config: {}, algorithm: { wholeFromMs } } satisfies HeldRule;
+  return { name, unit, capacity, config: {}, algorithm: { wholeFromMs } } satisfies RuleView;
 }
 
 /* The policies of a deployment, as callers see them. The schema for OpenAPI is in worker/calls/policy-list.ts. */

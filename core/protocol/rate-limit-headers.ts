@@ -11,7 +11,7 @@ import type { HeaderStyle } from "../policies/header-styles.ts";
 import type { Decision } from "./decision.ts";
 
 /** What headers say of a rule. */
-export interface ToldRule {
+export interface HeaderRule {
   readonly name: string;
   readonly unit: string;
   readonly quota: Quota;
@@ -19,9 +19,9 @@ export interface ToldRule {
 }
 
 /** What headers say of a policy, and in which styles. */
-export interface ToldPolicy {
+export interface HeaderPolicy {
   readonly headers: readonly HeaderStyle[];
-  readonly rules: readonly ToldRule[];
+  readonly rules: readonly HeaderRule[];
 }
 
 /** Where headers are set: `Headers`, or a map. */
@@ -31,7 +31,7 @@ export interface Target {
 
 /** What one style says of a policy, and of a decision that has figures. */
 interface Style {
-  policy(headers: Target, policy: ToldPolicy): void;
+  policy(headers: Target, policy: HeaderPolicy): void;
   figures(headers: Target, decision: Decision, nowMs: () => number): void;
 }
 
@@ -67,7 +67,7 @@ const STYLES: Readonly<Record<HeaderStyle, Style>> = {
 };
 
 /** Sets the headers that all decisions of a policy share. */
-export function setPolicyHeaders(headers: Target, policy: ToldPolicy): void {
+export function setPolicyHeaders(headers: Target, policy: HeaderPolicy): void {
   for (const style of policy.headers) STYLES[style].policy(headers, policy);
 }
 
@@ -76,9 +76,9 @@ export function setPolicyHeaders(headers: Target, policy: ToldPolicy): void {
  *
  * @param nowMs reads the clock: only `x-ratelimit` needs it
  */
-export function setFigures(
+export function setQuotaHeaders(
   headers: Target,
-  policy: ToldPolicy,
+  policy: HeaderPolicy,
   decision: Decision,
   nowMs: () => number,
 ): void {
@@ -116,7 +116,7 @@ function setX(headers: Target, { limit, remaining = 0 }: Decision, reset: number
  * units as its rate gives in that time: 10 per 250 ms is 40 per second. A concurrency rule has no window. The draft's
  * default unit is requests, so only another unit is named.
  */
-function quotaItem({ name, quota, unit }: ToldRule): string {
+function quotaItem({ name, quota, unit }: HeaderRule): string {
   const named = unit === "requests" ? "" : `;qu="${unit}"`;
   if (quota.windowMs === undefined) return `"${name}";q=${quota.units}${named}`;
   const { units, window } = inSeconds(quota.units, quota.windowMs);
@@ -127,7 +127,7 @@ function quotaItem({ name, quota, unit }: ToldRule): string {
  * The rules as draft 7 lists them: `100;w=1;burst=500`. It has no place for a rule without a window, and none for a
  * second rule of as many units.
  */
-function quotaPolicies(rules: readonly ToldRule[]): string {
+function quotaPolicies(rules: readonly HeaderRule[]): string {
   const items = new Map<number, string>();
   for (const { quota, capacity } of rules) {
     if (quota.windowMs === undefined) continue;

@@ -16,7 +16,7 @@ export const RESERVATIONS_PROTOCOL = 1;
 export const MAX_RESERVING = 100;
 
 /** The message. */
-export interface ReservationsAsked {
+export interface ReservationsMessage {
   readonly protocol: number;
   /** The policies that the client knows, by name: the versions of their descriptions. */
   readonly known?: Readonly<Record<string, string>>;
@@ -25,20 +25,20 @@ export interface ReservationsAsked {
 }
 
 /** A decision by the limiter, since the client could not have understood the object's answer. */
-export interface DecidedThere {
+export interface RemoteDecision {
   readonly decision: Decision;
 }
 
 /** A call that was refused. It has changed nothing. */
-export interface Refused {
+export interface RefusedCall {
   readonly problem: Pick<Problem, "status" | "code" | "title" | "detail" | "errors">;
 }
 
 /** The answer to one call. `null`: it gave units back. */
-export type ReservationAnswer = Decided | DecidedThere | Refused | Failed | null;
+export type ReservationAnswer = Decided | RemoteDecision | RefusedCall | Failed | null;
 
 /** The answer to the message. */
-export interface ReservationsAnswered {
+export interface ReservationsReply {
   readonly protocol: number;
   /** One for each call, in their order. */
   readonly answers: readonly ReservationAnswer[];

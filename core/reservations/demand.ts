@@ -1,10 +1,10 @@
-import type { HeldPolicy } from "../policies/policy.ts";
+import type { PolicyView } from "../policies/policy.ts";
 import { type Cost, costOf } from "../protocol/cost.ts";
 import type { ReserveCall } from "../protocol/messages.ts";
-import { FEW_UNITS, isHot, isLukewarm, lifetimeMs, lowUnits, wantedUnits } from "./sizing.ts";
+import { FEW_UNITS, isHot, isWarm, lifetimeMs, lowUnits, wantedUnits } from "./sizing.ts";
 
 /** What a holder asks for. Arrays have one number for each rule, in the policy's order. */
-export interface Wanted {
+export interface WantedUnits {
   /** The lifetime of the units, in milliseconds. */
   readonly ttlMs: number;
   /** Units that the holder wants to have, those that it has already included. */
@@ -17,7 +17,7 @@ export interface Wanted {
 
 /** Measures how many calls and units one isolate needs of one key. */
 export class Demand {
-  readonly #policy: HeldPolicy;
+  readonly #policy: PolicyView;
   /** Calls since the last pause that was longer than the longest lifetime. */
   #streak = 0;
   /** Since `#sinceMs`, when units were asked for last: calls, and units by rule. */
@@ -27,7 +27,7 @@ export class Demand {
   #sinceMs: number;
   #lastMs: number;
 
-  constructor(policy: HeldPolicy, nowMs: number) {
+  constructor(policy: PolicyView, nowMs: number) {
     this.#policy = policy;
     this.#units = policy.rules.map(() => 0);
     this.#sinceMs = nowMs;
@@ -43,10 +43,10 @@ export class Demand {
    * Whether a few units should be reserved already for a key that is not hot: where one message gives units of many keys
    * back, and calls have been of one unit each, so that a few are sure to serve the next.
    */
-  get isLukewarm(): boolean {
+  get isWarm(): boolean {
     const { objects, pool, reservation } = this.#policy;
     const isCheap = objects !== "per-key" && pool === undefined && reservation.mostMs > reservation.leastMs;
-    return isCheap && isLukewarm(this.#streak) && this.#units.every((units) => units === this.#asks);
+    return isCheap && isWarm(this.#streak) && this.#units.every((units) => units === this.#asks);
   }
 
   /** Counts a call. */
@@ -71,8 +71,8 @@ export class Demand {
   }
 
   /** What to ask for now. The measurement starts again. */
-  want(nowMs: number): Wanted {
-    if (!this.isHot && this.isLukewarm) return this.#wantFew(nowMs);
+  want(nowMs: number): WantedUnits {
+    if (!this.isHot && this.isWarm) return this.#wantFew(nowMs);
     const measured = { asks: this.#asks, units: this.#units, sinceMs: this.#sinceMs };
     const ttlMs = lifetimeMs(measured, nowMs, this.#policy.reservation);
     const units = wantedUnits(measured, nowMs, ttlMs);
@@ -83,7 +83,7 @@ export class Demand {
   }
 
   /** A few units for the longest lifetime. Where they cannot be spared for so long, the object grants none. */
-  #wantFew(nowMs: number): Wanted {
+  #wantFew(nowMs: number): WantedUnits {
     const { rules, reservation } = this.#policy;
     this.#begin(nowMs);
     const [units, low] = [rules.map(() => FEW_UNITS), rules.map(() => 0)];
@@ -102,11 +102,11 @@ export class Demand {
 export class PendingRequest<Call = ReserveCall> {
   readonly call: Call;
   readonly sentAtMs: number;
-  readonly wanted: Wanted;
+  readonly wanted: WantedUnits;
   /** By rule: units that are promised to calls. */
   readonly #promised: number[];
 
-  constructor(call: Call, wanted: Wanted, sentAtMs: number) {
+  constructor(call: Call, wanted: WantedUnits, sentAtMs: number) {
     this.call = call;
     this.wanted = wanted;
     this.sentAtMs = sentAtMs;
@@ -114,7 +114,7 @@ export class PendingRequest<Call = ReserveCall> {
   }
 
   /** Promises a call its units of those that the message wants; `false`: too few are left for this call. */
-  promise({ rules }: HeldPolicy, cost: Cost): boolean {
+  promise({ rules }: PolicyView, cost: Cost): boolean {
     const after = rules.map((rule, index) => (this.#promised[index] ?? 0) + costOf(rule, cost));
     if (after.some((units, index) => units > (this.wanted.units[index] ?? 0))) return false;
     this.#promised.splice(0, after.length, ...after);

@@ -1,4 +1,4 @@
-import type { HeldPolicy, HeldRule } from "../policies/policy.ts";
+import type { PolicyView, RuleView } from "../policies/policy.ts";
 import type { Decided, RuleDecision } from "../protocol/answers.ts";
 import { costOf, type Cost } from "../protocol/cost.ts";
 import { ASKING_WAIT_MS, FLOOD_MS, MAX_DENIED_MS } from "./sizing.ts";
@@ -36,7 +36,7 @@ export class Denials {
    *
    * @param firmForMs for so long the denial stands before its wait is over; 0: units may come back at any time
    */
-  learn(policy: HeldPolicy, cost: Cost, rules: readonly RuleDecision[], nowMs: number, firmForMs = 0): void {
+  learn(policy: PolicyView, cost: Cost, rules: readonly RuleDecision[], nowMs: number, firmForMs = 0): void {
     const { localDecisions, denialTtlMs } = policy;
     if (!localDecisions.denies || denialTtlMs === 0 || rules.length !== policy.rules.length) return;
     const costs = policy.rules.map((rule) => costOf(rule, cost));
@@ -56,11 +56,11 @@ export class Denials {
    * @param isFresh the call has just come: while another one asks the object for the same cost, it is denied
    */
   find(
-    policy: HeldPolicy,
+    policy: PolicyView,
     cost: Cost,
     units: readonly number[],
     nowMs: number,
-    figuresOf: (rule: HeldRule, index: number) => Pick<RuleDecision, "remaining" | "resetAfterMs">,
+    figuresOf: (rule: RuleView, index: number) => Pick<RuleDecision, "remaining" | "resetAfterMs">,
     isFresh = false,
   ): Decided | undefined {
     if (this.#denials.length === 0) return undefined;
@@ -105,7 +105,7 @@ export class Denials {
 }
 
 /** Whether the denial answers a call; if not, and calls are many, that call is the one that asks for all. */
-function isRepeated(policy: HeldPolicy, denial: Denial, nowMs: number, isFresh: boolean): boolean {
+function isRepeated(policy: PolicyView, denial: Denial, nowMs: number, isFresh: boolean): boolean {
   const isOver = nowMs >= denial.untilMs;
   if (isOver && !isFresh) return false;
   const isAsked = nowMs < denial.askedAtMs + policy.deadlineMs;
@@ -121,7 +121,7 @@ function isRepeated(policy: HeldPolicy, denial: Denial, nowMs: number, isFresh: 
 }
 
 /** From when on the denial is of no use any more. */
-function lastMs({ deadlineMs }: HeldPolicy, { untilMs, askedAtMs }: Denial): number {
+function lastMs({ deadlineMs }: PolicyView, { untilMs, askedAtMs }: Denial): number {
   return Math.max(untilMs, askedAtMs + deadlineMs) + FLOOD_MS;
 }
 

@@ -1,5 +1,5 @@
 import { versionOf } from "../policies/in-force.ts";
-import type { HeldPolicy, HeldRule } from "../policies/policy.ts";
+import type { PolicyView, RuleView } from "../policies/policy.ts";
 import type { Decided, Reserved, RuleDecision } from "../protocol/answers.ts";
 import type { Cost } from "../protocol/cost.ts";
 import type { Returned } from "../protocol/messages.ts";
@@ -22,28 +22,28 @@ import { heldMs } from "./sizing.ts";
  */
 export class Reservation {
   /** Another version that says the same may take its place. */
-  policy: HeldPolicy;
+  policy: PolicyView;
   readonly key: string;
   readonly holder: string;
   readonly #units: ReservedUnits;
   readonly #demand: Demand;
   readonly #denials = new Denials();
-  readonly #figures: Figures;
+  readonly #figures: QuotaEstimate;
   #forgotten = 0;
   #turn = 0;
   /** The object may keep units apart for this holder. */
   #isHeld = false;
   #message: PendingRequest | undefined;
-  #asked: Asked | undefined;
+  #asked: SentRequest | undefined;
 
   /** @param holder an id that nobody can guess */
-  constructor(policy: HeldPolicy, key: string, holder: string, nowMs: number) {
+  constructor(policy: PolicyView, key: string, holder: string, nowMs: number) {
     this.policy = policy;
     this.key = key;
     this.holder = holder;
     this.#units = new ReservedUnits(policy);
     this.#demand = new Demand(policy, nowMs);
-    this.#figures = new Figures(policy);
+    this.#figures = new QuotaEstimate(policy);
   }
 
   /** The message that has no answer yet; `undefined`: there is none, or its deadline has passed. */
@@ -59,7 +59,7 @@ export class Reservation {
 
   /** Whether units should be reserved with the next question: the policy allows it, and the key is worth it. */
   get isWorthUnits(): boolean {
-    return this.policy.localDecisions.admits && (this.#demand.isHot || this.#demand.isLukewarm);
+    return this.policy.localDecisions.admits && (this.#demand.isHot || this.#demand.isWarm);
   }
 
   /** Whether a call may wait for a message under way: the key has enough calls, so it brings units. */
@@ -105,7 +105,7 @@ export class Reservation {
   /** Denies a cost as the object did before; `undefined`: the object has to be asked. */
   deny(cost: Cost, nowMs: number, isFresh = false): Decided | undefined {
     const units = this.#units.at(nowMs);
-    const figuresOf = (rule: HeldRule, index: number) =>
+    const figuresOf = (rule: RuleView, index: number) =>
       this.#figures.denied(rule, index, units[index] ?? 0, nowMs);
     return this.#denials.find(this.policy, cost, units, nowMs, figuresOf, isFresh);
   }
@@ -168,7 +168,7 @@ export class Reservation {
   }
 
   /** What is known now, for `learn` when the answer to a question has come that is asked now. */
-  get asked(): Asked {
+  get asked(): SentRequest {
     return { forgotten: this.#forgotten, heard: this.#figures.heard };
   }
 
@@ -208,14 +208,14 @@ export class Reservation {
 }
 
 /** What was known when a question was asked: whatever changed since may make its answer out of date. */
-interface Asked {
+interface SentRequest {
   /** How often denials were forgotten, and how many answers were heard. */
   readonly forgotten: number;
   readonly heard: number;
 }
 
 /** What the object said last of one rule. */
-interface Word {
+interface ObjectReport {
   /** Units that neither this holder nor another one had. */
   readonly free: number;
   /** By how many more they are after each step of `stepMs` since `atMs`, if nobody takes any. */
@@ -226,7 +226,7 @@ interface Word {
   readonly wholeAtMs: number;
 }
 
-const UNKNOWN: Word = { free: 0, gains: [], stepMs: 1, atMs: 0, wholeAtMs: -Infinity };
+const UNKNOWN: ObjectReport = { free: 0, gains: [], stepMs: 1, atMs: 0, wholeAtMs: -Infinity };
 
 /**
  * A holder's best knowledge of a quota: what the object said last, less what the holder has used since, plus what time
@@ -235,12 +235,12 @@ const UNKNOWN: Word = { free: 0, gains: [], stepMs: 1, atMs: 0, wholeAtMs: -Infi
  * While nobody else calls, `remaining` is never more than the object and the holder have together, and `resetAfterMs`
  * never too short. Others may have used units since; only the next answer tells.
  */
-export class Figures {
-  readonly #policy: HeldPolicy;
-  #words: readonly Word[];
+export class QuotaEstimate {
+  readonly #policy: PolicyView;
+  #words: readonly ObjectReport[];
   #heard = 0;
 
-  constructor(policy: HeldPolicy) {
+  constructor(policy: PolicyView) {
     this.#policy = policy;
     this.#words = policy.rules.map(() => UNKNOWN);
   }
@@ -285,7 +285,7 @@ export class Figures {
   }
 
   /** The largest cost that would pass now, as far as is known. */
-  remaining(rule: HeldRule, index: number, units: number, nowMs: number): number {
+  remaining(rule: RuleView, index: number, units: number, nowMs: number): number {
     return Math.min(rule.capacity, freeAt(this.#words[index] ?? UNKNOWN, nowMs) + units);
   }
 
@@ -305,7 +305,7 @@ export class Figures {
   }
 
   /** What is known of a rule whose cost is denied; `units`: those that the holder has. */
-  denied(rule: HeldRule, index: number, units: number, nowMs: number) {
+  denied(rule: RuleView, index: number, units: number, nowMs: number) {
     const remaining = this.remaining(rule, index, units, nowMs);
     const saidMs = this.#saidAfterMs(index, nowMs);
     // Of a denied key more may be missing than its capacity. Only the object knows.
@@ -314,7 +314,7 @@ export class Figures {
     return { remaining, resetAfterMs };
   }
 
-  #wholeAfterMs(rule: HeldRule, index: number, missing: number, settledAtMs: number, nowMs: number): number {
+  #wholeAfterMs(rule: RuleView, index: number, missing: number, settledAtMs: number, nowMs: number): number {
     if (missing === 0) return 0;
     const { pool, reservation } = this.#policy;
     // A region settles what its isolates have used, and then the pool has to be told.
@@ -359,12 +359,12 @@ function wordOf(
  * What is free as far as both words say. The other one counts as it is now, and gains nothing: the gains of one are
  * of units that the other may have counted already.
  */
-function lesser({ free, gains }: Word, other: number): Pick<Word, "free" | "gains"> {
+function lesser({ free, gains }: ObjectReport, other: number): Pick<ObjectReport, "free" | "gains"> {
   const least = Math.min(free, other);
   return { free: least, gains: gains.map((gain) => Math.min(free + gain, other) - least) };
 }
 
-function freeAt({ free, gains, stepMs, atMs }: Word, nowMs: number): number {
+function freeAt({ free, gains, stepMs, atMs }: ObjectReport, nowMs: number): number {
   if (gains.length === 0) return free;
   const steps = Math.min(gains.length, Math.floor((nowMs - atMs) / stepMs));
   return free + (steps > 0 ? (gains[steps - 1] ?? 0) : 0);

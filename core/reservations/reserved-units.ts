@@ -1,10 +1,10 @@
-import type { HeldPolicy } from "../policies/policy.ts";
+import type { PolicyView } from "../policies/policy.ts";
 import { costOf, type Cost } from "../protocol/cost.ts";
 import { refillMs, spendableMs } from "./sizing.ts";
 
 /** The units of a reservation, which may be spent for a while. Arrays have one number for each rule. */
 export class ReservedUnits {
-  readonly #policy: HeldPolicy;
+  readonly #policy: PolicyView;
   /** Units that are left; with so many left it is time to ask for more; units spent since the holder began. */
   #units: number[];
   #low: readonly number[];
@@ -12,7 +12,7 @@ export class ReservedUnits {
   #askedAtMs = -Infinity;
   #ttlMs = 0;
 
-  constructor(policy: HeldPolicy) {
+  constructor(policy: PolicyView) {
     this.#policy = policy;
     this.#units = policy.rules.map(() => 0);
     this.#low = this.#units.slice();

@@ -72,7 +72,7 @@ export const FEW_UNITS = 7;
 const LUKEWARM_ASKS = 2;
 
 /** The demand since `sinceMs`: the number of calls, and the units of each rule that they asked for. */
-interface Measured {
+interface MeasuredDemand {
   readonly asks: number;
   readonly units: readonly number[];
   readonly sinceMs: number;
@@ -84,13 +84,13 @@ export function isHot(asks: number): boolean {
 }
 
 /** Whether so many calls without a long pause are worth a few units. */
-export function isLukewarm(asks: number): boolean {
+export function isWarm(asks: number): boolean {
   return asks >= LUKEWARM_ASKS;
 }
 
 /** The lifetime to ask for, in milliseconds. */
 export function lifetimeMs(
-  { asks, sinceMs }: Measured,
+  { asks, sinceMs }: MeasuredDemand,
   nowMs: number,
   { leastMs, mostMs }: Lifetimes,
 ): number {
@@ -99,7 +99,7 @@ export function lifetimeMs(
 }
 
 /** By rule: units that the holder wants to have for a lifetime of `ttlMs`, those that are left included. */
-export function wantedUnits({ units, sinceMs }: Measured, nowMs: number, ttlMs: number): number[] {
+export function wantedUnits({ units, sinceMs }: MeasuredDemand, nowMs: number, ttlMs: number): number[] {
   const lifetimes = ttlMs / Math.max(1, nowMs - sinceMs);
   return units.map((asked) => Math.min(Math.ceil(asked * lifetimes), GROWTH * asked));
 }

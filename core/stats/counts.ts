@@ -63,7 +63,7 @@ export type DeniedBy = (typeof DENIED_BY)[number];
 const MARK = "~";
 
 /** Two decisions on one call. */
-export interface Compared {
+export interface ComparisonCounts {
   readonly policy: string;
   /** The candidate's. */
   readonly version: number;

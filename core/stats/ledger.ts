@@ -14,18 +14,18 @@ export const SENDER_KEPT_MS = 1_800_000;
 export const MAX_SENDERS = 2_000;
 
 /** The last message of a sender. Stored: never change the order. */
-export type Heard = readonly [sender: string, number: number, atMs: number];
+export type SenderMark = readonly [sender: string, number: number, atMs: number];
 
 /** What has been counted since the minute began, and by whom. Stored: never rename a field. */
 export interface OpenMinute {
   /** Since 1970. */
   readonly minute: number;
   readonly counts: Counts;
-  readonly senders: readonly Heard[];
+  readonly senders: readonly SenderMark[];
 }
 
 /** All that was counted before the open minute. Stored: never rename a field. */
-export interface Closed {
+export interface ClosedMinute {
   readonly sinceMs: number;
   readonly totals: Counts;
   /** The hour to which the last minute belongs, since 1970, and its history: by policy, outcome and reason. */
@@ -45,7 +45,7 @@ export function withMessage(
   const others = open.senders.filter((each) => each !== heard && nowMs - each[2] < SENDER_KEPT_MS);
   const isRepeated = heard !== undefined && number <= heard[1];
   const result = seriesOf("stats_messages", [isRepeated ? "repeated" : "counted"]);
-  const senders: Heard[] = [
+  const senders: SenderMark[] = [
     ...others.slice(-(MAX_SENDERS - 1)),
     [sender, isRepeated ? heard[1] : number, nowMs],
   ];
@@ -91,8 +91,8 @@ function addTo(counts: Record<string, number>, series: string, count: number): v
 }
 
 /** What a minute's end makes of what is known, and which rows of the history it completes. */
-export interface Closing {
-  readonly closed: Closed;
+export interface MinuteClosing {
+  readonly closed: ClosedMinute;
   /** By policy. */
   readonly minute: ReadonlyMap<string, Counts>;
   /** The hour that is over, by policy; empty: it is not. */
@@ -100,7 +100,7 @@ export interface Closing {
 }
 
 /** Closes the open minute, at a later one. */
-export function closing(closed: Closed, open: OpenMinute, nowMinute: number): Closing {
+export function closing(closed: ClosedMinute, open: OpenMinute, nowMinute: number): MinuteClosing {
   const minute = historyOf(open.counts);
   const isSameHour = hourOf(open.minute) === closed.hour;
   // The hour of the open minute may be another one than that of the last minute with traffic, which was not written yet.

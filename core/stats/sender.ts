@@ -21,7 +21,7 @@ export const SEND_DEADLINE_MS = 12_000;
 /** After so long a message is not sent again, in milliseconds: the object forgets senders later (ledger.ts). */
 export const SENT_AGAIN_MS = 600_000;
 
-interface Unanswered {
+interface UnansweredMessage {
   readonly message: StatsMessage;
   readonly sinceMs: number;
 }
@@ -33,7 +33,7 @@ export class StatsSender {
   readonly #onLost: (error: unknown) => void;
   #id = "";
   #number = 0;
-  #unanswered: Unanswered | undefined;
+  #unanswered: UnansweredMessage | undefined;
   /** From this instant on the next message may be sent. */
   #nextMs = -Infinity;
   #underWayUntilMs = -Infinity;

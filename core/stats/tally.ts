@@ -4,7 +4,7 @@
  */
 import type { Decision } from "../protocol/decision.ts";
 import {
-  type Compared,
+  type ComparisonCounts,
   comparedSeries,
   type Counts,
   keysOfCandidate,
@@ -39,12 +39,12 @@ const OUTCOMES = ["admitted", "denied"] as const;
 const CELLS = REASONS.length * SOURCES.length * OUTCOMES.length;
 
 /** What is counted of a decision. */
-export type Told = Pick<Decision, "policy" | "key" | "success" | "reason" | "source" | "waitedMs">;
+export type CountedDecision = Pick<Decision, "policy" | "key" | "success" | "reason" | "source" | "waitedMs">;
 
 /** Takes what has to be counted. */
 export interface Counter {
   /** Counts a decision that a caller is told. */
-  decided(told: Told): void;
+  decided(told: CountedDecision): void;
   /** Counts something else, by the values of its labels. */
   add(metric: Metric, labels: readonly string[], count?: number): void;
   /** Counts a duration. */
@@ -71,7 +71,7 @@ export class Tally implements Counter {
     this.#mayHaveKeys = mayHaveKeys;
   }
 
-  decided(told: Told): void {
+  decided(told: CountedDecision): void {
     const last = this.#last;
     const slot = last !== undefined && last.policy === told.policy ? last : this.#slotOf(told.policy);
     const place = placeOf(told);
@@ -82,7 +82,7 @@ export class Tally implements Counter {
   }
 
   /** Counts what a candidate decided beside its policy. */
-  compared({ policy, version, key, deniedBy }: Compared): void {
+  compared({ policy, version, key, deniedBy }: ComparisonCounts): void {
     const series = comparedSeries(policy, version, deniedBy);
     this.#others.set(series, (this.#others.get(series) ?? 0) + 1);
     if (deniedBy === "candidate") this.#slotOf(keysOfCandidate(policy, version)).denied?.count(key);
@@ -139,7 +139,7 @@ export class Tally implements Counter {
 const REASON_PLACES = new Map<string, number>(REASONS.map((word, place) => [word, place]));
 const SOURCE_PLACES = new Map<string, number>(SOURCES.map((word, place) => [word, place]));
 
-function placeOf({ success, reason, source }: Told): number {
+function placeOf({ success, reason, source }: CountedDecision): number {
   // Nearly all decisions are one of these, and comparing costs less than looking up.
   const why =
     reason === "ok" ? 0 : reason === "quota" ? 1 : (REASON_PLACES.get(reason) ?? REASONS.length - 1);

@@ -4,13 +4,13 @@ import { WILDCARD } from "../../core/catalog/patterns.ts";
 import type { Candidates } from "./candidates.ts";
 import type { CatalogStore, CatalogTables } from "./catalog-store.ts";
 import { isRefusal } from "./checked-writes.ts";
-import { SingleWrites, type Written, type WritesParts } from "./single-writes.ts";
+import { SingleWrites, type WriteResult, type WritesParts } from "./single-writes.ts";
 
 /** Ends a transaction that is not to be: what it wrote is gone. */
-class Ended extends Error {
-  readonly answer: Written | Refusal;
+class EndedImport extends Error {
+  readonly answer: WriteResult | Refusal;
 
-  constructor(answer: Written | Refusal) {
+  constructor(answer: WriteResult | Refusal) {
     super("the transaction ends");
     this.answer = answer;
   }
@@ -38,7 +38,7 @@ export class CatalogWrites {
   }
 
   /** Makes a write, if its conditions hold and what it says is allowed. */
-  write({ write, by, keyPrefix, ifMatch, ifNoneMatch, isDryRun }: WriteCall): Written | Refusal {
+  write({ write, by, keyPrefix, ifMatch, ifNoneMatch, isDryRun }: WriteCall): WriteResult | Refusal {
     const { version, isThere } = this.#stateOf(write);
     const isMatch =
       ifMatch === undefined || ifMatch.includes(String(version)) || (isThere && ifMatch.includes("*"));
@@ -51,11 +51,11 @@ export class CatalogWrites {
     try {
       return this.#tables.atomically(() => {
         const answer = this.#make(write, by, keyPrefix);
-        if (isRefusal(answer) || isDryRun === true) throw new Ended(answer);
+        if (isRefusal(answer) || isDryRun === true) throw new EndedImport(answer);
         return answer;
       });
     } catch (error) {
-      if (error instanceof Ended) return error.answer;
+      if (error instanceof EndedImport) return error.answer;
       throw error;
     }
   }
@@ -91,7 +91,7 @@ export class CatalogWrites {
     return pattern === undefined ? 0 : (this.#store.override(write.policy, pattern)?.version ?? 0);
   }
 
-  #make(write: Write, by: string, keyPrefix: string | undefined): Written | Refusal {
+  #make(write: Write, by: string, keyPrefix: string | undefined): WriteResult | Refusal {
     const [single, candidates] = [this.#single, this.#candidates];
     switch (write.kind) {
       case "policy":
@@ -112,7 +112,7 @@ export class CatalogWrites {
   }
 
   /** A policy that is gone takes its candidate with it, and one that stays has to fit it. */
-  #writePolicy(by: string, name: string, fields: Table | undefined): Written | Refusal {
+  #writePolicy(by: string, name: string, fields: Table | undefined): WriteResult | Refusal {
     const after = fields ?? this.#single.fileOf(name);
     const isTried = this.#candidates.of(name) !== undefined;
     if (isTried && after === undefined) this.#candidates.write(by, name, undefined, this.#single);
@@ -126,7 +126,7 @@ export class CatalogWrites {
     pattern: string,
     fields: Table | undefined,
     keyPrefix: string | undefined,
-  ): Written | Refusal {
+  ): WriteResult | Refusal {
     const isNew = this.#store.override(policy, this.patternOf(policy, pattern) ?? "") === undefined;
     const write = () => this.#writeOverride(by, policy, pattern, fields);
     const written =
@@ -136,14 +136,19 @@ export class CatalogWrites {
   }
 
   /** An override has to fit what is tried beside its policy, too. */
-  #writeOverride(by: string, policy: string, pattern: string, fields: Table | undefined): Written | Refusal {
+  #writeOverride(
+    by: string,
+    policy: string,
+    pattern: string,
+    fields: Table | undefined,
+  ): WriteResult | Refusal {
     const written = this.#single.writeOverride(by, policy, pattern, fields);
     if (isRefusal(written) || fields === undefined) return written;
     return this.#candidates.overrideMisfitOf(policy, pattern, fields) ?? written;
   }
 
   /** Makes the catalog what a document says: what is not in it is taken away. It ends with the first refusal. */
-  #import(by: string, document: CatalogDocument): Written | Refusal {
+  #import(by: string, document: CatalogDocument): WriteResult | Refusal {
     for (const answer of this.#importing(by, document)) if (isRefusal(answer)) return answer;
     return { version: this.#store.revision, value: null };
   }
@@ -151,7 +156,7 @@ export class CatalogWrites {
   *#importing(
     by: string,
     { policies, overrides, tokens, candidates = {} }: CatalogDocument,
-  ): Generator<Written | Refusal> {
+  ): Generator<WriteResult | Refusal> {
     const gone = this.#store
       .policies()
       .filter(({ name, fields }) => fields !== undefined && !Object.hasOwn(policies, name));
@@ -184,7 +189,7 @@ export class CatalogWrites {
 }
 
 /** A refusal that says where in a document it is. */
-function placed(place: readonly string[], answer: Written | Refusal): Written | Refusal {
+function placed(place: readonly string[], answer: WriteResult | Refusal): WriteResult | Refusal {
   if (!isRefusal(answer)) return answer;
   const where = place.join(".");
   const { violations = [{ path: [], detail: answer.detail }] } = answer;

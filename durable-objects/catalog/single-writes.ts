@@ -5,7 +5,11 @@ import {
   type Refusal,
   type Versioned,
 } from "../../core/catalog/calls.ts";
-import { MAX_BEGINNING_LENGTHS, MAX_END_LENGTHS, MAX_MANIFOLD } from "../../core/catalog/override-index.ts";
+import {
+  MAX_BEGINNING_LENGTHS,
+  MAX_END_LENGTHS,
+  MAX_MULTI_WILDCARD,
+} from "../../core/catalog/override-index.ts";
 import type { Table } from "../../core/catalog/overrides.ts";
 import type { AuditLog, CatalogStore } from "./catalog-store.ts";
 import {
@@ -18,7 +22,7 @@ import {
 } from "./checked-writes.ts";
 
 /** What a write answers. */
-export type Written = Versioned<unknown>;
+export type WriteResult = Versioned<unknown>;
 
 /** What writes are made with. */
 export interface WritesParts {
@@ -31,7 +35,7 @@ export interface WritesParts {
 /** What callers with and without a prefix share. */
 const SHARED_BOUNDS = [
   ["overrides", MAX_OVERRIDES, "overrides"],
-  ["manifold", MAX_MANIFOLD, "patterns with more than one *"],
+  ["manifold", MAX_MULTI_WILDCARD, "patterns with more than one *"],
   ["beginnings", MAX_BEGINNING_LENGTHS, "lengths before the first *"],
   ["ends", MAX_END_LENGTHS, "lengths after the last *"],
 ] as const;
@@ -58,7 +62,7 @@ export class SingleWrites {
   }
 
   /** `fields` is undefined where it is taken away, here and below. */
-  writePolicy(by: string, name: string, fields: Table | undefined): Written | Refusal {
+  writePolicy(by: string, name: string, fields: Table | undefined): WriteResult | Refusal {
     const before = this.#store.policy(name);
     const base = { fields: this.#deployed.tables.get(name), last: before?.fields ?? before?.last };
     if (fields === undefined && before?.fields === undefined)
@@ -97,7 +101,7 @@ export class SingleWrites {
     return undefined;
   }
 
-  writeOverride(by: string, policy: string, given: string, fields: Table | undefined): Written | Refusal {
+  writeOverride(by: string, policy: string, given: string, fields: Table | undefined): WriteResult | Refusal {
     const base = this.baseOf(policy);
     if (base === undefined) return missing(`there is no policy ${JSON.stringify(policy)}`);
     const checked = checkedOverride(policy, base, given, fields ?? { blocked: true }, this.#nowMs());
@@ -113,10 +117,10 @@ export class SingleWrites {
     if (
       before === undefined &&
       checked.isManifold &&
-      this.#store.overrideCounts(policy).manifold >= MAX_MANIFOLD
+      this.#store.overrideCounts(policy).manifold >= MAX_MULTI_WILDCARD
     )
       return full(
-        `the policy has ${MAX_MANIFOLD} patterns with more than one *, which are all that it may have`,
+        `the policy has ${MAX_MULTI_WILDCARD} patterns with more than one *, which are all that it may have`,
       );
     const version = this.putOverride(by, policy, pattern, fields, before?.fields, endsAtMs);
     return { version, value: { policy, pattern, fields: fields ?? null } };
@@ -139,7 +143,7 @@ export class SingleWrites {
    * Writes an override for somebody who may use some keys only, and refuses it when more of a bound would be taken by
    * patterns of those keys than is left for others.
    */
-  writePart(policy: string, keyPrefix: string, write: () => Written | Refusal): Written | Refusal {
+  writePart(policy: string, keyPrefix: string, write: () => WriteResult | Refusal): WriteResult | Refusal {
     const before = this.#store.overrideCounts(policy, keyPrefix);
     const written = write();
     const own = this.#store.overrideCounts(policy, keyPrefix);
@@ -165,7 +169,7 @@ export class SingleWrites {
     return version;
   }
 
-  writeToken(by: string, name: string, entry: Table | undefined): Written | Refusal {
+  writeToken(by: string, name: string, entry: Table | undefined): WriteResult | Refusal {
     const before = this.#store.token(name);
     if (entry === undefined && before === undefined)
       return missing(`there is no token ${JSON.stringify(name)}`);

@@ -10,9 +10,9 @@ import {
   type ReleaseCall,
   unsupportedOf,
   type Versioned,
-  type WantedRelease,
+  type ReleaseParams,
 } from "../../core/protocol/messages.ts";
-import type { Attached, Maybe } from "../../core/protocol/object-methods.ts";
+import type { Attached, MaybePromise } from "../../core/protocol/object-methods.ts";
 import { claimId } from "../../core/protocol/opaque-ids.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
@@ -48,7 +48,7 @@ interface LeaseHost {
 }
 
 /** A lease, the link by which its holder has it, and for how long it stays when that link ends without a release. */
-interface Linked {
+interface LinkedLease {
   readonly id: string;
   readonly link: string;
   /** Absent: it ends at once. */
@@ -61,7 +61,7 @@ function attached(
   policy: string,
   key: string,
   answer: object,
-  lease: Linked | undefined,
+  lease: LinkedLease | undefined,
 ): Attached {
   const handle = lease === undefined ? {} : leaseHandle(host, policy, key, lease);
   return { answer: JSON.stringify(answer), ...handle };
@@ -72,9 +72,9 @@ function leaseHandle(
   { anywhere, policyOf }: LeaseHost,
   policy: string,
   key: string,
-  { id, link, graceMs }: Linked,
+  { id, link, graceMs }: LinkedLease,
 ): Omit<Required<Attached>, "answer"> {
-  const release = (ending: Omit<WantedRelease, "id">, version: Versioned = {}) =>
+  const release = (ending: Omit<ReleaseParams, "id">, version: Versioned = {}) =>
     anywhere(
       policy,
       key,
@@ -112,7 +112,7 @@ function leaseHandle(
 }
 
 /** Nobody hears of a failure when a handle is disposed of: then the lease ends when it expires. */
-async function unheard(release: () => Maybe<boolean>): Promise<void> {
+async function unheard(release: () => MaybePromise<boolean>): Promise<void> {
   try {
     await release();
   } catch (error) {
@@ -202,7 +202,7 @@ async function linkNow({ ask }: LeaseHost, policy: string, key: string, id: stri
 }
 
 /** A lease that its caller has confirmed. */
-interface Confirmed {
+interface ConfirmedLease {
   readonly policy: string;
   readonly key: string;
   readonly id: string;
@@ -214,7 +214,7 @@ interface Confirmed {
 /** Makes a lease last that was granted to a caller who might have gone. */
 export async function confirmLease(
   host: LeaseHost,
-  { policy, key, id, ttlMs, isAttached }: Confirmed,
+  { policy, key, id, ttlMs, isAttached }: ConfirmedLease,
 ): Promise<Attached> {
   const renewed = await host.ask(policy, key, (operations, keyState, nowMs) =>
     operations.renew(keyState, id, ttlMs, nowMs),
@@ -236,7 +236,7 @@ export async function releaseLease(
   host: ReleasingHost,
   policy: string,
   key: string,
-  call: WantedRelease,
+  call: ReleaseParams,
 ): Promise<boolean> {
   return await host.ask(policy, key, (operations, keyState, nowMs) => {
     const isSocket = keyState.claims.get(call.id)?.isSocket === true;

@@ -11,7 +11,7 @@ import {
 } from "../../core/protocol/close-codes.ts";
 import { type Decision, publicDecision, shedDecision } from "../../core/protocol/decision.ts";
 import type { AcquireCall } from "../../core/protocol/messages.ts";
-import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { boundText, PROBLEMS } from "../../core/protocol/problems.ts";
 import { withJitter } from "../../core/protocol/retry-jitter.ts";
 import type { AskAnywhere, AskKey } from "../operations/operations.ts";
@@ -266,7 +266,7 @@ function renewed(
   { policy, key }: Attachment,
   id: string,
   ttlMs?: number,
-): Maybe<Lease | Missing> {
+): MaybePromise<Lease | Missing> {
   return anywhere<Lease | Missing>(
     policy,
     key,
@@ -280,7 +280,11 @@ function renewed(
 }
 
 /** Releases a lease. */
-function released({ anywhere }: SocketLeaseHost, { policy, key }: Attachment, id: string): Maybe<boolean> {
+function released(
+  { anywhere }: SocketLeaseHost,
+  { policy, key }: Attachment,
+  id: string,
+): MaybePromise<boolean> {
   return anywhere(policy, key, (operations, keyState, nowMs) => operations.release(keyState, id, nowMs), {
     method: "release",
     args: [policy, key, id],
@@ -297,7 +301,7 @@ export function takenOver(
   { policy, key }: Attachment,
   id: string,
   link?: string,
-): Maybe<Decided | Missing> {
+): MaybePromise<Decided | Missing> {
   return ask<Decided | Missing>(policy, key, (operations, keyState, nowMs) => {
     const isSocket = keyState.claims.get(id)?.isSocket === true;
     if (isSocket !== (link === undefined)) return { missing: true };

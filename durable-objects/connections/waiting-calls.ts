@@ -1,4 +1,4 @@
-import type { Answer, Peeked, Unsupported } from "../../core/protocol/answers.ts";
+import type { Answer, Peeked, UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import {
   KNOWN_PROTOCOL,
   type AcquireCall,
@@ -28,7 +28,7 @@ export class WaitingCalls {
     if (path === "/acquire") return this.#acquire(call as AcquireCall, signal);
     if (path === "/limit") return this.#limit(call as LimitCall, signal);
     if (path === "/idle") return this.#untilIdle(call as IdleCall, signal);
-    return Promise.resolve({ unsupported: { protocol: KNOWN_PROTOCOL } } satisfies Unsupported);
+    return Promise.resolve({ unsupported: { protocol: KNOWN_PROTOCOL } } satisfies UnsupportedProtocol);
   }
 
   /** Takes units in the caller's turn. A caller that has gone before is not charged. */

@@ -1,4 +1,4 @@
-import type { KnownPolicies, Policy } from "../../core/policies/policy.ts";
+import type { PolicyLookup, Policy } from "../../core/policies/policy.ts";
 import type { AnswerPlace, Swept } from "../storage/answers.ts";
 import { UNKNOWN_KEPT_MS } from "../storage/leads.ts";
 import type { SweptKey } from "../storage/records.ts";
@@ -22,7 +22,7 @@ const FIRST: AnswerPlace = { key: "", idempotencyKey: "" };
 export function* collectGarbage(
   storage: KeyStorage,
   cache: KeyCache,
-  policies: KnownPolicies,
+  policies: PolicyLookup,
   nowMs: () => number,
 ): Generator<undefined, number | undefined> {
   if (storage.isEmpty) return undefined;
@@ -53,7 +53,7 @@ export function* collectGarbage(
 function* sweepKeys(
   storage: KeyStorage,
   cache: KeyCache,
-  policies: KnownPolicies,
+  policies: PolicyLookup,
   nowMs: () => number,
 ): Generator<undefined, void> {
   let due = 0;

@@ -1,5 +1,5 @@
 import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
-import { both, type BothConfig } from "../../core/algorithms/both.ts";
+import { dualConfig, type DualConfig } from "../../core/algorithms/both.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
 
@@ -9,7 +9,7 @@ const HEARD_MS = 60_000;
 /** What a policy decides by while two versions of it are in use: a rule for each of its own that can be compared. */
 export type Comparison = ReadonlyMap<Rule, Rule>;
 
-interface Heard {
+interface HeardFingerprint {
   readonly terms: string;
   readonly comparison: Comparison;
   untilMs: number;
@@ -19,8 +19,8 @@ interface Heard {
  * The terms of other versions of its policies that callers have sent to this object lately: one for each policy, since
  * a deployment has two versions at a time. Of a third one none are taken over until these are forgotten. In memory only.
  */
-export class HeardTerms {
-  readonly #heard = new Map<string, Heard>();
+export class RuleFingerprints {
+  readonly #heard = new Map<string, HeardFingerprint>();
 
   /** A call has come with these terms. */
   hear(policy: Pick<Policy, "name" | "terms" | "rules"> | undefined, terms: string, nowMs: number): void {
@@ -75,8 +75,8 @@ export function stricterOf(rule: Rule, others: readonly Rule[]): Rule | undefine
   const other = others.find(({ name }) => name === rule.name);
   if (other === undefined || storedName(other) !== storedName(rule)) return undefined;
   if ((other.algorithm.isPenal === true) !== (rule.algorithm.isPenal === true)) return undefined;
-  const config: BothConfig = { own: rule.config, other: other.config };
-  const algorithm = both(rule.algorithm, other.algorithm) as unknown as AnyAlgorithm;
+  const config: DualConfig = { own: rule.config, other: other.config };
+  const algorithm = dualConfig(rule.algorithm, other.algorithm) as unknown as AnyAlgorithm;
   return { ...rule, algorithm, config, capacity: algorithm.capacity(config) };
 }
 

@@ -19,11 +19,11 @@ export interface Idempotent {
 }
 
 /** What is remembered: an answer or, when a hold ended without being settled, how it ended. */
-export type Remembered = Decided | Ending;
-type Ending = "expired" | "cancelled";
+export type RememberedAnswer = Decided | ClaimEnd;
+type ClaimEnd = "expired" | "cancelled";
 
 /** An answer as it is stored. A charge that has been given back is not in it any more. Stored: never rename a field. */
-type Stored = Decided & { readonly charge?: Charge };
+type StoredDecision = Decided & { readonly charge?: Charge };
 
 /** An answer is valid for this many milliseconds, or until the key is whole again, whichever is later. */
 export const REMEMBERED_MS = 24 * 60 * 60 * 1_000;
@@ -45,7 +45,7 @@ export function findAnswer(
   keyState: KeyState,
   { idempotencyKey, request }: Idempotent,
   nowMs: number,
-): Remembered | Conflict | undefined {
+): RememberedAnswer | Conflict | undefined {
   const found =
     findStored(storage, keyState, idempotencyKey, nowMs) ??
     findShared(storage, keyState, sharedKey(idempotencyKey), nowMs);
@@ -63,7 +63,7 @@ export function findCharge(
 ): StandingCharge | undefined {
   const found = findStored(storage, keyState, idempotencyKey, nowMs);
   if (found === undefined || isEnding(found.answer)) return undefined;
-  const { charge } = JSON.parse(found.answer) as Stored;
+  const { charge } = JSON.parse(found.answer) as StoredDecision;
   return charge && { charge, atMs: found.atMs };
 }
 
@@ -106,7 +106,7 @@ export function rememberAnswer(
   storage: KeyStorage,
   keyState: KeyState,
   { idempotencyKey, request, range = rangeOf(idempotencyKey) }: Idempotent,
-  remembered: Remembered,
+  remembered: RememberedAnswer,
   nowMs: number,
   charge?: Charge,
 ): void {
@@ -128,18 +128,20 @@ export function endExpired(storage: KeyStorage, keyState: KeyState, claim: Claim
 }
 
 /** An ending is stored as it is, an answer as JSON. Stored: never change. */
-function textOf(remembered: Remembered, charge?: Charge): string {
+function textOf(remembered: RememberedAnswer, charge?: Charge): string {
   if (typeof remembered === "string") return remembered;
-  return JSON.stringify(charge === undefined ? remembered : ({ ...remembered, charge } satisfies Stored));
+  return JSON.stringify(
+    charge === undefined ? remembered : ({ ...remembered, charge } satisfies StoredDecision),
+  );
 }
 
-function rememberedIn(text: string): Remembered {
+function rememberedIn(text: string): RememberedAnswer {
   if (isEnding(text)) return text;
-  const { charge: _, ...answer } = JSON.parse(text) as Stored;
+  const { charge: _, ...answer } = JSON.parse(text) as StoredDecision;
   return answer;
 }
 
-function isEnding(text: string): text is Ending {
+function isEnding(text: string): text is ClaimEnd {
   return text === "expired" || text === "cancelled";
 }
 
@@ -149,9 +151,9 @@ function isEnding(text: string): text is Ending {
  */
 
 /** What a call took of each rule, by the rule's name. Stored: fields are added, and none is renamed. */
-export type Charge = Readonly<Record<string, Taken>>;
+export type Charge = Readonly<Record<string, TakenUnits>>;
 
-interface Taken {
+interface TakenUnits {
   readonly units: number;
   /** The terms under which the units were taken. Under others nobody knows which of them time has given back. */
   readonly terms: string;
@@ -167,7 +169,7 @@ export interface StandingCharge {
 /** The charge of a cost; `undefined`: the cost takes nothing. */
 export function chargeOf(rules: readonly Rule[], cost: Cost): Charge | undefined {
   const taken = rules
-    .map((rule): [string, Taken] => [rule.name, { units: costOf(rule, cost), terms: termsOf(rule) }])
+    .map((rule): [string, TakenUnits] => [rule.name, { units: costOf(rule, cost), terms: termsOf(rule) }])
     .filter(([, { units }]) => units > 0);
   return taken.length === 0 ? undefined : Object.fromEntries(taken);
 }

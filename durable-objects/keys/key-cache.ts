@@ -2,9 +2,9 @@ import { type Account, unstoredOf } from "../../core/accounts/account.ts";
 import { later } from "../../core/policies/in-force.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { KeyStorage } from "../storage/storage.ts";
-import { HeardTerms } from "./heard-terms.ts";
+import { RuleFingerprints } from "./heard-terms.ts";
 import { KeyState } from "./key-state.ts";
-import { adopt, isBlank, writeFound, writeLast, writeRecord } from "./record-writing.ts";
+import { adopt, isEmpty, writeFound, writeLast, writeRecord } from "./record-writing.ts";
 import { type Choose, chosen, versionIn, Versions } from "./versions.ts";
 
 /** What one object has of the memory. It is the object's own: when that goes, this goes too. */
@@ -111,7 +111,7 @@ const GROWTH_STEPS = 64;
  */
 export class KeyCache {
   /** What other versions of its policies say. */
-  readonly heard = new HeardTerms();
+  readonly heard = new RuleFingerprints();
   /** What calls have said that is in force for their keys. */
   readonly versions = new Versions();
   readonly #storage: KeyStorage;
@@ -225,8 +225,8 @@ export class KeyCache {
    * Removes the key from memory if there is nothing of it anywhere: who looks at keys that nobody uses leaves nothing.
    * Is called after each operation, so a key that has a record is told by one comparison.
    */
-  letGo(keyState: KeyState): void {
-    if (isBlank(keyState)) this.drop(keyState);
+  release(keyState: KeyState): void {
+    if (isEmpty(keyState)) this.drop(keyState);
   }
 
   /**

@@ -1,5 +1,5 @@
 import { type Account, advance, restoredOf, UNTOUCHED } from "../../core/accounts/account.ts";
-import { type InForce, later } from "../../core/policies/in-force.ts";
+import { type PolicyRevision, later } from "../../core/policies/in-force.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { AnswerCount } from "../storage/answers.ts";
 import { claimsOf } from "../storage/conversions.ts";
@@ -18,7 +18,7 @@ import {
   wholeAtMsOf,
   withHoldsOf,
 } from "./rule-state.ts";
-import { type Choose, type Chosen, versionIn } from "./versions.ts";
+import { type Choose, type ChosenVersion, versionIn } from "./versions.ts";
 
 /** A rule's state as `KeyState` itself sees it; nobody else may change it. */
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
@@ -27,7 +27,7 @@ type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
 export class KeyState {
   readonly key: string;
   /** The version under which its record, as it was found, was written. */
-  readonly found: InForce | undefined;
+  readonly found: PolicyRevision | undefined;
   /** Isolates that hold units of it, or asked for some lately. */
   readonly holders = new Holders();
   /** Waiting calls, or a message to the pool, that refer to this `KeyState`: then it stays in memory. */
@@ -43,7 +43,7 @@ export class KeyState {
   /** How many answers are remembered, by caller (`rangeOf`); absent: they have not been counted since it was loaded. */
   readonly answers = new Map<string, AnswerCount>();
   readonly #choose: Choose;
-  #chosen: Chosen;
+  #chosen: ChosenVersion;
   #ruleStates: readonly Changing[] = [];
   #claims = new KeyClaims();
   #isWritten = true;
@@ -65,7 +65,7 @@ export class KeyState {
   }
 
   /** Which version of it that is; `undefined`: the deployment's file says it. */
-  get inForce(): InForce | undefined {
+  get inForce(): PolicyRevision | undefined {
     return this.#chosen.inForce;
   }
 
@@ -131,7 +131,7 @@ export class KeyState {
    * From now on the key is decided by another version. What was consumed stays so, and what is held stays held: memory has
    * just been written under the version before, and is read under this one.
    */
-  adopt(storage: KeyStorage, to: Chosen, nowMs: number): void {
+  adopt(storage: KeyStorage, to: ChosenVersion, nowMs: number): void {
     const before = this.#ruleStates;
     this.#chosen = to;
     this.#take(storage, storage.read(this.key), nowMs, false);

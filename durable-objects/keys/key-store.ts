@@ -12,7 +12,7 @@ import {
   forgetCharge,
   type Idempotent,
   rememberAnswer,
-  type Remembered,
+  type RememberedAnswer,
   type StandingCharge,
 } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
@@ -28,7 +28,10 @@ interface Change {
   /** Claims that end. */
   readonly end?: readonly Claim[];
   /** Answers that a caller gets again when it repeats the call. */
-  readonly remember?: readonly (Idempotent & { readonly answer: Remembered; readonly charge?: Charge })[];
+  readonly remember?: readonly (Idempotent & {
+    readonly answer: RememberedAnswer;
+    readonly charge?: Charge;
+  })[];
   /** The record is written even if what is stored covers the accounts, and memory may not be ahead of it. */
   readonly isExact?: boolean;
   /** The idempotency key of the call whose charge is given back. */
@@ -70,8 +73,8 @@ export class KeyStore {
   }
 
   /** The operation that opened the key has ended: see `KeyCache.letGo`. */
-  letGo(keyState: KeyState): void {
-    this.#cache.letGo(keyState);
+  release(keyState: KeyState): void {
+    this.#cache.release(keyState);
   }
 
   /** The earlier answer under an idempotency key; `undefined`: there is none that is still valid. */
@@ -92,7 +95,7 @@ export class KeyStore {
   }
 
   /** How a hold ended, or the answer to its settle; `undefined`: it is not known here. */
-  endOf(keyState: KeyState, holdId: string, nowMs: number): Remembered | Conflict | undefined {
+  endOf(keyState: KeyState, holdId: string, nowMs: number): RememberedAnswer | Conflict | undefined {
     return findAnswer(this.#storage, keyState, endOfHold(holdId), nowMs);
   }
 

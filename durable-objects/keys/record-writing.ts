@@ -6,7 +6,7 @@ import { record } from "../storage/write-behind.ts";
 import { endExpired } from "./idempotency.ts";
 import type { KeyState } from "./key-state.ts";
 import { wholeAtMsOf } from "./rule-state.ts";
-import { type Chosen, storedVersion } from "./versions.ts";
+import { type ChosenVersion, storedVersion } from "./versions.ts";
 
 /** Writes these accounts as the key's record: see `KeyCache.write`. */
 export function writeRecord(
@@ -71,7 +71,7 @@ export function writeLast(storage: KeyStorage, keyState: KeyState, nowMs: number
  * Another version is in force from now on. That is stored with all that is stored of the key. What holds have become in
  * memory is written first in any case: from then on they are what memory has, and not what is presumed of a record.
  */
-export function adopt(storage: KeyStorage, keyState: KeyState, to: Chosen, nowMs: number): void {
+export function adopt(storage: KeyStorage, keyState: KeyState, to: ChosenVersion, nowMs: number): void {
   if (isOfAnother(keyState.inForce, to.inForce)) {
     beginAnew(storage, keyState, to, nowMs);
     return;
@@ -87,7 +87,7 @@ export function adopt(storage: KeyStorage, keyState: KeyState, to: Chosen, nowMs
  * Another candidate decides the key from now on: nothing of what it was counts for this one, also not what holders have of
  * it. They are still known, so that what they say later is known to be of before.
  */
-function beginAnew(storage: KeyStorage, keyState: KeyState, to: Chosen, nowMs: number): void {
+function beginAnew(storage: KeyStorage, keyState: KeyState, to: ChosenVersion, nowMs: number): void {
   storage.atomically(() => {
     storage.answers.removeAll(keyState.key);
     storage.remove(keyState.key);
@@ -108,7 +108,7 @@ function writeExact(storage: KeyStorage, keyState: KeyState, nowMs: number): voi
 }
 
 /** Whether nothing of the key is stored, nobody refers to it, and memory knows no more than storage would say. */
-export function isBlank(keyState: KeyState): boolean {
+export function isEmpty(keyState: KeyState): boolean {
   const { ruleStates, claims, expired, holders, pins, isWritten } = keyState;
   if (!isUnrecorded(keyState)) return false;
   for (const { account } of isWritten ? [] : ruleStates)

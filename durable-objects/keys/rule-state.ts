@@ -1,7 +1,7 @@
 import { restoredOf, unstoredOf, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
 import type { Hold } from "../../core/accounts/hold.ts";
-import { doubled, undoubled } from "../../core/algorithms/both.ts";
-import { type Policy, type Rule, seenBy } from "../../core/policies/policy.ts";
+import { dualState, singleState } from "../../core/algorithms/both.ts";
+import { type Policy, type Rule, forPriority } from "../../core/policies/policy.ts";
 import { converted } from "../storage/conversions.ts";
 import type { Claim, StoredAccount } from "../storage/records.ts";
 import type { DueKey, KeyStorage } from "../storage/storage.ts";
@@ -91,8 +91,8 @@ export function comparedBy(
     const own = policy.rules[index] ?? ruleState.rule;
     const rule = comparison?.get(own);
     const { state, holds } = ruleState.account;
-    const single = ruleState.rule === own ? state : undoubled(state);
-    const account = { state: rule === undefined ? single : doubled(single), holds };
+    const single = ruleState.rule === own ? state : singleState(state);
+    const account = { state: rule === undefined ? single : dualState(single), holds };
     return { ...ruleState, rule: rule ?? own, account };
   });
 }
@@ -112,7 +112,7 @@ export function statesSeenBy(
   states: readonly RuleState[],
   priority: string | undefined,
 ): readonly RuleState[] {
-  const { rules } = seenBy(policy, priority);
+  const { rules } = forPriority(policy, priority);
   if (rules === policy.rules) return states;
   return states.map((state, index) => {
     const { apart = 0 } = rules[index] ?? {};

@@ -3,7 +3,7 @@
  * a later version is in force for its key (core/policies/in-force.ts). The latest one counts that was heard of a key, or
  * that is stored with it, so nobody who lags behind takes the key back.
  */
-import { later, type InForce } from "../../core/policies/in-force.ts";
+import { later, type PolicyRevision } from "../../core/policies/in-force.ts";
 import { parsePolicy } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "../storage/records.ts";
@@ -21,20 +21,20 @@ const MAX_TOLD = 1_000;
 const read = new Map<string, Policy>();
 
 /** A policy, and the version that says so; absent: the file does. */
-export interface Chosen {
+export interface ChosenVersion {
   readonly policy: Policy;
-  readonly inForce: InForce | undefined;
+  readonly inForce: PolicyRevision | undefined;
 }
 
 /** Chooses the policy of a key, from the version that its record was written under. */
-export type Choose = (kept: InForce | undefined) => Chosen;
+export type Choose = (kept: PolicyRevision | undefined) => ChosenVersion;
 
 /** The versions that calls have told for keys that are not in memory, or not yet by that version. */
 export class Versions {
-  readonly #told = new Map<string, InForce>();
+  readonly #told = new Map<string, PolicyRevision>();
 
   /** A call has come that says what is in force for its key. */
-  tell(key: string, inForce: InForce): void {
+  tell(key: string, inForce: PolicyRevision): void {
     const told = later(this.#told.get(key), inForce);
     if (told === undefined) return;
     for (const oldest of this.#told.keys()) {
@@ -45,7 +45,7 @@ export class Versions {
   }
 
   /** What was told of a key last; from now on the key itself knows. */
-  take(key: string): InForce | undefined {
+  take(key: string): PolicyRevision | undefined {
     if (this.#told.size === 0) return undefined;
     const told = this.#told.get(key);
     this.#told.delete(key);
@@ -59,7 +59,11 @@ export class Versions {
  * @param file what the deployment's file says; `undefined`: it has no such policy
  * @throws Error when there is no policy
  */
-export function chosen(name: string, file: Policy | undefined, inForce: InForce | undefined): Chosen {
+export function chosen(
+  name: string,
+  file: Policy | undefined,
+  inForce: PolicyRevision | undefined,
+): ChosenVersion {
   const policy = (inForce?.fields === undefined ? undefined : readPolicy(name, inForce.fields)) ?? file;
   if (policy === undefined)
     throw new Error(`this version of the object has no policy ${JSON.stringify(name)}`);
@@ -86,11 +90,15 @@ function readPolicy(name: string, fields: string): Policy | undefined {
 }
 
 /** The version as a part of a record, beside its rules; empty: the file is in force. */
-export function storedVersion(inForce: InForce | undefined): Readonly<Record<string, StoredAccount>> {
+export function storedVersion(inForce: PolicyRevision | undefined): Readonly<Record<string, StoredAccount>> {
   return inForce === undefined ? {} : { [PLACE]: { algorithm: KIND, ahead: 0, state: inForce } };
 }
 
 /** The version under which a record was written. */
-export function versionIn(rules: Readonly<Record<string, StoredAccount>> | undefined): InForce | undefined {
-  return rules !== undefined && Object.hasOwn(rules, PLACE) ? (rules[PLACE]?.state as InForce) : undefined;
+export function versionIn(
+  rules: Readonly<Record<string, StoredAccount>> | undefined,
+): PolicyRevision | undefined {
+  return rules !== undefined && Object.hasOwn(rules, PLACE)
+    ? (rules[PLACE]?.state as PolicyRevision)
+    : undefined;
 }

@@ -1,15 +1,15 @@
 import type { Layout } from "../../core/policies/placement.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { Unsupported } from "../../core/protocol/answers.ts";
+import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
 import {
-  type AskedKey,
-  type Given,
-  type Handed,
+  type RequestedKey,
+  type GivenKey,
+  type HandOverResult,
   type HandedOver,
   MAX_MOVED,
   MOVE_PROTOCOL,
   type MovedKey,
-  type Presumed,
+  type PresumedByRule,
 } from "../../core/protocol/moves.ts";
 import { layoutsOf, namesBy, objectName, objectNames } from "../../core/protocol/object-names.ts";
 import type { Move } from "../storage/moves.ts";
@@ -17,7 +17,7 @@ import type { MovesHost } from "./host.ts";
 import { storePresumed, storeRows, takeBack } from "./moved-rows.ts";
 
 /** Where a key is that does not come: another object keeps it. */
-export interface Kept {
+export interface KeptKey {
   readonly by: string;
   /** That object's version knows nothing of moves. */
   readonly isOlder: boolean;
@@ -27,9 +27,9 @@ export interface Kept {
 interface Asking {
   readonly name: string;
   /** It was given what another object still has: it says now whether that has come. */
-  readonly chased?: { readonly by: string; readonly given: Given };
+  readonly chased?: { readonly by: string; readonly given: GivenKey };
   /** It gave the key to an object where it has not come. */
-  readonly lost?: Given;
+  readonly lost?: GivenKey;
 }
 
 /** What an object has handed over, and by how much this object's clock showed more when it came. */
@@ -43,14 +43,14 @@ interface Copy {
 const MAX_QUESTIONS = 24;
 
 /** Fetches keys from the objects that had them. One call for a key asks, and the others wait with it. */
-export class Arrivals {
+export class KeyImport {
   readonly #host: MovesHost;
-  readonly #underWay = new Map<string, Promise<Kept | undefined>>();
-  readonly #questions: Questions;
+  readonly #underWay = new Map<string, Promise<KeptKey | undefined>>();
+  readonly #questions: KeyQuestions;
 
   constructor(host: MovesHost) {
     this.#host = host;
-    this.#questions = new Questions(host);
+    this.#questions = new KeyQuestions(host);
   }
 
   isUnderWay(key: string): boolean {
@@ -63,7 +63,7 @@ export class Arrivals {
    * It rejects when an object that may have the key does not answer within the policy's deadline. Nothing is lost then:
    * what that object has given away stays there until it is told that it has arrived.
    */
-  take(policy: Policy, key: string): Promise<Kept | undefined> {
+  take(policy: Policy, key: string): Promise<KeptKey | undefined> {
     const known = this.#underWay.get(key);
     if (known !== undefined) return known;
     const arriving = this.#take(policy, key).finally(() => this.#underWay.delete(key));
@@ -71,11 +71,11 @@ export class Arrivals {
     return arriving;
   }
 
-  async #take(policy: Policy, key: string): Promise<Kept | undefined> {
+  async #take(policy: Policy, key: string): Promise<KeptKey | undefined> {
     const { storage, places } = this.#host;
     const own = storage.moves.read(key);
     const move = isAway(own) ? own.move : 0;
-    const presumed = new Map<string, Presumed>();
+    const presumed = new Map<string, PresumedByRule>();
     const copies: Copy[] = [];
     const names = objectNames(policy, key).filter((name) => !places.isHere(name));
     const toAsk: Asking[] = names.map((name) => ({ name }));
@@ -171,15 +171,15 @@ function checkNamed(names: readonly string[], key: string, to: string): void {
   );
 }
 
-function read(handed: Exclude<Handed, string> | "nothing"): {
+function read(handed: Exclude<HandOverResult, string> | "nothing"): {
   readonly moved?: MovedKey;
-  readonly given?: Given;
-  readonly presumed?: Presumed;
+  readonly given?: GivenKey;
+  readonly presumed?: PresumedByRule;
 } {
   return handed === "nothing" ? {} : handed;
 }
 
-function sumOf(presumed: ReadonlyMap<string, Presumed>): Map<string, number> {
+function sumOf(presumed: ReadonlyMap<string, PresumedByRule>): Map<string, number> {
   const sums = new Map<string, number>();
   for (const units of presumed.values())
     for (const [rule, count] of Object.entries(units)) sums.set(rule, (sums.get(rule) ?? 0) + count);
@@ -187,19 +187,19 @@ function sumOf(presumed: ReadonlyMap<string, Presumed>): Map<string, number> {
 }
 
 /** What another object has said of a key, and what its clock was. */
-interface Heard {
-  readonly handed: Handed | "older";
+interface OwnerReport {
+  readonly handed: HandOverResult | "older";
   readonly nowMs: number;
   readonly layouts: readonly Layout[];
 }
 
 /** A key to be asked for with the next message. */
-interface Question extends PromiseWithResolvers<Heard> {
-  readonly asked: AskedKey;
+interface Question extends PromiseWithResolvers<OwnerReport> {
+  readonly asked: RequestedKey;
 }
 
 /** Asks other objects for keys. Keys that are asked for in one turn go in one message to each object. */
-export class Questions {
+export class KeyQuestions {
   readonly #host: Pick<MovesHost, "places" | "time">;
   /** By the name of the object that is asked. */
   readonly #questions = new Map<string, Question[]>();
@@ -208,8 +208,8 @@ export class Questions {
     this.#host = host;
   }
 
-  ask(policy: Policy, name: string, asked: AskedKey): Promise<Heard> {
-    const question: Question = { asked, ...Promise.withResolvers<Heard>() };
+  ask(policy: Policy, name: string, asked: RequestedKey): Promise<OwnerReport> {
+    const question: Question = { asked, ...Promise.withResolvers<OwnerReport>() };
     const waiting = this.#questions.get(name);
     if (waiting !== undefined) waiting.push(question);
     else {
@@ -235,7 +235,11 @@ export class Questions {
     }
   }
 
-  async #handOver(policy: Policy, name: string, questions: readonly Question[]): Promise<readonly Heard[]> {
+  async #handOver(
+    policy: Policy,
+    name: string,
+    questions: readonly Question[],
+  ): Promise<readonly OwnerReport[]> {
     const [first] = questions;
     const isOwn = (objects: Policy["objects"]) =>
       this.#host.places.isHere(objectName({ name: policy.name, objects }, first?.asked.key ?? ""));
@@ -245,7 +249,7 @@ export class Questions {
       protocol: MOVE_PROTOCOL,
       handOver: { policy: policy.name, layout, keys },
     });
-    const answer = JSON.parse(text) as HandedOver | Unsupported;
+    const answer = JSON.parse(text) as HandedOver | UnsupportedProtocol;
     if ("unsupported" in answer) return questions.map(() => ({ handed: "older", nowMs: 0, layouts: [] }));
     if (answer.keys.length === 0) throw new Error(`the object ${name} handed nothing over`);
     const { nowMs, layouts: known } = answer;

@@ -2,11 +2,11 @@ import type { Policy } from "../../core/policies/policy.ts";
 import {
   MAX_MOVED,
   MAX_MOVED_LENGTH,
-  type AskedKey,
-  type Handed,
+  type RequestedKey,
+  type HandOverResult,
   type HandedOver,
   type HandOver,
-  type Taken,
+  type KeysStored,
 } from "../../core/protocol/moves.ts";
 import { layoutsOf, objectName, objectNames } from "../../core/protocol/object-names.ts";
 import { REMEMBERED_MS } from "../keys/idempotency.ts";
@@ -19,7 +19,7 @@ import { packRows, removeRows } from "./moved-rows.ts";
  * Gives keys to the objects that are to have them. A key is given away when that is stored; what there was of it stays
  * until its new object says that it has it. So an answer that is lost is given again.
  */
-export class Departures {
+export class KeyExport {
   readonly #host: MovesHost;
 
   constructor(host: MovesHost) {
@@ -40,7 +40,7 @@ export class Departures {
     if (policy === undefined)
       throw new Error(`this version of the object has no policy ${JSON.stringify(name)}`);
     const nowMs = this.#host.nowMs();
-    const handed: Handed[] = [];
+    const handed: HandOverResult[] = [];
     let length = 0;
     for (const asked of keys.slice(0, MAX_MOVED)) {
       if (length >= MAX_MOVED_LENGTH) break;
@@ -53,7 +53,7 @@ export class Departures {
   }
 
   /** Keys have arrived: what was left of them here can go. */
-  taken({ keys }: Taken["taken"]): void {
+  taken({ keys }: KeysStored["taken"]): void {
     const { storage, cache } = this.#host;
     for (const { key, move } of keys) {
       const given = storage.moves.read(key);
@@ -66,7 +66,7 @@ export class Departures {
     }
   }
 
-  #handOver(policy: Policy, asked: AskedKey, asker: string, nowMs: number): Handed {
+  #handOver(policy: Policy, asked: RequestedKey, asker: string, nowMs: number): HandOverResult {
     const { storage, cache, residents, places } = this.#host;
     const { key } = asked;
     const names = objectNames(policy, key);
@@ -93,7 +93,7 @@ export class Departures {
   }
 
   /** The key was given away before, and nobody has said that it has arrived. */
-  #again({ key, move, lost }: AskedKey, asker: string, before: Move, other: string): Handed {
+  #again({ key, move, lost }: RequestedKey, asker: string, before: Move, other: string): HandOverResult {
     const { storage } = this.#host;
     // Whoever it was given to may have it, unless nothing was there after it was given for the last time.
     const isLost = lost !== undefined && lost.to === other && lost.times === before.times;

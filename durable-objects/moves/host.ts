@@ -10,7 +10,7 @@ export interface MovesHost {
   readonly policies: Pick<Policies, "get">;
   readonly storage: Storage;
   readonly cache: KeyCache;
-  readonly residents: Residents;
+  readonly residents: OwnedKeys;
   readonly places: Places;
   readonly time: Pick<Time, "after">;
   readonly nowMs: () => number;
@@ -35,7 +35,7 @@ const MAX_REMEMBERED = 20_000;
  * out where they are. A key of which nothing is stored is here as long as this memory remembers that it came with
  * nothing.
  */
-export class Residents {
+export class OwnedKeys {
   readonly #storage: Storage;
   readonly #known = new Set<string>();
 

@@ -10,23 +10,23 @@
  */
 import type { Policy } from "../../core/policies/policy.ts";
 import { MOVE_PROTOCOL } from "../../core/protocol/moves.ts";
-import type { LimiterMethods, Maybe } from "../../core/protocol/object-methods.ts";
+import type { LimiterMethods, MaybePromise } from "../../core/protocol/object-methods.ts";
 import { objectNames } from "../../core/protocol/object-names.ts";
-import { Arrivals, type Kept } from "./arrivals.ts";
-import { Departures } from "./departures.ts";
+import { KeyImport, type KeptKey } from "./arrivals.ts";
+import { KeyExport } from "./departures.ts";
 import { KeyHasMoved, type MovesHost } from "./host.ts";
 import type { Places } from "./places.ts";
 
 /** The object to which a call was passed on is not to have the key either. */
-export const ELSEWHERE = Symbol("elsewhere");
+export const NOT_OWNER = Symbol("elsewhere");
 
 /** A call, as it is made here or elsewhere. */
 interface MovingCall<Result> {
   /** Another object has passed it on: it is made here, or not at all. */
   readonly isPassedOn: boolean;
-  readonly here: () => Maybe<Result>;
+  readonly here: () => MaybePromise<Result>;
   /** @param mayBeAt the names of the objects that may have the key */
-  readonly there: (kept: Kept, mayBeAt: readonly string[]) => Promise<Result | typeof ELSEWHERE>;
+  readonly there: (kept: KeptKey, mayBeAt: readonly string[]) => Promise<Result | typeof NOT_OWNER>;
 }
 
 /** So often a call looks for its key: it may go again as soon as it has come. */
@@ -34,14 +34,14 @@ const MAX_LOOKS = 6;
 
 /** Makes each call where its key is. */
 export class KeyMoves {
-  readonly departures: Departures;
-  readonly arrivals: Arrivals;
+  readonly departures: KeyExport;
+  readonly arrivals: KeyImport;
   readonly #host: MovesHost;
 
   constructor(host: MovesHost) {
     this.#host = host;
-    this.departures = new Departures(host);
-    this.arrivals = new Arrivals(host);
+    this.departures = new KeyExport(host);
+    this.arrivals = new KeyImport(host);
   }
 
   /** The names of the objects that may have a key, as far as this version knows. */
@@ -62,7 +62,7 @@ export class KeyMoves {
   }
 
   /** Makes a call, at once if the key is here and is to stay. */
-  make<Result>(policyName: string, key: string, call: MovingCall<Result>): Maybe<Result> {
+  make<Result>(policyName: string, key: string, call: MovingCall<Result>): MaybePromise<Result> {
     const { policies, places, residents } = this.#host;
     const policy = policies.get(policyName);
     if (policy === undefined) return call.here();
@@ -99,7 +99,7 @@ export class KeyMoves {
       if (kept === undefined) continue;
       if (call.isPassedOn) break;
       const answer = await call.there(kept, names);
-      if (answer !== ELSEWHERE) return answer;
+      if (answer !== NOT_OWNER) return answer;
       // The object that is to have it is of a version that does not know so: the key stays here, or comes.
       if (!this.mayTake(policy.name, key, [])) break;
       isStaying = true;
@@ -109,7 +109,9 @@ export class KeyMoves {
 }
 
 /** What a call answers; `undefined`: the key has moved while the call waited. */
-async function orMoved<Result>(make: () => Maybe<Result>): Promise<{ readonly answer: Result } | undefined> {
+async function orMoved<Result>(
+  make: () => MaybePromise<Result>,
+): Promise<{ readonly answer: Result } | undefined> {
   try {
     return { answer: await make() };
   } catch (error) {
@@ -135,20 +137,20 @@ interface Passing {
  *
  * @returns `ELSEWHERE`: the call was not made
  */
-export async function passOn(places: Places, { by, isOlder }: Kept, passing: Passing): Promise<unknown> {
+export async function passOn(places: Places, { by, isOlder }: KeptKey, passing: Passing): Promise<unknown> {
   const object = places.objectAt(by);
   if (isOlder) {
     const call = object[passing.method] as (...args: readonly unknown[]) => Promise<unknown>;
     return await call(...passing.args);
   }
   const passed = await object.reserve({ protocol: MOVE_PROTOCOL, passedOn: passing });
-  return typeof passed === "string" || "isElsewhere" in passed ? ELSEWHERE : passed.returned;
+  return typeof passed === "string" || "isElsewhere" in passed ? NOT_OWNER : passed.returned;
 }
 
 /** The same for a call that waits or opens a socket: it is a request, which ends with its caller. */
 export async function passRequest(
   places: Places,
-  { by, isOlder }: Kept,
+  { by, isOlder }: KeptKey,
   { url, method, headers, signal }: Request,
   message: object,
   mayBeAt: readonly string[],

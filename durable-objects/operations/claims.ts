@@ -2,8 +2,8 @@
 import type { Account, Report } from "../../core/accounts/account.ts";
 import type { Lease, Missing } from "../../core/protocol/answers.ts";
 import { type Cost, costOf } from "../../core/protocol/cost.ts";
-import type { LeaseReport, WantedRelease } from "../../core/protocol/messages.ts";
-import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { LeaseReport, ReleaseParams } from "../../core/protocol/messages.ts";
+import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { Claim } from "../storage/records.ts";
 import type { Operations } from "./operations.ts";
@@ -70,9 +70,9 @@ export function reportOf({ grantedAtMs }: Claim, given: LeaseReport, nowMs: numb
 export function endLease(
   operations: Operations,
   keyState: KeyState,
-  { id, outcome, durationMs, link, graceMs }: WantedRelease,
+  { id, outcome, durationMs, link, graceMs }: ReleaseParams,
   nowMs: number,
-): Maybe<boolean> {
+): MaybePromise<boolean> {
   if (graceMs === undefined) return operations.release(keyState, id, nowMs, { outcome, durationMs, link });
   const left = operations.renew(keyState, id, graceMs, nowMs, { from: link });
   return left instanceof Promise ? left.then(isThere) : isThere(left);

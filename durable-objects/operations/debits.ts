@@ -3,7 +3,7 @@ import { withoutTaking } from "../../core/accounts/joint-decision.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { Answer } from "../../core/protocol/answers.ts";
 import { costOf, costText } from "../../core/protocol/cost.ts";
-import type { WantedLimit, WantedUse } from "../../core/protocol/messages.ts";
+import type { LimitParams, SetParams } from "../../core/protocol/messages.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import { chargeOf } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
@@ -22,7 +22,7 @@ export class Debits {
   }
 
   /** Takes a cost under all rules whatever is there, once for each idempotency key. The answer admits. */
-  force(keyState: KeyState, { cost, idempotencyKey }: WantedLimit, nowMs: number): Answer {
+  force(keyState: KeyState, { cost, idempotencyKey }: LimitParams, nowMs: number): Answer {
     this.#checkPolicy(keyState);
     const idempotent =
       idempotencyKey === undefined ? undefined : { idempotencyKey, request: `debit of ${costText(cost)}` };
@@ -39,7 +39,7 @@ export class Debits {
   }
 
   /** Sets what the rules that count a rate have used; `undefined`: it is done. Holds and leases stay. */
-  setUsed(keyState: KeyState, { used }: WantedUse, nowMs: number): Full | undefined {
+  setUsed(keyState: KeyState, { used }: SetParams, nowMs: number): Full | undefined {
     this.#checkPolicy(keyState);
     const accounts = accountsOf(keyState.ruleStates, ({ rule, account }) => {
       const isNamed = typeof used === "number" || Object.hasOwn(used, rule.unit);

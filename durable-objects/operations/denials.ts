@@ -6,7 +6,7 @@ import { admitsUnprovisional } from "../../core/accounts/account.ts";
 import { withoutTaking } from "../../core/accounts/joint-decision.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import { type Cost, costOf } from "../../core/protocol/cost.ts";
-import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -17,7 +17,7 @@ import type { WaitQueue } from "./wait-queue.ts";
 const CONTENTION_WAIT_MS = 250;
 
 /** What a call asks for, and how important it is. */
-interface Asked {
+interface RequestedUnits {
   readonly cost: Cost;
   readonly priority?: string | undefined;
 }
@@ -25,7 +25,7 @@ interface Asked {
 /** Whether the key has provisional holds, and the cost would pass without them. */
 export function isProvisionallyBlocked(
   keyState: KeyState,
-  { cost, priority }: Asked,
+  { cost, priority }: RequestedUnits,
   nowMs: number,
 ): boolean {
   return (
@@ -53,7 +53,7 @@ export function whenUncontended<Result>(
   { cost, ttlMs = 0, waitMs }: { readonly cost: Cost; readonly ttlMs?: number; readonly waitMs?: number },
   nowMs: number,
   answerAt: (atMs: number, isLast: boolean) => Result | undefined,
-): Maybe<Result> {
+): MaybePromise<Result> {
   // Where too many calls wait already, this one gets its last answer at once.
   const last = queue.fullFor(undefined) === undefined ? undefined : answerAt(nowMs, true);
   if (last !== undefined) return last;
@@ -80,7 +80,7 @@ export function whenUncontended<Result>(
  * @param holder the id of the isolate that is told, which knows when it gives back units itself
  * @param isInLine callers wait for units of the key
  */
-export function firmForMs(keyState: KeyState, holder: string | undefined, isInLine: boolean): number {
+export function cacheableForMs(keyState: KeyState, holder: string | undefined, isInLine: boolean): number {
   const { accounts, policy, holders } = keyState;
   const isShared = policy.pool !== undefined || policy.region !== undefined;
   if (isShared || isInLine || !policy.localDecisions.denies) return 0;
@@ -96,7 +96,7 @@ export function firmForMs(keyState: KeyState, holder: string | undefined, isInLi
  * @param holder the id of the isolate that is told
  * @param isInLine callers wait for units of the key
  */
-export function denialToCome(
+export function cacheableDenial(
   keyState: KeyState,
   {
     holder,
@@ -107,7 +107,7 @@ export function denialToCome(
 ): Pick<Decided, "next" | "firmForMs"> {
   const next = withoutTaking(keyState.seenBy(priority), nowMs, 1);
   if (next.every(({ success }) => success)) return {};
-  const firmMs = firmForMs(keyState, holder, isInLine);
+  const firmMs = cacheableForMs(keyState, holder, isInLine);
   return { next, ...(firmMs > 0 && { firmForMs: firmMs }) };
 }
 
@@ -121,7 +121,7 @@ export function denialToCome(
 type Kind = "units" | "slots";
 
 /** The denial of a call that asks for the other kind; `undefined`: its policy has what it asks for. */
-export function deniedByKind(keyState: KeyState, kind: Kind, nowMs: number): Decided | undefined {
+export function kindMismatch(keyState: KeyState, kind: Kind, nowMs: number): Decided | undefined {
   const has: Kind = keyState.policy.lease === undefined ? "units" : "slots";
   if (has === kind) return undefined;
   const rules = withoutTaking(keyState.seenBy(), nowMs, 0).map(

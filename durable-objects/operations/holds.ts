@@ -4,8 +4,8 @@ import { randomId } from "../../core/clock.ts";
 import type { Answer, Decided } from "../../core/protocol/answers.ts";
 import { ownHoldId } from "../../core/protocol/caller-keys.ts";
 import { costOf, costText, type Cost } from "../../core/protocol/cost.ts";
-import type { WantedHold } from "../../core/protocol/messages.ts";
-import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { HoldParams } from "../../core/protocol/messages.ts";
+import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import { endOfHold, type Idempotent } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
@@ -30,7 +30,7 @@ export class Holds {
   }
 
   /** Holds units if every rule admits them. Waits only for provisional holds to end: see denials.ts. */
-  hold(keyState: KeyState, call: WantedHold, nowMs: number): Maybe<Answer> {
+  hold(keyState: KeyState, call: HoldParams, nowMs: number): MaybePromise<Answer> {
     const { cost, provisional } = call;
     const earlier = this.#earlier(keyState, call, nowMs);
     if (earlier !== undefined) return earlier;
@@ -101,7 +101,7 @@ export class Holds {
   }
 
   /** Takes the hold, and a lease beside it when a rule leases; `undefined`: a rule denies the cost. */
-  #place(keyState: KeyState, call: WantedHold, nowMs: number): Decided | Full | undefined {
+  #place(keyState: KeyState, call: HoldParams, nowMs: number): Decided | Full | undefined {
     const { cost, ttlMs, idempotencyKey, provisional, caller } = call;
     const ruleAccounts = keyState.seenBy(call.priority);
     if (!admitsTogether(ruleAccounts, nowMs, cost)) return undefined;
@@ -135,7 +135,7 @@ export class Holds {
     return this.#store.commitWithin(keyState, change, nowMs) ?? answer;
   }
 
-  #deny(keyState: KeyState, call: WantedHold, nowMs: number): Decided {
+  #deny(keyState: KeyState, call: HoldParams, nowMs: number): Decided {
     const { admitted, accounts, rules } = decideTogether(keyState.seenBy(call.priority), nowMs, call.cost);
     // If the cost is admitted here, other callers wait before this call. It takes nothing, and may ask again.
     if (!admitted && accounts !== undefined) this.#store.commit(keyState, { accounts }, nowMs);
@@ -144,7 +144,7 @@ export class Holds {
   }
 
   /** The earlier answer to the same call. If its hold still lasts, the answer says for how much longer. */
-  #earlier(keyState: KeyState, call: WantedHold, nowMs: number): Answer | undefined {
+  #earlier(keyState: KeyState, call: HoldParams, nowMs: number): Answer | undefined {
     const earlier = this.#store.earlier(keyState, idempotentOf(call), nowMs);
     if (earlier === undefined || "conflict" in earlier || earlier.hold === undefined) return earlier;
     const claim = holdIn(keyState, earlier.hold.id);
@@ -153,7 +153,7 @@ export class Holds {
   }
 }
 
-function idempotentOf({ idempotencyKey, cost, provisional }: WantedHold): Idempotent | undefined {
+function idempotentOf({ idempotencyKey, cost, provisional }: HoldParams): Idempotent | undefined {
   if (idempotencyKey === undefined) return undefined;
   return { idempotencyKey, request: provisional?.request ?? `hold of ${costText(cost)}` };
 }

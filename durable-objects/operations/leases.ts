@@ -3,7 +3,7 @@ import { admitsTogether, decideTogether } from "../../core/accounts/joint-decisi
 import { publicName } from "../../core/policies/policy.ts";
 import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
 import { costText } from "../../core/protocol/cost.ts";
-import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import type { Idempotent } from "../keys/idempotency.ts";
@@ -31,7 +31,7 @@ export class Leases {
   }
 
   /** Grants a lease at once or when the caller's turn comes, or denies it. Callers are served in order of arrival. */
-  acquire(keyState: KeyState, call: Acquiring, nowMs: number): Maybe<Answer> {
+  acquire(keyState: KeyState, call: Acquiring, nowMs: number): MaybePromise<Answer> {
     const { cost, ttlMs, waitMs, signal, caller, idempotencyKey, priority, shed } = call;
     const turn = { cost, ttlMs, waitMs, signal, caller, idempotencyKey, priority };
     // The same call may be waiting: then both are answered when its turn comes.

@@ -8,13 +8,19 @@ import {
 import type { Answer, Decided } from "../../core/protocol/answers.ts";
 import { writtenKey } from "../../core/protocol/caller-keys.ts";
 import { costOf, costText, takesNothing, type Cost } from "../../core/protocol/cost.ts";
-import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { full } from "../../core/protocol/problems.ts";
 import { chargeOf, type Idempotent, takenOf, takesAll } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { MISSING } from "./claims.ts";
-import { denialToCome, deniedByKind, firmForMs, isProvisionallyBlocked, whenUncontended } from "./denials.ts";
+import {
+  cacheableDenial,
+  kindMismatch,
+  cacheableForMs,
+  isProvisionallyBlocked,
+  whenUncontended,
+} from "./denials.ts";
 import type { Limiting } from "./operations.ts";
 import type { Turns } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
@@ -35,7 +41,7 @@ export class Limits {
    * Decides on a cost and takes it if every rule admits it: at once or, with `waitMs`, when the caller's turn comes.
    * While callers wait, a call that does not wait is denied: nobody passes them.
    */
-  limit(keyState: KeyState, call: Limiting, nowMs: number): Maybe<Answer> {
+  limit(keyState: KeyState, call: Limiting, nowMs: number): MaybePromise<Answer> {
     const { cost, waitMs, signal, caller, idempotencyKey, priority, shed } = call;
     this.#queue.serve(keyState);
     if (takesNothing(keyState.policy, cost)) return this.#look(keyState, call, nowMs);
@@ -54,11 +60,11 @@ export class Limits {
   }
 
   /** Decides at once, and waits only for calls on several keys to end: see denials.ts. */
-  #limitAtOnce(keyState: KeyState, call: Limiting, nowMs: number): Maybe<Answer> {
+  #limitAtOnce(keyState: KeyState, call: Limiting, nowMs: number): MaybePromise<Answer> {
     const { cost } = call;
     const answerAt = (atMs: number, isLast: boolean): Answer | undefined => {
       // This is looked up each time: a repetition of this call may have been answered while this one waited.
-      const standing = this.#standing(keyState, call, atMs) ?? deniedByKind(keyState, "units", atMs);
+      const standing = this.#standing(keyState, call, atMs) ?? kindMismatch(keyState, "units", atMs);
       if (standing !== undefined) return standing;
       if (call.shed !== undefined) return { shed: call.shed };
       const decided = this.#decide(keyState, call, atMs);
@@ -122,13 +128,13 @@ export class Limits {
     const isLast = answer.rules.some(({ remaining }) => remaining === 0);
     if (!isLast || !keyState.policy.localDecisions.denies) return answer;
     const isInLine = this.#queue.waitersOf(keyState).length > 0;
-    return { ...answer, ...denialToCome(keyState, { priority, isInLine }, atMs) };
+    return { ...answer, ...cacheableDenial(keyState, { priority, isInLine }, atMs) };
   }
 
   /** A denial that changes nothing, with how long it stands. */
   #firmly(keyState: KeyState, answer: Decided): Decided {
     const isInLine = this.#queue.waitersOf(keyState).length > 0;
-    const firmMs = firmForMs(keyState, undefined, isInLine);
+    const firmMs = cacheableForMs(keyState, undefined, isInLine);
     return firmMs > 0 ? { ...answer, firmForMs: firmMs } : answer;
   }
 

@@ -1,7 +1,7 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
 import type { Peeked, RuleDecision } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
-import type { Returned, WantedHold } from "../../core/protocol/messages.ts";
+import type { Returned, HoldParams } from "../../core/protocol/messages.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
@@ -62,7 +62,7 @@ export class LocalOperations implements Operations {
     this.reservations.giveBack(keyState, returned, nowMs);
   }
 
-  hold(keyState: KeyState, call: WantedHold, nowMs: number) {
+  hold(keyState: KeyState, call: HoldParams, nowMs: number) {
     return this.#holds.hold(keyState, call, nowMs);
   }
 

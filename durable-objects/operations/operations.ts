@@ -1,4 +1,4 @@
-import type { Queued } from "../../core/accounts/wait-times.ts";
+import type { QueuedCost } from "../../core/accounts/wait-times.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Peeked } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
@@ -6,11 +6,11 @@ import type {
   LeaseReport,
   ReserveCall,
   Returned,
-  WantedHold,
-  WantedLease,
-  WantedLimit,
+  HoldParams,
+  AcquireParams,
+  LimitParams,
 } from "../../core/protocol/messages.ts";
-import type { LimiterMethods, Maybe } from "../../core/protocol/object-methods.ts";
+import type { LimiterMethods, MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 
 /** A `ReserveCall` whose key has been opened. */
@@ -23,9 +23,9 @@ export interface LinkChange {
 /** How a lease ends. With a link: only if it is still that one's. */
 export type Releasing = LeaseReport & { readonly link?: string | undefined };
 /** A `LimitCall` whose key has been opened. `signal` is as of an acquire. */
-export type Limiting = WantedLimit & { readonly signal?: LeaveSignal };
+export type Limiting = LimitParams & { readonly signal?: LeaveSignal };
 /** An `AcquireCall` whose key has been opened, and how its caller is connected. */
-export type Acquiring = WantedLease & {
+export type Acquiring = AcquireParams & {
   /** The lease will belong to a WebSocket. */
   readonly isSocket?: boolean;
   /** Is aborted when the caller has gone: the call leaves the queue then, and is granted nothing. */
@@ -39,7 +39,7 @@ export type Acquiring = WantedLease & {
  */
 export interface Operations {
   /** Decides on a cost, and takes it if every rule admits it: at once or, with `waitMs`, when the caller's turn comes. */
-  limit(keyState: KeyState, call: Limiting, nowMs: number): Maybe<Answer>;
+  limit(keyState: KeyState, call: Limiting, nowMs: number): MaybePromise<Answer>;
   /**
    * Gives units back, at most up to an untouched quota. `charge` is the idempotency key of the `limit` that took them:
    * then at most what it took comes back, once, and nothing that time has given back since.
@@ -50,19 +50,19 @@ export interface Operations {
     idempotencyKey: string,
     charge: string | undefined,
     nowMs: number,
-  ): Maybe<Answer>;
+  ): MaybePromise<Answer>;
   /** Settles what a holder used, decides on a cost, and reserves units for the holder. */
-  reserve(keyState: KeyState, call: Reserve, nowMs: number): Maybe<Answer>;
+  reserve(keyState: KeyState, call: Reserve, nowMs: number): MaybePromise<Answer>;
   /** Ends a holder's reservation with what the holder used. A message that is late or repeated changes nothing. */
   giveBack(keyState: KeyState, returned: Returned, nowMs: number): void;
   /** Holds units if every rule admits them. Only provisional holds make the call wait: see denials.ts. */
-  hold(keyState: KeyState, call: WantedHold, nowMs: number): Maybe<Answer>;
+  hold(keyState: KeyState, call: HoldParams, nowMs: number): MaybePromise<Answer>;
   /** Ends a hold with the units really used. A settle that is late or repeated is answered, and changes nothing. */
-  settle(keyState: KeyState, id: string, used: Cost, nowMs: number): Maybe<Answer>;
+  settle(keyState: KeyState, id: string, used: Cost, nowMs: number): MaybePromise<Answer>;
   /** Ends a hold as unused, and also the lease that was taken with it. */
-  cancel(keyState: KeyState, id: string, nowMs: number): Maybe<Answer>;
+  cancel(keyState: KeyState, id: string, nowMs: number): MaybePromise<Answer>;
   /** Grants a lease at once or when the caller's turn comes, or denies it. Callers are served in order of arrival. */
-  acquire(keyState: KeyState, call: Acquiring, nowMs: number): Maybe<Answer>;
+  acquire(keyState: KeyState, call: Acquiring, nowMs: number): MaybePromise<Answer>;
   /** Moves a lease's end to `ttlMs` from now; `undefined`: the lifetime that the acquire asked for. */
   renew(
     keyState: KeyState,
@@ -70,21 +70,21 @@ export interface Operations {
     ttlMs: number | undefined,
     nowMs: number,
     link?: LinkChange,
-  ): Maybe<Lease | Missing>;
+  ): MaybePromise<Lease | Missing>;
   /** Ends a lease as reported, and serves the callers that wait. Returns whether there was such a lease. */
-  release(keyState: KeyState, id: string, nowMs: number, releasing?: Releasing): Maybe<boolean>;
+  release(keyState: KeyState, id: string, nowMs: number, releasing?: Releasing): MaybePromise<boolean>;
   /** What a call of cost 1 would be answered, how many units are held, and how many callers wait. Takes nothing. */
-  peek(keyState: KeyState, nowMs: number): Maybe<Peeked>;
+  peek(keyState: KeyState, nowMs: number): MaybePromise<Peeked>;
   /** Makes the key untouched, except for units that isolates may still be spending. */
-  reset(keyState: KeyState, nowMs: number): Maybe<void>;
+  reset(keyState: KeyState, nowMs: number): MaybePromise<void>;
 }
 
 /** Opens a key and runs `ask` with its operations. The result is a promise when the operations must be loaded first. */
 export type AskKey = <Result>(
   policy: string,
   key: string,
-  ask: (operations: Operations, keyState: KeyState, nowMs: number) => Maybe<Result>,
-) => Maybe<Result>;
+  ask: (operations: Operations, keyState: KeyState, nowMs: number) => MaybePromise<Result>,
+) => MaybePromise<Result>;
 
 /** A call as another object is asked to make it, and how what that returns is read. */
 interface SentCall<Result> {
@@ -97,12 +97,12 @@ interface SentCall<Result> {
 export type AskAnywhere = <Result>(
   policy: string,
   key: string,
-  ask: (operations: Operations, keyState: KeyState, nowMs: number) => Maybe<Result>,
+  ask: (operations: Operations, keyState: KeyState, nowMs: number) => MaybePromise<Result>,
   sent: SentCall<Result>,
-) => Maybe<Result>;
+) => MaybePromise<Result>;
 
 /** A caller that waits for units of a key. */
-export interface Waiter extends Queued {
+export interface Waiter extends QueuedCost {
   /** When the caller began to wait. */
   readonly sinceMs: number;
   /** How important its call is: see wait-queue.ts. Absent: as calls that say nothing. */
@@ -121,7 +121,7 @@ export interface Waiter extends Queued {
 }
 
 /** A caller that waits until a key has no leases. */
-export interface Idler {
+export interface IdleWatch {
   /** When it stops waiting. */
   readonly untilMs: number;
   resolve(): void;
@@ -133,7 +133,7 @@ export interface Line {
   /** The policy by which the line was served last. */
   policy: Policy;
   readonly waiters: Waiter[];
-  readonly idlers: Set<Idler>;
+  readonly idlers: Set<IdleWatch>;
   /** Cancels the timer. */
   cancel: (() => void) | undefined;
   /** Ends the pin that keeps the key in memory while callers wait for it. */

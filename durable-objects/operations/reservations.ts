@@ -6,12 +6,12 @@ import type { Rule } from "../../core/policies/policy.ts";
 import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import { callerIn } from "../../core/protocol/caller-keys.ts";
 import type { Reserving, Returned } from "../../core/protocol/messages.ts";
-import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { grantedTogether, heldMs, isSpare, mostUnits, type Wish } from "../../core/reservations/sizing.ts";
 import type { Holder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { denialToCome, deniedByKind, firmForMs, isProvisionallyBlocked } from "./denials.ts";
+import { cacheableDenial, kindMismatch, cacheableForMs, isProvisionallyBlocked } from "./denials.ts";
 import type { Limits } from "./limits.ts";
 import type { Reserve } from "./operations.ts";
 import type { Turns } from "./turns.ts";
@@ -32,10 +32,10 @@ export class Reservations {
   }
 
   /** Settles what the holder used, decides on a cost, and reserves units for it. */
-  reserve(keyState: KeyState, call: Reserve, nowMs: number): Maybe<Answer> {
+  reserve(keyState: KeyState, call: Reserve, nowMs: number): MaybePromise<Answer> {
     const { cost, priority, isBatched } = call;
     this.#queue.serve(keyState);
-    const isDenied = deniedByKind(keyState, "units", nowMs) !== undefined;
+    const isDenied = kindMismatch(keyState, "units", nowMs) !== undefined;
     if (isDenied || this.#queue.aheadOf(keyState, priority, nowMs).length > 0)
       return this.#reserveBehind(keyState, call, nowMs);
     const noted = noteMessage(keyState, call, nowMs);
@@ -52,9 +52,9 @@ export class Reservations {
     }));
     const reserved = this.#grant(keyState, call, { ...noted, ruleAccounts }, nowMs);
     const told = { holder: call.holder, priority, isInLine: false };
-    const toCome = denialToCome(keyState, told, nowMs);
+    const toCome = cacheableDenial(keyState, told, nowMs);
     const isTold = admitted || toCome.next !== undefined;
-    const firmMs = isTold ? 0 : firmForMs(keyState, call.holder, false);
+    const firmMs = isTold ? 0 : cacheableForMs(keyState, call.holder, false);
     return { rules, reserved, ...toCome, ...(firmMs > 0 && { firmForMs: firmMs }) };
   }
 
@@ -62,7 +62,7 @@ export class Reservations {
    * While callers wait, a holder is granted nothing. What it does not keep comes home and goes to the first of them,
    * and its cost is decided behind those that still wait.
    */
-  #reserveBehind(keyState: KeyState, call: Reserve, nowMs: number): Maybe<Answer> {
+  #reserveBehind(keyState: KeyState, call: Reserve, nowMs: number): MaybePromise<Answer> {
     const reserved = this.bringHome(keyState, call, nowMs);
     const next = this.#turns.look(keyState, { cost: 1, priority: call.priority }, nowMs);
     const isDenied = next.some(({ success }) => !success);
@@ -114,7 +114,7 @@ export class Reservations {
   }
 
   /** Reserves the units that can be granted, beside those that the holder keeps. */
-  #grant(keyState: KeyState, call: Reserve, noted: Noted, nowMs: number): Reserved {
+  #grant(keyState: KeyState, call: Reserve, noted: HolderReport, nowMs: number): Reserved {
     // Of a pool only its last answer is known here, and what other regions do is not.
     const isShared = keyState.policy.pool !== undefined;
     const { ttlMs, units } = granted(keyState, call, noted, nowMs);
@@ -152,7 +152,7 @@ export class Reservations {
   #commit(
     keyState: KeyState,
     id: string,
-    { ruleAccounts, holder }: Pick<Noted, "ruleAccounts" | "holder">,
+    { ruleAccounts, holder }: Pick<HolderReport, "ruleAccounts" | "holder">,
     nowMs: number,
     isExact = false,
   ): void {
@@ -183,7 +183,7 @@ const MAX_SHARE_OF_CALLER = 1 / 2;
 function granted(
   keyState: KeyState,
   { holder: id, ttlMs: askedMs, isShort }: Reserve,
-  { kept, ruleAccounts, holder }: Noted,
+  { kept, ruleAccounts, holder }: HolderReport,
   nowMs: number,
 ): { readonly ttlMs: number; readonly units: readonly number[] } {
   const { holders, policy } = keyState;
@@ -227,7 +227,7 @@ function granted(
 const NOTHING: Reserving = { used: 0, kept: 0, wanted: 0 };
 
 /** A holder's message and its effect: in `ruleAccounts`, what it used is debited and only what it keeps is held. */
-interface Noted {
+interface HolderReport {
   readonly ruleAccounts: readonly RuleAccount[];
   readonly holder: Holder;
   readonly kept: readonly number[];
@@ -252,7 +252,7 @@ function noteMessage(
   }: Pick<Reserve, "holder" | "turn" | "ttlMs" | "rules" | "priority">,
   nowMs: number,
   isAgain = false,
-): Noted | undefined {
+): HolderReport | undefined {
   const { holders } = keyState;
   const ruleStates = keyState.seenBy(priority);
   holders.forgetEnded(nowMs);

@@ -1,6 +1,6 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
-import type { Level, SheddingReport } from "../../core/protocol/answers.ts";
-import type { Known, SheddingCall } from "../../core/protocol/messages.ts";
+import type { SheddingLevel, SheddingReport } from "../../core/protocol/answers.ts";
+import type { KnownLevel, SheddingCall } from "../../core/protocol/messages.ts";
 import {
   advanced,
   chanceOf,
@@ -46,7 +46,7 @@ export class Shedders {
     keyState: KeyState,
     { reports, known, caller }: Pick<SheddingCall, "reports" | "known" | "caller">,
     nowMs: number,
-  ): Level {
+  ): SheddingLevel {
     const { shedding, priorities } = keyState.policy;
     const shedder = shedding === undefined ? undefined : this.#open(keyState, nowMs, caller);
     if (shedding === undefined || shedder === undefined) return levelOf(newShedder(keyState, nowMs), nowMs);
@@ -122,7 +122,7 @@ function newShedder(keyState: KeyState, nowMs: number, caller?: string): Shedder
 }
 
 /** Goes on from what a client was told by an object that is gone, if that is later than what it began with. */
-function restore({ policy }: KeyState, shedder: Shedder, known: Known, nowMs: number): void {
+function restore({ policy }: KeyState, shedder: Shedder, known: KnownLevel, nowMs: number): void {
   const { level, troubleMs, utilization, reportedAgoMs, agoMs, sinceMs } = known;
   const { state } = shedder;
   const ofMs = nowMs - agoMs;
@@ -144,7 +144,7 @@ function count(keyState: KeyState, shedder: Shedder, nowMs: number): void {
   shedder.leased = leasedPart(keyState, nowMs);
 }
 
-function levelOf({ state, sinceMs }: Shedder, nowMs: number): Level {
+function levelOf({ state, sinceMs }: Shedder, nowMs: number): SheddingLevel {
   const { level, troubleMs, reportedAtMs } = state;
   const utilization = utilizationOf(state, nowMs) ?? null;
   const reportedAgoMs = utilization === null ? 0 : Math.max(0, nowMs - reportedAtMs);

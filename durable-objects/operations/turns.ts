@@ -1,10 +1,10 @@
 import { withoutTaking } from "../../core/accounts/joint-decision.ts";
-import { leastWaitMs, waitBehindMs, type Queued } from "../../core/accounts/wait-times.ts";
+import { leastWaitMs, waitBehindMs, type QueuedCost } from "../../core/accounts/wait-times.ts";
 import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
-import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import { deniedByKind } from "./denials.ts";
+import { kindMismatch } from "./denials.ts";
 import type { LeaveSignal } from "./operations.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
@@ -23,7 +23,7 @@ export interface TurnCall {
 }
 
 /** How important a call is. */
-type Asked = Partial<Pick<TurnCall, "priority">>;
+type TurnParams = Partial<Pick<TurnCall, "priority">>;
 
 /** How such a call is answered. Each is asked again and again, at the instants at which the answer may have changed. */
 export interface TurnAnswers {
@@ -47,10 +47,10 @@ export class Turns {
   }
 
   /** Takes units at once or when the caller's turn comes, or denies them. */
-  take(keyState: KeyState, call: TurnCall, nowMs: number, answers: TurnAnswers): Maybe<Answer> {
+  take(keyState: KeyState, call: TurnCall, nowMs: number, answers: TurnAnswers): MaybePromise<Answer> {
     this.#queue.serve(keyState);
     const standing = (atMs: number): Answer | undefined => {
-      const denied = deniedByKind(keyState, call.ttlMs > 0 ? "slots" : "units", atMs);
+      const denied = kindMismatch(keyState, call.ttlMs > 0 ? "slots" : "units", atMs);
       const waited = call.waitMs === undefined ? {} : { waitedMs: atMs - nowMs };
       return answers.earlier(atMs) ?? (denied && { ...denied, ...waited });
     };
@@ -90,7 +90,7 @@ export class Turns {
   }
 
   /** What a call with this cost would be answered now, behind the callers that wait. */
-  look(keyState: KeyState, call: Pick<TurnCall, "cost"> & Asked, nowMs: number): RuleDecision[] {
+  look(keyState: KeyState, call: Pick<TurnCall, "cost"> & TurnParams, nowMs: number): RuleDecision[] {
     const waiters = this.#queue.aheadOf(keyState, call.priority, nowMs);
     const isFirst = waiters.length === 0;
     if (isFirst) return withoutTaking(keyState.seenBy(call.priority), nowMs, call.cost);
@@ -121,9 +121,9 @@ export const TO_NOBODY: Decided = { rules: [] };
  */
 function behind(
   keyState: KeyState,
-  { cost, priority }: Pick<TurnCall, "cost"> & Asked,
+  { cost, priority }: Pick<TurnCall, "cost"> & TurnParams,
   nowMs: number,
-  waiters: readonly Queued[],
+  waiters: readonly QueuedCost[],
 ): RuleDecision[] {
   const { policy } = keyState;
   const ruleStates = keyState.seenBy(priority);

@@ -3,7 +3,7 @@ import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import type { Idler, LeaveSignal, Line, Waiter } from "./operations.ts";
+import type { IdleWatch, LeaveSignal, Line, Waiter } from "./operations.ts";
 
 type Timers = Pick<Time, "after">;
 
@@ -116,7 +116,7 @@ export class WaitQueue {
   ): Promise<undefined> {
     const leavePlace = this.#places.take(caller);
     const idle = new Promise<undefined>((done, fail) => {
-      const idler: Idler = { untilMs, resolve: () => done(undefined), fail };
+      const idler: IdleWatch = { untilMs, resolve: () => done(undefined), fail };
       const { idlers } = this.#lineOf(keyState);
       idlers.add(idler);
       signal.addEventListener("abort", () => {
@@ -179,7 +179,7 @@ export class WaitQueue {
     const known = this.#lines.get(keyState);
     if (known !== undefined) return known;
     const { policy, pins } = keyState;
-    const line = { policy, waiters: [], idlers: new Set<Idler>(), cancel: undefined, unpin: pins.add() };
+    const line = { policy, waiters: [], idlers: new Set<IdleWatch>(), cancel: undefined, unpin: pins.add() };
     this.#lines.set(keyState, line);
     return line;
   }

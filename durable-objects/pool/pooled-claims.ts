@@ -2,14 +2,14 @@ import { admitsTogether } from "../../core/accounts/joint-decision.ts";
 import { randomId } from "../../core/clock.ts";
 import type { Answer, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
 import { type Cost, costOf, costText } from "../../core/protocol/cost.ts";
-import type { WantedHold } from "../../core/protocol/messages.ts";
+import type { HoldParams } from "../../core/protocol/messages.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { refundText } from "../operations/limits.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";
 import type { PoolAnswer } from "./protocol.ts";
-import { type Asked, PoolFailure, type PoolSession } from "./session.ts";
+import { type PoolParams, PoolFailure, type PoolSession } from "./session.ts";
 import { costsOf } from "./share-algorithm.ts";
-import type { Asking } from "./share-demand.ts";
+import type { ShareRequest } from "./share-demand.ts";
 
 /**
  * Calls that the pool itself decides and remembers, so that they can be repeated or ended in any region. With the
@@ -51,7 +51,7 @@ export class PooledClaims {
     );
   }
 
-  async hold(keyState: KeyState, call: WantedHold): Promise<Answer> {
+  async hold(keyState: KeyState, call: HoldParams): Promise<Answer> {
     const { id = randomId(), cost, ttlMs, idempotencyKey, provisional } = call;
     const request = provisional?.request ?? `hold of ${costText(cost)}`;
     const asked = { op: "hold", cost: costsOf(keyState, cost), id, ttlMs } as const;
@@ -96,13 +96,13 @@ export class PooledClaims {
     await this.#send(keyState, { op: "reset", cost: costsOf(keyState, 0) }, [], () => undefined);
   }
 
-  #ask(keyState: KeyState, asked: Asked, names: readonly string[]): Promise<Answer> {
+  #ask(keyState: KeyState, asked: PoolParams, names: readonly string[]): Promise<Answer> {
     return this.#send(keyState, asked, names, answerOf);
   }
 
   #send<Result>(
     keyState: KeyState,
-    asked: Asked,
+    asked: PoolParams,
     names: readonly string[],
     read: (answer: PoolAnswer) => Result,
   ): Promise<Awaited<Result>> {
@@ -263,7 +263,7 @@ export class PooledLeases {
   }
 
   /** The slots that all waiting callers of a key want, so that one message brings slots for many. */
-  #asking(keyState: KeyState, leaseTtlMs: number): { readonly asking: Asking } {
+  #asking(keyState: KeyState, leaseTtlMs: number): { readonly asking: ShareRequest } {
     const waiters = this.#queue.waitersOf(keyState);
     const wanted = [
       ...[...this.#pending].filter((each) => each.keyState === keyState).map(({ units }) => units),

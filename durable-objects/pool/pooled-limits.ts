@@ -1,14 +1,14 @@
 import { decideTogether } from "../../core/accounts/joint-decision.ts";
 import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
-import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { mostUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import type { Reserve } from "../operations/operations.ts";
 import { type Reservations, wishOf } from "../operations/reservations.ts";
 import type { PoolSession } from "./session.ts";
-import { costsOf, freeUnits, type Lending, stateOf } from "./share-algorithm.ts";
+import { costsOf, freeUnits, type LentShare, stateOf } from "./share-algorithm.ts";
 
 /** Decides on costs of rates: from the region's share, or by asking the pool when the share is too small. */
 export class PooledLimits {
@@ -47,7 +47,7 @@ export class PooledLimits {
       const said = rules[rule.name];
       return said === undefined ? 0 : wishOf(holder, rule, said);
     });
-    const lending: Lending = { holder, units };
+    const lending: LentShare = { holder, units };
     const here = await this.#untilHere(keyState, cost, (nowMs) => {
       const isHere =
         decideTogether(keyState.ruleStates, nowMs, cost).admitted && !isPoor(keyState, call, nowMs);
@@ -60,7 +60,7 @@ export class PooledLimits {
     return await this.#reserveOfPool(keyState, call, lending);
   }
 
-  async #reserveOfPool(keyState: KeyState, call: Reserve, lending: Lending): Promise<Answer> {
+  async #reserveOfPool(keyState: KeyState, call: Reserve, lending: LentShare): Promise<Answer> {
     const { policy } = keyState;
     const { cost } = call;
     const share = this.#session.shareOf(keyState);
@@ -141,7 +141,7 @@ export class PooledLimits {
    * Repeats a denial for an isolate, and takes note of the isolate's message: units that it gives back may serve the
    * next call.
    */
-  #denyAgain(keyState: KeyState, call: Reserve, nowMs: number): Maybe<Answer> | undefined {
+  #denyAgain(keyState: KeyState, call: Reserve, nowMs: number): MaybePromise<Answer> | undefined {
     const denied = call.cost === 0 ? undefined : this.#deny(keyState, call.cost, nowMs);
     if (denied === undefined) return undefined;
     const { rules } = denied;

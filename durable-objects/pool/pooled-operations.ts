@@ -1,7 +1,7 @@
 import type { Answer, Lease, Missing, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
 import { type Cost, costOf } from "../../core/protocol/cost.ts";
-import type { Returned, WantedHold, WantedLimit } from "../../core/protocol/messages.ts";
-import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { Returned, HoldParams, LimitParams } from "../../core/protocol/messages.ts";
+import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { MISSING } from "../operations/claims.ts";
@@ -44,7 +44,7 @@ export class PooledOperations implements Operations {
     this.#claims = new PooledClaims(this.#session);
   }
 
-  limit(keyState: KeyState, { cost, idempotencyKey }: WantedLimit): Promise<Answer> {
+  limit(keyState: KeyState, { cost, idempotencyKey }: LimitParams): Promise<Answer> {
     const isPlain = idempotencyKey === undefined && costsOf(keyState, cost).some((units) => units > 0);
     return this.#orAlone(
       keyState,
@@ -86,7 +86,7 @@ export class PooledOperations implements Operations {
     this.#limits.gaveBack(keyState);
   }
 
-  hold(keyState: KeyState, call: WantedHold): Promise<Answer> {
+  hold(keyState: KeyState, call: HoldParams): Promise<Answer> {
     const { lease, rules } = keyState.policy;
     const alone = (own: KeyState, nowMs: number) => this.#host.local.hold(own, call, nowMs);
     // Slots are held for as long as the lease; units of rates beside them for as long as the hold.
@@ -160,7 +160,7 @@ export class PooledOperations implements Operations {
     if (policy.onFailure === "local") {
       const [alone, nowMs] = this.#host.openAlone(keyState);
       this.#host.store.reset(alone, nowMs);
-      this.#host.store.letGo(alone);
+      this.#host.store.release(alone);
     }
     // Without leases nothing is stored here that would have to end.
     if (policy.lease === undefined) return await this.#claims.reset(keyState);
@@ -181,7 +181,7 @@ export class PooledOperations implements Operations {
     if (keyState.policy.onFailure === "local") {
       const [alone, atMs] = this.#host.openAlone(keyState);
       if (alone.claims.has(id)) return [alone, atMs];
-      this.#host.store.letGo(alone);
+      this.#host.store.release(alone);
     }
     return [keyState.policy.lease === undefined ? undefined : keyState, nowMs];
   }
@@ -190,7 +190,7 @@ export class PooledOperations implements Operations {
   async #orAlone(
     keyState: KeyState,
     ask: () => Promise<Answer>,
-    alone: (keyState: KeyState, nowMs: number) => Maybe<Answer>,
+    alone: (keyState: KeyState, nowMs: number) => MaybePromise<Answer>,
   ): Promise<Answer> {
     try {
       return await ask();
@@ -201,7 +201,7 @@ export class PooledOperations implements Operations {
         const answer = await alone(own, nowMs);
         return "rules" in answer ? { ...answer, source: "fallback" } : answer;
       } finally {
-        this.#host.store.letGo(own);
+        this.#host.store.release(own);
       }
     }
   }

@@ -89,7 +89,7 @@ export interface HolderMessage {
    * The mark of the last answer that reached the holder; absent: none has. A pool that does not know of this answer
    * has lost writes.
    */
-  readonly seen?: Mark;
+  readonly seen?: PoolMark;
   /** Units that the holder has used since it began; 0 for rules that lease. */
   readonly used: readonly number[];
   /** Units that the holder keeps. All others that it had are free again. */
@@ -124,7 +124,7 @@ export interface PoolLifetime {
 }
 
 /** What the server remembers of an answer that it gave. The holder does not read it, and sends it back unchanged. */
-export interface Mark {
+export interface PoolMark {
   readonly turn: number;
   readonly atMs: number;
   readonly untilMs: number;
@@ -159,7 +159,7 @@ export interface PoolAnswer {
   /** Of `renew`: how long the hold or lease lasts, in milliseconds. */
   readonly expiresAfterMs?: number;
   /** Present when the call had `holding`. */
-  readonly granted?: Granted;
+  readonly granted?: GrantedUnits;
   /** With `granted`, when a cost of 1 would be denied: what it would be answered. */
   readonly next?: readonly RuleDecision[];
   /** Of `peek`: who has units of the pool. `Peeked` (core/protocol/messages.ts) explains the fields. */
@@ -173,12 +173,12 @@ export interface PoolAnswer {
 }
 
 /** What a holder has been given. */
-export interface Granted {
+export interface GrantedUnits {
   /**
    * The turn of a later message of the holder that the pool had noted before. The pool took no note of this message.
    */
   readonly overtakenBy?: number;
-  readonly mark: Mark;
+  readonly mark: PoolMark;
   /**
    * The pool did not know the holder's units (they had expired, or were lost): of rates, the holder may not spend
    * what it kept.

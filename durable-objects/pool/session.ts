@@ -4,7 +4,7 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";
 import type { Pool, PoolAnswer, PoolCall } from "./protocol.ts";
 import { pooledRules } from "./share-algorithm.ts";
-import type { Asking } from "./share-demand.ts";
+import type { ShareRequest } from "./share-demand.ts";
 import { type PoolMessage, Share } from "./share.ts";
 
 /**
@@ -26,13 +26,13 @@ export interface PoolSessionHost {
 }
 
 /** A call without the fields that the session adds. */
-export type Asked = Omit<PoolCall, "rules" | "holding">;
+export type PoolParams = Omit<PoolCall, "rules" | "holding">;
 
 interface SendOptions {
   /** Names of the answers that the call may remember or repeat: see `poolKeys`. */
   readonly names?: readonly string[];
   /** Present: the region's message goes with the call, unless another message is under way. */
-  readonly asking?: Asking;
+  readonly asking?: ShareRequest;
 }
 
 /**
@@ -86,7 +86,7 @@ export class PoolSession {
    */
   async send<Result>(
     keyState: KeyState,
-    asked: Asked,
+    asked: PoolParams,
     { names = [], asking }: SendOptions,
     onAnswer: (answer: PoolAnswer, nowMs: number) => Result,
   ): Promise<Awaited<Result>> {
@@ -143,12 +143,12 @@ export class PoolSession {
   }
 
   /** Asks for more units ahead of need, or gives units back, in the background. */
-  refill(keyState: KeyState, asking: Asking = {}): void {
+  refill(keyState: KeyState, asking: ShareRequest = {}): void {
     void this.tell(keyState, asking);
   }
 
   /** Sends the region's message without a cost. When the pool does not answer, no call fails. */
-  async tell(keyState: KeyState, asking: Asking): Promise<void> {
+  async tell(keyState: KeyState, asking: ShareRequest): Promise<void> {
     const cost = keyState.ruleStates.map(() => 0);
     try {
       await this.send(keyState, { op: "limit", cost }, { asking }, () => undefined);

@@ -9,7 +9,7 @@ import { type Cost, costOf } from "../../core/protocol/cost.ts";
 import { mostUnits, spendableMs } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { RuleState } from "../keys/rule-state.ts";
-import type { Granted, PoolRule } from "./protocol.ts";
+import type { GrantedUnits, PoolRule } from "./protocol.ts";
 
 /** What a share has to know of the pool's rule. */
 interface ShareConfig extends LeaseTerms {
@@ -172,7 +172,7 @@ const share: Algorithm<ShareConfig, ShareState> = {
 /* The units of a region's share, rule by rule. They are kept in the key's accounts. */
 
 /** An isolate that asks its region for units, while the region asks the pool. */
-export interface Lending {
+export interface LentShare {
   readonly holder: string;
   readonly units: readonly number[];
 }
@@ -210,7 +210,7 @@ export function idleSlots({ ruleStates }: KeyState): number {
 }
 
 /** By rule: units that isolates want. */
-export function lentUnits({ ruleStates, holders }: KeyState, nowMs: number, lending?: Lending): number[] {
+export function lentUnits({ ruleStates, holders }: KeyState, nowMs: number, lending?: LentShare): number[] {
   return ruleStates.map(({ rule }, index) => {
     const units = lending?.units[index] ?? 0;
     return units + holders.others(lending?.holder, rule.name, mostUnits(rule), nowMs).wanted;
@@ -248,7 +248,7 @@ export function addUnits(
   keyState: KeyState,
   ruleState: RuleState,
   units: number,
-  granted: Granted,
+  granted: GrantedUnits,
   reported: number,
   sentAtMs: number,
 ): void {

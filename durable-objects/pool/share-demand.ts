@@ -1,15 +1,15 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
-import { Demand, type Wanted } from "../../core/reservations/demand.ts";
+import { Demand, type WantedUnits } from "../../core/reservations/demand.ts";
 import { heldMs } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { PoolLifetime, PoolSizing } from "./protocol.ts";
-import { type Lending, lentUnits } from "./share-algorithm.ts";
+import { type LentShare, lentUnits } from "./share-algorithm.ts";
 
 /** What a message asks for, beside the call that it goes with. */
-export interface Asking {
+export interface ShareRequest {
   /** Units for an isolate that asks. */
-  readonly lending?: Lending;
+  readonly lending?: LentShare;
   /** How long the lease that a caller waits for has to last, in milliseconds. */
   readonly leaseTtlMs?: number;
   /** By rule: slots that callers wait for. */
@@ -68,7 +68,7 @@ export class ShareDemand {
    * What to ask for now. Of rates: what callers ask for, and twice what isolates want, since isolates renew before
    * their units end. Of slots: as many as were in use lately. From here on demand is measured anew.
    */
-  want({ lending, isGivingBack, slots }: Asking, isContended: boolean, nowMs: number): Wanted {
+  want({ lending, isGivingBack, slots }: ShareRequest, isContended: boolean, nowMs: number): WantedUnits {
     const measured = this.#direct.want(nowMs);
     const { admits } = this.#keyState.policy.localDecisions;
     const lent = lentUnits(this.#keyState, nowMs, lending);

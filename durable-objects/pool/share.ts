@@ -4,9 +4,9 @@ import { PendingRequest } from "../../core/reservations/demand.ts";
 import { Denials } from "../../core/reservations/denials.ts";
 import { refillMs, spendableMs } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import type { HolderMessage, Mark, PoolAnswer, PoolCall } from "./protocol.ts";
+import type { HolderMessage, PoolMark, PoolAnswer, PoolCall } from "./protocol.ts";
 import { addUnits, freeUnits, idleSlots, keepUnits, stateOf, updateShare } from "./share-algorithm.ts";
-import { type Asking, IDLE_SLOT_MS, lifetimesOf, ShareDemand, slotMs } from "./share-demand.ts";
+import { type ShareRequest, IDLE_SLOT_MS, lifetimesOf, ShareDemand, slotMs } from "./share-demand.ts";
 
 /** For so long after a failure nothing is asked for ahead of need, in milliseconds. */
 const PAUSE_MS = 250;
@@ -37,7 +37,7 @@ export class Share {
   #hasBegun = false;
   #turn = 0;
   #isFresh = true;
-  #seen: Mark | undefined;
+  #seen: PoolMark | undefined;
   #message: PoolMessage | undefined;
   /** By rule: with so many free units, or fewer, it is time to ask for more. */
   #low: readonly number[];
@@ -101,7 +101,7 @@ export class Share {
   }
 
   /** Makes the message that goes with a call. From here on only units that the message keeps may be spent. */
-  ask(call: Omit<PoolCall, "holding">, asking: Asking, nowMs: number): PoolMessage {
+  ask(call: Omit<PoolCall, "holding">, asking: ShareRequest, nowMs: number): PoolMessage {
     this.#begin();
     const { policy, claims } = this.#keyState;
     const ruleStates = this.#ruleStates;

@@ -8,7 +8,7 @@ import {
   MINUTES_AN_HOUR,
   namesIn,
   withMessage,
-  type Closed,
+  type ClosedMinute,
   type OpenMinute,
 } from "../../core/stats/ledger.ts";
 import type {
@@ -56,7 +56,7 @@ export class Recorder {
   /** Is told what messages have brought that were not counted before, after it was stored. */
   readonly #onCounted: (counts: Counts) => void;
   #open: OpenMinute;
-  #closed: Closed;
+  #closed: ClosedMinute;
   readonly #names: PolicyNames;
   #tops: Tops;
   #waiting: Waiting[] = [];
@@ -76,7 +76,12 @@ export class Recorder {
       senders: [],
     };
     this.#open = open;
-    this.#closed = storage.read<Closed>(CLOSED) ?? { sinceMs: nowMs, totals: {}, hour: 0, hourCounts: {} };
+    this.#closed = storage.read<ClosedMinute>(CLOSED) ?? {
+      sinceMs: nowMs,
+      totals: {},
+      hour: 0,
+      hourCounts: {},
+    };
     this.#latestMs = this.#open.minute * MINUTE_MS;
     this.#names = namesIn(this.#open.counts, namesIn(this.#closed.totals));
     const stored = storage.names(TOPS).flatMap((name) => {

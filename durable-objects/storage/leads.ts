@@ -7,8 +7,8 @@
  * was so until `untilMs` at most, so a key that is whole since then shows no dent.
  */
 import { randomFraction } from "../../core/clock.ts";
-import type { KnownPolicies, Policy, Rule } from "../../core/policies/policy.ts";
-import { aheadUnits, type Lead, storedName } from "./write-behind.ts";
+import type { PolicyLookup, Policy, Rule } from "../../core/policies/policy.ts";
+import { aheadUnits, type CrashAllowance, storedName } from "./write-behind.ts";
 
 /** What the row says of one policy. Stored: never rename a field. */
 interface StoredLead {
@@ -45,7 +45,7 @@ export interface LeadStorage {
 }
 
 /** What the object has promised, and what the one before it had. */
-export class Leads {
+export class CrashAllowances {
   /** Tells this memory of the object from those before it. A clock could not: it may have been put back. */
   readonly memory = Math.floor(randomFraction() * 2 ** 32);
   readonly #storage: LeadStorage;
@@ -69,7 +69,7 @@ export class Leads {
    *
    * @param isLost whether this memory knew more of the key and has lost it: then this object is to it the one before
    */
-  of(policy: Policy, rule: Rule, nowMs: number, isLost: boolean): Lead {
+  of(policy: Policy, rule: Rule, nowMs: number, isLost: boolean): CrashAllowance {
     this.#startMs ??= nowMs;
     const made = this.#made.get(policy.name);
     const found = isLost ? made : this.#found.get(policy.name);
@@ -125,7 +125,7 @@ export class Leads {
    * When no lead matters any more, if nobody comes: a key that was ahead is whole then. A policy that is not known may
    * come back. -Infinity: there is none.
    */
-  endsAtMs(policies: KnownPolicies): number {
+  endsAtMs(policies: PolicyLookup): number {
     let endsMs = -Infinity;
     for (const [name, lead] of this.#made) {
       const policy = policies.get(name);
@@ -136,7 +136,7 @@ export class Leads {
   }
 
   /** What is stored of every key is exact: memory is not ahead any more. What was found may still matter. */
-  end(policies: KnownPolicies, nowMs: number): void {
+  end(policies: PolicyLookup, nowMs: number): void {
     const kept = [...this.#found].filter(([name, { untilMs }]) => {
       const policy = policies.get(name);
       if (policy !== undefined) return this.isPresumed(policy, nowMs);

@@ -2,7 +2,7 @@ import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
 import type { KeyRange } from "../../core/protocol/caller-keys.ts";
 import { ANSWERS_DROPPED, type StoredAnswer, type StoredAnswers, type Swept } from "./answers.ts";
 import type { ClaimCounts, StoredClaims } from "./claims.ts";
-import { Leads } from "./leads.ts";
+import { CrashAllowances } from "./leads.ts";
 import type { Claim, StoredKey, SweptKey } from "./records.ts";
 import type { DueKey, KeyStorage } from "./storage.ts";
 import { Sweeps } from "./sweeps.ts";
@@ -14,7 +14,7 @@ export class MemoryStorage implements KeyStorage {
   readonly answers = new MemoryAnswers((key) => this.#keys.has(key));
   readonly claims = new MemoryClaims();
   /** Nobody reads what these promise: there is no start after a crash. */
-  readonly leads = new Leads(NOT_KEPT);
+  readonly leads = new CrashAllowances(NOT_KEPT);
   readonly sweeps = new Sweeps(NOT_KEPT);
   readonly loneKey = undefined;
   /** Keys of a limiter in memory have one object, and never move. */

@@ -2,7 +2,7 @@ import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { StoredAnswers } from "./answers.ts";
 import { StoredClaims } from "./claims.ts";
-import { Leads } from "./leads.ts";
+import { CrashAllowances } from "./leads.ts";
 import { StoredMoves } from "./moves.ts";
 import type { KeyRow, StoredKey, SweptKey } from "./records.ts";
 import { Sweeps } from "./sweeps.ts";
@@ -22,7 +22,7 @@ export interface KeyStorage extends Omit<Pick<Storage, keyof Storage>, "answers"
 export class Storage {
   readonly answers: StoredAnswers;
   readonly claims: StoredClaims;
-  readonly leads: Leads;
+  readonly leads: CrashAllowances;
   readonly sweeps: Sweeps;
   readonly moves: StoredMoves;
   /** Counts leases that expire. Absent: nobody does. */
@@ -34,7 +34,7 @@ export class Storage {
     this.#tables = new Tables(storage);
     this.answers = new StoredAnswers(this.#tables, storage.kv);
     this.claims = new StoredClaims(this.#tables);
-    this.leads = new Leads(storage);
+    this.leads = new CrashAllowances(storage);
     this.sweeps = new Sweeps(storage);
     this.moves = new StoredMoves(this.#tables);
   }

@@ -24,7 +24,7 @@
  * These functions are pure: time is an argument.
  */
 import { place, spendableUntilMs, unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
-import type { Packed, Segment } from "../../core/algorithms/algorithm.ts";
+import type { PackedState, Segment } from "../../core/algorithms/algorithm.ts";
 import { withoutBlock } from "../../core/algorithms/penalty.ts";
 import type { Lifetimes } from "../../core/policies/lifetimes.ts";
 import type { Rule } from "../../core/policies/policy.ts";
@@ -81,7 +81,7 @@ export function record(
   lifetimes: Lifetimes,
   before: StoredAccount | undefined,
   by?: number,
-): { readonly stored: StoredAccount; readonly segment?: Packed["segment"] } {
+): { readonly stored: StoredAccount; readonly segment?: PackedState["segment"] } {
   const { state } = account;
   const { isShare = false } = rule.algorithm;
   const units = isShare ? 0 : ahead + unstoredOf(account);
@@ -149,7 +149,7 @@ export function covers(
 }
 
 /** What is known of the lead when a key is loaded. */
-export interface Lead {
+export interface CrashAllowance {
   /** This object's memory. */
   readonly memory: number;
   /** When it was first asked, and until when it may be ahead. */
@@ -165,7 +165,7 @@ export interface Lead {
   };
 }
 
-const NO_LEAD: Lead = { memory: Number.NaN, startMs: 0, untilMs: -Infinity };
+const NO_LEAD: CrashAllowance = { memory: Number.NaN, startMs: 0, untilMs: -Infinity };
 
 /** Whether a record can be read under this rule: one of another algorithm cannot. */
 export function isReadable(rule: Rule, stored: StoredAccount | undefined): stored is StoredAccount {
@@ -211,7 +211,7 @@ function presumed(
   state: unknown,
   nowMs: number,
   ttlMs: number,
-  { memory, startMs, untilMs, found }: Lead,
+  { memory, startMs, untilMs, found }: CrashAllowance,
 ): readonly { readonly units: number; readonly expiresAtMs: number }[] {
   const { ahead = 0, by } = read ?? {};
   // This object has written it and let the key go since: it holds what isolates had then.

@@ -1,8 +1,8 @@
 /** Calls whose callers stop waiting, over a limiter in memory that never hears of it. */
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { FarLimiter } from "../../client/far-limiter.ts";
+import { RemoteLimiter } from "../../client/far-limiter.ts";
 import type { Limiter } from "../../client/limiter.ts";
-import type { FarSide } from "../../client/transports/far-side.ts";
+import type { LimiterTransport } from "../../client/transports/far-side.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { createMemoryLimiter } from "../../package/memory.ts";
@@ -26,16 +26,20 @@ function memory(time?: ManualClock): Limiter {
 }
 
 /** A client of that limiter, which may hold no units, and waits for `deadlineMs`. */
-function clientOf(limiter: Limiter, deadlineMs = 10_000, acquire?: FarSide["acquire"]): FarLimiter {
+function clientOf(
+  limiter: Limiter,
+  deadlineMs = 10_000,
+  acquire?: LimiterTransport["acquire"],
+): RemoteLimiter {
   const refused = new Problem(PROBLEMS.forbidden, "the scope reserve is missing").toError();
-  const own: Partial<FarSide> = {
+  const own: Partial<LimiterTransport> = {
     reserve: () => Promise.reject(refused),
     limit: (asked) => limiter.limit(asked),
     acquire: acquire ?? ((asked) => limiter.acquire(asked)),
     release: (asked) => limiter.release(asked),
   };
   const parts = { time: SYSTEM_TIME, inBackground: (work: Promise<unknown>) => void work.catch(() => {}) };
-  return new FarLimiter({ far: own as FarSide, ...parts }, { deadlineMs });
+  return new RemoteLimiter({ far: own as LimiterTransport, ...parts }, { deadlineMs });
 }
 
 const waiters = async (limiter: Limiter) => (await limiter.peek(SLOT)).queueLength;
@@ -96,7 +100,7 @@ test("a lease that is granted after the deadline is released, unless its call ma
     const limiter = memory();
     let grant = () => {};
     const granted = new Promise<void>((done) => (grant = done));
-    const late: FarSide["acquire"] = async (asked) => {
+    const late: LimiterTransport["acquire"] = async (asked) => {
       const decision = await limiter.acquire(asked);
       await granted;
       return decision;

@@ -4,15 +4,15 @@
  */
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { overService } from "../../client/create-limiter.ts";
-import { FarLimiter } from "../../client/far-limiter.ts";
-import type { FarSide, LimiterCalls } from "../../client/transports/far-side.ts";
+import { RemoteLimiter } from "../../client/far-limiter.ts";
+import type { LimiterTransport, LimiterCalls } from "../../client/transports/far-side.ts";
 import { overHttp } from "../../client/transports/http.ts";
 import { SHAPES, type Shape } from "../../client/transports/shapes.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { describePolicy } from "../../core/protocol/policy-descriptions.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
-import type { ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
+import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { Dice } from "../simulation/dice.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
@@ -45,7 +45,7 @@ const PROBLEM = { type: "urn:weir:problem:not-allowed", title: "t", status: 422,
 const JUNK = [null, undefined, 0, -1, 1.5, 1e308, "", "x", true, [], {}, [null], [[]], { rules: null }];
 
 /** What a limiter would answer, by what is asked. */
-function rightAnswer(dice: Dice, path: string, message: ReservationsAsked | undefined): unknown {
+function rightAnswer(dice: Dice, path: string, message: ReservationsMessage | undefined): unknown {
   if (path.endsWith("/settle") || path.endsWith("limit") || path.endsWith("refund")) return DECISION;
   if (path.endsWith("limit/all")) return { success: true, decisions: [DECISION, DECISION] };
   if (path.endsWith("holds")) return { ...DECISION, hold: { id: "h", units: 1, expiresAfterMs: 1 } };
@@ -89,11 +89,11 @@ async function anyTime(dice: Dice): Promise<void> {
   if (dice.chance(0.08)) throw dice.of([new TypeError("x"), "text", undefined, null, {}, new Error("")]);
 }
 
-function hostileHttp(dice: Dice): FarSide {
+function hostileHttp(dice: Dice): LimiterTransport {
   const send = async (url: string, { body }: { readonly body?: string }): Promise<unknown> => {
     await anyTime(dice);
     const { pathname } = new URL(url);
-    const message = body === undefined ? undefined : (JSON.parse(body) as ReservationsAsked);
+    const message = body === undefined ? undefined : (JSON.parse(body) as ReservationsMessage);
     const isProblem = dice.chance(0.1);
     const right = isProblem ? PROBLEM : rightAnswer(dice, pathname, message);
     const answer = dice.chance(0.5) ? right : spoilt(dice, right);
@@ -116,10 +116,10 @@ const PATHS: Readonly<Record<string, string>> = {
   reserve: "reservations",
 };
 
-function hostileService(dice: Dice): FarSide {
+function hostileService(dice: Dice): LimiterTransport {
   const call = (name: string) => async (asked: unknown) => {
     await anyTime(dice);
-    const right = rightAnswer(dice, PATHS[name] ?? name, asked as ReservationsAsked);
+    const right = rightAnswer(dice, PATHS[name] ?? name, asked as ReservationsMessage);
     return dice.chance(0.5) ? right : spoilt(dice, right);
   };
   return overService(new Proxy({}, { get: (_, name) => call(String(name)) }) as LimiterCalls);
@@ -128,7 +128,7 @@ function hostileService(dice: Dice): FarSide {
 type Calls = readonly (readonly [shape: Shape | "any", call: () => Promise<unknown>])[];
 
 /** Every call of a client. Hot keys are asked often: those are decided from units. */
-function callsOf(limiter: FarLimiter, dice: Dice): Calls {
+function callsOf(limiter: RemoteLimiter, dice: Dice): Calls {
   const target = { policy: "hot", key: dice.of(["k", "k", "k", `k${dice.upTo(5)}`]) };
   const hot = () => limiter.limit({ ...target, cost: dice.of([1, 1, 1, 0, 50]) });
   return [
@@ -176,7 +176,7 @@ test.each([
       const dice = new Dice(seed + index);
       const inBackground = (work: Promise<unknown>) => void work.catch(() => undefined);
       const options = { deadlineMs: DEADLINE_MS };
-      const limiter = new FarLimiter({ far: way(dice), time: SYSTEM_TIME, inBackground }, options);
+      const limiter = new RemoteLimiter({ far: way(dice), time: SYSTEM_TIME, inBackground }, options);
       for (let step = 0; step < 6; step += 1)
         await Promise.all(callsOf(limiter, dice).map(([shape, call]) => endsWell(shape, call)));
       await endsWell("any", () => limiter.close());

@@ -1,14 +1,14 @@
 /** A client in its caller's process, over a limiter that the test plays. The contract suite has real ones. */
 import { afterEach, beforeEach, expect, expectTypeOf, test, vi } from "vitest";
-import { FarLimiter } from "../../client/far-limiter.ts";
+import { RemoteLimiter } from "../../client/far-limiter.ts";
 import type { ClientOptions } from "../../client/limiter.ts";
-import type { FarSide, LimiterCalls } from "../../client/transports/far-side.ts";
+import type { LimiterTransport, LimiterCalls } from "../../client/transports/far-side.ts";
 import { overHttp } from "../../client/transports/http.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { describedPolicy, describePolicy, type PolicyList } from "../../core/protocol/policy-descriptions.ts";
 import { LimiterError, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
+import type { ReservationsReply, ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { manualClock } from "../../package/testing.ts";
 import type { PolicyList as ListedSchema } from "../../worker/calls/policy-list.ts";
 import type { Limiter } from "../../worker/rpc/limiter.ts";
@@ -30,24 +30,24 @@ const named = (name: string) => {
 
 /** A limiter that admits everything, and notes what it is asked. */
 class Played {
-  readonly messages: ReservationsAsked[] = [];
+  readonly messages: ReservationsMessage[] = [];
   readonly others: string[] = [];
   /** What a message fails with. */
   failure: Error | "silence" | undefined;
   version: string | undefined;
 
-  get far(): FarSide {
-    const reserve = async (asked: ReservationsAsked): Promise<ReservationsAnswered> => {
-      this.messages.push(JSON.parse(JSON.stringify(asked)) as ReservationsAsked);
+  get far(): LimiterTransport {
+    const reserve = async (asked: ReservationsMessage): Promise<ReservationsReply> => {
+      this.messages.push(JSON.parse(JSON.stringify(asked)) as ReservationsMessage);
       if (this.failure === "silence") await new Promise(() => undefined);
       if (this.failure instanceof Error) throw this.failure;
       return this.#answer(asked);
     };
-    return new Proxy({ reserve } as FarSide, {
+    return new Proxy({ reserve } as LimiterTransport, {
       get: (target, method) => {
         if (method === "close") return undefined;
         return method === "reserve"
-          ? (asked: ReservationsAsked) => target.reserve(asked)
+          ? (asked: ReservationsMessage) => target.reserve(asked)
           : (asked: { readonly policy: string; readonly key: string }) => {
               this.others.push(String(method));
               if (this.failure instanceof Error) return Promise.reject(this.failure);
@@ -57,7 +57,7 @@ class Played {
     });
   }
 
-  #answer({ calls, known = {} }: ReservationsAsked): ReservationsAnswered {
+  #answer({ calls, known = {} }: ReservationsMessage): ReservationsReply {
     const unknown: Record<string, ReturnType<typeof describePolicy>> = {};
     const answers = calls.map(({ limit, reserve }) => {
       const asked = limit ?? reserve;
@@ -87,10 +87,13 @@ class Played {
   }
 }
 
-function playing(options: ClientOptions = {}): { played: Played; limiter: FarLimiter } {
+function playing(options: ClientOptions = {}): { played: Played; limiter: RemoteLimiter } {
   const played = new Played();
   const inBackground = (work: Promise<unknown>) => void work.catch(() => undefined);
-  return { played, limiter: new FarLimiter({ far: played.far, time: SYSTEM_TIME, inBackground }, options) };
+  return {
+    played,
+    limiter: new RemoteLimiter({ far: played.far, time: SYSTEM_TIME, inBackground }, options),
+  };
 }
 
 test("the first decision of a process takes one message, and calls that are made at once take one together", async () => {
@@ -107,13 +110,13 @@ test("the first decision of a process takes one message, and calls that are made
 test("a call that waits while the policy becomes known is answered with the rules' words", async () => {
   const played = new Played();
   const sleep = (ms: number) => new Promise((done) => setTimeout(done, ms));
-  const reserve = async (asked: ReservationsAsked) => {
+  const reserve = async (asked: ReservationsMessage) => {
     const answered = await played.far.reserve(asked);
     await sleep(20);
     return answered;
   };
-  const far = { reserve } as unknown as FarSide;
-  const limiter = new FarLimiter({ far, time: SYSTEM_TIME, inBackground: () => undefined }, {});
+  const far = { reserve } as unknown as LimiterTransport;
+  const limiter = new RemoteLimiter({ far, time: SYSTEM_TIME, inBackground: () => undefined }, {});
   const first = limiter.limit({ policy: "hot", key: "a" });
   await vi.waitFor(() => expect(played.messages).toHaveLength(1), { interval: 1 });
   // It is posted under a policy that is not known, and sent when the first message has brought it.
@@ -181,12 +184,12 @@ test.each([undefined, false])("several checks wait for one deadline, with atomic
   const clock = manualClock();
   const played = new Played();
   const { far } = played;
-  const hanging: Partial<FarSide> = {
+  const hanging: Partial<LimiterTransport> = {
     reserve: (asked) => far.reserve(asked),
     limitAll: () => new Promise(() => undefined),
   };
-  const parts = { far: hanging as FarSide, time: clock, inBackground: () => undefined };
-  const limiter = new FarLimiter(parts, { deadlineMs: 500 });
+  const parts = { far: hanging as LimiterTransport, time: clock, inBackground: () => undefined };
+  const limiter = new RemoteLimiter(parts, { deadlineMs: 500 });
   const asked = { policy: "hot", key: "a" };
   // The units that are held of a key go home first, and that may get no answer either.
   for (let call = 0; call < 20; call += 1) await limiter.limit(asked);

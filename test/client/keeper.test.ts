@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { LocalLimiter, MAX_SHIFT_MESSAGES } from "../../client/local-limiter.ts";
+import { LocalLimiter, MAX_REAPER_MESSAGES } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
@@ -75,13 +75,13 @@ class Isolate {
 
 test("one request gives back so many reservations, a few at once; then the next request takes over", async () => {
   const isolate = new Isolate();
-  const keys = Array.from({ length: MAX_SHIFT_MESSAGES + 50 }, (_, index) => `key-${index}`);
+  const keys = Array.from({ length: MAX_REAPER_MESSAGES + 50 }, (_, index) => `key-${index}`);
   await isolate.heat(keys);
   expect(keys.every((key) => isolate.outstanding(key) > 0)).toBe(true);
   await isolate.pass(3_000);
   expect(isolate.mostAtOnce).toBe(4);
-  expect(isolate.given).toBeGreaterThan(MAX_SHIFT_MESSAGES - 4);
-  expect(isolate.given).toBeLessThan(MAX_SHIFT_MESSAGES + 4);
+  expect(isolate.given).toBeGreaterThan(MAX_REAPER_MESSAGES - 4);
+  expect(isolate.given).toBeLessThan(MAX_REAPER_MESSAGES + 4);
   expect(isolate.cache.isHolding).toBe(true);
   void isolate.call("another");
   await isolate.pass(1_500);

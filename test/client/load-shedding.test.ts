@@ -27,7 +27,8 @@ function start(level: number) {
   const clock = time.clock({ ms: 1_000_000 });
   const caller = { objects: new Objects(namespace, clock), time: clock, inBackground: () => undefined };
   const client = new LoadShedding(() => 0.5);
-  const roll = (priority = "low", key = "key") => client.roll(caller, policy, key, { cost: 1, priority });
+  const roll = (priority = "low", key = "key") =>
+    client.sampleShedding(caller, policy, key, { cost: 1, priority });
   const go = (ms: number) => time.run(time.nowMs + ms, () => undefined).then(() => (time.nowMs += 0));
   const wait = async (ms: number) => {
     const untilMs = time.nowMs + ms;
@@ -126,7 +127,7 @@ test("the last report is told too, within a second, and one that could not be to
   client.report(silent, policy, "other", 0);
   client.report(silent, policy, "other", 1);
   await wait(60_000);
-  void client.roll(caller, policy, "other", { cost: 1 });
+  void client.sampleShedding(caller, policy, "other", { cost: 1 });
   expect(object.asked.at(-1)?.reports).toEqual({ sum: 0, count: 0 });
 });
 
@@ -138,10 +139,10 @@ test("one draw is for all calls that pass together", async () => {
   const draws = [0.5, 0.7];
   let drawn = 0;
   const together = new LoadShedding(() => draws[drawn++] ?? 1);
-  const begun = together.rollTogether(caller, calls);
+  const begun = together.sampleTogether(caller, calls);
   await wait(BACK_MS);
   expect(await begun).toEqual(calls.map(() => ({ restoredInMs: 72_000 })));
-  expect(await together.rollTogether(caller, calls)).toEqual(calls.map(() => undefined));
+  expect(await together.sampleTogether(caller, calls)).toEqual(calls.map(() => undefined));
   expect(drawn).toBe(2);
 });
 
@@ -150,7 +151,7 @@ test("a cost that can never pass is not shed: it is told so", () => {
   const shut = parsePolicies({ shut: { algorithm: "token-bucket", limit: 5, window: "1s", shed: true } }).get(
     "shut",
   ) as Policy;
-  expect(new LoadShedding(() => 0).roll(caller, shut, "key", { cost: 6 })).toBeUndefined();
+  expect(new LoadShedding(() => 0).sampleShedding(caller, shut, "key", { cost: 6 })).toBeUndefined();
 });
 
 test("a caller at its bounds keeps nobody else from asking, and its reports are told all the same", async () => {

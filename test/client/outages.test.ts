@@ -1,8 +1,8 @@
 /** What the console says while the limiter does not answer. */
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { FarLimiter } from "../../client/far-limiter.ts";
+import { RemoteLimiter } from "../../client/far-limiter.ts";
 import { Outages } from "../../client/far-units.ts";
-import type { FarSide } from "../../client/transports/far-side.ts";
+import type { LimiterTransport } from "../../client/transports/far-side.ts";
 import { overHttp } from "../../client/transports/http.ts";
 import { manualClock } from "../../package/testing.ts";
 
@@ -58,17 +58,17 @@ test("one that comes and goes is not told with every call", () => {
 });
 
 const CALLS = {
-  "that name a policy": (limiter: FarLimiter) => limiter.limit({ policy: "api", key: "a" }),
-  "with an idempotency key": (limiter: FarLimiter) =>
+  "that name a policy": (limiter: RemoteLimiter) => limiter.limit({ policy: "api", key: "a" }),
+  "with an idempotency key": (limiter: RemoteLimiter) =>
     limiter.limit({ policy: "api", key: "a", idempotencyKey: "b" }),
-  "on leases": (limiter: FarLimiter) => limiter.acquire({ policy: "api", key: "a" }),
+  "on leases": (limiter: RemoteLimiter) => limiter.acquire({ policy: "api", key: "a" }),
 };
 
 test.each(Object.keys(CALLS))("each of 40 calls %s counts once, whatever fails under it", async (name) => {
   const clock = manualClock();
   const down = () => Promise.reject(new Error("ECONNREFUSED"));
-  const far: FarSide = overHttp({ url: "https://weir.test", token: "t", fetch: down });
-  const limiter = new FarLimiter({ far, time: clock, inBackground: () => undefined });
+  const far: LimiterTransport = overHttp({ url: "https://weir.test", token: "t", fetch: down });
+  const limiter = new RemoteLimiter({ far, time: clock, inBackground: () => undefined });
   const call = () => CALLS[name as keyof typeof CALLS](limiter);
   for (let calls = 0; calls < 39; calls += 1) expect(await call()).toMatchObject({ reason: "degraded" });
   expect(said).toEqual(["weir: no answer from the limiter: Error: ECONNREFUSED"]);

@@ -1,7 +1,7 @@
 /** Calls that travel together, in virtual time: requests end at any moment, messages are lost, late, or fail. */
 import { afterEach, expect, test, vi } from "vitest";
-import { LOOK_MS, Outbox, Outboxes } from "../../client/transports/outbox.ts";
-import { PostedCall } from "../../client/transports/posted-call.ts";
+import { LOOK_MS, BatchQueue, BatchQueues } from "../../client/transports/outbox.ts";
+import { QueuedCall } from "../../client/transports/posted-call.ts";
 import type { Answers } from "../../client/transports/sent-calls.ts";
 import type { Time } from "../../core/clock.ts";
 import type { BatchedCall } from "../../core/protocol/batches.ts";
@@ -29,13 +29,13 @@ function law(holds: boolean, text: string): void {
 }
 
 const callOf = (key: string): BatchedCall => ({ limit: { policy: "api", key, cost: 1 } });
-const keyOf = ({ call }: Pick<PostedCall, "call">) => call.limit?.key ?? "";
+const keyOf = ({ call }: Pick<QueuedCall, "call">) => call.limit?.key ?? "";
 
 /** One isolate whose requests call one object. */
 class History {
   // Long chains of promises have to settle between two instants.
   readonly time = new VirtualTime(() => new Promise((done) => setImmediate(done)));
-  readonly outbox = new Outbox();
+  readonly outbox = new BatchQueue();
   readonly messages: { readonly atMs: number; readonly keys: readonly string[] }[] = [];
   readonly sent = new Set<string>();
   readonly left = new Set<string>();
@@ -67,7 +67,7 @@ class History {
         this.died += 1;
         this.open -= 1;
       });
-    const send = (calls: readonly PostedCall[]) => this.#send(calls, fate(), isGone);
+    const send = (calls: readonly QueuedCall[]) => this.#send(calls, fate(), isGone);
     return this.outbox
       .post(callOf(key), { time, deadlineMs: DEADLINE_MS, send, inBackground: () => undefined })
       .then(({ answer }) => {
@@ -85,7 +85,7 @@ class History {
   }
 
   #send(
-    calls: readonly PostedCall[],
+    calls: readonly QueuedCall[],
     { backMs, isFailed = false }: { backMs?: number; isFailed?: boolean },
     isGone: () => boolean,
   ): Promise<Answers | undefined> {
@@ -242,9 +242,9 @@ test("a message has so many calls and characters, and no more", async () => {
 });
 
 test("outboxes are forgotten when nobody calls, those of requests that have ended too, and there are so many at most", () => {
-  const outboxes = new Outboxes();
+  const outboxes = new BatchQueues();
   expect(outboxes.open("a", 0)).toBe(outboxes.open("a", 0));
-  outboxes.letGo("a", 0);
+  outboxes.release("a", 0);
   expect(outboxes.size).toBe(0);
   const time = new VirtualTime().clock({ ms: 0 }, () => true);
   const dead = {

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { PostedCall } from "../../client/transports/posted-call.ts";
+import { QueuedCall } from "../../client/transports/posted-call.ts";
 import { inTime, sendTwice } from "../../client/transports/repeating.ts";
 import type { LimiterStub } from "../../client/transports/sent-calls.ts";
 import type { BatchedCall } from "../../core/protocol/batches.ts";
@@ -62,7 +62,7 @@ const NOT_REPEATED: readonly BatchedCall[] = [
 ];
 
 /** Sends calls to an object that fails the first message. Says which calls the second one had, and the answers. */
-async function sent(calls: readonly PostedCall[], fields: object) {
+async function sent(calls: readonly QueuedCall[], fields: object) {
   const messages: (readonly BatchedCall[])[] = [];
   const stub = {
     reserve: (message: { readonly calls: string }) => {
@@ -78,8 +78,8 @@ async function sent(calls: readonly PostedCall[], fields: object) {
 }
 
 test("of a message that failed only the calls go again that take effect once, and that somebody waits for", async () => {
-  const late = new PostedCall(REPEATED[1] as BatchedCall, 999);
-  const calls = [...NOT_REPEATED, ...REPEATED].map((call) => new PostedCall(call, 2_000));
+  const late = new QueuedCall(REPEATED[1] as BatchedCall, 999);
+  const calls = [...NOT_REPEATED, ...REPEATED].map((call) => new QueuedCall(call, 2_000));
   const { messages, answers } = await sent([late, ...calls], CUT);
   expect(messages).toHaveLength(2);
   expect(messages[1]).toEqual(REPEATED);
@@ -89,7 +89,7 @@ test("of a message that failed only the calls go again that take effect once, an
 });
 
 test("a message to an overloaded object, or with nothing to repeat, is sent once", async () => {
-  const calls = [...NOT_REPEATED, ...REPEATED].map((call) => new PostedCall(call, 2_000));
+  const calls = [...NOT_REPEATED, ...REPEATED].map((call) => new QueuedCall(call, 2_000));
   expect((await sent(calls, OVERLOADED)).messages).toHaveLength(1);
   expect((await sent(calls.slice(0, NOT_REPEATED.length), CUT)).messages).toHaveLength(1);
 });

@@ -1,13 +1,13 @@
 /** How many requests a client has under way: bounded, whatever is asked of it and whatever its policies become. */
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { FarLimiter } from "../../client/far-limiter.ts";
+import { RemoteLimiter } from "../../client/far-limiter.ts";
 import type { RequestBounds } from "../../client/transports/far-side.ts";
 import { overHttp } from "../../client/transports/http.ts";
 import { MAX_QUEUED, PROCESS_BOUNDS, UNBOUNDED } from "../../client/transports/requests.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { describePolicy } from "../../core/protocol/policy-descriptions.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
-import type { ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
+import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { manualClock } from "../../package/testing.ts";
 
 let warned: string[] = [];
@@ -50,7 +50,7 @@ function leaving() {
 /** A limiter that the test plays over HTTP: it answers when the test says so. */
 class Played {
   readonly clock = manualClock();
-  readonly limiter: FarLimiter;
+  readonly limiter: RemoteLimiter;
   readonly underWay = new Set<Request>();
   kind: keyof typeof KINDS = "rate";
   /** Whether requests are answered at once. */
@@ -82,14 +82,14 @@ class Played {
       });
     const far = overHttp({ url: "https://weir.test", token: "t", fetch }, bounds);
     const inBackground = (work: Promise<unknown>) => void work.catch(() => undefined);
-    this.limiter = new FarLimiter({ far, time: this.clock, inBackground });
+    this.limiter = new RemoteLimiter({ far, time: this.clock, inBackground });
   }
 
   #answer(path: string, body: string): Response {
     if (path.endsWith("/release")) return new Response(null, { status: 204 });
     const decision = { success: true, policy: "api", key: "a", rules: [], source: "object", reason: "ok" };
     if (path !== "/v1/reservations") return Response.json(decision);
-    const { calls, known = {} } = JSON.parse(body) as ReservationsAsked;
+    const { calls, known = {} } = JSON.parse(body) as ReservationsMessage;
     this.calls += calls.length;
     const description = describe(this.kind);
     const isKnown = known["api"] === description.version;

@@ -1,8 +1,8 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { algorithms } from "../../core/algorithms/registry.ts";
-import { setPolicyHeaders, type ToldPolicy } from "../../core/protocol/rate-limit-headers.ts";
-import { toldPolicies, toldPolicy } from "../../middleware/told-policies.ts";
+import { setPolicyHeaders, type HeaderPolicy } from "../../core/protocol/rate-limit-headers.ts";
+import { toldPolicies, headerPolicy } from "../../middleware/told-policies.ts";
 import { manualClock, memoryLimiter, unlimited } from "../../package/testing.ts";
 import { specimens } from "../support/algorithms.ts";
 import { inMilliseconds, parsePolicies } from "../support/milliseconds.ts";
@@ -10,7 +10,7 @@ import { inMilliseconds, parsePolicies } from "../support/milliseconds.ts";
 const HEADERS = ["draft-11", "draft-7"] as const;
 const now = (work: Promise<unknown>) => void work;
 
-function headersOf(policy: ToldPolicy): object {
+function headersOf(policy: HeaderPolicy): object {
   const headers = new Map<string, string>();
   setPolicyHeaders(headers, policy);
   return Object.fromEntries(headers);
@@ -26,7 +26,7 @@ test.each([...algorithms.keys()])(
         const policy = parsePolicies(policies).get("p");
         const [listed] = (await memoryLimiter({ policies }).policies()).policies;
         if (policy === undefined || listed === undefined) throw new Error("no policy");
-        expect(headersOf(toldPolicy(listed))).toEqual(headersOf(policy));
+        expect(headersOf(headerPolicy(listed))).toEqual(headersOf(policy));
       }),
       { numRuns: 30 },
     );
@@ -46,8 +46,8 @@ test("an older limiter does not list the capacity: then it is the burst, or the 
       return Object.fromEntries(kept) as typeof rule;
     }),
   });
-  expect(headersOf(toldPolicy(without("capacity")))).toEqual({ "RateLimit-Policy": "10;w=1;burst=50" });
-  expect(headersOf(toldPolicy(without("capacity", "burst")))).toEqual({ "RateLimit-Policy": "10;w=1" });
+  expect(headersOf(headerPolicy(without("capacity")))).toEqual({ "RateLimit-Policy": "10;w=1;burst=50" });
+  expect(headersOf(headerPolicy(without("capacity", "burst")))).toEqual({ "RateLimit-Policy": "10;w=1" });
 });
 
 test("the list is asked for once, and again after a minute, behind the back of a request", async () => {

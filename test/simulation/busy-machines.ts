@@ -8,7 +8,7 @@ import { LoadShedding } from "../../client/load-shedding.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { parseDeployment } from "../../core/policies/regional-policies.ts";
-import type { Level } from "../../core/protocol/answers.ts";
+import type { SheddingLevel } from "../../core/protocol/answers.ts";
 import { seededRandom, whole } from "../support/random.ts";
 import { Database } from "./database.ts";
 import { simulatedNamespace, type Fate } from "./network.ts";
@@ -71,7 +71,7 @@ class Fleet {
   readonly #clients: readonly LimiterClient[];
   readonly #policy: Policy;
   readonly #queues = Array.from({ length: MACHINES }, () => 0);
-  #level: Pick<Level, "level"> = { level: 0 };
+  #level: Pick<SheddingLevel, "level"> = { level: 0 };
   #isBad = false;
 
   constructor(who: Who, seed: number, faults: Faults) {
@@ -87,7 +87,7 @@ class Fleet {
     const handle: Parameters<typeof simulatedNamespace>[1] = (method, args) => {
       counted.messages += 1;
       const answer = this.#object.handle(method, args) as string;
-      this.#level = JSON.parse(answer) as Level;
+      this.#level = JSON.parse(answer) as SheddingLevel;
       return answer;
     };
     this.#clients = Array.from({ length: ISOLATES }, (_, index) => {

@@ -3,13 +3,13 @@
  * object. The way between client and worker loses, delays and repeats messages. Clients die, their machines sleep, and
  * their wall clocks are set.
  */
-import { FarLimiter } from "../../client/far-limiter.ts";
+import { RemoteLimiter } from "../../client/far-limiter.ts";
 import { LimiterClient } from "../../client/limiter-client.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
-import type { FarSide } from "../../client/transports/far-side.ts";
+import type { LimiterTransport } from "../../client/transports/far-side.ts";
 import { Objects } from "../../client/transports/objects.ts";
-import { Outboxes } from "../../client/transports/outbox.ts";
+import { BatchQueues } from "../../client/transports/outbox.ts";
 import { unsleepingClock, type Time } from "../../core/clock.ts";
 import { DEFAULT_BOUNDS } from "../../core/policies/caller-bounds.ts";
 import type { Policy } from "../../core/policies/policy.ts";
@@ -20,7 +20,7 @@ import type { Batch } from "../../core/protocol/batches.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
+import type { ReservationsReply, ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { answerBatch } from "../../durable-objects/batches.ts";
 import { SCOPES } from "../../worker/auth/tokens.ts";
 import { callReserve } from "../../worker/calls/reservations.ts";
@@ -73,7 +73,7 @@ export interface ClientOutcome {
 
 /** A client's process, and the machine on which it runs. */
 interface Running {
-  readonly limiter: FarLimiter;
+  readonly limiter: RemoteLimiter;
   readonly machine: { wallMs: number; sleptMs: number; wakesAtMs: number };
   isKilled: boolean;
 }
@@ -189,7 +189,7 @@ export class ClientSchedule {
       this.#outcome.sleeps += 1;
     } else if (what === "clock" && running !== undefined && this.#time.nowMs >= running.machine.wakesAtMs) {
       running.machine.wallMs += this.#of([-10_000, -200, -60, -40, 20, 10_000]);
-    } else if (what === "close" && running !== undefined) void running.limiter.rest();
+    } else if (what === "close" && running !== undefined) void running.limiter.flush();
   }
 
   #start(): Running {
@@ -210,10 +210,10 @@ export class ClientSchedule {
         };
       },
     };
-    const far = { reserve: (asked: ReservationsAsked) => this.#send(asked, machine, isKilled) };
-    const parts = { far: far as FarSide, time, inBackground: () => undefined };
+    const far = { reserve: (asked: ReservationsMessage) => this.#send(asked, machine, isKilled) };
+    const parts = { far: far as LimiterTransport, time, inBackground: () => undefined };
     const running: Running = {
-      limiter: this.#noting(new FarLimiter(parts), isKilled),
+      limiter: this.#noting(new RemoteLimiter(parts), isKilled),
       machine,
       isKilled: false,
     };
@@ -221,7 +221,7 @@ export class ClientSchedule {
   }
 
   /** Notes what a client admits at the instant at which it does. */
-  #noting(limiter: FarLimiter, isKilled: () => boolean): FarLimiter {
+  #noting(limiter: RemoteLimiter, isKilled: () => boolean): RemoteLimiter {
     const limit = limiter.limit.bind(limiter);
     limiter.limit = async (asked) => {
       // Who is killed is owed no answer.
@@ -258,10 +258,10 @@ export class ClientSchedule {
 
   /** A message from a client to the worker and back: each way may lose it, and it may come twice, or late. */
   #send(
-    asked: ReservationsAsked,
+    asked: ReservationsMessage,
     machine: Running["machine"],
     isKilled: () => boolean,
-  ): Promise<ReservationsAnswered> {
+  ): Promise<ReservationsReply> {
     const text = JSON.stringify(asked);
     this.#outcome.messages += 1;
     return new Promise((resolve) => {
@@ -269,7 +269,7 @@ export class ClientSchedule {
         void this.#carryOut(text).then((answered) => {
           if (!isFirst || this.#chance(0.03)) return;
           this.#awake(machine, this.#delayMs(), () => {
-            if (!isKilled()) resolve(JSON.parse(answered) as ReservationsAnswered);
+            if (!isKilled()) resolve(JSON.parse(answered) as ReservationsReply);
           });
         });
       };
@@ -281,7 +281,7 @@ export class ClientSchedule {
   }
 
   async #carryOut(text: string): Promise<string> {
-    const asked = JSON.parse(text) as ReservationsAsked;
+    const asked = JSON.parse(text) as ReservationsMessage;
     const principal = { title: "the client", id: `{"token":"t"}`, bounds: DEFAULT_BOUNDS, scopes: SCOPES };
     const answered = await callReserve(this.#worker, principal, asked);
     if (answered instanceof Problem) throw answered.toError();
@@ -303,7 +303,7 @@ export class ClientSchedule {
     });
     const namespace = simulatedNamespace(this.#time, handle, fate, () => false);
     const inBackground = () => undefined;
-    const objects = new Objects(namespace, time, { outboxes: new Outboxes(), inBackground });
+    const objects = new Objects(namespace, time, { outboxes: new BatchQueues(), inBackground });
     const policies = new RegionalPolicies(POLICIES, parseRegions(undefined));
     const local = new LocalLimiter(new ReservationCache(() => `worker-${this.#upTo(1e9)}`));
     return this.#notingWorker(new LimiterClient({ objects, policies, time, inBackground }, local));

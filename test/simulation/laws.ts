@@ -1,6 +1,6 @@
 import { decide, outstandingOf, settle, wholeAtMs } from "../../core/accounts/account.ts";
 import type { Windows } from "../../core/algorithms/fixed-window.ts";
-import { type Policy, type Rule, seenBy } from "../../core/policies/policy.ts";
+import { type Policy, type Rule, forPriority } from "../../core/policies/policy.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
@@ -138,7 +138,10 @@ export class Oracles {
     const ranks = seen.size === 0 ? [0] : [...seen.keys()].map((name) => this.#rankOf(name));
     this.#levels = ranks.map((rank) => ({
       rank,
-      oracles: seenBy(policy, policy.priorities.names[rank]).rules.map((rule) => [rule, new Oracle(rule)]),
+      oracles: forPriority(policy, policy.priorities.names[rank]).rules.map((rule) => [
+        rule,
+        new Oracle(rule),
+      ]),
     }));
   }
 

@@ -2,12 +2,12 @@
 import type { Policies } from "../../core/policies/policy.ts";
 import type { AnswerText } from "../../core/protocol/answers.ts";
 import type { HoldCall, LimitCall, ReserveCall, Returned } from "../../core/protocol/messages.ts";
-import type { HandOver, PassedOn, Taken } from "../../core/protocol/moves.ts";
+import type { HandOver, ForwardedCall, KeysStored } from "../../core/protocol/moves.ts";
 import type { ObjectStub } from "../../core/protocol/object-methods.ts";
-import { type MovesHost, Residents } from "../../durable-objects/moves/host.ts";
+import { type MovesHost, OwnedKeys } from "../../durable-objects/moves/host.ts";
 import { KeyMoves } from "../../durable-objects/moves/key-moves.ts";
 import { Places } from "../../durable-objects/moves/places.ts";
-import { type KeyCalls, PlacedCalls } from "../../durable-objects/placed-calls.ts";
+import { type KeyCalls, OwnerRouting } from "../../durable-objects/placed-calls.ts";
 import { Died, type Database } from "./database.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 import type { VirtualTime } from "./virtual-time.ts";
@@ -34,7 +34,7 @@ export class MovingObject {
   readonly name: string;
   readonly version: number;
   readonly object: SimulatedObject;
-  readonly placed: PlacedCalls;
+  readonly placed: OwnerRouting;
   readonly moves: KeyMoves;
   isDead = false;
   readonly #world: MovingWorld;
@@ -56,7 +56,7 @@ export class MovingObject {
       policies,
       storage,
       cache,
-      residents: new Residents(storage),
+      residents: new OwnedKeys(storage),
       places,
       time,
       nowMs: () => this.object.nowMs,
@@ -65,7 +65,7 @@ export class MovingObject {
     };
     this.moves = new KeyMoves(host);
     world.breakage?.(host, this.moves);
-    this.placed = new PlacedCalls(this.#calls() as unknown as KeyCalls, this.moves, places);
+    this.placed = new OwnerRouting(this.#calls() as unknown as KeyCalls, this.moves, places);
   }
 
   /** A message has come. */
@@ -75,7 +75,7 @@ export class MovingObject {
       const made = returned.map((each) => this.placed.make("giveBack", policy, each.key, [policy, [each]]));
       return Promise.all(made.filter((each) => each instanceof Promise)).then(() => undefined);
     }
-    const [first] = args as [string | LimitCall | ReserveCall | HandOver | Taken | PassedOn];
+    const [first] = args as [string | LimitCall | ReserveCall | HandOver | KeysStored | ForwardedCall];
     if (typeof first === "string") return this.placed.make(method, first, String(args[1]), args as never);
     if (!("policy" in first)) return this.placed.answerMove(first);
     return this.placed.make(method, first.policy, first.key, [first] as never);

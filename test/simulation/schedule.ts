@@ -2,9 +2,9 @@
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects } from "../../client/transports/objects.ts";
-import { Outboxes } from "../../client/transports/outbox.ts";
+import { BatchQueues } from "../../client/transports/outbox.ts";
 import type { Time } from "../../core/clock.ts";
-import { type Policy, seenBy } from "../../core/policies/policy.ts";
+import { type Policy, forPriority } from "../../core/policies/policy.ts";
 import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
@@ -150,7 +150,7 @@ interface Running {
   readonly isolate: LocalLimiter;
   readonly cache: ReservationCache;
   /** In every other history calls travel together. */
-  readonly outboxes: Outboxes | undefined;
+  readonly outboxes: BatchQueues | undefined;
   readonly clock: { ms: number };
   isKilled: boolean;
   isPutBack: boolean;
@@ -254,7 +254,7 @@ export class Schedule {
     const inBackground = () => undefined;
     const together = running.outboxes && { outboxes: running.outboxes, inBackground };
     const caller = { objects: new Objects(namespace, time, together), time, inBackground };
-    const decided = running.isolate.limit(caller, seenBy(this.#policy, priority), KEY, cost);
+    const decided = running.isolate.limit(caller, forPriority(this.#policy, priority), KEY, cost);
     if (!(decided instanceof Promise)) {
       done(decided);
       return this.#checkFigures(decided, running, priority);
@@ -275,7 +275,7 @@ export class Schedule {
    * units.
    */
   #checkFigures(decision: Decision, { cache, clock, open }: Running, priority: string | undefined): void {
-    const reservation = cache.find(seenBy(this.#policy, priority), KEY);
+    const reservation = cache.find(forPriority(this.#policy, priority), KEY);
     if (this.#breakage.isBoundOnly === true || reservation === undefined) return;
     const entry = this.#object.open(this.#policy, KEY);
     const seen = { ruleStates: entry.seenBy(priority), holders: entry.holders };
@@ -368,7 +368,7 @@ export class Schedule {
     return {
       cache,
       isolate: new LocalLimiter(cache),
-      outboxes: this.#seed % 2 === 1 ? new Outboxes() : undefined,
+      outboxes: this.#seed % 2 === 1 ? new BatchQueues() : undefined,
       clock: { ms: this.#upTo(1_000) },
       isKilled: false,
       isPutBack: false,

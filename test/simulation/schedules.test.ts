@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
-import { Figures } from "../../core/reservations/reservation.ts";
+import { QuotaEstimate } from "../../core/reservations/reservation.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed, seedOr } from "../support/random.ts";
 import { debitAtReservation, forgottenAtCrash, freeAtExpiry, shortenedWhenKept } from "./breakages.ts";
@@ -124,19 +124,24 @@ test("granting an isolate units for a higher priority than it asked for is found
   await expectFound(() => ({ message, policies: ["kept"], isBoundOnly: true }));
 });
 
-const { hear } = Figures.prototype as { readonly hear: (this: Figures, ...said: Heard) => void };
+const { hear } = QuotaEstimate.prototype as { readonly hear: (this: QuotaEstimate, ...said: Heard) => void };
 
-type Heard = Parameters<Figures["hear"]>;
+type Heard = Parameters<QuotaEstimate["hear"]>;
 
 test.each<[string, () => unknown]>([
   [
     "naming what is held as what remains",
-    () => vi.spyOn(Figures.prototype, "remaining").mockImplementation((_, __, units) => units),
+    () => vi.spyOn(QuotaEstimate.prototype, "remaining").mockImplementation((_, __, units) => units),
   ],
   [
     "counting units that were granted as the object's too",
     () =>
-      vi.spyOn(Figures.prototype, "hear").mockImplementation(function (this: Figures, rules, given, ...more) {
+      vi.spyOn(QuotaEstimate.prototype, "hear").mockImplementation(function (
+        this: QuotaEstimate,
+        rules,
+        given,
+        ...more
+      ) {
         hear.call(this, rules, given && { ...given, units: {} }, ...more);
       }),
   ],

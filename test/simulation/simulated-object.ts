@@ -9,7 +9,7 @@ import type {
   SheddingCall,
   Versioned,
 } from "../../core/protocol/messages.ts";
-import type { Maybe } from "../../core/protocol/object-methods.ts";
+import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { CallRouter } from "../../durable-objects/key-parts.ts";
 import { collectGarbage } from "../../durable-objects/keys/garbage-collection.ts";
 import { KeyCache, MemoryBudget, MAX_BYTES } from "../../durable-objects/keys/key-cache.ts";
@@ -173,14 +173,14 @@ export class SimulatedObject {
         queue.follow(keyState);
         return [keyState, this.nowMs];
       },
-      letGo: (keyState) => cache.letGo(keyState),
+      letGo: (keyState) => cache.release(keyState),
     });
     return { storage, cache, store, queue, ask, shedders };
   }
 }
 
 /** An answer as text. None is a promise here: only calls on several keys make others wait, and there are none. */
-function now(answer: Maybe<Answer>): AnswerText {
+function now(answer: MaybePromise<Answer>): AnswerText {
   if (answer instanceof Promise) throw new Error("nobody is to wait");
   return JSON.stringify(answer);
 }

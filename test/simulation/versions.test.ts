@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { ReserveCall } from "../../core/protocol/messages.ts";
 import { describePolicy } from "../../core/protocol/policy-descriptions.ts";
-import type { ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
+import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";
 import { Database } from "./database.ts";
@@ -59,7 +59,7 @@ test.each<[string, Breakage]>([
 });
 
 /** A message of another version than the one in force says nothing of what its sender keeps. */
-function withoutKept(message: ReservationsAsked, policy: Policy): ReservationsAsked {
+function withoutKept(message: ReservationsMessage, policy: Policy): ReservationsMessage {
   const isKnown = message.known?.[policy.name] === describePolicy(policy).version;
   if (isKnown && policy.override === undefined) return message;
   const calls = message.calls.map(({ reserve, ...call }) => ({

@@ -3,23 +3,23 @@
  * in their callers' processes, far from the isolates that they ask, messages that are late, lost and twice, and crashes.
  * Each history is made from a seed.
  */
-import { FarLimiter } from "../../client/far-limiter.ts";
+import { RemoteLimiter } from "../../client/far-limiter.ts";
 import { LimiterClient } from "../../client/limiter-client.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
-import type { FarSide } from "../../client/transports/far-side.ts";
+import type { LimiterTransport } from "../../client/transports/far-side.ts";
 import { Objects } from "../../client/transports/objects.ts";
-import { Outboxes } from "../../client/transports/outbox.ts";
+import { BatchQueues } from "../../client/transports/outbox.ts";
 import type { Time } from "../../core/clock.ts";
 import { DEFAULT_BOUNDS } from "../../core/policies/caller-bounds.ts";
-import { later, type InForce } from "../../core/policies/in-force.ts";
+import { later, type PolicyRevision } from "../../core/policies/in-force.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
+import type { ReservationsReply, ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { SCOPES } from "../../worker/auth/tokens.ts";
 import { callReserve } from "../../worker/calls/reservations.ts";
 import { parsePolicies } from "../support/milliseconds.ts";
@@ -55,7 +55,7 @@ interface Version {
 
 interface Isolate {
   readonly limiter: LocalLimiter;
-  readonly outboxes: Outboxes;
+  readonly outboxes: BatchQueues;
   /** Answers the messages of clients. */
   readonly worker: LimiterClient;
   known: number;
@@ -72,7 +72,7 @@ export interface Breakage {
   /** An object starts again without what is stored of versions. */
   readonly forgets?: boolean;
   /** What the limiter takes a client's message for, by the policy that is in force for the key. */
-  readonly read?: (message: ReservationsAsked, policy: Policy) => ReservationsAsked;
+  readonly read?: (message: ReservationsMessage, policy: Policy) => ReservationsMessage;
 }
 
 export interface Outcome {
@@ -95,14 +95,14 @@ export class History {
   readonly #breakage: Breakage;
   readonly #versions: Version[] = [];
   readonly #isolates: Isolate[] = [];
-  readonly #clients: FarLimiter[] = [];
+  readonly #clients: RemoteLimiter[] = [];
   readonly #farMs: number;
   /** The loosest that was ever in force: nothing is ever admitted over it. */
   readonly #loosest: Oracle;
   /** The one in force alone, once everybody knows it. */
   #strict: Oracle | undefined;
   #failure: unknown;
-  #seen: InForce | undefined;
+  #seen: PolicyRevision | undefined;
   #back = 0;
   #outcome = {
     calls: 0,
@@ -198,7 +198,7 @@ export class History {
   #isolate(count: number): Isolate {
     const cache = new ReservationCache(() => `isolate-${count}-${this.#dice.upTo(1e9)}`);
     const limiter = new LocalLimiter(cache);
-    const outboxes = new Outboxes();
+    const outboxes = new BatchQueues();
     const time = this.#time.clock({ ms: 500 * count });
     const inBackground = () => undefined;
     const current = (): Policy => {
@@ -242,8 +242,8 @@ export class History {
   }
 
   /** A client in its caller's process. Each of its messages comes to any isolate. */
-  #client(count: number): FarLimiter {
-    const reserve = (asked: ReservationsAsked): Promise<ReservationsAnswered> =>
+  #client(count: number): RemoteLimiter {
+    const reserve = (asked: ReservationsMessage): Promise<ReservationsReply> =>
       new Promise((resolve) => {
         const { thereMs, backMs, againMs } = this.#fate(this.#farMs);
         if (thereMs === undefined) return;
@@ -259,10 +259,10 @@ export class History {
           );
       });
     const time = this.#time.clock({ ms: 7_000 * count });
-    return new FarLimiter({ far: { reserve } as FarSide, time, inBackground: () => undefined });
+    return new RemoteLimiter({ far: { reserve } as LimiterTransport, time, inBackground: () => undefined });
   }
 
-  async #answerClient(asked: ReservationsAsked): Promise<ReservationsAnswered> {
+  async #answerClient(asked: ReservationsMessage): Promise<ReservationsReply> {
     const { worker, known } = this.#dice.of(this.#isolates);
     const { policy } = this.#versions[known] as Version;
     const principal = { title: "the client", id: `{"token":"t"}`, bounds: DEFAULT_BOUNDS, scopes: SCOPES };
@@ -275,7 +275,7 @@ export class History {
         ? { decision: { ...answer.decision, source: "object" as const } }
         : answer,
     );
-    return JSON.parse(JSON.stringify({ ...answered, answers })) as ReservationsAnswered;
+    return JSON.parse(JSON.stringify({ ...answered, answers })) as ReservationsReply;
   }
 
   readonly #failed = (error: unknown) => void (this.#failure ??= error);
@@ -291,7 +291,7 @@ export class History {
     void decided?.then(note).catch(this.#failed);
   }
 
-  #objects(time: Time, outboxes: Outboxes): Objects {
+  #objects(time: Time, outboxes: BatchQueues): Objects {
     const handle = (method: Method, args: readonly unknown[]) => this.#handle(method, args);
     const namespace = simulatedNamespace(
       this.#time,
@@ -369,7 +369,8 @@ export class History {
   #check(): void {
     if (this.#failure !== undefined) throw this.#failure;
     const { inForce } = this.#object.open({ name: NAME }, KEY);
-    const said = (each: InForce | undefined) => `version ${each?.version ?? 0} of ${each?.sinceMs ?? 0}`;
+    const said = (each: PolicyRevision | undefined) =>
+      `version ${each?.version ?? 0} of ${each?.sinceMs ?? 0}`;
     law(
       later(inForce, this.#seen) === inForce,
       () => `the object went back from ${said(this.#seen)} to ${said(inForce)}`,

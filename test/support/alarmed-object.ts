@@ -1,6 +1,6 @@
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { removedIn } from "../../core/policies/policy-tables.ts";
-import type { KnownPolicies } from "../../core/policies/policy.ts";
+import type { PolicyLookup } from "../../core/policies/policy.ts";
 import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
 import { cleaned, joinParts, type KeyParts } from "../../durable-objects/key-parts.ts";
@@ -11,7 +11,7 @@ import { Storage } from "../../durable-objects/storage/storage.ts";
 import { Database } from "../simulation/database.ts";
 
 /** Policies as a deployment gives them. */
-export function known(given: object): KnownPolicies {
+export function known(given: object): PolicyLookup {
   const policies = parsePolicies(given);
   return { get: (name) => policies.get(name), isRemoved: removedIn(given) };
 }
@@ -28,17 +28,17 @@ export class AlarmedObject {
   storage!: Storage;
   parts!: KeyParts;
 
-  constructor(policies: KnownPolicies, nowMs: number) {
+  constructor(policies: PolicyLookup, nowMs: number) {
     this.nowMs = nowMs;
     this.#begin(policies);
   }
 
   /** Another version begins with what is stored. */
-  async restart(policies: KnownPolicies): Promise<void> {
+  async restart(policies: PolicyLookup): Promise<void> {
     await this.#begin(policies).readAlarm(3_600_000);
   }
 
-  #begin(policies: KnownPolicies): Timers {
+  #begin(policies: PolicyLookup): Timers {
     this.storage = new Storage(this.database.storage);
     const alarm = {
       getAlarm: () => Promise.resolve(this.alarmAtMs),

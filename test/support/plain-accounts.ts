@@ -5,7 +5,7 @@
 import { advance, type Account, type AccountDecision } from "../../core/accounts/account.ts";
 import type { Hold } from "../../core/accounts/hold.ts";
 import type { JointDecision, RuleAccount, Taking } from "../../core/accounts/joint-decision.ts";
-import type { Queued } from "../../core/accounts/wait-times.ts";
+import type { QueuedCost } from "../../core/accounts/wait-times.ts";
 import type { Denial } from "../../core/algorithms/algorithm.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { RuleDecision } from "../../core/protocol/answers.ts";
@@ -18,7 +18,7 @@ import { costOf, type Cost } from "../../core/protocol/cost.ts";
  */
 export function waitBehindMs(
   ruleAccounts: readonly RuleAccount[],
-  waiters: readonly Queued[],
+  waiters: readonly QueuedCost[],
   cost: Cost,
   nowMs: number,
 ): number | null {

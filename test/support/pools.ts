@@ -2,9 +2,9 @@
 import { createClient } from "redis";
 import type { Rule } from "../../core/policies/policy.ts";
 import type {
-  Granted,
+  GrantedUnits,
   HolderMessage,
-  Mark,
+  PoolMark,
   PoolAnswer,
   PoolCall,
   PoolRule,
@@ -202,7 +202,7 @@ export function holdingOf(
  *
  * @throws Error when there is no grant in it
  */
-export function grantedIn({ granted }: PoolAnswer): Granted & { readonly mark: Mark } {
+export function grantedIn({ granted }: PoolAnswer): GrantedUnits & { readonly mark: PoolMark } {
   if (granted === undefined) throw new Error("nothing was said of what is granted");
   return granted;
 }

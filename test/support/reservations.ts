@@ -1,4 +1,4 @@
-import type { HeldPolicy, Policy } from "../../core/policies/policy.ts";
+import type { PolicyView, Policy } from "../../core/policies/policy.ts";
 import type { Decided, RuleDecision } from "../../core/protocol/answers.ts";
 import { Reservation } from "../../core/reservations/reservation.ts";
 /** A reservation by itself, and answers made by hand. */
@@ -24,7 +24,7 @@ export function policyOf(name: string): Policy {
 }
 
 /** What all rules of a policy say: admitted, unless `figures` say otherwise. */
-export function said(policy: HeldPolicy, figures: Partial<RuleDecision> = {}): RuleDecision[] {
+export function said(policy: PolicyView, figures: Partial<RuleDecision> = {}): RuleDecision[] {
   return policy.rules.map(({ name, capacity }) => ({
     name,
     success: true,
@@ -36,11 +36,11 @@ export function said(policy: HeldPolicy, figures: Partial<RuleDecision> = {}): R
     ...figures,
   }));
 }
-export const denied = (policy: HeldPolicy, retryAfterMs: number | null) =>
+export const denied = (policy: PolicyView, retryAfterMs: number | null) =>
   said(policy, { success: false, retryAfterMs, reason: "quota" });
 
 /** The answer that grants `units` of every rule. */
-export function granting(policy: HeldPolicy, units: number, { ttlMs = TTL_MS, isNew = false } = {}): Decided {
+export function granting(policy: PolicyView, units: number, { ttlMs = TTL_MS, isNew = false } = {}): Decided {
   const named = Object.fromEntries(policy.rules.map(({ name }) => [name, units]));
   return { rules: said(policy), reserved: { ttlMs, isNew, units: named } };
 }

@@ -4,17 +4,17 @@ import { LimiterClient, type LimiterClientParts } from "../../client/limiter-cli
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { type LimiterNamespace, Objects } from "../../client/transports/objects.ts";
-import { Outboxes } from "../../client/transports/outbox.ts";
+import { BatchQueues } from "../../client/transports/outbox.ts";
 import { returnUnits } from "../../client/transports/sent-calls.ts";
 import { PoliciesInForce } from "../../core/catalog/policy-entry.ts";
 import { randomFraction, randomId, SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { LogSettings } from "../../core/policies/log-settings.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { type Compared, policyOfKeys } from "../../core/stats/counts.ts";
+import { type ComparisonCounts, policyOfKeys } from "../../core/stats/counts.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../../core/stats/messages.ts";
 import { SEND_EVERY_MS, StatsSender } from "../../core/stats/sender.ts";
-import { type Counter, Tally, type Told } from "../../core/stats/tally.ts";
+import { type Counter, Tally, type CountedDecision } from "../../core/stats/tally.ts";
 import { deployed, log, regionalPolicies } from "../../durable-objects/deployment.ts";
 import { claimProofs } from "../auth/claim-proofs.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
@@ -98,7 +98,7 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
   const { named } = inForce ?? regionalPolicies;
   const mayHaveKeys = (name: string) => named.get(policyOfKeys(name))?.jurisdiction === undefined;
   const stats = STATS && new WorkerStats(STATS, SYSTEM_TIME, randomId, waitUntil, mayHaveKeys);
-  const together = { outboxes: new Outboxes(), inBackground: waitUntil };
+  const together = { outboxes: new BatchQueues(), inBackground: waitUntil };
   const calls = new CallLog(log, randomFraction, (line) => console.log(line));
   const unanswered = (policy: string, error: unknown) => calls.failed(policy, error);
   const objects = new Objects(OBJECTS, SYSTEM_TIME, together, { counter: stats, unanswered });
@@ -206,11 +206,11 @@ class WorkerStats implements Counter {
     this.#inBackground = inBackground;
   }
 
-  decided(told: Told): void {
+  decided(told: CountedDecision): void {
     this.#tally.decided(told);
   }
 
-  compared(compared: Compared): void {
+  compared(compared: ComparisonCounts): void {
     this.#tally.compared(compared);
   }
 

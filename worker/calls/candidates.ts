@@ -8,7 +8,7 @@ import { randomId } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { takesNothing } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import type { WantedHold, WantedLease, WantedLimit } from "../../core/protocol/messages.ts";
+import type { HoldParams, AcquireParams, LimitParams } from "../../core/protocol/messages.ts";
 import { readClaimId } from "../../core/protocol/opaque-ids.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { DeniedBy } from "../../core/stats/counts.ts";
@@ -17,19 +17,24 @@ import { blockedDecision, type Target } from "./target.ts";
 type Decided = Decision | Problem | undefined;
 
 /** Puts a `limit` to the candidate. */
-export function limitBeside(client: LimiterClient, target: Target, call: WantedLimit, told: Decided): void {
+export function limitCandidate(
+  client: LimiterClient,
+  target: Target,
+  call: LimitParams,
+  told: Decided,
+): void {
   const { policy, key } = target;
   const { candidate } = policy;
   if (candidate === undefined || told instanceof Problem || takesNothing(policy, call.cost)) return;
   const { waitMs: _, ...atOnce } = call;
   // A debit is made whatever the limit is: there is nothing to compare.
   if (call.force === true)
-    return alsoBeside(client, policy, async (beside, tried) => await beside.limit(tried, key, atOnce));
+    return withCandidate(client, policy, async (beside, tried) => await beside.limit(tried, key, atOnce));
   compare(client, target, told, (beside) => beside.limit(candidate.policy, key, atOnce));
 }
 
 /** Puts a hold to the candidate. It has the id of the policy's, so whoever ends that one ends it too. */
-export function holdBeside(client: LimiterClient, target: Target, call: WantedHold, told: Decided): void {
+export function holdCandidate(client: LimiterClient, target: Target, call: HoldParams, told: Decided): void {
   const { policy, key } = target;
   const { candidate } = policy;
   if (candidate === undefined || told instanceof Problem) return;
@@ -48,7 +53,12 @@ export function holdBeside(client: LimiterClient, target: Target, call: WantedHo
 }
 
 /** Puts an acquire to the candidate. Its lease has the id of the policy's. */
-export function acquireBeside(client: LimiterClient, target: Target, call: WantedLease, told: Decided): void {
+export function acquireCandidate(
+  client: LimiterClient,
+  target: Target,
+  call: AcquireParams,
+  told: Decided,
+): void {
   const { policy, key } = target;
   const { candidate } = policy;
   const terms = candidate?.policy.lease;
@@ -75,13 +85,13 @@ export function acquireBeside(client: LimiterClient, target: Target, call: Wante
 }
 
 /** Counts a call that cannot be put to the candidate: nobody would end its lease when the policy's ends with its holder. */
-export function undecidedBeside(client: LimiterClient, { policy: { name, candidate }, key }: Target): void {
+export function skipCandidate(client: LimiterClient, { policy: { name, candidate }, key }: Target): void {
   if (candidate !== undefined)
     client.candidates.compared({ policy: name, version: candidate.version, key, deniedBy: "unknown" });
 }
 
 /** Does to the candidate's key what was done to the policy's: what ends, renews or resets. Nothing is compared. */
-export function alsoBeside(
+export function withCandidate(
   client: LimiterClient,
   { candidate }: Policy,
   work: (beside: LimiterClient, policy: Policy) => Promise<unknown>,

@@ -1,6 +1,6 @@
 /** The checks of a call on several keys: parsed, permitted, and named for idempotency. */
 import type { LimiterClient } from "../../client/limiter-client.ts";
-import { publicName, seenBy } from "../../core/policies/policy.ts";
+import { publicName, forPriority } from "../../core/policies/policy.ts";
 import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
@@ -54,7 +54,7 @@ export async function parseChecks(
       costProblem(policy, [...path, "cost"], check.cost, given(raw, "cost")) ??
       priorityProblem(policy, priority);
     if (problem !== undefined) return problem;
-    targets.push({ ...target, policy: seenBy(target.policy, priority), cost: check.cost, priority });
+    targets.push({ ...target, policy: forPriority(target.policy, priority), cost: check.cost, priority });
   }
   const checks = withKeys(targets, idempotencyKey);
   if (!atomic) return { alone: checks };

@@ -2,10 +2,10 @@
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { decisionOf } from "../../client/read-answer.ts";
 import { degradedDecision, type Decision } from "../../core/protocol/decision.ts";
-import type { WantedHold } from "../../core/protocol/messages.ts";
+import type { HoldParams } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
-import { alsoBeside, holdBeside } from "./candidates.ts";
+import { withCandidate, holdCandidate } from "./candidates.ts";
 import { CancelRequest, HoldRequest, SettleRequest } from "./request-schemas.ts";
 import {
   blockedDecision,
@@ -15,11 +15,11 @@ import {
   priorityProblem,
   rateProblem,
   unitsProblem,
-  type Answered,
+  type TargetAnswer,
 } from "./target.ts";
 import { given } from "./validate.ts";
 
-type Promised<Answer> = Promise<Answered<Answer> | Problem>;
+type Promised<Answer> = Promise<TargetAnswer<Answer> | Problem>;
 
 /** Sets units apart until they are settled or cancelled. */
 export function callHold(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
@@ -36,7 +36,7 @@ export function callHold(client: LimiterClient, principal: Principal, input: unk
       if (problem !== undefined) return problem;
       const blocked = blockedDecision({ policy, key });
       if (blocked !== undefined) return client.told(blocked);
-      const asked: WantedHold = {
+      const asked: HoldParams = {
         id: client.newSecret("hold", policy, key),
         cost: units,
         ttlMs,
@@ -45,7 +45,7 @@ export function callHold(client: LimiterClient, principal: Principal, input: unk
       };
       const answer = await client.holds.hold(policy, key, asked);
       const told = answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
-      holdBeside(client, { policy, key }, asked, told);
+      holdCandidate(client, { policy, key }, asked, told);
       return client.told(told);
     },
   );
@@ -62,7 +62,7 @@ export function callSettle(client: LimiterClient, principal: Principal, input: u
     async ({ policy, key, secret, client: ending }, { used }) => {
       const problem = costProblem(policy, ["used"], used, given(input, "used"));
       if (problem !== undefined) return problem;
-      alsoBeside(ending, policy, (beside, tried) => beside.holds.settle(tried, key, secret, used));
+      withCandidate(ending, policy, (beside, tried) => beside.holds.settle(tried, key, secret, used));
       const answer = await ending.holds.settle(policy, key, secret, used);
       return answer instanceof Problem ? answer : { policy, answer };
     },
@@ -77,7 +77,7 @@ export function callCancel(
 ): Promise<Problem | undefined> {
   return callClaim(client, principal, "hold", CancelRequest, input, async (claim) => {
     const { policy, key, secret } = claim;
-    alsoBeside(claim.client, policy, (beside, tried) => beside.holds.cancel(tried, key, secret));
+    withCandidate(claim.client, policy, (beside, tried) => beside.holds.cancel(tried, key, secret));
     const answer = await claim.client.holds.cancel(policy, key, secret);
     return answer instanceof Problem ? answer : undefined;
   });

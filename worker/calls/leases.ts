@@ -5,14 +5,14 @@ import { type Policy, publicName } from "../../core/policies/policy.ts";
 import type { Lease } from "../../core/protocol/answers.ts";
 import { type Cost, costOf } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
-import type { WantedLease } from "../../core/protocol/messages.ts";
+import type { AcquireParams } from "../../core/protocol/messages.ts";
 import { claimId } from "../../core/protocol/opaque-ids.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
-import { acquireBeside, alsoBeside, undecidedBeside } from "./candidates.ts";
+import { acquireCandidate, withCandidate, skipCandidate } from "./candidates.ts";
 import { AcquireRequest, ReleaseRequest, RenewRequest, SocketRequest } from "./request-schemas.ts";
 import {
-  type Answered,
+  type TargetAnswer,
   blockedDecision,
   call,
   callClaim,
@@ -28,7 +28,7 @@ import { given, refused } from "./validate.ts";
 
 /** An acquire that keeps to the terms of its policy. */
 export interface Acquire extends Target {
-  readonly asked: WantedLease;
+  readonly asked: AcquireParams;
 }
 
 /**
@@ -43,7 +43,7 @@ export function callAcquire(
   input: unknown,
   signal: AbortSignal,
   waitUntil: (promise: Promise<unknown>) => void,
-): Promise<Answered<Decision> | Problem> {
+): Promise<TargetAnswer<Decision> | Problem> {
   const answered = call(client, principal, AcquireRequest, input, async (target, request) => {
     const acquire = acquireOf(client, target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
@@ -61,7 +61,7 @@ export function callAcquire(
     const isLost = signal.aborted || isUnknown;
     if (isLost && asked.idempotencyKey === undefined)
       waitUntil(client.leases.release(policy, key, asked.id, { outcome: "ignore" }));
-    else acquireBeside(client, acquire, asked, answer);
+    else acquireCandidate(client, acquire, asked, answer);
     return client.told(answer);
   });
   waitUntil(answered.catch(() => undefined));
@@ -84,12 +84,12 @@ export function callSocket(
   client: LimiterClient,
   principal: Principal,
   input: unknown,
-): Promise<Answered<Response> | Problem> {
+): Promise<TargetAnswer<Response> | Problem> {
   return call(client, principal, SocketRequest, input, (target, request) => {
     const acquire = acquireOf(client, target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
     const { policy, key, asked } = acquire;
-    undecidedBeside(client, acquire);
+    skipCandidate(client, acquire);
     const linked =
       (request.resume === undefined ? blockedProblem(target) : undefined) ??
       linkedOf(client, principal, acquire, request);
@@ -105,7 +105,7 @@ export function linkedOf(
   principal: Principal,
   { policy, key }: Target,
   { graceMs, resume }: { readonly graceMs?: number | undefined; readonly resume?: string | undefined },
-): Pick<WantedLease, "graceMs" | "resume"> | Problem {
+): Pick<AcquireParams, "graceMs" | "resume"> | Problem {
   const problem = durationProblem(policy, "graceMs", graceMs);
   if (problem !== undefined) return problem;
   const claim = resume === undefined ? undefined : findClaim(client, principal, "lease", resume);
@@ -193,7 +193,7 @@ export function callRenew(
     const { policy, key, secret } = claim;
     const problem = ttlProblem(policy, ttlMs);
     if (problem === undefined)
-      alsoBeside(claim.client, policy, (beside, tried) => {
+      withCandidate(claim.client, policy, (beside, tried) => {
         const mostMs = tried.lease?.maxTtlMs ?? 0;
         return beside.leases.renew(tried, key, secret, ttlMs === undefined ? ttlMs : Math.min(ttlMs, mostMs));
       });
@@ -211,7 +211,7 @@ export function callRelease(
   return callClaim(client, principal, "lease", ReleaseRequest, input, (claim, { outcome, durationMs }) => {
     const { policy, key, secret } = claim;
     const report = { outcome, durationMs };
-    alsoBeside(claim.client, policy, (beside, tried) => beside.leases.release(tried, key, secret, report));
+    withCandidate(claim.client, policy, (beside, tried) => beside.leases.release(tried, key, secret, report));
     return claim.client.leases.release(policy, key, secret, report);
   });
 }

@@ -15,7 +15,7 @@
  * ends, it passes, or a call that succeeded has used what it wanted.
  */
 import type { LimiterClient } from "../../client/limiter-client.ts";
-import type { Rolled } from "../../client/load-shedding.ts";
+import type { SheddingSample } from "../../client/load-shedding.ts";
 import { decisionOf, shedTold } from "../../client/read-answer.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import { takesNothing } from "../../core/protocol/cost.ts";
@@ -28,7 +28,7 @@ import {
 } from "../../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
-import { acquireBeside, limitBeside } from "./candidates.ts";
+import { acquireCandidate, limitCandidate } from "./candidates.ts";
 import { type Check, compare, type IndependentCheck, isNever, nameOf, parseChecks } from "./checks.ts";
 
 /**
@@ -99,7 +99,10 @@ async function denied(
   return { success: false, decisions };
 }
 
-async function askAtOnce(client: LimiterClient, checks: readonly Drawn[]): Promise<Outcome[] | Problem> {
+async function askAtOnce(
+  client: LimiterClient,
+  checks: readonly SampledCheck[],
+): Promise<Outcome[] | Problem> {
   const asked = await Promise.all(checks.map((check) => ask(client, check, 0)));
   return await withoutProblems(client, checks, asked);
 }
@@ -125,7 +128,7 @@ async function askInOrder(
  *
  * @param waitMs how long to wait for the holds of other such calls to end, in milliseconds
  */
-async function ask(client: LimiterClient, check: Drawn, waitMs: number): Promise<Outcome | Problem> {
+async function ask(client: LimiterClient, check: SampledCheck, waitMs: number): Promise<Outcome | Problem> {
   const { policy, key, cost, request, idempotencyKey, priority, shed } = check;
   if (takesNothing(policy, cost) || policy.override?.effect !== undefined) {
     const decision = await client.limit(policy, key, { cost: 0, priority });
@@ -253,9 +256,14 @@ function checkBeside(
   decision: Decision,
 ): void {
   const { lease } = policy;
-  if (lease === undefined) return limitBeside(client, { policy, key }, asked, decision);
+  if (lease === undefined) return limitCandidate(client, { policy, key }, asked, decision);
   const { cost, priority } = asked;
-  acquireBeside(client, { policy, key }, { id: "", cost, priority, ttlMs: lease.ttlMs, waitMs: 0 }, decision);
+  acquireCandidate(
+    client,
+    { policy, key },
+    { id: "", cost, priority, ttlMs: lease.ttlMs, waitMs: 0 },
+    decision,
+  );
 }
 
 /**
@@ -299,12 +307,12 @@ async function limitEach(client: LimiterClient, checks: readonly IndependentChec
 /* Load shedding of a call on several keys: one draw is for all its checks. */
 
 /** A check for which it was drawn whether it is shed. */
-type Drawn = Check & { readonly shed?: Rolled };
+type SampledCheck = Check & { readonly shed?: SheddingSample };
 
 /** Draws once for the whole call. Most policies shed nothing, and a policy in shadow only reports. */
-async function withShed(client: LimiterClient, checks: readonly Check[]): Promise<readonly Drawn[]> {
+async function withShed(client: LimiterClient, checks: readonly Check[]): Promise<readonly SampledCheck[]> {
   if (!checks.some(({ policy }) => policy.shedding !== undefined && !policy.shadow)) return checks;
-  const rolled = await client.rollTogether(checks);
+  const rolled = await client.sampleTogether(checks);
   return checks.map((check, index) => ({ ...check, shed: check.policy.shadow ? undefined : rolled[index] }));
 }
 
@@ -313,11 +321,11 @@ function shedOutcome({
   policy,
   key,
   shed,
-}: Drawn): { readonly decision: Decision; readonly isContended: false } | undefined {
+}: SampledCheck): { readonly decision: Decision; readonly isContended: false } | undefined {
   return shed && { decision: shedTold(policy, key, shed), isContended: false };
 }
 
 /** Whether a check is shed whatever its object remembers: one with an idempotency key may have passed before. */
-function isShedAnyhow({ shed, idempotencyKey }: Drawn): boolean {
+function isShedAnyhow({ shed, idempotencyKey }: SampledCheck): boolean {
   return shed !== undefined && idempotencyKey === undefined;
 }

@@ -5,14 +5,14 @@ import { randomId } from "../../core/clock.ts";
 import { type Policy, publicName, type Rule } from "../../core/policies/policy.ts";
 import { type Cost, costOf, takesNothing } from "../../core/protocol/cost.ts";
 import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
-import type { WantedLimit } from "../../core/protocol/messages.ts";
+import type { LimitParams } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import { type Principal, type Scope, scopeProblem } from "../auth/tokens.ts";
-import { alsoBeside, limitBeside } from "./candidates.ts";
+import { withCandidate, limitCandidate } from "./candidates.ts";
 import { UNITS_ALLOWED } from "./request-parts.ts";
 import { KeyRequest, LimitRequest, PeekRequest, RefundRequest, SetRequest } from "./request-schemas.ts";
 import {
-  type Answered,
+  type TargetAnswer,
   call,
   costProblem,
   priorityProblem,
@@ -23,7 +23,7 @@ import {
 } from "./target.ts";
 import { given, refused } from "./validate.ts";
 
-type Promised<Answer> = Promise<Answered<Answer> | Problem>;
+type Promised<Answer> = Promise<TargetAnswer<Answer> | Problem>;
 
 /** Decides on a cost, and takes it if it fits. `signal`: aborted when a caller has gone that waits. */
 export function callLimit(
@@ -73,12 +73,12 @@ export function limitOf(
 export function decide(
   client: LimiterClient,
   target: Target,
-  asked: WantedLimit,
+  asked: LimitParams,
   signal?: AbortSignal,
 ): ReturnType<LimiterClient["limit"]> {
   const decided = client.limit(target.policy, target.key, asked, signal);
   const tell = <Told extends Decision | Problem>(told: Told) => {
-    if (target.policy.candidate !== undefined) limitBeside(client, target, asked, told);
+    if (target.policy.candidate !== undefined) limitCandidate(client, target, asked, told);
     return client.told(told);
   };
   return decided instanceof Promise ? decided.then(tell) : tell(decided);
@@ -140,7 +140,9 @@ export function callRefund(client: LimiterClient, principal: Principal, input: u
         rateProblem(policy, units) ??
         unitsProblem(policy, units, given(input, "units"));
       if (problem !== undefined) return problem;
-      alsoBeside(client, policy, (beside, tried) => beside.refund(tried, key, units, idempotencyKey, charge));
+      withCandidate(client, policy, (beside, tried) =>
+        beside.refund(tried, key, units, idempotencyKey, charge),
+      );
       return client.refund(policy, key, units, idempotencyKey, charge);
     },
   );
@@ -166,7 +168,7 @@ export function callPeek(
 /** Makes a key as new. */
 export function callReset(client: LimiterClient, principal: Principal, input: unknown): Promised<undefined> {
   return call(client, principal, KeyRequest, input, ({ policy, key }) => {
-    alsoBeside(client, policy, (beside, tried) => beside.reset(tried, key));
+    withCandidate(client, policy, (beside, tried) => beside.reset(tried, key));
     return client.reset(policy, key);
   });
 }
@@ -178,7 +180,7 @@ export function callSetUsed(
   client: LimiterClient,
   principal: Principal,
   input: unknown,
-): Promise<Answered<KeyReport> | Problem> {
+): Promise<TargetAnswer<KeyReport> | Problem> {
   return call(client, principal, SetRequest, input, ({ policy, key }, { used }) => {
     const problem = costProblem(policy, ["used"], used, given(input, "used"));
     if (problem !== undefined) return problem;
@@ -198,7 +200,7 @@ export function callSetUsed(
     const isNamed = ({ unit }: Rule) => typeof used === "number" || Object.hasOwn(used, unit);
     if (!rates.some(isNamed))
       return refused(["used"], given(input, "used"), `a number, or a table with one of ${unitsOf(rates)}`);
-    alsoBeside(client, policy, (beside, tried) => beside.setUsed(tried, key, used));
+    withCandidate(client, policy, (beside, tried) => beside.setUsed(tried, key, used));
     return client.setUsed(policy, key, used);
   });
 }

@@ -3,7 +3,7 @@ import type * as v from "valibot";
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
 import { normaliseKey } from "../../core/policies/keys.ts";
-import { type Policy, publicName, seenBy } from "../../core/policies/policy.ts";
+import { type Policy, publicName, forPriority } from "../../core/policies/policy.ts";
 import type { MadeAnswer } from "../../core/protocol/batches.ts";
 import { ownKey } from "../../core/protocol/caller-keys.ts";
 import { takesNothing, type Cost } from "../../core/protocol/cost.ts";
@@ -12,7 +12,7 @@ import { type Full, Problem } from "../../core/protocol/problems.ts";
 import {
   RESERVATIONS_PROTOCOL,
   type ReservationAnswer,
-  type ReservationsAnswered,
+  type ReservationsReply,
 } from "../../core/protocol/reservation-messages.ts";
 import { scopeProblem, type Principal } from "../auth/tokens.ts";
 import { decide as decideOn } from "./limits.ts";
@@ -41,7 +41,7 @@ export async function callReserve(
   client: LimiterClient,
   principal: Principal,
   input: unknown,
-): Promise<ReservationsAnswered | Problem> {
+): Promise<ReservationsReply | Problem> {
   const request = parse(ReservationsRequest, input);
   if (request instanceof Problem) return request;
   const refused = scopeProblem(principal, ["reserve"]);
@@ -110,7 +110,7 @@ async function answerLimit(
 }
 
 function messageOf({ policy, key }: Target, { cost, priority }: Limit) {
-  return { policy: policy.name, key, cost, priority: seenBy(policy, priority).priority };
+  return { policy: policy.name, key, cost, priority: forPriority(policy, priority).priority };
 }
 
 async function decide(

@@ -23,7 +23,7 @@ export interface Target {
 }
 
 /** An answer, with the policy that the headers of a response need. */
-export interface Answered<Answer> {
+export interface TargetAnswer<Answer> {
   readonly policy: Policy;
   readonly answer: Answer;
 }
@@ -35,7 +35,7 @@ export async function call<Schema extends v.GenericSchema<unknown, { policy: str
   schema: Schema,
   input: unknown,
   ask: (target: Target, request: v.InferOutput<Schema>) => Promise<Answer | Problem> | Answer | Problem,
-): Promise<Answered<Answer> | Problem> {
+): Promise<TargetAnswer<Answer> | Problem> {
   const request = parse(schema, input);
   if (request instanceof Problem) return request;
   const target = findTarget(client, principal, request);

@@ -1,15 +1,15 @@
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import {
   type Abortable,
-  type AcquireAsked,
+  type AcquireRequest,
   type Grant,
-  type HoldAsked,
-  type KeyAsked,
-  type LimitAllAsked,
-  type LimitAsked,
+  type HoldRequest,
+  type KeyRequest,
+  type LimitAllRequest,
+  type LimitRequest,
   type Limiter,
-  type PeekAsked,
-  type RefundAsked,
+  type PeekRequest,
+  type RefundRequest,
   withRelease,
 } from "../../client/limiter.ts";
 import { plainCall, signalOf } from "../../client/local-call.ts";
@@ -27,8 +27,8 @@ import { callAcquire, callRelease, callRenew } from "../calls/leases.ts";
 import { callLimitSeveral } from "../calls/limit-all.ts";
 import { callPeek, callRefund, callReset, limitOf } from "../calls/limits.ts";
 import { listPolicies } from "../calls/policy-list.ts";
-import { LimitRequest } from "../calls/request-schemas.ts";
-import { findTarget, type Answered } from "../calls/target.ts";
+import { LimitRequest as LimitSchema } from "../calls/request-schemas.ts";
+import { findTarget, type TargetAnswer } from "../calls/target.ts";
 import { parse, plain } from "../calls/validate.ts";
 
 /** What a limiter without a deployment of its own is made of. */
@@ -65,11 +65,11 @@ export class DirectLimiter implements Limiter {
     };
   }
 
-  async limit(given: LimitAsked & Abortable): Promise<Decision> {
+  async limit(given: LimitRequest & Abortable): Promise<Decision> {
     const signal = signalOf(given) as AbortSignal | undefined;
     signal?.throwIfAborted();
     const whole = this.#whole(signal === undefined ? given : withoutSignal(given));
-    const request = plainCall(whole ?? {}) ?? parse(LimitRequest, plain(whole));
+    const request = plainCall(whole ?? {}) ?? parse(LimitSchema, plain(whole));
     if (request instanceof Problem) throw request.toError();
     const target = findTarget(this.#client, this.#principal, request);
     if (target instanceof Problem) throw target.toError();
@@ -78,20 +78,20 @@ export class DirectLimiter implements Limiter {
     return orThrow(answer);
   }
 
-  async limitAll(given: LimitAllAsked): Promise<AllDecisions> {
+  async limitAll(given: LimitAllRequest): Promise<AllDecisions> {
     const asked = plain(given);
     const checks: unknown = asked?.checks;
     const whole = Array.isArray(checks)
-      ? { ...asked, checks: checks.map((check: KeyAsked) => this.#whole(check)) }
+      ? { ...asked, checks: checks.map((check: KeyRequest) => this.#whole(check)) }
       : asked;
     return orThrow(await callLimitSeveral(this.#client, this.#principal, whole));
   }
 
-  async refund(asked: RefundAsked): Promise<Decision> {
+  async refund(asked: RefundRequest): Promise<Decision> {
     return answerOf(await callRefund(this.#client, this.#principal, this.#whole(plain(asked))));
   }
 
-  async hold(asked: HoldAsked): Promise<Decision> {
+  async hold(asked: HoldRequest): Promise<Decision> {
     return answerOf(await callHold(this.#client, this.#principal, this.#whole(plain(asked))));
   }
 
@@ -103,7 +103,7 @@ export class DirectLimiter implements Limiter {
     orThrow((await callCancel(this.#client, this.#principal, plain(asked))) ?? undefined);
   }
 
-  async acquire(given: AcquireAsked & Abortable): Promise<Grant> {
+  async acquire(given: AcquireRequest & Abortable): Promise<Grant> {
     const signal = (signalOf(given) ?? new AbortController().signal) as AbortSignal;
     signal.throwIfAborted();
     const asked = plain(withoutSignal(given));
@@ -122,11 +122,11 @@ export class DirectLimiter implements Limiter {
     orThrow((await callRelease(this.#client, this.#principal, plain(asked))) ?? undefined);
   }
 
-  async peek(asked: PeekAsked): Promise<KeyReport> {
+  async peek(asked: PeekRequest): Promise<KeyReport> {
     return answerOf(await callPeek(this.#client, this.#principal, this.#whole(plain(asked))));
   }
 
-  async reset(asked: KeyAsked): Promise<void> {
+  async reset(asked: KeyRequest): Promise<void> {
     answerOf(await callReset(this.#client, this.#principal, this.#whole(plain(asked))));
   }
 
@@ -142,7 +142,7 @@ export class DirectLimiter implements Limiter {
     return this.close();
   }
 
-  #whole<Asked extends KeyAsked>(asked: Asked): Asked {
+  #whole<Asked extends KeyRequest>(asked: Asked): Asked {
     const { policy } = this.#parts;
     const isOther = typeof asked !== "object" || asked === null || asked.policy !== undefined;
     return policy === undefined || isOther ? asked : { ...asked, policy };
@@ -154,7 +154,7 @@ function withoutSignal<Asked extends object>(given: Asked & Abortable) {
   return asked;
 }
 
-function answerOf<Answer>(answered: Answered<Answer> | Problem): Answer {
+function answerOf<Answer>(answered: TargetAnswer<Answer> | Problem): Answer {
   return orThrow(answered).answer;
 }
 

@@ -4,7 +4,7 @@ import type { Limiter } from "../../client/limiter.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
-import { Outboxes } from "../../client/transports/outbox.ts";
+import { BatchQueues } from "../../client/transports/outbox.ts";
 import { returnUnits } from "../../client/transports/sent-calls.ts";
 import { randomId, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDeployment } from "../../core/policies/regional-policies.ts";
@@ -44,7 +44,10 @@ export function makeObjectsLimiter(options: ObjectsOptions): Limiter {
   if (regionName !== undefined && region === undefined)
     throw new TypeError(`region is ${JSON.stringify(regionName)}: must be the name of a region`);
   const namespace = given as LimiterNamespace;
-  const objects = new Objects(namespace, SYSTEM_TIME, { outboxes: new Outboxes(), inBackground: waitUntil });
+  const objects = new Objects(namespace, SYSTEM_TIME, {
+    outboxes: new BatchQueues(),
+    inBackground: waitUntil,
+  });
   const cache = new ReservationCache(randomId);
   const parts = { objects, policies: regionalPolicies, time: SYSTEM_TIME, inBackground: waitUntil };
   const client = new LimiterClient(parts, new LocalLimiter(cache));

@@ -4,15 +4,15 @@ import type { Policy } from "../../core/policies/policy.ts";
 import type { AllDecisions, Decision } from "../../core/protocol/decision.ts";
 import { allDeniedBody, deniedBody, longestWaitMs } from "../../core/protocol/denials.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { retryAfter, setFigures, setPolicyHeaders } from "../../core/protocol/rate-limit-headers.ts";
-import type { Answered } from "../calls/target.ts";
+import { retryAfter, setQuotaHeaders, setPolicyHeaders } from "../../core/protocol/rate-limit-headers.ts";
+import type { TargetAnswer } from "../calls/target.ts";
 
 /** The status of a denial. */
 export type DenyStatus = 200 | 429;
 
 /** Answers a decision: with 200, or a denial as `deny` says. A degraded denial is then a 503. */
 export function decisionResponse(
-  answered: Answered<Decision> | Problem,
+  answered: TargetAnswer<Decision> | Problem,
   deny: DenyStatus,
 ): Response | Problem {
   if (answered instanceof Problem) return answered;
@@ -40,7 +40,7 @@ export function plainResponse(policy: Policy, decision: Decision, deny: DenyStat
   // These are set in the template itself, which the response copies. Nothing is awaited in between.
   const wait = decision.success ? null : (decision.retryAfterMs ?? null);
   const headers = templateOf(policy, wait === null ? admissions : denials);
-  setFigures(headers, policy, decision, readClockMs);
+  setQuotaHeaders(headers, policy, decision, readClockMs);
   for (const [name, value] of Object.entries(retryAfter(wait))) headers.set(name, value);
   return new Response(decisionText(decision), { headers });
 }
@@ -99,7 +99,7 @@ export function decisionHeaders(
   nowMs: () => number,
 ): Record<string, string> {
   const headers = new Map(Object.entries(sharedHeaders(policy)));
-  setFigures(headers, policy, decision, nowMs);
+  setQuotaHeaders(headers, policy, decision, nowMs);
   const wait = decision.success ? null : (decision.retryAfterMs ?? null);
   return { ...Object.fromEntries(headers), ...retryAfter(wait) };
 }

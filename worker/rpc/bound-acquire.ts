@@ -1,14 +1,14 @@
 import type { LimiterClient } from "../../client/limiter-client.ts";
 import { readClockMs } from "../../core/clock.ts";
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
-import type { WantedLease } from "../../core/protocol/messages.ts";
+import type { AcquireParams } from "../../core/protocol/messages.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
-import { acquireBeside, undecidedBeside } from "../calls/candidates.ts";
+import { acquireCandidate, skipCandidate } from "../calls/candidates.ts";
 import { type Acquire, acquireOf, CONFIRM_WITHIN_MS, linkedOf } from "../calls/leases.ts";
 import { BoundAcquireRequest } from "../calls/request-schemas.ts";
-import { type Answered, blockedDecision, call, findClaim } from "../calls/target.ts";
+import { type TargetAnswer, blockedDecision, call, findClaim } from "../calls/target.ts";
 import { given, refused } from "../calls/validate.ts";
 
 /**
@@ -22,7 +22,7 @@ export function callAcquireBound(
   client: LimiterClient,
   principal: Principal,
   input: unknown,
-): Promise<Answered<Grant> | Problem> {
+): Promise<TargetAnswer<Grant> | Problem> {
   return call(client, principal, BoundAcquireRequest, input, async (target, request) => {
     const acquire = acquireOf(client, target, request, given(input, "units"));
     if (acquire instanceof Problem) return acquire;
@@ -34,7 +34,7 @@ export function callAcquireBound(
     if (blocked !== undefined) return client.told(blocked);
     if (request.utilization !== undefined) client.report(policy, key, request.utilization);
     // A lease that ends with its caller ends at its object.
-    if (!request.detached) undecidedBeside(client, acquire);
+    if (!request.detached) skipCandidate(client, acquire);
     const isAtOnce = asked.waitMs === 0 || linked.resume !== undefined;
     if (isAtOnce && !request.detached) {
       const granted = await client.leases.acquireAttached(policy, key, { ...asked, ...linked });
@@ -43,7 +43,7 @@ export function callAcquireBound(
     }
     const link = request.detached ? undefined : linked;
     const { decision, attached } = await acquireConfirmed(client, principal, acquire, link);
-    if (link === undefined) acquireBeside(client, acquire, asked, decision);
+    if (link === undefined) acquireCandidate(client, acquire, asked, decision);
     client.told(decision);
     return attached === undefined ? decision : grantOf(decision, attached);
   });
@@ -87,7 +87,7 @@ async function acquireConfirmed(
   client: LimiterClient,
   principal: Principal,
   acquire: Acquire,
-  link: Pick<WantedLease, "graceMs"> | undefined,
+  link: Pick<AcquireParams, "graceMs"> | undefined,
 ): Promise<Granted> {
   const { policy, key, asked } = acquire;
   const untilMs = readClockMs() + asked.waitMs;

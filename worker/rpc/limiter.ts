@@ -4,7 +4,7 @@ import type { Cost } from "../../core/protocol/cost.ts";
 import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/decision.ts";
 import type { LeaseReport } from "../../core/protocol/messages.ts";
 import type { Problem } from "../../core/protocol/problems.ts";
-import type { ReservationsAnswered, ReservationsAsked } from "../../core/protocol/reservation-messages.ts";
+import type { ReservationsReply, ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import type { Scope } from "../auth/tokens.ts";
 import { catalogCallerOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
@@ -15,7 +15,7 @@ import { callLimitSeveral } from "../calls/limit-all.ts";
 import { callLimit, callPeek, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
 import { listPolicies, type PolicyList } from "../calls/policy-list.ts";
 import { callReserve } from "../calls/reservations.ts";
-import type { Answered } from "../calls/target.ts";
+import type { TargetAnswer } from "../calls/target.ts";
 import { plain } from "../calls/validate.ts";
 import { callAcquireBound, type Grant } from "./bound-acquire.ts";
 import { type BoundCall, completed, orThrow, readAlone, readCall } from "./bound-call.ts";
@@ -142,7 +142,7 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
   }
 
   /** Holds units of many keys in the caller's own process: the message of `POST /v1/reservations`. */
-  async reserve(asked: ReservationsAsked): Promise<ReservationsAnswered> {
+  async reserve(asked: ReservationsMessage): Promise<ReservationsReply> {
     return orThrow(await callReserve(...(await this.#readAlone(asked, ["reserve"]))));
   }
 
@@ -169,7 +169,7 @@ export class Limiter extends WorkerEntrypoint<Env, unknown> {
   }
 }
 
-function answerOf<Answer>(answered: Answered<Answer> | Problem): Answer {
+function answerOf<Answer>(answered: TargetAnswer<Answer> | Problem): Answer {
   return orThrow(answered).answer;
 }
 

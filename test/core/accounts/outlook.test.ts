@@ -11,7 +11,7 @@ import {
   UNTOUCHED,
 } from "../../../core/accounts/account.ts";
 import { decideTogether, withoutTaking, type RuleAccount } from "../../../core/accounts/joint-decision.ts";
-import { jointWaitMs, waitBehindMs, type Queued } from "../../../core/accounts/wait-times.ts";
+import { jointWaitMs, waitBehindMs, type QueuedCost } from "../../../core/accounts/wait-times.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import * as plain from "../../support/plain-accounts.ts";
 import { log, reachable, ruleOf } from "../../support/rules.ts";
@@ -189,8 +189,8 @@ describe("behind a queue", () => {
     }),
     { maxLength: 8 },
   );
-  const waiting = (drawn: readonly (Omit<Queued, "untilMs"> & { waitsMs: number })[], nowMs: number) =>
-    drawn.map(({ waitsMs, ...waiter }): Queued => ({ ...waiter, untilMs: nowMs + waitsMs }));
+  const waiting = (drawn: readonly (Omit<QueuedCost, "untilMs"> & { waitsMs: number })[], nowMs: number) =>
+    drawn.map(({ waitsMs, ...waiter }): QueuedCost => ({ ...waiter, untilMs: nowMs + waitsMs }));
 
   test("the wait is that of playing the queue through, waiter by waiter", () => {
     fc.assert(

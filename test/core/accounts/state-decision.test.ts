@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { advance, decide, place, UNTOUCHED, type Account } from "../../../core/accounts/account.ts";
 import { admitsTogether, decideTogether } from "../../../core/accounts/joint-decision.ts";
 import { jointWaitMs, leastWaitMs, waitBehindMs } from "../../../core/accounts/wait-times.ts";
-import { type Policy, seenBy } from "../../../core/policies/policy.ts";
+import { type Policy, forPriority } from "../../../core/policies/policy.ts";
 import { Oracles } from "../../simulation/laws.ts";
 import { depth } from "../../support/depth.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
@@ -34,7 +34,7 @@ const call = fc.record({
 
 /** The accounts of a policy, as a call of this priority sees them. */
 const seenAs = (policy: Policy, accounts: readonly Account[], priority: string | undefined) =>
-  seenBy(policy, priority).rules.map((rule, index) => ({ rule, account: accounts[index] ?? UNTOUCHED }));
+  forPriority(policy, priority).rules.map((rule, index) => ({ rule, account: accounts[index] ?? UNTOUCHED }));
 
 test.each([...POLICIES.keys()])(
   "under %s no priority takes what is kept for more important ones, and denials say why and for how long",
@@ -106,7 +106,7 @@ function expectExactWait(
 
 test("units that are held by somebody less important are not shed from the others, only taken", () => {
   const policy = POLICIES.get("bucket") as Policy;
-  const [low] = seenBy(policy, "low").rules;
+  const [low] = forPriority(policy, "low").rules;
   const held = place(UNTOUCHED, { id: "hold", units: 13, expiresAtMs: START_MS + 50 });
   expect(decide(low, held, START_MS, 1)).toMatchObject({ allowed: false, reason: "shed" });
   expect(decide(policy.rules[0], held, START_MS, 7)).toMatchObject({ allowed: true, remaining: 0 });
@@ -117,7 +117,7 @@ test("units that are only kept delay nobody", () => {
   const rate = { limit: 2, window: "1s", reserve: { critical: "20%" } };
   const told = (fields: object, priority: string, before: number) => {
     const policy = parsePolicies({ a: { ...rate, ...fields } }).get("a") as Policy;
-    const [rule] = seenBy(policy, priority).rules;
+    const [rule] = forPriority(policy, priority).rules;
     let account: Account = UNTOUCHED;
     for (let made = 0; made < before; made += 1) {
       const decision = decide(rule, account, START_MS, 1);

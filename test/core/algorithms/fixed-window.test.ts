@@ -2,14 +2,18 @@ import fc from "fast-check";
 import { describe, expect, test, vi } from "vitest";
 import { advance, decide, outstandingOf, place, settle, UNTOUCHED } from "../../../core/accounts/account.ts";
 import { decideTogether } from "../../../core/accounts/joint-decision.ts";
-import { fixedWindow, type FixedWindowConfig, type Taken } from "../../../core/algorithms/fixed-window.ts";
+import {
+  fixedWindow,
+  type FixedWindowConfig,
+  type WindowUse,
+} from "../../../core/algorithms/fixed-window.ts";
 import { depth } from "../../support/depth.ts";
 import { namesOf, NaiveWindows } from "../../support/naive-windows.ts";
 import { log, ruleOf } from "../../support/rules.ts";
 
 const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
-type State = Taken | undefined;
+type State = WindowUse | undefined;
 
 const window = (fields: Record<string, unknown>) => ruleOf({ algorithm: "fixed-window", ...fields });
 const configOf = (fields: Record<string, unknown>) => window(fields).config as FixedWindowConfig;

@@ -1,7 +1,7 @@
 /** An override ends by itself at its instant, whenever the catalog says so. Time is an argument. */
 import { expect, test } from "vitest";
 import { PoliciesInForce } from "../../../core/catalog/policy-entry.ts";
-import { later, type InForce } from "../../../core/policies/in-force.ts";
+import { later, type PolicyRevision } from "../../../core/policies/in-force.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { parseDeployment } from "../../../core/policies/regional-policies.ts";
 
@@ -14,7 +14,7 @@ const deployed = parseDeployment({ policies: { api: TABLE } });
 interface Found {
   readonly limit: number | undefined;
   readonly pattern: string | undefined;
-  readonly inForce: InForce | undefined;
+  readonly inForce: PolicyRevision | undefined;
 }
 
 /** A policy whose overrides end so many milliseconds from `NOW_MS`; absent: not by themselves. */

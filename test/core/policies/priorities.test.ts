@@ -1,12 +1,12 @@
 import { expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
-import { seenBy } from "../../../core/policies/policy.ts";
+import { forPriority } from "../../../core/policies/policy.ts";
 
 const BUCKET = { algorithm: "token-bucket", limit: 100, window: "1s" };
 const parse = (fields: object) => parsePolicies({ a: { ...BUCKET, ...fields } }).get("a");
 const capacitiesOf = (fields: object, priorities: readonly (string | undefined)[]) => {
   const policy = parse(fields);
-  return priorities.map((name) => policy && seenBy(policy, name).rules.map(({ capacity }) => capacity));
+  return priorities.map((name) => policy && forPriority(policy, name).rules.map(({ capacity }) => capacity));
 };
 
 test("calls see what is not kept for more important ones, and a call that says nothing is normal", () => {
@@ -35,7 +35,7 @@ test("a policy may have names of its own, and say which one is usual", () => {
 test("parts are kept of every rule, rounded up", () => {
   const rules = { few: { ...BUCKET, limit: 3 }, slots: { algorithm: "concurrency", limit: 10 } };
   const policy = parsePolicies({ a: { rules, reserve: { high: "20%", critical: "10%" } } }).get("a");
-  expect(policy && seenBy(policy, "low").rules.map(({ capacity }) => capacity)).toEqual([2, 7]);
+  expect(policy && forPriority(policy, "low").rules.map(({ capacity }) => capacity)).toEqual([2, 7]);
 });
 
 test.each([

@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
-import { Demand, type Wanted } from "../../../core/reservations/demand.ts";
+import { Demand, type WantedUnits } from "../../../core/reservations/demand.ts";
 import { isHot, refillMs, spendableMs } from "../../../core/reservations/sizing.ts";
 
 function policyWith(reservation: unknown): Policy {
@@ -14,7 +14,7 @@ function policyWith(reservation: unknown): Policy {
 
 interface Asked {
   readonly atMs: number;
-  readonly wanted: Wanted;
+  readonly wanted: WantedUnits;
 }
 
 /** Calls of cost 1 at these instants, from an object that has all that is wanted: what is asked for, and when. */
@@ -131,7 +131,7 @@ describe("a key that comes a second time", () => {
 
   test("is worth a few units for long, where many keys share an object and calls have a cost of 1", () => {
     const demand = demandOf({}, [1, 1]);
-    expect([demand.isHot, demand.isLukewarm]).toEqual([false, true]);
+    expect([demand.isHot, demand.isWarm]).toEqual([false, true]);
     expect(demand.want(2_000)).toEqual({ ttlMs: 8_000, units: [7], low: [0], isShort: false });
   });
 
@@ -142,6 +142,6 @@ describe("a key that comes a second time", () => {
     ["a lifetime that is set", { reservation: { ttl: "1s" } }, [1, 1]],
     ["costs of more units", {}, [1, 2]],
   ])("is not, of %s", (_, fields, costs) => {
-    expect(demandOf(fields, costs).isLukewarm).toBe(false);
+    expect(demandOf(fields, costs).isWarm).toBe(false);
   });
 });

@@ -5,7 +5,7 @@ import {
   ofLatestCandidates,
   policyOfKeys,
 } from "../../../core/stats/counts.ts";
-import { closing, type Closed, type OpenMinute } from "../../../core/stats/ledger.ts";
+import { closing, type ClosedMinute, type OpenMinute } from "../../../core/stats/ledger.ts";
 import { Tally } from "../../../core/stats/tally.ts";
 
 test("of each policy only the counts of its last candidate stay, and all else stays", () => {
@@ -23,7 +23,7 @@ test("of each policy only the counts of its last candidate stay, and all else st
 });
 
 test("they stay when a minute ends, also those of an isolate that lags behind", () => {
-  const closed: Closed = {
+  const closed: ClosedMinute = {
     sinceMs: 0,
     totals: { [comparedSeries("api", 4, "none")]: 5 },
     hour: 0,

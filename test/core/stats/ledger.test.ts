@@ -6,14 +6,14 @@ import {
   MAX_SENDERS,
   SENDER_KEPT_MS,
   withMessage,
-  type Closed,
+  type ClosedMinute,
   type OpenMinute,
 } from "../../../core/stats/ledger.ts";
 import { SENT_AGAIN_MS } from "../../../core/stats/sender.ts";
 import { seededRandom, seedOr, pick, whole } from "../../support/random.ts";
 
 const OPEN: OpenMinute = { minute: 0, counts: {}, senders: [] };
-const CLOSED: Closed = { sinceMs: 0, totals: {}, hour: 0, hourCounts: {} };
+const CLOSED: ClosedMinute = { sinceMs: 0, totals: {}, hour: 0, hourCounts: {} };
 const messageOf = (sender: string, number: number, counts: Counts) => ({ sender, number, counts, keys: [] });
 
 test("a message counts once, however often it comes, and an earlier one does not count after it", () => {

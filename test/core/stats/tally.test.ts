@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
 import { MAX_POLICIES, OTHER_POLICIES } from "../../../core/stats/counts.ts";
-import { MAX_WITH_KEYS, Tally, type Told } from "../../../core/stats/tally.ts";
+import { MAX_WITH_KEYS, Tally, type CountedDecision } from "../../../core/stats/tally.ts";
 
-const told = (fields: Partial<Told> = {}): Told => ({
+const told = (fields: Partial<CountedDecision> = {}): CountedDecision => ({
   policy: "api",
   key: "a",
   success: true,

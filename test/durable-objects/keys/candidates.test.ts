@@ -1,6 +1,6 @@
 /** A key of a candidate that comes after another one begins untouched; for the same candidate it goes on. */
 import { expect, test } from "vitest";
-import type { InForce } from "../../../core/policies/in-force.ts";
+import type { PolicyRevision } from "../../../core/policies/in-force.ts";
 import { AlarmedObject, known } from "../../support/alarmed-object.ts";
 
 const NOW_MS = 1_760_000_000_000;
@@ -10,14 +10,14 @@ const LOG = { algorithm: "sliding-log", limit: 4, window: "1h" };
 const SLOTS = { algorithm: "concurrency", limit: 2, ttl: "1h" };
 
 /** A candidate, by the version that made it, as a call says it in a version. */
-function candidate(made: number, fields: object, version = made): InForce {
+function candidate(made: number, fields: object, version = made): PolicyRevision {
   return { version, fields: JSON.stringify(fields), candidate: made };
 }
 
 function begun(fields: object) {
   const object = new AlarmedObject(FILE, NOW_MS);
-  const hear = (inForce: InForce) => object.parts.hear(NAME, "a", { inForce });
-  const take = (inForce: InForce, idempotencyKey?: string) => {
+  const hear = (inForce: PolicyRevision) => object.parts.hear(NAME, "a", { inForce });
+  const take = (inForce: PolicyRevision, idempotencyKey?: string) => {
     hear(inForce);
     const call = { cost: 1, ...(idempotencyKey !== undefined && { idempotencyKey }) };
     const answer = object.ask("a", (each, keyState, nowMs) => each.limit(keyState, call, nowMs), NAME);

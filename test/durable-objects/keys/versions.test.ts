@@ -1,16 +1,19 @@
 /** Which of the versions that calls say an object decides by: the latest, whoever lags. */
 import { expect, test } from "vitest";
-import type { InForce } from "../../../core/policies/in-force.ts";
+import type { PolicyRevision } from "../../../core/policies/in-force.ts";
 import { AlarmedObject, known } from "../../support/alarmed-object.ts";
 
 const NOW_MS = 1_760_000_000_000;
 const TABLE = { algorithm: "sliding-log", limit: 10, window: "1h" };
 const FILE = known({ p: TABLE });
-const overridden = (limit: number): InForce => ({ version: 7, fields: JSON.stringify({ ...TABLE, limit }) });
-const ended: InForce = { version: 7, sinceMs: NOW_MS };
+const overridden = (limit: number): PolicyRevision => ({
+  version: 7,
+  fields: JSON.stringify({ ...TABLE, limit }),
+});
+const ended: PolicyRevision = { version: 7, sinceMs: NOW_MS };
 
 /** Takes a unit of the key; the call says what its isolate knows. */
-function take(object: AlarmedObject, inForce?: InForce) {
+function take(object: AlarmedObject, inForce?: PolicyRevision) {
   object.parts.hear("p", "a", { inForce });
   return object.limit("a", 1).rules[0];
 }

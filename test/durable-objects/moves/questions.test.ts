@@ -2,9 +2,9 @@
 import { beforeEach, expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
-import type { Handed, HandOver } from "../../../core/protocol/moves.ts";
+import type { HandOverResult, HandOver } from "../../../core/protocol/moves.ts";
 import type { ObjectStub } from "../../../core/protocol/object-methods.ts";
-import { Questions } from "../../../durable-objects/moves/arrivals.ts";
+import { KeyQuestions } from "../../../durable-objects/moves/arrivals.ts";
 import { Places } from "../../../durable-objects/moves/places.ts";
 import { VirtualTime } from "../../simulation/virtual-time.ts";
 
@@ -13,7 +13,7 @@ const POLICY = parsePolicies({
 }).get("p") as Policy;
 
 let time: VirtualTime;
-let questions: Questions;
+let questions: KeyQuestions;
 let messages: HandOver["handOver"][];
 /** What the other object answers. */
 let answer: (message: HandOver["handOver"]) => Promise<string>;
@@ -29,11 +29,11 @@ beforeEach(() => {
     idFromName: (name: string) => name,
     getByName: () => ({ reserve }) as unknown as ObjectStub,
   };
-  questions = new Questions({ places: new Places(namespace, "p/shared/0"), time: time.clock({ ms: 0 }) });
+  questions = new KeyQuestions({ places: new Places(namespace, "p/shared/0"), time: time.clock({ ms: 0 }) });
 });
 
 const ask = (key: string) => questions.ask(POLICY, "p/shared/1", { key, move: 0 });
-const say = (keys: readonly Handed[]) => JSON.stringify({ nowMs: 7, layouts: [2], keys });
+const say = (keys: readonly HandOverResult[]) => JSON.stringify({ nowMs: 7, layouts: [2], keys });
 
 test("keys that are asked for in one turn go in one message, and each gets its own answer", async () => {
   answer = async ({ keys }) => say(keys.map(({ key }) => (key === "kept" ? "kept" : "nothing")));

@@ -1,9 +1,9 @@
 /** Policies that go from units of a rate to slots, or back, while calls are under way: nothing passes uncounted. */
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import type { InForce } from "../../../core/policies/in-force.ts";
+import type { PolicyRevision } from "../../../core/policies/in-force.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Answer } from "../../../core/protocol/answers.ts";
-import type { Maybe } from "../../../core/protocol/object-methods.ts";
+import type { MaybePromise } from "../../../core/protocol/object-methods.ts";
 import { Database } from "../../simulation/database.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";
 
@@ -28,7 +28,7 @@ const admitted = (answers: readonly Answer[]) =>
   answers.filter((answer) => "rules" in answer && answer.rules.every(({ success }) => success));
 
 /** What those are answered who are answered without any time passing. */
-async function answered(waiting: readonly Maybe<Answer>[]): Promise<readonly Answer[]> {
+async function answered(waiting: readonly MaybePromise<Answer>[]): Promise<readonly Answer[]> {
   const answers: Answer[] = [];
   for (const each of waiting) void Promise.resolve(each).then((answer) => answers.push(answer));
   await vi.advanceTimersByTimeAsync(0);
@@ -41,7 +41,7 @@ class Changing {
   readonly #object: SimulatedObject;
   #version = 0;
   #ids = 0;
-  #inForce: { readonly inForce?: InForce } = {};
+  #inForce: { readonly inForce?: PolicyRevision } = {};
 
   constructor(fields: object) {
     this.#object = new SimulatedObject(database, parsePolicies({ p: fields }), () => Date.now());
@@ -64,7 +64,7 @@ class Changing {
   }
 
   /** A call that says nothing of the version: its isolate lags behind. */
-  limit(waitMs?: number): Maybe<Answer> {
+  limit(waitMs?: number): MaybePromise<Answer> {
     const call = { cost: 1, ...(waitMs !== undefined && { waitMs }) };
     return this.#object.ask("p", KEY, (operations, keyState, nowMs) =>
       operations.limit(keyState, call, nowMs),
@@ -72,7 +72,7 @@ class Changing {
   }
 
   /** A lease, asked for by an isolate that knows the version. */
-  acquireNow(): Maybe<Answer> {
+  acquireNow(): MaybePromise<Answer> {
     this.#tell();
     return this.acquire();
   }
@@ -88,14 +88,14 @@ class Changing {
     if (inForce !== undefined) this.#object.memory.cache.versions.tell(KEY, inForce);
   }
 
-  acquire(waitMs = 0): Maybe<Answer> {
+  acquire(waitMs = 0): MaybePromise<Answer> {
     const call = { id: `lease-${(this.#ids += 1)}`, cost: 1, ttlMs: 60_000, waitMs };
     return this.#object.ask("p", KEY, (operations, keyState, nowMs) =>
       operations.acquire(keyState, call, nowMs),
     );
   }
 
-  reserve(): Maybe<Answer> {
+  reserve(): MaybePromise<Answer> {
     const rules = { p: { used: 0, kept: 0, wanted: 1 } };
     const call = { cost: 1, holder: "holder", turn: 1, ttlMs: 1_000, isShort: true, rules };
     return this.#object.ask("p", KEY, (operations, keyState, nowMs) =>
@@ -103,7 +103,7 @@ class Changing {
     );
   }
 
-  release(id: string): Maybe<boolean> {
+  release(id: string): MaybePromise<boolean> {
     return this.#object.ask("p", KEY, (operations, keyState, nowMs) =>
       operations.release(keyState, id, nowMs),
     );

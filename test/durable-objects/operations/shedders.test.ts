@@ -1,7 +1,7 @@
 /** What an object sheds: by the leases of a key, for a bounded number of keys, and again after it has lost its memory. */
 import { expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
-import type { Level } from "../../../core/protocol/answers.ts";
+import type { SheddingLevel } from "../../../core/protocol/answers.ts";
 import type { KeyState } from "../../../durable-objects/keys/key-state.ts";
 import {
   MAX_SHEDDERS_OF_CALLER,
@@ -78,7 +78,7 @@ test("an object that knows nothing goes on from the latest of what clients were 
 
 test("who calls once in a while finds that what was shed comes back, though the object forgets in between", () => {
   const { clock, open } = start();
-  let told: Level = { ...KNOWN, utilization: null };
+  let told: SheddingLevel = { ...KNOWN, utilization: null };
   for (let call = 0; call < 20; call += 1) {
     clock.ms += 15_000;
     const known = Object.assign(told, { agoMs: 15_000 });
@@ -91,7 +91,7 @@ test("who calls once in a while finds that what was shed comes back, though the 
 
 test("who reports once in a while is heard, though the object forgets in between", () => {
   const { clock, open, reports } = start();
-  let told: Level = { ...KNOWN, level: 0, troubleMs: 0, utilization: null };
+  let told: SheddingLevel = { ...KNOWN, level: 0, troubleMs: 0, utilization: null };
   for (let call = 0; call < 10; call += 1) {
     clock.ms += 12_000;
     const known = Object.assign(told, { agoMs: 12_000 });

@@ -1,7 +1,7 @@
 /** What one memory of an object tells the next: how far it may have been ahead of what is stored, and until when. */
 import { afterEach, expect, test } from "vitest";
 import type { Policy } from "../../../core/policies/policy.ts";
-import { Leads } from "../../../durable-objects/storage/leads.ts";
+import { CrashAllowances } from "../../../durable-objects/storage/leads.ts";
 import { Storage } from "../../../durable-objects/storage/storage.ts";
 import { restore } from "../../../durable-objects/storage/write-behind.ts";
 import { Database } from "../../simulation/database.ts";
@@ -21,19 +21,19 @@ function policyOf(limit: number, algorithm = "token-bucket", window = "1h"): Pol
 /** What a key without a record presumes in a new memory of the object. */
 function presumed(policy: Policy, nowMs: number) {
   const [rule] = policy.rules;
-  const lead = new Leads(database.storage).of(policy, rule, nowMs, false);
+  const lead = new CrashAllowances(database.storage).of(policy, rule, nowMs, false);
   const [hold] = restore(rule, undefined, [], nowMs, policy.reservation.mostMs, lead).holds;
   return hold && { units: hold.units, untilMs: hold.expiresAtMs };
 }
 
 test("a key without a record may have been ahead by what comes back within 10 s", () => {
   expect(presumed(policyOf(3_600), NOW_MS)).toBeUndefined();
-  new Leads(database.storage).renew(policyOf(3_600), NOW_MS, NOW_MS);
+  new CrashAllowances(database.storage).renew(policyOf(3_600), NOW_MS, NOW_MS);
   expect(presumed(policyOf(3_600), NOW_MS)).toEqual({ units: 10, untilMs: NOW_MS + RESERVED_MS });
 });
 
 test("it is valid for a while, and renewed before that is over, with one row", () => {
-  const leads = new Leads(database.storage);
+  const leads = new CrashAllowances(database.storage);
   let rows = 0;
   for (let nowMs = NOW_MS; nowMs < NOW_MS + HOUR; nowMs += 500) {
     const before = database.rowsWritten;
@@ -48,21 +48,21 @@ test("it is valid for a while, and renewed before that is over, with one row", (
 });
 
 test("what was promised under a larger limit goes on counting under a smaller one, as long as it matters", () => {
-  new Leads(database.storage).renew(policyOf(36_000), NOW_MS, NOW_MS);
-  new Leads(database.storage).renew(policyOf(3_600), NOW_MS + 1_000, NOW_MS + 1_000);
+  new CrashAllowances(database.storage).renew(policyOf(36_000), NOW_MS, NOW_MS);
+  new CrashAllowances(database.storage).renew(policyOf(3_600), NOW_MS + 1_000, NOW_MS + 1_000);
   expect(presumed(policyOf(3_600), NOW_MS + 2_000)?.units).toBe(100);
   const later = NOW_MS + HOUR;
-  new Leads(database.storage).renew(policyOf(3_600), later, later);
+  new CrashAllowances(database.storage).renew(policyOf(3_600), later, later);
   expect(presumed(policyOf(3_600), later)?.units).toBe(10);
 });
 
 test("a limit that is smaller than what was promised owes no more than it has", () => {
-  new Leads(database.storage).renew(policyOf(360_000), NOW_MS, NOW_MS);
+  new CrashAllowances(database.storage).renew(policyOf(360_000), NOW_MS, NOW_MS);
   expect(presumed(policyOf(5), NOW_MS)?.units).toBe(5);
 });
 
 test("units that were promised under another algorithm are presumed too, but no rule that leases has any", () => {
-  new Leads(database.storage).renew(policyOf(3_600), NOW_MS, NOW_MS);
+  new CrashAllowances(database.storage).renew(policyOf(3_600), NOW_MS, NOW_MS);
   expect(presumed(policyOf(3_600, "sliding-log"), NOW_MS)?.units).toBe(10);
   expect(
     presumed(parsePolicies({ p: { algorithm: "concurrency", limit: 5 } }).get("p") as Policy, NOW_MS),
@@ -71,7 +71,7 @@ test("units that were promised under another algorithm are presumed too, but no 
 });
 
 test("a clock that ran ahead and was put right does not make a crash cost more time", () => {
-  new Leads(database.storage).renew(policyOf(3_600), NOW_MS + 1_000 * HOUR, NOW_MS + 1_000 * HOUR);
+  new CrashAllowances(database.storage).renew(policyOf(3_600), NOW_MS + 1_000 * HOUR, NOW_MS + 1_000 * HOUR);
   expect(presumed(policyOf(3_600), NOW_MS)?.untilMs).toBe(NOW_MS + RESERVED_MS);
 });
 
@@ -79,20 +79,20 @@ test("a clock that ran ahead and was put right does not make a crash cost more t
 function presumedOfRecord(nowMs: number): number | undefined {
   const policy = policyOf(3_600);
   const [rule] = policy.rules;
-  const lead = new Leads(database.storage).of(policy, rule, nowMs, false);
+  const lead = new CrashAllowances(database.storage).of(policy, rule, nowMs, false);
   const stored = { algorithm: "token-bucket", ahead: 50, ttlMs: 1_000, presumed: [], by: -1 };
   return restore(rule, stored, [], nowMs, RESERVED_MS, lead).holds.at(-1)?.expiresAtMs;
 }
 
 test("what a record says of times is believed of versions that keep to it, and not until the units of others have ended", () => {
-  new Leads(database.storage).renew(policyOf(3_600), NOW_MS, NOW_MS);
+  new CrashAllowances(database.storage).renew(policyOf(3_600), NOW_MS, NOW_MS);
   expect(presumedOfRecord(NOW_MS)).toBe(NOW_MS + 1_000);
   // A version before writes its own row before it gives out anything: to it this one is not valid for long enough.
   expect(database.storage.kv.get("lead")).toMatchObject([["p", { ttlMs: RESERVED_MS - 1 }]]);
   database.rewriteLead((lead) => lead.replace(/"exactFromMs":\d+,/, ""));
   expect(presumedOfRecord(NOW_MS)).toBe(NOW_MS + RESERVED_MS);
   // Nor when this version has written the row again, and died before it read the record.
-  new Leads(database.storage).renew(policyOf(3_600), NOW_MS + 40_000, NOW_MS + 40_000);
+  new CrashAllowances(database.storage).renew(policyOf(3_600), NOW_MS + 40_000, NOW_MS + 40_000);
   expect(presumedOfRecord(NOW_MS + 41_000)).toBe(NOW_MS + 41_000 + RESERVED_MS);
   expect(presumedOfRecord(NOW_MS + 60_000)).toBe(NOW_MS + 61_000);
 });
@@ -114,7 +114,7 @@ test("what was promised in a transaction that is rolled back is promised again",
 test.each(["token-bucket", "sliding-log"])(
   "keys of one object under several versions have one row, which promises what the furthest may be ahead (%s)",
   (algorithm) => {
-    const leads = new Leads(database.storage);
+    const leads = new CrashAllowances(database.storage);
     leads.renew(policyOf(7_200), NOW_MS, NOW_MS);
     // Another key is decided by an override, or by a version of another algorithm, whose units are fewer.
     leads.renew(policyOf(3_600, algorithm), NOW_MS + 20_000, NOW_MS + 20_000);

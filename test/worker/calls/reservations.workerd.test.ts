@@ -1,12 +1,12 @@
 /** `POST /v1/reservations`: units of many keys, held by a client in its caller's process. */
 import { expect, test } from "vitest";
-import type { ReservationsAnswered } from "../../../core/protocol/reservation-messages.ts";
+import type { ReservationsReply } from "../../../core/protocol/reservation-messages.ts";
 import { TOKENS } from "../../support/fixtures.ts";
 import { call, freshKey, limit, report } from "../../support/limiter.ts";
 
 async function send(calls: readonly object[], known: object = {}, token?: string) {
   const { status, body } = await call("/v1/reservations", { token, body: { protocol: 1, known, calls } });
-  return { status, body, ...(body as unknown as ReservationsAnswered) };
+  return { status, body, ...(body as unknown as ReservationsReply) };
 }
 
 async function versionOf(policy: string): Promise<Record<string, string>> {

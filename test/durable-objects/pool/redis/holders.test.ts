@@ -1,6 +1,6 @@
 /** Regions that hold units of a pool: whatever is late, lost, repeated or forgotten, never more than there is. */
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import type { HolderMessage, Mark, PoolAnswer } from "../../../../durable-objects/pool/protocol.ts";
+import type { HolderMessage, PoolMark, PoolAnswer } from "../../../../durable-objects/pool/protocol.ts";
 import { depth } from "../../../support/depth.ts";
 import { worstExcess, type AdmittedCall } from "../../../support/interval-bound.ts";
 import { grantedIn, holdingOf, SIZING, startPools, type Pool, type Pools } from "../../../support/pools.ts";
@@ -168,7 +168,7 @@ describe("leases of a holder", () => {
 });
 
 describe("when the pool has lost writes", () => {
-  const markOf = (answer: PoolAnswer): Mark => grantedIn(answer).mark;
+  const markOf = (answer: PoolAnswer): PoolMark => grantedIn(answer).mark;
 
   test.each([BUCKET, { ...BUCKET, algorithm: "sliding-log", limit: 320 } as const])(
     "it takes a rate for empty: $algorithm",
@@ -277,7 +277,7 @@ class Region {
   used = 0;
   has = 0;
   untilMs = 0;
-  seen: Mark | undefined;
+  seen: PoolMark | undefined;
   constructor(id: string) {
     this.id = id;
   }

@@ -1,7 +1,7 @@
 /** The script on a real server answers every history as the functions that the objects use would. */
 import fc from "fast-check";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import type { Mark } from "../../../../durable-objects/pool/protocol.ts";
+import type { PoolMark } from "../../../../durable-objects/pool/protocol.ts";
 import { depth } from "../../../support/depth.ts";
 import { PoolModel } from "../../../support/pool-model.ts";
 import { holdingOf, poolRule, startPools, type PartOfCall, type Pools } from "../../../support/pools.ts";
@@ -108,7 +108,7 @@ class Region {
   turn = 0;
   used: number[] = [];
   has: number[] = [];
-  seen: Mark | undefined;
+  seen: PoolMark | undefined;
 }
 
 function holdingIn(given: Step, region: Region, count: number) {
