@@ -6,8 +6,8 @@
 import { waitUntil } from "cloudflare:workers";
 // @ts-expect-error The built bundle, given to workerd under this name.
 import * as weir from "weir.js";
+import { BatchQueues } from "../client/transports/batch-queue.ts";
 import { Objects, type LimiterNamespace } from "../client/transports/objects.ts";
-import { BatchQueues } from "../client/transports/outbox.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
 import { parsePolicies } from "../core/policies/parse-policies.ts";
 import type { Policy } from "../core/policies/policy.ts";

@@ -1,5 +1,5 @@
 /** Measures one decision of a sliding log in this process, with 10, 1,000 and 100,000 runs in its window. */
-import { slidingLog, type SlidingLogState } from "../core/algorithms/sliding-log.ts";
+import { slidingLog, type SlidingLogState } from "../core/algorithms/log/sliding-log.ts";
 
 const SIZES = [10, 1_000, 100_000];
 const DECISIONS = 400_000;

@@ -1,5 +1,5 @@
 import type { LimiterStub } from "../client/transports/objects.ts";
-import { sendTogether } from "../client/transports/sent-calls.ts";
+import { sendTogether } from "../client/transports/send-batch.ts";
 import { parsePolicies } from "../core/policies/parse-policies.ts";
 import { sharedObjectName } from "../core/protocol/object-names.ts";
 

@@ -3,10 +3,9 @@ import {
   type TokenBucketConfig,
   type TokenBucketState,
 } from "../core/algorithms/token-bucket.ts";
-import type { CallerBounds } from "../core/policies/caller-bounds.ts";
+import type { CallerBounds } from "../core/policies/policy-options.ts";
 import type { PolicyView } from "../core/policies/policy.ts";
-import { hash } from "../core/protocol/hash.ts";
-import { objectName } from "../core/protocol/object-names.ts";
+import { hash, objectName } from "../core/protocol/object-names.ts";
 import { full, type Full } from "../core/protocol/problems.ts";
 
 /** New keys may come so many seconds' worth at once: an isolate that starts knows none. */

@@ -1,6 +1,6 @@
 import type { Time } from "../core/clock.ts";
 import type { PolicyView, Policy } from "../core/policies/policy.ts";
-import type { BatchedCall, MadeAnswer } from "../core/protocol/batches.ts";
+import type { BatchedCall, MadeAnswer } from "../core/protocol/messages.ts";
 import type { Problem } from "../core/protocol/problems.ts";
 import type { CallGate } from "./call-gate.ts";
 import type { Objects } from "./transports/objects.ts";

@@ -18,9 +18,9 @@ import type {
   LimitRequest,
   PeekRequest,
   RefundRequest,
-} from "./transports/far-side.ts";
+} from "./transports/transport.ts";
 
-export type * from "./transports/far-side.ts";
+export type * from "./transports/transport.ts";
 
 /** A decision on a lease. `await using` releases the lease at the end of the block. */
 export type Grant = Decision & AsyncDisposable;
@@ -63,7 +63,7 @@ export interface Limiter extends AsyncDisposable {
 
 /**
  * The decision, of which `await using` releases the lease. A lease that has ended by then needs no release. The decision
- * that was given may keep a link (client/create-limiter.ts), and what is returned keeps it.
+ * that was given may keep a link (client/remote/create-limiter.ts), and what is returned keeps it.
  */
 export function withRelease(decision: Decision, release: (id: string) => Promise<void>): Grant {
   const end = async () => {

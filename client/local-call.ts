@@ -1,5 +1,5 @@
 /** Which calls a client may decide by itself. All others go to the limiter, which says what is wrong with them. */
-import { MAX_UNITS } from "../core/policies/most-units.ts";
+import { MAX_UNITS } from "../core/algorithms/algorithm.ts";
 import { isKeySized } from "../core/protocol/caller-keys.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import type { DescribedPolicy } from "../core/protocol/policy-descriptions.ts";

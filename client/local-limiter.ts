@@ -8,8 +8,8 @@
  * after the policy's deadline.
  */
 import { orTimeout, type Time } from "../core/clock.ts";
-import { versionOf } from "../core/policies/in-force.ts";
-import { MAX_TTL_MS } from "../core/policies/lifetimes.ts";
+import { MAX_TTL_MS } from "../core/policies/policy-options.ts";
+import { versionOf } from "../core/policies/policy-revision.ts";
 import type { PolicyView } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
 import type { Cost } from "../core/protocol/cost.ts";
@@ -22,7 +22,7 @@ import { through } from "./call-gate.ts";
 import type { Holding } from "./caller.ts";
 import { boundReached, type CarriedDecision, toDecision } from "./read-answer.ts";
 import type { ReservationCache } from "./reservation-cache.ts";
-import { returnUnits, split } from "./transports/sent-calls.ts";
+import { returnUnits, split } from "./transports/send-batch.ts";
 
 /** A request that waited for so many answers and got no units asks the object itself. */
 const MAX_WAITS = 3;

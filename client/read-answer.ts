@@ -15,10 +15,10 @@ import {
   type KeyReport,
   publicDecision,
   shedDecision,
+  withJitter,
   withOverride,
 } from "../core/protocol/decision.ts";
 import { boundText, type Full, Problem, PROBLEMS } from "../core/protocol/problems.ts";
-import { withJitter } from "../core/protocol/retry-jitter.ts";
 
 /**
  * Reads an answer.

@@ -1,11 +1,11 @@
-import { saysTheSame } from "../core/policies/in-force.ts";
-import { MIN_USEFUL_TTL_MS } from "../core/policies/lifetimes.ts";
+import { MIN_USEFUL_TTL_MS } from "../core/policies/policy-options.ts";
+import { saysTheSame } from "../core/policies/policy-revision.ts";
 import type { PolicyView } from "../core/policies/policy.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { HolderClock, SteppedClock } from "../core/reservations/holder-clock.ts";
 import { Reservation } from "../core/reservations/reservation.ts";
 import { marginMs } from "../core/reservations/sizing.ts";
-import type { ReturnedUnits } from "./transports/sent-calls.ts";
+import type { ReturnedUnits } from "./transports/send-batch.ts";
 
 /** The most keys in the cache. Each takes about 1 KiB and its name; an isolate has 128 MB for everything. */
 const MAX_KEYS = 16_384;

@@ -1,17 +1,15 @@
 import type { AnswerText } from "../core/protocol/answers.ts";
 import {
-  batchText,
-  MAX_BATCH_LENGTH,
-  MAX_BATCHED,
   type Batch,
   type BatchedAnswer,
   type BatchedCall,
-} from "../core/protocol/batches.ts";
-import {
+  batchText,
   KNOWN_PROTOCOL,
-  unsupportedOf,
   type LimitCall,
+  MAX_BATCH_LENGTH,
+  MAX_BATCHED,
   type ReserveCall,
+  unsupportedOf,
 } from "../core/protocol/messages.ts";
 import type { LimiterMethods, MaybePromise } from "../core/protocol/object-methods.ts";
 import { full } from "../core/protocol/problems.ts";

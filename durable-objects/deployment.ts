@@ -1,5 +1,5 @@
 import { env } from "cloudflare:workers";
-import { parseLog } from "../core/policies/log-settings.ts";
+import { parseLog } from "../core/policies/placement.ts";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
 import { nearest } from "../core/validation.ts";
 import { requirePool } from "./pool/redis/secrets.ts";

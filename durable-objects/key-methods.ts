@@ -1,9 +1,9 @@
-import type { PolicyRevision } from "../core/policies/in-force.ts";
+import type { PolicyRevision } from "../core/policies/policy-revision.ts";
 import type { AnswerText, KeyCount, KeyList, ListedKey, Peeked } from "../core/protocol/answers.ts";
-import type { Batch } from "../core/protocol/batches.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
 import {
+  type Batch,
   type HoldCall,
   type KeysCall,
   type LimitCall,

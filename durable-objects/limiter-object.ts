@@ -1,11 +1,11 @@
 import { DurableObject } from "cloudflare:workers";
-import type { PolicyRevision } from "../core/policies/in-force.ts";
+import type { PolicyRevision } from "../core/policies/policy-revision.ts";
 import type { AnswerText, Peeked } from "../core/protocol/answers.ts";
-import type { Batch } from "../core/protocol/batches.ts";
-import { CLOSE_BROKEN } from "../core/protocol/close-codes.ts";
 import type { Cost } from "../core/protocol/cost.ts";
 import {
   type AcquireCall,
+  type Batch,
+  CLOSE_BROKEN,
   type HoldCall,
   type IdleCall,
   type KeysCall,
@@ -24,7 +24,7 @@ import type { StatsNamespace } from "../core/stats/messages.ts";
 import { answerBatch, type BatchedMethods } from "./batches.ts";
 import type { ObjectNamespace } from "./moves/places.ts";
 import { makeParts, type ObjectParts, ObjectStats } from "./object-parts.ts";
-import { KeyCalls, OwnerRouting } from "./placed-calls.ts";
+import { KeyCalls, OwnerRouting } from "./owner-routing.ts";
 import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
 
 /** What the object finds in its environment. */

@@ -3,11 +3,11 @@ import { SYSTEM_TIME } from "../core/clock.ts";
 import { decide, waitItsDelay, type DecideOptions, type DecidingLimiter, type Outcome } from "./decide.ts";
 import { denialOf, type Denial } from "./denial.ts";
 import { valueOf } from "./given.ts";
+import { toldPolicies } from "./header-policies.ts";
 import type { InBackground } from "./in-background.ts";
 import { foundLimiter } from "./options.ts";
 import { refusalOf } from "./refusal.ts";
 import { RequestLimits } from "./request-limits.ts";
-import { toldPolicies } from "./told-policies.ts";
 
 /** What became of a request: it goes on, or it is denied, or its key is none (`refusal`), and this is the answer. */
 export type Verdict =

@@ -1,14 +1,14 @@
 /** What the middleware of one request has been told, and what the headers of its answer say of that. */
 import type { Decision } from "../core/protocol/decision.ts";
-import { longestWaitMs } from "../core/protocol/denials.ts";
 import {
+  longestWaitMs,
   retryAfter,
-  setQuotaHeaders,
   setPolicyHeaders,
+  setQuotaHeaders,
   type Target,
 } from "../core/protocol/rate-limit-headers.ts";
 import type { Outcome } from "./decide.ts";
-import { UNKNOWN_POLICY, type HeaderPolicies } from "./told-policies.ts";
+import { type HeaderPolicies, UNKNOWN_POLICY } from "./header-policies.ts";
 
 /** The decisions on a request, by the names of their policies. */
 export type Decisions = Readonly<Record<string, Decision>>;

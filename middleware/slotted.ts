@@ -4,12 +4,12 @@ import { SYSTEM_TIME } from "../core/clock.ts";
 import { busyOf, type Denial } from "./denial.ts";
 import type { End } from "./end.ts";
 import { valueOf } from "./given.ts";
+import { toldPolicies } from "./header-policies.ts";
 import type { InBackground } from "./in-background.ts";
 import { acquire, keepLease, type LeaseOptions, type LeasingLimiter } from "./leased.ts";
 import { foundLimiter } from "./options.ts";
 import { refusalOf } from "./refusal.ts";
 import { RequestLimits } from "./request-limits.ts";
-import { toldPolicies } from "./told-policies.ts";
 
 /** What became of a request: it has a slot until `end` is called, or there was none, and this is the answer. */
 export interface Slot {

@@ -1,14 +1,14 @@
 /** `weir/client` in a worker: units go back in the background of the requests that used them. */
 import { waitUntil } from "cloudflare:workers";
-import { makeLimiter, type Way } from "../client/create-limiter.ts";
 import type { ClientOptions, Limiter } from "../client/limiter.ts";
+import { makeLimiter, type Way } from "../client/remote/create-limiter.ts";
 import { UNBOUNDED } from "../client/transports/requests.ts";
 
 export { LimiterError } from "../core/protocol/problems.ts";
 export type { ClientOptions } from "../client/limiter.ts";
 export type * from "../client/limiter.ts";
-export type { Way } from "../client/create-limiter.ts";
-export type { LimiterCalls, LimiterService } from "../client/transports/far-side.ts";
+export type { Way } from "../client/remote/create-limiter.ts";
+export type { LimiterCalls, LimiterService } from "../client/transports/transport.ts";
 
 /** A limiter by a service binding, or by its address and a token. It does not ask before the first call. */
 export function createLimiter(way: Way & ClientOptions): Limiter {

@@ -7,6 +7,6 @@ export type { ListedPolicy, ListedRule, PolicyList } from "../core/protocol/poli
 export type { FieldError } from "../core/protocol/problems.ts";
 export type * from "../client/limiter.ts";
 export type * from "../client/transports/catalog-service.ts";
-export type { LimiterCalls, LimiterService } from "../client/transports/far-side.ts";
+export type { LimiterCalls, LimiterService } from "../client/transports/transport.ts";
 export type { AuditEntry, CatalogDocument, OverrideAnswer, PolicyAnswer } from "../core/catalog/calls.ts";
 export type { OverrideFields, Table } from "../core/catalog/calls.ts";

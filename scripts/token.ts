@@ -4,7 +4,7 @@ import {
   DEFAULT_BOUNDS,
   MAX_CALLS_AT_ONCE,
   MAX_NEW_KEYS_PER_SECOND,
-} from "../core/policies/caller-bounds.ts";
+} from "../core/policies/policy-options.ts";
 import { meant } from "../core/validation.ts";
 import { readConfiguration } from "./configuration.ts";
 import { makeToken } from "./tokens.ts";

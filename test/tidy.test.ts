@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { dirname, join, normalize, relative } from "node:path";
 import { describe, expect, test } from "vitest";
-import { algorithms } from "../core/algorithms/registry.ts";
+import { algorithms } from "../core/policies/algorithms.ts";
 import { specimens } from "./support/algorithms.ts";
 
 const ROOT = join(import.meta.dirname, "..");

@@ -1,15 +1,15 @@
 import { LimiterError, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip, meant, pointerTo, violation } from "../../core/words.ts";
+import { Requests, type Waiting } from "./requests.ts";
+import { type Shape, SHAPES } from "./shapes.ts";
 import {
-  type LimiterTransport,
   type KeyRequest,
+  type LimiterTransport,
   type PeekRequest,
   type RequestBounds,
   type Signal,
   waitOf,
-} from "./far-side.ts";
-import { Requests, type Waiting } from "./requests.ts";
-import { type Shape, SHAPES } from "./shapes.ts";
+} from "./transport.ts";
 
 /** Where a limiter is, and how it is reached. */
 export interface HttpWay {

@@ -1,16 +1,23 @@
 import type { Time } from "../../core/clock.ts";
 import type { PolicyView } from "../../core/policies/policy.ts";
 import type { AnswerText } from "../../core/protocol/answers.ts";
-import { type BatchedCall, isForAlone, type MadeAnswer } from "../../core/protocol/batches.ts";
-import type { AcquireCall, IdleCall, LimitCall, Returned } from "../../core/protocol/messages.ts";
+import {
+  type AcquireCall,
+  type BatchedCall,
+  type IdleCall,
+  isForAlone,
+  type LimitCall,
+  type MadeAnswer,
+  type Returned,
+} from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/object-names.ts";
 import type { Counter } from "../../core/stats/tally.ts";
-import type { BatchQueues } from "./outbox.ts";
-import type { Sending } from "./posted-call.ts";
-import { type Attempts, inTime, isRepeatable, overdue, sendTwice } from "./repeating.ts";
-import { askAlone, type LimiterNamespace, type LimiterStub, quietly, within } from "./sent-calls.ts";
+import type { BatchQueues } from "./batch-queue.ts";
+import type { Sending } from "./queued-call.ts";
+import { type Attempts, inTime, isRepeatable, overdue, sendTwice } from "./retry.ts";
+import { askAlone, type LimiterNamespace, type LimiterStub, quietly, within } from "./send-batch.ts";
 
-export type { LimiterNamespace, LimiterStub } from "./sent-calls.ts";
+export type { LimiterNamespace, LimiterStub } from "./send-batch.ts";
 
 /** Where calls wait to travel together, and the runtime's `waitUntil` for whoever sends them. */
 interface Together extends Pick<Sending, "inBackground"> {
@@ -34,7 +41,7 @@ interface Waiting {
 /**
  * Asks a key's object. When the object throws, hangs or is overloaded, the answer here is `undefined`, and the
  * limiter client does what the policy says. The runtime repeats a call that never reached the object. Any other call
- * may have been counted, so of those only such are repeated that take effect once: see repeating.ts.
+ * may have been counted, so of those only such are repeated that take effect once: see retry.ts.
  */
 export class Objects {
   /** An invocation may have six connections that wait. Two are left for the request's own calls. */

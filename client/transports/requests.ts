@@ -3,7 +3,7 @@
  * process alive, so none is kept for long after its caller has stopped waiting.
  */
 import { idle } from "../../core/clock.ts";
-import type { RequestBounds, Signal } from "./far-side.ts";
+import type { RequestBounds, Signal } from "./transport.ts";
 
 /**
  * An answer that comes so late may still be of use, in milliseconds: a lease is released, a policy becomes known, and

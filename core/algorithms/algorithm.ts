@@ -320,3 +320,6 @@ export interface NewSegment extends Segment {
   /** Stored segments whose `toMs` is before this instant are not needed any more. */
   readonly keepFromMs: number;
 }
+
+/** The most units of a limit, a burst or a cost. */
+export const MAX_UNITS = 1_000_000_000;

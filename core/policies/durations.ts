@@ -1,4 +1,4 @@
-import { type Period, PERIODS } from "../algorithms/calendar.ts";
+import { type Period, PERIODS } from "../algorithms/windows/calendar.ts";
 
 const UNITS_MS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
 

@@ -1,6 +1,6 @@
 /** Where Cloudflare places a policy's objects: https://developers.cloudflare.com/durable-objects/reference/data-location/ */
 import * as v from "valibot";
-import { integer, violation } from "../validation.ts";
+import { integer, number, table, violation, violationsOf } from "../validation.ts";
 
 /** Where an object is to be near, when it is made. Later it stays where it is. */
 export const LOCATION_HINTS = ["wnam", "enam", "sam", "weur", "eeur", "apac", "oc", "afr", "me"] as const;
@@ -75,4 +75,35 @@ export function beforeOf(
     return { problems: [violation(["objectsBefore"], given, "left out, or without a pool")] };
   if (before.includes(objects)) return { problems: [violation(["objectsBefore"], given, BEFORE_ALLOWED)] };
   return { objectsBefore: before };
+}
+
+/* What is logged: the table LOG in wrangler.toml. */
+
+/** What is logged of calls. */
+export interface LogSettings {
+  /** The part of the denials that is logged, from 0 to 1. */
+  readonly denials: number;
+  /** The part of the calls that is logged to which an object did not answer, from 0 to 1. */
+  readonly failures: number;
+  /** Whether these lines have keys in them. */
+  readonly keys: boolean;
+}
+
+const IS_KEYS = "true or false";
+const LogTable = table({
+  denials: v.optional(number(0, 1), 0),
+  failures: v.optional(number(0, 1), 1),
+  keys: v.optional(v.boolean(IS_KEYS), false),
+});
+
+/**
+ * Reads the table; `undefined`: there is none, and failures are logged.
+ *
+ * @throws Error that names each bad field and value, and what is allowed
+ */
+export function parseLog(given: unknown): LogSettings {
+  const parsed = v.safeParse(LogTable, given ?? {});
+  if (parsed.success) return parsed.output;
+  const wrong = violationsOf(parsed.issues).map(({ detail }) => `LOG: ${detail}`);
+  throw new Error(`bad configuration, not serving:\n${wrong.join("\n")}`);
 }

@@ -1,11 +1,8 @@
 /** Schemas for the fields of policies and rules. Each one says in its message what it allows. */
 import * as v from "valibot";
-import type { AnyAlgorithm, FieldKind, Fields } from "../algorithms/algorithm.ts";
+import { type AnyAlgorithm, type FieldKind, type Fields, MAX_UNITS } from "../algorithms/algorithm.ts";
 import { integer, oneOf } from "../validation.ts";
 import { bothReadings, DURATION_ALLOWED, parseDurationMs, parsePeriod, PERIOD_ALLOWED } from "./durations.ts";
-import { HEADERS_ALLOWED, parseHeaders } from "./header-styles.ts";
-import { MIN_TTL_MS, type Lifetimes, MAX_TTL_MS } from "./lifetimes.ts";
-import { MAX_UNITS } from "./most-units.ts";
 import {
   BEFORE_ALLOWED,
   isLayout,
@@ -15,9 +12,16 @@ import {
   LOCATION_HINTS,
   parseBefore,
 } from "./placement.ts";
-import { parseRetryJitter, RETRY_JITTER_ALLOWED } from "./retry-jitter.ts";
-import { SHEDDING_FIELDS } from "./shedding-fields.ts";
-import { WAITING_FIELDS } from "./waiting.ts";
+import {
+  HEADERS_ALLOWED,
+  type Lifetimes,
+  MAX_TTL_MS,
+  MIN_TTL_MS,
+  parseHeaders,
+  parseRetryJitter,
+  RETRY_JITTER_ALLOWED,
+} from "./policy-options.ts";
+import { SHEDDING_FIELDS, WAITING_FIELDS } from "./waiting.ts";
 
 /** For so long a denial may be repeated from memory unless the policy says otherwise, as policies write it. */
 const DEFAULT_DENIAL_TTL = "10s";
@@ -111,7 +115,7 @@ function parseReservation(value: unknown): Lifetimes | undefined {
   if (typeof clients !== "boolean" || Object.keys(others).length > 0) return undefined;
   const ttlMs = ttl === undefined ? undefined : parseDurationMs(ttl);
   if (ttl !== undefined && (ttlMs === undefined || ttlMs > MAX_RESERVATION_TTL_MS)) return undefined;
-  // Isolates must give units back before an object that nobody asks leaves memory: see lifetimes.ts.
+  // Isolates must give units back before an object that nobody asks leaves memory: see policy-options.ts.
   const atMostMs = Math.min(ttlMs ?? MAX_TTL_MS, MAX_TTL_MS);
   const lifetimes = ttlMs === undefined ? AUTO : { leastMs: atMostMs, mostMs: atMostMs };
   return clients ? lifetimes : { ...lifetimes, clients };

@@ -1,12 +1,10 @@
 /** Policies and rules, as parse-policies.ts makes them. */
 import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota, Waiting } from "../algorithms/algorithm.ts";
 import type { Shedding } from "../shedding/load-shedder.ts";
-import type { HeaderStyle } from "./header-styles.ts";
-import type { AppliedOverride, PolicyRevision, Overrides } from "./in-force.ts";
-import type { Lifetimes } from "./lifetimes.ts";
 import type { Jurisdiction, Layout, LocationHint } from "./placement.ts";
+import type { HeaderStyle, Lifetimes, RetryJitter } from "./policy-options.ts";
+import type { AppliedOverride, Overrides, PolicyRevision } from "./policy-revision.ts";
 import type { Region } from "./regions.ts";
-import type { RetryJitter } from "./retry-jitter.ts";
 
 /** One limit: an algorithm with its configuration. */
 export interface Rule {

@@ -1,6 +1,5 @@
-import type { PolicyRevision } from "../policies/in-force.ts";
+import type { PolicyRevision } from "../policies/policy-revision.ts";
 import type { AnswerText, Lease, Peeked } from "./answers.ts";
-import type { Batch } from "./batches.ts";
 /**
  * The methods of an object over Workers RPC. Old and new versions call each other while a deployment is rolled out.
  * So never change a name or an argument: add a field to a message, or add a method.
@@ -8,6 +7,7 @@ import type { Batch } from "./batches.ts";
 import type { Cost } from "./cost.ts";
 import type {
   AcquireCall,
+  Batch,
   HoldCall,
   KeysCall,
   LeaseReport,

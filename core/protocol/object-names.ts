@@ -1,6 +1,5 @@
 import type { Layout } from "../policies/placement.ts";
 import type { Policy } from "../policies/policy.ts";
-import { hash } from "./hash.ts";
 
 /**
  * The name of the object that holds a key. Never change how names are made: another name is another object, where
@@ -41,4 +40,15 @@ export function layoutsOf({ objects, objectsBefore = [] }: Policy): readonly Lay
 /** Of how many objects with numbers a policy's keys may be in one, by any of its layouts. */
 export function sharedObjects(policy: Policy): number {
   return Math.max(...layoutsOf(policy).map((layout) => (layout === "per-key" ? 0 : layout)));
+}
+
+/** FNV-1a over UTF-16 units, 32 bits: http://www.isthe.com/chongo/tech/comp/fnv/. Spreads keys, keeps no secrets. Names of objects are made with it: never change it. */
+export function hash(text: string): number {
+  let value = 0x811c9dc5;
+  for (let index = 0; index < text.length; index += 1) {
+    const unit = text.charCodeAt(index);
+    value = Math.imul(value ^ (unit & 0xff), 0x01000193);
+    value = Math.imul(value ^ (unit >>> 8), 0x01000193);
+  }
+  return value >>> 0;
 }

@@ -3,11 +3,9 @@
  * different versions send it to each other: fields are only added, and an added field is optional.
  */
 import type { LocalDecisions } from "../algorithms/algorithm.ts";
-import type { HeaderStyle } from "../policies/header-styles.ts";
-import type { Lifetimes } from "../policies/lifetimes.ts";
+import type { HeaderStyle, Lifetimes, RetryJitter } from "../policies/policy-options.ts";
 import type { PolicyView, RuleView, Policy, Rule } from "../policies/policy.ts";
-import type { RetryJitter } from "../policies/retry-jitter.ts";
-import { hash } from "./hash.ts";
+import { hash } from "./object-names.ts";
 
 /** A rule. */
 interface RuleDescription {

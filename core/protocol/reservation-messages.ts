@@ -4,8 +4,8 @@
  * other languages send it too: fields are only added, and an added field is optional.
  */
 import type { Decided } from "./answers.ts";
-import type { BatchedCall, Failed } from "./batches.ts";
 import type { Decision } from "./decision.ts";
+import type { BatchedCall, Failed } from "./messages.ts";
 import type { PolicyDescription } from "./policy-descriptions.ts";
 import type { Problem } from "./problems.ts";
 

@@ -1,4 +1,4 @@
-import { versionOf } from "../policies/in-force.ts";
+import { versionOf } from "../policies/policy-revision.ts";
 import type { PolicyView, RuleView } from "../policies/policy.ts";
 import type { Decided, Reserved, RuleDecision } from "../protocol/answers.ts";
 import type { Cost } from "../protocol/cost.ts";

@@ -29,7 +29,7 @@
  *
  * `test/simulation/` tries these numbers with up to 32 isolates. docs/performance.md has the results.
  */
-import type { Lifetimes } from "../policies/lifetimes.ts";
+import type { Lifetimes } from "../policies/policy-options.ts";
 import type { Rule } from "../policies/policy.ts";
 
 const HOT_ASKS = 3;

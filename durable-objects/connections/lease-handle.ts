@@ -2,6 +2,7 @@ import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Released } from "../../core/protocol/answers.ts";
+import { claimId } from "../../core/protocol/caller-keys.ts";
 import {
   type AcquireCall,
   LINK_PROTOCOL,
@@ -13,7 +14,6 @@ import {
   type ReleaseParams,
 } from "../../core/protocol/messages.ts";
 import type { Attached, MaybePromise } from "../../core/protocol/object-methods.ts";
-import { claimId } from "../../core/protocol/opaque-ids.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
 import { endLease, leaseIn, linkOf } from "../operations/claims.ts";

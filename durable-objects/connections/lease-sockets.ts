@@ -2,18 +2,17 @@ import { withoutTaking } from "../../core/accounts/joint-decision.ts";
 import { randomFraction, readClockMs } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decided, Lease, Missing, RuleDecision, Shed } from "../../core/protocol/answers.ts";
+import { type Decision, publicDecision, shedDecision, withJitter } from "../../core/protocol/decision.ts";
 import {
+  type AcquireCall,
   CLOSE_DENIED,
   CLOSE_FAILED,
   CLOSE_LOST,
   CLOSE_RESUMED,
   CLOSE_SILENT,
-} from "../../core/protocol/close-codes.ts";
-import { type Decision, publicDecision, shedDecision } from "../../core/protocol/decision.ts";
-import type { AcquireCall } from "../../core/protocol/messages.ts";
+} from "../../core/protocol/messages.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { boundText, PROBLEMS } from "../../core/protocol/problems.ts";
-import { withJitter } from "../../core/protocol/retry-jitter.ts";
 import type { AskAnywhere, AskKey } from "../operations/operations.ts";
 
 /** The parts of the object that the sockets use. */

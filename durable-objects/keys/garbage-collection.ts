@@ -1,6 +1,6 @@
 import type { PolicyLookup, Policy } from "../../core/policies/policy.ts";
 import type { AnswerPlace, Swept } from "../storage/answers.ts";
-import { UNKNOWN_KEPT_MS } from "../storage/leads.ts";
+import { UNKNOWN_KEPT_MS } from "../storage/crash-allowances.ts";
 import type { SweptKey } from "../storage/records.ts";
 import { KEYS_SWEPT, type KeyStorage } from "../storage/storage.ts";
 import { FAILED_AGAIN_MS, FORGET_AFTER_MS } from "../storage/sweeps.ts";

@@ -5,8 +5,8 @@ import { type Cost, costOf } from "../../core/protocol/cost.ts";
 import { ANSWERS_DROPPED, MAX_ANSWERS, type StoredAnswer } from "../storage/answers.ts";
 import type { Claim } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
+import { answersOf } from "./capacity-checks.ts";
 import type { KeyState } from "./key-state.ts";
-import { answersOf } from "./room.ts";
 
 /** A call that is charged once, also when it is sent again. */
 export interface Idempotent {

@@ -1,10 +1,10 @@
 import { type Account, unstoredOf } from "../../core/accounts/account.ts";
-import { later } from "../../core/policies/in-force.ts";
+import { later } from "../../core/policies/policy-revision.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { KeyStorage } from "../storage/storage.ts";
-import { RuleFingerprints } from "./heard-terms.ts";
 import { KeyState } from "./key-state.ts";
 import { adopt, isEmpty, writeFound, writeLast, writeRecord } from "./record-writing.ts";
+import { RuleFingerprints } from "./rule-fingerprints.ts";
 import { type Choose, chosen, versionIn, Versions } from "./versions.ts";
 
 /** What one object has of the memory. It is the object's own: when that goes, this goes too. */

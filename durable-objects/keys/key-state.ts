@@ -1,13 +1,13 @@
 import { type Account, advance, restoredOf, UNTOUCHED } from "../../core/accounts/account.ts";
-import { type PolicyRevision, later } from "../../core/policies/in-force.ts";
+import { later, type PolicyRevision } from "../../core/policies/policy-revision.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { AnswerCount } from "../storage/answers.ts";
 import { claimsOf } from "../storage/conversions.ts";
 import { type Claim, CLAIM_BYTES, type StoredAccount } from "../storage/records.ts";
 import type { DueKey, KeyStorage } from "../storage/storage.ts";
 import { aheadOfRecord, recordWholeAtMs } from "../storage/write-behind.ts";
-import type { Comparison } from "./heard-terms.ts";
 import { Holders } from "./holders.ts";
+import type { Comparison } from "./rule-fingerprints.ts";
 import {
   bytesOf,
   comparedBy,

@@ -4,6 +4,7 @@ import type { Conflict, Decided } from "../../core/protocol/answers.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import type { Claim } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
+import { answersFull, claimsFull } from "./capacity-checks.ts";
 import {
   type Charge,
   endOfHold,
@@ -17,7 +18,6 @@ import {
 } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
 import type { KeyState } from "./key-state.ts";
-import { answersFull, claimsFull } from "./room.ts";
 import { isCovered, isLed } from "./rule-state.ts";
 
 /** What one call changes of a key. `commit` saves all of it or nothing. */

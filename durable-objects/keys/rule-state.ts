@@ -1,6 +1,6 @@
 import { restoredOf, unstoredOf, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
 import type { Hold } from "../../core/accounts/hold.ts";
-import { dualState, singleState } from "../../core/algorithms/both.ts";
+import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
 import { type Policy, type Rule, forPriority } from "../../core/policies/policy.ts";
 import { converted } from "../storage/conversions.ts";
 import type { Claim, StoredAccount } from "../storage/records.ts";
@@ -14,7 +14,7 @@ import {
   restore,
   storedName,
 } from "../storage/write-behind.ts";
-import type { Comparison } from "./heard-terms.ts";
+import type { Comparison } from "./rule-fingerprints.ts";
 
 /** One rule of a key: its account, and its part of the key's record (`undefined`: storage has none). */
 export interface RuleState {
@@ -116,7 +116,7 @@ export function statesSeenBy(
   if (rules === policy.rules) return states;
   return states.map((state, index) => {
     const { apart = 0 } = rules[index] ?? {};
-    // The rule may be compared with another version's (heard-terms.ts).
+    // The rule may be compared with another version's (rule-fingerprints.ts).
     const capacity = Math.max(0, state.rule.capacity - apart);
     return apart === 0 ? state : { ...state, rule: { ...state.rule, apart, capacity } };
   });

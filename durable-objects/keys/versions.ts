@@ -1,10 +1,10 @@
+import { parsePolicy } from "../../core/policies/parse-policies.ts";
 /**
  * Which version of a policy an object decides by. The file that was deployed says what a policy is, until a call says that
- * a later version is in force for its key (core/policies/in-force.ts). The latest one counts that was heard of a key, or
+ * a later version is in force for its key (core/policies/policy-revision.ts). The latest one counts that was heard of a key, or
  * that is stored with it, so nobody who lags behind takes the key back.
  */
-import { later, type PolicyRevision } from "../../core/policies/in-force.ts";
-import { parsePolicy } from "../../core/policies/parse-policies.ts";
+import { later, type PolicyRevision } from "../../core/policies/policy-revision.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "../storage/records.ts";
 

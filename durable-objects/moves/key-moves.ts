@@ -12,9 +12,9 @@ import type { Policy } from "../../core/policies/policy.ts";
 import { MOVE_PROTOCOL } from "../../core/protocol/moves.ts";
 import type { LimiterMethods, MaybePromise } from "../../core/protocol/object-methods.ts";
 import { objectNames } from "../../core/protocol/object-names.ts";
-import { KeyImport, type KeptKey } from "./arrivals.ts";
-import { KeyExport } from "./departures.ts";
 import { KeyHasMoved, type MovesHost } from "./host.ts";
+import { KeyExport } from "./key-export.ts";
+import { type KeptKey, KeyImport } from "./key-import.ts";
 import type { Places } from "./places.ts";
 
 /** The object to which a call was passed on is not to have the key either. */

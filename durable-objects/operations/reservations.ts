@@ -1,7 +1,7 @@
 import { place, remainingOf, settle, unstoredOf, wholeAtMs } from "../../core/accounts/account.ts";
 import { holdWith } from "../../core/accounts/hold.ts";
 import { decideTogether, type RuleAccount } from "../../core/accounts/joint-decision.ts";
-import { MIN_USEFUL_TTL_MS } from "../../core/policies/lifetimes.ts";
+import { MIN_USEFUL_TTL_MS } from "../../core/policies/policy-options.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
 import { callerIn } from "../../core/protocol/caller-keys.ts";

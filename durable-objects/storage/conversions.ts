@@ -16,7 +16,7 @@
  */
 import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
 import { blockIn, withoutBlock } from "../../core/algorithms/penalty.ts";
-import { algorithms } from "../../core/algorithms/registry.ts";
+import { algorithms } from "../../core/policies/algorithms.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
 import type { Claim, StoredAccount } from "./records.ts";
 import type { DueKey } from "./storage.ts";

@@ -2,7 +2,7 @@ import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
 import type { KeyRange } from "../../core/protocol/caller-keys.ts";
 import { ANSWERS_DROPPED, type StoredAnswer, type StoredAnswers, type Swept } from "./answers.ts";
 import type { ClaimCounts, StoredClaims } from "./claims.ts";
-import { CrashAllowances } from "./leads.ts";
+import { CrashAllowances } from "./crash-allowances.ts";
 import type { Claim, StoredKey, SweptKey } from "./records.ts";
 import type { DueKey, KeyStorage } from "./storage.ts";
 import { Sweeps } from "./sweeps.ts";

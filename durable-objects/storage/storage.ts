@@ -2,7 +2,7 @@ import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { StoredAnswers } from "./answers.ts";
 import { StoredClaims } from "./claims.ts";
-import { CrashAllowances } from "./leads.ts";
+import { CrashAllowances } from "./crash-allowances.ts";
 import { StoredMoves } from "./moves.ts";
 import type { KeyRow, StoredKey, SweptKey } from "./records.ts";
 import { Sweeps } from "./sweeps.ts";

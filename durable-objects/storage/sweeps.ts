@@ -8,7 +8,7 @@
  * So sweeps read 100,000 rows an hour at most, however many keys there are, and two more for each row that is written.
  * Of 100,000 keys each is read once an hour, of 10,000 ten times. What is whole may stay for as long meanwhile.
  */
-import type { LeadStorage } from "./leads.ts";
+import type { LeadStorage } from "./crash-allowances.ts";
 
 /**
  * How long a key's record stays after the key has become whole, in milliseconds. With less, a key that comes now and then

@@ -1,8 +1,8 @@
 /** Calls whose callers stop waiting, over a limiter in memory that never hears of it. */
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { RemoteLimiter } from "../../client/far-limiter.ts";
 import type { Limiter } from "../../client/limiter.ts";
-import type { LimiterTransport } from "../../client/transports/far-side.ts";
+import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
+import type { LimiterTransport } from "../../client/transports/transport.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { createMemoryLimiter } from "../../package/memory.ts";

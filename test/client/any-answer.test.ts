@@ -3,11 +3,11 @@
  * Each call ends as docs/clients.md says: with an answer of its kind, or with a `LimiterError`.
  */
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { overService } from "../../client/create-limiter.ts";
-import { RemoteLimiter } from "../../client/far-limiter.ts";
-import type { LimiterTransport, LimiterCalls } from "../../client/transports/far-side.ts";
+import { overService } from "../../client/remote/create-limiter.ts";
+import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { overHttp } from "../../client/transports/http.ts";
 import { SHAPES, type Shape } from "../../client/transports/shapes.ts";
+import type { LimiterCalls, LimiterTransport } from "../../client/transports/transport.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { describePolicy } from "../../core/protocol/policy-descriptions.ts";

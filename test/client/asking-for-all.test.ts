@@ -1,6 +1,6 @@
 /** When a denial is over, one call asks for all, and the others are denied: for as long as it asks, and no longer. */
 import { expect, test } from "vitest";
-import { LimiterClient } from "../../client/limiter-client.ts";
+import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { parseDeployment } from "../../core/policies/regional-policies.ts";

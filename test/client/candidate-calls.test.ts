@@ -1,5 +1,5 @@
 import { expect, test, vi } from "vitest";
-import { CandidateCalls } from "../../client/limiter-client.ts";
+import { CandidateCalls } from "../../client/objects/limiter-client.ts";
 
 const counter = { compared: () => undefined };
 const calls = (background: Promise<unknown>[] = []) =>

@@ -1,9 +1,9 @@
 /** A client in its caller's process, over a limiter that the test plays. The contract suite has real ones. */
 import { afterEach, beforeEach, expect, expectTypeOf, test, vi } from "vitest";
-import { RemoteLimiter } from "../../client/far-limiter.ts";
 import type { ClientOptions } from "../../client/limiter.ts";
-import type { LimiterTransport, LimiterCalls } from "../../client/transports/far-side.ts";
+import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { overHttp } from "../../client/transports/http.ts";
+import type { LimiterCalls, LimiterTransport } from "../../client/transports/transport.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { describedPolicy, describePolicy, type PolicyList } from "../../core/protocol/policy-descriptions.ts";

@@ -1,7 +1,7 @@
 /** What a client does with what it knows of how much is shed, and without. */
 import { expect, test } from "vitest";
 import { CallGate } from "../../client/call-gate.ts";
-import { LoadShedding, REFRESH_MS, USABLE_MS } from "../../client/load-shedding.ts";
+import { LoadShedding, REFRESH_MS, USABLE_MS } from "../../client/objects/load-shedding.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";

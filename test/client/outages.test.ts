@@ -1,9 +1,9 @@
 /** What the console says while the limiter does not answer. */
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { RemoteLimiter } from "../../client/far-limiter.ts";
-import { Outages } from "../../client/far-units.ts";
-import type { LimiterTransport } from "../../client/transports/far-side.ts";
+import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
+import { Outages } from "../../client/remote/remote-reservations.ts";
 import { overHttp } from "../../client/transports/http.ts";
+import type { LimiterTransport } from "../../client/transports/transport.ts";
 import { manualClock } from "../../package/testing.ts";
 
 let said: string[] = [];

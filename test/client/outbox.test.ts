@@ -1,11 +1,10 @@
 /** Calls that travel together, in virtual time: requests end at any moment, messages are lost, late, or fail. */
 import { afterEach, expect, test, vi } from "vitest";
-import { LOOK_MS, BatchQueue, BatchQueues } from "../../client/transports/outbox.ts";
-import { QueuedCall } from "../../client/transports/posted-call.ts";
-import type { Answers } from "../../client/transports/sent-calls.ts";
+import { BatchQueue, BatchQueues, LOOK_MS } from "../../client/transports/batch-queue.ts";
+import { QueuedCall } from "../../client/transports/queued-call.ts";
+import type { Answers } from "../../client/transports/send-batch.ts";
 import type { Time } from "../../core/clock.ts";
-import type { BatchedCall } from "../../core/protocol/batches.ts";
-import { MAX_BATCH_LENGTH, MAX_BATCHED } from "../../core/protocol/batches.ts";
+import { type BatchedCall, MAX_BATCH_LENGTH, MAX_BATCHED } from "../../core/protocol/messages.ts";
 import { Dice } from "../simulation/dice.ts";
 import { VirtualTime } from "../simulation/virtual-time.ts";
 import { announcedSeed } from "../support/random.ts";

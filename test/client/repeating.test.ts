@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
-import { QueuedCall } from "../../client/transports/posted-call.ts";
-import { inTime, sendTwice } from "../../client/transports/repeating.ts";
-import type { LimiterStub } from "../../client/transports/sent-calls.ts";
-import type { BatchedCall } from "../../core/protocol/batches.ts";
+import { QueuedCall } from "../../client/transports/queued-call.ts";
+import { inTime, sendTwice } from "../../client/transports/retry.ts";
+import type { LimiterStub } from "../../client/transports/send-batch.ts";
+import type { BatchedCall } from "../../core/protocol/messages.ts";
 import { VirtualTime } from "../simulation/virtual-time.ts";
 
 const failure = (fields: object) => Object.assign(new Error("it failed"), fields);

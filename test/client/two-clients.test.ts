@@ -1,6 +1,6 @@
 /** Two clients in one process are two holders, as if they were apart: they share the object and nothing else. */
 import { expect, test } from "vitest";
-import { LimiterClient } from "../../client/limiter-client.ts";
+import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import { outstandingOf } from "../../core/accounts/account.ts";
 import type { Policy } from "../../core/policies/policy.ts";

@@ -1,10 +1,14 @@
 import { env } from "cloudflare:workers";
 /** Several calls in one message to a real object. */
 import { expect, test } from "vitest";
-import { type LimiterNamespace, sendTogether } from "../../client/transports/sent-calls.ts";
+import { type LimiterNamespace, sendTogether } from "../../client/transports/send-batch.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
-import { MAX_BATCH_LENGTH, MAX_BATCHED, type BatchedCall } from "../../core/protocol/batches.ts";
-import { KNOWN_PROTOCOL } from "../../core/protocol/messages.ts";
+import {
+  type BatchedCall,
+  KNOWN_PROTOCOL,
+  MAX_BATCH_LENGTH,
+  MAX_BATCHED,
+} from "../../core/protocol/messages.ts";
 import { objectName } from "../../core/protocol/object-names.ts";
 import { policies } from "../../durable-objects/deployment.ts";
 import { freshKey } from "../support/limiter.ts";

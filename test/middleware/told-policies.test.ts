@@ -1,8 +1,8 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { algorithms } from "../../core/algorithms/registry.ts";
+import { algorithms } from "../../core/policies/algorithms.ts";
 import { setPolicyHeaders, type HeaderPolicy } from "../../core/protocol/rate-limit-headers.ts";
-import { toldPolicies, headerPolicy } from "../../middleware/told-policies.ts";
+import { headerPolicy, toldPolicies } from "../../middleware/header-policies.ts";
 import { manualClock, memoryLimiter, unlimited } from "../../package/testing.ts";
 import { specimens } from "../support/algorithms.ts";
 import { inMilliseconds, parsePolicies } from "../support/milliseconds.ts";

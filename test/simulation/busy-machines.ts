@@ -3,8 +3,8 @@
  * production object in virtual time. Each machine reports once a second how busy it was, through the isolate that it
  * calls.
  */
-import { LimiterClient } from "../../client/limiter-client.ts";
-import { LoadShedding } from "../../client/load-shedding.ts";
+import { LimiterClient } from "../../client/objects/limiter-client.ts";
+import { LoadShedding } from "../../client/objects/load-shedding.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { parseDeployment } from "../../core/policies/regional-policies.ts";

@@ -1,24 +1,24 @@
+import { LocalLimiter } from "../../client/local-limiter.ts";
+import { LimiterClient } from "../../client/objects/limiter-client.ts";
 /**
  * One random history, made from a seed: clients that hold units in their own processes, a worker of the limiter, and the
  * object. The way between client and worker loses, delays and repeats messages. Clients die, their machines sleep, and
  * their wall clocks are set.
  */
-import { RemoteLimiter } from "../../client/far-limiter.ts";
-import { LimiterClient } from "../../client/limiter-client.ts";
-import { LocalLimiter } from "../../client/local-limiter.ts";
+import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
-import type { LimiterTransport } from "../../client/transports/far-side.ts";
+import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects } from "../../client/transports/objects.ts";
-import { BatchQueues } from "../../client/transports/outbox.ts";
+import type { LimiterTransport } from "../../client/transports/transport.ts";
 import { unsleepingClock, type Time } from "../../core/clock.ts";
-import { DEFAULT_BOUNDS } from "../../core/policies/caller-bounds.ts";
+import { DEFAULT_BOUNDS } from "../../core/policies/policy-options.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import { parseRegions } from "../../core/policies/regions.ts";
 import type { AnswerText, Decided } from "../../core/protocol/answers.ts";
-import type { Batch } from "../../core/protocol/batches.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
+import type { Batch } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { ReservationsReply, ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { answerBatch } from "../../durable-objects/batches.ts";

@@ -1,6 +1,6 @@
 import { expect, test, vi } from "vitest";
-import { LimiterClient } from "../../client/limiter-client.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
+import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { Objects } from "../../client/transports/objects.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { parseDeployment } from "../../core/policies/regional-policies.ts";

@@ -1,5 +1,5 @@
 import { decide, outstandingOf, settle, wholeAtMs } from "../../core/accounts/account.ts";
-import type { Windows } from "../../core/algorithms/fixed-window.ts";
+import type { Windows } from "../../core/algorithms/windows/fixed-window.ts";
 import { type Policy, type Rule, forPriority } from "../../core/policies/policy.ts";
 import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";

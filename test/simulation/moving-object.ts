@@ -7,7 +7,7 @@ import type { ObjectStub } from "../../core/protocol/object-methods.ts";
 import { type MovesHost, OwnedKeys } from "../../durable-objects/moves/host.ts";
 import { KeyMoves } from "../../durable-objects/moves/key-moves.ts";
 import { Places } from "../../durable-objects/moves/places.ts";
-import { type KeyCalls, OwnerRouting } from "../../durable-objects/placed-calls.ts";
+import { type KeyCalls, OwnerRouting } from "../../durable-objects/owner-routing.ts";
 import { Died, type Database } from "./database.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 import type { VirtualTime } from "./virtual-time.ts";

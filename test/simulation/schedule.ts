@@ -1,8 +1,8 @@
 /** One random history, made from a seed: isolates, an object and the messages between them. */
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
+import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects } from "../../client/transports/objects.ts";
-import { BatchQueues } from "../../client/transports/outbox.ts";
 import type { Time } from "../../core/clock.ts";
 import { type Policy, forPriority } from "../../core/policies/policy.ts";
 import type { AnswerText, Decided } from "../../core/protocol/answers.ts";

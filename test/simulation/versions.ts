@@ -1,18 +1,18 @@
+import { LocalLimiter } from "../../client/local-limiter.ts";
+import { LimiterClient } from "../../client/objects/limiter-client.ts";
 /**
  * Random histories of a policy that changes at run time: isolates that learn of it late, an object that they tell, clients
  * in their callers' processes, far from the isolates that they ask, messages that are late, lost and twice, and crashes.
  * Each history is made from a seed.
  */
-import { RemoteLimiter } from "../../client/far-limiter.ts";
-import { LimiterClient } from "../../client/limiter-client.ts";
-import { LocalLimiter } from "../../client/local-limiter.ts";
+import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
-import type { LimiterTransport } from "../../client/transports/far-side.ts";
+import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects } from "../../client/transports/objects.ts";
-import { BatchQueues } from "../../client/transports/outbox.ts";
+import type { LimiterTransport } from "../../client/transports/transport.ts";
 import type { Time } from "../../core/clock.ts";
-import { DEFAULT_BOUNDS } from "../../core/policies/caller-bounds.ts";
-import { later, type PolicyRevision } from "../../core/policies/in-force.ts";
+import { DEFAULT_BOUNDS } from "../../core/policies/policy-options.ts";
+import { later, type PolicyRevision } from "../../core/policies/policy-revision.ts";
 import type { Policies, Policy } from "../../core/policies/policy.ts";
 import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import type { Decided } from "../../core/protocol/answers.ts";

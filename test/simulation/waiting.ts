@@ -1,6 +1,6 @@
-/** One random history of callers that wait, and callers that do not: isolates, an object and the messages between. */
-import { LimiterClient } from "../../client/limiter-client.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
+/** One random history of callers that wait, and callers that do not: isolates, an object and the messages between. */
+import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { admitsTogether } from "../../core/accounts/joint-decision.ts";

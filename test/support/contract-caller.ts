@@ -1,6 +1,6 @@
 /** A worker that calls the limiter over its service binding, or over its objects, as it is told by requests. */
 import type { Limiter } from "../../client/limiter.ts";
-import type { LimiterService } from "../../client/transports/far-side.ts";
+import type { LimiterService } from "../../client/transports/transport.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
 import { createLimiter } from "../../package/client-in-worker.ts";
 import { createObjectsLimiter } from "../../package/objects.ts";

@@ -1,5 +1,5 @@
 /** The oracle of the sliding log: every unit is an entry in a list. Slow, and too simple to be wrong. */
-import type { SlidingLogConfig } from "../../core/algorithms/sliding-log.ts";
+import type { SlidingLogConfig } from "../../core/algorithms/log/sliding-log.ts";
 
 export interface NaiveDecision {
   readonly allowed: boolean;

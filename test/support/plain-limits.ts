@@ -1,5 +1,5 @@
 /** The limit rules once more, as simple as can be: variables that change, and a sum instead of a running average. */
-import type { LimitTerms, Sample } from "../../core/algorithms/adaptive-limits.ts";
+import type { LimitTerms, Sample } from "../../core/algorithms/adaptive/adaptive-limits.ts";
 
 export class PlainLimit {
   limit: number;

@@ -84,7 +84,7 @@ export const FAULTS: readonly Fault[] = [
     operations: ["release", "cancel", "renew"],
     parts: ["id"],
     edits: [
-      ["client/object-calls.ts", 'isDoubted === true && kind === "end" ? "ask" : kind', "kind"],
+      ["client/objects/object-calls.ts", 'isDoubted === true && kind === "end" ? "ask" : kind', "kind"],
       ["client/call-gate.ts", "if (!this.#isKnown(", 'if (kind !== "end" && !this.#isKnown('],
       [
         "client/call-gate.ts",
@@ -141,7 +141,7 @@ export const FAULTS: readonly Fault[] = [
     edits: [
       SMALL_ANSWERS,
       [
-        "durable-objects/keys/room.ts",
+        "durable-objects/keys/capacity-checks.ts",
         "lengths.of(range) >= MAX_ANSWERS_LENGTH_OF_CALLER",
         "lengths.of(range) >= Infinity * MAX_ANSWERS_LENGTH_OF_CALLER",
       ],

@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { picture } from "../../bench/choosing-picture.ts";
-import { algorithms } from "../../core/algorithms/registry.ts";
+import { algorithms } from "../../core/policies/algorithms.ts";
 import { admissionsOf, LANES, STEP_MS, trafficMs } from "./same-traffic.ts";
 
 const DOCS = join(import.meta.dirname, "..", "..", "docs");

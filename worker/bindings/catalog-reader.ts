@@ -6,7 +6,7 @@ import type { Follow } from "../../client/caller.ts";
 import type { CatalogChanges, CatalogMethods, TokenChange } from "../../core/catalog/calls.ts";
 import type { PoliciesInForce } from "../../core/catalog/policy-entry.ts";
 import { orTimeout, type Time } from "../../core/clock.ts";
-import { later } from "../../core/policies/in-force.ts";
+import { later } from "../../core/policies/policy-revision.ts";
 import type { Policies } from "../../core/policies/policy.ts";
 
 /** From so many milliseconds on the next call asks again, and does not wait for the answer. */

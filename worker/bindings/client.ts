@@ -1,14 +1,14 @@
 import { waitUntil } from "cloudflare:workers";
 import { type ObjectBounds, ObjectStarts } from "../../client/call-gate.ts";
-import { LimiterClient, type LimiterClientParts } from "../../client/limiter-client.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
+import { LimiterClient, type LimiterClientParts } from "../../client/objects/limiter-client.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
+import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { type LimiterNamespace, Objects } from "../../client/transports/objects.ts";
-import { BatchQueues } from "../../client/transports/outbox.ts";
-import { returnUnits } from "../../client/transports/sent-calls.ts";
+import { returnUnits } from "../../client/transports/send-batch.ts";
 import { PoliciesInForce } from "../../core/catalog/policy-entry.ts";
 import { randomFraction, randomId, SYSTEM_TIME, type Time } from "../../core/clock.ts";
-import type { LogSettings } from "../../core/policies/log-settings.ts";
+import type { LogSettings } from "../../core/policies/placement.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type ComparisonCounts, policyOfKeys } from "../../core/stats/counts.ts";

@@ -2,14 +2,14 @@
  * Calls that are put to a policy's candidate, after the policy has decided them. The candidate has keys of its own, and
  * decides by what it admitted itself. It lets nobody wait. Each function here returns at once, and never throws.
  */
-import type { LimiterClient } from "../../client/limiter-client.ts";
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { decisionOf } from "../../client/read-answer.ts";
 import { randomId } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
+import { readClaimId } from "../../core/protocol/caller-keys.ts";
 import { takesNothing } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { HoldParams, AcquireParams, LimitParams } from "../../core/protocol/messages.ts";
-import { readClaimId } from "../../core/protocol/opaque-ids.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { DeniedBy } from "../../core/stats/counts.ts";
 import { blockedDecision, type Target } from "./target.ts";

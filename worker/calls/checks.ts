@@ -1,10 +1,15 @@
 /** The checks of a call on several keys: parsed, permitted, and named for idempotency. */
-import type { LimiterClient } from "../../client/limiter-client.ts";
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { publicName, forPriority } from "../../core/policies/policy.ts";
 import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
-import { CHECKS_ALLOWED, LimitAllRequest, MAX_CHECKS, MAX_INDEPENDENT_CHECKS } from "./request-schemas.ts";
+import {
+  CHECKS_ALLOWED,
+  LimitAllRequest,
+  MAX_CHECKS,
+  MAX_INDEPENDENT_CHECKS,
+} from "./schemas/request-schemas.ts";
 import { costProblem, findTarget, priorityProblem, rateProblem, type Target } from "./target.ts";
 import { given, parse, refused } from "./validate.ts";
 

@@ -1,12 +1,12 @@
 /** The calls on holds: units set apart, and settled when it is known how many were used. */
-import type { LimiterClient } from "../../client/limiter-client.ts";
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { decisionOf } from "../../client/read-answer.ts";
 import { degradedDecision, type Decision } from "../../core/protocol/decision.ts";
 import type { HoldParams } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
 import { withCandidate, holdCandidate } from "./candidates.ts";
-import { CancelRequest, HoldRequest, SettleRequest } from "./request-schemas.ts";
+import { CancelRequest, HoldRequest, SettleRequest } from "./schemas/request-schemas.ts";
 import {
   blockedDecision,
   call,

@@ -1,14 +1,14 @@
 /** The calls about all keys of a policy: list them, and count them. */
 import * as v from "valibot";
-import type { SharedPolicy } from "../../client/key-lists.ts";
-import type { LimiterClient } from "../../client/limiter-client.ts";
+import type { SharedPolicy } from "../../client/objects/key-lists.ts";
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
+import { keyCursor, type KeyPlace, readKeyCursor } from "../../core/protocol/caller-keys.ts";
 import { sharedObjects } from "../../core/protocol/object-names.ts";
-import { keyCursor, type KeyPlace, readKeyCursor } from "../../core/protocol/opaque-ids.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import { integer, table } from "../../core/validation.ts";
 import { keyProblem, type Principal } from "../auth/tokens.ts";
-import { MAX_KEY_BYTES, text } from "./request-parts.ts";
-import { KeyRequest } from "./request-schemas.ts";
+import { MAX_KEY_BYTES, text } from "./schemas/request-parts.ts";
+import { KeyRequest } from "./schemas/request-schemas.ts";
 import { findPolicy } from "./target.ts";
 import { parse, refused } from "./validate.ts";
 

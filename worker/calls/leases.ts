@@ -1,16 +1,16 @@
-import type { LimiterClient } from "../../client/limiter-client.ts";
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { leaseMissing } from "../../client/read-answer.ts";
-import { MAX_UNITS } from "../../core/policies/most-units.ts";
+import { MAX_UNITS } from "../../core/algorithms/algorithm.ts";
 import { type Policy, publicName } from "../../core/policies/policy.ts";
 import type { Lease } from "../../core/protocol/answers.ts";
+import { claimId } from "../../core/protocol/caller-keys.ts";
 import { type Cost, costOf } from "../../core/protocol/cost.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { AcquireParams } from "../../core/protocol/messages.ts";
-import { claimId } from "../../core/protocol/opaque-ids.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
 import { acquireCandidate, withCandidate, skipCandidate } from "./candidates.ts";
-import { AcquireRequest, ReleaseRequest, RenewRequest, SocketRequest } from "./request-schemas.ts";
+import { AcquireRequest, ReleaseRequest, RenewRequest, SocketRequest } from "./schemas/request-schemas.ts";
 import {
   type TargetAnswer,
   blockedDecision,

@@ -14,8 +14,8 @@
  * cannot deny each other for ever either: a call that waits is served before any later hold of this kind. When its wait
  * ends, it passes, or a call that succeeded has used what it wanted.
  */
-import type { LimiterClient } from "../../client/limiter-client.ts";
-import type { SheddingSample } from "../../client/load-shedding.ts";
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
+import type { SheddingSample } from "../../client/objects/load-shedding.ts";
 import { decisionOf, shedTold } from "../../client/read-answer.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import { takesNothing } from "../../core/protocol/cost.ts";

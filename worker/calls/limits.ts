@@ -1,6 +1,6 @@
 /** The calls on a key, the same over HTTP and RPC. The calls on holds and leases are in files of their own. */
 import type * as v from "valibot";
-import type { LimiterClient } from "../../client/limiter-client.ts";
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { randomId } from "../../core/clock.ts";
 import { type Policy, publicName, type Rule } from "../../core/policies/policy.ts";
 import { type Cost, costOf, takesNothing } from "../../core/protocol/cost.ts";
@@ -9,8 +9,14 @@ import type { LimitParams } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import { type Principal, type Scope, scopeProblem } from "../auth/tokens.ts";
 import { withCandidate, limitCandidate } from "./candidates.ts";
-import { UNITS_ALLOWED } from "./request-parts.ts";
-import { KeyRequest, LimitRequest, PeekRequest, RefundRequest, SetRequest } from "./request-schemas.ts";
+import { UNITS_ALLOWED } from "./schemas/request-parts.ts";
+import {
+  KeyRequest,
+  LimitRequest,
+  PeekRequest,
+  RefundRequest,
+  SetRequest,
+} from "./schemas/request-schemas.ts";
 import {
   type TargetAnswer,
   call,

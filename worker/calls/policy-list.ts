@@ -1,9 +1,9 @@
 import * as v from "valibot";
-import type { LimiterClient } from "../../client/limiter-client.ts";
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { figuresOf } from "../../core/algorithms/penalty.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { mayUse, type Principal } from "../auth/tokens.ts";
-import { figure, milliseconds } from "./answer-schemas.ts";
+import { figure, milliseconds } from "./schemas/answer-schemas.ts";
 
 /** The policies that the principal may use. */
 export function listPolicies({ policies }: LimiterClient, principal: Principal): PolicyList {

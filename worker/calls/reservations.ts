@@ -1,12 +1,12 @@
 /** Units that a caller's own client holds of many keys: each call of the message is checked as any other call is. */
 import type * as v from "valibot";
-import type { LimiterClient } from "../../client/limiter-client.ts";
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
-import { normaliseKey } from "../../core/policies/keys.ts";
+import { normaliseKey } from "../../core/catalog/patterns.ts";
 import { type Policy, publicName, forPriority } from "../../core/policies/policy.ts";
-import type { MadeAnswer } from "../../core/protocol/batches.ts";
 import { ownKey } from "../../core/protocol/caller-keys.ts";
 import { takesNothing, type Cost } from "../../core/protocol/cost.ts";
+import type { MadeAnswer } from "../../core/protocol/messages.ts";
 import { describePolicy, type PolicyDescription } from "../../core/protocol/policy-descriptions.ts";
 import { type Full, Problem } from "../../core/protocol/problems.ts";
 import {
@@ -16,7 +16,7 @@ import {
 } from "../../core/protocol/reservation-messages.ts";
 import { scopeProblem, type Principal } from "../auth/tokens.ts";
 import { decide as decideOn } from "./limits.ts";
-import { ReservationsRequest } from "./reservation-schemas.ts";
+import { ReservationsRequest } from "./schemas/reservation-schemas.ts";
 import { costProblem, findPolicy, findTarget, priorityProblem, rateProblem, type Target } from "./target.ts";
 import { given, notAllowed, parse } from "./validate.ts";
 

@@ -1,6 +1,6 @@
 /** The calls about what the limiter did: all counts, the history of a policy, its top keys. */
 import * as v from "valibot";
-import type { LimiterClient } from "../../client/limiter-client.ts";
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { instantText, orTimeout, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDurationMs, parseInstantMs } from "../../core/policies/durations.ts";
 import { publicName } from "../../core/policies/policy.ts";
@@ -17,8 +17,8 @@ import {
 } from "../../core/stats/messages.ts";
 import { oneOf, table } from "../../core/validation.ts";
 import { mayUse, type Principal } from "../auth/tokens.ts";
-import { figure } from "./answer-schemas.ts";
-import { KeyRequest } from "./request-schemas.ts";
+import { figure } from "./schemas/answer-schemas.ts";
+import { KeyRequest } from "./schemas/request-schemas.ts";
 import { findPolicy } from "./target.ts";
 import { parse, refused } from "./validate.ts";
 

@@ -1,4 +1,3 @@
-import type { LimiterClient } from "../../client/limiter-client.ts";
 import {
   type Abortable,
   type AcquireRequest,
@@ -13,7 +12,8 @@ import {
   withRelease,
 } from "../../client/limiter.ts";
 import { plainCall, signalOf } from "../../client/local-call.ts";
-import { DEFAULT_BOUNDS } from "../../core/policies/caller-bounds.ts";
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
+import { DEFAULT_BOUNDS } from "../../core/policies/policy-options.ts";
 import type { Region } from "../../core/policies/regions.ts";
 import type { Lease } from "../../core/protocol/answers.ts";
 import type { Cost } from "../../core/protocol/cost.ts";
@@ -27,7 +27,7 @@ import { callAcquire, callRelease, callRenew } from "../calls/leases.ts";
 import { callLimitSeveral } from "../calls/limit-all.ts";
 import { callPeek, callRefund, callReset, limitOf } from "../calls/limits.ts";
 import { listPolicies } from "../calls/policy-list.ts";
-import { LimitRequest as LimitSchema } from "../calls/request-schemas.ts";
+import { LimitRequest as LimitSchema } from "../calls/schemas/request-schemas.ts";
 import { findTarget, type TargetAnswer } from "../calls/target.ts";
 import { parse, plain } from "../calls/validate.ts";
 

@@ -1,5 +1,5 @@
-import { LimiterClient } from "../../client/limiter-client.ts";
 import type { Limiter } from "../../client/limiter.ts";
+import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { unsleepingTime, type Time } from "../../core/clock.ts";
 import { requireGiven, requireKnownOptions, requireTime } from "../../core/options.ts";

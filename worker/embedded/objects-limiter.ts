@@ -1,11 +1,11 @@
 import { waitUntil } from "cloudflare:workers";
-import { LimiterClient } from "../../client/limiter-client.ts";
 import type { Limiter } from "../../client/limiter.ts";
 import { LocalLimiter } from "../../client/local-limiter.ts";
+import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
+import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
-import { BatchQueues } from "../../client/transports/outbox.ts";
-import { returnUnits } from "../../client/transports/sent-calls.ts";
+import { returnUnits } from "../../client/transports/send-batch.ts";
 import { randomId, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDeployment } from "../../core/policies/regional-policies.ts";
 import { DirectLimiter } from "./direct-limiter.ts";

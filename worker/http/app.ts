@@ -1,5 +1,5 @@
 import { Hono } from "hono";
-import type { LimiterClient } from "../../client/limiter-client.ts";
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { METRIC_FORMATS, type MetricFormat, metricsText } from "../../core/stats/metrics-text.ts";
 import { configurationProblem, type Principal, type Scope } from "../auth/tokens.ts";
@@ -13,6 +13,7 @@ import { callLimit, callPeek, callRefund, callReset, callSetUsed } from "../call
 import { listPolicies } from "../calls/policy-list.ts";
 import { callReserve } from "../calls/reservations.ts";
 import { callHistory, callMetrics, callTopKeys } from "../calls/stats.ts";
+import { openApiText } from "../openapi/openapi.ts";
 import { type Ctx, pathInput, policyInput, queryInput, withQuery } from "./addresses.ts";
 import { catalogRoutes } from "./catalog-routes.ts";
 import { addClaimRoutes } from "./claim-routes.ts";
@@ -26,7 +27,6 @@ import {
   withoutQuery,
   withPlace,
 } from "./handlers.ts";
-import { openApiText } from "./openapi.ts";
 import { allResponse, decisionResponse, internalProblem, toResponse } from "./responses.ts";
 
 /** The address of one key. */

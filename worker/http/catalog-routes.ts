@@ -5,7 +5,7 @@ import { violation } from "../../core/validation.ts";
 import { type Scope, SCOPES } from "../auth/tokens.ts";
 import { catalogCallerOf } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
-import { type CatalogCaller, type Conditions, notForAdmin } from "../calls/catalog/asking.ts";
+import { type CatalogCaller, type Conditions, notForAdmin } from "../calls/catalog/catalog-access.ts";
 import {
   deleteCandidate,
   deleteOverride,

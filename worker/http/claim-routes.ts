@@ -1,7 +1,7 @@
 /** The routes of holds and leases that somebody has, and of a lease that ends with a socket. */
 import type { Hono } from "hono";
 import { readClockMs } from "../../core/clock.ts";
-import { CLOSE_BROKEN, CLOSE_FAILED, CLOSE_NORMAL } from "../../core/protocol/close-codes.ts";
+import { CLOSE_BROKEN, CLOSE_FAILED, CLOSE_NORMAL } from "../../core/protocol/messages.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clientOf } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";

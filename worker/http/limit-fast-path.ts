@@ -4,8 +4,8 @@
  * (docs/performance.md). Only plain calls are answered here. All others go through app.ts.
  */
 import type * as v from "valibot";
-import type { LimiterClient } from "../../client/limiter-client.ts";
-import { MAX_UNITS } from "../../core/policies/most-units.ts";
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
+import { MAX_UNITS } from "../../core/algorithms/algorithm.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";
@@ -14,8 +14,8 @@ import { knownCaller, type Principal } from "../auth/tokens.ts";
 import { clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { limitOf } from "../calls/limits.ts";
-import { MAX_KEY_BYTES } from "../calls/request-parts.ts";
-import { LimitRequest } from "../calls/request-schemas.ts";
+import { MAX_KEY_BYTES } from "../calls/schemas/request-parts.ts";
+import { LimitRequest } from "../calls/schemas/request-schemas.ts";
 import { findTarget } from "../calls/target.ts";
 import { parse } from "../calls/validate.ts";
 import { decode, malformed, MAX_BODY_BYTES } from "./body.ts";

@@ -2,9 +2,15 @@
 import { readClockMs } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { AllDecisions, Decision } from "../../core/protocol/decision.ts";
-import { allDeniedBody, deniedBody, longestWaitMs } from "../../core/protocol/denials.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { retryAfter, setQuotaHeaders, setPolicyHeaders } from "../../core/protocol/rate-limit-headers.ts";
+import {
+  allDeniedBody,
+  deniedBody,
+  longestWaitMs,
+  retryAfter,
+  setPolicyHeaders,
+  setQuotaHeaders,
+} from "../../core/protocol/rate-limit-headers.ts";
 import type { TargetAnswer } from "../calls/target.ts";
 
 /** The status of a denial. */

@@ -1,4 +1,4 @@
-import type { LimiterClient } from "../../client/limiter-client.ts";
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { readClockMs } from "../../core/clock.ts";
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import type { AcquireParams } from "../../core/protocol/messages.ts";
@@ -7,7 +7,7 @@ import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
 import { acquireCandidate, skipCandidate } from "../calls/candidates.ts";
 import { type Acquire, acquireOf, CONFIRM_WITHIN_MS, linkedOf } from "../calls/leases.ts";
-import { BoundAcquireRequest } from "../calls/request-schemas.ts";
+import { BoundAcquireRequest } from "../calls/schemas/request-schemas.ts";
 import { type TargetAnswer, blockedDecision, call, findClaim } from "../calls/target.ts";
 import { given, refused } from "../calls/validate.ts";
 

@@ -1,5 +1,5 @@
 /** What a call over the service binding says: who calls, and the argument with what the binding's `props` add. */
-import type { LimiterClient } from "../../client/limiter-client.ts";
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import { bindingCaller } from "../auth/binding-callers.ts";
 import { regionNamed } from "../auth/caller-region.ts";

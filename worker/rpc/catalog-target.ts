@@ -10,7 +10,7 @@ import type {
 } from "../../core/catalog/calls.ts";
 import type { OverrideFields, Table } from "../../core/catalog/overrides.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import { type CatalogCaller, type Conditions, readConditions } from "../calls/catalog/asking.ts";
+import { type CatalogCaller, type Conditions, readConditions } from "../calls/catalog/catalog-access.ts";
 import {
   deleteCandidate,
   deleteOverride,

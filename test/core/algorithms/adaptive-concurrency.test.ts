@@ -15,7 +15,7 @@ import {
   adaptiveConcurrency,
   type AdaptiveConfig,
   type AdaptiveState,
-} from "../../../core/algorithms/adaptive-concurrency.ts";
+} from "../../../core/algorithms/adaptive/adaptive-concurrency.ts";
 import type { Outcome } from "../../../core/algorithms/algorithm.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { depth } from "../../support/depth.ts";

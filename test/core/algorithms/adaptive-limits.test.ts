@@ -1,11 +1,11 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import {
-  nextEstimate,
   type Estimate,
   type LimitTerms,
+  nextEstimate,
   type Sample,
-} from "../../../core/algorithms/adaptive-limits.ts";
+} from "../../../core/algorithms/adaptive/adaptive-limits.ts";
 import { depth } from "../../support/depth.ts";
 import { PlainLimit } from "../../support/plain-limits.ts";
 

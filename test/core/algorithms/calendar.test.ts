@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test, vi } from "vitest";
-import { Calendar, PERIODS, type Period } from "../../../core/algorithms/calendar.ts";
+import { Calendar, type Period, PERIODS } from "../../../core/algorithms/windows/calendar.ts";
 import { depth } from "../../support/depth.ts";
 import { namesOf } from "../../support/naive-windows.ts";
 

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { Calendar } from "../../../core/algorithms/calendar.ts";
+import { Calendar } from "../../../core/algorithms/windows/calendar.ts";
 
 /** The runtime brings the rules of the time zones with it: the same as the ones that tests in Node see. */
 test.each([

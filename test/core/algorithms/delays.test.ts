@@ -11,7 +11,7 @@ import {
   type Account,
 } from "../../../core/accounts/account.ts";
 import { decideTogether, withoutTaking } from "../../../core/accounts/joint-decision.ts";
-import { algorithms } from "../../../core/algorithms/registry.ts";
+import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { ruleWith, specimens } from "../../support/algorithms.ts";
 import { depth } from "../../support/depth.ts";

@@ -6,7 +6,7 @@ import {
   fixedWindow,
   type FixedWindowConfig,
   type WindowUse,
-} from "../../../core/algorithms/fixed-window.ts";
+} from "../../../core/algorithms/windows/fixed-window.ts";
 import { depth } from "../../support/depth.ts";
 import { namesOf, NaiveWindows } from "../../support/naive-windows.ts";
 import { log, ruleOf } from "../../support/rules.ts";

@@ -11,7 +11,7 @@ import {
   type AccountDecision,
 } from "../../../core/accounts/account.ts";
 import type { Segment } from "../../../core/algorithms/algorithm.ts";
-import { algorithms } from "../../../core/algorithms/registry.ts";
+import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { ruleWith, specimens } from "../../support/algorithms.ts";
 

@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { decide, remainingOf, UNTOUCHED, wholeAtMs, type Account } from "../../../core/accounts/account.ts";
 import { decideTogether } from "../../../core/accounts/joint-decision.ts";
-import { algorithms } from "../../../core/algorithms/registry.ts";
+import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { forced, withUsed } from "../../../durable-objects/operations/debits.ts";
 import { covers, record, restore } from "../../../durable-objects/storage/write-behind.ts";

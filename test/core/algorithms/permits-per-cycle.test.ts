@@ -5,7 +5,7 @@ import {
   permitsPerCycle,
   type PermitsPerCycleConfig,
   type PermitsPerCycleState,
-} from "../../../core/algorithms/permits-per-cycle.ts";
+} from "../../../core/algorithms/ported/permits-per-cycle.ts";
 import { depth } from "../../support/depth.ts";
 import { ruleOf } from "../../support/rules.ts";
 

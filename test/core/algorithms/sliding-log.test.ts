@@ -5,7 +5,7 @@ import {
   slidingLog,
   type SlidingLogConfig,
   type SlidingLogState,
-} from "../../../core/algorithms/sliding-log.ts";
+} from "../../../core/algorithms/log/sliding-log.ts";
 import { NaiveLog } from "../../support/naive-log.ts";
 
 const configure = (fields: Record<string, number | boolean>): SlidingLogConfig => {

@@ -5,7 +5,7 @@ import {
   type KeptCounters,
   slidingWindowCounter,
   type SlidingWindowCounterConfig,
-} from "../../../core/algorithms/sliding-window-counter.ts";
+} from "../../../core/algorithms/windows/sliding-window-counter.ts";
 import { depth } from "../../support/depth.ts";
 import { NaiveCounter } from "../../support/naive-windows.ts";
 import { log, ruleOf } from "../../support/rules.ts";

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { smoothBursty, type SmoothBurstyConfig } from "../../../core/algorithms/smooth-bursty.ts";
+import { smoothBursty, type SmoothBurstyConfig } from "../../../core/algorithms/ported/smooth-bursty.ts";
 import type { TokenBucketState } from "../../../core/algorithms/token-bucket.ts";
 import { depth } from "../../support/depth.ts";
 import { ruleOf } from "../../support/rules.ts";

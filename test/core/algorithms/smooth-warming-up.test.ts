@@ -4,7 +4,7 @@ import {
   smoothWarmingUp,
   type SmoothWarmingUpConfig,
   type SmoothWarmingUpState,
-} from "../../../core/algorithms/smooth-warming-up.ts";
+} from "../../../core/algorithms/ported/smooth-warming-up.ts";
 import { depth } from "../../support/depth.ts";
 import { ruleOf } from "../../support/rules.ts";
 

@@ -5,8 +5,13 @@ import {
   MAX_END_LENGTHS,
   OverrideIndex,
 } from "../../../core/catalog/override-index.ts";
-import { addressOf, matchesParts, parsePattern, type Pattern } from "../../../core/catalog/patterns.ts";
-import { normaliseKey } from "../../../core/policies/keys.ts";
+import {
+  addressOf,
+  matchesParts,
+  normaliseKey,
+  parsePattern,
+  type Pattern,
+} from "../../../core/catalog/patterns.ts";
 
 const TEXT = { keyKind: "text" } as const;
 const IP = { keyKind: "ip" } as const;

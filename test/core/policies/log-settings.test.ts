@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { parseLog } from "../../../core/policies/log-settings.ts";
+import { parseLog } from "../../../core/policies/placement.ts";
 import { requireKnownNames } from "../../../durable-objects/deployment.ts";
 
 test("without a table failures are logged, denials and keys are not", () => {

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import type { AnyAlgorithm } from "../../../core/algorithms/algorithm.ts";
-import { algorithms } from "../../../core/algorithms/registry.ts";
 import { tokenBucket } from "../../../core/algorithms/token-bucket.ts";
+import { algorithms } from "../../../core/policies/algorithms.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 
 const HEADERS =

@@ -9,10 +9,10 @@ import {
   UNTOUCHED,
   type Account,
 } from "../../../core/accounts/account.ts";
-import { algorithms } from "../../../core/algorithms/registry.ts";
+import { algorithms } from "../../../core/policies/algorithms.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
-import { rulesIn, stricterOf } from "../../../durable-objects/keys/heard-terms.ts";
+import { rulesIn, stricterOf } from "../../../durable-objects/keys/rule-fingerprints.ts";
 import { ruleWith, specimens } from "../../support/algorithms.ts";
 import { depth } from "../../support/depth.ts";
 import type { Given } from "../../support/specimen.ts";

@@ -1,8 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import type { RetryJitter } from "../../../core/policies/retry-jitter.ts";
-import type { Decision } from "../../../core/protocol/decision.ts";
-import { withJitter } from "../../../core/protocol/retry-jitter.ts";
+import type { RetryJitter } from "../../../core/policies/policy-options.ts";
+import { type Decision, withJitter } from "../../../core/protocol/decision.ts";
 
 const decided = (retryAfterMs?: number | null): Decision => ({
   success: retryAfterMs === 0,

@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { policies } from "../../../durable-objects/deployment.ts";
 import { collectGarbage } from "../../../durable-objects/keys/garbage-collection.ts";
 import { KeyCache } from "../../../durable-objects/keys/key-cache.ts";
-import { UNKNOWN_KEPT_MS } from "../../../durable-objects/storage/leads.ts";
+import { UNKNOWN_KEPT_MS } from "../../../durable-objects/storage/crash-allowances.ts";
 import { Storage } from "../../../durable-objects/storage/storage.ts";
 import { depth } from "../../support/depth.ts";
 import { freshKey } from "../../support/limiter.ts";

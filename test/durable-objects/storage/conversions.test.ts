@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { remainingOf, UNTOUCHED } from "../../../core/accounts/account.ts";
 import type { AnyAlgorithm } from "../../../core/algorithms/algorithm.ts";
-import { algorithms } from "../../../core/algorithms/registry.ts";
+import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import type { Decided } from "../../../core/protocol/answers.ts";
 import { AlarmedObject, known } from "../../support/alarmed-object.ts";

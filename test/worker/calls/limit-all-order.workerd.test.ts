@@ -2,10 +2,10 @@
 import { env } from "cloudflare:workers";
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { LimiterClient } from "../../../client/limiter-client.ts";
+import { LimiterClient } from "../../../client/objects/limiter-client.ts";
 import { Objects, type LimiterNamespace, type LimiterStub } from "../../../client/transports/objects.ts";
 import { SYSTEM_TIME } from "../../../core/clock.ts";
-import { DEFAULT_BOUNDS } from "../../../core/policies/caller-bounds.ts";
+import { DEFAULT_BOUNDS } from "../../../core/policies/policy-options.ts";
 import type { HoldCall } from "../../../core/protocol/messages.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
 import { regionalPolicies } from "../../../durable-objects/deployment.ts";

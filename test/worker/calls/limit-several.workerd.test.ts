@@ -2,7 +2,7 @@
 import { env, runInDurableObject } from "cloudflare:test";
 import { exports } from "cloudflare:workers";
 import { expect, test } from "vitest";
-import { LimiterClient } from "../../../client/limiter-client.ts";
+import { LimiterClient } from "../../../client/objects/limiter-client.ts";
 import { Objects, type LimiterNamespace, type LimiterStub } from "../../../client/transports/objects.ts";
 import { SYSTEM_TIME } from "../../../core/clock.ts";
 import { Problem } from "../../../core/protocol/problems.ts";

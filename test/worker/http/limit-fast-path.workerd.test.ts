@@ -2,7 +2,7 @@
 import { createExecutionContext } from "cloudflare:test";
 import { env } from "cloudflare:workers";
 import { beforeAll, afterAll, describe, expect, test, vi } from "vitest";
-import type { LimiterStub } from "../../../client/transports/sent-calls.ts";
+import type { LimiterStub } from "../../../client/transports/send-batch.ts";
 import type { Env } from "../../../worker/bindings/env.ts";
 import { app } from "../../../worker/http/app.ts";
 import { answerLimit } from "../../../worker/http/limit-fast-path.ts";

@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, test, vi } from "vitest";
-import { Calendar } from "../../../core/algorithms/calendar.ts";
+import { Calendar } from "../../../core/algorithms/windows/calendar.ts";
 import { call, freshKey, idIn, limit } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";
 

@@ -30,7 +30,7 @@ import {
   notForAll,
   problemIn,
   write,
-} from "./asking.ts";
+} from "./catalog-access.ts";
 import { DOCUMENT_ALLOWED, isDocument, sizeProblem, tableProblem, tokensProblem } from "./documents.ts";
 
 /** The policy as it is in force, for keys without an override. */

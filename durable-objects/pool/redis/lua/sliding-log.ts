@@ -1,5 +1,5 @@
 /**
- * core/algorithms/sliding-log.ts in Lua; what it asks of its log is in unit-log.ts.
+ * core/algorithms/log/sliding-log.ts in Lua; what it asks of its log is in unit-log.ts.
  */
 export const SLIDING_LOG = `
 local MAX_COUNTED = 4294967295

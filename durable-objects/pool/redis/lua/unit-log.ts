@@ -1,5 +1,5 @@
 /**
- * core/algorithms/unit-log.ts and runs.ts in Lua.
+ * core/algorithms/log/unit-log.ts and runs.ts in Lua.
  *
  * Closed runs are members of a sorted set, "<ms>:<all units up to and with this run>", with the millisecond as score.
  * The open run, which more units may join, is part of the state. A decision also tries states that are never written
@@ -102,7 +102,7 @@ end
 `;
 
 /**
- * core/algorithms/unit-log.ts in Lua. A list is `{ from, to, from, to }`.
+ * core/algorithms/log/unit-log.ts in Lua. A list is `{ from, to, from, to }`.
  *
  * Holes are a field of their own, `g:<rule>`, since a script from before there were any could not read a state with
  * them. With them stands the state that they belong to. When such a script has changed the state since, they are

@@ -3,7 +3,7 @@
  * and answers with what came of them. It is bundled, and runs beside the limiter.
  */
 import type { CatalogService } from "../../../../client/transports/catalog-service.ts";
-import type { LimiterService } from "../../../../client/transports/far-side.ts";
+import type { LimiterService } from "../../../../client/transports/transport.ts";
 import type { CatalogDocument } from "../../../../core/catalog/calls.ts";
 import { pick, seededRandom, whole } from "../../random.ts";
 import {

@@ -1,0 +1,111 @@
+import type { Policy } from "../../core/policies/policy.ts";
+import type { KeyCount, KeyList, ListedKey } from "../../core/protocol/answers.ts";
+import type { KeyPlace } from "../../core/protocol/caller-keys.ts";
+import { type KeysCall, PROTOCOL } from "../../core/protocol/messages.ts";
+import { sharedObjectName, sharedObjects } from "../../core/protocol/object-names.ts";
+import { Problem } from "../../core/protocol/problems.ts";
+import type { Caller } from "../caller.ts";
+import { boundReached, readAnswer, unavailable } from "../read-answer.ts";
+import type { LimiterStub } from "../transports/objects.ts";
+
+/** A policy whose keys share a number of objects. Of a policy with an object for each key nobody knows all objects. */
+export type SharedPolicy = Policy & { readonly objects: number };
+
+/** A page asks so many objects, one after the other, until it is full: most of them may have no key. */
+const MAX_OBJECTS_A_PAGE = 16;
+/** A count asks so many objects, and so many at once. */
+const MAX_OBJECTS_A_COUNT = 256;
+const MAX_AT_ONCE = 20;
+/** Reading a thousand keys, or counting a million, takes longer than a decision: so much, in milliseconds. */
+const MORE_TIME_MS = 10_000;
+
+/** A part of an answer, and where the next part begins; absent: this was the last one. */
+type Page<Answer> = Answer & { readonly next?: KeyPlace };
+
+/** The keys of a policy, as its objects know them. */
+export class KeyLists {
+  readonly #caller: Caller;
+
+  constructor(caller: Caller) {
+    this.#caller = caller;
+  }
+
+  /**
+   * The next keys: object by object, and in each object in the order of their bytes.
+   *
+   * @param prefix only keys that begin with it; empty: all keys
+   * @param most at most so many keys; there may be fewer, and more on the next page
+   */
+  async list(
+    policy: SharedPolicy,
+    from: KeyPlace,
+    prefix: string,
+    most: number,
+  ): Promise<Page<{ readonly keys: readonly ListedKey[] }> | Problem> {
+    const keys: ListedKey[] = [];
+    let next: KeyPlace = from;
+    for (let asked = 0; asked < MAX_OBJECTS_A_PAGE && keys.length < most; asked += 1) {
+      const { object, after } = next;
+      const call = {
+        ...this.#call(policy, prefix),
+        most: most - keys.length,
+        ...(after !== undefined && { after }),
+      };
+      const answer = await this.#ask<KeyList>(policy, object, (stub) => stub.keys(call));
+      if (answer instanceof Problem) return answer;
+      keys.push(...answer.keys);
+      const last = answer.keys.at(-1);
+      if (answer.hasMore && last !== undefined) return { keys, next: { object, after: last.key } };
+      if (object + 1 >= sharedObjects(policy)) return { keys };
+      next = { object: object + 1 };
+    }
+    return { keys, next };
+  }
+
+  /** How many keys there are in the next objects, 256 at most. */
+  async count(
+    policy: SharedPolicy,
+    from: KeyPlace,
+    prefix: string,
+  ): Promise<Page<{ readonly count: number }> | Problem> {
+    const all = sharedObjects(policy);
+    const end = Math.min(from.object + MAX_OBJECTS_A_COUNT, all);
+    const call = this.#call(policy, prefix);
+    let count = 0;
+    let object = from.object;
+    let problem: Problem | undefined;
+    const takeOn = async () => {
+      while (object < end && problem === undefined) {
+        object += 1;
+        const answer = await this.#ask<KeyCount>(policy, object - 1, (stub) => stub.countKeys(call));
+        if (answer instanceof Problem) problem = answer;
+        else count += answer.count;
+      }
+    };
+    await Promise.all(Array.from({ length: MAX_AT_ONCE }, takeOn));
+    if (problem !== undefined) return problem;
+    return end < all ? { count, next: { object: end } } : { count };
+  }
+
+  #call(policy: Policy, prefix: string): KeysCall {
+    return { protocol: PROTOCOL, policy: policy.name, ...(prefix !== "" && { prefix }) };
+  }
+
+  async #ask<Answer extends object>(
+    policy: SharedPolicy,
+    object: number,
+    call: (stub: LimiterStub) => Promise<string>,
+  ): Promise<Answer | Problem> {
+    const { objects, gate, time } = this.#caller;
+    const name = sharedObjectName(policy, object);
+    const leave = gate?.enterObject(name, policy, time.nowMs());
+    if (leave !== undefined && "full" in leave) return boundReached(leave);
+    try {
+      const ask = async (stub: LimiterStub) => readAnswer<Answer>(await call(stub));
+      const asked = await objects.askByName(policy, name, ask, { waitMs: MORE_TIME_MS, isRepeatable: true });
+      return asked?.answer ?? unavailable("one of the policy's objects did not answer: ask again");
+    } finally {
+      leave?.();
+    }
+  }
+}

@@ -1,0 +1,207 @@
+import { orTimeout } from "../../core/clock.ts";
+import { forPriority, type Policy } from "../../core/policies/policy.ts";
+import type { Shed, SheddingLevel } from "../../core/protocol/answers.ts";
+import { type Cost, costOf } from "../../core/protocol/cost.ts";
+import { PROTOCOL } from "../../core/protocol/messages.ts";
+import { chanceOf, FADES_MS, type Reports, restoredInMs } from "../../core/shedding/load-shedder.ts";
+import { through } from "../call-gate.ts";
+import type { Caller } from "../caller.ts";
+import { readAnswer } from "../read-answer.ts";
+
+/** What a call is told that is shed; `undefined`: it is not. */
+export type SheddingSample = Shed | undefined;
+
+/** A client asks so often how much is shed while there are calls, in milliseconds. */
+export const REFRESH_MS = 1_000;
+/** For so long what is known decides, in milliseconds; then a call waits until it is known anew. */
+export const USABLE_MS = 10_000;
+/** The most keys of which a client knows what is shed; the one that was used least lately goes. */
+const MAX_KEYS = 1_000;
+
+/** What is asked for. */
+export interface SheddingParams {
+  readonly cost: Cost;
+  readonly priority?: string | undefined;
+}
+
+/** What a client knows of one key. */
+interface KnownChance {
+  level: SheddingLevel;
+  /** When the object was asked that said so, and when it was asked last, in milliseconds. */
+  ofMs: number;
+  askedAtMs: number;
+  /** The question under way; each request that waits for its answer has a timer of its own. */
+  answer?: Promise<void>;
+  /** The last question was not answered, so nobody waits for the next. */
+  hasFailed: boolean;
+  /** Reports since the last question, and when the last of them came. */
+  sum: number;
+  count: number;
+  reportedAtMs: number;
+  /** Until then a request is there that tells them. */
+  toldByMs: number;
+}
+
+/**
+ * What is shed of the calls of each key. A client keeps the chance that the key's object said last, and rolls for each
+ * call by itself, so that no call waits for an object. Once a second, while there are calls, it asks anew, and tells what
+ * its callers have reported.
+ */
+export class LoadShedding {
+  /** In order of their last use. */
+  readonly #known = new Map<string, KnownChance>();
+  readonly #random: () => number;
+
+  /** @param random draws a number from 0, included, to 1, not included */
+  constructor(random: () => number) {
+    this.#random = random;
+  }
+
+  /** Takes how busy a caller's machine is, from 0 to 1. */
+  report(caller: Caller, policy: Policy, key: string, utilization: number): void {
+    const known = this.#open(policy, key);
+    const nowMs = caller.time.nowMs();
+    known.sum += utilization;
+    known.count += 1;
+    known.reportedAtMs = nowMs;
+    this.#refresh(caller, policy, key, known);
+    if (known.count === 0 || nowMs < known.toldByMs) return;
+    // Another call may never come.
+    known.toldByMs = nowMs + REFRESH_MS;
+    const later = new Promise<void>((done) => void caller.time.after(REFRESH_MS, done));
+    caller.inBackground(later.then(() => this.#refresh(caller, policy, key, known)));
+  }
+
+  /** Whether a call is shed; a promise where nothing is known of its key that is recent enough. */
+  sampleShedding(
+    caller: Caller,
+    policy: Policy,
+    key: string,
+    { cost, priority }: SheddingParams,
+    draw?: number,
+  ): SheddingSample | Promise<SheddingSample> {
+    // What can never pass is told so.
+    if (policy.shedding === undefined || isNever(forPriority(policy, priority), cost)) return undefined;
+    const known = this.#open(policy, key);
+    this.#refresh(caller, policy, key, known);
+    const isUsable = caller.time.nowMs() < known.ofMs + USABLE_MS;
+    if (isUsable || known.hasFailed || known.answer === undefined)
+      return this.#rolled(policy, known, priority, isUsable, draw);
+    return this.#whenKnown(caller, policy, known, priority, draw);
+  }
+
+  /** Whether each of several calls is shed that pass together: one draw is for all, so more of them are shed no sooner. */
+  sampleTogether(
+    caller: Caller,
+    calls: readonly (SheddingParams & { readonly policy: Policy; readonly key: string })[],
+  ): Promise<SheddingSample[]> {
+    const draw = this.#random();
+    return Promise.all(
+      calls.map(
+        async ({ policy, key, ...call }) => await this.sampleShedding(caller, policy, key, call, draw),
+      ),
+    );
+  }
+
+  /** The key is as new: nothing is shed of its calls, as far as this client knows. */
+  forget(policy: Policy, key: string): void {
+    this.#known.delete(nameOf(policy, key));
+  }
+
+  async #whenKnown(
+    caller: Caller,
+    policy: Policy,
+    known: KnownChance,
+    priority: string | undefined,
+    draw: number | undefined,
+  ): Promise<SheddingSample> {
+    // At most half the deadline goes on waiting, so that there is time to decide.
+    await orTimeout(known.answer, caller.time, policy.deadlineMs / 2);
+    return this.#rolled(policy, known, priority, caller.time.nowMs() < known.ofMs + USABLE_MS, draw);
+  }
+
+  /** Nothing is shed by what is not known. */
+  #rolled(
+    { shedding, priorities }: Policy,
+    known: KnownChance,
+    priority: string | undefined,
+    isUsable: boolean,
+    draw: number | undefined,
+  ): SheddingSample {
+    if (shedding === undefined || !isUsable) return undefined;
+    const { level } = known.level;
+    const chance = level === 0 ? 0 : chanceOf(priorities, level, priority);
+    if (chance === 0 || (draw ?? this.#random()) >= chance) return undefined;
+    return { restoredInMs: restoredInMs(shedding, priorities, level, priority) };
+  }
+
+  #open(policy: Policy, key: string): KnownChance {
+    const name = nameOf(policy, key);
+    const known = this.#known.get(name) ?? unknown();
+    this.#known.delete(name);
+    this.#known.set(name, known);
+    const [oldest] = this.#known.keys();
+    if (this.#known.size > MAX_KEYS && oldest !== undefined) this.#known.delete(oldest);
+    return known;
+  }
+
+  /** Asks the object anew, in the background, if it was not asked lately. What a lost question tells is lost too. */
+  #refresh(caller: Caller, policy: Policy, key: string, known: KnownChance): void {
+    const nowMs = caller.time.nowMs();
+    const sinceMs = nowMs - known.askedAtMs;
+    if (sinceMs >= 0 && sinceMs < REFRESH_MS) return;
+    known.askedAtMs = nowMs;
+    const agoMs = nowMs - known.ofMs;
+    // Reports that nobody could tell in time say nothing of now.
+    const isLate = nowMs - known.reportedAtMs > FADES_MS;
+    const message = {
+      protocol: PROTOCOL,
+      policy: policy.name,
+      key,
+      ...(caller.callerId !== undefined && { caller: caller.callerId }),
+      reports: isLate ? { sum: 0, count: 0 } : { sum: known.sum, count: known.count },
+      ...(agoMs >= 0 && agoMs < Infinity && { known: { ...known.level, agoMs } }),
+    };
+    known.sum = 0;
+    known.count = 0;
+    const ask = async () => {
+      const asked = await through(caller.gate, policy, key, nowMs, () =>
+        caller.objects.ask(policy, key, async (object) =>
+          readAnswer<SheddingLevel>(await object.shedding(message)),
+        ),
+      );
+      if (known.answer === answer) delete known.answer;
+      if (asked !== undefined && "full" in asked) return leaveToOthers(known, message.reports);
+      known.hasFailed = asked === undefined;
+      if (asked === undefined || nowMs < known.ofMs) return;
+      known.level = asked.answer;
+      known.ofMs = nowMs;
+    };
+    const answer = ask();
+    known.answer = answer;
+    caller.inBackground(answer);
+  }
+}
+
+/** This caller may not ask the object now. The next call asks, whoever makes it, and tells what was reported. */
+function leaveToOthers(known: KnownChance, { sum, count }: Reports): void {
+  known.askedAtMs = -Infinity;
+  known.sum += sum;
+  known.count += count;
+}
+
+const NOTHING: SheddingLevel = { level: 0, troubleMs: 0, utilization: null, reportedAgoMs: 0, sinceMs: 0 };
+
+/** Whether a cost can never pass: it is above a capacity, as the call sees it. */
+function isNever({ rules }: Policy, cost: Cost): boolean {
+  return rules.some((rule) => costOf(rule, cost) > rule.capacity);
+}
+
+function unknown(): KnownChance {
+  const never = { ofMs: -Infinity, askedAtMs: -Infinity, reportedAtMs: -Infinity, toldByMs: -Infinity };
+  return { level: NOTHING, ...never, hasFailed: false, sum: 0, count: 0 };
+}
+
+function nameOf({ name }: Policy, key: string): string {
+  return `${name}/${key}`;
+}

@@ -1,0 +1,171 @@
+import type { Jurisdiction, LocationHint } from "../../core/policies/placement.ts";
+import type { PolicyView } from "../../core/policies/policy.ts";
+import type { Answer, AnswerText, UnsupportedProtocol } from "../../core/protocol/answers.ts";
+import {
+  type Batch,
+  BATCH_PROTOCOL,
+  type BatchedAnswer,
+  type BatchedCall,
+  batchText,
+  isForAlone,
+  type LimitCall,
+  PROTOCOL,
+  type ReserveCall,
+  type Returned,
+} from "../../core/protocol/messages.ts";
+import type { ObjectStub } from "../../core/protocol/object-methods.ts";
+import { objectName } from "../../core/protocol/object-names.ts";
+import type { Full } from "../../core/protocol/problems.ts";
+
+/** The answers to calls that went in one message, in their order, or the object's refusal of that message. */
+export type Answers = readonly BatchedAnswer[] | UnsupportedProtocol | Full;
+
+/**
+ * Sends calls in one message. One that has no others goes as it would alone, so any version of an object knows it; but a
+ * decision goes with the terms of its policy, which only a message has room for.
+ *
+ * @throws Error when the object throws, or answers something else
+ */
+export async function sendTogether(
+  object: LimiterStub,
+  calls: readonly { readonly call: BatchedCall; readonly text: string }[],
+  terms?: string,
+): Promise<Answers> {
+  const [first] = calls;
+  const isAlone = first !== undefined && calls.length === 1;
+  if (isAlone && (terms === undefined || first.call.limit === undefined))
+    return [await askAlone(object, first.call, terms)];
+  const said = terms === undefined ? {} : { terms };
+  const batch: Batch = { protocol: BATCH_PROTOCOL, calls: batchText(calls.map(({ text }) => text)), ...said };
+  const answers = JSON.parse(await object.reserve(batch)) as Answers;
+  const isComplete = "length" in answers ? answers.length === calls.length : isForAlone(answers);
+  if (!isComplete) throw new Error("the object did not answer every call of a message");
+  return answers;
+}
+
+/**
+ * Makes a call by itself, in messages that every version of an object knows. Units go back first, on the same stub,
+ * which delivers in order. The answer is `null` when that was all.
+ *
+ * @throws Error when the object throws, or refuses the call because it is older
+ */
+export async function askAlone(
+  object: LimiterStub,
+  { giveBack, limit, reserve }: BatchedCall,
+  terms?: string,
+): Promise<Answer | null> {
+  const given = giveBack && quietly(object.giveBack(giveBack.policy, giveBack.returned));
+  const answer =
+    limit === undefined
+      ? reserve === undefined
+        ? null
+        : await askReserve(object, terms === undefined ? reserve : { ...reserve, terms })
+      : known(await askLimit(object, limit));
+  await given;
+  return answer;
+}
+
+/**
+ * Waits, and only logs a failure: the call after that may go on. Units that are not given back count as used, and an
+ * object that was not told of a version goes on with the one that it knows.
+ */
+export async function quietly(settled: Promise<void>): Promise<void> {
+  try {
+    await settled;
+  } catch (error) {
+    console.warn(`a message that goes before a call has failed: ${String(error)}`);
+  }
+}
+
+/**
+ * Asks an object for a decision. A call that is only a cost, with or without an idempotency key, can ask any version of
+ * an object. Any other needs one that knows the message.
+ */
+function askLimit(object: LimiterStub, call: LimitCall): Promise<AnswerText> {
+  const { policy, key, cost, idempotencyKey, ...more } = call;
+  if (Object.values(more).some((value) => value !== undefined))
+    return object.limitCall({ ...call, protocol: PROTOCOL });
+  // RPC would send an argument that is `undefined`, so it is left out.
+  return idempotencyKey === undefined
+    ? object.limit(policy, key, cost)
+    : object.limit(policy, key, cost, idempotencyKey);
+}
+
+/** While a deployment is rolled out, the object may be an older version. It can still decide on a cost. */
+async function askReserve(object: LimiterStub, call: ReserveCall): Promise<Answer> {
+  const answer = JSON.parse(await object.reserve({ protocol: PROTOCOL, ...call })) as
+    | Answer
+    | UnsupportedProtocol;
+  if (!("unsupported" in answer)) return answer;
+  const { policy, key, cost, priority } = call;
+  return known(await askLimit(object, { policy, key, cost, priority }));
+}
+
+/** @throws Error when the object refused the message, because the object's version is older than this one */
+function known(text: AnswerText): Answer {
+  const answer = JSON.parse(text) as Answer | UnsupportedProtocol;
+  if ("unsupported" in answer)
+    throw new Error(`the object knows the protocol up to version ${answer.unsupported.protocol} only`);
+  return answer;
+}
+
+/** The object's methods as a client calls them. */
+export type LimiterStub = ObjectStub;
+
+/** The part of the binding OBJECTS that is used. The runtime's own type for it loses unions in the answers. */
+export interface LimiterNamespace {
+  /** The objects of a jurisdiction. Plain workerd has none: there this throws. */
+  jurisdiction?(name: Jurisdiction): LimiterNamespace;
+  getByName(name: string, options?: { readonly locationHint?: LocationHint }): LimiterStub;
+}
+
+/** The objects of a policy's jurisdiction. */
+export function within(namespace: LimiterNamespace, { jurisdiction }: PolicyView): LimiterNamespace {
+  if (jurisdiction === undefined) return namespace;
+  const there = namespace.jurisdiction?.(jurisdiction);
+  if (there === undefined) throw new Error(`there are no objects in the jurisdiction ${jurisdiction} here`);
+  return there;
+}
+
+/** A reservation that has ended. The object of its key has to be told. */
+export interface ReturnedUnits {
+  readonly policy: PolicyView;
+  readonly returned: Returned;
+}
+
+/** Gives back ended reservations, with one message for each object. If it is lost, the units count as used. */
+export async function returnUnits(
+  objects: { call(policy: PolicyView, key: string, call: BatchedCall): Promise<unknown> },
+  endings: readonly ReturnedUnits[],
+): Promise<void> {
+  await Promise.all(
+    byObject(endings).map(async (each) => {
+      const [first] = each;
+      if (first === undefined) return;
+      const { policy, returned } = first;
+      const all = each.map((ending) => ending.returned);
+      await objects.call(policy, returned.key, { giveBack: { policy: policy.name, returned: all } });
+    }),
+  );
+}
+
+/** Those that so many messages can give back, and the others. */
+export function split(
+  endings: readonly ReturnedUnits[],
+  mostMessages: number,
+): { readonly first: readonly ReturnedUnits[]; readonly rest: readonly ReturnedUnits[] } {
+  const groups = byObject(endings);
+  return { first: groups.slice(0, mostMessages).flat(), rest: groups.slice(mostMessages).flat() };
+}
+
+function byObject(endings: readonly ReturnedUnits[]): readonly (readonly ReturnedUnits[])[] {
+  // Node 20 has no Map.groupBy.
+  const groups = new Map<string, ReturnedUnits[]>();
+  for (const ending of endings) {
+    const name = objectName(ending.policy, ending.returned.key);
+    const group = groups.get(name);
+    if (group === undefined) groups.set(name, [ending]);
+    else group.push(ending);
+  }
+  return [...groups.values()];
+}

@@ -1,0 +1,264 @@
+import type {
+  Algorithm,
+  AlgorithmDecision,
+  ConfigProblem,
+  FieldKind,
+  Fields,
+  Forecast,
+} from "../algorithm.ts";
+import { concurrency, type ConcurrencyConfig, type ConcurrencyState } from "../concurrency.ts";
+import { type Bounds, type Estimate, type LimitTerms, nextEstimate, within } from "./adaptive-limits.ts";
+
+/* The fields by which a policy sets a limit rule. Each one's default is that of Netflix's concurrency-limits. */
+
+/** The limit rules. The first one is the default. */
+const RULES = ["gradient2", "vegas", "aimd"] as const;
+
+/** The fields of the limit rules, and which rules each belongs to. */
+const FIELDS = {
+  backoffRatio: { kind: "ratio?", of: ["aimd"] },
+  timeout: { kind: "duration?", of: ["aimd"] },
+  alpha: { kind: "units?", of: ["vegas"] },
+  beta: { kind: "units?", of: ["vegas"] },
+  probeMultiplier: { kind: "units?", of: ["vegas"] },
+  smoothing: { kind: "ratio?", of: ["vegas", "gradient2"] },
+  rttTolerance: { kind: "ratio?", of: ["gradient2"] },
+  longWindow: { kind: "units?", of: ["gradient2"] },
+  queueSize: { kind: "units?", of: ["gradient2"] },
+} as const satisfies Record<string, { kind: FieldKind; of: readonly (typeof RULES)[number][] }>;
+
+/** The kinds of these fields, and of the one that names the rule. */
+const ADAPT_FIELDS: Readonly<Record<string, FieldKind>> = {
+  adapt: RULES,
+  ...Object.fromEntries(Object.entries(FIELDS).map(([field, { kind }]) => [field, kind])),
+};
+
+const DEFAULT_BACKOFF_RATIO = 0.9;
+const DEFAULT_TIMEOUT_MS = 5_000;
+const DEFAULT_PROBE_MULTIPLIER = 30;
+const DEFAULT_VEGAS_SMOOTHING = 1;
+const DEFAULT_GRADIENT_SMOOTHING = 0.2;
+const DEFAULT_RTT_TOLERANCE = 1.5;
+const DEFAULT_LONG_WINDOW = 600;
+const DEFAULT_QUEUE_SIZE = 4;
+
+/** Reads the fields of the rule that `adapt` names. A field of another rule is a mistake, and is refused. */
+function limitTerms(fields: Fields): LimitTerms | ConfigProblem {
+  const adapt = (fields["adapt"] ?? RULES[0]) as (typeof RULES)[number];
+  for (const [field, { of }] of Object.entries(FIELDS))
+    if (fields[field] !== undefined && !of.some((each) => each === adapt))
+      return problem(field, `left out with adapt = "${adapt}": it is of ${of.join(" and ")}`);
+  const number = (field: string, otherwise: number) => Number(fields[field] ?? otherwise);
+  if (number("smoothing", 1) > 1) return problem("smoothing", "a number above 0 and at most 1");
+  if (adapt === "aimd") {
+    const backoffRatio = number("backoffRatio", DEFAULT_BACKOFF_RATIO);
+    if (backoffRatio < 0.5 || backoffRatio >= 1) return problem("backoffRatio", "from 0.5 to below 1");
+    return { adapt, backoffRatio, timeoutMs: number("timeout", DEFAULT_TIMEOUT_MS) };
+  }
+  if (adapt === "vegas") {
+    const { alpha, beta } = fields;
+    if ((alpha === undefined) !== (beta === undefined))
+      return alpha === undefined ? problem("alpha", "given with beta") : problem("beta", "given with alpha");
+    if (Number(alpha) > Number(beta)) return problem("beta", `at least alpha, which is ${String(alpha)}`);
+    return {
+      adapt,
+      ...(alpha !== undefined && { alpha: Number(alpha), beta: Number(beta) }),
+      smoothing: number("smoothing", DEFAULT_VEGAS_SMOOTHING),
+      probeMultiplier: number("probeMultiplier", DEFAULT_PROBE_MULTIPLIER),
+    };
+  }
+  const rttTolerance = number("rttTolerance", DEFAULT_RTT_TOLERANCE);
+  if (rttTolerance < 1) return problem("rttTolerance", "at least 1");
+  return {
+    adapt,
+    rttTolerance,
+    smoothing: number("smoothing", DEFAULT_GRADIENT_SMOOTHING),
+    longWindow: number("longWindow", DEFAULT_LONG_WINDOW),
+    queueSize: number("queueSize", DEFAULT_QUEUE_SIZE),
+  };
+}
+
+function problem(field: string, allowed: string): ConfigProblem {
+  return { problem: { field, allowed } };
+}
+
+/**
+ * Adaptive concurrency: at most so many units held at once as the upstream can take now. It is `concurrency` with a
+ * limit that moves between `floor` and `limit`. Whoever ends a lease reports how the call went and how long it took,
+ * and a rule makes of that the next limit (adaptive-limits.ts: AIMD, Vegas and Gradient2 of Netflix's
+ * concurrency-limits). A cost passes when
+ *
+ *     cost + outstanding  <=  the present limit, rounded down
+ *
+ * A limit that falls takes no lease away: nothing is admitted until enough have come back.
+ *
+ * Example: AIMD at 10, and 10 leased. One is released as dropped: the limit is 9, all of it is leased, and the next
+ * waits. One more is released, as ok: 8 are leased, and the limit is 10 again, since more than half of it is in use.
+ *
+ * What was learned is forgotten `forgetAfter` after the last report: then the limit is `initial` again. That instant
+ * is part of every wait. A lease that expires reports nothing: its holder was lost, which says nothing of the upstream.
+ *
+ * The bound: at each grant the present limit, and never more than `limit`. What it is bad at: costs of several units
+ * above `floor`. If the limit falls below such a cost, nobody can raise it, until what was learned is forgotten. And a
+ * pool has no such rule: regions decide from slots that they have, and no region sees all that is in flight.
+ */
+export type AdaptiveConfig = Adaptive & LimitTerms;
+
+interface Adaptive extends ConcurrencyConfig {
+  readonly floor: number;
+  readonly initial: number;
+  readonly forgetAfterMs: number;
+}
+
+export interface AdaptiveState extends ConcurrencyState {
+  /** Absent: no lease has been reported. */
+  readonly learned?: Learned;
+}
+
+/** What the reports have taught. */
+interface Learned extends Estimate {
+  /** The rule that learned it. */
+  readonly by: string;
+  /** When the last report came, and how many have come. */
+  readonly atMs: number;
+  readonly samples: number;
+}
+
+const DEFAULT_INITIAL = 20;
+const DEFAULT_FORGET_AFTER_MS = 600_000;
+/** A call that took no time is taken to have lasted a microsecond, in milliseconds: the rules divide by durations. */
+const MIN_DURATION_MS = 0.001;
+
+export const adaptiveConcurrency: Algorithm<AdaptiveConfig, AdaptiveState> = {
+  ...(concurrency as unknown as Algorithm<AdaptiveConfig, AdaptiveState>),
+  name: "adaptive-concurrency",
+  isPoolable: undefined,
+  fields: {
+    ...concurrency.fields,
+    floor: "units?",
+    initial: "units?",
+    forgetAfter: "duration?",
+    ...ADAPT_FIELDS,
+  },
+  leasing: {
+    terms: (config) => config,
+    fencingToken: (state) => state.fencingToken,
+    resumed: (fencingToken) => ({ fencingToken, reclaimed: 0 }),
+    reclaimed: (state) => state.reclaimed,
+
+    released(config, state, nowMs, { outcome, durationMs, inFlight }) {
+      // Without a state no lease was granted since the key was forgotten or reset.
+      if (outcome === "ignore" || state === undefined) return state;
+      const before = learnedAt(config, state, nowMs);
+      const sample = {
+        durationMs: Math.max(MIN_DURATION_MS, durationMs),
+        inFlight,
+        isDropped: outcome === "dropped",
+      };
+      // Another rule's averages mean nothing to this one, but its limit does.
+      const limit = within(boundsOf(config), before?.limit ?? config.initial);
+      const estimate = before?.by === config.adapt ? { ...before, limit } : { limit };
+      const next = nextEstimate(config, boundsOf(config), estimate, sample);
+      const samples = (before?.samples ?? 0) + 1;
+      const atMs = Math.max(nowMs, before?.atMs ?? 0);
+      return { ...state, learned: { ...next, by: config.adapt, atMs, samples } };
+    },
+  },
+
+  configure(fields) {
+    const slots = concurrency.configure(fields);
+    if ("problem" in slots) return slots;
+    const terms = limitTerms(fields);
+    if ("problem" in terms) return terms;
+    const { limit } = slots;
+    const floor = Number(fields["floor"] ?? 1);
+    const initial = Number(fields["initial"] ?? within({ floor, ceiling: limit }, DEFAULT_INITIAL));
+    if (floor > limit)
+      return { problem: { field: "floor", allowed: `at most the limit, which is ${limit}` } };
+    if (initial < floor || initial > limit)
+      return {
+        problem: { field: "initial", allowed: `from the floor of ${floor} to the limit of ${limit}` },
+      };
+    const forgetAfterMs = Number(fields["forgetAfter"] ?? DEFAULT_FORGET_AFTER_MS);
+    return { ...slots, floor, initial, forgetAfterMs, ...terms };
+  },
+
+  limitNow,
+
+  scale(config, part) {
+    const limit = Math.floor(config.limit * part);
+    const scaled = (units: number) => Math.max(1, Math.floor(units * part));
+    if (limit < 1) return undefined;
+    return { ...config, limit, floor: scaled(config.floor), initial: scaled(config.initial) };
+  },
+
+  decide(config, state, nowMs, cost, outstanding) {
+    const limit = limitNow(config, state, nowMs);
+    const decision = concurrency.decide({ ...config, limit }, state, nowMs, cost, outstanding);
+    if (!decision.allowed) return deniedBelow(config, state, nowMs, cost, decision.remaining);
+    const { learned } = state ?? {};
+    if (cost === 0 || learned === undefined || decision.state === undefined) return decision;
+    return { ...decision, state: { ...decision.state, learned } };
+  },
+
+  wholeAtMs: ({ forgetAfterMs }, state) =>
+    state?.learned === undefined ? -Infinity : state.learned.atMs + forgetAfterMs,
+
+  forecast: (config, state): Forecast => ({
+    debit: () => undefined,
+    take: () => undefined,
+    passesAtMs(atMs, cost, outstanding) {
+      if (cost === 0 || cost + outstanding <= limitNow(config, state, atMs)) return atMs;
+      const forgottenAtMs = adaptiveConcurrency.wholeAtMs(config, state);
+      const fitsThen = forgottenAtMs > atMs && cost + outstanding <= config.initial;
+      return fitsThen ? forgottenAtMs : Infinity;
+    },
+    isCertain: () => false,
+  }),
+
+  // Every grant and every report is written, so a crash forgets none.
+  covers(config, stored, ahead, state, outstanding, nowMs) {
+    const { learned } = (stored ?? {}) as Partial<AdaptiveState>;
+    const isLearned = learned?.samples === state?.learned?.samples && learned?.atMs === state?.learned?.atMs;
+    return isLearned && concurrency.covers(config, stored, ahead, state, outstanding, nowMs);
+  },
+
+  unpack: (_, record) => record as AdaptiveState,
+};
+
+function boundsOf({ floor, limit }: AdaptiveConfig): Bounds {
+  return { floor, ceiling: limit };
+}
+
+/** What is known at an instant; `undefined`: nothing was reported, or it has been forgotten. */
+function learnedAt(
+  config: AdaptiveConfig,
+  state: AdaptiveState | undefined,
+  nowMs: number,
+): Learned | undefined {
+  return nowMs < adaptiveConcurrency.wholeAtMs(config, state) ? state?.learned : undefined;
+}
+
+function limitNow(config: AdaptiveConfig, state: AdaptiveState | undefined, nowMs: number): number {
+  const { limit } = learnedAt(config, state, nowMs) ?? { limit: config.initial };
+  return Math.floor(within(boundsOf(config), limit));
+}
+
+/** A denial while no lease ends: the limit changes only when what was learned is forgotten. */
+function deniedBelow(
+  config: AdaptiveConfig,
+  state: AdaptiveState | undefined,
+  nowMs: number,
+  cost: number,
+  remaining: number,
+): AlgorithmDecision<AdaptiveState> {
+  const forgottenAtMs = adaptiveConcurrency.wholeAtMs(config, state);
+  const willFit = cost <= limitNow(config, state, nowMs) || (forgottenAtMs > nowMs && cost <= config.initial);
+  return {
+    allowed: false,
+    reason: willFit ? "quota" : "cost-over-limit",
+    retryAfterMs: willFit && cost > limitNow(config, state, nowMs) ? forgottenAtMs - nowMs : null,
+    remaining,
+    resetAfterMs: 0,
+  };
+}

@@ -1,0 +1,166 @@
+/**
+ * How many calls an upstream can take at once, found out from the calls that have ended: the limit rules of Netflix's
+ * concurrency-limits (https://github.com/Netflix/concurrency-limits: AIMDLimit, VegasLimit, Gradient2Limit), with its
+ * defaults. Each rule makes of an estimate and one call that ended the next estimate. Pure, and in real numbers.
+ *
+ * Three things differ from there. Vegas probes after a number of calls that is drawn at random there; here it follows
+ * a fixed sequence (`probeAfter`). All rules keep to a floor. What is in flight is counted when a call ends, the call
+ * itself included; there it is counted when the call begins.
+ */
+
+/** A call that has ended. */
+export interface Sample {
+  /** How long it took, in milliseconds, above 0. */
+  readonly durationMs: number;
+  /** Units in flight when it ended, its own included. */
+  readonly inFlight: number;
+  /** The upstream was overloaded: it did not answer in time, or said so. */
+  readonly isDropped: boolean;
+}
+
+/** What a rule remembers. It is stored: never rename a field. */
+export interface Estimate {
+  readonly limit: number;
+  /** Vegas: the duration of a call without any queue, in milliseconds; absent: none has ended yet. */
+  readonly noLoadMs?: number;
+  /** Vegas: calls since that duration was measured anew, and how often it was. */
+  readonly sinceProbe?: number;
+  readonly probes?: number;
+  /** Gradient2: the average duration over long, in milliseconds, and how many calls it began with (10 at most). */
+  readonly longMs?: number;
+  readonly warmUp?: number;
+}
+
+/** The least and the most that a limit may be. */
+export interface Bounds {
+  readonly floor: number;
+  readonly ceiling: number;
+}
+
+/** Additive increase, multiplicative decrease. */
+interface AimdTerms {
+  readonly adapt: "aimd";
+  readonly backoffRatio: number;
+  /** A call that took longer counts as dropped, in milliseconds. */
+  readonly timeoutMs: number;
+}
+
+/** After TCP Vegas. */
+interface VegasTerms {
+  readonly adapt: "vegas";
+  /** Below so many calls in the upstream's queue the limit rises, above `beta` it falls. Absent: see `logOf`. */
+  readonly alpha?: number;
+  readonly beta?: number;
+  readonly smoothing: number;
+  readonly probeMultiplier: number;
+}
+
+/** By the slope of the durations. */
+interface Gradient2Terms {
+  readonly adapt: "gradient2";
+  /** By so many times durations may rise before the limit falls. */
+  readonly rttTolerance: number;
+  readonly smoothing: number;
+  /** Over so many calls the long average goes. */
+  readonly longWindow: number;
+  /** By so much the limit grows while durations stay low. */
+  readonly queueSize: number;
+}
+
+export type LimitTerms = AimdTerms | VegasTerms | Gradient2Terms;
+
+/** The estimate after a call that has ended. */
+export function nextEstimate(
+  terms: LimitTerms,
+  bounds: Bounds,
+  estimate: Estimate,
+  sample: Sample,
+): Estimate {
+  const next =
+    terms.adapt === "aimd"
+      ? aimd(terms, estimate, sample)
+      : terms.adapt === "vegas"
+        ? vegas(terms, bounds, estimate, sample)
+        : gradient2(terms, bounds, estimate, sample);
+  return next.limit === estimate.limit ? next : { ...next, limit: within(bounds, next.limit) };
+}
+
+export function within({ floor, ceiling }: Bounds, limit: number): number {
+  return Math.max(floor, Math.min(ceiling, limit));
+}
+
+/** A drop multiplies the limit by `backoffRatio`. Any other call adds 1, if half of the limit is in use. */
+function aimd({ backoffRatio, timeoutMs }: AimdTerms, estimate: Estimate, sample: Sample): Estimate {
+  const { limit } = estimate;
+  if (sample.isDropped || sample.durationMs > timeoutMs)
+    return { ...estimate, limit: Math.trunc(limit * backoffRatio) };
+  return sample.inFlight * 2 >= limit ? { ...estimate, limit: limit + 1 } : estimate;
+}
+
+/**
+ * Of `limit` calls, those that are more than the upstream answers in the time of an unhindered call wait in its queue:
+ * `limit * (1 - noLoad / duration)`. The limit is moved so that between `alpha` and `beta` calls wait.
+ */
+function vegas(terms: VegasTerms, bounds: Bounds, estimate: Estimate, sample: Sample): Estimate {
+  const { limit, noLoadMs, probes = 0 } = estimate;
+  const { durationMs, inFlight, isDropped } = sample;
+  const sinceProbe = (estimate.sinceProbe ?? 0) + 1;
+  if (sinceProbe >= probeAfter(probes) * terms.probeMultiplier * limit)
+    return { ...estimate, noLoadMs: durationMs, sinceProbe: 0, probes: probes + 1 };
+  const counted = { ...estimate, sinceProbe };
+  if (noLoadMs === undefined || durationMs < noLoadMs) return { ...counted, noLoadMs: durationMs };
+  const step = logOf(limit);
+  const smoothed = (to: number) => ({
+    ...counted,
+    limit: (1 - terms.smoothing) * limit + terms.smoothing * within(bounds, to),
+  });
+  if (isDropped) return smoothed(limit - step);
+  // Too little is in flight to learn that more would fit.
+  if (inFlight * 2 < limit) return counted;
+  const { alpha = 3 * step, beta = 6 * step } = terms;
+  const queued = Math.ceil(limit * (1 - noLoadMs / durationMs));
+  if (queued <= step) return smoothed(limit + beta);
+  if (queued < alpha) return smoothed(limit + step);
+  return queued > beta ? smoothed(limit - step) : counted;
+}
+
+/** The decimal logarithm of a limit, rounded down, at least 1: one step. By default alpha is 3 steps, and beta is 6. */
+function logOf(limit: number): number {
+  return Math.max(1, Math.trunc(Math.log10(Math.trunc(limit))));
+}
+
+const GOLDEN = (Math.sqrt(5) - 1) / 2;
+
+/**
+ * After how many times `probeMultiplier * limit` calls the next probe comes: from 0.5 to 1, and never in a rhythm, since
+ * the multiples of the golden ratio modulo 1 have none. Each probe replaces the duration without a queue, which
+ * otherwise would only fall.
+ */
+function probeAfter(probes: number): number {
+  return 0.5 + (((probes + 1) * GOLDEN) % 1) / 2;
+}
+
+/** So many calls are averaged plainly at first. */
+const WARM_UP = 10;
+
+/**
+ * The limit is multiplied by how much longer calls take now than over long, at least by a half, and `queueSize` is
+ * added. Whether a call was dropped does not matter: a drop is told by its duration.
+ */
+function gradient2(terms: Gradient2Terms, bounds: Bounds, estimate: Estimate, sample: Sample): Estimate {
+  const { rttTolerance, smoothing, longWindow, queueSize } = terms;
+  const { limit, longMs = 0, warmUp = 0 } = estimate;
+  const { durationMs, inFlight } = sample;
+  const weight = warmUp < WARM_UP ? 1 / (warmUp + 1) : 2 / (longWindow + 1);
+  const averageMs = longMs * (1 - weight) + durationMs * weight;
+  const learned = {
+    ...estimate,
+    // After a long time of overload the average is too high: it falls faster then.
+    longMs: averageMs / durationMs > 2 && warmUp + 1 >= WARM_UP ? averageMs * 0.95 : averageMs,
+    warmUp: Math.min(WARM_UP, warmUp + 1),
+  };
+  if (inFlight < limit / 2) return learned;
+  const gradient = Math.max(0.5, Math.min(1, (rttTolerance * averageMs) / durationMs));
+  const wanted = limit * gradient + queueSize;
+  return { ...learned, limit: within(bounds, limit * (1 - smoothing) + wanted * smoothing) };
+}

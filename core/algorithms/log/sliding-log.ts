@@ -1,0 +1,331 @@
+import type { Algorithm, AlgorithmDecision, Denial, Forecast, Uses } from "../algorithm.ts";
+import { search } from "./runs.ts";
+import {
+  add,
+  begin,
+  countedAt,
+  countingFrom,
+  emptyAtMs,
+  leavesAtMs,
+  MAX_COUNTED,
+  NO_HOLES,
+  packLog,
+  roomIn,
+  totalOf,
+  type UnitLog,
+  type UnitLogRecord,
+  unitsInHoles,
+  unpackLog,
+  withoutOldest,
+  withoutUnitsAt,
+} from "./unit-log.ts";
+
+/**
+ * Sliding log: at most `limit` units in any window, exactly.
+ *
+ * A counter that starts again at 0 in every window admits twice the limit around the edge of two windows. Two
+ * counters, weighted by how far the window has moved, only estimate. The log remembers when each unit was taken. A unit
+ * taken at `t` counts while now < t + window, and a cost passes when
+ *
+ *     units counted + outstanding + cost  <=  limit
+ *
+ * Example: limit 3 per 1,000 ms, one unit each at 0, 400 and 900 ms. At 950 ms a cost of 1 waits until the first unit
+ * leaves the window: 50 ms, and a cost of 2 for the second: 450 ms.
+ *
+ * The units of one millisecond are one run (runs.ts). The latest run is kept open in the state, since more units may
+ * join it. Every run knows how many units were logged up to it, so the number of units that count is a difference.
+ * The wait for a cost is found by a search that begins at the oldest run. So on average the time of a decision does
+ * not grow with the log, only with the logarithm of the number of runs that a cost has to wait for.
+ *
+ * A refund that names its charge takes units out of the run in which they were logged (unit-log.ts), if that still
+ * counts. Without a name it takes the oldest units, which leave first anyway: any other choice could admit too many.
+ *
+ * `minInterval` is the shortest time between two calls that pass. With `countDenied` a denied call is logged as if it
+ * had passed, so a client that never pauses stays denied. Then only the newest `limit` units matter and are kept.
+ *
+ * The bound, in any window: `limit` units. Its worst boundary: `limit` units at once, and again one window later. A
+ * client that calls steadily above the limit is denied in bursts. What it is bad at: memory. It keeps a run for each
+ * distinct millisecond, at most 1,000,000.
+ */
+
+type State = SlidingLogState;
+type Config = SlidingLogConfig;
+type Record = UnitLogRecord & Pick<State, "lastMs">;
+/** A run takes at most 16 bytes, and an object has 128 MB for everything. */
+const MAX_RUNS = 1_000_000;
+/** The most runs in one segment: they take 1.6 MB there, and a row of storage has room for 2 MB. */
+const MAX_SEGMENT = 100_000;
+
+export const slidingLog: Algorithm<Config, State> = {
+  name: "sliding-log",
+  isPoolable: true,
+  fields: { limit: "units", window: "duration", minInterval: "duration?", countDenied: "boolean?" },
+
+  configure(fields) {
+    const [limit, windowMs] = [Number(fields["limit"]), Number(fields["window"])];
+    if (Math.min(limit, windowMs) > MAX_RUNS) {
+      const allowed = `at most ${MAX_RUNS} with a window of more than ${MAX_RUNS} ms (every unit is remembered)`;
+      return { problem: { field: "limit", allowed } };
+    }
+    const minIntervalMs = Number(fields["minInterval"] ?? 0);
+    return { limit, windowMs, minIntervalMs, countDenied: fields["countDenied"] === true };
+  },
+
+  capacity: (config) => config.limit,
+  quota: (config) => ({ units: config.limit, windowMs: config.windowMs }),
+
+  localDecisions: ({ minIntervalMs, countDenied }) => ({
+    admits: minIntervalMs === 0 && !countDenied,
+    denies: !countDenied,
+  }),
+  wholeFromMs: ({ windowMs, minIntervalMs }) => Math.max(windowMs, minIntervalMs),
+
+  scale(config, part) {
+    const limit = Math.floor(config.limit * part);
+    return limit < 1 ? undefined : { ...config, limit };
+  },
+
+  decide: decideByLog,
+
+  debit: (config, state, nowMs, units) =>
+    units === 0 ? state : logged(config, state, nowMs, units, MAX_COUNTED, state?.lastMs ?? 0),
+
+  mostDebit: (config, state, nowMs) => roomIn(state, config.windowMs, nowMs, MAX_RUNS),
+
+  credit(config, state, nowMs, units) {
+    return state && withoutOldest(state, config.windowMs, nowMs, units);
+  },
+
+  uncharge(config, state, nowMs, units, atMs) {
+    return state && withoutUnitsAt(state, config.windowMs, nowMs, units, atMs);
+  },
+
+  noteHold(config, state, nowMs) {
+    if (config.minIntervalMs === 0) return state;
+    return { ...(state ?? begin(nowMs)), lastMs: Math.max(nowMs, state?.lastMs ?? nowMs) };
+  },
+
+  wholeAtMs({ windowMs, minIntervalMs }, state, uses) {
+    // What is used last leaves the window last.
+    const lastUseMs = uses?.endsMs.at(-1);
+    if (state === undefined && lastUseMs === undefined) return -Infinity;
+    const { openMs = -Infinity, lastMs = 0 } = state ?? {};
+    const emptyMs = state === undefined ? -Infinity : emptyAtMs(state, windowMs);
+    const atMs = lastUseMs === undefined ? emptyMs : Math.max(openMs, lastUseMs) + windowMs;
+    return minIntervalMs === 0 ? atMs : Math.max(atMs, lastMs + minIntervalMs);
+  },
+
+  forecast: (config, state) => new SlidingLogForecast(config, state),
+
+  covers(config, stored, ahead, state, outstanding, nowMs) {
+    if (state === undefined) return outstanding <= ahead;
+    const record = stored as Record | undefined;
+    if (config.minIntervalMs > 0 && record?.lastMs !== state.lastMs) return false;
+    if (state.end - (record?.end ?? 0) > MAX_SEGMENT) return false;
+    // Units that were taken since the record was written; when the record is of an older log, all units that count.
+    const isSameLog = record?.sinceMs === state.sinceMs;
+    const since = isSameLog ? totalOf(state) - totalOf(record) : countedAt(state, config.windowMs, nowMs);
+    return since >= 0 && since + outstanding <= ahead;
+  },
+
+  pack(config, { lastMs, ...log }, nowMs, before) {
+    const live = countingFrom(log, config.windowMs, nowMs);
+    const { record, ...packed } = packLog(log, before as Record | undefined, live);
+    return { record: { ...record, lastMs } satisfies Record, ...packed };
+  },
+
+  unpack(_, stored, segments) {
+    const { lastMs, ...record } = stored as Record;
+    return { ...unpackLog(record, segments), lastMs };
+  },
+
+  used(record) {
+    if (record === null) return 0;
+    const { goneUnits, holes, ...counts } = record as Record;
+    return totalOf(counts) - goneUnits - unitsInHoles(holes ?? NO_HOLES, goneUnits);
+  },
+
+  bytes: (state) => state.runs.bytes,
+};
+
+/* How the sliding log decides, and how units join it: the essay is in sliding-log.ts. */
+
+export interface SlidingLogConfig {
+  readonly limit: number;
+  readonly windowMs: number;
+  /** 0: calls may come at any distance. */
+  readonly minIntervalMs: number;
+  /** A denied call is logged as if it had passed. */
+  readonly countDenied: boolean;
+}
+
+export interface SlidingLogState extends UnitLog {
+  /** When the last call passed or, with `countDenied`, was made: `minInterval` begins here. */
+  readonly lastMs: number;
+}
+
+/** Decides on a cost, as `Algorithm.decide` says. */
+function decideByLog(
+  config: Config,
+  state: State | undefined,
+  nowMs: number,
+  cost: number,
+  outstanding: number,
+): AlgorithmDecision<State> {
+  const { minIntervalMs, limit, countDenied } = config;
+  const free = limit - countedAt(state, config.windowMs, nowMs) - outstanding;
+  const isTooSoon = minIntervalMs > 0 && state !== undefined && nowMs < state.lastMs + minIntervalMs;
+  if (cost > 0 && (cost > free || isTooSoon)) {
+    const denied = deny(config, state, nowMs, cost, outstanding);
+    if (!countDenied || cost > limit) return { allowed: false, ...denied };
+    const after = logged(config, state, nowMs, cost, limit);
+    // The figures are those with this call. Why it was denied, it was before it was counted.
+    const { reason } = denied;
+    const counted = { ...deny(config, after, nowMs, cost, outstanding), reason, state: after };
+    return { allowed: false, ...denied, counted };
+  }
+  const isWhole = state === undefined || wholeMs(config, state) <= nowMs;
+  const untaken = isWhole ? undefined : state;
+  const after = cost === 0 ? untaken : logged(config, state, nowMs, cost, MAX_COUNTED);
+  const isSpaced = isTooSoon || (cost > 0 && minIntervalMs > 0);
+  const resetAfterMs = wholeAfterMs(config, after, nowMs);
+  return { allowed: true, state: after, ...figuresOf(config, free - cost, isSpaced), resetAfterMs };
+}
+
+/** The state with `units` more at `nowMs`. Of all its units only the newest `most` go on counting. */
+function logged(
+  config: Config,
+  state: State | undefined,
+  nowMs: number,
+  units: number,
+  most: number,
+  lastMs = nowMs,
+): State {
+  // When nothing in the log counts any more, a new log begins.
+  const isOver = state !== undefined && wholeMs(config, state) <= nowMs && state.openMs < nowMs;
+  const log = state === undefined || isOver ? begin(nowMs) : state;
+  const added = add(log, config.windowMs, nowMs, units, most);
+  return { ...added, lastMs: isOver ? lastMs : Math.max(state?.lastMs ?? 0, lastMs) };
+}
+
+/** The instant from which the state equals an untouched one. */
+function wholeMs({ windowMs, minIntervalMs }: Config, state: State): number {
+  const emptyMs = emptyAtMs(state, windowMs);
+  return minIntervalMs === 0 ? emptyMs : Math.max(emptyMs, state.lastMs + minIntervalMs);
+}
+
+function wholeAfterMs(config: Config, state: State | undefined, nowMs: number): number {
+  return state === undefined ? 0 : Math.max(0, wholeMs(config, state) - nowMs);
+}
+
+/** What is left: under `minInterval` the largest cost that passes now may be 0 while there is quota. */
+function figuresOf({ minIntervalMs }: Config, free: number, isTooSoon: boolean) {
+  const left = Math.max(0, free);
+  if (minIntervalMs === 0) return { remaining: left };
+  return { remaining: isTooSoon ? 0 : left, quotaRemaining: left };
+}
+
+function deny(
+  config: Config,
+  state: State | undefined,
+  nowMs: number,
+  cost: number,
+  outstanding: number,
+): Denial {
+  const { limit, windowMs, minIntervalMs } = config;
+  const free = limit - countedAt(state, windowMs, nowMs) - outstanding;
+  const fits = state === undefined || cost <= free;
+  const quotaMs = fits ? nowMs : leavesAtMs(state, windowMs, nowMs, cost - free);
+  const intervalMs = state === undefined || minIntervalMs === 0 ? nowMs : state.lastMs + minIntervalMs;
+  return {
+    reason: cost > limit ? "cost-over-limit" : intervalMs > quotaMs ? "min-interval" : "quota",
+    retryAfterMs: cost + outstanding > limit ? null : Math.max(quotaMs, intervalMs) - nowMs,
+    ...figuresOf(config, free, intervalMs > nowMs),
+    resetAfterMs: wholeAfterMs(config, state, nowMs),
+  };
+}
+
+/**
+ * A sliding log that is played forward. Units that are used on the way come after all units of the log, so they are
+ * kept beside it: the log is not copied.
+ */
+class SlidingLogForecast implements Forecast {
+  readonly #limit: number;
+  readonly #windowMs: number;
+  readonly #minIntervalMs: number;
+  readonly #log: UnitLog | undefined;
+  /** When the last call passed; -Infinity: the log is absent. */
+  #lastMs: number;
+  /** At least as many units as count now. */
+  #most: number;
+  /** Of each use: its instant, and all units used up to and including it. */
+  readonly #usedAtMs: number[] = [];
+  readonly #usedTo: number[] = [];
+  /** The first use that still counts. */
+  #first = 0;
+
+  constructor(
+    config: { readonly limit: number; readonly windowMs: number; readonly minIntervalMs: number },
+    state: (UnitLog & { readonly lastMs: number }) | undefined,
+  ) {
+    this.#limit = config.limit;
+    this.#windowMs = config.windowMs;
+    this.#minIntervalMs = config.minIntervalMs;
+    this.#log = state;
+    this.#lastMs = state?.lastMs ?? -Infinity;
+    this.#most = countedAt(state, config.windowMs, -Infinity);
+  }
+
+  debit({ endsMs, units }: Uses, from: number, to: number): void {
+    for (let index = from; index < to; index += 1) this.#use(endsMs[index] ?? 0, units[index] ?? 0);
+  }
+
+  take(atMs: number, units: number): void {
+    this.#use(atMs, units);
+    this.#lastMs = Math.max(this.#lastMs, atMs);
+  }
+
+  passesAtMs(atMs: number, cost: number, outstanding: number): number {
+    if (cost === 0) return atMs;
+    if (cost + outstanding > this.#limit) return Infinity;
+    const intervalMs = this.#minIntervalMs === 0 ? atMs : this.#lastMs + this.#minIntervalMs;
+    const excess = this.#countedAt(atMs) + outstanding + cost - this.#limit;
+    return Math.max(atMs, intervalMs, excess > 0 ? this.#leavesAtMs(atMs, excess) : atMs);
+  }
+
+  isCertain(_: number, outstanding: number): boolean {
+    return this.#most + outstanding <= MAX_COUNTED;
+  }
+
+  #use(atMs: number, units: number): void {
+    // A log counts no more than `MAX_COUNTED`; what is over that is cut off.
+    const isNearMost = this.#most + units > MAX_COUNTED;
+    const counted = isNearMost ? Math.min(units, MAX_COUNTED - this.#countedAt(atMs)) : units;
+    this.#most += counted;
+    this.#usedAtMs.push(Math.max(atMs, this.#log?.openMs ?? -Infinity));
+    this.#usedTo.push(this.#usedBefore(this.#usedTo.length) + counted);
+  }
+
+  /** Units that count at `atMs`: units of the log, and units used on the way. */
+  #countedAt(atMs: number): number {
+    const used = this.#usedTo.length;
+    this.#first = search(this.#first, used, (at) => (this.#usedAtMs[at] ?? 0) > atMs - this.#windowMs);
+    return (
+      countedAt(this.#log, this.#windowMs, atMs) + this.#usedBefore(used) - this.#usedBefore(this.#first)
+    );
+  }
+
+  /** The instant at which the oldest `units` of those that count at `atMs` have left the window. */
+  #leavesAtMs(atMs: number, units: number): number {
+    const ofLog = countedAt(this.#log, this.#windowMs, atMs);
+    if (this.#log !== undefined && units <= ofLog) return leavesAtMs(this.#log, this.#windowMs, atMs, units);
+    const goneTo = this.#usedBefore(this.#first) + units - ofLog;
+    const use = search(this.#first, this.#usedTo.length, (at) => (this.#usedTo[at] ?? 0) >= goneTo);
+    return (this.#usedAtMs[use] ?? Infinity) + this.#windowMs;
+  }
+
+  /** Units of all uses before this one. */
+  #usedBefore(index: number): number {
+    return index === 0 ? 0 : (this.#usedTo[index - 1] ?? 0);
+  }
+}

@@ -1,0 +1,161 @@
+/** The periods that a window may be, as policies write them after "1 ". */
+export const PERIODS = ["hour", "day", "week", "month", "year"] as const;
+export type Period = (typeof PERIODS)[number];
+
+/** From `startMs` up to `endMs`, without `endMs`. */
+interface Span {
+  readonly startMs: number;
+  readonly endMs: number;
+}
+
+const HOUR_MS = 3_600_000;
+const DAY_MS = 24 * HOUR_MS;
+/** No clock of any zone is further from UTC since 1970: the furthest is 14 h. */
+const REACH_MS = 16 * HOUR_MS;
+/** The most that clocks of a zone were put back at once since 1970 is 7 h (Antarctica/Vostok, 1994). */
+const MAX_BACK_MS = 7 * HOUR_MS;
+/** `Intl` knows instants up to 8.64e15. */
+const MAX_MS = 8e15;
+
+/**
+ * What a period is by the wall, where every day has 24 hours: `startOf` is when the period with a number begins, as if
+ * the wall showed UTC. `nominalMs` is what the header says, and no such period is longer than `longestMs`.
+ */
+const KINDS: Readonly<
+  Record<Period, { nominalMs: number; longestMs: number; startOf: (number: number) => number }>
+> = {
+  hour: { nominalMs: HOUR_MS, longestMs: 2 * HOUR_MS, startOf: (number) => number * HOUR_MS },
+  day: { nominalMs: DAY_MS, longestMs: DAY_MS + MAX_BACK_MS, startOf: (number) => number * DAY_MS },
+  // Weeks begin on Mondays (ISO 8601), and 1970 began on a Thursday.
+  week: {
+    nominalMs: 7 * DAY_MS,
+    longestMs: 7 * DAY_MS + MAX_BACK_MS,
+    startOf: (number) => (7 * number - 3) * DAY_MS,
+  },
+  month: {
+    nominalMs: 30 * DAY_MS,
+    longestMs: 31 * DAY_MS + MAX_BACK_MS,
+    startOf: (number) => Date.UTC(1970, number),
+  },
+  year: {
+    nominalMs: 365 * DAY_MS,
+    longestMs: 366 * DAY_MS + MAX_BACK_MS,
+    startOf: (number) => Date.UTC(1970 + number, 0),
+  },
+};
+
+/**
+ * The periods of the calendar in a time zone. A period begins at the first instant at which the zone's clocks show its
+ * beginning, or a later time: where clocks skip midnight, the day begins when they have skipped it. So each instant is
+ * in one period, and periods are as long as they are: a day in Europe/Berlin has 23 hours when summer time begins, and
+ * 25 when it ends. An hour has 60 minutes on those days too: the hour that the clocks show twice is two.
+ *
+ * `Intl` has the rules of the zones. It takes microseconds, so the last two periods are remembered: while calls come,
+ * it is asked once a period.
+ */
+export class Calendar {
+  readonly period: Period;
+  readonly #clock: Intl.DateTimeFormat;
+  #last: Span = { startMs: 0, endMs: 0 };
+  #lastButOne: Span = this.#last;
+
+  private constructor(period: Period, clock: Intl.DateTimeFormat) {
+    this.period = period;
+    this.#clock = clock;
+  }
+
+  /** `undefined`: there is no such time zone. */
+  static of(period: Period, timeZone: string): Calendar | undefined {
+    const clock = clockOf(timeZone);
+    return clock && new Calendar(period, clock);
+  }
+
+  /** How long the period is, as far as that can be said in one number: a month has 30 days, a year 365. */
+  get nominalMs(): number {
+    return KINDS[this.period].nominalMs;
+  }
+
+  /** No period is longer. */
+  get longestMs(): number {
+    return KINDS[this.period].longestMs;
+  }
+
+  /** The period that an instant is in. */
+  around(atMs: number): Span {
+    if (isIn(this.#last, atMs)) return this.#last;
+    if (isIn(this.#lastButOne, atMs)) return this.#lastButOne;
+    const span = this.#find(atMs);
+    this.#lastButOne = this.#last;
+    this.#last = span;
+    return span;
+  }
+
+  #find(atMs: number): Span {
+    const { nominalMs, startOf } = KINDS[this.period];
+    if (!(Math.abs(atMs) < MAX_MS)) return { startMs: atMs, endMs: atMs + nominalMs };
+    const wallMs = atMs + this.#offsetMs(atMs);
+    let number = Math.floor(wallMs / nominalMs);
+    while (startOf(number + 1) <= wallMs) number += 1;
+    while (startOf(number) > wallMs) number -= 1;
+    let startMs = this.#firstAt(startOf(number));
+    let endMs = this.#firstAt(startOf(number + 1));
+    // Clocks that were put back across the beginning show the period before once more.
+    for (; endMs <= atMs; endMs = this.#firstAt(startOf(number + 1))) {
+      number += 1;
+      startMs = endMs;
+    }
+    return { startMs, endMs };
+  }
+
+  /** The first instant at which the clocks show this or later. */
+  #firstAt(wallMs: number): number {
+    let [fromMs, toMs] = [wallMs - REACH_MS, wallMs + REACH_MS];
+    const [before, after] = [this.#offsetMs(fromMs), this.#offsetMs(toMs)];
+    if (before === after) return wallMs - before;
+    // The clocks are changed meanwhile, at `toMs`.
+    while (toMs - fromMs > 1) {
+      const betweenMs = Math.floor((fromMs + toMs) / 2);
+      if (this.#offsetMs(betweenMs) === before) fromMs = betweenMs;
+      else toMs = betweenMs;
+    }
+    return wallMs - before < toMs ? wallMs - before : Math.max(toMs, wallMs - after);
+  }
+
+  /** What the clocks are ahead of UTC; for hours, only what they differ from UTC in minutes and seconds. */
+  #offsetMs(atMs: number): number {
+    const shown: Partial<Record<Intl.DateTimeFormatPartTypes, number>> = {};
+    for (const { type, value } of this.#clock.formatToParts(atMs)) shown[type] = Number(value);
+    const { year = 0, month = 1, day = 1, hour = 0, minute = 0, second = 0 } = shown;
+    const offsetMs = Date.UTC(year, month - 1, day, hour, minute, second) - Math.floor(atMs / 1_000) * 1_000;
+    return this.period === "hour" ? ((offsetMs % HOUR_MS) + HOUR_MS) % HOUR_MS : offsetMs;
+  }
+}
+
+function isIn({ startMs, endMs }: Span, atMs: number): boolean {
+  return startMs <= atMs && atMs < endMs;
+}
+
+/** By the names of time zones; one takes a millisecond to make. There are as many as zones in policies. */
+const clocks = new Map<string, Intl.DateTimeFormat>();
+
+function clockOf(timeZone: string): Intl.DateTimeFormat | undefined {
+  let clock = clocks.get(timeZone);
+  try {
+    clock ??= new Intl.DateTimeFormat("en-US", {
+      timeZone,
+      calendar: "gregory",
+      numberingSystem: "latn",
+      hourCycle: "h23",
+      year: "numeric",
+      month: "numeric",
+      day: "numeric",
+      hour: "numeric",
+      minute: "numeric",
+      second: "numeric",
+    });
+  } catch {
+    return undefined;
+  }
+  clocks.set(timeZone, clock);
+  return clock;
+}

@@ -1,0 +1,268 @@
+import type { Layout } from "../../core/policies/placement.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
+import {
+  type GivenKey,
+  type HandedOver,
+  type HandOverResult,
+  MAX_MOVED,
+  MOVE_PROTOCOL,
+  type MovedKey,
+  type PresumedByRule,
+  type RequestedKey,
+} from "../../core/protocol/moves.ts";
+import { layoutsOf, namesBy, objectName, objectNames } from "../../core/protocol/object-names.ts";
+import type { Move } from "../storage/moves.ts";
+import type { MovesHost } from "./host.ts";
+import { storePresumed, storeRows, takeBack } from "./moved-rows.ts";
+
+/** Where a key is that does not come: another object keeps it. */
+export interface KeptKey {
+  readonly by: string;
+  /** That object's version knows nothing of moves. */
+  readonly isOlder: boolean;
+}
+
+/** An object that is to be asked for a key. */
+interface Asking {
+  readonly name: string;
+  /** It was given what another object still has: it says now whether that has come. */
+  readonly chased?: { readonly by: string; readonly given: GivenKey };
+  /** It gave the key to an object where it has not come. */
+  readonly lost?: GivenKey;
+}
+
+/** What an object has handed over, and by how much this object's clock showed more when it came. */
+interface Copy {
+  readonly from: string;
+  readonly moved: MovedKey;
+  readonly laterMs: number;
+}
+
+/** A key may be in one of four places, by the layouts of a policy, and each is asked a few times at most. */
+const MAX_QUESTIONS = 24;
+
+/** Fetches keys from the objects that had them. One call for a key asks, and the others wait with it. */
+export class KeyImport {
+  readonly #host: MovesHost;
+  readonly #underWay = new Map<string, Promise<KeptKey | undefined>>();
+  readonly #questions: KeyQuestions;
+
+  constructor(host: MovesHost) {
+    this.#host = host;
+    this.#questions = new KeyQuestions(host);
+  }
+
+  isUnderWay(key: string): boolean {
+    return this.#underWay.has(key);
+  }
+
+  /**
+   * Makes a key come here. When the promise resolves to `undefined`, the key is here.
+   *
+   * It rejects when an object that may have the key does not answer within the policy's deadline. Nothing is lost then:
+   * what that object has given away stays there until it is told that it has arrived.
+   */
+  take(policy: Policy, key: string): Promise<KeptKey | undefined> {
+    const known = this.#underWay.get(key);
+    if (known !== undefined) return known;
+    const arriving = this.#take(policy, key).finally(() => this.#underWay.delete(key));
+    this.#underWay.set(key, arriving);
+    return arriving;
+  }
+
+  async #take(policy: Policy, key: string): Promise<KeptKey | undefined> {
+    const { storage, places } = this.#host;
+    const own = storage.moves.read(key);
+    const move = isAway(own) ? own.move : 0;
+    const presumed = new Map<string, PresumedByRule>();
+    const copies: Copy[] = [];
+    const names = objectNames(policy, key).filter((name) => !places.isHere(name));
+    const toAsk: Asking[] = names.map((name) => ({ name }));
+    for (
+      let next = toAsk.shift(), left = MAX_QUESTIONS;
+      next !== undefined;
+      next = toAsk.shift(), left -= 1
+    ) {
+      if (left === 0) throw new Error(`nobody is found to have the key ${JSON.stringify(key)}`);
+      const { name, lost, chased } = next;
+      const { handed, nowMs, layouts } = await this.#questions.ask(policy, name, {
+        key,
+        move,
+        ...(lost && { lost }),
+      });
+      // Another version may know more places.
+      for (const other of namesBy(layouts, policy, key)) {
+        if (names.includes(other) || places.isHere(other)) continue;
+        names.push(other);
+        toAsk.push({ name: other });
+      }
+      if (handed === "older") return { by: name, isOlder: true };
+      if (handed === "kept") return { by: name, isOlder: false };
+      if (handed === "busy") throw new Error(`the key ${JSON.stringify(key)} is on its way elsewhere`);
+      const { moved, given, presumed: units } = read(handed);
+      if (moved !== undefined) copies.push({ from: name, moved, laterMs: this.#host.nowMs() - nowMs });
+      if (units !== undefined) presumed.set(name, units);
+      // Whoever the key was given to says that it has not come, or has nothing later.
+      if (chased !== undefined && (given?.move ?? 0) < chased.given.move)
+        toAsk.unshift({ name: chased.by, lost: chased.given });
+      else if (given !== undefined) {
+        checkNamed(names, key, given.to);
+        toAsk.unshift({ name: given.to, chased: { by: name, given } });
+      }
+    }
+    // A copy whose arrival was not heard of may be older than what has become of the key since.
+    const [last] = copies.toSorted((one, other) => other.moved.move - one.moved.move);
+    if (last === undefined || last.moved.move <= move)
+      return this.#begin(policy, key, sumOf(presumed), names);
+    this.#store(policy, key, last, sumOf(presumed));
+    for (const copy of copies) this.#tell(policy, key, copy);
+    return undefined;
+  }
+
+  /** Nobody has the key. What was given away here never arrived. Else it begins here, unless memory knows more. */
+  #begin(
+    policy: Policy,
+    key: string,
+    presumed: ReadonlyMap<string, number>,
+    names: readonly string[],
+  ): undefined {
+    const { storage, cache, residents, onWritten } = this.#host;
+    const own = storage.moves.read(key);
+    const nowMs = this.#host.nowMs();
+    if (isAway(own)) {
+      checkNamed(names, key, own.other);
+      cache.forget(key);
+      takeBack(storage, policy, key, own, presumed);
+      onWritten(own.dueMs, nowMs);
+    } else if (!cache.has(key) && storePresumed(storage, policy, key, presumed, nowMs))
+      onWritten(nowMs, nowMs);
+    residents.add(key);
+    return undefined;
+  }
+
+  #store(policy: Policy, key: string, { moved, laterMs }: Copy, presumed: ReadonlyMap<string, number>): void {
+    const { storage, cache, residents, nowMs, onWritten } = this.#host;
+    cache.forget(key);
+    storeRows(storage, policy, key, moved, laterMs, presumed);
+    residents.add(key);
+    onWritten(moved.wholeAtMs, nowMs());
+  }
+
+  /** The runtime sends it when the key is stored for good. If it is lost, what is left there goes when it is whole. */
+  #tell({ name }: Policy, key: string, { from, moved }: Copy): void {
+    const taken = { policy: name, keys: [{ key, move: moved.move }] };
+    const told = this.#host.places.objectAt(from).reserve({ protocol: MOVE_PROTOCOL, taken });
+    told.catch((error: unknown) =>
+      console.warn(`an object was not told that a key has arrived: ${String(error)}`),
+    );
+  }
+}
+
+function isAway(move: Move | undefined): move is Move & { readonly other: string } {
+  return move !== undefined && move.other !== null;
+}
+
+/** @throws Error when a key is where the policy does not say that it may be */
+function checkNamed(names: readonly string[], key: string, to: string): void {
+  if (names.includes(to)) return;
+  throw new Error(
+    `the key ${JSON.stringify(key)} was given to ${to}: objectsBefore must say that layout too`,
+  );
+}
+
+function read(handed: Exclude<HandOverResult, string> | "nothing"): {
+  readonly moved?: MovedKey;
+  readonly given?: GivenKey;
+  readonly presumed?: PresumedByRule;
+} {
+  return handed === "nothing" ? {} : handed;
+}
+
+function sumOf(presumed: ReadonlyMap<string, PresumedByRule>): Map<string, number> {
+  const sums = new Map<string, number>();
+  for (const units of presumed.values())
+    for (const [rule, count] of Object.entries(units)) sums.set(rule, (sums.get(rule) ?? 0) + count);
+  return sums;
+}
+
+/** What another object has said of a key, and what its clock was. */
+interface OwnerReport {
+  readonly handed: HandOverResult | "older";
+  readonly nowMs: number;
+  readonly layouts: readonly Layout[];
+}
+
+/** A key to be asked for with the next message. */
+interface Question extends PromiseWithResolvers<OwnerReport> {
+  readonly asked: RequestedKey;
+}
+
+/** Asks other objects for keys. Keys that are asked for in one turn go in one message to each object. */
+export class KeyQuestions {
+  readonly #host: Pick<MovesHost, "places" | "time">;
+  /** By the name of the object that is asked. */
+  readonly #questions = new Map<string, Question[]>();
+
+  constructor(host: Pick<MovesHost, "places" | "time">) {
+    this.#host = host;
+  }
+
+  ask(policy: Policy, name: string, asked: RequestedKey): Promise<OwnerReport> {
+    const question: Question = { asked, ...Promise.withResolvers<OwnerReport>() };
+    const waiting = this.#questions.get(name);
+    if (waiting !== undefined) waiting.push(question);
+    else {
+      this.#questions.set(name, [question]);
+      // Calls of one batch are made in one turn: their keys go together.
+      void Promise.resolve().then(() => this.#askAll(policy, name));
+    }
+    return question.promise;
+  }
+
+  async #askAll(policy: Policy, name: string): Promise<void> {
+    const questions = this.#questions.get(name) ?? [];
+    this.#questions.delete(name);
+    while (questions.length > 0) {
+      const some = questions.slice(0, MAX_MOVED);
+      try {
+        const heard = await this.#inTime(policy, this.#handOver(policy, name, some));
+        for (const [index, each] of heard.entries()) some[index]?.resolve(each);
+        questions.splice(0, heard.length);
+      } catch (error) {
+        for (const { reject } of questions.splice(0)) reject(error);
+      }
+    }
+  }
+
+  async #handOver(
+    policy: Policy,
+    name: string,
+    questions: readonly Question[],
+  ): Promise<readonly OwnerReport[]> {
+    const [first] = questions;
+    const isOwn = (objects: Policy["objects"]) =>
+      this.#host.places.isHere(objectName({ name: policy.name, objects }, first?.asked.key ?? ""));
+    const layout = layoutsOf(policy).find(isOwn) ?? policy.objects;
+    const keys = questions.map(({ asked }) => asked);
+    const text = await this.#host.places.objectAt(name).reserve({
+      protocol: MOVE_PROTOCOL,
+      handOver: { policy: policy.name, layout, keys },
+    });
+    const answer = JSON.parse(text) as HandedOver | UnsupportedProtocol;
+    if ("unsupported" in answer) return questions.map(() => ({ handed: "older", nowMs: 0, layouts: [] }));
+    if (answer.keys.length === 0) throw new Error(`the object ${name} handed nothing over`);
+    const { nowMs, layouts: known } = answer;
+    return answer.keys.map((handed) => ({ handed, nowMs, layouts: known }));
+  }
+
+  /** An answer that comes after the deadline is not heard: others may have been told meanwhile that nothing comes. */
+  #inTime<Answer>({ deadlineMs }: Policy, answer: Promise<Answer>): Promise<Answer> {
+    return new Promise((resolve, reject) => {
+      const cancel = this.#host.time.after(deadlineMs, () =>
+        reject(new Error(`an object did not hand keys over within ${deadlineMs} ms`)),
+      );
+      answer.then(resolve, reject).finally(cancel);
+    });
+  }
+}
