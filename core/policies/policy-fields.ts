@@ -2,7 +2,6 @@
 import * as v from "valibot";
 import { type AnyAlgorithm, type FieldKind, type Fields, MAX_UNITS } from "../algorithms/algorithm.ts";
 import { integer, oneOf } from "../validation.ts";
-import { bothReadings, DURATION_ALLOWED, parseDurationMs, parsePeriod, PERIOD_ALLOWED } from "./durations.ts";
 import {
   BEFORE_ALLOWED,
   isLayout,
@@ -13,12 +12,17 @@ import {
   parseBefore,
 } from "./placement.ts";
 import {
+  bothReadings,
+  DURATION_ALLOWED,
   HEADERS_ALLOWED,
   type Lifetimes,
   MAX_TTL_MS,
   MIN_TTL_MS,
+  parseDurationMs,
   parseHeaders,
+  parsePeriod,
   parseRetryJitter,
+  PERIOD_ALLOWED,
   RETRY_JITTER_ALLOWED,
 } from "./policy-options.ts";
 import { SHEDDING_FIELDS, WAITING_FIELDS } from "./waiting.ts";

@@ -9,7 +9,7 @@ import {
 } from "../algorithms/concurrency.ts";
 import { LAG_MS, type Shedding } from "../shedding/load-shedder.ts";
 import { integer, oneOf, table, violation, violationsOf } from "../validation.ts";
-import { bothReadings, DURATION_ALLOWED, parseDurationMs } from "./durations.ts";
+import { bothReadings, DURATION_ALLOWED, parseDurationMs } from "./policy-options.ts";
 
 /** The fields of a policy. Rules that lease have fields of the same names, with the same defaults. */
 export const WAITING_FIELDS = {

@@ -159,7 +159,7 @@ export interface PoolAnswer {
   /** Of `renew`: how long the hold or lease lasts, in milliseconds. */
   readonly expiresAfterMs?: number;
   /** Present when the call had `holding`. */
-  readonly granted?: GrantedUnits;
+  readonly granted?: PoolGrant;
   /** With `granted`, when a cost of 1 would be denied: what it would be answered. */
   readonly next?: readonly RuleDecision[];
   /** Of `peek`: who has units of the pool. `Peeked` (core/protocol/messages.ts) explains the fields. */
@@ -173,7 +173,7 @@ export interface PoolAnswer {
 }
 
 /** What a holder has been given. */
-export interface GrantedUnits {
+export interface PoolGrant {
   /**
    * The turn of a later message of the holder that the pool had noted before. The pool took no note of this message.
    */

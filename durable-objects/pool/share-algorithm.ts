@@ -9,7 +9,7 @@ import { type Cost, costOf } from "../../core/protocol/cost.ts";
 import { mostUnits, spendableMs } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { RuleState } from "../keys/rule-state.ts";
-import type { GrantedUnits, PoolRule } from "./protocol.ts";
+import type { PoolGrant, PoolRule } from "./protocol.ts";
 
 /** What a share has to know of the pool's rule. */
 interface ShareConfig extends LeaseTerms {
@@ -248,7 +248,7 @@ export function addUnits(
   keyState: KeyState,
   ruleState: RuleState,
   units: number,
-  granted: GrantedUnits,
+  granted: PoolGrant,
   reported: number,
   sentAtMs: number,
 ): void {

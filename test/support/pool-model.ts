@@ -18,12 +18,7 @@ import { decideTogether, withoutTaking, type NewHold } from "../../core/accounts
 import type { Rule } from "../../core/policies/policy.ts";
 import { costOf } from "../../core/protocol/cost.ts";
 import { grantedTogether, isSpare, type Wish } from "../../core/reservations/sizing.ts";
-import type {
-  GrantedUnits,
-  HolderMessage,
-  PoolAnswer,
-  PoolCall,
-} from "../../durable-objects/pool/protocol.ts";
+import type { PoolGrant, HolderMessage, PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { isAllOf, SIZING, type PartOfCall } from "./pools.ts";
 
 interface Holder {
@@ -33,7 +28,7 @@ interface Holder {
   readonly used: readonly number[];
   readonly wanted: readonly number[];
   readonly untilMs: number;
-  readonly mark: GrantedUnits["mark"];
+  readonly mark: PoolGrant["mark"];
   readonly leases: number;
   readonly queueLength: number;
 }
@@ -126,7 +121,7 @@ export class PoolModel {
     const token = this.#isLeasing(call, answer)
       ? { fencingToken: String(this.#tokens(SIZING.fencingTokens)) }
       : {};
-    const granted: GrantedUnits = {
+    const granted: PoolGrant = {
       overtakenBy: record.turn,
       mark: record.mark,
       isNew: false,
@@ -395,7 +390,7 @@ export class PoolModel {
     };
   }
 
-  #grant(holding: HolderMessage, own: Own, isLeasing: boolean): GrantedUnits {
+  #grant(holding: HolderMessage, own: Own, isLeasing: boolean): PoolGrant {
     const { units, lifetime } = this.#sized(holding, own);
     const expiresAtMs = Math.max(own.beforeMs, this.nowMs + lifetime.heldMs);
     this.#accounts = this.#accounts.map((account, index) => {

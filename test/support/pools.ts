@@ -2,7 +2,7 @@
 import { createClient } from "redis";
 import type { Rule } from "../../core/policies/policy.ts";
 import type {
-  GrantedUnits,
+  PoolGrant,
   HolderMessage,
   PoolMark,
   PoolAnswer,
@@ -202,7 +202,7 @@ export function holdingOf(
  *
  * @throws Error when there is no grant in it
  */
-export function grantedIn({ granted }: PoolAnswer): GrantedUnits & { readonly mark: PoolMark } {
+export function grantedIn({ granted }: PoolAnswer): PoolGrant & { readonly mark: PoolMark } {
   if (granted === undefined) throw new Error("nothing was said of what is granted");
   return granted;
 }
