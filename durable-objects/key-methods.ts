@@ -18,7 +18,7 @@ import {
 } from "../core/protocol/messages.ts";
 import type { LimiterMethods, MaybePromise } from "../core/protocol/object-methods.ts";
 import { answerBatch } from "./batches.ts";
-import { closeLost, releaseLease, type ReleasingHost } from "./connections/lease-handle.ts";
+import { closeLost, releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts";
 import type { KeyParts } from "./key-parts.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { isEmpty, isUnrecorded } from "./keys/record-writing.ts";

@@ -22,9 +22,10 @@ import type { HandOver, ForwardedResult, ForwardedCall, KeysStored } from "../co
 import type { Attached, LimiterMethods, MaybePromise } from "../core/protocol/object-methods.ts";
 import type { StatsNamespace } from "../core/stats/messages.ts";
 import { answerBatch, type BatchedMethods } from "./batches.ts";
+import { KeyCalls } from "./key-calls.ts";
 import type { ObjectNamespace } from "./moves/places.ts";
 import { makeParts, type ObjectParts, ObjectStats } from "./object-parts.ts";
-import { KeyCalls, OwnerRouting } from "./owner-routing.ts";
+import { OwnerRouting } from "./owner-routing.ts";
 import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
 
 /** What the object finds in its environment. */

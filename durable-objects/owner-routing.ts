@@ -1,12 +1,10 @@
 import type { AnswerText } from "../core/protocol/answers.ts";
 import { type AcquireCall, type IdleCall, type LimitCall, unsupportedOf } from "../core/protocol/messages.ts";
 import type { ForwardedCall, ForwardedResult, HandOver, KeysStored } from "../core/protocol/moves.ts";
-import type { Attached, LimiterMethods, MaybePromise } from "../core/protocol/object-methods.ts";
-import { acquireAttached, confirmLease } from "./connections/lease-handle.ts";
-import { KeyMethods } from "./key-methods.ts";
+import type { LimiterMethods, MaybePromise } from "../core/protocol/object-methods.ts";
+import type { KeyCalls } from "./key-calls.ts";
 import { type KeyMoves, NOT_OWNER, passOn, passRequest } from "./moves/key-moves.ts";
 import type { Places } from "./moves/places.ts";
-import type { ObjectParts } from "./object-parts.ts";
 
 /** The methods that are about one key. */
 type KeyMethod = Exclude<keyof KeyCalls, "keys" | "countKeys">;
@@ -102,31 +100,4 @@ export class OwnerRouting {
 
 function isKeyMethod(method: string, calls: KeyCalls): method is KeyMethod & keyof LimiterMethods {
   return method in calls && method !== "constructor" && method !== "keys" && method !== "countKeys";
-}
-
-/**
- * The calls on keys that are here: load, decide, save, answer. Nothing is awaited between reading and writing, so there
- * are no locks; and what an answer says has been written, or is covered by what was, before it leaves (the output gate
- * holds it back until the write is durable).
- *
- * What may be asked of keys is in key-methods.ts. Here are leases that end with their callers, which take the platform.
- */
-export class KeyCalls extends KeyMethods implements Omit<LimiterMethods, "reserve"> {
-  readonly #parts: ObjectParts;
-
-  constructor(parts: ObjectParts) {
-    super(parts);
-    this.#parts = parts;
-  }
-
-  /** Leases units for as long as the caller keeps what comes back; without waiting, which `fetch` does. */
-  acquire(call: AcquireCall): Promise<Attached> {
-    this.#parts.hear(call.policy, call.key, call);
-    return acquireAttached(this.#parts, call);
-  }
-
-  /** Makes a lease last that was granted to a caller who might have gone. */
-  confirm(policy: string, key: string, id: string, ttlMs: number, isAttached: boolean): Promise<Attached> {
-    return confirmLease(this.#parts, { policy, key, id, ttlMs, isAttached });
-  }
 }

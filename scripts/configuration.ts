@@ -4,7 +4,7 @@ import { basename } from "node:path";
 import { parseLog } from "../core/policies/placement.ts";
 import type { Policies } from "../core/policies/policy.ts";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
-import { requireKnownNames } from "../durable-objects/deployment.ts";
+import { requireKnownNames } from "../core/policies/regional-policies.ts";
 import { propsProblems } from "./binding-props.ts";
 import { readWranglerToml, WRANGLER_TOML } from "./project.ts";
 import { lineOf } from "./toml-lines.ts";

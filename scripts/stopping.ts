@@ -1,7 +1,7 @@
 /** How a process ends in an orderly way: isolates give their units back, and objects write what they know. */
 import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
-import { STOP_HEADER } from "../worker/http/stopping.ts";
+import { STOP_HEADER } from "../worker/http/stop-header.ts";
 
 /** An object that has written nothing for so long, in milliseconds, is not ahead of its storage: a lead lasts less. */
 const AHEAD_MS = 120_000;

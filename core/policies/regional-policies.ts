@@ -1,3 +1,4 @@
+import { nearest } from "../validation.ts";
 import { parsePolicies } from "./parse-policies.ts";
 import { policyTablesOf, removedIn } from "./policy-tables.ts";
 import { LOCAL, type Policies, type Policy, publicName, type Rule, SEPARATOR } from "./policy.ts";
@@ -109,4 +110,23 @@ function scale(policy: Pick<Policy, "name">, rule: Rule, part: number): Rule {
         `localShare or another onFailure`,
     );
   return { ...rule, config, capacity: algorithm.capacity(config), quota: algorithm.quota(config) };
+}
+
+/** The names of the variables that a deployment reads. */
+const READ = ["POLICIES", "REGIONS", "LOG"];
+
+/**
+ * Refuses a variable that is `POLICIES`, `REGIONS` or `LOG` with a wrong letter: nobody would read it. Other variables are not
+ * the limiter's. So is a text that has a name like `REGION`: regions are a table.
+ *
+ * @throws Error that names the variable, and the one that was meant
+ */
+export function requireKnownNames(variables: object): void {
+  const wrong = Object.entries(variables).flatMap(([name, value]: [string, unknown]) => {
+    const meant = READ.includes(name) ? undefined : nearest(name, READ);
+    const isTable = typeof value === "object" && value !== null;
+    const isWrong = meant !== undefined && (isTable || meant === "POLICIES");
+    return isWrong ? `${name} is not a variable that is read (did you mean ${meant}?)` : [];
+  });
+  if (wrong.length > 0) throw new Error(`bad configuration, not serving:\n${wrong.join("\n")}`);
 }

@@ -18,7 +18,7 @@ import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
 import { endLease, leaseIn, linkOf } from "../operations/claims.ts";
 import type { AskAnywhere, AskKey } from "../operations/operations.ts";
-import { type LeaseSockets, takenOver } from "./lease-sockets.ts";
+import { takenOver } from "./lease-sockets.ts";
 
 /**
  * Ends a lease when its link to the holder ends: at once, or after a grace. The handle lives in the object and is passed on to the caller unwrapped. The
@@ -221,42 +221,4 @@ export async function confirmLease(
   );
   if (!isAttached || "missing" in renewed) return attached(host, policy, key, renewed, undefined);
   return attached(host, policy, key, renewed, { id, link: await linkNow(host, policy, key, id) });
-}
-
-/* How callers end leases. A lease of a socket ends with its socket, so the socket is closed too. */
-
-/** The parts of the object that ending a lease takes. */
-export interface ReleasingHost {
-  readonly ask: AskKey;
-  readonly sockets: Pick<LeaseSockets, "closeLost">;
-}
-
-/** Ends a lease as its holder reports, or since its link has ended. Returns whether there was such a lease. */
-export async function releaseLease(
-  host: ReleasingHost,
-  policy: string,
-  key: string,
-  call: ReleaseParams,
-): Promise<boolean> {
-  return await host.ask(policy, key, (operations, keyState, nowMs) => {
-    const isSocket = keyState.claims.get(call.id)?.isSocket === true;
-    const ended = endLease(operations, keyState, call, nowMs);
-    const close = (isReleased: boolean) => {
-      if (isSocket) closeLost(host, policy, keyState);
-      return isReleased;
-    };
-    return ended instanceof Promise ? ended.then(close) : close(ended);
-  });
-}
-
-/**
- * Closes the sockets of a key whose leases have ended. It is part of the call that ended them: of a key of which nothing is
- * left nobody may know the policy any more.
- */
-export function closeLost(
-  { sockets }: Pick<ReleasingHost, "sockets">,
-  policy: string,
-  { key, claims }: { readonly key: string; readonly claims: { has(leaseId: string): boolean } },
-): void {
-  sockets.closeLost(policy, key, (leaseId) => claims.has(leaseId));
 }

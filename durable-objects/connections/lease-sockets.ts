@@ -10,9 +10,11 @@ import {
   CLOSE_LOST,
   CLOSE_RESUMED,
   CLOSE_SILENT,
+  type ReleaseParams,
 } from "../../core/protocol/messages.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { boundText, PROBLEMS } from "../../core/protocol/problems.ts";
+import { endLease } from "../operations/claims.ts";
 import type { AskAnywhere, AskKey } from "../operations/operations.ts";
 
 /** The parts of the object that the sockets use. */
@@ -340,4 +342,42 @@ function leaveToOther(sockets: readonly WebSocket[], id: string): void {
 function withoutLease(socket: WebSocket): void {
   const { id: _, ...rest } = socket.deserializeAttachment() as Attachment;
   socket.serializeAttachment(rest satisfies Attachment);
+}
+
+/* How callers end leases. A lease of a socket ends with its socket, so the socket is closed too. */
+
+/** The parts of the object that ending a lease takes. */
+export interface ReleasingHost {
+  readonly ask: AskKey;
+  readonly sockets: Pick<LeaseSockets, "closeLost">;
+}
+
+/** Ends a lease as its holder reports, or since its link has ended. Returns whether there was such a lease. */
+export async function releaseLease(
+  host: ReleasingHost,
+  policy: string,
+  key: string,
+  call: ReleaseParams,
+): Promise<boolean> {
+  return await host.ask(policy, key, (operations, keyState, nowMs) => {
+    const isSocket = keyState.claims.get(call.id)?.isSocket === true;
+    const ended = endLease(operations, keyState, call, nowMs);
+    const close = (isReleased: boolean) => {
+      if (isSocket) closeLost(host, policy, keyState);
+      return isReleased;
+    };
+    return ended instanceof Promise ? ended.then(close) : close(ended);
+  });
+}
+
+/**
+ * Closes the sockets of a key whose leases have ended. It is part of the call that ended them: of a key of which nothing is
+ * left nobody may know the policy any more.
+ */
+export function closeLost(
+  { sockets }: Pick<ReleasingHost, "sockets">,
+  policy: string,
+  { key, claims }: { readonly key: string; readonly claims: { has(leaseId: string): boolean } },
+): void {
+  sockets.closeLost(policy, key, (leaseId) => claims.has(leaseId));
 }

@@ -8,8 +8,6 @@ import { type LimiterNamespace, Objects } from "../../client/transports/objects.
 import { returnUnits } from "../../client/transports/send-batch.ts";
 import { PoliciesInForce } from "../../core/catalog/policy-entry.ts";
 import { randomFraction, randomId, SYSTEM_TIME, type Time } from "../../core/clock.ts";
-import type { LogSettings } from "../../core/policies/placement.ts";
-import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type ComparisonCounts, policyOfKeys } from "../../core/stats/counts.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../../core/stats/messages.ts";
@@ -18,6 +16,7 @@ import { type Counter, Tally, type CountedDecision } from "../../core/stats/tall
 import { deployed, log, regionalPolicies } from "../../durable-objects/deployment.ts";
 import { claimProofs } from "../auth/claim-proofs.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
+import { CallLog } from "./call-log.ts";
 import { CatalogReader, followingBy } from "./catalog-reader.ts";
 import { type CatalogNamespace, catalogOf, type Env } from "./env.ts";
 
@@ -129,55 +128,6 @@ function readerOf(namespace: CatalogNamespace, inForce: PoliciesInForce): Catalo
     inBackground: waitUntil,
     onTokens: knowTokens,
   });
-}
-
-/**
- * Logs calls as the table LOG says: a line of JSON each, which has the part that is logged as `rate`. No line has a token,
- * and none has a key unless the table says so.
- */
-export class CallLog {
-  readonly #settings: LogSettings;
-  readonly #random: () => number;
-  readonly #print: (line: string) => void;
-
-  constructor(settings: LogSettings, random: () => number, print: (line: string) => void) {
-    this.#settings = settings;
-    this.#random = random;
-    this.#print = print;
-  }
-
-  /** Whether denials are logged at all. */
-  get hasDenials(): boolean {
-    return this.#settings.denials > 0;
-  }
-
-  /** Logs a denial, if it is one and its turn. */
-  decided({ success, policy, key, reason, source, retryAfterMs }: Decision): void {
-    const { denials, keys } = this.#settings;
-    if (success || this.#random() >= denials) return;
-    this.#write({
-      event: "denial",
-      policy,
-      ...(keys && { key }),
-      reason,
-      source,
-      retryAfterMs,
-      rate: denials,
-    });
-  }
-
-  /** Logs that an object did not answer. */
-  failed(policy: string, error: unknown): void {
-    const { failures, keys } = this.#settings;
-    if (this.#random() >= failures) return;
-    // An error may quote a key.
-    const text = keys ? String(error) : String(error).replaceAll(/"(?:[^"\\]|\\.)*"/g, '"…"');
-    this.#write({ event: "failure", policy, message: `no answer from the object: ${text}`, rate: failures });
-  }
-
-  #write(line: object): void {
-    this.#print(JSON.stringify(line));
-  }
 }
 
 /** Counts for one isolate of the worker, and sees to it that the counts are sent. No call waits for that. */

@@ -1,5 +1,6 @@
 import { giveBackAll } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
+import { STOP_HEADER } from "./stop-header.ts";
 
 /**
  * The answer to `npm run serve`, which says that it ends the process: units go back, and the objects that it names write
@@ -25,6 +26,3 @@ async function stop(request: Request, env: Env): Promise<Response> {
   await Promise.allSettled(ids.map(async (id) => await objects.get(objects.idFromString(id)).rest()));
   return new Response(null, { status: 204 });
 }
-
-/** The header with the secret of `npm run serve`, which says that it ends the process (scripts/stopping.ts). */
-export const STOP_HEADER = "x-weir-stop";

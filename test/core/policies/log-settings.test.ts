@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { parseLog } from "../../../core/policies/placement.ts";
-import { requireKnownNames } from "../../../durable-objects/deployment.ts";
+import { requireKnownNames } from "../../../core/policies/regional-policies.ts";
 
 test("without a table failures are logged, denials and keys are not", () => {
   expect(parseLog(undefined)).toEqual({ denials: 0, failures: 1, keys: false });

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Decision } from "../../../core/protocol/decision.ts";
-import { CallLog } from "../../../worker/bindings/client.ts";
+import { CallLog } from "../../../worker/bindings/call-log.ts";
 import { seededRandom } from "../../support/random.ts";
 
 const DENIED: Decision = {
