@@ -5,20 +5,18 @@ import {
   type BatchedCall,
   batchText,
   KNOWN_PROTOCOL,
-  type LimitCall,
   MAX_BATCH_LENGTH,
   MAX_BATCHED,
-  type ReserveCall,
   unsupportedOf,
 } from "../core/protocol/messages.ts";
-import type { LimiterMethods, MaybePromise } from "../core/protocol/object-methods.ts";
+import type { MaybePromise } from "../core/protocol/object-methods.ts";
 import { full } from "../core/protocol/problems.ts";
 
-/** The methods that take the messages of a batch alone. */
-export interface BatchedMethods extends Pick<LimiterMethods, "giveBack"> {
-  limitCall(call: LimitCall): MaybePromise<AnswerText>;
-  reserve(call: ReserveCall): MaybePromise<AnswerText>;
-}
+/** Makes one call of a batch, and returns what its method returns. */
+export type MakeCall = (
+  method: "giveBack" | "limitCall" | "reserve",
+  args: readonly unknown[],
+) => MaybePromise<unknown>;
 
 /**
  * Answers several calls in one turn, so the runtime commits all that they write together. A call that cannot be read,
@@ -26,17 +24,14 @@ export interface BatchedMethods extends Pick<LimiterMethods, "giveBack"> {
  *
  * @throws Error when the batch is not a list of calls
  */
-export function answerBatch(
-  { calls, terms, ...version }: Batch,
-  methods: BatchedMethods,
-): MaybePromise<AnswerText> {
+export function answerBatch({ calls, terms, ...version }: Batch, make: MakeCall): MaybePromise<AnswerText> {
   const unsupported = unsupportedOf(version);
   if (unsupported !== undefined) return text(unsupported);
   if (calls.length > MAX_BATCH_LENGTH) return text(full("batch-length", MAX_BATCH_LENGTH));
   const all = JSON.parse(calls) as unknown;
   if (!Array.isArray(all)) throw new TypeError("a batch is a list of calls");
   if (all.length > MAX_BATCHED) return text(full("batch-calls", MAX_BATCHED));
-  const answers = all.map((call: BatchedCall) => orFailed(() => answerOne(call, terms, methods)));
+  const answers = all.map((call: BatchedCall) => orFailed(() => answerOne(call, terms, make)));
   // Only calls to a pool take time, which clients make alone, and calls on keys that move.
   const isThere = (answer: MaybePromise<AnswerText>) => typeof answer === "string";
   return answers.every(isThere)
@@ -48,20 +43,21 @@ export function answerBatch(
 function answerOne(
   { giveBack, limit, reserve }: BatchedCall,
   terms: string | undefined,
-  methods: BatchedMethods,
+  make: MakeCall,
 ): MaybePromise<AnswerText> {
   const given =
     giveBack &&
     orFailed(() => {
-      const done = methods.giveBack(giveBack.policy, giveBack.returned);
+      const done = make("giveBack", [giveBack.policy, giveBack.returned]);
       return done instanceof Promise ? done.then(() => text(null)) : text(null);
     });
   const said = terms === undefined ? {} : { terms };
   if (limit !== undefined)
     return limit.waitMs === undefined
-      ? methods.limitCall({ ...limit, isBatched: true, ...said })
+      ? (make("limitCall", [{ ...limit, isBatched: true, ...said }]) as MaybePromise<AnswerText>)
       : text(full("batch-waits", 0));
-  if (reserve !== undefined) return methods.reserve({ ...reserve, isBatched: true, ...said });
+  if (reserve !== undefined)
+    return make("reserve", [{ ...reserve, isBatched: true, ...said }]) as MaybePromise<AnswerText>;
   return given ?? text({ unsupported: { protocol: KNOWN_PROTOCOL } });
 }
 

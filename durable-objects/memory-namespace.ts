@@ -1,32 +1,19 @@
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import type { Policies } from "../core/policies/policy.ts";
-import type { AcquireCall, IdleCall, LimitCall } from "../core/protocol/messages.ts";
-import { KeyMethods } from "./key-methods.ts";
+import type {
+  AcquireCall,
+  Batch,
+  IdleCall,
+  KeysCall,
+  LimitCall,
+  ReserveCall,
+} from "../core/protocol/messages.ts";
+import { answerBatch } from "./batches.ts";
+import { KeyCalls } from "./key-calls.ts";
 import { cleaned, joinParts } from "./key-parts.ts";
 import { Timers } from "./keys/timers.ts";
 import { MemoryStorage } from "./storage/memory-storage.ts";
-
-/** The methods that decide keys. A lease that ends with its caller needs the platform, so there is none here. */
-const METHODS = [
-  "limit",
-  "limitCall",
-  "setUsed",
-  "reserve",
-  "giveBack",
-  "refund",
-  "refundCharge",
-  "hold",
-  "settle",
-  "cancel",
-  "renew",
-  "release",
-  "releaseCall",
-  "keys",
-  "countKeys",
-  "shedding",
-  "peek",
-  "reset",
-] as const satisfies readonly (keyof KeyMethods)[];
+import { readCall, WIRE_METHODS, type WireMethod, writeAnswer } from "./wire-methods.ts";
 
 /** The objects of a limiter that lives in this process and ends with it: one for each policy, whatever its `objects`. */
 export class MemoryNamespace {
@@ -59,18 +46,23 @@ function makeObject(policies: Pick<Policies, "get">, time: Time): object {
   const timers = new Timers({ getAlarm: () => Promise.resolve(null), setAlarm }, () => time.nowMs());
   const loadPooled = () => Promise.reject(new Error("a limiter in memory has no pools"));
   const parts = joinParts({ storage: new MemoryStorage(), timers, policies, loadPooled, time });
-  const methods = new KeyMethods({ ...parts, sockets: { closeLost: () => undefined } });
-  const callable = methods as unknown as Record<string, (...args: readonly unknown[]) => unknown>;
-  const later = METHODS.map((name) => [
-    name,
-    async (...args: readonly unknown[]) => await callable[name]?.(...args),
+  const calls = new KeyCalls({ ...parts, sockets: { closeLost: () => undefined } });
+  const make = (method: WireMethod, args: readonly unknown[]) =>
+    writeAnswer(method, calls.call(readCall(method, args)));
+  const methods = WIRE_METHODS.map((method) => [
+    method,
+    async (...args: readonly unknown[]) => await make(method, args),
   ]);
+  const reserve = async (message: ReserveCall | Batch) =>
+    await ("calls" in message ? answerBatch(message, make) : make("reserve", [message]));
+  const keys = async (call: KeysCall) => await calls.keys(call);
+  const countKeys = async (call: KeysCall) => await Promise.resolve(calls.countKeys(call));
   const fetch = async (url: string, { body, signal }: RequestInit) => {
     const call = JSON.parse(typeof body === "string" ? body : "{}") as AcquireCall | IdleCall | LimitCall;
     const gone = signal ?? new AbortController().signal;
     return Response.json(await parts.waiting.answer(new URL(url).pathname, call, gone));
   };
-  return { ...Object.fromEntries(later), fetch };
+  return { ...Object.fromEntries(methods), reserve, keys, countKeys, fetch };
 }
 
 /** A longer timer would end at once. */

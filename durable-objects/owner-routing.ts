@@ -1,57 +1,34 @@
 import type { AnswerText } from "../core/protocol/answers.ts";
 import { type AcquireCall, type IdleCall, type LimitCall, unsupportedOf } from "../core/protocol/messages.ts";
 import type { ForwardedCall, ForwardedResult, HandOver, KeysStored } from "../core/protocol/moves.ts";
-import type { LimiterMethods, MaybePromise } from "../core/protocol/object-methods.ts";
-import type { KeyCalls } from "./key-calls.ts";
-import { type KeyMoves, NOT_OWNER, passOn, passRequest } from "./moves/key-moves.ts";
+import type { KeyCall, MaybePromise } from "../core/protocol/object-methods.ts";
+import { type KeyMoves, passOn, passRequest } from "./moves/key-moves.ts";
 import type { Places } from "./moves/places.ts";
+import { isWireMethod, readCall, type WireMethod } from "./wire-methods.ts";
 
-/** The methods that are about one key. */
-type KeyMethod = Exclude<keyof KeyCalls, "keys" | "countKeys">;
-
-type MethodResult<Method extends KeyMethod> = Awaited<ReturnType<KeyCalls[Method]>>;
+/** Makes a call on a key that is here, and returns what the method that was called returns. */
+type MakeHere = (message: KeyCall, method: WireMethod) => MaybePromise<unknown>;
 
 /** Makes each call where its key is: here, or in another object (moves/key-moves.ts). */
 export class OwnerRouting {
-  readonly #calls: KeyCalls;
+  readonly #makeHere: MakeHere;
   readonly #moves: KeyMoves;
   readonly #places: Places;
 
-  readonly #onCall: (policy: string, method: string) => void;
-
-  /** @param onCall is told of each call that is made here */
-  constructor(
-    calls: KeyCalls,
-    moves: KeyMoves,
-    places: Places,
-    onCall: (policy: string, method: string) => void = () => undefined,
-  ) {
-    this.#onCall = onCall;
-    this.#calls = calls;
+  constructor(makeHere: MakeHere, moves: KeyMoves, places: Places) {
+    this.#makeHere = makeHere;
     this.#moves = moves;
     this.#places = places;
   }
 
-  make<Method extends KeyMethod>(
-    method: Method,
-    policy: string,
-    key: string,
-    args: Parameters<KeyCalls[Method]>,
-    isPassedOn = false,
-  ): MaybePromise<MethodResult<Method>> {
-    const call = this.#calls[method] as (
-      ...given: Parameters<KeyCalls[Method]>
-    ) => MaybePromise<MethodResult<Method>>;
-    return this.#moves.make<MethodResult<Method>>(policy, key, {
+  /** What a method of the object returns. @param isPassedOn another object has passed the call on */
+  make(method: WireMethod, args: readonly unknown[], isPassedOn = false): MaybePromise<unknown> {
+    const message = readCall(method, args);
+    const { policy, key } = message;
+    return this.#moves.make<unknown>(policy, key, {
       isPassedOn,
-      here: () => {
-        this.#onCall(policy, method);
-        return call.apply(this.#calls, args);
-      },
-      there: (kept, mayBeAt) =>
-        passOn(this.#places, kept, { policy, key, method, args, mayBeAt }) as Promise<
-          MethodResult<Method> | typeof NOT_OWNER
-        >,
+      here: () => this.#makeHere(message, method),
+      there: (kept, mayBeAt) => passOn(this.#places, kept, { policy, key, method, args, mayBeAt }),
     });
   }
 
@@ -76,9 +53,8 @@ export class OwnerRouting {
     mayBeAt,
   }: ForwardedCall["passedOn"]): Promise<ForwardedResult> {
     if (!this.#moves.mayTake(policy, key, mayBeAt)) return { isElsewhere: true };
-    if (!isKeyMethod(method, this.#calls)) return { isElsewhere: true };
-    const returned = await this.make(method, policy, key, args as Parameters<KeyCalls[KeyMethod]>, true);
-    return { returned };
+    if (!isWireMethod(method)) return { isElsewhere: true };
+    return { returned: await this.make(method, args, true) };
   }
 
   /** Answers a request where the key of its message is. */
@@ -96,8 +72,4 @@ export class OwnerRouting {
       there: (kept, names) => passRequest(this.#places, kept, request, message, names),
     });
   }
-}
-
-function isKeyMethod(method: string, calls: KeyCalls): method is KeyMethod & keyof LimiterMethods {
-  return method in calls && method !== "constructor" && method !== "keys" && method !== "countKeys";
 }

@@ -18,6 +18,7 @@ import type {
   Returned,
   SetCall,
   SheddingCall,
+  Versioned,
 } from "./messages.ts";
 import type { HandOver, ForwardedResult, ForwardedCall, KeysStored } from "./moves.ts";
 
@@ -36,7 +37,42 @@ export interface Attached {
   readonly release?: (report?: LeaseReport) => Promise<void>;
 }
 
-/** The object's methods. They check nothing: costs and units must be whole numbers, and keys normalised. */
+/** What names the key that a call is about. */
+interface OfKey extends Versioned {
+  readonly policy: string;
+  readonly key: string;
+}
+
+/**
+ * A call on a key, as objects decide it: one message, whose `op` says what it is. The values are checked by the caller:
+ * costs and units are integers, and keys are normalised.
+ */
+export type KeyCall =
+  | ({ readonly op: "limit" } & LimitCall)
+  | ({ readonly op: "set" } & SetCall)
+  | ({ readonly op: "reserve" } & ReserveCall)
+  | ({ readonly op: "giveBack"; readonly returned: readonly Returned[] } & OfKey)
+  | ({ readonly op: "refund"; readonly charge?: string } & Omit<RefundCall, "charge">)
+  | ({ readonly op: "hold" } & HoldCall)
+  | ({ readonly op: "settle"; readonly id: string; readonly used: Cost } & OfKey)
+  | ({ readonly op: "cancel"; readonly id: string } & OfKey)
+  | ({ readonly op: "acquire" } & AcquireCall)
+  | ({ readonly op: "confirm" } & ConfirmCall)
+  | ({ readonly op: "renew"; readonly id: string; readonly ttlMs?: number | undefined } & OfKey)
+  | ({ readonly op: "release" } & ReleaseCall)
+  | ({ readonly op: "shedding" } & SheddingCall)
+  | ({ readonly op: "tell"; readonly inForce: PolicyRevision } & OfKey)
+  | ({ readonly op: "peek" | "reset" } & OfKey);
+
+/** Makes a lease last that was granted to a caller who might have gone. */
+export interface ConfirmCall extends OfKey {
+  readonly id: string;
+  readonly ttlMs: number;
+  /** It also ends with what comes back. */
+  readonly isAttached: boolean;
+}
+
+/** The object's methods over Workers RPC: durable-objects/wire-methods.ts makes each of them a `KeyCall`. */
 export interface LimiterMethods {
   limit(policy: string, key: string, cost: Cost, idempotencyKey?: string): MaybePromise<AnswerText>;
   limitCall(call: LimitCall): MaybePromise<AnswerText>;

@@ -13,7 +13,7 @@ import {
   type Versioned,
   type ReleaseParams,
 } from "../../core/protocol/messages.ts";
-import type { Attached, MaybePromise } from "../../core/protocol/object-methods.ts";
+import type { Attached, ConfirmCall, MaybePromise } from "../../core/protocol/object-methods.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
 import { endLease, leaseIn, linkOf } from "../operations/claims.ts";
@@ -201,20 +201,10 @@ async function linkNow({ ask }: LeaseHost, policy: string, key: string, id: stri
   });
 }
 
-/** A lease that its caller has confirmed. */
-interface ConfirmedLease {
-  readonly policy: string;
-  readonly key: string;
-  readonly id: string;
-  readonly ttlMs: number;
-  /** It also ends with what comes back. */
-  readonly isAttached: boolean;
-}
-
 /** Makes a lease last that was granted to a caller who might have gone. */
 export async function confirmLease(
   host: LeaseHost,
-  { policy, key, id, ttlMs, isAttached }: ConfirmedLease,
+  { policy, key, id, ttlMs, isAttached }: ConfirmCall,
 ): Promise<Attached> {
   const renewed = await host.ask(policy, key, (operations, keyState, nowMs) =>
     operations.renew(keyState, id, ttlMs, nowMs),

@@ -312,11 +312,7 @@ export class ClientSchedule {
   #handle(method: Method, args: readonly unknown[]): unknown {
     const [message] = args;
     if (typeof message === "object" && message !== null && "calls" in message)
-      return answerBatch(message as Batch, {
-        giveBack: (...each) => void this.#handle("giveBack", each),
-        limitCall: (call) => this.#handle("limitCall", [call]) as AnswerText,
-        reserve: (call) => this.#handle("reserve", [call]) as AnswerText,
-      });
+      return answerBatch(message as Batch, (...each) => this.#handle(...each));
     this.#breakage.before?.(this.#object, this.#policy);
     const answer = this.#object.handle(method, args);
     this.#breakage.after?.(this.#object, this.#policy);

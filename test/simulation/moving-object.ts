@@ -1,10 +1,8 @@
 /** An object whose keys may move: the production modules, over a storage that outlives it, and a network to others. */
 import type { Policies } from "../../core/policies/policy.ts";
-import type { AnswerText } from "../../core/protocol/answers.ts";
 import type { HoldCall, LimitCall, ReserveCall, Returned } from "../../core/protocol/messages.ts";
 import type { HandOver, ForwardedCall, KeysStored } from "../../core/protocol/moves.ts";
-import type { ObjectStub } from "../../core/protocol/object-methods.ts";
-import type { KeyCalls } from "../../durable-objects/key-calls.ts";
+import type { KeyCall, ObjectStub } from "../../core/protocol/object-methods.ts";
 import { type MovesHost, OwnedKeys } from "../../durable-objects/moves/host.ts";
 import { KeyMoves } from "../../durable-objects/moves/key-moves.ts";
 import { Places } from "../../durable-objects/moves/places.ts";
@@ -66,48 +64,71 @@ export class MovingObject {
     };
     this.moves = new KeyMoves(host);
     world.breakage?.(host, this.moves);
-    this.placed = new OwnerRouting(this.#calls() as unknown as KeyCalls, this.moves, places);
+    this.placed = new OwnerRouting((call) => this.#make(call), this.moves, places);
   }
 
   /** A message has come. */
   receive(method: MovingMethod, args: readonly unknown[]): unknown {
     if (method === "giveBack") {
       const [policy, returned] = args as [string, readonly Returned[]];
-      const made = returned.map((each) => this.placed.make("giveBack", policy, each.key, [policy, [each]]));
+      const made = returned.map((each) => this.placed.make("giveBack", [policy, [each]]));
       return Promise.all(made.filter((each) => each instanceof Promise)).then(() => undefined);
     }
     const [first] = args as [string | LimitCall | ReserveCall | HandOver | KeysStored | ForwardedCall];
-    if (typeof first === "string") return this.placed.make(method, first, String(args[1]), args as never);
-    if (!("policy" in first)) return this.placed.answerMove(first);
-    return this.placed.make(method, first.policy, first.key, [first] as never);
+    return typeof first === "string" || "policy" in first
+      ? this.placed.make(method, args)
+      : this.placed.answerMove(first);
   }
 
-  /** The calls on keys that are here, as the object's class has them. */
-  #calls() {
+  /** Makes a call on a key that is here. */
+  #make(call: KeyCall): unknown {
     const { object } = this;
-    const made =
-      (method: MovingMethod, make: (...args: never[]) => unknown) =>
-      (...args: never[]) =>
-        this.#world.onMade(this, method, args, () => make(...args));
+    const { policy, key } = call;
+    const { op: _, ...sent } = call;
+    const made = (method: MovingMethod, args: readonly unknown[], make: () => unknown) =>
+      this.#world.onMade(this, method, args, make);
     const ask: SimulatedObject["ask"] = (...args) => object.ask(...args);
-    const text = (answer: unknown): AnswerText => JSON.stringify(answer);
-    return {
-      limitCall: made("limitCall", (call: LimitCall) => object.limitCall(call)),
-      reserve: made("reserve", (call: ReserveCall) => object.reserve(call)),
-      giveBack: made("giveBack", (policy: string, returned: readonly Returned[]) =>
-        object.giveBack(policy, returned),
-      ),
-      reset: made("reset", (policy: string, key: string) => object.reset(policy, key)),
-      refund: made("refund", (policy: string, key: string, units: number, idempotencyKey: string) =>
-        object.refund(policy, key, units, idempotencyKey),
-      ),
-      hold: made("hold", ({ policy, key, ...call }: HoldCall) =>
-        text(ask(policy, key, (operations, keyState, nowMs) => operations.hold(keyState, call, nowMs))),
-      ),
-      settle: made("settle", (policy: string, key: string, id: string, used: number) =>
-        text(ask(policy, key, (operations, keyState, nowMs) => operations.settle(keyState, id, used, nowMs))),
-      ),
-    };
+    switch (call.op) {
+      case "limit":
+        return made("limitCall", [sent], () => object.limitCall(sent as LimitCall));
+      case "reserve":
+        return made("reserve", [sent], () => object.reserve(sent as ReserveCall));
+      case "giveBack":
+        return made("giveBack", [policy, call.returned], () => object.giveBack(policy, call.returned));
+      case "reset":
+        return made("reset", [policy, key], () => object.reset(policy, key));
+      case "refund":
+        return made("refund", [policy, key, call.units, call.idempotencyKey], () =>
+          object.refund(policy, key, call.units, call.idempotencyKey),
+        );
+      case "hold": {
+        const { policy: _policy, key: _key, ...params } = sent as HoldCall;
+        return made("hold", [sent], () =>
+          JSON.stringify(
+            ask(policy, key, (operations, keyState, nowMs) => operations.hold(keyState, params, nowMs)),
+          ),
+        );
+      }
+      case "settle":
+        return made("settle", [policy, key, call.id, call.used], () =>
+          JSON.stringify(
+            ask(policy, key, (operations, keyState, nowMs) =>
+              operations.settle(keyState, call.id, call.used, nowMs),
+            ),
+          ),
+        );
+      case "acquire":
+      case "cancel":
+      case "confirm":
+      case "peek":
+      case "release":
+      case "renew":
+      case "set":
+      case "shedding":
+      case "tell":
+        break;
+    }
+    throw new Error(`nobody makes ${call.op} here`);
   }
 
   /** Whoever has died writes nothing any more, though its promises still settle here. */

@@ -34,11 +34,7 @@ export function answeredTogether(
       throw error;
     }
   };
-  return answerBatch(message as Batch, {
-    giveBack: (...args) => void handle("giveBack", args),
-    limitCall: (call) => handle("limitCall", [call]),
-    reserve: (call) => handle("reserve", [call]),
-  });
+  return answerBatch(message as Batch, handle);
 }
 
 /** Calls that isolates make of an object. */
