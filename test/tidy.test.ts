@@ -194,6 +194,48 @@ describe("the house", () => {
   });
 });
 
+/** A folder with more files is two folders. Subfolders do not count. */
+const MAX_FILES_IN_FOLDER = 12;
+/** A file with fewer lines belongs into the one that imports it. */
+const MIN_LINES = 60;
+const PRODUCT = /^(core|client|durable-objects|worker)\//;
+/** Small files with one importer that stay by themselves, and why. */
+const SMALL: Readonly<Record<string, string>> = {
+  "core/algorithms/gcra.ts": "an algorithm is one file, with its test",
+  "durable-objects/stats/stats-object.ts": "the class of an object, which takes the platform",
+  "durable-objects/stats/analytics.ts": "is tested without the platform",
+  "durable-objects/pool/redis/lua/gcra.ts": "an algorithm is one part of the script",
+  "durable-objects/pool/redis/lua/concurrency.ts": "an algorithm is one part of the script",
+  "worker/auth/claim-proofs.ts": "the only user of a package for hashes",
+  "worker/bindings/call-log.ts": "is tested without the platform",
+  "worker/http/stop-header.ts": "is read by scripts that run in Node",
+  "worker/http/stopping.ts": "only `npm run serve` uses it",
+  "worker/index.ts": "the entry",
+};
+
+describe("product files", () => {
+  const files = sources.filter((file) => PRODUCT.test(file) && file.endsWith(".ts"));
+
+  test(`stand ${MAX_FILES_IN_FOLDER} to a folder at most`, () => {
+    const folders = Map.groupBy(files, dirname);
+    const full = [...folders].filter(([, members]) => members.length > MAX_FILES_IN_FOLDER);
+    expect(full.map(([folder]) => folder)).toEqual([]);
+  });
+
+  test(`have over ${MIN_LINES} lines or several importers, or say why not`, () => {
+    const small = files.filter((file) => {
+      const importers = sources.filter((each) => importsOf(each).some(({ target }) => target === file));
+      return read(file).split("\n").length <= MIN_LINES && importers.length <= 1;
+    });
+    expect(small.filter((file) => !file.endsWith(".d.ts")).toSorted()).toEqual(Object.keys(SMALL).toSorted());
+  });
+
+  test("call bounds MAX_ and MIN_", () => {
+    const others = everything.filter((file) => /\b(MOST|LEAST)_[A-Z]/.test(read(file)));
+    expect(others.filter((file) => file !== "test/tidy.test.ts")).toEqual([]);
+  });
+});
+
 describe.each([...everything, ...filesIn("docs"), ...PAGES])("%s", (file) => {
   test("names no file that is not there", () => {
     const named = read(file).matchAll(/(?<![\w./-])((?:[\w-]+\/)*[\w-]+(?:\.[\w-]+)*\.(?:tsx?|mjs))\b/g);

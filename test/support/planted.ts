@@ -20,24 +20,33 @@ const SOURCES = [
   "package.json",
 ];
 
-/** A build with a fault: its bundle, and the folder to remove when it is not needed any more. */
-interface Planted {
+/** A build of a changed copy: its bundle, and the folder to remove when it is not needed any more. */
+export interface ChangedBuild {
   readonly main: string;
   readonly folder: string;
 }
 
 /**
+ * Builds the limiter with these texts changed.
+ *
  * @throws Error when a text is not found, so that a fault goes with the code that it is in
  */
-export function buildPlanted(edits: readonly Edit[]): Planted {
+export function buildPlanted(edits: readonly Edit[]): ChangedBuild {
+  return buildChanged((folder) => {
+    for (const [file, from, to] of edits) {
+      const text = readFileSync(join(folder, file), "utf8");
+      if (!text.includes(from)) throw new Error(`${file} does not have the text: ${from}`);
+      writeFileSync(join(folder, file), text.replace(from, to));
+    }
+  });
+}
+
+/** Builds the limiter of a copy of the sources. @param change is given the copy's folder */
+export function buildChanged(change: (folder: string) => void): ChangedBuild {
   const folder = mkdtempSync(join(tmpdir(), "weir-planted-"));
   for (const name of SOURCES) cpSync(join(ROOT, name), join(folder, name), { recursive: true });
   for (const name of ["node_modules", "dist", "dashboard"]) symlinkSync(join(ROOT, name), join(folder, name));
-  for (const [file, from, to] of edits) {
-    const text = readFileSync(join(folder, file), "utf8");
-    if (!text.includes(from)) throw new Error(`${file} does not have the text: ${from}`);
-    writeFileSync(join(folder, file), text.replace(from, to));
-  }
+  change(folder);
   const wrangler = join(ROOT, "node_modules", ".bin", "wrangler");
   const args = ["deploy", "--dry-run", "--outdir", "built", "-c", "wrangler.toml", "--env", ""];
   const env = { ...process.env, WRANGLER_SEND_METRICS: "false", NO_COLOR: "1" };
