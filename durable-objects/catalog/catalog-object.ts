@@ -28,124 +28,48 @@ import {
   type StoredPolicy,
 } from "./catalog-store.ts";
 import { CatalogWrites } from "./catalog-writes.ts";
-import type { Deployed } from "./checked-writes.ts";
 
 /** An alarm is never later than this: the runtime takes none after 2189, and an override may end in 9999. */
 const MAX_ALARM_MS = 365 * 24 * 3_600_000;
 
-/** The object that has what was changed at run time: policies, overrides and tokens. There is one. */
-export class CatalogObject extends DurableObject implements CatalogMethods {
-  readonly #catalog: Catalog;
-
-  constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
-    super(ctx, env);
-    this.#catalog = new Catalog(ctx.storage, deployed, readClockMs);
-  }
-
-  async changes(since: number): ReturnType<CatalogMethods["changes"]> {
-    return this.#catalog.changes(since);
-  }
-
-  async write(call: WriteCall): ReturnType<CatalogMethods["write"]> {
-    const written = this.#catalog.write(call);
-    await this.#setAlarm();
-    return written;
-  }
-
-  async policy(name: string): ReturnType<CatalogMethods["policy"]> {
-    return this.#catalog.policy(name);
-  }
-
-  async candidate(policy: string): ReturnType<CatalogMethods["candidate"]> {
-    return this.#catalog.candidate(policy);
-  }
-
-  async override(policy: string, pattern: string): ReturnType<CatalogMethods["override"]> {
-    return this.#catalog.override(policy, pattern);
-  }
-
-  async overrides(policy: string, after?: string): ReturnType<CatalogMethods["overrides"]> {
-    return this.#catalog.overrides(policy, after);
-  }
-
-  async tokens(): ReturnType<CatalogMethods["tokens"]> {
-    return this.#catalog.tokens();
-  }
-
-  async document(): ReturnType<CatalogMethods["document"]> {
-    return this.#catalog.document();
-  }
-
-  async audit(before?: number): ReturnType<CatalogMethods["audit"]> {
-    return this.#catalog.audit(before);
-  }
-
-  /** Overrides that have ended are taken away. */
-  override async alarm(): Promise<void> {
-    this.#catalog.endOverrides();
-    await this.#setAlarm();
-  }
-
-  async #setAlarm(): Promise<void> {
-    const nextMs = this.#catalog.nextEndMs;
-    if (nextMs === undefined) return;
-    await this.ctx.storage.setAlarm(Math.min(nextMs, readClockMs() + MAX_ALARM_MS));
-  }
-}
-
 /** Items on a page of a list. */
 const PAGE = 100;
 
-/** The catalog: what was changed at run time, beside what the deployment's file says. All methods are synchronous. */
-class Catalog {
+/** The object that has what was changed at run time, beside what the deployment's file says. There is one. */
+export class CatalogObject extends DurableObject implements CatalogMethods {
   readonly #store: CatalogStore;
   readonly #audit: AuditLog;
   readonly #writes: CatalogWrites;
   readonly #candidates: Candidates;
-  readonly #deployed: Deployed;
 
-  constructor(storage: DurableObjectStorage, deployment: Deployed, nowMs: () => number) {
-    const tables = new CatalogTables(storage);
+  constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
+    super(ctx, env);
+    const tables = new CatalogTables(ctx.storage);
     this.#store = new CatalogStore(tables);
     this.#audit = new AuditLog(tables);
-    const parts = { store: this.#store, audit: this.#audit, deployed: deployment, nowMs };
+    const parts = { store: this.#store, audit: this.#audit, deployed, nowMs: readClockMs };
     this.#candidates = new Candidates(tables, parts);
     this.#writes = new CatalogWrites(tables, parts, this.#candidates);
-    this.#deployed = deployment;
   }
 
-  /** When the next override ends by itself; `undefined`: none does. */
-  get nextEndMs(): number | undefined {
-    return this.#store.nextEndMs;
-  }
-
-  changes(since: number): CatalogChanges {
+  async changes(since: number): Promise<CatalogChanges> {
     return changesAfter(this.#store, this.#candidates, since);
   }
 
-  write(call: WriteCall): Versioned<unknown> | Refusal {
-    return this.#writes.write(call);
+  async write(call: WriteCall): Promise<Versioned<unknown> | Refusal> {
+    const written = this.#writes.write(call);
+    await this.#setAlarm();
+    return written;
   }
 
-  /** Takes away the overrides that have ended. */
-  endOverrides(): void {
-    this.#writes.endOverrides();
+  async policy(name: string): Promise<Versioned<PolicyInCatalog> | Refusal> {
+    return this.#policy(name);
   }
 
-  policy(name: string): Versioned<PolicyInCatalog> | Refusal {
-    const stored = this.#store.policy(name);
-    const fields = stored?.fields ?? this.#deployed.tables.get(name);
-    if (fields === undefined)
-      return { refused: "missing", detail: `there is no policy ${JSON.stringify(name)}` };
-    const source = stored?.fields === undefined ? "file" : "catalog";
-    const overrides = this.#store.countOverrides(name);
-    return { version: stored?.ownVersion ?? 0, value: { name, source, fields, overrides } };
-  }
-
-  candidate(policy: string): Versioned<CandidateInCatalog> | Refusal {
+  async candidate(policy: string): Promise<Versioned<CandidateInCatalog> | Refusal> {
     const stored = this.#candidates.of(policy);
     if (stored === undefined) {
-      const known = this.policy(policy);
+      const known = this.#policy(policy);
       const detail = `the policy ${JSON.stringify(policy)} has no candidate`;
       return "refused" in known ? known : { refused: "missing", detail };
     }
@@ -153,7 +77,7 @@ class Catalog {
     return { version, value: { policy, fields, sinceMs } };
   }
 
-  override(policy: string, given: string): Versioned<OverrideInCatalog> | Refusal {
+  async override(policy: string, given: string): Promise<Versioned<OverrideInCatalog> | Refusal> {
     const pattern = this.#writes.patternOf(policy, given);
     const stored = pattern === undefined ? undefined : this.#store.override(policy, pattern);
     if (stored !== undefined) return inCatalog(stored);
@@ -164,8 +88,8 @@ class Catalog {
   }
 
   /** A page of a policy's overrides, in the order of their patterns, after one. */
-  overrides(policy: string, after = ""): Page<Versioned<OverrideInCatalog>> | Refusal {
-    const known = this.policy(policy);
+  async overrides(policy: string, after = ""): Promise<Page<Versioned<OverrideInCatalog>> | Refusal> {
+    const known = this.#policy(policy);
     if ("refused" in known) return known;
     const found = this.#store.overridesAfter(policy, after, PAGE + 1);
     const items = found.slice(0, PAGE).map(inCatalog);
@@ -173,14 +97,14 @@ class Catalog {
     return { items, ...(next !== undefined && { next }) };
   }
 
-  tokens(): readonly TokenInCatalog[] {
+  async tokens(): Promise<readonly TokenInCatalog[]> {
     return this.#store.tokens().map(({ name, entry }) => {
       const { sha256: _, ...others } = entry;
       return { name, entry: others };
     });
   }
 
-  document(): Versioned<CatalogDocument> {
+  async document(): Promise<Versioned<CatalogDocument>> {
     const policies = this.#store
       .policies()
       .flatMap(({ name, fields }) => (fields === undefined ? [] : [[name, fields]]));
@@ -205,11 +129,33 @@ class Catalog {
   }
 
   /** A page of the audit log, the latest entry first. */
-  audit(before = Number.MAX_SAFE_INTEGER): Page<AuditEntry> {
+  async audit(before = Number.MAX_SAFE_INTEGER): Promise<Page<AuditEntry>> {
     const found = this.#audit.before(before, PAGE + 1);
     const items = found.slice(0, PAGE);
     const next = found.length > PAGE ? items.at(-1)?.id : undefined;
     return { items, ...(next !== undefined && { next: String(next) }) };
+  }
+
+  /** Overrides that have ended are taken away. */
+  override async alarm(): Promise<void> {
+    this.#writes.endOverrides();
+    await this.#setAlarm();
+  }
+
+  async #setAlarm(): Promise<void> {
+    const nextMs = this.#store.nextEndMs;
+    if (nextMs === undefined) return;
+    await this.ctx.storage.setAlarm(Math.min(nextMs, readClockMs() + MAX_ALARM_MS));
+  }
+
+  #policy(name: string): Versioned<PolicyInCatalog> | Refusal {
+    const stored = this.#store.policy(name);
+    const fields = stored?.fields ?? deployed.tables.get(name);
+    if (fields === undefined)
+      return { refused: "missing", detail: `there is no policy ${JSON.stringify(name)}` };
+    const source = stored?.fields === undefined ? "file" : "catalog";
+    const overrides = this.#store.countOverrides(name);
+    return { version: stored?.ownVersion ?? 0, value: { name, source, fields, overrides } };
   }
 }
 
