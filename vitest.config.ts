@@ -1,4 +1,5 @@
 import { cloudflareTest } from "@cloudflare/vitest-plugin";
+import { availableParallelism } from "node:os";
 import { defineConfig } from "vitest/config";
 import { TEST_POLICIES, TEST_TOKENS } from "./test/support/fixtures.ts";
 
@@ -21,6 +22,8 @@ const system = {
   testTimeout: 300_000,
   hookTimeout: 120_000,
 };
+/** Black-box tests wait more than they compute, so twice as many run as there are cores. */
+const waitingWorkers = 2 * availableParallelism();
 /** They say how much must be admitted at least, or run dozens of isolates. */
 const SATURATING = ["pools", "exactness", "isolates", "client-processes"].map(
   (name) => `test/system/${name}.test.ts`,
@@ -73,14 +76,31 @@ export default defineConfig({
         test: {
           ...system,
           name: "system",
-          maxWorkers,
+          maxWorkers: waitingWorkers,
+          sequence: { groupOrder: 1 },
           include: ["test/system/**/*.test.ts"],
           exclude: SATURATING,
         },
       },
       {
+        // What takes npm, wrangler or a generator: packages as they are installed, and commands. `npm run test:release`.
+        test: {
+          ...system,
+          name: "release",
+          maxWorkers,
+          sequence: { groupOrder: 3 },
+          include: ["test/release/**/*.test.ts"],
+        },
+      },
+      {
         // The same, of tests that use up the machine: one at a time.
-        test: { ...system, name: "saturation", fileParallelism: false, include: SATURATING },
+        test: {
+          ...system,
+          name: "saturation",
+          fileParallelism: false,
+          sequence: { groupOrder: 2 },
+          include: SATURATING,
+        },
       },
     ],
   },

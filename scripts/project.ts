@@ -71,6 +71,15 @@ export function run(tool: string, args: readonly string[]): number {
   );
 }
 
+/** The projects of vitest.config.ts that `npm test` runs. */
+const TEST_PROJECTS = ["core", "workerd", "system", "saturation"];
+
+/** The arguments for vitest, with all projects of `npm test` when none is named. */
+export function testArguments(given: readonly string[]): readonly string[] {
+  const isNamed = given.some((each) => each.startsWith("--project"));
+  return isNamed ? given : [...TEST_PROJECTS.flatMap((name) => ["--project", name]), ...given];
+}
+
 /** The version of an installed package. */
 export function installedVersion(name: string): string {
   const text = readFileSync(join(ROOT, "node_modules", name, "package.json"), "utf8");

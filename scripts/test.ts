@@ -1,4 +1,7 @@
-/** Runs every test, the long ones at their quick length. Arguments go to vitest: `npm test -- --project core`. */
-import { run } from "./project.ts";
+/**
+ * Runs every test but those of releases, the long ones at their quick length. Arguments go to vitest:
+ * `npm test -- --project core`.
+ */
+import { run, testArguments } from "./project.ts";
 
-process.exitCode = run("vitest", ["run", ...process.argv.slice(2)]);
+process.exitCode = run("vitest", ["run", ...testArguments(process.argv.slice(2))]);
