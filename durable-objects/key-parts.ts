@@ -54,7 +54,7 @@ export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHo
     local,
     loadPooled: () => loadPooled(joined),
     open,
-    letGo: (keyState) => cache.release(keyState),
+    release: (keyState) => cache.release(keyState),
   });
   const waiting = new WaitingCalls(ask, queue);
   /** The policy by which a key is decided; `undefined`: nobody knows it. */
@@ -131,7 +131,7 @@ interface RouterHost {
   readonly loadPooled: () => Promise<Operations>;
   readonly open: (policy: string, key: string) => [keyState: KeyState, nowMs: number];
   /** Ends what `open` began: a key of which there is nothing leaves memory. */
-  readonly letGo: (keyState: KeyState) => void;
+  readonly release: (keyState: KeyState) => void;
 }
 
 type Ask<Result> = (operations: Operations, keyState: KeyState, nowMs: number) => MaybePromise<Result>;
@@ -154,17 +154,17 @@ export class CallRouter {
   }
 
   readonly ask: AskKey = (policy, key, ask) => {
-    const { local, open, letGo } = this.#host;
+    const { local, open, release } = this.#host;
     const [keyState, nowMs] = open(policy, key);
     const operations = this.#operationsFor(keyState);
     if (operations === local)
       return untilEnd(
         () => ask(local, keyState, nowMs),
-        () => letGo(keyState),
+        () => release(keyState),
       );
     if (!(operations instanceof Promise)) return this.#askPool(operations, ask, keyState, nowMs);
     // Loading takes time, and the key may leave memory meanwhile: so the key is opened again.
-    letGo(keyState);
+    release(keyState);
     return operations.then((pooled) => this.#askPool(pooled, ask, ...open(policy, key)));
   };
 
@@ -179,7 +179,7 @@ export class CallRouter {
       () => ask(pooled, keyState, nowMs),
       () => {
         unpin();
-        this.#host.letGo(keyState);
+        this.#host.release(keyState);
       },
     );
   }

@@ -72,7 +72,7 @@ export class KeyStore {
     return this.#cache.open(name, file, key, nowMs);
   }
 
-  /** The operation that opened the key has ended: see `KeyCache.letGo`. */
+  /** The operation that opened the key has ended: see `KeyCache.release`. */
   release(keyState: KeyState): void {
     this.#cache.release(keyState);
   }

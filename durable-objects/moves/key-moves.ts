@@ -135,7 +135,7 @@ interface Passing {
  * Makes a call of another object, and returns what its method returns. An object that keeps the key because it knows
  * nothing of moves is called as a client calls it.
  *
- * @returns `ELSEWHERE`: the call was not made
+ * @returns `NOT_OWNER`: the call was not made
  */
 export async function passOn(places: Places, { by, isOlder }: KeptKey, passing: Passing): Promise<unknown> {
   const object = places.objectAt(by);

@@ -20,7 +20,7 @@ export interface StoredAccount {
   readonly presumed?: readonly (readonly [units: number, leftMs: number])[];
   /** What the rule counts. Absent: requests, or nobody knows, since versions before conversions.ts wrote none. */
   readonly unit?: string;
-  /** Which object's memory wrote this (`Leads.memory`). Absent in records of versions that had no lead, and in shares. */
+  /** Which object's memory wrote this (`CrashAllowances.memory`). Absent in records of versions that had no lead, and in shares. */
   readonly by?: number;
 }
 

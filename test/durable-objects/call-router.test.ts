@@ -32,7 +32,7 @@ beforeEach(() => {
     local: { name: "local" } as unknown as Operations,
     loadPooled: () => Promise.resolve({ name: "pooled" } as unknown as Operations),
     open: (policy, key) => [store.open(policy, key, NOW_MS), NOW_MS],
-    letGo: (keyState) => cache.release(keyState),
+    release: (keyState) => cache.release(keyState),
   }));
 });
 

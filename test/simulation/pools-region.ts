@@ -143,7 +143,7 @@ export class SimulatedRegion {
       local,
       loadPooled: () => Promise.resolve(new PooledOperations(host)),
       open: (policy, key) => [store.open(policy, key, nowMs()), nowMs()],
-      letGo: (keyState) => cache.release(keyState),
+      release: (keyState) => cache.release(keyState),
     });
     const memory: Memory = { life, store, cache, ask, lastNowMs: 0 };
     return memory;

@@ -173,7 +173,7 @@ export class SimulatedObject {
         queue.follow(keyState);
         return [keyState, this.nowMs];
       },
-      letGo: (keyState) => cache.release(keyState),
+      release: (keyState) => cache.release(keyState),
     });
     return { storage, cache, store, queue, ask, shedders };
   }
