@@ -146,10 +146,9 @@ export function endlessTraffic(url: string): { stop(): Promise<void> } {
 
 /** Replaces what is in a field. */
 export async function fill(page: Page, selector: string, text: string): Promise<void> {
-  const field = await page.waitForSelector(selector);
-  await field?.click();
+  await page.locator(selector).click();
   await page.keyboard.down("Control");
   await page.keyboard.press("a");
   await page.keyboard.up("Control");
-  await field?.type(text);
+  await page.keyboard.type(text);
 }

@@ -34,7 +34,7 @@ test("among 50 keys the one that hammers is found, blocked and let in again; a c
   await press(page, "api");
   const denied = await page.waitForSelector("[data-top=denied] td.key a");
   expect(await denied?.evaluate((link) => link.textContent)).toBe(HAMMERING);
-  await denied?.click();
+  await press(page, HAMMERING, "[data-top=denied]");
 
   // Block it, and watch it take effect.
   await page.waitForSelector("[data-reason=quota]");
