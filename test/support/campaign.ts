@@ -266,8 +266,10 @@ export async function campaign({
   let calls = 0;
   const living = Promise.all(Array.from({ length: NEIGHBOURS }, () => neighbour.live(() => isOver)));
   const note = (law: string, example: string) => found.has(law) || found.set(law, example.slice(0, 600));
-  // Files of the process itself, its connections, and those of the objects that it may have.
-  const maxFiles = filesOf(serving) + atOnce + NEIGHBOURS + FILES_OF_AN_OBJECT * (OBJECT_BOUNDS.inMemory + 8);
+  // Files of the process itself, its connections, and those of the objects that it may have: those in memory, those that
+  // start meanwhile, the catalog and the statistics.
+  const maxObjects = OBJECT_BOUNDS.inMemory + OBJECT_BOUNDS.startsAtOnce + 2;
+  const maxFiles = filesOf(serving) + atOnce + NEIGHBOURS + FILES_OF_AN_OBJECT * maxObjects;
   try {
     for (const round of rounds) {
       const drawer = new Drawer(operations, round, random, learned);
