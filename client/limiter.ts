@@ -4,21 +4,8 @@
  * are those of the service binding. A denial is an answer. Bad input, and an id of something that is no more, throws a
  * `LimiterError` with `status`, `code` and `errors`.
  */
-import type { Lease } from "../core/protocol/answers.ts";
-import type { Cost } from "../core/protocol/cost.ts";
-import type { AllDecisions, Decision, KeyReport } from "../core/protocol/decision.ts";
-import type { LeaseReport } from "../core/protocol/messages.ts";
-import type { PolicyList } from "../core/protocol/policy-descriptions.ts";
-import type {
-  Abortable,
-  AcquireRequest,
-  HoldRequest,
-  KeyRequest,
-  LimitAllRequest,
-  LimitRequest,
-  PeekRequest,
-  RefundRequest,
-} from "./transports/transport.ts";
+import type { Decision } from "../core/protocol/decision.ts";
+import type { Abortable, AcquireRequest, LimiterCalls, LimitRequest } from "./transports/transport.ts";
 
 export type * from "./transports/transport.ts";
 
@@ -26,37 +13,17 @@ export type * from "./transports/transport.ts";
 export type Grant = Decision & AsyncDisposable;
 
 /** The limiter as its callers see it. `await using` closes it. */
-export interface Limiter extends AsyncDisposable {
+export interface Limiter extends Omit<LimiterCalls, "reserve">, AsyncDisposable {
   /**
    * Takes a cost (by default 1) if it fits, waiting up to `waitMs` for its turn. A call that is aborted leaves the line
    * where the limiter hears of that, over HTTP; if not, its units may be taken when its turn comes.
    */
   limit(asked: LimitRequest & Abortable): Promise<Decision>;
-  /** Takes the costs of up to 16 checks, of all or of none. Without `atomic`, of up to 100, each by itself. */
-  limitAll(asked: LimitAllRequest): Promise<AllDecisions>;
-  /** Gives units back, once for each idempotency key. */
-  refund(asked: RefundRequest): Promise<Decision>;
-  /** Sets units apart until it is known how many were used: `settle`, or `cancel` when none were. */
-  hold(asked: HoldRequest): Promise<Decision>;
-  /** Ends a hold with the units really used. */
-  settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision>;
-  /** Ends a hold of which nothing was used. */
-  cancel(asked: { readonly id: string }): Promise<void>;
   /**
    * Leases units, waiting up to `waitMs` in the queue. The lease ends with `release`, or when it expires. A lease that is
    * granted after the call was aborted, or after its deadline, is released at once, unless it has an idempotency key.
    */
   acquire(asked: AcquireRequest & Abortable): Promise<Grant>;
-  /** Moves a lease's end to `ttlMs` milliseconds from now. */
-  renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease>;
-  /** Ends a lease, and may report how the call went. */
-  release(asked: { readonly id: string } & LeaseReport): Promise<void>;
-  /** What a cost of 1 would be answered, and how many units are held and waited for. Takes nothing. */
-  peek(asked: PeekRequest): Promise<KeyReport>;
-  /** Makes the key as new. */
-  reset(asked: KeyRequest): Promise<void>;
-  /** The policies that the caller may use. */
-  policies(): Promise<PolicyList>;
   /** Gives back all units that are held here. Calls after that are made one by one. */
   close(): Promise<void>;
 }

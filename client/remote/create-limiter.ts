@@ -5,7 +5,13 @@ import type { Attached } from "../../core/protocol/object-methods.ts";
 import type { ClientOptions, Limiter } from "../limiter.ts";
 import { type HttpWay, overHttp } from "../transports/http.ts";
 import { shaped } from "../transports/shapes.ts";
-import type { LimiterCalls, LimiterTransport, RequestBounds } from "../transports/transport.ts";
+import {
+  ADDRESSES,
+  callsBy,
+  type LimiterCalls,
+  type LimiterTransport,
+  type RequestBounds,
+} from "../transports/transport.ts";
 import { RemoteLimiter } from "./remote-limiter.ts";
 
 /** Where the limiter is: a service binding, or an address and a token. */
@@ -156,23 +162,17 @@ function listen(own: ProcessLike): void {
  * asked for with a grace, or resumed.
  */
 export function overService(service: LimiterCalls): LimiterTransport {
+  const calls = callsBy(async (name, asked) => {
+    const { shape } = ADDRESSES[name];
+    const answer: unknown = await service[name](asked as never);
+    return shape === "nothing" ? undefined : shaped(shape, answer);
+  });
   return {
-    limit: async (asked) => shaped("decision", await service.limit(asked)),
-    limitAll: async (asked) => shaped("decisions", await service.limitAll(asked)),
-    refund: async (asked) => shaped("decision", await service.refund(asked)),
-    hold: async (asked) => shaped("decision", await service.hold(asked)),
-    settle: async (asked) => shaped("decision", await service.settle(asked)),
-    cancel: (asked) => service.cancel(asked),
+    ...calls,
     acquire: async (asked) =>
       asked.graceMs === undefined && asked.resume === undefined
         ? shaped("decision", await service.acquire({ ...asked, detached: true }))
         : withoutLink(shaped("decision", await service.acquire(asked))),
-    renew: async (asked) => shaped("lease", await service.renew(asked)),
-    release: (asked) => service.release(asked),
-    peek: async (asked) => shaped("decision", await service.peek(asked)),
-    reset: (asked) => service.reset(asked),
-    policies: async () => shaped("policies", await service.policies()),
-    reserve: async (asked) => shaped("reservations", await service.reserve(asked)),
   };
 }
 

@@ -1,9 +1,12 @@
 import { LimiterError, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip, meant, pointerTo, violation } from "../../core/words.ts";
-import { Requests, type Waiting } from "./requests.ts";
+import { Requests } from "./requests.ts";
 import { type Shape, SHAPES } from "./shapes.ts";
 import {
-  type KeyRequest,
+  type Address,
+  ADDRESSES,
+  callsBy,
+  type LimiterCalls,
   type LimiterTransport,
   type PeekRequest,
   type RequestBounds,
@@ -29,58 +32,40 @@ export function overHttp(
   const base = url.replace(/\/+$/, "");
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
   const requests = new Requests(bounds);
-  const ask = async <Answer>(
-    shape: Shape,
-    method: string,
-    path: string,
-    waiting: Waiting,
-    body?: object,
-  ): Promise<Answer> => {
-    const text = body === undefined ? {} : { body: jsonOf(body) };
+  const make = async (name: keyof LimiterCalls, asked: object, until?: Signal | number): Promise<unknown> => {
+    const { method, path, shape, query, isOnlyRead }: Address = ADDRESSES[name];
+    const inPath = [...path.matchAll(/:(\w+)/g)].map(([, field = ""]) => field);
+    if (method !== "POST" && inPath.length > 0) requireFields(asked, [...inPath, ...(query ?? [])]);
+    const [, family = ""] = /^\/v1\/(\w+)/.exec(path) ?? [];
+    const filled = path.replaceAll(/:(\w+)/g, (_, field: string) =>
+      partOf(asked, field, ...partIn(family, field)),
+    );
+    const isInPath = ([field]: [string, unknown]) => inPath.includes(field);
+    const body =
+      inPath.length === 0
+        ? asked
+        : Object.fromEntries(Object.entries(asked).filter((each) => !isInPath(each)));
+    const at = base + filled + (query === undefined ? "" : queryOf(asked as PeekRequest));
+    const text = method === "POST" ? { body: jsonOf(body) } : {};
     const read = async (signal: AbortSignal) =>
-      answerIn<Answer>(await send(`${base}/v1/${path}`, { method, headers, signal, ...text }), shape);
-    return await requests.make(read, waiting);
+      answerIn(await send(at, { method, headers, signal, ...text }), shape);
+    const isPatient = waitOf(asked) > 0;
+    const waiting = typeof until === "number" ? { withinMs: until } : { ended: until };
+    return await requests.make(read, { ...waiting, isOnlyRead: isOnlyRead === true, isPatient });
   };
-  const post = <Answer>(shape: Shape, path: string, body: object, ended?: Signal) =>
-    ask<Answer>(shape, "POST", path, { ended }, body);
-  return {
-    limit: (asked, ended) =>
-      ask("decision", "POST", "limit", { ended, isOnlyRead: true, isPatient: waitOf(asked) > 0 }, asked),
-    limitAll: (asked, ended) => post("decisions", "limit/all", asked, ended),
-    refund: (asked, ended) => post("decision", "refund", asked, ended),
-    hold: (asked, ended) => post("decision", "holds", asked, ended),
-    settle: async ({ id, ...asked }, ended) => await post("decision", `${holdPath(id)}/settle`, asked, ended),
-    cancel: async (asked, ended) => {
-      requireFields(asked, ["id"]);
-      await ask("nothing", "DELETE", holdPath(asked.id), { ended });
-    },
-    acquire: (asked, ended) =>
-      ask("decision", "POST", "leases", { ended, isPatient: waitOf(asked) > 0 }, asked),
-    renew: async ({ id, ...asked }, ended) => await post("lease", `${leasePath(id)}/renew`, asked, ended),
-    release: async ({ id, ...asked }, ended) =>
-      await post("nothing", `${leasePath(id)}/release`, asked, ended),
-    peek: async (asked, ended) => {
-      requireFields(asked, ["policy", "key", "waitFor", "waitMs"]);
-      const waiting = { ended, isOnlyRead: true, isPatient: waitOf(asked) > 0 };
-      return await ask("decision", "GET", keyPath(asked) + queryOf(asked), waiting);
-    },
-    reset: async (asked, ended) => {
-      requireFields(asked, ["policy", "key"]);
-      await ask("nothing", "DELETE", keyPath(asked), { ended });
-    },
-    policies: (ended) => ask("policies", "GET", "policies", { ended, isOnlyRead: true }),
-    reserve: (asked, withinMs) => ask("reservations", "POST", "reservations", { withinMs }, asked),
-    close: () => requests.close(),
-  };
+  return { ...callsBy(make), close: () => requests.close() };
 }
 
-const holdPath = (id: unknown) => `holds/${partOf({ id }, "id", "the id of a hold", PROBLEMS.holdNotFound)}`;
-const leasePath = (id: unknown) =>
-  `leases/${partOf({ id }, "id", "the id of a lease", PROBLEMS.leaseNotFound)}`;
-
-function keyPath(asked: KeyRequest): string {
-  const policy = partOf(asked, "policy", "the name of a policy", PROBLEMS.policyNotFound);
-  return `policies/${policy}/keys/${partOf(asked, "key", "1 to 512 bytes of UTF-8")}`;
+/** What a part of an address must be, and which problem it is to be none. */
+function partIn(
+  family: string,
+  field: string,
+): [allowed: string, kind?: (typeof PROBLEMS)[keyof typeof PROBLEMS]] {
+  if (field === "policy") return ["the name of a policy", PROBLEMS.policyNotFound];
+  if (field === "key") return ["1 to 512 bytes of UTF-8"];
+  return family === "holds"
+    ? ["the id of a hold", PROBLEMS.holdNotFound]
+    : ["the id of a lease", PROBLEMS.leaseNotFound];
 }
 
 /** The limiter says what else is wrong with these. */
@@ -103,14 +88,14 @@ function queryOf(asked: PeekRequest): string {
  * @throws LimiterError when the limiter has refused the call
  * @throws Error when whoever answered is no limiter
  */
-async function answerIn<Answer>(response: Response, shape: Shape): Promise<Answer> {
+async function answerIn(response: Response, shape: Shape): Promise<unknown> {
   const { status, url } = response;
   const text = status === 204 ? "" : await response.text();
   const type = response.headers.get("content-type") ?? "no content-type";
-  if (status === 204 && shape === "nothing") return undefined as Answer;
+  if (status === 204 && shape === "nothing") return undefined;
   const answer = text === "" ? undefined : parsed(text);
   if (type.startsWith("application/problem+json")) throwProblem(answer);
-  else if (status === 200 && shape !== "nothing" && SHAPES[shape](answer)) return answer as Answer;
+  else if (status === 200 && shape !== "nothing" && SHAPES[shape](answer)) return answer;
   const who = url === "" ? "the address" : url.split("?", 1)[0];
   throw new Error(`${who} does not answer as Weir does: ${status}, ${type}, ${JSON.stringify(clip(text))}`);
 }

@@ -7,26 +7,76 @@ import type { PolicyList } from "../../core/protocol/policy-descriptions.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
 import type { ReservationsMessage, ReservationsReply } from "../../core/protocol/reservation-messages.ts";
 import type { CatalogService } from "./catalog-service.ts";
+import type { Shape } from "./shapes.ts";
 
 /**
  * The calls of the service binding that decide. Each throws a `LimiterError` when the limiter refuses the call, and any
  * other error when there is no answer.
  */
 export interface LimiterCalls {
+  /** Takes a cost (by default 1) if it fits, waiting up to `waitMs` for its turn. With `force` it is always taken. */
   limit(asked: LimitRequest): Promise<Decision>;
+  /** Takes the costs of up to 16 checks, of all or of none. Without `atomic`, of up to 100, each by itself. */
   limitAll(asked: LimitAllRequest): Promise<AllDecisions>;
+  /** Gives units back, once for each idempotency key. */
   refund(asked: RefundRequest): Promise<Decision>;
+  /** Sets units apart until it is known how many were used: `settle`, or `cancel` when none were. */
   hold(asked: HoldRequest): Promise<Decision>;
+  /** Ends a hold with the units really used. */
   settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision>;
+  /** Ends a hold of which nothing was used. */
   cancel(asked: { readonly id: string }): Promise<void>;
+  /** Leases units, waiting up to `waitMs` in the queue. */
   acquire(asked: AcquireRequest & { readonly detached?: boolean }): Promise<Decision>;
+  /** Moves a lease's end to `ttlMs` milliseconds from now; by default as long as it was asked for at first. */
   renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease>;
+  /** Ends a lease, and may report how the call went. The next caller in the queue gets its units at once. */
   release(asked: { readonly id: string } & LeaseReport): Promise<void>;
+  /** What a cost of 1 would be answered, and how many units are held and waited for. Takes nothing. */
   peek(asked: PeekRequest): Promise<KeyReport>;
+  /** Makes the key as new. */
   reset(asked: KeyRequest): Promise<void>;
+  /** The policies that the caller may use. */
   policies(): Promise<PolicyList>;
+  /** Holds units of many keys in the caller's own process: the message of `POST /v1/reservations`. */
   reserve(asked: ReservationsMessage): Promise<ReservationsReply>;
 }
+
+/** How a call is made over HTTP. */
+export interface Address {
+  readonly method: "GET" | "POST" | "DELETE";
+  /** Fields of the call that stand in the path have a colon. */
+  readonly path: string;
+  /** What is answered. */
+  readonly shape: Shape;
+  /** Fields that stand in the query, of a call that has no body. */
+  readonly query?: readonly string[];
+  /** A late answer is of no use. */
+  readonly isOnlyRead?: true;
+}
+
+/** How each call is made over HTTP. The worker's routes, the OpenAPI document and the client over HTTP read it. */
+export const ADDRESSES = {
+  limit: { method: "POST", path: "/v1/limit", shape: "decision", isOnlyRead: true },
+  limitAll: { method: "POST", path: "/v1/limit/all", shape: "decisions" },
+  refund: { method: "POST", path: "/v1/refund", shape: "decision" },
+  hold: { method: "POST", path: "/v1/holds", shape: "decision" },
+  settle: { method: "POST", path: "/v1/holds/:id/settle", shape: "decision" },
+  cancel: { method: "DELETE", path: "/v1/holds/:id", shape: "nothing" },
+  acquire: { method: "POST", path: "/v1/leases", shape: "decision" },
+  renew: { method: "POST", path: "/v1/leases/:id/renew", shape: "lease" },
+  release: { method: "POST", path: "/v1/leases/:id/release", shape: "nothing" },
+  peek: {
+    method: "GET",
+    path: "/v1/policies/:policy/keys/:key",
+    shape: "decision",
+    query: ["waitFor", "waitMs"],
+    isOnlyRead: true,
+  },
+  reset: { method: "DELETE", path: "/v1/policies/:policy/keys/:key", shape: "nothing" },
+  policies: { method: "GET", path: "/v1/policies", shape: "policies", isOnlyRead: true },
+  reserve: { method: "POST", path: "/v1/reservations", shape: "reservations" },
+} as const satisfies Readonly<Record<keyof LimiterCalls, Address>>;
 
 /** All calls of the service binding. */
 export interface LimiterService extends LimiterCalls {
@@ -49,6 +99,23 @@ export interface LimiterTransport extends Endable {
   reserve(asked: ReservationsMessage, withinMs?: number): Promise<ReservationsReply>;
   /** Ends what nobody waits for. */
   close?(): void;
+}
+
+/**
+ * A transport whose calls are all made in one way.
+ *
+ * @param until what ends the call: a signal, or for how many milliseconds somebody waits
+ */
+export function callsBy(
+  make: (name: keyof LimiterCalls, asked: object, until?: Signal | number) => Promise<unknown>,
+): LimiterTransport {
+  const names = Object.keys(ADDRESSES) as (keyof LimiterCalls)[];
+  const calls = names.map((name) => [
+    name,
+    (asked: object, until?: Signal | number) => make(name, asked, until),
+  ]);
+  const transport = Object.fromEntries(calls) as LimiterTransport;
+  return { ...transport, policies: (ended) => make("policies", {}, ended) as Promise<PolicyList> };
 }
 
 /** How many requests of a limiter may be under way at once. */

@@ -174,7 +174,7 @@ export function fieldsOf(algorithm: AnyAlgorithm): Record<string, v.GenericSchem
 
 /**
  * The fields of any rule, whatever its algorithm. The default of `unit` is the default quota unit of
- * draft-ietf-httpapi-ratelimit-headers-11 (worker/http/responses.ts).
+ * draft-ietf-httpapi-ratelimit-headers-11 (worker/api/responses.ts).
  */
 export const RULE_FIELDS = {
   algorithm: v.string(),

@@ -108,11 +108,9 @@ export const FAULTS: readonly Fault[] = [
     parts: ["policies", "tokens"],
     edits: [
       [
-        "worker/http/catalog-routes.ts",
-        `const refusal = notForAdmin(caller.principal);
-    if (refusal !== undefined) return refusal;
-    const body = await readJson(c.req.raw, {`,
-        "const body = await readJson(c.req.raw, {",
+        "worker/http/serve-call.ts",
+        "record.isOfAll === true ? notForAdmin(principal) : undefined",
+        "undefined as Problem | undefined",
       ],
       [
         "worker/calls/catalog/catalog-calls.ts",

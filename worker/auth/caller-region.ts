@@ -26,3 +26,6 @@ export function callingFrom(principal: Principal, request: Request): Principal {
 export function regionNamed(name: unknown): Region | undefined {
   return name === undefined ? (here ?? regions[0]) : regions.find((region) => region.name === name);
 }
+
+/** The names of all regions, as a message lists them. */
+export const REGION_NAMES = regions.map(({ name }) => JSON.stringify(name)).join(", ");

@@ -54,36 +54,21 @@ export function strayProblem(strays: object, known: readonly string[]): Problem 
   );
 }
 
-/** The policy and the key of an address, decoded strictly: a broken escape is an error, and not another key. */
-export function pathInput(c: Ctx): { policy: string; key: string } | Problem {
-  const [, , , policy = "", , key = ""] = addressOf(c).path.split("/");
+/**
+ * The parts of an address that have a name in its route, decoded strictly: a broken escape is an error, and not another
+ * key. Of `/v1/policies/api`, at the route `/v1/policies/:policy`, it is `{ policy: "api" }`.
+ */
+export function placeIn(c: Ctx, route: string): Readonly<Record<string, string>> | Problem {
+  const parts = addressOf(c).path.split("/");
   try {
-    return { policy: decodeURIComponent(policy), key: decodeURIComponent(key) };
-  } catch {
-    return new Problem(PROBLEMS.malformed, "policy and key in the address must be percent-encoded UTF-8");
-  }
-}
-
-/** The parts of an address after the first two, decoded as strictly: of `/v1/policies/api` it is `api`. */
-export function placeIn(c: Ctx): readonly string[] | Problem {
-  try {
-    return addressOf(c).path.split("/").slice(3).map(decodeURIComponent);
+    const named = route.split("/").flatMap((part, index): [string, string][] => {
+      const given = parts[index] ?? "";
+      return part.startsWith(":") ? [[part.slice(1), decodeURIComponent(given)]] : [];
+    });
+    return Object.fromEntries(named);
   } catch {
     return new Problem(PROBLEMS.malformed, "what stands in the address must be percent-encoded UTF-8");
   }
-}
-
-/** The policy of an address that has no key, decoded as strictly. */
-export function policyInput(c: Ctx): { policy: string } | Problem {
-  const place = pathInput(c);
-  return place instanceof Problem ? place : { policy: place.policy };
-}
-
-/** What the address says (`place`), and the fields of the query. */
-export function withQuery(c: Ctx, place: object | Problem, numbers: readonly string[]): object | Problem {
-  const query = queryInput(c, numbers);
-  if (place instanceof Problem || query instanceof Problem) return place instanceof Problem ? place : query;
-  return { ...query, ...place };
 }
 
 /**

@@ -3,13 +3,18 @@ import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 /** The largest body that is read, in bytes. */
 export const MAX_BODY_BYTES = 16_384;
 
-/**
- * Reads a JSON body of at most `mostBytes`: 16 KiB, if not said. With `isOptional` the body may be empty, also without a type, and is then
- * `{}`.
- */
+/** How a body is read. */
+interface Reading {
+  /** It may be empty, also without a type, and is `{}` then. */
+  readonly isOptional?: boolean | undefined;
+  /** Absent: 16 KiB. */
+  readonly mostBytes?: number | undefined;
+}
+
+/** Reads a JSON body. */
 export async function readJson(
   request: Request,
-  { isOptional = false, mostBytes = MAX_BODY_BYTES } = {},
+  { isOptional = false, mostBytes = MAX_BODY_BYTES }: Reading,
 ): Promise<{ readonly value: unknown } | Problem> {
   const contentType = request.headers.get("content-type");
   if (contentType !== "application/json" && !isJson(contentType)) {

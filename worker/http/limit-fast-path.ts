@@ -9,6 +9,13 @@ import { MAX_UNITS } from "../../core/algorithms/algorithm.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";
+import {
+  decisionResponse,
+  type DenyStatus,
+  internalProblem,
+  plainResponse,
+  toResponse,
+} from "../api/responses.ts";
 import { callingFrom } from "../auth/caller-region.ts";
 import { knownCaller, type Principal } from "../auth/tokens.ts";
 import { clientOf, freshen } from "../bindings/client.ts";
@@ -19,13 +26,6 @@ import { LimitRequest } from "../calls/schemas/request-schemas.ts";
 import { findTarget } from "../calls/target.ts";
 import { parse } from "../calls/validate.ts";
 import { decode, malformed, MAX_BODY_BYTES } from "./body.ts";
-import {
-  decisionResponse,
-  type DenyStatus,
-  internalProblem,
-  plainResponse,
-  toResponse,
-} from "./responses.ts";
 
 const PATH = "/v1/limit";
 

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { degradedDecision, publicDecision, type Decision } from "../../../core/protocol/decision.ts";
-import { decisionHeaders as headersAt } from "../../../worker/http/responses.ts";
+import { decisionHeaders as headersAt } from "../../../worker/api/responses.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 
 const decisionHeaders = (policy: Policy, decision: Decision) => headersAt(policy, decision, () => 0);

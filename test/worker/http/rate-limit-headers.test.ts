@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import type { RuleDecision } from "../../../core/protocol/answers.ts";
 import { degradedDecision, publicDecision } from "../../../core/protocol/decision.ts";
-import { decisionHeaders } from "../../../worker/http/responses.ts";
+import { decisionHeaders } from "../../../worker/api/responses.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 
 const BUCKET = { algorithm: "token-bucket", limit: 100, window: "1s", burst: 500 };

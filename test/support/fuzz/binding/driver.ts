@@ -1,4 +1,4 @@
-import { openApiDocument } from "../../../../worker/openapi/openapi.ts";
+import { openApiDocument } from "../../../../worker/api/openapi.ts";
 /**
  * A worker with the service binding LIMITER that makes thousands of random calls for one request, and answers with what
  * came of them. It is bundled, and runs beside the limiter.

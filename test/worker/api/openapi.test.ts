@@ -1,12 +1,12 @@
 import { Validator } from "@seriousme/openapi-schema-validator";
 import * as v from "valibot";
 import { expect, test } from "vitest";
+import { openApiDocument } from "../../../worker/api/openapi.ts";
 import {
   AcquireRequest,
   HoldRequest,
   LimitAllRequest,
 } from "../../../worker/calls/schemas/request-schemas.ts";
-import { openApiDocument } from "../../../worker/openapi/openapi.ts";
 import { matches } from "../../support/json-schema.ts";
 
 /** As a client gets it: plain JSON. */

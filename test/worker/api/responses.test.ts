@@ -9,7 +9,7 @@ import {
   decisionText,
   plainResponse,
   type DenyStatus,
-} from "../../../worker/http/responses.ts";
+} from "../../../worker/api/responses.ts";
 
 // X-RateLimit-Reset is an instant: all answers are made at one.
 beforeAll(() => void vi.useFakeTimers({ toFake: ["Date"] }));

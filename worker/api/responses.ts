@@ -11,6 +11,8 @@ import {
   setPolicyHeaders,
   setQuotaHeaders,
 } from "../../core/protocol/rate-limit-headers.ts";
+import { type Counts } from "../../core/stats/counts.ts";
+import { METRIC_FORMATS, type MetricFormat, metricsText } from "../../core/stats/metrics-text.ts";
 import type { TargetAnswer } from "../calls/target.ts";
 
 /** The status of a denial. */
@@ -122,6 +124,67 @@ function sharedHeaders(policy: Policy): Readonly<Record<string, string>> {
   return headers;
 }
 const shared = new WeakMap<Policy, Readonly<Record<string, string>>>();
+
+/* What calls answer, over HTTP and over the service binding. */
+
+/** An answer as HTTP writes it, and as the service binding returns it. */
+export interface AnswerKind<Answer> {
+  readonly respond: (answer: Answer, deny: DenyStatus) => Response | Problem;
+  readonly value: (answer: Answer) => unknown;
+}
+
+const asItIs = <Answer>(answer: Answer): Answer => answer;
+
+/** A decision on one key. */
+export const DECISION: AnswerKind<TargetAnswer<Decision>> = {
+  respond: decisionResponse,
+  value: ({ answer }) => answer,
+};
+/** The decisions on several keys. */
+export const ALL_DECISIONS: AnswerKind<AllDecisions> = { respond: allResponse, value: asItIs };
+/** 200, and what was answered. */
+export const JSON_ANSWER: AnswerKind<object> = {
+  respond: (answer) => Response.json(answer, { headers: NOT_STORED }),
+  value: asItIs,
+};
+/** 204. */
+export const NOTHING: AnswerKind<unknown> = {
+  respond: () => new Response(null, { status: 204 }),
+  value: () => undefined,
+};
+/** What was answered, with its version as the entity tag. */
+export const TAGGED: AnswerKind<object & { readonly version: number }> = {
+  respond: (answer) => taggedResponse(answer, answer.version),
+  value: asItIs,
+};
+/** A document is what it says, so that it can be kept and written back; its version is the entity tag alone. */
+export const DOCUMENT: AnswerKind<{ readonly version: number; readonly value: object }> = {
+  respond: ({ version, value }) => taggedResponse(value, version),
+  value: asItIs,
+};
+/** A response that the call has made. */
+export const RESPONSE: AnswerKind<Response> = { respond: asItIs, value: asItIs };
+/** All counts, in the format that the caller takes. */
+export const METRICS: AnswerKind<{ readonly counts: Counts; readonly accept: string | null | undefined }> = {
+  respond: ({ counts, accept }) => {
+    const format = formatOf(accept ?? null);
+    const headers = { "content-type": METRIC_FORMATS[format], "cache-control": "no-store", vary: "accept" };
+    return new Response(metricsText(counts, format), { headers });
+  },
+  value: asItIs,
+};
+
+const NOT_STORED = { "cache-control": "no-store" };
+
+function taggedResponse(answer: object, version: number): Response {
+  return Response.json(answer, { headers: { ...NOT_STORED, etag: `"${version}"` } });
+}
+
+/** OpenMetrics, unless the caller takes plain text and says nothing of it. */
+function formatOf(accept: string | null): MetricFormat {
+  const isPlain = accept?.includes("text/plain") === true && !accept.includes("application/openmetrics-text");
+  return isPlain ? "prometheus" : "openmetrics";
+}
 
 /* Problems as HTTP answers them: application/problem+json, RFC 9457. */
 

@@ -1,5 +1,6 @@
 /** Parts of the OpenAPI document that many addresses share. */
 import { PROBLEMS as KINDS } from "../../core/protocol/problems.ts";
+import { METRIC_FORMATS } from "../../core/stats/metrics-text.ts";
 import { reference, type SchemaName } from "./openapi-schemas.ts";
 
 const PROBLEMS = {
@@ -20,10 +21,7 @@ const PROBLEMS = {
   ],
   503: ["Unavailable", "Not configured, or the key's object did not answer"],
 } as const satisfies Record<number, readonly [SchemaName, string]>;
-type Status = keyof typeof PROBLEMS;
-
-/** The statuses of problems that any call with a body may have. */
-export const BODY_PROBLEMS = [400, 401, 403, 404, 409, 413, 415, 422, 429, 503] as const;
+export type Status = keyof typeof PROBLEMS;
 
 /** The answers with these statuses, each a problem. */
 export function problems(...statuses: readonly Status[]): Record<string, object> {
@@ -68,20 +66,6 @@ export function body(name: SchemaName) {
   return { required: true, content: { "application/json": { schema: reference(name) } } };
 }
 
-export function idParameter(kind: string): object {
-  return {
-    name: "id",
-    in: "path",
-    required: true,
-    description: `The id of the ${kind}.`,
-    schema: { type: "string" },
-  };
-}
-
-export function query(name: string, schema: object, required = false): object {
-  return { name, in: "query", required, schema };
-}
-
 function header(description: string): object {
   return { description, schema: { type: "string" } };
 }
@@ -108,4 +92,13 @@ const HEADERS: Readonly<Partial<Record<Status, object>>> = {
   405: { Allow: header("The methods that this address takes.") },
   426: { Upgrade: header("`websocket`") },
   429: { "Retry-After": header("Whole seconds, rounded up. Absent when waiting does not help.") },
+};
+export const ETAG = { ETag: { description: "Its version, for `If-Match`.", schema: { type: "string" } } };
+
+const SAMPLE = 'weir_decisions_total{policy="api",outcome="denied",reason="quota",source="isolate"} 12';
+const sample = (value: string) => ({ schema: { type: "string" }, examples: { metrics: { value } } });
+/** What /metrics answers, by its type. */
+export const METRICS_CONTENT = {
+  [METRIC_FORMATS.openmetrics]: sample(`# TYPE weir_decisions counter\n${SAMPLE}\n# EOF\n`),
+  [METRIC_FORMATS.prometheus]: sample(`# TYPE weir_decisions_total counter\n${SAMPLE}\n`),
 };

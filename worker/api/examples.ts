@@ -1,0 +1,258 @@
+/** The examples of the OpenAPI document. A mock that answers with them behaves like a limiter. */
+import { claimId } from "../../core/protocol/caller-keys.ts";
+import type { CallExample } from "./call.ts";
+
+const EXPORT = { policy: "export", key: "customer:1" };
+const LLM = { policy: "llm", key: "customer:1" };
+/** It opens nothing. */
+const SECRET = "mT3xQ9vLwK2pZ7rN5sYb1A";
+const USER = { policy: "api", key: "user:42" };
+
+const TAKEN = { limit: 500, remaining: 499, resetAfterMs: 10, retryAfterMs: 0, reason: "ok" };
+const EMPTY = { limit: 500, remaining: 0, resetAfterMs: 5_000, retryAfterMs: 10, reason: "quota" };
+const admitted = {
+  success: true,
+  ...USER,
+  ...TAKEN,
+  source: "object",
+  rules: [{ name: "api", success: true, ...TAKEN }],
+};
+const denied = {
+  success: false,
+  ...USER,
+  ...EMPTY,
+  source: "object",
+  rules: [{ name: "api", success: false, ...EMPTY }],
+  violated: ["api"],
+};
+
+const REQUESTS = { limit: 60, remaining: 59, resetAfterMs: 1_000, retryAfterMs: 0, reason: "ok" };
+const tokens = (remaining: number) => ({
+  limit: 100_000,
+  remaining,
+  resetAfterMs: 60_000,
+  retryAfterMs: 0,
+  reason: "ok",
+});
+const estimated = (remaining: number) => ({
+  success: true,
+  ...LLM,
+  ...REQUESTS,
+  source: "object",
+  rules: [
+    { name: "requests", success: true, ...REQUESTS },
+    { name: "tokens", success: true, ...tokens(remaining) },
+  ],
+});
+const UNITS = { requests: 1, tokens: 1_200 };
+
+const SLOT = { limit: 10, remaining: 9, resetAfterMs: 60_000, retryAfterMs: 0, reason: "ok" };
+const LEASE = { id: claimId("lease", EXPORT, SECRET), fencingToken: 7, expiresAfterMs: 60_000 };
+const leased = {
+  success: true,
+  ...EXPORT,
+  ...SLOT,
+  source: "object",
+  rules: [{ name: "export", success: true, ...SLOT }],
+};
+const FULL = { limit: 10, remaining: 0, resetAfterMs: 60_000, retryAfterMs: 12_000, reason: "quota" };
+const waited = {
+  success: false,
+  ...EXPORT,
+  ...FULL,
+  reason: "wait-timeout",
+  source: "object",
+  rules: [{ name: "export", success: false, ...FULL }],
+  violated: ["export"],
+  waitedMs: 5_000,
+};
+
+const quotaExceeded = {
+  type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
+  title: "The quota of this key is used up",
+  status: 429,
+  detail: "the same call passes in 10 ms if nobody else comes",
+};
+const NOBODY = { outstanding: 0, holds: 0, leases: 0, reclaimed: 0, queueLength: 0, longestWaitMs: 0 };
+const LISTED = { limit: 30, remaining: 28, resetAfterMs: 4_000, outstanding: 0, holds: 0, leases: 0 };
+
+const several = { success: true, decisions: [admitted, estimated(98_800)] };
+const POLICY = {
+  name: "api",
+  rules: [{ name: "api", algorithm: "token-bucket", limit: 100, windowMs: 1_000, burst: 500 }],
+  onFailure: "closed",
+  deadlineMs: 500,
+  objects: "per-key",
+  maxWaitMs: 30_000,
+  maxWaiters: 1_000,
+  reservationTtlMs: 8_000,
+  denialTtlMs: 10_000,
+  shadow: false,
+  keyKind: "text",
+  priorities: ["critical", "high", "normal", "low"],
+  defaultPriority: "normal",
+  ageingMs: 10_000,
+  reserve: {},
+  headers: ["draft-11"],
+};
+const HOLDER = { holder: "b64u_5Zr1", turn: 1 };
+
+export const limit: CallExample = {
+  request: USER,
+  answers: { admitted, denied },
+  denied: { ...quotaExceeded, "violated-policies": ["api"], decision: denied },
+};
+export const limitAll: CallExample = {
+  request: { checks: [USER, { ...LLM, cost: UNITS }] },
+  answers: { admitted: several, denied: { success: false, decisions: [denied, estimated(100_000)] } },
+  denied: {
+    ...quotaExceeded,
+    "violated-policies": ["api"],
+    decision: denied,
+    decisions: [denied, estimated(100_000)],
+  },
+};
+export const refund: CallExample = {
+  request: { ...USER, units: 1, charge: "order-7", idempotencyKey: "refund-of-order-7" },
+  answers: { given: admitted },
+};
+export const hold: CallExample = {
+  request: { ...LLM, units: UNITS, ttlMs: 60_000 },
+  answers: {
+    admitted: {
+      ...estimated(98_800),
+      hold: { id: claimId("hold", LLM, SECRET), units: UNITS, expiresAfterMs: 60_000 },
+    },
+  },
+};
+export const settle: CallExample = {
+  request: { used: { tokens: 830 } },
+  answers: { settled: estimated(99_170) },
+};
+export const acquire: CallExample = {
+  request: { ...EXPORT, waitMs: 5_000 },
+  answers: { granted: { ...leased, lease: LEASE }, denied: waited },
+  denied: { ...quotaExceeded, "violated-policies": ["export"], decision: waited },
+};
+export const renew: CallExample = { request: { ttlMs: 60_000 }, answers: { renewed: LEASE } };
+export const releaseWithReport: CallExample = { request: { outcome: "ok", durationMs: 1_250 } };
+export const reserve: CallExample = {
+  request: {
+    protocol: 1,
+    calls: [
+      {
+        reserve: {
+          ...USER,
+          cost: 1,
+          ...HOLDER,
+          ttlMs: 4_000,
+          isShort: true,
+          rules: { api: { used: 0, kept: 0, wanted: 20 } },
+        },
+      },
+    ],
+  },
+  answers: {
+    granted: {
+      protocol: 1,
+      answers: [
+        {
+          rules: [{ name: "api", success: true, ...TAKEN }],
+          reserved: { ttlMs: 4_000, isNew: true, units: { api: 20 } },
+        },
+      ],
+      policies: {},
+    },
+  },
+};
+export const policies: CallExample = { answers: { policies: { policies: [POLICY] } } };
+export const keys: CallExample = {
+  answers: { page: { keys: [{ key: "192.0.2.7", ...LISTED }], cursor: "MTp1c2Vy" } },
+};
+export const countKeys: CallExample = { answers: { count: { count: 1_204 } } };
+export const key: CallExample = { answers: { key: { ...admitted, ...NOBODY } } };
+export const history: CallExample = {
+  answers: {
+    hour: {
+      policy: "api",
+      step: "minute",
+      since: "2026-11-22T17:30:00.000Z",
+      points: [
+        {
+          at: "2026-11-22T18:04:00.000Z",
+          admitted: 4_810,
+          denied: 92,
+          degraded: 0,
+          reasons: { quota: 92 },
+        },
+      ],
+    },
+  },
+};
+export const topKeys: CallExample = {
+  answers: {
+    keys: {
+      policy: "api",
+      by: "denied",
+      since: "2026-11-22T17:00:00.000Z",
+      keys: [{ key: "user:42", count: 88, error: 0 }],
+    },
+  },
+};
+
+const FIELDS = { algorithm: "token-bucket", limit: 200, window: "1s", burst: 500 };
+const CATALOG_POLICY = { policy: "api", version: 3, source: "catalog", overrides: 2, ...FIELDS };
+const TRIED = { ...FIELDS, limit: 150 };
+const CANDIDATE = { policy: "api", version: 5, candidate: TRIED, since: "2027-01-24T09:30:00.000Z" };
+const RAISED = { multiply: 10, expiresAt: "2027-01-31T12:00:00Z", note: "launch week" };
+const OVERRIDE = { policy: "api", pattern: "customer:7", version: 4, ...RAISED };
+export const token = { name: "billing", scopes: ["limit" as const], policies: ["api"] };
+const SHA_256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+const CATALOG = {
+  policies: { api: FIELDS },
+  overrides: { api: { "customer:7": RAISED, "trial:*": { limit: 5, burst: 5 } } },
+  tokens: { billing: { sha256: SHA_256, scopes: ["limit"], policies: ["api"] } },
+};
+
+export const policy = { request: FIELDS, answers: { policy: CATALOG_POLICY } };
+export const comparedCandidate: CallExample = {
+  answers: {
+    candidate: {
+      ...CANDIDATE,
+      compared: {
+        calls: 48308,
+        admittedByBoth: 47900,
+        deniedByBoth: 97,
+        deniedByPolicyAlone: 0,
+        deniedByCandidateAlone: 311,
+        undecided: 0,
+      },
+      keys: [{ key: "customer:9", count: 288, error: 0 }],
+    },
+  },
+};
+export const candidate: CallExample = { request: TRIED, answers: { candidate: CANDIDATE } };
+export const promoted: CallExample = { answers: { policy: { ...CATALOG_POLICY, ...TRIED, version: 6 } } };
+export const overrideList: CallExample = { answers: { page: { overrides: [OVERRIDE] } } };
+export const override = { request: RAISED, answers: { override: OVERRIDE } };
+export const issuedToken: CallExample = {
+  request: token,
+  answers: { issued: { ...token, token: "weir_mT3xQ9vLwK2pZ7rN5sYb1A" } },
+};
+export const catalog = { request: CATALOG, answers: { catalog: CATALOG } };
+export const audit: CallExample = {
+  answers: {
+    page: {
+      entries: [
+        {
+          id: 12,
+          at: "2027-01-24T09:30:00.000Z",
+          by: 'the token "ops"',
+          target: "override api customer:7",
+          before: null,
+          after: RAISED,
+        },
+      ],
+    },
+  },
+};

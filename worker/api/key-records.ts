@@ -1,0 +1,173 @@
+/** The calls on policies and keys, and on what was counted. */
+import { ADDRESSES } from "../../client/transports/transport.ts";
+import { STEPS, TOP_KINDS } from "../../core/stats/messages.ts";
+import { callKeyCount, callKeys, KeyListRequest, MAX_LISTED } from "../calls/keys.ts";
+import { callPeek, callReset, callSetUsed } from "../calls/limits.ts";
+import { listPolicies } from "../calls/policy-list.ts";
+import { MAX_KEY_BYTES } from "../calls/schemas/request-parts.ts";
+import { callHistory, callMetrics, callTopKeys, HistoryRequest } from "../calls/stats.ts";
+import { call, query } from "./call.ts";
+import * as examples from "./examples.ts";
+import { DECISION_HEADERS, METRICS_CONTENT, RETRY_AFTER } from "./openapi-parts.ts";
+import { DECISION, JSON_ANSWER, METRICS, NOTHING } from "./responses.ts";
+
+const LIST_FIELDS = [
+  query("prefix", { type: "string", minLength: 1, maxLength: MAX_KEY_BYTES }),
+  query("cursor", { type: "string" }),
+];
+const POLICY_FIELD = query("policy", { type: "string" }, true);
+const KEY_OK = {
+  says: "The key's decision",
+  schema: "KeyReport",
+  headers: { ...DECISION_HEADERS, ...RETRY_AFTER },
+} as const;
+/** Whether it runs: nothing is looked at. */
+const UP = { type: "object", properties: { status: { type: "string", const: "ok" } }, required: ["status"] };
+
+export const keyRecords = {
+  policies: call({
+    ...ADDRESSES.policies,
+    tag: "keys",
+    scopes: ["limit", "admin"],
+    bound: "alone",
+    handle: ({ client, principal }) => listPolicies(client, principal),
+    answer: JSON_ANSWER,
+    summary: "The policies this token may use",
+    ok: { says: "The policies", schema: "PolicyList" },
+    neverProblems: [404, 429],
+    example: examples.policies,
+  }),
+  keys: call({
+    method: "GET",
+    path: "/v1/policies/:policy/keys",
+    tag: "keys",
+    scopes: ["admin"],
+    query: [
+      ...LIST_FIELDS,
+      query("limit", {
+        type: "integer",
+        minimum: 1,
+        maximum: MAX_LISTED,
+        default: KeyListRequest.entries.limit.default,
+      }),
+    ],
+    bound: "key",
+    handle: ({ client, principal }, input) => callKeys(client, principal, input),
+    answer: JSON_ANSWER,
+    summary: "The keys of a policy with a number of objects, page by page; needs the scope admin",
+    ok: { says: "A page of keys", schema: "KeyList" },
+    example: examples.keys,
+  }),
+  countKeys: call({
+    method: "GET",
+    path: "/v1/policies/:policy/key-count",
+    tag: "keys",
+    scopes: ["admin"],
+    query: LIST_FIELDS,
+    bound: "key",
+    handle: ({ client, principal }, input) => callKeyCount(client, principal, input),
+    answer: JSON_ANSWER,
+    summary: "How many keys a policy with a number of objects has; needs the scope admin",
+    ok: { says: "How many there are", schema: "KeyCount" },
+    example: examples.countKeys,
+  }),
+  peek: call({
+    ...ADDRESSES.peek,
+    tag: "keys",
+    scopes: ["limit", "admin"],
+    query: [
+      query("waitFor", { type: "string", enum: ["idle"] }),
+      query("waitMs", { type: "integer", minimum: 0, default: 0 }),
+    ],
+    bound: "key",
+    handle: ({ client, principal, request }, input) => callPeek(client, principal, input, request?.signal),
+    answer: DECISION,
+    summary: "What a call of cost 1 would be answered, and how many units are held; takes nothing",
+    ok: KEY_OK,
+    example: examples.key,
+  }),
+  setUsed: call({
+    method: "PUT",
+    path: ADDRESSES.peek.path,
+    tag: "keys",
+    scopes: ["admin"],
+    body: { schema: "SetRequest" },
+    bound: "key",
+    handle: ({ client, principal }, input) => callSetUsed(client, principal, input),
+    answer: DECISION,
+    summary: "Set what the key has used, and look at it; needs the scope admin",
+    ok: KEY_OK,
+    example: { request: { used: 1 }, ...examples.key },
+  }),
+  reset: call({
+    ...ADDRESSES.reset,
+    tag: "keys",
+    scopes: ["admin"],
+    bound: "key",
+    handle: ({ client, principal }, input) => callReset(client, principal, input),
+    answer: NOTHING,
+    summary: "Make the key as new; needs the scope admin",
+  }),
+} as const;
+
+export const statsRecords = {
+  metrics: call({
+    method: "GET",
+    path: "/metrics",
+    tag: "stats",
+    scopes: ["metrics", "admin"],
+    handle: async ({ env, principal, request }) => {
+      const answered = await callMetrics(env.STATS, principal);
+      return "counts" in answered ? { ...answered, accept: request?.headers.get("accept") } : answered;
+    },
+    answer: METRICS,
+    summary: "All counts, for Prometheus; needs the scope metrics or admin",
+    responses: { 200: { description: "OpenMetrics 1.0", content: METRICS_CONTENT } },
+    neverProblems: [404, 429],
+  }),
+  history: call({
+    method: "GET",
+    path: "/v1/stats",
+    tag: "stats",
+    scopes: ["admin"],
+    query: [
+      POLICY_FIELD,
+      query("since", {
+        type: "string",
+        description: HistoryRequest.entries.since.wrapped.pipe[2].description,
+      }),
+      query("step", { type: "string", enum: STEPS, default: HistoryRequest.entries.step.default }),
+    ],
+    handle: ({ env, client, principal }, input) => callHistory(env.STATS, client, principal, input),
+    answer: JSON_ANSWER,
+    summary: "What happened under a policy, by the minute or by the hour; needs the scope admin",
+    ok: { says: "The steps with traffic", schema: "History" },
+    neverProblems: [429],
+    example: examples.history,
+  }),
+  topKeys: call({
+    method: "GET",
+    path: "/v1/stats/keys",
+    tag: "stats",
+    scopes: ["admin"],
+    query: [POLICY_FIELD, query("by", { type: "string", enum: TOP_KINDS, default: "denied" })],
+    handle: ({ env, client, principal }, input) => callTopKeys(env.STATS, client, principal, input),
+    answer: JSON_ANSWER,
+    summary: "The keys of a policy that came, or were denied, most often; needs the scope admin",
+    ok: { says: "The keys, the highest counts first", schema: "TopKeyList" },
+    neverProblems: [429],
+    example: examples.topKeys,
+  }),
+  healthz: call({
+    method: "GET",
+    path: "/healthz",
+    tag: "service",
+    handle: () => ({ status: "ok" }),
+    answer: JSON_ANSWER,
+    summary: "Whether the worker runs",
+    responses: {
+      200: { description: "The worker runs", content: { "application/json": { schema: UP } } },
+    },
+    example: { answers: { up: { status: "ok" } } },
+  }),
+} as const;

@@ -1,0 +1,172 @@
+import { hash } from "../../core/protocol/object-names.ts";
+import { MAX_KEY_BYTES } from "../calls/schemas/request-parts.ts";
+import { RECORDS } from "./all-records.ts";
+import type { Call, CatalogCall } from "./call.ts";
+import { answer, body, denials, problems, type Status } from "./openapi-parts.ts";
+import { namedSchemas } from "./openapi-schemas.ts";
+
+let document: object | undefined;
+
+let written: { readonly body: Uint8Array; readonly etag: string } | undefined;
+
+/** The document as JSON in UTF-8, and its entity tag: made once, since anybody may ask for it. */
+export function openApiBytes(): { readonly body: Uint8Array; readonly etag: string } {
+  if (written === undefined) {
+    const text = JSON.stringify(openApiDocument());
+    const etag = `"${hash(text).toString(36)}-${text.length.toString(36)}"`;
+    written = { body: new TextEncoder().encode(text), etag };
+  }
+  return written;
+}
+
+/** The OpenAPI 3.1 document. It is made of the schemas that the parser uses, when it is first asked for. */
+export function openApiDocument(): object {
+  document ??= {
+    openapi: "3.1.0",
+    info: {
+      title: "Weir",
+      version: "0.1.0",
+      summary: "An exact rate and concurrency limiter for the edge",
+      description:
+        "Decisions are answered with 200 whether they admit or not: the call worked. Durations are integers of " +
+        "milliseconds and end in `Ms`. Errors are RFC 9457 problem details: `type` says which one, and a status has " +
+        "the schema of its own. Beside `success`, look at `reason`: both say which fields a decision has.",
+      license: { name: "MIT", identifier: "MIT" },
+    },
+    servers: [{ url: "/", description: "Where this document is from" }],
+    security: [{ token: [] }],
+    tags: TAGS,
+    paths: paths(),
+    components: {
+      securitySchemes: {
+        token: { type: "http", scheme: "bearer", description: "A token of `npm run token`." },
+      },
+      schemas: namedSchemas(),
+    },
+  };
+  return document;
+}
+
+/** The groups of operations, in the order in which one needs them. */
+const TAGS = [
+  { name: "limits", description: "Take units of a key's quota, and give them back." },
+  { name: "holds", description: "Set units apart, and settle them when it is known how many were used." },
+  { name: "leases", description: "So many at a time: units that are free again when the lease ends." },
+  { name: "keys", description: "Policies and their keys: look, list, set, reset." },
+  { name: "catalog", description: "Policies, overrides and tokens that change at run time." },
+  { name: "reservations", description: "Decide in the caller's own process." },
+  { name: "stats", description: "What the limiter did: metrics, history, top keys." },
+  { name: "service", description: "Whether the limiter runs." },
+];
+
+/** The operations, by path and method. */
+function paths(): object {
+  const table: Record<string, Record<string, object>> = {};
+  for (const [id, record] of Object.entries(RECORDS)) {
+    const path = record.path.replaceAll(/:(\w+)/g, "{$1}");
+    (table[path] ??= {})[record.method.toLowerCase()] = operation(id, record);
+  }
+  return table;
+}
+
+function operation(operationId: string, record: Call | CatalogCall): object {
+  const { tag, summary, description, scopes, body: sent, example = {} } = record;
+  const parameters = parametersOf(record);
+  const isRequired = sent?.isOptional !== true;
+  return {
+    tags: [tag],
+    operationId,
+    summary,
+    ...(description !== undefined && { description }),
+    ...(scopes === undefined && { security: [] }),
+    ...(parameters.length > 0 && { parameters }),
+    ...(sent?.schema !== undefined && {
+      requestBody: withExamples(
+        { ...body(sent.schema), required: isRequired },
+        example.request && { request: example.request },
+      ),
+    }),
+    responses: responsesOf(record),
+  };
+}
+
+const DENY = {
+  name: "deny",
+  in: "query",
+  description: "With 429, a denial is answered with that status, for proxies that only read the status.",
+  schema: { type: "string", enum: ["429"] },
+};
+const CURSOR = { name: "cursor", in: "query", required: false, schema: { type: "string" } };
+const CONDITIONS = [
+  { name: "dryRun", in: "query", required: false, schema: { type: "string", enum: ["true", "false"] } },
+  ...["If-Match", "If-None-Match"].map((name) => ({ name, in: "header", schema: { type: "string" } })),
+];
+
+function parametersOf(record: Call | CatalogCall): readonly object[] {
+  const { path } = record;
+  const inPath = [...path.matchAll(/:(\w+)/g)].map(([, name = ""]) => pathParameter(path, name));
+  if (record.kind === "catalog")
+    return [...inPath, ...(record.lists ? [CURSOR] : []), ...(record.writes ? CONDITIONS : [])];
+  return [...inPath, ...(record.denials === undefined ? [] : [DENY]), ...(record.query ?? [])];
+}
+
+function pathParameter(path: string, name: string): object {
+  const type = { type: "string" };
+  const key = { ...type, minLength: 1, maxLength: MAX_KEY_BYTES };
+  const description = {
+    id: `The id of the ${path.startsWith("/v1/holds/") ? "hold" : "lease"}.`,
+    policy: "The name of the policy.",
+    key: "The key, percent-encoded.",
+    pattern: "A key, or a pattern of keys, percent-encoded.",
+    name: "The name of the token.",
+  }[name];
+  return { name, in: "path", required: true, description, schema: name === "key" ? key : type };
+}
+
+/** What an operation may answer: success, a denial, and the problems of whatever reads such an input. */
+function responsesOf(record: Call | CatalogCall): object {
+  const { ok, denials: denied, example = {} } = record;
+  const done: Record<string, Content> =
+    ok === undefined
+      ? { 204: { description: "Done" } as Content }
+      : { 200: answer(ok.says, ok.schema, ok.headers) };
+  const responses: Record<string, Content> = {
+    ...problems(...problemsOf(record)),
+    ...(record.responses ?? done),
+    ...(denied !== undefined && denials(...denied)),
+  };
+  const examples = { 200: example.answers, 429: example.denied && { denied: example.denied } };
+  return Object.fromEntries(
+    Object.entries(responses).map(([status, response]) => [
+      status,
+      withExamples(response, examples[status as unknown as keyof typeof examples]),
+    ]),
+  );
+}
+
+function problemsOf(record: Call | CatalogCall): readonly Status[] {
+  if (record.scopes === undefined) return [405];
+  const statuses = new Set<number>([400, 401, 403, 404, 405, 422, 429, 503]);
+  if (record.body !== undefined) for (const status of [413, 415]) statuses.add(status);
+  if (record.kind === "catalog" && record.writes === true) statuses.add(412);
+  if (record.kind === "call" && record.body !== undefined) statuses.add(409);
+  for (const status of record.alsoProblems ?? []) statuses.add(status);
+  for (const status of record.neverProblems ?? []) statuses.delete(status);
+  return [...statuses] as Status[];
+}
+
+interface Content {
+  readonly content?: Readonly<Record<string, object>>;
+}
+
+/** A request or an answer, and what it may look like. Those of problems stay, beside a denial. */
+function withExamples<Told extends Content>(told: Told, given: Readonly<Record<string, object>> = {}): Told {
+  const { content } = told;
+  if (content === undefined || Object.keys(given).length === 0) return told;
+  const examples = Object.fromEntries(Object.entries(given).map(([name, value]) => [name, { value }]));
+  const types = Object.entries(content).map(([type, each]) => {
+    const before = "examples" in each ? (each.examples as object) : {};
+    return [type, { ...each, examples: { ...examples, ...before } }];
+  });
+  return { ...told, content: Object.fromEntries(types) as Readonly<Record<string, object>> };
+}
