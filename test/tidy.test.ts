@@ -209,7 +209,6 @@ const SMALL: Readonly<Record<string, string>> = {
   "worker/auth/claim-proofs.ts": "the only user of a package for hashes",
   "worker/bindings/call-log.ts": "is tested without the platform",
   "worker/http/stop-header.ts": "is read by scripts that run in Node",
-  "worker/http/stopping.ts": "only `npm run serve` uses it",
   "worker/index.ts": "the entry",
 };
 

@@ -3,12 +3,12 @@
  * routes, the answers 405, the service binding and the OpenAPI document are made from these records.
  */
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
-import { Problem } from "../../core/protocol/problems.ts";
+import type { Problem } from "../../core/protocol/problems.ts";
 import type { Principal, Scope } from "../auth/tokens.ts";
 import type { Env } from "../bindings/env.ts";
 import type { CatalogCaller, Conditions } from "../calls/catalog/catalog-access.ts";
 import type { SchemaName } from "./openapi-schemas.ts";
-import type { AnswerKind, DenyStatus } from "./responses.ts";
+import type { AnswerKind } from "./responses.ts";
 
 export type Method = "GET" | "POST" | "PUT" | "DELETE";
 
@@ -77,7 +77,7 @@ interface Place extends CallDescription {
 }
 
 /** A call on keys, holds and leases, or on what was counted. */
-export interface Call extends Place {
+export interface Call<Answer = unknown> extends Place {
   readonly kind: "call";
   /** Fields of the query. Absent: there are none, but `deny` beside a body. */
   readonly query?: readonly QueryField[];
@@ -88,17 +88,12 @@ export interface Call extends Place {
    * to each check, `alone` when nothing is added. Absent: the binding does not have the call.
    */
   readonly bound?: "key" | "checks" | "alone";
-  readonly respond: (
-    context: CallContext,
-    input: unknown,
-    deny: DenyStatus,
-  ) => MaybePromise<Response | Problem>;
-  /** @throws LimiterError what HTTP would answer as a problem */
-  readonly value: (context: CallContext, input: unknown) => Promise<unknown>;
+  handle(context: CallContext, input: unknown): MaybePromise<Answer | Problem>;
+  readonly answer: AnswerKind<Answer>;
 }
 
 /** A call on the catalog. */
-export interface CatalogCall extends Place {
+export interface CatalogCall<Answer = unknown> extends Place {
   readonly kind: "catalog";
   /** It writes: the query may have `dryRun`, and the headers conditions. */
   readonly writes?: true;
@@ -109,54 +104,20 @@ export interface CatalogCall extends Place {
   readonly mostBytes?: number;
   /** The name over the service binding, whose arguments are the parts of the path, the body, and conditions or a cursor. */
   readonly bound: string;
-  readonly respond: (caller: CatalogCaller, input: CatalogInput) => Promise<Response | Problem>;
-  /** @throws LimiterError what HTTP would answer as a problem */
-  readonly value: (caller: CatalogCaller, input: CatalogInput) => Promise<unknown>;
+  handle(caller: CatalogCaller, input: CatalogInput): Promise<Answer | Problem>;
+  readonly answer: AnswerKind<Answer>;
 }
 
 type MaybePromise<Value> = Value | Promise<Value>;
 
-/** A record of a call, of what it does (`handle`) and how that is answered. */
-export function call<Answer>({
-  handle,
-  answer,
-  ...record
-}: Omit<Call, "kind" | "respond" | "value"> & {
-  readonly handle: (context: CallContext, input: unknown) => MaybePromise<Answer | Problem>;
-  readonly answer: AnswerKind<Answer>;
-}): Call {
-  return {
-    ...record,
-    kind: "call",
-    respond: async (context, input, deny) => responseOf(answer, await handle(context, input), deny),
-    value: async (context, input) => valueOf(answer, await handle(context, input)),
-  };
+/** The record of a call. */
+export function call<Answer>(record: Omit<Call<Answer>, "kind">): Call {
+  return { ...record, kind: "call" };
 }
 
-/** A record of a call on the catalog. */
-export function catalogCall<Answer>({
-  handle,
-  answer,
-  ...record
-}: Omit<CatalogCall, "kind" | "respond" | "value"> & {
-  readonly handle: (caller: CatalogCaller, input: CatalogInput) => Promise<Answer | Problem>;
-  readonly answer: AnswerKind<Answer>;
-}): CatalogCall {
-  return {
-    ...record,
-    kind: "catalog",
-    respond: async (caller, input) => responseOf(answer, await handle(caller, input), 200),
-    value: async (caller, input) => valueOf(answer, await handle(caller, input)),
-  };
-}
-
-function responseOf<Answer>(kind: AnswerKind<Answer>, answer: Answer | Problem, deny: DenyStatus) {
-  return answer instanceof Problem ? answer : kind.respond(answer, deny);
-}
-
-function valueOf<Answer>(kind: AnswerKind<Answer>, answer: Answer | Problem): unknown {
-  if (answer instanceof Problem) throw answer.toError();
-  return kind.value(answer);
+/** The record of a call on the catalog. */
+export function catalogCall<Answer>(record: Omit<CatalogCall<Answer>, "kind">): CatalogCall {
+  return { ...record, kind: "catalog" };
 }
 
 /** A field of the query. */

@@ -129,8 +129,8 @@ const shared = new WeakMap<Policy, Readonly<Record<string, string>>>();
 
 /** An answer as HTTP writes it, and as the service binding returns it. */
 export interface AnswerKind<Answer> {
-  readonly respond: (answer: Answer, deny: DenyStatus) => Response | Problem;
-  readonly value: (answer: Answer) => unknown;
+  respond(answer: Answer, deny: DenyStatus): Response | Problem;
+  value(answer: Answer): unknown;
 }
 
 const asItIs = <Answer>(answer: Answer): Answer => answer;

@@ -25,7 +25,7 @@ import { MAX_KEY_BYTES } from "../calls/schemas/request-parts.ts";
 import { LimitRequest } from "../calls/schemas/request-schemas.ts";
 import { findTarget } from "../calls/target.ts";
 import { parse } from "../calls/validate.ts";
-import { decode, malformed, MAX_BODY_BYTES } from "./body.ts";
+import { decode, malformed, MAX_BODY_BYTES } from "./request-input.ts";
 
 const PATH = "/v1/limit";
 

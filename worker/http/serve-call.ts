@@ -8,8 +8,16 @@ import { authenticate, boundsOf, type Principal, scopeProblem } from "../auth/to
 import { catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
 import { type Conditions, notForAdmin } from "../calls/catalog/catalog-access.ts";
 import { notAllowed } from "../calls/validate.ts";
-import { addressOf, type Ctx, MAX_QUERY_FIELDS, placeIn, queryInput, strayProblem } from "./addresses.ts";
-import { isEmpty, readJson } from "./body.ts";
+import {
+  addressOf,
+  type Ctx,
+  isEmpty,
+  MAX_QUERY_FIELDS,
+  placeIn,
+  queryInput,
+  readJson,
+  strayProblem,
+} from "./request-input.ts";
 
 /** The handler of a call. */
 export function serve(record: Call | CatalogCall): (c: Ctx) => Promise<Response> {
@@ -47,7 +55,8 @@ async function answerCall(record: Call, c: Ctx): Promise<Response | Problem> {
     request: c.req.raw,
     waitUntil: (work: Promise<unknown>) => c.executionCtx.waitUntil(work),
   };
-  return await record.respond(context, read.input, read.deny);
+  const answered = await record.handle(context, read.input);
+  return answered instanceof Problem ? answered : record.answer.respond(answered, read.deny);
 }
 
 /** What a call says, and the status of its denials. */
@@ -145,7 +154,8 @@ async function answerCatalogCall(record: CatalogCall, c: Ctx): Promise<Response 
   if (refusal !== undefined) return refusal;
   const body = record.body && (await readJson(c.req.raw, { ...record.body, mostBytes: record.mostBytes }));
   if (body instanceof Problem) return body;
-  return await record.respond(caller, { place, body: body?.value, ...said });
+  const answered = await record.handle(caller, { place, body: body?.value, ...said });
+  return answered instanceof Problem ? answered : record.answer.respond(answered, 200);
 }
 
 /** What the query and the headers of a call on the catalog say. */

@@ -105,7 +105,7 @@ export class Limiter extends WithCalls {
     const late = freshen(this.env);
     if (late !== undefined) await late;
     const { context, input } = this.#read(record, asked);
-    return await record.value(context, input);
+    return record.answer.value(orThrow(await record.handle(context, input)));
   }
 
   /** @throws LimiterError when the argument, the props, the scope or the region are not allowed */
@@ -173,14 +173,17 @@ export class CatalogTarget extends WithCatalogCalls {
   }
 
   /** The arguments are the parts of the path, the body, and the conditions of a write or the cursor of a list. */
-  async #call({ path, body, writes, lists, value }: CatalogCall, args: readonly unknown[]): Promise<unknown> {
+  async #call(record: CatalogCall, args: readonly unknown[]): Promise<unknown> {
+    const { path, body, writes, lists, answer } = record;
     const names = [...path.matchAll(/:(\w+)/g)].map(([, name = ""]) => name);
     const place = Object.fromEntries(names.map((name, at) => [name, text(name, args[at])]));
     const others = args.slice(names.length);
     const sent = body?.schema === undefined ? {} : others.shift();
     const conditions = writes ? orThrow(readConditions(others.shift())) : {};
     const cursor = lists && others[0] !== undefined ? text("cursor", others[0]) : undefined;
-    return await value(this.#caller, { place, body: sent, conditions, cursor });
+    return answer.value(
+      orThrow(await record.handle(this.#caller, { place, body: sent, conditions, cursor })),
+    );
   }
 }
 
