@@ -86,9 +86,9 @@ test("a reservation of a client: 93 files", async () => {
   expect(files.size).toBeLessThanOrEqual(93);
 });
 
-test("an override's write: 35 files", async () => {
+test("an override's write: 34 files", async () => {
   const files = await walkOf(
     async (time) => await call("PUT", `/v1/policies/api/overrides/key-${time}`, { limit: 5 }, TOKENS.admin),
   );
-  expect(files.size).toBeLessThanOrEqual(35);
+  expect(files.size).toBeLessThanOrEqual(34);
 });
