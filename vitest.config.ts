@@ -24,8 +24,8 @@ const system = {
 };
 /** Black-box tests wait more than they compute, so twice as many run as there are cores. */
 const waitingWorkers = 2 * availableParallelism();
-/** They say how much must be admitted at least, or run dozens of isolates. */
-const SATURATING = ["pools", "exactness", "isolates", "client-processes"].map(
+/** They say how much must be admitted at least, run dozens of isolates, or bring all that a machine answers in time. */
+const SATURATING = ["pools", "exactness", "isolates", "client-processes", "changed-kinds"].map(
   (name) => `test/system/${name}.test.ts`,
 );
 
