@@ -1,7 +1,7 @@
 import type { LimiterStub } from "../client/transports/objects.ts";
 import { sendTogether } from "../client/transports/send-batch.ts";
 import { parsePolicies } from "../core/policies/parse-policies.ts";
-import { sharedObjectName } from "../core/protocol/object-names.ts";
+import { sharedObjectName } from "../core/protocol/names.ts";
 
 /** Of limits that are large enough that a key's first call writes nothing. */
 const BUCKET = { algorithm: "token-bucket", limit: 1_000, window: "1m" };

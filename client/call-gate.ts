@@ -3,10 +3,13 @@ import {
   type TokenBucketConfig,
   type TokenBucketState,
 } from "../core/algorithms/token-bucket.ts";
+import type { Time } from "../core/clock.ts";
 import type { CallerBounds } from "../core/policies/policy-options.ts";
-import type { PolicyView } from "../core/policies/policy.ts";
-import { hash, objectName } from "../core/protocol/object-names.ts";
-import { full, type Full } from "../core/protocol/problems.ts";
+import type { Policy, PolicyView } from "../core/policies/policy.ts";
+import type { BatchedCall, MadeAnswer } from "../core/protocol/messages.ts";
+import { hash, objectName } from "../core/protocol/names.ts";
+import { full, type Full, type Problem } from "../core/protocol/problems.ts";
+import type { Objects } from "./transports/objects.ts";
 
 /** New keys may come so many seconds' worth at once: an isolate that starts knows none. */
 const BURST_SECONDS = 10;
@@ -164,12 +167,12 @@ type Lane = "ask" | "end";
 /** The starts of one lane. */
 interface Starts {
   /** By the object's name: from when on its start does not count any more, whoever has begun it, and who has. */
-  readonly underWay: Map<string, { readonly goneAtMs: number; readonly caller: Caller }>;
+  readonly underWay: Map<string, { readonly goneAtMs: number; readonly caller: CallerLoad }>;
   fullSinceMs: number;
 }
 
 /** What one caller has of both bounds. */
-interface Caller {
+interface CallerLoad {
   /** Objects in memory that it was the last to call. */
   objects: number;
   /** Starts that are under way. */
@@ -179,13 +182,13 @@ interface Caller {
 }
 
 /** A caller that has started nothing. */
-export const newCaller = (): Caller => ({ objects: 0, starts: 0, startedMs: -Infinity });
+export const newCaller = (): CallerLoad => ({ objects: 0, starts: 0, startedMs: -Infinity });
 
 /** The objects that calls of this process have started. Calls to one that is there, or starts already, are let through. */
 export class ObjectStarts {
   readonly #bounds: ObjectBounds;
   /** By the object's name: when it was last called, and by whom. The one called longest ago is first. */
-  readonly #lately = new Map<string, { readonly atMs: number; readonly caller: Caller }>();
+  readonly #lately = new Map<string, { readonly atMs: number; readonly caller: CallerLoad }>();
   readonly #lanes: Readonly<Record<Lane, Starts>> = {
     ask: { underWay: new Map(), fullSinceMs: -Infinity },
     end: { underWay: new Map(), fullSinceMs: -Infinity },
@@ -204,7 +207,7 @@ export class ObjectStarts {
     object: string,
     deadlineMs: number,
     nowMs: number,
-    caller: Caller,
+    caller: CallerLoad,
     lane: Lane = "ask",
   ): Full | (() => void) {
     const starts = this.#lanes[lane];
@@ -225,7 +228,12 @@ export class ObjectStarts {
   }
 
   /** The bound that one more start of this caller would pass; `undefined`: none. */
-  #reached({ underWay, fullSinceMs }: Starts, caller: Caller, nowMs: number, lane: Lane): Full | undefined {
+  #reached(
+    { underWay, fullSinceMs }: Starts,
+    caller: CallerLoad,
+    nowMs: number,
+    lane: Lane,
+  ): Full | undefined {
     const { startsAtOnce, inMemory } = this.#bounds;
     const isWithin = (sinceMs: number) => nowMs >= sinceMs && nowMs - sinceMs < PAUSE_MS;
     const isPaused = isWithin(fullSinceMs) && isWithin(caller.startedMs);
@@ -265,4 +273,44 @@ export class ObjectStarts {
     known.caller.starts -= 1;
     underWay.delete(object);
   }
+}
+
+/** Where units come from: the objects themselves, or a limiter that asks them. */
+export interface UnitSource {
+  /** Makes a call; `undefined`: there is no answer. A limiter that is elsewhere may refuse the call. */
+  call<Read extends MadeAnswer>(
+    policy: PolicyView,
+    key: string,
+    call: BatchedCall,
+    waitMs?: number,
+  ): Promise<{ readonly answer: Read } | Problem | undefined>;
+  /** So many messages that give units back go at once at most. Absent: all of them. */
+  readonly mostAtOnce?: number;
+}
+
+/** What each request brings with it to decide from units that are held. */
+export interface Holding {
+  readonly objects: UnitSource;
+  readonly time: Time;
+  /** Present when the calls of this caller are bounded. */
+  readonly gate?: CallGate;
+  /** The runtime's `waitUntil`: the work goes on after the request has been answered. */
+  readonly inBackground: (work: Promise<unknown>) => void;
+}
+
+/**
+ * Tells of the policy of a key whenever a later version of it is in force, until the returned function is called: who
+ * waits at an object is the last to hear of it, if nobody else calls.
+ */
+export type Follow = (policy: Policy, key: string, tell: (now: Policy) => void) => () => void;
+
+/** What each request brings with it. */
+export interface Caller extends Holding {
+  readonly objects: Objects;
+  /** Present where policies change at run time. */
+  readonly follow?: Follow;
+  /** Who calls, as JSON text that is the caller's alone; absent: the calls are nobody's in particular. */
+  readonly callerId?: string;
+  /** The calls end something by an id that proves nothing: they have no more room than calls on a new key. */
+  readonly isDoubted?: boolean;
 }

@@ -1,10 +1,10 @@
 /** Which calls a client may decide by itself. All others go to the limiter, which says what is wrong with them. */
 import { MAX_UNITS } from "../core/algorithms/algorithm.ts";
-import { isKeySized } from "../core/protocol/caller-keys.ts";
-import type { Cost } from "../core/protocol/cost.ts";
-import type { DescribedPolicy } from "../core/protocol/policy-descriptions.ts";
+import type { Cost } from "../core/policies/policy.ts";
+import { isKeySized } from "../core/protocol/names.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
-import { violation } from "../core/words.ts";
+import type { DescribedPolicy } from "../core/protocol/reservation-messages.ts";
+import { violation } from "../core/violations.ts";
 import type { Abortable, KeyRequest, LimitRequest, Signal } from "./limiter.ts";
 
 const FIELDS: ReadonlySet<string> = new Set(["policy", "key", "cost", "priority"]);

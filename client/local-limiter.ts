@@ -9,17 +9,14 @@
  */
 import { orTimeout, type Time } from "../core/clock.ts";
 import { MAX_TTL_MS } from "../core/policies/policy-options.ts";
-import { versionOf } from "../core/policies/policy-revision.ts";
-import type { PolicyView } from "../core/policies/policy.ts";
+import { type Cost, type PolicyView, versionOf } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
-import type { Cost } from "../core/protocol/cost.ts";
 import { type Decision, degradedDecision } from "../core/protocol/decision.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { Problem } from "../core/protocol/problems.ts";
-import type { PendingRequest } from "../core/reservations/demand.ts";
 import type { Reservation } from "../core/reservations/reservation.ts";
-import { through } from "./call-gate.ts";
-import type { Holding } from "./caller.ts";
+import type { PendingRequest } from "../core/reservations/sizing.ts";
+import { type Holding, through } from "./call-gate.ts";
 import { boundReached, type CarriedDecision, toDecision } from "./read-answer.ts";
 import type { ReservationCache } from "./reservation-cache.ts";
 import { returnUnits, split } from "./transports/send-batch.ts";

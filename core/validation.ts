@@ -1,8 +1,8 @@
 import * as v from "valibot";
-import { clip, meant, violation, type Violation } from "./words.ts";
+import { clip, meant, violation, type Violation } from "./violations.ts";
 
-export { clip, describe, meant, nearest, oneOfNames, pointerTo, violation } from "./words.ts";
-export type { Violation } from "./words.ts";
+export { clip, describe, meant, nearest, oneOfNames, pointerTo, violation } from "./violations.ts";
+export type { Violation } from "./violations.ts";
 
 /**
  * Turns the issues that valibot found into violations. Every schema's message must say what that schema allows.

@@ -1,7 +1,7 @@
 /** The shape of Cloudflare's rate limit binding. */
 import type { Limiter } from "../client/limiter.ts";
-import { requireGiven, requireKnownOptions, requireMethods, requireText } from "../core/options.ts";
 import type { Decision } from "../core/protocol/decision.ts";
+import { requireGiven, requireKnownOptions, requireMethods, requireText } from "../core/violations.ts";
 
 /** What the binding offers a worker. The answer has all of the decision beside `success`. */
 export interface RateLimitBinding {

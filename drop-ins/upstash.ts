@@ -1,15 +1,15 @@
 /** The shape of `Ratelimit` of @upstash/ratelimit. */
 import type { Limiter } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
+import type { Decision } from "../core/protocol/decision.ts";
 import {
+  describe,
   requireGiven,
   requireKnownOptions,
   requireMethods,
   requireText,
   requireTime,
-} from "../core/options.ts";
-import type { Decision } from "../core/protocol/decision.ts";
-import { describe } from "../core/words.ts";
+} from "../core/violations.ts";
 
 /** Which policy stands for the algorithm. */
 export interface RatelimitConfig {

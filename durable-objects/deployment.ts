@@ -1,7 +1,7 @@
 import { env } from "cloudflare:workers";
 import { parseLog } from "../core/policies/placement.ts";
 import { parseDeployment, requireKnownNames } from "../core/policies/regional-policies.ts";
-import { requirePool } from "./pool/redis/secrets.ts";
+import { requirePool } from "./pool/redis/redis-pool.ts";
 
 const vars = env as {
   readonly POLICIES?: unknown;

@@ -11,17 +11,21 @@ import {
   type Returned,
   unsupportedOf,
 } from "../core/protocol/messages.ts";
-import type { ForwardedCall, HandOver, KeysStored } from "../core/protocol/moves.ts";
-import type { KeyCall, LimiterMethods, MaybePromise } from "../core/protocol/object-methods.ts";
+import type {
+  ForwardedCall,
+  HandOver,
+  KeyCall,
+  KeysStored,
+  LimiterMethods,
+  MaybePromise,
+} from "../core/protocol/object-methods.ts";
 import type { StatsNamespace } from "../core/stats/messages.ts";
-import { answerBatch } from "./batches.ts";
 import { acquireAttached, confirmLease } from "./connections/lease-handle.ts";
-import { KeyCalls } from "./key-calls.ts";
+import { KeyCalls, OwnerRouting } from "./key-calls.ts";
 import type { ObjectNamespace } from "./moves/places.ts";
 import { makeParts, type ObjectParts, ObjectStats } from "./object-parts.ts";
-import { OwnerRouting } from "./owner-routing.ts";
 import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
-import { WIRE_METHODS, type WireMethod, writeAnswer } from "./wire-methods.ts";
+import { answerBatch, WIRE_METHODS, type WireMethod, writeAnswer } from "./wire-methods.ts";
 
 /** What the object finds in its environment. */
 interface Bindings {

@@ -8,12 +8,11 @@ import type {
   LimitCall,
   ReserveCall,
 } from "../core/protocol/messages.ts";
-import { answerBatch } from "./batches.ts";
 import { KeyCalls } from "./key-calls.ts";
-import { cleaned, joinParts } from "./key-parts.ts";
-import { Timers } from "./keys/timers.ts";
+import { Timers } from "./keys/key-cache.ts";
+import { cleaned, joinParts } from "./object-parts.ts";
 import { MemoryStorage } from "./storage/memory-storage.ts";
-import { readCall, WIRE_METHODS, type WireMethod, writeAnswer } from "./wire-methods.ts";
+import { answerBatch, readCall, WIRE_METHODS, type WireMethod, writeAnswer } from "./wire-methods.ts";
 
 /** The objects of a limiter that lives in this process and ends with it: one for each policy, whatever its `objects`. */
 export class MemoryNamespace {

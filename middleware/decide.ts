@@ -1,7 +1,7 @@
 /** One decision on a request, as its options say. */
 import type { LimitAllRequest, LimitRequest, Limiter } from "../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
-import type { Cost } from "../core/protocol/cost.ts";
+import type { Cost } from "../core/policies/policy.ts";
 import type { Decision } from "../core/protocol/decision.ts";
 import { valueOf, type Given } from "./given.ts";
 import { keyOf } from "./key-refused.ts";

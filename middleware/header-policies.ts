@@ -2,8 +2,8 @@
 import type { Limiter } from "../client/limiter.ts";
 import type { Time } from "../core/clock.ts";
 import type { HeaderStyle } from "../core/policies/policy-options.ts";
-import type { ListedPolicy, ListedRule } from "../core/protocol/policy-descriptions.ts";
 import type { HeaderPolicy, HeaderRule } from "../core/protocol/rate-limit-headers.ts";
+import type { ListedPolicy, ListedRule } from "../core/protocol/reservation-messages.ts";
 
 /** By name. */
 export type HeaderPolicies = ReadonlyMap<string, HeaderPolicy>;

@@ -1,5 +1,5 @@
 /** Keys that callers send and that are none. Not even `onFailure = "open"` lets them go on: then whoever sends one is not limited. */
-import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/caller-keys.ts";
+import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/names.ts";
 import { valueOf, type Given } from "./given.ts";
 
 /** A request has a key that is too long, or no text. Other errors about keys are the application's. */

@@ -1,8 +1,8 @@
 /** A lease for as long as a request takes, its answer's stream included. */
 import type { AcquireRequest, Grant, Limiter } from "../client/limiter.ts";
 import { SYSTEM_TIME } from "../core/clock.ts";
+import type { Cost } from "../core/policies/policy.ts";
 import type { Lease } from "../core/protocol/answers.ts";
-import type { Cost } from "../core/protocol/cost.ts";
 import type { SharedOptions } from "./decide.ts";
 import type { End } from "./end.ts";
 import { valueOf, type Given } from "./given.ts";

@@ -1,5 +1,5 @@
 /** What middleware refuses when it is made. An option that nobody reads would be missed at the first attack only. */
-import { requireGiven, requireInteger, requireKnownOptions } from "../core/options.ts";
+import { requireGiven, requireInteger, requireKnownOptions } from "../core/violations.ts";
 
 const SHARED = ["limiter", "priority", "skip", "time", "onDenied"];
 const CHECK = ["policy", "key", "cost"];

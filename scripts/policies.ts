@@ -3,7 +3,7 @@ import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import type { CatalogDocument } from "../core/catalog/calls.ts";
-import { meant } from "../core/words.ts";
+import { meant } from "../core/violations.ts";
 import { calledIn, takenByNpm } from "./call.ts";
 import { catalogLines } from "./catalog-diff.ts";
 

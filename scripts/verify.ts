@@ -1,6 +1,6 @@
 /** Verifies a deployment from outside: npm run verify -- https://... with TOKEN in the environment. */
 import { parseArgs } from "node:util";
-import type { ListedPolicy } from "../core/protocol/policy-descriptions.ts";
+import type { ListedPolicy } from "../core/protocol/reservation-messages.ts";
 import { takenByNpm } from "./call.ts";
 import { Calls } from "./verify/calls.ts";
 import { verifyExactness } from "./verify/exactness.ts";

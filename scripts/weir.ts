@@ -1,7 +1,7 @@
 /** `weir`: the command of the package. It does in one's own project what the scripts do in this one. */
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { clip, meant } from "../core/words.ts";
+import { clip, meant } from "../core/violations.ts";
 import { isRecent, MIN_WRANGLER } from "./least-wrangler.ts";
 
 const COMMANDS: Readonly<Record<string, () => Promise<unknown>>> = {

@@ -1,8 +1,8 @@
 /** What a client answers when its limiter cannot be reached. */
 import type { KeyRequest, LimitAllRequest, Limiter } from "../client/limiter.ts";
 import type { AllDecisions, Decision } from "../core/protocol/decision.ts";
-import type { ListedPolicy } from "../core/protocol/policy-descriptions.ts";
 import { Problem, PROBLEMS } from "../core/protocol/problems.ts";
+import type { ListedPolicy } from "../core/protocol/reservation-messages.ts";
 import type { Method } from "./calls.ts";
 
 /** The answer to a call that did not reach the limiter. @param usual the policy of calls that name none */

@@ -1,7 +1,6 @@
 import type { Time } from "../core/clock.ts";
-import { requireInteger } from "../core/options.ts";
 import { DURATION_ALLOWED, parseDurationMs } from "../core/policies/policy-options.ts";
-import { violation } from "../core/words.ts";
+import { requireInteger, violation } from "../core/violations.ts";
 
 /** A clock that only the test moves, with timers that come when it is moved past them. */
 export interface ManualClock extends Time {

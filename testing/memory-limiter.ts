@@ -1,4 +1,4 @@
-import { requireKnownOptions, requireTime } from "../core/options.ts";
+import { requireKnownOptions, requireTime } from "../core/violations.ts";
 import { makeMemoryLimiter } from "../worker/embedded/memory-limiter.ts";
 import type { ManualClock } from "./manual-clock.ts";
 import { testLimiter, type TestLimiter } from "./test-limiter.ts";

@@ -1,10 +1,9 @@
 import type { Policy } from "../../core/policies/policy.ts";
 import type { KeyCount, KeyList, ListedKey } from "../../core/protocol/answers.ts";
-import type { KeyPlace } from "../../core/protocol/caller-keys.ts";
 import { type KeysCall, PROTOCOL } from "../../core/protocol/messages.ts";
-import { sharedObjectName, sharedObjects } from "../../core/protocol/object-names.ts";
+import { type KeyPlace, sharedObjectName, sharedObjects } from "../../core/protocol/names.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import type { Caller } from "../caller.ts";
+import type { Caller } from "../call-gate.ts";
 import { boundReached, readAnswer, unavailable } from "../read-answer.ts";
 import type { LimiterStub } from "../transports/objects.ts";
 

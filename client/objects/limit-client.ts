@@ -1,12 +1,11 @@
 import { UNTOUCHED } from "../../core/accounts/account.ts";
 import { withoutTaking } from "../../core/accounts/joint-decision.ts";
-import { forPriority, type Policy } from "../../core/policies/policy.ts";
-import { ownKey } from "../../core/protocol/caller-keys.ts";
-import { takesNothing } from "../../core/protocol/cost.ts";
+import { forPriority, type Policy, takesNothing } from "../../core/policies/policy.ts";
 import { type Decision, degradedDecision, effectDecision } from "../../core/protocol/decision.ts";
 import { type LimitParams, PROTOCOL } from "../../core/protocol/messages.ts";
+import { ownKey } from "../../core/protocol/names.ts";
 import type { Problem } from "../../core/protocol/problems.ts";
-import type { Caller } from "../caller.ts";
+import type { Caller } from "../call-gate.ts";
 import type { LocalLimiter } from "../local-limiter.ts";
 import { asShadow, decisionOf, isToNobody, shedTold, toDecision, unavailable } from "../read-answer.ts";
 import type { SheddingSample } from "./load-shedding.ts";

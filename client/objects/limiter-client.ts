@@ -1,16 +1,8 @@
 import { randomFraction, randomId } from "../../core/clock.ts";
 import { type CallerBounds, MAX_BOUNDS } from "../../core/policies/policy-options.ts";
-import type { Policy, PolicyView } from "../../core/policies/policy.ts";
+import type { Cost, Policy, PolicyView } from "../../core/policies/policy.ts";
 import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import type { Answer, Peeked } from "../../core/protocol/answers.ts";
-import {
-  type ClaimKind,
-  type ClaimPlace,
-  ownHoldId,
-  ownKey,
-  type ProveClaim,
-} from "../../core/protocol/caller-keys.ts";
-import type { Cost } from "../../core/protocol/cost.ts";
 import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
 import {
   type BatchedCall,
@@ -20,10 +12,16 @@ import {
   PROTOCOL,
   withVersion,
 } from "../../core/protocol/messages.ts";
+import {
+  type ClaimKind,
+  type ClaimPlace,
+  ownHoldId,
+  ownKey,
+  type ProveClaim,
+} from "../../core/protocol/names.ts";
 import { type Full, Problem } from "../../core/protocol/problems.ts";
 import type { ComparisonCounts } from "../../core/stats/counts.ts";
-import { CallGate, type ObjectStarts, through } from "../call-gate.ts";
-import type { Caller } from "../caller.ts";
+import { type Caller, CallGate, type ObjectStarts, through } from "../call-gate.ts";
 import { LocalLimiter } from "../local-limiter.ts";
 import {
   boundReached,

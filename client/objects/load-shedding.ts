@@ -1,11 +1,9 @@
 import { orTimeout } from "../../core/clock.ts";
-import { forPriority, type Policy } from "../../core/policies/policy.ts";
+import { type Cost, costOf, forPriority, type Policy } from "../../core/policies/policy.ts";
 import type { Shed, SheddingLevel } from "../../core/protocol/answers.ts";
-import { type Cost, costOf } from "../../core/protocol/cost.ts";
 import { PROTOCOL } from "../../core/protocol/messages.ts";
 import { chanceOf, FADES_MS, type Reports, restoredInMs } from "../../core/shedding/load-shedder.ts";
-import { through } from "../call-gate.ts";
-import type { Caller } from "../caller.ts";
+import { type Caller, through } from "../call-gate.ts";
 import { readAnswer } from "../read-answer.ts";
 
 /** What a call is told that is shed; `undefined`: it is not. */

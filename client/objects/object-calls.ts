@@ -1,7 +1,5 @@
-import { versionOf } from "../../core/policies/policy-revision.ts";
-import type { Policy } from "../../core/policies/policy.ts";
+import { type Policy, versionOf } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, UnsupportedProtocol } from "../../core/protocol/answers.ts";
-import { ownKey } from "../../core/protocol/caller-keys.ts";
 import {
   type AcquireParams,
   type IdleCall,
@@ -9,9 +7,9 @@ import {
   PROTOCOL,
   WAITING_PROTOCOL,
 } from "../../core/protocol/messages.ts";
+import { ownKey } from "../../core/protocol/names.ts";
 import type { Full } from "../../core/protocol/problems.ts";
-import { type CallKind, through } from "../call-gate.ts";
-import type { Caller } from "../caller.ts";
+import { type Caller, type CallKind, through } from "../call-gate.ts";
 import type { LocalLimiter } from "../local-limiter.ts";
 import { readAnswer } from "../read-answer.ts";
 import type { LimiterStub } from "../transports/objects.ts";

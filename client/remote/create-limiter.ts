@@ -1,16 +1,16 @@
 import { unsleepingTime } from "../../core/clock.ts";
-import { requireGiven, requireInteger, requireKnownOptions, requireMethods } from "../../core/options.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
+import { requireGiven, requireInteger, requireKnownOptions, requireMethods } from "../../core/violations.ts";
 import type { ClientOptions, Limiter } from "../limiter.ts";
 import { type HttpWay, overHttp } from "../transports/http.ts";
-import { shaped } from "../transports/shapes.ts";
 import {
   ADDRESSES,
   callsBy,
   type LimiterCalls,
   type LimiterTransport,
   type RequestBounds,
+  shaped,
 } from "../transports/transport.ts";
 import { RemoteLimiter } from "./remote-limiter.ts";
 

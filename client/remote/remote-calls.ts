@@ -1,8 +1,8 @@
 import { normaliseKey } from "../../core/catalog/patterns.ts";
 import type { Time } from "../../core/clock.ts";
 import { type PolicyView, publicName } from "../../core/policies/policy.ts";
-import { type ClaimKind, readClaimId } from "../../core/protocol/caller-keys.ts";
 import { type AllDecisions, type Decision, degradedDecision } from "../../core/protocol/decision.ts";
+import { type ClaimKind, readClaimId } from "../../core/protocol/names.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { AcquireRequest, KeyRequest, LimitAllRequest, LimitRequest, Signal } from "../limiter.ts";
 import { type PlainCall, requireObject } from "../local-call.ts";

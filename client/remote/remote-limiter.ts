@@ -4,14 +4,19 @@ import { normaliseKey } from "../../core/catalog/patterns.ts";
  * holder: it decides by the same modules as an isolate of the limiter's worker does.
  */
 import { randomId, type Time } from "../../core/clock.ts";
-import { forPriority, type PolicyView, UNDESCRIBED } from "../../core/policies/policy.ts";
+import {
+  type Cost,
+  forPriority,
+  type PolicyView,
+  takesNothing,
+  UNDESCRIBED,
+} from "../../core/policies/policy.ts";
 import type { Lease } from "../../core/protocol/answers.ts";
-import { type Cost, takesNothing } from "../../core/protocol/cost.ts";
 import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/decision.ts";
 import type { LeaseReport } from "../../core/protocol/messages.ts";
-import type { PolicyList } from "../../core/protocol/policy-descriptions.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import type { Holding } from "../caller.ts";
+import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
+import type { Holding } from "../call-gate.ts";
 import {
   type Abortable,
   type AcquireRequest,

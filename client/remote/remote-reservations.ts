@@ -1,25 +1,21 @@
 import { normaliseKey } from "../../core/catalog/patterns.ts";
 import type { Time } from "../../core/clock.ts";
-import { forPriority, type PolicyView } from "../../core/policies/policy.ts";
-import { takesNothing } from "../../core/protocol/cost.ts";
+import { forPriority, type PolicyView, takesNothing } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { BatchedCall, LimitCall, MadeAnswer } from "../../core/protocol/messages.ts";
+import { Problem } from "../../core/protocol/problems.ts";
 import {
   describedPolicy,
   type DescribedPolicy,
-  type PolicyDescription,
-} from "../../core/protocol/policy-descriptions.ts";
-import { Problem } from "../../core/protocol/problems.ts";
-import {
   MAX_RESERVING,
+  type PolicyDescription,
   type RefusedCall,
   type ReservationAnswer,
   RESERVATIONS_PROTOCOL,
 } from "../../core/protocol/reservation-messages.ts";
-import type { UnitSource } from "../caller.ts";
+import type { UnitSource } from "../call-gate.ts";
 import { toDecision } from "../read-answer.ts";
-import { BatchQueue } from "../transports/batch-queue.ts";
-import type { QueuedCall } from "../transports/queued-call.ts";
+import { BatchQueue, type QueuedCall } from "../transports/batch-queue.ts";
 import { MAX_QUEUED, QUEUE_FULL } from "../transports/requests.ts";
 import { limiterErrorIn, type LimiterTransport } from "../transports/transport.ts";
 

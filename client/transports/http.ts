@@ -1,7 +1,6 @@
 import { LimiterError, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { clip, meant, pointerTo, violation } from "../../core/words.ts";
+import { clip, meant, pointerTo, violation } from "../../core/violations.ts";
 import { Requests } from "./requests.ts";
-import { type Shape, SHAPES } from "./shapes.ts";
 import {
   type Address,
   ADDRESSES,
@@ -10,6 +9,8 @@ import {
   type LimiterTransport,
   type PeekRequest,
   type RequestBounds,
+  type Shape,
+  SHAPES,
   type Signal,
   waitOf,
 } from "./transport.ts";

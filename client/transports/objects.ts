@@ -10,12 +10,21 @@ import {
   type MadeAnswer,
   type Returned,
 } from "../../core/protocol/messages.ts";
-import { objectName } from "../../core/protocol/object-names.ts";
+import { objectName } from "../../core/protocol/names.ts";
 import type { Counter } from "../../core/stats/tally.ts";
-import type { BatchQueues } from "./batch-queue.ts";
-import type { Sending } from "./queued-call.ts";
-import { type Attempts, inTime, isRepeatable, overdue, sendTwice } from "./retry.ts";
-import { askAlone, type LimiterNamespace, type LimiterStub, quietly, within } from "./send-batch.ts";
+import type { BatchQueues, Sending } from "./batch-queue.ts";
+import {
+  askAlone,
+  type Attempts,
+  inTime,
+  isRepeatable,
+  type LimiterNamespace,
+  type LimiterStub,
+  overdue,
+  quietly,
+  sendTwice,
+  within,
+} from "./send-batch.ts";
 
 export type { LimiterNamespace, LimiterStub } from "./send-batch.ts";
 
@@ -41,7 +50,7 @@ interface Waiting {
 /**
  * Asks a key's object. When the object throws, hangs or is overloaded, the answer here is `undefined`, and the
  * limiter client does what the policy says. The runtime repeats a call that never reached the object. Any other call
- * may have been counted, so of those only such are repeated that take effect once: see retry.ts.
+ * may have been counted, so of those only such are repeated that take effect once: see send-batch.ts.
  */
 export class Objects {
   /** An invocation may have six connections that wait. Two are left for the request's own calls. */

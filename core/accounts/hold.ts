@@ -1,6 +1,6 @@
 /** Holds, and lists of them in the order in which they expire. The lists are values: none is ever changed. */
 import type { Uses } from "../algorithms/algorithm.ts";
-import { search } from "../algorithms/log/runs.ts";
+import { search } from "../algorithms/log/unit-log.ts";
 
 /** Units that are set apart for a holder. */
 export interface Hold {

@@ -2,7 +2,7 @@ import type { Algorithm, AlgorithmDecision, Allowed, AnyAlgorithm, Forecast, Lea
 
 /**
  * Both: one algorithm under two configurations at once. It is not an algorithm of its own, but decides while two versions
- * of a policy are in use (durable-objects/keys/rule-fingerprints.ts). A cost passes when it passes under both, and both count it. So the
+ * of a policy are in use (durable-objects/keys/versions.ts). A cost passes when it passes under both, and both count it. So the
  * bounds of both hold. One state would not do: a bucket that is refilled at one rate does not know what it would be at
  * another.
  *

@@ -1,6 +1,5 @@
 import type { Algorithm, ConfigProblem } from "./algorithm.ts";
-import { MAX_PARTS } from "./bucket-forecast.ts";
-import { tokenBucket, type TokenBucketConfig, type TokenBucketState } from "./token-bucket.ts";
+import { MAX_PARTS, tokenBucket, type TokenBucketConfig, type TokenBucketState } from "./token-bucket.ts";
 
 /**
  * Leaky bucket as a queue: calls flow out at a steady rate, and what comes faster is told to wait for its turn. It is

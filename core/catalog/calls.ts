@@ -1,5 +1,5 @@
 /** What may be asked of the catalog, and what it answers. Sent: never rename a field. */
-import type { Violation } from "../words.ts";
+import type { Violation } from "../violations.ts";
 
 /** What is written. A value that is `null` is taken away. */
 export type Write =

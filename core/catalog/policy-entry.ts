@@ -1,7 +1,13 @@
 import { parsePolicy } from "../policies/parse-policies.ts";
 /** A policy in force, as the catalog has told it: its own figures, its overrides and its candidate. */
-import type { AppliedOverride, PolicyRevision } from "../policies/policy-revision.ts";
-import { type Candidate, candidateName, type Policies, type Policy } from "../policies/policy.ts";
+import {
+  type AppliedOverride,
+  type Candidate,
+  candidateName,
+  type Policies,
+  type Policy,
+  type PolicyRevision,
+} from "../policies/policy.ts";
 import { RegionalPolicies, withoutJurisdiction } from "../policies/regional-policies.ts";
 import type { Regions } from "../policies/regions.ts";
 import type { CatalogChanges, OverrideChange, PolicyChange } from "./calls.ts";

@@ -5,12 +5,21 @@ import { zeroLimit } from "../algorithms/unlimited.ts";
 import { clip, meant, table, violation, violationsOf } from "../validation.ts";
 import { algorithms } from "./algorithms.ts";
 import { beforeOf, placementOf } from "./placement.ts";
-import { fieldsOf, NAME, NAME_ALLOWED, PENALTY_FIELDS, POLICY_FIELDS, RULE_FIELDS } from "./policy-fields.ts";
+import {
+  fieldsOf,
+  NAME,
+  NAME_ALLOWED,
+  PENALTY_FIELDS,
+  POLICY_FIELDS,
+  RULE_FIELDS,
+  sheddingOf,
+  strictest,
+  waitingOf,
+} from "./policy-fields.ts";
 import { MIN_USEFUL_TTL_MS } from "./policy-options.ts";
 import { policyTablesOf } from "./policy-tables.ts";
 import type { Policies, Policy, Rule } from "./policy.ts";
 import { prioritiesOf } from "./priorities.ts";
-import { sheddingOf, strictest, waitingOf } from "./waiting.ts";
 
 /** Every call decides all rules of its policy, and each rule is a member of a response header. */
 const MAX_RULES = 16;

@@ -3,7 +3,6 @@ import type { AnyAlgorithm, LeaseTerms, LocalDecisions, Quota, Waiting } from ".
 import type { Shedding } from "../shedding/load-shedder.ts";
 import type { Jurisdiction, Layout, LocationHint } from "./placement.ts";
 import type { HeaderStyle, Lifetimes, RetryJitter } from "./policy-options.ts";
-import type { AppliedOverride, Overrides, PolicyRevision } from "./policy-revision.ts";
 import type { Region } from "./regions.ts";
 
 /** One limit: an algorithm with its configuration. */
@@ -206,4 +205,106 @@ export function publicName(name: string): string {
 /** The name of the policy that a region goes on with alone, when its pool does not answer. */
 export function localName({ name }: Policy): string {
   return `${name}${LOCAL}`;
+}
+
+/** What was changed at run time, as policies carry it from isolates to objects. */
+
+/**
+ * Which version of a policy is in force for a key. Versions rise with each change of the policy or of an override for its
+ * keys, and `sinceMs` within a version, so an object that has seen one never goes back (`later`). Sent and stored: never
+ * rename a field.
+ */
+export interface PolicyRevision {
+  readonly version: number;
+  /** The policy's table as JSON text, with the override of the key in it. Absent: as the deployment's file says. */
+  readonly fields?: string;
+  /**
+   * When the last of the key's overrides ended that have ended by themselves in this version, in milliseconds since 1970:
+   * an override ends at its instant, and the version rises when the catalog has written so. Absent: none has.
+   */
+  readonly sinceMs?: number;
+  /** In a candidate: which one it is (`Candidate.version`). The keys of another one begin untouched. */
+  readonly candidate?: number;
+}
+
+/** Whether a key, decided by one version before, is of another candidate now. */
+export function isOfAnother(before: PolicyRevision | undefined, now: PolicyRevision | undefined): boolean {
+  return now?.candidate !== undefined && now.candidate !== before?.candidate;
+}
+
+/** The later of what two calls say; of the same the first. */
+export function later(
+  one: PolicyRevision | undefined,
+  other: PolicyRevision | undefined,
+): PolicyRevision | undefined {
+  const versions = (other?.version ?? 0) - (one?.version ?? 0);
+  if (versions !== 0) return versions > 0 ? other : one;
+  return (other?.sinceMs ?? 0) > (one?.sinceMs ?? 0) ? other : one;
+}
+
+/** The override that applies to a key. */
+export interface AppliedOverride {
+  /** As answers name it. */
+  readonly pattern: string;
+  /** Absent: other figures, by which the key is decided as any other. */
+  readonly effect?: "blocked" | "unlimited";
+  /** When it ends by itself, in milliseconds since 1970. Absent: not before it is deleted. */
+  readonly endsAtMs?: number;
+}
+
+/**
+ * Finds the policy of a key by the override that is in force for it at this instant, or after the one that has ended;
+ * `undefined`: it has none.
+ */
+export interface Overrides<Found> {
+  find(key: string, nowMs: number): Found | undefined;
+}
+
+/** What a message says of the version that is in force; empty: the deployment's file says it. */
+export function versionOf({ inForce }: { readonly inForce?: PolicyRevision }): {
+  readonly inForce?: PolicyRevision;
+} {
+  return inForce === undefined ? {} : { inForce };
+}
+
+/** Whether two versions of a policy, which were both changed at run time, say the same of a key. */
+export function saysTheSame(one: Versioned, other: Versioned): boolean {
+  if (one.inForce === undefined || other.inForce === undefined) return false;
+  const isOfOne = one.inForce.candidate === other.inForce.candidate;
+  const areSame = one.inForce.fields === other.inForce.fields;
+  return isOfOne && areSame && one.override?.pattern === other.override?.pattern;
+}
+
+interface Versioned {
+  readonly inForce?: PolicyRevision;
+  readonly override?: AppliedOverride;
+}
+
+/**
+ * The units that a call asks for. A number is for every rule. An object gives a number for each unit (`Rule.unit`),
+ * and 1 counts for a unit that is left out.
+ */
+export type Cost = number | Readonly<Record<string, number>>;
+
+/** The units that a cost has for a rule. */
+export function costOf(rule: Pick<Rule, "unit">, cost: Cost): number {
+  if (typeof cost === "number") return cost;
+  return Object.hasOwn(cost, rule.unit) ? (cost[rule.unit] ?? 1) : 1;
+}
+
+/** Whether a cost has no units for any rule: then the call only looks, as with a cost of 0. */
+export function takesNothing(
+  { rules }: { readonly rules: readonly Pick<Rule, "unit">[] },
+  cost: Cost,
+): boolean {
+  return typeof cost === "number" ? cost === 0 : rules.every((rule) => costOf(rule, cost) === 0);
+}
+
+/** A cost as text. The same cost has the same text, in whatever order its units were given. */
+export function costText(cost: Cost): string {
+  if (typeof cost === "number") return String(cost);
+  return Object.keys(cost)
+    .toSorted()
+    .map((unit) => `${cost[unit]} ${unit}`)
+    .join(", ");
 }

@@ -3,7 +3,7 @@
  * and an added field is optional.
  */
 import type { DenialReason } from "../algorithms/algorithm.ts";
-import type { Cost } from "./cost.ts";
+import type { Cost } from "../policies/policy.ts";
 import type { Full } from "./problems.ts";
 
 /** What one rule said of a cost. */

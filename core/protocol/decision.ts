@@ -1,9 +1,8 @@
 /** The decision that a caller sees, made of the decisions of the rules. */
 import { type DenialReason, MAX_UNITS } from "../algorithms/algorithm.ts";
-import type { AppliedOverride } from "../policies/policy-revision.ts";
-import { type Policy, type PolicyView, publicName } from "../policies/policy.ts";
+import { type AppliedOverride, type Policy, type PolicyView, publicName } from "../policies/policy.ts";
 import type { Decided, Hold, Lease, Peeked, RuleDecision, Shed } from "./answers.ts";
-import { claimId } from "./caller-keys.ts";
+import { claimId } from "./names.ts";
 import type { Problem } from "./problems.ts";
 
 /** A decision as callers see it, over HTTP and over RPC. */

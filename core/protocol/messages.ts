@@ -5,10 +5,9 @@
  * and an added field is optional. A change that an older object would misread needs a higher `PROTOCOL`.
  */
 import type { Outcome } from "../algorithms/algorithm.ts";
-import { type PolicyRevision, versionOf } from "../policies/policy-revision.ts";
+import { type Cost, type PolicyRevision, versionOf } from "../policies/policy.ts";
 import type { Reports } from "../shedding/load-shedder.ts";
 import type { Answer, AnswerText, Shed, SheddingLevel, UnsupportedProtocol } from "./answers.ts";
-import type { Cost } from "./cost.ts";
 
 /**
  * The version of these messages, which each names. An object that knows only lower ones changes nothing and answers
@@ -19,7 +18,7 @@ export const PROTOCOL = 1;
 /** The version of a `limit` that waits. Objects of version 1 would take it for a question whether the key is idle. */
 export const WAITING_PROTOCOL = 2;
 
-/** The version of a batch (batches.ts). It comes by `reserve`, which objects of lower versions refuse by value. */
+/** The version of a batch (wire-methods.ts). It comes by `reserve`, which objects of lower versions refuse by value. */
 export const BATCH_PROTOCOL = 3;
 
 /** The version of a socket that resumes a lease: objects of lower versions would grant another one. */
@@ -34,7 +33,7 @@ export const KNOWN_PROTOCOL = LINK_PROTOCOL;
 /** The version of a message. Absent: version 1, whose first senders knew no version number. */
 export interface Versioned {
   readonly protocol?: number;
-  /** What the rules of the policy say where the sender is (durable-objects/keys/rule-fingerprints.ts). Absent: the sender does not say. */
+  /** What the rules of the policy say where the sender is (durable-objects/keys/versions.ts). Absent: the sender does not say. */
   readonly terms?: string | undefined;
   /** What is in force for the key, as far as the sender knows. Absent: what the deployment's file says. */
   readonly inForce?: PolicyRevision | undefined;

@@ -1,10 +1,6 @@
-import type { PolicyRevision } from "../policies/policy-revision.ts";
+import type { Layout } from "../policies/placement.ts";
+import type { Cost, PolicyRevision } from "../policies/policy.ts";
 import type { AnswerText, Lease, Peeked } from "./answers.ts";
-/**
- * The methods of an object over Workers RPC. Old and new versions call each other while a deployment is rolled out.
- * So never change a name or an argument: add a field to a message, or add a method.
- */
-import type { Cost } from "./cost.ts";
 import type {
   AcquireCall,
   Batch,
@@ -20,7 +16,11 @@ import type {
   SheddingCall,
   Versioned,
 } from "./messages.ts";
-import type { HandOver, ForwardedResult, ForwardedCall, KeysStored } from "./moves.ts";
+
+/**
+ * The methods of an object over Workers RPC. Old and new versions call each other while a deployment is rolled out.
+ * So never change a name or an argument: add a field to a message, or add a method.
+ */
 
 /** A value that is there at once, or later. */
 export type MaybePromise<Value> = Value | Promise<Value>;
@@ -116,3 +116,125 @@ export type ObjectStub = {
   reserve(call: ReserveCall | Batch | HandOver | KeysStored): Promise<AnswerText>;
   fetch(url: string, init: RequestInit): Promise<Response>;
 };
+
+/*
+ * The messages by which a key moves from one object to another. They go by `reserve`, which objects of lower versions
+ * refuse by value.
+ *
+ * Only durations cross from one clock to another, so an answer says what its sender's clock was (`nowMs`).
+ */
+
+/** The version of these messages. */
+export const MOVE_PROTOCOL = 4;
+
+/** So many keys are asked for in one message at most. */
+export const MAX_MOVED = 256;
+/** An answer has no further key when it has so many UTF-16 units. A message may have 32 MiB. */
+export const MAX_MOVED_LENGTH = 2 ** 22;
+
+/** Asks an object for keys that it had before. */
+export interface HandOver extends Versioned {
+  readonly handOver: {
+    readonly policy: string;
+    /** By this layout the sender's object has the keys. */
+    readonly layout: Layout;
+    readonly keys: readonly RequestedKey[];
+  };
+}
+
+/** A key that is asked for. */
+export interface RequestedKey {
+  readonly key: string;
+  /** The number of the move by which the sender gave the key away itself, if it does not know of a later one; else 0. */
+  readonly move: number;
+  /** What this object gave to another one never arrived there: that one has said so after it was given. */
+  readonly lost?: GivenKey;
+}
+
+/** A key was given to an object, and not only once if its answer was lost. */
+export interface GivenKey {
+  /** The name of the object. */
+  readonly to: string;
+  readonly times: number;
+  /** The number of the move. */
+  readonly move: number;
+}
+
+/** What became of each key, in the order in which they were asked for. Those at the end may be missing. */
+export interface HandedOver {
+  readonly nowMs: number;
+  /** The layouts of the policy that this object knows: keys may be where the asker does not look. */
+  readonly layouts: readonly Layout[];
+  readonly keys: readonly HandOverResult[];
+}
+
+/**
+ * What became of one key. `moved`: all that there is of it. `nothing`: there is nothing of it here. `presumed`: there is
+ * nothing of it here but units, by rule, that a memory before this one may have given out. `given`: another object may
+ * have it. `kept`: it stays here, and is to be asked here. `busy`: it is on its way here.
+ */
+export type HandOverResult =
+  | { readonly moved: MovedKey }
+  | { readonly presumed: PresumedByRule }
+  | { readonly given: GivenKey }
+  | "nothing"
+  | "kept"
+  | "busy";
+
+/** By the name of the rule: units that isolates may have. */
+export type PresumedByRule = Readonly<Record<string, number>>;
+
+/** All that is stored of a key. Its fields are as storage has them: never rename one. */
+export interface MovedKey {
+  /** It rises with each move of the key. */
+  readonly move: number;
+  /** From when on the key is as an untouched one, by the clock of the object that has given it away. */
+  readonly wholeAtMs: number;
+  /** By the name of the rule; absent: the key has no record. */
+  readonly rules?: Readonly<Record<string, unknown>>;
+  readonly segments: readonly MovedSegment[];
+  /** Holds and leases of callers. */
+  readonly claims: readonly unknown[];
+  readonly answers: readonly MovedAnswer[];
+}
+
+/** A part of a rule's state that is stored apart. */
+export interface MovedSegment {
+  readonly rule: string;
+  readonly log: number;
+  readonly start: number;
+  readonly toMs: number;
+  readonly entries: readonly number[];
+}
+
+/** An answer that is remembered. */
+export interface MovedAnswer {
+  readonly idempotencyKey: string;
+  readonly request: string;
+  readonly answer: string;
+  readonly atMs: number;
+}
+
+/** Tells that these keys are stored at the sender now. */
+export interface KeysStored extends Versioned {
+  readonly taken: {
+    readonly policy: string;
+    readonly keys: readonly { readonly key: string; readonly move: number }[];
+  };
+}
+
+/** A call that came to an object which does not have its key. Whoever gets it does not pass it on again. */
+export interface ForwardedCall extends Versioned {
+  readonly passedOn: {
+    readonly policy: string;
+    readonly key: string;
+    /** Of the object's methods (object-methods.ts): what the call is. */
+    readonly method: string;
+    readonly args: readonly unknown[];
+    /** The names of the objects that may have the key. Whoever does not know them all could not find it. */
+    readonly mayBeAt: readonly string[];
+  };
+}
+
+/** What a call that was passed on returned; `isElsewhere`: it was not made, since the key is not to be here either. */
+export type ForwardedResult = { readonly returned: unknown } | { readonly isElsewhere: true };

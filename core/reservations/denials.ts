@@ -1,6 +1,5 @@
-import type { PolicyView, RuleView } from "../policies/policy.ts";
+import { type Cost, costOf, type PolicyView, type RuleView } from "../policies/policy.ts";
 import type { Decided, RuleDecision } from "../protocol/answers.ts";
-import { costOf, type Cost } from "../protocol/cost.ts";
 import { ASKING_WAIT_MS, FLOOD_MS, MAX_DENIED_MS } from "./sizing.ts";
 
 /** A denial that the object answered. */

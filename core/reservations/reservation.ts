@@ -1,12 +1,9 @@
-import { versionOf } from "../policies/policy-revision.ts";
-import type { PolicyView, RuleView } from "../policies/policy.ts";
+import { type Cost, type PolicyView, type RuleView, versionOf } from "../policies/policy.ts";
 import type { Decided, Reserved, RuleDecision } from "../protocol/answers.ts";
-import type { Cost } from "../protocol/cost.ts";
 import type { Returned } from "../protocol/messages.ts";
-import { Demand, PendingRequest } from "./demand.ts";
 import { Denials } from "./denials.ts";
 import { ReservedUnits } from "./reserved-units.ts";
-import { heldMs } from "./sizing.ts";
+import { Demand, heldMs, PendingRequest } from "./sizing.ts";
 
 /**
  * What one isolate knows of one key: the units that it may spend without asking, its denials, and the demand. The

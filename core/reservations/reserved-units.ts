@@ -1,5 +1,4 @@
-import type { PolicyView } from "../policies/policy.ts";
-import { costOf, type Cost } from "../protocol/cost.ts";
+import { type Cost, costOf, type PolicyView } from "../policies/policy.ts";
 import { refillMs, spendableMs } from "./sizing.ts";
 
 /** The units of a reservation, which may be spent for a while. Arrays have one number for each rule. */

@@ -15,7 +15,7 @@
  * Why it does not oscillate: what is done shows only after a while (`LAG_MS`: chances that isolates keep, reports that
  * fade, the queue of a machine). In that time the utilization moves by at most lag / over, which has to be less than
  * the rest between good and bad: then what sheds too much does not go on to shed too little. `sheddingOf` in
- * core/policies/waiting.ts refuses an `over` that is shorter.
+ * core/policies/policy-fields.ts refuses an `over` that is shorter.
  *
  * What it is bad at: an overload that is there at once and gone in a minute. A queue or a limit answers that.
  */

@@ -1,6 +1,5 @@
 /** All counts as text: OpenMetrics 1.0, or the older format of Prometheus, which differs in names and in the end. */
-import { partsOf, type Counts } from "./counts.ts";
-import { DURATION_BOUNDS_MS, FAMILIES, type Family, SUM } from "./families.ts";
+import { type Counts, DURATION_BOUNDS_MS, FAMILIES, type Family, partsOf, SUM } from "./counts.ts";
 
 /** The formats, by what their media types are called. */
 export const METRIC_FORMATS = {

@@ -2,18 +2,21 @@
  * What one isolate has counted and not sent yet. A decision is counted in an array at a place that its words give: no
  * text is made before it is sent.
  */
+import { orTimeout, type Time } from "../clock.ts";
 import type { Decision } from "../protocol/decision.ts";
 import {
-  type ComparisonCounts,
+  bucketOf,
   comparedSeries,
+  type ComparisonCounts,
   type Counts,
   keysOfCandidate,
   MAX_POLICIES,
+  type Metric,
   OTHER_POLICIES,
   seriesOf,
+  SUM,
 } from "./counts.ts";
-import { bucketOf, SUM, type Metric } from "./families.ts";
-import type { Content, PolicyKeys } from "./messages.ts";
+import type { Content, PolicyKeys, StatsMessage } from "./messages.ts";
 import { TopKeys } from "./top-keys.ts";
 
 /** So many policies of one message have their top keys in it: of 64 keys each, twice, some 10,000 keys. */
@@ -152,4 +155,98 @@ function wordsOf(place: number): string[] {
   const rest = Math.floor(place / OUTCOMES.length);
   const [outcome, source] = [OUTCOMES[place % OUTCOMES.length], SOURCES[rest % SOURCES.length]];
   return [outcome ?? "", REASONS[Math.floor(rest / SOURCES.length)] ?? "", source ?? ""];
+}
+
+/*
+ * When an isolate sends what it has counted, and what.
+ *
+ * What it counts is sent 10 s after the first of it, so there is one message in 10 s at most, and one under way. Each
+ * message has a number. As long as it has no answer, nobody knows whether it was counted: it is sent again as it is, with
+ * the same number, and what was counted since waits for the next. So nothing is counted twice, and nothing is lost but
+ * what an isolate has not sent when it is thrown away.
+ *
+ * Any request may be ended at any moment, so nothing here waits for a promise of another one: a message counts as lost
+ * when its time is over.
+ */
+
+/** There is one message in so many milliseconds at most. */
+export const SEND_EVERY_MS = 10_000;
+/** A message without an answer counts as lost after so many milliseconds. */
+export const SEND_DEADLINE_MS = 12_000;
+/** After so long a message is not sent again, in milliseconds: the object forgets senders later (ledger.ts). */
+export const SENT_AGAIN_MS = 600_000;
+
+interface UnansweredMessage {
+  readonly message: StatsMessage;
+  readonly sinceMs: number;
+}
+
+/** Sends what one isolate counts. */
+export class StatsSender {
+  readonly #tally: Tally;
+  readonly #makeId: () => string;
+  readonly #onLost: (error: unknown) => void;
+  #id = "";
+  #number = 0;
+  #unanswered: UnansweredMessage | undefined;
+  /** From this instant on the next message may be sent. */
+  #nextMs = -Infinity;
+  #underWayUntilMs = -Infinity;
+
+  /**
+   * @param makeId makes a random id; called for the first message, since start-up has no randomness
+   * @param onLost is told why a message has no answer
+   */
+  constructor(tally: Tally, makeId: () => string, onLost: (error: unknown) => void = () => undefined) {
+    this.#onLost = onLost;
+    this.#tally = tally;
+    this.#makeId = makeId;
+  }
+
+  /** Whether somebody has to see to the next message: 10 s have passed since somebody did. */
+  isDue(nowMs: number): boolean {
+    // A clock that was put back by much would keep everything here.
+    return nowMs >= this.#nextMs || nowMs < this.#nextMs - 2 * SEND_EVERY_MS;
+  }
+
+  /** Sees to the next message: it is sent at once, or after 10 s together with what comes until then. */
+  async begin(time: Time, push: (message: StatsMessage) => Promise<void>, afterMs: number): Promise<void> {
+    this.#nextMs = time.nowMs() + SEND_EVERY_MS;
+    if (afterMs > 0) await new Promise<void>((done) => time.after(afterMs, done));
+    await this.send(time, push);
+  }
+
+  /** Sends what there is, now. It never throws. Returns whether nothing is left to be sent. */
+  async send(time: Time, push: (message: StatsMessage) => Promise<void>): Promise<boolean> {
+    const nowMs = time.nowMs();
+    if (nowMs < this.#underWayUntilMs && this.#underWayUntilMs - nowMs <= SEND_DEADLINE_MS) return false;
+    const message = this.#nextMessage(nowMs);
+    if (message === undefined) return true;
+    this.#underWayUntilMs = nowMs + SEND_DEADLINE_MS;
+    let isAnswered = false;
+    const answered = (async () => {
+      await push(message);
+      isAnswered = true;
+    })().catch(this.#onLost);
+    await orTimeout(answered, time, SEND_DEADLINE_MS);
+    // It may have come late, and another message may be under way by now.
+    if (this.#unanswered?.message !== message) return false;
+    this.#underWayUntilMs = -Infinity;
+    if (isAnswered) this.#unanswered = undefined;
+    return isAnswered;
+  }
+
+  #nextMessage(nowMs: number): StatsMessage | undefined {
+    const unanswered = this.#unanswered;
+    if (unanswered !== undefined && Math.abs(nowMs - unanswered.sinceMs) < SENT_AGAIN_MS)
+      return unanswered.message;
+    this.#unanswered = undefined;
+    const content = this.#tally.take();
+    if (content === undefined) return undefined;
+    if (this.#id === "") this.#id = this.#makeId();
+    this.#number += 1;
+    const message = { ...content, sender: this.#id, number: this.#number };
+    this.#unanswered = { message, sinceMs: nowMs };
+    return message;
+  }
 }

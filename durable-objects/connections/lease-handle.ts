@@ -2,7 +2,6 @@ import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Released } from "../../core/protocol/answers.ts";
-import { claimId } from "../../core/protocol/caller-keys.ts";
 import {
   type AcquireCall,
   LINK_PROTOCOL,
@@ -13,6 +12,7 @@ import {
   type Versioned,
   type ReleaseParams,
 } from "../../core/protocol/messages.ts";
+import { claimId } from "../../core/protocol/names.ts";
 import type { Attached, ConfirmCall, MaybePromise } from "../../core/protocol/object-methods.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";

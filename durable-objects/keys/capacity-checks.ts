@@ -1,4 +1,4 @@
-import { callerIn, type KeyRange, rangeOf } from "../../core/protocol/caller-keys.ts";
+import { callerIn, type KeyRange, rangeOf } from "../../core/protocol/names.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
 import {
   type AnswerCount,

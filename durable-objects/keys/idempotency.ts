@@ -1,7 +1,6 @@
-import { publicName, type Rule } from "../../core/policies/policy.ts";
+import { type Cost, costOf, publicName, type Rule } from "../../core/policies/policy.ts";
 import type { Conflict, Decided } from "../../core/protocol/answers.ts";
-import { type KeyRange, rangeOf, rangeOfEnds, sharedKey } from "../../core/protocol/caller-keys.ts";
-import { type Cost, costOf } from "../../core/protocol/cost.ts";
+import { type KeyRange, rangeOf, rangeOfEnds, sharedKey } from "../../core/protocol/names.ts";
 import { ANSWERS_DROPPED, MAX_ANSWERS, type StoredAnswer } from "../storage/answers.ts";
 import type { Claim } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
@@ -10,7 +9,7 @@ import type { KeyState } from "./key-state.ts";
 
 /** A call that is charged once, also when it is sent again. */
 export interface Idempotent {
-  /** With its caller: see core/protocol/caller-keys.ts. */
+  /** With its caller: see core/protocol/names.ts. */
   readonly idempotencyKey: string;
   /** The request in words, to tell another request under the same idempotency key. Stored: never reword. */
   readonly request: string;

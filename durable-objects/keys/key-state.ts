@@ -1,24 +1,22 @@
 import { type Account, advance, restoredOf, UNTOUCHED } from "../../core/accounts/account.ts";
-import { later, type PolicyRevision } from "../../core/policies/policy-revision.ts";
-import type { Policy } from "../../core/policies/policy.ts";
+import { later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
 import type { AnswerCount } from "../storage/answers.ts";
 import { claimsOf } from "../storage/conversions.ts";
 import { type Claim, CLAIM_BYTES, type StoredAccount } from "../storage/records.ts";
 import type { DueKey, KeyStorage } from "../storage/storage.ts";
 import { aheadOfRecord, recordWholeAtMs } from "../storage/write-behind.ts";
-import { Holders } from "./holders.ts";
-import type { Comparison } from "./rule-fingerprints.ts";
 import {
   bytesOf,
   comparedBy,
   givenSince,
+  Holders,
   readRuleStates,
   type RuleState,
   statesSeenBy,
   wholeAtMsOf,
   withHoldsOf,
 } from "./rule-state.ts";
-import { type Choose, type ChosenVersion, versionIn } from "./versions.ts";
+import { type Choose, type ChosenVersion, type Comparison, versionIn } from "./versions.ts";
 
 /** A rule's state as `KeyState` itself sees it; nobody else may change it. */
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };

@@ -1,5 +1,5 @@
 import { type Account, UNTOUCHED } from "../../core/accounts/account.ts";
-import { isOfAnother, later } from "../../core/policies/policy-revision.ts";
+import { isOfAnother, later } from "../../core/policies/policy.ts";
 import type { StoredAccount } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
 import { record } from "../storage/write-behind.ts";

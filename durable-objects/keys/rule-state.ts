@@ -1,7 +1,8 @@
-import { restoredOf, unstoredOf, UNTOUCHED, wholeAtMs, type Account } from "../../core/accounts/account.ts";
+import { type Account, restoredOf, unstoredOf, UNTOUCHED, wholeAtMs } from "../../core/accounts/account.ts";
 import type { Hold } from "../../core/accounts/hold.ts";
 import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
-import { type Policy, type Rule, forPriority } from "../../core/policies/policy.ts";
+import { forPriority, type Policy, type Rule } from "../../core/policies/policy.ts";
+import { callerIn } from "../../core/protocol/names.ts";
 import { converted } from "../storage/conversions.ts";
 import type { Claim, StoredAccount } from "../storage/records.ts";
 import type { DueKey, KeyStorage } from "../storage/storage.ts";
@@ -14,7 +15,7 @@ import {
   restore,
   storedName,
 } from "../storage/write-behind.ts";
-import type { Comparison } from "./rule-fingerprints.ts";
+import type { Comparison } from "./versions.ts";
 
 /** One rule of a key: its account, and its part of the key's record (`undefined`: storage has none). */
 export interface RuleState {
@@ -116,7 +117,7 @@ export function statesSeenBy(
   if (rules === policy.rules) return states;
   return states.map((state, index) => {
     const { apart = 0 } = rules[index] ?? {};
-    // The rule may be compared with another version's (rule-fingerprints.ts).
+    // The rule may be compared with another version's (versions.ts).
     const capacity = Math.max(0, state.rule.capacity - apart);
     return apart === 0 ? state : { ...state, rule: { ...state.rule, apart, capacity } };
   });
@@ -175,4 +176,122 @@ export function givenSince({ stored, presumed }: RuleState, account = UNTOUCHED)
 function aheadOf({ rule, stored, storedWholeMs }: RuleState, nowMs: number): number {
   if (stored === undefined) return aheadUnits(rule);
   return storedWholeMs <= nowMs ? Math.max(stored.ahead, aheadUnits(rule)) : stored.ahead;
+}
+
+/** What a holder has said of one rule, and has of it. */
+export interface HolderUnits {
+  /** Units that it has reported as used since it began. */
+  readonly used: number;
+  /** Units that it wanted last. */
+  readonly wanted: number;
+  /** Units that were held for it after its last message. */
+  readonly held: number;
+}
+
+/**
+ * An isolate, or a client in its caller's process, that reserves units of a key. It is in memory only: a crash forgets it,
+ * and the units that it has reserved are covered by the key's record (storage/write-behind.ts).
+ */
+export interface Holder {
+  /** The number of the last message that was accepted. One that is not higher is late or repeated, and is ignored. */
+  readonly turn: number;
+  /** The id of its hold in every rule's account. */
+  readonly hold: string;
+  /** The hold that it had before it claimed units that are not in it. Until that ends, it is granted no other. */
+  readonly replaced?: string | undefined;
+  /** By the name of the rule: another version of the policy may have other rules, or the same in another order. */
+  readonly rules: ReadonlyMap<string, HolderUnits>;
+  /** Until this instant its wishes count when units are shared out, unless it asks again. */
+  readonly untilMs: number;
+}
+
+/** The most holders of one key, at about 300 bytes each. Further isolates reserve nothing and ask each time. */
+const MAX_HOLDERS = 1_000;
+/** Of those, the most clients of one caller: it cannot keep isolates from reserving. */
+const MAX_HOLDERS_OF_CALLER = 500;
+/** What one caller's clients want counts as much as what so many holders want that want all they may have. */
+const MAX_WISHES_OF_CALLER = 4;
+/** A holder is remembered for this long after its end, in milliseconds: messages that it has sent may arrive later. */
+const REMEMBERED_MS = 5_000;
+/** About the bytes of memory that a holder takes, beside its hold. */
+const HOLDER_BYTES = 300;
+
+/** The holders of one key, by their ids. */
+export class Holders {
+  readonly #holders = new Map<string, Holder>();
+
+  get size(): number {
+    return this.#holders.size;
+  }
+
+  get bytes(): number {
+    return HOLDER_BYTES * this.#holders.size;
+  }
+
+  get(id: string): Holder | undefined {
+    return this.#holders.get(id);
+  }
+
+  /** Whether there is room to remember a holder. */
+  hasRoomFor(id: string): boolean {
+    const { size } = this.#holders;
+    if (this.#holders.has(id)) return true;
+    if (size < MAX_HOLDERS_OF_CALLER) return true;
+    return size < MAX_HOLDERS && this.#ofCallerOf(id) < MAX_HOLDERS_OF_CALLER;
+  }
+
+  /** How many holders the caller of this one has; 0 for an isolate. */
+  #ofCallerOf(id: string): number {
+    const caller = callerIn(id);
+    if (caller === undefined) return 0;
+    let count = 0;
+    for (const each of this.#holders.keys()) if (callerIn(each) === caller) count += 1;
+    return count;
+  }
+
+  put(id: string, holder: Holder): void {
+    this.#holders.set(id, holder);
+  }
+
+  /** Forgets the holders whose end was so long ago that no message of theirs can still arrive. */
+  forgetEnded(nowMs: number): void {
+    for (const [id, { untilMs }] of this.#holders)
+      if (untilMs + REMEMBERED_MS <= nowMs) this.#holders.delete(id);
+  }
+
+  /**
+   * What the others want and have of a rule.
+   *
+   * @param id the holder that asks; `undefined`: somebody who holds nothing
+   * @param rule the name of the rule
+   * @param max the most units of it that one holder may have. Clients may say what they like, so what those of one caller
+   * want counts as a few holders at the most
+   */
+  others(id: string | undefined, rule: string, max: number, nowMs: number): OtherHolders {
+    const own = id === undefined ? undefined : callerIn(id);
+    const wishes = new Map<string, number>();
+    let [wanted, heldByOwn] = [0, 0];
+    let isContested = false;
+    for (const [each, { rules, untilMs }] of this.#holders) {
+      const units = rules.get(rule);
+      if (each === id || units === undefined || untilMs <= nowMs) continue;
+      const caller = callerIn(each);
+      if (caller === undefined) wanted += units.wanted;
+      else wishes.set(caller, (wishes.get(caller) ?? 0) + units.wanted);
+      if (own !== undefined && caller === own) heldByOwn += units.held;
+      else isContested ||= units.wanted > 0;
+    }
+    for (const wish of wishes.values()) wanted += Math.min(wish, MAX_WISHES_OF_CALLER * max);
+    return { wanted, heldByOwn, isContested };
+  }
+}
+
+/** The other holders of a key, as one of them meets them. */
+export interface OtherHolders {
+  /** Units that they want. */
+  readonly wanted: number;
+  /** Units that the other clients of the same caller have; 0 for an isolate. */
+  readonly heldByOwn: number;
+  /** Whether somebody wants units who is no client of the same caller. */
+  readonly isContested: boolean;
 }

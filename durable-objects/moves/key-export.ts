@@ -1,4 +1,5 @@
 import type { Policy } from "../../core/policies/policy.ts";
+import { layoutsOf, objectName, objectNames } from "../../core/protocol/names.ts";
 import {
   type HandedOver,
   type HandOver,
@@ -7,13 +8,12 @@ import {
   MAX_MOVED,
   MAX_MOVED_LENGTH,
   type RequestedKey,
-} from "../../core/protocol/moves.ts";
-import { layoutsOf, objectName, objectNames } from "../../core/protocol/object-names.ts";
+} from "../../core/protocol/object-methods.ts";
 import { REMEMBERED_MS } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { Move } from "../storage/moves.ts";
-import { KeyHasMoved, type MovesHost } from "./host.ts";
 import { packRows, removeRows } from "./moved-rows.ts";
+import { KeyHasMoved, type MovesHost } from "./places.ts";
 
 /**
  * Gives keys to the objects that are to have them. A key is given away when that is stored; what there was of it stays

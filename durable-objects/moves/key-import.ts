@@ -1,6 +1,7 @@
 import type { Layout } from "../../core/policies/placement.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
+import { layoutsOf, namesBy, objectName, objectNames } from "../../core/protocol/names.ts";
 import {
   type GivenKey,
   type HandedOver,
@@ -10,11 +11,10 @@ import {
   type MovedKey,
   type PresumedByRule,
   type RequestedKey,
-} from "../../core/protocol/moves.ts";
-import { layoutsOf, namesBy, objectName, objectNames } from "../../core/protocol/object-names.ts";
+} from "../../core/protocol/object-methods.ts";
 import type { Move } from "../storage/moves.ts";
-import type { MovesHost } from "./host.ts";
 import { storePresumed, storeRows, takeBack } from "./moved-rows.ts";
+import type { MovesHost } from "./places.ts";
 
 /** Where a key is that does not come: another object keeps it. */
 export interface KeptKey {

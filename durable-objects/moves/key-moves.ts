@@ -9,13 +9,11 @@
  * one that keeps it because its version does not know the new layout yet.
  */
 import type { Policy } from "../../core/policies/policy.ts";
-import { MOVE_PROTOCOL } from "../../core/protocol/moves.ts";
-import type { LimiterMethods, MaybePromise } from "../../core/protocol/object-methods.ts";
-import { objectNames } from "../../core/protocol/object-names.ts";
-import { KeyHasMoved, type MovesHost } from "./host.ts";
+import { objectNames } from "../../core/protocol/names.ts";
+import { type LimiterMethods, type MaybePromise, MOVE_PROTOCOL } from "../../core/protocol/object-methods.ts";
 import { KeyExport } from "./key-export.ts";
 import { type KeptKey, KeyImport } from "./key-import.ts";
-import type { Places } from "./places.ts";
+import { KeyHasMoved, type MovesHost, type Places } from "./places.ts";
 
 /** The object to which a call was passed on is not to have the key either. */
 export const NOT_OWNER = Symbol("elsewhere");

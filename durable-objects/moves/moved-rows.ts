@@ -1,6 +1,6 @@
 /** All that is stored of a key, as it goes to another object. */
 import type { Policy } from "../../core/policies/policy.ts";
-import type { MovedKey } from "../../core/protocol/moves.ts";
+import type { MovedKey } from "../../core/protocol/object-methods.ts";
 import type { Move } from "../storage/moves.ts";
 import type { Claim, StoredAccount } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";

@@ -4,8 +4,8 @@
  */
 import { admitsUnprovisional } from "../../core/accounts/account.ts";
 import { withoutTaking } from "../../core/accounts/joint-decision.ts";
+import { type Cost, costOf } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
-import { type Cost, costOf } from "../../core/protocol/cost.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { WaitQueue } from "./wait-queue.ts";

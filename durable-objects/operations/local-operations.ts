@@ -1,12 +1,11 @@
 import { outstandingOf } from "../../core/accounts/account.ts";
+import type { Cost } from "../../core/policies/policy.ts";
 import type { Peeked, RuleDecision } from "../../core/protocol/answers.ts";
-import type { Cost } from "../../core/protocol/cost.ts";
 import type { Returned, HoldParams } from "../../core/protocol/messages.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { Holds } from "./holds.ts";
-import { Leases } from "./leases.ts";
+import { Holds, Leases } from "./claims.ts";
 import { Limits } from "./limits.ts";
 import type {
   Acquiring,

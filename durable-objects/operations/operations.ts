@@ -1,7 +1,6 @@
-import type { QueuedCost } from "../../core/accounts/wait-times.ts";
-import type { Policy } from "../../core/policies/policy.ts";
+import type { QueuedCost } from "../../core/accounts/joint-decision.ts";
+import type { Cost, Policy } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Peeked } from "../../core/protocol/answers.ts";
-import type { Cost } from "../../core/protocol/cost.ts";
 import type {
   LeaseReport,
   ReserveCall,

@@ -4,13 +4,13 @@ import { decideTogether, type RuleAccount } from "../../core/accounts/joint-deci
 import { MIN_USEFUL_TTL_MS } from "../../core/policies/policy-options.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
-import { callerIn } from "../../core/protocol/caller-keys.ts";
 import type { Reserving, Returned } from "../../core/protocol/messages.ts";
+import { callerIn } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { grantedTogether, heldMs, isSpare, mostUnits, type Wish } from "../../core/reservations/sizing.ts";
-import type { Holder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
+import type { Holder } from "../keys/rule-state.ts";
 import { cacheableDenial, kindMismatch, cacheableForMs, isProvisionallyBlocked } from "./denials.ts";
 import type { Limits } from "./limits.ts";
 import type { Reserve } from "./operations.ts";

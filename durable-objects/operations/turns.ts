@@ -1,7 +1,11 @@
-import { withoutTaking } from "../../core/accounts/joint-decision.ts";
-import { leastWaitMs, waitBehindMs, type QueuedCost } from "../../core/accounts/wait-times.ts";
+import {
+  leastWaitMs,
+  type QueuedCost,
+  waitBehindMs,
+  withoutTaking,
+} from "../../core/accounts/joint-decision.ts";
+import { type Cost, costOf } from "../../core/policies/policy.ts";
 import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.ts";
-import { costOf, type Cost } from "../../core/protocol/cost.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { kindMismatch } from "./denials.ts";

@@ -1,4 +1,4 @@
-import { jointWaitMs } from "../../core/accounts/wait-times.ts";
+import { jointWaitMs } from "../../core/accounts/joint-decision.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";

@@ -1,7 +1,7 @@
 import { admitsTogether } from "../../core/accounts/joint-decision.ts";
 import { randomId } from "../../core/clock.ts";
+import { type Cost, costOf, costText } from "../../core/policies/policy.ts";
 import type { Answer, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
-import { type Cost, costOf, costText } from "../../core/protocol/cost.ts";
 import type { HoldParams } from "../../core/protocol/messages.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import { refundText } from "../operations/limits.ts";
@@ -9,7 +9,7 @@ import type { WaitQueue } from "../operations/wait-queue.ts";
 import type { PoolAnswer } from "./protocol.ts";
 import { type PoolParams, PoolFailure, type PoolSession } from "./session.ts";
 import { costsOf } from "./share-algorithm.ts";
-import type { ShareRequest } from "./share-demand.ts";
+import type { ShareRequest } from "./share.ts";
 
 /**
  * Calls that the pool itself decides and remembers, so that they can be repeated or ended in any region. With the
@@ -150,7 +150,7 @@ const MIN_WAIT_MS = 10;
 
 /**
  * Leases in slots of a pool. The region holds the slots, and its object leases them to callers as any object does,
- * with its own queue, sockets and stored leases (operations/leases.ts). No lease outlives the time for which the pool
+ * with its own queue, sockets and stored leases (operations/claims.ts). No lease outlives the time for which the pool
  * keeps its slot apart (`endsByMs`).
  */
 export class PooledLeases {

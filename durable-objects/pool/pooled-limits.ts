@@ -1,6 +1,6 @@
 import { decideTogether } from "../../core/accounts/joint-decision.ts";
+import type { Cost } from "../../core/policies/policy.ts";
 import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.ts";
-import type { Cost } from "../../core/protocol/cost.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { mostUnits } from "../../core/reservations/sizing.ts";
 import type { KeyState } from "../keys/key-state.ts";

@@ -1,5 +1,5 @@
+import { type Cost, costOf } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
-import { type Cost, costOf } from "../../core/protocol/cost.ts";
 import type { Returned, HoldParams, LimitParams } from "../../core/protocol/messages.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";

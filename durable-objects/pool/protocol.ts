@@ -131,7 +131,7 @@ export interface PoolMark {
   readonly wholeMs?: number;
 }
 
-/** Numbers that the script computes grants with. `POOL_SIZING` (share-demand.ts) has their values. */
+/** Numbers that the script computes grants with. `POOL_SIZING` (share.ts) has their values. */
 export interface PoolSizing {
   /** The largest part of a capacity that one holder may have. */
   readonly mostShare: number;

@@ -4,8 +4,7 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { WaitQueue } from "../operations/wait-queue.ts";
 import type { Pool, PoolAnswer, PoolCall } from "./protocol.ts";
 import { pooledRules } from "./share-algorithm.ts";
-import type { ShareRequest } from "./share-demand.ts";
-import { type PoolMessage, Share } from "./share.ts";
+import { type PoolMessage, Share, type ShareRequest } from "./share.ts";
 
 /**
  * How often the session looks for units that have to go back, in milliseconds. It looks at least once in the end of a

@@ -1,26 +1,28 @@
 import type { Time } from "../../core/clock.ts";
-import { merged, type Counts, type PolicyNames } from "../../core/stats/counts.ts";
+import { type Counts, merged, type PolicyNames } from "../../core/stats/counts.ts";
 import {
+  type ClosedMinute,
   closing,
   historyOf,
   hourOf,
   MINUTE_MS,
   MINUTES_AN_HOUR,
   namesIn,
-  withMessage,
-  type ClosedMinute,
   type OpenMinute,
+  type PolicyTops,
+  type PolicyWithTops,
+  Tops,
+  withMessage,
 } from "../../core/stats/ledger.ts";
 import type {
   HistoryCall,
   HistoryPoint,
   StatsMessage,
+  Step,
   TopKeysAnswer,
   TopKeysCall,
   Totals,
 } from "../../core/stats/messages.ts";
-import { Tops, type PolicyTops, type PolicyWithTops } from "../../core/stats/tops.ts";
-import type { StatsStorage } from "./stats-storage.ts";
 
 /** Messages that come within so many milliseconds are written together: each write costs a row. */
 const WRITE_EVERY_MS = 2_000;
@@ -206,5 +208,96 @@ export class Recorder {
   #now(): number {
     this.#latestMs = Math.max(this.#latestMs, this.#time.nowMs());
     return this.#latestMs;
+  }
+}
+
+/**
+ * The tables. Their names and columns are stored for ever: never rename them. With `WITHOUT ROWID` a write costs one row
+ * instead of two.
+ */
+const SCHEMA = [
+  `CREATE TABLE IF NOT EXISTS documents (
+    name TEXT, part INTEGER, text TEXT NOT NULL, PRIMARY KEY (name, part)
+  ) WITHOUT ROWID`,
+  `CREATE TABLE IF NOT EXISTS history (
+    step TEXT, policy TEXT, slot INTEGER, number INTEGER NOT NULL, counts TEXT NOT NULL, PRIMARY KEY (step, policy, slot)
+  ) WITHOUT ROWID`,
+];
+
+/**
+ * So many steps are kept: a day of minutes, and 30 days of hours. A row is written over the one that is as much older, so
+ * nothing has to be deleted. Stored: a row's place depends on it.
+ */
+export const STEPS_KEPT: Readonly<Record<Step, number>> = { minute: 1_440, hour: 720 };
+
+/** A value may have 2 MB. A character has four bytes at most. */
+const MAX_PART_LENGTH = 400_000;
+
+/** What is stored of the statistics. All methods are synchronous. */
+export class StatsStorage {
+  readonly #storage: DurableObjectStorage;
+  readonly #parts = new Map<string, number>();
+
+  constructor(storage: DurableObjectStorage) {
+    this.#storage = storage;
+    for (const table of SCHEMA) storage.sql.exec(table);
+  }
+
+  /** Runs `work` in a transaction. When `work` throws, storage is as it was before. */
+  atomically(work: () => void): void {
+    this.#storage.transactionSync(work);
+  }
+
+  /** A value that is stored under this name; `undefined`: there is none. */
+  read<Value>(name: string): Value | undefined {
+    const query = "SELECT text FROM documents WHERE name = ? ORDER BY part";
+    const parts = this.#storage.sql.exec<{ text: string }>(query, name).toArray();
+    this.#parts.set(name, parts.length);
+    return parts.length === 0 ? undefined : (JSON.parse(parts.map(({ text }) => text).join("")) as Value);
+  }
+
+  /** The names under which something is stored that begin with this. */
+  names(prefix: string): string[] {
+    const query = "SELECT DISTINCT name FROM documents WHERE name >= ? AND name < ?";
+    const rows = this.#storage.sql.exec<{ name: string }>(query, prefix, `${prefix}\u{10FFFF}`).toArray();
+    return rows.map(({ name }) => name);
+  }
+
+  /** Stores a value under a name: a row for each 400,000 characters. */
+  write(name: string, value: object): void {
+    const text = JSON.stringify(value);
+    const parts = Math.max(1, Math.ceil(text.length / MAX_PART_LENGTH));
+    for (let part = 0; part < parts; part += 1) {
+      const from = part * MAX_PART_LENGTH;
+      const query = "INSERT OR REPLACE INTO documents (name, part, text) VALUES (?, ?, ?)";
+      this.#storage.sql.exec(query, name, part, text.slice(from, from + MAX_PART_LENGTH));
+    }
+    if ((this.#parts.get(name) ?? parts) > parts)
+      this.#storage.sql.exec("DELETE FROM documents WHERE name = ? AND part >= ?", name, parts);
+    this.#parts.set(name, parts);
+  }
+
+  /** Deletes what is stored under a name. */
+  remove(name: string): void {
+    this.#storage.sql.exec("DELETE FROM documents WHERE name = ?", name);
+    this.#parts.delete(name);
+  }
+
+  /** Writes one step of a policy's history. */
+  writeStep(step: Step, policy: string, number: number, counts: Counts): void {
+    const slot = number % STEPS_KEPT[step];
+    const query =
+      "INSERT OR REPLACE INTO history (step, policy, slot, number, counts) VALUES (?, ?, ?, ?, ?)";
+    this.#storage.sql.exec(query, step, policy, slot, number, JSON.stringify(counts));
+  }
+
+  /** The steps of a policy's history from one on, in their order. */
+  steps(step: Step, policy: string, from: number): { readonly number: number; readonly counts: Counts }[] {
+    const query =
+      "SELECT number, counts FROM history WHERE step = ? AND policy = ? AND number >= ? ORDER BY number";
+    const rows = this.#storage.sql
+      .exec<{ number: number; counts: string }>(query, step, policy, from)
+      .toArray();
+    return rows.map(({ number, counts }) => ({ number, counts: JSON.parse(counts) as Counts }));
   }
 }

@@ -9,8 +9,7 @@ import type {
   Totals,
 } from "../../core/stats/messages.ts";
 import { Analytics, type AnalyticsDataset } from "./analytics.ts";
-import { Recorder } from "./recorder.ts";
-import { StatsStorage } from "./stats-storage.ts";
+import { Recorder, StatsStorage } from "./recorder.ts";
 
 /** The object that has what the limiter did: totals, history and top keys. There is one, and no decision asks it. */
 export class StatsObject extends DurableObject {

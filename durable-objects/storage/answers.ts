@@ -1,5 +1,5 @@
-import { rangeOf, type KeyRange } from "../../core/protocol/caller-keys.ts";
-import type { Tables } from "./tables.ts";
+import { type KeyRange, rangeOf } from "../../core/protocol/names.ts";
+import type { Tables } from "./records.ts";
 
 /** The answer to a call with an idempotency key. */
 export interface StoredAnswer {

@@ -1,10 +1,9 @@
 import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
-import type { KeyRange } from "../../core/protocol/caller-keys.ts";
+import type { KeyRange } from "../../core/protocol/names.ts";
 import { ANSWERS_DROPPED, type StoredAnswer, type StoredAnswers, type Swept } from "./answers.ts";
-import type { ClaimCounts, StoredClaims } from "./claims.ts";
 import { CrashAllowances } from "./crash-allowances.ts";
 import type { Claim, StoredKey, SweptKey } from "./records.ts";
-import type { DueKey, KeyStorage } from "./storage.ts";
+import type { ClaimCounts, DueKey, KeyStorage, StoredClaims } from "./storage.ts";
 import { Sweeps } from "./sweeps.ts";
 
 const NOT_KEPT = { kv: { get: () => undefined, put: () => undefined } };

@@ -1,6 +1,6 @@
 import type { Policy } from "../../core/policies/policy.ts";
-import type { MovedKey, MovedSegment } from "../../core/protocol/moves.ts";
-import type { Tables } from "./tables.ts";
+import type { MovedKey, MovedSegment } from "../../core/protocol/object-methods.ts";
+import type { Tables } from "./records.ts";
 
 /** A key that has moved. */
 export interface Move {

@@ -4,7 +4,7 @@
  */
 import type { Limiter } from "../../client/limiter.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
-import type { Cost } from "../../core/protocol/cost.ts";
+import type { Cost } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import { valueOf, type Given } from "../given.ts";
 import { requireFetchOptions } from "../options.ts";

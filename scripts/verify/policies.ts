@@ -1,5 +1,5 @@
 /** Which of the limiter's policies can show what. */
-import type { ListedPolicy, ListedRule } from "../../core/protocol/policy-descriptions.ts";
+import type { ListedPolicy, ListedRule } from "../../core/protocol/reservation-messages.ts";
 
 /** The algorithms whose bound is checked, each by its own. */
 const RATES = ["token-bucket", "gcra", "sliding-log", "fixed-window"] as const;

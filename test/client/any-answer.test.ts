@@ -6,13 +6,16 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { overService } from "../../client/remote/create-limiter.ts";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
 import { overHttp } from "../../client/transports/http.ts";
-import { SHAPES, type Shape } from "../../client/transports/shapes.ts";
-import type { LimiterCalls, LimiterTransport } from "../../client/transports/transport.ts";
+import {
+  type LimiterCalls,
+  type LimiterTransport,
+  type Shape,
+  SHAPES,
+} from "../../client/transports/transport.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
-import { describePolicy } from "../../core/protocol/policy-descriptions.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
-import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
+import { describePolicy, type ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { Dice } from "../simulation/dice.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";

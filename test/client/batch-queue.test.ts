@@ -1,7 +1,6 @@
 /** Calls that travel together, in virtual time: requests end at any moment, messages are lost, late, or fail. */
 import { afterEach, expect, test, vi } from "vitest";
-import { BatchQueue, BatchQueues, LOOK_MS } from "../../client/transports/batch-queue.ts";
-import { QueuedCall } from "../../client/transports/queued-call.ts";
+import { BatchQueue, BatchQueues, LOOK_MS, QueuedCall } from "../../client/transports/batch-queue.ts";
 import type { Answers } from "../../client/transports/send-batch.ts";
 import type { Time } from "../../core/clock.ts";
 import { type BatchedCall, MAX_BATCH_LENGTH, MAX_BATCHED } from "../../core/protocol/messages.ts";

@@ -6,11 +6,16 @@ import { overHttp } from "../../client/transports/http.ts";
 import type { LimiterCalls, LimiterTransport } from "../../client/transports/transport.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
-import { describedPolicy, describePolicy, type PolicyList } from "../../core/protocol/policy-descriptions.ts";
 import { LimiterError, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import type { ReservationsReply, ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
+import {
+  describedPolicy,
+  describePolicy,
+  type PolicyList,
+  type ReservationsMessage,
+  type ReservationsReply,
+} from "../../core/protocol/reservation-messages.ts";
 import { manualClock } from "../../package/testing.ts";
-import type { PolicyList as ListedSchema } from "../../worker/calls/policy-list.ts";
+import type { PolicyList as ListedSchema } from "../../worker/calls/keys.ts";
 import type { Limiter } from "../../worker/rpc/limiter.ts";
 
 beforeEach(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));

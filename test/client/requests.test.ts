@@ -5,9 +5,8 @@ import { overHttp } from "../../client/transports/http.ts";
 import { MAX_QUEUED, PROCESS_BOUNDS, UNBOUNDED } from "../../client/transports/requests.ts";
 import type { RequestBounds } from "../../client/transports/transport.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
-import { describePolicy } from "../../core/protocol/policy-descriptions.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
-import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
+import { describePolicy, type ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { manualClock } from "../../package/testing.ts";
 
 let warned: string[] = [];

@@ -1,7 +1,6 @@
 import { expect, test } from "vitest";
-import { QueuedCall } from "../../client/transports/queued-call.ts";
-import { inTime, sendTwice } from "../../client/transports/retry.ts";
-import type { LimiterStub } from "../../client/transports/send-batch.ts";
+import { QueuedCall } from "../../client/transports/batch-queue.ts";
+import { inTime, type LimiterStub, sendTwice } from "../../client/transports/send-batch.ts";
 import type { BatchedCall } from "../../core/protocol/messages.ts";
 import { VirtualTime } from "../simulation/virtual-time.ts";
 

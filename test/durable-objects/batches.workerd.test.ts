@@ -9,7 +9,7 @@ import {
   MAX_BATCH_LENGTH,
   MAX_BATCHED,
 } from "../../core/protocol/messages.ts";
-import { objectName } from "../../core/protocol/object-names.ts";
+import { objectName } from "../../core/protocol/names.ts";
 import { policies } from "../../durable-objects/deployment.ts";
 import { freshKey } from "../support/limiter.ts";
 

@@ -1,7 +1,6 @@
 import { decide, outstandingOf, settle, wholeAtMs } from "../../core/accounts/account.ts";
 import type { Windows } from "../../core/algorithms/windows/fixed-window.ts";
-import { type Policy, type Rule, forPriority } from "../../core/policies/policy.ts";
-import { costOf, type Cost } from "../../core/protocol/cost.ts";
+import { type Cost, costOf, forPriority, type Policy, type Rule } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { Reservation } from "../../core/reservations/reservation.ts";
 import { mostUnits } from "../../core/reservations/sizing.ts";

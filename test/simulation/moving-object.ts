@@ -1,12 +1,16 @@
 /** An object whose keys may move: the production modules, over a storage that outlives it, and a network to others. */
 import type { Policies } from "../../core/policies/policy.ts";
 import type { HoldCall, LimitCall, ReserveCall, Returned } from "../../core/protocol/messages.ts";
-import type { HandOver, ForwardedCall, KeysStored } from "../../core/protocol/moves.ts";
-import type { KeyCall, ObjectStub } from "../../core/protocol/object-methods.ts";
-import { type MovesHost, OwnedKeys } from "../../durable-objects/moves/host.ts";
+import type {
+  ForwardedCall,
+  HandOver,
+  KeyCall,
+  KeysStored,
+  ObjectStub,
+} from "../../core/protocol/object-methods.ts";
+import { OwnerRouting } from "../../durable-objects/key-calls.ts";
 import { KeyMoves } from "../../durable-objects/moves/key-moves.ts";
-import { Places } from "../../durable-objects/moves/places.ts";
-import { OwnerRouting } from "../../durable-objects/owner-routing.ts";
+import { type MovesHost, OwnedKeys, Places } from "../../durable-objects/moves/places.ts";
 import { Died, type Database } from "./database.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 import type { VirtualTime } from "./virtual-time.ts";

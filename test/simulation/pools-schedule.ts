@@ -1,8 +1,7 @@
 /** One random history, made from a seed: isolates, the objects of some regions, and the pool that these share. */
 import type { Objects } from "../../client/transports/objects.ts";
-import type { Policy } from "../../core/policies/policy.ts";
+import type { Cost, Policy } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
-import type { Cost } from "../../core/protocol/cost.ts";
 import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { poolKeys } from "../../durable-objects/pool/session.ts";
 import { pooledRules } from "../../durable-objects/pool/share-algorithm.ts";

@@ -2,7 +2,7 @@
 import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { readPoolAnswer } from "../../durable-objects/pool/redis/redis-pool.ts";
 import { POOL_SCRIPT } from "../../durable-objects/pool/redis/script.ts";
-import { POOL_SIZING } from "../../durable-objects/pool/share-demand.ts";
+import { POOL_SIZING } from "../../durable-objects/pool/share.ts";
 import { PRELUDE, type Pools } from "../support/pools.ts";
 
 /** What a pool has stored. */

@@ -1,6 +1,5 @@
 /** What callers were really given of a pool, as an observer sees it who knows everything. */
-import type { Policy } from "../../core/policies/policy.ts";
-import { costOf, type Cost } from "../../core/protocol/cost.ts";
+import { type Cost, costOf, type Policy } from "../../core/policies/policy.ts";
 import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { law, Oracle } from "./laws.ts";
 import type { Stored } from "./pools-server.ts";

@@ -1,11 +1,10 @@
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { removedIn } from "../../core/policies/policy-tables.ts";
-import type { PolicyLookup } from "../../core/policies/policy.ts";
+import type { Cost, PolicyLookup } from "../../core/policies/policy.ts";
 import type { Answer, Decided, Lease, Missing } from "../../core/protocol/answers.ts";
-import type { Cost } from "../../core/protocol/cost.ts";
-import { cleaned, joinParts, type KeyParts } from "../../durable-objects/key-parts.ts";
+import { Timers } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
-import { Timers } from "../../durable-objects/keys/timers.ts";
+import { cleaned, joinParts, type KeyParts } from "../../durable-objects/object-parts.ts";
 import type { Acquiring, Operations } from "../../durable-objects/operations/operations.ts";
 import { Storage } from "../../durable-objects/storage/storage.ts";
 import { Database } from "../simulation/database.ts";

@@ -3,7 +3,7 @@
  * of its call is the round's subject: it is ever new, as large as can be, or what nobody should say. So whatever grows with
  * a part, or is believed of it, is met, whichever part it is.
  */
-import { claimId } from "../../core/protocol/caller-keys.ts";
+import { claimId } from "../../core/protocol/names.ts";
 import { Operations, type OpenApi, type Operation, type Schema } from "./fuzz/openapi-operations.ts";
 import { pick } from "./random.ts";
 

@@ -2,7 +2,7 @@
  * What has to hold of any history of calls, as far as callers can know it. Each law returns its evidence: what broke
  * it. Where a client cannot know (a call overlaps a reset, or was not answered), the law is silent.
  */
-import { costText } from "../../core/protocol/cost.ts";
+import { costText } from "../../core/policies/policy.ts";
 import {
   claimIn,
   idsIn,

@@ -2,7 +2,7 @@
 import { evictDurableObject, runDurableObjectAlarm, runInDurableObject } from "cloudflare:test";
 import { env } from "cloudflare:workers";
 import { readAnswer } from "../../client/read-answer.ts";
-import { objectName } from "../../core/protocol/object-names.ts";
+import { objectName } from "../../core/protocol/names.ts";
 import { policies } from "../../durable-objects/deployment.ts";
 import type { LimiterObject } from "../../durable-objects/limiter-object.ts";
 import { freshKey } from "./limiter.ts";

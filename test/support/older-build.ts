@@ -26,7 +26,7 @@ const EDITS: readonly Edit[] = [
     before: "const all = { ...whole, ",
   },
   {
-    file: "durable-objects/keys/rule-fingerprints.ts",
+    file: "durable-objects/keys/versions.ts",
     now: "if (policy === undefined || terms === policy.terms) return;",
     before: "return;",
   },

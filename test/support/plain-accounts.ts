@@ -4,12 +4,10 @@
  */
 import { advance, type Account, type AccountDecision } from "../../core/accounts/account.ts";
 import type { Hold } from "../../core/accounts/hold.ts";
-import type { JointDecision, RuleAccount, Taking } from "../../core/accounts/joint-decision.ts";
-import type { QueuedCost } from "../../core/accounts/wait-times.ts";
+import type { JointDecision, QueuedCost, RuleAccount, Taking } from "../../core/accounts/joint-decision.ts";
 import type { Denial } from "../../core/algorithms/algorithm.ts";
-import type { Rule } from "../../core/policies/policy.ts";
+import { type Cost, costOf, type Rule } from "../../core/policies/policy.ts";
 import type { RuleDecision } from "../../core/protocol/answers.ts";
-import { costOf, type Cost } from "../../core/protocol/cost.ts";
 
 /**
  * The exact wait in milliseconds for a cost behind the callers in the queue; `null`: the cost never passes. It is

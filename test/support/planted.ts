@@ -172,7 +172,7 @@ export const FAULTS: readonly Fault[] = [
     parts: ["tokens"],
     edits: [
       [
-        "worker/calls/catalog/documents.ts",
+        "worker/calls/catalog/catalog-schemas.ts",
         "[v.safeParse(CALLER_NAME, name), v.safeParse(StoredToken, entry)]",
         "[v.safeParse(v.string(), name), v.safeParse(v.looseObject(StoredToken.entries), entry), CALLER_NAME] as const",
       ],
@@ -190,7 +190,7 @@ export const FAULTS: readonly Fault[] = [
     parts: ["wanted"],
     edits: [
       [
-        "durable-objects/keys/holders.ts",
+        "durable-objects/keys/rule-state.ts",
         "Math.min(wish, MAX_WISHES_OF_CALLER * max)",
         "Math.max(wish, 0 * MAX_WISHES_OF_CALLER * max)",
       ],

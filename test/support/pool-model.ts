@@ -15,8 +15,7 @@ import {
   type Account,
 } from "../../core/accounts/account.ts";
 import { decideTogether, withoutTaking, type NewHold } from "../../core/accounts/joint-decision.ts";
-import type { Rule } from "../../core/policies/policy.ts";
-import { costOf } from "../../core/protocol/cost.ts";
+import { costOf, type Rule } from "../../core/policies/policy.ts";
 import { grantedTogether, isSpare, type Wish } from "../../core/reservations/sizing.ts";
 import type { PoolGrant, HolderMessage, PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
 import { isAllOf, SIZING, type PartOfCall } from "./pools.ts";

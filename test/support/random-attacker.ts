@@ -1,6 +1,6 @@
 /** A caller that makes calls of every kind at random, as a seed says, with what it was told and with what it makes up. */
 import { setTimeout as sleep } from "node:timers/promises";
-import { claimId } from "../../core/protocol/caller-keys.ts";
+import { claimId } from "../../core/protocol/names.ts";
 import { claimIn, type Argument, type Ask, type Cost, type Kind, type Made } from "./attack-history.ts";
 
 export interface Grounds {

@@ -3,7 +3,7 @@ import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { claimId } from "../../core/protocol/caller-keys.ts";
+import { claimId } from "../../core/protocol/names.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { depth } from "../support/depth.ts";
 import { TOKENS } from "../support/fixtures.ts";

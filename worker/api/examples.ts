@@ -1,5 +1,5 @@
 /** The examples of the OpenAPI document. A mock that answers with them behaves like a limiter. */
-import { claimId } from "../../core/protocol/caller-keys.ts";
+import { claimId } from "../../core/protocol/names.ts";
 import type { CallExample } from "./call.ts";
 
 const EXPORT = { policy: "export", key: "customer:1" };

@@ -1,10 +1,9 @@
 /** The calls on policies and keys, and on what was counted. */
 import { ADDRESSES } from "../../client/transports/transport.ts";
 import { STEPS, TOP_KINDS } from "../../core/stats/messages.ts";
-import { callKeyCount, callKeys, KeyListRequest, MAX_LISTED } from "../calls/keys.ts";
+import { callKeyCount, callKeys, KeyListRequest, listPolicies, MAX_LISTED } from "../calls/keys.ts";
 import { callPeek, callReset, callSetUsed } from "../calls/limits.ts";
-import { listPolicies } from "../calls/policy-list.ts";
-import { MAX_KEY_BYTES } from "../calls/schemas/request-parts.ts";
+import { MAX_KEY_BYTES } from "../calls/schemas/request-schemas.ts";
 import { callHistory, callMetrics, callTopKeys, HistoryRequest } from "../calls/stats.ts";
 import { call, query } from "./call.ts";
 import * as examples from "./examples.ts";

@@ -2,16 +2,15 @@
 import { toJsonSchema } from "@valibot/to-json-schema";
 import * as v from "valibot";
 import * as catalog from "../calls/catalog/catalog-schemas.ts";
-import { KeyCount, KeyList, ListedKey } from "../calls/keys.ts";
-import { PolicyDescription, PolicyList, PolicyRule } from "../calls/policy-list.ts";
+import { KeyCount, KeyList, ListedKey, PolicyDescription, PolicyList, PolicyRule } from "../calls/keys.ts";
 import { Hold, Lease, RuleDecision } from "../calls/schemas/answer-schemas.ts";
 import * as decisions from "../calls/schemas/decision-schemas.ts";
 import { KeyFigures, KeyReport } from "../calls/schemas/decision-schemas.ts";
 import * as problems from "../calls/schemas/problem-schemas.ts";
-import { Cost, Units } from "../calls/schemas/request-parts.ts";
 import {
   AcquireRequest,
   Check,
+  Cost,
   HoldRequest,
   LimitAllRequest,
   LimitRequest,
@@ -20,6 +19,7 @@ import {
   RenewRequest,
   SetRequest,
   SettleRequest,
+  Units,
 } from "../calls/schemas/request-schemas.ts";
 import {
   Decided,

@@ -1,5 +1,5 @@
 import { blake2s } from "@noble/hashes/blake2.js";
-import type { ClaimKind, ClaimPlace, ProveClaim } from "../../core/protocol/caller-keys.ts";
+import type { ClaimKind, ClaimPlace, ProveClaim } from "../../core/protocol/names.ts";
 
 /** So many characters of base64url, 36 bits, at the end of a claim's secret prove it. Of these a guess hits one in 2^36. */
 const PROOF_LENGTH = 6;

@@ -2,12 +2,11 @@
  * What an isolate knows of the catalog. It asks for what has changed, in the background while there are calls, so that no
  * call waits. Only one that comes after a pause has to: a decision is never made by what was asked for longer ago.
  */
-import type { Follow } from "../../client/caller.ts";
+import type { Follow } from "../../client/call-gate.ts";
 import type { CatalogChanges, CatalogMethods, TokenChange } from "../../core/catalog/calls.ts";
 import type { PoliciesInForce } from "../../core/catalog/policy-entry.ts";
 import { orTimeout, type Time } from "../../core/clock.ts";
-import { later } from "../../core/policies/policy-revision.ts";
-import type { Policies } from "../../core/policies/policy.ts";
+import { later, type Policies } from "../../core/policies/policy.ts";
 
 /** From so many milliseconds on the next call asks again, and does not wait for the answer. */
 export const ASK_AFTER_MS = 5_000;

@@ -11,8 +11,13 @@ import { randomFraction, randomId, SYSTEM_TIME, type Time } from "../../core/clo
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type ComparisonCounts, policyOfKeys } from "../../core/stats/counts.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../../core/stats/messages.ts";
-import { SEND_EVERY_MS, StatsSender } from "../../core/stats/sender.ts";
-import { type Counter, Tally, type CountedDecision } from "../../core/stats/tally.ts";
+import {
+  type CountedDecision,
+  type Counter,
+  SEND_EVERY_MS,
+  StatsSender,
+  Tally,
+} from "../../core/stats/tally.ts";
 import { deployed, log, regionalPolicies } from "../../durable-objects/deployment.ts";
 import { claimProofs } from "../auth/claim-proofs.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";

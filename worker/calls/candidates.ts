@@ -5,11 +5,10 @@
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { decisionOf } from "../../client/read-answer.ts";
 import { randomId } from "../../core/clock.ts";
-import type { Policy } from "../../core/policies/policy.ts";
-import { readClaimId } from "../../core/protocol/caller-keys.ts";
-import { takesNothing } from "../../core/protocol/cost.ts";
+import { type Policy, takesNothing } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { HoldParams, AcquireParams, LimitParams } from "../../core/protocol/messages.ts";
+import { readClaimId } from "../../core/protocol/names.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { DeniedBy } from "../../core/stats/counts.ts";
 import { blockedDecision, type Target } from "./target.ts";

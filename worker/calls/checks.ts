@@ -1,7 +1,6 @@
 /** The checks of a call on several keys: parsed, permitted, and named for idempotency. */
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
-import { publicName, forPriority } from "../../core/policies/policy.ts";
-import { costText, costOf, type Cost } from "../../core/protocol/cost.ts";
+import { type Cost, costOf, costText, forPriority, publicName } from "../../core/policies/policy.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { Principal } from "../auth/tokens.ts";
 import {

@@ -1,14 +1,15 @@
-/** The calls about all keys of a policy: list them, and count them. */
 import * as v from "valibot";
+/** The calls about all keys of a policy: list them, and count them. */
 import type { SharedPolicy } from "../../client/objects/key-lists.ts";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
-import { keyCursor, type KeyPlace, readKeyCursor } from "../../core/protocol/caller-keys.ts";
-import { sharedObjects } from "../../core/protocol/object-names.ts";
+import { figuresOf } from "../../core/algorithms/penalty.ts";
+import type { Policy } from "../../core/policies/policy.ts";
+import { keyCursor, type KeyPlace, readKeyCursor, sharedObjects } from "../../core/protocol/names.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import { integer, table } from "../../core/validation.ts";
-import { keyProblem, type Principal } from "../auth/tokens.ts";
-import { MAX_KEY_BYTES, text } from "./schemas/request-parts.ts";
-import { KeyRequest } from "./schemas/request-schemas.ts";
+import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
+import { figure, milliseconds } from "./schemas/answer-schemas.ts";
+import { KeyRequest, MAX_KEY_BYTES, text } from "./schemas/request-schemas.ts";
 import { findPolicy } from "./target.ts";
 import { parse, refused } from "./validate.ts";
 
@@ -88,7 +89,6 @@ function cursorOf({ next }: { readonly next?: KeyPlace }): { cursor?: string } {
 export const MAX_LISTED = 1_000;
 const DEFAULT_LISTED = 100;
 
-const { policy } = KeyRequest.entries;
 const prefix = v.optional(
   v.pipe(text(MAX_KEY_BYTES), v.description("Only keys that begin with it, compared byte by byte.")),
 );
@@ -99,10 +99,10 @@ const cursor = v.optional(
   ),
 );
 
-const KeyCountRequest = table({ policy, prefix, cursor });
+const KeyCountRequest = table({ policy: KeyRequest.entries.policy, prefix, cursor });
 
 export const KeyListRequest = table({
-  policy,
+  policy: KeyRequest.entries.policy,
   prefix,
   cursor,
   limit: v.optional(
@@ -111,18 +111,18 @@ export const KeyListRequest = table({
   ),
 });
 
-const figure = (description: string) =>
+const described = (description: string) =>
   v.pipe(v.number(), v.integer(), v.minValue(0), v.description(description));
 const next = v.optional(v.pipe(v.string(), v.description("Absent: this was the last page.")));
 
 export const ListedKey = v.object({
   key: v.string(),
-  limit: figure("The most units that can be admitted at once."),
-  remaining: figure("The largest cost that would pass now."),
-  resetAfterMs: figure("How long until the quota is whole again if no other call comes, in milliseconds."),
-  outstanding: figure("Units that are held, reserved or leased at this moment."),
-  holds: figure("Callers' holds that have not ended."),
-  leases: figure("Leases that have not ended."),
+  limit: described("The most units that can be admitted at once."),
+  remaining: described("The largest cost that would pass now."),
+  resetAfterMs: described("How long until the quota is whole again if no other call comes, in milliseconds."),
+  outstanding: described("Units that are held, reserved or leased at this moment."),
+  holds: described("Callers' holds that have not ended."),
+  leases: described("Leases that have not ended."),
 });
 
 export const KeyList = v.object({
@@ -141,3 +141,121 @@ export const KeyCount = v.object({
   cursor: next,
 });
 export type KeyCount = Readonly<v.InferOutput<typeof KeyCount>>;
+
+/** The policies that the principal may use. */
+export function listPolicies({ policies }: LimiterClient, principal: Principal): PolicyList {
+  const usable = [...policies.named.values()].filter(({ name }) => mayUse(principal, name));
+  return {
+    policies: usable.map(({ name, rules, ...policy }) => ({
+      name,
+      onFailure: policy.onFailure,
+      deadlineMs: policy.deadlineMs,
+      objects: policy.objects,
+      ...(policy.objectsBefore && { objectsBefore: [...policy.objectsBefore] }),
+      ...policy.waiting,
+      reservationTtlMs: policy.localDecisions.admits ? policy.reservation.mostMs : 0,
+      denialTtlMs: policy.denialTtlMs,
+      ...(policy.locationHint && { locationHint: policy.locationHint }),
+      ...(policy.jurisdiction && { jurisdiction: policy.jurisdiction }),
+      ...(policy.pool && { pool: policy.pool.kind }),
+      ...(policy.onFailure === "local" && {
+        localShare: policy.pool?.localShare ?? 1 / policies.regions.length,
+      }),
+      ...retryJitterOf(policy),
+      shadow: policy.shadow,
+      keyKind: policy.keyKind,
+      priorities: [...policy.priorities.names],
+      defaultPriority: policy.priorities.usual,
+      ageingMs: policy.priorities.ageingMs,
+      reserve: { ...policy.priorities.reserve },
+      ...(policy.shedding && { shed: policy.shedding }),
+      headers: [...policy.headers],
+      rules: rules.map(({ name: ruleName, algorithm, unit, capacity, config }) => ({
+        name: ruleName,
+        algorithm: algorithm.name,
+        unit,
+        capacity,
+        ...figuresOf(config),
+      })),
+    })),
+  };
+}
+
+function retryJitterOf({ retryJitter }: Pick<Policy, "retryJitter">): object {
+  if (retryJitter === undefined) return {};
+  return "share" in retryJitter ? { retryJitter: retryJitter.share } : { retryJitterMs: retryJitter.mostMs };
+}
+
+/* The schema of the list of policies. */
+
+const LAYOUT = v.union([v.literal("per-key"), v.pipe(v.number(), v.integer())]);
+
+/** What else a rule says is its algorithm's: limits in units, durations in milliseconds. */
+export const PolicyRule = v.objectWithRest(
+  { name: v.string(), algorithm: v.string() },
+  v.union([v.string(), v.number(), v.boolean()]),
+);
+
+export const PolicyDescription = v.object({
+  name: v.string(),
+  rules: v.array(PolicyRule),
+  onFailure: v.picklist(["closed", "open", "local"]),
+  deadlineMs: milliseconds("The longest a caller waits for a decision."),
+  objects: LAYOUT,
+  objectsBefore: v.optional(
+    v.pipe(v.array(LAYOUT), v.description("Where keys come from that have moved, the last layout first.")),
+  ),
+  locationHint: v.optional(v.pipe(v.string(), v.description("Where its objects are to be near."))),
+  jurisdiction: v.optional(v.pipe(v.string(), v.description("What its objects never leave."))),
+  maxWaitMs: milliseconds("The longest that a caller may wait for units."),
+  maxWaiters: figure("The most callers that wait for units of one key."),
+  reservationTtlMs: milliseconds("The longest a reservation can live; 0: none are made."),
+  denialTtlMs: milliseconds("The longest a denial is repeated from memory; 0: it is not."),
+  pool: v.optional(v.literal("redis")),
+  localShare: v.optional(
+    v.pipe(
+      v.number(),
+      v.description("The part of the limit that a region decides on alone while its pool does not answer."),
+    ),
+  ),
+  retryJitter: v.optional(
+    v.pipe(v.number(), v.description("Denied callers are told up to this part of the wait more.")),
+  ),
+  retryJitterMs: v.optional(milliseconds("Denied callers are told up to this much more.")),
+  shadow: v.boolean(),
+  keyKind: v.picklist(["text", "ip"]),
+  priorities: v.pipe(
+    v.array(v.string()),
+    v.description("How important calls may be, the most important first."),
+  ),
+  defaultPriority: v.pipe(v.string(), v.description("The priority of calls that say none.")),
+  ageingMs: milliseconds(
+    "In a queue: how much longer than a call of the next priority a call has to wait to be served before it.",
+  ),
+  reserve: v.pipe(
+    v.record(v.string(), v.number()),
+    v.description("The part of each limit that is kept for calls of a priority and above it."),
+  ),
+  shed: v.optional(
+    v.pipe(
+      v.object({
+        good: v.pipe(v.number(), v.description("Below this utilization, what is shed comes back.")),
+        bad: v.pipe(v.number(), v.description("Above this utilization, more is shed.")),
+        afterMs: milliseconds("How long it must have been bad before more is shed."),
+        overMs: milliseconds("How long it takes to shed all calls of one priority."),
+        by: v.pipe(
+          v.picklist(["leases", "reports"]),
+          v.description("Where the utilization is from: the key's leases, or what callers report."),
+        ),
+      }),
+      v.description("How calls are shed while machines are too busy."),
+    ),
+  ),
+  headers: v.pipe(
+    v.array(v.picklist(["draft-11", "draft-7", "x-ratelimit", "x-ratelimit-delta"])),
+    v.description("The styles in which the headers of decisions tell of the limits."),
+  ),
+});
+
+export const PolicyList = v.object({ policies: v.array(PolicyDescription) });
+export type PolicyList = Readonly<v.InferOutput<typeof PolicyList>>;

@@ -17,8 +17,8 @@
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import type { SheddingSample } from "../../client/objects/load-shedding.ts";
 import { decisionOf, shedTold } from "../../client/read-answer.ts";
+import { takesNothing } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
-import { takesNothing } from "../../core/protocol/cost.ts";
 import {
   type AllDecisions,
   asTold,

@@ -2,20 +2,26 @@
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { randomId } from "../../core/clock.ts";
-import { type Policy, publicName, type Rule } from "../../core/policies/policy.ts";
-import { type Cost, costOf, takesNothing } from "../../core/protocol/cost.ts";
+import {
+  type Cost,
+  costOf,
+  type Policy,
+  publicName,
+  type Rule,
+  takesNothing,
+} from "../../core/policies/policy.ts";
 import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
 import type { LimitParams } from "../../core/protocol/messages.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import { type Principal, type Scope, scopeProblem } from "../auth/tokens.ts";
 import { withCandidate, limitCandidate } from "./candidates.ts";
-import { UNITS_ALLOWED } from "./schemas/request-parts.ts";
 import {
   KeyRequest,
   LimitRequest,
   PeekRequest,
   RefundRequest,
   SetRequest,
+  UNITS_ALLOWED,
 } from "./schemas/request-schemas.ts";
 import {
   type TargetAnswer,

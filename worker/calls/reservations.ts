@@ -3,15 +3,15 @@ import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
 import { normaliseKey } from "../../core/catalog/patterns.ts";
-import { type Policy, publicName, forPriority } from "../../core/policies/policy.ts";
-import { ownKey } from "../../core/protocol/caller-keys.ts";
-import { takesNothing, type Cost } from "../../core/protocol/cost.ts";
+import { type Cost, forPriority, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
 import type { MadeAnswer } from "../../core/protocol/messages.ts";
-import { describePolicy, type PolicyDescription } from "../../core/protocol/policy-descriptions.ts";
+import { ownKey } from "../../core/protocol/names.ts";
 import { type Full, Problem } from "../../core/protocol/problems.ts";
 import {
-  RESERVATIONS_PROTOCOL,
+  describePolicy,
+  type PolicyDescription,
   type ReservationAnswer,
+  RESERVATIONS_PROTOCOL,
   type ReservationsReply,
 } from "../../core/protocol/reservation-messages.ts";
 import { scopeProblem, type Principal } from "../auth/tokens.ts";

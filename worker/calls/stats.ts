@@ -5,8 +5,7 @@ import { instantText, orTimeout, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDurationMs, parseInstantMs } from "../../core/policies/policy-options.ts";
 import { publicName } from "../../core/policies/policy.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { type Counts, partsOf } from "../../core/stats/counts.ts";
-import { familyOf, POLICY_LABEL } from "../../core/stats/families.ts";
+import { type Counts, familyOf, partsOf, POLICY_LABEL } from "../../core/stats/counts.ts";
 import {
   STATS_NAME,
   type StatsNamespace,

@@ -4,15 +4,14 @@ import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { holdMissing, leaseMissing } from "../../client/read-answer.ts";
 import { ADDRESS_ALLOWED, normaliseKey } from "../../core/catalog/patterns.ts";
 import { readClockMs } from "../../core/clock.ts";
-import { type Policy, publicName } from "../../core/policies/policy.ts";
+import { type Cost, costOf, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
 import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
-import { type ClaimKind, readClaimId } from "../../core/protocol/caller-keys.ts";
-import { costOf, takesNothing, type Cost } from "../../core/protocol/cost.ts";
 import { type Decision, effectDecision } from "../../core/protocol/decision.ts";
+import { type ClaimKind, readClaimId } from "../../core/protocol/names.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip, oneOfNames, violation } from "../../core/validation.ts";
 import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
-import { COST_ALLOWED, isKey, UNITS_ALLOWED } from "./schemas/request-parts.ts";
+import { COST_ALLOWED, isKey, UNITS_ALLOWED } from "./schemas/request-schemas.ts";
 import { notAllowed, parse } from "./validate.ts";
 import { refused } from "./validate.ts";
 

@@ -2,10 +2,15 @@ import type { Limiter } from "../../client/limiter.ts";
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { unsleepingTime, type Time } from "../../core/clock.ts";
-import { requireGiven, requireKnownOptions, requireTime } from "../../core/options.ts";
 import type { Policies } from "../../core/policies/policy.ts";
 import { parseDeployment, RegionalPolicies } from "../../core/policies/regional-policies.ts";
-import { oneOfNames, violation } from "../../core/words.ts";
+import {
+  oneOfNames,
+  requireGiven,
+  requireKnownOptions,
+  requireTime,
+  violation,
+} from "../../core/violations.ts";
 import { MemoryNamespace } from "../../durable-objects/memory-namespace.ts";
 import { DirectLimiter } from "./direct-limiter.ts";
 

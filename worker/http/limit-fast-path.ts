@@ -16,13 +16,11 @@ import {
   plainResponse,
   toResponse,
 } from "../api/responses.ts";
-import { callingFrom } from "../auth/caller-region.ts";
-import { knownCaller, type Principal } from "../auth/tokens.ts";
+import { callingFrom, knownCaller, type Principal } from "../auth/tokens.ts";
 import { clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { limitOf } from "../calls/limits.ts";
-import { MAX_KEY_BYTES } from "../calls/schemas/request-parts.ts";
-import { LimitRequest } from "../calls/schemas/request-schemas.ts";
+import { LimitRequest, MAX_KEY_BYTES } from "../calls/schemas/request-schemas.ts";
 import { findTarget } from "../calls/target.ts";
 import { parse } from "../calls/validate.ts";
 import { decode, malformed, MAX_BODY_BYTES } from "./request-input.ts";

@@ -1,24 +1,28 @@
-/** The limiter as a service binding: the calls of the records, for callers that need no token. */
 import { RpcTarget, WorkerEntrypoint } from "cloudflare:workers";
+/** The limiter as a service binding: the calls of the records, for callers that need no token. */
+import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import type { CatalogService } from "../../client/transports/catalog-service.ts";
 import type { AcquireRequest, KeyRequest, LimiterCalls } from "../../client/transports/transport.ts";
+import { readClockMs } from "../../core/clock.ts";
+import type { Cost } from "../../core/policies/policy.ts";
 import type { Region } from "../../core/policies/regions.ts";
-import type { Cost } from "../../core/protocol/cost.ts";
-import type { KeyReport } from "../../core/protocol/decision.ts";
+import { type Decision, degradedDecision, type KeyReport } from "../../core/protocol/decision.ts";
+import type { AcquireParams } from "../../core/protocol/messages.ts";
+import type { Attached } from "../../core/protocol/object-methods.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import { RECORDS } from "../api/all-records.ts";
 import type { Call, CallContext, CatalogCall } from "../api/call.ts";
 import { type BindingCaller, bindingCaller } from "../auth/binding-callers.ts";
-import { REGION_NAMES, regionNamed } from "../auth/caller-region.ts";
-import { scopeProblem } from "../auth/tokens.ts";
+import { type Principal, REGION_NAMES, regionNamed, scopeProblem } from "../auth/tokens.ts";
 import { catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
+import { acquireCandidate, skipCandidate } from "../calls/candidates.ts";
 import { type CatalogCaller, readConditions } from "../calls/catalog/catalog-access.ts";
+import { type Acquire, acquireOf, CONFIRM_WITHIN_MS, linkedOf } from "../calls/claims.ts";
 import type { KeyCount, KeyList } from "../calls/keys.ts";
-import { parse, plain, refused } from "../calls/validate.ts";
-import { callAcquireBound, type Grant } from "./bound-acquire.ts";
-
-export type { Grant } from "./bound-acquire.ts";
+import { BoundAcquireRequest } from "../calls/schemas/request-schemas.ts";
+import { blockedDecision, call, findClaim, type TargetAnswer } from "../calls/target.ts";
+import { given, parse, plain, refused } from "../calls/validate.ts";
 
 interface Regional {
   /**
@@ -115,9 +119,9 @@ export class Limiter extends WithCalls {
   ): { readonly context: CallContext; readonly input: unknown } {
     const caller = orThrow(bindingCaller(this.ctx.props, parse));
     orThrow(scopeProblem(caller.principal, scopes));
-    const given = plain(asked);
+    const argument = plain(asked);
     const { input, region } =
-      bound === "alone" ? { input: given } : completed(caller, given, bound === "checks");
+      bound === "alone" ? { input: argument } : completed(caller, argument, bound === "checks");
     const principal = region === undefined ? caller.principal : { ...caller.principal, region };
     const context = {
       env: this.env,
@@ -136,9 +140,9 @@ interface Completed {
 }
 
 /** @throws LimiterError when there is no such region */
-function completed(caller: BindingCaller, given: unknown, hasChecks = false): Completed {
-  if (typeof given !== "object" || given === null) return { input: given };
-  const { region: name = caller.region, ...fields } = given as Readonly<Record<string, unknown>>;
+function completed(caller: BindingCaller, argument: unknown, hasChecks = false): Completed {
+  if (typeof argument !== "object" || argument === null) return { input: argument };
+  const { region: name = caller.region, ...fields } = argument as Readonly<Record<string, unknown>>;
   const region = regionNamed(name);
   if (region === undefined) throw refused(["region"], name, `left out, or one of ${REGION_NAMES}`).toError();
   if (!hasChecks) {
@@ -197,4 +201,104 @@ function text(field: string, value: unknown): string {
 function orThrow<Answer>(answer: Answer | Problem): Answer {
   if (answer instanceof Problem) throw answer.toError();
   return answer;
+}
+
+/**
+ * A decision, with what keeps its lease. Disposing of it releases the lease, and the runtime does so when the caller
+ * ends. A lease that was asked for with `graceMs` ends so much later then.
+ */
+export type Grant = Decision & Omit<Attached, "answer">;
+
+/** Leases units for a caller over the service binding, or lets it take over a lease that it had. */
+export function callAcquireBound(
+  client: LimiterClient,
+  principal: Principal,
+  input: unknown,
+): Promise<TargetAnswer<Grant> | Problem> {
+  return call(client, principal, BoundAcquireRequest, input, async (target, request) => {
+    const acquire = acquireOf(client, target, request, given(input, "units"));
+    if (acquire instanceof Problem) return acquire;
+    const { policy, key, asked } = acquire;
+    const linked = detachedProblem(request) ?? linkedOf(client, principal, acquire, request);
+    if (linked instanceof Problem) return linked;
+    // Who takes over a lease has it already.
+    const blocked = linked.resume === undefined ? blockedDecision(target) : undefined;
+    if (blocked !== undefined) return client.told(blocked);
+    if (request.utilization !== undefined) client.report(policy, key, request.utilization);
+    // A lease that ends with its caller ends at its object.
+    if (!request.detached) skipCandidate(client, acquire);
+    const isAtOnce = asked.waitMs === 0 || linked.resume !== undefined;
+    if (isAtOnce && !request.detached) {
+      const granted = await client.leases.acquireAttached(policy, key, { ...asked, ...linked });
+      if (granted === undefined) return client.told(degradedDecision(policy, key));
+      return grantOf(client.told(granted.decision), granted.attached);
+    }
+    const link = request.detached ? undefined : linked;
+    const { decision, attached } = await acquireConfirmed(client, principal, acquire, link);
+    if (link === undefined) acquireCandidate(client, acquire, asked, decision);
+    client.told(decision);
+    return attached === undefined ? decision : grantOf(decision, attached);
+  });
+}
+
+/** The problem of a lease that is to end with no link, and is told what becomes of it when its link ends. */
+function detachedProblem({
+  detached,
+  graceMs,
+  resume,
+}: {
+  readonly detached: boolean;
+  readonly graceMs?: number | undefined;
+  readonly resume?: string | undefined;
+}): Problem | undefined {
+  if (!detached) return undefined;
+  const allowed = "left out where detached is true: such a lease has no link";
+  if (graceMs !== undefined) return refused(["graceMs"], graceMs, allowed);
+  return resume === undefined ? undefined : refused(["resume"], resume, allowed);
+}
+
+function grantOf(decision: Decision | Problem, { slot, renew, release }: Attached): Grant | Problem {
+  if (decision instanceof Problem || slot === undefined) return decision;
+  return { ...decision, slot, ...(renew && { renew }), ...(release && { release }) };
+}
+
+/** A decision, and what keeps its lease. */
+interface Granted {
+  readonly decision: Decision | Problem;
+  readonly attached?: Attached;
+}
+
+/**
+ * Leases units for a caller who may have gone when they are granted, which nothing tells the object. So the lease is
+ * brief until it is confirmed. One that has ended before that (by a reset, or since the machine stood still) was never
+ * the caller's: the call is made once more, with what is left of its wait.
+ *
+ * @param link how the lease ends with what comes back; absent: not at all
+ */
+async function acquireConfirmed(
+  client: LimiterClient,
+  principal: Principal,
+  acquire: Acquire,
+  link: Pick<AcquireParams, "graceMs"> | undefined,
+): Promise<Granted> {
+  const { policy, key, asked } = acquire;
+  const untilMs = readClockMs() + asked.waitMs;
+  for (const isLast of [false, true]) {
+    const waitMs = isLast ? Math.max(0, untilMs - readClockMs()) : asked.waitMs;
+    const brief = { ...asked, waitMs, confirmWithinMs: CONFIRM_WITHIN_MS };
+    const decision = await client.leases.acquire(policy, key, brief);
+    if (decision instanceof Problem || decision.lease === undefined) return { decision };
+    const secret = findClaim(client, principal, "lease", decision.lease.id)?.secret ?? "";
+    const attached =
+      link?.graceMs === undefined
+        ? await client.leases.confirm(policy, key, secret, asked.ttlMs, link !== undefined)
+        : await client.leases.takeOver(policy, key, { ...asked, ...link, resume: secret });
+    if (attached === undefined) break;
+    if (attached !== "ended")
+      return {
+        decision: { ...decision, lease: { ...decision.lease, expiresAfterMs: asked.ttlMs } },
+        attached,
+      };
+  }
+  return { decision: degradedDecision(policy, key) };
 }

@@ -1,5 +1,4 @@
 import type { Algorithm, AlgorithmDecision, Denial, Forecast, Uses } from "../algorithm.ts";
-import { search } from "./runs.ts";
 import {
   add,
   begin,
@@ -11,6 +10,7 @@ import {
   NO_HOLES,
   packLog,
   roomIn,
+  search,
   totalOf,
   type UnitLog,
   type UnitLogRecord,
@@ -32,7 +32,7 @@ import {
  * Example: limit 3 per 1,000 ms, one unit each at 0, 400 and 900 ms. At 950 ms a cost of 1 waits until the first unit
  * leaves the window: 50 ms, and a cost of 2 for the second: 450 ms.
  *
- * The units of one millisecond are one run (runs.ts). The latest run is kept open in the state, since more units may
+ * The units of one millisecond are one run (unit-log.ts). The latest run is kept open in the state, since more units may
  * join it. Every run knows how many units were logged up to it, so the number of units that count is a difference.
  * The wait for a cost is found by a search that begins at the oldest run. So on average the time of a decision does
  * not grow with the log, only with the logarithm of the number of runs that a cost has to wait for.

@@ -1,6 +1,5 @@
 import type { Algorithm, ConfigProblem } from "../algorithm.ts";
-import { MAX_PARTS } from "../bucket-forecast.ts";
-import { tokenBucket, type TokenBucketConfig, type TokenBucketState } from "../token-bucket.ts";
+import { MAX_PARTS, tokenBucket, type TokenBucketConfig, type TokenBucketState } from "../token-bucket.ts";
 
 /**
  * Smooth bursty, as Guava's RateLimiter.create(rate): permits come evenly, those of up to `maxBurst` are saved while

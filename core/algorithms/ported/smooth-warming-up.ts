@@ -1,6 +1,5 @@
 import type { Algorithm, ConfigProblem } from "../algorithm.ts";
-import { MAX_PARTS } from "../bucket-forecast.ts";
-import { tokenBucket, type TokenBucketConfig, type TokenBucketState } from "../token-bucket.ts";
+import { MAX_PARTS, tokenBucket, type TokenBucketConfig, type TokenBucketState } from "../token-bucket.ts";
 
 /**
  * Smooth warming up, as Guava's RateLimiter.create(rate, warmupPeriod): after a pause the limiter is cold, and permits

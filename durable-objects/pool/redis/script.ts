@@ -1,4 +1,124 @@
+import { ANSWERING, ANSWERS, CHARGES } from "./lua/answers.ts";
+import { CALLS, OTHER_CALLS } from "./lua/calls.ts";
+import { CONCURRENCY } from "./lua/concurrency.ts";
+import { DECISIONS } from "./lua/decisions.ts";
+import { GCRA } from "./lua/gcra.ts";
+import { GRANTS } from "./lua/grants.ts";
+import { HOLDERS } from "./lua/holders.ts";
+import { HOLDS, WAITS, WHOLE } from "./lua/holds.ts";
+import { SLIDING_LOG } from "./lua/sliding-log.ts";
+import { TOKEN_BUCKET } from "./lua/token-bucket.ts";
+import { HOLES, UNIT_LOG } from "./lua/unit-log.ts";
+
 /**
+ * The pool as one call sees it: read at the beginning, changed in memory, and written at the end if anything changed.
+ *
+ * Fields of the hash (instants are milliseconds of the server's clock):
+ * - `now`: the latest instant of a change; `since`: that of the first
+ * - `s:<rule>`: the rule's state; `o:<rule>`: its units outstanding, first all of them, then those of holders
+ *   (regions)
+ * - `g:<rule>`: units of a sliding log that were given back, and the state that they belong to
+ * - `u:<hold>`: the hold's units, by rule
+ * - `holders`: all holders, each as JSON in JSON
+ * - `fence`: the highest fencing token that was given out
+ * - `reclaimed`: how many leases expired
+ * - `blocked`: no leases are given before this instant
+ * - `lost`: when the pool last noticed that writes were lost
+ * - `reset`: the last reset
+ * - `answers`: when the last remembered answer is forgotten
+ * - `marked`: the latest instant in a mark
+ */
+export const POOL = `
+local format, max, encode, decode = string.format, math.max, cjson.encode, cjson.decode
+local call = decode(ARGV[1])
+local holding = call.holding
+local MAIN, HOLDS = KEYS[1], KEYS[2]
+-- So many holds are looked at in every call; more only where an exact wait needs them.
+local CHUNK = 200
+local FIELDS = { 'now', 'since', 'holders', 'fence', 'reclaimed', 'blocked', 'lost', 'reset', 'answers',
+  'marked' }
+local FIXED = #FIELDS
+
+local pool = { fields = {}, noted = {}, held = {}, changed = {}, live = {}, answers = {}, isChanged = false, due = 0,
+  moves = 0 }
+local books, nowMs, clockMs = {}, 0, 0
+
+-- Whole numbers as text: tostring and cjson round from 1e14 on; and "%.0f" takes three times as long as "%d".
+local function text(number)
+  return format('%d', number)
+end
+
+local function numberIn(field)
+  return tonumber(pool.fields[field] or '0')
+end
+
+local function heldFrom(stored)
+  if not stored then return { all = 0, regional = 0 } end
+  local all, regional = string.match(stored, '^(%d+) (%d+)$')
+  return { all = tonumber(all), regional = tonumber(regional) }
+end
+
+-- A field that is written if anything is.
+local function note(field, value)
+  pool.fields[field], pool.noted[field] = value, value or false
+end
+
+local function set(field, value)
+  note(field, value)
+  pool.isChanged = true
+end
+`;
+
+/** What every call reads. */
+export const READING = `
+local ALGORITHMS = { ['token-bucket'] = tokenBucket, ['sliding-log'] = slidingLog, concurrency = concurrency,
+  gcra = gcra }
+local algorithms = {}
+
+local function algorithmOf(rule)
+  local name = rule.algorithm
+  algorithms[name] = algorithms[name] or ALGORITHMS[name]()
+  return algorithms[name]
+end
+
+local function readBook(index, rule, stored, held)
+  rule.algorithm = algorithmOf(rule)
+  rule.capacity = rule.burst or rule.limit
+  rule.minIntervalMs = rule.minIntervalMs or 0
+  rule.isLeased = rule.algorithm.isLeased
+  rule.logKey = KEYS[2 + index]
+  local state = stored and rule.algorithm.read(stored, rule) or nil
+  pool.held[rule.name] = heldFrom(held)
+  return { rule = rule, name = rule.name, held = pool.held[rule.name], state = state, before = state }
+end
+
+local function readRules()
+  local rules, fields = call.rules, FIELDS
+  for index = 1, #rules do
+    fields[FIXED + 2 * index - 1] = 's:' .. rules[index].name
+    fields[FIXED + 2 * index] = 'o:' .. rules[index].name
+  end
+  local values = redis.call('HMGET', MAIN, unpack(fields))
+  for index = 1, FIXED do pool.fields[fields[index]] = values[index] or nil end
+  for index = 1, #rules do
+    local at = FIXED + 2 * index
+    books[index] = readBook(index, rules[index], values[at - 1], values[at])
+  end
+end
+
+local function load()
+  local time = redis.call('TIME')
+  clockMs = time[1] * 1000 + math.floor(time[2] / 1000)
+  readRules()
+  nowMs = max(clockMs, numberIn('now'))
+  pool.blockedMs = numberIn('blocked')
+  local found = redis.call('ZRANGE', HOLDS, '0', text(CHUNK - 1), 'WITHSCORES')
+  if found[1] or holding or call.op ~= 'limit' then defineHolds() end
+  if found[1] then loadHolds(found) end
+end
+`;
+
+/*
  * The script that decides on a pool in Redis. One call is atomic, and its clock is the server's `TIME`. The
  * arithmetic is that of core/algorithms/, core/accounts/ and core/reservations/sizing.ts, and the tests compare the
  * two sides answer by answer.
@@ -10,18 +130,6 @@
  * call. That was a third of the time of a plain call. So functions that not every call needs are made only when they
  * are needed.
  */
-import { ANSWERING, ANSWERS, CHARGES } from "./lua/answers.ts";
-import { CALLS, OTHER_CALLS } from "./lua/calls.ts";
-import { CONCURRENCY } from "./lua/concurrency.ts";
-import { DECISIONS } from "./lua/decisions.ts";
-import { GCRA } from "./lua/gcra.ts";
-import { GRANTS } from "./lua/grants.ts";
-import { HOLDERS } from "./lua/holders.ts";
-import { HOLDS, WAITS, WHOLE } from "./lua/holds.ts";
-import { POOL, READING } from "./lua/pool.ts";
-import { SLIDING_LOG } from "./lua/sliding-log.ts";
-import { TOKEN_BUCKET } from "./lua/token-bucket.ts";
-import { HOLES, UNIT_LOG } from "./lua/unit-log.ts";
 
 /** Lua text of functions that exist once `define` has been called. */
 function later(define: string, functions: readonly string[], lua: string): string {

@@ -1,10 +1,10 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { decide, place, remainingOf, UNTOUCHED, type Account } from "../../../core/accounts/account.ts";
-import { MAX_PARTS } from "../../../core/algorithms/bucket-forecast.ts";
+import { MAX_PARTS } from "../../../core/algorithms/token-bucket.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
-import { forced, type TooMany, withUsed } from "../../../durable-objects/operations/debits.ts";
+import { forced, type TooMany, withUsed } from "../../../durable-objects/operations/limits.ts";
 import { specimens, ruleWith } from "../../support/algorithms.ts";
 import { ruleOf } from "../../support/rules.ts";
 

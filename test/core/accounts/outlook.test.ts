@@ -10,8 +10,14 @@ import {
   settle,
   UNTOUCHED,
 } from "../../../core/accounts/account.ts";
-import { decideTogether, withoutTaking, type RuleAccount } from "../../../core/accounts/joint-decision.ts";
-import { jointWaitMs, waitBehindMs, type QueuedCost } from "../../../core/accounts/wait-times.ts";
+import {
+  decideTogether,
+  jointWaitMs,
+  type QueuedCost,
+  type RuleAccount,
+  waitBehindMs,
+  withoutTaking,
+} from "../../../core/accounts/joint-decision.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import * as plain from "../../support/plain-accounts.ts";
 import { log, reachable, ruleOf } from "../../support/rules.ts";

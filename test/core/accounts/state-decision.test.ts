@@ -1,8 +1,13 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { advance, decide, place, UNTOUCHED, type Account } from "../../../core/accounts/account.ts";
-import { admitsTogether, decideTogether } from "../../../core/accounts/joint-decision.ts";
-import { jointWaitMs, leastWaitMs, waitBehindMs } from "../../../core/accounts/wait-times.ts";
+import {
+  admitsTogether,
+  decideTogether,
+  jointWaitMs,
+  leastWaitMs,
+  waitBehindMs,
+} from "../../../core/accounts/joint-decision.ts";
 import { type Policy, forPriority } from "../../../core/policies/policy.ts";
 import { Oracles } from "../../simulation/laws.ts";
 import { depth } from "../../support/depth.ts";

@@ -9,8 +9,7 @@ import {
   waitMs,
   wholeAtMs,
 } from "../../../core/accounts/account.ts";
-import { decideTogether, withoutTaking } from "../../../core/accounts/joint-decision.ts";
-import { jointWaitMs } from "../../../core/accounts/wait-times.ts";
+import { decideTogether, jointWaitMs, withoutTaking } from "../../../core/accounts/joint-decision.ts";
 import {
   adaptiveConcurrency,
   type AdaptiveConfig,

@@ -2,7 +2,7 @@ import { describe, expect, test } from "vitest";
 import { decide, place, refund, remainingOf, UNTOUCHED, wholeAtMs } from "../../../core/accounts/account.ts";
 import { decideTogether } from "../../../core/accounts/joint-decision.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
-import { forced } from "../../../durable-objects/operations/debits.ts";
+import { forced } from "../../../durable-objects/operations/limits.ts";
 import { record, restore } from "../../../durable-objects/storage/write-behind.ts";
 import { ruleOf } from "../../support/rules.ts";
 

@@ -10,7 +10,7 @@ import {
   type Account,
 } from "../../../core/accounts/account.ts";
 import { credits } from "../../../core/algorithms/credits.ts";
-import { forced, withUsed } from "../../../durable-objects/operations/debits.ts";
+import { forced, withUsed } from "../../../durable-objects/operations/limits.ts";
 import { aheadUnits, record, restore } from "../../../durable-objects/storage/write-behind.ts";
 import { ruleOf } from "../../support/rules.ts";
 

@@ -4,7 +4,7 @@ import { decide, remainingOf, UNTOUCHED, wholeAtMs, type Account } from "../../.
 import { decideTogether } from "../../../core/accounts/joint-decision.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
-import { forced, withUsed } from "../../../durable-objects/operations/debits.ts";
+import { forced, withUsed } from "../../../durable-objects/operations/limits.ts";
 import { covers, record, restore } from "../../../durable-objects/storage/write-behind.ts";
 import { depth } from "../../support/depth.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { UNTOUCHED } from "../../../core/accounts/account.ts";
 import { decideTogether } from "../../../core/accounts/joint-decision.ts";
-import { forced, withUsed } from "../../../durable-objects/operations/debits.ts";
+import { forced, withUsed } from "../../../durable-objects/operations/limits.ts";
 import { ruleOf } from "../../support/rules.ts";
 
 const FREE = ruleOf({ algorithm: "unlimited" });

@@ -3,7 +3,7 @@ import * as ipaddr from "ipaddr.js";
 import { expect, test } from "vitest";
 import { normaliseKey } from "../../../core/catalog/patterns.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
-import { objectName } from "../../../core/protocol/object-names.ts";
+import { objectName } from "../../../core/protocol/names.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 
 function policy(fields: Record<string, unknown>): Policy {

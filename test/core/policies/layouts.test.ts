@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import { BEFORE_ALLOWED } from "../../../core/policies/placement.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
-import { objectNames, sharedObjects } from "../../../core/protocol/object-names.ts";
+import { objectNames, sharedObjects } from "../../../core/protocol/names.ts";
 
 const parse = (fields: object) =>
   parsePolicies({ a: { algorithm: "token-bucket", limit: 1, window: "1s", ...fields } }).get("a") as Policy;

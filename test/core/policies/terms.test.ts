@@ -12,7 +12,7 @@ import {
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
-import { rulesIn, stricterOf } from "../../../durable-objects/keys/rule-fingerprints.ts";
+import { rulesIn, stricterOf } from "../../../durable-objects/keys/versions.ts";
 import { ruleWith, specimens } from "../../support/algorithms.ts";
 import { depth } from "../../support/depth.ts";
 import type { Given } from "../../support/specimen.ts";

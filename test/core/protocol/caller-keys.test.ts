@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
 import { randomId } from "../../../core/clock.ts";
 import {
+  type KeyRange,
   ownHoldId,
   ownKey,
   rangeOf,
   rangeOfEnds,
   sharedKey,
-  type KeyRange,
-} from "../../../core/protocol/caller-keys.ts";
+} from "../../../core/protocol/names.ts";
 
 const [one, other] = [JSON.stringify({ token: "one" }), JSON.stringify({ token: "other" })];
 const isWithin = (id: string, [from, to]: KeyRange) => from <= id && id < to;

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { keyCursor, readKeyCursor } from "../../../core/protocol/caller-keys.ts";
+import { keyCursor, readKeyCursor } from "../../../core/protocol/names.ts";
 
 const MAX = 65_536;
 const keys = fc.string({ unit: "binary", minLength: 1, maxLength: 128 });

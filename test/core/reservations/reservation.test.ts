@@ -1,8 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import type { PendingRequest } from "../../../core/reservations/demand.ts";
 import { Reservation } from "../../../core/reservations/reservation.ts";
-import { refillMs, spendableMs } from "../../../core/reservations/sizing.ts";
+import { type PendingRequest, refillMs, spendableMs } from "../../../core/reservations/sizing.ts";
 import { granting, policyOf, said, TTL_MS, withUnits } from "../../support/reservations.ts";
 
 const sumUp = (made: Reservation, nowMs: number) => [made.spendableAt(nowMs)[0], made.used[0]];

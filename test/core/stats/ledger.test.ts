@@ -9,7 +9,7 @@ import {
   type ClosedMinute,
   type OpenMinute,
 } from "../../../core/stats/ledger.ts";
-import { SENT_AGAIN_MS } from "../../../core/stats/sender.ts";
+import { SENT_AGAIN_MS } from "../../../core/stats/tally.ts";
 import { seededRandom, seedOr, pick, whole } from "../../support/random.ts";
 
 const OPEN: OpenMinute = { minute: 0, counts: {}, senders: [] };

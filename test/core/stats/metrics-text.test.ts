@@ -1,8 +1,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
-import type { Counts } from "../../../core/stats/counts.ts";
-import { FAMILIES } from "../../../core/stats/families.ts";
+import { type Counts, FAMILIES } from "../../../core/stats/counts.ts";
 import { metricsText } from "../../../core/stats/metrics-text.ts";
 import { parsedMetrics } from "../../support/metrics.ts";
 

@@ -4,8 +4,7 @@ import type { Time } from "../../../core/clock.ts";
 import { PolicyNames } from "../../../core/stats/counts.ts";
 import { withMessage, type OpenMinute } from "../../../core/stats/ledger.ts";
 import type { StatsMessage } from "../../../core/stats/messages.ts";
-import { SEND_EVERY_MS, StatsSender } from "../../../core/stats/sender.ts";
-import { Tally } from "../../../core/stats/tally.ts";
+import { SEND_EVERY_MS, StatsSender, Tally } from "../../../core/stats/tally.ts";
 import { seededRandom, seedOr, whole } from "../../support/random.ts";
 
 const HISTORIES = 300;

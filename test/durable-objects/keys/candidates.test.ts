@@ -1,6 +1,6 @@
 /** A key of a candidate that comes after another one begins untouched; for the same candidate it goes on. */
 import { expect, test } from "vitest";
-import type { PolicyRevision } from "../../../core/policies/policy-revision.ts";
+import type { PolicyRevision } from "../../../core/policies/policy.ts";
 import { AlarmedObject, known } from "../../support/alarmed-object.ts";
 
 const NOW_MS = 1_760_000_000_000;

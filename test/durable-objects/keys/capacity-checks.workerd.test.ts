@@ -3,7 +3,7 @@ import { runInDurableObject } from "cloudflare:test";
 import { describe, expect, test } from "vitest";
 import { readAnswer } from "../../../client/read-answer.ts";
 import type { Answer } from "../../../core/protocol/answers.ts";
-import { ownKey, rangeOf } from "../../../core/protocol/caller-keys.ts";
+import { ownKey, rangeOf } from "../../../core/protocol/names.ts";
 import {
   MAX_CLAIMS_OF_CALLER,
   MAX_CLAIMS_OF_KEY,

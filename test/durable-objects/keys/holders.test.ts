@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { ownKey } from "../../../core/protocol/caller-keys.ts";
-import { Holders, type Holder } from "../../../durable-objects/keys/holders.ts";
+import { ownKey } from "../../../core/protocol/names.ts";
+import { type Holder, Holders } from "../../../durable-objects/keys/rule-state.ts";
 
 const wanting = (wanted: number): Holder => ({
   turn: 1,

@@ -1,6 +1,6 @@
 import { runInDurableObject } from "cloudflare:test";
 import { afterEach, expect, test, vi } from "vitest";
-import { ownKey } from "../../../core/protocol/caller-keys.ts";
+import { ownKey } from "../../../core/protocol/names.ts";
 import { ANSWERS_DROPPED, MAX_ANSWERS } from "../../../durable-objects/storage/answers.ts";
 import { call, freshKey, limit } from "../../support/limiter.ts";
 import { objectOf } from "../../support/objects.ts";

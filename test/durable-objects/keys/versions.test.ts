@@ -1,6 +1,6 @@
 /** Which of the versions that calls say an object decides by: the latest, whoever lags. */
 import { expect, test } from "vitest";
-import type { PolicyRevision } from "../../../core/policies/policy-revision.ts";
+import type { PolicyRevision } from "../../../core/policies/policy.ts";
 import { AlarmedObject, known } from "../../support/alarmed-object.ts";
 
 const NOW_MS = 1_760_000_000_000;

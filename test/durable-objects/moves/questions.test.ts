@@ -2,8 +2,7 @@
 import { beforeEach, expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
-import type { HandOverResult, HandOver } from "../../../core/protocol/moves.ts";
-import type { ObjectStub } from "../../../core/protocol/object-methods.ts";
+import type { HandOver, HandOverResult, ObjectStub } from "../../../core/protocol/object-methods.ts";
 import { KeyQuestions } from "../../../durable-objects/moves/key-import.ts";
 import { Places } from "../../../durable-objects/moves/places.ts";
 import { VirtualTime } from "../../simulation/virtual-time.ts";

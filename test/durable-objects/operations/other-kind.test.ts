@@ -1,7 +1,7 @@
 /** Policies that go from units of a rate to slots, or back, while calls are under way: nothing passes uncounted. */
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
-import type { PolicyRevision } from "../../../core/policies/policy-revision.ts";
+import type { PolicyRevision } from "../../../core/policies/policy.ts";
 import type { Answer } from "../../../core/protocol/answers.ts";
 import type { MaybePromise } from "../../../core/protocol/object-methods.ts";
 import { Database } from "../../simulation/database.ts";

@@ -1,8 +1,8 @@
 import fc from "fast-check";
 import { afterEach, describe, expect, test } from "vitest";
 import type { Decided } from "../../../core/protocol/answers.ts";
-import { ownKey } from "../../../core/protocol/caller-keys.ts";
 import type { ReserveCall } from "../../../core/protocol/messages.ts";
+import { ownKey } from "../../../core/protocol/names.ts";
 import { FEW_UNITS, heldMs, spendableMs } from "../../../core/reservations/sizing.ts";
 import { Database } from "../../simulation/database.ts";
 import { SimulatedObject } from "../../simulation/simulated-object.ts";

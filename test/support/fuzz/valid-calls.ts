@@ -1,5 +1,5 @@
 /** Values that a call accepts, drawn from its schema. What a schema cannot say is drawn by the field's name. */
-import { keyCursor } from "../../../core/protocol/caller-keys.ts";
+import { keyCursor } from "../../../core/protocol/names.ts";
 import { pick, whole } from "../random.ts";
 import { Table, type Json } from "./json-text.ts";
 import { FORGED_IDS, ODD_TEXTS } from "./odd-values.ts";

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { claimId, readClaimId } from "../../../core/protocol/caller-keys.ts";
+import { claimId, readClaimId } from "../../../core/protocol/names.ts";
 import { claimProofs } from "../../../worker/auth/claim-proofs.ts";
 
 const secret = fc.stringMatching(/^[A-Za-z0-9_-]{22}$/);

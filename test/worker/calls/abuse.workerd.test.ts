@@ -2,7 +2,7 @@
 import { listDurableObjectIds } from "cloudflare:test";
 import { env } from "cloudflare:workers";
 import { describe, expect, test } from "vitest";
-import { claimId } from "../../../core/protocol/caller-keys.ts";
+import { claimId } from "../../../core/protocol/names.ts";
 import { call, freshKey, limit } from "../../support/limiter.ts";
 
 const { OBJECTS } = env as unknown as { OBJECTS: DurableObjectNamespace };

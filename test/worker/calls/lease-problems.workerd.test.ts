@@ -1,6 +1,6 @@
 /** What is wrong with a lease is said, so that nobody has to guess. */
 import { expect, test } from "vitest";
-import { claimId } from "../../../core/protocol/caller-keys.ts";
+import { claimId } from "../../../core/protocol/names.ts";
 import { TOKENS } from "../../support/fixtures.ts";
 import { acquire, call, freshKey, idIn } from "../../support/limiter.ts";
 

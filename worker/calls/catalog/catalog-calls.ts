@@ -31,7 +31,7 @@ import {
   problemIn,
   write,
 } from "./catalog-access.ts";
-import { DOCUMENT_ALLOWED, isDocument, sizeProblem, tableProblem, tokensProblem } from "./documents.ts";
+import { DOCUMENT_ALLOWED, isDocument, sizeProblem, tableProblem, tokensProblem } from "./catalog-schemas.ts";
 
 /** The policy as it is in force, for keys without an override. */
 export async function readPolicy(

@@ -6,8 +6,7 @@ import { integer, table } from "../../../core/validation.ts";
 import { figure, milliseconds, RuleDecision } from "./answer-schemas.ts";
 import { Decision } from "./decision-schemas.ts";
 import { ProblemDetails } from "./problem-schemas.ts";
-import { key, policy, priority, text } from "./request-parts.ts";
-import { LimitRequest } from "./request-schemas.ts";
+import { key, LimitRequest, policy, priority, text } from "./request-schemas.ts";
 
 const MAX_HOLDER_BYTES = 64;
 const holder = v.pipe(

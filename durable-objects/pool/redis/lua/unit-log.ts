@@ -1,5 +1,5 @@
 /**
- * core/algorithms/log/unit-log.ts and runs.ts in Lua.
+ * core/algorithms/log/unit-log.ts and unit-log.ts in Lua.
  *
  * Closed runs are members of a sorted set, "<ms>:<all units up to and with this run>", with the millisecond as score.
  * The open run, which more units may join, is part of the state. A decision also tries states that are never written

@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { setImmediate as turn } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { SYSTEM_TIME } from "../../../../core/clock.ts";
-import { SendQueue } from "../../../../durable-objects/pool/redis/send-queue.ts";
+import { SendQueue } from "../../../../durable-objects/pool/redis/redis-pool.ts";
 import { announcedSeed, seededRandom } from "../../../support/random.ts";
 
 /** So many connections an object has. */
