@@ -64,7 +64,7 @@ export default {
     if (pathname !== "/run") return Response.json({ decisions: 0, messages } satisfies Asked);
     const policy = parsePolicies(POLICIES).get(searchParams.get("policy") ?? "");
     if (policy === undefined) return new Response("no such policy", { status: 404 });
-    const together = { outboxes: new BatchQueues(), inBackground: waitUntil };
+    const together = { queues: new BatchQueues(), inBackground: waitUntil };
     const objects = new Objects(OBJECTS, SYSTEM_TIME, searchParams.has("together") ? together : undefined);
     return Response.json({ decisions: await run(objects, policy, searchParams), messages } satisfies Asked);
   },

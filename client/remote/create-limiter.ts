@@ -52,12 +52,12 @@ export function makeLimiter(
 }
 
 function opened(
-  far: LimiterTransport,
+  transport: LimiterTransport,
   options: ClientOptions,
   inBackground: InBackground,
   onClose: () => void = () => undefined,
 ): Limiter {
-  const limiter = new RemoteLimiter({ far, time: unsleepingTime(), inBackground }, options);
+  const limiter = new RemoteLimiter({ transport, time: unsleepingTime(), inBackground }, options);
   const leave = endWithProcess(limiter);
   const close = limiter.close.bind(limiter);
   limiter.close = async () => {

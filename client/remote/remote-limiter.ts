@@ -1,20 +1,27 @@
-import { normaliseKey } from "../../core/catalog/patterns.ts";
 /**
- * A limiter that is elsewhere, with units of hot keys in the caller's own process. The caller's process is one more
- * holder: it decides by the same modules as an isolate of the limiter's worker does.
+ * A limiter that is elsewhere, with units of hot keys in the caller's own process. The process is one more holder: it
+ * decides by the same modules as an isolate of the limiter's worker.
  */
+import { normaliseKey } from "../../core/catalog/patterns.ts";
 import { randomId, type Time } from "../../core/clock.ts";
 import {
   type Cost,
   forPriority,
   type PolicyView,
+  publicName,
   takesNothing,
   UNDESCRIBED,
 } from "../../core/policies/policy.ts";
 import type { Lease } from "../../core/protocol/answers.ts";
-import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/decision.ts";
+import {
+  type AllDecisions,
+  type Decision,
+  degradedDecision,
+  type KeyReport,
+} from "../../core/protocol/decision.ts";
 import type { LeaseReport } from "../../core/protocol/messages.ts";
-import { Problem } from "../../core/protocol/problems.ts";
+import { type ClaimKind, readClaimId } from "../../core/protocol/names.ts";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
 import type { Holding } from "../call-gate.ts";
 import {
@@ -29,19 +36,19 @@ import {
   type LimitRequest,
   type PeekRequest,
   type RefundRequest,
+  type Signal,
   withRelease,
 } from "../limiter.ts";
 import { isOf, plainCall, type PlainCall, requireObject, signalOf, wholeCall } from "../local-call.ts";
 import { LocalLimiter } from "../local-limiter.ts";
 import { ReservationCache } from "../reservation-cache.ts";
 import { returnUnits } from "../transports/send-batch.ts";
-import type { LimiterTransport } from "../transports/transport.ts";
-import { acquireForSomebody, RemoteCalls, unlessAborted } from "./remote-calls.ts";
+import { limiterErrorIn, type LimiterTransport, waitOf } from "../transports/transport.ts";
 import { Outages, RemoteReservations } from "./remote-reservations.ts";
 
 /** What a client needs of the process in which it runs. */
 interface ClientParts {
-  readonly far: LimiterTransport;
+  readonly transport: LimiterTransport;
   readonly time: Time;
   readonly inBackground: (work: Promise<unknown>) => void;
 }
@@ -49,29 +56,32 @@ interface ClientParts {
 /** A first message opens a connection too, so it may take longer than a policy's usual deadline. In milliseconds. */
 const FIRST_DEADLINE_MS = 2_000;
 
-/** A limiter that is elsewhere. */
+/** A limiter that is elsewhere. Units held here of a key go back before a call on it that the limiter decides. */
 export class RemoteLimiter implements Limiter {
-  readonly #far: LimiterTransport;
+  readonly #transport: LimiterTransport;
+  readonly #time: Time;
   readonly #options: ClientOptions;
   readonly #cache = new ReservationCache(randomId);
   readonly #local = new LocalLimiter(this.#cache);
-  readonly #units: RemoteReservations;
-  readonly #calls: RemoteCalls;
+  readonly #reservations: RemoteReservations;
   readonly #holding: Holding;
+  readonly #outages: Outages;
   #isClosed = false;
 
-  constructor({ far, time, inBackground }: ClientParts, options: ClientOptions = {}) {
-    const { deadlineMs } = options;
-    this.#far = far;
+  constructor({ transport, time, inBackground }: ClientParts, options: ClientOptions = {}) {
+    this.#transport = transport;
+    this.#time = time;
     this.#options = options;
-    const onChange = () => this.#cache.endAll();
-    const outages = new Outages(time);
-    this.#units = new RemoteReservations({ far, time, inBackground, deadlineMs, outages, onChange });
-    this.#holding = { objects: this.#units, time, inBackground };
-    this.#calls = new RemoteCalls(far, this.#local, this.#units, (policy) => this.#policy(policy), {
+    this.#outages = new Outages(time);
+    this.#reservations = new RemoteReservations({
+      transport,
       time,
-      outages,
+      inBackground,
+      deadlineMs: options.deadlineMs,
+      outages: this.#outages,
+      onChange: () => this.#cache.endAll(),
     });
+    this.#holding = { objects: this.#reservations, time, inBackground };
   }
 
   /** Whether units may have to be given back. */
@@ -79,125 +89,304 @@ export class RemoteLimiter implements Limiter {
     return this.#cache.isHolding;
   }
 
-  limit(asked: LimitRequest & Abortable): Promise<Decision> {
-    if (signalOf(asked) !== undefined) return this.#untilAborted(asked);
-    const call = this.#isClosed ? undefined : plainCall(asked, this.#options.policy);
-    const here = call && this.#decide(call);
-    if (here === undefined) return this.#calls.limit(this.#whole(asked));
-    return here instanceof Promise ? this.#answered(this.#whole(asked), here) : Promise.resolve(here);
+  limit(request: LimitRequest & Abortable): Promise<Decision> {
+    if (signalOf(request) !== undefined) return this.#limitUntilAborted(request);
+    const call = this.#isClosed ? undefined : plainCall(request, this.#options.policy);
+    const local = call && this.#decideLocally(call);
+    if (local === undefined) return this.#limitAlone(this.#withPolicy(request));
+    return local instanceof Promise
+      ? this.#answered(this.#withPolicy(request), local)
+      : Promise.resolve(local);
   }
 
-  limitAll(asked: LimitAllRequest): Promise<AllDecisions> {
-    requireObject(asked);
-    const { checks } = asked;
-    const whole = Array.isArray(checks) ? checks.map((check) => this.#whole(check)) : checks;
-    return this.#calls.limitAll({ ...asked, checks: whole });
+  limitAll(request: LimitAllRequest): Promise<AllDecisions> {
+    requireObject(request);
+    const { checks } = request;
+    return Array.isArray(checks)
+      ? this.#limitAll({ ...request, checks: checks.map((check) => this.#withPolicy(check)) }, checks.length)
+      : this.#limitAll(request, 0);
   }
 
-  refund(asked: RefundRequest): Promise<Decision> {
-    return this.#calls.onKey(this.#whole(asked), (far, whole, ended) => far.refund(whole, ended));
+  refund(request: RefundRequest): Promise<Decision> {
+    return this.#onKey(this.#withPolicy(request), (named, ended) => this.#transport.refund(named, ended));
   }
 
-  hold(asked: HoldRequest): Promise<Decision> {
-    return this.#calls.decide(this.#whole(asked), (far, whole, ended) => far.hold(whole, ended));
+  hold(request: HoldRequest): Promise<Decision> {
+    return this.#decide(this.#withPolicy(request), (named, ended) => this.#transport.hold(named, ended));
   }
 
-  settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision> {
-    return this.#calls.onClaim("hold", asked, (far, ended) => far.settle(asked, ended));
+  settle(request: { readonly id: string; readonly used: Cost }): Promise<Decision> {
+    return this.#onClaim("hold", request, (ended) => this.#transport.settle(request, ended));
   }
 
-  cancel(asked: { readonly id: string }): Promise<void> {
-    return this.#calls.onClaim("hold", asked, (far, ended) => far.cancel(asked, ended));
+  cancel(request: { readonly id: string }): Promise<void> {
+    return this.#onClaim("hold", request, (ended) => this.#transport.cancel(request, ended));
   }
 
-  async acquire(given: AcquireRequest & Abortable): Promise<Grant> {
-    signalOf(given);
-    const { signal, ...asked } = given;
-    const acquire = (far: LimiterTransport, whole: AcquireRequest, ended: AbortSignal) => {
-      const decision = acquireForSomebody(far, whole, ended);
+  async acquire(request: AcquireRequest & Abortable): Promise<Grant> {
+    signalOf(request);
+    const { signal, ...params } = request;
+    const acquire = (named: AcquireRequest, ended: AbortSignal) => {
+      const decision = this.#acquireWhileAwaited(named, ended);
       this.#holding.inBackground(decision.catch(() => undefined));
       return decision;
     };
-    const decision = await this.#calls.decide(this.#whole(asked), acquire, signal);
+    const decision = await this.#decide(this.#withPolicy(params), acquire, signal);
     return withRelease(decision, (id) => this.release({ id }));
   }
 
-  renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
-    return this.#calls.onClaim("lease", asked, (far, ended) => far.renew(asked, ended));
+  renew(request: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
+    return this.#onClaim("lease", request, (ended) => this.#transport.renew(request, ended));
   }
 
-  release(asked: { readonly id: string } & LeaseReport): Promise<void> {
-    return this.#calls.onClaim("lease", asked, (far, ended) => far.release(asked, ended));
+  release(request: { readonly id: string } & LeaseReport): Promise<void> {
+    return this.#onClaim("lease", request, (ended) => this.#transport.release(request, ended));
   }
 
-  peek(asked: PeekRequest): Promise<KeyReport> {
-    return this.#calls.onKey(this.#whole(asked), (far, whole, ended) => far.peek(whole, ended));
+  peek(request: PeekRequest): Promise<KeyReport> {
+    return this.#onKey(this.#withPolicy(request), (named, ended) => this.#transport.peek(named, ended));
   }
 
-  reset(asked: KeyRequest): Promise<void> {
-    return this.#calls.onKey(this.#whole(asked), (far, whole, ended) => far.reset(whole, ended));
+  reset(request: KeyRequest): Promise<void> {
+    return this.#onKey(this.#withPolicy(request), (named, ended) => this.#transport.reset(named, ended));
   }
 
   policies(): Promise<PolicyList> {
-    return this.#calls.ask((far, ended) => far.policies(ended));
+    const { deadlineMs } = this.#policy();
+    return this.#orUnavailable(this.#inTime((ended) => this.#transport.policies(ended), deadlineMs));
   }
 
   async close(): Promise<void> {
     this.#isClosed = true;
     await this.flush();
-    this.#far.close?.();
+    this.#transport.close?.();
   }
 
   /** Gives back all that is held. A call that comes later may hold units again, unless the limiter is closed. */
   async flush(): Promise<void> {
     this.#cache.endAll();
-    await returnUnits(this.#units, this.#cache.endDue(Infinity));
+    await returnUnits(this.#reservations, this.#cache.endDue(Infinity));
   }
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }
 
-  async #untilAborted({ signal, ...asked }: LimitRequest & Abortable): Promise<Decision> {
+  async #limitUntilAborted({ signal, ...request }: LimitRequest & Abortable): Promise<Decision> {
     signal?.throwIfAborted();
-    const mayWait = asked.waitMs !== undefined;
-    return mayWait
-      ? await this.#calls.limit(this.#whole(asked), signal)
-      : await unlessAborted(this.limit(asked), signal);
+    return request.waitMs === undefined
+      ? await unlessAborted(this.limit(request), signal)
+      : await this.#limitAlone(this.#withPolicy(request), signal);
   }
 
   /**
    * Decides from units or denials that are held here, or asks, in a message with others; `undefined`: the call has to go
    * by itself, since the limiter refuses messages, or has to say what is wrong with the call.
    */
-  #decide(call: PlainCall): Decision | Promise<Decision | Problem> | undefined {
-    const policy = this.#units.policy(call.policy);
-    if (policy === undefined) return this.#units.isRefused ? undefined : this.#calls.limitTogether(call);
+  #decideLocally(call: PlainCall): Decision | Promise<Decision | Problem> | undefined {
+    const policy = this.#reservations.policy(call.policy);
+    if (policy === undefined) return this.#reservations.isRefused ? undefined : this.#limitTogether(call);
     const { cost, priority } = call;
     const key = isOf(policy, call) ? normaliseKey(policy, call.key) : undefined;
-    if (key === undefined || this.#units.isRefused) return undefined;
-    if (takesNothing(policy, cost)) return this.#calls.limitTogether(call);
+    if (key === undefined || this.#reservations.isRefused) return undefined;
+    if (takesNothing(policy, cost)) return this.#limitTogether(call);
     if (policy.localDecisions.denies)
       return this.#local.limit(this.#holding, forPriority(policy, priority), key, cost);
-    const refusal = this.#units.refusalOf(policy);
-    return refusal === undefined ? this.#calls.limitTogether(call) : Promise.resolve(refusal);
+    const refusal = this.#reservations.refusalOf(policy);
+    return refusal === undefined ? this.#limitTogether(call) : Promise.resolve(refusal);
   }
 
   /** A call that was refused with all others of its message is made again by itself: it has changed nothing. */
-  async #answered(asked: LimitRequest, decided: Promise<Decision | Problem>): Promise<Decision> {
+  async #answered(request: LimitRequest, decided: Promise<Decision | Problem>): Promise<Decision> {
     const answer = await decided;
     if (!(answer instanceof Problem)) return answer;
-    if (this.#units.isRefused) return await this.#calls.limit(asked);
+    if (this.#reservations.isRefused) return await this.#limitAlone(request);
     throw answer.toError();
   }
 
-  /** The policy as far as it is known. */
-  #policy(name: string | undefined): PolicyView {
-    const { onFailure = "closed", deadlineMs = FIRST_DEADLINE_MS } = this.#options;
-    return this.#units.policy(name ?? "") ?? { ...UNDESCRIBED, name: name ?? "", onFailure, deadlineMs };
+  #limitAlone(request: LimitRequest, signal?: Signal): Promise<Decision> {
+    return this.#decide(request, (named, ended) => this.#transport.limit(named, ended), signal);
   }
 
-  #whole<Asked extends KeyRequest>(asked: Asked): Asked {
-    return wholeCall(asked, this.#options.policy);
+  /** A plain call that goes in a message with others. If it is refused, it is not made again. */
+  async #limitTogether(call: PlainCall): Promise<Decision | Problem> {
+    await this.#returnUnitsOf(call);
+    try {
+      const policy = this.#policy(call.policy);
+      return (await this.#reservations.decide(call, policy.deadlineMs)) ?? degradedDecision(policy, call.key);
+    } finally {
+      this.#forgetDenials(call);
+    }
   }
+
+  /** Several checks. When the limiter does not answer, each is answered as its policy says. */
+  async #limitAll(request: LimitAllRequest, count: number): Promise<AllDecisions> {
+    const checks = count === 0 ? [] : request.checks;
+    const send = async (ended: AbortSignal) => {
+      await Promise.all(checks.map((check) => this.#returnUnitsOf(check)));
+      ended.throwIfAborted();
+      return await this.#transport.limitAll(request, ended);
+    };
+    try {
+      const names = count === 0 ? [undefined] : checks.map((check) => check?.policy);
+      const maxMs = Math.max(...names.map((name) => this.#policy(name).deadlineMs));
+      return await this.#inTime(send, maxMs);
+    } catch (error) {
+      this.#throwRefusal(error);
+      const decisions = checks.map(({ policy, key }) => degradedDecision(this.#policy(policy), key));
+      return { success: decisions.every(({ success }) => success), decisions };
+    } finally {
+      for (const check of checks) this.#forgetDenials(check);
+    }
+  }
+
+  /**
+   * Acquires a lease. If nobody waits for it any more when it is granted, it is released: else it would keep others
+   * waiting until it expires. With an idempotency key it stays, since the call may be made again.
+   */
+  async #acquireWhileAwaited(request: AcquireRequest, ended: Signal): Promise<Decision> {
+    const decision = await this.#transport.acquire(request, ended);
+    const { lease } = decision;
+    if (lease !== undefined && ended.aborted && request.idempotencyKey === undefined)
+      await this.#transport.release({ id: lease.id, outcome: "ignore" });
+    return decision;
+  }
+
+  /**
+   * A call that is answered with a decision: when the limiter does not answer, as the policy says.
+   *
+   * @throws the reason of `signal`, when that is aborted
+   */
+  async #decide<Request extends KeyRequest>(
+    request: Request,
+    send: (request: Request, ended: AbortSignal) => Promise<Decision>,
+    signal?: Signal,
+  ): Promise<Decision> {
+    try {
+      return await this.#send(request, (ended) => send(request, ended), signal);
+    } catch (error) {
+      signal?.throwIfAborted();
+      this.#throwRefusal(error);
+      return degradedDecision(this.#policy(request.policy), request.key);
+    }
+  }
+
+  /** Any other call on a key. @throws LimiterError also when the limiter does not answer */
+  #onKey<Request extends KeyRequest, Answer>(
+    request: Request,
+    send: (request: Request, ended: AbortSignal) => Promise<Answer>,
+  ): Promise<Answer> {
+    return this.#orUnavailable(this.#send(request, (ended) => send(request, ended)));
+  }
+
+  /** A call on a hold or a lease. @throws LimiterError also when the limiter does not answer */
+  async #onClaim<Answer>(
+    kind: ClaimKind,
+    request: { readonly id: string },
+    send: (ended: AbortSignal) => Promise<Answer>,
+  ): Promise<Answer> {
+    requireObject(request);
+    const { id } = request;
+    const place = typeof id === "string" ? readClaimId(kind, id) : undefined;
+    const key = { policy: publicName(place?.policy ?? ""), key: place?.key ?? "" };
+    return await this.#orUnavailable(this.#send(key, send));
+  }
+
+  /** @throws LimiterError also when the limiter does not answer */
+  async #orUnavailable<Answer>(answer: Promise<Answer>): Promise<Answer> {
+    try {
+      return await answer;
+    } catch (error) {
+      this.#throwRefusal(error);
+      const why = error instanceof Error ? error.message : String(error);
+      const detail = `whether the call was carried out is not known: the limiter did not answer (${why})`;
+      throw new Problem(PROBLEMS.unavailable, detail).toError();
+    }
+  }
+
+  /** Gives back the units held of the key, then makes the call. */
+  async #send<Answer>(
+    key: KeyRequest,
+    send: (ended: AbortSignal) => Promise<Answer>,
+    signal?: Signal,
+  ): Promise<Answer> {
+    signal?.throwIfAborted();
+    await this.#returnUnitsOf(key);
+    try {
+      return await this.#inTime(send, this.#policy(key.policy).deadlineMs + waitOf(key), signal);
+    } finally {
+      // A call that asked meanwhile may have been denied before this one was carried out.
+      this.#forgetDenials(key);
+    }
+  }
+
+  async #returnUnitsOf(request: KeyRequest): Promise<void> {
+    const target = this.#targetOf(request);
+    if (target === undefined) return;
+    const { policy, key } = target;
+    const returned = this.#local.end(policy, key);
+    if (returned.length > 0)
+      await this.#reservations.call(policy, key, { giveBack: { policy: policy.name, returned } });
+  }
+
+  #forgetDenials(request: KeyRequest): void {
+    const target = this.#targetOf(request);
+    if (target !== undefined) this.#local.forgetDenials(target.policy, target.key);
+  }
+
+  #targetOf({ policy: name, key: given }: KeyRequest) {
+    const policy = this.#reservations.policy(name ?? "");
+    const key = policy !== undefined && typeof given === "string" ? normaliseKey(policy, given) : undefined;
+    return policy === undefined || key === undefined ? undefined : { policy, key };
+  }
+
+  /** Throws what the limiter has thrown; any other error means that it did not answer. */
+  #throwRefusal(error: unknown): void {
+    const refusal = limiterErrorIn(error);
+    if (refusal !== undefined) throw refusal;
+    this.#outages.note(String(error));
+  }
+
+  /** Stops waiting after `ms`, or when `signal` is aborted, and then aborts `ended` of the call. */
+  async #inTime<Answer>(
+    send: (ended: AbortSignal) => Promise<Answer>,
+    ms: number,
+    signal?: Signal,
+  ): Promise<Answer> {
+    const deadline = new AbortController();
+    const cancel =
+      ms === Infinity
+        ? () => {}
+        : this.#time.after(ms, () => deadline.abort(new Error(`deadline of ${ms} ms passed`)));
+    const ended =
+      signal === undefined ? deadline.signal : AbortSignal.any([deadline.signal, signal as AbortSignal]);
+    try {
+      const answer = await unlessAborted(send(ended), ended);
+      this.#outages.answered();
+      return answer;
+    } finally {
+      cancel();
+    }
+  }
+
+  /** The policy as far as it is known. */
+  #policy(name = ""): PolicyView {
+    const { onFailure = "closed", deadlineMs = FIRST_DEADLINE_MS } = this.#options;
+    return this.#reservations.policy(name) ?? { ...UNDESCRIBED, name, onFailure, deadlineMs };
+  }
+
+  #withPolicy<Request extends KeyRequest>(request: Request): Request {
+    return wholeCall(request, this.#options.policy);
+  }
+}
+
+/** The answer, unless `signal` is aborted before: then its reason is thrown. */
+function unlessAborted<Answer>(answer: Promise<Answer>, signal: Signal | undefined): Promise<Answer> {
+  if (signal === undefined) return answer;
+  return new Promise((resolve, reject) => {
+    const leave = () => reject(signal.reason);
+    if (signal.aborted) leave();
+    signal.addEventListener("abort", leave, { once: true });
+    answer.then(resolve, reject).finally(() => signal.removeEventListener("abort", leave));
+  });
 }

@@ -19,37 +19,33 @@ import { BatchQueue, type QueuedCall } from "../transports/batch-queue.ts";
 import { MAX_QUEUED, QUEUE_FULL } from "../transports/requests.ts";
 import { limiterErrorIn, type LimiterTransport } from "../transports/transport.ts";
 
-/**
- * Over HTTP a message has 16 KiB at most. The versions of the policies that are known come beside the calls, and a call is
- * longer than what it adds to those.
- */
-const BOUNDS = { mostCalls: MAX_RESERVING, mostLength: 11_500 };
-/** After the limiter refused a whole message (the token lacks the scope, say), none is sent for so long. */
+/** An HTTP message has at most 16 KiB. The versions of known policies are beside the calls, and shorter than these. */
+const BOUNDS = { maxCalls: MAX_RESERVING, maxLength: 11_500 };
+/** After the limiter refused a message (the token lacks the scope, for example), no message is sent for this long. */
 const REFUSED_MS = 60_000;
-/** A policy of slots refuses each call that takes units. So does the client, and asks again so often, in milliseconds. */
-const KIND_ASKED_MS = 1_000;
+/** A concurrency policy refuses each call that takes units. So does the client, but for one call in this time. */
+const REFUSAL_TTL_MS = 1_000;
 
-/** What the messages need of the process. */
 interface RemoteReservationsParts {
-  readonly far: Pick<LimiterTransport, "reserve">;
+  readonly transport: Pick<LimiterTransport, "reserve">;
   readonly time: Time;
   readonly inBackground: (work: Promise<unknown>) => void;
-  /** The longest that a caller waits, in milliseconds, whatever the policy says. */
+  /** Overrides the deadline of each policy, in milliseconds. */
   readonly deadlineMs?: number | undefined;
   readonly outages: Outages;
-  /** A policy has changed: what is held under it is held no more. */
+  /** A policy has changed: units held under it have to go back. */
   readonly onChange: () => void;
 }
 
-/** Units of a limiter that is elsewhere. Calls that are made at once go in one message, whatever their keys. */
+/** Units of a limiter that is elsewhere. Concurrent calls go in one message, also on several keys. */
 export class RemoteReservations implements UnitSource {
   readonly #parts: RemoteReservationsParts;
-  readonly #outbox = new BatchQueue<ReservationAnswer>(BOUNDS);
+  readonly #queue = new BatchQueue<ReservationAnswer>(BOUNDS);
   readonly #known = new Map<string, DescribedPolicy>();
-  /** By the description under which it was said. */
+  /** By the policy's description at that time. */
   readonly #refusals = new WeakMap<DescribedPolicy, { readonly problem: Problem; askedAtMs: number }>();
   #refusedUntilMs = -Infinity;
-  /** Why the last message failed that did. */
+  /** Why the last failed message failed. */
   #failure = "";
 
   constructor(parts: RemoteReservationsParts) {
@@ -63,17 +59,17 @@ export class RemoteReservations implements UnitSource {
 
   /** Whether the limiter has refused a message lately: then each call is made by itself. */
   get isRefused(): boolean {
-    // Each call asks, and to read the clock takes a good part of a decision.
+    // Each call runs this, and reading the clock takes a large part of a local decision.
     return this.#refusedUntilMs > -Infinity && this.#parts.time.nowMs() < this.#refusedUntilMs;
   }
 
-  /** Why calls that take units are refused under this policy, whatever they say; `undefined`: the caller is to ask. */
+  /** Why the policy refuses each call that takes units; `undefined`: the limiter has to be asked. */
   refusalOf(policy: DescribedPolicy): Problem | undefined {
     const refusal = this.#refusals.get(policy);
     if (refusal === undefined) return undefined;
     const nowMs = this.#parts.time.nowMs();
-    if (nowMs - refusal.askedAtMs < KIND_ASKED_MS) return refusal.problem;
-    // This call asks: its answer brings the policy, if that is another now. All others are refused meanwhile.
+    if (nowMs - refusal.askedAtMs < REFUSAL_TTL_MS) return refusal.problem;
+    // This call asks, and its answer brings the policy if that has changed. All others are refused meanwhile.
     refusal.askedAtMs = nowMs;
     return undefined;
   }
@@ -87,7 +83,7 @@ export class RemoteReservations implements UnitSource {
     const answer = await this.#post(call, policy.deadlineMs + waitMs);
     if (answer === undefined || answer instanceof Problem) return answer;
     if (answer === null || !("decision" in answer)) return { answer: answer as Read };
-    // The policy has changed, or the key has an override. What was decided holds all the same.
+    // The policy has changed, or the key has an override. The decision holds all the same.
     const { rules, source } = answer.decision;
     if (source === "fallback" && rules.length === 0) return undefined;
     return { answer: { rules, told: answer.decision } as unknown as Read };
@@ -113,10 +109,10 @@ export class RemoteReservations implements UnitSource {
     deadlineMs: number,
   ): Promise<Exclude<ReservationAnswer, { readonly problem: unknown }> | Problem | undefined> {
     const { time, inBackground } = this.#parts;
-    if (call.giveBack === undefined && this.#outbox.queued >= MAX_QUEUED)
+    if (call.giveBack === undefined && this.#queue.queued >= MAX_QUEUED)
       return this.#unanswered(call, QUEUE_FULL);
     const send = (calls: readonly QueuedCall<ReservationAnswer>[]) => this.#send(calls);
-    const { answer, leftMs } = await this.#outbox.post(call, { time, deadlineMs, inBackground, send });
+    const { answer, leftMs } = await this.#queue.post(call, { time, deadlineMs, inBackground, send });
     if (answer === undefined)
       return this.#unanswered(call, leftMs > 0 ? this.#failure : `no answer within ${deadlineMs} ms`);
     if (answer === null)
@@ -127,7 +123,7 @@ export class RemoteReservations implements UnitSource {
     return answer;
   }
 
-  /** What only the policy is at fault for is wrong with each call that takes units under it. */
+  /** A problem of the policy alone is a problem of each call that takes units under it. */
   #noteRefusal({ policy: name, cost }: LimitCall, problem: Problem | undefined): void {
     const policy = this.#known.get(name);
     if (policy === undefined || takesNothing(policy, cost)) return;
@@ -145,16 +141,16 @@ export class RemoteReservations implements UnitSource {
   async #send(
     calls: readonly QueuedCall<ReservationAnswer>[],
   ): Promise<readonly ReservationAnswer[] | undefined> {
-    const { far, time } = this.#parts;
+    const { transport, time } = this.#parts;
     const known: Record<string, string> = {};
     for (const { call } of calls) {
       const policy = this.#known.get((call.reserve ?? call.limit ?? call.giveBack)?.policy ?? "");
       if (policy !== undefined) known[policy.name] = policy.version;
     }
     try {
-      const asked = { protocol: RESERVATIONS_PROTOCOL, known, calls: calls.map(({ call }) => call) };
+      const message = { protocol: RESERVATIONS_PROTOCOL, known, calls: calls.map(({ call }) => call) };
       const withinMs = Math.max(...calls.map(({ untilMs }) => untilMs)) - time.nowMs();
-      const { answers, policies } = await far.reserve(asked, withinMs);
+      const { answers, policies } = await transport.reserve(message, withinMs);
       if (answers.length !== calls.length) throw new Error("the limiter did not answer every call");
       this.#parts.outages.answered();
       this.#learn(policies);
@@ -182,7 +178,7 @@ export class RemoteReservations implements UnitSource {
   }
 }
 
-/** Whether somebody waits for a decision: the message does not only ask for units, or give some back. */
+/** Whether the call wants a decision, and does not only ask for units or return some. */
 function isDecision({ limit, reserve }: BatchedCall): boolean {
   return limit !== undefined || (reserve !== undefined && reserve.cost !== 0);
 }
@@ -191,16 +187,16 @@ function problemOf({ status, code, title, detail, errors }: RefusedCall["problem
   return new Problem([status, code, title], detail, { errors });
 }
 
-/** After one line about a limiter that does not answer, the next comes so much later at the earliest, in milliseconds. */
+/** The least time between two lines about a limiter that does not answer, in milliseconds. */
 const QUIET_MS = 10_000;
 
 /**
- * Says on the console that the limiter does not answer: at once, and from then on how many calls that were. It sets no
- * timer, since in a worker that would be one request's: what is left to say is said with the next call or answer.
+ * Logs that the limiter does not answer: at once, and then how many calls that concerned. It sets no timer, since in a
+ * worker a timer belongs to one request: the next call or answer logs what is due.
  */
 export class Outages {
   readonly #time: Time;
-  #saidAtMs = -Infinity;
+  #loggedAtMs = -Infinity;
   #calls = 0;
   #cause = "";
 
@@ -208,15 +204,15 @@ export class Outages {
     this.#time = time;
   }
 
-  /** @param calls how many were answered without the limiter; 0: a message failed that no call waits for */
+  /** @param calls how many were answered without the limiter; 0: no call waited for the message that failed */
   note(cause: string, calls = 1): void {
     const isFirst = this.#calls === 0;
     this.#calls += calls;
     this.#cause = cause;
     const nowMs = this.#time.nowMs();
     if (!this.#isDue(nowMs)) return;
-    if (!isFirst) return this.#say(nowMs);
-    this.#saidAtMs = nowMs;
+    if (!isFirst) return this.#log(nowMs);
+    this.#loggedAtMs = nowMs;
     this.#calls = 0;
     console.warn(`weir: no answer from the limiter: ${cause}`);
   }
@@ -225,18 +221,18 @@ export class Outages {
   answered(): void {
     if (this.#calls === 0) return;
     const nowMs = this.#time.nowMs();
-    if (this.#isDue(nowMs)) this.#say(nowMs);
+    if (this.#isDue(nowMs)) this.#log(nowMs);
   }
 
   #isDue(nowMs: number): boolean {
     // The clock may have been set back.
-    return nowMs < this.#saidAtMs || nowMs - this.#saidAtMs >= QUIET_MS;
+    return nowMs < this.#loggedAtMs || nowMs - this.#loggedAtMs >= QUIET_MS;
   }
 
-  #say(nowMs: number): void {
+  #log(nowMs: number): void {
     const calls = this.#calls === 1 ? "1 call was" : `${this.#calls} calls were`;
-    const seconds = Math.max(1, Math.round((nowMs - this.#saidAtMs) / 1_000));
-    this.#saidAtMs = nowMs;
+    const seconds = Math.max(1, Math.round((nowMs - this.#loggedAtMs) / 1_000));
+    this.#loggedAtMs = nowMs;
     this.#calls = 0;
     console.warn(`weir: ${calls} answered without the limiter in the last ${seconds} s: ${this.#cause}`);
   }

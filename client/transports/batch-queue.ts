@@ -1,13 +1,13 @@
 /**
- * The calls of one isolate for one object. They travel together: one goes at once, and those that come while its
- * message is under way go with the next.
+ * The calls of one isolate to one object, sent in batches. A call is sent at once if no batch is in flight; calls that
+ * come meanwhile go with the next batch.
  *
- * Whoever finds that nobody sends becomes the sender, for itself and for the others. Its request may end at any moment:
- * its client leaves, or the runtime ends it, and then none of its code runs any more. So requests share plain data only,
- * and whoever waits has timers of its own, by which it looks: is there an answer (a wake can get lost when the request
- * that gives it ends just then), does somebody send, is the deadline over. Whoever leaves is not sent any more.
+ * If no batch is in flight, the request that made the call sends the queue. That request may end at any moment (its
+ * client leaves, or the runtime ends it), and then none of its code runs any more. So requests share only plain data,
+ * and each waiting request polls by a timer of its own: is there an answer (a wake is lost when the request that wakes
+ * ends just then), does another request send, is the deadline over. Calls of ended requests are dropped.
  *
- * A message that fails has no answers. Its calls may have been charged, so nobody sends them again.
+ * A batch that fails has no answers. Its calls may have been charged, so they are not sent again.
  */
 import { orTimeout, type Time } from "../../core/clock.ts";
 import type { UnsupportedProtocol } from "../../core/protocol/answers.ts";
@@ -21,39 +21,38 @@ import {
 import type { Full } from "../../core/protocol/problems.ts";
 
 /**
- * A message that has been under way for so long holds up nobody: whoever waits sends the next one. It is all that a
- * call loses when the sender's request ends, and the most that a far object's slow answers add to the calls behind it.
+ * After this time a batch in flight does not hold up the next one. It is the most that a call loses when the sending
+ * request ends, and the most that a slow object adds to the calls queued behind its batch.
  */
-export const LOOK_MS = 25;
-/** Whoever's call has been sent looks for its answer so often, should its wake get lost. */
-const ANSWER_LOOK_MS = 250;
-/** A sender goes on for so many messages, or so long, then another one sends: an invocation may make 50 calls only. */
+export const POLL_MS = 25;
+/** How often a request whose call was sent polls for the answer, in case its wake is lost. */
+const ANSWER_POLL_MS = 250;
+/** A request sends this many batches, or for this long, then another one takes over: an invocation may make 50 calls. */
 const MAX_MESSAGES = 32;
 const MAX_SENDING_MS = 1_000;
-/** After an object did not know batches, calls for it go alone for so long. A deployment takes minutes. */
+/** How long calls to an object that does not know batches go alone. A deployment takes minutes. */
 const ALONE_MS = 10_000;
 
-/** Settles when a message has been answered. */
+/** Settles when a batch has been answered. */
 interface Step {
   readonly promise: Promise<void>;
   readonly resolve: () => void;
 }
 
-/** Whoever sends. */
+/** The request that sends. */
 interface Sender {
-  /** When its last message left. */
+  /** When its last batch left. */
   sinceMs: number;
   /** Settles when that has been answered, if the sender still lives. */
   step: Step;
 }
 
-const OBJECT_BOUNDS: MessageBounds = { mostCalls: MAX_BATCHED, mostLength: MAX_BATCH_LENGTH };
+const OBJECT_BOUNDS: MessageBounds = { maxCalls: MAX_BATCHED, maxLength: MAX_BATCH_LENGTH };
 
 export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   readonly #bounds: MessageBounds;
   /** In order of arrival. */
   readonly #queued = new Set<QueuedCall<Answer>>();
-  /** Whoever sends, and since when its last message has been under way. */
   #sender: Sender | undefined;
   #aloneUntilMs = -Infinity;
 
@@ -71,7 +70,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     return this.#queued.size;
   }
 
-  /** Whether nothing is lost when it is forgotten. Calls of requests that have ended may be left in it. */
+  /** Whether it can be dropped. Calls of ended requests may be left in it. */
   isIdle(nowMs: number): boolean {
     for (const { untilMs } of this.#queued) if (nowMs <= untilMs) return false;
     return !this.isForAlone(nowMs) && this.#isFree(nowMs);
@@ -85,8 +84,8 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     this.#queued.add(posted);
     while (posted.state !== "ended" && leftMs > 0) {
       if (posted.state === "queued" && this.#isFree(time.nowMs())) void this.#send(request);
-      const mostMs = posted.state === "queued" ? LOOK_MS : ANSWER_LOOK_MS;
-      leftMs -= await this.#step(posted, time, Math.min(mostMs, leftMs));
+      const maxMs = posted.state === "queued" ? POLL_MS : ANSWER_POLL_MS;
+      leftMs -= await this.#step(posted, time, Math.min(maxMs, leftMs));
     }
     const { answer } = posted;
     this.#queued.delete(posted);
@@ -118,11 +117,11 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
   #isFree(nowMs: number): boolean {
     if (this.#sender === undefined) return true;
     const underWayMs = nowMs - this.#sender.sinceMs;
-    // Requests may read slightly different times. A clock that is so far behind was put back.
-    return Math.abs(underWayMs) >= LOOK_MS;
+    // Requests may read slightly different times. A clock that is further behind was put back.
+    return Math.abs(underWayMs) >= POLL_MS;
   }
 
-  /** Sends what is queued, until nothing is. */
+  /** Sends the queue until it is empty. */
   async #send({ time, send, inBackground }: Sending<Answer>): Promise<void> {
     const beganMs = time.nowMs();
     const sender: Sender = { sinceMs: beganMs, step: newStep() };
@@ -131,14 +130,14 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     const keep = () => {
       if (end === undefined) inBackground(new Promise<void>((done) => (end = done)));
     };
-    // All calls that this turn of the event loop makes go together: those of one request, for example.
+    // All calls made in this turn of the event loop go together: those of one request, for example.
     await Promise.resolve();
     for (let messages = 0; messages < MAX_MESSAGES && this.#sender === sender; messages += 1) {
       const nowMs = time.nowMs();
       const calls = nowMs - beganMs > MAX_SENDING_MS ? [] : this.#take(nowMs, sender);
       if (calls.length === 0) break;
       sender.sinceMs = nowMs;
-      // A request that sends only its own call is kept by its own wait. It ends when that is answered.
+      // A request that sends only its own call is kept alive by its own wait.
       if (calls.length > 1) keep();
       const answers = await send(calls);
       if (this.#queued.size > 0) keep();
@@ -157,10 +156,10 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
     end?.();
   }
 
-  /** Takes the calls for the next message. Those whose requests have ended are left out: nobody is charged for them. */
+  /** Takes the calls for the next batch. Calls of ended requests are dropped, uncharged. */
   #take(nowMs: number, { step }: Sender): QueuedCall<Answer>[] {
     const calls: QueuedCall<Answer>[] = [];
-    const { mostCalls, mostLength } = this.#bounds;
+    const { maxCalls, maxLength } = this.#bounds;
     const isAlone = this.#queued.size === 1;
     let length = 1;
     for (const posted of this.#queued) {
@@ -170,7 +169,7 @@ export class BatchQueue<Answer extends object | null = BatchedAnswer> {
         continue;
       }
       if (!isAlone) length += posted.length + 1;
-      if (calls.length === mostCalls || (calls.length > 0 && length > mostLength)) break;
+      if (calls.length === maxCalls || (calls.length > 0 && length > maxLength)) break;
       this.#queued.delete(posted);
       posted.state = "sent";
       posted.step = step.promise;
@@ -193,44 +192,44 @@ function newStep(): Step {
   return { promise, resolve };
 }
 
-/** The most outboxes, at about 200 bytes each and what waits in them. Calls for further objects go alone. */
-const MAX_OUTBOXES = 4_096;
-/** When there are so many, those that requests have left behind are looked for no more often than this. */
+/** The most queues, at about 200 bytes each and what waits in them. Calls to further objects go alone. */
+const MAX_QUEUES = 4_096;
+/** At that number, how often queues that ended requests left behind are swept. */
 const SWEEP_MS = 1_000;
 
-/** The outboxes of one isolate by the names of their objects. An object has one only while calls for it are made. */
+/** The queues of one isolate by the names of their objects. An object has one only while calls to it are made. */
 export class BatchQueues {
-  readonly #outboxes = new Map<string, BatchQueue>();
+  readonly #queues = new Map<string, BatchQueue>();
   #sweptMs = -Infinity;
 
   get size(): number {
-    return this.#outboxes.size;
+    return this.#queues.size;
   }
 
-  /** The outbox for calls to an object; `undefined`: a call goes alone. */
+  /** The queue for calls to an object; `undefined`: a call goes alone. */
   open(name: string, nowMs: number): BatchQueue | undefined {
-    const known = this.#outboxes.get(name);
+    const known = this.#queues.get(name);
     if (known !== undefined) return known.isForAlone(nowMs) ? undefined : known;
-    if (this.#outboxes.size >= MAX_OUTBOXES) this.#sweep(nowMs);
-    if (this.#outboxes.size >= MAX_OUTBOXES) return undefined;
-    const outbox = new BatchQueue();
-    this.#outboxes.set(name, outbox);
-    return outbox;
+    if (this.#queues.size >= MAX_QUEUES) this.#sweep(nowMs);
+    if (this.#queues.size >= MAX_QUEUES) return undefined;
+    const queue = new BatchQueue();
+    this.#queues.set(name, queue);
+    return queue;
   }
 
-  /** A call has ended: an outbox that nobody needs is forgotten. */
+  /** A call has ended: a queue that is not needed is dropped. */
   release(name: string, nowMs: number): void {
-    if (this.#outboxes.get(name)?.isIdle(nowMs) === true) this.#outboxes.delete(name);
+    if (this.#queues.get(name)?.isIdle(nowMs) === true) this.#queues.delete(name);
   }
 
   #sweep(nowMs: number): void {
     if (nowMs >= this.#sweptMs && nowMs < this.#sweptMs + SWEEP_MS) return;
     this.#sweptMs = nowMs;
-    for (const name of this.#outboxes.keys()) this.release(name, nowMs);
+    for (const name of this.#queues.keys()) this.release(name, nowMs);
   }
 }
 
-/** What a request brings with it. None of it is used by another request. */
+/** What a request sends with. None of it is used by another request. */
 export interface Sending<Answer = BatchedAnswer> {
   readonly time: Time;
   readonly deadlineMs: number;
@@ -241,7 +240,7 @@ export interface Sending<Answer = BatchedAnswer> {
   readonly inBackground: (work: Promise<unknown>) => void;
 }
 
-/** What came of a call; `undefined`: no answer. `leftMs` is what is left of its deadline: 0 when that is over. */
+/** The answer to a call; `undefined`: none. `leftMs` is what is left of its deadline. */
 export interface QueuedAnswer<Answer = BatchedAnswer> {
   readonly answer: Answer | UnsupportedProtocol | Full | undefined;
   readonly leftMs: number;
@@ -250,10 +249,10 @@ export interface QueuedAnswer<Answer = BatchedAnswer> {
 /** A call that waits to be sent, or for its answer. */
 export class QueuedCall<Answer = BatchedAnswer> {
   readonly call: BatchedCall;
-  /** From then on nobody waits for it. */
+  /** When its caller stops waiting. */
   readonly untilMs: number;
   state: "queued" | "sent" | "ended" = "queued";
-  /** Settles when the message has been answered in which it was sent, if the sender still lives. */
+  /** Settles when its batch has been answered, if the sender still lives. */
   step: Promise<void> | undefined;
   answer: QueuedAnswer<Answer>["answer"];
   #text: string | undefined;
@@ -281,11 +280,11 @@ export class QueuedCall<Answer = BatchedAnswer> {
   }
 }
 
-/** How much goes in one message at most. */
+/** The most that goes in one batch. */
 export interface MessageBounds {
-  readonly mostCalls: number;
-  /** Of all calls as JSON text, where a character that is not ASCII counts three times: as many bytes as it may take. */
-  readonly mostLength: number;
+  readonly maxCalls: number;
+  /** Characters of all calls as JSON text. One that is not ASCII counts three times, the most bytes that it may take. */
+  readonly maxLength: number;
 }
 
 /** JSON text has no control characters. */

@@ -28,20 +28,19 @@ import {
 
 export type { LimiterNamespace, LimiterStub } from "./send-batch.ts";
 
-/** Where calls wait to travel together, and the runtime's `waitUntil` for whoever sends them. */
+/** The queues in which calls wait to be batched, and the runtime's `waitUntil` for the request that sends them. */
 interface Together extends Pick<Sending, "inBackground"> {
-  readonly outboxes: BatchQueues;
+  readonly queues: BatchQueues;
 }
 
 /** How an object is asked. */
 interface AskOptions extends Attempts {
   /** The kind under which the message is counted; absent: `single`. */
   readonly kind?: MessageKind;
-  /** Milliseconds beside the policy's deadline; below 0, so much of that is over already. */
+  /** Milliseconds added to the policy's deadline; below 0, part of that is over already. */
   readonly waitMs?: number | undefined;
 }
 
-/** What a call brings that may wait. */
 interface Waiting {
   readonly signal?: AbortSignal | undefined;
   readonly returned?: readonly Returned[];
@@ -62,7 +61,7 @@ export class Objects {
 
   /**
    * @param together absent: each call goes alone
-   * @param reports who is told of messages
+   * @param reports counts messages and logs failures
    */
   constructor(namespace: LimiterNamespace, time: Time, together?: Together, reports: MessageReports = {}) {
     this.#namespace = namespace;
@@ -83,15 +82,15 @@ export class Objects {
   ): Promise<{ readonly answer: Read } | undefined> {
     const name = objectName(policy, key);
     const together = policy.pool === undefined ? this.#together : undefined;
-    const outbox = together?.outboxes.open(name, this.#time.nowMs());
+    const queue = together?.queues.open(name, this.#time.nowMs());
     const alone = (leftMs: number) =>
       this.askByName(policy, name, async (object) => (await askAlone(object, call)) as Read, {
         waitMs: leftMs - policy.deadlineMs,
         isRepeatable: isRepeatable(call),
       });
     const deadlineMs = policy.deadlineMs + waitMs;
-    if (together === undefined || outbox === undefined) return alone(deadlineMs);
-    const { answer, leftMs } = await outbox.post(call, {
+    if (together === undefined || queue === undefined) return alone(deadlineMs);
+    const { answer, leftMs } = await queue.post(call, {
       time: this.#time,
       deadlineMs,
       inBackground: together.inBackground,
@@ -101,7 +100,7 @@ export class Objects {
           sendTwice(() => this.#objectBy(policy, name), calls, this.#time, policy.terms),
         ).catch(this.#unanswered(policy)),
     });
-    together.outboxes.release(name, this.#time.nowMs());
+    together.queues.release(name, this.#time.nowMs());
     if (answer === undefined) return leftMs > 0 ? undefined : this.#unanswered(policy)(overdue(deadlineMs));
     if (answer !== null && isForAlone(answer)) return alone(leftMs);
     if (answer !== null && "failed" in answer) return this.#unanswered(policy)(answer.failed);
@@ -216,18 +215,15 @@ function warned(policy: string, error: unknown): void {
   console.warn(`policy ${policy}: no answer from the object: ${String(error)}`);
 }
 
-/** Takes the counts of messages. */
 type MessageCounter = Pick<Counter, "add" | "lasted">;
 
-/** Who is told of messages. */
 interface MessageReports {
-  /** Absent: nobody counts them. */
   readonly counter?: MessageCounter | undefined;
-  /** Is told why a message to an object of a policy has no answer. Absent: it is logged. */
+  /** Called with why a message to an object of a policy has no answer. Absent: it is logged. */
   readonly unanswered?: (policy: string, error: unknown) => void;
 }
 
-/** Messages as they are counted: with several calls, with one, or with one that may wait for its turn. */
+/** Kinds of messages in the counts: several calls, one call, or one that may wait for its turn. */
 type MessageKind = "batch" | "single" | "wait";
 
 /** Sends a message, and counts it. A second attempt belongs to the same message. */

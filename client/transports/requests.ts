@@ -1,30 +1,29 @@
 /**
- * Requests that are under way. Each has a socket, here and at the limiter, so there is a bound of them. A socket keeps a
- * process alive, so none is kept for long after its caller has stopped waiting.
+ * HTTP requests in flight. Each has a socket, here and at the limiter, so their number is bounded. A socket keeps a
+ * process alive, so a request is aborted soon after its caller has stopped waiting.
  */
 import { idle } from "../../core/clock.ts";
 import type { RequestBounds, Signal } from "./transport.ts";
 
 /**
- * An answer that comes so late may still be of use, in milliseconds: a lease is released, a policy becomes known, and
- * what was asked for is more likely done. The limiter itself releases the lease of a caller that has hung up.
+ * How much later an answer may still be of use, in milliseconds: a lease is released, a policy becomes known, and the
+ * call is more likely carried out. The limiter itself releases the lease of a caller that has hung up.
  */
 const LATE_MS = 2_000;
-/** Of a request whose worker has ended nobody hears any more. No more than so many are remembered. */
+/** The most late requests that are remembered: one whose worker has ended never settles. */
 const MAX_LATE = 1_000;
 
-/** A limiter grants one caller as many calls that wait in an object. */
+/** `waiting` is the most waiting calls that an object grants one caller. */
 export const PROCESS_BOUNDS: RequestBounds = { asking: 256, waiting: 1_000 };
-/** In a worker the runtime has a bound for each request, and a request may end without giving its place back. */
+/** In a worker the runtime bounds each request, and a request may end without giving its place back. */
 export const UNBOUNDED: RequestBounds = { asking: Infinity, waiting: Infinity };
-/** The most calls that wait for a place. A further one fails at once, as if it had not been answered. */
+/** The most calls that wait for a place. A further one fails at once, as if it were not answered. */
 export const MAX_QUEUED = 10_000;
-/** What the console is told of those. */
 export const QUEUE_FULL = `${MAX_QUEUED} calls wait to be sent, which is the most`;
 
-/** For how long somebody waits for an answer. */
+/** How long a caller waits for an answer. */
 export interface Waiting {
-  /** Aborted when nobody waits any more. Absent: that is after `withinMs`. */
+  /** Aborted when the caller stops waiting. Absent: it does after `withinMs`. */
   readonly ended?: Signal | undefined;
   readonly withinMs?: number | undefined;
   /** A late answer is of no use. */
@@ -35,7 +34,7 @@ export interface Waiting {
 
 /** The requests of one limiter. */
 export class Requests {
-  /** Those that nobody waits for. */
+  /** Requests whose callers have stopped waiting. */
   readonly #late = new Set<AbortController>();
   readonly #asking: Places;
   readonly #waiting: Places;
@@ -82,7 +81,7 @@ export class Requests {
     }
   }
 
-  /** Aborts those that nobody waits for, and from now on each that nobody waits for any more. */
+  /** Aborts the requests whose callers have stopped waiting, and from now on each request when its caller does. */
   close(): void {
     this.#isClosed = true;
     for (const request of this.#late) {
@@ -103,7 +102,7 @@ export class Requests {
   }
 }
 
-/** Lets so many in at a time, in the order in which they came. */
+/** Bounds how many requests are in flight. Others wait in order of arrival. */
 class Places {
   #free: number;
   readonly #queued = new Set<() => void>();
@@ -112,7 +111,7 @@ class Places {
     this.#free = places;
   }
 
-  /** @throws Error the reason of `signal`, or that too many wait; then nothing has to be left */
+  /** @throws Error the reason of `signal`, or that too many wait; then there is no place to leave */
   async take(signal: AbortSignal): Promise<void> {
     signal.throwIfAborted();
     if (this.#free > 0) {

@@ -8,7 +8,6 @@ import type {
   ReservationsMessage,
   ReservationsReply,
 } from "../../core/protocol/reservation-messages.ts";
-/** A limiter that is elsewhere, as a client reaches it. */
 import type { CatalogService } from "./catalog-service.ts";
 
 /**
@@ -86,7 +85,7 @@ export interface LimiterService extends LimiterCalls {
   catalog(): Promise<CatalogService>;
 }
 
-/** The calls with what tells that nobody waits for the answer any more: `ended` is aborted then. */
+/** The calls, with a signal that is aborted when the caller stops waiting. */
 type Endable = {
   readonly [Name in Exclude<keyof LimiterCalls, "policies" | "reserve">]: (
     asked: Parameters<LimiterCalls[Name]>[0],
@@ -94,19 +93,19 @@ type Endable = {
   ) => ReturnType<LimiterCalls[Name]>;
 };
 
-/** A limiter that is elsewhere. */
+/** How a client reaches a limiter that is elsewhere. */
 export interface LimiterTransport extends Endable {
   policies(ended?: Signal): Promise<PolicyList>;
-  /** @param withinMs for so long somebody waits for the answer */
+  /** @param withinMs how long the caller waits for the answer, in milliseconds */
   reserve(asked: ReservationsMessage, withinMs?: number): Promise<ReservationsReply>;
-  /** Ends what nobody waits for. */
+  /** Aborts requests whose callers have stopped waiting. */
   close?(): void;
 }
 
 /**
  * A transport whose calls are all made in one way.
  *
- * @param until what ends the call: a signal, or for how many milliseconds somebody waits
+ * @param until what ends the call: a signal, or how many milliseconds the caller waits
  */
 export function callsBy(
   make: (name: keyof LimiterCalls, asked: object, until?: Signal | number) => Promise<unknown>,
@@ -120,17 +119,14 @@ export function callsBy(
   return { ...transport, policies: (ended) => make("policies", {}, ended) as Promise<PolicyList> };
 }
 
-/** How many requests of a limiter may be under way at once. */
+/** The most requests of a limiter in flight. */
 export interface RequestBounds {
   readonly asking: number;
   /** Those that may wait for their turn at the limiter: a release that ends their wait must find a place. */
   readonly waiting: number;
 }
 
-/**
- * How long a call may wait for its turn, in milliseconds. What is no time waits for nothing: the limiter says what is
- * wrong with it.
- */
+/** How long a call may wait for its turn, in milliseconds; 0 for a value that is no time, which the limiter refuses. */
 export function waitOf(asked: object): number {
   const waitMs = "waitMs" in asked ? asked.waitMs : 0;
   return typeof waitMs === "number" && Number.isFinite(waitMs) ? Math.max(0, waitMs) : 0;
@@ -146,7 +142,7 @@ export function limiterErrorIn(error: unknown): LimiterError | undefined {
   return new LimiterError({ status, code, title: message, detail: message, errors }, message);
 }
 
-/* What calls say. They are the arguments of the service binding. */
+/* The arguments of the service binding. */
 
 /** Names a key. `policy` may be left out where the limiter has one of its own. */
 export interface KeyRequest {
@@ -234,12 +230,11 @@ export interface Abortable {
   readonly signal?: Signal | undefined;
 }
 
-/**
- * What an answer of a limiter has to have before a client believes it. A wrong address, a proxy or a sign-in page may
- * answer too, and a limiter may be of any version: fields that are not known here are left alone.
+/*
+ * What a client checks of an answer: a wrong address, a proxy or a sign-in page may answer too. A limiter may be of any
+ * version, so unknown fields are ignored.
  */
 
-/** Whether a value is what a field may have. */
 type Check = (value: unknown) => boolean;
 
 const isText: Check = (value) => typeof value === "string";
@@ -293,7 +288,6 @@ const isReserved = having({
   units: tableOf(isUnits),
   prospects: maybe(tableOf(having({ resetAfterMs: isMs, gains: maybe(listOf(isNumber)) }))),
 });
-/** What an object decided, and the units that it granted. */
 const isDecided = having({
   rules: (value) => areRules(value) && (value as readonly unknown[]).length > 0,
   source: maybe(isText),
@@ -335,7 +329,7 @@ const isDescription = having({
     ) && (value as readonly unknown[]).length > 0,
 });
 
-/** What the answers to the calls have to have, by what they are. */
+/** The checks of answers. */
 export const SHAPES = {
   nothing: (value) => value === undefined,
   decision: isDecision,

@@ -39,7 +39,7 @@ function clientOf(
     release: (asked) => limiter.release(asked),
   };
   const parts = { time: SYSTEM_TIME, inBackground: (work: Promise<unknown>) => void work.catch(() => {}) };
-  return new RemoteLimiter({ far: own as LimiterTransport, ...parts }, { deadlineMs });
+  return new RemoteLimiter({ transport: own as LimiterTransport, ...parts }, { deadlineMs });
 }
 
 const waiters = async (limiter: Limiter) => (await limiter.peek(SLOT)).queueLength;

@@ -179,7 +179,7 @@ test.each([
       const dice = new Dice(seed + index);
       const inBackground = (work: Promise<unknown>) => void work.catch(() => undefined);
       const options = { deadlineMs: DEADLINE_MS };
-      const limiter = new RemoteLimiter({ far: way(dice), time: SYSTEM_TIME, inBackground }, options);
+      const limiter = new RemoteLimiter({ transport: way(dice), time: SYSTEM_TIME, inBackground }, options);
       for (let step = 0; step < 6; step += 1)
         await Promise.all(callsOf(limiter, dice).map(([shape, call]) => endsWell(shape, call)));
       await endsWell("any", () => limiter.close());

@@ -1,6 +1,6 @@
 /** Calls that travel together, in virtual time: requests end at any moment, messages are lost, late, or fail. */
 import { afterEach, expect, test, vi } from "vitest";
-import { BatchQueue, BatchQueues, LOOK_MS, QueuedCall } from "../../client/transports/batch-queue.ts";
+import { BatchQueue, BatchQueues, POLL_MS, QueuedCall } from "../../client/transports/batch-queue.ts";
 import type { Answers } from "../../client/transports/send-batch.ts";
 import type { Time } from "../../core/clock.ts";
 import { type BatchedCall, MAX_BATCH_LENGTH, MAX_BATCHED } from "../../core/protocol/messages.ts";
@@ -33,7 +33,7 @@ const keyOf = ({ call }: Pick<QueuedCall, "call">) => call.limit?.key ?? "";
 class History {
   // Long chains of promises have to settle between two instants.
   readonly time = new VirtualTime(() => new Promise((done) => setImmediate(done)));
-  readonly outbox = new BatchQueue();
+  readonly queue = new BatchQueue();
   readonly messages: { readonly atMs: number; readonly keys: readonly string[] }[] = [];
   readonly sent = new Set<string>();
   readonly left = new Set<string>();
@@ -66,7 +66,7 @@ class History {
         this.open -= 1;
       });
     const send = (calls: readonly QueuedCall[]) => this.#send(calls, fate(), isGone);
-    return this.outbox
+    return this.queue
       .post(callOf(key), { time, deadlineMs: DEADLINE_MS, send, inBackground: () => undefined })
       .then(({ answer }) => {
         if (isGone()) return;
@@ -213,7 +213,7 @@ test("a slow message holds up the others for no longer than a look", async () =>
   history.time.at(0, () => void history.call("slow", () => ({ backMs: 200 })));
   history.time.at(5, () => void history.call("quick", () => ({ backMs: 2 })));
   await history.time.run(1_000, () => undefined);
-  expect(history.messages.map(({ atMs }) => atMs)).toEqual([0, 5 + LOOK_MS]);
+  expect(history.messages.map(({ atMs }) => atMs)).toEqual([0, 5 + POLL_MS]);
   expect(history.answered).toBe(2);
 });
 
@@ -239,11 +239,11 @@ test("a message has so many calls and characters, and no more", async () => {
   expect(many.messages.map(({ keys }) => keys.length)).toEqual([MAX_BATCHED, 1]);
 });
 
-test("outboxes are forgotten when nobody calls, those of requests that have ended too, and there are so many at most", () => {
-  const outboxes = new BatchQueues();
-  expect(outboxes.open("a", 0)).toBe(outboxes.open("a", 0));
-  outboxes.release("a", 0);
-  expect(outboxes.size).toBe(0);
+test("queues are forgotten when nobody calls, those of requests that have ended too, and there are so many at most", () => {
+  const queues = new BatchQueues();
+  expect(queues.open("a", 0)).toBe(queues.open("a", 0));
+  queues.release("a", 0);
+  expect(queues.size).toBe(0);
   const time = new VirtualTime().clock({ ms: 0 }, () => true);
   const dead = {
     time,
@@ -251,10 +251,9 @@ test("outboxes are forgotten when nobody calls, those of requests that have ende
     send: () => new Promise<undefined>(() => undefined),
     inBackground: () => undefined,
   };
-  for (let index = 0; index < 10_000; index += 1)
-    void outboxes.open(`${index}`, 0)?.post(callOf("key"), dead);
-  const most = outboxes.size;
-  expect(outboxes.open("one more", 0)).toBeUndefined();
-  expect(outboxes.open("one more", 5_000)).toBeDefined();
-  expect(outboxes.size).toBeLessThan(most);
+  for (let index = 0; index < 10_000; index += 1) void queues.open(`${index}`, 0)?.post(callOf("key"), dead);
+  const most = queues.size;
+  expect(queues.open("one more", 0)).toBeUndefined();
+  expect(queues.open("one more", 5_000)).toBeDefined();
+  expect(queues.size).toBeLessThan(most);
 });

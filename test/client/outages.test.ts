@@ -67,8 +67,8 @@ const CALLS = {
 test.each(Object.keys(CALLS))("each of 40 calls %s counts once, whatever fails under it", async (name) => {
   const clock = manualClock();
   const down = () => Promise.reject(new Error("ECONNREFUSED"));
-  const far: LimiterTransport = overHttp({ url: "https://weir.test", token: "t", fetch: down });
-  const limiter = new RemoteLimiter({ far, time: clock, inBackground: () => undefined });
+  const transport: LimiterTransport = overHttp({ url: "https://weir.test", token: "t", fetch: down });
+  const limiter = new RemoteLimiter({ transport, time: clock, inBackground: () => undefined });
   const call = () => CALLS[name as keyof typeof CALLS](limiter);
   for (let calls = 0; calls < 39; calls += 1) expect(await call()).toMatchObject({ reason: "degraded" });
   expect(said).toEqual(["weir: no answer from the limiter: Error: ECONNREFUSED"]);

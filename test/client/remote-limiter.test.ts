@@ -41,7 +41,7 @@ class Played {
   failure: Error | "silence" | undefined;
   version: string | undefined;
 
-  get far(): LimiterTransport {
+  get transport(): LimiterTransport {
     const reserve = async (asked: ReservationsMessage): Promise<ReservationsReply> => {
       this.messages.push(JSON.parse(JSON.stringify(asked)) as ReservationsMessage);
       if (this.failure === "silence") await new Promise(() => undefined);
@@ -97,7 +97,7 @@ function playing(options: ClientOptions = {}): { played: Played; limiter: Remote
   const inBackground = (work: Promise<unknown>) => void work.catch(() => undefined);
   return {
     played,
-    limiter: new RemoteLimiter({ far: played.far, time: SYSTEM_TIME, inBackground }, options),
+    limiter: new RemoteLimiter({ transport: played.transport, time: SYSTEM_TIME, inBackground }, options),
   };
 }
 
@@ -116,12 +116,12 @@ test("a call that waits while the policy becomes known is answered with the rule
   const played = new Played();
   const sleep = (ms: number) => new Promise((done) => setTimeout(done, ms));
   const reserve = async (asked: ReservationsMessage) => {
-    const answered = await played.far.reserve(asked);
+    const answered = await played.transport.reserve(asked);
     await sleep(20);
     return answered;
   };
-  const far = { reserve } as unknown as LimiterTransport;
-  const limiter = new RemoteLimiter({ far, time: SYSTEM_TIME, inBackground: () => undefined }, {});
+  const transport = { reserve } as unknown as LimiterTransport;
+  const limiter = new RemoteLimiter({ transport, time: SYSTEM_TIME, inBackground: () => undefined }, {});
   const first = limiter.limit({ policy: "hot", key: "a" });
   await vi.waitFor(() => expect(played.messages).toHaveLength(1), { interval: 1 });
   // It is posted under a policy that is not known, and sent when the first message has brought it.
@@ -188,12 +188,12 @@ test.each([new Error("connection refused"), "silence" as const])(
 test.each([undefined, false])("several checks wait for one deadline, with atomic %s", async (atomic) => {
   const clock = manualClock();
   const played = new Played();
-  const { far } = played;
+  const { transport } = played;
   const hanging: Partial<LimiterTransport> = {
-    reserve: (asked) => far.reserve(asked),
+    reserve: (asked) => transport.reserve(asked),
     limitAll: () => new Promise(() => undefined),
   };
-  const parts = { far: hanging as LimiterTransport, time: clock, inBackground: () => undefined };
+  const parts = { transport: hanging as LimiterTransport, time: clock, inBackground: () => undefined };
   const limiter = new RemoteLimiter(parts, { deadlineMs: 500 });
   const asked = { policy: "hot", key: "a" };
   // The units that are held of a key go home first, and that may get no answer either.

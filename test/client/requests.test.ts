@@ -79,9 +79,9 @@ class Played {
         this.most = Math.max(this.most, this.underWay.size);
         if (this.isQuick) queueMicrotask(answer);
       });
-    const far = overHttp({ url: "https://weir.test", token: "t", fetch }, bounds);
+    const transport = overHttp({ url: "https://weir.test", token: "t", fetch }, bounds);
     const inBackground = (work: Promise<unknown>) => void work.catch(() => undefined);
-    this.limiter = new RemoteLimiter({ far, time: this.clock, inBackground });
+    this.limiter = new RemoteLimiter({ transport, time: this.clock, inBackground });
   }
 
   #answer(path: string, body: string): Response {

@@ -209,8 +209,8 @@ export class ClientSchedule {
         };
       },
     };
-    const far = { reserve: (asked: ReservationsMessage) => this.#send(asked, machine, isKilled) };
-    const parts = { far: far as LimiterTransport, time, inBackground: () => undefined };
+    const transport = { reserve: (asked: ReservationsMessage) => this.#send(asked, machine, isKilled) };
+    const parts = { transport: transport as LimiterTransport, time, inBackground: () => undefined };
     const running: Running = {
       limiter: this.#noting(new RemoteLimiter(parts), isKilled),
       machine,
@@ -302,7 +302,7 @@ export class ClientSchedule {
     });
     const namespace = simulatedNamespace(this.#time, handle, fate, () => false);
     const inBackground = () => undefined;
-    const objects = new Objects(namespace, time, { outboxes: new BatchQueues(), inBackground });
+    const objects = new Objects(namespace, time, { queues: new BatchQueues(), inBackground });
     const policies = new RegionalPolicies(POLICIES, parseRegions(undefined));
     const local = new LocalLimiter(new ReservationCache(() => `worker-${this.#upTo(1e9)}`));
     return this.#notingWorker(new LimiterClient({ objects, policies, time, inBackground }, local));

@@ -149,7 +149,7 @@ interface Running {
   readonly isolate: LocalLimiter;
   readonly cache: ReservationCache;
   /** In every other history calls travel together. */
-  readonly outboxes: BatchQueues | undefined;
+  readonly queues: BatchQueues | undefined;
   readonly clock: { ms: number };
   isKilled: boolean;
   isPutBack: boolean;
@@ -251,7 +251,7 @@ export class Schedule {
       this.#decided(decision, cost, priority);
     };
     const inBackground = () => undefined;
-    const together = running.outboxes && { outboxes: running.outboxes, inBackground };
+    const together = running.queues && { queues: running.queues, inBackground };
     const caller = { objects: new Objects(namespace, time, together), time, inBackground };
     const decided = running.isolate.limit(caller, forPriority(this.#policy, priority), KEY, cost);
     if (!(decided instanceof Promise)) {
@@ -367,7 +367,7 @@ export class Schedule {
     return {
       cache,
       isolate: new LocalLimiter(cache),
-      outboxes: this.#seed % 2 === 1 ? new BatchQueues() : undefined,
+      queues: this.#seed % 2 === 1 ? new BatchQueues() : undefined,
       clock: { ms: this.#upTo(1_000) },
       isKilled: false,
       isPutBack: false,

@@ -54,7 +54,7 @@ interface Version {
 
 interface Isolate {
   readonly limiter: LocalLimiter;
-  readonly outboxes: BatchQueues;
+  readonly queues: BatchQueues;
   /** Answers the messages of clients. */
   readonly worker: LimiterClient;
   known: number;
@@ -197,7 +197,7 @@ export class History {
   #isolate(count: number): Isolate {
     const cache = new ReservationCache(() => `isolate-${count}-${this.#dice.upTo(1e9)}`);
     const limiter = new LocalLimiter(cache);
-    const outboxes = new BatchQueues();
+    const queues = new BatchQueues();
     const time = this.#time.clock({ ms: 500 * count });
     const inBackground = () => undefined;
     const current = (): Policy => {
@@ -220,10 +220,10 @@ export class History {
       within: (policy: Policy) => policy,
     } as unknown as RegionalPolicies;
     const worker = new LimiterClient(
-      { objects: this.#objects(time, outboxes), policies, time, inBackground },
+      { objects: this.#objects(time, queues), policies, time, inBackground },
       limiter,
     );
-    const isolate: Isolate = { limiter, outboxes, worker: this.#noting(worker), known: 0 };
+    const isolate: Isolate = { limiter, queues, worker: this.#noting(worker), known: 0 };
     return isolate;
   }
 
@@ -258,7 +258,11 @@ export class History {
           );
       });
     const time = this.#time.clock({ ms: 7_000 * count });
-    return new RemoteLimiter({ far: { reserve } as LimiterTransport, time, inBackground: () => undefined });
+    return new RemoteLimiter({
+      transport: { reserve } as LimiterTransport,
+      time,
+      inBackground: () => undefined,
+    });
   }
 
   async #answerClient(asked: ReservationsMessage): Promise<ReservationsReply> {
@@ -290,7 +294,7 @@ export class History {
     void decided?.then(note).catch(this.#failed);
   }
 
-  #objects(time: Time, outboxes: BatchQueues): Objects {
+  #objects(time: Time, queues: BatchQueues): Objects {
     const handle = (method: Method, args: readonly unknown[]) => this.#handle(method, args);
     const namespace = simulatedNamespace(
       this.#time,
@@ -298,7 +302,7 @@ export class History {
       () => this.#fate(),
       () => false,
     );
-    return new Objects(namespace, time, { outboxes, inBackground: () => undefined });
+    return new Objects(namespace, time, { queues, inBackground: () => undefined });
   }
 
   #call(index: number, cost: number): void {
@@ -306,7 +310,7 @@ export class History {
     if (isolate === undefined) return;
     this.#outcome.calls += 1;
     const time = this.#time.clock({ ms: 500 * index });
-    const holding = { objects: this.#objects(time, isolate.outboxes), time, inBackground: () => undefined };
+    const holding = { objects: this.#objects(time, isolate.queues), time, inBackground: () => undefined };
     const { policy } = this.#versions[isolate.known] as Version;
     const decided = isolate.limiter.limit(holding, this.#told(policy, isolate.known), KEY, cost);
     if (decided instanceof Promise)

@@ -102,7 +102,7 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
   const { named } = inForce ?? regionalPolicies;
   const mayHaveKeys = (name: string) => named.get(policyOfKeys(name))?.jurisdiction === undefined;
   const stats = STATS && new WorkerStats(STATS, SYSTEM_TIME, randomId, waitUntil, mayHaveKeys);
-  const together = { outboxes: new BatchQueues(), inBackground: waitUntil };
+  const together = { queues: new BatchQueues(), inBackground: waitUntil };
   const calls = new CallLog(log, randomFraction, (line) => console.log(line));
   const unanswered = (policy: string, error: unknown) => calls.failed(policy, error);
   const objects = new Objects(OBJECTS, SYSTEM_TIME, together, { counter: stats, unanswered });

@@ -45,7 +45,7 @@ export function makeObjectsLimiter(options: ObjectsOptions): Limiter {
     throw new TypeError(`region is ${JSON.stringify(regionName)}: must be the name of a region`);
   const namespace = given as LimiterNamespace;
   const objects = new Objects(namespace, SYSTEM_TIME, {
-    outboxes: new BatchQueues(),
+    queues: new BatchQueues(),
     inBackground: waitUntil,
   });
   const cache = new ReservationCache(randomId);
