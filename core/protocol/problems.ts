@@ -82,7 +82,7 @@ export const PROBLEMS = {
 
 /**
  * Bounds on what callers can make. Past a bound a call is refused, and nothing is touched: neither what the caller has
- * already, nor what others have. docs/guarantees.md has the list, with what each bound protects.
+ * already, nor what others have. docs/guarantees.md has the list.
  */
 
 /** The names of the bounds. Objects and clients of different versions send them to each other: never rename one. */
