@@ -42,7 +42,7 @@ export default defineConfig({
           setupFiles,
           maxWorkers,
           include: ["test/**/*.test.ts", "examples/**/*.test.ts"],
-          exclude: ["test/**/*.workerd.test.ts", "test/system/**"],
+          exclude: ["test/**/*.workerd.test.ts", "test/system/**", "test/release/**"],
           // Properties take seconds where a machine is busy, and no test is about how long it takes.
           testTimeout: 120_000,
         },
