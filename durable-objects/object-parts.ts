@@ -4,7 +4,7 @@ import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../core/stat
 import { StatsSender } from "../core/stats/sender.ts";
 import { type Counter, Tally } from "../core/stats/tally.ts";
 import { LeaseSockets } from "./connections/lease-sockets.ts";
-import { isRemoved, poolAddress, regionalPolicies } from "./deployment.ts";
+import { backgroundMs, isRemoved, poolAddress, regionalPolicies } from "./deployment.ts";
 import { cleaned, joinParts, type KeyParts } from "./key-parts.ts";
 import type { KeyState } from "./keys/key-state.ts";
 import { Timers } from "./keys/timers.ts";
@@ -120,8 +120,11 @@ async function loadPool({ nowMs, open, ...parts }: PoolParts): Promise<Operation
 
 /** What the objects of this isolate count, all of them together: one of them alone would send a message for a few calls. */
 const tally = new Tally();
-const sender = new StatsSender(tally, randomId, (error) =>
-  console.warn(`what objects counted could not be sent, and is sent again: ${String(error)}`),
+const sender = new StatsSender(
+  tally,
+  randomId,
+  (error) => console.warn(`what objects counted could not be sent, and is sent again: ${String(error)}`),
+  backgroundMs,
 );
 
 /** Where an object counts. */

@@ -72,7 +72,7 @@ export function run(tool: string, args: readonly string[]): number {
 }
 
 /** The projects of vitest.config.ts that `npm test` runs. */
-const TEST_PROJECTS = ["core", "workerd", "system", "saturation"];
+const TEST_PROJECTS = ["core", "simulation", "workerd", "workerd-storage", "system", "saturation"];
 
 /** The arguments for vitest, with all projects of `npm test` when none is named. */
 export function testArguments(given: readonly string[]): readonly string[] {

@@ -1,5 +1,6 @@
 import { DurableObject } from "cloudflare:workers";
 import { SYSTEM_TIME } from "../../core/clock.ts";
+import type { Counts } from "../../core/stats/counts.ts";
 import type {
   HistoryCall,
   HistoryPoint,
@@ -8,6 +9,7 @@ import type {
   TopKeysCall,
   Totals,
 } from "../../core/stats/messages.ts";
+import { backgroundMs } from "../deployment.ts";
 import { Analytics, type AnalyticsDataset } from "./analytics.ts";
 import { Recorder } from "./recorder.ts";
 import { StatsStorage } from "./stats-storage.ts";
@@ -20,9 +22,8 @@ export class StatsObject extends DurableObject {
     super(ctx, env);
     const { ANALYTICS } = env as unknown as { readonly ANALYTICS?: AnalyticsDataset };
     const analytics = ANALYTICS && new Analytics(ANALYTICS);
-    this.#recorder = new Recorder(new StatsStorage(ctx.storage), SYSTEM_TIME, (counts) =>
-      analytics?.write(counts),
-    );
+    const onCounted = (counts: Counts) => analytics?.write(counts);
+    this.#recorder = new Recorder(new StatsStorage(ctx.storage), SYSTEM_TIME, onCounted, backgroundMs);
   }
 
   /** Counts what an isolate has counted, once for each number that it sends. Answers when it is stored. */

@@ -15,7 +15,7 @@ import { simulatedNamespace, type Method } from "./network.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 import { VirtualTime } from "./virtual-time.ts";
 
-const SCHEDULES = depth(60, 1_000);
+const SCHEDULES = depth(20, 1_000);
 const PATIENT = { timeout: 900_000 };
 
 /** @throws Error that names the seed of the first history that broke a law */

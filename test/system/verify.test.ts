@@ -8,14 +8,12 @@ import { Calls, pause } from "../../scripts/verify/calls.ts";
 import { verifyHoldExpiry } from "../../scripts/verify/holds.ts";
 import { mostHeld, staleTokens, verifyExpiry } from "../../scripts/verify/leases.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
-import { depth } from "../support/depth.ts";
+import { depth, inDeepRuns } from "../support/depth.ts";
 import { eventually } from "../support/eventually.ts";
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 import { startUnreliable } from "../support/unreliable-http.ts";
 
-/** It takes long, most of it waiting. */
-const inDeepRuns = test.runIf(depth(false, true));
 /** It would be the same there. */
 const inQuickRuns = test.runIf(depth(true, false));
 

@@ -11,9 +11,9 @@ import { randomFraction, randomId, SYSTEM_TIME, type Time } from "../../core/clo
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type ComparisonCounts, policyOfKeys } from "../../core/stats/counts.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../../core/stats/messages.ts";
-import { SEND_EVERY_MS, StatsSender } from "../../core/stats/sender.ts";
+import { StatsSender } from "../../core/stats/sender.ts";
 import { type Counter, Tally, type CountedDecision } from "../../core/stats/tally.ts";
-import { deployed, log, regionalPolicies } from "../../durable-objects/deployment.ts";
+import { backgroundMs, deployed, log, regionalPolicies } from "../../durable-objects/deployment.ts";
 import { claimProofs } from "../auth/claim-proofs.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
 import { CallLog } from "./call-log.ts";
@@ -112,7 +112,7 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
     ...(bounds !== undefined && { starts: new ObjectStarts(JSON.parse(bounds) as ObjectBounds) }),
     ...(counter && { counter }),
     ...(API_TOKENS !== undefined && { prove: claimProofs(API_TOKENS) }),
-    ...(catalog && inForce && { follow: followingBy(catalog, inForce, SYSTEM_TIME) }),
+    ...(catalog && inForce && { follow: followingBy(catalog, inForce, SYSTEM_TIME, backgroundMs) }),
   };
   const shared = new LimiterClient(parts, new LocalLimiter(reservations));
   const made = { shared, reservations, objects, stats, byCaller: new WeakMap(), ...(catalog && { catalog }) };
@@ -127,6 +127,7 @@ function readerOf(namespace: CatalogNamespace, inForce: PoliciesInForce): Catalo
     catalog: () => catalogOf(namespace),
     inBackground: waitUntil,
     onTokens: knowTokens,
+    askAfterMs: backgroundMs,
   });
 }
 
@@ -147,8 +148,11 @@ class WorkerStats implements Counter {
     mayHaveKeys: (policy: string) => boolean,
   ) {
     this.#tally = new Tally(mayHaveKeys);
-    this.#sender = new StatsSender(this.#tally, makeId, (error) =>
-      console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`),
+    this.#sender = new StatsSender(
+      this.#tally,
+      makeId,
+      (error) => console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`),
+      backgroundMs,
     );
     this.#time = time;
     // A new stub for each message: one that has thrown stays broken, and one of another request may not be used.
@@ -184,7 +188,7 @@ class WorkerStats implements Counter {
    */
   see(): void {
     if (!this.#sender.isDue(this.#time.nowMs())) return;
-    this.#inBackground(this.#sender.begin(this.#time, this.#push, SEND_EVERY_MS));
+    this.#inBackground(this.#sender.begin(this.#time, this.#push, this.#sender.everyMs));
   }
 }
 

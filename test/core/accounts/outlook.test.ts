@@ -13,6 +13,7 @@ import {
 import { decideTogether, withoutTaking, type RuleAccount } from "../../../core/accounts/joint-decision.ts";
 import { jointWaitMs, waitBehindMs, type QueuedCost } from "../../../core/accounts/wait-times.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
+import { depth } from "../../support/depth.ts";
 import * as plain from "../../support/plain-accounts.ts";
 import { log, reachable, ruleOf } from "../../support/rules.ts";
 
@@ -127,7 +128,7 @@ describe("with holds that expire on the way", () => {
           plain.withoutTaking(ruleAccounts, nowMs, asked),
         );
       }),
-      { numRuns: 4_000 },
+      { numRuns: depth(800, 4_000) },
     );
   });
 
@@ -153,7 +154,7 @@ describe("with holds that expire on the way", () => {
               ).toEqual(plain.withoutTaking([{ rule, account: advance(rule, wanted, laterMs) }], laterMs, 3));
           }
         }),
-        { numRuns: 2_000 },
+        { numRuns: depth(400, 2_000) },
       );
     },
   );
@@ -176,7 +177,7 @@ test("of a debt that is too large for a log, what is cut off is cut off in the f
         plain.withoutTaking(ruleAccounts, START_MS, asked),
       );
     }),
-    { numRuns: 4_000 },
+    { numRuns: depth(800, 4_000) },
   );
 });
 
@@ -200,7 +201,7 @@ describe("behind a queue", () => {
           plain.waitBehindMs(ruleAccounts, waiters, asked, nowMs),
         );
       }),
-      { numRuns: 6_000 },
+      { numRuns: depth(1_200, 6_000) },
     );
   });
 
@@ -210,7 +211,7 @@ describe("behind a queue", () => {
         const waitMs = plain.waitBehindMs(ruleAccounts, [], asked, nowMs);
         expect(jointWaitMs(ruleAccounts, asked, nowMs)).toBe(waitMs);
       }),
-      { numRuns: 2_000 },
+      { numRuns: depth(400, 2_000) },
     );
   });
 });
