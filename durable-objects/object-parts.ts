@@ -151,8 +151,7 @@ export class ObjectStats {
   /** Sends all that has been counted: the process is about to end. */
   async sendAll(): Promise<void> {
     if (this.#namespace === undefined) return;
-    // First what had no answer, then what has been counted since.
-    for (let messages = 0; messages < 2; messages += 1) await sender.send(SYSTEM_TIME, this.#push);
+    await sender.sendAll(SYSTEM_TIME, this.#push);
   }
 
   readonly #push = (message: StatsMessage) =>

@@ -18,6 +18,8 @@ import type { Tally } from "./tally.ts";
 export const SEND_EVERY_MS = 10_000;
 /** A message without an answer counts as lost when the next one is due and so many milliseconds have passed. */
 const LATE_MS = 2_000;
+/** How often it is checked at the end of a process whether a message is still under way. */
+const POLL_MS = 25;
 /** After so long a message is not sent again, in milliseconds: the object forgets senders later (ledger.ts). */
 export const SENT_AGAIN_MS = 600_000;
 
@@ -74,7 +76,7 @@ export class StatsSender {
   /** Sends what there is, now. It never throws. Returns whether nothing is left to be sent. */
   async send(time: Time, push: (message: StatsMessage) => Promise<void>): Promise<boolean> {
     const nowMs = time.nowMs();
-    if (nowMs < this.#underWayUntilMs && this.#underWayUntilMs - nowMs <= this.#deadlineMs) return false;
+    if (this.#isUnderWay(nowMs)) return false;
     const message = this.#nextMessage(nowMs);
     if (message === undefined) return true;
     this.#underWayUntilMs = nowMs + this.#deadlineMs;
@@ -89,6 +91,19 @@ export class StatsSender {
     this.#underWayUntilMs = -Infinity;
     if (isAnswered) this.#unanswered = undefined;
     return isAnswered;
+  }
+
+  /** Sends all that there is: the process is about to end. It never throws. */
+  async sendAll(time: Time, push: (message: StatsMessage) => Promise<void>): Promise<void> {
+    // First what has no answer, then what has been counted since. Another request may be sending either.
+    for (let messages = 0; messages < 2; messages += 1) {
+      while (this.#isUnderWay(time.nowMs())) await new Promise<void>((done) => time.after(POLL_MS, done));
+      await this.send(time, push);
+    }
+  }
+
+  #isUnderWay(nowMs: number): boolean {
+    return nowMs < this.#underWayUntilMs && this.#underWayUntilMs - nowMs <= this.#deadlineMs;
   }
 
   #nextMessage(nowMs: number): StatsMessage | undefined {

@@ -177,9 +177,8 @@ class WorkerStats implements Counter {
   }
 
   /** Sends all that has been counted: the process is about to end. */
-  async sendAll(): Promise<void> {
-    // First what had no answer, then what has been counted since.
-    for (let messages = 0; messages < 2; messages += 1) await this.#sender.send(this.#time, this.#push);
+  sendAll(): Promise<void> {
+    return this.#sender.sendAll(this.#time, this.#push);
   }
 
   /**
