@@ -1,6 +1,7 @@
 /** The dashboard in a browser, over a limiter with traffic. */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Browser, ElementHandle, Page } from "puppeteer-core";
+import { onTestFinished } from "vitest";
 import { TOKENS } from "./fixtures.ts";
 
 /** An API, its logins, and exports: one policy whose keys have objects of their own, and two that can be listed. */
@@ -63,6 +64,8 @@ export async function traffic(url: string, rounds = 1): Promise<void> {
 /** Opens a page of its own in the browser, which remembers what goes wrong. */
 export async function openPage(browser: Browser, size = { width: 1_100, height: 900 }): Promise<Opened> {
   const context = await browser.createBrowserContext();
+  // A page that stays open goes on asking.
+  onTestFinished(() => context.close());
   const page = await context.newPage();
   page.setDefaultTimeout(30_000);
   await page.setViewport(size);
