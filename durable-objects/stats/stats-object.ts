@@ -1,5 +1,6 @@
 import { DurableObject } from "cloudflare:workers";
 import { SYSTEM_TIME } from "../../core/clock.ts";
+import { parseBackgroundMs } from "../../core/policies/placement.ts";
 import type { Counts } from "../../core/stats/counts.ts";
 import type {
   HistoryCall,
@@ -9,10 +10,15 @@ import type {
   TopKeysCall,
   Totals,
 } from "../../core/stats/messages.ts";
-import { backgroundMs } from "../deployment.ts";
 import { Analytics, type AnalyticsDataset } from "./analytics.ts";
 import { Recorder } from "./recorder.ts";
 import { StatsStorage } from "./stats-storage.ts";
+
+interface Bindings {
+  readonly ANALYTICS?: AnalyticsDataset;
+  /** Only in tests. */
+  readonly BACKGROUND_MS?: unknown;
+}
 
 /** The object that has what the limiter did: totals, history and top keys. There is one, and no decision asks it. */
 export class StatsObject extends DurableObject {
@@ -20,10 +26,15 @@ export class StatsObject extends DurableObject {
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
-    const { ANALYTICS } = env as unknown as { readonly ANALYTICS?: AnalyticsDataset };
+    const { ANALYTICS, BACKGROUND_MS } = env as unknown as Bindings;
     const analytics = ANALYTICS && new Analytics(ANALYTICS);
     const onCounted = (counts: Counts) => analytics?.write(counts);
-    this.#recorder = new Recorder(new StatsStorage(ctx.storage), SYSTEM_TIME, onCounted, backgroundMs);
+    this.#recorder = new Recorder(
+      new StatsStorage(ctx.storage),
+      SYSTEM_TIME,
+      onCounted,
+      parseBackgroundMs(BACKGROUND_MS),
+    );
   }
 
   /** Counts what an isolate has counted, once for each number that it sends. Answers when it is stored. */

@@ -74,6 +74,6 @@ test("plain workerd has no jurisdictions: what it serves says so, and goes witho
 
 test("tests may have work in the background due sooner; anything else is refused with what is allowed", () => {
   expect([undefined, "200", 50].map(parseBackgroundMs)).toEqual([undefined, 200, 50]);
-  for (const given of ["", "soon", 49, 10_001, 200.5])
-    expect(() => parseBackgroundMs(given)).toThrow("must be a whole number from 50 to 10000");
+  for (const other of ["", "soon", 49, 10_001, 200.5])
+    expect(() => parseBackgroundMs(other)).toThrow("must be a whole number from 50 to 10000");
 });
