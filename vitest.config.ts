@@ -44,11 +44,7 @@ const workerd = {
 };
 
 const system = {
-  globalSetup: [
-    "test/support/build.ts",
-    "test/support/require-prometheus.ts",
-    "test/support/require-chromium.ts",
-  ],
+  globalSetup: ["test/support/prepare-system.ts"],
   testTimeout: 300_000,
   hookTimeout: 120_000,
 };
@@ -69,7 +65,7 @@ const SATURATING = ["pools", "exactness", "isolates", "client-processes", "chang
 
 export default defineConfig({
   test: {
-    globalSetup: ["test/support/require-redis.ts", "test/support/build-dashboard.ts"],
+    globalSetup: ["test/support/prepare.ts"],
     projects: [
       {
         // The pure core and the project's structure: plain Node, thousands of cases a second.

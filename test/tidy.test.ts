@@ -263,6 +263,15 @@ describe.each(everything)("%s", (file) => {
   });
 });
 
+test("test/README.md lists every module that tests share", () => {
+  const page = read("test/README.md");
+  const shared = everything.filter((file) => /^test\/(support|simulation)\//.test(file));
+  const modules = shared.map((file) => basename(file)).filter((name) => !name.endsWith(".test.ts"));
+  expect(modules.filter((name) => !page.includes(`\`${name}\``))).toEqual([]);
+  const listed = [...page.matchAll(/`([\w-]+\.(?:ts|mjs))`/g)].map(([, name]) => name ?? "");
+  expect(listed.filter((name) => !everything.some((file) => basename(file) === name))).toEqual([]);
+});
+
 test("functions are under 60 lines", () => {
   const long = sources.filter((file) => {
     let start: number | undefined;
