@@ -54,6 +54,10 @@ const waitingWorkers = 2 * availableParallelism();
 const OWN_STORAGE = [
   "test/client/retry.workerd.test.ts",
   "test/durable-objects/limiter-object.workerd.test.ts",
+  "test/durable-objects/keys/capacity-checks.workerd.test.ts",
+  "test/durable-objects/storage/rows-written.workerd.test.ts",
+  "test/durable-objects/operations/wait-places.workerd.test.ts",
+  "test/worker/calls/keys.workerd.test.ts",
   "test/worker/delays.workerd.test.ts",
   "test/worker/http/stats.workerd.test.ts",
   "test/worker/calls/catalog/*.workerd.test.ts",

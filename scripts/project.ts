@@ -1,5 +1,5 @@
 /** The project's paths, its configuration, and how its tools are run. */
-import { spawnSync } from "node:child_process";
+import { execFile, spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseEnv } from "node:util";
@@ -69,6 +69,17 @@ export function run(tool: string, args: readonly string[]): number {
   return (
     spawnSync(join(ROOT, "node_modules", ".bin", tool), args, { cwd: ROOT, stdio: "inherit" }).status ?? 1
   );
+}
+
+/** Runs one of the project's tools beside others: what it prints comes when it has ended. Resolves with its exit code. */
+export function runAside(tool: string, args: readonly string[]): Promise<number> {
+  return new Promise((done) => {
+    execFile(join(ROOT, "node_modules", ".bin", tool), args, { cwd: ROOT }, (error, stdout, stderr) => {
+      process.stdout.write(stdout);
+      process.stderr.write(stderr);
+      done(error === null ? 0 : Number(error.code ?? 1));
+    });
+  });
 }
 
 /** The projects of vitest.config.ts that `npm test` runs. */
