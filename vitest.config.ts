@@ -13,17 +13,55 @@ const setupFiles = ["test/support/seed.ts"];
 /** On two cores vitest would use one of them. */
 const maxWorkers = "100%";
 
+// Examples import the package by its name: here that is its source.
+const ownPackage = {
+  resolve: { alias: [{ find: /^weir\/(.*)$/, replacement: `${import.meta.dirname}/package/$1.ts` }] },
+};
+/** Properties take seconds where a machine is busy, and no test is about how long it takes. */
+const core = { setupFiles, maxWorkers, testTimeout: 120_000 };
+/**
+ * They need a process of their own: simulations are up to seven times as slow where other tests have run before, as what
+ * those froze or called with other shapes stays slow; and one test measures memory.
+ */
+const OWN_PROCESS = ["test/simulation/**/*.test.ts", "test/client/reservation-cache.test.ts"];
+
+const insideWorkerd = cloudflareTest({
+  wrangler: { configPath: "./wrangler.toml" },
+  miniflare: {
+    bindings: {
+      JURISDICTIONS: "ignored",
+      POLICIES: TEST_POLICIES,
+      API_TOKENS: JSON.stringify(TEST_TOKENS),
+    },
+  },
+});
+const workerd = {
+  setupFiles,
+  maxWorkers,
+  env,
+  testTimeout: 60_000,
+  expect: { poll: { timeout: 20_000 } },
+};
+
 const system = {
-  globalSetup: [
-    "test/support/build.ts",
-    "test/support/require-prometheus.ts",
-    "test/support/require-chromium.ts",
-  ],
+  globalSetup: ["test/support/prepare-system.ts"],
   testTimeout: 300_000,
   hookTimeout: 120_000,
 };
 /** Black-box tests wait more than they compute, so twice as many run as there are cores. */
 const waitingWorkers = 2 * availableParallelism();
+/** They read or change what all files of a deployment have in common, its classes too, or expect storage of their own. */
+const OWN_STORAGE = [
+  "test/client/retry.workerd.test.ts",
+  "test/durable-objects/limiter-object.workerd.test.ts",
+  "test/durable-objects/keys/capacity-checks.workerd.test.ts",
+  "test/durable-objects/storage/rows-written.workerd.test.ts",
+  "test/durable-objects/operations/wait-places.workerd.test.ts",
+  "test/worker/calls/keys.workerd.test.ts",
+  "test/worker/delays.workerd.test.ts",
+  "test/worker/http/stats.workerd.test.ts",
+  "test/worker/calls/catalog/*.workerd.test.ts",
+];
 /** They say how much must be admitted at least, run dozens of isolates, or bring all that a machine answers in time. */
 const SATURATING = ["pools", "exactness", "isolates", "client-processes", "changed-kinds"].map(
   (name) => `test/system/${name}.test.ts`,
@@ -31,51 +69,45 @@ const SATURATING = ["pools", "exactness", "isolates", "client-processes", "chang
 
 export default defineConfig({
   test: {
-    globalSetup: ["test/support/require-redis.ts", "test/support/build-dashboard.ts"],
+    globalSetup: ["test/support/prepare.ts"],
     projects: [
       {
         // The pure core and the project's structure: plain Node, thousands of cases a second.
-        // Examples import the package by its name: here that is its source.
-        resolve: { alias: [{ find: /^weir\/(.*)$/, replacement: `${import.meta.dirname}/package/$1.ts` }] },
+        ...ownPackage,
         test: {
+          ...core,
           name: "core",
-          setupFiles,
-          maxWorkers,
+          // Most of these files take less time than their imports: one process runs many.
+          isolate: false,
           include: ["test/**/*.test.ts", "examples/**/*.test.ts"],
-          exclude: ["test/**/*.workerd.test.ts", "test/system/**"],
-          // Properties take seconds where a machine is busy, and no test is about how long it takes.
-          testTimeout: 120_000,
+          exclude: ["test/**/*.workerd.test.ts", "test/system/**", "test/release/**", ...OWN_PROCESS],
         },
       },
       {
-        // Worker and objects inside real workerd, with a way to evict objects and run their alarms.
-        plugins: [
-          cloudflareTest({
-            wrangler: { configPath: "./wrangler.toml" },
-            miniflare: {
-              bindings: {
-                JURISDICTIONS: "ignored",
-                POLICIES: TEST_POLICIES,
-                API_TOKENS: JSON.stringify(TEST_TOKENS),
-              },
-            },
-          }),
-        ],
+        ...ownPackage,
+        test: { ...core, name: "simulation", include: OWN_PROCESS },
+      },
+      {
+        // Worker and objects inside real workerd, with a way to evict objects and run their alarms. Files share storage.
+        plugins: [insideWorkerd],
         test: {
+          ...workerd,
           name: "workerd",
-          setupFiles,
-          maxWorkers,
-          env,
+          isolate: false,
           include: ["test/**/*.workerd.test.ts"],
-          testTimeout: 60_000,
-          expect: { poll: { timeout: 20_000 } },
+          exclude: OWN_STORAGE,
         },
+      },
+      {
+        plugins: [insideWorkerd],
+        test: { ...workerd, name: "workerd-storage", include: OWN_STORAGE },
       },
       {
         // Black box: the built bundle on plain workerd, over HTTP, and killed.
         test: {
           ...system,
           name: "system",
+          isolate: false,
           maxWorkers: waitingWorkers,
           sequence: { groupOrder: 1 },
           include: ["test/system/**/*.test.ts"],
@@ -97,6 +129,7 @@ export default defineConfig({
         test: {
           ...system,
           name: "saturation",
+          isolate: false,
           fileParallelism: false,
           sequence: { groupOrder: 2 },
           include: SATURATING,

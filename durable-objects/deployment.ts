@@ -1,5 +1,5 @@
 import { env } from "cloudflare:workers";
-import { parseLog } from "../core/policies/placement.ts";
+import { parseBackgroundMs, parseLog } from "../core/policies/placement.ts";
 import { parseDeployment, requireKnownNames } from "../core/policies/regional-policies.ts";
 import { requirePool } from "./pool/redis/redis-pool.ts";
 
@@ -9,6 +9,8 @@ const vars = env as {
   readonly LOG?: unknown;
   /** `ignored` where plain workerd runs the worker: it has no jurisdictions. Never set on Cloudflare. */
   readonly JURISDICTIONS?: unknown;
+  /** Only in tests: see `backgroundMs`. */
+  readonly BACKGROUND_MS?: unknown;
   readonly UPSTASH_REDIS_REST_URL?: unknown;
   readonly UPSTASH_REDIS_REST_TOKEN?: unknown;
 };
@@ -33,6 +35,12 @@ export const { policies, regions, regionalPolicies, isRemoved } = deployed;
 
 /** What is logged of calls. */
 export const log = parseLog(vars.LOG);
+
+/**
+ * After how many milliseconds isolates ask the catalog again and send what they have counted, and the statistics are
+ * written. `undefined`, as everywhere but in tests: each of these has its own constant.
+ */
+export const backgroundMs = parseBackgroundMs(vars.BACKGROUND_MS);
 
 /** The address and the token of the Redis with the pools; `undefined`: no policy has a pool. */
 export const poolAddress = requirePool(policies, vars);

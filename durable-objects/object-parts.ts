@@ -3,7 +3,7 @@ import { localName, type Policy, type PolicyLookup, publicName } from "../core/p
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../core/stats/messages.ts";
 import { type Counter, StatsSender, Tally } from "../core/stats/tally.ts";
 import { LeaseSockets } from "./connections/lease-sockets.ts";
-import { isRemoved, poolAddress, regionalPolicies } from "./deployment.ts";
+import { backgroundMs, isRemoved, poolAddress, regionalPolicies } from "./deployment.ts";
 import { cleaned, joinParts, type KeyParts } from "./key-parts.ts";
 import { Timers } from "./keys/key-cache.ts";
 import type { KeyState } from "./keys/key-state.ts";
@@ -118,8 +118,11 @@ async function loadPool({ nowMs, open, ...parts }: PoolParts): Promise<Operation
 
 /** What the objects of this isolate count, all of them together: one of them alone would send a message for a few calls. */
 const tally = new Tally();
-const sender = new StatsSender(tally, randomId, (error) =>
-  console.warn(`what objects counted could not be sent, and is sent again: ${String(error)}`),
+const sender = new StatsSender(
+  tally,
+  randomId,
+  (error) => console.warn(`what objects counted could not be sent, and is sent again: ${String(error)}`),
+  backgroundMs,
 );
 
 /** Where an object counts. */
@@ -146,8 +149,7 @@ export class ObjectStats {
   /** Sends all that has been counted: the process is about to end. */
   async sendAll(): Promise<void> {
     if (this.#namespace === undefined) return;
-    // First what had no answer, then what has been counted since.
-    for (let messages = 0; messages < 2; messages += 1) await sender.send(SYSTEM_TIME, this.#push);
+    await sender.sendAll(SYSTEM_TIME, this.#push);
   }
 
   readonly #push = (message: StatsMessage) =>

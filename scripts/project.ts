@@ -1,5 +1,5 @@
 /** The project's paths, its configuration, and how its tools are run. */
-import { spawnSync } from "node:child_process";
+import { execFile, spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseEnv } from "node:util";
@@ -71,8 +71,19 @@ export function run(tool: string, args: readonly string[]): number {
   );
 }
 
+/** Runs one of the project's tools beside others: what it prints comes when it has ended. Resolves with its exit code. */
+export function runAside(tool: string, args: readonly string[]): Promise<number> {
+  return new Promise((done) => {
+    execFile(join(ROOT, "node_modules", ".bin", tool), args, { cwd: ROOT }, (error, stdout, stderr) => {
+      process.stdout.write(stdout);
+      process.stderr.write(stderr);
+      done(error === null ? 0 : Number(error.code ?? 1));
+    });
+  });
+}
+
 /** The projects of vitest.config.ts that `npm test` runs. */
-const TEST_PROJECTS = ["core", "workerd", "system", "saturation"];
+const TEST_PROJECTS = ["core", "simulation", "workerd", "workerd-storage", "system", "saturation"];
 
 /** The arguments for vitest, with all projects of `npm test` when none is named. */
 export function testArguments(given: readonly string[]): readonly string[] {

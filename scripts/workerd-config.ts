@@ -13,6 +13,8 @@ export interface ServeOptions {
   readonly stopSecret?: string;
   /** How many objects the process can have: see object-bounds.ts. Absent: as many as are asked for. */
   readonly objectBounds?: string;
+  /** For tests: after how many milliseconds work in the background is due again. Absent: as everywhere else. */
+  readonly backgroundMs?: number | undefined;
   /** The folder in which the objects keep their storage. */
   readonly stateDir: string;
   /** Absent: those of wrangler.toml. */
@@ -74,6 +76,9 @@ export function workerdConfig(options: Settled, configDir: string): string {
     ...(options.objectBounds === undefined
       ? []
       : [`(name = "OBJECT_BOUNDS", text = ${text(options.objectBounds)})`]),
+    ...(options.backgroundMs === undefined
+      ? []
+      : [`(name = "BACKGROUND_MS", text = "${options.backgroundMs}")`]),
     // Plain workerd refuses to make an object in a jurisdiction.
     `(name = "JURISDICTIONS", text = "ignored")`,
     // Else it tells nobody of a socket whose caller has gone before it was opened.

@@ -4,6 +4,7 @@ import { dirname, join, relative } from "node:path";
 import { parse as parseToml } from "smol-toml";
 import { describe, expect, test } from "vitest";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
+import { depth } from "./support/depth.ts";
 import { readPages, type Fence, type Page } from "./support/docs.ts";
 
 const ROOT = join(import.meta.dirname, "..");
@@ -81,10 +82,13 @@ test.each(fencesIn("sh"))("$name is read by bash", ({ fence }) => {
 });
 
 /** As this project is compiled, and as others are: by TypeScript 5, and with no more than `strict`. */
-const COMPILERS = [
-  { compiler: "typescript", exactOptionalPropertyTypes: true },
-  { compiler: "typescript5", exactOptionalPropertyTypes: false },
-];
+const COMPILERS = depth(
+  [{ compiler: "typescript", exactOptionalPropertyTypes: true }],
+  [
+    { compiler: "typescript", exactOptionalPropertyTypes: true },
+    { compiler: "typescript5", exactOptionalPropertyTypes: false },
+  ],
+);
 
 test.each(COMPILERS)(
   "every example in TypeScript has the types that it needs: $compiler",

@@ -107,3 +107,21 @@ export function parseLog(given: unknown): LogSettings {
   const wrong = violationsOf(parsed.issues).map(({ detail }) => `LOG: ${detail}`);
   throw new Error(`bad configuration, not serving:\n${wrong.join("\n")}`);
 }
+
+/** At most the longest interval that it replaces. */
+const [MIN_BACKGROUND_MS, MAX_BACKGROUND_MS] = [50, 10_000];
+
+/**
+ * After how many milliseconds work in the background is due again; `undefined`: as usual.
+ *
+ * @throws Error that says which numbers are allowed
+ */
+export function parseBackgroundMs(given: unknown): number | undefined {
+  if (given === undefined) return undefined;
+  const ms = Number(given);
+  if (Number.isInteger(ms) && ms >= MIN_BACKGROUND_MS && ms <= MAX_BACKGROUND_MS) return ms;
+  throw new Error(
+    `bad configuration, not serving:\nBACKGROUND_MS is ${JSON.stringify(given)}: must be a whole number from ` +
+      `${MIN_BACKGROUND_MS} to ${MAX_BACKGROUND_MS}`,
+  );
+}

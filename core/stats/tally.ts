@@ -169,10 +169,12 @@ function wordsOf(place: number): string[] {
  * when its time is over.
  */
 
-/** There is one message in so many milliseconds at most. */
+/** There is one message in so many milliseconds at most, unless tests bind another interval. */
 export const SEND_EVERY_MS = 10_000;
-/** A message without an answer counts as lost after so many milliseconds. */
-export const SEND_DEADLINE_MS = 12_000;
+/** A message without an answer counts as lost when the next one is due and so many milliseconds have passed. */
+const LATE_MS = 2_000;
+/** How often it is checked at the end of a process whether a message is still under way. */
+const POLL_MS = 25;
 /** After so long a message is not sent again, in milliseconds: the object forgets senders later (ledger.ts). */
 export const SENT_AGAIN_MS = 600_000;
 
@@ -186,6 +188,9 @@ export class StatsSender {
   readonly #tally: Tally;
   readonly #makeId: () => string;
   readonly #onLost: (error: unknown) => void;
+  /** There is one message in so many milliseconds at most. */
+  readonly everyMs: number;
+  readonly #deadlineMs: number;
   #id = "";
   #number = 0;
   #unanswered: UnansweredMessage | undefined;
@@ -197,8 +202,15 @@ export class StatsSender {
    * @param makeId makes a random id; called for the first message, since start-up has no randomness
    * @param onLost is told why a message has no answer
    */
-  constructor(tally: Tally, makeId: () => string, onLost: (error: unknown) => void = () => undefined) {
+  constructor(
+    tally: Tally,
+    makeId: () => string,
+    onLost: (error: unknown) => void = () => undefined,
+    everyMs = SEND_EVERY_MS,
+  ) {
     this.#onLost = onLost;
+    this.everyMs = everyMs;
+    this.#deadlineMs = everyMs + LATE_MS;
     this.#tally = tally;
     this.#makeId = makeId;
   }
@@ -206,12 +218,12 @@ export class StatsSender {
   /** Whether somebody has to see to the next message: 10 s have passed since somebody did. */
   isDue(nowMs: number): boolean {
     // A clock that was put back by much would keep everything here.
-    return nowMs >= this.#nextMs || nowMs < this.#nextMs - 2 * SEND_EVERY_MS;
+    return nowMs >= this.#nextMs || nowMs < this.#nextMs - 2 * this.everyMs;
   }
 
   /** Sees to the next message: it is sent at once, or after 10 s together with what comes until then. */
   async begin(time: Time, push: (message: StatsMessage) => Promise<void>, afterMs: number): Promise<void> {
-    this.#nextMs = time.nowMs() + SEND_EVERY_MS;
+    this.#nextMs = time.nowMs() + this.everyMs;
     if (afterMs > 0) await new Promise<void>((done) => time.after(afterMs, done));
     await this.send(time, push);
   }
@@ -219,21 +231,34 @@ export class StatsSender {
   /** Sends what there is, now. It never throws. Returns whether nothing is left to be sent. */
   async send(time: Time, push: (message: StatsMessage) => Promise<void>): Promise<boolean> {
     const nowMs = time.nowMs();
-    if (nowMs < this.#underWayUntilMs && this.#underWayUntilMs - nowMs <= SEND_DEADLINE_MS) return false;
+    if (this.#isUnderWay(nowMs)) return false;
     const message = this.#nextMessage(nowMs);
     if (message === undefined) return true;
-    this.#underWayUntilMs = nowMs + SEND_DEADLINE_MS;
+    this.#underWayUntilMs = nowMs + this.#deadlineMs;
     let isAnswered = false;
     const answered = (async () => {
       await push(message);
       isAnswered = true;
     })().catch(this.#onLost);
-    await orTimeout(answered, time, SEND_DEADLINE_MS);
+    await orTimeout(answered, time, this.#deadlineMs);
     // It may have come late, and another message may be under way by now.
     if (this.#unanswered?.message !== message) return false;
     this.#underWayUntilMs = -Infinity;
     if (isAnswered) this.#unanswered = undefined;
     return isAnswered;
+  }
+
+  /** Sends all that there is: the process is about to end. It never throws. */
+  async sendAll(time: Time, push: (message: StatsMessage) => Promise<void>): Promise<void> {
+    // First what has no answer, then what has been counted since. Another request may be sending either.
+    for (let messages = 0; messages < 2; messages += 1) {
+      while (this.#isUnderWay(time.nowMs())) await new Promise<void>((done) => time.after(POLL_MS, done));
+      await this.send(time, push);
+    }
+  }
+
+  #isUnderWay(nowMs: number): boolean {
+    return nowMs < this.#underWayUntilMs && this.#underWayUntilMs - nowMs <= this.#deadlineMs;
   }
 
   #nextMessage(nowMs: number): StatsMessage | undefined {

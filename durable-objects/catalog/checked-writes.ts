@@ -1,7 +1,6 @@
 /** What may be written to the catalog, and why something may not. */
 import { MAX_TABLE_LENGTH, type Refusal } from "../../core/catalog/calls.ts";
-import { readOverride, type Table } from "../../core/catalog/overrides.ts";
-import { problemsOf } from "../../core/catalog/overrides.ts";
+import { readOverride, type Table, problemsOf } from "../../core/catalog/overrides.ts";
 import { PATTERN_ALLOWED, RANGE_ALLOWED, parsePattern } from "../../core/catalog/patterns.ts";
 import { parsePolicy } from "../../core/policies/parse-policies.ts";
 import { NAME, NAME_ALLOWED } from "../../core/policies/policy-fields.ts";

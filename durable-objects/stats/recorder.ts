@@ -57,6 +57,7 @@ export class Recorder {
   readonly #time: Time;
   /** Is told what messages have brought that were not counted before, after it was stored. */
   readonly #onCounted: (counts: Counts) => void;
+  readonly #writeEveryMs: number;
   #open: OpenMinute;
   #closed: ClosedMinute;
   readonly #names: PolicyNames;
@@ -66,7 +67,13 @@ export class Recorder {
   #nextWriteMs = -Infinity;
   #latestMs = -Infinity;
 
-  constructor(storage: StatsStorage, time: Time, onCounted: (counts: Counts) => void) {
+  constructor(
+    storage: StatsStorage,
+    time: Time,
+    onCounted: (counts: Counts) => void,
+    writeEveryMs = WRITE_EVERY_MS,
+  ) {
+    this.#writeEveryMs = writeEveryMs;
     this.#storage = storage;
     this.#time = time;
     this.#onCounted = onCounted;
@@ -146,7 +153,7 @@ export class Recorder {
     this.#waiting = [];
     if (waiting.length === 0) return;
     const nowMs = this.#now();
-    this.#nextWriteMs = nowMs + WRITE_EVERY_MS;
+    this.#nextWriteMs = nowMs + this.#writeEveryMs;
     try {
       const fresh = this.#store(waiting, nowMs);
       for (const { answer } of waiting) answer();

@@ -1,5 +1,7 @@
 import { DurableObject } from "cloudflare:workers";
 import { SYSTEM_TIME } from "../../core/clock.ts";
+import { parseBackgroundMs } from "../../core/policies/placement.ts";
+import type { Counts } from "../../core/stats/counts.ts";
 import type {
   HistoryCall,
   HistoryPoint,
@@ -11,16 +13,26 @@ import type {
 import { Analytics, type AnalyticsDataset } from "./analytics.ts";
 import { Recorder, StatsStorage } from "./recorder.ts";
 
+interface Bindings {
+  readonly ANALYTICS?: AnalyticsDataset;
+  /** Only in tests. */
+  readonly BACKGROUND_MS?: unknown;
+}
+
 /** The object that has what the limiter did: totals, history and top keys. There is one, and no decision asks it. */
 export class StatsObject extends DurableObject {
   readonly #recorder: Recorder;
 
   constructor(ctx: DurableObjectState, env: Cloudflare.Env) {
     super(ctx, env);
-    const { ANALYTICS } = env as unknown as { readonly ANALYTICS?: AnalyticsDataset };
+    const { ANALYTICS, BACKGROUND_MS } = env as unknown as Bindings;
     const analytics = ANALYTICS && new Analytics(ANALYTICS);
-    this.#recorder = new Recorder(new StatsStorage(ctx.storage), SYSTEM_TIME, (counts) =>
-      analytics?.write(counts),
+    const onCounted = (counts: Counts) => analytics?.write(counts);
+    this.#recorder = new Recorder(
+      new StatsStorage(ctx.storage),
+      SYSTEM_TIME,
+      onCounted,
+      parseBackgroundMs(BACKGROUND_MS),
     );
   }
 

@@ -12,6 +12,7 @@ import {
   turnsOf,
   type BusySecond,
   type Faults,
+  type Who,
 } from "./busy-machines.ts";
 
 const SEEDS = depth(
@@ -23,6 +24,16 @@ const levelsOf = (seconds: readonly BusySecond[]) => seconds.map(({ level }) => 
 
 // Each lost message is a warning.
 beforeEach(() => void vi.spyOn(console, "warn").mockImplementation(() => undefined));
+
+const runs = new Map<string, Promise<BusySecond[]>>();
+
+/** Simulates once what several tests look at. */
+function run(who: Who, seed: number): Promise<BusySecond[]> {
+  const name = `${who} ${seed}`;
+  const seconds = runs.get(name) ?? simulateBusy(who, seed);
+  runs.set(name, seconds);
+  return seconds;
+}
 
 /** What holds whatever is lost on the way, and whenever the object forgets. */
 function expectCalm(seconds: readonly BusySecond[]): void {
@@ -61,7 +72,8 @@ describe.each(SEEDS)("seed %i", (seed) => {
 
 test("isolates ask once a second each, however many calls there are", async () => {
   const before = { ...counted };
-  const seconds = await simulateBusy("weir", 1);
+  runs.delete("weir 1");
+  const seconds = await run("weir", 1);
   expect(counted.messages - before.messages).toBeLessThanOrEqual(4 * seconds.length + 4);
   expect(counted.calls - before.calls).toBeGreaterThan(400_000);
 });
@@ -72,13 +84,13 @@ test("an overload that is shorter than `after` sheds nothing", async () => {
 });
 
 test("a shedder that acts at once flaps: the laws above would find it", async () => {
-  const seconds = await simulateBusy("at-once", 1);
+  const seconds = await run("at-once", 1);
   const overload = seconds.slice(OVERLOAD_AT_S, RELIEF_AT_S).map((second) => shareOf(second, "low"));
   expect(turnsOf(overload, 0.5)).toBeGreaterThan(100);
 });
 
 test("the plot and the rows in the docs are what happens", async () => {
-  const [weir, atOnce] = [await simulateBusy("weir", 1), await simulateBusy("at-once", 1)];
+  const [weir, atOnce] = [await run("weir", 1), await run("at-once", 1)];
   expect(readFileSync(join(DOCS, "images", "load-shedding.svg"), "utf8")).toBe(drawnShedding(weir, atOnce));
   const page = readFileSync(join(DOCS, "load-shedding.md"), "utf8");
   expect(page).toContain(`| by default | ${sheddingFigures(weir)} |`);

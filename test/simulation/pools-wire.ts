@@ -3,8 +3,7 @@
  * forgets.
  */
 import type { Time } from "../../core/clock.ts";
-import type { PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";
-import type { Pool } from "../../durable-objects/pool/protocol.ts";
+import type { PoolAnswer, PoolCall, Pool } from "../../durable-objects/pool/protocol.ts";
 import type { Fate } from "./network.ts";
 import type { SimulatedPool } from "./pools-server.ts";
 import type { VirtualTime } from "./virtual-time.ts";

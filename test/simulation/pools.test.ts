@@ -6,8 +6,8 @@ import { BROKEN_REGIONS, BROKEN_SCRIPTS, brokenScript } from "./pools-breakages.
 import { simulatePools } from "./pools-run.ts";
 import type { Breakage } from "./pools-schedule.ts";
 
-// 200 take four seconds, and everything that has to happen does, most of it hundreds of times.
-const HISTORIES = depth(200, 1_500);
+// 200 take four seconds. Of 80 everything that has to happen does, most of it hundreds of times.
+const HISTORIES = depth(80, 1_500);
 // A search ends with what it finds. The rarest mistake is in one history of 120: one search of 10^10 misses it.
 const MAX = 3_000;
 const PATIENT = { timeout: 300_000 };

@@ -4,8 +4,7 @@ import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
 import { leastBurst } from "../../core/algorithms/token-bucket.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import { ruleOf } from "./rules.ts";
-import type { Specimen } from "./specimen.ts";
-import { windowSpecimens } from "./window-specimens.ts";
+import { windowSpecimens, type Specimen } from "./specimen.ts";
 
 type Numbers = Readonly<Record<string, number>>;
 

@@ -1,7 +1,11 @@
 /** The dashboard in a browser, over a limiter with traffic. */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Browser, ElementHandle, Page } from "puppeteer-core";
+import { afterAll, beforeAll, onTestFinished } from "vitest";
+import { startChromium } from "../../scripts/chromium.ts";
+import type { Serving } from "../../scripts/workerd.ts";
 import { TOKENS } from "./fixtures.ts";
+import { makeState, removeState, serveBundle } from "./served.ts";
 
 /** An API, its logins, and exports: one policy whose keys have objects of their own, and two that can be listed. */
 export const DASHBOARD_POLICIES = {
@@ -63,6 +67,8 @@ export async function traffic(url: string, rounds = 1): Promise<void> {
 /** Opens a page of its own in the browser, which remembers what goes wrong. */
 export async function openPage(browser: Browser, size = { width: 1_100, height: 900 }): Promise<Opened> {
   const context = await browser.createBrowserContext();
+  // A page that stays open goes on asking.
+  onTestFinished(() => context.close());
   const page = await context.newPage();
   page.setDefaultTimeout(30_000);
   await page.setViewport(size);
@@ -75,6 +81,11 @@ export async function openPage(browser: Browser, size = { width: 1_100, height: 
   });
   await page.evaluateOnNewDocument(`document.addEventListener("securitypolicyviolation", (event) =>
     console.error("violates " + event.violatedDirective + ": " + event.blockedURI))`);
+  // The page looks again after a tenth of what it waits for users.
+  await page.evaluateOnNewDocument(`{
+    const after = window.setTimeout.bind(window);
+    window.setTimeout = (work, ms, ...args) => after(work, ms >= 1_000 ? ms / 10 : ms, ...args);
+  }`);
   return { page, faults };
 }
 
@@ -151,4 +162,26 @@ export async function fill(page: Page, selector: string, text: string): Promise<
   await page.keyboard.press("a");
   await page.keyboard.up("Control");
   await page.keyboard.type(text);
+}
+
+/** A limiter, and a browser. */
+export interface ServedDashboard {
+  readonly serving: Serving;
+  readonly browser: Browser;
+}
+
+/** Serves the limiter for the tests of a file, and starts a browser. */
+export function serveDashboard(use: (served: ServedDashboard) => unknown): void {
+  const state = makeState();
+  let served: ServedDashboard | undefined;
+  beforeAll(async () => {
+    const [serving, browser] = await Promise.all([serveBundle(state, DASHBOARD_POLICIES), startChromium()]);
+    served = { serving, browser };
+    use(served);
+  });
+  afterAll(async () => {
+    await served?.browser.close();
+    await served?.serving.stop("SIGKILL");
+    removeState(state);
+  });
 }

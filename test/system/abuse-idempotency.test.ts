@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
 import { beside, byStatus, HttpCaller, idOf, manyTimes, storedIn, tokenEntry } from "../support/callers.ts";
-import { depth } from "../support/depth.ts";
+import { depth, inDeepRuns } from "../support/depth.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
 const PATIENT = { deadlineMs: 30_000 };
@@ -24,8 +24,7 @@ const policies = {
 };
 /** The most answers that are remembered of one caller on one key. */
 const ANSWERS = 5_000;
-/** Thousands of calls that are written. The same bounds are tested inside workerd, and the ranges in the core. */
-const IS_LONG = depth(false, true);
+// Deep runs make thousands of calls that are written. The same bounds are tested inside workerd, and the ranges in the core.
 
 const state = makeState();
 let serving: Serving;
@@ -137,7 +136,7 @@ test("calls that take nothing write nothing under their idempotency keys, and pu
   expect((await victim.peek("quota", key)).body["remaining"]).toBe(100_000 - 3 - 2);
 });
 
-test.runIf(IS_LONG)(
+inDeepRuns(
   "charged calls beyond 5,000 in a minute are refused at the caller's own bound, and the victim's retry is answered as first",
   async () => {
     const key = freshKey();
@@ -184,7 +183,7 @@ describe("what is remembered of a hold's end", () => {
     expect([again.status, again.body["remaining"]]).toEqual([200, first.body["remaining"]]);
   });
 
-  test.runIf(IS_LONG)(
+  inDeepRuns(
     "lasts for a caller that settles again, however many holds another makes and settles meanwhile",
     async () => {
       const key = freshKey();

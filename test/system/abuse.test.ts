@@ -14,7 +14,7 @@ import {
   tokenEntry,
   tokenOf,
 } from "../support/callers.ts";
-import { depth } from "../support/depth.ts";
+import { depth, inDeepRuns } from "../support/depth.ts";
 import { HttpClient, type TimedAnswer } from "../support/http-client.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
@@ -115,7 +115,7 @@ describe("holds and leases without number", () => {
     expect(await make()).toEqual(refusedAt(bound));
   }
 
-  test.runIf(IS_LONG)(
+  inDeepRuns(
     "a caller has at most 10,000 in an object, exactly, through crashes, and others are answered as ever",
     async () => {
       const before = { memory: memoryOf(serving), stored: storedIn(state) };
@@ -135,22 +135,19 @@ describe("holds and leases without number", () => {
     },
   );
 
-  test.runIf(IS_LONG)(
-    "one key has at most 10,000 holds and its object 20,000, whoever makes them",
-    async () => {
-      const ids = idsIn(await manyTimes(CLAIMS_OF_KEY, 64, () => by.attacker.hold("crowded", "one", UNSEEN)));
-      expect(await by.accomplice.hold("crowded", "one", UNSEEN)).toEqual(refusedAt(OF_KEY));
-      expect(await by.accomplice.limit("crowded", "one")).toEqual(granted);
-      const others = CLAIMS_OF_OBJECT - CLAIMS_OF_KEY;
-      const crowd = (index: number) => by.accomplice.hold("crowded", `held-${index % 100}`, UNSEEN);
-      idsIn(await beside(by.victim, "apart", () => manyTimes(others, 64, crowd)));
-      expect(await by.victim.limit("crowded", "own")).toEqual(granted);
-      const make = () => by.victim.hold("crowded", "own", UNSEEN);
-      await holdsBound(make, (id) => by.attacker.cancel(id), ids, OF_OBJECT);
-    },
-  );
+  inDeepRuns("one key has at most 10,000 holds and its object 20,000, whoever makes them", async () => {
+    const ids = idsIn(await manyTimes(CLAIMS_OF_KEY, 64, () => by.attacker.hold("crowded", "one", UNSEEN)));
+    expect(await by.accomplice.hold("crowded", "one", UNSEEN)).toEqual(refusedAt(OF_KEY));
+    expect(await by.accomplice.limit("crowded", "one")).toEqual(granted);
+    const others = CLAIMS_OF_OBJECT - CLAIMS_OF_KEY;
+    const crowd = (index: number) => by.accomplice.hold("crowded", `held-${index % 100}`, UNSEEN);
+    idsIn(await beside(by.victim, "apart", () => manyTimes(others, 64, crowd)));
+    expect(await by.victim.limit("crowded", "own")).toEqual(granted);
+    const make = () => by.victim.hold("crowded", "own", UNSEEN);
+    await holdsBound(make, (id) => by.attacker.cancel(id), ids, OF_OBJECT);
+  });
 
-  test.runIf(IS_LONG)("one key has at most 10,000 leases, though its limit is higher", async () => {
+  inDeepRuns("one key has at most 10,000 leases, though its limit is higher", async () => {
     const acquire = () => by.attacker.acquire("slots", "one");
     const ids = idsIn(await manyTimes(CLAIMS_OF_KEY, 64, acquire));
     expect(await by.attacker.acquire("slots", "another")).toEqual(refusedAt(OF_CALLER));

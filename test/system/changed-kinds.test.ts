@@ -22,7 +22,7 @@ const DELAYS_MS = [60, 150];
 /** Calls a second of each client, in steps of some milliseconds. */
 const CALLS_PER_SECOND = 2_000;
 const STEP_MS = 5;
-const PHASE_MS = depth(1_000, 6_000);
+const PHASE_MS = depth(600, 6_000);
 
 const bucket = (limit: number) => ({
   algorithm: "token-bucket",

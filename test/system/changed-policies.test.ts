@@ -2,12 +2,11 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import type { Serving } from "../../scripts/workerd.ts";
-import { depth } from "../support/depth.ts";
+import { inDeepRuns } from "../support/depth.ts";
 import { HttpClient, type TimedAnswer } from "../support/http-client.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
 /** It takes long, most of it waiting. */
-const inDeepRuns = test.runIf(depth(false, true));
 
 const PATIENT = { timeout: 240_000 };
 const OTHER = { other: { algorithm: "token-bucket", limit: 1, window: "1s" } };

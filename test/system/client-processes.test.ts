@@ -28,7 +28,7 @@ const policies = { hot: bucket(RATE), high: bucket(HIGH) };
 const PROCESSES = 8;
 const ISOLATES = 4;
 // A second is the window, and every lifetime of a reservation is as long.
-const LOAD_MS = depth(4_000, 12_000);
+const LOAD_MS = depth(3_000, 12_000);
 const MIN_SHARE = 0.98;
 
 const state = makeState();

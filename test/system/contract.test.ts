@@ -4,11 +4,12 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
+import { LimiterError, type FieldError } from "../../core/protocol/problems.ts";
 import { createLimiter } from "../../package/client.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
+import type { Told } from "../support/contract-caller.ts";
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
-import { CONTRACT_POLICIES, describeContract } from "../support/limiter-contract.ts";
-import { toldLimiter } from "../support/told-limiter.ts";
+import { CONTRACT_POLICIES, describeContract, type Called } from "../support/limiter-contract.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "weir-contract-"));
 let served: Serving;
@@ -65,3 +66,31 @@ test("elsewhere a grace is refused by name", async () => {
   ];
   for (const limiter of limiters) await expect(limiter.acquire(asked)).rejects.toMatchObject(refusal);
 });
+
+interface Answered {
+  readonly answer?: unknown;
+  readonly error?: {
+    readonly status: number;
+    readonly code: string;
+    readonly errors: readonly FieldError[];
+    readonly message: string;
+  };
+}
+
+/** The limiter of a worker at this address that is told by requests what to call (contract-caller.ts). */
+function toldLimiter(url: string, way: Told["way"]): Called {
+  const call = async (method: Told["method"], asked: unknown): Promise<unknown> => {
+    const response = await fetch(url, { method: "POST", body: JSON.stringify({ way, method, asked }) });
+    const text = await response.text();
+    if (!response.ok) throw new Error(`the caller failed: ${text}`);
+    const { answer, error } = JSON.parse(text) as Answered;
+    if (error === undefined) return answer;
+    const { message: title } = error;
+    throw new LimiterError({ ...error, title, detail: title }, title);
+  };
+  return new Proxy({} as Called, {
+    // A promise of it must not take it for another promise.
+    get: (_, method) =>
+      method === "then" ? undefined : (asked: unknown) => call(method as Told["method"], asked),
+  });
+}

@@ -12,9 +12,10 @@ import {
   signIn,
   textOf,
   until,
+  serveDashboard,
+  type ServedDashboard,
 } from "../support/dashboard.ts";
 import { TOKENS } from "../support/fixtures.ts";
-import { serveDashboard, type ServedDashboard } from "../support/served-dashboard.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
 let { serving, browser } = {} as ServedDashboard;

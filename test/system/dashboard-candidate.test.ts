@@ -12,9 +12,10 @@ import {
   send,
   signIn,
   until,
+  serveDashboard,
+  type ServedDashboard,
 } from "../support/dashboard.ts";
 import { TOKENS } from "../support/fixtures.ts";
-import { serveDashboard, type ServedDashboard } from "../support/served-dashboard.ts";
 
 let { serving, browser } = {} as ServedDashboard;
 serveDashboard((served) => ({ serving, browser } = served));

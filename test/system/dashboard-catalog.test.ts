@@ -1,8 +1,19 @@
 /** The catalog in the dashboard: tokens, the document, who changed what. */
 import { expect, test } from "vitest";
-import { fill, goTo, openPage, press, says, send, signIn, textOf, until } from "../support/dashboard.ts";
+import {
+  fill,
+  goTo,
+  openPage,
+  press,
+  says,
+  send,
+  signIn,
+  textOf,
+  until,
+  serveDashboard,
+  type ServedDashboard,
+} from "../support/dashboard.ts";
 import { TOKENS } from "../support/fixtures.ts";
-import { serveDashboard, type ServedDashboard } from "../support/served-dashboard.ts";
 
 let { serving, browser } = {} as ServedDashboard;
 serveDashboard((served) => ({ serving, browser } = served));

@@ -14,9 +14,10 @@ import {
   signIn,
   traffic,
   until,
+  serveDashboard,
+  type ServedDashboard,
 } from "../support/dashboard.ts";
 import { TOKENS } from "../support/fixtures.ts";
-import { serveDashboard, type ServedDashboard } from "../support/served-dashboard.ts";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const LONG_KEY = "a-key-without-any-space-in-it-".repeat(8);

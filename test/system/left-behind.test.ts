@@ -5,12 +5,11 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { claimId } from "../../core/protocol/names.ts";
 import type { Serving } from "../../scripts/workerd.ts";
-import { depth } from "../support/depth.ts";
+import { inDeepRuns } from "../support/depth.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 
 /** It takes long, most of it waiting. */
-const inDeepRuns = test.runIf(depth(false, true));
 
 const PAGE_BYTES = 4_096;
 const patient = { deadlineMs: 20_000 };

@@ -10,8 +10,7 @@ import { BUNDLE } from "../../scripts/project.ts";
 import type { Serving } from "../../scripts/workerd.ts";
 import { TOKENS } from "../support/fixtures.ts";
 import { parsedMetrics } from "../support/metrics.ts";
-import { seededRandom, whole } from "../support/random.ts";
-import { announcedSeed } from "../support/random.ts";
+import { seededRandom, whole, announcedSeed } from "../support/random.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 import {
   metricDecisions,

@@ -1,15 +1,14 @@
 /** `npm run serve` gives everything back before it ends: restarts cost nothing. */
 import { spawn, type ChildProcess } from "node:child_process";
 import { join } from "node:path";
-import { afterEach, beforeEach, expect, test } from "vitest";
+import { afterEach, beforeEach, expect } from "vitest";
 import { freePort } from "../../scripts/free-port.ts";
 import { ROOT } from "../../scripts/project.ts";
-import { depth } from "../support/depth.ts";
+import { inDeepRuns } from "../support/depth.ts";
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState } from "../support/served.ts";
 
 /** It takes long, most of it waiting. */
-const inDeepRuns = test.runIf(depth(false, true));
 
 const DAYS = "30d";
 const POLICIES = {

@@ -81,7 +81,7 @@ test("all that a lone region and its isolate hold is there for a large cost", as
   expect(body).toMatchObject({ success: true, remaining: 0 });
 });
 
-describe.each(Object.entries(LOADS))("%s load", (name, workers) => {
+describe.each(depth(Object.entries(LOADS).slice(1), Object.entries(LOADS)))("%s load", (name, workers) => {
   // Of the small one a part is what is left in it at the end: a few of some hundred units.
   test.each(["small", "bucket", "log"] as const)(`%s: never over, and hardly less`, async (policy) => {
     const tally = await load(policy, workers, name);

@@ -110,7 +110,7 @@ describe("refunds of a caller with the scope limit", () => {
     expect(await remaining(key)).toBe(70);
   });
 
-  test.each(["bucket", "log"])(
+  test.concurrent.each(["bucket", "log"])(
     "give back nothing that has come back by itself: a %s admits no more than without the refund",
     async (policy) => {
       const key = freshKey();

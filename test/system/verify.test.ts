@@ -8,16 +8,11 @@ import { Calls, pause } from "../../scripts/verify/calls.ts";
 import { verifyHoldExpiry } from "../../scripts/verify/holds.ts";
 import { mostHeld, staleTokens, verifyExpiry } from "../../scripts/verify/leases.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
-import { depth } from "../support/depth.ts";
+import { inDeepRuns } from "../support/depth.ts";
 import { eventually } from "../support/eventually.ts";
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState, serveBundle } from "../support/served.ts";
 import { startUnreliable } from "../support/unreliable-http.ts";
-
-/** It takes long, most of it waiting. */
-const inDeepRuns = test.runIf(depth(false, true));
-/** It would be the same there. */
-const inQuickRuns = test.runIf(depth(true, false));
 
 const PATIENT = { deadlineMs: 20_000 };
 const policies = {
@@ -73,7 +68,7 @@ afterAll(async () => {
   for (const state of states) removeState(state);
 });
 
-inQuickRuns("of the real limiter it finds that everything holds, and leaves no lease behind", async () => {
+test("of the real limiter it finds that everything holds, and leaves no lease behind", async () => {
   const { exitCode, printed } = await verify(served?.url ?? "");
   expect(printed).toMatch(/^measured +latency/m);
   expect(printed).toMatch(/^holds +exactness of api: token-bucket/m);
@@ -98,7 +93,7 @@ inQuickRuns("of the real limiter it finds that everything holds, and leaves no l
   expect(keys.filter(({ leases }) => leases > 0)).toEqual([]);
 });
 
-inQuickRuns("of a limiter that leaks it finds what is broken, and its exit code is 1", async () => {
+test("of a limiter that leaks it finds what is broken, and its exit code is 1", async () => {
   const { exitCode, printed } = await verify(leaking?.url ?? "");
   expect(printed).toMatch(/^BROKEN +exactness of api/m);
   expect(printed).toMatch(/^BROKEN +exactness of login/m);
@@ -111,14 +106,14 @@ inQuickRuns("of a limiter that leaks it finds what is broken, and its exit code 
   expect(exitCode).toBe(1);
 });
 
-inQuickRuns("denied calls that take units of the other rules are found", async () => {
+test("denied calls that take units of the other rules are found", async () => {
   const { exitCode, printed } = await verify(greedy?.url ?? "", ["--quick"]);
   expect(printed).toMatch(/^BROKEN +several rules of llm/m);
   expect(printed).toMatch(/requests: never more than its bound/);
   expect(exitCode).toBe(1);
 });
 
-inQuickRuns("what is granted late ends late: nothing is called broken for that", async () => {
+test("what is granted late ends late: nothing is called broken for that", async () => {
   const slow = await startUnreliable(served?.url ?? "");
   const calls = new Calls(slow.url, TOKENS.full, "");
   const windowMs = 60_000;

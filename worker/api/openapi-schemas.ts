@@ -4,8 +4,8 @@ import * as v from "valibot";
 import * as catalog from "../calls/catalog/catalog-schemas.ts";
 import { KeyCount, KeyList, ListedKey, PolicyDescription, PolicyList, PolicyRule } from "../calls/keys.ts";
 import { Hold, Lease, RuleDecision } from "../calls/schemas/answer-schemas.ts";
-import * as decisions from "../calls/schemas/decision-schemas.ts";
 import { KeyFigures, KeyReport } from "../calls/schemas/decision-schemas.ts";
+import * as decisions from "../calls/schemas/decision-schemas.ts";
 import * as problems from "../calls/schemas/problem-schemas.ts";
 import {
   AcquireRequest,

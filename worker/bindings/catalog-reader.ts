@@ -8,7 +8,9 @@ import type { PoliciesInForce } from "../../core/catalog/policy-entry.ts";
 import { orTimeout, type Time } from "../../core/clock.ts";
 import { later, type Policies } from "../../core/policies/policy.ts";
 
-/** From so many milliseconds on the next call asks again, and does not wait for the answer. */
+/**
+ * From so many milliseconds on the next call asks again, and does not wait for the answer. Tests bind another interval.
+ */
 export const ASK_AFTER_MS = 5_000;
 /**
  * What was asked for so long ago is not decided by. A change is in force 10 s after it was acknowledged, and a decision may
@@ -26,6 +28,8 @@ interface CatalogReaderParts {
   readonly catalog: () => Pick<CatalogMethods, "changes">;
   readonly inBackground: (work: Promise<unknown>) => void;
   readonly onTokens: (entries: readonly object[]) => void;
+  /** Absent: `ASK_AFTER_MS`. */
+  readonly askAfterMs?: number | undefined;
 }
 
 /** One isolate's knowledge of the catalog. */
@@ -55,16 +59,17 @@ export class CatalogReader {
    * catalog does not answer. Then calls go on with what is known.
    */
   freshen(): Promise<void> | undefined {
-    const nowMs = this.#parts.time.nowMs();
+    const { time, askAfterMs = ASK_AFTER_MS } = this.#parts;
+    const nowMs = time.nowMs();
     const ageMs = nowMs - this.#askedMs;
     // A clock that was put back tells no age.
-    if (ageMs >= 0 && ageMs < ASK_AFTER_MS) return undefined;
+    if (ageMs >= 0 && ageMs < askAfterMs) return undefined;
     const failedMs = this.#failedMs ?? -Infinity;
-    if (nowMs >= failedMs && nowMs < failedMs + ASK_AFTER_MS) return undefined;
+    if (nowMs >= failedMs && nowMs < failedMs + askAfterMs) return undefined;
     const answer = this.#ask(nowMs);
     // Nobody waits for a catalog that has not answered the last time.
     if ((ageMs >= 0 && ageMs < MAX_AGE_MS) || this.#failedMs !== undefined) return undefined;
-    return orTimeout(answer, this.#parts.time, DEADLINE_MS);
+    return orTimeout(answer, time, DEADLINE_MS);
   }
 
   /** Asks at once: whoever has just changed something sees it. */
@@ -147,6 +152,7 @@ export function followingBy(
   catalog: Pick<CatalogReader, "freshen">,
   policies: Pick<Policies, "get">,
   time: Time,
+  lookMs = LOOK_MS,
 ): Follow {
   return ({ name, inForce }, key, tell) => {
     let told = inForce;
@@ -163,7 +169,7 @@ export function followingBy(
       }
       again();
     };
-    const again = () => (cancel = time.after(LOOK_MS, () => void look()));
+    const again = () => (cancel = time.after(lookMs, () => void look()));
     again();
     return () => {
       isOver = true;

@@ -12,14 +12,15 @@ import { regionOf, type Origin, type Region } from "../../core/policies/regions.
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type ComparisonCounts, policyOfKeys } from "../../core/stats/counts.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../../core/stats/messages.ts";
+import { type CountedDecision, type Counter, StatsSender, Tally } from "../../core/stats/tally.ts";
 import {
-  type CountedDecision,
-  type Counter,
-  SEND_EVERY_MS,
-  StatsSender,
-  Tally,
-} from "../../core/stats/tally.ts";
-import { poolAddress, regions, deployed, log, regionalPolicies } from "../../durable-objects/deployment.ts";
+  poolAddress,
+  regions,
+  deployed,
+  log,
+  regionalPolicies,
+  backgroundMs,
+} from "../../durable-objects/deployment.ts";
 import { claimProofs } from "../auth/claim-proofs.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
 import { CallLog } from "./call-log.ts";
@@ -118,7 +119,7 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
     ...(bounds !== undefined && { starts: new ObjectStarts(JSON.parse(bounds) as ObjectBounds) }),
     ...(counter && { counter }),
     ...(API_TOKENS !== undefined && { prove: claimProofs(API_TOKENS) }),
-    ...(catalog && inForce && { follow: followingBy(catalog, inForce, SYSTEM_TIME) }),
+    ...(catalog && inForce && { follow: followingBy(catalog, inForce, SYSTEM_TIME, backgroundMs) }),
   };
   const shared = new LimiterClient(parts, new LocalLimiter(reservations));
   const made = { shared, reservations, objects, stats, byCaller: new WeakMap(), ...(catalog && { catalog }) };
@@ -133,6 +134,7 @@ function readerOf(namespace: CatalogNamespace, inForce: PoliciesInForce): Catalo
     catalog: () => catalogOf(namespace),
     inBackground: waitUntil,
     onTokens: knowTokens,
+    askAfterMs: backgroundMs,
   });
 }
 
@@ -153,8 +155,11 @@ class WorkerStats implements Counter {
     mayHaveKeys: (policy: string) => boolean,
   ) {
     this.#tally = new Tally(mayHaveKeys);
-    this.#sender = new StatsSender(this.#tally, makeId, (error) =>
-      console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`),
+    this.#sender = new StatsSender(
+      this.#tally,
+      makeId,
+      (error) => console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`),
+      backgroundMs,
     );
     this.#time = time;
     // A new stub for each message: one that has thrown stays broken, and one of another request may not be used.
@@ -179,9 +184,8 @@ class WorkerStats implements Counter {
   }
 
   /** Sends all that has been counted: the process is about to end. */
-  async sendAll(): Promise<void> {
-    // First what had no answer, then what has been counted since.
-    for (let messages = 0; messages < 2; messages += 1) await this.#sender.send(this.#time, this.#push);
+  sendAll(): Promise<void> {
+    return this.#sender.sendAll(this.#time, this.#push);
   }
 
   /**
@@ -190,7 +194,7 @@ class WorkerStats implements Counter {
    */
   see(): void {
     if (!this.#sender.isDue(this.#time.nowMs())) return;
-    this.#inBackground(this.#sender.begin(this.#time, this.#push, SEND_EVERY_MS));
+    this.#inBackground(this.#sender.begin(this.#time, this.#push, this.#sender.everyMs));
   }
 }
 

@@ -27,4 +27,6 @@ export interface Env {
   readonly SOCKETS?: string;
   /** Only on plain workerd, as JSON: how many objects its process can have. */
   readonly OBJECT_BOUNDS?: string;
+  /** Only in tests: after how many milliseconds work in the background is due again. Read by deployment.ts. */
+  readonly BACKGROUND_MS?: string;
 }

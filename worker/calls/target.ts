@@ -12,8 +12,7 @@ import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip, oneOfNames, violation } from "../../core/validation.ts";
 import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
 import { COST_ALLOWED, isKey, UNITS_ALLOWED } from "./schemas/request-schemas.ts";
-import { notAllowed, parse } from "./validate.ts";
-import { refused } from "./validate.ts";
+import { notAllowed, parse, refused } from "./validate.ts";
 
 /** A policy and a normalised key, both of which the caller may use. */
 export interface Target {

@@ -19,6 +19,7 @@ import {
   withoutTaking,
 } from "../../../core/accounts/joint-decision.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
+import { depth } from "../../support/depth.ts";
 import * as plain from "../../support/plain-accounts.ts";
 import { log, reachable, ruleOf } from "../../support/rules.ts";
 
@@ -133,7 +134,7 @@ describe("with holds that expire on the way", () => {
           plain.withoutTaking(ruleAccounts, nowMs, asked),
         );
       }),
-      { numRuns: 4_000 },
+      { numRuns: depth(800, 4_000) },
     );
   });
 
@@ -159,7 +160,7 @@ describe("with holds that expire on the way", () => {
               ).toEqual(plain.withoutTaking([{ rule, account: advance(rule, wanted, laterMs) }], laterMs, 3));
           }
         }),
-        { numRuns: 2_000 },
+        { numRuns: depth(400, 2_000) },
       );
     },
   );
@@ -182,7 +183,7 @@ test("of a debt that is too large for a log, what is cut off is cut off in the f
         plain.withoutTaking(ruleAccounts, START_MS, asked),
       );
     }),
-    { numRuns: 4_000 },
+    { numRuns: depth(800, 4_000) },
   );
 });
 
@@ -206,7 +207,7 @@ describe("behind a queue", () => {
           plain.waitBehindMs(ruleAccounts, waiters, asked, nowMs),
         );
       }),
-      { numRuns: 6_000 },
+      { numRuns: depth(1_200, 6_000) },
     );
   });
 
@@ -216,7 +217,7 @@ describe("behind a queue", () => {
         const waitMs = plain.waitBehindMs(ruleAccounts, [], asked, nowMs);
         expect(jointWaitMs(ruleAccounts, asked, nowMs)).toBe(waitMs);
       }),
-      { numRuns: 2_000 },
+      { numRuns: depth(400, 2_000) },
     );
   });
 });

@@ -82,7 +82,7 @@ describe.each(delaying)("$name", (algorithm) => {
           }
         }
       }),
-      { numRuns: depth(2_000, 10_000) },
+      { numRuns: depth(500, 10_000) },
     );
   });
 
@@ -184,7 +184,7 @@ describe.each(delaying)("$name", (algorithm) => {
         if (decision.allowed)
           expect(decision.delayMs ?? 0).toBeGreaterThanOrEqual(delayOf(rule, account, nowMs, 1));
       }),
-      { numRuns: 3_000 },
+      { numRuns: depth(500, 3_000) },
     );
   });
 

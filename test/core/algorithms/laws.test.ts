@@ -14,6 +14,7 @@ import type { Segment } from "../../../core/algorithms/algorithm.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { ruleWith, specimens } from "../../support/algorithms.ts";
+import { depth } from "../../support/depth.ts";
 
 /** A call some milliseconds after the one before it. With `back`, an earlier charge is then given back. */
 const call = fc.record({
@@ -113,7 +114,7 @@ describe.each([...algorithms.values()])("$name", (algorithm) => {
           }
         });
       }),
-      { numRuns: 2_000 },
+      { numRuns: depth(300, 2_000) },
     );
   });
 
@@ -188,7 +189,7 @@ describe.each([...algorithms.values()])("$name", (algorithm) => {
         expect(decide(rule, account, passesAtMs - 1, cost, held).allowed).toBe(false);
         expect(decide(rule, account, passesAtMs, cost, held).allowed).toBe(true);
       }),
-      { numRuns: 2_000 },
+      { numRuns: depth(300, 2_000) },
     );
   });
 
@@ -391,7 +392,7 @@ describe.each([...algorithms.values()])("$name", (algorithm) => {
           }
         },
       ),
-      { numRuns: 3_000 },
+      { numRuns: depth(300, 3_000) },
     );
   });
 

@@ -6,7 +6,7 @@ import {
   type SlidingLogConfig,
   type SlidingLogState,
 } from "../../../core/algorithms/log/sliding-log.ts";
-import { NaiveLog } from "../../support/naive-log.ts";
+import { NaiveLog } from "../../support/naive-windows.ts";
 
 const configure = (fields: Record<string, number | boolean>): SlidingLogConfig => {
   const config = slidingLog.configure(fields);

@@ -2,6 +2,7 @@ import { expect, test } from "vitest";
 import { Objects, type LimiterNamespace } from "../../../client/transports/objects.ts";
 import { SYSTEM_TIME } from "../../../core/clock.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
+import { parseBackgroundMs } from "../../../core/policies/placement.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { parseDeployment } from "../../../core/policies/regional-policies.ts";
 import { Places, type ObjectNamespace } from "../../../durable-objects/moves/places.ts";
@@ -69,4 +70,10 @@ test("plain workerd has no jurisdictions: what it serves says so, and goes witho
   expect(parseDeployment({ policies }).policies.get("a")?.jurisdiction).toBe("eu");
   const ignored = parseDeployment({ policies, areJurisdictionsIgnored: true });
   expect(ignored.policies.get("a")).not.toHaveProperty("jurisdiction");
+});
+
+test("tests may have work in the background due sooner; anything else is refused with what is allowed", () => {
+  expect([undefined, "200", 50].map(parseBackgroundMs)).toEqual([undefined, 200, 50]);
+  for (const other of ["", "soon", 49, 10_001, 200.5])
+    expect(() => parseBackgroundMs(other)).toThrow("must be a whole number from 50 to 10000");
 });

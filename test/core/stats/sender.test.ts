@@ -142,3 +142,21 @@ test("while a message is under way there is no other", async () => {
   await clock.pass(0);
   expect(pushes).toBe(2);
 });
+
+test("at the end of a process all is sent, also what was counted while a message was under way", async () => {
+  const [clock, tally] = [new Clock(), new Tally()];
+  const sender = new StatsSender(tally, () => "isolate");
+  const counted: unknown[] = [];
+  const push = async (message: StatsMessage) => {
+    await new Promise<void>((done) => clock.after(500, done));
+    counted.push(message.counts["rows_read"]);
+  };
+  tally.add("rows_read", []);
+  void sender.begin(clock, push, 0);
+  await clock.pass(100);
+  tally.add("rows_read", [], 5);
+  const ended = sender.sendAll(clock, push);
+  await clock.pass(2_000);
+  await ended;
+  expect(counted).toEqual([1, 5]);
+});

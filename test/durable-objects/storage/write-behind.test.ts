@@ -18,6 +18,7 @@ import {
   record,
   restore,
 } from "../../../durable-objects/storage/write-behind.ts";
+import { depth } from "../../support/depth.ts";
 import { bucket, log, reachable } from "../../support/rules.ts";
 
 const SECOND_MS = 1_000;
@@ -184,7 +185,7 @@ test.each(Object.entries(rules))(
           }
         },
       ),
-      { numRuns: 3_000 },
+      { numRuns: depth(600, 3_000) },
     );
   },
 );

@@ -4,8 +4,8 @@ import { expectTypeOf, test } from "vitest";
 import type { Hold, Lease, RuleDecision } from "../../../core/protocol/answers.ts";
 import type * as answers from "../../../core/protocol/decision.ts";
 import type * as schemas from "../../../worker/calls/schemas/answer-schemas.ts";
-import type * as decisions from "../../../worker/calls/schemas/decision-schemas.ts";
 import type { KeyFigures } from "../../../worker/calls/schemas/decision-schemas.ts";
+import type * as decisions from "../../../worker/calls/schemas/decision-schemas.ts";
 
 type DeepReadonly<Value> = Value extends object
   ? { readonly [Field in keyof Value]: DeepReadonly<Value[Field]> }

@@ -10,6 +10,7 @@ import type { HoldCall } from "../../../core/protocol/messages.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
 import { regionalPolicies } from "../../../durable-objects/deployment.ts";
 import { callLimitSeveral } from "../../../worker/calls/limit-all.ts";
+import { depth } from "../../support/depth.ts";
 import { eventually } from "../../support/eventually.ts";
 import { call, freshKey, limit, report } from "../../support/limiter.ts";
 
@@ -154,6 +155,6 @@ test("however their messages are delayed, all ends, nothing is lost, and whoever
       const left = await Promise.all(names.map(remaining));
       expect(left).toEqual(names.map((_, key) => (won.includes(key) ? 2 : 5)));
     }),
-    { numRuns: 60 },
+    { numRuns: depth(20, 60) },
   );
 }, 60_000);

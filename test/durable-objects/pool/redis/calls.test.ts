@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { POOL_SCRIPT } from "../../../../durable-objects/pool/redis/script.ts";
 import { poolKeys } from "../../../../durable-objects/pool/session.ts";
 import { startRedis } from "../../../../scripts/redis-server.ts";
-import { depth } from "../../../support/depth.ts";
+import { depth, inDeepRuns } from "../../../support/depth.ts";
 import { eventually } from "../../../support/eventually.ts";
 import { grantedIn, holdingOf, SIZING, startPools, type Pools } from "../../../support/pools.ts";
 
@@ -22,26 +22,23 @@ const LOG = { name: "log", algorithm: "sliding-log", limit: 3, windowMs: 1_000 }
 const SLOTS = { name: "slots", algorithm: "concurrency", limit: 5 } as const;
 
 // Each hold that is made looks at those before it: 2,000 take a while.
-test.runIf(depth(false, true))(
-  "a key has at most 2,000 holds; those that expired are none, and other calls go on",
-  async () => {
-    const pool = pools.create([{ ...RATE, limit: 100_000, burst: 100_000 }]);
-    const hold = (id: string, atMs: number, ttlMs = 60_000) =>
-      pool.call({ op: "hold", cost: [1], id, ttlMs }, atMs);
-    await Promise.all(
-      Array.from({ length: 2_000 }, (_, index) => hold(`hold ${index}`, T, index < 10 ? 1_000 : 60_000)),
-    );
-    expect(await hold("one more", T)).toEqual({ full: { bound: "pool-holds", most: 2_000 } });
-    expect((await pool.peek(T)).report).toMatchObject({ holds: 2_000 });
-    expect((await pool.limit([1], T)).rules).toMatchObject([{ success: true }]);
-    await pool.call({ op: "settle", cost: [0], id: "hold 11", used: [1] }, T);
-    expect(await hold("one more", T)).toHaveProperty("hold");
-    expect(await hold("another", T)).toHaveProperty("full");
-    for (let index = 0; index < 10; index += 1)
-      expect(await hold(`later ${index}`, T + 1_000)).toHaveProperty("hold");
-    expect(await hold("another", T + 1_000)).toHaveProperty("full");
-  },
-);
+inDeepRuns("a key has at most 2,000 holds; those that expired are none, and other calls go on", async () => {
+  const pool = pools.create([{ ...RATE, limit: 100_000, burst: 100_000 }]);
+  const hold = (id: string, atMs: number, ttlMs = 60_000) =>
+    pool.call({ op: "hold", cost: [1], id, ttlMs }, atMs);
+  await Promise.all(
+    Array.from({ length: 2_000 }, (_, index) => hold(`hold ${index}`, T, index < 10 ? 1_000 : 60_000)),
+  );
+  expect(await hold("one more", T)).toEqual({ full: { bound: "pool-holds", most: 2_000 } });
+  expect((await pool.peek(T)).report).toMatchObject({ holds: 2_000 });
+  expect((await pool.limit([1], T)).rules).toMatchObject([{ success: true }]);
+  await pool.call({ op: "settle", cost: [0], id: "hold 11", used: [1] }, T);
+  expect(await hold("one more", T)).toHaveProperty("hold");
+  expect(await hold("another", T)).toHaveProperty("full");
+  for (let index = 0; index < 10; index += 1)
+    expect(await hold(`later ${index}`, T + 1_000)).toHaveProperty("hold");
+  expect(await hold("another", T + 1_000)).toHaveProperty("full");
+});
 
 describe("a call with an idempotency key", () => {
   test("is charged once and answered alike, for a day", async () => {
@@ -261,7 +258,7 @@ describe("the keys", () => {
         const slots = (first ?? []).map(async (key) => client?.sendCommand(["CLUSTER", "KEYSLOT", key]));
         expect(new Set(await Promise.all(slots)).size).toBe(1);
       }),
-      { numRuns: 200 },
+      { numRuns: depth(70, 200) },
     );
   });
 

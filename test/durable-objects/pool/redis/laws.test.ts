@@ -7,6 +7,7 @@ import { tokenBucket } from "../../../../core/algorithms/token-bucket.ts";
 import { algorithms } from "../../../../core/policies/algorithms.ts";
 import type { PoolAnswer } from "../../../../durable-objects/pool/protocol.ts";
 import { ruleWith, specimens } from "../../../support/algorithms.ts";
+import { depth } from "../../../support/depth.ts";
 import { worstExcess } from "../../../support/interval-bound.ts";
 import { poolRule, startPools, type Pool, type Pools } from "../../../support/pools.ts";
 import type { Given } from "../../../support/specimen.ts";
@@ -24,7 +25,7 @@ const call = fc.record({
 const history = fc.array(call, { maxLength: 12 });
 type Calls = readonly { afterMs: number; cost: number }[];
 const START_MS = 1_760_000_000_000;
-const OPTIONS = { numRuns: 60 };
+const OPTIONS = { numRuns: depth(25, 60) };
 
 const admitted = ({ rules = [] }: PoolAnswer) => rules.every(({ success }) => success);
 const figures = ({ rules = [] }: PoolAnswer) =>
@@ -85,7 +86,7 @@ describe.each([...algorithms.values()].filter(({ isPoolable }) => isPoolable))("
           }
         }
       }),
-      { numRuns: 150 },
+      { numRuns: depth(50, 150) },
     );
   });
 
@@ -115,7 +116,7 @@ describe.each([...algorithms.values()].filter(({ isPoolable }) => isPoolable))("
         expect(admitted(await take(pool, given, cost, nowMs + retryAfterMs - 1))).toBe(false);
         expect(admitted(await take(pool, given, cost, nowMs + retryAfterMs))).toBe(true);
       }),
-      { numRuns: 150 },
+      { numRuns: depth(50, 150) },
     );
   });
 
@@ -139,7 +140,7 @@ describe.each([...algorithms.values()].filter(({ isPoolable }) => isPoolable))("
         const answer = await take(pool, given, cost, nowMs);
         expect(figures(answer)?.remaining).toBe(await largest(pool, capacity, nowMs));
       }),
-      { numRuns: 30 },
+      { numRuns: depth(15, 30) },
     );
   });
 
@@ -315,6 +316,6 @@ test("a bucket's consumption under another policy is what the algorithm says it 
         expect(figures(await pool.peek(START_MS + laterMs))).toEqual({ remaining, resetAfterMs });
       },
     ),
-    { numRuns: 500 },
+    { numRuns: depth(150, 500) },
   );
 });

@@ -4,6 +4,7 @@ import { setImmediate as turn } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { SYSTEM_TIME } from "../../../../core/clock.ts";
 import { SendQueue } from "../../../../durable-objects/pool/redis/redis-pool.ts";
+import { depth } from "../../../support/depth.ts";
 import { announcedSeed, seededRandom } from "../../../support/random.ts";
 
 /** So many connections an object has. */
@@ -124,7 +125,7 @@ test("six calls are under way while any wait, in order, and those of callers tha
         expect(machine.timers).toBe(machine.all.filter((asked) => !asked.isLeft && !asked.isEnded).length);
       }
     }),
-    { numRuns: 300 },
+    { numRuns: depth(80, 300) },
   );
 });
 

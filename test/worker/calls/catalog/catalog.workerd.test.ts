@@ -1,8 +1,7 @@
 /** Policies, overrides and tokens that change at run time: over HTTP, against the real objects. */
 import { exports } from "cloudflare:workers";
 import { describe, expect, test } from "vitest";
-import type { CatalogTarget } from "../../../../worker/rpc/limiter.ts";
-import type { Limiter } from "../../../../worker/rpc/limiter.ts";
+import type { CatalogTarget, Limiter } from "../../../../worker/rpc/limiter.ts";
 import { TOKENS } from "../../../support/fixtures.ts";
 import { call, freshKey, limit } from "../../../support/limiter.ts";
 

@@ -1,6 +1,7 @@
 /** What the catalog says of itself can be written back, whatever was written before. */
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
+import { depth } from "../../../support/depth.ts";
 import { call } from "../../../support/limiter.ts";
 
 const EMPTY = { policies: {}, overrides: {}, tokens: {} };
@@ -40,7 +41,7 @@ test("the document that is read can be written into an empty catalog, after any 
       await admin("PUT", "/v1/catalog", EMPTY);
       expect(await admin("PUT", "/v1/catalog", document)).toMatchObject({ status: 200, body: document });
     }),
-    { numRuns: 40 },
+    { numRuns: depth(12, 40) },
   );
   await admin("PUT", "/v1/catalog", EMPTY);
 });

@@ -1,0 +1,16 @@
+/** Before black-box tests, once: the bundle, Prometheus for what /metrics answers, and Chromium for the dashboard. */
+import { ensureChromium } from "../../scripts/chromium.ts";
+import { ensureTool } from "../../scripts/installed-tool.ts";
+import { build } from "../../scripts/project.ts";
+
+export default function prepareSystem(): void {
+  build();
+  for (const command of ["prometheus", "promtool"])
+    ensureTool({
+      command,
+      apt: "prometheus",
+      brew: "prometheus",
+      elsewhere: ["elsewhere:       prometheus and promtool, version 2.42 or newer, on the PATH"],
+    });
+  ensureChromium();
+}

@@ -1,0 +1,8 @@
+/** Before all tests, once: several start a redis-server at the same time, and import the worker with the dashboard. */
+import { buildDashboard } from "../../scripts/dashboard-build.ts";
+import { ensureRedis } from "../../scripts/redis-server.ts";
+
+export default async function prepare(): Promise<void> {
+  ensureRedis();
+  await buildDashboard();
+}
