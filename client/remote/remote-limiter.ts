@@ -31,8 +31,8 @@ import {
   type RefundRequest,
   withRelease,
 } from "../limiter.ts";
-import { isOf, plainCall, type PlainCall, requireObject, signalOf, wholeCall } from "../local-call.ts";
-import { LocalLimiter } from "../local-limiter.ts";
+import { isOf, requireObject, signalOf, wholeCall } from "../local-call.ts";
+import { LocalLimiter, plainCall, type PlainCall } from "../local-limiter.ts";
 import { ReservationCache } from "../reservation-cache.ts";
 import { returnUnits } from "../transports/send-batch.ts";
 import type { LimiterTransport } from "../transports/transport.ts";

@@ -2,21 +2,19 @@
  * A call as a record: where it is, who may make it, what it reads, does and answers, and how it is described. The HTTP
  * routes, the answers 405, the service binding and the OpenAPI document are made from these records.
  */
-import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import type { Problem } from "../../core/protocol/problems.ts";
-import type { Principal, Scope } from "../auth/tokens.ts";
+import type { Scope } from "../auth/tokens.ts";
 import type { Env } from "../bindings/env.ts";
 import type { CatalogCaller, Conditions } from "../calls/catalog/catalog-access.ts";
+import type { CallContext as Context } from "../calls/limits.ts";
 import type { SchemaName } from "./openapi-schemas.ts";
 import type { AnswerKind } from "./responses.ts";
 
 export type Method = "GET" | "POST" | "PUT" | "DELETE";
 
 /** Who makes a call, and what is there to carry it out. */
-export interface CallContext {
+export interface CallContext extends Context {
   readonly env: Env;
-  readonly client: LimiterClient;
-  readonly principal: Principal;
   /** Absent: the call came over the service binding. */
   readonly request?: Request;
   /** Keeps that work going after the call has been answered. */

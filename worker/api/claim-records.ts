@@ -19,7 +19,6 @@ import { DECISION_HEADERS, RETRY_AFTER } from "./openapi-parts.ts";
 import { DECISION, JSON_ANSWER, NOTHING, RESPONSE } from "./responses.ts";
 
 const headers = { ...DECISION_HEADERS, ...RETRY_AFTER };
-const NOBODY_ABORTS = new AbortController().signal;
 
 export const claimRecords = {
   hold: call({
@@ -28,7 +27,7 @@ export const claimRecords = {
     scopes: ["limit"],
     body: { schema: "HoldRequest" },
     bound: "key",
-    handle: ({ client, principal }, input) => callHold(client, principal, input),
+    handle: callHold,
     answer: DECISION,
     summary: "Set units apart until it is known how many were used",
     ok: { says: "A decision; if it admits, with the hold", schema: "HoldDecision", headers },
@@ -41,7 +40,7 @@ export const claimRecords = {
     scopes: ["limit"],
     body: { schema: "SettleRequest" },
     bound: "alone",
-    handle: ({ client, principal }, input) => callSettle(client, principal, input),
+    handle: callSettle,
     answer: DECISION,
     summary: "End a hold with the units really used; late or again, it changes nothing",
     ok: { says: "The key's decision after the settling", schema: "Decision", headers: DECISION_HEADERS },
@@ -52,7 +51,7 @@ export const claimRecords = {
     tag: "holds",
     scopes: ["limit"],
     bound: "alone",
-    handle: ({ client, principal }, input) => callCancel(client, principal, input),
+    handle: callCancel,
     answer: NOTHING,
     summary: "End a hold of which nothing was used",
   }),
@@ -62,8 +61,7 @@ export const claimRecords = {
     scopes: ["limit"],
     body: { schema: "AcquireRequest" },
     bound: "key",
-    handle: ({ client, principal, request, waitUntil }, input) =>
-      callAcquire(client, principal, input, request?.signal ?? NOBODY_ABORTS, waitUntil),
+    handle: callAcquire,
     answer: DECISION,
     summary: "Lease units, waiting in the queue if asked to",
     ok: { says: "A decision; if it admits, with the lease", schema: "LeaseDecision", headers },
@@ -102,7 +100,7 @@ export const claimRecords = {
     scopes: ["limit"],
     body: { schema: "RenewRequest", isOptional: true },
     bound: "alone",
-    handle: ({ client, principal }, input) => callRenew(client, principal, input),
+    handle: callRenew,
     answer: JSON_ANSWER,
     summary: "Move a lease's end",
     ok: { says: "The lease", schema: "Lease" },
@@ -113,7 +111,7 @@ export const claimRecords = {
     tag: "leases",
     scopes: ["limit"],
     body: { schema: "ReleaseRequest", isOptional: true },
-    handle: ({ client, principal }, input) => callRelease(client, principal, input),
+    handle: callRelease,
     answer: NOTHING,
     summary: "End a lease, and report how the call went; the next caller in the queue gets its units at once",
     example: examples.releaseWithReport,
@@ -124,7 +122,7 @@ export const claimRecords = {
     tag: "leases",
     scopes: ["limit"],
     bound: "alone",
-    handle: ({ client, principal }, input) => callRelease(client, principal, input),
+    handle: callRelease,
     answer: NOTHING,
     summary: "End a lease; the next caller in the queue gets its units at once",
   }),
@@ -133,15 +131,13 @@ export const claimRecords = {
 /* A lease that ends with a WebSocket: the handshake, and what is passed on between a caller and an object. */
 
 /** Opens the socket, if the request asks for one. */
-export async function openSocket(
-  { env, client, principal, request }: CallContext,
-  input: unknown,
-): Promise<Response | Problem> {
+async function openSocket(context: CallContext, input: unknown): Promise<Response | Problem> {
+  const { env, request } = context;
   if (request?.headers.get("upgrade")?.toLowerCase() !== "websocket") {
     const detail = "the Upgrade header must be websocket";
     return new Problem(PROBLEMS.upgradeRequired, detail, { headers: { upgrade: "websocket" } });
   }
-  const answered = await callSocket(client, principal, input);
+  const answered = await callSocket(context, input);
   if (answered instanceof Problem) return answered;
   return env.SOCKETS === "relayed" ? relayed(request, answered.answer) : answered.answer;
 }

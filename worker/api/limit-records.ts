@@ -16,7 +16,7 @@ export const limitRecords = {
     body: { schema: "LimitRequest" },
     orQuery: { beginning: ["policy", "key"], numbers: ["cost", "waitMs"] },
     bound: "key",
-    handle: ({ client, principal, request }, input) => callLimit(client, principal, input, request?.signal),
+    handle: callLimit,
     answer: DECISION,
     summary: "Take units of a key's quota if they fit",
     description:
@@ -36,7 +36,7 @@ export const limitRecords = {
     scopes: ["limit"],
     body: { schema: "LimitAllRequest" },
     bound: "checks",
-    handle: ({ client, principal }, input) => callLimitSeveral(client, principal, input),
+    handle: callLimitSeveral,
     answer: ALL_DECISIONS,
     summary:
       "Take units of up to 16 keys' quotas, of all or of none; or of up to 100, each decided by itself",
@@ -54,7 +54,7 @@ export const limitRecords = {
     scopes: ["limit", "refund"],
     body: { schema: "RefundRequest" },
     bound: "key",
-    handle: ({ client, principal }, input) => callRefund(client, principal, input),
+    handle: callRefund,
     answer: DECISION,
     summary: "Give back units that were taken and not used",
     ok: { says: "The key's decision after the refund", schema: "Decision", headers: DECISION_HEADERS },
@@ -66,7 +66,7 @@ export const limitRecords = {
     scopes: ["reserve"],
     body: { schema: "ReservationsRequest" },
     bound: "alone",
-    handle: ({ client, principal }, input) => callReserve(client, principal, input),
+    handle: callReserve,
     answer: JSON_ANSWER,
     summary: "Hold units of many keys in the caller's own process; needs the scope reserve",
     description:

@@ -1,30 +1,24 @@
 /** Decisions as HTTP answers them. */
 import { readClockMs } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { AllDecisions, Decision } from "../../core/protocol/decision.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import {
-  allDeniedBody,
-  deniedBody,
-  longestWaitMs,
+  type AllDecisions,
+  type Decision,
   retryAfter,
   setPolicyHeaders,
   setQuotaHeaders,
-} from "../../core/protocol/rate-limit-headers.ts";
+} from "../../core/protocol/decision.ts";
+import { allDeniedBody, deniedBody, longestWaitMs } from "../../core/protocol/denied-body.ts";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts } from "../../core/stats/counts.ts";
 import { METRIC_FORMATS, type MetricFormat, metricsText } from "../../core/stats/metrics-text.ts";
-import type { TargetAnswer } from "../calls/target.ts";
+import type { TargetAnswer } from "../calls/limits.ts";
 
 /** The status of a denial. */
 export type DenyStatus = 200 | 429;
 
 /** Answers a decision: with 200, or a denial as `deny` says. A degraded denial is then a 503. */
-export function decisionResponse(
-  answered: TargetAnswer<Decision> | Problem,
-  deny: DenyStatus,
-): Response | Problem {
-  if (answered instanceof Problem) return answered;
-  const { policy, answer } = answered;
+export function decisionResponse({ policy, answer }: TargetAnswer<Decision>, deny: DenyStatus): Response {
   const headers = decisionHeaders(policy, answer, readClockMs);
   if (answer.success || deny === 200) return new Response(JSON.stringify(answer), { headers });
   const body = deniedBody(answer);
@@ -40,11 +34,8 @@ const denials = new WeakMap<Policy, Headers>();
  * share are made once: copying them costs less than checking four names and values anew.
  */
 export function plainResponse(policy: Policy, decision: Decision, deny: DenyStatus): Response {
-  // Of what no rule was asked there are no figures to write.
-  if ((!decision.success && deny !== 200) || decision.rules.length === 0) {
-    const response = decisionResponse({ policy, answer: decision }, deny);
-    return response instanceof Problem ? toResponse(response) : response;
-  }
+  if ((!decision.success && deny !== 200) || decision.rules.length === 0)
+    return decisionResponse({ policy, answer: decision }, deny);
   // These are set in the template itself, which the response copies. Nothing is awaited in between.
   const wait = decision.success ? null : (decision.retryAfterMs ?? null);
   const headers = templateOf(policy, wait === null ? admissions : denials);
@@ -83,8 +74,7 @@ export function decisionText(decision: Decision): string {
  * The same for a call on several keys. RateLimit headers could not say whose limits they mean, so only Retry-After is
  * sent.
  */
-export function allResponse(answered: AllDecisions | Problem, deny: DenyStatus): Response | Problem {
-  if (answered instanceof Problem) return answered;
+export function allResponse(answered: AllDecisions, deny: DenyStatus): Response {
   const denied = answered.decisions.filter(({ success }) => !success);
   const headers = { ...JSON_NOT_STORED, ...retryAfter(longestWaitMs(denied)) };
   if (denied.length === 0 || deny === 200) return new Response(JSON.stringify(answered), { headers });
@@ -129,7 +119,7 @@ const shared = new WeakMap<Policy, Readonly<Record<string, string>>>();
 
 /** An answer as HTTP writes it, and as the service binding returns it. */
 export interface AnswerKind<Answer> {
-  respond(answer: Answer, deny: DenyStatus): Response | Problem;
+  respond(answer: Answer, deny: DenyStatus): Response;
   value(answer: Answer): unknown;
 }
 

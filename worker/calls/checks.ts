@@ -1,16 +1,14 @@
 /** The checks of a call on several keys: parsed, permitted, and named for idempotency. */
-import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { type Cost, costOf, costText, forPriority, publicName } from "../../core/policies/policy.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import type { Principal } from "../auth/tokens.ts";
+import { type CallContext, costProblem, findTarget, priorityProblem, rateProblem } from "./limits.ts";
 import {
   CHECKS_ALLOWED,
   LimitAllRequest,
   MAX_CHECKS,
   MAX_INDEPENDENT_CHECKS,
 } from "./schemas/request-schemas.ts";
-import { costProblem, findTarget, priorityProblem, rateProblem, type Target } from "./target.ts";
-import { given, parse, refused } from "./validate.ts";
+import { given, parse, refused, type Target } from "./validate.ts";
 
 /** A check that is decided by itself. */
 export interface IndependentCheck extends Target {
@@ -35,14 +33,13 @@ export type Checks =
 
 /** The checks of a call, or the problem of the first that is not allowed. */
 export async function parseChecks(
-  client: LimiterClient,
-  principal: Principal,
+  { client, principal }: CallContext,
   input: unknown,
 ): Promise<Checks | Problem> {
   // Before anything else, since each of thousands of checks would be parsed, and answered with an error of its own.
-  const asked = given(input, "checks");
-  const most = given(input, "atomic") === false ? MAX_INDEPENDENT_CHECKS : MAX_CHECKS;
-  if (Array.isArray(asked) && asked.length > most) return refused(["checks"], asked, CHECKS_ALLOWED);
+  const raw = given(input, "checks") as readonly unknown[];
+  const maxChecks = given(input, "atomic") === false ? MAX_INDEPENDENT_CHECKS : MAX_CHECKS;
+  if (Array.isArray(raw) && raw.length > maxChecks) return refused(["checks"], raw, CHECKS_ALLOWED);
   const request = parse(LimitAllRequest, input);
   if (request instanceof Problem) return request;
   const { atomic, idempotencyKey, priority } = request;
@@ -51,11 +48,10 @@ export async function parseChecks(
     const path = ["checks", String(index)];
     const target = findTarget(client, principal, check, path);
     if (target instanceof Problem) return target;
-    const raw = (given(input, "checks") as readonly unknown[])[index];
     const { policy } = target;
     const problem =
       (atomic ? undefined : rateProblem(policy, check.cost, path)) ??
-      costProblem(policy, [...path, "cost"], check.cost, given(raw, "cost")) ??
+      costProblem(policy, [...path, "cost"], check.cost, raw[index]) ??
       priorityProblem(policy, priority);
     if (problem !== undefined) return problem;
     targets.push({ ...target, policy: forPriority(target.policy, priority), cost: check.cost, priority });

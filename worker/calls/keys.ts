@@ -8,15 +8,14 @@ import { keyCursor, type KeyPlace, readKeyCursor, sharedObjects } from "../../co
 import { Problem } from "../../core/protocol/problems.ts";
 import { integer, table } from "../../core/validation.ts";
 import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
+import { type CallContext, findPolicy } from "./limits.ts";
 import { figure, milliseconds } from "./schemas/answer-schemas.ts";
 import { KeyRequest, MAX_KEY_BYTES, text } from "./schemas/request-schemas.ts";
-import { findPolicy } from "./target.ts";
 import { parse, refused } from "./validate.ts";
 
 /** Lists keys, page by page. */
 export async function callKeys(
-  client: LimiterClient,
-  principal: Principal,
+  { client, principal }: CallContext,
   input: unknown,
 ): Promise<KeyList | Problem> {
   const request = parse(KeyListRequest, input);
@@ -29,8 +28,7 @@ export async function callKeys(
 
 /** Counts keys, 256 objects at a time. */
 export async function callKeyCount(
-  client: LimiterClient,
-  principal: Principal,
+  { client, principal }: CallContext,
   input: unknown,
 ): Promise<KeyCount | Problem> {
   const request = parse(KeyCountRequest, input);
@@ -57,7 +55,7 @@ function amongOf(
     readonly cursor?: string | undefined;
   },
 ): Among | Problem {
-  const policy = findPolicy(policies, principal, request.policy, []);
+  const policy = findPolicy(policies, principal, request.policy);
   if (policy instanceof Problem) return policy;
   if (policy.pool !== undefined) {
     const allowed = "a policy without a pool (the keys of this one are in its Redis: list them there)";
@@ -143,7 +141,7 @@ export const KeyCount = v.object({
 export type KeyCount = Readonly<v.InferOutput<typeof KeyCount>>;
 
 /** The policies that the principal may use. */
-export function listPolicies({ policies }: LimiterClient, principal: Principal): PolicyList {
+export function listPolicies({ client: { policies }, principal }: CallContext): PolicyList {
   const usable = [...policies.named.values()].filter(({ name }) => mayUse(principal, name));
   return {
     policies: usable.map(({ name, rules, ...policy }) => ({

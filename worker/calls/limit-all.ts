@@ -16,20 +16,20 @@
  */
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import type { SheddingSample } from "../../client/objects/load-shedding.ts";
-import { decisionOf, shedTold } from "../../client/read-answer.ts";
+import { decisionOf, toShedDecision } from "../../client/read-answer.ts";
 import { takesNothing } from "../../core/policies/policy.ts";
 import type { Decided } from "../../core/protocol/answers.ts";
 import {
   type AllDecisions,
-  asTold,
+  settledDecision,
   type Decision,
   degradedDecision,
   refusedDecision,
 } from "../../core/protocol/decision.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import type { Principal } from "../auth/tokens.ts";
 import { acquireCandidate, limitCandidate } from "./candidates.ts";
 import { type Check, compare, type IndependentCheck, isNever, nameOf, parseChecks } from "./checks.ts";
+import type { CallContext } from "./limits.ts";
 
 /**
  * Longer than settling takes, with all deadlines, in milliseconds. If the worker dies, the units are missing for so
@@ -197,7 +197,7 @@ async function settleAll(
     wasCancelled ||= idempotencyKey !== undefined && decision instanceof Problem && decision.status === 404;
     const before = outcomes[index];
     if (decision instanceof Problem || before === undefined) return;
-    settled[index] = asTold(decision, before.decision);
+    settled[index] = settledDecision(decision, before.decision);
   });
   if (!wasCancelled) return { success: true, decisions: settled };
   const detail = "this call was made twice at once, and the other one was denied: make the call again";
@@ -230,18 +230,18 @@ const MAX_AT_ONCE = 20;
 
 /** Decides on several checks. */
 export async function callLimitSeveral(
-  client: LimiterClient,
-  principal: Principal,
+  context: CallContext,
   input: unknown,
 ): Promise<AllDecisions | Problem> {
-  const checks = await parseChecks(client, principal, input);
+  const { client } = context;
+  const checks = await parseChecks(context, input);
   if (checks instanceof Problem) return checks;
   const answered =
     "together" in checks ? await limitByKey(client, checks.together) : await limitEach(client, checks.alone);
   if (answered instanceof Problem) return answered;
   const made = "together" in checks ? checks.together : checks.alone;
   for (const [index, decision] of answered.decisions.entries()) {
-    client.told(decision);
+    client.recordDecision(decision);
     const check = made[index];
     // What was let through by its own policy, and took nothing since another was denied, says nothing of either.
     if (check !== undefined && (answered.success || "alone" in checks || !decision.success))
@@ -322,7 +322,7 @@ function shedOutcome({
   key,
   shed,
 }: SampledCheck): { readonly decision: Decision; readonly isContended: false } | undefined {
-  return shed && { decision: shedTold(policy, key, shed), isContended: false };
+  return shed && { decision: toShedDecision(policy, key, shed), isContended: false };
 }
 
 /** Whether a check is shed whatever its object remembers: one with an idempotency key may have passed before. */

@@ -16,9 +16,9 @@ import {
 } from "../../core/stats/messages.ts";
 import { oneOf, table } from "../../core/validation.ts";
 import { mayUse, type Principal } from "../auth/tokens.ts";
+import { findPolicy } from "./limits.ts";
 import { figure } from "./schemas/answer-schemas.ts";
 import { KeyRequest } from "./schemas/request-schemas.ts";
-import { findPolicy } from "./target.ts";
 import { parse, refused } from "./validate.ts";
 
 /** The object is waited for so long, in milliseconds. */
@@ -58,7 +58,7 @@ export async function callHistory(
 ): Promise<History | Problem> {
   const request = parse(HistoryRequest, input);
   if (request instanceof Problem) return request;
-  const policy = totalsProblem(principal) ?? findPolicy(policies, principal, request.policy, []);
+  const policy = totalsProblem(principal) ?? findPolicy(policies, principal, request.policy);
   if (policy instanceof Problem) return policy;
   const { step, since = USUAL_SINCE[step] } = request;
   const nowMs = SYSTEM_TIME.nowMs();
@@ -90,7 +90,7 @@ export async function callTopKeys(
 ): Promise<TopKeyList | Problem> {
   const request = parse(TopKeysRequest, input);
   if (request instanceof Problem) return request;
-  const policy = findPolicy(policies, principal, request.policy, []);
+  const policy = findPolicy(policies, principal, request.policy);
   if (policy instanceof Problem) return policy;
   const name = publicName(policy.name);
   const { by } = request;

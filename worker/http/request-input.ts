@@ -119,15 +119,10 @@ export async function readJson(
     const bytes = await readBytes(request, mostBytes);
     if (bytes === undefined) return new Problem(PROBLEMS.tooLarge, `the body is over ${mostBytes} bytes`);
     if (isOptional && bytes.byteLength === 0) return NOTHING;
-    return { value: decode(bytes) };
+    return { value: JSON.parse(utf8.decode(bytes)) as unknown };
   } catch (error) {
     return malformed(error);
   }
-}
-
-/** @throws Error when the bytes are not JSON, or not UTF-8 */
-export function decode(bytes: ArrayBuffer | Uint8Array): unknown {
-  return JSON.parse(decoder.decode(bytes));
 }
 
 /** The problem of a body that is not JSON or not UTF-8, or that broke off. */
@@ -136,8 +131,8 @@ export function malformed(error: unknown): Problem {
   return new Problem(PROBLEMS.malformed, "the body must be JSON", { errors: [{ pointer: "", detail }] });
 }
 
-// Fatal, so that broken UTF-8 is an error and not another key.
-const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+/** Fatal, so that broken UTF-8 is an error and not another key. */
+export const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 function isJson(contentType: string | null): boolean {
   return contentType !== null && /^application\/json\s*(;\s*charset="?utf-8"?\s*)?$/i.test(contentType);

@@ -1,4 +1,4 @@
-/** Answers requests by the records of the calls: who calls, what the address and the body say, and what is answered. */
+/** Answers requests by the records of the calls: finds the caller, reads the input, and writes the answer. */
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { violation } from "../../core/validation.ts";
 import type { Call, CatalogCall } from "../api/call.ts";

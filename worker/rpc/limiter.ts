@@ -1,6 +1,7 @@
-import { RpcTarget, WorkerEntrypoint } from "cloudflare:workers";
 /** The limiter as a service binding: the calls of the records, for callers that need no token. */
+import { RpcTarget, WorkerEntrypoint } from "cloudflare:workers";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
+import { blockedDecision } from "../../client/read-answer.ts";
 import type { CatalogService } from "../../client/transports/catalog-service.ts";
 import type { AcquireRequest, KeyRequest, LimiterCalls } from "../../client/transports/transport.ts";
 import { readClockMs } from "../../core/clock.ts";
@@ -18,11 +19,12 @@ import { REGION_NAMES, regionNamed, catalogCallerOf, clientOf, freshen } from ".
 import type { Env } from "../bindings/env.ts";
 import { acquireCandidate, skipCandidate } from "../calls/candidates.ts";
 import { type CatalogCaller, readConditions } from "../calls/catalog/catalog-access.ts";
-import { type Acquire, acquireOf, CONFIRM_WITHIN_MS, linkedOf } from "../calls/claims.ts";
+import { type Acquire, acquireOf, CONFIRM_WITHIN_MS, findClaim, linkedOf } from "../calls/claims.ts";
 import type { KeyCount, KeyList } from "../calls/keys.ts";
+import { onKey } from "../calls/limits.ts";
+import { plain } from "../calls/plain-data.ts";
 import { BoundAcquireRequest } from "../calls/schemas/request-schemas.ts";
-import { blockedDecision, call, findClaim, type TargetAnswer } from "../calls/target.ts";
-import { given, parse, plain, refused } from "../calls/validate.ts";
+import { parse, refused } from "../calls/validate.ts";
 
 interface Regional {
   /**
@@ -95,7 +97,7 @@ export class Limiter extends WithCalls {
   ): Promise<Grant> {
     await freshen(this.env, true);
     const { context, input } = this.#read(RECORDS["acquire"] as Call, asked);
-    return orThrow(await callAcquireBound(context.client, context.principal, input)).answer;
+    return orThrow(await acquireBound(context, input)).answer;
   }
 
   /** What changes at run time: policies, overrides, tokens. Dispose of it when done (`using`). */
@@ -210,62 +212,44 @@ function orThrow<Answer>(answer: Answer | Problem): Answer {
 export type Grant = Decision & Omit<Attached, "answer">;
 
 /** Leases units for a caller over the service binding, or lets it take over a lease that it had. */
-export function callAcquireBound(
-  client: LimiterClient,
-  principal: Principal,
-  input: unknown,
-): Promise<TargetAnswer<Grant> | Problem> {
-  return call(client, principal, BoundAcquireRequest, input, async (target, request) => {
-    const acquire = acquireOf(client, target, request, given(input, "units"));
-    if (acquire instanceof Problem) return acquire;
-    const { policy, key, asked } = acquire;
-    const linked = detachedProblem(request) ?? linkedOf(client, principal, acquire, request);
-    if (linked instanceof Problem) return linked;
-    // Who takes over a lease has it already.
-    const blocked = linked.resume === undefined ? blockedDecision(target) : undefined;
-    if (blocked !== undefined) return client.told(blocked);
-    if (request.utilization !== undefined) client.report(policy, key, request.utilization);
-    // A lease that ends with its caller ends at its object.
-    if (!request.detached) skipCandidate(client, acquire);
-    const isAtOnce = asked.waitMs === 0 || linked.resume !== undefined;
-    if (isAtOnce && !request.detached) {
-      const granted = await client.leases.acquireAttached(policy, key, { ...asked, ...linked });
-      if (granted === undefined) return client.told(degradedDecision(policy, key));
-      return grantOf(client.told(granted.decision), granted.attached);
-    }
-    const link = request.detached ? undefined : linked;
-    const { decision, attached } = await acquireConfirmed(client, principal, acquire, link);
-    if (link === undefined) acquireCandidate(client, acquire, asked, decision);
-    client.told(decision);
-    return attached === undefined ? decision : grantOf(decision, attached);
-  });
-}
+const acquireBound = onKey(BoundAcquireRequest, async (target, request, { client, principal }, input) => {
+  const acquire = acquireOf(client, target, request, input);
+  if (acquire instanceof Problem) return acquire;
+  const { policy, key, params } = acquire;
+  const linked = detachedProblem(request) ?? linkedOf(client, principal, acquire, request);
+  if (linked instanceof Problem) return linked;
+  // A caller that takes over a lease has it already.
+  const blocked = linked.resume === undefined ? blockedDecision(policy, key) : undefined;
+  if (blocked !== undefined) return client.recordDecision(blocked);
+  if (request.utilization !== undefined) client.report(policy, key, request.utilization);
+  if (request.detached) {
+    const { decision } = await acquireConfirmed(client, principal, acquire, undefined);
+    acquireCandidate(client, acquire, params, decision);
+    return client.recordDecision(decision);
+  }
+  // A lease that ends with its caller ends at its object.
+  skipCandidate(client, acquire);
+  const isAtOnce = params.waitMs === 0 || linked.resume !== undefined;
+  const granted = isAtOnce
+    ? await client.leases.acquireAttached(policy, key, { ...params, ...linked })
+    : await acquireConfirmed(client, principal, acquire, linked);
+  const { decision, attached } = granted ?? { decision: degradedDecision(policy, key) };
+  client.recordDecision(decision);
+  if (decision instanceof Problem || attached?.slot === undefined) return decision;
+  const { slot, renew, release } = attached;
+  return { ...decision, slot, ...(renew && { renew }), ...(release && { release }) } as Grant;
+});
 
-/** The problem of a lease that is to end with no link, and is told what becomes of it when its link ends. */
-function detachedProblem({
-  detached,
-  graceMs,
-  resume,
-}: {
+/** The problem of a lease that is to end with no link, and yet says what happens when its link ends. */
+function detachedProblem(request: {
   readonly detached: boolean;
   readonly graceMs?: number | undefined;
   readonly resume?: string | undefined;
 }): Problem | undefined {
-  if (!detached) return undefined;
-  const allowed = "left out where detached is true: such a lease has no link";
-  if (graceMs !== undefined) return refused(["graceMs"], graceMs, allowed);
-  return resume === undefined ? undefined : refused(["resume"], resume, allowed);
-}
-
-function grantOf(decision: Decision | Problem, { slot, renew, release }: Attached): Grant | Problem {
-  if (decision instanceof Problem || slot === undefined) return decision;
-  return { ...decision, slot, ...(renew && { renew }), ...(release && { release }) };
-}
-
-/** A decision, and what keeps its lease. */
-interface Granted {
-  readonly decision: Decision | Problem;
-  readonly attached?: Attached;
+  if (!request.detached) return undefined;
+  const field = request.graceMs === undefined ? "resume" : "graceMs";
+  if (request[field] === undefined) return undefined;
+  return refused([field], request[field], "left out where detached is true: such a lease has no link");
 }
 
 /**
@@ -280,23 +264,23 @@ async function acquireConfirmed(
   principal: Principal,
   acquire: Acquire,
   link: Pick<AcquireParams, "graceMs"> | undefined,
-): Promise<Granted> {
-  const { policy, key, asked } = acquire;
-  const untilMs = readClockMs() + asked.waitMs;
+): Promise<{ readonly decision: Decision | Problem; readonly attached?: Attached }> {
+  const { policy, key, params } = acquire;
+  const untilMs = readClockMs() + params.waitMs;
   for (const isLast of [false, true]) {
-    const waitMs = isLast ? Math.max(0, untilMs - readClockMs()) : asked.waitMs;
-    const brief = { ...asked, waitMs, confirmWithinMs: CONFIRM_WITHIN_MS };
+    const waitMs = isLast ? Math.max(0, untilMs - readClockMs()) : params.waitMs;
+    const brief = { ...params, waitMs, confirmWithinMs: CONFIRM_WITHIN_MS };
     const decision = await client.leases.acquire(policy, key, brief);
     if (decision instanceof Problem || decision.lease === undefined) return { decision };
     const secret = findClaim(client, principal, "lease", decision.lease.id)?.secret ?? "";
     const attached =
       link?.graceMs === undefined
-        ? await client.leases.confirm(policy, key, secret, asked.ttlMs, link !== undefined)
-        : await client.leases.takeOver(policy, key, { ...asked, ...link, resume: secret });
+        ? await client.leases.confirm(policy, key, secret, params.ttlMs, link !== undefined)
+        : await client.leases.takeOver(policy, key, { ...params, ...link, resume: secret });
     if (attached === undefined) break;
     if (attached !== "ended")
       return {
-        decision: { ...decision, lease: { ...decision.lease, expiresAfterMs: asked.ttlMs } },
+        decision: { ...decision, lease: { ...decision.lease, expiresAfterMs: params.ttlMs } },
         attached,
       };
   }
