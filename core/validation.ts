@@ -59,6 +59,11 @@ export function number(least: number, most: number) {
   return v.pipe(v.number(allowed), v.minValue(least, allowed), v.maxValue(most, allowed));
 }
 
+/** The schema with a description in the OpenAPI document. */
+export function described<Schema extends v.GenericSchema>(schema: Schema, description: string) {
+  return v.pipe(schema, v.description(description));
+}
+
 /** A schema for one of a few words. */
 export function oneOf<const Words extends readonly string[]>(words: Words) {
   return v.picklist(words, `one of ${words.map((word) => JSON.stringify(word)).join(", ")}`);

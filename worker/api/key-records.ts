@@ -1,9 +1,9 @@
 /** The calls on policies and keys, and on what was counted. */
 import { ADDRESSES } from "../../client/transports/transport.ts";
+import { MAX_KEY_BYTES } from "../../core/protocol/names.ts";
 import { STEPS, TOP_KINDS } from "../../core/stats/messages.ts";
 import { callKeyCount, callKeys, KeyListRequest, listPolicies, MAX_LISTED } from "../calls/keys.ts";
 import { callPeek, callReset, callSetUsed } from "../calls/limits.ts";
-import { MAX_KEY_BYTES } from "../calls/schemas/request-schemas.ts";
 import { callHistory, callMetrics, callTopKeys, HistoryRequest } from "../calls/stats.ts";
 import { call, query } from "./call.ts";
 import * as examples from "./examples.ts";
@@ -133,7 +133,7 @@ export const statsRecords = {
       POLICY_FIELD,
       query("since", {
         type: "string",
-        description: HistoryRequest.entries.since.wrapped.pipe[2].description,
+        description: HistoryRequest.entries.since.wrapped.pipe[1].description,
       }),
       query("step", { type: "string", enum: STEPS, default: HistoryRequest.entries.step.default }),
     ],

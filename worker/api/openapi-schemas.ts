@@ -3,9 +3,7 @@ import { toJsonSchema } from "@valibot/to-json-schema";
 import * as v from "valibot";
 import * as catalog from "../calls/catalog/catalog-schemas.ts";
 import { KeyCount, KeyList, ListedKey, PolicyDescription, PolicyList, PolicyRule } from "../calls/keys.ts";
-import { Hold, Lease, RuleDecision } from "../calls/schemas/answer-schemas.ts";
-import * as decisions from "../calls/schemas/decision-schemas.ts";
-import { KeyFigures, KeyReport } from "../calls/schemas/decision-schemas.ts";
+import * as answers from "../calls/schemas/answer-schemas.ts";
 import * as problems from "../calls/schemas/problem-schemas.ts";
 import {
   AcquireRequest,
@@ -51,13 +49,12 @@ const REQUESTS = {
   TokenRequest: catalog.TokenRequest,
 };
 const { ProblemDetails, ...byStatus } = problems;
+const { RuleDecision, Lease, Hold, ...decisions } = answers;
 const ANSWERS = {
   RuleDecision,
   Lease,
   Hold,
   ...decisions,
-  KeyFigures,
-  KeyReport,
   ListedKey,
   KeyList,
   KeyCount,

@@ -1,5 +1,4 @@
-import { hash } from "../../core/protocol/names.ts";
-import { MAX_KEY_BYTES } from "../calls/schemas/request-schemas.ts";
+import { hash, MAX_KEY_BYTES } from "../../core/protocol/names.ts";
 import { RECORDS } from "./all-records.ts";
 import type { Call, CatalogCall } from "./call.ts";
 import { answer, body, denials, problems, type Status } from "./openapi-parts.ts";

@@ -14,11 +14,10 @@ import {
   STEPS,
   TOP_KINDS,
 } from "../../core/stats/messages.ts";
-import { oneOf, table } from "../../core/validation.ts";
+import { described, oneOf, table } from "../../core/validation.ts";
 import { mayUse, type Principal } from "../auth/tokens.ts";
 import { findPolicy } from "./limits.ts";
-import { figure } from "./schemas/answer-schemas.ts";
-import { KeyRequest } from "./schemas/request-schemas.ts";
+import { figure, KeyRequest } from "./schemas/request-schemas.ts";
 import { parse, refused } from "./validate.ts";
 
 /** The object is waited for so long, in milliseconds. */
@@ -161,13 +160,13 @@ function readSince(text: string, nowMs: number): number | undefined {
 export const HistoryRequest = table({
   policy,
   since: v.optional(
-    v.pipe(
-      v.string(SINCE_ALLOWED),
-      v.check((text) => readSince(text, 0) !== undefined, SINCE_ALLOWED),
-      v.description(
-        `From when on: ${SINCE_ALLOWED}. ${MAX_SINCE.minute} ago at most by the minute, ${MAX_SINCE.hour} by the ` +
-          `hour. Default: ${USUAL_SINCE.minute} by the minute, ${USUAL_SINCE.hour} by the hour.`,
+    described(
+      v.pipe(
+        v.string(SINCE_ALLOWED),
+        v.check((text) => readSince(text, 0) !== undefined, SINCE_ALLOWED),
       ),
+      `From when on: ${SINCE_ALLOWED}. ${MAX_SINCE.minute} ago at most by the minute, ${MAX_SINCE.hour} by the ` +
+        `hour. Default: ${USUAL_SINCE.minute} by the minute, ${USUAL_SINCE.hour} by the hour.`,
     ),
   ),
   step: v.optional(oneOf(STEPS), "minute"),
@@ -175,24 +174,21 @@ export const HistoryRequest = table({
 
 const TopKeysRequest = table({ policy, by: v.optional(oneOf(TOP_KINDS), "denied") });
 
-const instant = (description: string) => v.pipe(v.string(), v.isoTimestamp(), v.description(description));
+const instant = (description: string) => described(v.pipe(v.string(), v.isoTimestamp()), description);
 
 export const HistoryPoint = v.object({
   at: instant("When the step began."),
   admitted: figure("Decisions that admitted."),
   denied: figure("Decisions that denied."),
   degraded: figure("Those of both that nobody could decide, so that `onFailure` did."),
-  reasons: v.pipe(
-    v.record(v.string(), figure("How often.")),
-    v.description("By reason, how many were denied."),
-  ),
+  reasons: described(v.record(v.string(), figure("How often.")), "By reason, how many were denied."),
 });
 
 export const History = v.object({
   policy: v.string(),
   step: v.picklist(STEPS),
   since: instant("From when on."),
-  points: v.pipe(v.array(HistoryPoint), v.description("In their order. Steps without traffic are left out.")),
+  points: described(v.array(HistoryPoint), "In their order. Steps without traffic are left out."),
 });
 export type History = Readonly<v.InferOutput<typeof History>>;
 
@@ -206,6 +202,6 @@ export const TopKeyList = v.object({
   policy: v.string(),
   by: v.picklist(TOP_KINDS),
   since: instant("From when on: the beginning of the last hour."),
-  keys: v.pipe(v.array(TopKey), v.description("The highest counts first, 64 at most.")),
+  keys: described(v.array(TopKey), "The highest counts first, 64 at most."),
 });
 export type TopKeyList = Readonly<v.InferOutput<typeof TopKeyList>>;

@@ -1,5 +1,5 @@
 /**
- * POST /v1/limit past the router. A call that is decided in the isolate costs little more than what the runtime does
+ * The HTTP worker, and POST /v1/limit past its router. A call that is decided in the isolate costs little more than what the runtime does
  * for a request with a body, so a router, a schema and a promise for every layer would be a third of it
  * (docs/performance.md). Only plain calls are answered here. All others go through app.ts.
  */
@@ -14,12 +14,20 @@ import {
   toResponse,
 } from "../api/responses.ts";
 import { knownCaller, type Principal } from "../auth/tokens.ts";
-import { callingFrom, clientOf, freshen } from "../bindings/client.ts";
+import { callingFrom, clientOf, freshen, giveBackAll } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { findTarget, limitOf } from "../calls/limits.ts";
 import { LimitRequest } from "../calls/schemas/request-schemas.ts";
 import { parse } from "../calls/validate.ts";
+import { app } from "./app.ts";
 import { malformed, MAX_BODY_BYTES, utf8 } from "./request-input.ts";
+import { STOP_HEADER } from "./stop-header.ts";
+
+export const handler = {
+  fetch(request: Request, env: Env, ctx: ExecutionContext): Response | Promise<Response> {
+    return answerLimit(request, env) ?? answerStop(request, env) ?? app.fetch(request, env, ctx);
+  },
+};
 
 const PATH = "/v1/limit";
 
@@ -145,4 +153,29 @@ function decide(
       answer instanceof Problem ? toResponse(answer) : decisionResponse({ policy, answer }, deny),
     )
     .catch(internalProblem);
+}
+
+/* The end of a process that `npm run serve` has started. On Cloudflare there is no such secret. */
+
+/** The answer to the request that announces the end; `undefined`: it is another request. */
+function answerStop(request: Request, env: Env): Promise<Response> | undefined {
+  const { STOP_SECRET } = env;
+  if (STOP_SECRET === undefined || request.headers.get(STOP_HEADER) !== STOP_SECRET) return undefined;
+  return stop(request, env);
+}
+
+/** The namespace of objects that are known by their ids, not by their names. */
+interface ObjectsById {
+  idFromString(id: string): object;
+  get(id: object): { rest(): Promise<void> };
+}
+
+/** Units go back, and the objects that the request names write their state. */
+async function stop(request: Request, env: Env): Promise<Response> {
+  const ids: readonly string[] = await request.json();
+  await giveBackAll(env);
+  const objects = env.OBJECTS as unknown as ObjectsById;
+  // An id of another class is none here, and must not keep the others from writing.
+  await Promise.allSettled(ids.map(async (id) => await objects.get(objects.idFromString(id)).rest()));
+  return new Response(null, { status: 204 });
 }
