@@ -122,3 +122,28 @@ export function catalogCall<Answer>(record: Omit<CatalogCall<Answer>, "kind">): 
 export function query(name: string, schema: QueryField["schema"], required = false): QueryField {
   return { name, in: "query", required, schema };
 }
+
+/* Headers that several calls answer with, as the OpenAPI document has them. */
+
+export function header(description: string): object {
+  return { description, schema: { type: "string" } };
+}
+
+export const DECISION_HEADERS = {
+  "RateLimit-Policy": header('The limits, one member for each rule: `"api";q=100;w=1`'),
+  RateLimit: header(
+    'What is left, one member for each rule: `"api";r=499;t=1`. Absent when no rule was asked. A policy may name an older style ' +
+      "for both (`headers`).",
+  ),
+  "X-RateLimit-Limit": header("The most units at once. This and the two others only if the policy says so."),
+  "X-RateLimit-Remaining": header("The largest cost that would pass now."),
+  "X-RateLimit-Reset": header(
+    "When the quota is whole, or a denied call may come again: Unix time, or seconds.",
+  ),
+};
+export const RETRY_AFTER = {
+  "Retry-After": header("Whole seconds, rounded up. Only when denied, and when waiting helps."),
+};
+/** Of decisions that may be denials. */
+export const DENIAL_HEADERS = { ...DECISION_HEADERS, ...RETRY_AFTER };
+export const ETAG = { ETag: header("Its version, for `If-Match`.") };

@@ -13,12 +13,9 @@ import {
   callSocket,
 } from "../calls/claims.ts";
 import { MIN_PING_MS } from "../calls/schemas/request-schemas.ts";
-import { call, type CallContext, query } from "./call.ts";
+import { call, type CallContext, DECISION_HEADERS, DENIAL_HEADERS as headers, query } from "./call.ts";
 import * as examples from "./examples.ts";
-import { DECISION_HEADERS, RETRY_AFTER } from "./openapi-parts.ts";
 import { DECISION, JSON_ANSWER, NOTHING, RESPONSE } from "./responses.ts";
-
-const headers = { ...DECISION_HEADERS, ...RETRY_AFTER };
 
 export const claimRecords = {
   hold: call({

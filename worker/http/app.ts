@@ -1,8 +1,8 @@
 /** All HTTP routes: those of the records, the dashboard, and the OpenAPI document. */
 import { Hono } from "hono";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { RECORDS } from "../api/all-records.ts";
 import { openApiBytes } from "../api/openapi.ts";
+import { RECORDS } from "../api/records.ts";
 import { internalProblem, toResponse } from "../api/responses.ts";
 import { configurationProblem } from "../auth/tokens.ts";
 import type { Env } from "../bindings/env.ts";

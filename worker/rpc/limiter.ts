@@ -11,8 +11,8 @@ import { type Decision, degradedDecision, type KeyReport } from "../../core/prot
 import type { AcquireParams } from "../../core/protocol/messages.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
 import { Problem } from "../../core/protocol/problems.ts";
-import { RECORDS } from "../api/all-records.ts";
 import type { Call, CallContext, CatalogCall } from "../api/call.ts";
+import { RECORDS } from "../api/records.ts";
 import { type BindingCaller, bindingCaller } from "../auth/binding-callers.ts";
 import { type Principal, scopeProblem } from "../auth/tokens.ts";
 import { REGION_NAMES, regionNamed, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";

@@ -1,14 +1,99 @@
-/** The calls on policies and keys, and on what was counted. */
+/** The calls on quotas, policies, keys and counts; and all calls, by the ids of their operations. */
 import { ADDRESSES } from "../../client/transports/transport.ts";
 import { MAX_KEY_BYTES } from "../../core/protocol/names.ts";
 import { STEPS, TOP_KINDS } from "../../core/stats/messages.ts";
+import { METRIC_FORMATS } from "../../core/stats/metrics-text.ts";
 import { callKeyCount, callKeys, KeyListRequest, listPolicies, MAX_LISTED } from "../calls/keys.ts";
-import { callPeek, callReset, callSetUsed } from "../calls/limits.ts";
+import { callLimitSeveral } from "../calls/limit-all.ts";
+import { callLimit, callPeek, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
+import { callReserve } from "../calls/reservations.ts";
 import { callHistory, callMetrics, callTopKeys, HistoryRequest } from "../calls/stats.ts";
-import { call, query } from "./call.ts";
+import {
+  type Call,
+  call,
+  type CatalogCall,
+  DECISION_HEADERS,
+  DENIAL_HEADERS,
+  query,
+  RETRY_AFTER,
+} from "./call.ts";
+import { catalogRecords } from "./catalog-records.ts";
+import { claimRecords } from "./claim-records.ts";
 import * as examples from "./examples.ts";
-import { DECISION_HEADERS, METRICS_CONTENT, RETRY_AFTER } from "./openapi-parts.ts";
-import { DECISION, JSON_ANSWER, METRICS, NOTHING } from "./responses.ts";
+import { ALL_DECISIONS, DECISION, JSON_ANSWER, METRICS, NOTHING } from "./responses.ts";
+
+const limitRecords = {
+  limit: call({
+    ...ADDRESSES.limit,
+    tag: "limits",
+    scopes: ["limit", "force", "admin"],
+    body: { schema: "LimitRequest" },
+    orQuery: { beginning: ["policy", "key"], numbers: ["cost", "waitMs"] },
+    bound: "key",
+    handle: callLimit,
+    answer: DECISION,
+    summary: "Take units of a key's quota if they fit",
+    description:
+      "The call may stand in the query instead, without a body: " +
+      "`POST /v1/limit?policy=api&key=user%3A42&cost=2`, beside `deny`.",
+    ok: {
+      says: "A decision, whether it admits or not",
+      schema: "Decision",
+      headers: DENIAL_HEADERS,
+    },
+    denials: ["QuotaExceeded", "ReducedCapacity", DENIAL_HEADERS],
+    example: examples.limit,
+  }),
+  limitAll: call({
+    ...ADDRESSES.limitAll,
+    tag: "limits",
+    scopes: ["limit"],
+    body: { schema: "LimitAllRequest" },
+    bound: "checks",
+    handle: callLimitSeveral,
+    answer: ALL_DECISIONS,
+    summary:
+      "Take units of up to 16 keys' quotas, of all or of none; or of up to 100, each decided by itself",
+    ok: {
+      says: "All decisions, whether they admit or not",
+      schema: "AllDecisions",
+      headers: RETRY_AFTER,
+    },
+    denials: ["SeveralExceeded", "SeveralReduced", RETRY_AFTER],
+    example: examples.limitAll,
+  }),
+  refund: call({
+    ...ADDRESSES.refund,
+    tag: "limits",
+    scopes: ["limit", "refund"],
+    body: { schema: "RefundRequest" },
+    bound: "key",
+    handle: callRefund,
+    answer: DECISION,
+    summary: "Give back units that were taken and not used",
+    ok: { says: "The key's decision after the refund", schema: "Decision", headers: DECISION_HEADERS },
+    example: examples.refund,
+  }),
+  reserve: call({
+    ...ADDRESSES.reserve,
+    tag: "reservations",
+    scopes: ["reserve"],
+    body: { schema: "ReservationsRequest" },
+    bound: "alone",
+    handle: callReserve,
+    answer: JSON_ANSWER,
+    summary: "Hold units of many keys in the caller's own process; needs the scope reserve",
+    description:
+      "One message for many keys. A client says what it has used of each key since it began, what it keeps and " +
+      "what it wants, and may ask for decisions. The answer grants units for a lifetime, which the client counts " +
+      "from before it sent the message. What a client holds and does not give back counts as used.",
+    ok: {
+      says: "An answer to each call, and the policies that the client has to know",
+      schema: "ReservationsAnswer",
+    },
+    example: examples.reserve,
+  }),
+};
 
 const LIST_FIELDS = [
   query("prefix", { type: "string", minLength: 1, maxLength: MAX_KEY_BYTES }),
@@ -18,12 +103,12 @@ const POLICY_FIELD = query("policy", { type: "string" }, true);
 const KEY_OK = {
   says: "The key's decision",
   schema: "KeyReport",
-  headers: { ...DECISION_HEADERS, ...RETRY_AFTER },
+  headers: DENIAL_HEADERS,
 } as const;
 /** Whether it runs: nothing is looked at. */
 const UP = { type: "object", properties: { status: { type: "string", const: "ok" } }, required: ["status"] };
 
-export const keyRecords = {
+const keyRecords = {
   policies: call({
     ...ADDRESSES.policies,
     tag: "keys",
@@ -107,9 +192,17 @@ export const keyRecords = {
     answer: NOTHING,
     summary: "Make the key as new; needs the scope admin",
   }),
-} as const;
+};
 
-export const statsRecords = {
+const SAMPLE = 'weir_decisions_total{policy="api",outcome="denied",reason="quota",source="isolate"} 12';
+const sample = (value: string) => ({ schema: { type: "string" }, examples: { metrics: { value } } });
+/** What /metrics answers, by its type. */
+const METRICS_CONTENT = {
+  [METRIC_FORMATS.openmetrics]: sample(`# TYPE weir_decisions counter\n${SAMPLE}\n# EOF\n`),
+  [METRIC_FORMATS.prometheus]: sample(`# TYPE weir_decisions_total counter\n${SAMPLE}\n`),
+};
+
+const statsRecords = {
   metrics: call({
     method: "GET",
     path: "/metrics",
@@ -169,4 +262,13 @@ export const statsRecords = {
     },
     example: { answers: { up: { status: "ok" } } },
   }),
-} as const;
+};
+
+/** In the order in which they are routed: what is at a fixed address stands before what may have any name there. */
+export const RECORDS: Readonly<Record<string, Call | CatalogCall>> = {
+  ...limitRecords,
+  ...claimRecords,
+  ...keyRecords,
+  ...catalogRecords,
+  ...statsRecords,
+};
