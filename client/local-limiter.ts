@@ -14,7 +14,7 @@ import type { Decided } from "../core/protocol/answers.ts";
 import { callerDecision, type Decision, degradedDecision } from "../core/protocol/decision.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/names.ts";
-import { Problem } from "../core/protocol/problems.ts";
+import { type Answered, Problem } from "../core/protocol/problems.ts";
 import type { Reservation } from "../core/reservations/reservation.ts";
 import type { PendingRequest } from "../core/reservations/sizing.ts";
 import { type Holding, through } from "./call-gate.ts";
@@ -82,12 +82,7 @@ export class LocalLimiter {
   }
 
   /** Decides on a cost above 0 and takes it. Returns no promise when the object need not be asked. */
-  limit(
-    caller: Holding,
-    policy: PolicyView,
-    key: string,
-    cost: Cost,
-  ): Decision | Promise<Decision | Problem> {
+  limit(caller: Holding, policy: PolicyView, key: string, cost: Cost): Decision | Answered<Decision> {
     const nowMs = this.#cache.now(caller.time.nowMs());
     if (this.#reaper.hasUnitsLeft) this.#reaper.keep(caller, nowMs);
     const reservation = this.#cache.open(policy, key, nowMs);
@@ -132,12 +127,7 @@ export class LocalLimiter {
     return reservation.admitted(nowMs);
   }
 
-  async #ask(
-    caller: Holding,
-    reservation: Reservation,
-    cost: Cost,
-    sinceMs: number,
-  ): Promise<Decision | Problem> {
+  async #ask(caller: Holding, reservation: Reservation, cost: Cost, sinceMs: number): Answered<Decision> {
     const { policy, key } = reservation;
     // At most half the deadline goes on waiting, so that there is time to ask the object.
     const maxMs = policy.deadlineMs / 2;

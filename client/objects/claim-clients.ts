@@ -12,7 +12,7 @@ import {
   RESUMING_PROTOCOL,
 } from "../../core/protocol/messages.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
-import { Problem } from "../../core/protocol/problems.ts";
+import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import {
   asShadow,
   decisionOf,
@@ -51,12 +51,12 @@ export class HoldClient {
   }
 
   /** Ends a hold with the units that were used. */
-  settle(policy: Policy, key: string, id: string, used: Cost): Promise<Decision | Problem> {
+  settle(policy: Policy, key: string, id: string, used: Cost): Answered<Decision> {
     return this.#end(policy, key, "settled", (object) => object.settle(policy.name, key, id, used));
   }
 
   /** Ends a hold of which no units were used. */
-  cancel(policy: Policy, key: string, id: string): Promise<Decision | Problem> {
+  cancel(policy: Policy, key: string, id: string): Answered<Decision> {
     return this.#end(policy, key, "cancelled", (object) => object.cancel(policy.name, key, id));
   }
 
@@ -65,7 +65,7 @@ export class HoldClient {
     key: string,
     outcome: string,
     end: (object: LimiterStub) => Promise<string>,
-  ): Promise<Decision | Problem> {
+  ): Answered<Decision> {
     const answer = await this.#objects.ask(policy, key, end, ENDING);
     const detail = `whether the hold was ${outcome} is not known: ask again, it takes effect only once`;
     return decisionOf(policy, key, answer ?? unavailable(detail), holdMissing);
@@ -81,12 +81,7 @@ export class LeaseClient {
   }
 
   /** Leases units. It waits in the queue for `call.waitMs` at most; `signal` ends that, and then nothing is granted. */
-  async acquire(
-    policy: Policy,
-    key: string,
-    call: AcquireParams,
-    signal?: AbortSignal,
-  ): Promise<Decision | Problem> {
+  async acquire(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal): Answered<Decision> {
     const shed = await this.#objects.sampleShedding(policy, key, call);
     const isShadow = shed !== undefined && policy.shadow;
     if (!isShadow && shed !== undefined && call.idempotencyKey === undefined)
@@ -160,7 +155,7 @@ export class LeaseClient {
   }
 
   /** Moves a lease's end to `ttlMs` from now; without it, by as long as the acquire asked for. */
-  async renew(policy: Policy, key: string, id: string, ttlMs?: number): Promise<Lease | Problem> {
+  async renew(policy: Policy, key: string, id: string, ttlMs?: number): Answered<Lease> {
     const renew = (object: LimiterStub) =>
       ttlMs === undefined ? object.renew(policy.name, key, id) : object.renew(policy.name, key, id, ttlMs);
     const answer = await this.#objects.ask<Lease | Missing>(policy, key, renew, ENDING);
@@ -198,7 +193,7 @@ export class LeaseClient {
   }
 
   /** Opens a WebSocket to the object. The lease lasts as long as the socket is open. */
-  async openSocket(policy: Policy, key: string, call: AcquireParams): Promise<Response | Problem> {
+  async openSocket(policy: Policy, key: string, call: AcquireParams): Answered<Response> {
     const shed = await this.#sampleUnlessResumed(policy, key, call);
     const own = this.#objects.own(policy.shadow ? call : { ...call, shed });
     const protocol = call.resume === undefined ? PROTOCOL : RESUMING_PROTOCOL;

@@ -2,7 +2,7 @@ import type { Policy } from "../../core/policies/policy.ts";
 import type { KeyCount, KeyList, ListedKey } from "../../core/protocol/answers.ts";
 import { type KeysCall, PROTOCOL } from "../../core/protocol/messages.ts";
 import { type KeyPlace, sharedObjectName, sharedObjects } from "../../core/protocol/names.ts";
-import { Problem } from "../../core/protocol/problems.ts";
+import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import type { Caller } from "../call-gate.ts";
 import { boundReached, readAnswer, unavailable } from "../read-answer.ts";
 import type { LimiterStub } from "../transports/objects.ts";
@@ -94,7 +94,7 @@ export class KeyLists {
     policy: SharedPolicy,
     object: number,
     call: (stub: LimiterStub) => Promise<string>,
-  ): Promise<Answer | Problem> {
+  ): Answered<Answer> {
     const { objects, gate, time } = this.#caller;
     const name = sharedObjectName(policy, object);
     const leave = gate?.enterObject(name, policy, time.nowMs());

@@ -31,7 +31,7 @@ import {
   ownKey,
   type ProveClaim,
 } from "../../core/protocol/names.ts";
-import { type Full, Problem } from "../../core/protocol/problems.ts";
+import { type Answered, type Full, Problem } from "../../core/protocol/problems.ts";
 import type { ComparisonCounts } from "../../core/stats/counts.ts";
 import { type Caller, CallGate, type ObjectStarts, through } from "../call-gate.ts";
 import { LocalLimiter } from "../local-limiter.ts";
@@ -144,12 +144,7 @@ export class LimiterClient {
    * Decides on a cost and takes it, within `call.waitMs` if that is given; `signal` ends such a wait. Returns no promise
    * when the object need not be asked and nobody waits.
    */
-  limit(
-    policy: Policy,
-    key: string,
-    call: LimitParams,
-    signal?: AbortSignal,
-  ): Decision | Promise<Decision | Problem> {
+  limit(policy: Policy, key: string, call: LimitParams, signal?: AbortSignal): Decision | Answered<Decision> {
     const { override } = policy;
     // A debit is made whatever the limit is, unless there is none.
     if (override?.effect !== undefined && (call.force !== true || override.effect === "unlimited"))
@@ -177,7 +172,7 @@ export class LimiterClient {
     key: string,
     call: LimitParams,
     signal: AbortSignal | undefined,
-  ): Decision | Promise<Decision | Problem> {
+  ): Decision | Answered<Decision> {
     const { cost, idempotencyKey, priority, waitMs = 0 } = call;
     const seen = forPriority(policy, priority);
     if (policy.isStateless === true && idempotencyKey === undefined) {
@@ -199,7 +194,7 @@ export class LimiterClient {
     call: LimitParams & { readonly waitMs: number },
     isLocal: boolean,
     signal: AbortSignal | undefined,
-  ): Promise<Decision | Problem> {
+  ): Answered<Decision> {
     const here = isLocal ? this.#local.admit(this.#parts, policy, key, call.cost) : undefined;
     if (here !== undefined) return { ...here, waitedMs: 0 };
     const answer = await this.#objects.waitForUnits(policy, key, call, signal);
@@ -211,7 +206,7 @@ export class LimiterClient {
   }
 
   /** Takes a cost whatever is there. A policy's `onFailure` is for decisions, and this is none. */
-  async #force(policy: Policy, key: string, call: LimitParams): Promise<Decision | Problem> {
+  async #force(policy: Policy, key: string, call: LimitParams): Answered<Decision> {
     const { waitMs: _, ...atOnce } = call;
     const message = { ...this.#objects.own(atOnce), protocol: PROTOCOL, ...namesOf(policy, key) };
     const isRepeatable = call.idempotencyKey !== undefined;
@@ -223,7 +218,7 @@ export class LimiterClient {
     return decisionOf(policy, key, answer ?? unavailable(detail));
   }
 
-  async #limitByObject(policy: Policy, key: string, call: LimitParams): Promise<Decision | Problem> {
+  async #limitByObject(policy: Policy, key: string, call: LimitParams): Answered<Decision> {
     const { waitMs: _, idempotencyKey, ...atOnce } = call;
     const own = idempotencyKey && ownKey(this.#parts.callerId, idempotencyKey);
     const answer = await this.#objects.limit(policy, key, { ...atOnce, idempotencyKey: own });
@@ -241,7 +236,7 @@ export class LimiterClient {
     units: Cost,
     idempotencyKey: string,
     charge?: string,
-  ): Promise<Decision | Problem> {
+  ): Answered<Decision> {
     const { callerId } = this.#parts;
     const own = ownKey(callerId, idempotencyKey);
     const message = { protocol: PROTOCOL, policy: policy.name, key, units, idempotencyKey: own };
@@ -255,24 +250,19 @@ export class LimiterClient {
   }
 
   /** Reads a key and takes nothing: the decision for a cost of 1, and how many callers hold units or wait for them. */
-  async peek(policy: Policy, key: string): Promise<KeyReport | Problem> {
+  async peek(policy: Policy, key: string): Answered<KeyReport> {
     const answer = await this.#objects.askFor(policy, key, (object) => object.peek(policy.name, key), TWICE);
     return reportOf(policy, key, answer ?? unavailable("ask again"));
   }
 
   /** The same as `peek`, as soon as the key has no leases, or after `waitMs` milliseconds. */
-  async waitForIdle(
-    policy: Policy,
-    key: string,
-    waitMs: number,
-    signal?: AbortSignal,
-  ): Promise<KeyReport | Problem> {
+  async waitForIdle(policy: Policy, key: string, waitMs: number, signal?: AbortSignal): Answered<KeyReport> {
     const answer = await this.#objects.wait<Peeked>(policy, key, "idle", { waitMs }, signal);
     return reportOf(policy, key, answer ?? unavailable("ask again"));
   }
 
   /** Sets what the rules of a key have used that count a rate. */
-  async setUsed(policy: Policy, key: string, used: Cost): Promise<KeyReport | Problem> {
+  async setUsed(policy: Policy, key: string, used: Cost): Answered<KeyReport> {
     const message = { protocol: PROTOCOL, policy: policy.name, key, used };
     const answer = await this.#objects.ask<Peeked>(policy, key, (object) => object.setUsed(message));
     const detail = "whether the consumption was set is not known: ask again";

@@ -30,6 +30,9 @@ export class Problem {
   }
 }
 
+/** An answer to come, or the problem of the call. */
+export type Answered<Answer> = Promise<Answer | Problem>;
+
 /** One field at fault: a JSON pointer into the input; a sentence with the field, the value and what is allowed. */
 export interface FieldError {
   readonly pointer: string;

@@ -2,7 +2,7 @@
  * A call as a record: where it is, who may make it, what it reads, does and answers, and how it is described. The HTTP
  * routes, the answers 405, the service binding and the OpenAPI document are made from these records.
  */
-import type { Problem } from "../../core/protocol/problems.ts";
+import type { Answered, Problem } from "../../core/protocol/problems.ts";
 import type { Scope } from "../auth/tokens.ts";
 import type { Env } from "../bindings/env.ts";
 import type { CatalogCaller, Conditions } from "../calls/catalog/catalog-access.ts";
@@ -102,7 +102,7 @@ export interface CatalogCall<Answer = unknown> extends Place {
   readonly mostBytes?: number;
   /** The name over the service binding, whose arguments are the parts of the path, the body, and conditions or a cursor. */
   readonly bound: string;
-  handle(caller: CatalogCaller, input: CatalogInput): Promise<Answer | Problem>;
+  handle(caller: CatalogCaller, input: CatalogInput): Answered<Answer>;
   readonly answer: AnswerKind<Answer>;
 }
 

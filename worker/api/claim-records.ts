@@ -2,7 +2,7 @@
 import { ADDRESSES } from "../../client/transports/transport.ts";
 import { readClockMs } from "../../core/clock.ts";
 import { CLOSE_BROKEN, CLOSE_FAILED, CLOSE_NORMAL } from "../../core/protocol/messages.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import {
   callAcquire,
   callCancel,
@@ -128,7 +128,7 @@ export const claimRecords = {
 /* A lease that ends with a WebSocket: the handshake, and what is passed on between a caller and an object. */
 
 /** Opens the socket, if the request asks for one. */
-async function openSocket(context: CallContext, input: unknown): Promise<Response | Problem> {
+async function openSocket(context: CallContext, input: unknown): Answered<Response> {
   const { env, request } = context;
   if (request?.headers.get("upgrade")?.toLowerCase() !== "websocket") {
     const detail = "the Upgrade header must be websocket";

@@ -7,7 +7,7 @@ import {
   MAX_NEW_KEYS_PER_SECOND,
 } from "../../core/policies/policy-options.ts";
 import type { Region } from "../../core/policies/regions.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, oneOf, table, violationsOf } from "../../core/validation.ts";
 
 /** Who calls, and what this caller may do. */
@@ -52,7 +52,7 @@ const authenticated = new Map<string, Principal>();
 export function authenticate(
   authorization: string | null,
   secret: string | undefined,
-): Principal | Problem | Promise<Principal | Problem> {
+): Principal | Problem | Answered<Principal> {
   const tokens = tokensOf(secret);
   if (tokens instanceof Problem) return tokens;
   if (authorization === null)
@@ -127,7 +127,7 @@ function tokensOf(secret: string | undefined): readonly Token[] | Problem {
   return configured.tokens;
 }
 
-async function verify(authorization: string, tokens: readonly Token[]): Promise<Principal | Problem> {
+async function verify(authorization: string, tokens: readonly Token[]): Answered<Principal> {
   const presented = /^Bearer +([\x21-\x7e]+) *$/i.exec(authorization)?.[1];
   if (presented === undefined)
     return unauthorized("the Authorization header is not of the form Bearer TOKEN");

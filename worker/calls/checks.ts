@@ -1,6 +1,6 @@
 /** The checks of a call on several keys: parsed, permitted, and named for idempotency. */
 import { type Cost, costOf, costText, forPriority, publicName } from "../../core/policies/policy.ts";
-import { Problem } from "../../core/protocol/problems.ts";
+import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import { type CallContext, costProblem, findTarget, priorityProblem, rateProblem } from "./limits.ts";
 import {
   CHECKS_ALLOWED,
@@ -32,10 +32,7 @@ export type Checks =
   | { readonly alone: readonly IndependentCheck[] };
 
 /** The checks of a call, or the problem of the first that is not allowed. */
-export async function parseChecks(
-  { client, principal }: CallContext,
-  input: unknown,
-): Promise<Checks | Problem> {
+export async function parseChecks({ client, principal }: CallContext, input: unknown): Answered<Checks> {
   // Before anything else, since each of thousands of checks would be parsed, and answered with an error of its own.
   const raw = given(input, "checks") as readonly unknown[];
   const maxChecks = given(input, "atomic") === false ? MAX_INDEPENDENT_CHECKS : MAX_CHECKS;

@@ -9,7 +9,7 @@ import { type Cost, costOf, type Policy, publicName } from "../../core/policies/
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import type { AcquireParams, HoldParams } from "../../core/protocol/messages.ts";
 import { claimId, type ClaimKind, isKeySized, readClaimId } from "../../core/protocol/names.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip } from "../../core/violations.ts";
 import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
 import { acquireCandidate, holdCandidate, skipCandidate, withCandidate } from "./candidates.ts";
@@ -48,8 +48,8 @@ function onClaim<Schema extends v.GenericSchema<unknown, { id: string }>, Answer
     claim: ClaimTarget,
     request: v.InferOutput<Schema>,
     input: unknown,
-  ) => Promise<Answer | Problem> | Problem,
-): (context: CallContext, input: unknown) => Promise<Answer | Problem> {
+  ) => Answered<Answer> | Problem,
+): (context: CallContext, input: unknown) => Answered<Answer> {
   return async ({ client, principal }, input) => {
     const request = parse(schema, input);
     if (request instanceof Problem) return request;

@@ -11,7 +11,7 @@ import {
   readKeyCursor,
   sharedObjects,
 } from "../../core/protocol/names.ts";
-import { Problem } from "../../core/protocol/problems.ts";
+import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import { described, integer, table } from "../../core/validation.ts";
 import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
 import { type CallContext, findPolicy } from "./limits.ts";
@@ -19,10 +19,7 @@ import { figure, KeyRequest, milliseconds, text } from "./schemas/request-schema
 import { parse, refused } from "./validate.ts";
 
 /** Lists keys, page by page. */
-export async function callKeys(
-  { client, principal }: CallContext,
-  input: unknown,
-): Promise<KeyList | Problem> {
+export async function callKeys({ client, principal }: CallContext, input: unknown): Answered<KeyList> {
   const request = parse(KeyListRequest, input);
   if (request instanceof Problem) return request;
   const among = amongOf(client, principal, request);
@@ -32,10 +29,7 @@ export async function callKeys(
 }
 
 /** Counts keys, 256 objects at a time. */
-export async function callKeyCount(
-  { client, principal }: CallContext,
-  input: unknown,
-): Promise<KeyCount | Problem> {
+export async function callKeyCount({ client, principal }: CallContext, input: unknown): Answered<KeyCount> {
   const request = parse(KeyCountRequest, input);
   if (request instanceof Problem) return request;
   const among = amongOf(client, principal, request);

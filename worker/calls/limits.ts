@@ -14,7 +14,7 @@ import {
 import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { LimitParams } from "../../core/protocol/messages.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { oneOfNames, violation } from "../../core/violations.ts";
 import { keyProblem, mayUse, type Principal, type Scope, scopeProblem } from "../auth/tokens.ts";
 import { limitCandidate, withCandidate } from "./candidates.ts";
@@ -55,8 +55,8 @@ export function onKey<
     request: v.InferOutput<Schema>,
     context: Context,
     input: unknown,
-  ) => Promise<Answer | Problem> | Answer | Problem,
-): (context: Context, input: unknown) => Promise<TargetAnswer<Answer> | Problem> {
+  ) => Answered<Answer> | Answer | Problem,
+): (context: Context, input: unknown) => Answered<TargetAnswer<Answer>> {
   return async (context, input) => {
     const request = parse(schema, input);
     if (request instanceof Problem) return request;
@@ -253,10 +253,7 @@ export function decide(
 }
 
 /** The decision with its charge, if a charge was made and is remembered where a refund will search for it. */
-async function withCharge(
-  decided: ReturnType<LimiterClient["limit"]>,
-  charge: string,
-): Promise<Decision | Problem> {
+async function withCharge(decided: ReturnType<LimiterClient["limit"]>, charge: string): Answered<Decision> {
   const decision = await decided;
   if (decision instanceof Problem) return decision;
   const isCharged =

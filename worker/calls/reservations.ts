@@ -5,7 +5,7 @@ import { normaliseKey } from "../../core/catalog/patterns.ts";
 import { forPriority, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
 import type { MadeAnswer } from "../../core/protocol/messages.ts";
 import { ownKey } from "../../core/protocol/names.ts";
-import { type Full, Problem } from "../../core/protocol/problems.ts";
+import { type Answered, type Full, Problem } from "../../core/protocol/problems.ts";
 import {
   describePolicy,
   type PolicyDescription,
@@ -44,7 +44,7 @@ interface Message extends CallContext {
 export async function callReserve(
   { client, principal }: CallContext,
   input: unknown,
-): Promise<ReservationsReply | Problem> {
+): Answered<ReservationsReply> {
   const request = parse(ReservationsRequest, input);
   if (request instanceof Problem) return request;
   const problem = scopeProblem(principal, ["reserve"]);
@@ -66,7 +66,7 @@ async function answerOne(
   message: Message,
   { giveBack, limit, reserve }: Call,
   input: unknown,
-): Promise<ReservationAnswer | Problem> {
+): Answered<ReservationAnswer> {
   if (giveBack !== undefined) return await answerGiveBack(message, giveBack);
   if (limit !== undefined) return await answerLimit(message, limit, given(input, "limit"));
   return reserve === undefined ? null : await answerReserve(message, reserve, given(input, "reserve"));
@@ -96,11 +96,7 @@ function noteKnown({ known, unknown }: Message, policy: Policy): boolean {
 }
 
 /** A client that does not know the policy could not read the object's answer, so it gets a decision. */
-async function answerLimit(
-  message: Message,
-  limit: Limit,
-  input: unknown,
-): Promise<ReservationAnswer | Problem> {
+async function answerLimit(message: Message, limit: Limit, input: unknown): Answered<ReservationAnswer> {
   const target = targetOf(message, limit, input);
   if (target instanceof Problem) return target;
   const { policy, key, isKnown } = target;
@@ -118,7 +114,7 @@ async function answerDecision(
   { client }: Message,
   { policy, key }: Target,
   { cost, priority }: Limit,
-): Promise<ReservationAnswer | Problem> {
+): Answered<ReservationAnswer> {
   const decision = await decide(client, { policy, key }, { cost, priority });
   return decision instanceof Problem ? decision : { decision };
 }
@@ -127,7 +123,7 @@ async function answerReserve(
   message: Message,
   reserve: Reserve,
   input: unknown,
-): Promise<ReservationAnswer | Problem> {
+): Answered<ReservationAnswer> {
   const target = targetOf(message, reserve, input);
   if (target instanceof Problem) return target;
   const { policy, key, isKnown } = target;
@@ -156,10 +152,7 @@ function strayRule({ rules }: Policy, name: string) {
 }
 
 /** Gives back what holders of several keys of one policy have left. Each key has an object of its own, or shares one. */
-async function answerGiveBack(
-  message: Message,
-  { policy: name, returned }: GiveBack,
-): Promise<null | Problem> {
+async function answerGiveBack(message: Message, { policy: name, returned }: GiveBack): Answered<null> {
   const { client, principal } = message;
   const found = findPolicy(client.policies, principal, name);
   if (found instanceof Problem) return found;

@@ -4,7 +4,7 @@ import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { instantText, orTimeout, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDurationMs, parseInstantMs } from "../../core/policies/policy-options.ts";
 import { publicName } from "../../core/policies/policy.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts, familyOf, partsOf, POLICY_LABEL } from "../../core/stats/counts.ts";
 import {
   STATS_NAME,
@@ -54,7 +54,7 @@ export async function callHistory(
   { policies }: Named,
   principal: Principal,
   input: unknown,
-): Promise<History | Problem> {
+): Answered<History> {
   const request = parse(HistoryRequest, input);
   if (request instanceof Problem) return request;
   const policy = totalsProblem(principal) ?? findPolicy(policies, principal, request.policy);
@@ -86,7 +86,7 @@ export async function callTopKeys(
   { policies }: Named,
   principal: Principal,
   input: unknown,
-): Promise<TopKeyList | Problem> {
+): Answered<TopKeyList> {
   const request = parse(TopKeysRequest, input);
   if (request instanceof Problem) return request;
   const policy = findPolicy(policies, principal, request.policy);
@@ -121,7 +121,7 @@ function figuresOf(counts: Counts) {
 export async function askStats<Answer extends object>(
   namespace: StatsNamespace | undefined,
   ask: (object: StatsStub) => Promise<Answer>,
-): Promise<Answer | Problem> {
+): Answered<Answer> {
   if (namespace === undefined)
     return new Problem(
       PROBLEMS.notConfigured,

@@ -1,5 +1,5 @@
 /** Answers requests by the records of the calls: finds the caller, reads the input, and writes the answer. */
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { violation } from "../../core/validation.ts";
 import type { Call, CatalogCall } from "../api/call.ts";
 import { type DenyStatus, toResponse } from "../api/responses.ts";
@@ -30,7 +30,7 @@ export function serve(record: Call | CatalogCall): (c: Ctx) => Promise<Response>
 }
 
 /** Who calls, if the call may be made. */
-async function callerOf({ scopes = [] }: Call | CatalogCall, c: Ctx): Promise<Principal | Problem> {
+async function callerOf({ scopes = [] }: Call | CatalogCall, c: Ctx): Answered<Principal> {
   const principal = await authenticate(c.req.raw.headers.get("authorization"), c.env.API_TOKENS);
   if (principal instanceof Problem) return principal;
   return scopeProblem(principal, scopes) ?? callingFrom(principal, c.req.raw);
@@ -39,7 +39,7 @@ async function callerOf({ scopes = [] }: Call | CatalogCall, c: Ctx): Promise<Pr
 /** The caller of calls that need no token. */
 const NOBODY: Principal = { title: "nobody", id: '"nobody"', scopes: [], bounds: boundsOf({}) };
 
-async function answerCall(record: Call, c: Ctx): Promise<Response | Problem> {
+async function answerCall(record: Call, c: Ctx): Answered<Response> {
   const principal = record.scopes === undefined ? NOBODY : await callerOf(record, c);
   if (principal instanceof Problem) return principal;
   const read = await inputOf(record, c);
@@ -64,7 +64,7 @@ interface Read {
   readonly deny: DenyStatus;
 }
 
-async function inputOf(record: Call, c: Ctx): Promise<Read | Problem> {
+async function inputOf(record: Call, c: Ctx): Answered<Read> {
   const { body, orQuery } = record;
   if (orQuery !== undefined && isInQuery(c, orQuery.beginning)) return await callInQuery(c, orQuery.numbers);
   if (body === undefined) return inputBesideBody(record, c);
@@ -97,7 +97,7 @@ function isInQuery(c: Ctx, beginning: readonly string[]): boolean {
 }
 
 /** A call that stands in the query, beside `deny`: then the body must be empty. */
-async function callInQuery(c: Ctx, numbers: readonly string[]): Promise<Read | Problem> {
+async function callInQuery(c: Ctx, numbers: readonly string[]): Answered<Read> {
   const query = queryInput(c, numbers);
   if (query instanceof Problem) return query;
   const { deny: asked, ...input } = query;
@@ -140,7 +140,7 @@ function statusOf(deny: unknown): DenyStatus | Problem {
 
 /* Calls on the catalog. */
 
-async function answerCatalogCall(record: CatalogCall, c: Ctx): Promise<Response | Problem> {
+async function answerCatalogCall(record: CatalogCall, c: Ctx): Answered<Response> {
   const principal = await callerOf(record, c);
   if (principal instanceof Problem) return principal;
   const caller = catalogCallerOf(c.env, principal);
