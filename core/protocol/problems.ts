@@ -33,6 +33,12 @@ export class Problem {
 /** An answer to come, or the problem of the call. */
 export type Answered<Answer> = Promise<Answer | Problem>;
 
+/** The answer. @throws LimiterError when it is a problem */
+export function orThrow<Answer>(answer: Answer | Problem): Answer {
+  if (answer instanceof Problem) throw answer.toError();
+  return answer;
+}
+
 /** One field at fault: a JSON pointer into the input; a sentence with the field, the value and what is allowed. */
 export interface FieldError {
   readonly pointer: string;

@@ -2,48 +2,28 @@
 import { toJsonSchema } from "@valibot/to-json-schema";
 import * as v from "valibot";
 import * as catalog from "../calls/catalog/catalog-schemas.ts";
-import { KeyCount, KeyList, ListedKey, PolicyDescription, PolicyList, PolicyRule } from "../calls/keys.ts";
+import * as keys from "../calls/keys.ts";
 import * as answers from "../calls/schemas/answer-schemas.ts";
 import * as problems from "../calls/schemas/problem-schemas.ts";
-import {
-  AcquireRequest,
-  Check,
-  Cost,
-  HoldRequest,
-  LimitAllRequest,
-  LimitRequest,
-  RefundRequest,
-  ReleaseRequest,
-  RenewRequest,
-  SetRequest,
-  SettleRequest,
-  Units,
-} from "../calls/schemas/request-schemas.ts";
-import {
-  Decided,
-  ReservationAnswer,
-  ReservationCall,
-  ReservationsAnswer,
-  ReservationsRequest,
-  Reserved,
-} from "../calls/schemas/reservation-schemas.ts";
-import { History, HistoryPoint, TopKey, TopKeyList } from "../calls/stats.ts";
+import * as requests from "../calls/schemas/request-schemas.ts";
+import * as reservations from "../calls/schemas/reservation-schemas.ts";
+import * as stats from "../calls/stats.ts";
 
 const REQUESTS = {
-  Cost,
-  Units,
-  LimitRequest,
-  Check,
-  LimitAllRequest,
-  RefundRequest,
-  HoldRequest,
-  SettleRequest: without(SettleRequest.entries, ["id"]),
-  AcquireRequest,
-  RenewRequest: without(RenewRequest.entries, ["id"]),
-  ReleaseRequest: without(ReleaseRequest.entries, ["id"]),
-  ReservationCall,
-  ReservationsRequest,
-  SetRequest: without(SetRequest.entries, ["policy", "key"]),
+  Cost: requests.Cost,
+  Units: requests.Units,
+  LimitRequest: requests.LimitRequest,
+  Check: requests.Check,
+  LimitAllRequest: requests.LimitAllRequest,
+  RefundRequest: requests.RefundRequest,
+  HoldRequest: requests.HoldRequest,
+  SettleRequest: without(requests.SettleRequest.entries, ["id"]),
+  AcquireRequest: requests.AcquireRequest,
+  RenewRequest: without(requests.RenewRequest.entries, ["id"]),
+  ReleaseRequest: without(requests.ReleaseRequest.entries, ["id"]),
+  ReservationCall: reservations.ReservationCall,
+  ReservationsRequest: reservations.ReservationsRequest,
+  SetRequest: without(requests.SetRequest.entries, ["policy", "key"]),
   PolicyFields: catalog.PolicyFields,
   OverrideRequest: catalog.OverrideRequest,
   TokenRequest: catalog.TokenRequest,
@@ -55,16 +35,16 @@ const ANSWERS = {
   Lease,
   Hold,
   ...decisions,
-  ListedKey,
-  KeyList,
-  KeyCount,
-  Reserved,
-  ReservationDecided: Decided,
-  ReservationAnswer,
-  ReservationsAnswer,
-  PolicyRule,
-  Policy: PolicyDescription,
-  PolicyList,
+  ListedKey: keys.ListedKey,
+  KeyList: keys.KeyList,
+  KeyCount: keys.KeyCount,
+  Reserved: reservations.Reserved,
+  ReservationDecided: reservations.Decided,
+  ReservationAnswer: reservations.ReservationAnswer,
+  ReservationsAnswer: reservations.ReservationsAnswer,
+  PolicyRule: keys.PolicyRule,
+  Policy: keys.PolicyDescription,
+  PolicyList: keys.PolicyList,
   PolicyInForce: catalog.PolicyInForce,
   Candidate: catalog.Candidate,
   ComparedCandidate: catalog.ComparedCandidate,
@@ -75,10 +55,10 @@ const ANSWERS = {
   TokenList: catalog.TokenList,
   Catalog: catalog.Catalog,
   AuditLog: catalog.AuditLog,
-  HistoryPoint,
-  History,
-  TopKey,
-  TopKeyList,
+  HistoryPoint: stats.HistoryPoint,
+  History: stats.History,
+  TopKey: stats.TopKey,
+  TopKeyList: stats.TopKeyList,
   Problem: ProblemDetails,
   ...byStatus,
 };
@@ -91,7 +71,7 @@ const NAMES = new Map<v.GenericSchema, string>(
   Object.entries<v.GenericSchema>({ ...REQUESTS, ...ANSWERS }).map(([name, source]) => [source, name]),
 );
 
-/** What schemas are whose fields do not say it all. */
+/** Descriptions of schemas. */
 const DESCRIPTIONS: Readonly<Record<string, { readonly description: string }>> = Object.fromEntries(
   Object.entries({
     Cost: "A number of units for every rule, or a table by unit.",
@@ -147,7 +127,7 @@ function schema(source: v.GenericSchema, typeMode: "input" | "output"): object {
       const name = valibotSchema === source ? undefined : NAMES.get(valibotSchema);
       if (name !== undefined) return { $ref: `#/components/schemas/${name}` };
       if (jsonSchema.const !== undefined) return { type: typeOf(jsonSchema.const), ...jsonSchema };
-      return jsonSchema.default === undefined ? undefined : withDefaultTold(jsonSchema);
+      return jsonSchema.default === undefined ? undefined : withDefaultInWords(jsonSchema);
     },
   });
   return converted;
@@ -157,7 +137,7 @@ function schema(source: v.GenericSchema, typeMode: "input" | "output"): object {
  * A default as words. With the keyword, generators (openapi-typescript is one) take the field for one that is always
  * there, and callers would have to give it.
  */
-function withDefaultTold<Converted extends { default?: unknown; description?: string | undefined }>({
+function withDefaultInWords<Converted extends { default?: unknown; description?: string | undefined }>({
   default: value,
   description = "",
   ...rest

@@ -22,6 +22,10 @@ import { claimRecords } from "./claim-records.ts";
 import * as examples from "./examples.ts";
 import { ALL_DECISIONS, DECISION, JSON_ANSWER, METRICS, NOTHING } from "./responses.ts";
 
+const LIMITS = { tag: "limits", scopes: ["limit"] } as const;
+const KEYS = { tag: "keys", scopes: ["admin"] } as const;
+const STATS = { tag: "stats", scopes: ["admin"] } as const;
+
 const limitRecords = {
   limit: call({
     ...ADDRESSES.limit,
@@ -36,18 +40,13 @@ const limitRecords = {
     description:
       "The call may stand in the query instead, without a body: " +
       "`POST /v1/limit?policy=api&key=user%3A42&cost=2`, beside `deny`.",
-    ok: {
-      says: "A decision, whether it admits or not",
-      schema: "Decision",
-      headers: DENIAL_HEADERS,
-    },
+    ok: { says: "A decision, whether it admits or not", schema: "Decision", headers: DENIAL_HEADERS },
     denials: ["QuotaExceeded", "ReducedCapacity", DENIAL_HEADERS],
     example: examples.limit,
   }),
   limitAll: call({
     ...ADDRESSES.limitAll,
-    tag: "limits",
-    scopes: ["limit"],
+    ...LIMITS,
     body: { schema: "LimitAllRequest" },
     bound: "checks",
     handle: callLimitSeveral,
@@ -99,13 +98,15 @@ const LIST_FIELDS = [
   query("prefix", { type: "string", minLength: 1, maxLength: MAX_KEY_BYTES }),
   query("cursor", { type: "string" }),
 ];
+const LIST_DEFAULT = KeyListRequest.entries.limit.default;
+const SINCE = HistoryRequest.entries.since.wrapped.pipe[1].description;
 const POLICY_FIELD = query("policy", { type: "string" }, true);
 const KEY_OK = {
   says: "The key's decision",
   schema: "KeyReport",
   headers: DENIAL_HEADERS,
 } as const;
-/** Whether it runs: nothing is looked at. */
+/** Whether it runs: nothing is checked. */
 const UP = { type: "object", properties: { status: { type: "string", const: "ok" } }, required: ["status"] };
 
 const keyRecords = {
@@ -124,16 +125,10 @@ const keyRecords = {
   keys: call({
     method: "GET",
     path: "/v1/policies/:policy/keys",
-    tag: "keys",
-    scopes: ["admin"],
+    ...KEYS,
     query: [
       ...LIST_FIELDS,
-      query("limit", {
-        type: "integer",
-        minimum: 1,
-        maximum: MAX_LISTED,
-        default: KeyListRequest.entries.limit.default,
-      }),
+      query("limit", { type: "integer", minimum: 1, maximum: MAX_LISTED, default: LIST_DEFAULT }),
     ],
     bound: "key",
     handle: callKeys,
@@ -145,8 +140,7 @@ const keyRecords = {
   countKeys: call({
     method: "GET",
     path: "/v1/policies/:policy/key-count",
-    tag: "keys",
-    scopes: ["admin"],
+    ...KEYS,
     query: LIST_FIELDS,
     bound: "key",
     handle: callKeyCount,
@@ -173,8 +167,7 @@ const keyRecords = {
   setUsed: call({
     method: "PUT",
     path: ADDRESSES.peek.path,
-    tag: "keys",
-    scopes: ["admin"],
+    ...KEYS,
     body: { schema: "SetRequest" },
     bound: "key",
     handle: callSetUsed,
@@ -185,8 +178,7 @@ const keyRecords = {
   }),
   reset: call({
     ...ADDRESSES.reset,
-    tag: "keys",
-    scopes: ["admin"],
+    ...KEYS,
     bound: "key",
     handle: callReset,
     answer: NOTHING,
@@ -220,14 +212,10 @@ const statsRecords = {
   history: call({
     method: "GET",
     path: "/v1/stats",
-    tag: "stats",
-    scopes: ["admin"],
+    ...STATS,
     query: [
       POLICY_FIELD,
-      query("since", {
-        type: "string",
-        description: HistoryRequest.entries.since.wrapped.pipe[1].description,
-      }),
+      query("since", { type: "string", description: SINCE }),
       query("step", { type: "string", enum: STEPS, default: HistoryRequest.entries.step.default }),
     ],
     handle: ({ env, client, principal }, input) => callHistory(env.STATS, client, principal, input),
@@ -240,8 +228,7 @@ const statsRecords = {
   topKeys: call({
     method: "GET",
     path: "/v1/stats/keys",
-    tag: "stats",
-    scopes: ["admin"],
+    ...STATS,
     query: [POLICY_FIELD, query("by", { type: "string", enum: TOP_KINDS, default: "denied" })],
     handle: ({ env, client, principal }, input) => callTopKeys(env.STATS, client, principal, input),
     answer: JSON_ANSWER,

@@ -20,7 +20,7 @@ import type { Region } from "../../core/policies/regions.ts";
 import type { Lease } from "../../core/protocol/answers.ts";
 import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/decision.ts";
 import type { LeaseReport } from "../../core/protocol/messages.ts";
-import { Problem } from "../../core/protocol/problems.ts";
+import { orThrow, Problem } from "../../core/protocol/problems.ts";
 import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
 import { SCOPES } from "../auth/tokens.ts";
 import { callAcquire, callCancel, callHold, callRelease, callRenew, callSettle } from "../calls/claims.ts";
@@ -164,9 +164,4 @@ function withoutSignal<Request extends object>(call: Request & Abortable) {
 
 function answerOf<Answer>(answered: TargetAnswer<Answer> | Problem): Answer {
   return orThrow(answered).answer;
-}
-
-function orThrow<Answer>(answer: Answer | Problem): Answer {
-  if (answer instanceof Problem) throw answer.toError();
-  return answer;
 }

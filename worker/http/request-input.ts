@@ -1,4 +1,4 @@
-/** What a request says: the parts of its address and its query, decoded strictly, and its body. */
+/** The input of a request: the parts of its address and its query, decoded strictly, and its body. */
 import type { Context } from "hono";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { clip, meant } from "../../core/validation.ts";
@@ -7,7 +7,7 @@ import { notAllowed } from "../calls/validate.ts";
 
 export type Ctx = Context<{ Bindings: Env }>;
 
-/** The most fields that a query may have. No call knows half as many. */
+/** The most fields that a query may have, more than twice those of any call. */
 export const MAX_QUERY_FIELDS = 20;
 
 /**
@@ -46,12 +46,9 @@ export function strayProblem(strays: object, known: readonly string[]): Problem 
   const names = Object.keys(strays);
   if (names.length === 0) return undefined;
   const there = known.length === 0 ? "this call has none" : `there is ${known.join(", ")}`;
-  return notAllowed(
-    names.map((name) => ({
-      path: [name],
-      detail: `${clip(name)} is not a field of the query: ${there}${meant(name, known)}`,
-    })),
-  );
+  const detailOf = (name: string) =>
+    `${clip(name)} is not a field of the query: ${there}${meant(name, known)}`;
+  return notAllowed(names.map((name) => ({ path: [name], detail: detailOf(name) })));
 }
 
 /**
@@ -72,8 +69,8 @@ export function placeIn(c: Ctx, route: string): Readonly<Record<string, string>>
 }
 
 /**
- * Path and query as they were sent, and as the router sees them. `URL` would take a `..` or a backslash in a key for a
- * way to another key, and throws when the Host header is odd.
+ * Path and query as they were sent, and as the router sees them. `URL` would resolve a `..` or a backslash in a key to
+ * another key, and throws when the Host header is odd.
  */
 export function addressOf(c: Ctx): { path: string; query: string } {
   const [url = ""] = c.req.raw.url.split("#", 1);
@@ -83,42 +80,30 @@ export function addressOf(c: Ctx): { path: string; query: string } {
   return mark < 0 ? { path, query: "" } : { path: path.slice(0, mark), query: path.slice(mark + 1) };
 }
 
-/* The body. */
-
-/** The largest body that is read, in bytes. */
+/** The largest body that is read, in bytes, but for a document of the catalog. */
 export const MAX_BODY_BYTES = 16_384;
 
-/** How a body is read. */
-interface Reading {
-  /** It may be empty, also without a type, and is `{}` then. */
-  readonly isOptional?: boolean | undefined;
-  /** Absent: 16 KiB. */
-  readonly mostBytes?: number | undefined;
-}
-
-/** Reads a JSON body. */
+/** Reads a JSON body. One that `isOptional` may be empty, also without a type, and is `{}` then. */
 export async function readJson(
   request: Request,
-  { isOptional = false, mostBytes = MAX_BODY_BYTES }: Reading,
+  { isOptional, mostBytes = MAX_BODY_BYTES }: { isOptional?: boolean; mostBytes?: number | undefined },
 ): Promise<{ readonly value: unknown } | Problem> {
   const contentType = request.headers.get("content-type");
   if (contentType !== "application/json" && !isJson(contentType)) {
     // Only reading shows whether there is a body: an empty one may be announced as a stream.
-    if (isOptional && contentType === null && (await isEmpty(request))) return NOTHING;
+    if (isOptional === true && contentType === null && (await isEmpty(request))) return NOTHING;
     const detail = `content-type is ${contentType === null ? "missing" : JSON.stringify(contentType)}: must be application/json`;
     return new Problem(PROBLEMS.unsupportedMediaType, detail, { headers: { accept: "application/json" } });
   }
   const encoding = request.headers.get("content-encoding");
   if (encoding !== null && encoding !== "identity") {
-    return new Problem(
-      PROBLEMS.unsupportedMediaType,
-      `content-encoding is ${JSON.stringify(encoding)}: must be left out`,
-    );
+    const detail = `content-encoding is ${JSON.stringify(encoding)}: must be left out`;
+    return new Problem(PROBLEMS.unsupportedMediaType, detail);
   }
   try {
     const bytes = await readBytes(request, mostBytes);
     if (bytes === undefined) return new Problem(PROBLEMS.tooLarge, `the body is over ${mostBytes} bytes`);
-    if (isOptional && bytes.byteLength === 0) return NOTHING;
+    if (isOptional === true && bytes.byteLength === 0) return NOTHING;
     return { value: JSON.parse(utf8.decode(bytes)) as unknown };
   } catch (error) {
     return malformed(error);

@@ -1,12 +1,11 @@
 /** Answers requests by the records of the calls: finds the caller, reads the input, and writes the answer. */
 import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { violation } from "../../core/validation.ts";
 import type { Call, CatalogCall } from "../api/call.ts";
 import { type DenyStatus, toResponse } from "../api/responses.ts";
 import { authenticate, boundsOf, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { callingFrom, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
 import { type Conditions, notForAdmin } from "../calls/catalog/catalog-access.ts";
-import { notAllowed } from "../calls/validate.ts";
+import { notAllowed, refused } from "../calls/validate.ts";
 import {
   addressOf,
   type Ctx,
@@ -29,7 +28,7 @@ export function serve(record: Call | CatalogCall): (c: Ctx) => Promise<Response>
   };
 }
 
-/** Who calls, if the call may be made. */
+/** The caller, if it may make the call. */
 async function callerOf({ scopes = [] }: Call | CatalogCall, c: Ctx): Answered<Principal> {
   const principal = await authenticate(c.req.raw.headers.get("authorization"), c.env.API_TOKENS);
   if (principal instanceof Problem) return principal;
@@ -58,11 +57,14 @@ async function answerCall(record: Call, c: Ctx): Answered<Response> {
   return answered instanceof Problem ? answered : record.answer.respond(answered, read.deny);
 }
 
-/** What a call says, and the status of its denials. */
+/** The input of a call, and the status of its denials. */
 interface Read {
   readonly input: unknown;
   readonly deny: DenyStatus;
 }
+
+/** The input of calls that need no token. */
+const NO_INPUT: Read = { input: {}, deny: 200 };
 
 async function inputOf(record: Call, c: Ctx): Answered<Read> {
   const { body, orQuery } = record;
@@ -78,17 +80,15 @@ async function inputOf(record: Call, c: Ctx): Answered<Read> {
 
 function inputBesideBody({ path, query, scopes }: Call, c: Ctx): Read | Problem {
   const place = placeIn(c, path);
-  if (place instanceof Problem || scopes === undefined) return place instanceof Problem ? place : OPEN;
+  if (place instanceof Problem) return place;
+  if (scopes === undefined) return NO_INPUT;
   const numbers = (query ?? []).filter(({ schema }) => schema.type === "integer").map(({ name }) => name);
   const fields = c.req.raw.url.includes("?") ? queryInput(c, numbers) : {};
   if (fields instanceof Problem) return fields;
-  // A call that reads a query says itself which fields it does not know.
+  // A call that reads a query checks its fields itself.
   const stray = query === undefined ? strayProblem(fields, []) : undefined;
   return stray ?? { input: { ...fields, ...place }, deny: 200 };
 }
-
-/** The input of calls that need no token and read nothing. */
-const OPEN: Read = { input: {}, deny: 200 };
 
 /** Whether the call stands in the query. */
 function isInQuery(c: Ctx, beginning: readonly string[]): boolean {
@@ -100,18 +100,17 @@ function isInQuery(c: Ctx, beginning: readonly string[]): boolean {
 async function callInQuery(c: Ctx, numbers: readonly string[]): Answered<Read> {
   const query = queryInput(c, numbers);
   if (query instanceof Problem) return query;
-  const { deny: asked, ...input } = query;
-  const deny = statusOf(asked);
-  if (deny instanceof Problem) return deny;
-  return (await isEmpty(c.req.raw)) ? { input, deny } : new Problem(PROBLEMS.malformed, BOTH);
+  const { deny, ...input } = query;
+  const status = statusOf(deny);
+  if (status instanceof Problem) return status;
+  if (await isEmpty(c.req.raw)) return { input, deny: status };
+  return malformed("the call stands in the query: leave the body out");
 }
-
-const BOTH = "the call stands in the query: leave the body out";
 
 /** The fields of the body, and those of the address, which the body must not have. */
 function withPlace(place: Readonly<Record<string, string>> | Problem, input: unknown): unknown {
-  const isTable = typeof input === "object" && input !== null && !Array.isArray(input);
-  if (place instanceof Problem || !isTable) return place instanceof Problem ? place : input;
+  if (place instanceof Problem) return place;
+  if (typeof input !== "object" || input === null || Array.isArray(input)) return input;
   const strays = Object.keys(place).filter((field) => Object.hasOwn(input, field));
   if (strays.length === 0) return { ...input, ...place };
   return notAllowed(
@@ -120,11 +119,11 @@ function withPlace(place: Readonly<Record<string, string>> | Problem, input: unk
 }
 
 /**
- * The status of denials: 200, unless the caller is a proxy that reads only the status and asks for `?deny=429`. A query
- * that says anything else is refused: a `?dney=429` that was ignored would let everything through.
+ * The status of denials: 200, unless the caller is a proxy that reads only the status and asks for `?deny=429`. Any other
+ * query is refused: a `?dney=429` that was ignored would let everything through.
  */
 function denyStatus(c: Ctx): DenyStatus | Problem {
-  // Most calls have no query. Looking for a `?` costs less than parsing an address to find none.
+  // Most calls have no query. Searching for a `?` costs less than parsing the address.
   if (!c.req.raw.url.includes("?")) return 200;
   const query = queryInput(c, []);
   if (query instanceof Problem) return query;
@@ -135,7 +134,7 @@ function denyStatus(c: Ctx): DenyStatus | Problem {
 function statusOf(deny: unknown): DenyStatus | Problem {
   if (deny === undefined) return 200;
   if (deny === "429") return 429;
-  return notAllowed([{ path: ["deny"], detail: violation(["deny"], deny, "429, or left out") }]);
+  return refused(["deny"], deny, "429, or left out");
 }
 
 /* Calls on the catalog. */
@@ -147,17 +146,17 @@ async function answerCatalogCall(record: CatalogCall, c: Ctx): Answered<Response
   if (caller instanceof Problem) return caller;
   const place = placeIn(c, record.path);
   if (place instanceof Problem) return place;
-  const said = catalogQuery(record, c);
-  if (said instanceof Problem) return said;
+  const query = catalogQuery(record, c);
+  if (query instanceof Problem) return query;
   const refusal = record.isOfAll === true ? notForAdmin(principal) : undefined;
   if (refusal !== undefined) return refusal;
   const body = record.body && (await readJson(c.req.raw, { ...record.body, mostBytes: record.mostBytes }));
   if (body instanceof Problem) return body;
-  const answered = await record.handle(caller, { place, body: body?.value, ...said });
+  const answered = await record.handle(caller, { place, body: body?.value, ...query });
   return answered instanceof Problem ? answered : record.answer.respond(answered, 200);
 }
 
-/** What the query and the headers of a call on the catalog say. */
+/** The query and the headers of a call on the catalog. */
 function catalogQuery(
   { writes, lists }: CatalogCall,
   c: Ctx,
@@ -174,9 +173,7 @@ function catalogQuery(
   const stray = strayProblem(strays, fields);
   if (stray !== undefined) return stray;
   if (dryRun !== undefined && dryRun !== "true" && dryRun !== "false")
-    return notAllowed([
-      { path: ["dryRun"], detail: violation(["dryRun"], dryRun, "true, false or left out") },
-    ]);
+    return refused(["dryRun"], dryRun, "true, false or left out");
   const conditions = conditionsIn(c.req.raw.headers);
   if (conditions instanceof Problem) return conditions;
   return {
@@ -185,21 +182,19 @@ function catalogQuery(
   };
 }
 
-/** What If-Match and If-None-Match say. */
+/** The conditions in If-Match and If-None-Match. */
 function conditionsIn(headers: Headers): Conditions | Problem {
   const [match, noneMatch] = [headers.get("if-match"), headers.get("if-none-match")];
   if (noneMatch !== null && noneMatch.trim() !== "*")
-    return new Problem(
-      PROBLEMS.malformed,
-      `If-None-Match is ${JSON.stringify(noneMatch)}: must be *, or left out`,
-    );
+    return malformed(`If-None-Match is ${JSON.stringify(noneMatch)}: must be *, or left out`);
   const only = noneMatch === null ? {} : { ifNoneMatch: true as const };
   if (match === null) return only;
   const tags = match.split(",").map((tag) => /^(?:"(?<tag>[^"]*)"|(?<any>\*))$/.exec(tag.trim())?.groups);
   if (tags.some((tag) => tag === undefined))
-    return new Problem(
-      PROBLEMS.malformed,
-      `If-Match is ${JSON.stringify(match)}: must be entity tags, as "3", or *`,
-    );
+    return malformed(`If-Match is ${JSON.stringify(match)}: must be entity tags, as "3", or *`);
   return { ...only, ifMatch: tags.map((tag) => tag?.["tag"] ?? "*") };
+}
+
+function malformed(detail: string): Problem {
+  return new Problem(PROBLEMS.malformed, detail);
 }

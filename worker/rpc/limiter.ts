@@ -10,7 +10,7 @@ import type { Region } from "../../core/policies/regions.ts";
 import { type Decision, degradedDecision, type KeyReport } from "../../core/protocol/decision.ts";
 import type { AcquireParams } from "../../core/protocol/messages.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
-import { Problem } from "../../core/protocol/problems.ts";
+import { orThrow, Problem } from "../../core/protocol/problems.ts";
 import type { Call, CallContext, CatalogCall } from "../api/call.ts";
 import { RECORDS } from "../api/records.ts";
 import { type BindingCaller, bindingCaller } from "../auth/binding-callers.ts";
@@ -197,12 +197,6 @@ export class CatalogTarget extends WithCatalogCalls {
 function text(field: string, value: unknown): string {
   if (typeof value === "string") return value;
   throw refused([field], value, "text").toError();
-}
-
-/** The answer. @throws LimiterError when it is a problem */
-function orThrow<Answer>(answer: Answer | Problem): Answer {
-  if (answer instanceof Problem) throw answer.toError();
-  return answer;
 }
 
 /**
