@@ -1,6 +1,6 @@
 /**
- * A call as a record: where it is, who may make it, what it reads, does and answers, and how it is described. The HTTP
- * routes, the answers 405, the service binding and the OpenAPI document are made from these records.
+ * A call as a record: its address, who may make it, its input, handler and answer, and its description. The HTTP routes,
+ * the answers 405, the service binding and the OpenAPI document are made from these records.
  */
 import type { Answered, Problem } from "../../core/protocol/problems.ts";
 import type { Scope } from "../auth/tokens.ts";
@@ -12,7 +12,7 @@ import type { AnswerKind } from "./responses.ts";
 
 export type Method = "GET" | "POST" | "PUT" | "DELETE";
 
-/** Who makes a call, and what is there to carry it out. */
+/** The caller of a call, and what carries it out. */
 export interface CallContext extends Context {
   readonly env: Env;
   /** Absent: the call came over the service binding. */
@@ -21,7 +21,7 @@ export interface CallContext extends Context {
   readonly waitUntil: (work: Promise<unknown>) => void;
 }
 
-/** What a call on the catalog says. */
+/** The input of a call on the catalog. */
 export interface CatalogInput {
   /** The parts of the path that have a name. */
   readonly place: Readonly<Record<string, string>>;
@@ -48,15 +48,15 @@ export interface CallDescription {
   readonly ok?: { readonly says: string; readonly schema: SchemaName; readonly headers?: object };
   /** Instead of `ok`: all that is answered with success, as OpenAPI has it. */
   readonly responses?: Readonly<Record<number, object>>;
-  /** What a denial is answered with under `?deny=429`: when the quota is used up, and when it is not the caller's doing. */
+  /** The answers to denials under `?deny=429`: when the quota is used up, and when it is not the caller's doing. */
   readonly denials?: readonly [exceeded: SchemaName, reduced: SchemaName, headers: object];
-  /** Problems beside those that each call with such an input has, and those of them that this one never has. */
+  /** Problems beside those of each call with such an input, and those that this call never has. */
   readonly alsoProblems?: readonly number[];
   readonly neverProblems?: readonly number[];
   readonly example?: CallExample;
 }
 
-/** What a call is sent and answers, by the names of the examples. */
+/** The request and the answers, by the names of the examples. */
 export interface CallExample {
   readonly request?: object;
   readonly answers?: Readonly<Record<string, object>>;
@@ -64,7 +64,7 @@ export interface CallExample {
   readonly denied?: object;
 }
 
-/** What records of both kinds have. */
+/** The fields of records of both kinds. */
 interface Place extends CallDescription {
   readonly method: Method;
   readonly path: string;
@@ -97,7 +97,7 @@ export interface CatalogCall<Answer = unknown> extends Place {
   readonly writes?: true;
   /** It is a list: the query may have `cursor`. */
   readonly lists?: true;
-  /** It concerns all policies and keys. Who may not do that is refused before the body is read. */
+  /** It concerns all policies and keys. A caller without that right is refused before the body is read. */
   readonly isOfAll?: true;
   readonly mostBytes?: number;
   /** The name over the service binding, whose arguments are the parts of the path, the body, and conditions or a cursor. */

@@ -27,32 +27,29 @@ import { BoundAcquireRequest } from "../calls/schemas/request-schemas.ts";
 import { parse, refused } from "../calls/validate.ts";
 
 interface Regional {
-  /**
-   * For a policy with a pool, the region to ask. By default it is where this isolate is, as far as an HTTP request
-   * has told.
-   */
+  /** For a policy with a pool, the region to ask. By default that of the isolate's latest HTTP request. */
   readonly region?: string;
 }
 /** Of a policy, the keys with a prefix, from a cursor on. */
 type Listing = Regional & Partial<Record<"policy" | "prefix" | "cursor", string>>;
 /** These calls, which may name a region. */
 type InRegion<Calls> = {
-  readonly [Name in keyof Calls]: Calls[Name] extends (asked: infer Asked) => infer Answer
-    ? (asked: Asked & Regional) => Answer
+  readonly [Name in keyof Calls]: Calls[Name] extends (call: infer Request) => infer Answer
+    ? (call: Request & Regional) => Answer
     : never;
 };
 
-/** What callers over the service binding have. `policy` may be left out when the binding's `props` have it. */
+/** The calls over the service binding. `policy` may be left out when the binding's `props` have it. */
 interface BoundCalls
   extends
     InRegion<Pick<LimiterCalls, "limit" | "limitAll" | "refund" | "hold" | "peek" | "reset">>,
     Pick<LimiterCalls, "settle" | "cancel" | "renew" | "release" | "reserve" | "policies"> {
   /** Sets what the key has used: more than the limit is a debt. Holds and leases stay. */
-  setUsed(asked: KeyRequest & Regional & { readonly used: Cost }): Promise<KeyReport>;
+  setUsed(call: KeyRequest & Regional & { readonly used: Cost }): Promise<KeyReport>;
   /** The keys of a policy with a number of objects, page by page. */
-  keys(asked: Listing & { readonly limit?: number }): Promise<KeyList>;
+  keys(call: Listing & { readonly limit?: number }): Promise<KeyList>;
   /** How many keys a policy with a number of objects has. */
-  countKeys(asked: Listing): Promise<KeyCount>;
+  countKeys(call: Listing): Promise<KeyCount>;
 }
 
 /** A class with the calls, which `Limiter` gets from the records. */
@@ -61,12 +58,10 @@ const WithCalls = WorkerEntrypoint as new (
 ) => WorkerEntrypoint<Env, unknown> & BoundCalls;
 
 /**
- * The limiter as a service binding. It has the same calls as HTTP and gives the same answers, without a token:
- * whoever is bound may call. Bad input throws a LimiterError that says what HTTP would. The binding's `props` may say
- * what its calls may do, in the words of a token: `scopes`, `policies`, `keyPrefix`.
- *
- * With `props = { policy = "api" }` on the binding, `policy` may be left out. Then `limit({ key })` is enough, and
- * the binding can take the place of Cloudflare's own rate limit binding.
+ * The limiter as a service binding: the calls and the answers of HTTP, without a token. Bad input throws a LimiterError
+ * with the problem that HTTP answers. The binding's `props` may limit its calls with the fields of a token: `scopes`,
+ * `policies`, `keyPrefix`. With `props = { policy = "api" }`, `limit({ key })` is enough, and the binding can take the
+ * place of Cloudflare's own rate limit binding.
  */
 export class Limiter extends WithCalls {
   static {
@@ -76,8 +71,8 @@ export class Limiter extends WithCalls {
         Object.defineProperty(this.prototype, name, {
           configurable: true,
           writable: true,
-          value(this: Limiter, asked: unknown) {
-            return this.#call(record, asked);
+          value(this: Limiter, argument: unknown) {
+            return this.#call(record, argument);
           },
         });
   }
@@ -85,10 +80,10 @@ export class Limiter extends WithCalls {
   /**
    * Leases units, waiting up to `waitMs` milliseconds in the queue. The lease ends when the caller ends, in whatever
    * way, and `using` ends it sooner. A `detached` lease ends with `release`, or when it expires. With `graceMs` a lease
-   * that is not released stays for so long after its caller has ended, and another acquire may `resume` it by its id.
+   * that is not released stays for that long after its caller has ended, and another acquire may `resume` it by its id.
    */
   async acquire(
-    asked: AcquireRequest &
+    call: AcquireRequest &
       Regional & {
         readonly detached?: boolean;
         /** As over HTTP, but of no effect: a lease over the binding is confirmed for its caller. */
@@ -96,7 +91,7 @@ export class Limiter extends WithCalls {
       },
   ): Promise<Grant> {
     await freshen(this.env, true);
-    const { context, input } = this.#read(RECORDS["acquire"] as Call, asked);
+    const { context, input } = this.#read(RECORDS["acquire"] as Call, call);
     return orThrow(await acquireBound(context, input)).answer;
   }
 
@@ -107,21 +102,18 @@ export class Limiter extends WithCalls {
     return new CatalogTarget(orThrow(catalogCallerOf(this.env, context.principal)));
   }
 
-  async #call(record: Call, asked: unknown): Promise<unknown> {
+  async #call(record: Call, argument: unknown): Promise<unknown> {
     const late = freshen(this.env);
     if (late !== undefined) await late;
-    const { context, input } = this.#read(record, asked);
+    const { context, input } = this.#read(record, argument);
     return record.answer.value(orThrow(await record.handle(context, input)));
   }
 
   /** @throws LimiterError when the argument, the props, the scope or the region are not allowed */
-  #read(
-    { scopes = [], bound }: Call,
-    asked: unknown,
-  ): { readonly context: CallContext; readonly input: unknown } {
+  #read({ scopes = [], bound }: Call, given: unknown): { context: CallContext; input: unknown } {
     const caller = orThrow(bindingCaller(this.ctx.props, parse));
     orThrow(scopeProblem(caller.principal, scopes));
-    const argument = plain(asked);
+    const argument = plain(given);
     const { input, region } =
       bound === "alone" ? { input: argument } : completed(caller, argument, bound === "checks");
     const principal = region === undefined ? caller.principal : { ...caller.principal, region };
@@ -135,14 +127,16 @@ export class Limiter extends WithCalls {
   }
 }
 
-/** An argument with what the binding's props add, and without its region, which belongs to the caller. */
-interface Completed {
-  readonly input: unknown;
-  readonly region?: Region;
-}
-
-/** @throws LimiterError when there is no such region */
-function completed(caller: BindingCaller, argument: unknown, hasChecks = false): Completed {
+/**
+ * The argument with what the binding's props add, and its region, which belongs to the caller.
+ *
+ * @throws LimiterError when there is no such region
+ */
+function completed(
+  caller: BindingCaller,
+  argument: unknown,
+  hasChecks = false,
+): { readonly input: unknown; readonly region?: Region } {
   if (typeof argument !== "object" || argument === null) return { input: argument };
   const { region: name = caller.region, ...fields } = argument as Readonly<Record<string, unknown>>;
   const region = regionNamed(name);
@@ -200,8 +194,8 @@ function text(field: string, value: unknown): string {
 }
 
 /**
- * A decision, with what keeps its lease. Disposing of it releases the lease, and the runtime does so when the caller
- * ends. A lease that was asked for with `graceMs` ends so much later then.
+ * A decision, and the handle of its lease. Disposing of it releases the lease, and the runtime does so when the caller
+ * ends. A lease with `graceMs` ends that much later then.
  */
 export type Grant = Decision & Omit<Attached, "answer">;
 
@@ -247,11 +241,11 @@ function detachedProblem(request: {
 }
 
 /**
- * Leases units for a caller who may have gone when they are granted, which nothing tells the object. So the lease is
+ * Leases units for a caller who may have gone when they are granted, of which the object is not notified. So the lease is
  * brief until it is confirmed. One that has ended before that (by a reset, or since the machine stood still) was never
- * the caller's: the call is made once more, with what is left of its wait.
+ * the caller's: the call is made once more, with the rest of its wait.
  *
- * @param link how the lease ends with what comes back; absent: not at all
+ * @param link how the lease ends with the handle that is returned; `undefined`: it has none
  */
 async function acquireConfirmed(
   client: LimiterClient,
