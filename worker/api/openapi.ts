@@ -4,11 +4,9 @@ import { type Call, type CatalogCall, header } from "./call.ts";
 import { namedSchemas, reference, type SchemaName } from "./openapi-schemas.ts";
 import { RECORDS } from "./records.ts";
 
-let document: object | undefined;
-
 let written: { readonly body: Uint8Array; readonly etag: string } | undefined;
 
-/** The document as JSON in UTF-8, and its entity tag: made once, since anybody may ask for it. */
+/** The document as JSON in UTF-8, and its entity tag: made once, since the document needs no token. */
 export function openApiBytes(): { readonly body: Uint8Array; readonly etag: string } {
   if (written === undefined) {
     const text = JSON.stringify(openApiDocument());
@@ -18,9 +16,9 @@ export function openApiBytes(): { readonly body: Uint8Array; readonly etag: stri
   return written;
 }
 
-/** The OpenAPI 3.1 document. It is made of the schemas that the parser uses, when it is first asked for. */
+/** The OpenAPI 3.1 document, made of the schemas that the parser uses. */
 export function openApiDocument(): object {
-  document ??= {
+  return {
     openapi: "3.1.0",
     info: {
       title: "Weir",
@@ -43,7 +41,6 @@ export function openApiDocument(): object {
       schemas: namedSchemas(),
     },
   };
-  return document;
 }
 
 /** The groups of operations, in the order in which one needs them. */
@@ -71,7 +68,6 @@ function paths(): object {
 function operation(operationId: string, record: Call | CatalogCall): object {
   const { tag, summary, description, scopes, body: sent, example = {} } = record;
   const parameters = parametersOf(record);
-  const isRequired = sent?.isOptional !== true;
   return {
     tags: [tag],
     operationId,
@@ -81,7 +77,7 @@ function operation(operationId: string, record: Call | CatalogCall): object {
     ...(parameters.length > 0 && { parameters }),
     ...(sent?.schema !== undefined && {
       requestBody: withExamples(
-        { ...body(sent.schema), required: isRequired },
+        { required: sent.isOptional !== true, content: jsonContent(sent.schema) },
         example.request && { request: example.request },
       ),
     }),
@@ -122,25 +118,28 @@ function pathParameter(path: string, name: string): object {
   return { name, in: "path", required: true, description, schema: name === "key" ? key : type };
 }
 
-/** What an operation may answer: success, a denial, and the problems of whatever reads such an input. */
+/** The responses of an operation: success, denials, and the problems of calls with such an input. */
 function responsesOf(record: Call | CatalogCall): object {
-  const { ok, denials: denied, example = {} } = record;
-  const done: Record<string, Content> =
+  const { ok, denials, example = {} } = record;
+  const done: Readonly<Record<number, object>> =
     ok === undefined
-      ? { 204: { description: "Done" } as Content }
-      : { 200: answer(ok.says, ok.schema, ok.headers) };
-  const responses: Record<string, Content> = {
-    ...problems(...problemsOf(record)),
+      ? { 204: { description: "Done" } }
+      : { 200: { description: ok.says, headers: ok.headers ?? {}, content: jsonContent(ok.schema) } };
+  const responses: Record<number, Content> = {
+    ...Object.fromEntries(problemsOf(record).map((status) => [status, problem(status)])),
     ...(record.responses ?? done),
-    ...(denied !== undefined && denials(...denied)),
+    ...(denials !== undefined && denialsOf(...denials)),
   };
-  const examples = { 200: example.answers, 429: example.denied && { denied: example.denied } };
-  return Object.fromEntries(
-    Object.entries(responses).map(([status, response]) => [
-      status,
-      withExamples(response, examples[status as unknown as keyof typeof examples]),
-    ]),
-  );
+  for (const [status, examples] of [
+    [200, example.answers],
+    [429, example.denied && { denied: example.denied }],
+  ] as const)
+    if (responses[status] !== undefined) responses[status] = withExamples(responses[status], examples);
+  return responses;
+}
+
+function jsonContent(name: SchemaName) {
+  return { "application/json": { schema: reference(name) } };
 }
 
 function problemsOf(record: Call | CatalogCall): readonly Status[] {
@@ -158,16 +157,16 @@ interface Content {
   readonly content?: Readonly<Record<string, object>>;
 }
 
-/** A request or an answer, and what it may look like. Those of problems stay, beside a denial. */
-function withExamples<Told extends Content>(told: Told, given: Readonly<Record<string, object>> = {}): Told {
-  const { content } = told;
-  if (content === undefined || Object.keys(given).length === 0) return told;
+/** A request or a response with examples. Those of problems stay, beside a denial. */
+function withExamples<Part extends Content>(part: Part, given: Readonly<Record<string, object>> = {}): Part {
+  const { content } = part;
+  if (content === undefined || Object.keys(given).length === 0) return part;
   const examples = Object.fromEntries(Object.entries(given).map(([name, value]) => [name, { value }]));
   const types = Object.entries(content).map(([type, each]) => {
     const before = "examples" in each ? (each.examples as object) : {};
     return [type, { ...each, examples: { ...examples, ...before } }];
   });
-  return { ...told, content: Object.fromEntries(types) as Readonly<Record<string, object>> };
+  return { ...part, content: Object.fromEntries(types) as Readonly<Record<string, object>> };
 }
 
 /* Problems, and denials under `?deny=429`. */
@@ -190,24 +189,19 @@ const PROBLEMS = {
   ],
   503: ["Unavailable", "Not configured, or the key's object did not answer"],
 } as const satisfies Record<number, readonly [SchemaName, string]>;
-export type Status = keyof typeof PROBLEMS;
-
-/** The answers with these statuses, each a problem. */
-export function problems(...statuses: readonly Status[]): Record<string, object> {
-  return Object.fromEntries(statuses.map((status) => [status, problem(status)]));
-}
+type Status = keyof typeof PROBLEMS;
 
 function problem(status: Status): object {
   const [name, description] = PROBLEMS[status];
   return { description, headers: HEADERS[status] ?? {}, content: problemContent(status, reference(name)) };
 }
 
-/** What a denial is answered with under `?deny=429`, beside the problems of the same status. */
-export function denials(exceeded: SchemaName, reduced: SchemaName, headers: object): Record<string, object> {
-  const either = (status: 429 | 503, name: SchemaName, said: string) => {
+/** The answers to denials under `?deny=429`, beside the problems of the same status. */
+function denialsOf(exceeded: SchemaName, reduced: SchemaName, headers: object): Record<string, object> {
+  const either = (status: 429 | 503, name: SchemaName, reason: string) => {
     const [other, description] = PROBLEMS[status];
     return {
-      description: `${said}, if the call has \`?deny=429\`. Else: ${description}`,
+      description: `${reason}, if the call has \`?deny=429\`. Else: ${description}`,
       headers: { ...headers, ...HEADERS[status] },
       content: problemContent(status, { oneOf: [reference(name), reference(other)] }),
     };
@@ -225,14 +219,6 @@ function problemContent(status: Status, schema: object): object {
   const errors = [{ pointer: "/cost", detail: "cost is -1: must be an integer from 0 to 1000000000" }];
   const examples = { problem: { value: status === 422 ? { ...value, errors } : value } };
   return { "application/problem+json": { schema, examples } };
-}
-
-export function answer(description: string, name: SchemaName, headers: object = {}): object {
-  return { description, headers, content: { "application/json": { schema: reference(name) } } };
-}
-
-export function body(name: SchemaName) {
-  return { required: true, content: { "application/json": { schema: reference(name) } } };
 }
 
 /** Headers of problems, by status. */
