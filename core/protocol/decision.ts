@@ -81,7 +81,17 @@ export function callerDecision(
   nowMs: () => number,
 ): Decision {
   const decision = withJitter(policy, publicDecision(policy, key, decided, decidedBy), random);
-  return policy.override === undefined ? decision : withOverride(decision, policy.override, nowMs());
+  const { override } = policy;
+  if (override === undefined) return decision;
+  const { pattern, effect, endsAtMs } = override;
+  if (effect !== "blocked" || decision.success) return { ...decision, override: pattern };
+  // The object decides a blocked key by a limit of 0.
+  return {
+    ...decision,
+    reason: "blocked",
+    retryAfterMs: blockedForMs(endsAtMs, nowMs()),
+    override: pattern,
+  };
 }
 
 /** The decision without jitter and override. Its numbers are those of the rule that binds, as `bindingRule` finds it. */
@@ -97,7 +107,7 @@ export function publicDecision(
   const success = isAdmitted || policy.shadow;
   const decision: Decision = {
     success,
-    // The caller sees the policy's public name. Ids of claims have the full name, a region's included.
+    // Ids of claims have the full name, a region's included.
     policy: publicName(policy.name),
     key,
     limit,
@@ -109,13 +119,12 @@ export function publicDecision(
     rules,
   };
   const delayMs = isAdmitted && !policy.shadow ? longestDelayMs(rules) : 0;
-  // A decision from units that are held is all of this, and to copy it would cost as much as to make it.
+  // A decision from held units is complete here, and to copy it would cost as much as to make it.
   if (isAdmitted && source !== "fallback" && delayMs === 0 && waitedMs === undefined && !lease && !hold)
     return decision;
   const place = { policy: policy.name, key };
   return {
     ...decision,
-    // A region that decides without its pool says so.
     ...(isAdmitted && source === "fallback" && { reason: "degraded" }),
     ...(delayMs > 0 && { delayMs }),
     ...(waitedMs !== undefined && { waitedMs }),
@@ -225,16 +234,6 @@ export function effectDecision(
     violated: [],
     override: pattern,
   };
-}
-
-/** The decision with the override that applied. Of a key that is blocked an object knows only that its limit is 0. */
-export function withOverride(
-  decision: Decision,
-  { pattern, effect, endsAtMs }: AppliedOverride,
-  nowMs: number,
-): Decision {
-  if (effect !== "blocked" || decision.success) return { ...decision, override: pattern };
-  return { ...decision, reason: "blocked", retryAfterMs: blockedForMs(endsAtMs, nowMs), override: pattern };
 }
 
 /** How long a key stays blocked; `null`: until the override is deleted. */

@@ -68,7 +68,7 @@ export class Tally implements Counter {
   readonly #others = new Map<string, number>();
   readonly #mayHaveKeys: (policy: string) => boolean;
 
-  /** @param mayHaveKeys whether keys of a policy may be sent: those of a jurisdiction must not leave it */
+  /** @param mayHaveKeys whether keys of a policy may be sent: keys must not leave a jurisdiction */
   constructor(mayHaveKeys: (policy: string) => boolean = () => true) {
     this.#mayHaveKeys = mayHaveKeys;
   }
@@ -159,10 +159,10 @@ function labelsOf(cell: number): string[] {
 /*
  * The keys that come most often, in bounded memory: Space-Saving (Metwally, Agrawal, El Abbadi 2005).
  *
- * There are k counters. A key that has one is counted. A key that has none takes the place of the key with the least
- * count, goes on from that count, and remembers it as its error. So a count is never too low, and at most its error too
- * high; and after n keys no count is above its truth by more than n/k. A key that came more often than n/k is always
- * there. With 64 counters, each key that makes up 2 % of all calls is.
+ * There are k counters. A key that has one is counted. A key that has none replaces the key with the least count, goes on
+ * from that count, and keeps it as its error. So a count is never too low, and at most its error too high; after n keys
+ * the error is at most n/k. A key that came more often than n/k always has a counter: with 64 counters, each key that
+ * makes up 2 % of all calls.
  *
  * Summaries of several streams merge into one with the same bounds (Agarwal and others 2012; Cafaro and others 2016): a
  * key that is not in one of them may have come there as often as its least.

@@ -20,9 +20,9 @@ export interface IndependentCheck extends Target {
 
 /** A check that passes with all others of its call, or takes nothing. */
 export interface Check extends IndependentCheck {
-  /** What the whole call wants of the key: it may check one key several times. */
+  /** The cost of all checks of the key in the call. */
   readonly total: Cost;
-  /** The whole call as text, which idempotency compares. */
+  /** The call as text, which idempotency compares. */
   readonly request: string;
 }
 
@@ -75,23 +75,19 @@ function withKeys(
 
 /** The call as idempotency remembers it: the same text for the same checks in another order. Stored: for ever. */
 async function requestText(targets: readonly IndependentCheck[]): Promise<string> {
-  const lines = targets
-    .map((target) => JSON.stringify([nameOf(target), costText(target.cost)]))
-    .toSorted(compare);
+  const texts = targets.map((target) => JSON.stringify([nameOf(target), costText(target.cost)]));
+  const lines = texts.toSorted(compare);
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(lines.join("\n")));
   const hex = Array.from(new Uint8Array(digest, 0, 8), (byte) => byte.toString(16).padStart(2, "0")).join("");
   return `call on ${targets.length} checks (${hex})`;
 }
 
-/**
- * Whether a check can never pass, since what the call wants of its key is above a capacity. A shadow policy lets
- * everything pass.
- */
+/** Whether a check can never pass: its total is above a capacity. A shadow policy lets everything pass. */
 export function isNever({ policy, total }: Check): boolean {
   return !policy.shadow && policy.rules.some((rule) => costOf(rule, total) > rule.capacity);
 }
 
-/** The units that all checks of one key want together, by unit. */
+/** The units of all checks of one key, by unit. */
 function totalOf(targets: readonly IndependentCheck[], target: Target): Cost {
   const units: Record<string, number> = {};
   for (const { policy, cost } of targets.filter((each) => nameOf(each) === nameOf(target)))
@@ -100,7 +96,7 @@ function totalOf(targets: readonly IndependentCheck[], target: Target): Cost {
   return units;
 }
 
-/** The name by which calls order keys. Any order would do that all calls share. */
+/** The name by which all calls order keys. */
 export function nameOf({ policy, key }: Target): string {
   return `${publicName(policy.name)}/${key}`;
 }

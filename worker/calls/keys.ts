@@ -1,7 +1,6 @@
 import * as v from "valibot";
 /** The calls about all keys of a policy: list them, and count them. */
 import type { SharedPolicy } from "../../client/objects/key-lists.ts";
-import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { figuresOf } from "../../core/algorithms/penalty.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import {
@@ -13,32 +12,32 @@ import {
 } from "../../core/protocol/names.ts";
 import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import { described, integer, table } from "../../core/validation.ts";
-import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
+import { keyProblem, mayUse } from "../auth/tokens.ts";
 import { type CallContext, findPolicy } from "./limits.ts";
 import { figure, KeyRequest, milliseconds, text } from "./schemas/request-schemas.ts";
 import { parse, refused } from "./validate.ts";
 
 /** Lists keys, page by page. */
-export async function callKeys({ client, principal }: CallContext, input: unknown): Answered<KeyList> {
+export async function callKeys(context: CallContext, input: unknown): Answered<KeyList> {
   const request = parse(KeyListRequest, input);
   if (request instanceof Problem) return request;
-  const among = amongOf(client, principal, request);
+  const among = amongOf(context, request);
   if (among instanceof Problem) return among;
-  const page = await client.keys.list(among.policy, among.from, among.prefix, request.limit);
+  const page = await context.client.keys.list(among.policy, among.from, among.prefix, request.limit);
   return page instanceof Problem ? page : { keys: [...page.keys], ...cursorOf(page) };
 }
 
 /** Counts keys, 256 objects at a time. */
-export async function callKeyCount({ client, principal }: CallContext, input: unknown): Answered<KeyCount> {
+export async function callKeyCount(context: CallContext, input: unknown): Answered<KeyCount> {
   const request = parse(KeyCountRequest, input);
   if (request instanceof Problem) return request;
-  const among = amongOf(client, principal, request);
+  const among = amongOf(context, request);
   if (among instanceof Problem) return among;
-  const page = await client.keys.count(among.policy, among.from, among.prefix);
+  const page = await context.client.keys.count(among.policy, among.from, among.prefix);
   return page instanceof Problem ? page : { count: page.count, ...cursorOf(page) };
 }
 
-/** Among which keys a request looks. */
+/** The keys of a request. */
 interface Among {
   readonly policy: SharedPolicy;
   readonly prefix: string;
@@ -46,15 +45,10 @@ interface Among {
 }
 
 function amongOf(
-  { policies }: LimiterClient,
-  principal: Principal,
-  request: {
-    readonly policy: string;
-    readonly prefix?: string | undefined;
-    readonly cursor?: string | undefined;
-  },
+  { client, principal }: CallContext,
+  request: v.InferOutput<typeof KeyCountRequest>,
 ): Among | Problem {
-  const policy = findPolicy(policies, principal, request.policy);
+  const policy = findPolicy(client.policies, principal, request.policy);
   if (policy instanceof Problem) return policy;
   if (policy.pool !== undefined) {
     const allowed = "a policy without a pool (the keys of this one are in its Redis: list them there)";
@@ -67,7 +61,7 @@ function amongOf(
       'objects: keep a list of your keys and look at each, or set objects in the policy, with objectsBefore = "per-key")';
     return refused(["policy"], request.policy, allowed);
   }
-  // A token for keys with a prefix sees these and no others.
+  // A token with a key prefix lists no other keys.
   const { prefix = principal.keyPrefix ?? "" } = request;
   const from =
     request.cursor === undefined ? { object: 0 } : readKeyCursor(request.cursor, sharedObjects(policy));
@@ -79,8 +73,6 @@ function amongOf(
 function cursorOf({ next }: { readonly next?: KeyPlace }): { cursor?: string } {
   return next === undefined ? {} : { cursor: keyCursor(next) };
 }
-
-/* The schemas of requests and answers about all keys of a policy. */
 
 /** The most keys on a page, and how many there are if the request does not say. */
 export const MAX_LISTED = 1_000;
@@ -173,11 +165,9 @@ function retryJitterOf({ retryJitter }: Pick<Policy, "retryJitter">): object {
   return "share" in retryJitter ? { retryJitter: retryJitter.share } : { retryJitterMs: retryJitter.mostMs };
 }
 
-/* The schema of the list of policies. */
-
 const LAYOUT = v.union([v.literal("per-key"), v.pipe(v.number(), v.integer())]);
 
-/** What else a rule says is its algorithm's: limits in units, durations in milliseconds. */
+/** Other fields are the algorithm's: limits in units, durations in milliseconds. */
 export const PolicyRule = v.objectWithRest(
   { name: v.string(), algorithm: v.string() },
   v.union([v.string(), v.number(), v.boolean()]),

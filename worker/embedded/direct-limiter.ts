@@ -20,7 +20,7 @@ import type { Region } from "../../core/policies/regions.ts";
 import type { Lease } from "../../core/protocol/answers.ts";
 import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/decision.ts";
 import type { LeaseReport } from "../../core/protocol/messages.ts";
-import { orThrow, Problem } from "../../core/protocol/problems.ts";
+import { type Answered, orThrow } from "../../core/protocol/problems.ts";
 import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
 import { SCOPES } from "../auth/tokens.ts";
 import { callAcquire, callCancel, callHold, callRelease, callRenew, callSettle } from "../calls/claims.ts";
@@ -95,16 +95,16 @@ export class DirectLimiter implements Limiter {
     return orThrow(await callLimitSeveral(this.#context, withPolicies));
   }
 
-  async refund(call: RefundRequest): Promise<Decision> {
-    return answerOf(await callRefund(this.#context, this.#withPolicy(plain(call))));
+  refund(call: RefundRequest): Promise<Decision> {
+    return this.#onKey(callRefund, call);
   }
 
-  async hold(call: HoldRequest): Promise<Decision> {
-    return answerOf(await callHold(this.#context, this.#withPolicy(plain(call))));
+  hold(call: HoldRequest): Promise<Decision> {
+    return this.#onKey(callHold, call);
   }
 
   async settle(call: { readonly id: string; readonly used: Cost }): Promise<Decision> {
-    return answerOf(await callSettle(this.#context, plain(call)));
+    return orThrow(await callSettle(this.#context, plain(call))).answer;
   }
 
   async cancel(call: { readonly id: string }): Promise<void> {
@@ -118,7 +118,7 @@ export class DirectLimiter implements Limiter {
     const context = { ...this.#context, request: { signal }, waitUntil: this.#parts.inBackground };
     const answer = await callAcquire(context, input);
     signal.throwIfAborted();
-    return withRelease(answerOf(answer), (id) => this.release({ id }));
+    return withRelease(orThrow(answer).answer, (id) => this.release({ id }));
   }
 
   async renew(call: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
@@ -129,12 +129,12 @@ export class DirectLimiter implements Limiter {
     orThrow(await callRelease(this.#context, plain(call)));
   }
 
-  async peek(call: PeekRequest): Promise<KeyReport> {
-    return answerOf(await callPeek(this.#context, this.#withPolicy(plain(call))));
+  peek(call: PeekRequest): Promise<KeyReport> {
+    return this.#onKey(callPeek, call);
   }
 
-  async reset(call: KeyRequest): Promise<void> {
-    answerOf(await callReset(this.#context, this.#withPolicy(plain(call))));
+  reset(call: KeyRequest): Promise<void> {
+    return this.#onKey(callReset, call);
   }
 
   policies(): Promise<PolicyList> {
@@ -149,6 +149,13 @@ export class DirectLimiter implements Limiter {
     return this.close();
   }
 
+  async #onKey<Answer>(
+    answerOf: (context: CallContext, input: unknown) => Answered<TargetAnswer<Answer>>,
+    call: KeyRequest,
+  ): Promise<Answer> {
+    return orThrow(await answerOf(this.#context, this.#withPolicy(plain(call)))).answer;
+  }
+
   /** The call with the default policy, if it names none. */
   #withPolicy<Request extends KeyRequest>(call: Request): Request {
     const { policy } = this.#parts;
@@ -160,8 +167,4 @@ export class DirectLimiter implements Limiter {
 function withoutSignal<Request extends object>(call: Request & Abortable) {
   const { signal: _, ...request } = call;
   return request;
-}
-
-function answerOf<Answer>(answered: TargetAnswer<Answer> | Problem): Answer {
-  return orThrow(answered).answer;
 }
