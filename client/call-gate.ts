@@ -159,7 +159,6 @@ const KEPT_SHARE = 1 / 8;
 /** Calls that end something have starts of their own, so a flood of other calls does not use them up. */
 type Lane = "ask" | "end";
 
-/** The starts of one lane. */
 interface Starts {
   /** By the object's name: until when its start counts, and the caller that began it. */
   readonly underWay: Map<string, { readonly goneAtMs: number; readonly caller: CallerLoad }>;

@@ -169,7 +169,6 @@ function nameOf({ name, priority }: PolicyView, key: string): string {
   return priority === undefined ? `${name}/${key}` : `${name}:${priority}/${key}`;
 }
 
-/** The background work of one request that gives units back. */
 interface ReaperRun {
   readonly untilMs: number;
   checkedAtMs: number;

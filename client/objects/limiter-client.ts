@@ -317,7 +317,6 @@ export class LimiterClient {
 /** How many calls of one caller may be with candidates at a time. */
 const MAX_AT_ONCE = 100;
 
-/** Counts what candidates decide. */
 interface ComparisonCounter {
   compared(compared: ComparisonCounts): void;
 }

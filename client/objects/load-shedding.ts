@@ -21,7 +21,6 @@ export interface SheddingParams {
   readonly priority?: string | undefined;
 }
 
-/** What a client knows of one key. */
 interface KnownChance {
   level: SheddingLevel;
   /** When the message with that answer was sent, and when the last message was, in milliseconds. */

@@ -18,7 +18,6 @@ import type { LimiterStub } from "../transports/objects.ts";
 import { quietly } from "../transports/send-batch.ts";
 import type { LoadShedding, SheddingParams, SheddingSample } from "./load-shedding.ts";
 
-/** How a call is made. */
 interface Options {
   /** Milliseconds that the object may wait: they are added to the policy's deadline. */
   readonly waitMs?: number | undefined;

@@ -271,7 +271,6 @@ export function withJitter(
  * draft-ietf-httpapi-ratelimit-headers-07, section 4, asks for that too.
  */
 
-/** What headers say of a rule. */
 export type HeaderRule = Pick<Rule, "name" | "unit" | "quota" | "capacity">;
 
 /** What headers say of a policy, and in which styles. */

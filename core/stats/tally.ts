@@ -53,7 +53,6 @@ export interface Counter {
   lasted(metric: Metric, labels: readonly string[], durationMs: number): void;
 }
 
-/** The counts of one policy. */
 interface Slot {
   readonly policy: string;
   readonly cells: Uint32Array;
@@ -149,7 +148,6 @@ function cellOf({ success, reason, source }: CountedDecision): number {
   return (why * SOURCES.length + who) * OUTCOMES.length + (success ? 0 : 1);
 }
 
-/** The outcome, the reason and the source that a cell counts. */
 function labelsOf(cell: number): string[] {
   const rest = Math.floor(cell / OUTCOMES.length);
   const [outcome, source] = [OUTCOMES[cell % OUTCOMES.length], SOURCES[rest % SOURCES.length]];
@@ -214,7 +212,6 @@ export class TopKeys {
     return { keys: counters.map(({ key, count, error }) => [key, count, error]), least };
   }
 
-  /** A counter for a key that has none. */
   #begin(key: string): KeyCounter {
     if (this.#counters.size < this.#maxKeys) {
       const counter = { key, count: 0, error: 0 };

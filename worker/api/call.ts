@@ -64,7 +64,6 @@ export interface CallExample {
   readonly denied?: object;
 }
 
-/** The fields of records of both kinds. */
 interface Place extends CallDescription {
   readonly method: Method;
   readonly path: string;
@@ -108,17 +107,14 @@ export interface CatalogCall<Answer = unknown> extends Place {
 
 type MaybePromise<Value> = Value | Promise<Value>;
 
-/** The record of a call. */
 export function call<Answer>(record: Omit<Call<Answer>, "kind">): Call {
   return { ...record, kind: "call" };
 }
 
-/** The record of a call on the catalog. */
 export function catalogCall<Answer>(record: Omit<CatalogCall<Answer>, "kind">): CatalogCall {
   return { ...record, kind: "catalog" };
 }
 
-/** A field of the query. */
 export function query(name: string, schema: QueryField["schema"], required = false): QueryField {
   return { name, in: "query", required, schema };
 }

@@ -123,7 +123,6 @@ export const claimRecords = {
 
 /* A lease that ends with a WebSocket: the handshake, and what is passed on between a caller and an object. */
 
-/** Opens the socket, if the request asks for one. */
 async function openSocket(context: CallContext, input: unknown): Answered<Response> {
   const { env, request } = context;
   if (request?.headers.get("upgrade")?.toLowerCase() !== "websocket") {
@@ -138,7 +137,6 @@ async function openSocket(context: CallContext, input: unknown): Answered<Respon
 /** The codes of a socket that broke, and of one that was closed without a code: RFC 6455, section 7.1.5. */
 const BROKEN = 1006;
 const WITHOUT_CODE = 1005;
-/** The only message of a caller. */
 const PING = "ping";
 /** Closer pings are dropped, in milliseconds: a caller that reads no answers would fill the memory with them. */
 const PINGS_APART_MS = 100;

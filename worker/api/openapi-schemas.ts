@@ -57,7 +57,6 @@ const NAMES = new Map<v.GenericSchema, string>(
   Object.entries<v.GenericSchema>({ ...REQUESTS, ...ANSWERS }).map(([name, source]) => [source, name]),
 );
 
-/** Descriptions of schemas. */
 const DESCRIPTIONS: Readonly<Partial<Record<string, string>>> = {
   Cost: "A number of units for every rule, or a table by unit.",
   Units: "A number of units for every rule, above 0, or a table by unit.",

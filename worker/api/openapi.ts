@@ -55,7 +55,6 @@ const TAGS = [
   { name: "service", description: "Whether the limiter runs." },
 ];
 
-/** The operations, by path and method. */
 function paths(): object {
   const table: Record<string, Record<string, object>> = {};
   for (const [id, record] of Object.entries(RECORDS)) {
@@ -221,7 +220,6 @@ function problemContent(status: Status, schema: object): object {
   return { "application/problem+json": { schema, examples } };
 }
 
-/** Headers of problems, by status. */
 const HEADERS: Readonly<Partial<Record<Status, object>>> = {
   401: { "WWW-Authenticate": header('`Bearer realm="weir"`') },
   405: { Allow: header("The methods that this address takes.") },

@@ -14,7 +14,6 @@ import { type Counts } from "../../core/stats/counts.ts";
 import { METRIC_FORMATS, type MetricFormat, metricsText } from "../../core/stats/metrics-text.ts";
 import type { TargetAnswer } from "../calls/limits.ts";
 
-/** The status of a denial. */
 export type DenyStatus = 200 | 429;
 
 /** Answers a decision: with 200, or a denial as `deny` says. A degraded denial is then a 503. */
@@ -88,7 +87,6 @@ export function allResponse(answered: AllDecisions, deny: DenyStatus): Response 
   return problemResponse(body.status, body, headers);
 }
 
-/** The headers of all JSON answers. */
 const JSON_NOT_STORED = { "content-type": "application/json", "cache-control": "no-store" };
 
 /** The headers of a decision, in the styles of its policy. A degraded decision has only those of the policy. */
@@ -113,19 +111,16 @@ export interface AnswerKind<Answer> {
 
 const asItIs = <Answer>(answer: Answer): Answer => answer;
 
-/** A decision on one key. */
 export const DECISION: AnswerKind<TargetAnswer<Decision>> = {
   respond: decisionResponse,
   value: ({ answer }) => answer,
 };
-/** The decisions on several keys. */
 export const ALL_DECISIONS: AnswerKind<AllDecisions> = { respond: allResponse, value: asItIs };
 /** 200, and what was answered. */
 export const JSON_ANSWER: AnswerKind<object> = {
   respond: (answer) => Response.json(answer, { headers: NOT_STORED }),
   value: asItIs,
 };
-/** 204. */
 export const NOTHING: AnswerKind<unknown> = {
   respond: () => new Response(null, { status: 204 }),
   value: () => undefined,
@@ -179,7 +174,6 @@ export function internalProblem(error: unknown): Response {
   return toResponse(new Problem(PROBLEMS.internal, detail));
 }
 
-/** A response of type application/problem+json. */
 function problemResponse(
   status: number,
   body: object,

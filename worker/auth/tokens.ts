@@ -77,18 +77,15 @@ export function isConfigured(secret: string | undefined, name: string): boolean 
   return !(tokens instanceof Problem) && tokens.some(({ id }) => id === JSON.stringify({ token: name }));
 }
 
-/** The problem of a principal with none of these scopes. */
 export function scopeProblem({ title, scopes }: Principal, anyOf: readonly Scope[]): Problem | undefined {
   if (anyOf.some((scope) => scopes.includes(scope))) return undefined;
   return new Problem(PROBLEMS.forbidden, `${title} has no scope ${anyOf.join(" or ")}`);
 }
 
-/** Whether the principal may use the policy at all. */
 export function mayUse({ policies }: Principal, policy: string): boolean {
   return policies === undefined || policies.includes(policy);
 }
 
-/** The problem of a key that the principal may not use. */
 export function keyProblem(principal: Principal, key: string): Problem | undefined {
   const { keyPrefix } = principal;
   return keyPrefix === undefined || key.startsWith(keyPrefix) ? undefined : prefixProblem(principal);
@@ -229,5 +226,4 @@ export const StoredToken = table({
   ...GRANT_FIELDS,
 });
 
-/** One entry of the secret API_TOKENS. */
 const TokenEntry = table({ name: CALLER_NAME, ...StoredToken.entries });

@@ -18,7 +18,6 @@ export const MAX_AGE_MS = 8_000;
 /** The longest that a call waits for the catalog. Then it goes on with what is known. */
 const DEADLINE_MS = 1_000;
 
-/** What the reader needs of the isolate. */
 interface CatalogReaderParts {
   readonly policies: PoliciesInForce;
   readonly time: Time;

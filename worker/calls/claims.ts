@@ -103,7 +103,6 @@ export interface Acquire extends Target {
   readonly params: AcquireParams;
 }
 
-/** What an acquire needs of its request besides. */
 interface AcquireContext extends CallContext {
   /** Keeps work going after the request has ended. */
   readonly waitUntil: (work: Promise<unknown>) => void;
@@ -188,7 +187,6 @@ export function linkedOf(
   return { graceMs, resume: claim?.secret };
 }
 
-/** The fields of a request that an acquire is made of. */
 interface AcquireFields {
   readonly units: Cost;
   readonly ttlMs?: number | undefined;
@@ -234,7 +232,6 @@ function leasedProblem(policy: Policy, units: Cost, input: unknown): Problem | u
   return refused(["units", none.unit], 0, `an integer from 1 to ${MAX_UNITS}`);
 }
 
-/** The problem of a duration that is longer than a lease may last. */
 function ttlProblem({ lease }: Policy, ms: number | undefined, field = "ttlMs"): Problem | undefined {
   const maxMs = lease?.maxTtlMs ?? 0;
   if (ms === undefined || ms <= maxMs) return undefined;

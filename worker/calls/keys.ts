@@ -17,7 +17,6 @@ import { type CallContext, findPolicy } from "./limits.ts";
 import { figure, KeyRequest, milliseconds, text } from "./schemas/request-schemas.ts";
 import { parse, refused } from "./validate.ts";
 
-/** Lists keys, page by page. */
 export async function callKeys(context: CallContext, input: unknown): Answered<KeyList> {
   const request = parse(KeyListRequest, input);
   if (request instanceof Problem) return request;
@@ -37,7 +36,6 @@ export async function callKeyCount(context: CallContext, input: unknown): Answer
   return page instanceof Problem ? page : { count: page.count, ...cursorOf(page) };
 }
 
-/** The keys of a request. */
 interface Among {
   readonly policy: SharedPolicy;
   readonly prefix: string;
@@ -121,7 +119,6 @@ export const KeyCount = v.object({
 });
 export type KeyCount = Readonly<v.InferOutput<typeof KeyCount>>;
 
-/** The policies that the principal may use. */
 export function listPolicies({ client: { policies }, principal }: CallContext): PolicyList {
   const usable = [...policies.named.values()].filter(({ name }) => mayUse(principal, name));
   return {

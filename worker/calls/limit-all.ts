@@ -117,7 +117,6 @@ const PROVISIONAL_TTL_MS = 15_000;
 /** The longest wait at one key when asking in order, in milliseconds. */
 const MAX_WAIT_MS = 500;
 
-/** The answer to one check. */
 interface Outcome {
   readonly decision: Decision;
   /** The hold to settle or cancel; absent: nothing is held. */

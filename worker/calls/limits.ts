@@ -140,14 +140,12 @@ export function unitsProblem(policy: Policy, units: Cost, input: unknown): Probl
   return refused(["units"], given(input, "units"), `${UNITS_ALLOWED}, at least one of them not 0`);
 }
 
-/** The problem of a priority that the policy does not have. */
 export function priorityProblem({ priorities: { names } }: Policy, priority?: string): Problem | undefined {
   if (priority === undefined || names.includes(priority)) return undefined;
   const allowed = `one of ${names.map((name) => JSON.stringify(name)).join(", ")}, the policy's priorities`;
   return refused(["priority"], priority, allowed);
 }
 
-/** The problem of a utilization that is reported to a policy which takes none. */
 export function utilizationProblem({ shedding }: Policy, utilization?: number): Problem | undefined {
   if (utilization === undefined || shedding?.by === "reports") return undefined;
   return refused(["utilization"], utilization, 'left out: this policy has no shed = { by = "reports" }');
@@ -161,7 +159,6 @@ export function rateProblem(policy: Policy, cost: Cost, below: readonly string[]
   return refused([...below, "policy"], publicName(policy.name), allowed);
 }
 
-/** The problem of a wait that is longer than the policy allows. */
 function waitProblem({ waiting, pool }: Policy, waitMs: number): Problem | undefined {
   const { maxWaitMs } = waiting;
   if (waitMs <= maxWaitMs) return undefined;
@@ -172,7 +169,6 @@ function waitProblem({ waiting, pool }: Policy, waitMs: number): Problem | undef
   return refused(["waitMs"], waitMs, allowed);
 }
 
-/** The problem of a debit that takes nothing, or whose units are in a pool. */
 function forceProblem(policy: Policy, cost: Cost, input: unknown): Problem | undefined {
   if (policy.pool !== undefined)
     return refused(["force"], true, 'left out under a policy with pool = "redis"');
@@ -288,7 +284,6 @@ export const callPeek = onKey(PeekRequest, ({ policy, key }, { waitFor, waitMs }
   return client.waitForIdle(policy, key, waitMs, request?.signal);
 });
 
-/** Makes a key as new. */
 export const callReset = onKey(KeyRequest, ({ policy, key }, _, { client }) => {
   withCandidate(client, policy, (beside, tried) => beside.reset(tried, key));
   return client.reset(policy, key);

@@ -32,7 +32,6 @@ type Limit = NonNullable<Call["limit"]>;
 type Reserve = NonNullable<Call["reserve"]>;
 type GiveBack = NonNullable<Call["giveBack"]>;
 
-/** A message that is being answered. */
 interface Message extends CallContext {
   /** The policies that the client knows, by name: the versions of their descriptions. */
   readonly known: Readonly<Record<string, string>>;

@@ -94,7 +94,6 @@ export async function callTopKeys(
   return { policy: name, by, since: instantText(top.sinceMs), keys };
 }
 
-/** The counts of one step. */
 function sumsOf(counts: Counts) {
   const [reasons, sums] = [{} as Record<string, number>, { admitted: 0, denied: 0, degraded: 0 }];
   for (const [words, count] of Object.entries(counts)) {
@@ -131,7 +130,6 @@ export async function askStats<Answer extends object>(
 
 const { policy } = KeyRequest.entries;
 
-/** By step: how far back there is a history. */
 const MAX_SINCE = { minute: "1d", hour: "30d" } as const satisfies Record<Step, string>;
 /** By step: how far back a request goes by default. */
 const DEFAULT_SINCE = { minute: "1h", hour: "1d" } as const satisfies Record<Step, string>;

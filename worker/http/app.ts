@@ -11,7 +11,6 @@ import { serve } from "./serve-call.ts";
 
 export const app = new Hono<{ Bindings: Env }>();
 
-/** The methods of each address, for those who used another one. */
 const methods = new Map<string, string[]>();
 for (const record of Object.values(RECORDS)) {
   app.on(record.method, record.path, serve(record));

@@ -28,14 +28,12 @@ export function serve(record: Call | CatalogCall): (c: Ctx) => Promise<Response>
   };
 }
 
-/** The caller, if it may make the call. */
 async function callerOf({ scopes = [] }: Call | CatalogCall, c: Ctx): Answered<Principal> {
   const principal = await authenticate(c.req.raw.headers.get("authorization"), c.env.API_TOKENS);
   if (principal instanceof Problem) return principal;
   return scopeProblem(principal, scopes) ?? callingFrom(principal, c.req.raw);
 }
 
-/** The caller of calls that need no token. */
 const NOBODY: Principal = { title: "nobody", id: '"nobody"', scopes: [], bounds: boundsOf({}) };
 
 async function answerCall(record: Call, c: Ctx): Answered<Response> {
@@ -57,13 +55,11 @@ async function answerCall(record: Call, c: Ctx): Answered<Response> {
   return answered instanceof Problem ? answered : record.answer.respond(answered, read.deny);
 }
 
-/** The input of a call, and the status of its denials. */
 interface Read {
   readonly input: unknown;
   readonly deny: DenyStatus;
 }
 
-/** The input of calls that need no token. */
 const NO_INPUT: Read = { input: {}, deny: 200 };
 
 async function inputOf(record: Call, c: Ctx): Answered<Read> {
@@ -90,7 +86,6 @@ function inputBesideBody({ path, query, scopes }: Call, c: Ctx): Read | Problem 
   return stray ?? { input: { ...fields, ...place }, deny: 200 };
 }
 
-/** Whether the call stands in the query. */
 function isInQuery(c: Ctx, beginning: readonly string[]): boolean {
   const names = addressOf(c).query.split("&", MAX_QUERY_FIELDS);
   return names.some((part) => beginning.includes(part.split("=", 1)[0] ?? ""));
@@ -156,7 +151,6 @@ async function answerCatalogCall(record: CatalogCall, c: Ctx): Answered<Response
   return answered instanceof Problem ? answered : record.answer.respond(answered, 200);
 }
 
-/** The query and the headers of a call on the catalog. */
 function catalogQuery(
   { writes, lists }: CatalogCall,
   c: Ctx,
@@ -182,7 +176,6 @@ function catalogQuery(
   };
 }
 
-/** The conditions in If-Match and If-None-Match. */
 function conditionsIn(headers: Headers): Conditions | Problem {
   const [match, noneMatch] = [headers.get("if-match"), headers.get("if-none-match")];
   if (noneMatch !== null && noneMatch.trim() !== "*")

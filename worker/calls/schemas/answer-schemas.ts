@@ -189,14 +189,10 @@ export const DeniedDegraded = v.object({
 const DENIALS = [Denied, Shed, DeniedDegraded] as const;
 const OTHERS = [AdmittedInShadow, AdmittedDegraded, ...DENIALS] as const;
 
-/** The decision on a call. */
 export const Decision = v.variant("success", [Admitted, ...OTHERS]);
-/** The decision on a hold. */
 export const HoldDecision = v.variant("success", [HoldAdmitted, ...OTHERS]);
-/** The decision on a lease. */
 export const LeaseDecision = v.variant("success", [LeaseAdmitted, ...OTHERS]);
 
-/** What one check among several may be answered besides. */
 export const Contended = v.object({
   success: stops,
   ...place,

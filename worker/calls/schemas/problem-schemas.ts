@@ -9,7 +9,6 @@ const FieldError = v.object({
   detail: described(v.string(), "The field, its value and what is allowed."),
 });
 
-/** Any problem. */
 export const ProblemDetails = v.object({
   type: v.string(),
   title: v.string(),

@@ -30,7 +30,6 @@ const idempotencyKey = described(
 
 const optionalIdempotencyKey = v.optional(idempotencyKey);
 
-/** What is allowed as a cost, which may be 0, and as units, which may not. */
 export const COST_ALLOWED = `an integer from 0 to ${MAX_UNITS}, or a table of such integers by unit`;
 export const UNITS_ALLOWED = `an integer from 1 to ${MAX_UNITS}, or a table of such integers by unit`;
 
@@ -125,7 +124,6 @@ export const MAX_CHECKS = 16;
 export const MAX_INDEPENDENT_CHECKS = 100;
 export const CHECKS_ALLOWED = `a list of 1 to ${MAX_CHECKS} checks { policy, key, cost }, with atomic false of up to ${MAX_INDEPENDENT_CHECKS}`;
 
-/** One of the checks of a call. */
 export const Check = table({ policy, key, cost: LimitRequest.entries.cost });
 
 export const LimitAllRequest = table({
@@ -265,7 +263,6 @@ export const PeekRequest = table({
   waitMs,
 });
 
-/** Names one key of one policy. */
 export const KeyRequest = table({ policy, key });
 
 /** Over HTTP the id is part of the address. */
