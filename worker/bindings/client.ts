@@ -18,7 +18,10 @@ import { claimProofs } from "../auth/claim-proofs.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
 import { CallLog } from "./call-log.ts";
 import { ASK_AFTER_MS, CatalogReader, followingBy } from "./catalog-reader.ts";
-import { catalogOf, type Env } from "./env.ts";
+import type { Env } from "./env.ts";
+
+/** The one object that has the catalog of a deployment. The name is stored: never change it. */
+const CATALOG_NAME = "catalog";
 
 /** The clients of one namespace: one whose units all share, and one for the calls of each caller. */
 interface Clients {
@@ -98,7 +101,7 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
     new CatalogReader({
       policies: inForce,
       time: SYSTEM_TIME,
-      catalog: () => catalogOf(CATALOG),
+      catalog: () => CATALOG.getByName(CATALOG_NAME),
       inBackground: waitUntil,
       onTokens: knowTokens,
     });
@@ -161,7 +164,7 @@ export function catalogCallerOf(env: Env, principal: Principal) {
   const { CATALOG, STATS: stats, API_TOKENS: secret } = env;
   if (CATALOG !== undefined) {
     const onWritten = async () => await clientsOf(env).catalog?.ask();
-    return { catalog: catalogOf(CATALOG), principal, stats, secret, onWritten };
+    return { catalog: CATALOG.getByName(CATALOG_NAME), principal, stats, secret, onWritten };
   }
   const detail =
     "the deployment has no binding CATALOG, so nothing can be changed at run time: docs/deploying.md has it";

@@ -2,13 +2,8 @@ import type { LimiterNamespace } from "../../client/transports/objects.ts";
 import type { CatalogMethods } from "../../core/catalog/calls.ts";
 import type { StatsNamespace } from "../../core/stats/messages.ts";
 
-/** The object that has the catalog. There is one in a deployment: its name is stored, never change it. */
-export function catalogOf(namespace: CatalogNamespace): CatalogMethods {
-  return namespace.getByName("catalog");
-}
-
 /** The part of the binding CATALOG that is used. */
-export interface CatalogNamespace {
+interface CatalogNamespace {
   getByName(name: string): CatalogMethods;
 }
 

@@ -20,7 +20,7 @@ import { findTarget, limitOf } from "../calls/limits.ts";
 import { LimitRequest } from "../calls/schemas/request-schemas.ts";
 import { parse } from "../calls/validate.ts";
 import { app } from "./app.ts";
-import { malformed, MAX_BODY_BYTES, utf8 } from "./request-input.ts";
+import { malformedBody, MAX_BODY_BYTES, utf8 } from "./serve-call.ts";
 import { STOP_HEADER } from "./stop-header.ts";
 
 export const handler = {
@@ -94,7 +94,7 @@ function answerBody(request: Request, env: Env, deny: DenyStatus): Promise<Respo
     }
   };
   // Not an async function: every promise less is one less for the runtime to resume.
-  return request.arrayBuffer().then(respond, (error: unknown) => toResponse(malformed(error)));
+  return request.arrayBuffer().then(respond, (error: unknown) => toResponse(malformedBody(error)));
 }
 
 /** Whether `readJson` would read the body as it is: JSON, not encoded, and of a length that is known and allowed. */
@@ -122,7 +122,7 @@ function decideBody(
   try {
     input = JSON.parse(utf8.decode(bytes));
   } catch (error) {
-    return toResponse(malformed(error));
+    return toResponse(malformedBody(error));
   }
   const request = plainCall(input) ?? parse(LimitRequest, input);
   return request instanceof Problem
