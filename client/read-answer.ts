@@ -58,7 +58,8 @@ export function toShedDecision(policy: Policy, key: string, shed: Shed): Decisio
 /** The decision on a call that would have been shed, of a policy that only reports. */
 export function asShadow<Answered extends Decision | Problem>(decided: Answered): Answered | Decision {
   if (decided instanceof Problem || !decided.success) return decided;
-  return { ...(decided as Decision), reason: "shadow" };
+  const decision: Decision = decided;
+  return { ...decision, reason: "shadow" };
 }
 
 /** The decision on a key that an override blocks; `undefined`: none does, or the policy denies nobody. */
