@@ -25,7 +25,7 @@ export class ReservationCache {
   readonly #makeId: () => string;
   /** In order of their last use, to the millisecond. */
   readonly #reservations = new Map<string, CachedReservation>();
-  /** The last one that was there when it was looked for. */
+  /** The last one that was found. */
   #last: CachedReservation | undefined;
   /** Those that may have units to give back. */
   readonly #held = new Set<Reservation>();
@@ -96,7 +96,7 @@ export class ReservationCache {
     return this.#reservations.get(nameOf(policy, key))?.reservation;
   }
 
-  /** Notes that the reservation has asked for units: it may have units to give back. */
+  /** Notes that the reservation may have units to give back. */
   hold(reservation: Reservation): void {
     const { pool, reservation: lifetimes } = reservation.policy;
     // Where units come from a pool, a lifetime may be as short as what the region has left of its own.
@@ -157,7 +157,7 @@ export class ReservationCache {
     this.#nameLength = 0;
   }
 
-  /** Ends a reservation. What the object is told of it goes with what `endDue` returns next. */
+  /** Ends a reservation. `endDue` returns its message to the object. */
   retire(reservation: Reservation): undefined {
     const returned = this.end(reservation);
     if (returned !== undefined) this.#ended.push({ policy: reservation.policy, returned });

@@ -43,7 +43,7 @@ export class KeyLists {
   ): Promise<Page<{ readonly keys: readonly ListedKey[] }> | Problem> {
     const keys: ListedKey[] = [];
     let next: KeyPlace = from;
-    for (let asked = 0; asked < MAX_OBJECTS_A_PAGE && keys.length < maxKeys; asked += 1) {
+    for (let count = 0; count < MAX_OBJECTS_A_PAGE && keys.length < maxKeys; count += 1) {
       const { object, after } = next;
       const page = { most: maxKeys - keys.length, ...(after !== undefined && { after }) };
       const call = { ...this.#call(policy, prefix), ...page };
@@ -98,8 +98,8 @@ export class KeyLists {
     if (leave !== undefined && "full" in leave) return boundReached(leave);
     try {
       const ask = async (stub: LimiterStub) => readAnswer<Answer>(await call(stub));
-      const asked = await objects.askByName(policy, name, ask, { waitMs: MORE_TIME_MS, isRepeatable: true });
-      return asked?.answer ?? unavailable("one of the policy's objects did not answer: ask again");
+      const reply = await objects.askByName(policy, name, ask, { waitMs: MORE_TIME_MS, isRepeatable: true });
+      return reply?.answer ?? unavailable("one of the policy's objects did not answer: ask again");
     } finally {
       leave?.();
     }

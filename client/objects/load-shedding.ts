@@ -161,16 +161,16 @@ export class LoadShedding {
     known.sum = 0;
     known.count = 0;
     const ask = async () => {
-      const asked = await through(caller.gate, policy, key, nowMs, () =>
+      const reply = await through(caller.gate, policy, key, nowMs, () =>
         caller.objects.ask(policy, key, async (object) =>
           readAnswer<SheddingLevel>(await object.shedding(message)),
         ),
       );
       if (known.answer === answer) delete known.answer;
-      if (asked !== undefined && "full" in asked) return leaveToOthers(known, message.reports);
-      known.hasFailed = asked === undefined;
-      if (asked === undefined || nowMs < known.ofMs) return;
-      known.level = asked.answer;
+      if (reply !== undefined && "full" in reply) return leaveToOthers(known, message.reports);
+      known.hasFailed = reply === undefined;
+      if (reply === undefined || nowMs < known.ofMs) return;
+      known.level = reply.answer;
       known.ofMs = nowMs;
     };
     const answer = ask();

@@ -207,7 +207,7 @@ function denialsOf(exceeded: SchemaName, reduced: SchemaName, headers: object): 
   };
   return {
     429: either(429, exceeded, "A denial"),
-    503: either(503, reduced, "A denial since machines are too busy, or since nobody could decide"),
+    503: either(503, reduced, "A denial since machines are too busy, or since the limiter could not decide"),
   };
 }
 

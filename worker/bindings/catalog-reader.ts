@@ -29,7 +29,7 @@ interface CatalogReaderParts {
 
 /** One isolate's knowledge of the catalog. */
 export class CatalogReader {
-  /** When what is known was asked for. */
+  /** When the message with the last answer was sent. */
   askedAtMs = -Infinity;
   readonly #parts: CatalogReaderParts;
   readonly #tokens = new Map<string, object>();
@@ -42,11 +42,6 @@ export class CatalogReader {
 
   constructor(parts: CatalogReaderParts) {
     this.#parts = parts;
-  }
-
-  /** How many milliseconds ago what is known was asked for. */
-  get ageMs(): number {
-    return this.#parts.time.nowMs() - this.askedAtMs;
   }
 
   /**
@@ -98,7 +93,9 @@ export class CatalogReader {
     } catch (error) {
       this.#failedMs = time.nowMs();
       const known =
-        this.askedAtMs === -Infinity ? "the deployment's file" : `what was known ${this.ageMs} ms ago`;
+        this.askedAtMs === -Infinity
+          ? "the deployment's file"
+          : `what was known ${time.nowMs() - this.askedAtMs} ms ago`;
       console.warn(`the catalog does not answer, so ${known} is in force: ${String(error)}`);
     } finally {
       if (this.#asking?.sinceMs === nowMs) this.#asking = undefined;

@@ -14,7 +14,7 @@ import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import { described, integer, table } from "../../core/validation.ts";
 import { keyProblem, mayUse } from "../auth/tokens.ts";
 import { type CallContext, findPolicy } from "./limits.ts";
-import { figure, KeyRequest, milliseconds, text } from "./schemas/request-schemas.ts";
+import { amount, KeyRequest, milliseconds, text } from "./schemas/request-schemas.ts";
 import { parse, refused } from "./validate.ts";
 
 export async function callKeys(context: CallContext, input: unknown): Answered<KeyList> {
@@ -96,12 +96,12 @@ const next = v.optional(described(v.string(), "Absent: this was the last page.")
 
 export const ListedKey = v.object({
   key: v.string(),
-  limit: figure("The most units that can be admitted at once."),
-  remaining: figure("The largest cost that would pass now."),
-  resetAfterMs: figure("How long until the quota is whole again if no other call comes, in milliseconds."),
-  outstanding: figure("Units that are held, reserved or leased at this moment."),
-  holds: figure("Callers' holds that have not ended."),
-  leases: figure("Leases that have not ended."),
+  limit: amount("The most units that can be admitted at once."),
+  remaining: amount("The largest cost that would pass now."),
+  resetAfterMs: amount("How long until the quota has refilled if no other call comes, in milliseconds."),
+  outstanding: amount("Units that are held, reserved or leased at this moment."),
+  holds: amount("Callers' holds that have not ended."),
+  leases: amount("Leases that have not ended."),
 });
 
 export const KeyList = v.object({
@@ -114,7 +114,7 @@ export const KeyList = v.object({
 export type KeyList = Readonly<v.InferOutput<typeof KeyList>>;
 
 export const KeyCount = v.object({
-  count: figure("How many keys something is stored of: of the objects that were asked, 256 at most."),
+  count: amount("How many keys something is stored of: of the objects that were asked, 256 at most."),
   cursor: next,
 });
 export type KeyCount = Readonly<v.InferOutput<typeof KeyCount>>;
@@ -182,7 +182,7 @@ export const PolicyDescription = v.object({
   locationHint: v.optional(described(v.string(), "Where its objects are to be near.")),
   jurisdiction: v.optional(described(v.string(), "What its objects never leave.")),
   maxWaitMs: milliseconds("The longest that a caller may wait for units."),
-  maxWaiters: figure("The most callers that wait for units of one key."),
+  maxWaiters: amount("The most callers that wait for units of one key."),
   reservationTtlMs: milliseconds("The longest a reservation can live; 0: none are made."),
   denialTtlMs: milliseconds("The longest a denial is repeated from memory; 0: it is not."),
   pool: v.optional(v.literal("redis")),

@@ -16,7 +16,7 @@ import {
 import { described, oneOf, table } from "../../core/validation.ts";
 import { mayUse, type Principal } from "../auth/tokens.ts";
 import { type CallContext, findPolicy } from "./limits.ts";
-import { figure, KeyRequest } from "./schemas/request-schemas.ts";
+import { amount, KeyRequest } from "./schemas/request-schemas.ts";
 import { parse, refused } from "./validate.ts";
 
 /** The longest wait for the object, in milliseconds. */
@@ -164,10 +164,10 @@ const instant = (description: string) => described(v.pipe(v.string(), v.isoTimes
 
 export const HistoryPoint = v.object({
   at: instant("When the step began."),
-  admitted: figure("Decisions that admitted."),
-  denied: figure("Decisions that denied."),
-  degraded: figure("Those of both that nobody could decide, so that `onFailure` did."),
-  reasons: described(v.record(v.string(), figure("How often.")), "By reason, how many were denied."),
+  admitted: amount("Decisions that admitted."),
+  denied: amount("Decisions that denied."),
+  degraded: amount("Those of both that `onFailure` decided, since the limiter could not."),
+  reasons: described(v.record(v.string(), amount("How often.")), "By reason, how many were denied."),
 });
 
 export const History = v.object({
@@ -180,8 +180,8 @@ export type History = Readonly<v.InferOutput<typeof History>>;
 
 export const TopKey = v.object({
   key: v.string(),
-  count: figure("How often it came, or was denied: not more often than this."),
-  error: figure("The count may be too high by so much at most."),
+  count: amount("How often it came, or was denied: not more often than this."),
+  error: amount("The count may be too high by so much at most."),
 });
 
 export const TopKeyList = v.object({

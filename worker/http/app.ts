@@ -45,7 +45,7 @@ app.notFound((c) => {
 });
 app.onError(internalProblem);
 
-/* The dashboard: a page, a script and a style. It asks for everything over the calls that anybody may make. */
+/* The dashboard: a page, a script and a style. It reads everything with the calls that any client has. */
 
 const CONTENT_SECURITY_POLICY = [
   "default-src 'none'",
@@ -63,11 +63,11 @@ const SECURITY = {
   "referrer-policy": "no-referrer",
   "cross-origin-opener-policy": "same-origin",
 };
-/** A name says what is in its file; the page says which names there are. */
+/** A file's name is a hash of its content; the page has the names. */
 const FOR_EVER = "public, max-age=31536000, immutable";
 const ASK_AGAIN = "no-cache";
 
-/** A file of the dashboard. It needs no token: whoever opens the page enters one. */
+/** A file of the dashboard. It needs no token: the user enters one on the page. */
 function dashboardFile(request: Request, name: string, caching: string): Response {
   const file = Object.hasOwn(FILES, name) ? FILES[name] : undefined;
   if (file === undefined)

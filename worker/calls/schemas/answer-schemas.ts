@@ -4,7 +4,7 @@
  */
 import * as v from "valibot";
 import { described } from "../../../core/validation.ts";
-import { figure, milliseconds } from "./request-schemas.ts";
+import { amount, milliseconds } from "./request-schemas.ts";
 
 const retryAfterMs = described(
   v.nullable(v.pipe(v.number(), v.integer(), v.minValue(0))),
@@ -22,14 +22,14 @@ const delayMs = v.optional(
 export const RuleDecision = v.object({
   name: v.string(),
   success: v.boolean(),
-  limit: figure("The most units that can be admitted at once; where the limit adapts: today."),
-  remaining: figure("The largest cost that would pass now."),
+  limit: amount("The most units that can be admitted at once; where the limit adapts: today."),
+  remaining: amount("The largest cost that would pass now."),
   quotaRemaining: v.optional(
-    figure(
+    amount(
       "Of a rule with `minInterval`: what is left of the quota. `remaining` is 0 while it is too soon for a call.",
     ),
   ),
-  resetAfterMs: milliseconds("How long until the quota is whole again if no other call comes."),
+  resetAfterMs: milliseconds("How long until the quota has refilled if no other call comes."),
   retryAfterMs,
   reason: v.picklist(["ok", "quota", "min-interval", "cost-over-limit", "shed", "blocked"]),
   delayMs,
@@ -38,7 +38,7 @@ export const RuleDecision = v.object({
 export const Lease = v.object({
   id: described(v.string(), "Needed to renew or release the lease. Nobody can guess it."),
   fencingToken: v.pipe(
-    figure(
+    amount(
       "Rises with every lease of the key. A storage that compares it can refuse a holder whose lease has ended.",
     ),
   ),
@@ -52,24 +52,24 @@ export const Lease = v.object({
 
 export const Hold = v.object({
   id: described(v.string(), "Needed to settle or cancel the hold. Nobody can guess it."),
-  units: v.union([figure("Units of every rule."), v.record(v.string(), figure("Units, by unit."))]),
+  units: v.union([amount("Units of every rule."), v.record(v.string(), amount("Units, by unit."))]),
   expiresAfterMs: milliseconds("How long until the hold expires. Its units then count as used."),
 });
 
 const place = {
   policy: v.string(),
   key: described(v.string(), "The key that was counted; an IPv6 address counts with its /64."),
-  limit: figure("The most units that can be admitted at once; where the limit adapts: today."),
+  limit: amount("The most units that can be admitted at once; where the limit adapts: today."),
   override: v.optional(
     described(v.string(), "The pattern of the override that applied to the key. Absent: none did."),
   ),
 };
-const figures = {
-  remaining: figure("The largest cost that would pass now."),
-  resetAfterMs: milliseconds("How long until the quota is whole again if no other call comes."),
+const quota = {
+  remaining: amount("The largest cost that would pass now."),
+  resetAfterMs: milliseconds("How long until the quota has refilled if no other call comes."),
 };
-const someFigures = {
-  remaining: v.optional(figure("The largest cost that would pass now. Absent when no rule was asked.")),
+const maybeQuota = {
+  remaining: v.optional(amount("The largest cost that would pass now. Absent when no rule was asked.")),
   resetAfterMs: v.optional(milliseconds("As in other decisions. Absent when `remaining` is.")),
 };
 const source = described(
@@ -97,7 +97,7 @@ const noWait = described(v.literal(0), "0: admitted.");
 export const Admitted = v.object({
   success: goesOn,
   ...place,
-  ...figures,
+  ...quota,
   retryAfterMs: noWait,
   reason: described(v.literal("ok"), "Admitted."),
   source,
@@ -112,7 +112,7 @@ export const LeaseAdmitted = v.object({ ...Admitted.entries, lease: Lease });
 export const AdmittedInShadow = v.object({
   success: goesOn,
   ...place,
-  ...someFigures,
+  ...maybeQuota,
   retryAfterMs,
   reason: described(v.literal("shadow"), "Admitted, since the policy only reports. Else it would be denied."),
   source,
@@ -128,7 +128,7 @@ export const AdmittedInShadow = v.object({
 export const AdmittedDegraded = v.object({
   success: goesOn,
   ...place,
-  ...someFigures,
+  ...maybeQuota,
   retryAfterMs: v.optional(noWait),
   reason: described(
     v.literal("degraded"),
@@ -146,7 +146,7 @@ export const AdmittedDegraded = v.object({
 export const Denied = v.object({
   success: stops,
   ...place,
-  ...figures,
+  ...quota,
   retryAfterMs,
   reason: described(
     v.picklist(["quota", "min-interval", "cost-over-limit", "blocked", "wait-timeout", "queue-full"]),
@@ -163,7 +163,7 @@ export const Denied = v.object({
 export const Shed = v.object({
   success: stops,
   ...place,
-  ...someFigures,
+  ...maybeQuota,
   retryAfterMs,
   reason: described(
     v.literal("shed"),
@@ -196,7 +196,7 @@ export const LeaseDecision = v.variant("success", [LeaseAdmitted, ...OTHERS]);
 export const Contended = v.object({
   success: stops,
   ...place,
-  ...figures,
+  ...quota,
   retryAfterMs,
   reason: described(
     v.literal("ok"),
@@ -229,18 +229,18 @@ export const AllDecisions = v.object({
 
 /** What a key has besides its decision. */
 export const KeyFigures = v.object({
-  outstanding: figure("Units that are held, reserved or leased at this moment."),
-  holds: figure("Callers' holds that have not ended."),
-  leases: figure("Leases that have not ended."),
-  reclaimed: figure("Leases that expired instead of being released, since the key was last forgotten."),
-  queueLength: figure("Callers who wait for units."),
+  outstanding: amount("Units that are held, reserved or leased at this moment."),
+  holds: amount("Callers' holds that have not ended."),
+  leases: amount("Leases that have not ended."),
+  reclaimed: amount("Leases that expired instead of being released, since the key was last forgotten."),
+  queueLength: amount("Callers who wait for units."),
   longestWaitMs: milliseconds("How long the first caller in the queue has waited so far."),
   shedding: v.optional(
     described(
       v.object({
         utilization: described(
           v.nullable(v.number()),
-          "How busy the machines are, from 0 to 1; null: nobody has reported lately.",
+          "How busy the machines are, from 0 to 1; null: no machine has reported lately.",
         ),
         chances: described(
           v.record(v.string(), v.number()),

@@ -8,11 +8,11 @@ import { described, integer, number, oneOf, table } from "../../../core/validati
 const MAX_IDEMPOTENCY_KEY_BYTES = 256;
 
 /** An integer of at least 0 in an answer. */
-export function figure(description: string) {
+export function amount(description: string) {
   return described(v.pipe(v.number(), v.integer(), v.minValue(0)), description);
 }
 /** The same in milliseconds. */
-export const milliseconds = figure;
+export const milliseconds = amount;
 
 export const policy = described(
   v.string("the name of a policy"),
@@ -25,7 +25,7 @@ export const key = described(
 const idempotencyKey = described(
   text(MAX_IDEMPOTENCY_KEY_BYTES),
   "Calls with the same idempotency key, policy and key are charged once and answered alike, for 24 hours or until " +
-    "the quota is whole again, whichever is later. Denials are not kept: they took nothing.",
+    "the quota has refilled, whichever is later. Denials are not kept: they took nothing.",
 );
 
 const optionalIdempotencyKey = v.optional(idempotencyKey);

@@ -5,7 +5,7 @@ import { MAX_RESERVING, RESERVATIONS_PROTOCOL } from "../../../core/protocol/res
 import { described, integer, table } from "../../../core/validation.ts";
 import { Decision, RuleDecision } from "./answer-schemas.ts";
 import { ProblemDetails } from "./problem-schemas.ts";
-import { figure, key, LimitRequest, milliseconds, policy, priority, text } from "./request-schemas.ts";
+import { amount, key, LimitRequest, milliseconds, policy, priority, text } from "./request-schemas.ts";
 
 const MAX_HOLDER_BYTES = 64;
 const holder = described(
@@ -101,7 +101,7 @@ export const Reserved = v.object({
   ttlMs: milliseconds("The lifetime of the units."),
   isNew: described(v.boolean(), "Units that the client kept were not known any more, and may not be spent."),
   units: described(
-    v.record(v.string(), figure("Units.")),
+    v.record(v.string(), amount("Units.")),
     "By rule: units that are granted in addition to the kept ones.",
   ),
   prospects: v.optional(
@@ -119,7 +119,7 @@ export const Decided = v.object({
   next: v.optional(
     described(v.array(RuleDecision), "What a call of cost 1 would be answered now, if denied."),
   ),
-  firmForMs: v.optional(milliseconds("For so long a denial stands, unless a refund or a reset lifts it.")),
+  firmForMs: v.optional(milliseconds("How long a denial stands, unless a refund or a reset lifts it.")),
 });
 
 const describedPolicy = v.objectWithRest(
@@ -127,7 +127,7 @@ const describedPolicy = v.objectWithRest(
   v.unknown(),
 );
 
-/** null: units were given back, or nothing is granted by the rules of now. failed: nobody knows. */
+/** null: units were given back, or nothing is granted by the rules of now. failed: the outcome is not known. */
 export const ReservationAnswer = v.union([
   v.null(),
   Decided,
@@ -142,7 +142,7 @@ export const ReservationsAnswer = v.object({
   protocol: v.pipe(v.number(), v.integer()),
   answers: described(
     v.array(ReservationAnswer),
-    "One for each call, in their order. null: units were given back, or the key is decided by other rules now, and kept units may not be spent any more. failed: nobody knows.",
+    "One for each call, in their order. null: units were given back, or the key is decided by other rules now, and kept units may not be spent any more. failed: the outcome is not known.",
   ),
   policies: described(
     v.record(v.string(), describedPolicy),
