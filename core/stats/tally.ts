@@ -122,17 +122,14 @@ export class Tally implements Counter {
   #slotOf(policy: string): Slot {
     const isFull = !this.#slots.has(policy) && this.#slots.size >= MAX_POLICIES;
     const name = isFull ? OTHER_POLICIES : policy;
-    const slot = this.#slots.get(name) ?? this.#begin(name);
+    let slot = this.#slots.get(name);
+    if (slot === undefined) {
+      const hasKeys = !isFull && this.#slots.size < MAX_WITH_KEYS && this.#mayHaveKeys(name);
+      const top = () => (hasKeys ? new TopKeys() : undefined);
+      slot = { policy: name, cells: new Uint32Array(CELLS), denied: top(), active: top() };
+      this.#slots.set(name, slot);
+    }
     this.#last = slot;
-    return slot;
-  }
-
-  #begin(policy: string): Slot {
-    const hasRoom = policy !== OTHER_POLICIES && this.#slots.size < MAX_WITH_KEYS;
-    const hasKeys = hasRoom && this.#mayHaveKeys(policy);
-    const top = () => (hasKeys ? new TopKeys() : undefined);
-    const slot = { policy, cells: new Uint32Array(CELLS), denied: top(), active: top() };
-    this.#slots.set(policy, slot);
     return slot;
   }
 }

@@ -185,7 +185,7 @@ function malformed(detail: string): Problem {
   return new Problem(PROBLEMS.malformed, detail);
 }
 
-/* The input of a request: the parts of its address and its query, decoded strictly, and its body. */
+/* The parts of the address and the query, decoded strictly, and the body. */
 
 type Ctx = Context<{ Bindings: Env }>;
 
