@@ -6,7 +6,7 @@ import type { CatalogChanges } from "../core/catalog/calls.ts";
 import { PoliciesInForce } from "../core/catalog/policy-entry.ts";
 import { parseDeployment } from "../core/policies/regional-policies.ts";
 import type { Principal } from "../worker/auth/tokens.ts";
-import { findTarget } from "../worker/calls/target.ts";
+import { findTarget } from "../worker/calls/limits.ts";
 import { printServed } from "./overrides-served.ts";
 
 const TABLE = { algorithm: "token-bucket", limit: 1_000_000, window: "1s" };

@@ -7,47 +7,89 @@
  * and each request that waits for it has its own timer. When the sending request dies, the message counts as lost
  * after the policy's deadline.
  */
-import { orTimeout, type Time } from "../core/clock.ts";
-import { MAX_TTL_MS } from "../core/policies/policy-options.ts";
+import { MAX_UNITS } from "../core/algorithms/algorithm.ts";
+import { orTimeout, randomFraction, readClockMs } from "../core/clock.ts";
 import { type Cost, type PolicyView, versionOf } from "../core/policies/policy.ts";
 import type { Decided } from "../core/protocol/answers.ts";
-import { type Decision, degradedDecision } from "../core/protocol/decision.ts";
+import { callerDecision, type Decision, degradedDecision } from "../core/protocol/decision.ts";
 import type { Returned } from "../core/protocol/messages.ts";
-import { Problem } from "../core/protocol/problems.ts";
+import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/names.ts";
+import { type Answered, Problem } from "../core/protocol/problems.ts";
 import type { Reservation } from "../core/reservations/reservation.ts";
 import type { PendingRequest } from "../core/reservations/sizing.ts";
 import { type Holding, through } from "./call-gate.ts";
-import { boundReached, type CarriedDecision, toDecision } from "./read-answer.ts";
-import type { ReservationCache } from "./reservation-cache.ts";
-import { returnUnits, split } from "./transports/send-batch.ts";
+import { boundReached, type CarriedDecision } from "./read-answer.ts";
+import { type ReservationCache, ReservationReaper } from "./reservation-cache.ts";
 
-/** A request that waited for so many answers and got no units asks the object itself. */
+/** A call that is only a cost of a key: the only calls that are decided locally. */
+export interface PlainCall {
+  readonly policy: string;
+  readonly key: string;
+  readonly cost: Cost;
+  readonly priority?: string;
+}
+
+/**
+ * The call, if it is plain and well-formed. By hand, because a schema would cost as much as the decision.
+ *
+ * @param defaultPolicy the policy of calls that name none
+ * @returns `undefined`: the schema of `limit` has to parse it, or report what is wrong
+ */
+export function plainCall(input: unknown, defaultPolicy?: string): PlainCall | undefined {
+  if (typeof input !== "object" || input === null) return undefined;
+  const call = input as { readonly [Field in keyof PlainCall]?: unknown };
+  for (const field in call)
+    if (
+      field !== "policy" &&
+      field !== "key" &&
+      field !== "cost" &&
+      field !== "priority" &&
+      call[field as keyof PlainCall] !== undefined
+    )
+      return undefined;
+  const { policy = defaultPolicy, key, cost = 1, priority } = call;
+  if (typeof policy !== "string" || typeof key !== "string" || key === "" || !isCost(cost)) return undefined;
+  // A UTF-16 unit takes at most three bytes of UTF-8, so short keys need not be measured.
+  const isShort = key.length * 3 <= MAX_KEY_BYTES && key.isWellFormed();
+  if (!isShort && !isKeySized(key)) return undefined;
+  if (priority === undefined) return { policy, key, cost };
+  return typeof priority === "string" ? { policy, key, cost, priority } : undefined;
+}
+
+function isCost(cost: unknown): cost is Cost {
+  if (typeof cost === "number") return isUnits(cost);
+  if (typeof cost !== "object" || cost === null) return false;
+  const prototype: unknown = Object.getPrototypeOf(cost);
+  return (prototype === Object.prototype || prototype === null) && Object.values(cost).every(isUnits);
+}
+
+function isUnits(units: unknown): boolean {
+  return Number.isInteger(units) && (units as number) >= 0 && (units as number) <= MAX_UNITS;
+}
+
+/** A request that has waited for this many answers without getting units asks the object itself. */
 const MAX_WAITS = 3;
+
 /** Decides on costs for all requests of one isolate. */
 export class LocalLimiter {
   readonly #cache: ReservationCache;
   readonly #answers = new WeakMap<PendingRequest, Promise<CarriedDecision | Problem | undefined>>();
-  readonly #keeper: ReservationReaper;
+  readonly #reaper: ReservationReaper;
 
   constructor(cache: ReservationCache) {
     this.#cache = cache;
-    this.#keeper = new ReservationReaper(cache);
+    this.#reaper = new ReservationReaper(cache);
   }
 
   /** Decides on a cost above 0 and takes it. Returns no promise when the object need not be asked. */
-  limit(
-    caller: Holding,
-    policy: PolicyView,
-    key: string,
-    cost: Cost,
-  ): Decision | Promise<Decision | Problem> {
+  limit(caller: Holding, policy: PolicyView, key: string, cost: Cost): Decision | Answered<Decision> {
     const nowMs = this.#cache.now(caller.time.nowMs());
-    if (this.#keeper.isLeft) this.#keeper.keep(caller, nowMs);
+    if (this.#reaper.hasUnitsLeft) this.#reaper.keep(caller, nowMs);
     const reservation = this.#cache.open(policy, key, nowMs);
     reservation.note(cost, nowMs);
     const decided = this.#admit(caller, reservation, cost, nowMs) ?? reservation.deny(cost, nowMs, true);
     if (decided === undefined) return this.#ask(caller, reservation, cost, nowMs);
-    return toDecision(policy, key, decided, "isolate");
+    return localDecision(policy, key, decided);
   }
 
   /** Admits a cost above 0 from units that are held here; `undefined`: there are too few. It repeats no denial. */
@@ -56,7 +98,7 @@ export class LocalLimiter {
     const reservation = this.#cache.open(policy, key, nowMs);
     reservation.note(cost, nowMs);
     const admitted = this.#admit(caller, reservation, cost, nowMs);
-    return admitted && toDecision(policy, key, admitted, "isolate");
+    return admitted && localDecision(policy, key, admitted);
   }
 
   /**
@@ -85,30 +127,25 @@ export class LocalLimiter {
     return reservation.admitted(nowMs);
   }
 
-  async #ask(
-    caller: Holding,
-    reservation: Reservation,
-    cost: Cost,
-    sinceMs: number,
-  ): Promise<Decision | Problem> {
+  async #ask(caller: Holding, reservation: Reservation, cost: Cost, sinceMs: number): Answered<Decision> {
     const { policy, key } = reservation;
     // At most half the deadline goes on waiting, so that there is time to ask the object.
-    const mostMs = policy.deadlineMs / 2;
+    const maxMs = policy.deadlineMs / 2;
     let nowMs = sinceMs;
-    for (let waits = 0; waits < MAX_WAITS && nowMs - sinceMs < mostMs; waits += 1) {
+    for (let waits = 0; waits < MAX_WAITS && nowMs - sinceMs < maxMs; waits += 1) {
       const message = reservation.messageAt(nowMs);
       if (!reservation.isHot || message === undefined || !message.promise(policy, cost)) break;
       reservation.miss();
-      await orTimeout(this.#answers.get(message), caller.time, Math.min(mostMs, sinceMs + mostMs - nowMs));
+      await orTimeout(this.#answers.get(message), caller.time, Math.min(maxMs, sinceMs + maxMs - nowMs));
       nowMs = this.#cache.now(caller.time.nowMs());
       const admitted = this.#admit(caller, reservation, cost, nowMs);
       // Another call's answer brought the units: so nobody asks now for those that are denied meanwhile.
       if (admitted !== undefined) reservation.failed();
       const decided = admitted ?? reservation.deny(cost, nowMs);
-      if (decided !== undefined) return toDecision(policy, key, decided, "isolate");
+      if (decided !== undefined) return localDecision(policy, key, decided);
     }
     // The clock may have been set meanwhile.
-    const waitedMs = Math.min(mostMs, Math.max(0, nowMs - sinceMs));
+    const waitedMs = Math.min(maxMs, Math.max(0, nowMs - sinceMs));
     const decided = await through(caller.gate, policy, key, nowMs, () => {
       const isFree = reservation.isWorthUnits && reservation.messageAt(nowMs) === undefined;
       return isFree
@@ -122,8 +159,9 @@ export class LocalLimiter {
     // The units that the object did not have may have been on their way to this isolate.
     const isDenied = decided.rules.some(({ success }) => !success);
     nowMs = this.#cache.now(caller.time.nowMs());
-    if (!isDenied || !reservation.spend(cost, nowMs)) return toDecision(policy, key, decided);
-    return toDecision(policy, key, reservation.admitted(nowMs), "isolate");
+    if (!isDenied || !reservation.spend(cost, nowMs))
+      return callerDecision(policy, key, decided, "object", randomFraction, readClockMs);
+    return localDecision(policy, key, reservation.admitted(nowMs));
   }
 
   /** Sends a message that asks for units and, unless `cost` is 0, for a decision. */
@@ -139,23 +177,19 @@ export class LocalLimiter {
     const message = reservation.ask(cost, nowMs, Math.min(nowMs, caller.time.nowMs()));
     this.#cache.hold(reservation);
     const answer = async () => {
-      const asked = await caller.objects.call<CarriedDecision | null>(
-        policy,
-        key,
-        { reserve: message.call },
-        -waitedMs,
-      );
-      if (asked === undefined || asked instanceof Problem) return reservation.failed(message) ?? asked;
+      const call = { reserve: message.call };
+      const reply = await caller.objects.call<CarriedDecision | null>(policy, key, call, -waitedMs);
+      if (reply === undefined || reply instanceof Problem) return reservation.failed(message) ?? reply;
       // The key is decided by other rules now: units that were kept under the old ones end, and go back.
-      if (asked.answer === null) return reservation.failed(message) ?? this.#cache.retire(reservation);
-      if (asked.answer.told !== undefined) return reservation.failed(message) ?? asked.answer;
-      reservation.answered(message, asked.answer, this.#cache.now(caller.time.nowMs()));
-      return asked.answer;
+      if (reply.answer === null) return reservation.failed(message) ?? this.#cache.retire(reservation);
+      if (reply.answer.told !== undefined) return reservation.failed(message) ?? reply.answer;
+      reservation.answered(message, reply.answer, this.#cache.now(caller.time.nowMs()));
+      return reply.answer;
     };
     const answered = answer();
     this.#answers.set(message, answered);
     caller.inBackground(answered);
-    this.#keeper.keep(caller, nowMs);
+    this.#reaper.keep(caller, nowMs);
     return answered;
   }
 
@@ -167,94 +201,15 @@ export class LocalLimiter {
   ): Promise<CarriedDecision | Problem | undefined> {
     const { policy, key, asked: askedAt } = reservation;
     const limit = { policy: policy.name, key, cost, priority: policy.priority, ...versionOf(policy) };
-    const asked = await objects.call<CarriedDecision>(policy, key, { limit }, -waitedMs);
-    if (asked === undefined || asked instanceof Problem) return reservation.failed() ?? asked;
-    if (asked.answer.told !== undefined) return reservation.failed() ?? asked.answer;
+    const reply = await objects.call<CarriedDecision>(policy, key, { limit }, -waitedMs);
+    if (reply === undefined || reply instanceof Problem) return reservation.failed() ?? reply;
+    if (reply.answer.told !== undefined) return reservation.failed() ?? reply.answer;
     const nowMs = this.#cache.now(time.nowMs());
-    reservation.learn(cost, asked.answer, nowMs, askedAt);
-    return reservation.withOwn(asked.answer, nowMs);
+    reservation.learn(cost, reply.answer, nowMs, askedAt);
+    return reservation.withOwn(reply.answer, nowMs);
   }
 }
 
-/* Background work of requests that gives units back when their lifetimes end. */
-
-/** The work of one request. */
-interface ReaperRun {
-  readonly untilMs: number;
-  lookedAtMs: number;
-  /** Messages that it may still send. */
-  left: number;
-}
-
-/** A request works for so long, then another one takes over. The runtime ends background work after 30 s. */
-const KEEP_MS = 20_000;
-/**
- * It looks this often for reservations to give back, and for a clock that was put back, which would make lifetimes
- * longer. It must look within the last part of a lifetime, in which nothing is spent (MAX_MARGIN_MS in
- * core/reservations/sizing.ts).
- */
-const LOOK_MS = 200;
-/** A request that has not looked for so long has died. */
-const SILENT_MS = 2_000;
-/**
- * A request sends so many messages, then another one takes over. On Cloudflare's free plan an invocation may make 1,000
- * calls to objects, and some are the request's own, or those that it sends for others.
- */
-export const MAX_REAPER_MESSAGES = 250;
-
-/** Gives back the units of one isolate: one of its requests works at a time. */
-class ReservationReaper {
-  readonly #cache: ReservationCache;
-  #shift: ReaperRun | undefined;
-  #isLeft = false;
-
-  constructor(cache: ReservationCache) {
-    this.#cache = cache;
-  }
-
-  /** Whether a request has sent all that it may, and units are left to give back: the next request takes over. */
-  get isLeft(): boolean {
-    return this.#isLeft;
-  }
-
-  /** Makes sure that some request works, for at least the longest lifetime from now. */
-  keep(caller: Holding, nowMs: number): void {
-    const shift = this.#shift;
-    const isKept = shift !== undefined && nowMs < shift.lookedAtMs + SILENT_MS;
-    if (isKept && nowMs + MAX_TTL_MS <= shift.untilMs) return;
-    this.#shift = { untilMs: nowMs + KEEP_MS, lookedAtMs: nowMs, left: MAX_REAPER_MESSAGES };
-    this.#isLeft = false;
-    caller.inBackground(this.#work(caller, this.#shift));
-  }
-
-  async #work({ objects, time }: Holding, shift: ReaperRun): Promise<void> {
-    const look = this.#cache.watch();
-    look(0, time.nowMs());
-    const { mostAtOnce = Infinity } = objects;
-    let isBehind = false;
-    while (this.#shift === shift && shift.lookedAtMs < shift.untilMs && this.#cache.isHolding) {
-      const lookMs = isBehind ? 0 : Math.max(1, Math.min(LOOK_MS, this.#cache.shortestMs / 4));
-      if (!isBehind) await pause(time, lookMs);
-      const readMs = time.nowMs();
-      look(lookMs, readMs);
-      shift.lookedAtMs = this.#cache.now(readMs);
-      const { first, rest } = split(this.#cache.endDue(shift.lookedAtMs), mostAtOnce);
-      // When this request dies meanwhile, another one finds the rest.
-      this.#cache.putBack(rest);
-      isBehind = rest.length > 0;
-      if (first.length > 0 && mostAtOnce < Infinity) shift.left -= mostAtOnce;
-      await returnUnits(objects, first);
-      if (shift.left > 0) continue;
-      this.#isLeft = this.#shift === shift && this.#cache.isHolding;
-      break;
-    }
-    if (this.#shift === shift) this.#shift = undefined;
-  }
-}
-
-async function pause(time: Time, ms: number): Promise<void> {
-  await new Promise<void>((done) => {
-    if (time.idle === undefined) time.after(ms, done);
-    else time.idle(ms, done);
-  });
+function localDecision(policy: PolicyView, key: string, decided: Decided): Decision {
+  return callerDecision(policy, key, decided, "isolate", randomFraction, readClockMs);
 }

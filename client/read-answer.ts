@@ -1,6 +1,6 @@
 /** Turns the answers of objects into decisions and problems for callers. */
 import { randomFraction, readClockMs } from "../core/clock.ts";
-import type { PolicyView, Policy } from "../core/policies/policy.ts";
+import type { Policy, PolicyView } from "../core/policies/policy.ts";
 import type {
   Answer,
   AnswerText,
@@ -10,21 +10,17 @@ import type {
   UnsupportedProtocol,
 } from "../core/protocol/answers.ts";
 import {
+  callerDecision,
   type Decision,
   effectDecision,
   type KeyReport,
   publicDecision,
   shedDecision,
   withJitter,
-  withOverride,
 } from "../core/protocol/decision.ts";
 import { boundText, type Full, Problem, PROBLEMS } from "../core/protocol/problems.ts";
 
-/**
- * Reads an answer.
- *
- * @throws Error when the object refused the message, because the object's version is older than this one
- */
+/** @throws Error when the object refused the message, because the object's version is older than this one */
 export function readAnswer<Read extends object = Answer>(text: AnswerText): Read {
   const answer = JSON.parse(text) as Read | UnsupportedProtocol;
   if ("unsupported" in answer)
@@ -40,12 +36,13 @@ export function readAnswer<Read extends object = Answer>(text: AnswerText): Read
 export function decisionOf(
   policy: Policy,
   key: string,
-  answer: Answer,
+  answer: Answer | Problem,
   missing: () => Problem = leaseMissing,
 ): Decision | Problem {
+  if (answer instanceof Problem) return answer;
   if ("missing" in answer) return missing();
   if ("full" in answer) return boundReached(answer);
-  if ("shed" in answer) return shedTold(policy, key, answer.shed);
+  if ("shed" in answer) return toShedDecision(policy, key, answer.shed);
   if (!("conflict" in answer)) return toDecision(policy, key, answer);
   const detail = `the idempotency key was used for a ${answer.conflict.request}: use a new key for a different request`;
   return new Problem(PROBLEMS.idempotencyConflict, detail, {
@@ -53,37 +50,44 @@ export function decisionOf(
   });
 }
 
-/** The decision on a call that was shed, as its caller is told it. */
-export function shedTold(policy: Policy, key: string, shed: Shed): Decision {
+/** The decision on a call that was shed, with the jitter of the policy. */
+export function toShedDecision(policy: Policy, key: string, shed: Shed): Decision {
   return withJitter(policy, shedDecision(policy, key, shed), randomFraction);
 }
 
 /** The decision on a call that would have been shed, of a policy that only reports. */
-export function asShadow(decided: Decision): Decision;
-export function asShadow(decided: Decision | Problem): Decision | Problem;
-export function asShadow(decided: Decision | Problem): Decision | Problem {
+export function asShadow<Answered extends Decision | Problem>(decided: Answered): Answered | Decision {
   if (decided instanceof Problem || !decided.success) return decided;
-  return { ...decided, reason: "shadow" };
+  const decision: Decision = decided;
+  return { ...decision, reason: "shadow" };
+}
+
+/** The decision on a key that an override blocks; `undefined`: none does, or the policy denies nobody. */
+export function blockedDecision(policy: Policy, key: string): Decision | undefined {
+  const { override, shadow } = policy;
+  if (override?.effect !== "blocked" || shadow) return undefined;
+  return effectDecision(policy, key, override, readClockMs());
 }
 
 /** The problem of a call that was refused at a bound. It has changed nothing. */
-export function boundReached(over: Full): Problem {
-  return new Problem(PROBLEMS.bound, boundText(over), { headers: { "retry-after": "1" } });
+export function boundReached(full: Full): Problem {
+  return new Problem(PROBLEMS.bound, boundText(full), { headers: { "retry-after": "1" } });
 }
 
 /** Whether this is the answer to a caller who has gone: it has no rules. */
-export function isToNobody(answer: Answer): boolean {
+export function hasNoRules(answer: Answer): boolean {
   return "rules" in answer && answer.rules.length === 0;
 }
 
 /** The answer to `peek` as callers see it. */
-export function reportOf(policy: Policy, key: string, peeked: Peeked | Full): KeyReport | Problem {
+export function reportOf(policy: Policy, key: string, peeked: Peeked | Full | Problem): KeyReport | Problem {
+  if (peeked instanceof Problem) return peeked;
   if ("full" in peeked) return boundReached(peeked);
   const { rules, source, ...report } = peeked;
   const { override } = policy;
   const decision =
     override?.effect === undefined
-      ? publicDecision(policy, key, { rules, ...(source && { source }) } satisfies Decided)
+      ? publicDecision(policy, key, { rules, ...(source && { source }) })
       : effectDecision(policy, key, override, readClockMs());
   return { ...decision, ...(override && { override: override.pattern }), ...report };
 }
@@ -110,16 +114,15 @@ export function unavailable(detail: string): Problem {
   return new Problem(PROBLEMS.unavailable, detail);
 }
 
-/** An answer to a message; `told`: a limiter that is elsewhere has decided it, by figures that are not known here. */
+/** An answer to a message; `told`: the decision that a limiter elsewhere made by rules that are not known here. */
 export type CarriedDecision = Decided & { readonly told?: Decision };
 
-/** The decision of a call as its caller is told it: with the jitter of the policy, if it has one. */
+/** `callerDecision` with the real clock and chance. */
 export function toDecision(
   policy: PolicyView,
   key: string,
   decided: Decided,
-  decidedBy?: "isolate" | "object",
+  decidedBy: "isolate" | "object" = "object",
 ): Decision {
-  const decision = withJitter(policy, publicDecision(policy, key, decided, decidedBy), randomFraction);
-  return policy.override === undefined ? decision : withOverride(decision, policy.override, readClockMs());
+  return callerDecision(policy, key, decided, decidedBy, randomFraction, readClockMs);
 }

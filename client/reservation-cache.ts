@@ -1,10 +1,12 @@
-import { MIN_USEFUL_TTL_MS } from "../core/policies/policy-options.ts";
+import type { Time } from "../core/clock.ts";
+import { MAX_TTL_MS, MIN_USEFUL_TTL_MS } from "../core/policies/policy-options.ts";
 import { type PolicyView, saysTheSame } from "../core/policies/policy.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { HolderClock, SteppedClock } from "../core/reservations/holder-clock.ts";
 import { Reservation } from "../core/reservations/reservation.ts";
 import { marginMs } from "../core/reservations/sizing.ts";
-import type { ReturnedUnits } from "./transports/send-batch.ts";
+import type { Holding } from "./call-gate.ts";
+import { type ReturnedUnits, returnUnits, split } from "./transports/send-batch.ts";
 
 /** The most keys in the cache. Each takes about 1 KiB and its name; an isolate has 128 MB for everything. */
 const MAX_KEYS = 16_384;
@@ -18,17 +20,18 @@ interface CachedReservation {
 
 /** An isolate's reservations and denials by policy and key. When it is full, the least recently used key goes. */
 export class ReservationCache {
+  /** The shortest lifetime in milliseconds that a reservation could have here; Infinity: there was none. */
+  shortestMs = Infinity;
   readonly #makeId: () => string;
   /** In order of their last use, to the millisecond. */
   readonly #reservations = new Map<string, CachedReservation>();
-  /** The last one that was there when it was looked for. */
+  /** The last one that was found. */
   #last: CachedReservation | undefined;
   /** Those that may have units to give back. */
   readonly #held = new Set<Reservation>();
   /** Reservations that have ended and are not settled yet. */
   #ended: ReturnedUnits[] = [];
   #nameLength = 0;
-  #shortestMs = Infinity;
   readonly #clock = new HolderClock();
   #count = 0;
   #holder = "";
@@ -93,18 +96,13 @@ export class ReservationCache {
     return this.#reservations.get(nameOf(policy, key))?.reservation;
   }
 
-  /** Notes that the reservation has asked for units: it may have units to give back. */
+  /** Notes that the reservation may have units to give back. */
   hold(reservation: Reservation): void {
     const { pool, reservation: lifetimes } = reservation.policy;
     // Where units come from a pool, a lifetime may be as short as what the region has left of its own.
     this.#clock.hold(marginMs(pool === undefined ? lifetimes.leastMs : MIN_USEFUL_TTL_MS));
     this.#held.add(reservation);
-    this.#shortestMs = Math.min(this.#shortestMs, reservation.policy.reservation.leastMs);
-  }
-
-  /** The shortest lifetime in milliseconds that a reservation could have here; Infinity: there was none. */
-  get shortestMs(): number {
-    return this.#shortestMs;
+    this.shortestMs = Math.min(this.shortestMs, reservation.policy.reservation.leastMs);
   }
 
   /** Ends a reservation. Returns what to tell the object; `undefined`: there is nothing to settle. */
@@ -159,7 +157,7 @@ export class ReservationCache {
     this.#nameLength = 0;
   }
 
-  /** Ends a reservation. What the object is told of it goes with what `endDue` returns next. */
+  /** Ends a reservation. `endDue` returns its message to the object. */
   retire(reservation: Reservation): undefined {
     const returned = this.end(reservation);
     if (returned !== undefined) this.#ended.push({ policy: reservation.policy, returned });
@@ -169,4 +167,80 @@ export class ReservationCache {
 /** The name of a key in the cache. Neither policies that clients use nor priorities have a slash or a colon in it. */
 function nameOf({ name, priority }: PolicyView, key: string): string {
   return priority === undefined ? `${name}/${key}` : `${name}:${priority}/${key}`;
+}
+
+interface ReaperRun {
+  readonly untilMs: number;
+  checkedAtMs: number;
+  /** Messages that it may still send. */
+  messagesLeft: number;
+}
+
+/** After this time another request takes over. The runtime ends background work after 30 s. */
+const RUN_MS = 20_000;
+/**
+ * How often it checks for reservations to give back, and for a clock that was put back, which would make lifetimes
+ * longer. The check must come within the last part of a lifetime, in which nothing is spent (MAX_MARGIN_MS in
+ * core/reservations/sizing.ts).
+ */
+const CHECK_EVERY_MS = 200;
+/** A request that has not checked for this long has died. */
+const SILENT_MS = 2_000;
+/**
+ * After this many messages another request takes over. On Cloudflare's free plan an invocation may make 1,000 calls to
+ * objects, and some are the request's own, or those that it sends for others.
+ */
+export const MAX_REAPER_MESSAGES = 250;
+
+/** Gives back the units of one isolate when their lifetimes end. One of its requests works at a time. */
+export class ReservationReaper {
+  /** The last request has sent all that it may, and units are left to give back: the next request takes over. */
+  hasUnitsLeft = false;
+  readonly #cache: ReservationCache;
+  #run: ReaperRun | undefined;
+
+  constructor(cache: ReservationCache) {
+    this.#cache = cache;
+  }
+
+  /** Ensures that some request works, for at least the longest lifetime from now. */
+  keep(caller: Holding, nowMs: number): void {
+    const run = this.#run;
+    const isAlive = run !== undefined && nowMs < run.checkedAtMs + SILENT_MS;
+    if (isAlive && nowMs + MAX_TTL_MS <= run.untilMs) return;
+    this.#run = { untilMs: nowMs + RUN_MS, checkedAtMs: nowMs, messagesLeft: MAX_REAPER_MESSAGES };
+    this.hasUnitsLeft = false;
+    caller.inBackground(this.#work(caller, this.#run));
+  }
+
+  async #work({ objects, time }: Holding, run: ReaperRun): Promise<void> {
+    const check = this.#cache.watch();
+    check(0, time.nowMs());
+    const { mostAtOnce = Infinity } = objects;
+    let isBehind = false;
+    while (this.#run === run && run.checkedAtMs < run.untilMs && this.#cache.isHolding) {
+      const stepMs = isBehind ? 0 : Math.max(1, Math.min(CHECK_EVERY_MS, this.#cache.shortestMs / 4));
+      if (!isBehind) await pause(time, stepMs);
+      const readMs = time.nowMs();
+      check(stepMs, readMs);
+      run.checkedAtMs = this.#cache.now(readMs);
+      const { first, rest } = split(this.#cache.endDue(run.checkedAtMs), mostAtOnce);
+      // When this request dies meanwhile, another one finds the rest.
+      this.#cache.putBack(rest);
+      isBehind = rest.length > 0;
+      if (first.length > 0 && mostAtOnce < Infinity) run.messagesLeft -= mostAtOnce;
+      await returnUnits(objects, first);
+      if (run.messagesLeft > 0) continue;
+      this.hasUnitsLeft = this.#run === run && this.#cache.isHolding;
+      break;
+    }
+    if (this.#run === run) this.#run = undefined;
+  }
+}
+
+async function pause(time: Time, ms: number): Promise<void> {
+  await new Promise<void>((done) => {
+    if (time.idle === undefined) time.after(ms, done);
+    else time.idle(ms, done);
+  });
 }

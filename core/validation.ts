@@ -5,7 +5,7 @@ export { clip, describe, meant, nearest, oneOfNames, pointerTo, violation } from
 export type { Violation } from "./violations.ts";
 
 /**
- * Turns the issues that valibot found into violations. Every schema's message must say what that schema allows.
+ * The issues that valibot found as violations. Every schema's message must state what that schema allows.
  *
  * @param below the path of the value that was validated, if it is a part of the input
  */
@@ -15,10 +15,8 @@ export function violationsOf(
 ): Violation[] {
   return issues.map((issue) => {
     const path = [...below, ...(issue.path ?? []).map((item) => String(item.key))];
-    return {
-      path,
-      detail: issue.expected === "never" ? issue.message : violation(path, issue.input, issue.message),
-    };
+    const isUnknown = issue.expected === "never";
+    return { path, detail: isUnknown ? issue.message : violation(path, issue.input, issue.message) };
   });
 }
 
@@ -43,20 +41,21 @@ export function table<Entries extends v.ObjectEntries>(
   });
 }
 
-/**
- * A schema for an integer from `least` to `most`, both included.
- *
- * @param whose what an error adds to say where the bound is from
- */
-export function integer(least: number, most: number, whose = "") {
-  const allowed = `an integer from ${least} to ${most}${whose}`;
-  return v.pipe(v.number(allowed), v.integer(allowed), v.minValue(least, allowed), v.maxValue(most, allowed));
+/** A schema for an integer from `min` to `max`, both included. @param whose names the source of the bound in errors */
+export function integer(min: number, max: number, whose = "") {
+  const allowed = `an integer from ${min} to ${max}${whose}`;
+  return v.pipe(v.number(allowed), v.integer(allowed), v.minValue(min, allowed), v.maxValue(max, allowed));
 }
 
-/** A schema for a number from `least` to `most`, both included. It need not be an integer. */
-export function number(least: number, most: number) {
-  const allowed = `a number from ${least} to ${most}`;
-  return v.pipe(v.number(allowed), v.minValue(least, allowed), v.maxValue(most, allowed));
+/** A schema for a number from `min` to `max`, both included. It need not be an integer. */
+export function number(min: number, max: number) {
+  const allowed = `a number from ${min} to ${max}`;
+  return v.pipe(v.number(allowed), v.minValue(min, allowed), v.maxValue(max, allowed));
+}
+
+/** The schema with a description in the OpenAPI document. */
+export function described<Schema extends v.GenericSchema>(schema: Schema, description: string) {
+  return v.pipe(schema, v.description(description));
 }
 
 /** A schema for one of a few words. */

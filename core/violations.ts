@@ -1,4 +1,4 @@
-/** How errors speak of fields and values, and of words that are not known. */
+/** How errors name fields and values, and suggest known words. */
 
 /** One thing that is wrong with an input: its path, and a sentence with the field, the value and what is allowed. */
 export interface Violation {
@@ -6,7 +6,7 @@ export interface Violation {
   readonly detail: string;
 }
 
-/** The sentence for one field. `allowed` ends a sentence that begins with "must be". */
+/** The sentence about one field. `allowed` ends a sentence that begins with "must be". */
 export function violation(path: readonly string[], value: unknown, allowed: string): string {
   const field = path.length === 0 ? "the value" : clip(path.join("."));
   if (value === undefined) return `${field} is missing: must be ${allowed}`;
@@ -18,7 +18,7 @@ export function pointerTo(path: readonly string[]): string {
   return path.map((field) => `/${field.replaceAll("~", "~0").replaceAll("/", "~1")}`).join("");
 }
 
-/** A value as an error shows it: short, and without what an array or an object contains. */
+/** A value as an error shows it: short, and without the contents of arrays and objects. */
 export function describe(value: unknown): string {
   if (Array.isArray(value)) return `an array of ${value.length}`;
   if (typeof value === "object" && value !== null) return "an object";
@@ -27,13 +27,13 @@ export function describe(value: unknown): string {
   return String(value);
 }
 
-/** What an error adds about a word that is not known: the word that was most likely meant; "": none is near. */
+/** The hint about an unknown word: the word that was most likely meant; "": none is near. */
 export function meant(given: string, known: Iterable<string>): string {
   const near = nearest(given, known);
   return near === undefined ? "" : didYouMean(near);
 }
 
-/** What an error adds when it is known which word was meant. */
+/** The hint when it is known which word was meant. */
 export function didYouMean(word: string): string {
   return ` (did you mean ${word}?)`;
 }
@@ -48,10 +48,10 @@ export function oneOfNames(given: unknown, names: readonly string[]): string {
   return `one of ${listed.join(", ")}${others}${typeof given === "string" ? meant(given, names) : ""}`;
 }
 
-/** The known word that is nearest to a word that is not known; `undefined`: none is so near that it may be meant. */
+/** The known word that is nearest to an unknown word; `undefined`: none is near enough. */
 export function nearest(given: string, known: Iterable<string>): string | undefined {
   const word = given.toLowerCase();
-  // Longer words are not measured, so an input cannot make this dear.
+  // Longer words are not measured, so an input cannot make this expensive.
   if (word.length > MAX_QUOTED) return undefined;
   let [found, least] = [undefined as string | undefined, Math.max(1, Math.floor(word.length / 3)) + 1];
   for (const each of known) {
@@ -62,8 +62,9 @@ export function nearest(given: string, known: Iterable<string>): string | undefi
   return found;
 }
 
-/** So many letters are to be added, left out, changed or swapped with the next one to make one word of the other. */
+/** The edit distance: letters to add, remove, change or swap with the next one to make one word of the other. */
 function editsBetween(from: string, to: string): number {
+  const at = (cells: readonly number[], index: number) => cells[index] ?? Infinity;
   let before: number[] = [];
   let row = Array.from({ length: to.length + 1 }, (_, column) => column);
   for (let line = 1; line <= from.length; line += 1) {
@@ -71,15 +72,9 @@ function editsBetween(from: string, to: string): number {
     for (let column = 1; column <= to.length; column += 1) {
       const isSame = from[line - 1] === to[column - 1];
       const isSwapped = line > 1 && from[line - 1] === to[column - 2] && from[line - 2] === to[column - 1];
-      const at = (cells: readonly number[], index: number) => cells[index] ?? Infinity;
-      next.push(
-        Math.min(
-          at(row, column) + 1,
-          at(next, column - 1) + 1,
-          at(row, column - 1) + (isSame ? 0 : 1),
-          isSwapped ? at(before, column - 2) + 1 : Infinity,
-        ),
-      );
+      const changed = at(row, column - 1) + (isSame ? 0 : 1);
+      const swapped = isSwapped ? at(before, column - 2) + 1 : Infinity;
+      next.push(Math.min(at(row, column) + 1, at(next, column - 1) + 1, changed, swapped));
     }
     [before, row] = [row, next];
   }
@@ -94,13 +89,13 @@ export function clip(text: string): string {
   return text.length <= MAX_QUOTED ? text : `${text.slice(0, MAX_QUOTED).toWellFormed()}…`;
 }
 
-/* Options that a program gives in code. What is wrong with them is said when they are given, and not at the first call. */
+/* Options that a program gives in code. They are checked when they are given, and not at the first call. */
 
 /**
  * An option that is `undefined` was left out.
  *
- * @param synonyms what this option is called by others of its kind, and here: no letter of it need be the same
- * @throws TypeError that names an option which nobody would read, and the one that was meant
+ * @param synonyms by the name of an option in similar libraries: its name here
+ * @throws TypeError that names an unknown option, and the one that was meant
  */
 export function requireKnownOptions(
   given: object,
@@ -121,21 +116,21 @@ export function requireKnownOptions(
 export function requireInteger(
   name: string,
   value: unknown,
-  least: number,
-  most = Number.MAX_SAFE_INTEGER,
+  min: number,
+  max = Number.MAX_SAFE_INTEGER,
 ): void {
-  if (value === undefined || (Number.isInteger(value) && Number(value) >= least && Number(value) <= most))
+  if (value === undefined || (Number.isInteger(value) && Number(value) >= min && Number(value) <= max))
     return;
-  const range = most === Number.MAX_SAFE_INTEGER ? `${least} or more` : `from ${least} to ${most}`;
+  const range = max === Number.MAX_SAFE_INTEGER ? `${min} or more` : `from ${min} to ${max}`;
   throw new TypeError(violation([name], value, `an integer, ${range}`));
 }
 
-/** @throws TypeError that says that the option is missing, unless it is there */
+/** @throws TypeError when the option is missing */
 export function requireGiven(name: string, value: unknown, allowed: string): void {
   if (value === undefined || value === null) throw new TypeError(violation([name], undefined, allowed));
 }
 
-/** @throws TypeError that names the option, its value and what is allowed, unless it can be called so, or is absent */
+/** @throws TypeError that names the option, its value and what is allowed, unless it has these methods, or is absent */
 export function requireMethods(
   name: string,
   value: unknown,
@@ -143,9 +138,9 @@ export function requireMethods(
   allowed: string,
 ): void {
   if (value === undefined) return;
-  const mayHave = typeof value === "object" || typeof value === "function" ? value : null;
-  const found = mayHave as Readonly<Record<string, unknown>> | null;
-  if (found === null || methods.some((method) => typeof found[method] !== "function"))
+  const isObject = (typeof value === "object" && value !== null) || typeof value === "function";
+  const found = value as Readonly<Record<string, unknown>>;
+  if (!isObject || methods.some((method) => typeof found[method] !== "function"))
     throw new TypeError(violation([name], value, allowed));
 }
 

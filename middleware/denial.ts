@@ -1,6 +1,6 @@
 /** The answer to a request that was denied. */
 import { SYSTEM_TIME } from "../core/clock.ts";
-import { allDeniedBody, busyBody, deniedBody, type DeniedBody } from "../core/protocol/rate-limit-headers.ts";
+import { allDeniedBody, busyBody, deniedBody, type DeniedBody } from "../core/protocol/denied-body.ts";
 import type { Outcome } from "./decide.ts";
 import type { RequestLimits } from "./request-limits.ts";
 

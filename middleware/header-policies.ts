@@ -2,7 +2,7 @@
 import type { Limiter } from "../client/limiter.ts";
 import type { Time } from "../core/clock.ts";
 import type { HeaderStyle } from "../core/policies/policy-options.ts";
-import type { HeaderPolicy, HeaderRule } from "../core/protocol/rate-limit-headers.ts";
+import type { HeaderPolicy, HeaderRule } from "../core/protocol/decision.ts";
 import type { ListedPolicy, ListedRule } from "../core/protocol/reservation-messages.ts";
 
 /** By name. */

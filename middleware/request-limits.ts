@@ -1,12 +1,12 @@
 /** What the middleware of one request has been told, and what the headers of its answer say of that. */
-import type { Decision } from "../core/protocol/decision.ts";
 import {
-  longestWaitMs,
+  type Decision,
   retryAfter,
   setPolicyHeaders,
   setQuotaHeaders,
   type Target,
-} from "../core/protocol/rate-limit-headers.ts";
+} from "../core/protocol/decision.ts";
+import { longestWaitMs } from "../core/protocol/denied-body.ts";
 import type { Outcome } from "./decide.ts";
 import { type HeaderPolicies, UNKNOWN_POLICY } from "./header-policies.ts";
 

@@ -2,20 +2,20 @@ import type { Policy } from "../../core/policies/policy.ts";
 import type { KeyCount, KeyList, ListedKey } from "../../core/protocol/answers.ts";
 import { type KeysCall, PROTOCOL } from "../../core/protocol/messages.ts";
 import { type KeyPlace, sharedObjectName, sharedObjects } from "../../core/protocol/names.ts";
-import { Problem } from "../../core/protocol/problems.ts";
+import { type Answered, Problem } from "../../core/protocol/problems.ts";
 import type { Caller } from "../call-gate.ts";
 import { boundReached, readAnswer, unavailable } from "../read-answer.ts";
 import type { LimiterStub } from "../transports/objects.ts";
 
-/** A policy whose keys share a number of objects. Of a policy with an object for each key nobody knows all objects. */
+/** A policy whose keys share a number of objects. With an object for each key, the objects cannot be listed. */
 export type SharedPolicy = Policy & { readonly objects: number };
 
-/** A page asks so many objects, one after the other, until it is full: most of them may have no key. */
+/** The most objects of a page, asked one after the other until it is full: many of them may have no key. */
 const MAX_OBJECTS_A_PAGE = 16;
-/** A count asks so many objects, and so many at once. */
+/** The most objects of a count, and how many of them are asked at once. */
 const MAX_OBJECTS_A_COUNT = 256;
 const MAX_AT_ONCE = 20;
-/** Reading a thousand keys, or counting a million, takes longer than a decision: so much, in milliseconds. */
+/** Reading a thousand keys, or counting a million, may take this much longer than a decision, in milliseconds. */
 const MORE_TIME_MS = 10_000;
 
 /** A part of an answer, and where the next part begins; absent: this was the last one. */
@@ -30,26 +30,23 @@ export class KeyLists {
   }
 
   /**
-   * The next keys: object by object, and in each object in the order of their bytes.
+   * The next keys: object by object, and in each object in the order of their bytes. There may be fewer than `maxKeys`,
+   * and more on the next page.
    *
    * @param prefix only keys that begin with it; empty: all keys
-   * @param most at most so many keys; there may be fewer, and more on the next page
    */
   async list(
     policy: SharedPolicy,
     from: KeyPlace,
     prefix: string,
-    most: number,
+    maxKeys: number,
   ): Promise<Page<{ readonly keys: readonly ListedKey[] }> | Problem> {
     const keys: ListedKey[] = [];
     let next: KeyPlace = from;
-    for (let asked = 0; asked < MAX_OBJECTS_A_PAGE && keys.length < most; asked += 1) {
+    for (let count = 0; count < MAX_OBJECTS_A_PAGE && keys.length < maxKeys; count += 1) {
       const { object, after } = next;
-      const call = {
-        ...this.#call(policy, prefix),
-        most: most - keys.length,
-        ...(after !== undefined && { after }),
-      };
+      const page = { most: maxKeys - keys.length, ...(after !== undefined && { after }) };
+      const call = { ...this.#call(policy, prefix), ...page };
       const answer = await this.#ask<KeyList>(policy, object, (stub) => stub.keys(call));
       if (answer instanceof Problem) return answer;
       keys.push(...answer.keys);
@@ -94,15 +91,15 @@ export class KeyLists {
     policy: SharedPolicy,
     object: number,
     call: (stub: LimiterStub) => Promise<string>,
-  ): Promise<Answer | Problem> {
+  ): Answered<Answer> {
     const { objects, gate, time } = this.#caller;
     const name = sharedObjectName(policy, object);
     const leave = gate?.enterObject(name, policy, time.nowMs());
     if (leave !== undefined && "full" in leave) return boundReached(leave);
     try {
       const ask = async (stub: LimiterStub) => readAnswer<Answer>(await call(stub));
-      const asked = await objects.askByName(policy, name, ask, { waitMs: MORE_TIME_MS, isRepeatable: true });
-      return asked?.answer ?? unavailable("one of the policy's objects did not answer: ask again");
+      const reply = await objects.askByName(policy, name, ask, { waitMs: MORE_TIME_MS, isRepeatable: true });
+      return reply?.answer ?? unavailable("one of the policy's objects did not answer: ask again");
     } finally {
       leave?.();
     }

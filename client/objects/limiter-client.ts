@@ -1,12 +1,24 @@
+import { UNTOUCHED } from "../../core/accounts/account.ts";
+import { withoutTaking } from "../../core/accounts/joint-decision.ts";
 import { randomFraction, randomId } from "../../core/clock.ts";
 import { type CallerBounds, MAX_BOUNDS } from "../../core/policies/policy-options.ts";
-import type { Cost, Policy, PolicyView } from "../../core/policies/policy.ts";
+import {
+  type Cost,
+  forPriority,
+  type Policy,
+  type PolicyView,
+  takesNothing,
+} from "../../core/policies/policy.ts";
 import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
-import type { Answer, Peeked } from "../../core/protocol/answers.ts";
-import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
+import type { Peeked } from "../../core/protocol/answers.ts";
+import {
+  type Decision,
+  degradedDecision,
+  effectDecision,
+  type KeyReport,
+} from "../../core/protocol/decision.ts";
 import {
   type BatchedCall,
-  type HoldParams,
   type LimitParams,
   type MadeAnswer,
   PROTOCOL,
@@ -19,23 +31,24 @@ import {
   ownKey,
   type ProveClaim,
 } from "../../core/protocol/names.ts";
-import { type Full, Problem } from "../../core/protocol/problems.ts";
+import { type Answered, type Full, Problem } from "../../core/protocol/problems.ts";
 import type { ComparisonCounts } from "../../core/stats/counts.ts";
 import { type Caller, CallGate, type ObjectStarts, through } from "../call-gate.ts";
 import { LocalLimiter } from "../local-limiter.ts";
 import {
-  boundReached,
+  asShadow,
   chargeMissing,
   decisionOf,
-  holdMissing,
+  hasNoRules,
   reportOf,
+  toDecision,
+  toShedDecision,
   unavailable,
 } from "../read-answer.ts";
 import { ReservationCache } from "../reservation-cache.ts";
 import { type LimiterStub, type ReturnedUnits, returnUnits } from "../transports/send-batch.ts";
+import { HoldClient, LeaseClient } from "./claim-clients.ts";
 import { KeyLists } from "./key-lists.ts";
-import { LeaseClient } from "./lease-client.ts";
-import { LimitClient } from "./limit-client.ts";
 import { LoadShedding, type SheddingSample } from "./load-shedding.ts";
 import { namesOf, ObjectCalls } from "./object-calls.ts";
 
@@ -47,8 +60,8 @@ export interface LimiterClientParts extends Caller {
   readonly starts?: ObjectStarts;
   /** Proves the ids of claims. Absent: they prove nothing. */
   readonly prove?: ProveClaim | undefined;
-  /** Counts what callers are told. Absent: nobody does. */
-  readonly counter?: (ComparisonCounter & { decided(told: Decision): void }) | undefined;
+  /** Counts the decisions that callers get. Absent: they are not counted. */
+  readonly counter?: (ComparisonCounter & { decided(decision: Decision): void }) | undefined;
 }
 
 /** There may be a second attempt: the call takes effect once. */
@@ -67,7 +80,6 @@ export class LimiterClient {
   readonly keys: KeyLists;
   readonly candidates: CandidateCalls<LimiterClient>;
   readonly #parts: LimiterClientParts;
-  readonly #limits: LimitClient;
   readonly #local: LocalLimiter;
   readonly #shedding: LoadShedding;
   readonly #objects: ObjectCalls;
@@ -83,17 +95,14 @@ export class LimiterClient {
     this.#local = local;
     this.#shedding = shedding;
     this.#objects = new ObjectCalls(parts, local, shedding);
-    this.#limits = new LimitClient(parts, local, this.#objects);
     this.leases = new LeaseClient(this.#objects);
     this.holds = new HoldClient(this.#objects);
     this.keys = new KeyLists(parts);
     // The caller's bounds were for the call itself. Objects of candidates are started as any others.
     const { gate: _, ...unbounded } = parts;
     const gate = parts.starts && { gate: new CallGate(MAX_BOUNDS, parts.starts) };
-    this.candidates = new CandidateCalls(
-      parts,
-      () => new LimiterClient({ ...unbounded, ...gate }, local, shedding),
-    );
+    const makeClient = () => new LimiterClient({ ...unbounded, ...gate }, local, shedding);
+    this.candidates = new CandidateCalls(parts, makeClient);
   }
 
   /**
@@ -115,8 +124,8 @@ export class LimiterClient {
   }
 
   /**
-   * The client by which a claim is ended or renewed. An id that proves nothing may be forged, or made by an earlier version:
-   * calls with it have the bounds of a new key.
+   * The client that ends or renews a claim. An id that proves nothing may be forged, or made by an earlier version: calls
+   * with it have the bounds of a new key.
    */
   endingBy(kind: ClaimKind, place: ClaimPlace, secret: string): LimiterClient {
     const isProven = this.#parts.prove?.(kind, place, secret) === secret;
@@ -125,23 +134,95 @@ export class LimiterClient {
     return this.#doubting;
   }
 
-  /** Counts a decision that its caller is told now. */
-  told<Told extends Decision | Problem>(told: Told): Told {
-    if (!(told instanceof Problem)) this.#parts.counter?.decided(told);
-    return told;
+  /** Counts a decision that its caller gets now. */
+  recordDecision<Answer extends Decision | Problem>(answer: Answer): Answer {
+    if (!(answer instanceof Problem)) this.#parts.counter?.decided(answer);
+    return answer;
   }
 
   /**
    * Decides on a cost and takes it, within `call.waitMs` if that is given; `signal` ends such a wait. Returns no promise
    * when the object need not be asked and nobody waits.
    */
-  limit(
+  limit(policy: Policy, key: string, call: LimitParams, signal?: AbortSignal): Decision | Answered<Decision> {
+    const { override } = policy;
+    // A debit is made whatever the limit is, unless there is none.
+    if (override?.effect !== undefined && (call.force !== true || override.effect === "unlimited"))
+      return effectDecision(policy, key, override, this.#parts.time.nowMs());
+    if (call.force === true) return this.#force(policy, key, call);
+    if (policy.shedding === undefined || takesNothing(policy, call.cost))
+      return this.#limit(policy, key, call, signal);
+    const unlessShed = (shed: SheddingSample) => {
+      if (shed === undefined) return this.#limit(policy, key, call, signal);
+      if (policy.shadow) {
+        const decided = this.#limit(policy, key, call, signal);
+        return decided instanceof Promise ? decided.then(asShadow) : asShadow(decided);
+      }
+      // Only the object knows whether this very call has been admitted before.
+      return call.idempotencyKey === undefined
+        ? toShedDecision(forPriority(policy, call.priority), key, shed)
+        : this.#limitByObject(policy, key, { ...call, shed });
+    };
+    const sample = this.#objects.sampleShedding(policy, key, call);
+    return sample instanceof Promise ? sample.then(unlessShed) : unlessShed(sample);
+  }
+
+  #limit(
     policy: Policy,
     key: string,
     call: LimitParams,
-    signal?: AbortSignal,
-  ): Decision | Promise<Decision | Problem> {
-    return this.#limits.limit(policy, key, call, signal);
+    signal: AbortSignal | undefined,
+  ): Decision | Answered<Decision> {
+    const { cost, idempotencyKey, priority, waitMs = 0 } = call;
+    const seen = forPriority(policy, priority);
+    if (policy.isStateless === true && idempotencyKey === undefined) {
+      const untouched = seen.rules.map((rule) => ({ rule, account: UNTOUCHED }));
+      return toDecision(seen, key, { rules: withoutTaking(untouched, 0, cost) }, "isolate");
+    }
+    // A cost of 0 must see what the object knows, and only the object remembers idempotency keys.
+    const isTaking = !takesNothing(policy, cost);
+    const isLocal = policy.localDecisions.denies && idempotencyKey === undefined && isTaking;
+    if (waitMs > 0 && isTaking) return this.#limitInTurn(seen, key, { ...call, waitMs }, isLocal, signal);
+    if (isLocal) return this.#local.limit(this.#parts, seen, key, cost);
+    return this.#limitByObject(policy, key, call);
+  }
+
+  /** Units that are held here are spent at once. A denial is not repeated here: only the object knows the queue. */
+  async #limitInTurn(
+    policy: Policy,
+    key: string,
+    call: LimitParams & { readonly waitMs: number },
+    isLocal: boolean,
+    signal: AbortSignal | undefined,
+  ): Answered<Decision> {
+    const here = isLocal ? this.#local.admit(this.#parts, policy, key, call.cost) : undefined;
+    if (here !== undefined) return { ...here, waitedMs: 0 };
+    const answer = await this.#objects.waitForUnits(policy, key, call, signal);
+    if (answer === undefined) return degradedDecision(policy, key);
+    if (answer instanceof Problem) return answer;
+    // While a deployment is rolled out, the object may be an older version. It can decide, but nobody waits there.
+    if ("unsupported" in answer) return await this.#limitByObject(policy, key, call);
+    return hasNoRules(answer) ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
+  }
+
+  /** Takes a cost whatever is there. A policy's `onFailure` is for decisions, and this is none. */
+  async #force(policy: Policy, key: string, call: LimitParams): Answered<Decision> {
+    const { waitMs: _, ...atOnce } = call;
+    const message = { ...this.#objects.own(atOnce), protocol: PROTOCOL, ...namesOf(policy, key) };
+    const isRepeatable = call.idempotencyKey !== undefined;
+    const answer = await this.#objects.ask(policy, key, (object) => object.limitCall(message), {
+      isRepeatable,
+    });
+    const detail =
+      "whether the units were taken is not known: ask again, with the same idempotencyKey if there is one";
+    return decisionOf(policy, key, answer ?? unavailable(detail));
+  }
+
+  async #limitByObject(policy: Policy, key: string, call: LimitParams): Answered<Decision> {
+    const { waitMs: _, idempotencyKey, ...atOnce } = call;
+    const own = idempotencyKey && ownKey(this.#parts.callerId, idempotencyKey);
+    const answer = await this.#objects.limit(policy, key, { ...atOnce, idempotencyKey: own });
+    return answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
   }
 
   /**
@@ -155,7 +236,7 @@ export class LimiterClient {
     units: Cost,
     idempotencyKey: string,
     charge?: string,
-  ): Promise<Decision | Problem> {
+  ): Answered<Decision> {
     const { callerId } = this.#parts;
     const own = ownKey(callerId, idempotencyKey);
     const message = { protocol: PROTOCOL, policy: policy.name, key, units, idempotencyKey: own };
@@ -163,34 +244,40 @@ export class LimiterClient {
       charge === undefined
         ? object.refund(policy.name, key, units, own)
         : object.refundCharge({ ...message, charge: ownKey(callerId, charge) });
-    const asked = await this.#objects.ask(policy, key, refund, TWICE);
+    const answer = await this.#objects.ask(policy, key, refund, TWICE);
     const detail = "whether the units were given back is not known: ask again with the same idempotencyKey";
-    return asked === undefined ? unavailable(detail) : decisionOf(policy, key, asked.answer, chargeMissing);
+    return decisionOf(policy, key, answer ?? unavailable(detail), chargeMissing);
   }
 
-  /** Looks at a key and takes nothing: the decision for a cost of 1, and who holds units or waits for them. */
-  async peek(policy: Policy, key: string): Promise<KeyReport | Problem> {
-    const asked = await this.#objects.askFor(policy, key, (object) => object.peek(policy.name, key), TWICE);
-    return asked === undefined ? unavailable("ask again") : reportOf(policy, key, asked.answer);
+  /** Reads a key and takes nothing: the decision for a cost of 1, and how many callers hold units or wait for them. */
+  async peek(policy: Policy, key: string): Answered<KeyReport> {
+    const answer = await this.#objects.askFor(policy, key, (object) => object.peek(policy.name, key), TWICE);
+    return reportOf(policy, key, answer ?? unavailable("ask again"));
   }
 
   /** The same as `peek`, as soon as the key has no leases, or after `waitMs` milliseconds. */
-  async waitForIdle(
-    policy: Policy,
-    key: string,
-    waitMs: number,
-    signal?: AbortSignal,
-  ): Promise<KeyReport | Problem> {
-    const asked = await this.#objects.wait<Peeked>(policy, key, "idle", { waitMs }, signal);
-    return asked === undefined ? unavailable("ask again") : reportOf(policy, key, asked.answer);
+  async waitForIdle(policy: Policy, key: string, waitMs: number, signal?: AbortSignal): Answered<KeyReport> {
+    const answer = await this.#objects.wait<Peeked>(policy, key, "idle", { waitMs }, signal);
+    return reportOf(policy, key, answer ?? unavailable("ask again"));
   }
 
   /** Sets what the rules of a key have used that count a rate. */
-  async setUsed(policy: Policy, key: string, used: Cost): Promise<KeyReport | Problem> {
+  async setUsed(policy: Policy, key: string, used: Cost): Answered<KeyReport> {
     const message = { protocol: PROTOCOL, policy: policy.name, key, used };
-    const asked = await this.#objects.ask<Peeked>(policy, key, (object) => object.setUsed(message));
+    const answer = await this.#objects.ask<Peeked>(policy, key, (object) => object.setUsed(message));
     const detail = "whether the consumption was set is not known: ask again";
-    return asked === undefined ? unavailable(detail) : reportOf(policy, key, asked.answer);
+    return reportOf(policy, key, answer ?? unavailable(detail));
+  }
+
+  /** Makes the key as new: nothing has been used, and callers have no holds or leases. */
+  async reset(policy: Policy, key: string): Promise<Problem | undefined> {
+    this.#shedding.forget(policy, key);
+    const answer = await this.#objects.askFor(policy, key, async (object) => {
+      await object.reset(policy.name, key);
+      return "done" as const;
+    });
+    if (answer === "done") return undefined;
+    return answer ?? unavailable("whether the key was reset is not known: ask again");
   }
 
   /** Takes how busy a caller's machine is, from 0 to 1. A policy that sheds by reports acts on it. */
@@ -198,14 +285,14 @@ export class LimiterClient {
     this.#shedding.report(this.#parts, policy, key, utilization);
   }
 
-  /** Whether each of several calls is shed that pass together: see `LoadShedding.rollTogether`. */
+  /** Whether each of several calls is shed that pass together: see `LoadShedding.sampleTogether`. */
   sampleTogether(calls: Parameters<LoadShedding["sampleTogether"]>[1]): Promise<SheddingSample[]> {
     return this.#shedding.sampleTogether(this.#parts, calls);
   }
 
   /**
-   * Passes on a message of a holder that is elsewhere: in the process of whoever calls here. The object answers it as it
-   * would answer this client; `undefined`: it does not answer.
+   * Passes on a message of a holder in the process of the caller. The object answers it as it would answer this client;
+   * `undefined`: it does not answer.
    */
   async forward(
     policy: PolicyView,
@@ -215,38 +302,26 @@ export class LimiterClient {
     const { objects, gate, time } = this.#parts;
     const kind = call.giveBack === undefined ? "ask" : "return";
     const ask = () => objects.call<MadeAnswer & object>(policy, key, withVersion(policy, call));
-    const asked = await through(gate, policy, key, time.nowMs(), ask, kind);
-    // An admission takes units of which a denial here did not know, and units that go home may lift one.
+    const reply = await through(gate, policy, key, time.nowMs(), ask, kind);
+    // An admission takes units that a denial here did not count, and units that go home may lift one.
     if (call.giveBack !== undefined) this.#local.forgetDenials(policy, key);
-    return asked !== undefined && "full" in asked ? { answer: asked } : asked;
+    return reply !== undefined && "full" in reply ? { answer: reply } : reply;
   }
 
   /** Passes on units that a holder elsewhere gives back. Those that do not arrive count as used. */
   giveBack(endings: readonly ReturnedUnits[]): Promise<void> {
     return returnUnits({ call: (policy, key, call) => this.forward(policy, key, call) }, endings);
   }
-
-  /** Makes the key as new: nothing has been used, and callers have no holds or leases. */
-  async reset(policy: Policy, key: string): Promise<Problem | undefined> {
-    this.#shedding.forget(policy, key);
-    const asked = await this.#objects.askFor(policy, key, async (object) => {
-      await object.reset(policy.name, key);
-      return { isDone: true };
-    });
-    if (asked === undefined) return unavailable("whether the key was reset is not known: ask again");
-    return "full" in asked.answer ? boundReached(asked.answer) : undefined;
-  }
 }
 
-/** So many calls of one caller are with candidates at a time. */
+/** How many calls of one caller may be with candidates at a time. */
 const MAX_AT_ONCE = 100;
 
-/** Counts what candidates decide. */
 interface ComparisonCounter {
   compared(compared: ComparisonCounts): void;
 }
 
-/** Puts calls to candidates, for one caller, who hears nothing of it and does not wait for it. */
+/** Puts calls to candidates, for one caller, who does not wait for them. Their failures never reach the caller. */
 export class CandidateCalls<Client> {
   readonly #inBackground: Caller["inBackground"];
   readonly #counter: ComparisonCounter | undefined;
@@ -256,34 +331,31 @@ export class CandidateCalls<Client> {
 
   /** @param makeClient makes a client of the same caller without bounds: those were for the call itself */
   constructor(
-    {
-      inBackground,
-      counter,
-    }: Pick<Caller, "inBackground"> & { readonly counter?: ComparisonCounter | undefined },
+    parts: Pick<Caller, "inBackground"> & { readonly counter?: ComparisonCounter | undefined },
     makeClient: () => Client,
   ) {
-    this.#inBackground = inBackground;
-    this.#counter = counter;
+    this.#inBackground = parts.inBackground;
+    this.#counter = parts.counter;
     this.#makeClient = makeClient;
   }
 
-  /** Makes a call, unless too many are under way: `false`. Where nobody counts, none need be made. */
+  /** Makes a call, unless too many are under way: `false`. Without a counter none need be made. */
   make(ask: (client: Client) => Promise<unknown> | void): boolean {
     if (this.#counter === undefined) return true;
     if (this.#underWay >= MAX_AT_ONCE) return false;
     this.#client ??= this.#makeClient();
     try {
-      const asked = ask(this.#client);
-      if (asked instanceof Promise) this.#inBackground(this.#untilAnswered(asked));
+      const answer = ask(this.#client);
+      if (answer instanceof Promise) this.#inBackground(this.#untilAnswered(answer));
     } catch (error) {
       warn(error);
     }
     return true;
   }
 
-  async #untilAnswered(asked: Promise<unknown>): Promise<void> {
+  async #untilAnswered(answer: Promise<unknown>): Promise<void> {
     this.#underWay += 1;
-    await asked.catch(warn);
+    await answer.catch(warn);
     this.#underWay -= 1;
   }
 
@@ -293,56 +365,6 @@ export class CandidateCalls<Client> {
   }
 }
 
-/** What goes wrong with a candidate is nobody's problem who called. */
 function warn(error: unknown): void {
   console.warn(`a call to a candidate has failed: ${String(error)}`);
 }
-
-/** The calls on holds. The key's object decides all of them. */
-class HoldClient {
-  readonly #objects: ObjectCalls;
-
-  constructor(objects: ObjectCalls) {
-    this.#objects = objects;
-  }
-
-  /** Asks the object for a hold; `undefined`: the object does not answer. */
-  async hold(policy: Policy, key: string, call: HoldParams): Promise<Answer | undefined> {
-    // Checks on several keys have been drawn for together. In shadow nothing is shed.
-    const isDrawn = call.provisional !== undefined || policy.shadow;
-    const shed = isDrawn ? call.shed : await this.#objects.sampleShedding(policy, key, call);
-    if (shed !== undefined && call.idempotencyKey === undefined) return { shed };
-    const message = { ...this.#objects.own({ ...call, shed }), protocol: PROTOCOL, ...namesOf(policy, key) };
-    const isRepeatable = call.idempotencyKey !== undefined;
-    const options = { waitMs: call.provisional?.waitMs, isRepeatable };
-    const asked = await this.#objects.ask(policy, key, (object) => object.hold(message), options);
-    return asked?.answer;
-  }
-
-  /** Ends a hold with the units that were used. */
-  async settle(policy: Policy, key: string, id: string, used: Cost): Promise<Decision | Problem> {
-    const asked = await this.#objects.ask(
-      policy,
-      key,
-      (object) => object.settle(policy.name, key, id, used),
-      ENDING,
-    );
-    const detail = "whether the hold was settled is not known: ask again, it takes effect only once";
-    return asked === undefined ? unavailable(detail) : decisionOf(policy, key, asked.answer, holdMissing);
-  }
-
-  /** Ends a hold of which no units were used. */
-  async cancel(policy: Policy, key: string, id: string): Promise<Decision | Problem> {
-    const asked = await this.#objects.ask(
-      policy,
-      key,
-      (object) => object.cancel(policy.name, key, id),
-      ENDING,
-    );
-    const detail = "whether the hold was cancelled is not known: ask again, it takes effect only once";
-    return asked === undefined ? unavailable(detail) : decisionOf(policy, key, asked.answer, holdMissing);
-  }
-}
-
-/** How calls are made that end what a caller has. */
-const ENDING = { kind: "end", isRepeatable: true } as const;

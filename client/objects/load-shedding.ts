@@ -6,44 +6,42 @@ import { chanceOf, FADES_MS, type Reports, restoredInMs } from "../../core/shedd
 import { type Caller, through } from "../call-gate.ts";
 import { readAnswer } from "../read-answer.ts";
 
-/** What a call is told that is shed; `undefined`: it is not. */
+/** The answer to a call that is shed; `undefined`: it is not. */
 export type SheddingSample = Shed | undefined;
 
-/** A client asks so often how much is shed while there are calls, in milliseconds. */
+/** How often a client asks how much is shed while there are calls, in milliseconds. */
 export const REFRESH_MS = 1_000;
-/** For so long what is known decides, in milliseconds; then a call waits until it is known anew. */
+/** How long an answer is used, in milliseconds; then a call waits for the next one. */
 export const USABLE_MS = 10_000;
-/** The most keys of which a client knows what is shed; the one that was used least lately goes. */
+/** The most keys that a client knows; the least recently used one goes. */
 const MAX_KEYS = 1_000;
 
-/** What is asked for. */
 export interface SheddingParams {
   readonly cost: Cost;
   readonly priority?: string | undefined;
 }
 
-/** What a client knows of one key. */
 interface KnownChance {
   level: SheddingLevel;
-  /** When the object was asked that said so, and when it was asked last, in milliseconds. */
+  /** When the message with that answer was sent, and when the last message was, in milliseconds. */
   ofMs: number;
   askedAtMs: number;
-  /** The question under way; each request that waits for its answer has a timer of its own. */
+  /** The message under way; each request that waits for its answer has a timer of its own. */
   answer?: Promise<void>;
-  /** The last question was not answered, so nobody waits for the next. */
+  /** The last message was not answered, so no call waits for the next. */
   hasFailed: boolean;
-  /** Reports since the last question, and when the last of them came. */
+  /** Reports since the last message, and when the last of them came. */
   sum: number;
   count: number;
   reportedAtMs: number;
-  /** Until then a request is there that tells them. */
-  toldByMs: number;
+  /** By then a request sends them. */
+  sentByMs: number;
 }
 
 /**
- * What is shed of the calls of each key. A client keeps the chance that the key's object said last, and rolls for each
- * call by itself, so that no call waits for an object. Once a second, while there are calls, it asks anew, and tells what
- * its callers have reported.
+ * What is shed of the calls of each key. A client keeps the chance that the key's object sent last, and samples for each
+ * call by itself, so that no call waits for an object. Once a second, while there are calls, it asks again, and sends the
+ * reports of its callers.
  */
 export class LoadShedding {
   /** In order of their last use. */
@@ -63,14 +61,14 @@ export class LoadShedding {
     known.count += 1;
     known.reportedAtMs = nowMs;
     this.#refresh(caller, policy, key, known);
-    if (known.count === 0 || nowMs < known.toldByMs) return;
+    if (known.count === 0 || nowMs < known.sentByMs) return;
     // Another call may never come.
-    known.toldByMs = nowMs + REFRESH_MS;
+    known.sentByMs = nowMs + REFRESH_MS;
     const later = new Promise<void>((done) => void caller.time.after(REFRESH_MS, done));
     caller.inBackground(later.then(() => this.#refresh(caller, policy, key, known)));
   }
 
-  /** Whether a call is shed; a promise where nothing is known of its key that is recent enough. */
+  /** Whether a call is shed; a promise where nothing recent is known of its key. */
   sampleShedding(
     caller: Caller,
     policy: Policy,
@@ -78,17 +76,17 @@ export class LoadShedding {
     { cost, priority }: SheddingParams,
     draw?: number,
   ): SheddingSample | Promise<SheddingSample> {
-    // What can never pass is told so.
+    // A call that can never pass is denied as such.
     if (policy.shedding === undefined || isNever(forPriority(policy, priority), cost)) return undefined;
     const known = this.#open(policy, key);
     this.#refresh(caller, policy, key, known);
     const isUsable = caller.time.nowMs() < known.ofMs + USABLE_MS;
     if (isUsable || known.hasFailed || known.answer === undefined)
-      return this.#rolled(policy, known, priority, isUsable, draw);
+      return this.#sample(policy, known, priority, isUsable, draw);
     return this.#whenKnown(caller, policy, known, priority, draw);
   }
 
-  /** Whether each of several calls is shed that pass together: one draw is for all, so more of them are shed no sooner. */
+  /** Whether each of several calls is shed that pass together. One draw is for all, so more calls are shed no sooner. */
   sampleTogether(
     caller: Caller,
     calls: readonly (SheddingParams & { readonly policy: Policy; readonly key: string })[],
@@ -101,7 +99,7 @@ export class LoadShedding {
     );
   }
 
-  /** The key is as new: nothing is shed of its calls, as far as this client knows. */
+  /** Forgets the key: nothing is shed of its calls until its object answers again. */
   forget(policy: Policy, key: string): void {
     this.#known.delete(nameOf(policy, key));
   }
@@ -115,11 +113,11 @@ export class LoadShedding {
   ): Promise<SheddingSample> {
     // At most half the deadline goes on waiting, so that there is time to decide.
     await orTimeout(known.answer, caller.time, policy.deadlineMs / 2);
-    return this.#rolled(policy, known, priority, caller.time.nowMs() < known.ofMs + USABLE_MS, draw);
+    return this.#sample(policy, known, priority, caller.time.nowMs() < known.ofMs + USABLE_MS, draw);
   }
 
-  /** Nothing is shed by what is not known. */
-  #rolled(
+  /** Without a usable answer nothing is shed. */
+  #sample(
     { shedding, priorities }: Policy,
     known: KnownChance,
     priority: string | undefined,
@@ -143,14 +141,14 @@ export class LoadShedding {
     return known;
   }
 
-  /** Asks the object anew, in the background, if it was not asked lately. What a lost question tells is lost too. */
+  /** Asks the object again, in the background, if the last message is old. A lost message loses its reports. */
   #refresh(caller: Caller, policy: Policy, key: string, known: KnownChance): void {
     const nowMs = caller.time.nowMs();
     const sinceMs = nowMs - known.askedAtMs;
     if (sinceMs >= 0 && sinceMs < REFRESH_MS) return;
     known.askedAtMs = nowMs;
     const agoMs = nowMs - known.ofMs;
-    // Reports that nobody could tell in time say nothing of now.
+    // Reports that could not be sent in time do not describe the present.
     const isLate = nowMs - known.reportedAtMs > FADES_MS;
     const message = {
       protocol: PROTOCOL,
@@ -163,16 +161,16 @@ export class LoadShedding {
     known.sum = 0;
     known.count = 0;
     const ask = async () => {
-      const asked = await through(caller.gate, policy, key, nowMs, () =>
+      const reply = await through(caller.gate, policy, key, nowMs, () =>
         caller.objects.ask(policy, key, async (object) =>
           readAnswer<SheddingLevel>(await object.shedding(message)),
         ),
       );
       if (known.answer === answer) delete known.answer;
-      if (asked !== undefined && "full" in asked) return leaveToOthers(known, message.reports);
-      known.hasFailed = asked === undefined;
-      if (asked === undefined || nowMs < known.ofMs) return;
-      known.level = asked.answer;
+      if (reply !== undefined && "full" in reply) return leaveToOthers(known, message.reports);
+      known.hasFailed = reply === undefined;
+      if (reply === undefined || nowMs < known.ofMs) return;
+      known.level = reply.answer;
       known.ofMs = nowMs;
     };
     const answer = ask();
@@ -181,7 +179,7 @@ export class LoadShedding {
   }
 }
 
-/** This caller may not ask the object now. The next call asks, whoever makes it, and tells what was reported. */
+/** This caller may not ask the object now. The next call asks, whichever caller makes it, and sends the reports. */
 function leaveToOthers(known: KnownChance, { sum, count }: Reports): void {
   known.askedAtMs = -Infinity;
   known.sum += sum;
@@ -196,7 +194,7 @@ function isNever({ rules }: Policy, cost: Cost): boolean {
 }
 
 function unknown(): KnownChance {
-  const never = { ofMs: -Infinity, askedAtMs: -Infinity, reportedAtMs: -Infinity, toldByMs: -Infinity };
+  const never = { ofMs: -Infinity, askedAtMs: -Infinity, reportedAtMs: -Infinity, sentByMs: -Infinity };
   return { level: NOTHING, ...never, hasFailed: false, sum: 0, count: 0 };
 }
 

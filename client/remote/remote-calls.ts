@@ -5,8 +5,8 @@ import { type AllDecisions, type Decision, degradedDecision } from "../../core/p
 import { type ClaimKind, readClaimId } from "../../core/protocol/names.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import type { AcquireRequest, KeyRequest, LimitAllRequest, LimitRequest, Signal } from "../limiter.ts";
-import { type PlainCall, requireObject } from "../local-call.ts";
-import type { LocalLimiter } from "../local-limiter.ts";
+import { requireObject } from "../local-call.ts";
+import type { LocalLimiter, PlainCall } from "../local-limiter.ts";
 import { limiterErrorIn, type LimiterTransport, waitOf } from "../transports/transport.ts";
 import type { Outages, RemoteReservations } from "./remote-reservations.ts";
 

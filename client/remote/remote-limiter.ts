@@ -39,8 +39,8 @@ import {
   type Signal,
   withRelease,
 } from "../limiter.ts";
-import { isOf, plainCall, type PlainCall, requireObject, signalOf, wholeCall } from "../local-call.ts";
-import { LocalLimiter } from "../local-limiter.ts";
+import { isOf, requireObject, signalOf, wholeCall } from "../local-call.ts";
+import { LocalLimiter, plainCall, type PlainCall } from "../local-limiter.ts";
 import { ReservationCache } from "../reservation-cache.ts";
 import { returnUnits } from "../transports/send-batch.ts";
 import { limiterErrorIn, type LimiterTransport, waitOf } from "../transports/transport.ts";

@@ -1,6 +1,13 @@
-/** The decision that a caller sees, made of the decisions of the rules. */
+/** The decision that a caller sees, made of the decisions of the rules, and the headers that describe it. */
 import { type DenialReason, MAX_UNITS } from "../algorithms/algorithm.ts";
-import { type AppliedOverride, type Policy, type PolicyView, publicName } from "../policies/policy.ts";
+import type { HeaderStyle } from "../policies/policy-options.ts";
+import {
+  type AppliedOverride,
+  type Policy,
+  type PolicyView,
+  publicName,
+  type Rule,
+} from "../policies/policy.ts";
 import type { Decided, Hold, Lease, Peeked, RuleDecision, Shed } from "./answers.ts";
 import { claimId } from "./names.ts";
 import type { Problem } from "./problems.ts";
@@ -59,7 +66,35 @@ export interface AllDecisions {
   readonly decisions: readonly Decision[];
 }
 
-/** The decision for the caller. Its own figures are those of the rule that binds, as `bindingRule` finds it. */
+/**
+ * The decision as its caller gets it: with the jitter of the policy, and the override of the key.
+ *
+ * @param random draws a number from 0, included, to 1, not included
+ * @param nowMs reads the clock
+ */
+export function callerDecision(
+  policy: PolicyView,
+  key: string,
+  decided: Decided,
+  decidedBy: "isolate" | "object",
+  random: () => number,
+  nowMs: () => number,
+): Decision {
+  const decision = withJitter(policy, publicDecision(policy, key, decided, decidedBy), random);
+  const { override } = policy;
+  if (override === undefined) return decision;
+  const { pattern, effect, endsAtMs } = override;
+  if (effect !== "blocked" || decision.success) return { ...decision, override: pattern };
+  // The object decides a blocked key by a limit of 0.
+  return {
+    ...decision,
+    reason: "blocked",
+    retryAfterMs: blockedForMs(endsAtMs, nowMs()),
+    override: pattern,
+  };
+}
+
+/** The decision without jitter and override. Its numbers are those of the rule that binds, as `bindingRule` finds it. */
 export function publicDecision(
   policy: PolicyView,
   key: string,
@@ -72,7 +107,7 @@ export function publicDecision(
   const success = isAdmitted || policy.shadow;
   const decision: Decision = {
     success,
-    // The caller sees the policy's public name. Ids of claims have the full name, a region's included.
+    // Ids of claims have the full name, a region's included.
     policy: publicName(policy.name),
     key,
     limit,
@@ -84,13 +119,12 @@ export function publicDecision(
     rules,
   };
   const delayMs = isAdmitted && !policy.shadow ? longestDelayMs(rules) : 0;
-  // A decision from units that are held is all of this, and to copy it would cost as much as to make it.
+  // A decision from held units is complete here, and to copy it would cost as much as to make it.
   if (isAdmitted && source !== "fallback" && delayMs === 0 && waitedMs === undefined && !lease && !hold)
     return decision;
   const place = { policy: policy.name, key };
   return {
     ...decision,
-    // A region that decides without its pool says so.
     ...(isAdmitted && source === "fallback" && { reason: "degraded" }),
     ...(delayMs > 0 && { delayMs }),
     ...(waitedMs !== undefined && { waitedMs }),
@@ -108,17 +142,16 @@ function longestDelayMs(rules: readonly RuleDecision[]): number {
   return rules.reduce((longestMs, { delayMs = 0 }) => Math.max(longestMs, delayMs), 0);
 }
 
-/** What settling says, with what the caller was told when its units were set apart: its lease, and its delays. */
-export function asTold(settled: Decision, { lease, delayMs, rules }: Decision): Decision {
-  const given = { ...settled, ...(lease && { lease }), ...(delayMs !== undefined && { delayMs }) };
-  const delays = rules.map((rule) => rule.delayMs);
-  if (delays.every((each) => each === undefined)) return given;
-  const withDelay = (rule: RuleDecision, ruleDelayMs: number | undefined) =>
-    ruleDelayMs === undefined ? rule : { ...rule, delayMs: ruleDelayMs };
-  return { ...given, rules: settled.rules.map((rule, index) => withDelay(rule, delays[index])) };
+/** The decision after settling a hold, with the lease and the delays of the decision that made the hold. */
+export function settledDecision(settled: Decision, { lease, delayMs, rules: heldRules }: Decision): Decision {
+  const rules = settled.rules.map((rule, index) => {
+    const ruleDelayMs = heldRules[index]?.delayMs;
+    return ruleDelayMs === undefined ? rule : { ...rule, delayMs: ruleDelayMs };
+  });
+  return { ...settled, ...(lease && { lease }), ...(delayMs !== undefined && { delayMs }), rules };
 }
 
-/** The decision of the policy's `onFailure` when the object did not answer. It invents no figures. */
+/** The decision of the policy's `onFailure` when the object did not answer. It invents no numbers. */
 export function degradedDecision(policy: PolicyView, key: string): Decision {
   return {
     success: policy.shadow || policy.onFailure === "open",
@@ -131,16 +164,19 @@ export function degradedDecision(policy: PolicyView, key: string): Decision {
   };
 }
 
-/** The decision on a call that was shed, since machines are too busy. Nothing was asked of the rules. */
+/** The decision on a call that was shed, since machines are too busy. No rule was asked. */
 export function shedDecision(policy: PolicyView, key: string, { restoredInMs }: Shed): Decision {
-  const { limit, rules } = degradedDecision(policy, key);
-  const place = { policy: publicName(policy.name), key };
   const retryAfterMs = Math.max(MIN_RETRY_MS, restoredInMs);
-  return { success: false, ...place, limit, retryAfterMs, reason: "shed", source: "isolate", rules };
+  return { ...withoutRules(policy, key), retryAfterMs, reason: "shed", source: "isolate", rules: [] };
 }
 
-/** Who tries again at once is only another call for machines that are too busy. */
+/** A caller that tries again at once is only another call for machines that are too busy. */
 const MIN_RETRY_MS = 1_000;
+
+function withoutRules(policy: PolicyView, key: string) {
+  const { limit } = degradedDecision(policy, key);
+  return { success: false, policy: publicName(policy.name), key, limit };
+}
 
 /** The decision of a check among several that was refused: nothing was taken for it. */
 export function refusedDecision(
@@ -148,10 +184,8 @@ export function refusedDecision(
   key: string,
   { status, code, detail }: NonNullable<Decision["problem"]>,
 ): Decision {
-  const { limit, rules } = degradedDecision(policy, key);
   const problem = { status, code, detail };
-  const place = { policy: publicName(policy.name), key };
-  return { success: false, ...place, limit, reason: "refused", source: "isolate", rules, problem };
+  return { ...withoutRules(policy, key), reason: "refused", source: "isolate", rules: [], problem };
 }
 
 /** The rule with the longest wait; among equal waits (all admit, for example) the rule with the fewest units left. */
@@ -164,9 +198,7 @@ function binds(rule: RuleDecision, other: RuleDecision): boolean {
   return Number.isNaN(waits) || waits === 0 ? rule.remaining < other.remaining : waits > 0;
 }
 
-/** Decisions on keys that have an override (core/catalog/overrides.ts). */
-
-/** The decision on a key that is blocked, or that has no limit. Nobody is asked, and nothing is counted. */
+/** The decision on a key whose override (core/catalog/overrides.ts) blocks it or lifts its limit. Nothing is counted. */
 export function effectDecision(
   policy: PolicyView,
   key: string,
@@ -193,7 +225,7 @@ export function effectDecision(
     ...place,
     limit: 0,
     remaining: 0,
-    // Of a block without an end nobody knows when it is over.
+    // A block without an end has no reset.
     resetAfterMs: blockedForMs(endsAtMs, nowMs) ?? 0,
     retryAfterMs: isAdmitted ? 0 : blockedForMs(endsAtMs, nowMs),
     reason: isAdmitted ? "shadow" : "blocked",
@@ -204,33 +236,18 @@ export function effectDecision(
   };
 }
 
-/** The decision with the override that applied. Of a key that is blocked an object knows only that its limit is 0. */
-export function withOverride(
-  decision: Decision,
-  { pattern, effect, endsAtMs }: AppliedOverride,
-  nowMs: number,
-): Decision {
-  if (effect !== "blocked" || decision.success) return { ...decision, override: pattern };
-  return { ...decision, reason: "blocked", retryAfterMs: blockedForMs(endsAtMs, nowMs), override: pattern };
-}
-
-/** How long a key stays blocked; `null`: until somebody takes the override away. */
+/** How long a key stays blocked; `null`: until the override is deleted. */
 function blockedForMs(endsAtMs: number | undefined, nowMs: number): number | null {
   return endsAtMs === undefined ? null : Math.max(1, endsAtMs - nowMs);
 }
 
-/*
- * Jitter on the wait that a denied caller is told.
- *
- * Callers that were denied together are told the same instant, and come back together: most of them are denied again,
- * and so on. With jitter each waits a random time longer, so they come one after the other. Nobody is told less than the
- * exact wait, which stays in the decisions of the rules.
- */
-
 /**
- * The decision as its caller is told it. A policy without `retryJitter` tells the exact wait.
+ * Adds the policy's `retryJitter` to the wait of a denial.
  *
- * @param random draws a number from 0, included, to 1, not included; it is asked only if there is something to add
+ * Callers that were denied together would come back together, and most of them would be denied again. With jitter each
+ * waits a random time longer, so they come one after the other. No wait gets shorter, and the rules keep the exact one.
+ *
+ * @param random draws a number from 0, included, to 1, not included; it is called only if there is something to add
  */
 export function withJitter(
   { retryJitter }: Pick<Policy, "retryJitter">,
@@ -238,9 +255,142 @@ export function withJitter(
   random: () => number,
 ): Decision {
   const { retryAfterMs } = decision;
-  // 0, `null` (never) and a wait that nobody knows stay what they are.
+  // 0, `null` (never) and an unknown wait stay what they are.
   if (retryJitter === undefined || typeof retryAfterMs !== "number" || retryAfterMs <= 0) return decision;
-  const mostMs = "mostMs" in retryJitter ? retryJitter.mostMs : Math.ceil(retryAfterMs * retryJitter.share);
-  const toldMs = retryAfterMs + Math.floor(random() * (mostMs + 1));
-  return { ...decision, retryAfterMs: Math.min(toldMs, Number.MAX_SAFE_INTEGER) };
+  const maxMs = "mostMs" in retryJitter ? retryJitter.mostMs : Math.ceil(retryAfterMs * retryJitter.share);
+  const waitMs = retryAfterMs + Math.floor(random() * (maxMs + 1));
+  return { ...decision, retryAfterMs: Math.min(waitMs, Number.MAX_SAFE_INTEGER) };
+}
+
+/*
+ * The headers that tell clients of limits, in the styles that a policy may name (`headers`).
+ *
+ * `draft-11` is draft-ietf-httpapi-ratelimit-headers-11: every header has one member for each rule. The older styles
+ * have room for one rule only, and most clients that read them read no Retry-After. So they describe the rule that
+ * binds, and the instant at which a denied client may come back is the one in Retry-After:
+ * draft-ietf-httpapi-ratelimit-headers-07, section 4, asks for that too.
+ */
+
+export type HeaderRule = Pick<Rule, "name" | "unit" | "quota" | "capacity">;
+
+/** What headers say of a policy, and in which styles. */
+export interface HeaderPolicy {
+  readonly headers: readonly HeaderStyle[];
+  readonly rules: readonly HeaderRule[];
+}
+
+/** Where headers are set: `Headers`, or a map. */
+export interface Target {
+  set(name: string, value: string): void;
+}
+
+/** How one style describes a policy, and a decision that rules made. */
+interface Style {
+  policy(headers: Target, policy: HeaderPolicy): void;
+  quota(headers: Target, decision: Decision, nowMs: () => number): void;
+}
+
+const STYLES: Readonly<Record<HeaderStyle, Style>> = {
+  "draft-11": {
+    policy: (headers, { rules }) => headers.set("RateLimit-Policy", rules.map(quotaItem).join(", ")),
+    quota(headers, { rules }) {
+      const items = rules.map(
+        ({ name, remaining, resetAfterMs }) => `"${name}";r=${remaining};t=${seconds(resetAfterMs)}`,
+      );
+      if (items.length > 0) headers.set("RateLimit", items.join(", "));
+    },
+  },
+  "draft-7": {
+    policy(headers, { rules }) {
+      const items = quotaPolicies(rules);
+      if (items !== "") headers.set("RateLimit-Policy", items);
+    },
+    quota: (headers, decision) =>
+      headers.set(
+        "RateLimit",
+        `limit=${decision.limit}, remaining=${decision.remaining ?? 0}, reset=${seconds(backInMs(decision))}`,
+      ),
+  },
+  "x-ratelimit": {
+    policy: () => undefined,
+    quota: (headers, decision, nowMs) => setX(headers, decision, seconds(nowMs() + backInMs(decision))),
+  },
+  "x-ratelimit-delta": {
+    policy: () => undefined,
+    quota: (headers, decision) => setX(headers, decision, seconds(backInMs(decision))),
+  },
+};
+
+/** Sets the headers that all decisions of a policy share. */
+export function setPolicyHeaders(headers: Target, policy: HeaderPolicy): void {
+  for (const style of policy.headers) STYLES[style].policy(headers, policy);
+}
+
+/**
+ * Sets the headers that describe a decision. A degraded decision has none.
+ *
+ * @param nowMs reads the clock: only `x-ratelimit` needs it
+ */
+export function setQuotaHeaders(
+  headers: Target,
+  policy: HeaderPolicy,
+  decision: Decision,
+  nowMs: () => number,
+): void {
+  // The older styles tell a caller that was shed when to come again.
+  if (decision.rules.length === 0 && decision.reason !== "shed") return;
+  for (const style of policy.headers) STYLES[style].quota(headers, decision, nowMs);
+}
+
+/** The Retry-After header, in seconds rounded up. There is none for `null`: waiting does not help, or its end is not known. */
+export function retryAfter(waitMs: number | null): Record<string, string> {
+  return waitMs === null ? {} : { "Retry-After": String(seconds(waitMs)) };
+}
+
+/** Seconds, rounded up: a caller who waits for them is not refused again. */
+function seconds(durationMs: number): number {
+  return Math.ceil(durationMs / 1_000);
+}
+
+/** When a client may come again, if it was denied and waiting helps; else when its quota has refilled. */
+function backInMs({ success, retryAfterMs, resetAfterMs = 0 }: Decision): number {
+  return success ? resetAfterMs : (retryAfterMs ?? resetAfterMs);
+}
+
+function setX(headers: Target, { limit, remaining = 0 }: Decision, reset: number): void {
+  headers.set("X-RateLimit-Limit", String(limit));
+  headers.set("X-RateLimit-Remaining", String(remaining));
+  headers.set("X-RateLimit-Reset", String(reset));
+}
+
+/**
+ * One rule in RateLimit-Policy. The draft's window is in seconds. Any other window is rounded up, with the units that
+ * its rate gives in that time: 10 per 250 ms is 40 per second. A concurrency rule has no window. The draft's default
+ * unit is requests, so only another unit is named.
+ */
+function quotaItem({ name, quota, unit }: HeaderRule): string {
+  const named = unit === "requests" ? "" : `;qu="${unit}"`;
+  if (quota.windowMs === undefined) return `"${name}";q=${quota.units}${named}`;
+  const { units, window } = inSeconds(quota.units, quota.windowMs);
+  return `"${name}";q=${units};w=${window}${named}`;
+}
+
+/**
+ * The rules as draft 7 lists them: `100;w=1;burst=500`. It has no place for a rule without a window, and none for a
+ * second rule of as many units.
+ */
+function quotaPolicies(rules: readonly HeaderRule[]): string {
+  const items = new Map<number, string>();
+  for (const { quota, capacity } of rules) {
+    if (quota.windowMs === undefined) continue;
+    const { units, window } = inSeconds(quota.units, quota.windowMs);
+    const burst = capacity === quota.units ? "" : `;burst=${capacity}`;
+    if (!items.has(units)) items.set(units, `${units};w=${window}${burst}`);
+  }
+  return [...items.values()].join(", ");
+}
+
+function inSeconds(units: number, windowMs: number): { readonly units: number; readonly window: number } {
+  const window = seconds(windowMs);
+  return { units: Math.floor((units * window * 1_000) / windowMs), window };
 }

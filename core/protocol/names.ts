@@ -120,16 +120,14 @@ export function rangeOfEnds(holdId: string): KeyRange {
   return [mark, `${mark}\u007f`];
 }
 
-/** How long a key may be. */
-
 /** The longest key, in bytes of UTF-8. */
 export const MAX_KEY_BYTES = 512;
 
-/** Whether a text is no longer than a key may be, and has no half of a character. */
-export function isKeySized(text: string): boolean {
+/** Whether a text has at most this many bytes of UTF-8. One with a lone surrogate has no UTF-8. */
+export function isKeySized(text: string, maxBytes = MAX_KEY_BYTES): boolean {
   // A UTF-16 unit takes at most three bytes, so short text need not be encoded.
-  if (text.length > MAX_KEY_BYTES || !text.isWellFormed()) return false;
-  return text.length * 3 <= MAX_KEY_BYTES || new TextEncoder().encode(text).length <= MAX_KEY_BYTES;
+  if (text.length > maxBytes || !text.isWellFormed()) return false;
+  return text.length * 3 <= maxBytes || new TextEncoder().encode(text).length <= maxBytes;
 }
 
 /**

@@ -1,4 +1,4 @@
-/** What went wrong: a problem of RFC 9457, as a value. HTTP makes a response of it, and RPC throws it as an error. */
+/** A problem of RFC 9457, as a value. HTTP makes a response of it, and RPC throws it as an error. */
 export class Problem {
   readonly status: number;
   /** The last part of `type`. Clients compare it: never rename one. */
@@ -30,13 +30,22 @@ export class Problem {
   }
 }
 
+/** An answer to come, or the problem of the call. */
+export type Answered<Answer> = Promise<Answer | Problem>;
+
+/** The answer. @throws LimiterError when it is a problem */
+export function orThrow<Answer>(answer: Answer | Problem): Answer {
+  if (answer instanceof Problem) throw answer.toError();
+  return answer;
+}
+
 /** One field at fault: a JSON pointer into the input; a sentence with the field, the value and what is allowed. */
 export interface FieldError {
   readonly pointer: string;
   readonly detail: string;
 }
 
-/** What a call over the service binding throws: on bad input, or when a call such as refund cannot be done. */
+/** Thrown by calls over the service binding: on bad input, or when a call such as refund cannot be done. */
 export class LimiterError extends Error {
   override readonly name = "LimiterError";
   readonly status: number;
@@ -80,20 +89,18 @@ export const PROBLEMS = {
   unavailable: [503, "unavailable", "The key's object did not answer"],
 } as const satisfies Record<string, Kind>;
 
-/**
- * Bounds on what callers can make. Past a bound a call is refused, and nothing is touched: neither what the caller has
- * already, nor what others have. docs/guarantees.md has the list.
- */
-
 /** The names of the bounds. Objects and clients of different versions send them to each other: never rename one. */
 type Bound = keyof typeof BOUNDS;
 
-/** The object or the client refused a call at a bound. */
+/**
+ * The object or the client refused a call at a bound. Then nothing is touched: neither what the caller has already, nor
+ * what others have. docs/guarantees.md lists the bounds, with what each protects.
+ */
 export interface Full {
   readonly full: { readonly bound: string; readonly most: number };
 }
 
-/** What each bound says to the caller that reaches it: how many there may be, and what makes room. */
+/** By bound: the things that are bounded, and what makes room. */
 const BOUNDS = {
   "key-claims": ["holds and leases of one key", "settle, cancel or release some, or let them expire"],
   "object-claims": [
@@ -149,7 +156,7 @@ export function full(bound: Bound, most: number): Full {
   return { full: { bound, most } };
 }
 
-/** The sentence for whoever was refused. A newer object may know a bound that is not known here. */
+/** The sentence for the caller. An object of a newer version may have a bound that is not known here. */
 export function boundText({ full: { bound, most } }: Full): string {
   const [what, remedy] = Object.hasOwn(BOUNDS, bound)
     ? BOUNDS[bound as Bound]

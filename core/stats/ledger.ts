@@ -12,8 +12,8 @@ import {
   PolicyNames,
   seriesOf,
 } from "./counts.ts";
-import type { PolicyKeys, StatsMessage, TopKeysAnswer, TopKeysCall } from "./messages.ts";
-import { mergedKeys, NO_KEYS, type Summary } from "./top-keys.ts";
+import type { PolicyKeys, StatsMessage, Summary, TopKeysAnswer, TopKeysCall } from "./messages.ts";
+import { mergedKeys, NO_KEYS } from "./tally.ts";
 
 export const MINUTE_MS = 60_000;
 export const MINUTES_AN_HOUR = 60;

@@ -3,7 +3,6 @@
  * only added, never renamed, and an added field is optional.
  */
 import type { Counts } from "./counts.ts";
-import type { Summary } from "./top-keys.ts";
 
 /** The object's name, which is stored for ever: never change it. */
 export const STATS_NAME = "stats";
@@ -11,6 +10,17 @@ export const STATS_NAME = "stats";
 /** By what keys are the top ones: how often they were denied, or asked for. */
 export const TOP_KINDS = ["denied", "active"] as const;
 export type TopKind = (typeof TOP_KINDS)[number];
+
+/** A key, its count at most, and by how much that may be too high. Sent and stored: never change the order. */
+export type CountedKey = readonly [key: string, count: number, error: number];
+
+/** The keys that came most often in one stream: see tally.ts. Sent and stored: never rename a field. */
+export interface Summary {
+  /** The highest counts first. */
+  readonly keys: readonly CountedKey[];
+  /** The largest count that a key may have which is not in the summary. */
+  readonly least: number;
+}
 
 /** The keys of one policy that came most often. */
 export interface PolicyKeys {

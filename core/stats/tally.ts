@@ -1,6 +1,6 @@
 /**
- * What one isolate has counted and not sent yet. A decision is counted in an array at a place that its words give: no
- * text is made before it is sent.
+ * What one isolate has counted and not sent yet. Decisions are counted in an array, by an index that is made of their
+ * outcome, reason and source: no text is made before it is sent.
  */
 import { orTimeout, type Time } from "../clock.ts";
 import type { Decision } from "../protocol/decision.ts";
@@ -16,13 +16,12 @@ import {
   seriesOf,
   SUM,
 } from "./counts.ts";
-import type { Content, PolicyKeys, StatsMessage } from "./messages.ts";
-import { TopKeys } from "./top-keys.ts";
+import type { Content, PolicyKeys, StatsMessage, Summary } from "./messages.ts";
 
-/** So many policies of one message have their top keys in it: of 64 keys each, twice, some 10,000 keys. */
+/** How many policies of one message may have their top keys in it: of 64 keys each, twice, some 10,000 keys. */
 export const MAX_WITH_KEYS = 100;
 
-/** A word that is not here counts as the last. They are not stored in this order: it may change. */
+/** A reason that is not here counts as the last. They are not stored in this order: it may change. */
 const REASONS = [
   "ok",
   "quota",
@@ -46,15 +45,14 @@ export type CountedDecision = Pick<Decision, "policy" | "key" | "success" | "rea
 
 /** Takes what has to be counted. */
 export interface Counter {
-  /** Counts a decision that a caller is told. */
-  decided(told: CountedDecision): void;
+  /** Counts a decision that a caller gets. */
+  decided(decision: CountedDecision): void;
   /** Counts something else, by the values of its labels. */
   add(metric: Metric, labels: readonly string[], count?: number): void;
   /** Counts a duration. */
   lasted(metric: Metric, labels: readonly string[], durationMs: number): void;
 }
 
-/** The counts of one policy. */
 interface Slot {
   readonly policy: string;
   readonly cells: Uint32Array;
@@ -69,19 +67,19 @@ export class Tally implements Counter {
   readonly #others = new Map<string, number>();
   readonly #mayHaveKeys: (policy: string) => boolean;
 
-  /** @param mayHaveKeys whether keys of a policy may be sent: those of a jurisdiction must not leave it */
+  /** @param mayHaveKeys whether keys of a policy may be sent: keys must not leave a jurisdiction */
   constructor(mayHaveKeys: (policy: string) => boolean = () => true) {
     this.#mayHaveKeys = mayHaveKeys;
   }
 
-  decided(told: CountedDecision): void {
+  decided(decision: CountedDecision): void {
     const last = this.#last;
-    const slot = last !== undefined && last.policy === told.policy ? last : this.#slotOf(told.policy);
-    const place = placeOf(told);
-    slot.cells[place] = (slot.cells[place] ?? 0) + 1;
-    slot.active?.count(told.key);
-    if (!told.success) slot.denied?.count(told.key);
-    if (told.waitedMs !== undefined) this.lasted("waited_seconds", [slot.policy], told.waitedMs);
+    const slot = last !== undefined && last.policy === decision.policy ? last : this.#slotOf(decision.policy);
+    const cell = cellOf(decision);
+    slot.cells[cell] = (slot.cells[cell] ?? 0) + 1;
+    slot.active?.count(decision.key);
+    if (!decision.success) slot.denied?.count(decision.key);
+    if (decision.waitedMs !== undefined) this.lasted("waited_seconds", [slot.policy], decision.waitedMs);
   }
 
   /** Counts what a candidate decided beside its policy. */
@@ -109,8 +107,8 @@ export class Tally implements Counter {
     const counts: Record<string, number> = Object.fromEntries(this.#others);
     const keys: PolicyKeys[] = [];
     for (const { policy, cells, denied, active } of this.#slots.values()) {
-      for (const [place, count] of cells.entries())
-        if (count > 0) counts[seriesOf("decisions", [policy, ...wordsOf(place)])] = count;
+      for (const [cell, count] of cells.entries())
+        if (count > 0) counts[seriesOf("decisions", [policy, ...labelsOf(cell)])] = count;
       if (active !== undefined && denied !== undefined)
         keys.push({ policy, active: active.summary, denied: denied.summary });
     }
@@ -124,58 +122,167 @@ export class Tally implements Counter {
   #slotOf(policy: string): Slot {
     const isFull = !this.#slots.has(policy) && this.#slots.size >= MAX_POLICIES;
     const name = isFull ? OTHER_POLICIES : policy;
-    const slot = this.#slots.get(name) ?? this.#begin(name);
+    let slot = this.#slots.get(name);
+    if (slot === undefined) {
+      const hasKeys = !isFull && this.#slots.size < MAX_WITH_KEYS && this.#mayHaveKeys(name);
+      const top = () => (hasKeys ? new TopKeys() : undefined);
+      slot = { policy: name, cells: new Uint32Array(CELLS), denied: top(), active: top() };
+      this.#slots.set(name, slot);
+    }
     this.#last = slot;
     return slot;
   }
-
-  #begin(policy: string): Slot {
-    const hasRoom = policy !== OTHER_POLICIES && this.#slots.size < MAX_WITH_KEYS;
-    const hasKeys = hasRoom && this.#mayHaveKeys(policy);
-    const top = () => (hasKeys ? new TopKeys() : undefined);
-    const slot = { policy, cells: new Uint32Array(CELLS), denied: top(), active: top() };
-    this.#slots.set(policy, slot);
-    return slot;
-  }
 }
 
-const REASON_PLACES = new Map<string, number>(REASONS.map((word, place) => [word, place]));
-const SOURCE_PLACES = new Map<string, number>(SOURCES.map((word, place) => [word, place]));
+const REASON_INDEXES = new Map<string, number>(REASONS.map((reason, index) => [reason, index]));
+const SOURCE_INDEXES = new Map<string, number>(SOURCES.map((source, index) => [source, index]));
 
-function placeOf({ success, reason, source }: CountedDecision): number {
-  // Nearly all decisions are one of these, and comparing costs less than looking up.
+function cellOf({ success, reason, source }: CountedDecision): number {
+  // Nearly all decisions have one of these, and comparing costs less than a map.
   const why =
-    reason === "ok" ? 0 : reason === "quota" ? 1 : (REASON_PLACES.get(reason) ?? REASONS.length - 1);
-  const who = source === "isolate" ? 0 : (SOURCE_PLACES.get(source) ?? SOURCES.length - 1);
+    reason === "ok" ? 0 : reason === "quota" ? 1 : (REASON_INDEXES.get(reason) ?? REASONS.length - 1);
+  const who = source === "isolate" ? 0 : (SOURCE_INDEXES.get(source) ?? SOURCES.length - 1);
   return (why * SOURCES.length + who) * OUTCOMES.length + (success ? 0 : 1);
 }
 
-/** The outcome, the reason and the source of a place. */
-function wordsOf(place: number): string[] {
-  const rest = Math.floor(place / OUTCOMES.length);
-  const [outcome, source] = [OUTCOMES[place % OUTCOMES.length], SOURCES[rest % SOURCES.length]];
+function labelsOf(cell: number): string[] {
+  const rest = Math.floor(cell / OUTCOMES.length);
+  const [outcome, source] = [OUTCOMES[cell % OUTCOMES.length], SOURCES[rest % SOURCES.length]];
   return [outcome ?? "", REASONS[Math.floor(rest / SOURCES.length)] ?? "", source ?? ""];
 }
 
 /*
- * When an isolate sends what it has counted, and what.
+ * The keys that come most often, in bounded memory: Space-Saving (Metwally, Agrawal, El Abbadi 2005).
  *
- * What it counts is sent 10 s after the first of it, so there is one message in 10 s at most, and one under way. Each
- * message has a number. As long as it has no answer, nobody knows whether it was counted: it is sent again as it is, with
- * the same number, and what was counted since waits for the next. So nothing is counted twice, and nothing is lost but
- * what an isolate has not sent when it is thrown away.
+ * There are k counters. A key that has one is counted. A key that has none replaces the key with the least count, goes on
+ * from that count, and keeps it as its error. So a count is never too low, and at most its error too high; after n keys
+ * the error is at most n/k. A key that came more often than n/k always has a counter: with 64 counters, each key that
+ * makes up 2 % of all calls.
  *
- * Any request may be ended at any moment, so nothing here waits for a promise of another one: a message counts as lost
- * when its time is over.
+ * Summaries of several streams merge into one with the same bounds (Agarwal and others 2012; Cafaro and others 2016): a
+ * key that is not in one of them may have come there as often as its least.
  */
 
-/** There is one message in so many milliseconds at most, unless tests bind another interval. */
+/** The counters of a summary. */
+export const TOP_KEYS = 64;
+
+interface KeyCounter {
+  key: string;
+  count: number;
+  error: number;
+}
+
+export const NO_KEYS: Summary = { keys: [], least: 0 };
+
+/** Counts the keys of one stream. */
+export class TopKeys {
+  readonly #counters = new Map<string, KeyCounter>();
+  readonly #maxKeys: number;
+  /** The same counters, to search for the least of them from `#next` on. */
+  readonly #counterList: KeyCounter[] = [];
+  #next = 0;
+  /** No counter has less. */
+  #floor = 0;
+  /** The one that was counted last: a hot key needs no search. */
+  #last: KeyCounter | undefined;
+
+  constructor(maxKeys = TOP_KEYS) {
+    this.#maxKeys = maxKeys;
+  }
+
+  /** Counts a key once. */
+  count(key: string): void {
+    const last = this.#last;
+    if (last !== undefined && last.key === key) {
+      last.count += 1;
+      return;
+    }
+    const counter = this.#counters.get(key) ?? this.#begin(key);
+    counter.count += 1;
+    this.#last = counter;
+  }
+
+  /** What has been counted. */
+  get summary(): Summary {
+    const counters = [...this.#counters.values()].toSorted(byCount);
+    const least = counters.length < this.#maxKeys ? 0 : (counters.at(-1)?.count ?? 0);
+    return { keys: counters.map(({ key, count, error }) => [key, count, error]), least };
+  }
+
+  #begin(key: string): KeyCounter {
+    if (this.#counters.size < this.#maxKeys) {
+      const counter = { key, count: 0, error: 0 };
+      this.#counters.set(key, counter);
+      this.#counterList.push(counter);
+      return counter;
+    }
+    const counter = this.#least();
+    this.#counters.delete(counter.key);
+    counter.key = key;
+    counter.error = counter.count;
+    this.#counters.set(key, counter);
+    return counter;
+  }
+
+  /**
+   * A counter with the least count. Where many keys come once, each search begins where the last one ended, and mostly
+   * reads one counter.
+   */
+  #least(): KeyCounter {
+    const counters = this.#counterList;
+    for (let step = 0; step < counters.length; step += 1) {
+      const counter = counters[this.#next];
+      this.#next = (this.#next + 1) % counters.length;
+      if (counter !== undefined && counter.count <= this.#floor) return counter;
+    }
+    const least = counters.reduce((found, each) => (each.count < found.count ? each : found));
+    this.#floor = least.count;
+    return least;
+  }
+}
+
+/** One summary of two streams. */
+export function mergedKeys(one: Summary, other: Summary, maxKeys = TOP_KEYS): Summary {
+  const both = new Map<string, KeyCounter>();
+  for (const [key, count, error] of one.keys)
+    both.set(key, { key, count: count + other.least, error: error + other.least });
+  for (const [key, count, error] of other.keys) {
+    const inOne = both.get(key);
+    // In `one` it was counted with the least of `other`, in place of its count there.
+    both.set(key, {
+      key,
+      count: count + (inOne === undefined ? one.least : inOne.count - other.least),
+      error: error + (inOne === undefined ? one.least : inOne.error - other.least),
+    });
+  }
+  const counters = [...both.values()].toSorted(byCount);
+  const least = Math.max(one.least + other.least, counters[maxKeys]?.count ?? 0);
+  return { keys: counters.slice(0, maxKeys).map(({ key, count, error }) => [key, count, error]), least };
+}
+
+/** The same order for equal counts, whatever came first. */
+function byCount(one: KeyCounter, other: KeyCounter): number {
+  return other.count - one.count || (one.key < other.key ? -1 : 1);
+}
+
+/*
+ * When an isolate sends what it has counted.
+ *
+ * There is one message in 10 s at most, and one under way. Each message has a number. A message without an answer may
+ * have been counted or not: it is sent again as it is, with the same number, and later counts wait for the next. So
+ * nothing is counted twice, and only what an isolate has not sent when it ends is lost.
+ *
+ * Any request may be ended at any moment, so nothing here waits for a promise of another one: a message counts as lost
+ * after its deadline.
+ */
+
+/** The least time between two messages, in milliseconds, unless tests bind another interval. */
 export const SEND_EVERY_MS = 10_000;
-/** A message without an answer counts as lost when the next one is due and so many milliseconds have passed. */
+/** How long after the next message is due an unanswered one counts as lost, in milliseconds. */
 const LATE_MS = 2_000;
-/** How often it is checked at the end of a process whether a message is still under way. */
+/** How often the end of a process checks whether a message is in flight. */
 const POLL_MS = 25;
-/** After so long a message is not sent again, in milliseconds: the object forgets senders later (ledger.ts). */
+/** After this time a message is not sent again, in milliseconds: the object forgets senders later (ledger.ts). */
 export const SENT_AGAIN_MS = 600_000;
 
 interface UnansweredMessage {
@@ -200,7 +307,7 @@ export class StatsSender {
 
   /**
    * @param makeId makes a random id; called for the first message, since start-up has no randomness
-   * @param onLost is told why a message has no answer
+   * @param onLost takes the reason why a message has no answer
    */
   constructor(
     tally: Tally,
@@ -215,20 +322,20 @@ export class StatsSender {
     this.#makeId = makeId;
   }
 
-  /** Whether somebody has to see to the next message: 10 s have passed since somebody did. */
+  /** Whether a request has to send the next message: 10 s have passed since the last one began. */
   isDue(nowMs: number): boolean {
     // A clock that was put back by much would keep everything here.
     return nowMs >= this.#nextMs || nowMs < this.#nextMs - 2 * this.everyMs;
   }
 
-  /** Sees to the next message: it is sent at once, or after 10 s together with what comes until then. */
+  /** Sends the next message, `afterMs` milliseconds from now, with all that is counted until then. */
   async begin(time: Time, push: (message: StatsMessage) => Promise<void>, afterMs: number): Promise<void> {
     this.#nextMs = time.nowMs() + this.everyMs;
     if (afterMs > 0) await new Promise<void>((done) => time.after(afterMs, done));
     await this.send(time, push);
   }
 
-  /** Sends what there is, now. It never throws. Returns whether nothing is left to be sent. */
+  /** Sends what there is, now. It never throws. Returns whether nothing is left to send. */
   async send(time: Time, push: (message: StatsMessage) => Promise<void>): Promise<boolean> {
     const nowMs = time.nowMs();
     if (this.#isUnderWay(nowMs)) return false;

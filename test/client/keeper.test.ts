@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { LocalLimiter, MAX_REAPER_MESSAGES } from "../../client/local-limiter.ts";
-import { ReservationCache } from "../../client/reservation-cache.ts";
+import { LocalLimiter } from "../../client/local-limiter.ts";
+import { MAX_REAPER_MESSAGES, ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { algorithms } from "../../core/policies/algorithms.ts";
-import { setPolicyHeaders, type HeaderPolicy } from "../../core/protocol/rate-limit-headers.ts";
+import { setPolicyHeaders, type HeaderPolicy } from "../../core/protocol/decision.ts";
 import { headerPolicy, toldPolicies } from "../../middleware/header-policies.ts";
 import { manualClock, memoryLimiter, unlimited } from "../../package/testing.ts";
 import { specimens } from "../support/algorithms.ts";

@@ -282,7 +282,7 @@ export class ClientSchedule {
   async #carryOut(text: string): Promise<string> {
     const asked = JSON.parse(text) as ReservationsMessage;
     const principal = { title: "the client", id: `{"token":"t"}`, bounds: DEFAULT_BOUNDS, scopes: SCOPES };
-    const answered = await callReserve(this.#worker, principal, asked);
+    const answered = await callReserve({ client: this.#worker, principal }, asked);
     if (answered instanceof Problem) throw answered.toError();
     // A decision of the worker's isolate is not to be taken for one of the client's own.
     const answers = answered.answers.map((answer) =>

@@ -270,7 +270,7 @@ export class History {
     const { policy } = this.#versions[known] as Version;
     const principal = { title: "the client", id: `{"token":"t"}`, bounds: DEFAULT_BOUNDS, scopes: SCOPES };
     const message = this.#breakage.read?.(asked, policy) ?? asked;
-    const answered = await callReserve(worker, principal, JSON.parse(JSON.stringify(message)));
+    const answered = await callReserve({ client: worker, principal }, JSON.parse(JSON.stringify(message)));
     if (answered instanceof Problem) throw answered.toError();
     // A decision of the isolate is not to be taken for one of the client's own.
     const answers = answered.answers.map((answer) =>

@@ -127,9 +127,9 @@ export const FAULTS: readonly Fault[] = [
     parts: ["query"],
     isSlowness: true,
     edits: [
-      ["worker/http/request-input.ts", "MAX_QUERY_FIELDS = 20", "MAX_QUERY_FIELDS = 1e6"],
+      ["worker/http/serve-call.ts", "MAX_QUERY_FIELDS = 20", "MAX_QUERY_FIELDS = 1e6"],
       [
-        "worker/http/request-input.ts",
+        "worker/http/serve-call.ts",
         "const known = values.get(field);",
         "const known = [...values].find(([name]) => name === field)?.[1];",
       ],

@@ -1,29 +1,27 @@
 /**
- * A call as a record: where it is, who may make it, what it reads, does and answers, and how it is described. The HTTP
- * routes, the answers 405, the service binding and the OpenAPI document are made from these records.
+ * A call as a record: its address, who may make it, its input, handler and answer, and its description. The HTTP routes,
+ * the answers 405, the service binding and the OpenAPI document are made from these records.
  */
-import type { LimiterClient } from "../../client/objects/limiter-client.ts";
-import type { Problem } from "../../core/protocol/problems.ts";
-import type { Principal, Scope } from "../auth/tokens.ts";
+import type { Answered, Problem } from "../../core/protocol/problems.ts";
+import type { Scope } from "../auth/tokens.ts";
 import type { Env } from "../bindings/env.ts";
 import type { CatalogCaller, Conditions } from "../calls/catalog/catalog-access.ts";
+import type { CallContext as Context } from "../calls/limits.ts";
 import type { SchemaName } from "./openapi-schemas.ts";
 import type { AnswerKind } from "./responses.ts";
 
 export type Method = "GET" | "POST" | "PUT" | "DELETE";
 
-/** Who makes a call, and what is there to carry it out. */
-export interface CallContext {
+/** The caller of a call, and what carries it out. */
+export interface CallContext extends Context {
   readonly env: Env;
-  readonly client: LimiterClient;
-  readonly principal: Principal;
   /** Absent: the call came over the service binding. */
   readonly request?: Request;
   /** Keeps that work going after the call has been answered. */
   readonly waitUntil: (work: Promise<unknown>) => void;
 }
 
-/** What a call on the catalog says. */
+/** The input of a call on the catalog. */
 export interface CatalogInput {
   /** The parts of the path that have a name. */
   readonly place: Readonly<Record<string, string>>;
@@ -50,15 +48,15 @@ export interface CallDescription {
   readonly ok?: { readonly says: string; readonly schema: SchemaName; readonly headers?: object };
   /** Instead of `ok`: all that is answered with success, as OpenAPI has it. */
   readonly responses?: Readonly<Record<number, object>>;
-  /** What a denial is answered with under `?deny=429`: when the quota is used up, and when it is not the caller's doing. */
+  /** The answers to denials under `?deny=429`: when the quota is used up, and when it is not the caller's doing. */
   readonly denials?: readonly [exceeded: SchemaName, reduced: SchemaName, headers: object];
-  /** Problems beside those that each call with such an input has, and those of them that this one never has. */
+  /** Problems beside those of each call with such an input, and those that this call never has. */
   readonly alsoProblems?: readonly number[];
   readonly neverProblems?: readonly number[];
   readonly example?: CallExample;
 }
 
-/** What a call is sent and answers, by the names of the examples. */
+/** The request and the answers, by the names of the examples. */
 export interface CallExample {
   readonly request?: object;
   readonly answers?: Readonly<Record<string, object>>;
@@ -66,7 +64,6 @@ export interface CallExample {
   readonly denied?: object;
 }
 
-/** What records of both kinds have. */
 interface Place extends CallDescription {
   readonly method: Method;
   readonly path: string;
@@ -99,28 +96,50 @@ export interface CatalogCall<Answer = unknown> extends Place {
   readonly writes?: true;
   /** It is a list: the query may have `cursor`. */
   readonly lists?: true;
-  /** It concerns all policies and keys. Who may not do that is refused before the body is read. */
+  /** It concerns all policies and keys. A caller without that right is refused before the body is read. */
   readonly isOfAll?: true;
   readonly mostBytes?: number;
   /** The name over the service binding, whose arguments are the parts of the path, the body, and conditions or a cursor. */
   readonly bound: string;
-  handle(caller: CatalogCaller, input: CatalogInput): Promise<Answer | Problem>;
+  handle(caller: CatalogCaller, input: CatalogInput): Answered<Answer>;
   readonly answer: AnswerKind<Answer>;
 }
 
 type MaybePromise<Value> = Value | Promise<Value>;
 
-/** The record of a call. */
 export function call<Answer>(record: Omit<Call<Answer>, "kind">): Call {
   return { ...record, kind: "call" };
 }
 
-/** The record of a call on the catalog. */
 export function catalogCall<Answer>(record: Omit<CatalogCall<Answer>, "kind">): CatalogCall {
   return { ...record, kind: "catalog" };
 }
 
-/** A field of the query. */
 export function query(name: string, schema: QueryField["schema"], required = false): QueryField {
   return { name, in: "query", required, schema };
 }
+
+/* Headers that several calls answer with, as the OpenAPI document has them. */
+
+export function header(description: string): object {
+  return { description, schema: { type: "string" } };
+}
+
+export const DECISION_HEADERS = {
+  "RateLimit-Policy": header('The limits, one member for each rule: `"api";q=100;w=1`'),
+  RateLimit: header(
+    'What is left, one member for each rule: `"api";r=499;t=1`. Absent when no rule was asked. A policy may name an older style ' +
+      "for both (`headers`).",
+  ),
+  "X-RateLimit-Limit": header("The most units at once. This and the two others only if the policy says so."),
+  "X-RateLimit-Remaining": header("The largest cost that would pass now."),
+  "X-RateLimit-Reset": header(
+    "When the quota is whole, or a denied call may come again: Unix time, or seconds.",
+  ),
+};
+export const RETRY_AFTER = {
+  "Retry-After": header("Whole seconds, rounded up. Only when denied, and when waiting helps."),
+};
+/** Of decisions that may be denials. */
+export const DENIAL_HEADERS = { ...DECISION_HEADERS, ...RETRY_AFTER };
+export const ETAG = { ETag: header("Its version, for `If-Match`.") };

@@ -2,9 +2,8 @@
 import { SCOPES } from "../auth/tokens.ts";
 import * as calls from "../calls/catalog/catalog-calls.ts";
 import { notAllowed } from "../calls/validate.ts";
-import { call, catalogCall, type CatalogInput } from "./call.ts";
+import { call, catalogCall, type CatalogInput, ETAG } from "./call.ts";
 import * as examples from "./examples.ts";
-import { ETAG } from "./openapi-parts.ts";
 import { DOCUMENT, JSON_ANSWER, NOTHING, TAGGED } from "./responses.ts";
 
 /** The largest document, in bytes: 10,000 overrides of 800 bytes. */

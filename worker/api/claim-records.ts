@@ -2,7 +2,7 @@
 import { ADDRESSES } from "../../client/transports/transport.ts";
 import { readClockMs } from "../../core/clock.ts";
 import { CLOSE_BROKEN, CLOSE_FAILED, CLOSE_NORMAL } from "../../core/protocol/messages.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import {
   callAcquire,
   callCancel,
@@ -13,35 +13,33 @@ import {
   callSocket,
 } from "../calls/claims.ts";
 import { MIN_PING_MS } from "../calls/schemas/request-schemas.ts";
-import { call, type CallContext, query } from "./call.ts";
+import { call, type CallContext, DECISION_HEADERS, DENIAL_HEADERS as headers, query } from "./call.ts";
 import * as examples from "./examples.ts";
-import { DECISION_HEADERS, RETRY_AFTER } from "./openapi-parts.ts";
 import { DECISION, JSON_ANSWER, NOTHING, RESPONSE } from "./responses.ts";
 
-const headers = { ...DECISION_HEADERS, ...RETRY_AFTER };
-const NOBODY_ABORTS = new AbortController().signal;
+const HOLDS = { tag: "holds", scopes: ["limit"] } as const;
+const LEASES = { tag: "leases", scopes: ["limit"] } as const;
+const DENIALS = ["QuotaExceeded", "ReducedCapacity", headers] as const;
 
 export const claimRecords = {
   hold: call({
     ...ADDRESSES.hold,
-    tag: "holds",
-    scopes: ["limit"],
+    ...HOLDS,
     body: { schema: "HoldRequest" },
     bound: "key",
-    handle: ({ client, principal }, input) => callHold(client, principal, input),
+    handle: callHold,
     answer: DECISION,
     summary: "Set units apart until it is known how many were used",
     ok: { says: "A decision; if it admits, with the hold", schema: "HoldDecision", headers },
-    denials: ["QuotaExceeded", "ReducedCapacity", headers],
+    denials: DENIALS,
     example: examples.hold,
   }),
   settle: call({
     ...ADDRESSES.settle,
-    tag: "holds",
-    scopes: ["limit"],
+    ...HOLDS,
     body: { schema: "SettleRequest" },
     bound: "alone",
-    handle: ({ client, principal }, input) => callSettle(client, principal, input),
+    handle: callSettle,
     answer: DECISION,
     summary: "End a hold with the units really used; late or again, it changes nothing",
     ok: { says: "The key's decision after the settling", schema: "Decision", headers: DECISION_HEADERS },
@@ -49,32 +47,28 @@ export const claimRecords = {
   }),
   cancel: call({
     ...ADDRESSES.cancel,
-    tag: "holds",
-    scopes: ["limit"],
+    ...HOLDS,
     bound: "alone",
-    handle: ({ client, principal }, input) => callCancel(client, principal, input),
+    handle: callCancel,
     answer: NOTHING,
     summary: "End a hold of which nothing was used",
   }),
   acquire: call({
     ...ADDRESSES.acquire,
-    tag: "leases",
-    scopes: ["limit"],
+    ...LEASES,
     body: { schema: "AcquireRequest" },
     bound: "key",
-    handle: ({ client, principal, request, waitUntil }, input) =>
-      callAcquire(client, principal, input, request?.signal ?? NOBODY_ABORTS, waitUntil),
+    handle: callAcquire,
     answer: DECISION,
     summary: "Lease units, waiting in the queue if asked to",
     ok: { says: "A decision; if it admits, with the lease", schema: "LeaseDecision", headers },
-    denials: ["QuotaExceeded", "ReducedCapacity", headers],
+    denials: DENIALS,
     example: examples.acquire,
   }),
   acquireSocket: call({
     method: "GET",
     path: "/v1/leases/socket",
-    tag: "leases",
-    scopes: ["limit"],
+    ...LEASES,
     query: [
       query("policy", { type: "string" }, true),
       query("key", { type: "string" }, true),
@@ -98,11 +92,10 @@ export const claimRecords = {
   }),
   renew: call({
     ...ADDRESSES.renew,
-    tag: "leases",
-    scopes: ["limit"],
+    ...LEASES,
     body: { schema: "RenewRequest", isOptional: true },
     bound: "alone",
-    handle: ({ client, principal }, input) => callRenew(client, principal, input),
+    handle: callRenew,
     answer: JSON_ANSWER,
     summary: "Move a lease's end",
     ok: { says: "The lease", schema: "Lease" },
@@ -110,10 +103,9 @@ export const claimRecords = {
   }),
   releaseWithReport: call({
     ...ADDRESSES.release,
-    tag: "leases",
-    scopes: ["limit"],
+    ...LEASES,
     body: { schema: "ReleaseRequest", isOptional: true },
-    handle: ({ client, principal }, input) => callRelease(client, principal, input),
+    handle: callRelease,
     answer: NOTHING,
     summary: "End a lease, and report how the call went; the next caller in the queue gets its units at once",
     example: examples.releaseWithReport,
@@ -121,52 +113,46 @@ export const claimRecords = {
   release: call({
     method: "DELETE",
     path: "/v1/leases/:id",
-    tag: "leases",
-    scopes: ["limit"],
+    ...LEASES,
     bound: "alone",
-    handle: ({ client, principal }, input) => callRelease(client, principal, input),
+    handle: callRelease,
     answer: NOTHING,
     summary: "End a lease; the next caller in the queue gets its units at once",
   }),
-} as const;
+};
 
 /* A lease that ends with a WebSocket: the handshake, and what is passed on between a caller and an object. */
 
-/** Opens the socket, if the request asks for one. */
-export async function openSocket(
-  { env, client, principal, request }: CallContext,
-  input: unknown,
-): Promise<Response | Problem> {
+async function openSocket(context: CallContext, input: unknown): Answered<Response> {
+  const { env, request } = context;
   if (request?.headers.get("upgrade")?.toLowerCase() !== "websocket") {
     const detail = "the Upgrade header must be websocket";
     return new Problem(PROBLEMS.upgradeRequired, detail, { headers: { upgrade: "websocket" } });
   }
-  const answered = await callSocket(client, principal, input);
+  const answered = await callSocket(context, input);
   if (answered instanceof Problem) return answered;
   return env.SOCKETS === "relayed" ? relayed(request, answered.answer) : answered.answer;
 }
 
-/** What a socket is said to have been closed with when it broke, and when no code came: RFC 6455, section 7.1.5. */
+/** The codes of a socket that broke, and of one that was closed without a code: RFC 6455, section 7.1.5. */
 const BROKEN = 1006;
 const WITHOUT_CODE = 1005;
-/** All that a caller has to say. */
 const PING = "ping";
-/** Of pings that are closer one is passed on, in milliseconds: a caller that reads no answers would fill the memory with them. */
+/** Closer pings are dropped, in milliseconds: a caller that reads no answers would fill the memory with them. */
 const PINGS_APART_MS = 100;
 
 /**
  * Whether the runtime will write the 101: a handshake over HTTP has a key and this version (RFC 6455, section 4.2.1). The
- * runtime refuses others after the worker has answered, and tells only whoever has the end that the worker answered with.
+ * runtime refuses others after the worker has answered, and only the end that the worker answered with learns of it.
  */
-function isHandshake({ headers: said }: Request): boolean {
-  return said.has("sec-websocket-key") && said.get("sec-websocket-version") === "13";
+function isHandshake({ headers: fields }: Request): boolean {
+  return fields.has("sec-websocket-key") && fields.get("sec-websocket-version") === "13";
 }
 
 /**
- * Passes on what a caller and an object say to each other on a socket, rather than the socket itself.
- *
- * When the runtime cannot write the 101 because the connection was reset, workerd (2026-10-23) keeps a socket that was
- * passed on open for ever, and tells its object nothing; of one that ends here it tells.
+ * Passes on the messages between a caller and an object, rather than the socket itself. When the runtime cannot write the
+ * 101 because the connection was reset, workerd (2026-10-23) keeps a socket that was passed on open for ever, and its
+ * object is not notified; of a socket that ends here it is.
  */
 function relayed(request: Request, answer: Response): Response {
   const { webSocket: object } = answer;
@@ -184,7 +170,7 @@ function relayed(request: Request, answer: Response): Response {
   object.addEventListener("message", ({ data }) => {
     if (caller.readyState === WebSocket.OPEN) caller.send(data as string);
   });
-  // A caller may say any code, also one that nobody may say on.
+  // A caller may send any code, also one that may not be passed on.
   caller.addEventListener("close", ({ wasClean }) => object.close(wasClean ? CLOSE_NORMAL : CLOSE_BROKEN));
   caller.addEventListener("error", () => object.close(CLOSE_BROKEN));
   const failed = () => caller.close(CLOSE_FAILED, "the limiter failed");

@@ -10,30 +10,24 @@ const USER = { policy: "api", key: "user:42" };
 
 const TAKEN = { limit: 500, remaining: 499, resetAfterMs: 10, retryAfterMs: 0, reason: "ok" };
 const EMPTY = { limit: 500, remaining: 0, resetAfterMs: 5_000, retryAfterMs: 10, reason: "quota" };
-const admitted = {
-  success: true,
-  ...USER,
-  ...TAKEN,
-  source: "object",
-  rules: [{ name: "api", success: true, ...TAKEN }],
-};
-const denied = {
-  success: false,
-  ...USER,
-  ...EMPTY,
-  source: "object",
-  rules: [{ name: "api", success: false, ...EMPTY }],
-  violated: ["api"],
-};
-
 const REQUESTS = { limit: 60, remaining: 59, resetAfterMs: 1_000, retryAfterMs: 0, reason: "ok" };
-const tokens = (remaining: number) => ({
-  limit: 100_000,
-  remaining,
-  resetAfterMs: 60_000,
-  retryAfterMs: 0,
-  reason: "ok",
-});
+const TOKENS = { resetAfterMs: 60_000, retryAfterMs: 0, reason: "ok" };
+const UNITS = { requests: 1, tokens: 1_200 };
+const SLOT = { limit: 10, remaining: 9, resetAfterMs: 60_000, retryAfterMs: 0, reason: "ok" };
+const FULL = { limit: 10, remaining: 0, resetAfterMs: 60_000, retryAfterMs: 12_000, reason: "quota" };
+const LEASE = { id: claimId("lease", EXPORT, SECRET), fencingToken: 7, expiresAfterMs: 60_000 };
+
+/** A decision by one rule, which has the policy's name. */
+function decided(success: boolean, place: { readonly policy: string }, quota: object, others: object = {}) {
+  const rules = [{ name: place.policy, success, ...quota }];
+  const violated = success ? {} : { violated: [place.policy] };
+  return { success, ...place, ...quota, ...others, source: "object", rules, ...violated };
+}
+
+const admitted = decided(true, USER, TAKEN);
+const denied = decided(false, USER, EMPTY);
+const leased = decided(true, EXPORT, SLOT);
+const waited = { ...decided(false, EXPORT, FULL, { reason: "wait-timeout" }), waitedMs: 5_000 };
 const estimated = (remaining: number) => ({
   success: true,
   ...LLM,
@@ -41,31 +35,9 @@ const estimated = (remaining: number) => ({
   source: "object",
   rules: [
     { name: "requests", success: true, ...REQUESTS },
-    { name: "tokens", success: true, ...tokens(remaining) },
+    { name: "tokens", success: true, limit: 100_000, remaining, ...TOKENS },
   ],
 });
-const UNITS = { requests: 1, tokens: 1_200 };
-
-const SLOT = { limit: 10, remaining: 9, resetAfterMs: 60_000, retryAfterMs: 0, reason: "ok" };
-const LEASE = { id: claimId("lease", EXPORT, SECRET), fencingToken: 7, expiresAfterMs: 60_000 };
-const leased = {
-  success: true,
-  ...EXPORT,
-  ...SLOT,
-  source: "object",
-  rules: [{ name: "export", success: true, ...SLOT }],
-};
-const FULL = { limit: 10, remaining: 0, resetAfterMs: 60_000, retryAfterMs: 12_000, reason: "quota" };
-const waited = {
-  success: false,
-  ...EXPORT,
-  ...FULL,
-  reason: "wait-timeout",
-  source: "object",
-  rules: [{ name: "export", success: false, ...FULL }],
-  violated: ["export"],
-  waitedMs: 5_000,
-};
 
 const quotaExceeded = {
   type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -76,6 +48,7 @@ const quotaExceeded = {
 const NOBODY = { outstanding: 0, holds: 0, leases: 0, reclaimed: 0, queueLength: 0, longestWaitMs: 0 };
 const LISTED = { limit: 30, remaining: 28, resetAfterMs: 4_000, outstanding: 0, holds: 0, leases: 0 };
 
+const someDenied = [denied, estimated(100_000)];
 const several = { success: true, decisions: [admitted, estimated(98_800)] };
 const POLICY = {
   name: "api",
@@ -104,26 +77,17 @@ export const limit: CallExample = {
 };
 export const limitAll: CallExample = {
   request: { checks: [USER, { ...LLM, cost: UNITS }] },
-  answers: { admitted: several, denied: { success: false, decisions: [denied, estimated(100_000)] } },
-  denied: {
-    ...quotaExceeded,
-    "violated-policies": ["api"],
-    decision: denied,
-    decisions: [denied, estimated(100_000)],
-  },
+  answers: { admitted: several, denied: { success: false, decisions: someDenied } },
+  denied: { ...quotaExceeded, "violated-policies": ["api"], decision: denied, decisions: someDenied },
 };
 export const refund: CallExample = {
   request: { ...USER, units: 1, charge: "order-7", idempotencyKey: "refund-of-order-7" },
   answers: { given: admitted },
 };
+const HOLD = { id: claimId("hold", LLM, SECRET), units: UNITS, expiresAfterMs: 60_000 };
 export const hold: CallExample = {
   request: { ...LLM, units: UNITS, ttlMs: 60_000 },
-  answers: {
-    admitted: {
-      ...estimated(98_800),
-      hold: { id: claimId("hold", LLM, SECRET), units: UNITS, expiresAfterMs: 60_000 },
-    },
-  },
+  answers: { admitted: { ...estimated(98_800), hold: HOLD } },
 };
 export const settle: CallExample = {
   request: { used: { tokens: 830 } },
@@ -136,34 +100,14 @@ export const acquire: CallExample = {
 };
 export const renew: CallExample = { request: { ttlMs: 60_000 }, answers: { renewed: LEASE } };
 export const releaseWithReport: CallExample = { request: { outcome: "ok", durationMs: 1_250 } };
+const WANTED = { ttlMs: 4_000, isShort: true, rules: { api: { used: 0, kept: 0, wanted: 20 } } };
+const GRANTED = {
+  rules: [{ name: "api", success: true, ...TAKEN }],
+  reserved: { ttlMs: 4_000, isNew: true, units: { api: 20 } },
+};
 export const reserve: CallExample = {
-  request: {
-    protocol: 1,
-    calls: [
-      {
-        reserve: {
-          ...USER,
-          cost: 1,
-          ...HOLDER,
-          ttlMs: 4_000,
-          isShort: true,
-          rules: { api: { used: 0, kept: 0, wanted: 20 } },
-        },
-      },
-    ],
-  },
-  answers: {
-    granted: {
-      protocol: 1,
-      answers: [
-        {
-          rules: [{ name: "api", success: true, ...TAKEN }],
-          reserved: { ttlMs: 4_000, isNew: true, units: { api: 20 } },
-        },
-      ],
-      policies: {},
-    },
-  },
+  request: { protocol: 1, calls: [{ reserve: { ...USER, cost: 1, ...HOLDER, ...WANTED } }] },
+  answers: { granted: { protocol: 1, answers: [GRANTED], policies: {} } },
 };
 export const policies: CallExample = { answers: { policies: { policies: [POLICY] } } };
 export const keys: CallExample = {
@@ -171,33 +115,19 @@ export const keys: CallExample = {
 };
 export const countKeys: CallExample = { answers: { count: { count: 1_204 } } };
 export const key: CallExample = { answers: { key: { ...admitted, ...NOBODY } } };
-export const history: CallExample = {
-  answers: {
-    hour: {
-      policy: "api",
-      step: "minute",
-      since: "2026-11-22T17:30:00.000Z",
-      points: [
-        {
-          at: "2026-11-22T18:04:00.000Z",
-          admitted: 4_810,
-          denied: 92,
-          degraded: 0,
-          reasons: { quota: 92 },
-        },
-      ],
-    },
-  },
+const POINT = {
+  at: "2026-11-22T18:04:00.000Z",
+  admitted: 4_810,
+  denied: 92,
+  degraded: 0,
+  reasons: { quota: 92 },
 };
+export const history: CallExample = {
+  answers: { hour: { policy: "api", step: "minute", since: "2026-11-22T17:30:00.000Z", points: [POINT] } },
+};
+const TOP = { policy: "api", by: "denied", since: "2026-11-22T17:00:00.000Z" };
 export const topKeys: CallExample = {
-  answers: {
-    keys: {
-      policy: "api",
-      by: "denied",
-      since: "2026-11-22T17:00:00.000Z",
-      keys: [{ key: "user:42", count: 88, error: 0 }],
-    },
-  },
+  answers: { keys: { ...TOP, keys: [{ key: "user:42", count: 88, error: 0 }] } },
 };
 
 const FIELDS = { algorithm: "token-bucket", limit: 200, window: "1s", burst: 500 };
@@ -215,21 +145,17 @@ const CATALOG = {
 };
 
 export const policy = { request: FIELDS, answers: { policy: CATALOG_POLICY } };
+const COMPARED = {
+  calls: 48308,
+  admittedByBoth: 47900,
+  deniedByBoth: 97,
+  deniedByPolicyAlone: 0,
+  deniedByCandidateAlone: 311,
+  undecided: 0,
+};
+const COMPARED_KEYS = [{ key: "customer:9", count: 288, error: 0 }];
 export const comparedCandidate: CallExample = {
-  answers: {
-    candidate: {
-      ...CANDIDATE,
-      compared: {
-        calls: 48308,
-        admittedByBoth: 47900,
-        deniedByBoth: 97,
-        deniedByPolicyAlone: 0,
-        deniedByCandidateAlone: 311,
-        undecided: 0,
-      },
-      keys: [{ key: "customer:9", count: 288, error: 0 }],
-    },
-  },
+  answers: { candidate: { ...CANDIDATE, compared: COMPARED, keys: COMPARED_KEYS } },
 };
 export const candidate: CallExample = { request: TRIED, answers: { candidate: CANDIDATE } };
 export const promoted: CallExample = { answers: { policy: { ...CATALOG_POLICY, ...TRIED, version: 6 } } };
@@ -240,19 +166,9 @@ export const issuedToken: CallExample = {
   answers: { issued: { ...token, token: "weir_mT3xQ9vLwK2pZ7rN5sYb1A" } },
 };
 export const catalog = { request: CATALOG, answers: { catalog: CATALOG } };
+const CHANGE = { target: "override api customer:7", before: null, after: RAISED };
 export const audit: CallExample = {
   answers: {
-    page: {
-      entries: [
-        {
-          id: 12,
-          at: "2027-01-24T09:30:00.000Z",
-          by: 'the token "ops"',
-          target: "override api customer:7",
-          before: null,
-          after: RAISED,
-        },
-      ],
-    },
+    page: { entries: [{ id: 12, at: "2027-01-24T09:30:00.000Z", by: 'the token "ops"', ...CHANGE }] },
   },
 };

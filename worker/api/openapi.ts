@@ -1,15 +1,12 @@
-import { hash } from "../../core/protocol/names.ts";
-import { MAX_KEY_BYTES } from "../calls/schemas/request-schemas.ts";
-import { RECORDS } from "./all-records.ts";
-import type { Call, CatalogCall } from "./call.ts";
-import { answer, body, denials, problems, type Status } from "./openapi-parts.ts";
-import { namedSchemas } from "./openapi-schemas.ts";
-
-let document: object | undefined;
+import { hash, MAX_KEY_BYTES } from "../../core/protocol/names.ts";
+import { PROBLEMS as KINDS } from "../../core/protocol/problems.ts";
+import { type Call, type CatalogCall, header } from "./call.ts";
+import { namedSchemas, reference, type SchemaName } from "./openapi-schemas.ts";
+import { RECORDS } from "./records.ts";
 
 let written: { readonly body: Uint8Array; readonly etag: string } | undefined;
 
-/** The document as JSON in UTF-8, and its entity tag: made once, since anybody may ask for it. */
+/** The document as JSON in UTF-8, and its entity tag: made once, since the document needs no token. */
 export function openApiBytes(): { readonly body: Uint8Array; readonly etag: string } {
   if (written === undefined) {
     const text = JSON.stringify(openApiDocument());
@@ -19,9 +16,9 @@ export function openApiBytes(): { readonly body: Uint8Array; readonly etag: stri
   return written;
 }
 
-/** The OpenAPI 3.1 document. It is made of the schemas that the parser uses, when it is first asked for. */
+/** The OpenAPI 3.1 document, made of the schemas that the parser uses. */
 export function openApiDocument(): object {
-  document ??= {
+  return {
     openapi: "3.1.0",
     info: {
       title: "Weir",
@@ -44,7 +41,6 @@ export function openApiDocument(): object {
       schemas: namedSchemas(),
     },
   };
-  return document;
 }
 
 /** The groups of operations, in the order in which one needs them. */
@@ -59,7 +55,6 @@ const TAGS = [
   { name: "service", description: "Whether the limiter runs." },
 ];
 
-/** The operations, by path and method. */
 function paths(): object {
   const table: Record<string, Record<string, object>> = {};
   for (const [id, record] of Object.entries(RECORDS)) {
@@ -72,7 +67,6 @@ function paths(): object {
 function operation(operationId: string, record: Call | CatalogCall): object {
   const { tag, summary, description, scopes, body: sent, example = {} } = record;
   const parameters = parametersOf(record);
-  const isRequired = sent?.isOptional !== true;
   return {
     tags: [tag],
     operationId,
@@ -82,7 +76,7 @@ function operation(operationId: string, record: Call | CatalogCall): object {
     ...(parameters.length > 0 && { parameters }),
     ...(sent?.schema !== undefined && {
       requestBody: withExamples(
-        { ...body(sent.schema), required: isRequired },
+        { required: sent.isOptional !== true, content: jsonContent(sent.schema) },
         example.request && { request: example.request },
       ),
     }),
@@ -123,25 +117,28 @@ function pathParameter(path: string, name: string): object {
   return { name, in: "path", required: true, description, schema: name === "key" ? key : type };
 }
 
-/** What an operation may answer: success, a denial, and the problems of whatever reads such an input. */
+/** The responses of an operation: success, denials, and the problems of calls with such an input. */
 function responsesOf(record: Call | CatalogCall): object {
-  const { ok, denials: denied, example = {} } = record;
-  const done: Record<string, Content> =
+  const { ok, denials, example = {} } = record;
+  const done: Readonly<Record<number, object>> =
     ok === undefined
-      ? { 204: { description: "Done" } as Content }
-      : { 200: answer(ok.says, ok.schema, ok.headers) };
-  const responses: Record<string, Content> = {
-    ...problems(...problemsOf(record)),
+      ? { 204: { description: "Done" } }
+      : { 200: { description: ok.says, headers: ok.headers ?? {}, content: jsonContent(ok.schema) } };
+  const responses: Record<number, Content> = {
+    ...Object.fromEntries(problemsOf(record).map((status) => [status, problem(status)])),
     ...(record.responses ?? done),
-    ...(denied !== undefined && denials(...denied)),
+    ...(denials !== undefined && denialsOf(...denials)),
   };
-  const examples = { 200: example.answers, 429: example.denied && { denied: example.denied } };
-  return Object.fromEntries(
-    Object.entries(responses).map(([status, response]) => [
-      status,
-      withExamples(response, examples[status as unknown as keyof typeof examples]),
-    ]),
-  );
+  for (const [status, examples] of [
+    [200, example.answers],
+    [429, example.denied && { denied: example.denied }],
+  ] as const)
+    if (responses[status] !== undefined) responses[status] = withExamples(responses[status], examples);
+  return responses;
+}
+
+function jsonContent(name: SchemaName) {
+  return { "application/json": { schema: reference(name) } };
 }
 
 function problemsOf(record: Call | CatalogCall): readonly Status[] {
@@ -159,14 +156,73 @@ interface Content {
   readonly content?: Readonly<Record<string, object>>;
 }
 
-/** A request or an answer, and what it may look like. Those of problems stay, beside a denial. */
-function withExamples<Told extends Content>(told: Told, given: Readonly<Record<string, object>> = {}): Told {
-  const { content } = told;
-  if (content === undefined || Object.keys(given).length === 0) return told;
+/** A request or a response with examples. Those of problems stay, beside a denial. */
+function withExamples<Part extends Content>(part: Part, given: Readonly<Record<string, object>> = {}): Part {
+  const { content } = part;
+  if (content === undefined || Object.keys(given).length === 0) return part;
   const examples = Object.fromEntries(Object.entries(given).map(([name, value]) => [name, { value }]));
   const types = Object.entries(content).map(([type, each]) => {
     const before = "examples" in each ? (each.examples as object) : {};
     return [type, { ...each, examples: { ...examples, ...before } }];
   });
-  return { ...told, content: Object.fromEntries(types) as Readonly<Record<string, object>> };
+  return { ...part, content: Object.fromEntries(types) as Readonly<Record<string, object>> };
 }
+
+/* Problems, and denials under `?deny=429`. */
+
+const PROBLEMS = {
+  400: ["Malformed", "The body is not JSON, or the address is not percent-encoded UTF-8"],
+  401: ["Unauthorized", "No token, or one that is not known"],
+  403: ["Forbidden", "The token lacks the scope, the policy or the key prefix"],
+  404: ["NotFound", "There is no such policy, override, lease, hold, charge or token"],
+  405: ["MethodNotAllowed", "This address takes other methods: `Allow` says which"],
+  409: ["IdempotencyKeyReused", "The idempotency key was used for another request"],
+  412: ["PreconditionFailed", "It is not what `If-Match` or `If-None-Match` says"],
+  413: ["BodyTooLarge", "The body is over 16 KiB"],
+  415: ["UnsupportedMediaType", "The body is not application/json"],
+  422: ["NotAllowed", "A value is not allowed; `errors` says which and what is"],
+  426: ["UpgradeRequired", "The request does not ask for a WebSocket"],
+  429: [
+    "BoundReached",
+    "A bound is reached (code `bound-reached`): there are as many as there may be, and nothing was touched",
+  ],
+  503: ["Unavailable", "Not configured, or the key's object did not answer"],
+} as const satisfies Record<number, readonly [SchemaName, string]>;
+type Status = keyof typeof PROBLEMS;
+
+function problem(status: Status): object {
+  const [name, description] = PROBLEMS[status];
+  return { description, headers: HEADERS[status] ?? {}, content: problemContent(status, reference(name)) };
+}
+
+/** The answers to denials under `?deny=429`, beside the problems of the same status. */
+function denialsOf(exceeded: SchemaName, reduced: SchemaName, headers: object): Record<string, object> {
+  const either = (status: 429 | 503, name: SchemaName, reason: string) => {
+    const [other, description] = PROBLEMS[status];
+    return {
+      description: `${reason}, if the call has \`?deny=429\`. Else: ${description}`,
+      headers: { ...headers, ...HEADERS[status] },
+      content: problemContent(status, { oneOf: [reference(name), reference(other)] }),
+    };
+  };
+  return {
+    429: either(429, exceeded, "A denial"),
+    503: either(503, reduced, "A denial since machines are too busy, or since the limiter could not decide"),
+  };
+}
+
+function problemContent(status: Status, schema: object): object {
+  const [, code, title] = Object.values(KINDS).find(([each]) => each === status) ?? KINDS.internal;
+  const detail = PROBLEMS[status][1];
+  const value = { type: `urn:weir:problem:${code}`, title, status, detail };
+  const errors = [{ pointer: "/cost", detail: "cost is -1: must be an integer from 0 to 1000000000" }];
+  const examples = { problem: { value: status === 422 ? { ...value, errors } : value } };
+  return { "application/problem+json": { schema, examples } };
+}
+
+const HEADERS: Readonly<Partial<Record<Status, object>>> = {
+  401: { "WWW-Authenticate": header('`Bearer realm="weir"`') },
+  405: { Allow: header("The methods that this address takes.") },
+  426: { Upgrade: header("`websocket`") },
+  429: { "Retry-After": header("Whole seconds, rounded up. Absent when waiting does not help.") },
+};

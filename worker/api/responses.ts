@@ -1,63 +1,62 @@
 /** Decisions as HTTP answers them. */
 import { readClockMs } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { AllDecisions, Decision } from "../../core/protocol/decision.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import {
-  allDeniedBody,
-  deniedBody,
-  longestWaitMs,
+  type AllDecisions,
+  type Decision,
   retryAfter,
   setPolicyHeaders,
   setQuotaHeaders,
-} from "../../core/protocol/rate-limit-headers.ts";
+} from "../../core/protocol/decision.ts";
+import { allDeniedBody, deniedBody, longestWaitMs } from "../../core/protocol/denied-body.ts";
+import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts } from "../../core/stats/counts.ts";
 import { METRIC_FORMATS, type MetricFormat, metricsText } from "../../core/stats/metrics-text.ts";
-import type { TargetAnswer } from "../calls/target.ts";
+import type { TargetAnswer } from "../calls/limits.ts";
 
-/** The status of a denial. */
 export type DenyStatus = 200 | 429;
 
 /** Answers a decision: with 200, or a denial as `deny` says. A degraded denial is then a 503. */
-export function decisionResponse(
-  answered: TargetAnswer<Decision> | Problem,
-  deny: DenyStatus,
-): Response | Problem {
-  if (answered instanceof Problem) return answered;
-  const { policy, answer } = answered;
+export function decisionResponse({ policy, answer }: TargetAnswer<Decision>, deny: DenyStatus): Response {
   const headers = decisionHeaders(policy, answer, readClockMs);
   if (answer.success || deny === 200) return new Response(JSON.stringify(answer), { headers });
   const body = deniedBody(answer);
   return problemResponse(body.status, body, headers);
 }
 
-/** Headers that the decisions of a policy share: of those without a Retry-After, and of those with one. */
-const admissions = new WeakMap<Policy, Headers>();
-const denials = new WeakMap<Policy, Headers>();
-
 /**
  * The same for a decision of this isolate, which has no lease and no hold. The headers that all decisions of a policy
- * share are made once: copying them costs less than checking four names and values anew.
+ * share are made once: copying them costs less than checking four names and values again.
  */
 export function plainResponse(policy: Policy, decision: Decision, deny: DenyStatus): Response {
-  // Of what no rule was asked there are no figures to write.
-  if ((!decision.success && deny !== 200) || decision.rules.length === 0) {
-    const response = decisionResponse({ policy, answer: decision }, deny);
-    return response instanceof Problem ? toResponse(response) : response;
-  }
+  if ((!decision.success && deny !== 200) || decision.rules.length === 0)
+    return decisionResponse({ policy, answer: decision }, deny);
   // These are set in the template itself, which the response copies. Nothing is awaited in between.
   const wait = decision.success ? null : (decision.retryAfterMs ?? null);
-  const headers = templateOf(policy, wait === null ? admissions : denials);
+  const { admissions, denials } = sharedHeaders(policy);
+  const headers = wait === null ? admissions : denials;
   setQuotaHeaders(headers, policy, decision, readClockMs);
   for (const [name, value] of Object.entries(retryAfter(wait))) headers.set(name, value);
   return new Response(decisionText(decision), { headers });
 }
 
-function templateOf(policy: Policy, templates: WeakMap<Policy, Headers>): Headers {
-  const known = templates.get(policy);
+/** Headers that all decisions of a policy share, and templates of those without a Retry-After, and of those with one. */
+interface SharedHeaders {
+  readonly fields: Readonly<Record<string, string>>;
+  readonly admissions: Headers;
+  readonly denials: Headers;
+}
+
+const shared = new WeakMap<Policy, SharedHeaders>();
+
+function sharedHeaders(policy: Policy): SharedHeaders {
+  const known = shared.get(policy);
   if (known !== undefined) return known;
-  const headers = new Headers(sharedHeaders(policy));
-  templates.set(policy, headers);
+  const map = new Map(Object.entries(JSON_NOT_STORED));
+  setPolicyHeaders(map, policy);
+  const fields = Object.fromEntries(map);
+  const headers = { fields, admissions: new Headers(fields), denials: new Headers(fields) };
+  shared.set(policy, headers);
   return headers;
 }
 
@@ -79,12 +78,8 @@ export function decisionText(decision: Decision): string {
   return `{"success":${success},"policy":"${policy}","key":${JSON.stringify(key)},"limit":${limit},"remaining":${remaining},"resetAfterMs":${resetAfterMs},"retryAfterMs":${retryAfterMs},"reason":"${reason}","source":"${source}","rules":[${rules}]${end}}`;
 }
 
-/**
- * The same for a call on several keys. RateLimit headers could not say whose limits they mean, so only Retry-After is
- * sent.
- */
-export function allResponse(answered: AllDecisions | Problem, deny: DenyStatus): Response | Problem {
-  if (answered instanceof Problem) return answered;
+/** The same for a call on several keys. RateLimit headers could not name one of them, so only Retry-After is sent. */
+export function allResponse(answered: AllDecisions, deny: DenyStatus): Response {
   const denied = answered.decisions.filter(({ success }) => !success);
   const headers = { ...JSON_NOT_STORED, ...retryAfter(longestWaitMs(denied)) };
   if (denied.length === 0 || deny === 200) return new Response(JSON.stringify(answered), { headers });
@@ -92,62 +87,40 @@ export function allResponse(answered: AllDecisions | Problem, deny: DenyStatus):
   return problemResponse(body.status, body, headers);
 }
 
-/** The headers of all JSON answers. */
 const JSON_NOT_STORED = { "content-type": "application/json", "cache-control": "no-store" };
 
-/**
- * The headers of a decision, in the styles of its policy. A degraded decision has no figures, and so only what the
- * policy itself says.
- *
- * @param nowMs reads the clock
- */
+/** The headers of a decision, in the styles of its policy. A degraded decision has only those of the policy. */
 export function decisionHeaders(
   policy: Policy,
   decision: Decision,
   nowMs: () => number,
 ): Record<string, string> {
-  const headers = new Map(Object.entries(sharedHeaders(policy)));
+  const headers = new Map(Object.entries(sharedHeaders(policy).fields));
   setQuotaHeaders(headers, policy, decision, nowMs);
   const wait = decision.success ? null : (decision.retryAfterMs ?? null);
   return { ...Object.fromEntries(headers), ...retryAfter(wait) };
 }
 
-/** The headers that all decisions of a policy share. */
-function sharedHeaders(policy: Policy): Readonly<Record<string, string>> {
-  let headers = shared.get(policy);
-  if (headers === undefined) {
-    const said = new Map(Object.entries(JSON_NOT_STORED));
-    setPolicyHeaders(said, policy);
-    headers = Object.fromEntries(said);
-    shared.set(policy, headers);
-  }
-  return headers;
-}
-const shared = new WeakMap<Policy, Readonly<Record<string, string>>>();
-
 /* What calls answer, over HTTP and over the service binding. */
 
 /** An answer as HTTP writes it, and as the service binding returns it. */
 export interface AnswerKind<Answer> {
-  respond(answer: Answer, deny: DenyStatus): Response | Problem;
+  respond(answer: Answer, deny: DenyStatus): Response;
   value(answer: Answer): unknown;
 }
 
 const asItIs = <Answer>(answer: Answer): Answer => answer;
 
-/** A decision on one key. */
 export const DECISION: AnswerKind<TargetAnswer<Decision>> = {
   respond: decisionResponse,
   value: ({ answer }) => answer,
 };
-/** The decisions on several keys. */
 export const ALL_DECISIONS: AnswerKind<AllDecisions> = { respond: allResponse, value: asItIs };
 /** 200, and what was answered. */
 export const JSON_ANSWER: AnswerKind<object> = {
   respond: (answer) => Response.json(answer, { headers: NOT_STORED }),
   value: asItIs,
 };
-/** 204. */
 export const NOTHING: AnswerKind<unknown> = {
   respond: () => new Response(null, { status: 204 }),
   value: () => undefined,
@@ -157,7 +130,7 @@ export const TAGGED: AnswerKind<object & { readonly version: number }> = {
   respond: (answer) => taggedResponse(answer, answer.version),
   value: asItIs,
 };
-/** A document is what it says, so that it can be kept and written back; its version is the entity tag alone. */
+/** A document without its version, so that it can be kept and written back; the version is the entity tag. */
 export const DOCUMENT: AnswerKind<{ readonly version: number; readonly value: object }> = {
   respond: ({ version, value }) => taggedResponse(value, version),
   value: asItIs,
@@ -180,7 +153,7 @@ function taggedResponse(answer: object, version: number): Response {
   return Response.json(answer, { headers: { ...NOT_STORED, etag: `"${version}"` } });
 }
 
-/** OpenMetrics, unless the caller takes plain text and says nothing of it. */
+/** OpenMetrics, unless the caller accepts only plain text. */
 function formatOf(accept: string | null): MetricFormat {
   const isPlain = accept?.includes("text/plain") === true && !accept.includes("application/openmetrics-text");
   return isPlain ? "prometheus" : "openmetrics";
@@ -201,7 +174,6 @@ export function internalProblem(error: unknown): Response {
   return toResponse(new Problem(PROBLEMS.internal, detail));
 }
 
-/** A response of type application/problem+json. */
 function problemResponse(
   status: number,
   body: object,

@@ -1,4 +1,4 @@
-/** Who calls over a service binding, as the binding's `props` say. */
+/** The callers over service bindings, as the bindings' `props` describe them. */
 import * as v from "valibot";
 import { Problem } from "../../core/protocol/problems.ts";
 import { table } from "../../core/validation.ts";
@@ -17,7 +17,7 @@ export const Props = table({
 });
 export type Props = Readonly<v.InferOutput<typeof Props>>;
 
-/** A binding, as its props say: who calls, and what its calls may leave out. */
+/** The caller behind a binding, and what its calls may leave out. */
 export interface BindingCaller extends Pick<Props, "policy" | "region"> {
   readonly principal: Principal;
 }
@@ -26,11 +26,7 @@ export interface BindingCaller extends Pick<Props, "policy" | "region"> {
 const known = new Map<string, BindingCaller>();
 const MAX_KNOWN = 1_000;
 
-/**
- * The caller behind these props. A binding without scopes has all: it was made by whoever owns the account.
- *
- * @param parse reads the props, or says what is wrong with them
- */
+/** The caller behind these props. A binding without scopes has all: the owner of the account made it. */
 export function bindingCaller(
   props: unknown,
   parse: (schema: typeof Props, value: unknown) => Props | Problem,

@@ -7,7 +7,7 @@ import {
   MAX_NEW_KEYS_PER_SECOND,
 } from "../../core/policies/policy-options.ts";
 import type { Region } from "../../core/policies/regions.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, oneOf, table, violationsOf } from "../../core/validation.ts";
 
 /** Who calls, and what this caller may do. */
@@ -43,31 +43,29 @@ let issued: readonly Token[] = [];
 const authenticated = new Map<string, Principal>();
 
 /**
- * Finds out who calls: at once for a header that was verified before. While there are no tokens, every call is
- * refused.
+ * The caller with this Authorization header: at once if it was verified before. Without tokens every call is refused.
  *
- * @param authorization the Authorization header
  * @param secret the secret API_TOKENS
  */
 export function authenticate(
   authorization: string | null,
   secret: string | undefined,
-): Principal | Problem | Promise<Principal | Problem> {
+): Principal | Problem | Answered<Principal> {
   const tokens = tokensOf(secret);
   if (tokens instanceof Problem) return tokens;
   if (authorization === null)
     return unauthorized("the Authorization header is missing: must be Bearer TOKEN");
-  // Only valid tokens are in here, so a lookup tells nothing about one that is guessed.
+  // Only valid tokens are in here, so a lookup reveals nothing about one that is guessed.
   return authenticated.get(authorization) ?? verify(authorization, tokens);
 }
 
-/** The caller of a header that was verified before; `undefined`: `authenticate` has to be asked. */
+/** The caller of a header that was verified before; `undefined`: `authenticate` has to verify it. */
 export function knownCaller(authorization: string | null, secret: string | undefined): Principal | undefined {
   if (authorization === null || tokensOf(secret) instanceof Problem) return undefined;
   return authenticated.get(authorization);
 }
 
-/** The problem of a secret API_TOKENS that is missing or cannot be used; `undefined`: there is no problem. */
+/** The problem of a secret API_TOKENS that is missing or cannot be used. */
 export function configurationProblem(secret: string | undefined): Problem | undefined {
   const tokens = tokensOf(secret);
   return tokens instanceof Problem ? tokens : undefined;
@@ -79,18 +77,15 @@ export function isConfigured(secret: string | undefined, name: string): boolean 
   return !(tokens instanceof Problem) && tokens.some(({ id }) => id === JSON.stringify({ token: name }));
 }
 
-/** The problem of a principal with none of these scopes; `undefined`: the principal has one of them. */
 export function scopeProblem({ title, scopes }: Principal, anyOf: readonly Scope[]): Problem | undefined {
   if (anyOf.some((scope) => scopes.includes(scope))) return undefined;
   return new Problem(PROBLEMS.forbidden, `${title} has no scope ${anyOf.join(" or ")}`);
 }
 
-/** Whether the principal may use the policy at all. */
 export function mayUse({ policies }: Principal, policy: string): boolean {
   return policies === undefined || policies.includes(policy);
 }
 
-/** The problem of a key that the principal may not use; `undefined`: the principal may use it. */
 export function keyProblem(principal: Principal, key: string): Problem | undefined {
   const { keyPrefix } = principal;
   return keyPrefix === undefined || key.startsWith(keyPrefix) ? undefined : prefixProblem(principal);
@@ -103,20 +98,19 @@ export function patternProblem(principal: Principal, pattern: string): Problem |
 }
 
 function prefixProblem({ title, keyPrefix }: Principal): Problem {
-  return new Problem(
-    PROBLEMS.forbidden,
-    `${title} may use keys that begin with ${JSON.stringify(keyPrefix)} only`,
-  );
+  const detail = `${title} may use keys that begin with ${JSON.stringify(keyPrefix)} only`;
+  return new Problem(PROBLEMS.forbidden, detail);
 }
 
 /** The bounds of a caller; those that its token or binding leaves out are the default. */
-export function boundsOf({
-  maxCallsAtOnce = DEFAULT_BOUNDS.maxCallsAtOnce,
-  maxNewKeysPerSecond = DEFAULT_BOUNDS.maxNewKeysPerSecond,
-}: {
+export function boundsOf(given: {
   readonly [Field in keyof CallerBounds]?: number | undefined;
 }): CallerBounds {
-  return { maxCallsAtOnce, maxNewKeysPerSecond };
+  const { maxCallsAtOnce, maxNewKeysPerSecond } = DEFAULT_BOUNDS;
+  return {
+    maxCallsAtOnce: given.maxCallsAtOnce ?? maxCallsAtOnce,
+    maxNewKeysPerSecond: given.maxNewKeysPerSecond ?? maxNewKeysPerSecond,
+  };
 }
 
 function tokensOf(secret: string | undefined): readonly Token[] | Problem {
@@ -127,16 +121,15 @@ function tokensOf(secret: string | undefined): readonly Token[] | Problem {
   return configured.tokens;
 }
 
-async function verify(authorization: string, tokens: readonly Token[]): Promise<Principal | Problem> {
+async function verify(authorization: string, tokens: readonly Token[]): Answered<Principal> {
   const presented = /^Bearer +([\x21-\x7e]+) *$/i.exec(authorization)?.[1];
   if (presented === undefined)
     return unauthorized("the Authorization header is not of the form Bearer TOKEN");
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(presented));
   let principal: Principal | undefined;
-  // Every entry is compared, in constant time, so that the time taken tells nothing about any of them.
-  for (const token of [...tokens, ...issued]) {
+  // Every entry is compared, in constant time, so that the time taken reveals nothing about any of them.
+  for (const token of [...tokens, ...issued])
     if (crypto.subtle.timingSafeEqual(digest, token.digest)) principal ??= token;
-  }
   if (principal === undefined) return unauthorized("the token is not known");
   // A valid token can be written in many ways (`bearer`, spaces). Only one of them is remembered.
   if (authorization === `Bearer ${presented}`) authenticated.set(authorization, principal);
@@ -144,9 +137,8 @@ async function verify(authorization: string, tokens: readonly Token[]): Promise<
 }
 
 function unauthorized(detail: string): Problem {
-  return new Problem(PROBLEMS.unauthorized, detail, {
-    headers: { "www-authenticate": 'Bearer realm="weir"' },
-  });
+  const headers = { "www-authenticate": 'Bearer realm="weir"' };
+  return new Problem(PROBLEMS.unauthorized, detail, { headers });
 }
 
 /** Parses the secret. Problems name the entry and the field, and quote no value, since this is a secret. */
@@ -162,22 +154,14 @@ function parseTokens(secret: string | undefined): readonly Token[] | Problem {
   }
   const parsed = v.safeParse(v.pipe(v.array(TokenEntry), v.minLength(1)), value);
   if (!parsed.success) {
-    const fields = violationsOf(parsed.issues).map(({ path }) => path.join("."));
-    return notConfigured(
-      `${allowed}, and something is wrong with: ${fields.map((field) => field || "the array").join(", ")}. ${HOW_TO}`,
-    );
+    const fields = violationsOf(parsed.issues).map(({ path }) => path.join(".") || "the array");
+    return notConfigured(`${allowed}, and something is wrong with: ${fields.join(", ")}. ${HOW_TO}`);
   }
   return parsed.output.map(tokenOf);
 }
 
-function tokenOf({
-  name,
-  sha256,
-  scopes,
-  policies,
-  keyPrefix,
-  ...bounds
-}: v.InferOutput<typeof TokenEntry>): Token {
+function tokenOf(entry: v.InferOutput<typeof TokenEntry>): Token {
+  const { name, sha256, scopes, policies, keyPrefix, ...bounds } = entry;
   return {
     title: `the token ${JSON.stringify(name)}`,
     id: JSON.stringify({ token: name }),
@@ -185,11 +169,11 @@ function tokenOf({
     policies,
     keyPrefix,
     bounds: boundsOf(bounds),
-    digest: bytesOf(sha256),
+    digest: Uint8Array.from(sha256.match(/../g) ?? [], (pair) => Number.parseInt(pair, 16)),
   };
 }
 
-/** Takes over the tokens that were issued at run time: those that are not among them any more are refused from now on. */
+/** Sets the tokens that were issued at run time: from now on those that are not among them are refused. */
 export function knowTokens(entries: readonly unknown[]): void {
   issued = entries.flatMap((entry) => {
     const parsed = v.safeParse(TokenEntry, entry);
@@ -203,21 +187,15 @@ function notConfigured(detail: string): Problem {
   return new Problem(PROBLEMS.notConfigured, detail);
 }
 
-function bytesOf(hex: string): Uint8Array {
-  return Uint8Array.from(hex.match(/../g) ?? [], (pair) => Number.parseInt(pair, 16));
-}
-
-/* The entries that say what a token may do: in the secret API_TOKENS, and of tokens that were issued at run time. */
-
 /**
  * What a token or a binding allows: `limit` all calls but those that follow, `refund` a refund that names no charge,
- * `force` a `limit` with `force`, `reserve` holding units in the caller's own process, `metrics` reading all counts, `admin` the same, a reset, setting what is used, looking at policies and keys, and
- * listing keys.
+ * `force` a `limit` with `force`, `reserve` holding units in the caller's own process, `metrics` reading all counts,
+ * `admin` the same, a reset, setting what is used, reading policies and keys, and listing keys.
  */
 export const SCOPES = ["limit", "refund", "force", "reserve", "metrics", "admin"] as const;
 export type Scope = (typeof SCOPES)[number];
 
-/** What a token and the props of a binding say in the same words. */
+/** Fields that a token and the props of a binding share. */
 export const GRANT_FIELDS = {
   policies: v.optional(v.array(v.string("the name of a policy"), "a list of names of policies")),
   keyPrefix: v.optional(v.string("a prefix that keys must have")),
@@ -240,15 +218,12 @@ export const CALLER_NAME = v.pipe(
 /** What a token may do, and its name. */
 export const TokenFields = table({ name: CALLER_NAME, scopes: SCOPE_LIST, ...GRANT_FIELDS });
 
-/** A token of the catalog, which stands under its name. It has only the SHA-256 of the token, never the token. */
+const SHA256_ALLOWED = "64 hexadecimal digits, the SHA-256 of the token";
+/** A token of the catalog, stored under its name. It has only the SHA-256 of the token, never the token. */
 export const StoredToken = table({
-  sha256: v.pipe(
-    v.string("64 hexadecimal digits"),
-    v.regex(/^[0-9a-f]{64}$/i, "64 hexadecimal digits, the SHA-256 of the token"),
-  ),
+  sha256: v.pipe(v.string("64 hexadecimal digits"), v.regex(/^[0-9a-f]{64}$/i, SHA256_ALLOWED)),
   scopes: SCOPE_LIST,
   ...GRANT_FIELDS,
 });
 
-/** One entry of the secret API_TOKENS. */
 const TokenEntry = table({ name: CALLER_NAME, ...StoredToken.entries });

@@ -1,26 +1,23 @@
 /**
- * What an isolate knows of the catalog. It asks for what has changed, in the background while there are calls, so that no
- * call waits. Only one that comes after a pause has to: a decision is never made by what was asked for longer ago.
+ * What an isolate knows of the catalog. It asks for changes in the background while there are calls, so that no call waits.
+ * Only a call after a pause has to: no decision is made by knowledge that is older than 8 s.
  */
 import type { Follow } from "../../client/call-gate.ts";
-import type { CatalogChanges, CatalogMethods, TokenChange } from "../../core/catalog/calls.ts";
+import type { CatalogChanges, CatalogMethods } from "../../core/catalog/calls.ts";
 import type { PoliciesInForce } from "../../core/catalog/policy-entry.ts";
 import { orTimeout, type Time } from "../../core/clock.ts";
 import { later, type Policies } from "../../core/policies/policy.ts";
 
-/**
- * From so many milliseconds on the next call asks again, and does not wait for the answer. Tests bind another interval.
- */
+/** After this time the next call asks again, without waiting for the answer. In milliseconds; tests bind another. */
 export const ASK_AFTER_MS = 5_000;
 /**
- * What was asked for so long ago is not decided by. A change is in force 10 s after it was acknowledged, and a decision may
- * take its deadline, which is 1 s unless its policy says more.
+ * No decision is made by older knowledge, in milliseconds. A change is in force 10 s after it was acknowledged, and a
+ * decision may take its deadline, which is 1 s unless its policy says more.
  */
 export const MAX_AGE_MS = 8_000;
 /** The longest that a call waits for the catalog. Then it goes on with what is known. */
 const DEADLINE_MS = 1_000;
 
-/** What the reader needs of the isolate. */
 interface CatalogReaderParts {
   readonly policies: PoliciesInForce;
   readonly time: Time;
@@ -34,10 +31,10 @@ interface CatalogReaderParts {
 
 /** One isolate's knowledge of the catalog. */
 export class CatalogReader {
+  /** When the message with the last answer was sent. */
+  askedAtMs = -Infinity;
   readonly #parts: CatalogReaderParts;
   readonly #tokens = new Map<string, object>();
-  /** When what is known was asked for. */
-  #askedMs = -Infinity;
   /** The message under way, and when it was sent. */
   #asking: { readonly answer: Promise<void>; readonly sinceMs: number } | undefined;
   /** When the last message failed; `undefined`: it did not. */
@@ -49,32 +46,27 @@ export class CatalogReader {
     this.#parts = parts;
   }
 
-  /** How many milliseconds ago what is known was asked for. */
-  get ageMs(): number {
-    return this.#parts.time.nowMs() - this.#askedMs;
-  }
-
   /**
-   * Sees to it that what is known is not too old. `undefined`: it is not; else it is when the promise resolves, or the
-   * catalog does not answer. Then calls go on with what is known.
+   * Asks for changes if what is known is too old. A promise: the call has to wait for it. When the catalog does not
+   * answer, calls go on with what is known.
    */
   freshen(): Promise<void> | undefined {
     const { time, askAfterMs = ASK_AFTER_MS } = this.#parts;
     const nowMs = time.nowMs();
-    const ageMs = nowMs - this.#askedMs;
-    // A clock that was put back tells no age.
+    const ageMs = nowMs - this.askedAtMs;
+    // After a clock was put back, the age is not known.
     if (ageMs >= 0 && ageMs < askAfterMs) return undefined;
     const failedMs = this.#failedMs ?? -Infinity;
     if (nowMs >= failedMs && nowMs < failedMs + askAfterMs) return undefined;
     const answer = this.#ask(nowMs);
-    // Nobody waits for a catalog that has not answered the last time.
+    // No call waits for a catalog that has not answered the last time.
     if ((ageMs >= 0 && ageMs < MAX_AGE_MS) || this.#failedMs !== undefined) return undefined;
     return orTimeout(answer, time, DEADLINE_MS);
   }
 
-  /** Asks at once: whoever has just changed something sees it. */
-  async ask(): Promise<void> {
-    await this.#ask(this.#parts.time.nowMs(), true);
+  /** Asks at once, so that the caller of a write sees its change. */
+  ask(): Promise<void> {
+    return this.#ask(this.#parts.time.nowMs(), true);
   }
 
   #ask(nowMs: number, isForced = false): Promise<void> {
@@ -95,16 +87,18 @@ export class CatalogReader {
     const turn = this.#sent;
     try {
       const changes = await inTime(catalog().changes(policies.revision), time);
-      // One that was overtaken by a later answer says nothing new, and what it would take away may be there again.
+      // An answer that a later one has overtaken brings nothing new, and could remove what is there again.
       if (turn < this.#taken) return;
       this.#taken = turn;
-      this.#askedMs = nowMs;
+      this.askedAtMs = nowMs;
       this.#failedMs = undefined;
       this.#take(changes);
     } catch (error) {
       this.#failedMs = time.nowMs();
       const known =
-        this.#askedMs === -Infinity ? "the deployment's file" : `what was known ${this.ageMs} ms ago`;
+        this.askedAtMs === -Infinity
+          ? "the deployment's file"
+          : `what was known ${time.nowMs() - this.askedAtMs} ms ago`;
       console.warn(`the catalog does not answer, so ${known} is in force: ${String(error)}`);
     } finally {
       if (this.#asking?.sinceMs === nowMs) this.#asking = undefined;
@@ -116,13 +110,10 @@ export class CatalogReader {
     policies.apply(changes);
     if (changes.isWhole) this.#tokens.clear();
     if (changes.tokens.length === 0 && !changes.isWhole) return;
-    for (const token of changes.tokens) this.#note(token);
+    for (const { name, entry } of changes.tokens)
+      if (entry === undefined) this.#tokens.delete(name);
+      else this.#tokens.set(name, { ...entry, name });
     onTokens([...this.#tokens.values()]);
-  }
-
-  #note({ name, entry }: TokenChange): void {
-    if (entry === undefined) this.#tokens.delete(name);
-    else this.#tokens.set(name, { ...entry, name });
   }
 }
 
@@ -139,37 +130,35 @@ async function inTime<Answer>(answer: Promise<Answer>, time: Time): Promise<Answ
   }
 }
 
-/* How an isolate sees, while a call of its own waits at an object, that another policy is in force for the key. */
-
 /**
- * How often it looks, in milliseconds. What the catalog says is asked for every 5 s and seen at the next look, so an
- * object hears of a change within some 9 s.
+ * How often an isolate checks, while one of its calls waits at an object, whether another policy is in force for the key.
+ * In milliseconds. The catalog is asked every 5 s, so an object learns of a change within some 9 s.
  */
-export const LOOK_MS = 2_000;
+export const CHECK_EVERY_MS = 2_000;
 
-/** Looks at the catalog as long as somebody waits. */
+/** Checks the catalog as long as a call waits. */
 export function followingBy(
   catalog: Pick<CatalogReader, "freshen">,
   policies: Pick<Policies, "get">,
   time: Time,
-  lookMs = LOOK_MS,
+  checkEveryMs = CHECK_EVERY_MS,
 ): Follow {
   return ({ name, inForce }, key, tell) => {
-    let told = inForce;
+    let toldVersion = inForce;
     let isOver = false;
     let cancel = () => {};
-    const look = async () => {
+    const check = async () => {
       await catalog.freshen();
       const named = policies.get(name);
       const now = named?.overrides?.find(key, time.nowMs()) ?? named;
       if (isOver) return;
-      if (now !== undefined && later(told, now.inForce) !== told) {
-        told = now.inForce;
+      if (now !== undefined && later(toldVersion, now.inForce) !== toldVersion) {
+        toldVersion = now.inForce;
         tell(now);
       }
       again();
     };
-    const again = () => (cancel = time.after(lookMs, () => void look()));
+    const again = () => (cancel = time.after(checkEveryMs, () => void check()));
     again();
     return () => {
       isOver = true;

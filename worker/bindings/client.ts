@@ -7,25 +7,28 @@ import { BatchQueues } from "../../client/transports/batch-queue.ts";
 import { type LimiterNamespace, Objects } from "../../client/transports/objects.ts";
 import { returnUnits } from "../../client/transports/send-batch.ts";
 import { PoliciesInForce } from "../../core/catalog/policy-entry.ts";
-import { randomFraction, randomId, SYSTEM_TIME, type Time } from "../../core/clock.ts";
+import { randomFraction, randomId, SYSTEM_TIME } from "../../core/clock.ts";
 import { regionOf, type Origin, type Region } from "../../core/policies/regions.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { type ComparisonCounts, policyOfKeys } from "../../core/stats/counts.ts";
+import { policyOfKeys } from "../../core/stats/counts.ts";
 import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../../core/stats/messages.ts";
-import { type CountedDecision, type Counter, StatsSender, Tally } from "../../core/stats/tally.ts";
+import { StatsSender, Tally } from "../../core/stats/tally.ts";
 import {
+  backgroundMs,
   poolAddress,
   regions,
   deployed,
   log,
   regionalPolicies,
-  backgroundMs,
 } from "../../durable-objects/deployment.ts";
 import { claimProofs } from "../auth/claim-proofs.ts";
 import { knowTokens, type Principal } from "../auth/tokens.ts";
 import { CallLog } from "./call-log.ts";
-import { CatalogReader, followingBy } from "./catalog-reader.ts";
-import { type CatalogNamespace, catalogOf, type Env } from "./env.ts";
+import { ASK_AFTER_MS, CatalogReader, followingBy } from "./catalog-reader.ts";
+import type { Env } from "./env.ts";
+
+/** The one object that has the catalog of a deployment. The name is stored: never change it. */
+const CATALOG_NAME = "catalog";
 
 /** The clients of one namespace: one whose units all share, and one for the calls of each caller. */
 interface Clients {
@@ -57,20 +60,18 @@ export function clientOf(env: Env, { id, bounds }: Principal): LimiterClient {
 }
 
 /**
- * What is known of the catalog must not be too old. `undefined`: it is not; else it is when the promise resolves. Before
- * each call, also before it is known who calls: tokens may have been revoked.
+ * Refreshes what is known of the catalog if it is too old. `undefined`: it is not, else it is fresh when the promise
+ * resolves. Before each call, also before its caller is known: tokens may have been revoked.
  *
- * @param isHeld the caller keeps stubs of this request, so it must end when it has been answered
+ * @param isHeld the caller keeps stubs of this request, so no background work may make the request last longer
  */
 export function freshen(env: Env, isHeld = false): Promise<void> | undefined {
   const { catalog, stats } = clientsOf(env);
-  if (!isHeld) stats?.see();
-  return catalog?.freshen();
-}
-
-/** Asks the catalog at once: this isolate has just changed it. */
-async function askCatalog(env: Env): Promise<void> {
-  await clientsOf(env).catalog?.ask();
+  const nowMs = SYSTEM_TIME.nowMs();
+  if (!isHeld) stats?.sendIfDue(nowMs);
+  if (catalog === undefined) return undefined;
+  const isFresh = nowMs >= catalog.askedAtMs && nowMs < catalog.askedAtMs + ASK_AFTER_MS;
+  return isFresh ? undefined : catalog.freshen();
 }
 
 /** Gives back all units that this isolate has, and sends all that it has counted. */
@@ -82,42 +83,43 @@ export async function giveBackAll({ OBJECTS }: Env): Promise<void> {
   await made.stats?.sendAll();
 }
 
-/** Who is told what callers are told; `undefined`: nobody. */
-function counterOf(stats: WorkerStats | undefined, calls: CallLog): LimiterClientParts["counter"] {
-  if (!calls.hasDenials) return stats;
-  return {
-    decided: (told) => {
-      stats?.decided(told);
-      calls.decided(told);
-    },
-    compared: (compared) => stats?.compared(compared),
-  };
-}
-
 function clientsOf(env: Env): Clients {
   return clients.get(env.OBJECTS) ?? makeClients(env);
 }
 
 function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKENS }: Env): Clients {
-  // There is one object for all counts, which is in no jurisdiction.
   const inForce = CATALOG && new PoliciesInForce(deployed);
-  const { named } = inForce ?? regionalPolicies;
-  const mayHaveKeys = (name: string) => named.get(policyOfKeys(name))?.jurisdiction === undefined;
-  const stats = STATS && new WorkerStats(STATS, SYSTEM_TIME, randomId, waitUntil, mayHaveKeys);
-  const together = { queues: new BatchQueues(), inBackground: waitUntil };
+  const policies = inForce ?? regionalPolicies;
+  // There is one object for all counts, which is in no jurisdiction.
+  const mayHaveKeys = (name: string) => policies.named.get(policyOfKeys(name))?.jurisdiction === undefined;
+  const stats = STATS && new WorkerStats(STATS, mayHaveKeys);
+  const tally = stats?.tally;
   const calls = new CallLog(log, randomFraction, (line) => console.log(line));
-  const unanswered = (policy: string, error: unknown) => calls.failed(policy, error);
-  const objects = new Objects(OBJECTS, SYSTEM_TIME, together, { counter: stats, unanswered });
+  const objects = new Objects(
+    OBJECTS,
+    SYSTEM_TIME,
+    { queues: new BatchQueues(), inBackground: waitUntil },
+    { counter: tally, unanswered: (policy, error) => calls.failed(policy, error) },
+  );
   const reservations = new ReservationCache(randomId);
-  const counter = counterOf(stats, calls);
-  const catalog = CATALOG && inForce && readerOf(CATALOG, inForce);
-  const parts = {
+  const catalog =
+    CATALOG &&
+    inForce &&
+    new CatalogReader({
+      policies: inForce,
+      time: SYSTEM_TIME,
+      catalog: () => CATALOG.getByName(CATALOG_NAME),
+      inBackground: waitUntil,
+      onTokens: knowTokens,
+      askAfterMs: backgroundMs,
+    });
+  const parts: LimiterClientParts = {
     objects,
-    policies: inForce ?? regionalPolicies,
+    policies,
     time: SYSTEM_TIME,
     inBackground: waitUntil,
     ...(bounds !== undefined && { starts: new ObjectStarts(JSON.parse(bounds) as ObjectBounds) }),
-    ...(counter && { counter }),
+    counter: calls.hasDenials ? countedAndLogged(tally, calls) : tally,
     ...(API_TOKENS !== undefined && { prove: claimProofs(API_TOKENS) }),
     ...(catalog && inForce && { follow: followingBy(catalog, inForce, SYSTEM_TIME, backgroundMs) }),
   };
@@ -127,82 +129,54 @@ function makeClients({ OBJECTS, OBJECT_BOUNDS: bounds, CATALOG, STATS, API_TOKEN
   return made;
 }
 
-function readerOf(namespace: CatalogNamespace, inForce: PoliciesInForce): CatalogReader {
-  return new CatalogReader({
-    policies: inForce,
-    time: SYSTEM_TIME,
-    catalog: () => catalogOf(namespace),
-    inBackground: waitUntil,
-    onTokens: knowTokens,
-    askAfterMs: backgroundMs,
-  });
+function countedAndLogged(tally: Tally | undefined, calls: CallLog): LimiterClientParts["counter"] {
+  return {
+    decided: (decision) => {
+      tally?.decided(decision);
+      calls.decided(decision);
+    },
+    compared: (compared) => tally?.compared(compared),
+  };
 }
 
-/** Counts for one isolate of the worker, and sees to it that the counts are sent. No call waits for that. */
-class WorkerStats implements Counter {
-  readonly #tally: Tally;
+/** Counts for one isolate of the worker, and sends the counts. No call waits for that. */
+class WorkerStats {
+  readonly tally: Tally;
   readonly #sender: StatsSender;
-  readonly #time: Time;
   readonly #push: (message: StatsMessage) => Promise<void>;
-  readonly #inBackground: (work: Promise<unknown>) => void;
 
   /** @param mayHaveKeys see `Tally` */
-  constructor(
-    namespace: StatsNamespace,
-    time: Time,
-    makeId: () => string,
-    inBackground: (work: Promise<unknown>) => void,
-    mayHaveKeys: (policy: string) => boolean,
-  ) {
-    this.#tally = new Tally(mayHaveKeys);
+  constructor(namespace: StatsNamespace, mayHaveKeys: (policy: string) => boolean) {
+    this.tally = new Tally(mayHaveKeys);
     this.#sender = new StatsSender(
-      this.#tally,
-      makeId,
+      this.tally,
+      randomId,
       (error) => console.warn(`what was counted could not be sent, and is sent again: ${String(error)}`),
       backgroundMs,
     );
-    this.#time = time;
     // A new stub for each message: one that has thrown stays broken, and one of another request may not be used.
     this.#push = (message) => namespace.getByName(STATS_NAME).push(message);
-    this.#inBackground = inBackground;
-  }
-
-  decided(told: CountedDecision): void {
-    this.#tally.decided(told);
-  }
-
-  compared(compared: ComparisonCounts): void {
-    this.#tally.compared(compared);
-  }
-
-  add(...args: Parameters<Counter["add"]>): void {
-    this.#tally.add(...args);
-  }
-
-  lasted(...args: Parameters<Counter["lasted"]>): void {
-    this.#tally.lasted(...args);
   }
 
   /** Sends all that has been counted: the process is about to end. */
   sendAll(): Promise<void> {
-    return this.#sender.sendAll(this.#time, this.#push);
+    return this.#sender.sendAll(SYSTEM_TIME, this.#push);
   }
 
-  /**
-   * The next message is this request's to send: in 10 s, while it has long been answered. A request whose caller keeps stubs
-   * of it must not be asked: those would end that much later.
-   */
-  see(): void {
-    if (!this.#sender.isDue(this.#time.nowMs())) return;
-    this.#inBackground(this.#sender.begin(this.#time, this.#push, this.#sender.everyMs));
+  /** If the next message is due, this request sends it in 10 s, long after it has been answered. */
+  sendIfDue(nowMs: number): void {
+    if (this.#sender.isDue(nowMs))
+      waitUntil(this.#sender.begin(SYSTEM_TIME, this.#push, this.#sender.everyMs));
   }
 }
 
-/** What a call on the catalog needs, and how this isolate learns at once of what it has changed; or there is no catalog. */
+/** What a call on the catalog needs, and how this isolate learns at once of its own changes; or there is no catalog. */
 export function catalogCallerOf(env: Env, principal: Principal) {
   const { CATALOG, STATS: stats, API_TOKENS: secret } = env;
-  if (CATALOG !== undefined)
-    return { catalog: catalogOf(CATALOG), principal, stats, secret, onWritten: () => askCatalog(env) };
+  if (CATALOG !== undefined) {
+    const onWritten = async () => await clientsOf(env).catalog?.ask();
+    return { catalog: CATALOG.getByName(CATALOG_NAME), principal, stats, secret, onWritten };
+  }
   const detail =
     "the deployment has no binding CATALOG, so nothing can be changed at run time: docs/deploying.md has it";
   return new Problem(PROBLEMS.notConfigured, detail);
@@ -210,15 +184,12 @@ export function catalogCallerOf(env: Env, principal: Principal) {
 
 /* Where a call comes from: its region decides which object serves a policy with a pool. */
 
-/**
- * The region of this isolate, as the latest HTTP request told it. Calls over RPC say nothing of their place, and an
- * isolate is in one place, so they use this region.
- */
+/** The region of this isolate, by the latest HTTP request. Calls over RPC name no place, so they use this region. */
 let here: Region | undefined;
 
 /**
- * The principal with the region of its request; unchanged when no policy has a pool. Then `cf` is not even looked at: the
- * runtime makes it when it is asked for, which costs a tenth of a decision.
+ * The principal with the region of its request; unchanged when no policy has a pool. Then `cf` is not even read: the
+ * runtime makes it on demand, which costs a tenth of a decision.
  */
 export function callingFrom(principal: Principal, request: Request): Principal {
   if (poolAddress === undefined) return principal;
@@ -226,10 +197,7 @@ export function callingFrom(principal: Principal, request: Request): Principal {
   return { ...principal, region: here };
 }
 
-/**
- * The region of a call over RPC: the one that it names, else that of this isolate. `undefined`: no region has that
- * name.
- */
+/** The region of a call over RPC: the one that it names, else that of this isolate; `undefined`: there is no such region. */
 export function regionNamed(name: unknown): Region | undefined {
   return name === undefined ? (here ?? regions[0]) : regions.find((region) => region.name === name);
 }

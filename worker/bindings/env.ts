@@ -2,13 +2,8 @@ import type { LimiterNamespace } from "../../client/transports/objects.ts";
 import type { CatalogMethods } from "../../core/catalog/calls.ts";
 import type { StatsNamespace } from "../../core/stats/messages.ts";
 
-/** The object that has the catalog. There is one in a deployment: its name is stored, never change it. */
-export function catalogOf(namespace: CatalogNamespace): CatalogMethods {
-  return namespace.getByName("catalog");
-}
-
 /** The part of the binding CATALOG that is used. */
-export interface CatalogNamespace {
+interface CatalogNamespace {
   getByName(name: string): CatalogMethods;
 }
 
@@ -17,13 +12,13 @@ export interface Env {
   readonly OBJECTS: LimiterNamespace;
   /** Absent: nothing changes at run time, and the deployment's file is in force. */
   readonly CATALOG?: CatalogNamespace;
-  /** Where it is counted what the limiter did. Absent: nobody counts. */
+  /** Counts what the limiter does. Absent: nothing is counted. */
   readonly STATS?: StatsNamespace;
   /** A secret. Without it, every call but /healthz is refused. */
   readonly API_TOKENS?: string;
-  /** Only where `npm run serve` runs the worker: what it says when it is about to end the process. */
+  /** Only where `npm run serve` runs the worker: the secret of the request that ends it. */
   readonly STOP_SECRET?: string;
-  /** Only on plain workerd, `relayed`: the worker passes on what is said on a socket, and not the socket. */
+  /** Only on plain workerd, `relayed`: the worker passes on the messages on a socket, and not the socket. */
   readonly SOCKETS?: string;
   /** Only on plain workerd, as JSON: how many objects its process can have. */
   readonly OBJECT_BOUNDS?: string;

@@ -3,7 +3,7 @@
  * decides by what it admitted itself. It lets nobody wait. Each function here returns at once, and never throws.
  */
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
-import { decisionOf } from "../../client/read-answer.ts";
+import { blockedDecision, decisionOf } from "../../client/read-answer.ts";
 import { randomId } from "../../core/clock.ts";
 import { type Policy, takesNothing } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
@@ -11,7 +11,7 @@ import type { HoldParams, AcquireParams, LimitParams } from "../../core/protocol
 import { readClaimId } from "../../core/protocol/names.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import type { DeniedBy } from "../../core/stats/counts.ts";
-import { blockedDecision, type Target } from "./target.ts";
+import type { Target } from "./validate.ts";
 
 type Decided = Decision | Problem | undefined;
 
@@ -41,7 +41,7 @@ export function holdCandidate(client: LimiterClient, target: Target, call: HoldP
   const { idempotencyKey, ...others } = call;
   const asked = { ...others, ...(id !== undefined && { id }), ...sameOnce(idempotencyKey, id) };
   compare(client, target, told, async (beside) => {
-    const blocked = blockedDecision({ policy: candidate.policy, key });
+    const blocked = blockedDecision(candidate.policy, key);
     if (blocked !== undefined) return blocked;
     const answer = await beside.holds.hold(candidate.policy, key, asked);
     // Nobody has it, and nobody will end it.
@@ -74,7 +74,7 @@ export function acquireCandidate(
     ...sameOnce(call.idempotencyKey, granted),
   };
   compare(client, target, told, async (beside) => {
-    const blocked = blockedDecision({ policy: candidate.policy, key });
+    const blocked = blockedDecision(candidate.policy, key);
     if (blocked !== undefined) return blocked;
     const answer = await beside.leases.acquire(candidate.policy, key, asked);
     if (granted === undefined && !(answer instanceof Problem) && answer.lease !== undefined)

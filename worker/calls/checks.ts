@@ -1,16 +1,14 @@
 /** The checks of a call on several keys: parsed, permitted, and named for idempotency. */
-import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { type Cost, costOf, costText, forPriority, publicName } from "../../core/policies/policy.ts";
-import { Problem } from "../../core/protocol/problems.ts";
-import type { Principal } from "../auth/tokens.ts";
+import { type Answered, Problem } from "../../core/protocol/problems.ts";
+import { type CallContext, costProblem, findTarget, priorityProblem, rateProblem } from "./limits.ts";
 import {
   CHECKS_ALLOWED,
   LimitAllRequest,
   MAX_CHECKS,
   MAX_INDEPENDENT_CHECKS,
 } from "./schemas/request-schemas.ts";
-import { costProblem, findTarget, priorityProblem, rateProblem, type Target } from "./target.ts";
-import { given, parse, refused } from "./validate.ts";
+import { given, parse, refused, type Target } from "./validate.ts";
 
 /** A check that is decided by itself. */
 export interface IndependentCheck extends Target {
@@ -22,9 +20,9 @@ export interface IndependentCheck extends Target {
 
 /** A check that passes with all others of its call, or takes nothing. */
 export interface Check extends IndependentCheck {
-  /** What the whole call wants of the key: it may check one key several times. */
+  /** The cost of all checks of the key in the call. */
   readonly total: Cost;
-  /** The whole call as text, which idempotency compares. */
+  /** The call as text, which idempotency compares. */
   readonly request: string;
 }
 
@@ -34,15 +32,11 @@ export type Checks =
   | { readonly alone: readonly IndependentCheck[] };
 
 /** The checks of a call, or the problem of the first that is not allowed. */
-export async function parseChecks(
-  client: LimiterClient,
-  principal: Principal,
-  input: unknown,
-): Promise<Checks | Problem> {
+export async function parseChecks({ client, principal }: CallContext, input: unknown): Answered<Checks> {
   // Before anything else, since each of thousands of checks would be parsed, and answered with an error of its own.
-  const asked = given(input, "checks");
-  const most = given(input, "atomic") === false ? MAX_INDEPENDENT_CHECKS : MAX_CHECKS;
-  if (Array.isArray(asked) && asked.length > most) return refused(["checks"], asked, CHECKS_ALLOWED);
+  const raw = given(input, "checks") as readonly unknown[];
+  const maxChecks = given(input, "atomic") === false ? MAX_INDEPENDENT_CHECKS : MAX_CHECKS;
+  if (Array.isArray(raw) && raw.length > maxChecks) return refused(["checks"], raw, CHECKS_ALLOWED);
   const request = parse(LimitAllRequest, input);
   if (request instanceof Problem) return request;
   const { atomic, idempotencyKey, priority } = request;
@@ -51,11 +45,10 @@ export async function parseChecks(
     const path = ["checks", String(index)];
     const target = findTarget(client, principal, check, path);
     if (target instanceof Problem) return target;
-    const raw = (given(input, "checks") as readonly unknown[])[index];
     const { policy } = target;
     const problem =
       (atomic ? undefined : rateProblem(policy, check.cost, path)) ??
-      costProblem(policy, [...path, "cost"], check.cost, given(raw, "cost")) ??
+      costProblem(policy, [...path, "cost"], check.cost, raw[index]) ??
       priorityProblem(policy, priority);
     if (problem !== undefined) return problem;
     targets.push({ ...target, policy: forPriority(target.policy, priority), cost: check.cost, priority });
@@ -82,23 +75,19 @@ function withKeys(
 
 /** The call as idempotency remembers it: the same text for the same checks in another order. Stored: for ever. */
 async function requestText(targets: readonly IndependentCheck[]): Promise<string> {
-  const lines = targets
-    .map((target) => JSON.stringify([nameOf(target), costText(target.cost)]))
-    .toSorted(compare);
+  const texts = targets.map((target) => JSON.stringify([nameOf(target), costText(target.cost)]));
+  const lines = texts.toSorted(compare);
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(lines.join("\n")));
   const hex = Array.from(new Uint8Array(digest, 0, 8), (byte) => byte.toString(16).padStart(2, "0")).join("");
   return `call on ${targets.length} checks (${hex})`;
 }
 
-/**
- * Whether a check can never pass, since what the call wants of its key is above a capacity. A shadow policy lets
- * everything pass.
- */
+/** Whether a check can never pass: its total is above a capacity. A shadow policy lets everything pass. */
 export function isNever({ policy, total }: Check): boolean {
   return !policy.shadow && policy.rules.some((rule) => costOf(rule, total) > rule.capacity);
 }
 
-/** The units that all checks of one key want together, by unit. */
+/** The units of all checks of one key, by unit. */
 function totalOf(targets: readonly IndependentCheck[], target: Target): Cost {
   const units: Record<string, number> = {};
   for (const { policy, cost } of targets.filter((each) => nameOf(each) === nameOf(target)))
@@ -107,7 +96,7 @@ function totalOf(targets: readonly IndependentCheck[], target: Target): Cost {
   return units;
 }
 
-/** The name by which calls order keys. Any order would do that all calls share. */
+/** The name by which all calls order keys. */
 export function nameOf({ policy, key }: Target): string {
   return `${publicName(policy.name)}/${key}`;
 }

@@ -1,14 +1,27 @@
+/** The calls on holds and leases. */
+import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
-import { decisionOf, leaseMissing } from "../../client/read-answer.ts";
+import { blockedDecision, decisionOf, holdMissing, leaseMissing } from "../../client/read-answer.ts";
 import { MAX_UNITS } from "../../core/algorithms/algorithm.ts";
+import { normaliseKey } from "../../core/catalog/patterns.ts";
+import { readClockMs } from "../../core/clock.ts";
 import { type Cost, costOf, type Policy, publicName } from "../../core/policies/policy.ts";
-import type { Lease } from "../../core/protocol/answers.ts";
 import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
 import type { AcquireParams, HoldParams } from "../../core/protocol/messages.ts";
-import { claimId } from "../../core/protocol/names.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import type { Principal } from "../auth/tokens.ts";
+import { claimId, type ClaimKind, isKeySized, readClaimId } from "../../core/protocol/names.ts";
+import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { clip } from "../../core/violations.ts";
+import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
 import { acquireCandidate, holdCandidate, skipCandidate, withCandidate } from "./candidates.ts";
+import {
+  type CallContext,
+  costProblem,
+  onKey,
+  priorityProblem,
+  rateProblem,
+  unitsProblem,
+  utilizationProblem,
+} from "./limits.ts";
 import {
   AcquireRequest,
   CancelRequest,
@@ -18,69 +31,123 @@ import {
   SettleRequest,
   SocketRequest,
 } from "./schemas/request-schemas.ts";
-import {
-  blockedDecision,
-  call,
-  callClaim,
-  costProblem,
-  findClaim,
-  priorityProblem,
-  rateProblem,
-  type Target,
-  type TargetAnswer,
-  unitsProblem,
-  utilizationProblem,
-} from "./target.ts";
-import { given, refused } from "./validate.ts";
+import { parse, refused, type Target } from "./validate.ts";
 
-/** The calls on leases: units that a caller has for a while, and may have to wait for in a queue. */
-
-/** An acquire that keeps to the terms of its policy. */
-export interface Acquire extends Target {
-  readonly asked: AcquireParams;
+/** A hold or lease of a key. Its secret is the part of its id that nobody can guess. */
+interface ClaimTarget extends Target {
+  readonly secret: string;
+  /** Ends or renews it: see `LimiterClient.endingBy`. */
+  readonly client: LimiterClient;
 }
 
-/**
- * Leases units for a caller who may go at any time.
- *
- * @param signal aborted when the caller has gone: the call leaves the queue, and a lease that was granted is released
- * @param waitUntil keeps that work going after the request has ended
- */
-export function callAcquire(
+/** A call on a hold or lease: parses the input, finds the claim, and answers. */
+function onClaim<Schema extends v.GenericSchema<unknown, { id: string }>, Answer>(
+  kind: ClaimKind,
+  schema: Schema,
+  answerOf: (
+    claim: ClaimTarget,
+    request: v.InferOutput<Schema>,
+    input: unknown,
+  ) => Answered<Answer> | Problem,
+): (context: CallContext, input: unknown) => Answered<Answer> {
+  return async ({ client, principal }, input) => {
+    const request = parse(schema, input);
+    if (request instanceof Problem) return request;
+    const claim = findClaim(client, principal, kind, request.id);
+    if (claim === undefined) return claimMissing(client, principal, kind, request.id);
+    return await answerOf(claim, request, input);
+  };
+}
+
+/** The hold or lease of an id; `undefined`: the id is malformed, or of a policy or key that this caller may not use. */
+export function findClaim(
   client: LimiterClient,
   principal: Principal,
-  input: unknown,
-  signal: AbortSignal,
-  waitUntil: (promise: Promise<unknown>) => void,
-): Promise<TargetAnswer<Decision> | Problem> {
-  const answered = call(client, principal, AcquireRequest, input, async (target, request) => {
-    const acquire = acquireOf(client, target, request, given(input, "units"));
-    if (acquire instanceof Problem) return acquire;
-    const { policy, key } = acquire;
-    const blocked = blockedDecision(target);
-    if (blocked !== undefined) return client.told(blocked);
-    if (request.utilization !== undefined) client.report(policy, key, request.utilization);
-    const asked = { ...acquire.asked, ...(request.confirm && { confirmWithinMs: CONFIRM_WITHIN_MS }) };
-    const acquired = await client.leases.acquire(policy, key, asked, signal);
-    const answer = request.confirm ? toBeConfirmed(acquired) : acquired;
-    // No caller will hear of a lease that was granted, so it is released. With an idempotency key it stays, since the
-    // call may be made again and then has its lease.
-    const isUnknown =
-      !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
-    const isLost = signal.aborted || isUnknown;
-    if (isLost && asked.idempotencyKey === undefined)
-      waitUntil(client.leases.release(policy, key, asked.id, { outcome: "ignore" }));
-    else acquireCandidate(client, acquire, asked, answer);
-    return client.told(answer);
-  });
-  waitUntil(answered.catch(() => undefined));
-  return answered;
+  kind: ClaimKind,
+  id: string,
+): ClaimTarget | undefined {
+  const claim = readClaimId(kind, id);
+  const policy = claim && client.policies.get(claim.policy);
+  if (claim === undefined || policy === undefined) return undefined;
+  if (!mayUse(principal, publicName(policy.name))) return undefined;
+  // An id can be forged, so its key has to pass all checks of a call's key.
+  const { key, secret } = claim;
+  if (key === "" || !isKeySized(key) || normaliseKey(policy, key) !== key) return undefined;
+  if (keyProblem(principal, key) !== undefined) return undefined;
+  const overridden = policy.overrides?.find(key, readClockMs());
+  return { policy: overridden ?? policy, key, secret, client: client.endingBy(kind, claim, secret) };
+}
+
+/** The problem of an id that leads to nothing. If its policy was removed, a caller who might use it learns that. */
+function claimMissing(
+  { policies }: LimiterClient,
+  principal: Principal,
+  kind: ClaimKind,
+  id: string,
+): Problem {
+  const name = readClaimId(kind, id)?.policy;
+  const isGone = name !== undefined && policies.get(name) === undefined;
+  if (!isGone || !mayUse(principal, publicName(name)))
+    return kind === "lease" ? leaseMissing() : holdMissing();
+  const shown = JSON.stringify(clip(publicName(name)));
+  return new Problem(
+    kind === "lease" ? PROBLEMS.leaseNotFound : PROBLEMS.holdNotFound,
+    `it is of the policy ${shown}, which this deployment does not have (any more)`,
+  );
+}
+
+/* The calls on leases: units that a caller has for a while, and may have to wait for in a queue. */
+
+/** An acquire that its policy allows. */
+export interface Acquire extends Target {
+  readonly params: AcquireParams;
+}
+
+interface AcquireContext extends CallContext {
+  /** Keeps work going after the request has ended. */
+  readonly waitUntil: (work: Promise<unknown>) => void;
 }
 
 /** In milliseconds: long for a message between worker and object, short for a slot that nobody uses. */
 export const CONFIRM_WITHIN_MS = 5_000;
+const NEVER_ABORTED = new AbortController().signal;
 
-/** The decision, which says how long its lease lasts unless it is renewed: one that was renewed before lasts longer. */
+/**
+ * Leases units for a caller who may go at any time: then the call leaves the queue, and a lease that was granted is
+ * released.
+ */
+export function callAcquire(context: AcquireContext, input: unknown): ReturnType<typeof acquire> {
+  const answered = acquire(context, input);
+  context.waitUntil(answered.catch(() => undefined));
+  return answered;
+}
+
+const acquire = onKey(
+  AcquireRequest,
+  async (target, request, { client, request: http, waitUntil }: AcquireContext, input) => {
+    const acquiring = acquireOf(client, target, request, input);
+    if (acquiring instanceof Problem) return acquiring;
+    const { policy, key } = acquiring;
+    const blocked = blockedDecision(policy, key);
+    if (blocked !== undefined) return client.recordDecision(blocked);
+    if (request.utilization !== undefined) client.report(policy, key, request.utilization);
+    const brief = request.confirm && { confirmWithinMs: CONFIRM_WITHIN_MS };
+    const params = { ...acquiring.params, ...brief };
+    const signal = http?.signal ?? NEVER_ABORTED;
+    const acquired = await client.leases.acquire(policy, key, params, signal);
+    const answer = request.confirm ? toBeConfirmed(acquired) : acquired;
+    // The caller never learns of a lease that was granted, so it is released. With an idempotency key it stays, since
+    // the call may be made again and then has its lease.
+    const isUnknown =
+      !(answer instanceof Problem) && answer.reason === "degraded" && answer.lease === undefined;
+    if ((signal.aborted || isUnknown) && params.idempotencyKey === undefined)
+      waitUntil(client.leases.release(policy, key, params.id, { outcome: "ignore" }));
+    else acquireCandidate(client, acquiring, params, answer);
+    return client.recordDecision(answer);
+  },
+);
+
+/** The decision with how long its lease lasts unless it is renewed: one that was renewed before lasts longer. */
 function toBeConfirmed(answer: Decision | Problem): Decision | Problem {
   if (answer instanceof Problem || answer.lease === undefined) return answer;
   const { expiresAfterMs } = answer.lease;
@@ -89,24 +156,21 @@ function toBeConfirmed(answer: Decision | Problem): Decision | Problem {
 }
 
 /** Opens a WebSocket. Its first message is the decision, and the lease lasts while the socket is open. */
-export function callSocket(
-  client: LimiterClient,
-  principal: Principal,
-  input: unknown,
-): Promise<TargetAnswer<Response> | Problem> {
-  return call(client, principal, SocketRequest, input, (target, request) => {
-    const acquire = acquireOf(client, target, request, given(input, "units"));
-    if (acquire instanceof Problem) return acquire;
-    const { policy, key, asked } = acquire;
-    skipCandidate(client, acquire);
-    const linked =
-      (request.resume === undefined ? blockedProblem(target) : undefined) ??
-      linkedOf(client, principal, acquire, request);
-    return linked instanceof Problem
-      ? linked
-      : client.leases.openSocket(policy, key, { ...asked, ...linked, pingWithinMs: request.pingWithinMs });
-  });
-}
+export const callSocket = onKey(SocketRequest, (target, request, { client, principal }, input) => {
+  const acquiring = acquireOf(client, target, request, input);
+  if (acquiring instanceof Problem) return acquiring;
+  const { policy, key, params } = acquiring;
+  skipCandidate(client, acquiring);
+  const blocked = request.resume === undefined ? blockedDecision(policy, key) : undefined;
+  if (blocked !== undefined)
+    return new Problem(
+      PROBLEMS.forbidden,
+      `the override ${JSON.stringify(blocked.override)} blocks this key`,
+    );
+  const linked = linkedOf(client, principal, acquiring, request);
+  if (linked instanceof Problem) return linked;
+  return client.leases.openSocket(policy, key, { ...params, ...linked, pingWithinMs: request.pingWithinMs });
+});
 
 /** For how long a lease outlives its socket or link, and which lease is taken over; or what is wrong with them. */
 export function linkedOf(
@@ -115,7 +179,7 @@ export function linkedOf(
   { policy, key }: Target,
   { graceMs, resume }: { readonly graceMs?: number | undefined; readonly resume?: string | undefined },
 ): Pick<AcquireParams, "graceMs" | "resume"> | Problem {
-  const problem = durationProblem(policy, "graceMs", graceMs);
+  const problem = ttlProblem(policy, graceMs, "graceMs");
   if (problem !== undefined) return problem;
   const claim = resume === undefined ? undefined : findClaim(client, principal, "lease", resume);
   if (resume !== undefined && (claim?.policy.name !== policy.name || claim.key !== key))
@@ -123,174 +187,116 @@ export function linkedOf(
   return { graceMs, resume: claim?.secret };
 }
 
-/**
- * Checks an acquire against the terms of its policy.
- *
- * @param givenUnits the units before they were parsed
- */
+interface AcquireFields {
+  readonly units: Cost;
+  readonly ttlMs?: number | undefined;
+  readonly waitMs: number;
+  readonly priority?: string | undefined;
+  readonly utilization?: number | undefined;
+  readonly idempotencyKey?: string | undefined;
+}
+
+/** The acquire, or what its policy does not allow. @param input what the request was parsed from */
 export function acquireOf(
   client: LimiterClient,
   target: Target,
-  request: {
-    readonly units: Cost;
-    readonly ttlMs?: number | undefined;
-    readonly waitMs: number;
-    readonly priority?: string | undefined;
-    readonly utilization?: number | undefined;
-    readonly idempotencyKey?: string | undefined;
-  },
-  givenUnits: unknown,
+  { units, ttlMs, waitMs, priority, utilization, idempotencyKey }: AcquireFields,
+  input: unknown,
 ): Acquire | Problem {
   const { policy } = target;
-  const { units, waitMs, priority, idempotencyKey } = request;
-  if (policy.lease === undefined)
+  const { lease } = policy;
+  if (lease === undefined)
     return refused(
       ["policy"],
       publicName(policy.name),
       "a policy with a concurrency rule (units of this one are not leased: limit, POST /v1/limit)",
     );
-  const { maxWaitMs, ttlMs } = policy.lease;
-  if (waitMs > maxWaitMs)
-    return refused(["waitMs"], waitMs, `an integer from 0 to ${maxWaitMs}, the policy's maxWait`);
+  if (waitMs > lease.maxWaitMs)
+    return refused(["waitMs"], waitMs, `an integer from 0 to ${lease.maxWaitMs}, the policy's maxWait`);
   const problem =
-    ttlProblem(policy, request.ttlMs) ??
-    leasedProblem(policy, units, givenUnits) ??
+    ttlProblem(policy, ttlMs) ??
+    leasedProblem(policy, units, input) ??
     priorityProblem(policy, priority) ??
-    utilizationProblem(policy, request.utilization);
+    utilizationProblem(policy, utilization);
   if (problem !== undefined) return problem;
   const id = client.newSecret("lease", policy, target.key);
-  const asked = { id, cost: units, ttlMs: request.ttlMs ?? ttlMs, waitMs, priority };
-  return { ...target, asked: idempotencyKey === undefined ? asked : { ...asked, idempotencyKey } };
+  const params = { id, cost: units, ttlMs: ttlMs ?? lease.ttlMs, waitMs, priority };
+  return { ...target, params: idempotencyKey === undefined ? params : { ...params, idempotencyKey } };
 }
 
 /** The problem of units that leave out a rule that leases: there would be no lease. */
-function leasedProblem(policy: Policy, units: Cost, givenUnits: unknown): Problem | undefined {
-  const problem = unitsProblem(policy, units, givenUnits);
+function leasedProblem(policy: Policy, units: Cost, input: unknown): Problem | undefined {
+  const problem = unitsProblem(policy, units, input);
   const none = policy.rules.find((rule) => rule.lease !== undefined && costOf(rule, units) === 0);
   if (problem !== undefined || none === undefined) return problem;
   return refused(["units", none.unit], 0, `an integer from 1 to ${MAX_UNITS}`);
 }
 
-/** The problem of a lifetime that is longer than a lease may have. */
-function ttlProblem(policy: Policy, ttlMs: number | undefined): Problem | undefined {
-  return durationProblem(policy, "ttlMs", ttlMs);
+function ttlProblem({ lease }: Policy, ms: number | undefined, field = "ttlMs"): Problem | undefined {
+  const maxMs = lease?.maxTtlMs ?? 0;
+  if (ms === undefined || ms <= maxMs) return undefined;
+  return refused([field], ms, `an integer from 1 to ${maxMs}, the policy's maxTtl`);
 }
-
-/** The problem of a duration that is longer than a lease may live. */
-function durationProblem({ lease }: Policy, field: string, ms: number | undefined): Problem | undefined {
-  const mostMs = lease?.maxTtlMs ?? 0;
-  if (ms === undefined || ms <= mostMs) return undefined;
-  return refused([field], ms, `an integer from 1 to ${mostMs}, the policy's maxTtl`);
-}
-
-/** A socket is opened for who may wait. Who is blocked is told so by the status. */
-function blockedProblem(target: Target): Problem | undefined {
-  const blocked = blockedDecision(target);
-  if (blocked === undefined) return undefined;
-  return new Problem(PROBLEMS.forbidden, `the override ${JSON.stringify(blocked.override)} blocks this key`);
-}
-
-/* The calls that renew and end leases. */
 
 /** Moves a lease's end to `ttlMs` from now. */
-export function callRenew(
-  client: LimiterClient,
-  principal: Principal,
-  input: unknown,
-): Promise<Lease | Problem> {
-  return callClaim(client, principal, "lease", RenewRequest, input, async (claim, { ttlMs }) => {
-    const { policy, key, secret } = claim;
-    const problem = ttlProblem(policy, ttlMs);
-    if (problem === undefined)
-      withCandidate(claim.client, policy, (beside, tried) => {
-        const mostMs = tried.lease?.maxTtlMs ?? 0;
-        return beside.leases.renew(tried, key, secret, ttlMs === undefined ? ttlMs : Math.min(ttlMs, mostMs));
-      });
-    const answer = problem ?? (await claim.client.leases.renew(policy, key, secret, ttlMs));
-    return answer instanceof Problem ? answer : publicLease(claim, answer);
+export const callRenew = onClaim("lease", RenewRequest, async (claim, { ttlMs }) => {
+  const { policy, key, secret, client } = claim;
+  const problem = ttlProblem(policy, ttlMs);
+  if (problem !== undefined) return problem;
+  withCandidate(client, policy, (beside, tried) => {
+    const maxMs = tried.lease?.maxTtlMs ?? 0;
+    return beside.leases.renew(tried, key, secret, ttlMs === undefined ? ttlMs : Math.min(ttlMs, maxMs));
   });
-}
+  const answer = await client.leases.renew(policy, key, secret, ttlMs);
+  if (answer instanceof Problem) return answer;
+  const { id, ...lease } = answer;
+  return { id: claimId("lease", { policy: policy.name, key }, id), ...lease };
+});
 
 /** Ends a lease, as the caller reports if it does; `undefined`: done. */
-export function callRelease(
-  client: LimiterClient,
-  principal: Principal,
-  input: unknown,
-): Promise<Problem | undefined> {
-  return callClaim(client, principal, "lease", ReleaseRequest, input, (claim, { outcome, durationMs }) => {
-    const { policy, key, secret } = claim;
-    const report = { outcome, durationMs };
-    withCandidate(claim.client, policy, (beside, tried) => beside.leases.release(tried, key, secret, report));
-    return claim.client.leases.release(policy, key, secret, report);
-  });
-}
-
-function publicLease(place: { policy: Policy; key: string }, { id, ...lease }: Lease): Lease {
-  return { id: claimId("lease", { policy: place.policy.name, key: place.key }, id), ...lease };
-}
+export const callRelease = onClaim("lease", ReleaseRequest, (claim, { outcome, durationMs }) => {
+  const { policy, key, secret, client } = claim;
+  const report = { outcome, durationMs };
+  withCandidate(client, policy, (beside, tried) => beside.leases.release(tried, key, secret, report));
+  return client.leases.release(policy, key, secret, report);
+});
 
 /* The calls on holds: units set apart, and settled when it is known how many were used. */
 
-type Promised<Answer> = Promise<TargetAnswer<Answer> | Problem>;
-
 /** Sets units apart until they are settled or cancelled. */
-export function callHold(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
-  return call(
-    client,
-    principal,
-    HoldRequest,
-    input,
-    async ({ policy, key }, { units, ttlMs, priority, idempotencyKey }) => {
-      const problem =
-        rateProblem(policy, units) ??
-        unitsProblem(policy, units, given(input, "units")) ??
-        priorityProblem(policy, priority);
-      if (problem !== undefined) return problem;
-      const blocked = blockedDecision({ policy, key });
-      if (blocked !== undefined) return client.told(blocked);
-      const asked: HoldParams = {
-        id: client.newSecret("hold", policy, key),
-        cost: units,
-        ttlMs,
-        priority,
-        ...(idempotencyKey !== undefined && { idempotencyKey }),
-      };
-      const answer = await client.holds.hold(policy, key, asked);
-      const told = answer === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, answer);
-      holdCandidate(client, { policy, key }, asked, told);
-      return client.told(told);
-    },
-  );
-}
+export const callHold = onKey(HoldRequest, async ({ policy, key }, request, { client }, input) => {
+  const { units, ttlMs, priority, idempotencyKey } = request;
+  const problem =
+    rateProblem(policy, units) ?? unitsProblem(policy, units, input) ?? priorityProblem(policy, priority);
+  if (problem !== undefined) return problem;
+  const blocked = blockedDecision(policy, key);
+  if (blocked !== undefined) return client.recordDecision(blocked);
+  const params: HoldParams = {
+    id: client.newSecret("hold", policy, key),
+    cost: units,
+    ttlMs,
+    priority,
+    ...(idempotencyKey !== undefined && { idempotencyKey }),
+  };
+  const held = await client.holds.hold(policy, key, params);
+  const answer = held === undefined ? degradedDecision(policy, key) : decisionOf(policy, key, held);
+  holdCandidate(client, { policy, key }, params, answer);
+  return client.recordDecision(answer);
+});
 
 /** Ends a hold with the units that were used. */
-export function callSettle(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
-  return callClaim(
-    client,
-    principal,
-    "hold",
-    SettleRequest,
-    input,
-    async ({ policy, key, secret, client: ending }, { used }) => {
-      const problem = costProblem(policy, ["used"], used, given(input, "used"));
-      if (problem !== undefined) return problem;
-      withCandidate(ending, policy, (beside, tried) => beside.holds.settle(tried, key, secret, used));
-      const answer = await ending.holds.settle(policy, key, secret, used);
-      return answer instanceof Problem ? answer : { policy, answer };
-    },
-  );
-}
+export const callSettle = onClaim("hold", SettleRequest, async (claim, { used }, input) => {
+  const { policy, key, secret, client } = claim;
+  const problem = costProblem(policy, ["used"], used, input);
+  if (problem !== undefined) return problem;
+  withCandidate(client, policy, (beside, tried) => beside.holds.settle(tried, key, secret, used));
+  const answer = await client.holds.settle(policy, key, secret, used);
+  return answer instanceof Problem ? answer : { policy, answer };
+});
 
 /** Ends a hold of which nothing was used; `undefined`: done. */
-export function callCancel(
-  client: LimiterClient,
-  principal: Principal,
-  input: unknown,
-): Promise<Problem | undefined> {
-  return callClaim(client, principal, "hold", CancelRequest, input, async (claim) => {
-    const { policy, key, secret } = claim;
-    withCandidate(claim.client, policy, (beside, tried) => beside.holds.cancel(tried, key, secret));
-    const answer = await claim.client.holds.cancel(policy, key, secret);
-    return answer instanceof Problem ? answer : undefined;
-  });
-}
+export const callCancel = onClaim("hold", CancelRequest, async ({ policy, key, secret, client }) => {
+  withCandidate(client, policy, (beside, tried) => beside.holds.cancel(tried, key, secret));
+  const answer = await client.holds.cancel(policy, key, secret);
+  return answer instanceof Problem ? answer : undefined;
+});

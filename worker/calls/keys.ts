@@ -1,47 +1,41 @@
 import * as v from "valibot";
 /** The calls about all keys of a policy: list them, and count them. */
 import type { SharedPolicy } from "../../client/objects/key-lists.ts";
-import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { figuresOf } from "../../core/algorithms/penalty.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import { keyCursor, type KeyPlace, readKeyCursor, sharedObjects } from "../../core/protocol/names.ts";
-import { Problem } from "../../core/protocol/problems.ts";
-import { integer, table } from "../../core/validation.ts";
-import { keyProblem, mayUse, type Principal } from "../auth/tokens.ts";
-import { figure, milliseconds } from "./schemas/answer-schemas.ts";
-import { KeyRequest, MAX_KEY_BYTES, text } from "./schemas/request-schemas.ts";
-import { findPolicy } from "./target.ts";
+import {
+  keyCursor,
+  type KeyPlace,
+  MAX_KEY_BYTES,
+  readKeyCursor,
+  sharedObjects,
+} from "../../core/protocol/names.ts";
+import { type Answered, Problem } from "../../core/protocol/problems.ts";
+import { described, integer, table } from "../../core/validation.ts";
+import { keyProblem, mayUse } from "../auth/tokens.ts";
+import { type CallContext, findPolicy } from "./limits.ts";
+import { amount, KeyRequest, milliseconds, text } from "./schemas/request-schemas.ts";
 import { parse, refused } from "./validate.ts";
 
-/** Lists keys, page by page. */
-export async function callKeys(
-  client: LimiterClient,
-  principal: Principal,
-  input: unknown,
-): Promise<KeyList | Problem> {
+export async function callKeys(context: CallContext, input: unknown): Answered<KeyList> {
   const request = parse(KeyListRequest, input);
   if (request instanceof Problem) return request;
-  const among = amongOf(client, principal, request);
+  const among = amongOf(context, request);
   if (among instanceof Problem) return among;
-  const page = await client.keys.list(among.policy, among.from, among.prefix, request.limit);
+  const page = await context.client.keys.list(among.policy, among.from, among.prefix, request.limit);
   return page instanceof Problem ? page : { keys: [...page.keys], ...cursorOf(page) };
 }
 
 /** Counts keys, 256 objects at a time. */
-export async function callKeyCount(
-  client: LimiterClient,
-  principal: Principal,
-  input: unknown,
-): Promise<KeyCount | Problem> {
+export async function callKeyCount(context: CallContext, input: unknown): Answered<KeyCount> {
   const request = parse(KeyCountRequest, input);
   if (request instanceof Problem) return request;
-  const among = amongOf(client, principal, request);
+  const among = amongOf(context, request);
   if (among instanceof Problem) return among;
-  const page = await client.keys.count(among.policy, among.from, among.prefix);
+  const page = await context.client.keys.count(among.policy, among.from, among.prefix);
   return page instanceof Problem ? page : { count: page.count, ...cursorOf(page) };
 }
 
-/** Among which keys a request looks. */
 interface Among {
   readonly policy: SharedPolicy;
   readonly prefix: string;
@@ -49,15 +43,10 @@ interface Among {
 }
 
 function amongOf(
-  { policies }: LimiterClient,
-  principal: Principal,
-  request: {
-    readonly policy: string;
-    readonly prefix?: string | undefined;
-    readonly cursor?: string | undefined;
-  },
+  { client, principal }: CallContext,
+  request: v.InferOutput<typeof KeyCountRequest>,
 ): Among | Problem {
-  const policy = findPolicy(policies, principal, request.policy, []);
+  const policy = findPolicy(client.policies, principal, request.policy);
   if (policy instanceof Problem) return policy;
   if (policy.pool !== undefined) {
     const allowed = "a policy without a pool (the keys of this one are in its Redis: list them there)";
@@ -70,7 +59,7 @@ function amongOf(
       'objects: keep a list of your keys and look at each, or set objects in the policy, with objectsBefore = "per-key")';
     return refused(["policy"], request.policy, allowed);
   }
-  // A token for keys with a prefix sees these and no others.
+  // A token with a key prefix lists no other keys.
   const { prefix = principal.keyPrefix ?? "" } = request;
   const from =
     request.cursor === undefined ? { object: 0 } : readKeyCursor(request.cursor, sharedObjects(policy));
@@ -83,20 +72,15 @@ function cursorOf({ next }: { readonly next?: KeyPlace }): { cursor?: string } {
   return next === undefined ? {} : { cursor: keyCursor(next) };
 }
 
-/* The schemas of requests and answers about all keys of a policy. */
-
 /** The most keys on a page, and how many there are if the request does not say. */
 export const MAX_LISTED = 1_000;
 const DEFAULT_LISTED = 100;
 
 const prefix = v.optional(
-  v.pipe(text(MAX_KEY_BYTES), v.description("Only keys that begin with it, compared byte by byte.")),
+  described(text(MAX_KEY_BYTES), "Only keys that begin with it, compared byte by byte."),
 );
 const cursor = v.optional(
-  v.pipe(
-    v.string("the cursor of an answer"),
-    v.description("The `cursor` of the page before; absent: the first page."),
-  ),
+  described(v.string("the cursor of an answer"), "The `cursor` of the page before; absent: the first page."),
 );
 
 const KeyCountRequest = table({ policy: KeyRequest.entries.policy, prefix, cursor });
@@ -105,45 +89,37 @@ export const KeyListRequest = table({
   policy: KeyRequest.entries.policy,
   prefix,
   cursor,
-  limit: v.optional(
-    v.pipe(integer(1, MAX_LISTED), v.description("The most keys on the page.")),
-    DEFAULT_LISTED,
-  ),
+  limit: v.optional(described(integer(1, MAX_LISTED), "The most keys on the page."), DEFAULT_LISTED),
 });
 
-const described = (description: string) =>
-  v.pipe(v.number(), v.integer(), v.minValue(0), v.description(description));
-const next = v.optional(v.pipe(v.string(), v.description("Absent: this was the last page.")));
+const next = v.optional(described(v.string(), "Absent: this was the last page."));
 
 export const ListedKey = v.object({
   key: v.string(),
-  limit: described("The most units that can be admitted at once."),
-  remaining: described("The largest cost that would pass now."),
-  resetAfterMs: described("How long until the quota is whole again if no other call comes, in milliseconds."),
-  outstanding: described("Units that are held, reserved or leased at this moment."),
-  holds: described("Callers' holds that have not ended."),
-  leases: described("Leases that have not ended."),
+  limit: amount("The most units that can be admitted at once."),
+  remaining: amount("The largest cost that would pass now."),
+  resetAfterMs: amount("How long until the quota has refilled if no other call comes, in milliseconds."),
+  outstanding: amount("Units that are held, reserved or leased at this moment."),
+  holds: amount("Callers' holds that have not ended."),
+  leases: amount("Leases that have not ended."),
 });
 
 export const KeyList = v.object({
-  keys: v.pipe(
+  keys: described(
     v.array(ListedKey),
-    v.description(
-      "Keys of which something is stored. A page may have few or none, and another one after it.",
-    ),
+    "Keys of which something is stored. A page may have few or none, and another one after it.",
   ),
   cursor: next,
 });
 export type KeyList = Readonly<v.InferOutput<typeof KeyList>>;
 
 export const KeyCount = v.object({
-  count: figure("How many keys something is stored of: of the objects that were asked, 256 at most."),
+  count: amount("How many keys something is stored of: of the objects that were asked, 256 at most."),
   cursor: next,
 });
 export type KeyCount = Readonly<v.InferOutput<typeof KeyCount>>;
 
-/** The policies that the principal may use. */
-export function listPolicies({ policies }: LimiterClient, principal: Principal): PolicyList {
+export function listPolicies({ client: { policies }, principal }: CallContext): PolicyList {
   const usable = [...policies.named.values()].filter(({ name }) => mayUse(principal, name));
   return {
     policies: usable.map(({ name, rules, ...policy }) => ({
@@ -186,11 +162,9 @@ function retryJitterOf({ retryJitter }: Pick<Policy, "retryJitter">): object {
   return "share" in retryJitter ? { retryJitter: retryJitter.share } : { retryJitterMs: retryJitter.mostMs };
 }
 
-/* The schema of the list of policies. */
-
 const LAYOUT = v.union([v.literal("per-key"), v.pipe(v.number(), v.integer())]);
 
-/** What else a rule says is its algorithm's: limits in units, durations in milliseconds. */
+/** Other fields are the algorithm's: limits in units, durations in milliseconds. */
 export const PolicyRule = v.objectWithRest(
   { name: v.string(), algorithm: v.string() },
   v.union([v.string(), v.number(), v.boolean()]),
@@ -203,57 +177,52 @@ export const PolicyDescription = v.object({
   deadlineMs: milliseconds("The longest a caller waits for a decision."),
   objects: LAYOUT,
   objectsBefore: v.optional(
-    v.pipe(v.array(LAYOUT), v.description("Where keys come from that have moved, the last layout first.")),
+    described(v.array(LAYOUT), "Where keys come from that have moved, the last layout first."),
   ),
-  locationHint: v.optional(v.pipe(v.string(), v.description("Where its objects are to be near."))),
-  jurisdiction: v.optional(v.pipe(v.string(), v.description("What its objects never leave."))),
+  locationHint: v.optional(described(v.string(), "Where its objects are to be near.")),
+  jurisdiction: v.optional(described(v.string(), "What its objects never leave.")),
   maxWaitMs: milliseconds("The longest that a caller may wait for units."),
-  maxWaiters: figure("The most callers that wait for units of one key."),
+  maxWaiters: amount("The most callers that wait for units of one key."),
   reservationTtlMs: milliseconds("The longest a reservation can live; 0: none are made."),
   denialTtlMs: milliseconds("The longest a denial is repeated from memory; 0: it is not."),
   pool: v.optional(v.literal("redis")),
   localShare: v.optional(
-    v.pipe(
+    described(
       v.number(),
-      v.description("The part of the limit that a region decides on alone while its pool does not answer."),
+      "The part of the limit that a region decides on alone while its pool does not answer.",
     ),
   ),
-  retryJitter: v.optional(
-    v.pipe(v.number(), v.description("Denied callers are told up to this part of the wait more.")),
-  ),
+  retryJitter: v.optional(described(v.number(), "Denied callers are told up to this part of the wait more.")),
   retryJitterMs: v.optional(milliseconds("Denied callers are told up to this much more.")),
   shadow: v.boolean(),
   keyKind: v.picklist(["text", "ip"]),
-  priorities: v.pipe(
-    v.array(v.string()),
-    v.description("How important calls may be, the most important first."),
-  ),
-  defaultPriority: v.pipe(v.string(), v.description("The priority of calls that say none.")),
+  priorities: described(v.array(v.string()), "How important calls may be, the most important first."),
+  defaultPriority: described(v.string(), "The priority of calls that say none."),
   ageingMs: milliseconds(
     "In a queue: how much longer than a call of the next priority a call has to wait to be served before it.",
   ),
-  reserve: v.pipe(
+  reserve: described(
     v.record(v.string(), v.number()),
-    v.description("The part of each limit that is kept for calls of a priority and above it."),
+    "The part of each limit that is kept for calls of a priority and above it.",
   ),
   shed: v.optional(
-    v.pipe(
+    described(
       v.object({
-        good: v.pipe(v.number(), v.description("Below this utilization, what is shed comes back.")),
-        bad: v.pipe(v.number(), v.description("Above this utilization, more is shed.")),
+        good: described(v.number(), "Below this utilization, what is shed comes back."),
+        bad: described(v.number(), "Above this utilization, more is shed."),
         afterMs: milliseconds("How long it must have been bad before more is shed."),
         overMs: milliseconds("How long it takes to shed all calls of one priority."),
-        by: v.pipe(
+        by: described(
           v.picklist(["leases", "reports"]),
-          v.description("Where the utilization is from: the key's leases, or what callers report."),
+          "Where the utilization is from: the key's leases, or what callers report.",
         ),
       }),
-      v.description("How calls are shed while machines are too busy."),
+      "How calls are shed while machines are too busy.",
     ),
   ),
-  headers: v.pipe(
+  headers: described(
     v.array(v.picklist(["draft-11", "draft-7", "x-ratelimit", "x-ratelimit-delta"])),
-    v.description("The styles in which the headers of decisions tell of the limits."),
+    "The styles in which the headers of decisions tell of the limits.",
   ),
 });
 

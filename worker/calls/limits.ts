@@ -1,7 +1,8 @@
-/** The calls on a key, the same over HTTP and RPC. The calls on holds and leases are in files of their own. */
+/** The calls on a key, the same over HTTP and RPC. The calls on holds and leases are in claims.ts. */
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
-import { randomId } from "../../core/clock.ts";
+import { ADDRESS_ALLOWED, normaliseKey } from "../../core/catalog/patterns.ts";
+import { randomId, readClockMs } from "../../core/clock.ts";
 import {
   type Cost,
   costOf,
@@ -10,12 +11,15 @@ import {
   type Rule,
   takesNothing,
 } from "../../core/policies/policy.ts";
-import type { Decision, KeyReport } from "../../core/protocol/decision.ts";
+import type { RegionalPolicies } from "../../core/policies/regional-policies.ts";
+import type { Decision } from "../../core/protocol/decision.ts";
 import type { LimitParams } from "../../core/protocol/messages.ts";
-import { Problem } from "../../core/protocol/problems.ts";
-import { type Principal, type Scope, scopeProblem } from "../auth/tokens.ts";
-import { withCandidate, limitCandidate } from "./candidates.ts";
+import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { oneOfNames, violation } from "../../core/violations.ts";
+import { keyProblem, mayUse, type Principal, type Scope, scopeProblem } from "../auth/tokens.ts";
+import { limitCandidate, withCandidate } from "./candidates.ts";
 import {
+  COST_ALLOWED,
   KeyRequest,
   LimitRequest,
   PeekRequest,
@@ -23,91 +27,138 @@ import {
   SetRequest,
   UNITS_ALLOWED,
 } from "./schemas/request-schemas.ts";
-import {
-  type TargetAnswer,
-  call,
-  costProblem,
-  priorityProblem,
-  rateProblem,
-  type Target,
-  unitsProblem,
-  utilizationProblem,
-} from "./target.ts";
-import { given, refused } from "./validate.ts";
+import { given, notAllowed, parse, refused, type Target } from "./validate.ts";
 
-type Promised<Answer> = Promise<TargetAnswer<Answer> | Problem>;
+/** Who makes a call, and the client that carries it out. */
+export interface CallContext {
+  readonly client: LimiterClient;
+  readonly principal: Principal;
+  /** Its signal is aborted when a caller over HTTP has gone. */
+  readonly request?: Pick<Request, "signal">;
+}
 
-/** Decides on a cost, and takes it if it fits. `signal`: aborted when a caller has gone that waits. */
-export function callLimit(
-  client: LimiterClient,
-  principal: Principal,
-  input: unknown,
-  signal?: AbortSignal,
-): Promised<Decision> {
-  return call(client, principal, LimitRequest, input, (target, request) =>
-    limitOf(client, principal, target, request, input, signal),
-  );
+/** An answer, with the policy that the headers of a response need. */
+export interface TargetAnswer<Answer> {
+  readonly policy: Policy;
+  readonly answer: Answer;
+}
+
+/** A call on a key: parses the input, finds the policy and the key, and answers. */
+export function onKey<
+  Schema extends v.GenericSchema<unknown, { policy: string; key: string }>,
+  Context extends CallContext,
+  Answer,
+>(
+  schema: Schema,
+  answerOf: (
+    target: Target,
+    request: v.InferOutput<Schema>,
+    context: Context,
+    input: unknown,
+  ) => Answered<Answer> | Answer | Problem,
+): (context: Context, input: unknown) => Answered<TargetAnswer<Answer>> {
+  return async (context, input) => {
+    const request = parse(schema, input);
+    if (request instanceof Problem) return request;
+    const target = findTarget(context.client, context.principal, request);
+    if (target instanceof Problem) return target;
+    const answer = await answerOf(target, request, context, input);
+    return answer instanceof Problem ? answer : { policy: target.policy, answer };
+  };
 }
 
 /**
- * Decides on a parsed request.
+ * The policy and the key that a request names.
  *
- * @param input what the request was parsed from
+ * @param below where the request is in the input: the first part of every pointer in a problem
  */
-export function limitOf(
-  client: LimiterClient,
+export function findTarget(
+  { policies }: Pick<LimiterClient, "policies">,
   principal: Principal,
-  { policy, key }: Target,
-  { refundable, force, cost, idempotencyKey, priority, utilization, waitMs = 0 }: LimitAsked,
-  input: unknown,
-  signal?: AbortSignal,
-): ReturnType<LimiterClient["limit"]> | Problem {
-  const problem =
-    scopeProblem(principal, force === true ? FORCING : LIMITING) ??
-    rateProblem(policy, cost) ??
-    costProblem(policy, ["cost"], cost, given(input, "cost")) ??
-    priorityProblem(policy, priority) ??
-    utilizationProblem(policy, utilization) ??
-    waitProblem(policy, waitMs) ??
-    (force === true ? forceProblem(policy, cost, input) : undefined);
+  { policy: name, key: givenKey }: { readonly policy: string; readonly key: string },
+  below: readonly string[] = [],
+): Target | Problem {
+  const policy = findPolicy(policies, principal, name, below);
+  if (policy instanceof Problem) return policy;
+  const key = policy.keyKind === "text" ? givenKey : normaliseKey(policy, givenKey);
+  if (key === undefined) return refused([...below, "key"], givenKey, ADDRESS_ALLOWED);
+  const problem = keyProblem(principal, key);
   if (problem !== undefined) return problem;
-  if (utilization !== undefined) client.report(policy, key, utilization);
-  // Field by field: the request has the policy and the key as the caller wrote them.
-  const plain = { cost, idempotencyKey, priority, ...(waitMs > 0 && { waitMs }) };
-  const asked = force === true ? { ...plain, force } : plain;
-  const isCharge = refundable === true && policy.rules.some((rule) => costOf(rule, cost) > 0);
-  if (!isCharge) return decide(client, { policy, key }, asked, signal);
-  const charge = asked.idempotencyKey ?? randomId();
-  return withCharge(decide(client, { policy, key }, { ...asked, idempotencyKey: charge }, signal), charge);
+  const overridden = policy.overrides?.find(key, readClockMs());
+  if (overridden !== undefined || policy.pool === undefined) return { policy: overridden ?? policy, key };
+  return { policy: policies.within(policy, principal.region), key };
 }
 
-/** Decides, counts it, and puts it to a candidate. A call that the isolate decides has no promise, and gets none. */
-export function decide(
-  client: LimiterClient,
-  target: Target,
-  asked: LimitParams,
-  signal?: AbortSignal,
-): ReturnType<LimiterClient["limit"]> {
-  const decided = client.limit(target.policy, target.key, asked, signal);
-  const tell = <Told extends Decision | Problem>(told: Told) => {
-    if (target.policy.candidate !== undefined) limitCandidate(client, target, asked, told);
-    return client.told(told);
-  };
-  return decided instanceof Promise ? decided.then(tell) : tell(decided);
+/** The policy that a caller names, if the caller may use it. */
+export function findPolicy(
+  { named }: RegionalPolicies,
+  principal: Principal,
+  name: string,
+  below: readonly string[] = [],
+): Policy | Problem {
+  if (!mayUse(principal, name))
+    return new Problem(PROBLEMS.forbidden, `${principal.title} may not use this policy`);
+  const policy = named.get(name);
+  if (policy !== undefined) return policy;
+  const names = [...named.keys()].filter((each) => mayUse(principal, each));
+  const path = [...below, "policy"];
+  const detail = violation(path, name, oneOfNames(name, names));
+  return new Problem(PROBLEMS.policyNotFound, detail, {
+    errors: [{ pointer: `/${path.join("/")}`, detail }],
+  });
 }
 
-const LIMITING: readonly Scope[] = ["limit"];
-const FORCING: readonly Scope[] = ["force", "admin"];
+/* What a policy does not allow. */
 
-type LimitAsked = Pick<v.InferOutput<typeof LimitRequest>, "cost" | "idempotencyKey"> & {
-  readonly priority?: string | undefined;
-  readonly utilization?: number | undefined;
-  readonly refundable?: boolean;
-  readonly waitMs?: number;
-  readonly force?: boolean;
-};
+/**
+ * The problem of a cost that names units which no rule of the policy counts.
+ *
+ * @param path where the cost is
+ * @param input the request before it was parsed
+ */
+export function costProblem(
+  { rules }: Policy,
+  path: readonly [...string[], string],
+  cost: Cost,
+  input: unknown,
+): Problem | undefined {
+  if (typeof cost === "number") return undefined;
+  const givenCost = given(input, path.at(-1) ?? "");
+  if (typeof givenCost !== "object" || givenCost === null) return undefined;
+  if (Array.isArray(givenCost)) return refused(path, givenCost, COST_ALLOWED);
+  const names = unitsOf(rules);
+  const unknown = Object.keys(givenCost).filter((unit) => !names.includes(unit));
+  if (unknown.length === 0) return undefined;
+  const allowed = `is not a unit of this policy: there are ${names.join(", ")}`;
+  return notAllowed(unknown.map((unit) => ({ path: [...path, unit], detail: `${unit} ${allowed}` })));
+}
 
-/** The problem of a wait that is longer than the policy allows. */
+/** The same for units that must not all be 0. */
+export function unitsProblem(policy: Policy, units: Cost, input: unknown): Problem | undefined {
+  const problem = costProblem(policy, ["units"], units, input);
+  if (problem !== undefined || policy.rules.some((rule) => costOf(rule, units) > 0)) return problem;
+  return refused(["units"], given(input, "units"), `${UNITS_ALLOWED}, at least one of them not 0`);
+}
+
+export function priorityProblem({ priorities: { names } }: Policy, priority?: string): Problem | undefined {
+  if (priority === undefined || names.includes(priority)) return undefined;
+  const allowed = `one of ${names.map((name) => JSON.stringify(name)).join(", ")}, the policy's priorities`;
+  return refused(["priority"], priority, allowed);
+}
+
+export function utilizationProblem({ shedding }: Policy, utilization?: number): Problem | undefined {
+  if (utilization === undefined || shedding?.by === "reports") return undefined;
+  return refused(["utilization"], utilization, 'left out: this policy has no shed = { by = "reports" }');
+}
+
+/** The problem of taking units from a policy that leases them: they have to be acquired. A cost of 0 only reads. */
+export function rateProblem(policy: Policy, cost: Cost, below: readonly string[] = []): Problem | undefined {
+  if (policy.lease === undefined || takesNothing(policy, cost)) return undefined;
+  const allowed =
+    "a policy without a concurrency rule (units of this one are leased: acquire, POST /v1/leases)";
+  return refused([...below, "policy"], publicName(policy.name), allowed);
+}
+
 function waitProblem({ waiting, pool }: Policy, waitMs: number): Problem | undefined {
   const { maxWaitMs } = waiting;
   if (waitMs <= maxWaitMs) return undefined;
@@ -118,7 +169,6 @@ function waitProblem({ waiting, pool }: Policy, waitMs: number): Problem | undef
   return refused(["waitMs"], waitMs, allowed);
 }
 
-/** The problem of a debit that takes nothing, or whose units are in a pool. */
 function forceProblem(policy: Policy, cost: Cost, input: unknown): Problem | undefined {
   if (policy.pool !== undefined)
     return refused(["force"], true, 'left out under a policy with pool = "redis"');
@@ -126,11 +176,80 @@ function forceProblem(policy: Policy, cost: Cost, input: unknown): Problem | und
   return refused(["cost"], given(input, "cost"), `${UNITS_ALLOWED}, at least one of them not 0, with force`);
 }
 
-/** The decision with its charge, if a charge was made and is remembered where a refund will look for it. */
-async function withCharge(
-  decided: ReturnType<LimiterClient["limit"]>,
-  charge: string,
-): Promise<Decision | Problem> {
+function unitsOf(rules: readonly Rule[]): readonly string[] {
+  return [...new Set(rules.map(({ unit }) => unit))];
+}
+
+/* The calls. */
+
+/** Decides on a cost, and takes it if it fits. */
+export const callLimit = onKey(LimitRequest, (target, request, { client, principal, request: http }, input) =>
+  limitOf(client, principal, target, request, input, http?.signal),
+);
+
+type ParsedLimit = Pick<v.InferOutput<typeof LimitRequest>, "cost" | "idempotencyKey"> & {
+  readonly priority?: string | undefined;
+  readonly utilization?: number | undefined;
+  readonly refundable?: boolean;
+  readonly waitMs?: number;
+  readonly force?: boolean;
+};
+
+/**
+ * Decides on a parsed request.
+ *
+ * @param input what the request was parsed from
+ * @param signal aborted when a caller that waits has gone
+ */
+export function limitOf(
+  client: LimiterClient,
+  principal: Principal,
+  target: Target,
+  { refundable, force, cost, idempotencyKey, priority, utilization, waitMs = 0 }: ParsedLimit,
+  input: unknown,
+  signal?: AbortSignal,
+): ReturnType<LimiterClient["limit"]> | Problem {
+  const { policy } = target;
+  const problem =
+    scopeProblem(principal, force === true ? FORCING : LIMITING) ??
+    rateProblem(policy, cost) ??
+    costProblem(policy, COST, cost, input) ??
+    priorityProblem(policy, priority) ??
+    utilizationProblem(policy, utilization) ??
+    waitProblem(policy, waitMs) ??
+    (force === true ? forceProblem(policy, cost, input) : undefined);
+  if (problem !== undefined) return problem;
+  if (utilization !== undefined) client.report(policy, target.key, utilization);
+  // Field by field: the request has the policy and the key as the caller wrote them.
+  const plain = { cost, idempotencyKey, priority, ...(waitMs > 0 && { waitMs }) };
+  const params = force === true ? { ...plain, force } : plain;
+  const isCharge = refundable === true && policy.rules.some((rule) => costOf(rule, cost) > 0);
+  if (!isCharge) return decide(client, target, params, signal);
+  const charge = params.idempotencyKey ?? randomId();
+  return withCharge(decide(client, target, { ...params, idempotencyKey: charge }, signal), charge);
+}
+
+const COST = ["cost"] as const;
+const LIMITING: readonly Scope[] = ["limit"];
+const FORCING: readonly Scope[] = ["force", "admin"];
+
+/** Decides, counts it, and puts it to a candidate. A call that the isolate decides has no promise, and gets none. */
+export function decide(
+  client: LimiterClient,
+  target: Target,
+  params: LimitParams,
+  signal?: AbortSignal,
+): ReturnType<LimiterClient["limit"]> {
+  const decided = client.limit(target.policy, target.key, params, signal);
+  const record = <Answer extends Decision | Problem>(answer: Answer) => {
+    if (target.policy.candidate !== undefined) limitCandidate(client, target, params, answer);
+    return client.recordDecision(answer);
+  };
+  return decided instanceof Promise ? decided.then(record) : record(decided);
+}
+
+/** The decision with its charge, if a charge was made and is remembered where a refund will search for it. */
+async function withCharge(decided: ReturnType<LimiterClient["limit"]>, charge: string): Answered<Decision> {
   const decision = await decided;
   if (decision instanceof Problem) return decision;
   const isCharged =
@@ -139,84 +258,52 @@ async function withCharge(
 }
 
 /** Gives back units that were taken and not used. */
-export function callRefund(client: LimiterClient, principal: Principal, input: unknown): Promised<Decision> {
-  return call(
-    client,
-    principal,
-    RefundRequest,
-    input,
-    ({ policy, key }, { units, idempotencyKey, charge }) => {
-      const problem =
-        // A refund that names no charge can give back what others took, and what time has given back already.
-        scopeProblem(principal, [charge === undefined ? "refund" : "limit"]) ??
-        rateProblem(policy, units) ??
-        unitsProblem(policy, units, given(input, "units"));
-      if (problem !== undefined) return problem;
-      withCandidate(client, policy, (beside, tried) =>
-        beside.refund(tried, key, units, idempotencyKey, charge),
-      );
-      return client.refund(policy, key, units, idempotencyKey, charge);
-    },
-  );
-}
-
-/** Looks at a key: at once, or when the key has no leases. */
-export function callPeek(
-  client: LimiterClient,
-  principal: Principal,
-  input: unknown,
-  signal?: AbortSignal,
-): Promised<KeyReport> {
-  return call(client, principal, PeekRequest, input, ({ policy, key }, { waitFor, waitMs }) => {
-    const mostMs = policy.lease?.maxWaitMs ?? 0;
-    if (waitFor === undefined && waitMs > 0) return refused(["waitMs"], waitMs, "left out, or with waitFor");
-    if (waitMs > mostMs && policy.lease !== undefined)
-      return refused(["waitMs"], waitMs, `an integer from 0 to ${mostMs}, the policy's maxWait`);
-    const waits = policy.lease !== undefined && waitMs > 0;
-    return waits ? client.waitForIdle(policy, key, waitMs, signal) : client.peek(policy, key);
-  });
-}
-
-/** Makes a key as new. */
-export function callReset(client: LimiterClient, principal: Principal, input: unknown): Promised<undefined> {
-  return call(client, principal, KeyRequest, input, ({ policy, key }) => {
-    withCandidate(client, policy, (beside, tried) => beside.reset(tried, key));
-    return client.reset(policy, key);
-  });
-}
-
-/* The call that sets what a key has used. */
-
-/** Sets what a key has used, and looks at it. */
-export function callSetUsed(
-  client: LimiterClient,
-  principal: Principal,
-  input: unknown,
-): Promise<TargetAnswer<KeyReport> | Problem> {
-  return call(client, principal, SetRequest, input, ({ policy, key }, { used }) => {
-    const problem = costProblem(policy, ["used"], used, given(input, "used"));
+export const callRefund = onKey(
+  RefundRequest,
+  ({ policy, key }, { units, idempotencyKey, charge }, { client, principal }, input) => {
+    const problem =
+      // A refund that names no charge can give back what others took, and what time has given back already.
+      scopeProblem(principal, [charge === undefined ? "refund" : "limit"]) ??
+      rateProblem(policy, units) ??
+      unitsProblem(policy, units, input);
     if (problem !== undefined) return problem;
-    if (policy.pool !== undefined)
-      return refused(
-        ["policy"],
-        publicName(policy.name),
-        "a policy without a pool, to set what a key has used",
-      );
-    const rates = policy.rules.filter(({ lease }) => lease === undefined);
-    if (rates.length === 0)
-      return refused(
-        ["policy"],
-        policy.name,
-        "a policy with a rule that counts a rate: leases are only released",
-      );
-    const isNamed = ({ unit }: Rule) => typeof used === "number" || Object.hasOwn(used, unit);
-    if (!rates.some(isNamed))
-      return refused(["used"], given(input, "used"), `a number, or a table with one of ${unitsOf(rates)}`);
-    withCandidate(client, policy, (beside, tried) => beside.setUsed(tried, key, used));
-    return client.setUsed(policy, key, used);
-  });
-}
+    withCandidate(client, policy, (beside, tried) =>
+      beside.refund(tried, key, units, idempotencyKey, charge),
+    );
+    return client.refund(policy, key, units, idempotencyKey, charge);
+  },
+);
 
-function unitsOf(rules: readonly Rule[]): string {
-  return [...new Set(rules.map(({ unit }) => unit))].join(", ");
-}
+/** Reads a key: at once, or when the key has no leases. */
+export const callPeek = onKey(PeekRequest, ({ policy, key }, { waitFor, waitMs }, { client, request }) => {
+  const { lease } = policy;
+  if (waitFor === undefined && waitMs > 0) return refused(["waitMs"], waitMs, "left out, or with waitFor");
+  if (lease === undefined || waitMs === 0) return client.peek(policy, key);
+  if (waitMs > lease.maxWaitMs)
+    return refused(["waitMs"], waitMs, `an integer from 0 to ${lease.maxWaitMs}, the policy's maxWait`);
+  return client.waitForIdle(policy, key, waitMs, request?.signal);
+});
+
+export const callReset = onKey(KeyRequest, ({ policy, key }, _, { client }) => {
+  withCandidate(client, policy, (beside, tried) => beside.reset(tried, key));
+  return client.reset(policy, key);
+});
+
+/** Sets what a key has used, and reads it. */
+export const callSetUsed = onKey(SetRequest, ({ policy, key }, { used }, { client }, input) => {
+  const problem = costProblem(policy, ["used"], used, input);
+  if (problem !== undefined) return problem;
+  const name = publicName(policy.name);
+  if (policy.pool !== undefined)
+    return refused(["policy"], name, "a policy without a pool, to set what a key has used");
+  const rates = policy.rules.filter(({ lease }) => lease === undefined);
+  if (rates.length === 0)
+    return refused(["policy"], name, "a policy with a rule that counts a rate: leases are only released");
+  const isNamed = ({ unit }: Rule) => typeof used === "number" || Object.hasOwn(used, unit);
+  if (!rates.some(isNamed)) {
+    const allowed = `a number, or a table with one of ${unitsOf(rates).join(", ")}`;
+    return refused(["used"], given(input, "used"), allowed);
+  }
+  withCandidate(client, policy, (beside, tried) => beside.setUsed(tried, key, used));
+  return client.setUsed(policy, key, used);
+});

@@ -1,12 +1,11 @@
 /** Units that a caller's own client holds of many keys: each call of the message is checked as any other call is. */
 import type * as v from "valibot";
-import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
 import { normaliseKey } from "../../core/catalog/patterns.ts";
-import { type Cost, forPriority, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
+import { forPriority, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
 import type { MadeAnswer } from "../../core/protocol/messages.ts";
 import { ownKey } from "../../core/protocol/names.ts";
-import { type Full, Problem } from "../../core/protocol/problems.ts";
+import { type Answered, type Full, Problem } from "../../core/protocol/problems.ts";
 import {
   describePolicy,
   type PolicyDescription,
@@ -14,11 +13,18 @@ import {
   RESERVATIONS_PROTOCOL,
   type ReservationsReply,
 } from "../../core/protocol/reservation-messages.ts";
-import { scopeProblem, type Principal } from "../auth/tokens.ts";
-import { decide as decideOn } from "./limits.ts";
+import { scopeProblem } from "../auth/tokens.ts";
+import {
+  type CallContext,
+  costProblem,
+  decide,
+  findPolicy,
+  findTarget,
+  priorityProblem,
+  rateProblem,
+} from "./limits.ts";
 import { ReservationsRequest } from "./schemas/reservation-schemas.ts";
-import { costProblem, findPolicy, findTarget, priorityProblem, rateProblem, type Target } from "./target.ts";
-import { given, notAllowed, parse } from "./validate.ts";
+import { given, notAllowed, parse, type Target } from "./validate.ts";
 
 type Request = v.InferOutput<typeof ReservationsRequest>;
 type Call = Request["calls"][number];
@@ -26,10 +32,7 @@ type Limit = NonNullable<Call["limit"]>;
 type Reserve = NonNullable<Call["reserve"]>;
 type GiveBack = NonNullable<Call["giveBack"]>;
 
-/** A message that is being answered. */
-interface Message {
-  readonly client: LimiterClient;
-  readonly principal: Principal;
+interface Message extends CallContext {
   /** The policies that the client knows, by name: the versions of their descriptions. */
   readonly known: Readonly<Record<string, string>>;
   /** The descriptions that the answer has to bring. */
@@ -38,52 +41,49 @@ interface Message {
 
 /** Answers a message that holds units. A call that is refused is refused by itself. */
 export async function callReserve(
-  client: LimiterClient,
-  principal: Principal,
+  { client, principal }: CallContext,
   input: unknown,
-): Promise<ReservationsReply | Problem> {
+): Answered<ReservationsReply> {
   const request = parse(ReservationsRequest, input);
   if (request instanceof Problem) return request;
-  const refused = scopeProblem(principal, ["reserve"]);
-  if (refused !== undefined) return refused;
+  const problem = scopeProblem(principal, ["reserve"]);
+  if (problem !== undefined) return problem;
   const message = { client, principal, known: request.known, unknown: new Map<string, PolicyDescription>() };
   const calls = given(input, "calls") as readonly unknown[];
   const answers = await Promise.all(
     request.calls.map(async (call, index) => {
       const answer = await answerOne(message, call, calls[index]);
-      return answer instanceof Problem ? { problem: plainProblem(answer) } : answer;
+      if (!(answer instanceof Problem)) return answer;
+      const { status, code, title, detail, errors } = answer;
+      return { problem: { status, code, title, detail, errors } };
     }),
   );
   return { protocol: RESERVATIONS_PROTOCOL, answers, policies: Object.fromEntries(message.unknown) };
-}
-
-function plainProblem({ status, code, title, detail, errors }: Problem) {
-  return { status, code, title, detail, errors };
 }
 
 async function answerOne(
   message: Message,
   { giveBack, limit, reserve }: Call,
   input: unknown,
-): Promise<ReservationAnswer | Problem> {
+): Answered<ReservationAnswer> {
   if (giveBack !== undefined) return await answerGiveBack(message, giveBack);
   if (limit !== undefined) return await answerLimit(message, limit, given(input, "limit"));
   return reserve === undefined ? null : await answerReserve(message, reserve, given(input, "reserve"));
 }
 
 /** The policy and the key of a call; notes whether the client knows the policy as it is now. */
-function targetOf(message: Message, asked: Limit, input: unknown): (Target & { isKnown: boolean }) | Problem {
+function targetOf(message: Message, call: Limit, input: unknown): (Target & { isKnown: boolean }) | Problem {
   const { client, principal } = message;
-  const target = findTarget(client, principal, asked);
+  const target = findTarget(client, principal, call);
   if (target instanceof Problem) return target;
   const { policy } = target;
   // A client knows a policy, and not the overrides of its keys: those are decided here.
   const named = client.policies.get(policy.name) ?? policy;
   const isKnown = noteKnown(message, named) && policy.override === undefined;
   const problem =
-    rateProblem(policy, asked.cost) ??
-    costProblem(policy, ["cost"], asked.cost, given(input, "cost")) ??
-    priorityProblem(policy, asked.priority);
+    rateProblem(policy, call.cost) ??
+    costProblem(policy, ["cost"], call.cost, input) ??
+    priorityProblem(policy, call.priority);
   return problem ?? { ...target, isKnown };
 }
 
@@ -94,18 +94,14 @@ function noteKnown({ known, unknown }: Message, policy: Policy): boolean {
   return isKnown;
 }
 
-/** A client that does not know the policy could not read what the object says, so it gets a whole decision. */
-async function answerLimit(
-  message: Message,
-  limit: Limit,
-  input: unknown,
-): Promise<ReservationAnswer | Problem> {
+/** A client that does not know the policy could not read the object's answer, so it gets a decision. */
+async function answerLimit(message: Message, limit: Limit, input: unknown): Answered<ReservationAnswer> {
   const target = targetOf(message, limit, input);
   if (target instanceof Problem) return target;
   const { policy, key, isKnown } = target;
-  const { cost, priority } = limit;
-  const isByObject = isKnown && describePolicy(policy).localDecisions.denies && !takesNothing(policy, cost);
-  if (!isByObject) return await decide(message, target, cost, priority);
+  const isByObject =
+    isKnown && describePolicy(policy).localDecisions.denies && !takesNothing(policy, limit.cost);
+  if (!isByObject) return await answerDecision(message, target, limit);
   return answerOf(await message.client.forward(policy, key, { limit: messageOf(target, limit) }));
 }
 
@@ -113,13 +109,12 @@ function messageOf({ policy, key }: Target, { cost, priority }: Limit) {
   return { policy: policy.name, key, cost, priority: forPriority(policy, priority).priority };
 }
 
-async function decide(
+async function answerDecision(
   { client }: Message,
   { policy, key }: Target,
-  cost: Cost,
-  priority: string | undefined,
-): Promise<ReservationAnswer | Problem> {
-  const decision = await decideOn(client, { policy, key }, { cost, priority });
+  { cost, priority }: Limit,
+): Answered<ReservationAnswer> {
+  const decision = await decide(client, { policy, key }, { cost, priority });
   return decision instanceof Problem ? decision : { decision };
 }
 
@@ -127,27 +122,27 @@ async function answerReserve(
   message: Message,
   reserve: Reserve,
   input: unknown,
-): Promise<ReservationAnswer | Problem> {
+): Answered<ReservationAnswer> {
   const target = targetOf(message, reserve, input);
   if (target instanceof Problem) return target;
   const { policy, key, isKnown } = target;
-  const { cost, priority, turn, ttlMs, isShort, rules } = reserve;
+  const { turn, ttlMs, isShort, rules } = reserve;
   const holder = ownKey(message.principal.id, reserve.holder);
   const mayHold = policy.reservation.clients !== false;
   if (isKnown && mayHold && describePolicy(policy).localDecisions.denies) {
     const strays = Object.keys(rules).filter((name) => !policy.rules.some((rule) => rule.name === name));
     if (strays.length > 0) return notAllowed(strays.map((name) => strayRule(policy, name)));
-    const asked = { ...messageOf(target, reserve), holder, turn, ttlMs, isShort, rules };
-    return answerOf(await message.client.forward(policy, key, { reserve: asked }));
+    const call = { ...messageOf(target, reserve), holder, turn, ttlMs, isShort, rules };
+    return answerOf(await message.client.forward(policy, key, { reserve: call }));
   }
-  // The client holds units under other rules, or may hold none, and is granted none by these. What it keeps it may spend until it hears of
-  // that, so those units stay held until it says what it used of them, or their lifetime ends.
+  // The client holds units under other rules, or may hold none, and is granted none by these rules. It may spend what it
+  // keeps until this answer arrives, so those units stay held until it reports their use, or their lifetime ends.
   const kept = Object.fromEntries(
-    Object.entries(rules).map(([name, said]) => [name, { ...said, wanted: said.kept }]),
+    Object.entries(rules).map(([name, rule]) => [name, { ...rule, wanted: rule.kept }]),
   );
   const noted = { ...messageOf(target, reserve), cost: 0, holder, turn, ttlMs: 0, isShort, rules: kept };
   await message.client.forward(policy, key, { reserve: noted });
-  return takesNothing(policy, cost) ? null : await decide(message, target, cost, priority);
+  return takesNothing(policy, reserve.cost) ? null : await answerDecision(message, target, reserve);
 }
 
 function strayRule({ rules }: Policy, name: string) {
@@ -156,18 +151,15 @@ function strayRule({ rules }: Policy, name: string) {
 }
 
 /** Gives back what holders of several keys of one policy have left. Each key has an object of its own, or shares one. */
-async function answerGiveBack(
-  message: Message,
-  { policy: name, returned }: GiveBack,
-): Promise<null | Problem> {
+async function answerGiveBack(message: Message, { policy: name, returned }: GiveBack): Answered<null> {
   const { client, principal } = message;
-  const found = findPolicy(client.policies, principal, name, []);
+  const found = findPolicy(client.policies, principal, name);
   if (found instanceof Problem) return found;
   const policy = client.policies.within(found, principal.region);
   noteKnown(message, policy);
   const targets = returned.map((each) => findTarget(client, principal, { policy: name, key: each.key }));
-  const refused = targets.find((target) => target instanceof Problem);
-  if (refused !== undefined) return refused;
+  const problem = targets.find((target) => target instanceof Problem);
+  if (problem !== undefined) return problem;
   await client.giveBack(
     returned.map((each) => ({
       policy,
@@ -182,10 +174,10 @@ async function answerGiveBack(
 }
 
 function answerOf(
-  asked: { readonly answer: MadeAnswer | Full } | undefined,
+  reply: { readonly answer: MadeAnswer | Full } | undefined,
 ): Exclude<ReservationAnswer, { readonly problem: unknown }> | Problem {
-  if (asked === undefined) return { failed: "the key's object did not answer" };
-  const { answer } = asked;
+  if (reply === undefined) return { failed: "the key's object did not answer" };
+  const { answer } = reply;
   if (answer === null || "rules" in answer) return answer;
   if ("full" in answer) return boundReached(answer);
   return unavailable("the key's object answered something else");

@@ -1,10 +1,9 @@
 /** The calls about what the limiter did: all counts, the history of a policy, its top keys. */
 import * as v from "valibot";
-import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { instantText, orTimeout, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDurationMs, parseInstantMs } from "../../core/policies/policy-options.ts";
 import { publicName } from "../../core/policies/policy.ts";
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { type Counts, familyOf, partsOf, POLICY_LABEL } from "../../core/stats/counts.ts";
 import {
   STATS_NAME,
@@ -14,19 +13,15 @@ import {
   STEPS,
   TOP_KINDS,
 } from "../../core/stats/messages.ts";
-import { oneOf, table } from "../../core/validation.ts";
+import { described, oneOf, table } from "../../core/validation.ts";
 import { mayUse, type Principal } from "../auth/tokens.ts";
-import { figure } from "./schemas/answer-schemas.ts";
-import { KeyRequest } from "./schemas/request-schemas.ts";
-import { findPolicy } from "./target.ts";
+import { type CallContext, findPolicy } from "./limits.ts";
+import { amount, KeyRequest } from "./schemas/request-schemas.ts";
 import { parse, refused } from "./validate.ts";
 
-/** The object is waited for so long, in milliseconds. */
+/** The longest wait for the object, in milliseconds. */
 const DEADLINE_MS = 5_000;
-/** A policy is only looked for here, so its fields may be anything. */
-type Named = Pick<LimiterClient, "policies">;
-
-/** The problem of a caller who may use some keys only: counts are of all keys, and tell what others do. */
+/** The problem of a caller who may use some keys only: counts are of all keys. */
 function totalsProblem({ title, keyPrefix }: Principal): Problem | undefined {
   if (keyPrefix === undefined) return undefined;
   const only = `${title} may use keys that begin with ${JSON.stringify(keyPrefix)} only`;
@@ -49,27 +44,24 @@ export async function callMetrics(
   return { counts: Object.fromEntries(mine) };
 }
 
-/** What happened under one policy, step by step. */
+/** The history of one policy, step by step. */
 export async function callHistory(
   namespace: StatsNamespace | undefined,
-  { policies }: Named,
-  principal: Principal,
+  { client, principal }: CallContext,
   input: unknown,
-): Promise<History | Problem> {
+): Answered<History> {
   const request = parse(HistoryRequest, input);
   if (request instanceof Problem) return request;
-  const policy = totalsProblem(principal) ?? findPolicy(policies, principal, request.policy, []);
+  const policy = totalsProblem(principal) ?? findPolicy(client.policies, principal, request.policy);
   if (policy instanceof Problem) return policy;
-  const { step, since = USUAL_SINCE[step] } = request;
+  const { step, since = DEFAULT_SINCE[step] } = request;
   const nowMs = SYSTEM_TIME.nowMs();
   const sinceMs = readSince(since, nowMs);
-  const mostMs = parseDurationMs(MAX_SINCE[step]) ?? 0;
-  if (sinceMs === undefined || sinceMs < nowMs - mostMs || sinceMs > nowMs)
-    return refused(
-      ["since"],
-      since,
-      `${SINCE_ALLOWED}, not before ${MAX_SINCE[step]} ago by the ${step} and not after now`,
-    );
+  const maxMs = parseDurationMs(MAX_SINCE[step]) ?? 0;
+  if (sinceMs === undefined || sinceMs < nowMs - maxMs || sinceMs > nowMs) {
+    const range = `not before ${MAX_SINCE[step]} ago by the ${step} and not after now`;
+    return refused(["since"], since, `${SINCE_ALLOWED}, ${range}`);
+  }
   const name = publicName(policy.name);
   const points = await askStats(namespace, (object) => object.history({ policy: name, step, sinceMs }));
   if (points instanceof Problem) return points;
@@ -77,20 +69,19 @@ export async function callHistory(
     policy: name,
     step,
     since: instantText(sinceMs),
-    points: points.map(({ atMs, counts }) => ({ at: instantText(atMs), ...figuresOf(counts) })),
+    points: points.map(({ atMs, counts }) => ({ at: instantText(atMs), ...sumsOf(counts) })),
   };
 }
 
 /** The keys of one policy that came, or were denied, most often. A caller with a key prefix sees its own. */
 export async function callTopKeys(
   namespace: StatsNamespace | undefined,
-  { policies }: Named,
-  principal: Principal,
+  { client, principal }: CallContext,
   input: unknown,
-): Promise<TopKeyList | Problem> {
+): Answered<TopKeyList> {
   const request = parse(TopKeysRequest, input);
   if (request instanceof Problem) return request;
-  const policy = findPolicy(policies, principal, request.policy, []);
+  const policy = findPolicy(client.policies, principal, request.policy);
   if (policy instanceof Problem) return policy;
   const name = publicName(policy.name);
   const { by } = request;
@@ -103,8 +94,7 @@ export async function callTopKeys(
   return { policy: name, by, since: instantText(top.sinceMs), keys };
 }
 
-/** What the counts of one step say. */
-function figuresOf(counts: Counts) {
+function sumsOf(counts: Counts) {
   const [reasons, sums] = [{} as Record<string, number>, { admitted: 0, denied: 0, degraded: 0 }];
   for (const [words, count] of Object.entries(counts)) {
     const [outcome = "", reason = ""] = words.split(" ");
@@ -122,12 +112,11 @@ function figuresOf(counts: Counts) {
 export async function askStats<Answer extends object>(
   namespace: StatsNamespace | undefined,
   ask: (object: StatsStub) => Promise<Answer>,
-): Promise<Answer | Problem> {
-  if (namespace === undefined)
-    return new Problem(
-      PROBLEMS.notConfigured,
-      "nothing is counted: this deployment has no binding STATS to the class StatsObject",
-    );
+): Answered<Answer> {
+  if (namespace === undefined) {
+    const detail = "nothing is counted: this deployment has no binding STATS to the class StatsObject";
+    return new Problem(PROBLEMS.notConfigured, detail);
+  }
   let answer: Answer | undefined;
   const answered = ask(namespace.getByName(STATS_NAME)).then(
     (given) => (answer = given),
@@ -139,16 +128,12 @@ export async function askStats<Answer extends object>(
   );
 }
 
-/* The schemas of requests and answers about what the limiter did. */
-
 const { policy } = KeyRequest.entries;
 
-/** By step: how far back there is a history, as it is written. */
 const MAX_SINCE = { minute: "1d", hour: "30d" } as const satisfies Record<Step, string>;
-/** By step: how far back a request looks that does not say. */
-const USUAL_SINCE = { minute: "1h", hour: "1d" } as const satisfies Record<Step, string>;
+/** By step: how far back a request goes by default. */
+const DEFAULT_SINCE = { minute: "1h", hour: "1d" } as const satisfies Record<Step, string>;
 
-/** What errors say is allowed. */
 const SINCE_ALLOWED = 'a duration such as "15m" "6h", or an instant such as "2026-11-22T18:00:00Z"';
 
 /** The instant that a request means; `undefined`: it is neither a duration nor an instant. */
@@ -161,13 +146,13 @@ function readSince(text: string, nowMs: number): number | undefined {
 export const HistoryRequest = table({
   policy,
   since: v.optional(
-    v.pipe(
-      v.string(SINCE_ALLOWED),
-      v.check((text) => readSince(text, 0) !== undefined, SINCE_ALLOWED),
-      v.description(
-        `From when on: ${SINCE_ALLOWED}. ${MAX_SINCE.minute} ago at most by the minute, ${MAX_SINCE.hour} by the ` +
-          `hour. Default: ${USUAL_SINCE.minute} by the minute, ${USUAL_SINCE.hour} by the hour.`,
+    described(
+      v.pipe(
+        v.string(SINCE_ALLOWED),
+        v.check((text) => readSince(text, 0) !== undefined, SINCE_ALLOWED),
       ),
+      `From when on: ${SINCE_ALLOWED}. ${MAX_SINCE.minute} ago at most by the minute, ${MAX_SINCE.hour} by the ` +
+        `hour. Default: ${DEFAULT_SINCE.minute} by the minute, ${DEFAULT_SINCE.hour} by the hour.`,
     ),
   ),
   step: v.optional(oneOf(STEPS), "minute"),
@@ -175,37 +160,34 @@ export const HistoryRequest = table({
 
 const TopKeysRequest = table({ policy, by: v.optional(oneOf(TOP_KINDS), "denied") });
 
-const instant = (description: string) => v.pipe(v.string(), v.isoTimestamp(), v.description(description));
+const instant = (description: string) => described(v.pipe(v.string(), v.isoTimestamp()), description);
 
 export const HistoryPoint = v.object({
   at: instant("When the step began."),
-  admitted: figure("Decisions that admitted."),
-  denied: figure("Decisions that denied."),
-  degraded: figure("Those of both that nobody could decide, so that `onFailure` did."),
-  reasons: v.pipe(
-    v.record(v.string(), figure("How often.")),
-    v.description("By reason, how many were denied."),
-  ),
+  admitted: amount("Decisions that admitted."),
+  denied: amount("Decisions that denied."),
+  degraded: amount("Those of both that `onFailure` decided, since the limiter could not."),
+  reasons: described(v.record(v.string(), amount("How often.")), "By reason, how many were denied."),
 });
 
 export const History = v.object({
   policy: v.string(),
   step: v.picklist(STEPS),
   since: instant("From when on."),
-  points: v.pipe(v.array(HistoryPoint), v.description("In their order. Steps without traffic are left out.")),
+  points: described(v.array(HistoryPoint), "In their order. Steps without traffic are left out."),
 });
 export type History = Readonly<v.InferOutput<typeof History>>;
 
 export const TopKey = v.object({
   key: v.string(),
-  count: figure("How often it came, or was denied: not more often than this."),
-  error: figure("The count may be too high by so much at most."),
+  count: amount("How often it came, or was denied: not more often than this."),
+  error: amount("The count may be too high by so much at most."),
 });
 
 export const TopKeyList = v.object({
   policy: v.string(),
   by: v.picklist(TOP_KINDS),
   since: instant("From when on: the beginning of the last hour."),
-  keys: v.pipe(v.array(TopKey), v.description("The highest counts first, 64 at most.")),
+  keys: described(v.array(TopKey), "The highest counts first, 64 at most."),
 });
 export type TopKeyList = Readonly<v.InferOutput<typeof TopKeyList>>;

@@ -11,7 +11,8 @@ import {
   type RefundRequest,
   withRelease,
 } from "../../client/limiter.ts";
-import { plainCall, signalOf } from "../../client/local-call.ts";
+import { signalOf } from "../../client/local-call.ts";
+import { plainCall } from "../../client/local-limiter.ts";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { DEFAULT_BOUNDS } from "../../core/policies/policy-options.ts";
 import type { Cost } from "../../core/policies/policy.ts";
@@ -19,16 +20,24 @@ import type { Region } from "../../core/policies/regions.ts";
 import type { Lease } from "../../core/protocol/answers.ts";
 import type { AllDecisions, Decision, KeyReport } from "../../core/protocol/decision.ts";
 import type { LeaseReport } from "../../core/protocol/messages.ts";
-import { Problem } from "../../core/protocol/problems.ts";
+import { type Answered, orThrow } from "../../core/protocol/problems.ts";
 import type { PolicyList } from "../../core/protocol/reservation-messages.ts";
-import { type Principal, SCOPES } from "../auth/tokens.ts";
+import { SCOPES } from "../auth/tokens.ts";
 import { callAcquire, callCancel, callHold, callRelease, callRenew, callSettle } from "../calls/claims.ts";
 import { listPolicies } from "../calls/keys.ts";
 import { callLimitSeveral } from "../calls/limit-all.ts";
-import { callPeek, callRefund, callReset, limitOf } from "../calls/limits.ts";
+import {
+  type CallContext,
+  callPeek,
+  callRefund,
+  callReset,
+  findTarget,
+  limitOf,
+  type TargetAnswer,
+} from "../calls/limits.ts";
+import { plain } from "../calls/plain-data.ts";
 import { LimitRequest as LimitSchema } from "../calls/schemas/request-schemas.ts";
-import { findTarget, type TargetAnswer } from "../calls/target.ts";
-import { parse, plain } from "../calls/validate.ts";
+import { parse } from "../calls/validate.ts";
 
 /** What a limiter without a deployment of its own is made of. */
 export interface DirectParts {
@@ -46,91 +55,90 @@ export interface DirectParts {
 /** The limiter's calls, made in the process that needs them: nothing is between them and the objects. */
 export class DirectLimiter implements Limiter {
   readonly #parts: DirectParts;
-  readonly #client: LimiterClient;
-  readonly #principal: Principal;
+  readonly #context: CallContext;
 
   constructor(parts: DirectParts) {
     const { client, name = "", region } = parts;
     // Stored with what is made: never change how it is written.
     const id = JSON.stringify({ embedded: name });
     this.#parts = parts;
-    this.#client = client.for(id, DEFAULT_BOUNDS);
-    this.#principal = {
-      title: "this limiter",
-      id,
-      bounds: DEFAULT_BOUNDS,
-      scopes: SCOPES,
-      ...(region !== undefined && { region }),
+    this.#context = {
+      client: client.for(id, DEFAULT_BOUNDS),
+      principal: {
+        title: "this limiter",
+        id,
+        bounds: DEFAULT_BOUNDS,
+        scopes: SCOPES,
+        ...(region !== undefined && { region }),
+      },
     };
   }
 
-  async limit(given: LimitRequest & Abortable): Promise<Decision> {
-    const signal = signalOf(given) as AbortSignal | undefined;
+  async limit(call: LimitRequest & Abortable): Promise<Decision> {
+    const signal = signalOf(call) as AbortSignal | undefined;
     signal?.throwIfAborted();
-    const whole = this.#whole(signal === undefined ? given : withoutSignal(given));
-    const request = plainCall(whole ?? {}) ?? parse(LimitSchema, plain(whole));
-    if (request instanceof Problem) throw request.toError();
-    const target = findTarget(this.#client, this.#principal, request);
-    if (target instanceof Problem) throw target.toError();
-    const answer = await limitOf(this.#client, this.#principal, target, request, whole, signal);
+    const input = this.#withPolicy(signal === undefined ? call : withoutSignal(call));
+    const request = plainCall(input) ?? orThrow(parse(LimitSchema, plain(input)));
+    const { client, principal } = this.#context;
+    const target = orThrow(findTarget(client, principal, request));
+    const answer = await limitOf(client, principal, target, request, input, signal);
     signal?.throwIfAborted();
     return orThrow(answer);
   }
 
-  async limitAll(given: LimitAllRequest): Promise<AllDecisions> {
-    const asked = plain(given);
-    const checks: unknown = asked?.checks;
-    const whole = Array.isArray(checks)
-      ? { ...asked, checks: checks.map((check: KeyRequest) => this.#whole(check)) }
-      : asked;
-    return orThrow(await callLimitSeveral(this.#client, this.#principal, whole));
+  async limitAll(call: LimitAllRequest): Promise<AllDecisions> {
+    const input = plain(call);
+    const checks: unknown = input?.checks;
+    const withPolicies = Array.isArray(checks)
+      ? { ...input, checks: checks.map((check: KeyRequest) => this.#withPolicy(check)) }
+      : input;
+    return orThrow(await callLimitSeveral(this.#context, withPolicies));
   }
 
-  async refund(asked: RefundRequest): Promise<Decision> {
-    return answerOf(await callRefund(this.#client, this.#principal, this.#whole(plain(asked))));
+  refund(call: RefundRequest): Promise<Decision> {
+    return this.#onKey(callRefund, call);
   }
 
-  async hold(asked: HoldRequest): Promise<Decision> {
-    return answerOf(await callHold(this.#client, this.#principal, this.#whole(plain(asked))));
+  hold(call: HoldRequest): Promise<Decision> {
+    return this.#onKey(callHold, call);
   }
 
-  async settle(asked: { readonly id: string; readonly used: Cost }): Promise<Decision> {
-    return answerOf(await callSettle(this.#client, this.#principal, plain(asked)));
+  async settle(call: { readonly id: string; readonly used: Cost }): Promise<Decision> {
+    return orThrow(await callSettle(this.#context, plain(call))).answer;
   }
 
-  async cancel(asked: { readonly id: string }): Promise<void> {
-    orThrow((await callCancel(this.#client, this.#principal, plain(asked))) ?? undefined);
+  async cancel(call: { readonly id: string }): Promise<void> {
+    orThrow(await callCancel(this.#context, plain(call)));
   }
 
-  async acquire(given: AcquireRequest & Abortable): Promise<Grant> {
-    const signal = (signalOf(given) ?? new AbortController().signal) as AbortSignal;
+  async acquire(call: AcquireRequest & Abortable): Promise<Grant> {
+    const signal = (signalOf(call) ?? new AbortController().signal) as AbortSignal;
     signal.throwIfAborted();
-    const asked = plain(withoutSignal(given));
-    const { inBackground } = this.#parts;
-    const call = callAcquire(this.#client, this.#principal, this.#whole(asked), signal, inBackground);
-    const answer = await call;
+    const input = this.#withPolicy(plain(withoutSignal(call)));
+    const context = { ...this.#context, request: { signal }, waitUntil: this.#parts.inBackground };
+    const answer = await callAcquire(context, input);
     signal.throwIfAborted();
-    return withRelease(answerOf(answer), (id) => this.release({ id }));
+    return withRelease(orThrow(answer).answer, (id) => this.release({ id }));
   }
 
-  async renew(asked: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
-    return orThrow(await callRenew(this.#client, this.#principal, plain(asked)));
+  async renew(call: { readonly id: string; readonly ttlMs?: number }): Promise<Lease> {
+    return orThrow(await callRenew(this.#context, plain(call)));
   }
 
-  async release(asked: { readonly id: string } & LeaseReport): Promise<void> {
-    orThrow((await callRelease(this.#client, this.#principal, plain(asked))) ?? undefined);
+  async release(call: { readonly id: string } & LeaseReport): Promise<void> {
+    orThrow(await callRelease(this.#context, plain(call)));
   }
 
-  async peek(asked: PeekRequest): Promise<KeyReport> {
-    return answerOf(await callPeek(this.#client, this.#principal, this.#whole(plain(asked))));
+  peek(call: PeekRequest): Promise<KeyReport> {
+    return this.#onKey(callPeek, call);
   }
 
-  async reset(asked: KeyRequest): Promise<void> {
-    answerOf(await callReset(this.#client, this.#principal, this.#whole(plain(asked))));
+  reset(call: KeyRequest): Promise<void> {
+    return this.#onKey(callReset, call);
   }
 
   policies(): Promise<PolicyList> {
-    return Promise.resolve(listPolicies(this.#client, this.#principal));
+    return Promise.resolve(listPolicies(this.#context));
   }
 
   close(): Promise<void> {
@@ -141,23 +149,22 @@ export class DirectLimiter implements Limiter {
     return this.close();
   }
 
-  #whole<Asked extends KeyRequest>(asked: Asked): Asked {
+  async #onKey<Answer>(
+    answerOf: (context: CallContext, input: unknown) => Answered<TargetAnswer<Answer>>,
+    call: KeyRequest,
+  ): Promise<Answer> {
+    return orThrow(await answerOf(this.#context, this.#withPolicy(plain(call)))).answer;
+  }
+
+  /** The call with the default policy, if it names none. */
+  #withPolicy<Request extends KeyRequest>(call: Request): Request {
     const { policy } = this.#parts;
-    const isOther = typeof asked !== "object" || asked === null || asked.policy !== undefined;
-    return policy === undefined || isOther ? asked : { ...asked, policy };
+    const isNamed = typeof call !== "object" || call === null || call.policy !== undefined;
+    return policy === undefined || isNamed ? call : { ...call, policy };
   }
 }
 
-function withoutSignal<Asked extends object>(given: Asked & Abortable) {
-  const { signal: _, ...asked } = given;
-  return asked;
-}
-
-function answerOf<Answer>(answered: TargetAnswer<Answer> | Problem): Answer {
-  return orThrow(answered).answer;
-}
-
-function orThrow<Answer>(answer: Answer | Problem): Answer {
-  if (answer instanceof Problem) throw answer.toError();
-  return answer;
+function withoutSignal<Request extends object>(call: Request & Abortable) {
+  const { signal: _, ...request } = call;
+  return request;
 }

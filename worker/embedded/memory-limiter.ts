@@ -14,7 +14,6 @@ import {
 import { MemoryNamespace } from "../../durable-objects/memory-namespace.ts";
 import { DirectLimiter } from "./direct-limiter.ts";
 
-/** What a limiter in memory is told. */
 export interface MemoryOptions {
   /** The policies, as `[vars.POLICIES]` has them. */
   readonly policies: Readonly<Record<string, object>>;
@@ -43,7 +42,7 @@ export function makeMemoryLimiter(options: MemoryOptions): Limiter {
   const { policies: parsed, regions } = parseDeployment({ policies });
   if (policy !== undefined && !parsed.has(policy))
     throw new TypeError(violation(["policy"], policy, oneOfNames(policy, [...parsed.keys()])));
-  const known = new RegionalPolicies(asked(parsed), regions);
+  const known = new RegionalPolicies(withoutReservations(parsed), regions);
   const namespace = new MemoryNamespace(known, time) as LimiterNamespace;
   const inBackground = (work: Promise<unknown>) => void work.catch(() => undefined);
   const objects = new Objects(namespace, time);
@@ -51,8 +50,8 @@ export function makeMemoryLimiter(options: MemoryOptions): Limiter {
   return new DirectLimiter({ client, inBackground, policy, close: () => Promise.resolve() });
 }
 
-/** Nothing is nearer than an object in the same process, so nobody holds units of it. @throws Error for a pool */
-function asked(policies: Policies): Policies {
+/** An object in the same process decides every call, so no units are reserved. @throws Error for a pool */
+function withoutReservations(policies: Policies): Policies {
   const all = [...policies].map(([name, policy]) => {
     if (policy.pool !== undefined)
       throw new Error(`policy ${JSON.stringify(name)}: a limiter in memory has no pools`);

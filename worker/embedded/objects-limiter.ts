@@ -10,7 +10,6 @@ import { randomId, SYSTEM_TIME } from "../../core/clock.ts";
 import { parseDeployment } from "../../core/policies/regional-policies.ts";
 import { DirectLimiter } from "./direct-limiter.ts";
 
-/** What a limiter over objects of another worker is told. */
 export interface ObjectsOptions {
   /** The binding to the limiter's objects: a binding with `script_name`. */
   readonly namespace: unknown;

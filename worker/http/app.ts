@@ -1,8 +1,8 @@
 /** All HTTP routes: those of the records, the dashboard, and the OpenAPI document. */
 import { Hono } from "hono";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { RECORDS } from "../api/all-records.ts";
 import { openApiBytes } from "../api/openapi.ts";
+import { RECORDS } from "../api/records.ts";
 import { internalProblem, toResponse } from "../api/responses.ts";
 import { configurationProblem } from "../auth/tokens.ts";
 import type { Env } from "../bindings/env.ts";
@@ -11,7 +11,6 @@ import { serve } from "./serve-call.ts";
 
 export const app = new Hono<{ Bindings: Env }>();
 
-/** The methods of each address, for those who used another one. */
 const methods = new Map<string, string[]>();
 for (const record of Object.values(RECORDS)) {
   app.on(record.method, record.path, serve(record));
@@ -46,7 +45,7 @@ app.notFound((c) => {
 });
 app.onError(internalProblem);
 
-/* The dashboard: a page, a script and a style. It asks for everything over the calls that anybody may make. */
+/* The dashboard: a page, a script and a style. It reads everything with the calls that any client has. */
 
 const CONTENT_SECURITY_POLICY = [
   "default-src 'none'",
@@ -64,11 +63,11 @@ const SECURITY = {
   "referrer-policy": "no-referrer",
   "cross-origin-opener-policy": "same-origin",
 };
-/** A name says what is in its file; the page says which names there are. */
+/** A file's name is a hash of its content; the page has the names. */
 const FOR_EVER = "public, max-age=31536000, immutable";
 const ASK_AGAIN = "no-cache";
 
-/** A file of the dashboard. It needs no token: whoever opens the page enters one. */
+/** A file of the dashboard. It needs no token: the user enters one on the page. */
 function dashboardFile(request: Request, name: string, caching: string): Response {
   const file = Object.hasOwn(FILES, name) ? FILES[name] : undefined;
   if (file === undefined)

@@ -1,13 +1,10 @@
 /**
- * POST /v1/limit past the router. A call that is decided in the isolate costs little more than what the runtime does
+ * The HTTP worker, and POST /v1/limit past its router. A call that is decided in the isolate costs little more than what the runtime does
  * for a request with a body, so a router, a schema and a promise for every layer would be a third of it
  * (docs/performance.md). Only plain calls are answered here. All others go through app.ts.
  */
-import type * as v from "valibot";
+import { type PlainCall, plainCall } from "../../client/local-limiter.ts";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
-import { MAX_UNITS } from "../../core/algorithms/algorithm.ts";
-import type { Policy } from "../../core/policies/policy.ts";
-import type { Decision } from "../../core/protocol/decision.ts";
 import { Problem } from "../../core/protocol/problems.ts";
 import {
   decisionResponse,
@@ -17,13 +14,20 @@ import {
   toResponse,
 } from "../api/responses.ts";
 import { knownCaller, type Principal } from "../auth/tokens.ts";
-import { callingFrom, clientOf, freshen } from "../bindings/client.ts";
+import { callingFrom, clientOf, freshen, giveBackAll } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
-import { limitOf } from "../calls/limits.ts";
-import { LimitRequest, MAX_KEY_BYTES } from "../calls/schemas/request-schemas.ts";
-import { findTarget } from "../calls/target.ts";
+import { findTarget, limitOf } from "../calls/limits.ts";
+import { LimitRequest } from "../calls/schemas/request-schemas.ts";
 import { parse } from "../calls/validate.ts";
-import { decode, malformed, MAX_BODY_BYTES } from "./request-input.ts";
+import { app } from "./app.ts";
+import { malformedBody, MAX_BODY_BYTES, utf8 } from "./serve-call.ts";
+import { STOP_HEADER } from "./stop-header.ts";
+
+export const handler = {
+  fetch(request: Request, env: Env, ctx: ExecutionContext): Response | Promise<Response> {
+    return answerLimit(request, env) ?? answerStop(request, env) ?? app.fetch(request, env, ctx);
+  },
+};
 
 const PATH = "/v1/limit";
 
@@ -33,41 +37,11 @@ export function answerLimit(request: Request, env: Env): Response | Promise<Resp
   const query = queryOf(request.url);
   // A call that has to wait for the catalog first takes the long way.
   if (query === undefined || freshen(env) !== undefined) return undefined;
-  const deny = plainDeny(query);
-  return deny === undefined ? answerQuery(request, env, query) : answerBody(request, env, deny);
+  if (query === "") return answerBody(request, env, 200);
+  return query === "deny=429" ? answerBody(request, env, 429) : answerQuery(request, env, query);
 }
 
-/** The answer to a call that stands in the query. */
-function answerQuery(request: Request, env: Env, query: string): Response | Promise<Response> | undefined {
-  const call = plainQuery(query);
-  if (call === undefined || !hasNoBody(request)) return undefined;
-  const principal = knownCaller(request.headers.get("authorization"), env.API_TOKENS);
-  if (principal?.scopes.includes("limit") !== true) return undefined;
-  const { deny, ...asked } = call;
-  try {
-    return decide(clientOf(env, principal), callingFrom(principal, request), asked, asked, deny, request);
-  } catch (error) {
-    return internalProblem(error);
-  }
-}
-
-function answerBody(request: Request, env: Env, deny: DenyStatus): Promise<Response> | undefined {
-  if (!hasPlainBody(request.headers)) return undefined;
-  const principal = knownCaller(request.headers.get("authorization"), env.API_TOKENS);
-  if (principal?.scopes.includes("limit") !== true) return undefined;
-  const respond = (bytes: ArrayBuffer) => {
-    try {
-      const client = clientOf(env, principal);
-      return answer(client, callingFrom(principal, request), bytes, deny, request);
-    } catch (error) {
-      return internalProblem(error);
-    }
-  };
-  // Not an async function: every promise less is one less for the runtime to resume.
-  return request.arrayBuffer().then(respond, (error: unknown) => toResponse(malformed(error)));
-}
-
-/** The query of an address that is /v1/limit, with its `?` ("": it has none); `undefined`: it is another address. */
+/** The query of an address that is /v1/limit ("": it has none); `undefined`: it is another address. */
 function queryOf(url: string): string | undefined {
   // 8 skips "https://", or "http://" and one character of the host.
   const start = url.indexOf("/", 8);
@@ -76,13 +50,54 @@ function queryOf(url: string): string | undefined {
   return query === "" || query.startsWith("?") ? query.slice(1) : undefined;
 }
 
-/** The status of denials when the query says nothing else; `undefined`: it does. */
-function plainDeny(query: string): DenyStatus | undefined {
-  if (query === "") return 200;
-  return query === "deny=429" ? 429 : undefined;
+/** A call in the query: its fields stand in this order. */
+const QUERY = /^policy=([\w-]{1,64})&key=([^&#+]{1,512})(?:&cost=(\d{1,9}))?(&deny=429)?$/;
+
+function answerQuery(request: Request, env: Env, query: string): Response | Promise<Response> | undefined {
+  const [, policy, encoded = "", cost = "1", deny] = QUERY.exec(query) ?? [];
+  if (policy === undefined || !hasNoBody(request)) return undefined;
+  const call = plainCall({ policy, key: decoded(encoded), cost: Number(cost) });
+  const principal = limitCaller(request, env);
+  if (call === undefined || principal === undefined) return undefined;
+  try {
+    return decide(request, env, principal, call, call, deny === undefined ? 200 : 429);
+  } catch (error) {
+    return internalProblem(error);
+  }
 }
 
-/** Whether `readJson` would read the body whole: JSON, not encoded, and of a length that is known and allowed. */
+/** The text; `undefined`: it has a broken escape. */
+function decoded(text: string): string | undefined {
+  if (!text.includes("%")) return text;
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Of a length that is not declared, only the body itself shows whether there is one. */
+function hasNoBody(request: Request): boolean {
+  const declared = request.headers.get("content-length");
+  return declared === "0" || (declared === null && request.body === null);
+}
+
+function answerBody(request: Request, env: Env, deny: DenyStatus): Promise<Response> | undefined {
+  if (!hasPlainBody(request.headers)) return undefined;
+  const principal = limitCaller(request, env);
+  if (principal === undefined) return undefined;
+  const respond = (bytes: ArrayBuffer) => {
+    try {
+      return decideBody(request, env, principal, bytes, deny);
+    } catch (error) {
+      return internalProblem(error);
+    }
+  };
+  // Not an async function: every promise less is one less for the runtime to resume.
+  return request.arrayBuffer().then(respond, (error: unknown) => toResponse(malformedBody(error)));
+}
+
+/** Whether `readJson` would read the body as it is: JSON, not encoded, and of a length that is known and allowed. */
 function hasPlainBody(headers: Headers): boolean {
   if (headers.get("content-type") !== "application/json" || headers.get("content-encoding") !== null)
     return false;
@@ -90,109 +105,77 @@ function hasPlainBody(headers: Headers): boolean {
   return declared !== null && Number(declared) <= MAX_BODY_BYTES;
 }
 
-function answer(
-  client: LimiterClient,
+/** The caller, if it was verified before and may take units. */
+function limitCaller(request: Request, env: Env): Principal | undefined {
+  const principal = knownCaller(request.headers.get("authorization"), env.API_TOKENS);
+  return principal?.scopes.includes("limit") === true ? principal : undefined;
+}
+
+function decideBody(
+  http: Request,
+  env: Env,
   principal: Principal,
   bytes: ArrayBuffer,
   deny: DenyStatus,
-  http: Request,
 ): Response | Promise<Response> {
   let input: unknown;
   try {
-    input = decode(bytes);
+    input = JSON.parse(utf8.decode(bytes));
   } catch (error) {
-    return toResponse(malformed(error));
+    return toResponse(malformedBody(error));
   }
-  const request = plainRequest(input) ?? parse(LimitRequest, input);
-  return decide(client, principal, request, input, deny, http);
+  const request = plainCall(input) ?? parse(LimitRequest, input);
+  return request instanceof Problem
+    ? toResponse(request)
+    : decide(http, env, principal, request, input, deny);
 }
 
 function decide(
-  client: LimiterClient,
-  principal: Principal,
-  request: LimitAsked | Problem,
+  http: Request,
+  env: Env,
+  caller: Principal,
+  request: PlainCall | (Parameters<typeof limitOf>[3] & Pick<PlainCall, "policy" | "key">),
   input: unknown,
   deny: DenyStatus,
-  http: Request,
 ): Response | Promise<Response> {
-  const target = request instanceof Problem ? request : findTarget(client, principal, request);
-  if (request instanceof Problem) return toResponse(request);
+  const client: LimiterClient = clientOf(env, caller);
+  const principal = callingFrom(caller, http);
+  const target = findTarget(client, principal, request);
   if (target instanceof Problem) return toResponse(target);
   // Only a call that waits needs the signal, which the runtime has to make.
-  const signal = "waitMs" in request && request.waitMs > 0 ? http.signal : undefined;
+  const signal = "waitMs" in request && (request.waitMs ?? 0) > 0 ? http.signal : undefined;
   const decided = limitOf(client, principal, target, request, input, signal);
   if (decided instanceof Problem) return toResponse(decided);
   const { policy } = target;
   if (!(decided instanceof Promise)) return plainResponse(policy, decided, deny);
-  return decided.then((late) => lateResponse(policy, late, deny)).catch(internalProblem);
+  return decided
+    .then((answer) =>
+      answer instanceof Problem ? toResponse(answer) : decisionResponse({ policy, answer }, deny),
+    )
+    .catch(internalProblem);
 }
 
-function lateResponse(policy: Policy, decided: Decision | Problem, deny: DenyStatus): Response {
-  if (decided instanceof Problem) return toResponse(decided);
-  const response = decisionResponse({ policy, answer: decided }, deny);
-  return response instanceof Problem ? toResponse(response) : response;
+/* The end of a process that `npm run serve` has started. On Cloudflare there is no such secret. */
+
+/** The answer to the request that announces the end; `undefined`: it is another request. */
+function answerStop(request: Request, env: Env): Promise<Response> | undefined {
+  const { STOP_SECRET } = env;
+  if (STOP_SECRET === undefined || request.headers.get(STOP_HEADER) !== STOP_SECRET) return undefined;
+  return stop(request, env);
 }
 
-type LimitAsked = PlainRequest | v.InferOutput<typeof LimitRequest>;
-
-/** Of a length that is not said, only the body itself tells whether there is one. */
-function hasNoBody(request: Request): boolean {
-  const declared = request.headers.get("content-length");
-  return declared === "0" || (declared === null && request.body === null);
+/** The namespace of objects that are known by their ids, not by their names. */
+interface ObjectsById {
+  idFromString(id: string): object;
+  get(id: object): { rest(): Promise<void> };
 }
 
-interface PlainRequest {
-  readonly policy: string;
-  readonly key: string;
-  readonly cost: number;
-  readonly idempotencyKey?: undefined;
+/** Units go back, and the objects that the request names write their state. */
+async function stop(request: Request, env: Env): Promise<Response> {
+  const ids: readonly string[] = await request.json();
+  await giveBackAll(env);
+  const objects = env.OBJECTS as unknown as ObjectsById;
+  // An id of another class is none here, and must not keep the others from writing.
+  await Promise.allSettled(ids.map(async (id) => await objects.get(objects.idFromString(id)).rest()));
+  return new Response(null, { status: 204 });
 }
-
-/** A plain request, as LimitRequest would parse it; `undefined`: the schema has to parse it, or say what is wrong. */
-function plainRequest(input: unknown): PlainRequest | undefined {
-  if (typeof input !== "object" || input === null) return undefined;
-  for (const field in input) {
-    if (field !== "policy" && field !== "key" && field !== "cost") return undefined;
-  }
-  const { policy, key, cost = 1 } = input as { readonly [Field in keyof PlainRequest]?: unknown };
-  if (typeof policy !== "string" || typeof key !== "string" || typeof cost !== "number") return undefined;
-  // A UTF-16 unit takes at most three bytes of UTF-8. The schema measures longer text.
-  if (key.length === 0 || key.length * 3 > MAX_KEY_BYTES || !key.isWellFormed()) return undefined;
-  if (!Number.isInteger(cost) || cost < 0 || cost > MAX_UNITS) return undefined;
-  return { policy, key, cost };
-}
-
-/** A call that stands in the query. */
-interface QueryCall {
-  readonly policy: string;
-  readonly key: string;
-  readonly cost: number;
-  readonly deny: DenyStatus;
-}
-
-const PLAIN = /^policy=([\w-]{1,64})&key=([^&#+]{1,512})(?:&cost=(\d{1,9}))?(&deny=429)?$/;
-
-/**
- * A call in the query whose fields stand in this order, and whose key fits whatever its characters; `undefined`: the
- * schema has to parse it, or say what is wrong.
- *
- * @param query what follows the `?`
- */
-function plainQuery(query: string): QueryCall | undefined {
-  const [, policy, given, cost = "1", deny] = PLAIN.exec(query) ?? [];
-  if (policy === undefined || given === undefined) return undefined;
-  let key = given;
-  if (given.includes("%")) {
-    try {
-      key = decodeURIComponent(given);
-    } catch {
-      return undefined;
-    }
-  }
-  // A UTF-16 unit takes at most three bytes of UTF-8. The schema measures longer text.
-  if (key.length > MAX_LENGTH || !key.isWellFormed()) return undefined;
-  return { policy, key, cost: Number(cost), deny: deny === undefined ? 200 : 429 };
-}
-
-/** A third of the bytes that a key may have. */
-const MAX_LENGTH = 170;

@@ -1,22 +1,14 @@
-/** Answers requests by the records of the calls: who calls, what the address and the body say, and what is answered. */
-import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import { violation } from "../../core/validation.ts";
+import type { Context } from "hono";
+/** Answers requests by the records of the calls: finds the caller, reads the input, and writes the answer. */
+import { type Answered, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
+import { clip, meant } from "../../core/validation.ts";
 import type { Call, CatalogCall } from "../api/call.ts";
 import { type DenyStatus, toResponse } from "../api/responses.ts";
 import { authenticate, boundsOf, type Principal, scopeProblem } from "../auth/tokens.ts";
 import { callingFrom, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
+import type { Env } from "../bindings/env.ts";
 import { type Conditions, notForAdmin } from "../calls/catalog/catalog-access.ts";
-import { notAllowed } from "../calls/validate.ts";
-import {
-  addressOf,
-  type Ctx,
-  isEmpty,
-  MAX_QUERY_FIELDS,
-  placeIn,
-  queryInput,
-  readJson,
-  strayProblem,
-} from "./request-input.ts";
+import { notAllowed, refused } from "../calls/validate.ts";
 
 /** The handler of a call. */
 export function serve(record: Call | CatalogCall): (c: Ctx) => Promise<Response> {
@@ -29,17 +21,15 @@ export function serve(record: Call | CatalogCall): (c: Ctx) => Promise<Response>
   };
 }
 
-/** Who calls, if the call may be made. */
-async function callerOf({ scopes = [] }: Call | CatalogCall, c: Ctx): Promise<Principal | Problem> {
+async function callerOf({ scopes = [] }: Call | CatalogCall, c: Ctx): Answered<Principal> {
   const principal = await authenticate(c.req.raw.headers.get("authorization"), c.env.API_TOKENS);
   if (principal instanceof Problem) return principal;
   return scopeProblem(principal, scopes) ?? callingFrom(principal, c.req.raw);
 }
 
-/** The caller of calls that need no token. */
 const NOBODY: Principal = { title: "nobody", id: '"nobody"', scopes: [], bounds: boundsOf({}) };
 
-async function answerCall(record: Call, c: Ctx): Promise<Response | Problem> {
+async function answerCall(record: Call, c: Ctx): Answered<Response> {
   const principal = record.scopes === undefined ? NOBODY : await callerOf(record, c);
   if (principal instanceof Problem) return principal;
   const read = await inputOf(record, c);
@@ -58,13 +48,14 @@ async function answerCall(record: Call, c: Ctx): Promise<Response | Problem> {
   return answered instanceof Problem ? answered : record.answer.respond(answered, read.deny);
 }
 
-/** What a call says, and the status of its denials. */
 interface Read {
   readonly input: unknown;
   readonly deny: DenyStatus;
 }
 
-async function inputOf(record: Call, c: Ctx): Promise<Read | Problem> {
+const NO_INPUT: Read = { input: {}, deny: 200 };
+
+async function inputOf(record: Call, c: Ctx): Answered<Read> {
   const { body, orQuery } = record;
   if (orQuery !== undefined && isInQuery(c, orQuery.beginning)) return await callInQuery(c, orQuery.numbers);
   if (body === undefined) return inputBesideBody(record, c);
@@ -78,40 +69,36 @@ async function inputOf(record: Call, c: Ctx): Promise<Read | Problem> {
 
 function inputBesideBody({ path, query, scopes }: Call, c: Ctx): Read | Problem {
   const place = placeIn(c, path);
-  if (place instanceof Problem || scopes === undefined) return place instanceof Problem ? place : OPEN;
+  if (place instanceof Problem) return place;
+  if (scopes === undefined) return NO_INPUT;
   const numbers = (query ?? []).filter(({ schema }) => schema.type === "integer").map(({ name }) => name);
   const fields = c.req.raw.url.includes("?") ? queryInput(c, numbers) : {};
   if (fields instanceof Problem) return fields;
-  // A call that reads a query says itself which fields it does not know.
+  // A call that reads a query checks its fields itself.
   const stray = query === undefined ? strayProblem(fields, []) : undefined;
   return stray ?? { input: { ...fields, ...place }, deny: 200 };
 }
 
-/** The input of calls that need no token and read nothing. */
-const OPEN: Read = { input: {}, deny: 200 };
-
-/** Whether the call stands in the query. */
 function isInQuery(c: Ctx, beginning: readonly string[]): boolean {
   const names = addressOf(c).query.split("&", MAX_QUERY_FIELDS);
   return names.some((part) => beginning.includes(part.split("=", 1)[0] ?? ""));
 }
 
 /** A call that stands in the query, beside `deny`: then the body must be empty. */
-async function callInQuery(c: Ctx, numbers: readonly string[]): Promise<Read | Problem> {
+async function callInQuery(c: Ctx, numbers: readonly string[]): Answered<Read> {
   const query = queryInput(c, numbers);
   if (query instanceof Problem) return query;
-  const { deny: asked, ...input } = query;
-  const deny = statusOf(asked);
-  if (deny instanceof Problem) return deny;
-  return (await isEmpty(c.req.raw)) ? { input, deny } : new Problem(PROBLEMS.malformed, BOTH);
+  const { deny, ...input } = query;
+  const status = statusOf(deny);
+  if (status instanceof Problem) return status;
+  if (await isEmpty(c.req.raw)) return { input, deny: status };
+  return malformed("the call stands in the query: leave the body out");
 }
-
-const BOTH = "the call stands in the query: leave the body out";
 
 /** The fields of the body, and those of the address, which the body must not have. */
 function withPlace(place: Readonly<Record<string, string>> | Problem, input: unknown): unknown {
-  const isTable = typeof input === "object" && input !== null && !Array.isArray(input);
-  if (place instanceof Problem || !isTable) return place instanceof Problem ? place : input;
+  if (place instanceof Problem) return place;
+  if (typeof input !== "object" || input === null || Array.isArray(input)) return input;
   const strays = Object.keys(place).filter((field) => Object.hasOwn(input, field));
   if (strays.length === 0) return { ...input, ...place };
   return notAllowed(
@@ -120,11 +107,11 @@ function withPlace(place: Readonly<Record<string, string>> | Problem, input: unk
 }
 
 /**
- * The status of denials: 200, unless the caller is a proxy that reads only the status and asks for `?deny=429`. A query
- * that says anything else is refused: a `?dney=429` that was ignored would let everything through.
+ * The status of denials: 200, unless the caller is a proxy that reads only the status and asks for `?deny=429`. Any other
+ * query is refused: a `?dney=429` that was ignored would let everything through.
  */
 function denyStatus(c: Ctx): DenyStatus | Problem {
-  // Most calls have no query. Looking for a `?` costs less than parsing an address to find none.
+  // Most calls have no query. Searching for a `?` costs less than parsing the address.
   if (!c.req.raw.url.includes("?")) return 200;
   const query = queryInput(c, []);
   if (query instanceof Problem) return query;
@@ -135,29 +122,28 @@ function denyStatus(c: Ctx): DenyStatus | Problem {
 function statusOf(deny: unknown): DenyStatus | Problem {
   if (deny === undefined) return 200;
   if (deny === "429") return 429;
-  return notAllowed([{ path: ["deny"], detail: violation(["deny"], deny, "429, or left out") }]);
+  return refused(["deny"], deny, "429, or left out");
 }
 
 /* Calls on the catalog. */
 
-async function answerCatalogCall(record: CatalogCall, c: Ctx): Promise<Response | Problem> {
+async function answerCatalogCall(record: CatalogCall, c: Ctx): Answered<Response> {
   const principal = await callerOf(record, c);
   if (principal instanceof Problem) return principal;
   const caller = catalogCallerOf(c.env, principal);
   if (caller instanceof Problem) return caller;
   const place = placeIn(c, record.path);
   if (place instanceof Problem) return place;
-  const said = catalogQuery(record, c);
-  if (said instanceof Problem) return said;
+  const query = catalogQuery(record, c);
+  if (query instanceof Problem) return query;
   const refusal = record.isOfAll === true ? notForAdmin(principal) : undefined;
   if (refusal !== undefined) return refusal;
   const body = record.body && (await readJson(c.req.raw, { ...record.body, mostBytes: record.mostBytes }));
   if (body instanceof Problem) return body;
-  const answered = await record.handle(caller, { place, body: body?.value, ...said });
+  const answered = await record.handle(caller, { place, body: body?.value, ...query });
   return answered instanceof Problem ? answered : record.answer.respond(answered, 200);
 }
 
-/** What the query and the headers of a call on the catalog say. */
 function catalogQuery(
   { writes, lists }: CatalogCall,
   c: Ctx,
@@ -174,9 +160,7 @@ function catalogQuery(
   const stray = strayProblem(strays, fields);
   if (stray !== undefined) return stray;
   if (dryRun !== undefined && dryRun !== "true" && dryRun !== "false")
-    return notAllowed([
-      { path: ["dryRun"], detail: violation(["dryRun"], dryRun, "true, false or left out") },
-    ]);
+    return refused(["dryRun"], dryRun, "true, false or left out");
   const conditions = conditionsIn(c.req.raw.headers);
   if (conditions instanceof Problem) return conditions;
   return {
@@ -185,21 +169,168 @@ function catalogQuery(
   };
 }
 
-/** What If-Match and If-None-Match say. */
 function conditionsIn(headers: Headers): Conditions | Problem {
   const [match, noneMatch] = [headers.get("if-match"), headers.get("if-none-match")];
   if (noneMatch !== null && noneMatch.trim() !== "*")
-    return new Problem(
-      PROBLEMS.malformed,
-      `If-None-Match is ${JSON.stringify(noneMatch)}: must be *, or left out`,
-    );
+    return malformed(`If-None-Match is ${JSON.stringify(noneMatch)}: must be *, or left out`);
   const only = noneMatch === null ? {} : { ifNoneMatch: true as const };
   if (match === null) return only;
   const tags = match.split(",").map((tag) => /^(?:"(?<tag>[^"]*)"|(?<any>\*))$/.exec(tag.trim())?.groups);
   if (tags.some((tag) => tag === undefined))
-    return new Problem(
-      PROBLEMS.malformed,
-      `If-Match is ${JSON.stringify(match)}: must be entity tags, as "3", or *`,
-    );
+    return malformed(`If-Match is ${JSON.stringify(match)}: must be entity tags, as "3", or *`);
   return { ...only, ifMatch: tags.map((tag) => tag?.["tag"] ?? "*") };
+}
+
+function malformed(detail: string): Problem {
+  return new Problem(PROBLEMS.malformed, detail);
+}
+
+/* The parts of the address and the query, decoded strictly, and the body. */
+
+type Ctx = Context<{ Bindings: Env }>;
+
+/** The most fields that a query may have, more than twice those of any call. */
+const MAX_QUERY_FIELDS = 20;
+
+/**
+ * The fields of a query, decoded strictly: a broken escape is an error, and not another key. A field that is given twice
+ * becomes a list, which no call accepts.
+ *
+ * @param numbers fields that become numbers if they look like one
+ */
+function queryInput(c: Ctx, numbers: readonly string[]): Record<string, unknown> | Problem {
+  const { query } = addressOf(c);
+  if (query.split("&", MAX_QUERY_FIELDS + 1).length > MAX_QUERY_FIELDS)
+    return notAllowed([
+      { path: [], detail: `the query has more than ${MAX_QUERY_FIELDS} fields: must have fewer` },
+    ]);
+  try {
+    // URLSearchParams takes a broken escape as it stands.
+    decodeURIComponent(query);
+  } catch {
+    return malformed("the query must be percent-encoded UTF-8");
+  }
+  const values = new Map<string, string[]>();
+  for (const [field, value] of new URLSearchParams(query)) {
+    const known = values.get(field);
+    if (known === undefined) values.set(field, [value]);
+    else known.push(value);
+  }
+  const entries = [...values].map(([field, [value = "", ...others]]): [string, unknown] => {
+    if (others.length > 0) return [field, [value, ...others]];
+    return [field, numbers.includes(field) && /^\d{1,15}$/.test(value) ? Number(value) : value];
+  });
+  return Object.fromEntries(entries);
+}
+
+/** The problem of a query with fields that the call does not know; `undefined`: there are none. */
+function strayProblem(strays: object, known: readonly string[]): Problem | undefined {
+  const names = Object.keys(strays);
+  if (names.length === 0) return undefined;
+  const there = known.length === 0 ? "this call has none" : `there is ${known.join(", ")}`;
+  const detailOf = (name: string) =>
+    `${clip(name)} is not a field of the query: ${there}${meant(name, known)}`;
+  return notAllowed(names.map((name) => ({ path: [name], detail: detailOf(name) })));
+}
+
+/**
+ * The parts of an address that have a name in its route, decoded strictly: a broken escape is an error, and not another
+ * key. Of `/v1/policies/api`, at the route `/v1/policies/:policy`, it is `{ policy: "api" }`.
+ */
+function placeIn(c: Ctx, route: string): Readonly<Record<string, string>> | Problem {
+  const parts = addressOf(c).path.split("/");
+  try {
+    const named = route.split("/").flatMap((part, index): [string, string][] => {
+      const given = parts[index] ?? "";
+      return part.startsWith(":") ? [[part.slice(1), decodeURIComponent(given)]] : [];
+    });
+    return Object.fromEntries(named);
+  } catch {
+    return malformed("what stands in the address must be percent-encoded UTF-8");
+  }
+}
+
+/**
+ * Path and query as they were sent, and as the router sees them. `URL` would resolve a `..` or a backslash in a key to
+ * another key, and throws when the Host header is odd.
+ */
+function addressOf(c: Ctx): { path: string; query: string } {
+  const [url = ""] = c.req.raw.url.split("#", 1);
+  // 4 skips "://" and one character of the host.
+  const path = url.slice(url.indexOf("/", url.indexOf(":") + 4));
+  const mark = path.indexOf("?");
+  return mark < 0 ? { path, query: "" } : { path: path.slice(0, mark), query: path.slice(mark + 1) };
+}
+
+/** The largest body that is read, in bytes, but for a document of the catalog. */
+export const MAX_BODY_BYTES = 16_384;
+
+/** Reads a JSON body. One that `isOptional` may be empty, also without a type, and is `{}` then. */
+async function readJson(
+  request: Request,
+  { isOptional, mostBytes = MAX_BODY_BYTES }: { isOptional?: boolean; mostBytes?: number | undefined },
+): Promise<{ readonly value: unknown } | Problem> {
+  const contentType = request.headers.get("content-type");
+  if (contentType !== "application/json" && !isJson(contentType)) {
+    // Only reading shows whether there is a body: an empty one may be announced as a stream.
+    if (isOptional === true && contentType === null && (await isEmpty(request))) return NOTHING;
+    const detail = `content-type is ${contentType === null ? "missing" : JSON.stringify(contentType)}: must be application/json`;
+    return new Problem(PROBLEMS.unsupportedMediaType, detail, { headers: { accept: "application/json" } });
+  }
+  const encoding = request.headers.get("content-encoding");
+  if (encoding !== null && encoding !== "identity") {
+    const detail = `content-encoding is ${JSON.stringify(encoding)}: must be left out`;
+    return new Problem(PROBLEMS.unsupportedMediaType, detail);
+  }
+  try {
+    const bytes = await readBytes(request, mostBytes);
+    if (bytes === undefined) return new Problem(PROBLEMS.tooLarge, `the body is over ${mostBytes} bytes`);
+    if (isOptional === true && bytes.byteLength === 0) return NOTHING;
+    return { value: JSON.parse(utf8.decode(bytes)) as unknown };
+  } catch (error) {
+    return malformedBody(error);
+  }
+}
+
+/** The problem of a body that is not JSON or not UTF-8, or that broke off. */
+export function malformedBody(error: unknown): Problem {
+  const detail = error instanceof Error ? error.message : String(error);
+  return new Problem(PROBLEMS.malformed, "the body must be JSON", { errors: [{ pointer: "", detail }] });
+}
+
+/** Fatal, so that broken UTF-8 is an error and not another key. */
+export const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+function isJson(contentType: string | null): boolean {
+  return contentType !== null && /^application\/json\s*(;\s*charset="?utf-8"?\s*)?$/i.test(contentType);
+}
+
+const NOTHING = { value: {} };
+
+/** Whether a request has no body. Only reading shows it: an empty one may be announced as a stream. */
+async function isEmpty(request: Request): Promise<boolean> {
+  try {
+    return (await readBytes(request, MAX_BODY_BYTES))?.byteLength === 0;
+  } catch {
+    return false;
+  }
+}
+
+async function readBytes(request: Request, mostBytes: number): Promise<ArrayBuffer | Uint8Array | undefined> {
+  const declared = request.headers.get("content-length");
+  if (declared !== null) return Number(declared) > mostBytes ? undefined : request.arrayBuffer();
+  const chunks: Uint8Array[] = [];
+  let length = 0;
+  for await (const chunk of request.body ?? []) {
+    if (length + chunk.length > mostBytes) return undefined;
+    chunks.push(chunk);
+    length += chunk.length;
+  }
+  const bytes = new Uint8Array(length);
+  let at = 0;
+  for (const chunk of chunks) {
+    bytes.set(chunk, at);
+    at += chunk.length;
+  }
+  return bytes;
 }

@@ -1,6 +1,7 @@
-import { RpcTarget, WorkerEntrypoint } from "cloudflare:workers";
 /** The limiter as a service binding: the calls of the records, for callers that need no token. */
+import { RpcTarget, WorkerEntrypoint } from "cloudflare:workers";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
+import { blockedDecision } from "../../client/read-answer.ts";
 import type { CatalogService } from "../../client/transports/catalog-service.ts";
 import type { AcquireRequest, KeyRequest, LimiterCalls } from "../../client/transports/transport.ts";
 import { readClockMs } from "../../core/clock.ts";
@@ -9,48 +10,46 @@ import type { Region } from "../../core/policies/regions.ts";
 import { type Decision, degradedDecision, type KeyReport } from "../../core/protocol/decision.ts";
 import type { AcquireParams } from "../../core/protocol/messages.ts";
 import type { Attached } from "../../core/protocol/object-methods.ts";
-import { Problem } from "../../core/protocol/problems.ts";
-import { RECORDS } from "../api/all-records.ts";
+import { orThrow, Problem } from "../../core/protocol/problems.ts";
 import type { Call, CallContext, CatalogCall } from "../api/call.ts";
+import { RECORDS } from "../api/records.ts";
 import { type BindingCaller, bindingCaller } from "../auth/binding-callers.ts";
 import { type Principal, scopeProblem } from "../auth/tokens.ts";
 import { REGION_NAMES, regionNamed, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { acquireCandidate, skipCandidate } from "../calls/candidates.ts";
 import { type CatalogCaller, readConditions } from "../calls/catalog/catalog-access.ts";
-import { type Acquire, acquireOf, CONFIRM_WITHIN_MS, linkedOf } from "../calls/claims.ts";
+import { type Acquire, acquireOf, CONFIRM_WITHIN_MS, findClaim, linkedOf } from "../calls/claims.ts";
 import type { KeyCount, KeyList } from "../calls/keys.ts";
+import { onKey } from "../calls/limits.ts";
+import { plain } from "../calls/plain-data.ts";
 import { BoundAcquireRequest } from "../calls/schemas/request-schemas.ts";
-import { blockedDecision, call, findClaim, type TargetAnswer } from "../calls/target.ts";
-import { given, parse, plain, refused } from "../calls/validate.ts";
+import { parse, refused } from "../calls/validate.ts";
 
 interface Regional {
-  /**
-   * For a policy with a pool, the region to ask. By default it is where this isolate is, as far as an HTTP request
-   * has told.
-   */
+  /** For a policy with a pool, the region to ask. By default that of the isolate's latest HTTP request. */
   readonly region?: string;
 }
 /** Of a policy, the keys with a prefix, from a cursor on. */
 type Listing = Regional & Partial<Record<"policy" | "prefix" | "cursor", string>>;
 /** These calls, which may name a region. */
 type InRegion<Calls> = {
-  readonly [Name in keyof Calls]: Calls[Name] extends (asked: infer Asked) => infer Answer
-    ? (asked: Asked & Regional) => Answer
+  readonly [Name in keyof Calls]: Calls[Name] extends (call: infer Request) => infer Answer
+    ? (call: Request & Regional) => Answer
     : never;
 };
 
-/** What callers over the service binding have. `policy` may be left out when the binding's `props` have it. */
+/** The calls over the service binding. `policy` may be left out when the binding's `props` have it. */
 interface BoundCalls
   extends
     InRegion<Pick<LimiterCalls, "limit" | "limitAll" | "refund" | "hold" | "peek" | "reset">>,
     Pick<LimiterCalls, "settle" | "cancel" | "renew" | "release" | "reserve" | "policies"> {
   /** Sets what the key has used: more than the limit is a debt. Holds and leases stay. */
-  setUsed(asked: KeyRequest & Regional & { readonly used: Cost }): Promise<KeyReport>;
+  setUsed(call: KeyRequest & Regional & { readonly used: Cost }): Promise<KeyReport>;
   /** The keys of a policy with a number of objects, page by page. */
-  keys(asked: Listing & { readonly limit?: number }): Promise<KeyList>;
+  keys(call: Listing & { readonly limit?: number }): Promise<KeyList>;
   /** How many keys a policy with a number of objects has. */
-  countKeys(asked: Listing): Promise<KeyCount>;
+  countKeys(call: Listing): Promise<KeyCount>;
 }
 
 /** A class with the calls, which `Limiter` gets from the records. */
@@ -59,12 +58,10 @@ const WithCalls = WorkerEntrypoint as new (
 ) => WorkerEntrypoint<Env, unknown> & BoundCalls;
 
 /**
- * The limiter as a service binding. It has the same calls as HTTP and gives the same answers, without a token:
- * whoever is bound may call. Bad input throws a LimiterError that says what HTTP would. The binding's `props` may say
- * what its calls may do, in the words of a token: `scopes`, `policies`, `keyPrefix`.
- *
- * With `props = { policy = "api" }` on the binding, `policy` may be left out. Then `limit({ key })` is enough, and
- * the binding can take the place of Cloudflare's own rate limit binding.
+ * The limiter as a service binding: the calls and the answers of HTTP, without a token. Bad input throws a LimiterError
+ * with the problem that HTTP answers. The binding's `props` may limit its calls with the fields of a token: `scopes`,
+ * `policies`, `keyPrefix`. With `props = { policy = "api" }`, `limit({ key })` is enough, and the binding can take the
+ * place of Cloudflare's own rate limit binding.
  */
 export class Limiter extends WithCalls {
   static {
@@ -74,8 +71,8 @@ export class Limiter extends WithCalls {
         Object.defineProperty(this.prototype, name, {
           configurable: true,
           writable: true,
-          value(this: Limiter, asked: unknown) {
-            return this.#call(record, asked);
+          value(this: Limiter, argument: unknown) {
+            return this.#call(record, argument);
           },
         });
   }
@@ -83,10 +80,10 @@ export class Limiter extends WithCalls {
   /**
    * Leases units, waiting up to `waitMs` milliseconds in the queue. The lease ends when the caller ends, in whatever
    * way, and `using` ends it sooner. A `detached` lease ends with `release`, or when it expires. With `graceMs` a lease
-   * that is not released stays for so long after its caller has ended, and another acquire may `resume` it by its id.
+   * that is not released stays for that long after its caller has ended, and another acquire may `resume` it by its id.
    */
   async acquire(
-    asked: AcquireRequest &
+    call: AcquireRequest &
       Regional & {
         readonly detached?: boolean;
         /** As over HTTP, but of no effect: a lease over the binding is confirmed for its caller. */
@@ -94,8 +91,8 @@ export class Limiter extends WithCalls {
       },
   ): Promise<Grant> {
     await freshen(this.env, true);
-    const { context, input } = this.#read(RECORDS["acquire"] as Call, asked);
-    return orThrow(await callAcquireBound(context.client, context.principal, input)).answer;
+    const { context, input } = this.#read(RECORDS["acquire"] as Call, call);
+    return orThrow(await acquireBound(context, input)).answer;
   }
 
   /** What changes at run time: policies, overrides, tokens. Dispose of it when done (`using`). */
@@ -105,21 +102,18 @@ export class Limiter extends WithCalls {
     return new CatalogTarget(orThrow(catalogCallerOf(this.env, context.principal)));
   }
 
-  async #call(record: Call, asked: unknown): Promise<unknown> {
+  async #call(record: Call, argument: unknown): Promise<unknown> {
     const late = freshen(this.env);
     if (late !== undefined) await late;
-    const { context, input } = this.#read(record, asked);
+    const { context, input } = this.#read(record, argument);
     return record.answer.value(orThrow(await record.handle(context, input)));
   }
 
   /** @throws LimiterError when the argument, the props, the scope or the region are not allowed */
-  #read(
-    { scopes = [], bound }: Call,
-    asked: unknown,
-  ): { readonly context: CallContext; readonly input: unknown } {
+  #read({ scopes = [], bound }: Call, given: unknown): { context: CallContext; input: unknown } {
     const caller = orThrow(bindingCaller(this.ctx.props, parse));
     orThrow(scopeProblem(caller.principal, scopes));
-    const argument = plain(asked);
+    const argument = plain(given);
     const { input, region } =
       bound === "alone" ? { input: argument } : completed(caller, argument, bound === "checks");
     const principal = region === undefined ? caller.principal : { ...caller.principal, region };
@@ -133,14 +127,16 @@ export class Limiter extends WithCalls {
   }
 }
 
-/** An argument with what the binding's props add, and without its region, which belongs to the caller. */
-interface Completed {
-  readonly input: unknown;
-  readonly region?: Region;
-}
-
-/** @throws LimiterError when there is no such region */
-function completed(caller: BindingCaller, argument: unknown, hasChecks = false): Completed {
+/**
+ * The argument with what the binding's props add, and its region, which belongs to the caller.
+ *
+ * @throws LimiterError when there is no such region
+ */
+function completed(
+  caller: BindingCaller,
+  argument: unknown,
+  hasChecks = false,
+): { readonly input: unknown; readonly region?: Region } {
   if (typeof argument !== "object" || argument === null) return { input: argument };
   const { region: name = caller.region, ...fields } = argument as Readonly<Record<string, unknown>>;
   const region = regionNamed(name);
@@ -197,106 +193,82 @@ function text(field: string, value: unknown): string {
   throw refused([field], value, "text").toError();
 }
 
-/** The answer. @throws LimiterError when it is a problem */
-function orThrow<Answer>(answer: Answer | Problem): Answer {
-  if (answer instanceof Problem) throw answer.toError();
-  return answer;
-}
-
 /**
- * A decision, with what keeps its lease. Disposing of it releases the lease, and the runtime does so when the caller
- * ends. A lease that was asked for with `graceMs` ends so much later then.
+ * A decision, and the handle of its lease. Disposing of it releases the lease, and the runtime does so when the caller
+ * ends. A lease with `graceMs` ends that much later then.
  */
 export type Grant = Decision & Omit<Attached, "answer">;
 
 /** Leases units for a caller over the service binding, or lets it take over a lease that it had. */
-export function callAcquireBound(
-  client: LimiterClient,
-  principal: Principal,
-  input: unknown,
-): Promise<TargetAnswer<Grant> | Problem> {
-  return call(client, principal, BoundAcquireRequest, input, async (target, request) => {
-    const acquire = acquireOf(client, target, request, given(input, "units"));
-    if (acquire instanceof Problem) return acquire;
-    const { policy, key, asked } = acquire;
-    const linked = detachedProblem(request) ?? linkedOf(client, principal, acquire, request);
-    if (linked instanceof Problem) return linked;
-    // Who takes over a lease has it already.
-    const blocked = linked.resume === undefined ? blockedDecision(target) : undefined;
-    if (blocked !== undefined) return client.told(blocked);
-    if (request.utilization !== undefined) client.report(policy, key, request.utilization);
-    // A lease that ends with its caller ends at its object.
-    if (!request.detached) skipCandidate(client, acquire);
-    const isAtOnce = asked.waitMs === 0 || linked.resume !== undefined;
-    if (isAtOnce && !request.detached) {
-      const granted = await client.leases.acquireAttached(policy, key, { ...asked, ...linked });
-      if (granted === undefined) return client.told(degradedDecision(policy, key));
-      return grantOf(client.told(granted.decision), granted.attached);
-    }
-    const link = request.detached ? undefined : linked;
-    const { decision, attached } = await acquireConfirmed(client, principal, acquire, link);
-    if (link === undefined) acquireCandidate(client, acquire, asked, decision);
-    client.told(decision);
-    return attached === undefined ? decision : grantOf(decision, attached);
-  });
-}
+const acquireBound = onKey(BoundAcquireRequest, async (target, request, { client, principal }, input) => {
+  const acquire = acquireOf(client, target, request, input);
+  if (acquire instanceof Problem) return acquire;
+  const { policy, key, params } = acquire;
+  const linked = detachedProblem(request) ?? linkedOf(client, principal, acquire, request);
+  if (linked instanceof Problem) return linked;
+  // A caller that takes over a lease has it already.
+  const blocked = linked.resume === undefined ? blockedDecision(policy, key) : undefined;
+  if (blocked !== undefined) return client.recordDecision(blocked);
+  if (request.utilization !== undefined) client.report(policy, key, request.utilization);
+  if (request.detached) {
+    const { decision } = await acquireConfirmed(client, principal, acquire, undefined);
+    acquireCandidate(client, acquire, params, decision);
+    return client.recordDecision(decision);
+  }
+  // A lease that ends with its caller ends at its object.
+  skipCandidate(client, acquire);
+  const isAtOnce = params.waitMs === 0 || linked.resume !== undefined;
+  const granted = isAtOnce
+    ? await client.leases.acquireAttached(policy, key, { ...params, ...linked })
+    : await acquireConfirmed(client, principal, acquire, linked);
+  const { decision, attached } = granted ?? { decision: degradedDecision(policy, key) };
+  client.recordDecision(decision);
+  if (decision instanceof Problem || attached?.slot === undefined) return decision;
+  const { slot, renew, release } = attached;
+  return { ...decision, slot, ...(renew && { renew }), ...(release && { release }) } as Grant;
+});
 
-/** The problem of a lease that is to end with no link, and is told what becomes of it when its link ends. */
-function detachedProblem({
-  detached,
-  graceMs,
-  resume,
-}: {
+/** The problem of a lease that is to end with no link, and yet says what happens when its link ends. */
+function detachedProblem(request: {
   readonly detached: boolean;
   readonly graceMs?: number | undefined;
   readonly resume?: string | undefined;
 }): Problem | undefined {
-  if (!detached) return undefined;
-  const allowed = "left out where detached is true: such a lease has no link";
-  if (graceMs !== undefined) return refused(["graceMs"], graceMs, allowed);
-  return resume === undefined ? undefined : refused(["resume"], resume, allowed);
-}
-
-function grantOf(decision: Decision | Problem, { slot, renew, release }: Attached): Grant | Problem {
-  if (decision instanceof Problem || slot === undefined) return decision;
-  return { ...decision, slot, ...(renew && { renew }), ...(release && { release }) };
-}
-
-/** A decision, and what keeps its lease. */
-interface Granted {
-  readonly decision: Decision | Problem;
-  readonly attached?: Attached;
+  if (!request.detached) return undefined;
+  const field = request.graceMs === undefined ? "resume" : "graceMs";
+  if (request[field] === undefined) return undefined;
+  return refused([field], request[field], "left out where detached is true: such a lease has no link");
 }
 
 /**
- * Leases units for a caller who may have gone when they are granted, which nothing tells the object. So the lease is
+ * Leases units for a caller who may have gone when they are granted, of which the object is not notified. So the lease is
  * brief until it is confirmed. One that has ended before that (by a reset, or since the machine stood still) was never
- * the caller's: the call is made once more, with what is left of its wait.
+ * the caller's: the call is made once more, with the rest of its wait.
  *
- * @param link how the lease ends with what comes back; absent: not at all
+ * @param link how the lease ends with the handle that is returned; `undefined`: it has none
  */
 async function acquireConfirmed(
   client: LimiterClient,
   principal: Principal,
   acquire: Acquire,
   link: Pick<AcquireParams, "graceMs"> | undefined,
-): Promise<Granted> {
-  const { policy, key, asked } = acquire;
-  const untilMs = readClockMs() + asked.waitMs;
+): Promise<{ readonly decision: Decision | Problem; readonly attached?: Attached }> {
+  const { policy, key, params } = acquire;
+  const untilMs = readClockMs() + params.waitMs;
   for (const isLast of [false, true]) {
-    const waitMs = isLast ? Math.max(0, untilMs - readClockMs()) : asked.waitMs;
-    const brief = { ...asked, waitMs, confirmWithinMs: CONFIRM_WITHIN_MS };
+    const waitMs = isLast ? Math.max(0, untilMs - readClockMs()) : params.waitMs;
+    const brief = { ...params, waitMs, confirmWithinMs: CONFIRM_WITHIN_MS };
     const decision = await client.leases.acquire(policy, key, brief);
     if (decision instanceof Problem || decision.lease === undefined) return { decision };
     const secret = findClaim(client, principal, "lease", decision.lease.id)?.secret ?? "";
     const attached =
       link?.graceMs === undefined
-        ? await client.leases.confirm(policy, key, secret, asked.ttlMs, link !== undefined)
-        : await client.leases.takeOver(policy, key, { ...asked, ...link, resume: secret });
+        ? await client.leases.confirm(policy, key, secret, params.ttlMs, link !== undefined)
+        : await client.leases.takeOver(policy, key, { ...params, ...link, resume: secret });
     if (attached === undefined) break;
     if (attached !== "ended")
       return {
-        decision: { ...decision, lease: { ...decision.lease, expiresAfterMs: asked.ttlMs } },
+        decision: { ...decision, lease: { ...decision.lease, expiresAfterMs: params.ttlMs } },
         attached,
       };
   }

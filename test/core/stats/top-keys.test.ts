@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { mergedKeys, NO_KEYS, TopKeys, type Summary } from "../../../core/stats/top-keys.ts";
+import type { Summary } from "../../../core/stats/messages.ts";
+import { mergedKeys, NO_KEYS, TopKeys } from "../../../core/stats/tally.ts";
 import { seededRandom, seedOr, whole } from "../../support/random.ts";
 
 const STREAMS = 400;

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { PoliciesInForce } from "../../../core/catalog/policy-entry.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { parseDeployment } from "../../../core/policies/regional-policies.ts";
-import { followingBy, LOOK_MS } from "../../../worker/bindings/catalog-reader.ts";
+import { followingBy, CHECK_EVERY_MS } from "../../../worker/bindings/catalog-reader.ts";
 import { VirtualTime } from "../../simulation/virtual-time.ts";
 
 const { policies, tables, regions } = parseDeployment({
@@ -30,7 +30,7 @@ function waiting() {
       tokens: [],
       ...changes,
     });
-  const pass = () => time.run(time.nowMs + 2 * LOOK_MS, () => undefined);
+  const pass = () => time.run(time.nowMs + 2 * CHECK_EVERY_MS, () => undefined);
   return { told, catalog, stop, change, pass };
 }
 

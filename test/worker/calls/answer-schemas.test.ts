@@ -4,8 +4,6 @@ import { expectTypeOf, test } from "vitest";
 import type { Hold, Lease, RuleDecision } from "../../../core/protocol/answers.ts";
 import type * as answers from "../../../core/protocol/decision.ts";
 import type * as schemas from "../../../worker/calls/schemas/answer-schemas.ts";
-import type { KeyFigures } from "../../../worker/calls/schemas/decision-schemas.ts";
-import type * as decisions from "../../../worker/calls/schemas/decision-schemas.ts";
 
 type DeepReadonly<Value> = Value extends object
   ? { readonly [Field in keyof Value]: DeepReadonly<Value[Field]> }
@@ -42,7 +40,7 @@ type IsLackedBy<One, Field extends PropertyKey> = One extends { readonly [Each i
   : true;
 /** Every decision that the document describes. */
 type DescribedDecision = Described<
-  typeof decisions.CheckDecision | typeof decisions.HoldDecision | typeof decisions.LeaseDecision
+  typeof schemas.CheckDecision | typeof schemas.HoldDecision | typeof schemas.LeaseDecision
 >;
 
 test("every answer is described as it is typed", () => {
@@ -50,8 +48,8 @@ test("every answer is described as it is typed", () => {
   expectTypeOf<Described<typeof schemas.Lease>>().toEqualTypeOf<Lease>();
   expectTypeOf<Described<typeof schemas.Hold>>().toEqualTypeOf<Hold>();
   expectTypeOf<Merged<DescribedDecision>>().toEqualTypeOf<answers.Decision>();
-  expectTypeOf<Described<typeof KeyFigures>>().toEqualTypeOf<
+  expectTypeOf<Described<typeof schemas.KeyFigures>>().toEqualTypeOf<
     Omit<answers.KeyReport, keyof answers.Decision>
   >();
-  expectTypeOf<Described<typeof decisions.AllDecisions>>().toExtend<answers.AllDecisions>();
+  expectTypeOf<Described<typeof schemas.AllDecisions>>().toExtend<answers.AllDecisions>();
 });

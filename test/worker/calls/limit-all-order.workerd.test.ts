@@ -43,7 +43,7 @@ function clientDelayedBy(delay: (held: HoldCall) => Promise<void>): LimiterClien
 
 async function limitAll(client: LimiterClient, keys: readonly string[], cost: number): Promise<boolean> {
   const checks = keys.map((key) => ({ policy: "slow", key, cost }));
-  const answer = await callLimitSeveral(client, CALLER, { checks });
+  const answer = await callLimitSeveral({ client, principal: CALLER }, { checks });
   if (answer instanceof Problem) throw answer.toError();
   return answer.success;
 }

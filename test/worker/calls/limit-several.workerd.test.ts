@@ -94,7 +94,10 @@ test("at most 20 checks of a call ask objects at once, and all of them are asked
   });
   const caller = { title: "a test", id: '"test"', scopes: ["limit"], bounds: NARROW } as const;
   const checks = Array.from({ length: 100 }, () => ({ policy: "slow", key: freshKey() }));
-  const answer = await callLimitSeveral(client, caller, { checks, atomic: false, idempotencyKey: "a" });
+  const answer = await callLimitSeveral(
+    { client, principal: caller },
+    { checks, atomic: false, idempotencyKey: "a" },
+  );
   if (answer instanceof Problem) throw answer.toError();
   expect([most, all, answer.success]).toEqual([20, 100, true]);
 });

@@ -28,13 +28,13 @@ const client = new LimiterClient({
 const principal: Principal = { title: "the test", id: "test", bounds: DEFAULT_BOUNDS, scopes: SCOPES };
 
 test("where regions share a pool, nothing can be forced or set: the problem says so", async () => {
-  expect(await callLimit(client, principal, { policy: "pooled", key: "a", force: true })).toMatchObject({
+  expect(await callLimit({ client, principal }, { policy: "pooled", key: "a", force: true })).toMatchObject({
     status: 422,
     errors: [
       { pointer: "/force", detail: 'force is true: must be left out under a policy with pool = "redis"' },
     ],
   });
-  expect(await callSetUsed(client, principal, { policy: "pooled", key: "a", used: 1 })).toMatchObject({
+  expect(await callSetUsed({ client, principal }, { policy: "pooled", key: "a", used: 1 })).toMatchObject({
     status: 422,
     errors: [{ pointer: "/policy", detail: expect.stringContaining("a policy without a pool") }],
   });

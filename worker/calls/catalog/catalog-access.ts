@@ -5,7 +5,8 @@ import { Problem, PROBLEMS } from "../../../core/protocol/problems.ts";
 import type { StatsNamespace } from "../../../core/stats/messages.ts";
 import { clip, describe, integer, table } from "../../../core/validation.ts";
 import { isConfigured, mayUse, patternProblem, type Principal, scopeProblem } from "../../auth/tokens.ts";
-import { notAllowed, parse, plainProblem, refused } from "../validate.ts";
+import { plainProblem } from "../plain-data.ts";
+import { notAllowed, parse, refused } from "../validate.ts";
 
 /** What a call needs: the catalog, who calls, and how an isolate learns at once of what it has changed. */
 export interface CatalogCaller {

@@ -18,8 +18,9 @@ import { instantText, randomId } from "../../../core/clock.ts";
 import { Problem } from "../../../core/protocol/problems.ts";
 import { comparedSeries, type DeniedBy, keysOfCandidate } from "../../../core/stats/counts.ts";
 import { type Principal, scopeProblem, TokenFields } from "../../auth/tokens.ts";
+import { plainProblem } from "../plain-data.ts";
 import { askStats } from "../stats.ts";
-import { notAllowed, parse, plainProblem, refused } from "../validate.ts";
+import { notAllowed, parse, refused } from "../validate.ts";
 import {
   asked,
   type CatalogCaller,

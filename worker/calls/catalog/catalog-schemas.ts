@@ -10,7 +10,8 @@ import {
 import type { Problem } from "../../../core/protocol/problems.ts";
 import { clip, type Violation, violationsOf } from "../../../core/validation.ts";
 import { CALLER_NAME, SCOPE_LIST, StoredToken } from "../../auth/tokens.ts";
-import { MAX_PROBLEMS, notAllowed, plainProblem } from "../validate.ts";
+import { plainProblem } from "../plain-data.ts";
+import { MAX_PROBLEMS, notAllowed } from "../validate.ts";
 
 const described = <Schema extends v.GenericSchema>(schema: Schema, description: string) =>
   v.pipe(schema, v.description(description));

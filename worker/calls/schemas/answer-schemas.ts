@@ -1,19 +1,19 @@
-/** The schemas of what answers consist of, for the OpenAPI document. The types are in core/protocol/, and a test compares them. */
+/**
+ * The schemas of answers, for the OpenAPI document. Of decisions, `success` and `reason` say which one it is, and so which
+ * fields it has. The types are in core/protocol/, and a test compares them.
+ */
 import * as v from "valibot";
+import { described } from "../../../core/validation.ts";
+import { amount, milliseconds } from "./request-schemas.ts";
 
-export const milliseconds = (description: string) =>
-  v.pipe(v.number(), v.integer(), v.minValue(0), v.description(description));
-export const figure = milliseconds;
-export const retryAfterMs = v.pipe(
+const retryAfterMs = described(
   v.nullable(v.pipe(v.number(), v.integer(), v.minValue(0))),
-  v.description(
-    "0 when admitted. When denied, the exact wait for this cost in milliseconds; null: it never fits. With the " +
-      "policy's `retryJitter` the decision's own is up to so much longer, and those of its rules are exact. Of a call " +
-      "that was shed since machines are busy: how long at least calls like it may be shed.",
-  ),
+  "0 when admitted. When denied, the exact wait for this cost in milliseconds; null: it never fits. With the " +
+    "policy's `retryJitter` the decision's own is up to so much longer, and those of its rules are exact. Of a call " +
+    "that was shed since machines are busy: how long at least calls like it may be shed.",
 );
 
-export const delayMs = v.optional(
+const delayMs = v.optional(
   milliseconds(
     "When admitted: how long the caller should wait before it goes on. Absent: it goes on at once.",
   ),
@@ -22,23 +22,23 @@ export const delayMs = v.optional(
 export const RuleDecision = v.object({
   name: v.string(),
   success: v.boolean(),
-  limit: figure("The most units that can be admitted at once; where the limit adapts: today."),
-  remaining: figure("The largest cost that would pass now."),
+  limit: amount("The most units that can be admitted at once; where the limit adapts: today."),
+  remaining: amount("The largest cost that would pass now."),
   quotaRemaining: v.optional(
-    figure(
+    amount(
       "Of a rule with `minInterval`: what is left of the quota. `remaining` is 0 while it is too soon for a call.",
     ),
   ),
-  resetAfterMs: milliseconds("How long until the quota is whole again if no other call comes."),
+  resetAfterMs: milliseconds("How long until the quota has refilled if no other call comes."),
   retryAfterMs,
   reason: v.picklist(["ok", "quota", "min-interval", "cost-over-limit", "shed", "blocked"]),
   delayMs,
 });
 
 export const Lease = v.object({
-  id: v.pipe(v.string(), v.description("Needed to renew or release the lease. Nobody can guess it.")),
+  id: described(v.string(), "Needed to renew or release the lease. Nobody can guess it."),
   fencingToken: v.pipe(
-    figure(
+    amount(
       "Rises with every lease of the key. A storage that compares it can refuse a holder whose lease has ended.",
     ),
   ),
@@ -51,7 +51,204 @@ export const Lease = v.object({
 });
 
 export const Hold = v.object({
-  id: v.pipe(v.string(), v.description("Needed to settle or cancel the hold. Nobody can guess it.")),
-  units: v.union([figure("Units of every rule."), v.record(v.string(), figure("Units, by unit."))]),
+  id: described(v.string(), "Needed to settle or cancel the hold. Nobody can guess it."),
+  units: v.union([amount("Units of every rule."), v.record(v.string(), amount("Units, by unit."))]),
   expiresAfterMs: milliseconds("How long until the hold expires. Its units then count as used."),
 });
+
+const place = {
+  policy: v.string(),
+  key: described(v.string(), "The key that was counted; an IPv6 address counts with its /64."),
+  limit: amount("The most units that can be admitted at once; where the limit adapts: today."),
+  override: v.optional(
+    described(v.string(), "The pattern of the override that applied to the key. Absent: none did."),
+  ),
+};
+const quota = {
+  remaining: amount("The largest cost that would pass now."),
+  resetAfterMs: milliseconds("How long until the quota has refilled if no other call comes."),
+};
+const maybeQuota = {
+  remaining: v.optional(amount("The largest cost that would pass now. Absent when no rule was asked.")),
+  resetAfterMs: v.optional(milliseconds("As in other decisions. Absent when `remaining` is.")),
+};
+const source = described(
+  v.picklist(["isolate", "object", "pool", "fallback"]),
+  "Who decided. An `isolate` decides from the units that it has reserved, and does not know what other callers " +
+    "do meanwhile: then `remaining` is a floor, and `resetAfterMs` a ceiling. The same holds for the `object` of " +
+    "a region that decides from its share of a pool. `fallback`: the object or the pool did not answer.",
+);
+const fallback = described(v.literal("fallback"), "The object or the pool did not answer.");
+const rules = described(v.array(RuleDecision), "What every rule said. Empty when none was asked.");
+const violated = described(v.array(v.string()), "The rules that denied.");
+const waitedMs = v.optional(
+  milliseconds("How long an acquire, or a `limit` with `waitMs`, stood in the queue."),
+);
+const charge = v.optional(
+  described(
+    v.string(),
+    "Names what this call has taken, for a refund. Present with `refundable`, if it took anything.",
+  ),
+);
+const goesOn = described(v.literal(true), "The call may go on.");
+const stops = described(v.literal(false), "The call may not go on.");
+const noWait = described(v.literal(0), "0: admitted.");
+
+export const Admitted = v.object({
+  success: goesOn,
+  ...place,
+  ...quota,
+  retryAfterMs: noWait,
+  reason: described(v.literal("ok"), "Admitted."),
+  source,
+  delayMs,
+  rules,
+  waitedMs,
+  charge,
+});
+export const HoldAdmitted = v.object({ ...Admitted.entries, hold: Hold });
+export const LeaseAdmitted = v.object({ ...Admitted.entries, lease: Lease });
+
+export const AdmittedInShadow = v.object({
+  success: goesOn,
+  ...place,
+  ...maybeQuota,
+  retryAfterMs,
+  reason: described(v.literal("shadow"), "Admitted, since the policy only reports. Else it would be denied."),
+  source,
+  delayMs,
+  rules,
+  violated: v.optional(violated),
+  waitedMs,
+  charge,
+  hold: v.optional(Hold),
+  lease: v.optional(Lease),
+});
+
+export const AdmittedDegraded = v.object({
+  success: goesOn,
+  ...place,
+  ...maybeQuota,
+  retryAfterMs: v.optional(noWait),
+  reason: described(
+    v.literal("degraded"),
+    'The limiter could not decide, and the policy says onFailure = "open" or "local".',
+  ),
+  source: fallback,
+  delayMs,
+  rules,
+  waitedMs,
+  charge,
+  hold: v.optional(Hold),
+  lease: v.optional(Lease),
+});
+
+export const Denied = v.object({
+  success: stops,
+  ...place,
+  ...quota,
+  retryAfterMs,
+  reason: described(
+    v.picklist(["quota", "min-interval", "cost-over-limit", "blocked", "wait-timeout", "queue-full"]),
+    "Why. `quota`, `min-interval`: denied for now, the same call can pass later. `blocked`: an earlier denial " +
+      "blocked the key for a while, or an override does. `cost-over-limit`: so large a cost never passes. `wait-timeout`: the caller's " +
+      "turn did not come in time. `queue-full`: too many callers wait already.",
+  ),
+  source,
+  rules,
+  violated,
+  waitedMs,
+});
+
+export const Shed = v.object({
+  success: stops,
+  ...place,
+  ...maybeQuota,
+  retryAfterMs,
+  reason: described(
+    v.literal("shed"),
+    "The units that are left are kept for more important calls, or machines are too busy: then no rule was asked.",
+  ),
+  source,
+  rules,
+  violated: v.optional(violated),
+  waitedMs,
+});
+
+export const DeniedDegraded = v.object({
+  success: stops,
+  ...place,
+  reason: described(
+    v.literal("degraded"),
+    'The limiter could not decide, and the policy says onFailure = "closed", as it does by default.',
+  ),
+  source: fallback,
+  rules: described(v.array(RuleDecision), "Empty: none was asked."),
+});
+
+const DENIALS = [Denied, Shed, DeniedDegraded] as const;
+const OTHERS = [AdmittedInShadow, AdmittedDegraded, ...DENIALS] as const;
+
+export const Decision = v.variant("success", [Admitted, ...OTHERS]);
+export const HoldDecision = v.variant("success", [HoldAdmitted, ...OTHERS]);
+export const LeaseDecision = v.variant("success", [LeaseAdmitted, ...OTHERS]);
+
+export const Contended = v.object({
+  success: stops,
+  ...place,
+  ...quota,
+  retryAfterMs,
+  reason: described(
+    v.literal("ok"),
+    "The units are there, and other calls on several keys hold them for the moment: try again.",
+  ),
+  source,
+  rules,
+});
+export const Refused = v.object({
+  success: stops,
+  ...place,
+  reason: described(v.literal("refused"), "This check was refused, and `problem` says why."),
+  source,
+  rules: described(v.array(RuleDecision), "Empty: none was asked."),
+  problem: described(
+    v.object({ status: v.pipe(v.number(), v.integer()), code: v.string(), detail: v.string() }),
+    "What this check would have been answered by itself.",
+  ),
+});
+/** The decision on one check among several. */
+export const CheckDecision = v.variant("success", [Admitted, ...OTHERS, Contended, Refused]);
+
+export const AllDecisions = v.object({
+  success: described(
+    v.boolean(),
+    "Whether every check passed; if not, nothing was taken, unless atomic is false.",
+  ),
+  decisions: described(v.array(CheckDecision), "One decision for each check, in the order of the checks."),
+});
+
+/** What a key has besides its decision. */
+export const KeyFigures = v.object({
+  outstanding: amount("Units that are held, reserved or leased at this moment."),
+  holds: amount("Callers' holds that have not ended."),
+  leases: amount("Leases that have not ended."),
+  reclaimed: amount("Leases that expired instead of being released, since the key was last forgotten."),
+  queueLength: amount("Callers who wait for units."),
+  longestWaitMs: milliseconds("How long the first caller in the queue has waited so far."),
+  shedding: v.optional(
+    described(
+      v.object({
+        utilization: described(
+          v.nullable(v.number()),
+          "How busy the machines are, from 0 to 1; null: no machine has reported lately.",
+        ),
+        chances: described(
+          v.record(v.string(), v.number()),
+          "By priority: the chance, from 0 to 1, with which a call is shed.",
+        ),
+      }),
+      "Of a policy that sheds calls while machines are too busy.",
+    ),
+  ),
+});
+export const KeyReport = v.intersect([Decision, KeyFigures]);

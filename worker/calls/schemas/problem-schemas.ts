@@ -1,14 +1,14 @@
 /** The schemas of problems, one for each status, for the OpenAPI document. */
 import * as v from "valibot";
 import { PROBLEMS } from "../../../core/protocol/problems.ts";
-import { CheckDecision, Denied, DeniedDegraded, Shed } from "./decision-schemas.ts";
+import { described } from "../../../core/validation.ts";
+import { CheckDecision, Denied, DeniedDegraded, Shed } from "./answer-schemas.ts";
 
 const FieldError = v.object({
-  pointer: v.pipe(v.string(), v.description("Where, as a JSON pointer into the request.")),
-  detail: v.pipe(v.string(), v.description("The field, its value and what is allowed.")),
+  pointer: described(v.string(), "Where, as a JSON pointer into the request."),
+  detail: described(v.string(), "The field, its value and what is allowed."),
 });
 
-/** Any problem. */
 export const ProblemDetails = v.object({
   type: v.string(),
   title: v.string(),
@@ -26,7 +26,7 @@ function problem<Code extends Status>(status: Code) {
     type: v.picklist(types.map(([, code]) => `urn:weir:problem:${code}`)),
     title: v.string(),
     status: v.literal(status),
-    detail: v.pipe(v.string(), v.description("What is wrong with this call.")),
+    detail: described(v.string(), "What is wrong with this call."),
     errors: v.optional(v.array(FieldError)),
   });
 }
@@ -43,7 +43,7 @@ export const UnsupportedMediaType = problem(415);
 /** The only one that always says where. */
 export const NotAllowed = v.object({
   ...problem(422).entries,
-  errors: v.pipe(v.array(FieldError), v.description("At most 20.")),
+  errors: described(v.array(FieldError), "At most 20."),
 });
 export const UpgradeRequired = problem(426);
 export const BoundReached = problem(429);
@@ -55,14 +55,14 @@ const quota = {
   title: v.string(),
   status: v.literal(429),
   detail: v.string(),
-  "violated-policies": v.pipe(v.array(v.string()), v.description("The rules that denied.")),
+  "violated-policies": described(v.array(v.string()), "The rules that denied."),
 };
 const reduced = {
   ...quota,
   type: v.literal(`${HTTP_PROBLEMS}temporary-reduced-capacity`),
   status: v.literal(503),
 };
-const decisions = v.pipe(v.array(CheckDecision), v.description("One for each check."));
+const decisions = described(v.array(CheckDecision), "One for each check.");
 
 export const QuotaExceeded = v.object({ ...quota, decision: Denied });
 export const ReducedCapacity = v.object({

@@ -2,29 +2,21 @@
 import * as v from "valibot";
 import { MAX_UNITS } from "../../../core/algorithms/algorithm.ts";
 import { MAX_RESERVING, RESERVATIONS_PROTOCOL } from "../../../core/protocol/reservation-messages.ts";
-import { integer, table } from "../../../core/validation.ts";
-import { figure, milliseconds, RuleDecision } from "./answer-schemas.ts";
-import { Decision } from "./decision-schemas.ts";
+import { described, integer, table } from "../../../core/validation.ts";
+import { Decision, RuleDecision } from "./answer-schemas.ts";
 import { ProblemDetails } from "./problem-schemas.ts";
-import { key, LimitRequest, policy, priority, text } from "./request-schemas.ts";
+import { amount, key, LimitRequest, milliseconds, policy, priority, text } from "./request-schemas.ts";
 
 const MAX_HOLDER_BYTES = 64;
-const holder = v.pipe(
+const holder = described(
   text(MAX_HOLDER_BYTES),
-  v.description(
-    "Names the client for this key. It must be random, and another one for each key and each start of the client.",
-  ),
+  "Names the client for this key. It must be random, and another one for each key and each start of the client.",
 );
-const turn = v.pipe(
+const turn = described(
   integer(1, Number.MAX_SAFE_INTEGER),
-  v.description(
-    "Rises with each message of the holder. A message with a lower one is late, and changes nothing.",
-  ),
+  "Rises with each message of the holder. A message with a lower one is late, and changes nothing.",
 );
-const used = v.pipe(
-  integer(0, Number.MAX_SAFE_INTEGER),
-  v.description("Units that the holder has used since it began."),
-);
+const used = described(integer(0, Number.MAX_SAFE_INTEGER), "Units that the holder has used since it began.");
 const cost = LimitRequest.entries.cost;
 const CALL_ALLOWED = "an object with one of the fields giveBack, limit, reserve";
 const CALLS_ALLOWED = `a list of 1 to ${MAX_RESERVING} calls`;
@@ -32,41 +24,41 @@ const CALLS_ALLOWED = `a list of 1 to ${MAX_RESERVING} calls`;
 const Limit = table({ policy, key, cost, priority });
 const GiveBack = table({
   policy,
-  returned: v.pipe(
-    v.array(
-      table({ key, holder, turn, used: v.record(v.string(), used, "a table of units by rule") }),
-      CALLS_ALLOWED,
+  returned: described(
+    v.pipe(
+      v.array(
+        table({ key, holder, turn, used: v.record(v.string(), used, "a table of units by rule") }),
+        CALLS_ALLOWED,
+      ),
+      v.minLength(1, CALLS_ALLOWED),
+      v.maxLength(MAX_RESERVING, CALLS_ALLOWED),
     ),
-    v.minLength(1, CALLS_ALLOWED),
-    v.maxLength(MAX_RESERVING, CALLS_ALLOWED),
-    v.description("Holders that have ended. Units that they did not use are free again."),
+    "Holders that have ended. Units that they did not use are free again.",
   ),
 });
 const Reserve = table({
   policy,
   key,
-  cost: v.pipe(cost, v.description("The cost of a call that waits for a decision; 0: no call does.")),
+  cost: described(cost, "The cost of a call that waits for a decision; 0: no call does."),
   priority,
   holder,
   turn,
-  ttlMs: v.pipe(
+  ttlMs: described(
     integer(0, 60_000),
-    v.description(
-      "For how long the units are wanted, in milliseconds. The client counts from before it sends the message.",
-    ),
+    "For how long the units are wanted, in milliseconds. The client counts from before it sends the message.",
   ),
-  isShort: v.pipe(v.boolean("true or false"), v.description("Whether calls wait for units already.")),
-  rules: v.pipe(
+  isShort: described(v.boolean("true or false"), "Whether calls wait for units already."),
+  rules: described(
     v.record(
       v.string(),
       table({
         used,
-        kept: v.pipe(integer(0, MAX_UNITS), v.description("Units that it keeps. All others are free again.")),
-        wanted: v.pipe(integer(0, MAX_UNITS), v.description("Units that it wants, the kept ones included.")),
+        kept: described(integer(0, MAX_UNITS), "Units that it keeps. All others are free again."),
+        wanted: described(integer(0, MAX_UNITS), "Units that it wants, the kept ones included."),
       }),
       "a table by rule",
     ),
-    v.description("By the name of the rule."),
+    "By the name of the rule.",
   ),
 });
 
@@ -78,14 +70,14 @@ export const ReservationCall = table({
 });
 
 export const ReservationsRequest = table({
-  protocol: v.pipe(
+  protocol: described(
     integer(1, RESERVATIONS_PROTOCOL),
-    v.description("The version of the message. A limiter refuses one that it does not know."),
+    "The version of the message. A limiter refuses one that it does not know.",
   ),
   known: v.optional(
-    v.pipe(
+    described(
       v.record(v.string(), v.string("the version of a description"), "a table of versions by policy"),
-      v.description("The policies that the client knows, by name: the versions of their descriptions."),
+      "The policies that the client knows, by name: the versions of their descriptions.",
     ),
     {},
   ),
@@ -107,13 +99,10 @@ export const ReservationsRequest = table({
 
 export const Reserved = v.object({
   ttlMs: milliseconds("The lifetime of the units."),
-  isNew: v.pipe(
-    v.boolean(),
-    v.description("Units that the client kept were not known any more, and may not be spent."),
-  ),
-  units: v.pipe(
-    v.record(v.string(), figure("Units.")),
-    v.description("By rule: units that are granted in addition to the kept ones."),
+  isNew: described(v.boolean(), "Units that the client kept were not known any more, and may not be spent."),
+  units: described(
+    v.record(v.string(), amount("Units.")),
+    "By rule: units that are granted in addition to the kept ones.",
   ),
   prospects: v.optional(
     v.record(
@@ -128,17 +117,17 @@ export const Decided = v.object({
   source: v.optional(v.picklist(["pool", "fallback"])),
   reserved: v.optional(Reserved),
   next: v.optional(
-    v.pipe(v.array(RuleDecision), v.description("What a call of cost 1 would be answered now, if denied.")),
+    described(v.array(RuleDecision), "What a call of cost 1 would be answered now, if denied."),
   ),
-  firmForMs: v.optional(milliseconds("For so long a denial stands, unless a refund or a reset lifts it.")),
+  firmForMs: v.optional(milliseconds("How long a denial stands, unless a refund or a reset lifts it.")),
 });
 
-const described = v.objectWithRest(
+const describedPolicy = v.objectWithRest(
   { version: v.string(), rules: v.array(v.looseObject({ name: v.string() })) },
   v.unknown(),
 );
 
-/** null: units were given back, or nothing is granted by the rules of now. failed: nobody knows. */
+/** null: units were given back, or nothing is granted by the rules of now. failed: the outcome is not known. */
 export const ReservationAnswer = v.union([
   v.null(),
   Decided,
@@ -151,14 +140,12 @@ export const ReservationAnswer = v.union([
 
 export const ReservationsAnswer = v.object({
   protocol: v.pipe(v.number(), v.integer()),
-  answers: v.pipe(
+  answers: described(
     v.array(ReservationAnswer),
-    v.description(
-      "One for each call, in their order. null: units were given back, or the key is decided by other rules now, and kept units may not be spent any more. failed: nobody knows.",
-    ),
+    "One for each call, in their order. null: units were given back, or the key is decided by other rules now, and kept units may not be spent any more. failed: the outcome is not known.",
   ),
-  policies: v.pipe(
-    v.record(v.string(), described),
-    v.description("Policies of the calls that the client does not know, or that have changed."),
+  policies: described(
+    v.record(v.string(), describedPolicy),
+    "Policies of the calls that the client does not know, or that have changed.",
   ),
 });

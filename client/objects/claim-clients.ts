@@ -1,0 +1,231 @@
+/** The calls on holds and leases. The key's object decides all of them. */
+import { type Cost, forPriority, type Policy } from "../../core/policies/policy.ts";
+import type { Answer, Lease, Missing, Released } from "../../core/protocol/answers.ts";
+import { type Decision, degradedDecision } from "../../core/protocol/decision.ts";
+import {
+  type AcquireCall,
+  type AcquireParams,
+  type HoldParams,
+  type LeaseReport,
+  LINK_PROTOCOL,
+  PROTOCOL,
+  RESUMING_PROTOCOL,
+} from "../../core/protocol/messages.ts";
+import type { Attached } from "../../core/protocol/object-methods.ts";
+import { type Answered, Problem } from "../../core/protocol/problems.ts";
+import {
+  asShadow,
+  decisionOf,
+  hasNoRules,
+  holdMissing,
+  leaseMissing,
+  readAnswer,
+  toShedDecision,
+  unavailable,
+} from "../read-answer.ts";
+import type { LimiterStub } from "../transports/objects.ts";
+import type { SheddingSample } from "./load-shedding.ts";
+import { namesOf, type ObjectCalls } from "./object-calls.ts";
+
+/** How calls are made that keep or end a claim of the caller. */
+const ENDING = { kind: "end", isRepeatable: true } as const;
+
+/** The calls on holds. */
+export class HoldClient {
+  readonly #objects: ObjectCalls;
+
+  constructor(objects: ObjectCalls) {
+    this.#objects = objects;
+  }
+
+  /** Asks the object for a hold; `undefined`: the object does not answer. */
+  async hold(policy: Policy, key: string, call: HoldParams): Promise<Answer | Problem | undefined> {
+    // Checks on several keys were sampled together. In shadow nothing is shed.
+    const isSampled = call.provisional !== undefined || policy.shadow;
+    const shed = isSampled ? call.shed : await this.#objects.sampleShedding(policy, key, call);
+    if (shed !== undefined && call.idempotencyKey === undefined) return { shed };
+    const message = { ...this.#objects.own({ ...call, shed }), protocol: PROTOCOL, ...namesOf(policy, key) };
+    const isRepeatable = call.idempotencyKey !== undefined;
+    const options = { waitMs: call.provisional?.waitMs, isRepeatable };
+    return await this.#objects.ask(policy, key, (object) => object.hold(message), options);
+  }
+
+  /** Ends a hold with the units that were used. */
+  settle(policy: Policy, key: string, id: string, used: Cost): Answered<Decision> {
+    return this.#end(policy, key, "settled", (object) => object.settle(policy.name, key, id, used));
+  }
+
+  /** Ends a hold of which no units were used. */
+  cancel(policy: Policy, key: string, id: string): Answered<Decision> {
+    return this.#end(policy, key, "cancelled", (object) => object.cancel(policy.name, key, id));
+  }
+
+  async #end(
+    policy: Policy,
+    key: string,
+    outcome: string,
+    end: (object: LimiterStub) => Promise<string>,
+  ): Answered<Decision> {
+    const answer = await this.#objects.ask(policy, key, end, ENDING);
+    const detail = `whether the hold was ${outcome} is not known: ask again, it takes effect only once`;
+    return decisionOf(policy, key, answer ?? unavailable(detail), holdMissing);
+  }
+}
+
+/** The calls on leases. */
+export class LeaseClient {
+  readonly #objects: ObjectCalls;
+
+  constructor(objects: ObjectCalls) {
+    this.#objects = objects;
+  }
+
+  /** Leases units. It waits in the queue for `call.waitMs` at most; `signal` ends that, and then nothing is granted. */
+  async acquire(policy: Policy, key: string, call: AcquireParams, signal?: AbortSignal): Answered<Decision> {
+    const shed = await this.#objects.sampleShedding(policy, key, call);
+    const isShadow = shed !== undefined && policy.shadow;
+    if (!isShadow && shed !== undefined && call.idempotencyKey === undefined)
+      return toShedDecision(forPriority(policy, call.priority), key, shed);
+    const message = isShadow ? call : { ...call, shed };
+    const answer = await this.#objects.wait<Answer>(policy, key, "acquire", message, signal);
+    if (answer instanceof Problem) return answer;
+    const isAnswered = answer !== undefined && !hasNoRules(answer);
+    const decision = isAnswered ? decisionOf(policy, key, answer) : degradedDecision(policy, key);
+    return isShadow ? asShadow(decision) : decision;
+  }
+
+  /**
+   * Leases units, without waiting, until the handle in `attached` is disposed of or the lease expires. With `call.resume`
+   * it takes over that lease.
+   *
+   * @returns `undefined`: the object does not answer
+   */
+  async acquireAttached(
+    policy: Policy,
+    key: string,
+    call: AcquireParams,
+  ): Promise<{ readonly decision: Decision | Problem; readonly attached: Attached } | undefined> {
+    const shed = await this.#sampleUnlessResumed(policy, key, call);
+    if (shed !== undefined && call.idempotencyKey === undefined && !policy.shadow)
+      return {
+        decision: toShedDecision(forPriority(policy, call.priority), key, shed),
+        attached: NOTHING_ATTACHED,
+      };
+    const own = this.#objects.own({ ...call, waitMs: 0, ...(!policy.shadow && { shed }) });
+    const isLinked = call.resume !== undefined || call.graceMs !== undefined;
+    const message = { ...own, protocol: isLinked ? LINK_PROTOCOL : PROTOCOL, ...namesOf(policy, key) };
+    const answer = await this.#objects.askFor(policy, key, async (object) => {
+      const attached = await object.acquire(message);
+      const decision = decisionOf(policy, key, readAnswer(attached.answer));
+      return { decision: shed !== undefined && policy.shadow ? asShadow(decision) : decision, attached };
+    });
+    return answer instanceof Problem ? { decision: answer, attached: NOTHING_ATTACHED } : answer;
+  }
+
+  /**
+   * Makes a lease that was granted for `confirmWithinMs` last for `ttlMs` from now.
+   *
+   * @param isAttached the lease also ends when the returned handle is disposed of
+   * @returns `undefined`: the object does not answer
+   */
+  async confirm(
+    policy: Policy,
+    key: string,
+    id: string,
+    ttlMs: number,
+    isAttached: boolean,
+  ): Promise<Attached | "ended" | undefined> {
+    const confirm = async (object: LimiterStub) => {
+      const attached = await object.confirm(policy.name, key, id, ttlMs, isAttached);
+      return "missing" in readAnswer<Lease | Missing>(attached.answer) ? "ended" : attached;
+    };
+    // The handle of an answer that is lost is disposed of, and that ends the lease: no second attempt finds it.
+    const options = isAttached ? ({ kind: "end" } as const) : ENDING;
+    const answer = await this.#objects.askFor(policy, key, confirm, options);
+    return answer instanceof Problem ? undefined : answer;
+  }
+
+  /** The same as `confirm` of a lease that outlives its link for a grace. It lasts as long as was asked for at first. */
+  async takeOver(policy: Policy, key: string, call: AcquireParams): Promise<Attached | "ended" | undefined> {
+    const granted = await this.acquireAttached(policy, key, call);
+    if (granted === undefined) return undefined;
+    const { decision, attached } = granted;
+    if (!(decision instanceof Problem)) return attached;
+    return decision.status === 404 ? "ended" : undefined;
+  }
+
+  /** Moves a lease's end to `ttlMs` from now; without it, by as long as the acquire asked for. */
+  async renew(policy: Policy, key: string, id: string, ttlMs?: number): Answered<Lease> {
+    const renew = (object: LimiterStub) =>
+      ttlMs === undefined ? object.renew(policy.name, key, id) : object.renew(policy.name, key, id, ttlMs);
+    const answer = await this.#objects.ask<Lease | Missing>(policy, key, renew, ENDING);
+    if (answer === undefined) return unavailable("whether the lease was renewed is not known: ask again");
+    return "missing" in answer ? leaseMissing() : answer;
+  }
+
+  /** Ends a lease as reported. The first caller in the queue gets its units at once. */
+  async release(
+    policy: Policy,
+    key: string,
+    id: string,
+    report: LeaseReport = {},
+  ): Promise<Problem | undefined> {
+    const release = async (object: LimiterStub) => ({
+      isReleased: await object.release(policy.name, key, id),
+    });
+    const message = { protocol: PROTOCOL, policy: policy.name, key, id, ...report };
+    const releaseAs = async (object: LimiterStub) => {
+      try {
+        const answer = readAnswer<Released | Missing>(await object.releaseCall(message));
+        return { isReleased: "released" in answer };
+      } catch (error) {
+        if (isUnknownMethod(error)) return OLDER_VERSION;
+        throw error;
+      }
+    };
+    const isReported = learns(policy) && Object.values(report).some((each) => each !== undefined);
+    let answer = await this.#objects.askFor(policy, key, isReported ? releaseAs : release, ENDING);
+    // What an older version has thrown breaks its stub, so this is a call of its own.
+    if (answer === OLDER_VERSION) answer = await this.#objects.askFor(policy, key, release, ENDING);
+    if (answer === undefined) return unavailable("whether the lease was released is not known: ask again");
+    if (answer instanceof Problem) return answer;
+    return answer.isReleased ? undefined : leaseMissing();
+  }
+
+  /** Opens a WebSocket to the object. The lease lasts as long as the socket is open. */
+  async openSocket(policy: Policy, key: string, call: AcquireParams): Answered<Response> {
+    const shed = await this.#sampleUnlessResumed(policy, key, call);
+    const own = this.#objects.own(policy.shadow ? call : { ...call, shed });
+    const protocol = call.resume === undefined ? PROTOCOL : RESUMING_PROTOCOL;
+    const message: AcquireCall = { ...own, protocol, ...namesOf(policy, key) };
+    const url = `https://object/socket?call=${encodeURIComponent(JSON.stringify(message))}`;
+    const answer = await this.#objects.askFor(policy, key, async (object) => {
+      const response = await object.fetch(url, { headers: { upgrade: "websocket" } });
+      if (response.status !== 101) throw new Error(`the object opened no socket: ${await response.text()}`);
+      return response;
+    });
+    return answer ?? unavailable("no socket was opened: ask again");
+  }
+
+  #sampleUnlessResumed(
+    policy: Policy,
+    key: string,
+    call: AcquireParams,
+  ): SheddingSample | Promise<SheddingSample> {
+    return call.resume === undefined ? this.#objects.sampleShedding(policy, key, call) : undefined;
+  }
+}
+
+const NOTHING_ATTACHED: Attached = { answer: "" };
+/** The object is of a version that has no `releaseCall`. */
+const OLDER_VERSION = { isReleased: false };
+
+/** Whether a rule of the policy learns from reports. All others ignore them. */
+function learns({ rules }: Policy): boolean {
+  return rules.some(({ algorithm }) => algorithm.leasing?.released !== undefined);
+}
+
+/** Whether the object does not have the method. workerd names the method in quotes then. */
+function isUnknownMethod(error: unknown): boolean {
+  return error instanceof TypeError && error.message.includes('"releaseCall"');
+}

@@ -1,0 +1,261 @@
+/** The calls on quotas, policies, keys and counts; and all calls, by the ids of their operations. */
+import { ADDRESSES } from "../../client/transports/transport.ts";
+import { MAX_KEY_BYTES } from "../../core/protocol/names.ts";
+import { STEPS, TOP_KINDS } from "../../core/stats/messages.ts";
+import { METRIC_FORMATS } from "../../core/stats/metrics-text.ts";
+import { callKeyCount, callKeys, KeyListRequest, listPolicies, MAX_LISTED } from "../calls/keys.ts";
+import { callLimitSeveral } from "../calls/limit-all.ts";
+import { callLimit, callPeek, callRefund, callReset, callSetUsed } from "../calls/limits.ts";
+import { callReserve } from "../calls/reservations.ts";
+import { callHistory, callMetrics, callTopKeys, HistoryRequest } from "../calls/stats.ts";
+import {
+  type Call,
+  call,
+  type CatalogCall,
+  DECISION_HEADERS,
+  DENIAL_HEADERS,
+  query,
+  RETRY_AFTER,
+} from "./call.ts";
+import { catalogRecords } from "./catalog-records.ts";
+import { claimRecords } from "./claim-records.ts";
+import * as examples from "./examples.ts";
+import { ALL_DECISIONS, DECISION, JSON_ANSWER, METRICS, NOTHING } from "./responses.ts";
+
+const LIMITS = { tag: "limits", scopes: ["limit"] } as const;
+const KEYS = { tag: "keys", scopes: ["admin"] } as const;
+const STATS = { tag: "stats", scopes: ["admin"] } as const;
+
+const limitRecords = {
+  limit: call({
+    ...ADDRESSES.limit,
+    tag: "limits",
+    scopes: ["limit", "force", "admin"],
+    body: { schema: "LimitRequest" },
+    orQuery: { beginning: ["policy", "key"], numbers: ["cost", "waitMs"] },
+    bound: "key",
+    handle: callLimit,
+    answer: DECISION,
+    summary: "Take units of a key's quota if they fit",
+    description:
+      "The call may stand in the query instead, without a body: " +
+      "`POST /v1/limit?policy=api&key=user%3A42&cost=2`, beside `deny`.",
+    ok: { says: "A decision, whether it admits or not", schema: "Decision", headers: DENIAL_HEADERS },
+    denials: ["QuotaExceeded", "ReducedCapacity", DENIAL_HEADERS],
+    example: examples.limit,
+  }),
+  limitAll: call({
+    ...ADDRESSES.limitAll,
+    ...LIMITS,
+    body: { schema: "LimitAllRequest" },
+    bound: "checks",
+    handle: callLimitSeveral,
+    answer: ALL_DECISIONS,
+    summary:
+      "Take units of up to 16 keys' quotas, of all or of none; or of up to 100, each decided by itself",
+    ok: {
+      says: "All decisions, whether they admit or not",
+      schema: "AllDecisions",
+      headers: RETRY_AFTER,
+    },
+    denials: ["SeveralExceeded", "SeveralReduced", RETRY_AFTER],
+    example: examples.limitAll,
+  }),
+  refund: call({
+    ...ADDRESSES.refund,
+    tag: "limits",
+    scopes: ["limit", "refund"],
+    body: { schema: "RefundRequest" },
+    bound: "key",
+    handle: callRefund,
+    answer: DECISION,
+    summary: "Give back units that were taken and not used",
+    ok: { says: "The key's decision after the refund", schema: "Decision", headers: DECISION_HEADERS },
+    example: examples.refund,
+  }),
+  reserve: call({
+    ...ADDRESSES.reserve,
+    tag: "reservations",
+    scopes: ["reserve"],
+    body: { schema: "ReservationsRequest" },
+    bound: "alone",
+    handle: callReserve,
+    answer: JSON_ANSWER,
+    summary: "Hold units of many keys in the caller's own process; needs the scope reserve",
+    description:
+      "One message for many keys. A client says what it has used of each key since it began, what it keeps and " +
+      "what it wants, and may ask for decisions. The answer grants units for a lifetime, which the client counts " +
+      "from before it sent the message. What a client holds and does not give back counts as used.",
+    ok: {
+      says: "An answer to each call, and the policies that the client has to know",
+      schema: "ReservationsAnswer",
+    },
+    example: examples.reserve,
+  }),
+};
+
+const LIST_FIELDS = [
+  query("prefix", { type: "string", minLength: 1, maxLength: MAX_KEY_BYTES }),
+  query("cursor", { type: "string" }),
+];
+const LIST_DEFAULT = KeyListRequest.entries.limit.default;
+const SINCE = HistoryRequest.entries.since.wrapped.pipe[1].description;
+const POLICY_FIELD = query("policy", { type: "string" }, true);
+const KEY_OK = {
+  says: "The key's decision",
+  schema: "KeyReport",
+  headers: DENIAL_HEADERS,
+} as const;
+/** Whether it runs: nothing is checked. */
+const UP = { type: "object", properties: { status: { type: "string", const: "ok" } }, required: ["status"] };
+
+const keyRecords = {
+  policies: call({
+    ...ADDRESSES.policies,
+    tag: "keys",
+    scopes: ["limit", "admin"],
+    bound: "alone",
+    handle: listPolicies,
+    answer: JSON_ANSWER,
+    summary: "The policies this token may use",
+    ok: { says: "The policies", schema: "PolicyList" },
+    neverProblems: [404, 429],
+    example: examples.policies,
+  }),
+  keys: call({
+    method: "GET",
+    path: "/v1/policies/:policy/keys",
+    ...KEYS,
+    query: [
+      ...LIST_FIELDS,
+      query("limit", { type: "integer", minimum: 1, maximum: MAX_LISTED, default: LIST_DEFAULT }),
+    ],
+    bound: "key",
+    handle: callKeys,
+    answer: JSON_ANSWER,
+    summary: "The keys of a policy with a number of objects, page by page; needs the scope admin",
+    ok: { says: "A page of keys", schema: "KeyList" },
+    example: examples.keys,
+  }),
+  countKeys: call({
+    method: "GET",
+    path: "/v1/policies/:policy/key-count",
+    ...KEYS,
+    query: LIST_FIELDS,
+    bound: "key",
+    handle: callKeyCount,
+    answer: JSON_ANSWER,
+    summary: "How many keys a policy with a number of objects has; needs the scope admin",
+    ok: { says: "How many there are", schema: "KeyCount" },
+    example: examples.countKeys,
+  }),
+  peek: call({
+    ...ADDRESSES.peek,
+    tag: "keys",
+    scopes: ["limit", "admin"],
+    query: [
+      query("waitFor", { type: "string", enum: ["idle"] }),
+      query("waitMs", { type: "integer", minimum: 0, default: 0 }),
+    ],
+    bound: "key",
+    handle: callPeek,
+    answer: DECISION,
+    summary: "What a call of cost 1 would be answered, and how many units are held; takes nothing",
+    ok: KEY_OK,
+    example: examples.key,
+  }),
+  setUsed: call({
+    method: "PUT",
+    path: ADDRESSES.peek.path,
+    ...KEYS,
+    body: { schema: "SetRequest" },
+    bound: "key",
+    handle: callSetUsed,
+    answer: DECISION,
+    summary: "Set what the key has used, and look at it; needs the scope admin",
+    ok: KEY_OK,
+    example: { request: { used: 1 }, ...examples.key },
+  }),
+  reset: call({
+    ...ADDRESSES.reset,
+    ...KEYS,
+    bound: "key",
+    handle: callReset,
+    answer: NOTHING,
+    summary: "Make the key as new; needs the scope admin",
+  }),
+};
+
+const SAMPLE = 'weir_decisions_total{policy="api",outcome="denied",reason="quota",source="isolate"} 12';
+const sample = (value: string) => ({ schema: { type: "string" }, examples: { metrics: { value } } });
+/** What /metrics answers, by its type. */
+const METRICS_CONTENT = {
+  [METRIC_FORMATS.openmetrics]: sample(`# TYPE weir_decisions counter\n${SAMPLE}\n# EOF\n`),
+  [METRIC_FORMATS.prometheus]: sample(`# TYPE weir_decisions_total counter\n${SAMPLE}\n`),
+};
+
+const statsRecords = {
+  metrics: call({
+    method: "GET",
+    path: "/metrics",
+    tag: "stats",
+    scopes: ["metrics", "admin"],
+    handle: async ({ env, principal, request }) => {
+      const answered = await callMetrics(env.STATS, principal);
+      return "counts" in answered ? { ...answered, accept: request?.headers.get("accept") } : answered;
+    },
+    answer: METRICS,
+    summary: "All counts, for Prometheus; needs the scope metrics or admin",
+    responses: { 200: { description: "OpenMetrics 1.0", content: METRICS_CONTENT } },
+    neverProblems: [404, 429],
+  }),
+  history: call({
+    method: "GET",
+    path: "/v1/stats",
+    ...STATS,
+    query: [
+      POLICY_FIELD,
+      query("since", { type: "string", description: SINCE }),
+      query("step", { type: "string", enum: STEPS, default: HistoryRequest.entries.step.default }),
+    ],
+    handle: (context, input) => callHistory(context.env.STATS, context, input),
+    answer: JSON_ANSWER,
+    summary: "What happened under a policy, by the minute or by the hour; needs the scope admin",
+    ok: { says: "The steps with traffic", schema: "History" },
+    neverProblems: [429],
+    example: examples.history,
+  }),
+  topKeys: call({
+    method: "GET",
+    path: "/v1/stats/keys",
+    ...STATS,
+    query: [POLICY_FIELD, query("by", { type: "string", enum: TOP_KINDS, default: "denied" })],
+    handle: (context, input) => callTopKeys(context.env.STATS, context, input),
+    answer: JSON_ANSWER,
+    summary: "The keys of a policy that came, or were denied, most often; needs the scope admin",
+    ok: { says: "The keys, the highest counts first", schema: "TopKeyList" },
+    neverProblems: [429],
+    example: examples.topKeys,
+  }),
+  healthz: call({
+    method: "GET",
+    path: "/healthz",
+    tag: "service",
+    handle: () => ({ status: "ok" }),
+    answer: JSON_ANSWER,
+    summary: "Whether the worker runs",
+    responses: {
+      200: { description: "The worker runs", content: { "application/json": { schema: UP } } },
+    },
+    example: { answers: { up: { status: "ok" } } },
+  }),
+};
+
+/** In the order in which they are routed: what is at a fixed address stands before what may have any name there. */
+export const RECORDS: Readonly<Record<string, Call | CatalogCall>> = {
+  ...limitRecords,
+  ...claimRecords,
+  ...keyRecords,
+  ...catalogRecords,
+  ...statsRecords,
+};
