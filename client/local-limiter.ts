@@ -14,8 +14,7 @@ import type { Decided } from "../core/protocol/answers.ts";
 import { type Decision, degradedDecision } from "../core/protocol/decision.ts";
 import type { Returned } from "../core/protocol/messages.ts";
 import { Problem } from "../core/protocol/problems.ts";
-import type { Reservation } from "../core/reservations/reservation.ts";
-import type { PendingRequest } from "../core/reservations/sizing.ts";
+import type { Reservation, ReserveRequest } from "../core/reservations/reservation.ts";
 import { type Holding, through } from "./call-gate.ts";
 import { boundReached, type CarriedDecision, toDecision } from "./read-answer.ts";
 import type { ReservationCache } from "./reservation-cache.ts";
@@ -26,7 +25,7 @@ const MAX_WAITS = 3;
 /** Decides on costs for all requests of one isolate. */
 export class LocalLimiter {
   readonly #cache: ReservationCache;
-  readonly #answers = new WeakMap<PendingRequest, Promise<CarriedDecision | Problem | undefined>>();
+  readonly #answers = new WeakMap<ReserveRequest, Promise<CarriedDecision | Problem | undefined>>();
   readonly #keeper: ReservationReaper;
 
   constructor(cache: ReservationCache) {

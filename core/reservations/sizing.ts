@@ -5,10 +5,10 @@
  * A reservation saves messages, but while one isolate has units, the others cannot use them: until they are used,
  * given back or expire. So a reservation should be as large as is needed soon, and no larger. Pure functions:
  *
- * - *Hot*: a key with `HOT_ASKS` calls and no pause longer than the longest lifetime. Fewer calls would reserve for
+ * - *Hot*: a key with `HOT_CALLS` calls and no pause longer than the longest lifetime. Fewer calls would reserve for
  *   keys that come twice and not again. More would send every call of a key with a call every few seconds to the
  *   object.
- * - *Lifetime*: time for `ASKS_PER_LIFETIME` calls at the measured pace, within what the policy allows (1 to 8 s). A
+ * - *Lifetime*: time for `CALLS_PER_LIFETIME` calls at the measured pace, within what the policy allows (1 to 8 s). A
  *   busy key has the shortest lifetime. Then it wants the fewest units, follows a change of demand within a second,
  *   and the units of an isolate that vanished are missing for the shortest time (`heldMs`). A key with one call a
  *   second would use two units of such a reservation. So it keeps a few units for longer, but only while they are at
@@ -30,11 +30,10 @@
  * `test/simulation/` tries these numbers with up to 32 isolates. docs/performance.md has the results.
  */
 import type { Lifetimes } from "../policies/policy-options.ts";
-import { type Cost, costOf, type PolicyView, type Rule } from "../policies/policy.ts";
-import type { ReserveCall } from "../protocol/messages.ts";
+import type { Rule } from "../policies/policy.ts";
 
-const HOT_ASKS = 3;
-const ASKS_PER_LIFETIME = 8;
+const HOT_CALLS = 3;
+const CALLS_PER_LIFETIME = 8;
 const GROWTH = 4;
 const MAX_SHARE = 1 / 16;
 const SPARE_SHARE = 1 / 32;
@@ -46,8 +45,8 @@ export const MAX_DENIED_MS = 1_000;
  * after a shorter denial: of a limit of 1,000 a second, which is asked for twice that, 1.5 % was not admitted then.
  */
 export const FLOOD_MS = 100;
-/** They are told to wait for so long, about as long as a message takes. */
-export const ASKING_WAIT_MS = 50;
+/** The wait that these are told: about as long as a message takes. */
+export const REQUEST_WAIT_MS = 50;
 /** For so long at the end of a lifetime nothing is spent: unused units go back then, and clocks may differ. */
 export const MAX_MARGIN_MS = 250;
 /** The object keeps units apart for so much longer than their lifetime, at most. */
@@ -70,33 +69,41 @@ const MAX_LATE_MS = 1_000;
  * comes once would write two rows instead of none. Most isolates have hundreds of calls a second, and not thousands.
  */
 export const FEW_UNITS = 7;
-const LUKEWARM_ASKS = 2;
+/** Calls without a long pause that are worth these few units. */
+export const WARM_CALLS = 2;
 
-/** The demand since `sinceMs`: the number of calls, and the units of each rule that they asked for. */
+/** The demand since `sinceMs`: the number of calls, and their units of each rule. */
 interface MeasuredDemand {
-  readonly asks: number;
+  readonly calls: number;
   readonly units: readonly number[];
   readonly sinceMs: number;
 }
 
-/** Whether so many calls without a long pause make a key hot. */
-export function isHot(asks: number): boolean {
-  return asks >= HOT_ASKS;
+/** What a holder asks for. Arrays have one number for each rule, in the policy's order. */
+export interface WantedUnits {
+  /** The lifetime of the units, in milliseconds. */
+  readonly ttlMs: number;
+  /** Units that the holder wants to have, those that it has already included. */
+  readonly units: readonly number[];
+  /** When so many units are left, or fewer, it is time to ask again. */
+  readonly low: readonly number[];
+  /** Calls had to wait, because there were too few units. */
+  readonly isShort: boolean;
 }
 
-/** Whether so many calls without a long pause are worth a few units. */
-export function isWarm(asks: number): boolean {
-  return asks >= LUKEWARM_ASKS;
+/** Whether so many calls without a long pause make a key hot. */
+export function isHot(calls: number): boolean {
+  return calls >= HOT_CALLS;
 }
 
 /** The lifetime to ask for, in milliseconds. */
 export function lifetimeMs(
-  { asks, sinceMs }: MeasuredDemand,
+  { calls, sinceMs }: MeasuredDemand,
   nowMs: number,
   { leastMs, mostMs }: Lifetimes,
 ): number {
-  const paceMs = Math.max(1, nowMs - sinceMs) / Math.max(1, asks);
-  return Math.min(mostMs, Math.max(leastMs, Math.ceil(ASKS_PER_LIFETIME * paceMs)));
+  const paceMs = Math.max(1, nowMs - sinceMs) / Math.max(1, calls);
+  return Math.min(mostMs, Math.max(leastMs, Math.ceil(CALLS_PER_LIFETIME * paceMs)));
 }
 
 /** By rule: units that the holder wants to have for a lifetime of `ttlMs`, those that are left included. */
@@ -200,123 +207,4 @@ const MIN_SHARE = 0.001;
 export function mostLost({ capacity, quota }: Pick<Rule, "capacity" | "quota">): number {
   const soon = quota.windowMs === undefined ? 0 : (quota.units * SOON_MS) / quota.windowMs;
   return Math.max(soon, capacity * MIN_SHARE);
-}
-
-/** What a holder asks for. Arrays have one number for each rule, in the policy's order. */
-export interface WantedUnits {
-  /** The lifetime of the units, in milliseconds. */
-  readonly ttlMs: number;
-  /** Units that the holder wants to have, those that it has already included. */
-  readonly units: readonly number[];
-  /** When so many units are left, or fewer, it is time to ask again. */
-  readonly low: readonly number[];
-  /** Calls had to wait, because there were too few units. */
-  readonly isShort: boolean;
-}
-
-/** Measures how many calls and units one isolate needs of one key. */
-export class Demand {
-  readonly #policy: PolicyView;
-  /** Calls since the last pause that was longer than the longest lifetime. */
-  #streak = 0;
-  /** Since `#sinceMs`, when units were asked for last: calls, and units by rule. */
-  #asks = 0;
-  #units: number[];
-  #isShort = false;
-  #sinceMs: number;
-  #lastMs: number;
-
-  constructor(policy: PolicyView, nowMs: number) {
-    this.#policy = policy;
-    this.#units = policy.rules.map(() => 0);
-    this.#sinceMs = nowMs;
-    this.#lastMs = nowMs;
-  }
-
-  /** Whether the key has enough calls to reserve units for it. */
-  get isHot(): boolean {
-    return isHot(this.#streak);
-  }
-
-  /**
-   * Whether a few units should be reserved already for a key that is not hot: where one message gives units of many keys
-   * back, and calls have been of one unit each, so that a few are sure to serve the next.
-   */
-  get isWarm(): boolean {
-    const { objects, pool, reservation } = this.#policy;
-    const isCheap = objects !== "per-key" && pool === undefined && reservation.mostMs > reservation.leastMs;
-    return isCheap && isWarm(this.#streak) && this.#units.every((units) => units === this.#asks);
-  }
-
-  /** Counts a call. */
-  note(cost: Cost, nowMs: number): void {
-    const { rules, reservation } = this.#policy;
-    if (nowMs - this.#lastMs > reservation.mostMs) {
-      this.#streak = 0;
-      this.#begin(nowMs);
-    }
-    this.#lastMs = nowMs;
-    this.#streak += 1;
-    this.#asks += 1;
-    for (let index = 0; index < rules.length; index += 1) {
-      const rule = rules[index];
-      if (rule !== undefined) this.#units[index] = (this.#units[index] ?? 0) + costOf(rule, cost);
-    }
-  }
-
-  /** Notes that a call has to wait for units. */
-  miss(): void {
-    this.#isShort = true;
-  }
-
-  /** What to ask for now. The measurement starts again. */
-  want(nowMs: number): WantedUnits {
-    if (!this.isHot && this.isWarm) return this.#wantFew(nowMs);
-    const measured = { asks: this.#asks, units: this.#units, sinceMs: this.#sinceMs };
-    const ttlMs = lifetimeMs(measured, nowMs, this.#policy.reservation);
-    const units = wantedUnits(measured, nowMs, ttlMs);
-    const low = units.map((each, index) => lowUnits(each, this.#units[index] ?? 0, nowMs - this.#sinceMs));
-    const isShort = this.#isShort;
-    this.#begin(nowMs);
-    return { ttlMs, units, low, isShort };
-  }
-
-  /** A few units for the longest lifetime. Where they cannot be spared for so long, the object grants none. */
-  #wantFew(nowMs: number): WantedUnits {
-    const { rules, reservation } = this.#policy;
-    this.#begin(nowMs);
-    const [units, low] = [rules.map(() => FEW_UNITS), rules.map(() => 0)];
-    return { ttlMs: reservation.mostMs, units, low, isShort: false };
-  }
-
-  #begin(nowMs: number): void {
-    this.#isShort = false;
-    this.#asks = 0;
-    this.#units = this.#units.map(() => 0);
-    this.#sinceMs = nowMs;
-  }
-}
-
-/** A message to the level beneath that has not been answered, and the units in it that waiting calls count on. */
-export class PendingRequest<Call = ReserveCall> {
-  readonly call: Call;
-  readonly sentAtMs: number;
-  readonly wanted: WantedUnits;
-  /** By rule: units that are promised to calls. */
-  readonly #promised: number[];
-
-  constructor(call: Call, wanted: WantedUnits, sentAtMs: number) {
-    this.call = call;
-    this.wanted = wanted;
-    this.sentAtMs = sentAtMs;
-    this.#promised = wanted.units.map(() => 0);
-  }
-
-  /** Promises a call its units of those that the message wants; `false`: too few are left for this call. */
-  promise({ rules }: PolicyView, cost: Cost): boolean {
-    const after = rules.map((rule, index) => (this.#promised[index] ?? 0) + costOf(rule, cost));
-    if (after.some((units, index) => units > (this.wanted.units[index] ?? 0))) return false;
-    this.#promised.splice(0, after.length, ...after);
-    return true;
-  }
 }

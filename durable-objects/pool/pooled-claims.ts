@@ -181,7 +181,7 @@ export class PooledLeases {
   ): Promise<Awaited<Result>> {
     const done = (nowMs: number, rules?: readonly RuleDecision[]) => {
       const result = work(nowMs, rules);
-      this.#session.shareOf(keyState).demand.noteLeases(nowMs);
+      this.#session.shareOf(keyState).noteLeases(nowMs);
       this.serve(keyState);
       return result;
     };
@@ -254,7 +254,7 @@ export class PooledLeases {
     try {
       await this.#session.send(keyState, call, this.#asking(keyState, head.ttlMs), (_, atMs) => {
         this.#queue.serve(keyState);
-        this.#session.shareOf(keyState).demand.noteLeases(atMs);
+        this.#session.shareOf(keyState).noteLeases(atMs);
       });
     } catch (error) {
       // Callers go on waiting: the pool may be back before their time is over.

@@ -30,7 +30,7 @@ export class PooledLimits {
     const here = await this.#untilHere(keyState, cost, (nowMs) => this.#decideHere(keyState, cost, nowMs));
     if (here !== undefined) return here;
     const asked = { op: "limit", cost: costsOf(keyState, cost) } as const;
-    const isHolding = policy.localDecisions.admits && (share.demand.isHot || share.isHeld);
+    const isHolding = policy.localDecisions.admits && (share.isHot || share.isHeld);
     return this.#session.send(keyState, asked, isHolding ? { asking: {} } : {}, (answer, nowMs) => {
       const { rules = [], next } = answer;
       if (!isAllowed({ rules })) share.denials.learn(policy, cost, rules, nowMs);
@@ -107,7 +107,7 @@ export class PooledLimits {
       if (leftMs <= 0 || message === undefined) return undefined;
       // The call also waits when the message did not ask for enough units: its answer may be a denial, which answers
       // this call.
-      if (message.promise(policy, cost)) share.demand.miss();
+      if (message.promise(policy, cost)) share.miss();
       await this.#session.follow(message, Math.min(mostMs, leftMs));
       nowMs = this.#session.toNow(keyState);
     }

@@ -1,14 +1,10 @@
-import { ANSWERING, ANSWERS, CHARGES } from "./lua/answers.ts";
-import { CALLS, OTHER_CALLS } from "./lua/calls.ts";
+import { DECISIONS, HOLDS, WAITS, WHOLE } from "./lua/accounts.ts";
+import { ANSWERING, ANSWERS, CALLS, CHARGES, OTHER_CALLS } from "./lua/calls.ts";
 import { CONCURRENCY } from "./lua/concurrency.ts";
-import { DECISIONS } from "./lua/decisions.ts";
 import { GCRA } from "./lua/gcra.ts";
-import { GRANTS } from "./lua/grants.ts";
-import { HOLDERS } from "./lua/holders.ts";
-import { HOLDS, WAITS, WHOLE } from "./lua/holds.ts";
-import { SLIDING_LOG } from "./lua/sliding-log.ts";
+import { GRANTS, HOLDERS } from "./lua/holders.ts";
+import { HOLES, SLIDING_LOG, UNIT_LOG } from "./lua/sliding-log.ts";
 import { TOKEN_BUCKET } from "./lua/token-bucket.ts";
-import { HOLES, UNIT_LOG } from "./lua/unit-log.ts";
 
 /**
  * The pool as one call sees it: read at the beginning, changed in memory, and written at the end if anything changed.

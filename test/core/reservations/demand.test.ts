@@ -2,7 +2,8 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
-import { Demand, isHot, refillMs, spendableMs, type WantedUnits } from "../../../core/reservations/sizing.ts";
+import { Demand } from "../../../core/reservations/holder.ts";
+import { isHot, refillMs, spendableMs, type WantedUnits } from "../../../core/reservations/sizing.ts";
 
 function policyWith(reservation: unknown): Policy {
   const fields = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", reservation };

@@ -137,3 +137,153 @@ local function addTo(own, costs, untilMs)
   placeHold(own.id, untilMs, own.units)
 end
 `;
+
+/** What a holder is given (core/reservations/sizing.ts in Lua), and how the pool remembers it. */
+export const GRANTS = `
+local function wantedByOthers(name)
+  local units = 0
+  for id, record in pairs(pool.holders) do
+    if id ~= holding.holder and record.untilMs > nowMs then units = units + tonumber(record.wanted[name] or 0) end
+  end
+  return units
+end
+
+local function isContended()
+  for id, record in pairs(pool.holders) do
+    if id ~= holding.holder and record.untilMs > nowMs then
+      if record.queueLength > 0 then return true end
+      for _, units in pairs(record.wanted) do
+        if tonumber(units) > 0 then return true end
+      end
+    end
+  end
+  return false
+end
+
+local function grantedUnits(wish)
+  -- A unit at a time is no reservation.
+  local most = wish.capacity * sizing.mostShare
+  if most < 2 then return 0 end
+  local share = wish.wanted / ((holding.isShort and 1 or 2) * wish.wanted + wish.wantedByOthers)
+  local fair = (wish.free + wish.kept + wish.heldByOthers) * share
+  most = math.floor(math.min(wish.wanted, fair, most))
+  return math.max(0, math.min(most - wish.kept, wish.free))
+end
+
+-- Of all rules the same part of what is wanted, since one alone is of no use.
+local function grantedTogether(wishes)
+  local part, missing, units = 1, {}, {}
+  for index, wish in ipairs(wishes) do
+    missing[index] = math.max(0, wish.wanted - wish.kept)
+    if missing[index] > 0 then part = math.min(part, grantedUnits(wish) / missing[index]) end
+  end
+  -- Rounding must not lose the unit that a product of fractions just fails to reach.
+  for index in ipairs(wishes) do units[index] = math.floor(missing[index] * part + 1e-6) end
+  return units
+end
+
+local function wishesOf(own)
+  local wishes = {}
+  for index, book in ipairs(books) do
+    local rule = book.rule
+    -- Units of such a log cannot be spent elsewhere: the instant of each call counts.
+    if rule.minIntervalMs > 0 or rule.countDenied then return nil end
+    local hold = findHold(own.id)
+    wishes[index] = {
+      wanted = holding.wanted[index] or 0,
+      kept = own.said[index].kept,
+      free = decide(book, 0).remaining,
+      capacity = rule.capacity,
+      heldByOthers = book.held.regional - (hold and hold.units[book.name] or 0),
+      wantedByOthers = wantedByOthers(book.name) }
+  end
+  return wishes
+end
+
+-- How many units of each rule, and for how long: for longer than the shortest lifetime only what can be spared.
+local function sized(own)
+  local wishes = wishesOf(own)
+  local none = {}
+  for index in ipairs(books) do none[index] = 0 end
+  if not wishes then return none, holding.shortest end
+  local units, isSpared = grantedTogether(wishes), true
+  for index, wish in ipairs(wishes) do
+    isSpared = isSpared and wish.kept + units[index] <= wish.free * sizing.spareShare
+  end
+  if isSpared or holding.lifetime.ttlMs <= holding.shortest.ttlMs then return units, holding.lifetime end
+  local part = holding.shortest.ttlMs / holding.lifetime.ttlMs
+  for _, wish in ipairs(wishes) do wish.wanted = math.floor(wish.wanted * part) end
+  return grantedTogether(wishes), holding.shortest
+end
+
+local function markOf(mark)
+  return format('{"turn":%d,"atMs":%d,"untilMs":%d,"wholeMs":%d}', mark.turn, mark.atMs, mark.rememberMs,
+    mark.wholeMs or 0)
+end
+
+local function answerOf(granted, units, lifetime, token)
+  local texts = {}
+  for index in ipairs(books) do texts[index] = text(units[index] or 0) end
+  return '{' .. (granted.overtakenBy and '"overtakenBy":' .. text(granted.overtakenBy) .. ',' or '')
+    .. '"mark":' .. markOf(granted.mark)
+    .. ',"isNew":' .. tostring(granted.isNew or false)
+    .. ',"units":' .. listed(texts)
+    .. ',"ttlMs":' .. text(lifetime.ttlMs)
+    .. ',"isContended":' .. tostring(isContended())
+    .. (token and ',"fencingToken":"' .. token .. '"' or '') .. '}'
+end
+
+-- What a holder is told whose message was not noted.
+function refuse(refused, isLeasing)
+  local token = isLeasing and refused.hold and takeTokens(sizing.fencingTokens) or nil
+  return answerOf(refused, NOTHING, { ttlMs = 0 }, token)
+end
+
+-- Sets units apart for the holder, and remembers it. "isLeasing": its cost has units that are leased.
+function grant(own, isLeasing)
+  local units, lifetime = sized(own)
+  local untilMs = math.max(nowMs + lifetime.heldMs, own.atMs)
+  addTo(own, units, untilMs)
+  -- As text: cjson writes 14 digits, and turns have 16.
+  local record = { turn = text(holding.turn), begun = text(own.begun), hold = own.id, untilMs = untilMs, atMs = nowMs,
+    rememberMs = math.max(own.rememberMs, untilMs + sizing.rememberedMs),
+    leases = holding.leases, queueLength = holding.queueLength }
+  local used, wanted = {}, {}
+  for index, book in ipairs(books) do
+    used[book.name], wanted[book.name] = own.said[index].used, holding.wanted[index] or 0
+    isLeasing = isLeasing or (book.rule.isLeased and units[index] > 0)
+    units[index] = units[index] - own.said[index].lacking
+  end
+  record.used, record.wanted = exactly(used), exactly(wanted)
+  pool.holders[holding.holder] = record
+  record.wholeMs = nowMs
+  for _, book in ipairs(books) do record.wholeMs = math.max(record.wholeMs, wholeAtMs(book, book.state)) end
+  pool.holderTexts[holding.holder], pool.areHoldersChanged = encode(record), true
+  -- The keys live until then, or they would seem to be lost.
+  set('marked', text(max(numberIn('marked'), record.wholeMs, record.rememberMs)))
+  local token = isLeasing and takeTokens(sizing.fencingTokens) or nil
+  return answerOf({ mark = record, isNew = own.isNew }, units, lifetime, token)
+end
+
+-- What is leased has to be somebody's: it is added to what the holder has, with the other rules of the cost. Of rates alone a
+-- cost is used at once, as is what is charged once, and what comes with a message that is not noted (it was overtaken, or there
+-- is no room for another holder): added to a hold it would be debited with the next message only.
+function charged(own, refused)
+  local isLeasing = false
+  for _, book in ipairs(books) do isLeasing = isLeasing or book.rule.isLeased end
+  if call.request or not isLeasing then return nil end
+  if own then
+    local function place() addTo(own, call.cost, own.untilMs) end
+    return { takes = function() return true end, place = place }
+  end
+  if not refused or not refused.hold or not leases(call.cost) then return nil end
+  local function place()
+    local hold = findHold(refused.hold)
+    local has = { id = refused.hold, units = {} }
+    for name, units in pairs(hold and hold.units or {}) do has.units[name] = units end
+    for name, units in pairs(byName(call.cost, true)) do has.units[name] = (has.units[name] or 0) + units end
+    placeHold(has.id, math.max(hold and hold.atMs or 0, nowMs + holding.lifetime.heldMs), has.units)
+  end
+  return { takes = function(rule) return rule.isLeased end, place = place }
+end
+`;

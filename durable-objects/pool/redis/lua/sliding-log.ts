@@ -1,4 +1,188 @@
 /**
+ * core/algorithms/log/unit-log.ts and unit-log.ts in Lua.
+ *
+ * Closed runs are members of a sorted set, "<ms>:<all units up to and with this run>", with the millisecond as score.
+ * The open run, which more units may join, is part of the state. A decision also tries states that are never written
+ * ("what is left once this hold has expired?"). So a state is a value: the runs that it closed itself are a list in
+ * it, the latest first, and only the state that is kept is written.
+ */
+export const UNIT_LOG = `
+local NEVER = -math.huge
+
+local function logWith(log, changes)
+  local copy = {}
+  for name, value in pairs(log) do copy[name] = value end
+  for name, value in pairs(changes) do copy[name] = value end
+  return copy
+end
+
+-- No key: runs that may be stored there belong to a log that is over.
+local function beginLog(nowMs)
+  return { total = 0, closed = 0, gone = 0, openMs = nowMs, lastMs = 0, holes = NO_HOLES }
+end
+
+local function unitsOf(member)
+  return tonumber(string.match(member, ':(%d+)$'))
+end
+
+-- All units logged in closed runs up to an instant; 0 when no such run is left.
+local function unitsUntil(log, atMs)
+  local run = log.runs
+  while run do
+    if run.ms <= atMs then return run.units end
+    run = run.before
+  end
+  if not log.key then return 0 end
+  local last = redis.call('ZREVRANGEBYSCORE', log.key, text(atMs), '-inf', 'LIMIT', '0', '1')
+  return last[1] and unitsOf(last[1]) or 0
+end
+
+-- When the earliest closed run was that comes to so many units; none does: nil.
+local function closedRunMs(log, units)
+  local foundMs, run = nil, log.runs
+  while run and run.units >= units do
+    foundMs, run = run.ms, run.before
+  end
+  if run or not log.key then return foundMs end
+  local low, high = 0, redis.call('ZCARD', log.key)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local member = redis.call('ZRANGE', log.key, text(middle), text(middle))[1]
+    if unitsOf(member) >= units then
+      foundMs, high = tonumber(string.match(member, '^(%d+):')), middle
+    else
+      low = middle + 1
+    end
+  end
+  return foundMs
+end
+
+local function goneAt(log, windowMs, nowMs)
+  if log.openMs <= nowMs - windowMs then return log.total end
+  return math.min(log.total, math.max(log.gone, unitsUntil(log, nowMs - windowMs)))
+end
+
+local function countedAt(log, windowMs, nowMs)
+  if not log then return 0 end
+  local gone = goneAt(log, windowMs, nowMs)
+  return log.total - gone - unitsInHoles(log.holes, gone)
+end
+
+-- When so many of the units that count will have left.
+local function leavesAtMs(log, windowMs, nowMs, units)
+  return windowMs + (closedRunMs(log, after(log.holes, goneAt(log, windowMs, nowMs), units)) or log.openMs)
+end
+
+-- When the last unit that counts was logged; none does: long ago.
+local function lastCountedMs(log)
+  local holes = log.holes
+  if holes[#holes] ~= log.total then return log.total > log.gone and log.openMs or NEVER end
+  local last = holes[#holes - 1]
+  return last > log.gone and (closedRunMs(log, last) or log.openMs) or NEVER
+end
+
+-- Which units were given back nobody knows: the oldest go.
+local function withoutOldest(log, windowMs, nowMs, units)
+  local most = math.min(units, countedAt(log, windowMs, nowMs))
+  return logWith(log, { gone = after(log.holes, goneAt(log, windowMs, nowMs), most) })
+end
+
+local function withoutUnitsAt(log, windowMs, nowMs, units, atMs)
+  local gone, isOpen = goneAt(log, windowMs, nowMs), atMs == log.openMs
+  local from = math.max(gone, isOpen and log.closed or unitsUntil(log, atMs - 1))
+  local to = isOpen and log.total or unitsUntil(log, atMs)
+  local counted = to - from - (unitsInHoles(log.holes, from) - unitsInHoles(log.holes, to))
+  local given = math.min(units, counted)
+  if given <= 0 then return log end
+  local live = holesFrom(log.holes, gone)
+  local holes = withHole(live, after(live, from, counted - given), to)
+  if #holes > 2 * MAX_HOLES then return withoutOldest(log, windowMs, nowMs, given) end
+  return logWith(log, { holes = holes })
+end
+`;
+
+/**
+ * core/algorithms/log/unit-log.ts in Lua. A list is `{ from, to, from, to }`.
+ *
+ * Holes are a field of their own, `g:<rule>`, since a script from before there were any could not read a state with
+ * them. With them stands the state that they belong to. When such a script has changed the state since, they are
+ * forgotten: what was given back counts again until it leaves the window, and nothing is admitted twice.
+ */
+export const HOLES = `
+local MAX_HOLES = 64
+local NO_HOLES = {}
+
+local function unitsInHoles(holes, from)
+  local units = 0
+  for at = 1, #holes, 2 do units = units + math.max(0, holes[at + 1] - math.max(holes[at], from)) end
+  return units
+end
+
+local function after(holes, from, units)
+  local to = from + units
+  for at = 1, #holes, 2 do
+    local start = math.max(holes[at], from)
+    if start >= to then break end
+    to = to + math.max(0, holes[at + 1] - start)
+  end
+  return to
+end
+
+local function withHole(holes, from, to)
+  local list, isIn = {}, false
+  local function add(first, last) list[#list + 1], list[#list + 2] = first, last end
+  local start, finish = from, to
+  for at = 1, #holes, 2 do
+    local first, last = holes[at], holes[at + 1]
+    if last >= from and first <= to then start, finish = math.min(start, first), math.max(finish, last) end
+  end
+  for at = 1, #holes, 2 do
+    local first, last = holes[at], holes[at + 1]
+    if last < from then
+      add(first, last)
+    elseif first > to then
+      if not isIn then add(start, finish) end
+      isIn = true
+      add(first, last)
+    end
+  end
+  if not isIn then add(start, finish) end
+  return list
+end
+
+local function holesFrom(holes, from)
+  local at = 1
+  while at <= #holes and holes[at + 1] <= from do at = at + 2 end
+  if at == 1 then return holes end
+  local list = {}
+  for index = at, #holes do list[#list + 1] = holes[index] end
+  return list
+end
+
+-- Those of a state as it is stored.
+local function readHoles(rule, stored)
+  local kept = redis.call('HGET', MAIN, 'g:' .. rule.name)
+  if not kept then return NO_HOLES end
+  rule.hadHoles = true
+  local of, list = string.match(kept, '^(.-)|(.*)$')
+  if of ~= stored then return NO_HOLES end
+  local holes = {}
+  for number in string.gmatch(list, '%d+') do holes[#holes + 1] = tonumber(number) end
+  return holes
+end
+
+local function writeHoles(rule, stored, holes)
+  if #holes > 0 then
+    local numbers = {}
+    for at, number in ipairs(holes) do numbers[at] = text(number) end
+    redis.call('HSET', MAIN, 'g:' .. rule.name, stored .. '|' .. table.concat(numbers, ' '))
+  elseif rule.hadHoles then
+    redis.call('HDEL', MAIN, 'g:' .. rule.name)
+  end
+end
+`;
+
+/**
  * core/algorithms/log/sliding-log.ts in Lua; what it asks of its log is in unit-log.ts.
  */
 export const SLIDING_LOG = `
