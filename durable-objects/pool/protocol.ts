@@ -1,4 +1,3 @@
-import type { RuleDecision } from "../../core/protocol/answers.ts";
 /**
  * The messages to a pool in Redis: one call of the script, and its answer. Every program that shares the pool sends
  * these messages, so they only grow: fields may be added, and none is renamed. docs/pools.md has the layout of the
@@ -7,7 +6,10 @@ import type { RuleDecision } from "../../core/protocol/answers.ts";
  * Calls contain only durations. Instants of the server's clock come out in marks, which only the server itself
  * understands. A list of units has one number for each rule, in the order of `rules`.
  */
+import type { Policies } from "../../core/policies/policy.ts";
+import type { RuleDecision } from "../../core/protocol/answers.ts";
 import type { Full } from "../../core/protocol/problems.ts";
+import { describe } from "../../core/validation.ts";
 
 /** A pool of units, as a region's object calls it. */
 export interface Pool {
@@ -195,4 +197,42 @@ export interface PoolGrant {
   readonly isContended: boolean;
   /** The first of the fencing tokens that the holder may give out now, a decimal number as text. */
   readonly fencingToken?: string;
+}
+
+/** The address of a Redis, and the token that Upstash's REST API wants. */
+export interface PoolAddress {
+  readonly url: string;
+  readonly token: string;
+}
+
+const HOW =
+  "must be a secret, as the Upstash console shows it: npx wrangler secret put <NAME>; locally a line in .dev.vars";
+
+/**
+ * The secrets that pools need; `undefined`: no policy has a pool.
+ *
+ * @throws Error when a policy has a pool and a secret is missing or malformed: every call of that policy would fail,
+ *   so the worker does not start
+ */
+export function requirePool(
+  policies: Policies,
+  vars: { readonly UPSTASH_REDIS_REST_URL?: unknown; readonly UPSTASH_REDIS_REST_TOKEN?: unknown },
+): PoolAddress | undefined {
+  const pooled = [...policies.values()].find(({ pool }) => pool !== undefined);
+  if (pooled === undefined) return undefined;
+  const { UPSTASH_REDIS_REST_URL: url, UPSTASH_REDIS_REST_TOKEN: token } = vars;
+  const hasUrl = typeof url === "string" && /^https?:\/\/[^\s/]/.test(url);
+  const hasToken = typeof token === "string" && token.trim() !== "";
+  if (hasUrl && hasToken) return { url, token };
+  const problems = [
+    "bad configuration, not serving:",
+    `policy ${JSON.stringify(pooled.name)}: pool = "redis" needs two secrets`,
+  ];
+  if (!hasUrl)
+    problems.push(
+      `UPSTASH_REDIS_REST_URL is ${url === undefined ? "missing" : describe(url)}: ${HOW} (an address that begins with https:// or http://)`,
+    );
+  if (!hasToken)
+    problems.push(`UPSTASH_REDIS_REST_TOKEN is ${token === undefined ? "missing" : "empty"}: ${HOW}`);
+  throw new Error(problems.join("\n"));
 }
