@@ -1,7 +1,4 @@
-/**
- * core/accounts/joint-decision.ts in Lua: what each rule says of a cost beside the units outstanding, and what all
- * rules say together.
- */
+/** core/accounts/joint-decision.ts in Lua: the decision of each rule beside the units outstanding, and of all together. */
 export const DECISIONS = `
 local function decide(book, cost)
   local rule = book.rule
@@ -21,7 +18,7 @@ local function decide(book, cost)
   return decision
 end
 
-local function words(book, decision, isAllowed)
+local function inJson(book, decision, isAllowed)
   local retryAfterMs = isAllowed and 0 or decision.retryAfterMs
   book.quoted = book.quoted or encode(book.name)
   return '{"name":' .. book.quoted
@@ -34,24 +31,24 @@ end
 
 local function listed(parts) return '[' .. table.concat(parts, ',') .. ']' end
 
--- What a rule would say, with the figures as they stand while nothing is taken.
-local function lookAt(book, cost)
+-- A rule's decision, with remaining units as they are while nothing is taken.
+local function peek(book, cost)
   local decision = decide(book, cost)
   if decision.allowed and cost > 0 then decision = decide(book, 0) end
-  return words(book, decision, decision.allowed), decision.allowed
+  return inJson(book, decision, decision.allowed), decision.allowed
 end
 
--- What all rules would say, and whether that is yes.
+-- The decisions of all rules, and whether they admit.
 local function withoutTaking(costs)
   local rules, isAllowed = {}, true
   for index, book in ipairs(books) do
-    local said, says = lookAt(book, costs[index] or 0)
-    rules[index], isAllowed = said, isAllowed and says
+    local rule, isRuleAllowed = peek(book, costs[index] or 0)
+    rules[index], isAllowed = rule, isAllowed and isRuleAllowed
   end
   return listed(rules), isAllowed
 end
 
--- A denial; those rules that count what they denied do, unless it could never have passed.
+-- A denial. Rules that count denied units do so, unless the cost could never have passed.
 local function denied(decisions, costs)
   local isNever, hasCounted, rules = false, false, {}
   for _, decision in ipairs(decisions) do
@@ -60,13 +57,11 @@ local function denied(decisions, costs)
   for index, book in ipairs(books) do
     local decision = decisions[index]
     local counted = not isNever and decision.counted
-    if counted then
-      book.state, hasCounted = counted.state, true
-      rules[index] = words(book, counted, false)
-    elseif decision.allowed then
-      rules[index] = lookAt(book, costs[index])
+    if counted then book.state, hasCounted = counted.state, true end
+    if decision.allowed then
+      rules[index] = peek(book, costs[index])
     else
-      rules[index] = words(book, decision, false)
+      rules[index] = inJson(book, counted or decision, false)
     end
   end
   pool.isChanged = pool.isChanged or hasCounted
@@ -80,7 +75,7 @@ local function takesAny(costs)
   return false
 end
 
--- The units by the name of the rule, with of all rules or only of those that lease.
+-- Units by the name of the rule, of all rules or only of those that lease.
 local function byName(costs, isOnlyLeased)
   local units = {}
   for index, book in ipairs(books) do
@@ -103,9 +98,8 @@ local function take(decisions, costs, hold)
   pool.isChanged = pool.isChanged or takesAny(costs)
   local rules = {}
   for index, book in ipairs(books) do
-    local decision = decisions[index]
-    if hold or costs[index] == 0 then decision = decide(book, 0) end
-    rules[index] = words(book, decision, true)
+    local isOther = hold or costs[index] == 0
+    rules[index] = inJson(book, isOther and decide(book, 0) or decisions[index], true)
   end
   return listed(rules)
 end
@@ -119,10 +113,7 @@ local function decideTogether(costs, hold, isRepeated)
     isAdmitted = isAdmitted and decisions[index].allowed
   end
   if isAdmitted then return take(decisions, costs, hold), true, false end
-  if isRepeated then
-    local figures = withoutTaking(costs)
-    return figures, false, false
-  end
+  if isRepeated then return (withoutTaking(costs)), false, false end
   local rules, hasCounted = denied(decisions, costs)
   return rules, false, hasCounted
 end
@@ -147,7 +138,7 @@ function exactly(units)
   return exact
 end
 
--- Most holds have the same units as another one. Whoever changes units changes a copy.
+-- Most holds have the same units as another one. They share a table that is never changed.
 local unitsByText = {}
 
 local function unitsIn(stored)
@@ -188,7 +179,7 @@ local function shift(hold, sign)
   end
 end
 
--- Debits every hold that has expired, each at its own instant; what was leased is free.
+-- Debits a hold that has expired at the instant of its expiry; what was leased is free.
 local function expire(hold)
   shift(hold, -1)
   pool.changed[hold.id] = false
@@ -299,7 +290,7 @@ local function computedWholeMs(book, state)
   return max(lastMs, rule.algorithm.wholeAfterMs(rule, state, book, lastMs, pool.live))
 end
 
--- Asked for again and again in one call: remembered until holds or the state are others.
+-- Computed several times in one call: remembered until holds or the state are others.
 local function wholeAtMs(book, state)
   if book.wholeMs and book.wholeOf == state and book.wholeSince == pool.moves then return book.wholeMs end
   book.wholeMs, book.wholeOf, book.wholeSince = computedWholeMs(book, state), state, pool.moves
@@ -342,21 +333,21 @@ local function waitMs(book, state, cost)
   end
 end
 
--- The figures of a denial (or of what it is once it has been counted) with holds reckoned in.
+-- The waits of a denial (or of what it is once it has been counted) while units are held.
 function withHolds(book, state, denial, cost)
   denial.retryAfterMs = nil
   if cost <= book.rule.capacity then denial.retryAfterMs = waitMs(book, state, cost) end
   denial.resetAfterMs = wholeAtMs(book, state) - nowMs
 end
 
--- Nobody knows who has leases yet: none are given until those from before have ended.
+-- After lost writes it is unknown who has leases: none are given until those from before have ended.
 function blocked(book, decision, cost)
   local blockedMs = pool.blockedMs - nowMs
   local isNever = cost > book.rule.capacity
-  local figures = { allowed = cost == 0, remaining = 0, resetAfterMs = max(decision.resetAfterMs, blockedMs) }
-  if cost == 0 then return figures end
-  figures.reason = isNever and 'cost-over-limit' or 'quota'
-  if not isNever then figures.retryAfterMs = max(waitMs(book, nil, cost) or 0, blockedMs) end
-  return figures
+  local answer = { allowed = cost == 0, remaining = 0, resetAfterMs = max(decision.resetAfterMs, blockedMs) }
+  if cost == 0 then return answer end
+  answer.reason = isNever and 'cost-over-limit' or 'quota'
+  if not isNever then answer.retryAfterMs = max(waitMs(book, nil, cost) or 0, blockedMs) end
+  return answer
 end
 `;

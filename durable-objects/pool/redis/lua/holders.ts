@@ -1,14 +1,14 @@
 /**
  * durable-objects/operations/reservations.ts in Lua: how the pool takes note of a holder's message.
  *
- * All units of a holder (a region) are one hold, "r:<holder>.<turn>". Each message says everything about the holder,
+ * All units of a holder (a region) are one hold, "r:<holder>.<turn>". Each message reports everything about the holder,
  * so late, lost, repeated and reordered messages do no harm. It also has the mark of the last answer that reached the
  * holder. A pool that does not know this mark any more has lost writes.
  */
 export const HOLDERS = `
-local sizing = cjson.decode(ARGV[2])
+local sizing = decode(ARGV[2])
 
--- Of the others nothing changes, so they are written again as they were read: numbers take cjson long.
+-- Only one record changes in a call. The others are written as they were read: numbers take cjson long.
 function readHolders()
   pool.holders, pool.holderTexts = {}, pool.fields.holders and decode(pool.fields.holders) or {}
   pool.holdersCount, pool.soonestForgottenMs = 0, math.huge
@@ -36,7 +36,7 @@ local function hasLostWrites(record)
   return nowMs < (seen.wholeMs or 0) and isOlder
 end
 
--- Nobody knows what was taken meanwhile, but it cannot have been more than everything. What holders had is within that.
+-- It is unknown what was taken meanwhile, but it cannot have been more than everything. What holders had is within that.
 local function coverLostWrites()
   readRest()
   local regional = {}
@@ -44,9 +44,7 @@ local function coverLostWrites()
     if isRegional(hold.id) then regional[#regional + 1] = hold.id end
   end
   for _, id in ipairs(regional) do removeHold(id) end
-  for _, book in ipairs(books) do
-    book.state = book.rule.algorithm.empty(book.rule, book.state, nowMs)
-  end
+  for _, book in ipairs(books) do book.state = book.rule.algorithm.empty(book.rule, book.state, nowMs) end
   pool.holders, pool.holderTexts, pool.holdersCount = {}, {}, 0
   pool.blockedMs = math.max(pool.blockedMs, nowMs + holding.mostHeldMs)
   set('blocked', text(pool.blockedMs))
@@ -60,10 +58,10 @@ local function isOfAnotherLife(record)
   return holding.seen and holding.seen.turn < tonumber(record.begun or 0)
 end
 
--- What the holder used and keeps, and whether this is another hold than before. Slots that it would keep may have expired on
--- the way, and others have them: they are lacking, unless nobody can have got any since writes were lost.
+-- What the holder used and keeps of each rule, and whether it gets another hold than before. Slots that it would keep may
+-- have expired on the way, and others have them: they are lacking, unless none can have been given since writes were lost.
 local function reported(record, hold)
-  local said, isOther = {}, isOfAnotherLife(record)
+  local report, isOther = {}, isOfAnotherLife(record)
   local isNew = isOther
   for index, book in ipairs(books) do
     local before = not isOther and tonumber(record.used[book.name] or 0) or 0
@@ -71,22 +69,22 @@ local function reported(record, hold)
     local units = hold and hold.units[book.name]
     local isOver = book.rule.isLeased and record and pool.blockedMs <= nowMs
     local lacking = isOver and math.max(0, kept - (units or 0)) or 0
-    said[index] = { used = math.max(used, before), delta = math.max(0, used - before), kept = kept - lacking,
+    report[index] = { used = math.max(used, before), delta = math.max(0, used - before), kept = kept - lacking,
       held = units, lacking = lacking }
     if not book.rule.isLeased then
-      isNew = isNew or (units and said[index].delta + kept > units) or (not units and kept > 0)
+      isNew = isNew or (units and report[index].delta + kept > units) or (not units and kept > 0)
     end
   end
-  return said, isNew, isOther
+  return report, isNew, isOther
 end
 
--- Leases were promised: what is kept of those is moved to the holder's hold, for as long as was said before. Idle slots of
+-- Leases were promised: the slots that are kept move to the holder's hold, for as long as was said before. Idle slots of
 -- another life stay where they are until they expire.
-local function settleReport(record, said, hold, isNew, isOther)
+local function settleReport(record, report, hold, isNew, isOther)
   local kept, left, atMs = {}, {}, not isNew and hold and hold.atMs or 0
   for name, units in pairs(hold and hold.units or {}) do left[name] = units end
   for index, book in ipairs(books) do
-    local told = said[index]
+    local told = report[index]
     if book.rule.isLeased then
       kept[book.name] = told.kept
       left[book.name] = isOther and left[book.name] and math.max(0, left[book.name] - told.kept) or nil
@@ -101,8 +99,8 @@ local function settleReport(record, said, hold, isNew, isOther)
   local id = isNew and 'r:' .. holding.holder .. '.' .. text(holding.turn) or record.hold
   local untilMs = math.max(nowMs + holding.lifetime.heldMs, atMs)
   placeHold(id, untilMs, kept)
-  return { id = id, isNew = isNew, said = said, units = kept, atMs = atMs, untilMs = untilMs,
-    begun = isOther and holding.turn or record.begun or 0 }
+  return { id = id, isNew = isNew, report = report, units = kept, atMs = atMs, untilMs = untilMs,
+    begun = isOther and holding.turn or record.begun or 0, rememberMs = record and record.rememberMs or 0 }
 end
 
 -- Takes note of a message. Returns what the holder has now; nil: nothing is noted, and nothing granted but that answer.
@@ -117,18 +115,16 @@ function noteHolding()
     record = nil
   end
   if not record and pool.holdersCount >= sizing.mostHolders then
-    -- A mark that is over, since nobody remembers it; and no leases, which nobody would account for.
+    -- A mark that is over, since it is not remembered; and no leases, which would be in no record.
     for _, book in ipairs(books) do
       if book.rule.isLeased then pool.blockedMs = math.max(pool.blockedMs, pool.soonestForgottenMs) end
     end
     return nil, { isNew = true, mark = { turn = holding.turn, atMs = nowMs, rememberMs = nowMs } }
   end
   local hold = record and findHold(record.hold)
-  local said, isNew, isOther = reported(record, hold)
+  local report, isNew, isOther = reported(record, hold)
   pool.isChanged = true
-  local own = settleReport(record, said, hold, isNew, isOther)
-  own.rememberMs = record and record.rememberMs or 0
-  return own
+  return settleReport(record, report, hold, isNew, isOther)
 end
 
 -- Adds units to what a holder has.
@@ -161,7 +157,7 @@ local function isContended()
 end
 
 local function grantedUnits(wish)
-  -- A unit at a time is no reservation.
+  -- A reservation of a single unit saves no message.
   local most = wish.capacity * sizing.mostShare
   if most < 2 then return 0 end
   local share = wish.wanted / ((holding.isShort and 1 or 2) * wish.wanted + wish.wantedByOthers)
@@ -170,14 +166,14 @@ local function grantedUnits(wish)
   return math.max(0, math.min(most - wish.kept, wish.free))
 end
 
--- Of all rules the same part of what is wanted, since one alone is of no use.
+-- Every rule grants the same part of what is missing, since a call needs units of all rules.
 local function grantedTogether(wishes)
   local part, missing, units = 1, {}, {}
   for index, wish in ipairs(wishes) do
     missing[index] = math.max(0, wish.wanted - wish.kept)
     if missing[index] > 0 then part = math.min(part, grantedUnits(wish) / missing[index]) end
   end
-  -- Rounding must not lose the unit that a product of fractions just fails to reach.
+  -- The product of two fractions may be a little too small, and rounding must not lose a unit for that.
   for index in ipairs(wishes) do units[index] = math.floor(missing[index] * part + 1e-6) end
   return units
 end
@@ -191,7 +187,7 @@ local function wishesOf(own)
     local hold = findHold(own.id)
     wishes[index] = {
       wanted = holding.wanted[index] or 0,
-      kept = own.said[index].kept,
+      kept = own.report[index].kept,
       free = decide(book, 0).remaining,
       capacity = rule.capacity,
       heldByOthers = book.held.regional - (hold and hold.units[book.name] or 0),
@@ -200,12 +196,10 @@ local function wishesOf(own)
   return wishes
 end
 
--- How many units of each rule, and for how long: for longer than the shortest lifetime only what can be spared.
+-- How many units of each rule, and for how long: longer than the shortest lifetime only if they can be spared.
 local function sized(own)
   local wishes = wishesOf(own)
-  local none = {}
-  for index in ipairs(books) do none[index] = 0 end
-  if not wishes then return none, holding.shortest end
+  if not wishes then return { unpack(NOTHING) }, holding.shortest end
   local units, isSpared = grantedTogether(wishes), true
   for index, wish in ipairs(wishes) do
     isSpared = isSpared and wish.kept + units[index] <= wish.free * sizing.spareShare
@@ -216,27 +210,24 @@ local function sized(own)
   return grantedTogether(wishes), holding.shortest
 end
 
-local function markOf(mark)
-  return format('{"turn":%d,"atMs":%d,"untilMs":%d,"wholeMs":%d}', mark.turn, mark.atMs, mark.rememberMs,
-    mark.wholeMs or 0)
-end
-
-local function answerOf(granted, units, lifetime, token)
-  local texts = {}
-  for index in ipairs(books) do texts[index] = text(units[index] or 0) end
+-- "isLeasing": the holder gives out leases of what it gets.
+local function grantText(granted, units, ttlMs, isLeasing)
+  local texts, mark = {}, granted.mark
+  local token = isLeasing and takeTokens(sizing.fencingTokens)
+  for index in ipairs(books) do texts[index] = text(units[index]) end
   return '{' .. (granted.overtakenBy and '"overtakenBy":' .. text(granted.overtakenBy) .. ',' or '')
-    .. '"mark":' .. markOf(granted.mark)
+    .. format('"mark":{"turn":%d,"atMs":%d,"untilMs":%d,"wholeMs":%d}', mark.turn, mark.atMs, mark.rememberMs,
+      mark.wholeMs or 0)
     .. ',"isNew":' .. tostring(granted.isNew or false)
     .. ',"units":' .. listed(texts)
-    .. ',"ttlMs":' .. text(lifetime.ttlMs)
+    .. ',"ttlMs":' .. text(ttlMs)
     .. ',"isContended":' .. tostring(isContended())
     .. (token and ',"fencingToken":"' .. token .. '"' or '') .. '}'
 end
 
--- What a holder is told whose message was not noted.
+-- The grant of a holder whose message was not noted.
 function refuse(refused, isLeasing)
-  local token = isLeasing and refused.hold and takeTokens(sizing.fencingTokens) or nil
-  return answerOf(refused, NOTHING, { ttlMs = 0 }, token)
+  return grantText(refused, NOTHING, 0, isLeasing and refused.hold)
 end
 
 -- Sets units apart for the holder, and remembers it. "isLeasing": its cost has units that are leased.
@@ -246,23 +237,21 @@ function grant(own, isLeasing)
   addTo(own, units, untilMs)
   -- As text: cjson writes 14 digits, and turns have 16.
   local record = { turn = text(holding.turn), begun = text(own.begun), hold = own.id, untilMs = untilMs, atMs = nowMs,
-    rememberMs = math.max(own.rememberMs, untilMs + sizing.rememberedMs),
+    rememberMs = math.max(own.rememberMs, untilMs + sizing.rememberedMs), wholeMs = nowMs,
     leases = holding.leases, queueLength = holding.queueLength }
   local used, wanted = {}, {}
   for index, book in ipairs(books) do
-    used[book.name], wanted[book.name] = own.said[index].used, holding.wanted[index] or 0
+    used[book.name], wanted[book.name] = own.report[index].used, holding.wanted[index] or 0
     isLeasing = isLeasing or (book.rule.isLeased and units[index] > 0)
-    units[index] = units[index] - own.said[index].lacking
+    units[index] = units[index] - own.report[index].lacking
+    record.wholeMs = math.max(record.wholeMs, wholeAtMs(book, book.state))
   end
   record.used, record.wanted = exactly(used), exactly(wanted)
   pool.holders[holding.holder] = record
-  record.wholeMs = nowMs
-  for _, book in ipairs(books) do record.wholeMs = math.max(record.wholeMs, wholeAtMs(book, book.state)) end
   pool.holderTexts[holding.holder], pool.areHoldersChanged = encode(record), true
   -- The keys live until then, or they would seem to be lost.
   set('marked', text(max(numberIn('marked'), record.wholeMs, record.rememberMs)))
-  local token = isLeasing and takeTokens(sizing.fencingTokens) or nil
-  return answerOf({ mark = record, isNew = own.isNew }, units, lifetime, token)
+  return grantText({ mark = record, isNew = own.isNew }, units, lifetime.ttlMs, isLeasing)
 end
 
 -- What is leased has to be somebody's: it is added to what the holder has, with the other rules of the cost. Of rates alone a
@@ -278,11 +267,9 @@ function charged(own, refused)
   end
   if not refused or not refused.hold or not leases(call.cost) then return nil end
   local function place()
-    local hold = findHold(refused.hold)
-    local has = { id = refused.hold, units = {} }
-    for name, units in pairs(hold and hold.units or {}) do has.units[name] = units end
-    for name, units in pairs(byName(call.cost, true)) do has.units[name] = (has.units[name] or 0) + units end
-    placeHold(has.id, math.max(hold and hold.atMs or 0, nowMs + holding.lifetime.heldMs), has.units)
+    local hold, units = findHold(refused.hold), byName(call.cost, true)
+    for name, count in pairs(hold and hold.units or {}) do units[name] = (units[name] or 0) + count end
+    placeHold(refused.hold, math.max(hold and hold.atMs or 0, nowMs + holding.lifetime.heldMs), units)
   end
   return { takes = function(rule) return rule.isLeased end, place = place }
 end
