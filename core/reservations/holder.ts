@@ -3,7 +3,7 @@ import type { Decided, RuleDecision } from "../protocol/answers.ts";
 import {
   FEW_UNITS,
   FLOOD_MS,
-  isHot,
+  HOT_CALLS,
   lifetimeMs,
   lowUnits,
   MAX_DENIED_MS,
@@ -36,41 +36,100 @@ export abstract class Holder<Call> {
   readonly denials = new Denials();
   /** The level beneath may keep units apart for this holder. */
   isHeld = false;
-  protected readonly demand: Demand;
   /** Rises with each message. */
   protected turn = 0;
+  protected message: PendingRequest<Call> | undefined;
   /** From this instant on no unit may be spent; by then all units have been settled. */
   protected spendableUntilMs = -Infinity;
   protected settledAtMs = -Infinity;
   #refillAtMs = -Infinity;
   /** By rule: with so many units left it is time to ask for more. */
   #low: readonly number[];
-  protected message: PendingRequest<Call> | undefined;
+  /** Calls since the last pause that was longer than the longest lifetime. */
+  #streak = 0;
+  /** The demand since `#sinceMs`, when units were requested last: calls, and their units by rule. */
+  #calls = 0;
+  #demand: number[];
+  #isShort = false;
+  #sinceMs: number;
+  #lastMs: number;
 
   /** @param holder an id that nobody can guess */
   constructor(policy: PolicyView, holder: string, nowMs: number) {
     this.policy = policy;
     this.holder = holder;
-    this.demand = new Demand(policy, nowMs);
     this.#low = policy.rules.map(() => 0);
+    this.#demand = this.#low.slice();
+    this.#sinceMs = nowMs;
+    this.#lastMs = nowMs;
   }
 
   /** Units of a rule that are held and neither spent nor lent, also after their lifetime. */
   protected abstract unitsLeft(index: number): number;
 
+  /** Whether the key has enough calls to reserve units for it. */
+  get isHot(): boolean {
+    return this.#streak >= HOT_CALLS;
+  }
+
+  /**
+   * Whether a few units should be reserved already for a key that is not hot: where one message gives units of many
+   * keys back, and calls have been of one unit each, so that a few are sure to serve the next.
+   */
+  protected get isWarm(): boolean {
+    const { objects, pool, reservation } = this.policy;
+    const isCheap = objects !== "per-key" && pool === undefined && reservation.mostMs > reservation.leastMs;
+    return isCheap && this.#streak >= WARM_CALLS && this.#demand.every((units) => units === this.#calls);
+  }
+
   /** Counts a call and its cost. Once for each call, before it is decided. */
   note(cost: Cost, nowMs: number): void {
-    this.demand.note(cost, nowMs);
+    const { rules, reservation } = this.policy;
+    if (nowMs - this.#lastMs > reservation.mostMs) {
+      this.#streak = 0;
+      this.#measureFrom(nowMs);
+    }
+    this.#lastMs = nowMs;
+    this.#streak += 1;
+    this.#calls += 1;
+    for (let index = 0; index < rules.length; index += 1)
+      this.#demand[index] = (this.#demand[index] ?? 0) + costOf(rules[index] as RuleView, cost);
   }
 
   /** Notes that a call has to wait for units. */
   miss(): void {
-    this.demand.miss();
+    this.#isShort = true;
+  }
+
+  /** What to ask for now. The demand is measured anew from here on. */
+  protected want(nowMs: number): WantedUnits {
+    const { rules, reservation } = this.policy;
+    const measured = { calls: this.#calls, units: this.#demand, sinceMs: this.#sinceMs };
+    const isShort = this.#isShort;
+    const areFew = this.#streak < HOT_CALLS && this.isWarm;
+    this.#measureFrom(nowMs);
+    // Where these cannot be spared for so long, the object grants none.
+    if (areFew) {
+      const units = rules.map(() => FEW_UNITS);
+      return { ttlMs: reservation.mostMs, units, low: rules.map(() => 0), isShort: false };
+    }
+    const ttlMs = lifetimeMs(measured, nowMs, reservation);
+    const units = wantedUnits(measured, nowMs, ttlMs);
+    const elapsedMs = nowMs - measured.sinceMs;
+    const low = units.map((each, index) => lowUnits(each, measured.units[index] ?? 0, elapsedMs));
+    return { ttlMs, units, low, isShort };
+  }
+
+  #measureFrom(nowMs: number): void {
+    this.#isShort = false;
+    this.#calls = 0;
+    this.#demand = this.#demand.map(() => 0);
+    this.#sinceMs = nowMs;
   }
 
   /** The message that has no answer yet; `undefined`: there is none, or its deadline has passed. */
   messageAt(nowMs: number): PendingRequest<Call> | undefined {
-    const message = this.message;
+    const { message } = this;
     return message !== undefined && nowMs < message.sentAtMs + this.policy.deadlineMs ? message : undefined;
   }
 
@@ -126,87 +185,6 @@ export class PendingRequest<Call> {
     if (after.some((units, index) => units > (this.wanted.units[index] ?? 0))) return false;
     this.#promised.splice(0, after.length, ...after);
     return true;
-  }
-}
-
-/** Measures how many calls and units a holder needs of one key. */
-export class Demand {
-  readonly #policy: PolicyView;
-  /** Calls since the last pause that was longer than the longest lifetime. */
-  #streak = 0;
-  /** Since `#sinceMs`, when units were requested last: calls, and their units by rule. */
-  #calls = 0;
-  #units: number[];
-  #isShort = false;
-  #sinceMs: number;
-  #lastMs: number;
-
-  constructor(policy: PolicyView, nowMs: number) {
-    this.#policy = policy;
-    this.#units = policy.rules.map(() => 0);
-    this.#sinceMs = nowMs;
-    this.#lastMs = nowMs;
-  }
-
-  /** Whether the key has enough calls to reserve units for it. */
-  get isHot(): boolean {
-    return isHot(this.#streak);
-  }
-
-  /**
-   * Whether a few units should be reserved already for a key that is not hot: where one message gives units of many
-   * keys back, and calls have been of one unit each, so that a few are sure to serve the next.
-   */
-  get isWarm(): boolean {
-    const { objects, pool, reservation } = this.#policy;
-    const isCheap = objects !== "per-key" && pool === undefined && reservation.mostMs > reservation.leastMs;
-    return isCheap && this.#streak >= WARM_CALLS && this.#units.every((units) => units === this.#calls);
-  }
-
-  /** Counts a call. */
-  note(cost: Cost, nowMs: number): void {
-    const { rules, reservation } = this.#policy;
-    if (nowMs - this.#lastMs > reservation.mostMs) {
-      this.#streak = 0;
-      this.#restart(nowMs);
-    }
-    this.#lastMs = nowMs;
-    this.#streak += 1;
-    this.#calls += 1;
-    for (let index = 0; index < rules.length; index += 1)
-      this.#units[index] = (this.#units[index] ?? 0) + costOf(rules[index] as RuleView, cost);
-  }
-
-  /** Notes that a call has to wait for units. */
-  miss(): void {
-    this.#isShort = true;
-  }
-
-  /** What to ask for now. The measurement starts again. */
-  want(nowMs: number): WantedUnits {
-    const { rules, reservation } = this.#policy;
-    const measured = { calls: this.#calls, units: this.#units, sinceMs: this.#sinceMs };
-    const isShort = this.#isShort;
-    const areFew = !this.isHot && this.isWarm;
-    this.#restart(nowMs);
-    // Where these cannot be spared for so long, the object grants none.
-    if (areFew) {
-      const units = rules.map(() => FEW_UNITS);
-      return { ttlMs: reservation.mostMs, units, low: rules.map(() => 0), isShort: false };
-    }
-    const ttlMs = lifetimeMs(measured, nowMs, reservation);
-    const units = wantedUnits(measured, nowMs, ttlMs);
-    const low = units.map((each, index) =>
-      lowUnits(each, measured.units[index] ?? 0, nowMs - measured.sinceMs),
-    );
-    return { ttlMs, units, low, isShort };
-  }
-
-  #restart(nowMs: number): void {
-    this.#isShort = false;
-    this.#calls = 0;
-    this.#units = this.#units.map(() => 0);
-    this.#sinceMs = nowMs;
   }
 }
 

@@ -36,12 +36,12 @@ export class Reservation extends Holder<ReserveCall> {
 
   /** Whether units should be reserved with the next call: the policy allows it, and the key is worth it. */
   get isWorthUnits(): boolean {
-    return this.policy.localDecisions.admits && (this.demand.isHot || this.demand.isWarm);
+    return this.policy.localDecisions.admits && (super.isHot || this.isWarm);
   }
 
   /** Whether a call may wait for a message under way: the key has enough calls, so it brings units. */
-  get isHot(): boolean {
-    return this.policy.localDecisions.admits && this.demand.isHot;
+  override get isHot(): boolean {
+    return this.policy.localDecisions.admits && super.isHot;
   }
 
   /** By rule: units spent since the holder began. */
@@ -102,7 +102,7 @@ export class Reservation extends Holder<ReserveCall> {
    * as they are wanted.
    */
   ask(cost: Cost, nowMs: number, sinceMs = nowMs): ReserveRequest {
-    const wanted = this.demand.want(nowMs);
+    const wanted = this.want(nowMs);
     const before = this.spendableAt(nowMs);
     const kept = before.map((units, index) => (cost === 0 ? Math.min(units, wanted.units[index] ?? 0) : 0));
     if (this.#units.some((units, index) => units > (kept[index] ?? 0))) this.forgetDenials();

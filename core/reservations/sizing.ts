@@ -5,34 +5,34 @@
  * A reservation saves messages, but while one isolate has units, the others cannot use them: until they are used,
  * given back or expire. So a reservation should be as large as is needed soon, and no larger. Pure functions:
  *
- * - *Hot*: a key with `HOT_CALLS` calls and no pause longer than the longest lifetime. Fewer calls would reserve for
- *   keys that come twice and not again. More would send every call of a key with a call every few seconds to the
- *   object.
+ * - *Hot*: a key with `HOT_CALLS` calls and no pause longer than the longest lifetime. Fewer would reserve for keys that
+ *   come twice and not again. More would send every call of a key with a call every few seconds to the object.
  * - *Lifetime*: time for `CALLS_PER_LIFETIME` calls at the measured pace, within what the policy allows (1 to 8 s). A
- *   busy key has the shortest lifetime. Then it wants the fewest units, follows a change of demand within a second,
- *   and the units of an isolate that vanished are missing for the shortest time (`heldMs`). A key with one call a
- *   second would use two units of such a reservation. So it keeps a few units for longer, but only while they are at
- *   most `SPARE_SHARE` of the free units. Where units are scarce, every lifetime is the shortest.
- * - *Wanted*: the demand measured since the last message, over the lifetime, but at most `GROWTH` times the units
- *   that were asked for since then. So the first reservation is small, four small ones lead to any size, and a single
- *   burst reserves little. When demand rises, the units run out early, and the reservation follows within a lifetime.
- *   A fall is seen in the last quarter of a lifetime: wanted units fall to two thirds or less within one lifetime,
- *   and to the new demand within one and a half.
+ *   busy key has the shortest: then it wants the fewest units, follows a change of demand within a second, and the units
+ *   of an isolate that vanished are missing for the shortest time (`heldMs`). A key with one call a second would use two
+ *   units of such a reservation. So it keeps a few units for longer, but only while they are at most `SPARE_SHARE` of
+ *   the free units. Where units are scarce, every lifetime is the shortest.
+ * - *Wanted*: the demand measured since the last message, over the lifetime, but at most `GROWTH` times the units of the
+ *   calls since then. So the first reservation is small, four small ones lead to any size, and a single burst reserves
+ *   little. When demand rises, the units run out early, and the reservation follows within a lifetime. A fall is seen in
+ *   the last quarter of a lifetime: wanted units fall to two thirds or less within one lifetime, and to the new demand
+ *   within one and a half.
  * - *Granted*: a share of the units that are free or reserved. Holders that have units or asked lately share in
- *   proportion to what they want, and as much again is left for the next holder (a lone isolate gets half), unless
- *   calls wait for the units already. So every call has the same chance, in whatever isolate. When almost nothing is
- *   left, a share is less than one unit: then nothing is reserved, and the object gives single units to calls. No
- *   holder has more than `MAX_SHARE` of the capacity, nor more than comes back soon (`mostLost`): so much one vanished
- *   isolate costs. Therefore limits below 32 reserve nothing, nor do slow ones below 2,000.
- * - *Refilled*: before units are missing. It is time when the units that are left last `AHEAD_MS`, which is longer
- *   than a message takes, when they are half of what there was, or in the last quarter of a lifetime.
+ *   proportion to what they want, and as much again is left for the next holder (a lone isolate gets half), unless calls
+ *   wait for the units already. So every call has the same chance, in whatever isolate. When almost nothing is left, a
+ *   share is less than one unit: then nothing is reserved, and the object gives single units to calls. No holder has
+ *   more than `MAX_SHARE` of the capacity, nor more than comes back soon (`mostLost`): so much one vanished isolate
+ *   costs. Therefore limits below 32 reserve nothing, nor do slow ones below 2,000.
+ * - *Refilled*: before units are missing. It is time when the units that are left last `AHEAD_MS`, which is longer than
+ *   a message takes, when they are half of what there was, or in the last quarter of a lifetime.
  *
  * `test/simulation/` tries these numbers with up to 32 isolates. docs/performance.md has the results.
  */
 import type { Lifetimes } from "../policies/policy-options.ts";
 import type { Rule } from "../policies/policy.ts";
 
-const HOT_CALLS = 3;
+/** So many calls without a long pause make a key hot. */
+export const HOT_CALLS = 3;
 const CALLS_PER_LIFETIME = 8;
 const GROWTH = 4;
 const MAX_SHARE = 1 / 16;
@@ -41,8 +41,8 @@ const AHEAD_MS = 100;
 /** A denial is repeated for so long at most, where other holders may give units back. */
 export const MAX_DENIED_MS = 1_000;
 /**
- * Calls that were denied so recently are many: when their denial is over, one of them asks, and the others do not. Not so
- * after a shorter denial: of a limit of 1,000 a second, which is asked for twice that, 1.5 % was not admitted then.
+ * Calls that were denied so recently are many: when their denial is over, one of them asks, and the others do not. Not
+ * after a shorter denial: then 1.5 % of a limit of 1,000 a second, with twice as many calls, was not admitted.
  */
 export const FLOOD_MS = 100;
 /** The wait that these are told: about as long as a message takes. */
@@ -53,8 +53,8 @@ export const MAX_MARGIN_MS = 250;
 const MAX_LATE_MS = 1_000;
 
 /**
- * A key that comes a second time asks for so many units, for the longest lifetime, where many keys share an object and the
- * units can be spared for so long. Shared out over a shorter lifetime they are none.
+ * A key that comes a second time asks for so many units, for the longest lifetime, where many keys share an object and
+ * the units can be spared for so long. Over a shorter lifetime they are none.
  *
  * Messages of one isolate for 1,000 calls on 10,000 Zipf keys that share 16 objects, and on keys that come once
  * (test/simulation/one-isolate.ts):
@@ -89,11 +89,6 @@ export interface WantedUnits {
   readonly low: readonly number[];
   /** Calls had to wait, because there were too few units. */
   readonly isShort: boolean;
-}
-
-/** Whether so many calls without a long pause make a key hot. */
-export function isHot(calls: number): boolean {
-  return calls >= HOT_CALLS;
 }
 
 /** The lifetime to ask for, in milliseconds. */
@@ -195,14 +190,12 @@ export function isSpare(units: number, free: number): boolean {
   return units <= free * SPARE_SHARE;
 }
 
-/* What a crash or a vanished isolate may cost: units that were set apart, and count as used though nobody used them. */
-
 const SOON_MS = 10_000;
 const MIN_SHARE = 0.001;
 
 /**
- * The most units of a rule that may be lost: what comes back within 10 s, or 0.1 % of the limit where that is more. It
- * need not be a whole number.
+ * The most units of a rule that a crash or a vanished isolate may cost, since they were set apart and count as used:
+ * what comes back within 10 s, or 0.1 % of the limit where that is more. It need not be a whole number.
  */
 export function mostLost({ capacity, quota }: Pick<Rule, "capacity" | "quota">): number {
   const soon = quota.windowMs === undefined ? 0 : (quota.units * SOON_MS) / quota.windowMs;

@@ -71,8 +71,8 @@ export class Share extends Holder<ShareCall> {
   }
 
   /** Whether the key has so many calls that the region should hold units, for its callers or for an isolate. */
-  get isHot(): boolean {
-    return this.demand.isHot || this.#keyState.holders.size > 0;
+  override get isHot(): boolean {
+    return super.isHot || this.#keyState.holders.size > 0;
   }
 
   /** Whether a lease is in every slot. Then there is nothing to do until one of them ends. */
@@ -210,7 +210,7 @@ export class Share extends Holder<ShareCall> {
    * their units end. Of slots: as many as were in use lately. From here on demand is measured anew.
    */
   #want({ lending, isGivingBack, slots }: ShareRequest, nowMs: number): WantedUnits {
-    const measured = this.demand.want(nowMs);
+    const measured = this.want(nowMs);
     const { admits } = this.#keyState.policy.localDecisions;
     const lent = lentUnits(this.#keyState, nowMs, lending);
     const leased = this.#leased();
