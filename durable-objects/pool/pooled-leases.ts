@@ -8,8 +8,8 @@ import { costsOf } from "./share-algorithm.ts";
 import type { ShareRequest } from "./share.ts";
 
 /**
- * How often a region asks for slots that its callers wait for, in milliseconds. Nothing tells the region that another
- * one has given slots back. On its way from one region to another, a slot is idle for half of this time on average.
+ * How often a region asks for slots that its callers wait for, since nothing tells it that another one has given slots
+ * back. On its way from one region to another, a slot is idle for half of this time on average.
  */
 const ASK_AGAIN_MS = 200;
 const MIN_WAIT_MS = 10;
@@ -42,8 +42,7 @@ export class PooledLeases {
    * is done all the same, and is denied or waits.
    *
    * @param cost the cost of `work`; 0: the slots are there, and only their time matters
-   * @param ttlMs how long the lease is to last
-   * @param work receives the time and, if the pool was asked, what the pool's rules said
+   * @param work receives the time and, if the pool was asked, the decisions of its rules
    * @throws PoolFailure
    */
   async withSlots<Result>(

@@ -6,10 +6,7 @@ import type { Pool, PoolAnswer, PoolCall } from "./protocol.ts";
 import { pooledRules } from "./share-algorithm.ts";
 import { type PoolMessage, Share, type ShareRequest } from "./share.ts";
 
-/**
- * How often the session checks for units that have to go back, in milliseconds. It checks at least once in the end of a
- * lifetime in which nothing is spent any more (at most 250 ms, see `spendableMs`).
- */
+/** How often units that have to go back are looked for: at least once in the end of a lifetime (see `marginMs`). */
 const CHECK_MS = 200;
 
 /** The part of a policy's deadline in which the pool has to answer. The rest is for an answer without the pool. */
@@ -24,10 +21,7 @@ export interface PoolSessionHost {
   readonly toNow: (keyState: KeyState) => number;
 }
 
-/**
- * The pool cannot serve this call, mostly because no answer comes in time, or none that makes sense. The policy's
- * `onFailure` is applied where it is caught.
- */
+/** The pool cannot serve this call, mostly because no answer comes in time. Then the policy's `onFailure` applies. */
 export class PoolFailure extends Error {
   override readonly name = "PoolFailure";
 }
@@ -40,10 +34,7 @@ export class PoolSession {
   readonly time: Time;
   readonly toNow: PoolSessionHost["toNow"];
   readonly #host: PoolSessionHost;
-  /**
-   * By the key's rule states. When the key is read anew from storage they are another list, so the share begins anew
-   * as well.
-   */
+  /** By the key's rule states: when the key is read from storage they are another list, and the share begins anew. */
   readonly #shares = new WeakMap<KeyState["ruleStates"], Share>();
   readonly #answers = new WeakMap<PoolMessage, Promise<unknown>>();
   /** Keys of which units may have to go back. */
@@ -86,8 +77,7 @@ export class PoolSession {
     const nowMs = this.toNow(keyState);
     const call = { ...params, rules: pooledRules(policy) };
     const isFree = request !== undefined && share.messageAt(nowMs) === undefined;
-    // The pool adds a cost of slots to a holder's units. Without the holder's message nobody would have those slots,
-    // and nobody would give them back.
+    // The pool adds a cost of slots to a holder's units. Without the holder's message nothing would give them back.
     const isForSlots =
       policy.lease !== undefined && params.op === "limit" && params.cost.some((units) => units > 0);
     if (isForSlots && !isFree) throw new PoolFailure("another message for slots is under way");
@@ -121,17 +111,10 @@ export class PoolSession {
     const unpin = keyState.pins.add();
     try {
       const { name, rules, deadlineMs } = keyState.policy;
-      const keys = poolKeys(
-        publicName(name),
-        keyState.key,
-        rules.map((rule) => rule.name),
-        names,
-      );
-      return await this.#host.pool.call(
-        keys,
-        message?.call ?? call,
-        Math.ceil(deadlineMs * PART_OF_DEADLINE),
-      );
+      const ruleNames = rules.map((rule) => rule.name);
+      const keys = poolKeys(publicName(name), keyState.key, ruleNames, names);
+      const maxMs = Math.ceil(deadlineMs * PART_OF_DEADLINE);
+      return await this.#host.pool.call(keys, message?.call ?? call, maxMs);
     } catch (error) {
       if (message !== undefined) this.shareOf(keyState).failed(message, this.toNow(keyState));
       this.watch(keyState);
@@ -153,11 +136,8 @@ export class PoolSession {
 
   /** Waits until a message that another call sent is answered or fails, for at most `maxMs` milliseconds. */
   follow(message: PoolMessage, maxMs: number): Promise<void> {
-    return orTimeout(
-      this.#answers.get(message)?.catch(() => undefined),
-      this.time,
-      maxMs,
-    );
+    const answered = this.#answers.get(message)?.catch(() => undefined);
+    return orTimeout(answered, this.time, maxMs);
   }
 
   /** From now on checks a key until its units have gone back, or leases are in all its slots. */
@@ -181,7 +161,7 @@ export class PoolSession {
     const share = this.shareOf(keyState);
     const nowMs = this.toNow(keyState);
     if (share.isOver(nowMs)) {
-      // After this instant the pool's hold for the region has expired. No units are left to give back.
+      // Later the pool's hold for the region has expired, and no units are left to give back.
       if (nowMs >= keyState.endsByMs) share.lose();
       else void this.report(keyState, { isGivingBack: true });
     }

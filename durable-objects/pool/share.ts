@@ -39,9 +39,8 @@ export interface ShareRequest {
 }
 
 /**
- * A region's object as the holder of units of one key's pool: how many it has, which denials the pool gave, and how
- * many its callers and isolates want. The units themselves are in the key's accounts (share-algorithm.ts), where
- * isolates and leases hold units of them. The pool's side is redis/lua/holders.ts.
+ * A region's object as the holder of units of one key's pool. The units are in the key's accounts (share-algorithm.ts),
+ * where isolates and leases hold units of them. The pool's side is redis/lua/holders.ts.
  */
 export class Share extends Holder<ShareCall> {
   /** The object had slots before it left memory, and the pool has not answered it since. */
@@ -80,10 +79,7 @@ export class Share extends Holder<ShareCall> {
     return this.#keyState.policy.lease !== undefined && idleSlots(this.#keyState) === 0;
   }
 
-  /**
-   * Counts a call. From now on the key stays in memory, since the share remembers its demand and its denials. A peek
-   * begins nothing, so its key may leave again.
-   */
+  /** From now on the key stays in memory, since the share remembers its demand and its denials. A peek is not noted. */
   override note(cost: Cost, nowMs: number): void {
     this.#identify();
     super.note(cost, nowMs);
@@ -95,7 +91,6 @@ export class Share extends Holder<ShareCall> {
     this.#peak = this.#leased().map((units, index) => Math.max(this.#peak[index] ?? 0, units));
   }
 
-  /** Whether it is time to ask for more units of rates, so that no call has to wait. */
   override needsRefill(nowMs: number): boolean {
     return nowMs >= this.#failedAtMs + PAUSE_MS && super.needsRefill(nowMs);
   }
@@ -117,8 +112,8 @@ export class Share extends Holder<ShareCall> {
     const kept = this.#ruleStates.map((ruleState, index) =>
       keepUnits(this.#keyState, ruleState, isFor ? 0 : (wanted.units[index] ?? 0), nowMs),
     );
-    // The turn is higher than every turn from before a crash, unless the clock was put back. Then the pool answers
-    // which turn it knows (`overtakenBy`), and the next message goes on from there.
+    // Higher than every turn from before a crash, unless the clock was put back. Then the pool answers which turn it
+    // knows (`overtakenBy`), and the next message goes on from there.
     this.turn = Math.max(this.turn + 1, nowMs * 1_000);
     const holding = {
       holder: this.holder,
@@ -170,8 +165,7 @@ export class Share extends Holder<ShareCall> {
     this.#busyAtMs = Math.max(this.#busyAtMs, sentAtMs);
     const isLonger = granted.ttlMs > holding.shortest.ttlMs;
     const endsByMs = sentAtMs + (isLonger ? holding.lifetime : holding.shortest).heldMs;
-    // Kept units stay apart for as long as any earlier answer promised. When nothing was kept, only this answer
-    // counts.
+    // Kept units stay apart for as long as any earlier answer promised.
     const isKept = !granted.isNew && holding.kept.some((units) => units > 0);
     this.#keyState.endsByMs = isKept ? Math.max(endsByMs, this.#keyState.endsByMs) : endsByMs;
     this.isHeld = this.#ruleStates.some((ruleState) => stateOf(ruleState).units > 0);
@@ -181,10 +175,7 @@ export class Share extends Holder<ShareCall> {
     return true;
   }
 
-  /**
-   * Notes that no answer came. What was kept may be spent until its lifetime ends. Units that the pool may have
-   * granted are lost to this region until they expire.
-   */
+  /** No answer came. What was kept may be spent until its lifetime ends; granted units are lost until they expire. */
   failed(message: PoolMessage, nowMs: number): void {
     if (this.ended(message)) this.#failedAtMs = nowMs;
   }
@@ -235,9 +226,8 @@ export class Share extends Holder<ShareCall> {
 }
 
 /**
- * The numbers of core/reservations/sizing.ts, one level up. There are few regions and many isolates, and a message to
- * a pool takes longer. So a region may have a larger part of the capacity: a quarter. That is also what one vanished
- * region costs.
+ * The numbers of core/reservations/sizing.ts, one level up. Regions are few, and a message to a pool takes longer. So a
+ * region may have a quarter of the capacity. That is also what one vanished region costs.
  */
 export const POOL_SIZING: PoolSizing = {
   mostShare: 1 / 4,
@@ -247,21 +237,15 @@ export const POOL_SIZING: PoolSizing = {
   fencingTokens: 100_000,
 };
 
-/**
- * A region has units for twice as long as its isolates may have them, so that isolates need not wait for the region's
- * messages.
- */
+/** A region has units for so many times as long as its isolates, so that isolates need not wait for its messages. */
 const AHEAD_OF_ISOLATES = 2;
-/**
- * Slots are held for 1.5 times as long as the leases in them, and at least a second longer, so that not every lease
- * asks the pool.
- */
+/** Slots are held for so much longer than the leases in them, so that not every lease asks the pool. */
 const SLOT_SLACK = 1.5;
 const MIN_SLOT_SLACK_MS = 1_000;
 
 /**
- * A slot in which no lease began for so long goes back, in milliseconds. A shorter time would ask the pool more
- * often, a longer one would keep the slot from other regions.
+ * A slot in which no lease began for so long goes back. A shorter time would ask the pool more often, a longer one would
+ * keep the slot from other regions.
  */
 const IDLE_SLOT_MS = 250;
 
@@ -283,16 +267,14 @@ function lifetimesOf(
   nowMs: number,
 ): { readonly lifetime: PoolLifetime; readonly shortest: PoolLifetime } {
   const { lease, reservation } = policy;
-  if (lease !== undefined) {
-    const lastMs = [...claims.values()].map(({ expiresAtMs }) => expiresAtMs - nowMs);
-    const longestMs = slotMs(Math.max(leaseTtlMs, lease.ttlMs, ...lastMs));
-    const slots = { ttlMs: longestMs, heldMs: longestMs };
-    return { lifetime: slots, shortest: slots };
-  }
-  const longMs = ttlMs + reservation.leastMs;
-  const shortMs = AHEAD_OF_ISOLATES * reservation.leastMs;
-  return {
-    lifetime: { ttlMs: longMs, heldMs: heldMs(longMs) },
-    shortest: { ttlMs: shortMs, heldMs: heldMs(shortMs) },
-  };
+  const ofRates = (ms: number) => ({ ttlMs: ms, heldMs: heldMs(ms) });
+  if (lease === undefined)
+    return {
+      lifetime: ofRates(ttlMs + reservation.leastMs),
+      shortest: ofRates(AHEAD_OF_ISOLATES * reservation.leastMs),
+    };
+  const lastMs = [...claims.values()].map(({ expiresAtMs }) => expiresAtMs - nowMs);
+  const longestMs = slotMs(Math.max(leaseTtlMs, lease.ttlMs, ...lastMs));
+  const slots = { ttlMs: longestMs, heldMs: longestMs };
+  return { lifetime: slots, shortest: slots };
 }

@@ -84,10 +84,10 @@ local function byName(costs, isOnlyLeased)
   return units
 end
 
--- Takes what was admitted: it is used at once, or set apart by "hold", which says of which rules.
+-- Takes what was admitted: it is used at once, or set apart by "hold", of all rules or only of those that lease.
 local function take(decisions, costs, hold)
   for index, book in ipairs(books) do
-    local isHeld = hold and costs[index] > 0 and hold.takes(book.rule)
+    local isHeld = hold and costs[index] > 0 and (book.rule.isLeased or not hold.isOnlyLeased)
     if isHeld then
       book.state = book.rule.algorithm.noteHold(book.rule, book.state, nowMs)
     elseif costs[index] > 0 then

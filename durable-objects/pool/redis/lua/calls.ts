@@ -221,7 +221,7 @@ calls.hold = function()
   -- Those that have expired are written off with the next change.
   if redis.call('ZCARD', HOLDS) - pool.due >= MAX_HOLDS then return { full = MAX_HOLDS } end
   local function place() placeHold(id, nowMs + call.ttlMs, byName(call.cost)) end
-  local rules, isAdmitted = decideTogether(call.cost, { takes = function() return true end, place = place })
+  local rules, isAdmitted = decideTogether(call.cost, { place = place })
   if not isAdmitted then return { rules = rules } end
   local token = leases(call.cost) and takeTokens(1) or nil
   local answer = { request = call.request, rules = rules, id = call.id, ttlMs = call.ttlMs, token = token }

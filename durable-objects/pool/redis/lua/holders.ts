@@ -254,23 +254,20 @@ function grant(own, isLeasing)
   return grantText({ mark = record, isNew = own.isNew }, units, lifetime.ttlMs, isLeasing)
 end
 
--- What is leased has to be somebody's: it is added to what the holder has, with the other rules of the cost. Of rates alone a
--- cost is used at once, as is what is charged once, and what comes with a message that is not noted (it was overtaken, or there
--- is no room for another holder): added to a hold it would be debited with the next message only.
+-- A lease needs a holder: its units are added to what the holder has, with those of the other rules. A cost of rates alone
+-- is used at once, as is what is charged once, and what comes with a message that is not noted (it was overtaken, or there
+-- are too many holders): added to a hold it would be debited with the next message only.
 function charged(own, refused)
   local isLeasing = false
   for _, book in ipairs(books) do isLeasing = isLeasing or book.rule.isLeased end
   if call.request or not isLeasing then return nil end
-  if own then
-    local function place() addTo(own, call.cost, own.untilMs) end
-    return { takes = function() return true end, place = place }
-  end
+  if own then return { place = function() addTo(own, call.cost, own.untilMs) end } end
   if not refused or not refused.hold or not leases(call.cost) then return nil end
   local function place()
     local hold, units = findHold(refused.hold), byName(call.cost, true)
     for name, count in pairs(hold and hold.units or {}) do units[name] = (units[name] or 0) + count end
     placeHold(refused.hold, math.max(hold and hold.atMs or 0, nowMs + holding.lifetime.heldMs), units)
   end
-  return { takes = function(rule) return rule.isLeased end, place = place }
+  return { isOnlyLeased = true, place = place }
 end
 `;
