@@ -54,7 +54,7 @@ export abstract class Holder<Call> {
   #sinceMs: number;
   #lastMs: number;
 
-  /** @param holder an id that nobody can guess */
+  /** @param holder an id that cannot be guessed */
   constructor(policy: PolicyView, holder: string, nowMs: number) {
     this.policy = policy;
     this.holder = holder;
@@ -241,7 +241,7 @@ export class Denials {
   }
 
   /**
-   * The denial of the same cost as an answer for now; `undefined`: the level beneath has to be asked.
+   * The denial of the same cost as an answer for now; `undefined`: only the level beneath can decide.
    *
    * @param units by rule, the units that may be spent here
    * @param estimateOf what is known of a rule now

@@ -20,7 +20,7 @@ export class Reservation extends Holder<ReserveCall> {
   #forgotten = 0;
   #requested: SentRequest | undefined;
 
-  /** @param holder an id that nobody can guess */
+  /** @param holder an id that cannot be guessed */
   constructor(policy: PolicyView, key: string, holder: string, nowMs: number) {
     super(policy, holder, nowMs);
     this.key = key;
@@ -88,7 +88,7 @@ export class Reservation extends Holder<ReserveCall> {
     return { ...decided, rules };
   }
 
-  /** Denies a cost as the object did before; `undefined`: the object has to be asked. */
+  /** Denies a cost as the object did before; `undefined`: only the object can decide. */
   deny(cost: Cost, nowMs: number, isFresh = false): Decided | undefined {
     const units = this.spendableAt(nowMs);
     const estimateOf = (rule: RuleView, index: number) =>
@@ -143,7 +143,7 @@ export class Reservation extends Holder<ReserveCall> {
   }
 
   /**
-   * No answer came, to a message or to a call that asked alone, or none will: it did not ask. Kept units may be spent
+   * No answer came to a message or to a call without one, or the call was not sent after all. Kept units may be spent
    * until their lifetime ends; granted ones are lost to this isolate.
    */
   failed(message?: ReserveRequest): undefined {
@@ -153,12 +153,12 @@ export class Reservation extends Holder<ReserveCall> {
 
   /** What is known now, for `learn` when the answer to a call that is sent now has come. */
   get asked(): SentRequest {
-    return { forgotten: this.#forgotten, heard: this.#estimate.answers };
+    return { forgotten: this.#forgotten, answers: this.#estimate.answers };
   }
 
   /** Remembers the object's answer to a cost. A denial is not remembered if denials were forgotten since the call. */
   learn(cost: Cost, { rules, reserved, next, firmForMs }: Decided, nowMs: number, asked = this.asked): void {
-    this.#estimate.learn(rules, reserved, asked.heard, nowMs);
+    this.#estimate.learn(rules, reserved, asked.answers, nowMs);
     if (asked.forgotten !== this.#forgotten) return;
     if (cost !== 0) this.denials.learn(this.policy, cost, rules, nowMs, firmForMs);
     if (next !== undefined) this.denials.learn(this.policy, 1, next, nowMs, firmForMs);
@@ -200,18 +200,18 @@ export class Reservation extends Holder<ReserveCall> {
 interface SentRequest {
   /** How often denials were forgotten, and how many answers had come. */
   readonly forgotten: number;
-  readonly heard: number;
+  readonly answers: number;
 }
 
-/** What the object said last of one rule. */
+/** The object's last report of one rule. */
 interface ObjectReport {
   /** Units that neither this holder nor another one had. */
   readonly free: number;
-  /** By how many more they are after each step of `stepMs` since `atMs`, if nobody takes any. */
+  /** By how many more they are after each step of `stepMs` since `atMs`, if none are taken. */
   readonly gains: readonly number[];
   readonly stepMs: number;
   readonly atMs: number;
-  /** When the quota is full, whatever this holder still uses of its units. Infinity: the object did not say. */
+  /** When the quota is full, whatever this holder still uses of its units. Infinity: it is not reported. */
   readonly fullAtMs: number;
 }
 
@@ -221,13 +221,13 @@ const UNKNOWN: ObjectReport = { free: 0, gains: [], stepMs: 1, atMs: 0, fullAtMs
  * A holder's best knowledge of a quota: the object's last report, less what the holder has used since, plus what time
  * has given back. That is what the object had left, plus the units that the holder still has itself.
  *
- * While nobody else calls, `remaining` is never more than the object and the holder have together, and `resetAfterMs`
+ * While no other holder calls, `remaining` is never more than the object and the holder have together, and `resetAfterMs`
  * never too short. Others may have used units since; only the next answer tells.
  */
 export class QuotaEstimate {
   readonly #policy: PolicyView;
   #reports: readonly ObjectReport[];
-  /** How many answers have come. Of calls that overlap nobody knows which answer is the later one. */
+  /** How many answers have come. Of calls that overlap it is unknown which answer is the later one. */
   answers = 0;
 
   constructor(policy: PolicyView) {
@@ -316,7 +316,7 @@ export class QuotaEstimate {
     return Math.min(this.#reportedAfterMs(index, nowMs), refilledMs);
   }
 
-  /** Infinity: the object did not say. */
+  /** Infinity: it is not reported. */
   #reportedAfterMs(index: number, nowMs: number): number {
     return Math.max(0, (this.#reports[index] ?? UNKNOWN).fullAtMs - nowMs);
   }

@@ -45,7 +45,7 @@ export const MAX_DENIED_MS = 1_000;
  * after a shorter denial: then 1.5 % of a limit of 1,000 a second, with twice as many calls, was not admitted.
  */
 export const FLOOD_MS = 100;
-/** The wait that these are told: about as long as a message takes. */
+/** The wait of these denials: about as long as a message takes. */
 export const REQUEST_WAIT_MS = 50;
 /** For so long at the end of a lifetime nothing is spent: unused units go back then, and clocks may differ. */
 export const MAX_MARGIN_MS = 250;
@@ -104,7 +104,7 @@ export function lifetimeMs(
 /** By rule: units that the holder wants to have for a lifetime of `ttlMs`, those that are left included. */
 export function wantedUnits({ units, sinceMs }: MeasuredDemand, nowMs: number, ttlMs: number): number[] {
   const lifetimes = ttlMs / Math.max(1, nowMs - sinceMs);
-  return units.map((asked) => Math.min(Math.ceil(asked * lifetimes), GROWTH * asked));
+  return units.map((used) => Math.min(Math.ceil(used * lifetimes), GROWTH * used));
 }
 
 /** How many milliseconds units may be spent that were reserved for `ttlMs`. */
@@ -135,10 +135,10 @@ export function refillMs(ttlMs: number): number {
  * With so many units left, or fewer, it is time to ask for more.
  *
  * @param units wanted units
- * @param asked units that calls asked for in the last `elapsedMs`
+ * @param used units of the calls in the last `elapsedMs`
  */
-export function lowUnits(units: number, asked: number, elapsedMs: number): number {
-  return Math.floor(Math.min(units / 2, (asked / Math.max(1, elapsedMs)) * AHEAD_MS));
+export function lowUnits(units: number, used: number, elapsedMs: number): number {
+  return Math.floor(Math.min(units / 2, (used / Math.max(1, elapsedMs)) * AHEAD_MS));
 }
 
 /** What a holder wants of one rule, and what there is. */

@@ -42,7 +42,7 @@ export class PooledLeases {
    * is done all the same, and is denied or waits.
    *
    * @param cost the cost of `work`; 0: the slots are there, and only their time matters
-   * @param work receives the time and, if the pool was asked, the decisions of its rules
+   * @param work receives the time and, if the pool was called, the decisions of its rules
    * @throws PoolFailure
    */
   async withSlots<Result>(

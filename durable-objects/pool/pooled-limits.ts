@@ -91,7 +91,7 @@ export class PooledLimits {
 
   /**
    * Tries to decide from the share, and again after each message under way, for a quarter of the deadline at most.
-   * `undefined`: the pool has to be asked.
+   * `undefined`: only the pool can decide.
    */
   async #untilHere<Result>(
     keyState: KeyState,
@@ -117,7 +117,7 @@ export class PooledLimits {
     }
   }
 
-  /** Admits a cost from the share, or repeats a denial of the pool; `undefined`: the pool has to be asked. */
+  /** Admits a cost from the share, or repeats a denial of the pool; `undefined`: only the pool can decide. */
   #decideHere(keyState: KeyState, cost: Cost, nowMs: number): Decided | undefined {
     const { admitted, accounts, rules } = decideTogether(keyState.ruleStates, nowMs, cost);
     if (!admitted || accounts === undefined) return this.#deny(keyState, cost, nowMs);

@@ -16,7 +16,7 @@ import {
   updateShare,
 } from "./share-algorithm.ts";
 
-/** For so long after a failure nothing is asked for ahead of need, in milliseconds. */
+/** After a failure no units are requested ahead of need for so long, in milliseconds. */
 const PAUSE_MS = 250;
 
 type ShareCall = PoolCall & { readonly holding: HolderMessage };
@@ -54,7 +54,7 @@ export class Share extends Holder<ShareCall> {
   #hasBegun = false;
   #isFresh = true;
   #seen: PoolMark | undefined;
-  /** When slots were last asked for or leased. */
+  /** When slots were last requested or leased. */
   #busyAtMs = -Infinity;
   #failedAtMs = -Infinity;
 
@@ -186,7 +186,7 @@ export class Share extends Holder<ShareCall> {
     for (const ruleState of this.#ruleStates) updateShare(this.#keyState, ruleState, { units: 0 });
   }
 
-  /** Slots are asked for when callers want them, never ahead. */
+  /** Slots are requested when callers want them, never ahead. */
   protected unitsLeft(index: number): number {
     const ruleState = this.#ruleStates[index];
     return ruleState === undefined || ruleState.rule.lease !== undefined ? Infinity : freeUnits(ruleState);

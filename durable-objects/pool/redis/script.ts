@@ -42,7 +42,7 @@ local format, max, encode, decode = string.format, math.max, cjson.encode, cjson
 local call = decode(ARGV[1])
 local holding = call.holding
 local MAIN, HOLDS = KEYS[1], KEYS[2]
--- So many holds are looked at in every call; more only where an exact wait needs them.
+-- Every call reads so many holds; more only where an exact wait needs them.
 local CHUNK = 200
 local FIELDS = { 'now', 'since', 'holders', 'fence', 'reclaimed', 'blocked', 'lost', 'reset', 'answers',
   'marked' }

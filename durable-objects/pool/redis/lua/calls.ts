@@ -192,7 +192,7 @@ end
 
 /** All other operations of `PoolCall`. Holds are answered as durable-objects/operations/claims.ts answers them. */
 export const OTHER_CALLS = `
--- Of one key. A denial looks at all of them, for 2 us each, and Redis does nothing else meanwhile.
+-- Of one key. A denial reads all of them, for 2 us each, and Redis does nothing else meanwhile.
 local MAX_HOLDS = 2000
 
 local function rulesNow()

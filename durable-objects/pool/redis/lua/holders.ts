@@ -78,7 +78,7 @@ local function reported(record, hold)
   return report, isNew, isOther
 end
 
--- Leases were promised: the slots that are kept move to the holder's hold, for as long as was said before. Idle slots of
+-- Leases were promised: the slots that are kept move to the holder's hold, until the instant promised before. Idle slots of
 -- another life stay where they are until they expire.
 local function settleReport(record, report, hold, isNew, isOther)
   local kept, left, atMs = {}, {}, not isNew and hold and hold.atMs or 0
