@@ -15,8 +15,7 @@ import { callerDecision, type Decision, degradedDecision } from "../core/protoco
 import type { Returned } from "../core/protocol/messages.ts";
 import { isKeySized, MAX_KEY_BYTES } from "../core/protocol/names.ts";
 import { type Answered, Problem } from "../core/protocol/problems.ts";
-import type { Reservation } from "../core/reservations/reservation.ts";
-import type { PendingRequest } from "../core/reservations/sizing.ts";
+import type { Reservation, ReserveRequest } from "../core/reservations/reservation.ts";
 import { type Holding, through } from "./call-gate.ts";
 import { boundReached, type CarriedDecision } from "./read-answer.ts";
 import { type ReservationCache, ReservationReaper } from "./reservation-cache.ts";
@@ -73,7 +72,7 @@ const MAX_WAITS = 3;
 /** Decides on costs for all requests of one isolate. */
 export class LocalLimiter {
   readonly #cache: ReservationCache;
-  readonly #answers = new WeakMap<PendingRequest, Promise<CarriedDecision | Problem | undefined>>();
+  readonly #answers = new WeakMap<ReserveRequest, Promise<CarriedDecision | Problem | undefined>>();
   readonly #reaper: ReservationReaper;
 
   constructor(cache: ReservationCache) {

@@ -2,7 +2,7 @@ import type { Time } from "../core/clock.ts";
 import { MAX_TTL_MS, MIN_USEFUL_TTL_MS } from "../core/policies/policy-options.ts";
 import { type PolicyView, saysTheSame } from "../core/policies/policy.ts";
 import type { Returned } from "../core/protocol/messages.ts";
-import { HolderClock, SteppedClock } from "../core/reservations/holder-clock.ts";
+import { HolderClock } from "../core/reservations/holder.ts";
 import { Reservation } from "../core/reservations/reservation.ts";
 import { marginMs } from "../core/reservations/sizing.ts";
 import type { Holding } from "./call-gate.ts";
@@ -53,11 +53,9 @@ export class ReservationCache {
 
   /** Watches for a clock that is put back in steps. All reservations end when it was put back by too much. */
   watch(): (steppedMs: number, readMs: number) => void {
-    const stepped = new SteppedClock(this.#clock);
+    const step = this.#clock.steps();
     return (steppedMs, readMs) => {
-      if (!stepped.step(steppedMs, readMs)) return;
-      this.endAll();
-      this.#clock.restart(readMs);
+      if (step(steppedMs, readMs)) this.endAll();
     };
   }
 

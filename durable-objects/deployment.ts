@@ -1,7 +1,7 @@
 import { env } from "cloudflare:workers";
 import { parseBackgroundMs, parseLog } from "../core/policies/placement.ts";
 import { parseDeployment, requireKnownNames } from "../core/policies/regional-policies.ts";
-import { requirePool } from "./pool/redis/redis-pool.ts";
+import { requirePool } from "./pool/protocol.ts";
 
 const vars = env as {
   readonly POLICIES?: unknown;

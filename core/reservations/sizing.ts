@@ -5,36 +5,35 @@
  * A reservation saves messages, but while one isolate has units, the others cannot use them: until they are used,
  * given back or expire. So a reservation should be as large as is needed soon, and no larger. Pure functions:
  *
- * - *Hot*: a key with `HOT_ASKS` calls and no pause longer than the longest lifetime. Fewer calls would reserve for
- *   keys that come twice and not again. More would send every call of a key with a call every few seconds to the
- *   object.
- * - *Lifetime*: time for `ASKS_PER_LIFETIME` calls at the measured pace, within what the policy allows (1 to 8 s). A
- *   busy key has the shortest lifetime. Then it wants the fewest units, follows a change of demand within a second,
- *   and the units of an isolate that vanished are missing for the shortest time (`heldMs`). A key with one call a
- *   second would use two units of such a reservation. So it keeps a few units for longer, but only while they are at
- *   most `SPARE_SHARE` of the free units. Where units are scarce, every lifetime is the shortest.
- * - *Wanted*: the demand measured since the last message, over the lifetime, but at most `GROWTH` times the units
- *   that were asked for since then. So the first reservation is small, four small ones lead to any size, and a single
- *   burst reserves little. When demand rises, the units run out early, and the reservation follows within a lifetime.
- *   A fall is seen in the last quarter of a lifetime: wanted units fall to two thirds or less within one lifetime,
- *   and to the new demand within one and a half.
+ * - *Hot*: a key with `HOT_CALLS` calls and no pause longer than the longest lifetime. Fewer would reserve for keys that
+ *   come twice and not again. More would send every call of a key with a call every few seconds to the object.
+ * - *Lifetime*: time for `CALLS_PER_LIFETIME` calls at the measured pace, within what the policy allows (1 to 8 s). A
+ *   busy key has the shortest: then it wants the fewest units, follows a change of demand within a second, and the units
+ *   of an isolate that vanished are missing for the shortest time (`heldMs`). A key with one call a second would use two
+ *   units of such a reservation. So it keeps a few units for longer, but only while they are at most `SPARE_SHARE` of
+ *   the free units. Where units are scarce, every lifetime is the shortest.
+ * - *Wanted*: the demand measured since the last message, over the lifetime, but at most `GROWTH` times the units of the
+ *   calls since then. So the first reservation is small, four small ones lead to any size, and a single burst reserves
+ *   little. When demand rises, the units run out early, and the reservation follows within a lifetime. A fall is seen in
+ *   the last quarter of a lifetime: wanted units fall to two thirds or less within one lifetime, and to the new demand
+ *   within one and a half.
  * - *Granted*: a share of the units that are free or reserved. Holders that have units or asked lately share in
- *   proportion to what they want, and as much again is left for the next holder (a lone isolate gets half), unless
- *   calls wait for the units already. So every call has the same chance, in whatever isolate. When almost nothing is
- *   left, a share is less than one unit: then nothing is reserved, and the object gives single units to calls. No
- *   holder has more than `MAX_SHARE` of the capacity, nor more than comes back soon (`mostLost`): so much one vanished
- *   isolate costs. Therefore limits below 32 reserve nothing, nor do slow ones below 2,000.
- * - *Refilled*: before units are missing. It is time when the units that are left last `AHEAD_MS`, which is longer
- *   than a message takes, when they are half of what there was, or in the last quarter of a lifetime.
+ *   proportion to what they want, and as much again is left for the next holder (a lone isolate gets half), unless calls
+ *   wait for the units already. So every call has the same chance, in whatever isolate. When almost nothing is left, a
+ *   share is less than one unit: then nothing is reserved, and the object gives single units to calls. No holder has
+ *   more than `MAX_SHARE` of the capacity, nor more than comes back soon (`mostLost`): so much one vanished isolate
+ *   costs. Therefore limits below 32 reserve nothing, nor do slow ones below 2,000.
+ * - *Refilled*: before units are missing. It is time when the units that are left last `AHEAD_MS`, which is longer than
+ *   a message takes, when they are half of what there was, or in the last quarter of a lifetime.
  *
  * `test/simulation/` tries these numbers with up to 32 isolates. docs/performance.md has the results.
  */
 import type { Lifetimes } from "../policies/policy-options.ts";
-import { type Cost, costOf, type PolicyView, type Rule } from "../policies/policy.ts";
-import type { ReserveCall } from "../protocol/messages.ts";
+import type { Rule } from "../policies/policy.ts";
 
-const HOT_ASKS = 3;
-const ASKS_PER_LIFETIME = 8;
+/** So many calls without a long pause make a key hot. */
+export const HOT_CALLS = 3;
+const CALLS_PER_LIFETIME = 8;
 const GROWTH = 4;
 const MAX_SHARE = 1 / 16;
 const SPARE_SHARE = 1 / 32;
@@ -42,20 +41,20 @@ const AHEAD_MS = 100;
 /** A denial is repeated for so long at most, where other holders may give units back. */
 export const MAX_DENIED_MS = 1_000;
 /**
- * Calls that were denied so recently are many: when their denial is over, one of them asks, and the others do not. Not so
- * after a shorter denial: of a limit of 1,000 a second, which is asked for twice that, 1.5 % was not admitted then.
+ * Calls that were denied so recently are many: when their denial is over, one of them asks, and the others do not. Not
+ * after a shorter denial: then 1.5 % of a limit of 1,000 a second, with twice as many calls, was not admitted.
  */
 export const FLOOD_MS = 100;
-/** They are told to wait for so long, about as long as a message takes. */
-export const ASKING_WAIT_MS = 50;
+/** The wait of these denials: about as long as a message takes. */
+export const REQUEST_WAIT_MS = 50;
 /** For so long at the end of a lifetime nothing is spent: unused units go back then, and clocks may differ. */
 export const MAX_MARGIN_MS = 250;
 /** The object keeps units apart for so much longer than their lifetime, at most. */
 const MAX_LATE_MS = 1_000;
 
 /**
- * A key that comes a second time asks for so many units, for the longest lifetime, where many keys share an object and the
- * units can be spared for so long. Shared out over a shorter lifetime they are none.
+ * A key that comes a second time asks for so many units, for the longest lifetime, where many keys share an object and
+ * the units can be spared for so long. Over a shorter lifetime they are none.
  *
  * Messages of one isolate for 1,000 calls on 10,000 Zipf keys that share 16 objects, and on keys that come once
  * (test/simulation/one-isolate.ts):
@@ -70,39 +69,42 @@ const MAX_LATE_MS = 1_000;
  * comes once would write two rows instead of none. Most isolates have hundreds of calls a second, and not thousands.
  */
 export const FEW_UNITS = 7;
-const LUKEWARM_ASKS = 2;
+/** Calls without a long pause that are worth these few units. */
+export const WARM_CALLS = 2;
 
-/** The demand since `sinceMs`: the number of calls, and the units of each rule that they asked for. */
+/** The demand since `sinceMs`: the number of calls, and their units of each rule. */
 interface MeasuredDemand {
-  readonly asks: number;
+  readonly calls: number;
   readonly units: readonly number[];
   readonly sinceMs: number;
 }
 
-/** Whether so many calls without a long pause make a key hot. */
-export function isHot(asks: number): boolean {
-  return asks >= HOT_ASKS;
-}
-
-/** Whether so many calls without a long pause are worth a few units. */
-export function isWarm(asks: number): boolean {
-  return asks >= LUKEWARM_ASKS;
+/** What a holder asks for. Arrays have one number for each rule, in the policy's order. */
+export interface WantedUnits {
+  /** The lifetime of the units, in milliseconds. */
+  readonly ttlMs: number;
+  /** Units that the holder wants to have, those that it has already included. */
+  readonly units: readonly number[];
+  /** When so many units are left, or fewer, it is time to ask again. */
+  readonly low: readonly number[];
+  /** Calls had to wait, because there were too few units. */
+  readonly isShort: boolean;
 }
 
 /** The lifetime to ask for, in milliseconds. */
 export function lifetimeMs(
-  { asks, sinceMs }: MeasuredDemand,
+  { calls, sinceMs }: MeasuredDemand,
   nowMs: number,
   { leastMs, mostMs }: Lifetimes,
 ): number {
-  const paceMs = Math.max(1, nowMs - sinceMs) / Math.max(1, asks);
-  return Math.min(mostMs, Math.max(leastMs, Math.ceil(ASKS_PER_LIFETIME * paceMs)));
+  const paceMs = Math.max(1, nowMs - sinceMs) / Math.max(1, calls);
+  return Math.min(mostMs, Math.max(leastMs, Math.ceil(CALLS_PER_LIFETIME * paceMs)));
 }
 
 /** By rule: units that the holder wants to have for a lifetime of `ttlMs`, those that are left included. */
 export function wantedUnits({ units, sinceMs }: MeasuredDemand, nowMs: number, ttlMs: number): number[] {
   const lifetimes = ttlMs / Math.max(1, nowMs - sinceMs);
-  return units.map((asked) => Math.min(Math.ceil(asked * lifetimes), GROWTH * asked));
+  return units.map((used) => Math.min(Math.ceil(used * lifetimes), GROWTH * used));
 }
 
 /** How many milliseconds units may be spent that were reserved for `ttlMs`. */
@@ -133,10 +135,10 @@ export function refillMs(ttlMs: number): number {
  * With so many units left, or fewer, it is time to ask for more.
  *
  * @param units wanted units
- * @param asked units that calls asked for in the last `elapsedMs`
+ * @param used units of the calls in the last `elapsedMs`
  */
-export function lowUnits(units: number, asked: number, elapsedMs: number): number {
-  return Math.floor(Math.min(units / 2, (asked / Math.max(1, elapsedMs)) * AHEAD_MS));
+export function lowUnits(units: number, used: number, elapsedMs: number): number {
+  return Math.floor(Math.min(units / 2, (used / Math.max(1, elapsedMs)) * AHEAD_MS));
 }
 
 /** What a holder wants of one rule, and what there is. */
@@ -188,135 +190,14 @@ export function isSpare(units: number, free: number): boolean {
   return units <= free * SPARE_SHARE;
 }
 
-/* What a crash or a vanished isolate may cost: units that were set apart, and count as used though nobody used them. */
-
 const SOON_MS = 10_000;
 const MIN_SHARE = 0.001;
 
 /**
- * The most units of a rule that may be lost: what comes back within 10 s, or 0.1 % of the limit where that is more. It
- * need not be a whole number.
+ * The most units of a rule that a crash or a vanished isolate may cost, since they were set apart and count as used:
+ * what comes back within 10 s, or 0.1 % of the limit where that is more. It need not be a whole number.
  */
 export function mostLost({ capacity, quota }: Pick<Rule, "capacity" | "quota">): number {
   const soon = quota.windowMs === undefined ? 0 : (quota.units * SOON_MS) / quota.windowMs;
   return Math.max(soon, capacity * MIN_SHARE);
-}
-
-/** What a holder asks for. Arrays have one number for each rule, in the policy's order. */
-export interface WantedUnits {
-  /** The lifetime of the units, in milliseconds. */
-  readonly ttlMs: number;
-  /** Units that the holder wants to have, those that it has already included. */
-  readonly units: readonly number[];
-  /** When so many units are left, or fewer, it is time to ask again. */
-  readonly low: readonly number[];
-  /** Calls had to wait, because there were too few units. */
-  readonly isShort: boolean;
-}
-
-/** Measures how many calls and units one isolate needs of one key. */
-export class Demand {
-  readonly #policy: PolicyView;
-  /** Calls since the last pause that was longer than the longest lifetime. */
-  #streak = 0;
-  /** Since `#sinceMs`, when units were asked for last: calls, and units by rule. */
-  #asks = 0;
-  #units: number[];
-  #isShort = false;
-  #sinceMs: number;
-  #lastMs: number;
-
-  constructor(policy: PolicyView, nowMs: number) {
-    this.#policy = policy;
-    this.#units = policy.rules.map(() => 0);
-    this.#sinceMs = nowMs;
-    this.#lastMs = nowMs;
-  }
-
-  /** Whether the key has enough calls to reserve units for it. */
-  get isHot(): boolean {
-    return isHot(this.#streak);
-  }
-
-  /**
-   * Whether a few units should be reserved already for a key that is not hot: where one message gives units of many keys
-   * back, and calls have been of one unit each, so that a few are sure to serve the next.
-   */
-  get isWarm(): boolean {
-    const { objects, pool, reservation } = this.#policy;
-    const isCheap = objects !== "per-key" && pool === undefined && reservation.mostMs > reservation.leastMs;
-    return isCheap && isWarm(this.#streak) && this.#units.every((units) => units === this.#asks);
-  }
-
-  /** Counts a call. */
-  note(cost: Cost, nowMs: number): void {
-    const { rules, reservation } = this.#policy;
-    if (nowMs - this.#lastMs > reservation.mostMs) {
-      this.#streak = 0;
-      this.#begin(nowMs);
-    }
-    this.#lastMs = nowMs;
-    this.#streak += 1;
-    this.#asks += 1;
-    for (let index = 0; index < rules.length; index += 1) {
-      const rule = rules[index];
-      if (rule !== undefined) this.#units[index] = (this.#units[index] ?? 0) + costOf(rule, cost);
-    }
-  }
-
-  /** Notes that a call has to wait for units. */
-  miss(): void {
-    this.#isShort = true;
-  }
-
-  /** What to ask for now. The measurement starts again. */
-  want(nowMs: number): WantedUnits {
-    if (!this.isHot && this.isWarm) return this.#wantFew(nowMs);
-    const measured = { asks: this.#asks, units: this.#units, sinceMs: this.#sinceMs };
-    const ttlMs = lifetimeMs(measured, nowMs, this.#policy.reservation);
-    const units = wantedUnits(measured, nowMs, ttlMs);
-    const low = units.map((each, index) => lowUnits(each, this.#units[index] ?? 0, nowMs - this.#sinceMs));
-    const isShort = this.#isShort;
-    this.#begin(nowMs);
-    return { ttlMs, units, low, isShort };
-  }
-
-  /** A few units for the longest lifetime. Where they cannot be spared for so long, the object grants none. */
-  #wantFew(nowMs: number): WantedUnits {
-    const { rules, reservation } = this.#policy;
-    this.#begin(nowMs);
-    const [units, low] = [rules.map(() => FEW_UNITS), rules.map(() => 0)];
-    return { ttlMs: reservation.mostMs, units, low, isShort: false };
-  }
-
-  #begin(nowMs: number): void {
-    this.#isShort = false;
-    this.#asks = 0;
-    this.#units = this.#units.map(() => 0);
-    this.#sinceMs = nowMs;
-  }
-}
-
-/** A message to the level beneath that has not been answered, and the units in it that waiting calls count on. */
-export class PendingRequest<Call = ReserveCall> {
-  readonly call: Call;
-  readonly sentAtMs: number;
-  readonly wanted: WantedUnits;
-  /** By rule: units that are promised to calls. */
-  readonly #promised: number[];
-
-  constructor(call: Call, wanted: WantedUnits, sentAtMs: number) {
-    this.call = call;
-    this.wanted = wanted;
-    this.sentAtMs = sentAtMs;
-    this.#promised = wanted.units.map(() => 0);
-  }
-
-  /** Promises a call its units of those that the message wants; `false`: too few are left for this call. */
-  promise({ rules }: PolicyView, cost: Cost): boolean {
-    const after = rules.map((rule, index) => (this.#promised[index] ?? 0) + costOf(rule, cost));
-    if (after.some((units, index) => units > (this.wanted.units[index] ?? 0))) return false;
-    this.#promised.splice(0, after.length, ...after);
-    return true;
-  }
 }

@@ -8,7 +8,8 @@ import type { KeyStore } from "../keys/key-store.ts";
 import type { Reserve } from "../operations/operations.ts";
 import { type Reservations, wishOf } from "../operations/reservations.ts";
 import type { PoolSession } from "./session.ts";
-import { costsOf, freeUnits, type LentShare, stateOf } from "./share-algorithm.ts";
+import { costsOf, freeUnits, stateOf } from "./share-algorithm.ts";
+import type { ShareRequest } from "./share.ts";
 
 /** Decides on costs of rates: from the region's share, or by asking the pool when the share is too small. */
 export class PooledLimits {
@@ -24,18 +25,12 @@ export class PooledLimits {
 
   /** @throws PoolFailure */
   async limit(keyState: KeyState, cost: Cost): Promise<Decided> {
-    const { policy } = keyState;
     const share = this.#session.shareOf(keyState);
     share.note(cost, this.#session.toNow(keyState));
     const here = await this.#untilHere(keyState, cost, (nowMs) => this.#decideHere(keyState, cost, nowMs));
     if (here !== undefined) return here;
-    const asked = { op: "limit", cost: costsOf(keyState, cost) } as const;
-    const isHolding = policy.localDecisions.admits && (share.demand.isHot || share.isHeld);
-    return this.#session.send(keyState, asked, isHolding ? { asking: {} } : {}, (answer, nowMs) => {
-      const { rules = [], next } = answer;
-      if (!isAllowed({ rules })) share.denials.learn(policy, cost, rules, nowMs);
-      return { rules, source: "pool", ...(next && { next }) };
-    });
+    const isHolding = keyState.policy.localDecisions.admits && (share.isHot || share.isHeld);
+    return await this.#ask(keyState, cost, isHolding ? {} : undefined);
   }
 
   /** Decides on a cost, and reserves units of the share for an isolate. */
@@ -44,37 +39,46 @@ export class PooledLimits {
     const share = this.#session.shareOf(keyState);
     share.note(0, this.#session.toNow(keyState));
     const units = keyState.policy.rules.map((rule) => {
-      const said = rules[rule.name];
-      return said === undefined ? 0 : wishOf(holder, rule, said);
+      const reserving = rules[rule.name];
+      return reserving === undefined ? 0 : wishOf(holder, rule, reserving);
     });
-    const lending: LentShare = { holder, units };
+    const lending = { holder, units };
     const here = await this.#untilHere(keyState, cost, (nowMs) => {
       const isHere =
         decideTogether(keyState.ruleStates, nowMs, cost).admitted && !isPoor(keyState, call, nowMs);
       if (!isHere) return this.#denyAgain(keyState, call, nowMs);
       const reserved = this.#reservations.reserve(keyState, call, nowMs);
-      if (share.needsRefill(nowMs)) this.#session.refill(keyState, { lending });
+      if (share.needsRefill(nowMs)) void this.#session.report(keyState, { lending });
       return reserved;
     });
     if (here !== undefined) return asOfPool(keyState, here);
-    return await this.#reserveOfPool(keyState, call, lending);
-  }
-
-  async #reserveOfPool(keyState: KeyState, call: Reserve, lending: LentShare): Promise<Answer> {
-    const { policy } = keyState;
-    const { cost } = call;
-    const share = this.#session.shareOf(keyState);
     // Units that the isolate does not keep come back first, so that the pool decides on everything there is.
     const home = this.#reservations.bringHome(keyState, call, this.#session.toNow(keyState));
     if (home === undefined) return await this.limit(keyState, cost);
-    const asked = { op: "limit", cost: costsOf(keyState, cost) } as const;
-    return await this.#session.send(keyState, asked, { asking: { lending } }, (answer, nowMs): Decided => {
-      const { rules = [], next } = answer;
-      if (!isAllowed({ rules })) share.denials.learn(policy, cost, rules, nowMs);
+    return await this.#ask(keyState, cost, { lending }, (nowMs) => {
       // The pool has charged the cost, so only the units that the isolate wants are left to grant.
       const reserved = this.#reservations.grantNoted(keyState, call, nowMs);
-      const granted = reserved && { ...reserved, isNew: home.isNew || reserved.isNew };
-      return { rules, source: "pool", ...(granted && { reserved: granted }), ...(next && { next }) };
+      return reserved && { ...reserved, isNew: home.isNew || reserved.isNew };
+    });
+  }
+
+  /**
+   * Asks the pool for a cost.
+   *
+   * @param reserve reserves units for the isolate that asks, once the granted ones are here
+   */
+  #ask(
+    keyState: KeyState,
+    cost: Cost,
+    request: ShareRequest | undefined,
+    reserve?: (nowMs: number) => Decided["reserved"],
+  ): Promise<Decided> {
+    const share = this.#session.shareOf(keyState);
+    const call = { op: "limit", cost: costsOf(keyState, cost) } as const;
+    return this.#session.send(keyState, call, request, ({ rules = [], next }, nowMs): Decided => {
+      if (!isAllowed(rules)) share.denials.learn(keyState.policy, cost, rules, nowMs);
+      const reserved = reserve?.(nowMs);
+      return { rules, source: "pool", ...(reserved && { reserved }), ...(next && { next }) };
     });
   }
 
@@ -82,12 +86,12 @@ export class PooledLimits {
   gaveBack(keyState: KeyState): void {
     const share = this.#session.shareOf(keyState);
     if (share.isContended && share.messageAt(this.#session.toNow(keyState)) === undefined)
-      this.#session.refill(keyState);
+      void this.#session.report(keyState);
   }
 
   /**
    * Tries to decide from the share, and again after each message under way, for a quarter of the deadline at most.
-   * `undefined`: the pool has to be asked.
+   * `undefined`: only the pool can decide.
    */
   async #untilHere<Result>(
     keyState: KeyState,
@@ -96,30 +100,30 @@ export class PooledLimits {
   ): Promise<Result | undefined> {
     const { policy } = keyState;
     const share = this.#session.shareOf(keyState);
-    const mostMs = policy.deadlineMs / 4;
+    const maxMs = policy.deadlineMs / 4;
     const sinceMs = this.#session.toNow(keyState);
     let nowMs = sinceMs;
     for (;;) {
       const decided = decide(nowMs);
       if (decided !== undefined) return decided;
       const message = share.messageAt(nowMs);
-      const leftMs = sinceMs + mostMs - nowMs;
+      const leftMs = sinceMs + maxMs - nowMs;
       if (leftMs <= 0 || message === undefined) return undefined;
       // The call also waits when the message did not ask for enough units: its answer may be a denial, which answers
       // this call.
-      if (message.promise(policy, cost)) share.demand.miss();
-      await this.#session.follow(message, Math.min(mostMs, leftMs));
+      if (message.promise(policy, cost)) share.miss();
+      await this.#session.follow(message, Math.min(maxMs, leftMs));
       nowMs = this.#session.toNow(keyState);
     }
   }
 
-  /** Admits a cost from the share, or repeats a denial of the pool; `undefined`: the pool has to be asked. */
+  /** Admits a cost from the share, or repeats a denial of the pool; `undefined`: only the pool can decide. */
   #decideHere(keyState: KeyState, cost: Cost, nowMs: number): Decided | undefined {
-    const share = this.#session.shareOf(keyState);
-    const decided = this.#spend(keyState, cost, nowMs);
-    if (decided === undefined) return this.#deny(keyState, cost, nowMs);
-    if (share.needsRefill(nowMs)) this.#session.refill(keyState);
-    return decided;
+    const { admitted, accounts, rules } = decideTogether(keyState.ruleStates, nowMs, cost);
+    if (!admitted || accounts === undefined) return this.#deny(keyState, cost, nowMs);
+    this.#store.commit(keyState, { accounts }, nowMs);
+    if (this.#session.shareOf(keyState).needsRefill(nowMs)) void this.#session.report(keyState);
+    return { rules: withLeft(keyState, rules) };
   }
 
   /** Repeats a denial of the pool; `undefined`: there is none for this cost. */
@@ -130,10 +134,7 @@ export class PooledLimits {
       const ruleState = ruleStates[index];
       if (ruleState === undefined) return { remaining: 0, resetAfterMs: 0 };
       const { left, wholeAtMs } = stateOf(ruleState);
-      return {
-        remaining: left + freeUnits(ruleState),
-        resetAfterMs: Math.max(0, wholeAtMs - nowMs),
-      };
+      return { remaining: left + freeUnits(ruleState), resetAfterMs: Math.max(0, wholeAtMs - nowMs) };
     });
   }
 
@@ -149,23 +150,15 @@ export class PooledLimits {
     const withDenial = (answer: Answer): Answer => ({ ...answer, rules });
     return reserved instanceof Promise ? reserved.then(withDenial) : withDenial(reserved);
   }
-
-  /** Uses units of the share; `undefined`: the share has fewer than the cost. */
-  #spend(keyState: KeyState, cost: Cost, nowMs: number): Decided | undefined {
-    const { admitted, accounts, rules } = decideTogether(keyState.ruleStates, nowMs, cost);
-    if (!admitted || accounts === undefined) return undefined;
-    this.#store.commit(keyState, { accounts }, nowMs);
-    return { rules: withLeft(keyState, rules) };
-  }
 }
 
-/** A decision of the share with the units that the pool had left, as far as is known: see `Figures` for isolates. */
+/** A decision of the share with the units that the pool had left, as far as is known: see `QuotaEstimate`. */
 function withLeft({ ruleStates }: KeyState, rules: readonly RuleDecision[]): RuleDecision[] {
-  return rules.map((said, index) => {
+  return rules.map((rule, index) => {
     const ruleState = ruleStates[index];
-    if (ruleState === undefined) return said;
-    const remaining = Math.min(ruleState.rule.capacity, said.remaining + stateOf(ruleState).left);
-    return { ...said, remaining };
+    if (ruleState === undefined) return rule;
+    const remaining = Math.min(ruleState.rule.capacity, rule.remaining + stateOf(ruleState).left);
+    return { ...rule, remaining };
   });
 }
 
@@ -181,16 +174,16 @@ function isPoor(keyState: KeyState, { rules }: Reserve, nowMs: number): boolean 
   });
 }
 
-function isAllowed({ rules }: Pick<Decided, "rules">): boolean {
+function isAllowed(rules: readonly RuleDecision[]): boolean {
   return rules.every(({ success }) => success);
 }
 
 /**
- * An answer that the share gave, with the pool's figures. Without `next`: this region has nothing left, but the pool may
+ * An answer of the share, with what the pool had left. Without `next`: this region has nothing left, but the pool may
  * have. A denial is the pool's own.
  */
 function asOfPool(keyState: KeyState, answer: Answer): Answer {
   if (!("rules" in answer)) return answer;
   const { next: _, ...decided } = answer;
-  return isAllowed(answer) ? { ...decided, rules: withLeft(keyState, answer.rules) } : decided;
+  return isAllowed(answer.rules) ? { ...decided, rules: withLeft(keyState, answer.rules) } : decided;
 }

@@ -1,25 +1,19 @@
-import { type Cost, costOf } from "../../core/policies/policy.ts";
+import { randomId } from "../../core/clock.ts";
+import { type Cost, costOf, costText } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Peeked, RuleDecision } from "../../core/protocol/answers.ts";
 import type { Returned, HoldParams, LimitParams } from "../../core/protocol/messages.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
 import { MISSING } from "../operations/claims.ts";
+import { refundText } from "../operations/limits.ts";
 import type { LocalOperations } from "../operations/local-operations.ts";
 import type { Acquiring, Operations, Reserve } from "../operations/operations.ts";
-import { PooledClaims, PooledLeases } from "./pooled-claims.ts";
+import { PooledLeases } from "./pooled-leases.ts";
 import { PooledLimits } from "./pooled-limits.ts";
+import type { PoolAnswer, PoolCall } from "./protocol.ts";
 import { PoolFailure, PoolSession, type PoolSessionHost } from "./session.ts";
 import { costsOf, freeUnits, leaseWaitMs } from "./share-algorithm.ts";
-
-/**
- * The operations of an object that is a region of a pool. The module is loaded when such a key is first asked for.
- *
- * Costs of rates are decided from the region's share (pooled-limits.ts). Leases are given in slots that the region
- * holds (pooled-claims.ts). The pool decides on what has to be known everywhere: holds, refunds, idempotency keys
- * (pooled-claims.ts). When it does not answer, a policy with `onFailure = "local"` goes on with the region's own part
- * of the limit. Otherwise the call fails, and the worker answers as the policy says.
- */
 
 /** What the pooled operations need of their object. */
 export interface PooledHost extends PoolSessionHost {
@@ -29,27 +23,45 @@ export interface PooledHost extends PoolSessionHost {
   openAlone(keyState: KeyState): [keyState: KeyState, nowMs: number];
 }
 
+/** A call that the pool decides, with its cost as the caller has it. */
+interface PoolParams extends Omit<PoolCall, "cost" | "rules" | "holding"> {
+  readonly cost: Cost;
+}
+
+/** In `used` of a `settle` call: as many units as were held. */
+const AS_HELD = -1;
+const NOTHING = { outstanding: 0, holds: 0, leases: 0, reclaimed: 0, queueLength: 0 };
+
+/**
+ * The operations of an object that is a region of a pool. The module is loaded when such a key is first asked for.
+ *
+ * Costs of rates are decided from the region's share (pooled-limits.ts). Leases are given in slots that the region
+ * holds (pooled-leases.ts). The pool itself decides and remembers what may be repeated or ended in any region: holds,
+ * refunds, calls with an idempotency key. When it does not answer, a policy with `onFailure = "local"` goes on with the
+ * region's own part of the limit. Otherwise the call fails, and the worker answers as the policy says.
+ */
 export class PooledOperations implements Operations {
   readonly #host: PooledHost;
   readonly #session: PoolSession;
   readonly #limits: PooledLimits;
   readonly #leases: PooledLeases;
-  readonly #claims: PooledClaims;
 
   constructor(host: PooledHost) {
     this.#host = host;
     this.#session = new PoolSession(host);
     this.#limits = new PooledLimits(this.#session, host.store, host.local.reservations);
     this.#leases = new PooledLeases(this.#session, host.queue);
-    this.#claims = new PooledClaims(this.#session);
   }
 
   limit(keyState: KeyState, { cost, idempotencyKey }: LimitParams): Promise<Answer> {
     const isPlain = idempotencyKey === undefined && costsOf(keyState, cost).some((units) => units > 0);
+    const request = idempotencyKey === undefined ? {} : { request: `limit of ${costText(cost)}` };
     return this.#orAlone(
       keyState,
       () =>
-        isPlain ? this.#limits.limit(keyState, cost) : this.#claims.limit(keyState, cost, idempotencyKey),
+        isPlain
+          ? this.#limits.limit(keyState, cost)
+          : this.#decide(keyState, { op: "limit", cost, ...request }, named(idempotencyKey)),
       (alone, nowMs) => this.#host.local.limit(alone, { cost, idempotencyKey }, nowMs),
     );
   }
@@ -60,9 +72,12 @@ export class PooledOperations implements Operations {
     idempotencyKey: string,
     charge: string | undefined,
   ): Promise<Answer> {
+    const isNamed = charge === undefined ? {} : { isNamed: true as const };
+    const request = refundText(units, charge);
+    const names = [...named(charge), ...named(idempotencyKey)];
     return this.#orAlone(
       keyState,
-      () => this.#claims.refund(keyState, units, idempotencyKey, charge),
+      () => this.#decide(keyState, { op: "refund", cost: units, request, ...isNamed }, names),
       (alone, nowMs) => {
         const answer = this.#host.local.refund(alone, units, idempotencyKey, charge, nowMs);
         // The pool may know the charge, and does not answer.
@@ -94,20 +109,38 @@ export class PooledOperations implements Operations {
     const ttlMs = Math.max(hasRates ? call.ttlMs : 0, lease?.ttlMs ?? 0);
     const ask = () =>
       lease === undefined
-        ? this.#claims.hold(keyState, call)
+        ? this.#holdInPool(keyState, call)
         : this.#leases.withSlots(keyState, call.cost, ttlMs, (nowMs) => alone(keyState, nowMs));
     return this.#orAlone(keyState, ask, alone);
+  }
+
+  #holdInPool(keyState: KeyState, call: HoldParams): Promise<Answer> {
+    const { id = randomId(), cost, ttlMs, idempotencyKey, provisional } = call;
+    const text = provisional?.request ?? `hold of ${costText(cost)}`;
+    const request = idempotencyKey === undefined ? {} : { request: text };
+    const names = [...held(id), ...named(idempotencyKey)];
+    const read = ({ rules = [], conflict, full, hold }: PoolAnswer): Answer => {
+      if (full !== undefined) return { full };
+      if (conflict !== undefined) return { conflict };
+      const made = hold && { id: hold.id, units: cost, expiresAfterMs: hold.expiresAfterMs };
+      return { rules, source: "pool", ...(made && { hold: made }) };
+    };
+    return this.#askPool(keyState, { op: "hold", cost, id, ttlMs, ...request }, names, read);
   }
 
   async settle(keyState: KeyState, id: string, used: Cost): Promise<Answer> {
     const [own, nowMs] = this.#ownerOf(keyState, id);
     if (own !== undefined) return this.#host.local.settle(own, id, used, nowMs);
-    return await this.#claims.settle(keyState, id, used);
+    const units = keyState.ruleStates.map(({ rule }) => {
+      const isLeftOut = typeof used === "object" && !Object.hasOwn(used, rule.unit);
+      return isLeftOut ? AS_HELD : costOf(rule, used);
+    });
+    return await this.#decide(keyState, { op: "settle", cost: 0, id, used: units }, held(id));
   }
 
   async cancel(keyState: KeyState, id: string): Promise<Answer> {
     const [own, nowMs] = this.#ownerOf(keyState, id);
-    if (own === undefined) return await this.#claims.cancel(keyState, id);
+    if (own === undefined) return await this.#decide(keyState, { op: "settle", cost: 0, id }, held(id));
     await this.#leases.adopt(keyState);
     const answer = this.#host.local.cancel(own, id, nowMs);
     this.#leases.serve(keyState);
@@ -120,21 +153,20 @@ export class PooledOperations implements Operations {
       this.#leases.withSlots(keyState, call.cost, call.ttlMs, (nowMs, rules) => {
         const answer = acquire(keyState, nowMs);
         if (answer instanceof Promise || rules === undefined) return answer;
-        return withPoolsFigures(answer, sooner(keyState, rules, call.cost, nowMs));
+        return withRulesOfPool(answer, sooner(keyState, rules, call.cost, nowMs));
       });
     return this.#orAlone(keyState, ask, acquire);
   }
 
   async renew(...[keyState, id, ttlMs, , link]: Parameters<Operations["renew"]>): Promise<Lease | Missing> {
     const [own, nowMs] = this.#ownerOf(keyState, id);
-    if (own?.claims.has(id) !== true) return MISSING;
+    const claim = own?.claims.get(id);
+    if (own === undefined || claim === undefined) return MISSING;
     if (own !== keyState) return this.#host.local.renew(own, id, ttlMs, nowMs, link);
-    const askedMs = ttlMs ?? keyState.claims.get(id)?.ttlMs ?? 0;
-    return await this.#leases.withSlots(keyState, 0, askedMs, (atMs) => {
-      if (
-        atMs + askedMs > keyState.endsByMs ||
-        keyState.ruleStates.some((ruleState) => freeUnits(ruleState) < 0)
-      )
+    const leaseMs = ttlMs ?? claim.ttlMs;
+    return await this.#leases.withSlots(keyState, 0, leaseMs, (atMs) => {
+      const isShort = keyState.ruleStates.some((ruleState) => freeUnits(ruleState) < 0);
+      if (atMs + leaseMs > keyState.endsByMs || isShort)
         throw new PoolFailure("the pool does not keep the slot for so long");
       return this.#host.local.renew(keyState, id, ttlMs, atMs, link);
     });
@@ -151,24 +183,50 @@ export class PooledOperations implements Operations {
   peek(keyState: KeyState): Promise<Peeked> {
     const nowMs = this.#host.toNow(keyState);
     const [first] = this.#host.queue.waitersOf(keyState);
-    return this.#claims.peek(keyState, first === undefined ? 0 : nowMs - first.sinceMs);
+    const longestWaitMs = first === undefined ? 0 : nowMs - first.sinceMs;
+    return this.#askPool(keyState, { op: "peek", cost: 1 }, [], ({ rules = [], report = NOTHING }) => ({
+      rules,
+      source: "pool",
+      ...report,
+      longestWaitMs,
+    }));
   }
 
   /** Makes the key as new, here and in the pool. Units that holders may be spending stay apart in the pool. */
   async reset(keyState: KeyState): Promise<void> {
     const { policy } = keyState;
+    const resetPool = () => this.#askPool(keyState, { op: "reset", cost: 0 }, [], () => undefined);
     if (policy.onFailure === "local") {
       const [alone, nowMs] = this.#host.openAlone(keyState);
       this.#host.store.reset(alone, nowMs);
       this.#host.store.release(alone);
     }
     // Without leases nothing is stored here that would have to end.
-    if (policy.lease === undefined) return await this.#claims.reset(keyState);
+    if (policy.lease === undefined) return await resetPool();
     await this.#leases.adopt(keyState);
     this.#host.store.endClaims(keyState, this.#host.toNow(keyState));
-    await this.#claims.reset(keyState);
+    await resetPool();
     this.#host.queue.serve(keyState);
     this.#leases.serve(keyState);
+  }
+
+  #decide(keyState: KeyState, params: PoolParams, names: readonly string[]): Promise<Answer> {
+    return this.#askPool(keyState, params, names, answerOf);
+  }
+
+  /** With the call the region gives back what it can spare, so the pool decides on everything there is. */
+  #askPool<Result>(
+    keyState: KeyState,
+    { cost, ...params }: PoolParams,
+    names: readonly string[],
+    read: (answer: PoolAnswer) => Result,
+  ): Promise<Awaited<Result>> {
+    const share = this.#session.shareOf(keyState);
+    share.denials.forget();
+    // A reset always takes the region's message along, which gives back everything that the region can spare.
+    const isReset = params.op === "reset";
+    const request = share.isHeld || isReset ? { isGivingBack: isReset } : undefined;
+    return this.#session.send(keyState, { ...params, cost: costsOf(keyState, cost) }, request, read, names);
   }
 
   /**
@@ -207,8 +265,25 @@ export class PooledOperations implements Operations {
   }
 }
 
+/**
+ * Names of answers. The prefixes keep the two kinds apart, since a caller may choose another hold's id as its
+ * idempotency key. They are stored: for ever.
+ */
+function named(idempotencyKey: string | undefined): string[] {
+  return idempotencyKey === undefined ? [] : [`call:${idempotencyKey}`];
+}
+
+function held(id: string): string[] {
+  return [`hold:${id}`];
+}
+
+function answerOf({ rules = [], missing, conflict }: PoolAnswer): Answer {
+  if (missing === true) return MISSING;
+  return conflict === undefined ? { rules, source: "pool" } : { conflict };
+}
+
 /** The pool's decisions; the wait is shorter where leases of this region end sooner than the pool has free slots. */
-export function sooner(
+function sooner(
   keyState: KeyState,
   rules: readonly RuleDecision[],
   cost: Cost,
@@ -222,8 +297,8 @@ export function sooner(
   });
 }
 
-/** The same answer with the pool's figures, unless the pool and the region decided differently. */
-export function withPoolsFigures(answer: Answer, rules: readonly RuleDecision[]): Answer {
+/** The same answer with the decisions of the pool, unless the pool and the region decided differently. */
+function withRulesOfPool(answer: Answer, rules: readonly RuleDecision[]): Answer {
   const isAdmission = (each: readonly RuleDecision[]) => each.every(({ success }) => success);
   if (!("rules" in answer) || isAdmission(answer.rules) !== isAdmission(rules)) return answer;
   return { ...answer, rules, source: "pool" };

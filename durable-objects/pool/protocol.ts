@@ -1,4 +1,3 @@
-import type { RuleDecision } from "../../core/protocol/answers.ts";
 /**
  * The messages to a pool in Redis: one call of the script, and its answer. Every program that shares the pool sends
  * these messages, so they only grow: fields may be added, and none is renamed. docs/pools.md has the layout of the
@@ -7,7 +6,10 @@ import type { RuleDecision } from "../../core/protocol/answers.ts";
  * Calls contain only durations. Instants of the server's clock come out in marks, which only the server itself
  * understands. A list of units has one number for each rule, in the order of `rules`.
  */
+import type { Policies } from "../../core/policies/policy.ts";
+import type { RuleDecision } from "../../core/protocol/answers.ts";
 import type { Full } from "../../core/protocol/problems.ts";
+import { describe } from "../../core/validation.ts";
 
 /** A pool of units, as a region's object calls it. */
 export interface Pool {
@@ -43,8 +45,8 @@ export interface PoolCall {
   /** Of `settle`: the units that were used; -1 for as many as were held. Absent: none were used (a cancel). */
   readonly used?: readonly number[];
   /**
-   * What the call asks for, as text. Present: the last of the call's keys is that of an idempotency key, and the call
-   * is charged once, however often it comes. The same idempotency key with another text is a conflict.
+   * The request as text. Present: the last of the call's keys is that of an idempotency key, and the call is charged
+   * once, however often it comes. The same idempotency key with another text is a conflict.
    */
   readonly request?: string;
   /**
@@ -61,34 +63,28 @@ export interface PoolRule {
   readonly name: string;
   /** The name of an algorithm in the registry. */
   readonly algorithm: string;
-  /** In units. */
+  /** In units; `burst` only of a token bucket. */
   readonly limit: number;
+  readonly burst?: number;
   /** Of a rate, in milliseconds. */
   readonly windowMs?: number;
-  /** Of a token bucket, in units. */
-  readonly burst?: number;
-  /** Of a sliding log, in milliseconds. */
+  /** Of a sliding log. */
   readonly minIntervalMs?: number;
   readonly countDenied?: boolean;
 }
 
 /**
- * The message of a holder (a region). It says everything about the holder, so it does not matter which of the earlier
- * messages arrived. The pool takes note of it before it decides on the call.
+ * The message of a holder (a region). It reports everything about the holder, so it does not matter which of the
+ * earlier messages arrived. The pool takes note of it before it decides on the call.
  */
 export interface HolderMessage {
   /** The holder's id, which no other object has. */
   readonly holder: string;
   /** Rises with each message of the holder. */
   readonly turn: number;
-  /**
-   * The holder has begun anew: `used` counts from 0 again, and the holder does not know which units of rates it had.
-   */
+  /** The holder has begun anew: `used` counts from 0, and it does not know which units of rates it had. */
   readonly isFresh: boolean;
-  /**
-   * The mark of the last answer that reached the holder; absent: none has. A pool that does not know of this answer
-   * has lost writes.
-   */
+  /** The mark of the last answer that reached the holder, if any. A pool that does not know it has lost writes. */
   readonly seen?: PoolMark;
   /** Units that the holder has used since it began; 0 for rules that lease. */
   readonly used: readonly number[];
@@ -98,14 +94,10 @@ export interface HolderMessage {
   readonly wanted: readonly number[];
   /** Calls had to wait for units: the holder uses at once what it is granted. */
   readonly isShort: boolean;
-  /** How long the holder wants the units. */
+  /** How long the holder wants the units; and how long, when the pool cannot spare them for so long. */
   readonly lifetime: PoolLifetime;
-  /** The lifetime to grant when the pool cannot spare the units for as long as `lifetime`. */
   readonly shortest: PoolLifetime;
-  /**
-   * The longest time in milliseconds for which any holder may have slots. After writes were lost, the pool gives none
-   * for so long.
-   */
+  /** The longest time in milliseconds for which a holder may have slots. After lost writes none are given for so long. */
   readonly mostHeldMs: number;
   /**
    * How many leases the holder has given, and how many callers wait at the holder. `peek` counts both. While callers
@@ -162,7 +154,7 @@ export interface PoolAnswer {
   readonly granted?: PoolGrant;
   /** With `granted`, when a cost of 1 would be denied: what it would be answered. */
   readonly next?: readonly RuleDecision[];
-  /** Of `peek`: who has units of the pool. `Peeked` (core/protocol/messages.ts) explains the fields. */
+  /** Of `peek`: who has units of the pool. `Peeked` (core/protocol/answers.ts) explains the fields. */
   readonly report?: {
     readonly outstanding: number;
     readonly holds: number;
@@ -172,21 +164,16 @@ export interface PoolAnswer {
   };
 }
 
-/** What a holder has been given. */
+/** What a holder is granted. */
 export interface PoolGrant {
-  /**
-   * The turn of a later message of the holder that the pool had noted before. The pool took no note of this message.
-   */
+  /** The pool noted a later message of the holder before, with this turn. It took no note of this message. */
   readonly overtakenBy?: number;
   readonly mark: PoolMark;
-  /**
-   * The pool did not know the holder's units (they had expired, or were lost): of rates, the holder may not spend
-   * what it kept.
-   */
+  /** The pool did not know the holder's units (expired, or lost): of rates, the holder may not spend what it kept. */
   readonly isNew: boolean;
   /**
-   * Units granted, beside those that the holder keeps and the cost. A number below 0 says how many of the slots that
-   * it kept are not there any more.
+   * Units beside those that the holder keeps and the cost. A number below 0 says how many of the slots that it kept are
+   * not there any more.
    */
   readonly units: readonly number[];
   /** In milliseconds; that of `lifetime` or of `shortest`. 0 when the pool took no note of the message. */
@@ -195,4 +182,41 @@ export interface PoolGrant {
   readonly isContended: boolean;
   /** The first of the fencing tokens that the holder may give out now, a decimal number as text. */
   readonly fencingToken?: string;
+}
+
+/** The address of a Redis, and the token that Upstash's REST API wants. */
+export interface PoolAddress {
+  readonly url: string;
+  readonly token: string;
+}
+
+const HOW =
+  "must be a secret, as the Upstash console shows it: npx wrangler secret put <NAME>; locally a line in .dev.vars";
+
+/**
+ * The secrets that pools need; `undefined`: no policy has a pool.
+ *
+ * @throws Error when a policy has a pool and a secret is missing or malformed: every call of that policy would fail,
+ *   so the worker does not start
+ */
+export function requirePool(
+  policies: Policies,
+  vars: { readonly UPSTASH_REDIS_REST_URL?: unknown; readonly UPSTASH_REDIS_REST_TOKEN?: unknown },
+): PoolAddress | undefined {
+  const pooled = [...policies.values()].find(({ pool }) => pool !== undefined);
+  if (pooled === undefined) return undefined;
+  const { UPSTASH_REDIS_REST_URL: url, UPSTASH_REDIS_REST_TOKEN: token } = vars;
+  const hasUrl = typeof url === "string" && /^https?:\/\/[^\s/]/.test(url);
+  const hasToken = typeof token === "string" && token.trim() !== "";
+  if (hasUrl && hasToken) return { url, token };
+  const urlProblem = `UPSTASH_REDIS_REST_URL is ${url === undefined ? "missing" : describe(url)}: ${HOW} (an address that begins with https:// or http://)`;
+  const tokenProblem = `UPSTASH_REDIS_REST_TOKEN is ${token === undefined ? "missing" : "empty"}: ${HOW}`;
+  throw new Error(
+    [
+      "bad configuration, not serving:",
+      `policy ${JSON.stringify(pooled.name)}: pool = "redis" needs two secrets`,
+      ...(hasUrl ? [] : [urlProblem]),
+      ...(hasToken ? [] : [tokenProblem]),
+    ].join("\n"),
+  );
 }

@@ -1,7 +1,4 @@
-/**
- * A region's share of a pool, as an algorithm. It decides from the units that the region has, whatever the pool's
- * algorithm is.
- */
+/** A region's share of a pool, as an algorithm: it decides from the units that the region has, whatever the pool's is. */
 import { outstandingOf } from "../../core/accounts/account.ts";
 import type { Algorithm, AnyAlgorithm, LeaseTerms, Leasing } from "../../core/algorithms/algorithm.ts";
 import { type Cost, costOf, type Policy, type Rule } from "../../core/policies/policy.ts";
@@ -10,7 +7,6 @@ import type { KeyState } from "../keys/key-state.ts";
 import type { RuleState } from "../keys/rule-state.ts";
 import type { PoolGrant, PoolRule } from "./protocol.ts";
 
-/** What a share has to know of the pool's rule. */
 interface ShareConfig extends LeaseTerms {
   readonly capacity: number;
   readonly isLeased: boolean;
@@ -18,20 +14,15 @@ interface ShareConfig extends LeaseTerms {
   readonly pooled: PoolRule;
 }
 
-/**
- * Units that this region has of one rule. Units that its isolates hold or its callers lease count in `units` too.
- * They are outstanding, as in any account (core/accounts/account.ts).
- */
+/** What this region has of one rule. */
 interface ShareState {
+  /** With those that isolates hold or callers lease: they are outstanding, as in any account. */
   readonly units: number;
   /** Units of a rate that were used since the share began. */
   readonly used: number;
   /** From this instant on units of a rate may not be spent. Leases end by the key's `endsByMs` instead. */
   readonly endsAtMs: number;
-  /**
-   * From the pool's last answer: units that it had left beside those of this region, when a denied cost might pass, and
-   * when the quota is whole.
-   */
+  /** From the pool's last answer: units that it had left, when a denied cost might pass, and when the quota is full. */
   readonly left: number;
   readonly retryAtMs: number;
   readonly wholeAtMs: number;
@@ -39,10 +30,7 @@ interface ShareState {
   readonly fencingToken: number;
   /** How many leases expired instead of being released. */
   readonly reclaimed: number;
-  /**
-   * The id by which the pool knows this object. With slots it is stored, so that an object that comes back still has
-   * its slots.
-   */
+  /** The id by which the pool knows this object. It is stored with slots: an object that comes back still has them. */
   readonly holder: string;
 }
 
@@ -94,7 +82,7 @@ const leasing: Leasing<ShareConfig, ShareState> = {
 };
 
 /** The wait of a denial when the pool has named none, in milliseconds: others may give units back at any time. */
-const LOOK_AGAIN_MS = 250;
+const RETRY_MS = 250;
 
 const share: Algorithm<ShareConfig, ShareState> = {
   name: "share",
@@ -110,25 +98,19 @@ const share: Algorithm<ShareConfig, ShareState> = {
   decide({ capacity, isLeased }, state = NO_SHARE, nowMs, cost, outstanding) {
     const units = isLeased || nowMs < state.endsAtMs ? state.units : 0;
     const free = Math.max(0, units - outstanding);
-    const figures = { resetAfterMs: Math.max(0, state.wholeAtMs - nowMs) };
-    if (cost > 0 && cost > free) {
-      const isNever = cost > capacity;
-      const waitMs = state.retryAtMs > nowMs ? state.retryAtMs - nowMs : LOOK_AGAIN_MS;
-      const retryAfterMs = isNever ? null : waitMs;
-      return {
-        allowed: false,
-        reason: isNever ? "cost-over-limit" : "quota",
-        retryAfterMs,
-        remaining: free,
-        ...figures,
-      };
-    }
+    const resetAfterMs = Math.max(0, state.wholeAtMs - nowMs);
     const remaining = free - cost;
-    if (cost === 0) return { allowed: true, state, remaining, ...figures };
+    if (remaining < 0) {
+      const waitMs = state.retryAtMs > nowMs ? state.retryAtMs - nowMs : RETRY_MS;
+      const denial = { allowed: false, remaining: free, resetAfterMs } as const;
+      if (cost > capacity) return { ...denial, reason: "cost-over-limit", retryAfterMs: null };
+      return { ...denial, reason: "quota", retryAfterMs: waitMs };
+    }
+    if (cost === 0) return { allowed: true, state, remaining, resetAfterMs };
     const after = isLeased
       ? { ...state, fencingToken: state.fencingToken + 1 }
       : { ...state, units: state.units - cost, used: state.used + cost };
-    return { allowed: true, state: after, remaining, ...figures };
+    return { allowed: true, state: after, remaining, resetAfterMs };
   },
 
   noteHold: (_, state) => state,
@@ -168,8 +150,6 @@ const share: Algorithm<ShareConfig, ShareState> = {
   unpack: (_, record) => ({ ...NO_SHARE, holder: (record as Pick<ShareState, "holder">).holder }),
 };
 
-/* The units of a region's share, rule by rule. They are kept in the key's accounts. */
-
 /** An isolate that asks its region for units, while the region asks the pool. */
 export interface LentShare {
   readonly holder: string;
@@ -181,7 +161,6 @@ export function stateOf({ account }: RuleState): ShareState {
   return (account.state ?? NO_SHARE) as ShareState;
 }
 
-/** Changes some fields of a rule's share. */
 export function updateShare(keyState: KeyState, ruleState: RuleState, change: Partial<ShareState>): void {
   const { account } = ruleState;
   keyState.replaceAccount(ruleState, { ...account, state: { ...stateOf(ruleState), ...change } });
@@ -225,13 +204,11 @@ export function keepUnits(keyState: KeyState, ruleState: RuleState, wanted: numb
   const state = stateOf(ruleState);
   const outstanding = outstandingOf(account);
   const isLeased = rule.lease !== undefined;
-  const units =
-    nowMs < (isLeased ? keyState.endsByMs : state.endsAtMs)
-      ? state.units
-      : Math.min(state.units, outstanding);
+  const endsAtMs = isLeased ? keyState.endsByMs : state.endsAtMs;
+  const units = nowMs < endsAtMs ? state.units : Math.min(state.units, outstanding);
   // Leases that were read from storage have their slots, even when nothing is known of the share.
-  const least = isLeased ? outstanding : Math.min(units, outstanding);
-  const kept = Math.max(0, least, Math.min(units, wanted));
+  const min = isLeased ? outstanding : Math.min(units, outstanding);
+  const kept = Math.max(0, min, Math.min(units, wanted));
   updateShare(keyState, ruleState, { units: kept });
   return kept;
 }
@@ -241,7 +218,6 @@ export function keepUnits(keyState: KeyState, ruleState: RuleState, wanted: numb
  *
  * @param units granted units; where units are leased, with the cost that was admitted
  * @param reported units that the message reported as used
- * @param sentAtMs when the message was sent: the lifetime counts from then
  */
 export function addUnits(
   keyState: KeyState,
@@ -258,8 +234,7 @@ export function addUnits(
   }
   const endsAtMs = sentAtMs + spendableMs(granted.ttlMs);
   if (!granted.isNew) return updateShare(keyState, ruleState, { units: state.units + units, endsAtMs });
-  // The pool has counted the old units as used, or will. So the region reports none of them, and forgets what
-  // isolates hold of them.
+  // The pool has counted the old units as used, or will: the region reports none, and forgets what isolates hold.
   keyState.replaceAccount(ruleState, { state, holds: [] });
   updateShare(keyState, ruleState, { units, used: reported, endsAtMs });
 }

@@ -124,9 +124,10 @@ test("granting an isolate units for a higher priority than it asked for is found
   await expectFound(() => ({ message, policies: ["kept"], isBoundOnly: true }));
 });
 
-const { hear } = QuotaEstimate.prototype as { readonly hear: (this: QuotaEstimate, ...said: Heard) => void };
-
-type Heard = Parameters<QuotaEstimate["hear"]>;
+type LearnArguments = Parameters<QuotaEstimate["learn"]>;
+const { learn } = QuotaEstimate.prototype as {
+  readonly learn: (this: QuotaEstimate, ...args: LearnArguments) => void;
+};
 
 test.each<[string, () => unknown]>([
   [
@@ -136,13 +137,13 @@ test.each<[string, () => unknown]>([
   [
     "counting units that were granted as the object's too",
     () =>
-      vi.spyOn(QuotaEstimate.prototype, "hear").mockImplementation(function (
+      vi.spyOn(QuotaEstimate.prototype, "learn").mockImplementation(function (
         this: QuotaEstimate,
         rules,
         given,
         ...more
       ) {
-        hear.call(this, rules, given && { ...given, units: {} }, ...more);
+        learn.call(this, rules, given && { ...given, units: {} }, ...more);
       }),
   ],
 ])("%s is found", PATIENT, async (_, breaks) => {

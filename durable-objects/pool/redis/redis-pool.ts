@@ -1,4 +1,3 @@
-/** Calls a Redis over Upstash's REST API. The module is loaded when a policy with a pool is first asked for. */
 import { Redis } from "@upstash/redis/cloudflare";
 import {
   BrokenCircuitError,
@@ -8,9 +7,7 @@ import {
   handleAll,
 } from "cockatiel";
 import type { Time } from "../../../core/clock.ts";
-import type { Policies } from "../../../core/policies/policy.ts";
-import { describe } from "../../../core/validation.ts";
-import type { Pool, PoolAnswer, PoolCall } from "../protocol.ts";
+import type { Pool, PoolAddress, PoolAnswer, PoolCall } from "../protocol.ts";
 import { POOL_SIZING } from "../share.ts";
 import { POOL_SCRIPT } from "./script.ts";
 
@@ -20,12 +17,15 @@ import { POOL_SCRIPT } from "./script.ts";
  */
 const FAILURES = 5;
 const PAUSE_MS = 1_000;
-/** The most characters of an error's text that are kept, since it ends with the whole command. */
-const MAX_SAID = 200;
+/** The most characters of an error's text that are kept. */
+const MAX_TEXT = 200;
 
 type Script = ReturnType<Redis["createScript"]>;
 
-/** A pool in Redis. Each object has its own, since no request may wait for I/O of another object. */
+/**
+ * A pool in Redis, called over Upstash's REST API. Each object has its own, since no request may wait for I/O of another
+ * object. The module is loaded when a policy with a pool is first asked for.
+ */
 export class RedisPool implements Pool {
   readonly #address: PoolAddress;
   readonly #breaker: CircuitBreakerPolicy;
@@ -53,12 +53,10 @@ export class RedisPool implements Pool {
   }
 
   async #send(keys: readonly string[], call: PoolCall, deadlineMs: number): Promise<PoolAnswer> {
-    // The client sends the script's digest, and the whole script when the server does not know it.
-    const asked = this.#script(deadlineMs).exec(
-      [...keys],
-      [JSON.stringify(call), JSON.stringify(POOL_SIZING)],
-    );
-    return readPoolAnswer(await asked.catch(briefly));
+    const args = [JSON.stringify(call), JSON.stringify(POOL_SIZING)];
+    // The client sends the script's digest, and the script itself when the server does not know it.
+    const text = this.#script(deadlineMs).exec([...keys], args);
+    return readPoolAnswer(await text.catch(throwShortened));
   }
 
   #script(deadlineMs: number): Script {
@@ -81,13 +79,10 @@ export class RedisPool implements Pool {
   }
 }
 
-/**
- * Shortens an error of the client for the log. It quotes the command, which may be the whole script and contains
- * callers' keys.
- */
-function briefly(error: unknown): never {
-  const [said = ""] = String(error).split(", command was:");
-  throw new Error(said.slice(0, MAX_SAID));
+/** Errors of the client quote the command, which may be the script and contains callers' keys. */
+function throwShortened(error: unknown): never {
+  const [text = ""] = String(error).split(", command was:");
+  throw new Error(text.slice(0, MAX_TEXT));
 }
 
 /**
@@ -100,21 +95,19 @@ export function readPoolAnswer(text: unknown): PoolAnswer {
   const isAnswer = typeof answer === "object" && answer !== null && !Array.isArray(answer);
   if (isAnswer && ["rules", "missing", "conflict", "full", "expiresAfterMs"].some((field) => field in answer))
     return answer;
-  throw new Error(`not an answer of a pool: ${String(text).slice(0, MAX_SAID)}`);
+  throw new Error(`not an answer of a pool: ${String(text).slice(0, MAX_TEXT)}`);
 }
 
 /**
  * The most calls that one object has under way at a time. The runtime allows an object six connections that wait for
- * their answer. It keeps further ones back without a word, and a timer that has begun for them goes on meanwhile: then
- * calls that were never sent look like calls to a Redis that is away. With fewer than six, a free connection would be
- * left unused.
+ * their answer. It silently keeps further ones back while their timers run: then calls that were never sent look like
+ * calls to a Redis that is away.
  */
 const MAX_UNDER_WAY = 6;
 
-/** How much one call counts in the mean of how long calls take. So about the last round of calls decides. */
+/** The weight of one call in the mean of how long calls take: about the last round of calls decides. */
 const WEIGHT = 1 / MAX_UNDER_WAY;
 
-/** A caller that waits for its turn. */
 interface Waiting {
   readonly untilMs: number;
   begin(): void;
@@ -122,14 +115,13 @@ interface Waiting {
 }
 
 /**
- * Sends an object's calls to a pool, as many at a time as the runtime does, and the others in the order in which they
- * came. A caller waits for its turn and its answer together until its own deadline. If it leaves before its turn, its
- * call is not sent. If it leaves later, the call goes on without it and keeps its place until it ends: its connection
- * is in use, and how long Redis takes is not known before.
+ * Sends an object's calls to a pool, as many at a time as the runtime does, the others in the order in which they came.
+ * A caller waits for its turn and its answer together until its own deadline. If it leaves before its turn, its call is
+ * not sent. If it leaves later, the call keeps its place until it ends: its connection is in use.
  *
  * When its turn comes and less time is left than calls take at present, the caller is refused. Otherwise, while more
- * ask than Redis can answer, calls are sent just before their callers leave, and are charged in vain: of 100 calls a
- * second that took 100 ms each and had 500, 7 a second were answered in time. With this rule 54 are.
+ * calls come than Redis can answer, they are sent just before their callers leave, and are charged in vain: of 100 calls
+ * a second that took 100 ms each and had 500, 7 a second were answered in time. With this rule 54 are.
  */
 export class SendQueue {
   readonly #time: Time;
@@ -147,21 +139,21 @@ export class SendQueue {
    * Calls `send` when its turn comes, and returns what it returns.
    *
    * @param send makes the call. It must end, since it has one of the places until then.
-   * @param mostMs how long the caller waits from now on, in milliseconds
+   * @param maxMs how long the caller waits from now on, in milliseconds
    * @throws Error when there is no answer by then
    */
-  run<Result>(send: () => Promise<Result>, mostMs: number): Promise<Result> {
+  run<Result>(send: () => Promise<Result>, maxMs: number): Promise<Result> {
     return new Promise((resolve, reject) => {
-      const untilMs = this.#time.nowMs() + mostMs;
+      const untilMs = this.#time.nowMs() + maxMs;
       const leave = () => {
         if (this.#waiting.delete(waiting)) waiting.refuse();
-        else reject(new Error(`sent, and not answered within ${mostMs} ms`));
+        else reject(new Error(`sent, and not answered within ${maxMs} ms`));
       };
-      const cancel = this.#time.after(mostMs, leave);
+      const cancel = this.#time.after(maxMs, leave);
       const begin = () => void this.#begin(send).then(resolve, reject).finally(cancel);
       const refuse = () => {
         cancel();
-        reject(new Error(`not sent within ${mostMs} ms, behind ${MAX_UNDER_WAY} others`));
+        reject(new Error(`not sent within ${maxMs} ms, behind ${MAX_UNDER_WAY} others`));
       };
       const waiting: Waiting = { untilMs, begin, refuse };
       // A call that need not wait is always sent, so how long calls take does not stay unknown.
@@ -194,44 +186,4 @@ export class SendQueue {
       else waiting.begin();
     }
   }
-}
-
-/** The address of a Redis, and the token that Upstash's REST API wants. */
-export interface PoolAddress {
-  readonly url: string;
-  readonly token: string;
-}
-
-const HOW =
-  "must be a secret, as the Upstash console shows it: npx wrangler secret put <NAME>; locally a line in .dev.vars";
-
-/**
- * The secrets that pools need; `undefined`: no policy has a pool.
- *
- * @throws Error when a policy has a pool and a secret is missing or malformed: every call of that policy would fail,
- *   so the worker does not start
- */
-export function requirePool(
-  policies: Policies,
-  vars: { readonly UPSTASH_REDIS_REST_URL?: unknown; readonly UPSTASH_REDIS_REST_TOKEN?: unknown },
-): PoolAddress | undefined {
-  const pooled = [...policies.values()].find(({ pool }) => pool !== undefined);
-  if (pooled === undefined) return undefined;
-  const { UPSTASH_REDIS_REST_URL: url, UPSTASH_REDIS_REST_TOKEN: token } = vars;
-  const problems: string[] = [];
-  if (typeof url !== "string" || !/^https?:\/\/[^\s/]/.test(url))
-    problems.push(
-      `UPSTASH_REDIS_REST_URL is ${missing(url)}: ${HOW} (an address that begins with https:// or http://)`,
-    );
-  if (typeof token !== "string" || token.trim() === "")
-    problems.push(`UPSTASH_REDIS_REST_TOKEN is ${token === undefined ? "missing" : "empty"}: ${HOW}`);
-  if (problems.length > 0 || typeof url !== "string" || typeof token !== "string")
-    throw new Error(
-      `bad configuration, not serving:\npolicy ${JSON.stringify(pooled.name)}: pool = "redis" needs two secrets\n${problems.join("\n")}`,
-    );
-  return { url, token };
-}
-
-function missing(value: unknown): string {
-  return value === undefined ? "missing" : describe(value);
 }

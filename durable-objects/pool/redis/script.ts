@@ -1,14 +1,23 @@
-import { ANSWERING, ANSWERS, CHARGES } from "./lua/answers.ts";
-import { CALLS, OTHER_CALLS } from "./lua/calls.ts";
+import { DECISIONS, HOLDS, WAITS, WHOLE } from "./lua/accounts.ts";
+import { ANSWERING, ANSWERS, CALLS, CHARGES, OTHER_CALLS } from "./lua/calls.ts";
 import { CONCURRENCY } from "./lua/concurrency.ts";
-import { DECISIONS } from "./lua/decisions.ts";
 import { GCRA } from "./lua/gcra.ts";
-import { GRANTS } from "./lua/grants.ts";
-import { HOLDERS } from "./lua/holders.ts";
-import { HOLDS, WAITS, WHOLE } from "./lua/holds.ts";
+import { GRANTS, HOLDERS } from "./lua/holders.ts";
 import { SLIDING_LOG } from "./lua/sliding-log.ts";
 import { TOKEN_BUCKET } from "./lua/token-bucket.ts";
-import { HOLES, UNIT_LOG } from "./lua/unit-log.ts";
+
+/*
+ * The script that decides on a pool in Redis. One call is atomic, and its clock is the server's `TIME`. The
+ * arithmetic is that of core/algorithms/, core/accounts/ and core/reservations/sizing.ts, and the tests compare the
+ * two sides answer by answer.
+ *
+ * KEYS are as `poolKeys` has them. ARGV are a `PoolCall` and a `PoolSizing` as JSON. The script returns a
+ * `PoolAnswer` as JSON.
+ *
+ * Redis keeps nothing of a script from one call to the next but its text, so all functions are made anew in each
+ * call. That was a third of the time of a plain call. So functions that not every call needs are made only when they
+ * are needed.
+ */
 
 /**
  * The pool as one call sees it: read at the beginning, changed in memory, and written at the end if anything changed.
@@ -28,12 +37,12 @@ import { HOLES, UNIT_LOG } from "./lua/unit-log.ts";
  * - `answers`: when the last remembered answer is forgotten
  * - `marked`: the latest instant in a mark
  */
-export const POOL = `
+const POOL = `
 local format, max, encode, decode = string.format, math.max, cjson.encode, cjson.decode
 local call = decode(ARGV[1])
 local holding = call.holding
 local MAIN, HOLDS = KEYS[1], KEYS[2]
--- So many holds are looked at in every call; more only where an exact wait needs them.
+-- Every call reads so many holds; more only where an exact wait needs them.
 local CHUNK = 200
 local FIELDS = { 'now', 'since', 'holders', 'fence', 'reclaimed', 'blocked', 'lost', 'reset', 'answers',
   'marked' }
@@ -70,7 +79,7 @@ end
 `;
 
 /** What every call reads. */
-export const READING = `
+const READING = `
 local ALGORITHMS = { ['token-bucket'] = tokenBucket, ['sliding-log'] = slidingLog, concurrency = concurrency,
   gcra = gcra }
 local algorithms = {}
@@ -118,24 +127,11 @@ local function load()
 end
 `;
 
-/*
- * The script that decides on a pool in Redis. One call is atomic, and its clock is the server's `TIME`. The
- * arithmetic is that of core/algorithms/, core/accounts/ and core/reservations/sizing.ts, and the tests compare the
- * two sides answer by answer.
- *
- * KEYS are as `poolKeys` has them. ARGV are a `PoolCall` and a `PoolSizing` as JSON. The script returns a
- * `PoolAnswer` as JSON.
- *
- * Redis keeps nothing of a script from one call to the next but its text, so all functions are made anew in each
- * call. That was a third of the time of a plain call. So functions that not every call needs are made only when they
- * are needed.
- */
-
-/** Lua text of functions that exist once `define` has been called. */
+/** Lua text of functions that exist once `define` has been called. An algorithm has none: its function returns it. */
 function later(define: string, functions: readonly string[], lua: string): string {
-  const declared = functions.length > 0 ? `local ${functions.join(", ")}\n` : "";
-  const isDone = functions[0] === undefined ? "" : `if ${functions[0]} then return end\n`;
-  return `${declared}local function ${define}()\n${isDone}${lua}end\n`;
+  if (functions.length === 0) return `local function ${define}()\n${lua}end\n`;
+  const declared = `local ${functions.join(", ")}\n`;
+  return `${declared}local function ${define}()\nif ${functions[0]} then return end\n${lua}end\n`;
 }
 
 /**
@@ -147,33 +143,29 @@ function within(...lua: readonly string[]): string {
   return `return (function()\n${lua.join("")}end)()\n`;
 }
 
-const ALGORITHMS = [
-  later("tokenBucket", [], TOKEN_BUCKET),
-  later("gcra", [], GCRA),
-  later("slidingLog", [], HOLES + UNIT_LOG + SLIDING_LOG),
-  later("concurrency", [], CONCURRENCY),
-];
-const HOLDS_LATER = later(
-  "defineHolds",
-  ["loadHolds", "readRest", "findHold", "removeHold", "placeHold", "isRegional", "exactly", "takeTokens"],
-  HOLDS,
-);
-const WAITS_LATER = later("defineWaits", ["withHolds", "blocked"], WAITS);
-const HOLDERS_LATER = later(
-  "defineHolders",
-  ["readHolders", "noteHolding", "charged", "grant", "refuse"],
-  HOLDERS + GRANTS,
-);
-const CHARGES_LATER = later("defineCharges", ["chargeOf", "uncharge"], CHARGES);
-const CALLS_LATER = later("defineCalls", ["holdText"], OTHER_CALLS);
-
 /** The whole text of the script. Redis knows it by its digest. */
 export const POOL_SCRIPT =
   POOL +
   within(
-    ...ALGORITHMS,
-    HOLDS_LATER,
+    later("tokenBucket", [], TOKEN_BUCKET),
+    later("gcra", [], GCRA),
+    later("slidingLog", [], SLIDING_LOG),
+    later("concurrency", [], CONCURRENCY),
+    later(
+      "defineHolds",
+      ["loadHolds", "readRest", "findHold", "removeHold", "placeHold", "isRegional", "exactly", "takeTokens"],
+      HOLDS,
+    ),
     READING,
     WHOLE,
-    within(WAITS_LATER, DECISIONS, ANSWERS, CHARGES_LATER, CALLS, HOLDERS_LATER, CALLS_LATER, ANSWERING),
+    within(
+      later("defineWaits", ["withHolds", "blocked"], WAITS),
+      DECISIONS,
+      ANSWERS,
+      later("defineCharges", ["chargeOf", "uncharge"], CHARGES),
+      CALLS,
+      later("defineHolders", ["readHolders", "noteHolding", "charged", "grant", "refuse"], HOLDERS + GRANTS),
+      later("defineCalls", ["holdText"], OTHER_CALLS),
+      ANSWERING,
+    ),
   );

@@ -2,7 +2,8 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
-import { Demand, isHot, refillMs, spendableMs, type WantedUnits } from "../../../core/reservations/sizing.ts";
+import { Reservation } from "../../../core/reservations/reservation.ts";
+import { HOT_CALLS, refillMs, spendableMs, type WantedUnits } from "../../../core/reservations/sizing.ts";
 
 function policyWith(reservation: unknown): Policy {
   const fields = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", reservation };
@@ -11,6 +12,8 @@ function policyWith(reservation: unknown): Policy {
   return policy;
 }
 
+const demandOf = (policy: Policy, nowMs = 0) => new Reservation(policy, "key", "holder", nowMs);
+
 interface Asked {
   readonly atMs: number;
   readonly wanted: WantedUnits;
@@ -18,7 +21,7 @@ interface Asked {
 
 /** Calls of cost 1 at these instants, from an object that has all that is wanted: what is asked for, and when. */
 function drive(policy: Policy, instantsMs: readonly number[]): Asked[] {
-  const demand = new Demand(policy, instantsMs[0] ?? 0);
+  const demand = demandOf(policy, instantsMs[0]);
   const asked: Asked[] = [];
   let [units, grantedAtMs] = [0, -Infinity];
   for (const nowMs of instantsMs) {
@@ -28,7 +31,7 @@ function drive(policy: Policy, instantsMs: readonly number[]): Asked[] {
     if (isSpent) units -= 1;
     if (isSpent && units > (low[0] ?? 0) && nowMs < grantedAtMs + refillMs(ttlMs)) continue;
     if (!isSpent && !demand.isHot) continue;
-    const wanted = demand.want(nowMs);
+    const wanted = demand.ask(0, nowMs).wanted;
     asked.push({ atMs: nowMs, wanted });
     [units, grantedAtMs] = [wanted.units[0] ?? 0, nowMs];
   }
@@ -102,36 +105,36 @@ describe("demand that changes tenfold", () => {
 });
 
 test("what is asked for counts once: after a message the next one begins at nothing", () => {
-  const demand = new Demand(policyWith({ ttl: "1s" }), 0);
+  const demand = demandOf(policyWith({ ttl: "1s" }));
   for (const nowMs of steady(0, 10, 10)) demand.note(3, nowMs);
   demand.miss();
-  expect(demand.want(100)).toMatchObject({ units: [120], ttlMs: 1_000, isShort: true });
-  expect(demand.want(200)).toMatchObject({ units: [0], low: [0], isShort: false });
+  expect(demand.ask(0, 100).wanted).toMatchObject({ units: [120], ttlMs: 1_000, isShort: true });
+  expect(demand.ask(0, 200).wanted).toMatchObject({ units: [0], low: [0], isShort: false });
 });
 
 test("a key is hot at its third call, and no longer after a pause as long as the longest lifetime", () => {
-  expect([0, 1, 2, 3].map(isHot)).toEqual([false, false, false, true]);
-  const demand = new Demand(policyWith({ ttl: "1s" }), 0);
+  expect([0, 1, 2, 3].map((calls) => calls >= HOT_CALLS)).toEqual([false, false, false, true]);
+  const demand = demandOf(policyWith({ ttl: "1s" }));
   for (const nowMs of [0, 1_000, 2_000]) demand.note(1, nowMs);
   expect(demand.isHot).toBe(true);
   demand.note(1, 3_001);
   expect(demand.isHot).toBe(false);
-  expect(demand.want(3_001).units).toEqual([4]);
+  expect(demand.ask(0, 3_001).wanted.units).toEqual([4]);
 });
 
 describe("a key that comes a second time", () => {
-  const demandOf = (fields: object, costs: readonly number[]) => {
+  const secondTime = (fields: object, costs: readonly number[]) => {
     const shared = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", objects: 16, ...fields };
     const policy = parsePolicies({ test: shared }).get("test") as Policy;
-    const demand = new Demand(policy, 0);
+    const demand = demandOf(policy);
     for (const [index, cost] of costs.entries()) demand.note(cost, 1_000 * (index + 1));
     return demand;
   };
 
   test("is worth a few units for long, where many keys share an object and calls have a cost of 1", () => {
-    const demand = demandOf({}, [1, 1]);
-    expect([demand.isHot, demand.isWarm]).toEqual([false, true]);
-    expect(demand.want(2_000)).toEqual({ ttlMs: 8_000, units: [7], low: [0], isShort: false });
+    const demand = secondTime({}, [1, 1]);
+    expect([demand.isHot, demand.isWorthUnits]).toEqual([false, true]);
+    expect(demand.ask(0, 2_000).wanted).toEqual({ ttlMs: 8_000, units: [7], low: [0], isShort: false });
   });
 
   test.each([
@@ -141,6 +144,6 @@ describe("a key that comes a second time", () => {
     ["a lifetime that is set", { reservation: { ttl: "1s" } }, [1, 1]],
     ["costs of more units", {}, [1, 2]],
   ])("is not, of %s", (_, fields, costs) => {
-    expect(demandOf(fields, costs).isWarm).toBe(false);
+    expect(secondTime(fields, costs).isWorthUnits).toBe(false);
   });
 });

@@ -1,11 +1,11 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { Reservation } from "../../../core/reservations/reservation.ts";
-import { type PendingRequest, refillMs, spendableMs } from "../../../core/reservations/sizing.ts";
+import { type ReserveRequest, Reservation } from "../../../core/reservations/reservation.ts";
+import { refillMs, spendableMs } from "../../../core/reservations/sizing.ts";
 import { granting, policyOf, said, TTL_MS, withUnits } from "../../support/reservations.ts";
 
 const sumUp = (made: Reservation, nowMs: number) => [made.spendableAt(nowMs)[0], made.used[0]];
-const of = ({ call }: PendingRequest) => call.rules["one"];
+const of = ({ call }: ReserveRequest) => call.rules["one"];
 
 describe("units", () => {
   test("are spent from the moment they are here until the lifetime ends, and not after", () => {

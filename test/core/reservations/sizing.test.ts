@@ -14,7 +14,7 @@ import {
 } from "../../../core/reservations/sizing.ts";
 
 const demands = fc.record({
-  asks: fc.nat(100_000),
+  calls: fc.nat(100_000),
   units: fc.array(fc.nat(1_000_000), { minLength: 1, maxLength: 3 }),
   sinceMs: fc.nat(100_000),
 });
@@ -57,7 +57,7 @@ test("a lifetime is eight calls long, within what the policy allows", () => {
     ),
   );
   const atPace = (gapMs: number) =>
-    lifetimeMs({ asks: 10, units: [10], sinceMs: 0 }, 10 * gapMs, { leastMs: 1_000, mostMs: 20_000 });
+    lifetimeMs({ calls: 10, units: [10], sinceMs: 0 }, 10 * gapMs, { leastMs: 1_000, mostMs: 20_000 });
   expect([1, 100, 200, 1_000, 2_000, 10_000].map(atPace)).toEqual([
     1_000, 1_000, 1_600, 8_000, 16_000, 20_000,
   ]);

@@ -1,7 +1,155 @@
-/**
- * The operations of `PoolCall` (protocol.ts): here `limit`, decided as durable-objects/operations/limits.ts decides
- * it.
- */
+/** Answers that are given again when a call is repeated, and the end of a call: everything is written, or nothing. */
+export const ANSWERS = `
+local DAY_MS = 86400000
+-- Keys live this much longer than anything in them matters.
+local SPARE_MS = 60000
+-- Holds that expired are written off with the next change, or when there are so many of them.
+local MAX_DUE = 32
+-- What Lua can pass to a command at once is bounded.
+local MAX_ARGUMENTS = 1000
+
+-- What was remembered, unless the pool has been reset since.
+local function recall(key)
+  local stored = key and redis.call('GET', key)
+  if not stored then return nil end
+  local answer = decode(stored)
+  if answer.reset ~= (pool.fields.reset or '0') then return nil end
+  return answer
+end
+
+-- With "isKept" the answer stands as long as it would have. Without an answer, what was remembered is forgotten.
+local function remember(key, answer, isKept)
+  if not key then return end
+  pool.answers[#pool.answers + 1] = { key = key, answer = answer, isKept = isKept }
+  pool.isChanged = true
+end
+
+-- An answer stands for a day, and at least until the pool is as untouched.
+local function writeAnswers(wholeMs)
+  if #pool.answers == 0 then return end
+  local untilMs = math.max(nowMs + DAY_MS, wholeMs)
+  set('answers', text(math.max(numberIn('answers'), untilMs)))
+  for _, each in ipairs(pool.answers) do
+    if each.answer then each.answer.reset = pool.fields.reset or '0' end
+    local value = each.answer and encode(each.answer)
+    if not value then
+      redis.call('DEL', each.key)
+    elseif each.isKept then
+      redis.call('SET', each.key, value, 'KEEPTTL')
+    else
+      redis.call('SET', each.key, value, 'PX', text(untilMs - clockMs))
+    end
+  end
+end
+
+local function send(command, key, arguments)
+  for from = 1, #arguments, MAX_ARGUMENTS do
+    redis.call(command, key, unpack(arguments, from, math.min(from + MAX_ARGUMENTS - 1, #arguments)))
+  end
+end
+
+local function put(sets, deletes, field, value)
+  if value then
+    sets[#sets + 1], sets[#sets + 2] = field, value
+  else
+    deletes[#deletes + 1] = field
+  end
+end
+
+local function writeHolds(sets, deletes)
+  local placed, removed = {}, {}
+  for id, hold in pairs(pool.changed) do
+    if hold then
+      placed[#placed + 1], placed[#placed + 2] = text(hold.atMs), id
+    else
+      removed[#removed + 1] = id
+    end
+    put(sets, deletes, 'u:' .. id, hold and encode(exactly(hold.units)))
+  end
+  for name, held in pairs(pool.held) do
+    if held.isChanged then
+      put(sets, deletes, 'o:' .. name, held.all > 0 and text(held.all) .. ' ' .. text(held.regional))
+    end
+  end
+  send('ZADD', HOLDS, placed)
+  send('ZREM', HOLDS, removed)
+end
+
+-- The instant from which the keys may be forgotten.
+local function endsMs(wholeMs)
+  -- Fencing tokens may be ahead of the clock, and go on rising afterwards.
+  local untilMs = max(wholeMs, pool.blockedMs, numberIn('marked'), math.ceil(numberIn('fence') / 1000))
+  if pool.fields.reset then untilMs = max(untilMs, nowMs + DAY_MS, numberIn('answers')) end
+  return untilMs
+end
+
+local function save()
+  if not pool.isChanged and pool.due < MAX_DUE then return end
+  local wholeMs = lastExpiryMs(nil)
+  for _, book in ipairs(books) do wholeMs = max(wholeMs, wholeAtMs(book, book.state)) end
+  writeAnswers(wholeMs)
+  local sets, deletes, keys = { 'now', text(nowMs) }, {}, { MAIN }
+  if not pool.fields.since then note('since', sets[2]) end
+  if pool.areHoldersChanged then note('holders', encode(pool.holderTexts)) end
+  for field, value in pairs(pool.noted) do put(sets, deletes, field, value) end
+  if next(pool.changed) then writeHolds(sets, deletes) end
+  if pool.live[1] then keys[2] = HOLDS end
+  for _, book in ipairs(books) do
+    local rule, state = book.rule, book.state
+    if state ~= book.before then
+      put(sets, deletes, 's:' .. book.name, state and rule.algorithm.write(state))
+      if rule.algorithm.save then rule.algorithm.save(rule, state) end
+    end
+    if rule.algorithm.save then keys[#keys + 1] = rule.logKey end
+  end
+  send('HSET', MAIN, sets)
+  send('HDEL', MAIN, deletes)
+  local lifetime = text(endsMs(wholeMs) - clockMs + SPARE_MS)
+  for _, key in ipairs(keys) do redis.call('PEXPIRE', key, lifetime) end
+end
+`;
+
+/** durable-objects/keys/idempotency.ts in Lua: what a call took, remembered beside its answer, and given back by name. */
+export const CHARGES = `
+-- The terms of a rule. Under others it is unknown which units of a charge time has given back.
+local function termsOf(rule)
+  return (rule.burst and 'bucket ' or 'log ') .. text(rule.capacity) .. ' ' .. text(rule.limit) .. '/'
+    .. text(rule.windowMs or 0)
+end
+
+-- What a call takes of each rule.
+function chargeOf(costs)
+  local charge = {}
+  for index, book in ipairs(books) do
+    if costs[index] > 0 then charge[book.name] = text(costs[index]) .. ' ' .. termsOf(book.rule) end
+  end
+  return charge
+end
+
+-- How many units the charge took of a rule, on the terms that the rule still has.
+local function takenOf(charge, book)
+  local units, terms = string.match(charge[book.name] or '', '^(%d+) (.*)$')
+  return terms == termsOf(book.rule) and tonumber(units) or 0
+end
+
+-- When all units of a charge came back, its answer goes too, and its call is decided anew.
+function uncharge(charged)
+  local taken, whole = 0, 0
+  for index, book in ipairs(books) do
+    local unitsTaken = takenOf(charged.charge, book)
+    local units = math.min(call.cost[index], unitsTaken)
+    if units > 0 then
+      if units == unitsTaken then whole = whole + 1 end
+      book.state = book.rule.algorithm.uncharge(book.rule, book.state, nowMs, units, tonumber(charged.atMs))
+    end
+  end
+  for _ in pairs(charged.charge) do taken = taken + 1 end
+  charged.charge = nil
+  remember(KEYS[#KEYS - 1], whole < taken and charged, true)
+end
+`;
+
+/** The operation `limit`, decided as durable-objects/operations/limits.ts decides it. */
 export const CALLS = `
 local NOTHING, ONES = {}, {}
 for index = 1, #call.rules do NOTHING[index], ONES[index] = 0, 1 end
@@ -16,7 +164,7 @@ local function leases(costs)
   return false
 end
 
--- What was answered to the same call before; to another one under the same idempotency key it says so.
+-- The answer to the same call before; after another call with the same idempotency key a conflict.
 local function repeated()
   local earlier = recall(requestKey)
   if earlier and earlier.request ~= call.request then return { conflict = earlier.request or '' } end
@@ -40,21 +188,19 @@ calls.limit = function(hold)
   end
   return { rules = rules, isLeasing = isAdmitted and leases(call.cost) }
 end
-
 `;
 
-/** All other operations. Holds are answered as durable-objects/operations/claims.ts answers them. */
+/** All other operations of `PoolCall`. Holds are answered as durable-objects/operations/claims.ts answers them. */
 export const OTHER_CALLS = `
--- Of one key. A denial looks at all of them, for 2 us each, and Redis does nothing else meanwhile.
+-- Of one key. A denial reads all of them, for 2 us each, and Redis does nothing else meanwhile.
 local MAX_HOLDS = 2000
 
-local function inFigures(costs)
-  local rules = withoutTaking(costs)
-  return { rules = rules }
+local function rulesNow()
+  return { rules = (withoutTaking(NOTHING)) }
 end
 
 function holdText(hold)
-  return '{"id":' .. cjson.encode(hold.id) .. ',"expiresAfterMs":' .. text(hold.ttlMs)
+  return '{"id":' .. encode(hold.id) .. ',"expiresAfterMs":' .. text(hold.ttlMs)
     .. (hold.token and ',"fencingToken":"' .. hold.token .. '"' or '') .. '}'
 end
 
@@ -75,12 +221,12 @@ calls.hold = function()
   -- Those that have expired are written off with the next change.
   if redis.call('ZCARD', HOLDS) - pool.due >= MAX_HOLDS then return { full = MAX_HOLDS } end
   local function place() placeHold(id, nowMs + call.ttlMs, byName(call.cost)) end
-  local rules, isAdmitted = decideTogether(call.cost, { takes = function() return true end, place = place })
+  local rules, isAdmitted = decideTogether(call.cost, { place = place })
   if not isAdmitted then return { rules = rules } end
   local token = leases(call.cost) and takeTokens(1) or nil
   local answer = { request = call.request, rules = rules, id = call.id, ttlMs = call.ttlMs, token = token }
   remember(answerKey, answer)
-  if requestKey then remember(requestKey, answer) end
+  remember(requestKey, answer)
   return heldAgain(answer)
 end
 
@@ -91,7 +237,7 @@ calls.settle = function()
   if not hold then
     -- Only what was cancelled is cancelled again.
     if not known or (not call.used and not known.isCancelled) then return { isMissing = true } end
-    return known.isSettled and not known.isCancelled and known or inFigures(NOTHING)
+    return known.isSettled and not known.isCancelled and known or rulesNow()
   end
   removeHold(id)
   for index, book in ipairs(books) do
@@ -99,7 +245,7 @@ calls.settle = function()
     if used < 0 then used = hold.units[book.name] or 0 end
     if used > 0 then book.state = book.rule.algorithm.debit(book.rule, book.state, nowMs, used) end
   end
-  local answer = inFigures(NOTHING)
+  local answer = rulesNow()
   answer.isSettled, answer.isCancelled = true, not call.used
   remember(answerKey, answer)
   return answer
@@ -129,7 +275,7 @@ calls.refund = function()
     end
     pool.isChanged = pool.isChanged or book.state ~= book.before
   end
-  local answer = inFigures(NOTHING)
+  local answer = rulesNow()
   answer.request = call.request
   remember(requestKey, answer)
   return answer
@@ -137,33 +283,31 @@ end
 
 calls.peek = function()
   defineHolders()
-  readHolders()
-  local answer = inFigures(call.cost)
+  if not holding then readHolders() end
+  local rules = withoutTaking(call.cost)
   readRest()
   local report = { outstanding = 0, holds = 0, leases = 0, queueLength = 0, reclaimed = numberIn('reclaimed') }
+  local function add(field, count) report[field] = report[field] + count end
   for _, book in ipairs(books) do report.outstanding = math.max(report.outstanding, book.held.all) end
   for _, hold in ipairs(pool.live) do
     local isHold, isLease = false, false
     for _, book in ipairs(books) do
       local hasUnits = (hold.units[book.name] or 0) > 0 and not isRegional(hold.id)
-      if hasUnits and book.rule.isLeased then isLease = true elseif hasUnits then isHold = true end
+      isLease = isLease or (hasUnits and book.rule.isLeased)
+      isHold = isHold or (hasUnits and not book.rule.isLeased)
     end
-    report.holds = report.holds + (isHold and 1 or 0)
-    report.leases = report.leases + (isLease and 1 or 0)
+    add('holds', isHold and 1 or 0)
+    add('leases', isLease and 1 or 0)
   end
-  local function add(said)
-    report.leases = report.leases + said.leases
-    report.queueLength = report.queueLength + said.queueLength
-  end
-  -- Of who asks, what it says now.
-  if holding then add(holding) end
-  for id, record in pairs(pool.holders) do
-    if not holding or id ~= holding.holder then add(record) end
+  -- The caller's own numbers are in its message.
+  if holding then pool.holders[holding.holder] = holding end
+  for _, record in pairs(pool.holders) do
+    add('leases', record.leases)
+    add('queueLength', record.queueLength)
   end
   local counts = {}
   for name, count in pairs(report) do counts[#counts + 1] = '"' .. name .. '":' .. text(count) end
-  answer.report = '{' .. table.concat(counts, ',') .. '}'
-  return answer
+  return { rules = rules, report = '{' .. table.concat(counts, ',') .. '}' }
 end
 
 -- As new, but for what holders may still be spending: that stays apart.
@@ -175,11 +319,53 @@ calls.reset = function()
   end
   for _, id in ipairs(ids) do removeHold(id) end
   for _, book in ipairs(books) do book.state = nil end
-  -- Whoever resets knows that nobody has slots of before writes were lost, or does not mind.
+  -- A reset says that no slots of before lost writes are in use, or that it does not matter.
   pool.blockedMs = 0
   set('blocked', nil)
   set('reclaimed', nil)
   set('reset', text(math.max(nowMs, numberIn('reset') + 1)))
-  return inFigures(NOTHING)
+  return rulesNow()
 end
+`;
+
+/** Carries out one call, from reading the pool to the answer as JSON. The script ends here. */
+export const ANSWERING = `
+local function answerText(answer, granted, next)
+  if call.op == 'limit' and answer.rules and not granted then return '{"rules":' .. answer.rules .. '}' end
+  local parts = {}
+  local function add(name, value)
+    if value then parts[#parts + 1] = '"' .. name .. '":' .. value end
+  end
+  add('rules', answer.rules)
+  add('missing', answer.isMissing and 'true')
+  add('conflict', answer.conflict and '{"request":' .. encode(answer.conflict) .. '}')
+  add('full', answer.full and '{"bound":"pool-holds","most":' .. text(answer.full) .. '}')
+  add('hold', answer.hold and holdText(answer.hold))
+  add('expiresAfterMs', answer.expiresAfterMs and text(answer.expiresAfterMs))
+  add('granted', granted)
+  add('next', next)
+  add('report', answer.report)
+  return '{' .. table.concat(parts, ',') .. '}'
+end
+
+local function answer()
+  load()
+  if call.op ~= 'limit' then defineCalls() end
+  local own, refused, granted, next = nil, nil, nil, nil
+  if holding then
+    defineHolders()
+    own, refused = noteHolding()
+  end
+  local answer = calls[call.op](holding and charged(own, refused))
+  if own then granted = grant(own, answer.isLeasing) end
+  if refused then granted = refuse(refused, answer.isLeasing) end
+  if holding then
+    for _, book in ipairs(books) do next = next or not decide(book, 1).allowed end
+    next = next and withoutTaking(ONES)
+  end
+  save()
+  return answerText(answer, granted, next)
+end
+
+return answer()
 `;

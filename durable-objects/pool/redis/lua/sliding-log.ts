@@ -1,7 +1,158 @@
 /**
- * core/algorithms/log/sliding-log.ts in Lua; what it asks of its log is in unit-log.ts.
+ * core/algorithms/log/sliding-log.ts and unit-log.ts in Lua.
+ *
+ * Closed runs are members of a sorted set, "<ms>:<all units up to and with this run>", with the millisecond as score.
+ * The open run, which more units may join, is part of the state. A decision also tries states that are never written
+ * ("what is left once this hold has expired?"). So a state is a value: the runs that it closed itself are a list in
+ * it, the latest first, and only the state that is kept is written.
+ *
+ * Holes are a list `{ from, to, from, to }`. They are a field of their own, `g:<rule>`, since a script from before there
+ * were any could not read a state with them. With them stands the state that they belong to. When such a script has
+ * changed the state since, they are forgotten: what was given back counts again until it leaves the window, and nothing
+ * is admitted twice.
  */
 export const SLIDING_LOG = `
+local MAX_HOLES = 64
+local NO_HOLES = {}
+
+local function unitsInHoles(holes, from)
+  local units = 0
+  for at = 1, #holes, 2 do units = units + math.max(0, holes[at + 1] - math.max(holes[at], from)) end
+  return units
+end
+
+local function after(holes, from, units)
+  local to = from + units
+  for at = 1, #holes, 2 do
+    local start = math.max(holes[at], from)
+    if start >= to then break end
+    to = to + math.max(0, holes[at + 1] - start)
+  end
+  return to
+end
+
+local function withHole(holes, from, to)
+  local list, behind = {}, {}
+  for at = 1, #holes, 2 do
+    local first, last = holes[at], holes[at + 1]
+    if last < from then
+      list[#list + 1], list[#list + 2] = first, last
+    elseif first > to then
+      behind[#behind + 1], behind[#behind + 2] = first, last
+    else
+      from, to = math.min(from, first), math.max(to, last)
+    end
+  end
+  list[#list + 1], list[#list + 2] = from, to
+  for _, edge in ipairs(behind) do list[#list + 1] = edge end
+  return list
+end
+
+local function holesFrom(holes, from)
+  local at = 1
+  while at <= #holes and holes[at + 1] <= from do at = at + 2 end
+  if at == 1 then return holes end
+  local list = {}
+  for index = at, #holes do list[#list + 1] = holes[index] end
+  return list
+end
+
+-- Those of a state as it is stored.
+local function readHoles(rule, stored)
+  local kept = redis.call('HGET', MAIN, 'g:' .. rule.name)
+  if not kept then return NO_HOLES end
+  rule.hadHoles = true
+  local of, list = string.match(kept, '^(.-)|(.*)$')
+  if of ~= stored then return NO_HOLES end
+  local holes = {}
+  for number in string.gmatch(list, '%d+') do holes[#holes + 1] = tonumber(number) end
+  return holes
+end
+
+local function writeHoles(rule, stored, holes)
+  if #holes > 0 then
+    local numbers = {}
+    for at, number in ipairs(holes) do numbers[at] = text(number) end
+    redis.call('HSET', MAIN, 'g:' .. rule.name, stored .. '|' .. table.concat(numbers, ' '))
+  elseif rule.hadHoles then
+    redis.call('HDEL', MAIN, 'g:' .. rule.name)
+  end
+end
+
+local NEVER = -math.huge
+
+local function logWith(log, changes)
+  local copy = {}
+  for name, value in pairs(log) do copy[name] = value end
+  for name, value in pairs(changes) do copy[name] = value end
+  return copy
+end
+
+-- No key: runs that may be stored there belong to a log that is over.
+local function beginLog(nowMs)
+  return { total = 0, closed = 0, gone = 0, openMs = nowMs, lastMs = 0, holes = NO_HOLES }
+end
+
+local function unitsOf(member)
+  return tonumber(string.match(member, ':(%d+)$'))
+end
+
+-- All units logged in closed runs up to an instant; 0 when no such run is left.
+local function unitsUntil(log, atMs)
+  local run = log.runs
+  while run do
+    if run.ms <= atMs then return run.units end
+    run = run.before
+  end
+  if not log.key then return 0 end
+  local last = redis.call('ZREVRANGEBYSCORE', log.key, text(atMs), '-inf', 'LIMIT', '0', '1')
+  return last[1] and unitsOf(last[1]) or 0
+end
+
+-- When the earliest closed run was that comes to so many units; none does: nil.
+local function closedRunMs(log, units)
+  local foundMs, run = nil, log.runs
+  while run and run.units >= units do
+    foundMs, run = run.ms, run.before
+  end
+  if run or not log.key then return foundMs end
+  local low, high = 0, redis.call('ZCARD', log.key)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local member = redis.call('ZRANGE', log.key, text(middle), text(middle))[1]
+    if unitsOf(member) >= units then
+      foundMs, high = tonumber(string.match(member, '^(%d+):')), middle
+    else
+      low = middle + 1
+    end
+  end
+  return foundMs
+end
+
+local function goneAt(log, windowMs, nowMs)
+  if log.openMs <= nowMs - windowMs then return log.total end
+  return math.min(log.total, math.max(log.gone, unitsUntil(log, nowMs - windowMs)))
+end
+
+local function countedAt(log, windowMs, nowMs)
+  if not log then return 0 end
+  local gone = goneAt(log, windowMs, nowMs)
+  return log.total - gone - unitsInHoles(log.holes, gone)
+end
+
+-- When so many of the units that count will have left.
+local function leavesAtMs(log, windowMs, nowMs, units)
+  return windowMs + (closedRunMs(log, after(log.holes, goneAt(log, windowMs, nowMs), units)) or log.openMs)
+end
+
+-- When the last unit that counts was logged; none does: long ago.
+local function lastCountedMs(log)
+  local holes = log.holes
+  if holes[#holes] ~= log.total then return log.total > log.gone and log.openMs or NEVER end
+  local last = holes[#holes - 1]
+  return last > log.gone and (closedRunMs(log, last) or log.openMs) or NEVER
+end
+
 local MAX_COUNTED = 4294967295
 local slidingLog = {}
 
@@ -100,14 +251,26 @@ slidingLog.debit = function(rule, state, nowMs, units)
   return logged(rule, state, nowMs, units, MAX_COUNTED, state and state.lastMs or 0)
 end
 
--- The oldest units go, which are the first to leave anyway.
-slidingLog.credit = function(rule, state, nowMs, units)
-  return state and withoutOldest(state, rule.windowMs, nowMs, units)
+-- It is unknown which units were given back: the oldest go, which are the first to leave anyway.
+slidingLog.credit = function(rule, log, nowMs, units)
+  if not log then return nil end
+  local most = math.min(units, countedAt(log, rule.windowMs, nowMs))
+  return logWith(log, { gone = after(log.holes, goneAt(log, rule.windowMs, nowMs), most) })
 end
 
 -- Units of a charge go where they were logged.
-slidingLog.uncharge = function(rule, state, nowMs, units, atMs)
-  return state and withoutUnitsAt(state, rule.windowMs, nowMs, units, atMs)
+slidingLog.uncharge = function(rule, log, nowMs, units, atMs)
+  if not log then return nil end
+  local gone, isOpen = goneAt(log, rule.windowMs, nowMs), atMs == log.openMs
+  local from = math.max(gone, isOpen and log.closed or unitsUntil(log, atMs - 1))
+  local to = isOpen and log.total or unitsUntil(log, atMs)
+  local counted = to - from - (unitsInHoles(log.holes, from) - unitsInHoles(log.holes, to))
+  local given = math.min(units, counted)
+  if given <= 0 then return log end
+  local live = holesFrom(log.holes, gone)
+  local holes = withHole(live, after(live, from, counted - given), to)
+  if #holes > 2 * MAX_HOLES then return slidingLog.credit(rule, log, nowMs, given) end
+  return logWith(log, { holes = holes })
 end
 
 -- All units count, and from now on.
@@ -129,6 +292,7 @@ slidingLog.save = function(rule, log)
     run = run.before
   end
 end
+
 -- The last hold's units are the last to leave.
 slidingLog.wholeAfterMs = function(rule, state, _, lastMs)
   local emptyMs = max(lastMs, state and state.openMs or 0) + rule.windowMs

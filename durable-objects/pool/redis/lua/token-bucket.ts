@@ -112,7 +112,8 @@ end
 tokenBucket.wholeAtMs = function(rule, state)
   return state.atMs + math.ceil(spentAt(rule, state, state.atMs) / rule.limit)
 end
--- "debit" hold by hold, and then "wholeAtMs", but for a state for each: it is asked for in all calls while units are held.
+
+-- "debit" hold by hold, then "wholeAtMs", without a state for each: all calls compute it while units are held.
 -- Units of holds that are not known here are used at an instant after them.
 tokenBucket.wholeAfterMs = function(rule, state, book, afterMs, holds)
   local spent, atMs = 0, state and state.atMs or -math.huge

@@ -1,3 +1,124 @@
+/** core/accounts/joint-decision.ts in Lua: the decision of each rule beside the units outstanding, and of all together. */
+export const DECISIONS = `
+local function decide(book, cost)
+  local rule = book.rule
+  local decision = rule.algorithm.decide(rule, book.state, nowMs, cost, book.held.all)
+  if decision.allowed then
+    local state = cost == 0 and book.state or decision.state
+    if book.held.all > 0 then decision.resetAfterMs = wholeAtMs(book, state) - nowMs end
+  elseif book.held.all > 0 then
+    defineWaits()
+    withHolds(book, book.state, decision, cost)
+    if decision.counted then withHolds(book, decision.counted.state, decision.counted, cost) end
+  end
+  if rule.isLeased and pool.blockedMs > nowMs then
+    defineWaits()
+    return blocked(book, decision, cost)
+  end
+  return decision
+end
+
+local function inJson(book, decision, isAllowed)
+  local retryAfterMs = isAllowed and 0 or decision.retryAfterMs
+  book.quoted = book.quoted or encode(book.name)
+  return '{"name":' .. book.quoted
+    .. format(',"success":%s,"limit":%d,"remaining":%d', tostring(isAllowed), book.rule.capacity, decision.remaining)
+    .. (decision.quotaRemaining and ',"quotaRemaining":' .. text(decision.quotaRemaining) or '')
+    .. ',"resetAfterMs":' .. text(decision.resetAfterMs)
+    .. ',"retryAfterMs":' .. (retryAfterMs and text(retryAfterMs) or 'null')
+    .. ',"reason":"' .. (isAllowed and 'ok' or decision.reason) .. '"}'
+end
+
+local function listed(parts) return '[' .. table.concat(parts, ',') .. ']' end
+
+-- A rule's decision, with remaining units as they are while nothing is taken.
+local function peek(book, cost)
+  local decision = decide(book, cost)
+  if decision.allowed and cost > 0 then decision = decide(book, 0) end
+  return inJson(book, decision, decision.allowed), decision.allowed
+end
+
+-- The decisions of all rules, and whether they admit.
+local function withoutTaking(costs)
+  local rules, isAllowed = {}, true
+  for index, book in ipairs(books) do
+    local rule, isRuleAllowed = peek(book, costs[index] or 0)
+    rules[index], isAllowed = rule, isAllowed and isRuleAllowed
+  end
+  return listed(rules), isAllowed
+end
+
+-- A denial. Rules that count denied units do so, unless the cost could never have passed.
+local function denied(decisions, costs)
+  local isNever, hasCounted, rules = false, false, {}
+  for _, decision in ipairs(decisions) do
+    isNever = isNever or (not decision.allowed and not decision.retryAfterMs)
+  end
+  for index, book in ipairs(books) do
+    local decision = decisions[index]
+    local counted = not isNever and decision.counted
+    if counted then book.state, hasCounted = counted.state, true end
+    if decision.allowed then
+      rules[index] = peek(book, costs[index])
+    else
+      rules[index] = inJson(book, counted or decision, false)
+    end
+  end
+  pool.isChanged = pool.isChanged or hasCounted
+  return listed(rules), hasCounted
+end
+
+local function takesAny(costs)
+  for _, cost in ipairs(costs) do
+    if cost > 0 then return true end
+  end
+  return false
+end
+
+-- Units by the name of the rule, of all rules or only of those that lease.
+local function byName(costs, isOnlyLeased)
+  local units = {}
+  for index, book in ipairs(books) do
+    if book.rule.isLeased or not isOnlyLeased then units[book.name] = costs[index] end
+  end
+  return units
+end
+
+-- Takes what was admitted: it is used at once, or set apart by "hold", of all rules or only of those that lease.
+local function take(decisions, costs, hold)
+  for index, book in ipairs(books) do
+    local isHeld = hold and costs[index] > 0 and (book.rule.isLeased or not hold.isOnlyLeased)
+    if isHeld then
+      book.state = book.rule.algorithm.noteHold(book.rule, book.state, nowMs)
+    elseif costs[index] > 0 then
+      book.state = decisions[index].state
+    end
+  end
+  if hold then hold.place() end
+  pool.isChanged = pool.isChanged or takesAny(costs)
+  local rules = {}
+  for index, book in ipairs(books) do
+    local isOther = hold or costs[index] == 0
+    rules[index] = inJson(book, isOther and decide(book, 0) or decisions[index], true)
+  end
+  return listed(rules)
+end
+
+-- Decides on a cost under every rule; one denial denies, and has been counted unless "isRepeated".
+-- Returns the rules, whether it was admitted, and whether a denial was counted.
+local function decideTogether(costs, hold, isRepeated)
+  local decisions, isAdmitted = {}, true
+  for index, book in ipairs(books) do
+    decisions[index] = decide(book, costs[index])
+    isAdmitted = isAdmitted and decisions[index].allowed
+  end
+  if isAdmitted then return take(decisions, costs, hold), true, false end
+  if isRepeated then return (withoutTaking(costs)), false, false end
+  local rules, hasCounted = denied(decisions, costs)
+  return rules, false, hasCounted
+end
+`;
+
 /** core/accounts/account.ts in Lua: which units are outstanding, who holds them, and until when. */
 export const HOLDS = `
 function isRegional(id) return string.sub(id, 1, 2) == 'r:' end
@@ -17,7 +138,7 @@ function exactly(units)
   return exact
 end
 
--- Most holds have the same units as another one. Whoever changes units changes a copy.
+-- Most holds have the same units as another one. They share a table that is never changed.
 local unitsByText = {}
 
 local function unitsIn(stored)
@@ -58,7 +179,7 @@ local function shift(hold, sign)
   end
 end
 
--- Debits every hold that has expired, each at its own instant; what was leased is free.
+-- Debits a hold that has expired at the instant of its expiry; what was leased is free.
 local function expire(hold)
   shift(hold, -1)
   pool.changed[hold.id] = false
@@ -169,7 +290,7 @@ local function computedWholeMs(book, state)
   return max(lastMs, rule.algorithm.wholeAfterMs(rule, state, book, lastMs, pool.live))
 end
 
--- Asked for again and again in one call: remembered until holds or the state are others.
+-- Computed several times in one call: remembered until holds or the state are others.
 local function wholeAtMs(book, state)
   if book.wholeMs and book.wholeOf == state and book.wholeSince == pool.moves then return book.wholeMs end
   book.wholeMs, book.wholeOf, book.wholeSince = computedWholeMs(book, state), state, pool.moves
@@ -212,21 +333,21 @@ local function waitMs(book, state, cost)
   end
 end
 
--- The figures of a denial (or of what it is once it has been counted) with holds reckoned in.
+-- The waits of a denial (or of what it is once it has been counted) while units are held.
 function withHolds(book, state, denial, cost)
   denial.retryAfterMs = nil
   if cost <= book.rule.capacity then denial.retryAfterMs = waitMs(book, state, cost) end
   denial.resetAfterMs = wholeAtMs(book, state) - nowMs
 end
 
--- Nobody knows who has leases yet: none are given until those from before have ended.
+-- After lost writes it is unknown who has leases: none are given until those from before have ended.
 function blocked(book, decision, cost)
   local blockedMs = pool.blockedMs - nowMs
   local isNever = cost > book.rule.capacity
-  local figures = { allowed = cost == 0, remaining = 0, resetAfterMs = max(decision.resetAfterMs, blockedMs) }
-  if cost == 0 then return figures end
-  figures.reason = isNever and 'cost-over-limit' or 'quota'
-  if not isNever then figures.retryAfterMs = max(waitMs(book, nil, cost) or 0, blockedMs) end
-  return figures
+  local answer = { allowed = cost == 0, remaining = 0, resetAfterMs = max(decision.resetAfterMs, blockedMs) }
+  if cost == 0 then return answer end
+  answer.reason = isNever and 'cost-over-limit' or 'quota'
+  if not isNever then answer.retryAfterMs = max(waitMs(book, nil, cost) or 0, blockedMs) end
+  return answer
 end
 `;

@@ -1,0 +1,374 @@
+import { type Cost, costOf, type PolicyView, type RuleView } from "../policies/policy.ts";
+import type { Decided, RuleDecision } from "../protocol/answers.ts";
+import {
+  FEW_UNITS,
+  FLOOD_MS,
+  HOT_CALLS,
+  lifetimeMs,
+  lowUnits,
+  MAX_DENIED_MS,
+  MAX_MARGIN_MS,
+  REQUEST_WAIT_MS,
+  refillMs,
+  spendableMs,
+  WARM_CALLS,
+  type WantedUnits,
+  wantedUnits,
+} from "./sizing.ts";
+
+/**
+ * Holds units of the level beneath and spends them without asking: an isolate or a process those of an object
+ * (reservation.ts), a region those of a pool (durable-objects/pool/share.ts). An isolate keeps its units as numbers, a
+ * region in accounts, of which isolates and leases hold units in turn.
+ *
+ * Why no unit is spent twice, whatever happens to messages: the level beneath keeps all units of the holder apart until
+ * the holder reports otherwise or their lifetime is over. The holder's lifetime begins before it sends its message, and
+ * ends earlier. Every message reports how many units were used since the holder began, and how many it keeps, so the
+ * next message makes up for a lost one. From then on the holder spends only what it keeps. Only the answer to the last
+ * message counts: the holder never spends what an earlier answer granted.
+ *
+ * Plain state, no I/O: client/local-limiter.ts and durable-objects/pool/session.ts send the messages.
+ */
+export abstract class Holder<Call> {
+  /** Another version that says the same may take its place. */
+  policy: PolicyView;
+  readonly holder: string;
+  readonly denials = new Denials();
+  /** The level beneath may keep units apart for this holder. */
+  isHeld = false;
+  /** Rises with each message. */
+  protected turn = 0;
+  protected message: PendingRequest<Call> | undefined;
+  /** From this instant on no unit may be spent; by then all units have been settled. */
+  protected spendableUntilMs = -Infinity;
+  protected settledAtMs = -Infinity;
+  #refillAtMs = -Infinity;
+  /** By rule: with so many units left it is time to ask for more. */
+  #low: readonly number[];
+  /** Calls since the last pause that was longer than the longest lifetime. */
+  #streak = 0;
+  /** The demand since `#sinceMs`, when units were requested last: calls, and their units by rule. */
+  #calls = 0;
+  #demand: number[];
+  #isShort = false;
+  #sinceMs: number;
+  #lastMs: number;
+
+  /** @param holder an id that cannot be guessed */
+  constructor(policy: PolicyView, holder: string, nowMs: number) {
+    this.policy = policy;
+    this.holder = holder;
+    this.#low = policy.rules.map(() => 0);
+    this.#demand = this.#low.slice();
+    this.#sinceMs = nowMs;
+    this.#lastMs = nowMs;
+  }
+
+  /** Units of a rule that are held and neither spent nor lent, also after their lifetime. */
+  protected abstract unitsLeft(index: number): number;
+
+  /** Whether the key has enough calls to reserve units for it. */
+  get isHot(): boolean {
+    return this.#streak >= HOT_CALLS;
+  }
+
+  /**
+   * Whether a few units should be reserved already for a key that is not hot: where one message gives units of many
+   * keys back, and calls have been of one unit each, so that a few are sure to serve the next.
+   */
+  protected get isWarm(): boolean {
+    const { objects, pool, reservation } = this.policy;
+    const isCheap = objects !== "per-key" && pool === undefined && reservation.mostMs > reservation.leastMs;
+    return isCheap && this.#streak >= WARM_CALLS && this.#demand.every((units) => units === this.#calls);
+  }
+
+  /** Counts a call and its cost. Once for each call, before it is decided. */
+  note(cost: Cost, nowMs: number): void {
+    const { rules, reservation } = this.policy;
+    if (nowMs - this.#lastMs > reservation.mostMs) {
+      this.#streak = 0;
+      this.#measureFrom(nowMs);
+    }
+    this.#lastMs = nowMs;
+    this.#streak += 1;
+    this.#calls += 1;
+    for (let index = 0; index < rules.length; index += 1)
+      this.#demand[index] = (this.#demand[index] ?? 0) + costOf(rules[index] as RuleView, cost);
+  }
+
+  /** Notes that a call has to wait for units. */
+  miss(): void {
+    this.#isShort = true;
+  }
+
+  /** What to ask for now. The demand is measured anew from here on. */
+  protected want(nowMs: number): WantedUnits {
+    const { rules, reservation } = this.policy;
+    const measured = { calls: this.#calls, units: this.#demand, sinceMs: this.#sinceMs };
+    const isShort = this.#isShort;
+    const areFew = this.#streak < HOT_CALLS && this.isWarm;
+    this.#measureFrom(nowMs);
+    // Where these cannot be spared for so long, the object grants none.
+    if (areFew) {
+      const units = rules.map(() => FEW_UNITS);
+      return { ttlMs: reservation.mostMs, units, low: rules.map(() => 0), isShort: false };
+    }
+    const ttlMs = lifetimeMs(measured, nowMs, reservation);
+    const units = wantedUnits(measured, nowMs, ttlMs);
+    const elapsedMs = nowMs - measured.sinceMs;
+    const low = units.map((each, index) => lowUnits(each, measured.units[index] ?? 0, elapsedMs));
+    return { ttlMs, units, low, isShort };
+  }
+
+  #measureFrom(nowMs: number): void {
+    this.#isShort = false;
+    this.#calls = 0;
+    this.#demand = this.#demand.map(() => 0);
+    this.#sinceMs = nowMs;
+  }
+
+  /** The message that has no answer yet; `undefined`: there is none, or its deadline has passed. */
+  messageAt(nowMs: number): PendingRequest<Call> | undefined {
+    const { message } = this;
+    return message !== undefined && nowMs < message.sentAtMs + this.policy.deadlineMs ? message : undefined;
+  }
+
+  /** Whether it is time to ask for more units, so that no call has to wait. */
+  needsRefill(nowMs: number): boolean {
+    if (!this.isHeld || this.messageAt(nowMs) !== undefined) return false;
+    if (nowMs >= this.#refillAtMs) return true;
+    for (let index = 0; index < this.#low.length; index += 1)
+      if (this.unitsLeft(index) <= (this.#low[index] ?? 0)) return true;
+    return false;
+  }
+
+  /** A message whose units live from `sentAtMs` on. From now on only the answer to it counts. */
+  protected send(call: Call, wanted: WantedUnits, sentAtMs: number): PendingRequest<Call> {
+    this.isHeld = true;
+    return (this.message = new PendingRequest(call, wanted, sentAtMs));
+  }
+
+  /** Ends the wait for a message; `false`: it is not the last one, or was answered before. */
+  protected ended(message: PendingRequest<Call> | undefined): boolean {
+    if (message !== this.message) return false;
+    this.message = undefined;
+    return true;
+  }
+
+  /** All units that are left now may be spent for a lifetime of `ttlMs` since the message was sent. */
+  protected begin({ sentAtMs, wanted }: PendingRequest<Call>, ttlMs: number): void {
+    this.spendableUntilMs = sentAtMs + spendableMs(ttlMs);
+    this.settledAtMs = sentAtMs + ttlMs;
+    this.#refillAtMs = sentAtMs + refillMs(ttlMs);
+    this.#low = wanted.low.map((units, index) => Math.min(units, Math.floor(this.unitsLeft(index) / 2)));
+  }
+}
+
+/** A message to the level beneath that has not been answered, and the units in it that waiting calls count on. */
+export class PendingRequest<Call> {
+  readonly call: Call;
+  readonly sentAtMs: number;
+  readonly wanted: WantedUnits;
+  /** By rule: units that are promised to calls. */
+  readonly #promised: number[];
+
+  constructor(call: Call, wanted: WantedUnits, sentAtMs: number) {
+    this.call = call;
+    this.wanted = wanted;
+    this.sentAtMs = sentAtMs;
+    this.#promised = wanted.units.map(() => 0);
+  }
+
+  /** Promises a call its units of those that the message wants; `false`: too few are left for this call. */
+  promise({ rules }: PolicyView, cost: Cost): boolean {
+    const after = rules.map((rule, index) => (this.#promised[index] ?? 0) + costOf(rule, cost));
+    if (after.some((units, index) => units > (this.wanted.units[index] ?? 0))) return false;
+    this.#promised.splice(0, after.length, ...after);
+    return true;
+  }
+}
+
+/** A denial that the level beneath answered. */
+interface Denial {
+  /** The cost by rule. */
+  readonly costs: readonly number[];
+  readonly rules: readonly RuleDecision[];
+  readonly atMs: number;
+  /** It is repeated before this instant only. */
+  readonly untilMs: number;
+  /** When it was repeated last, and since when a call has been asking again. */
+  repeatedAtMs: number;
+  requestedAtMs: number;
+}
+
+/** Calls on a denied key mostly have the same cost, or one of a few costs. */
+const MAX_DENIALS = 4;
+
+/**
+ * Denials of one key. A denial is repeated until the first of the rules that denied would admit the cost: for one second
+ * at most, or for as long as the answer says that it stands, within the policy's `denialTtl`. Only the same cost is
+ * denied again: a smaller cost may fit, and the wait for a larger one is not known here.
+ *
+ * When that is over and calls are many, one of them asks. Until its answer comes the others are denied with a short
+ * wait, instead of queueing behind it: so a flood costs the object one call at a time.
+ */
+export class Denials {
+  /** Newest first. */
+  #denials: readonly Denial[] = [];
+
+  /**
+   * Remembers the answer to a cost if it is a denial. After an admission, forgets denials of that cost.
+   *
+   * @param firmForMs how long the denial stands before its wait is over; 0: units may come back at any time
+   */
+  learn(policy: PolicyView, cost: Cost, rules: readonly RuleDecision[], nowMs: number, firmForMs = 0): void {
+    const { localDecisions, denialTtlMs, deadlineMs } = policy;
+    if (!localDecisions.denies || denialTtlMs === 0 || rules.length !== policy.rules.length) return;
+    const isUseful = ({ untilMs, requestedAtMs }: Denial) =>
+      nowMs < Math.max(untilMs, requestedAtMs + deadlineMs) + FLOOD_MS;
+    const others = this.#denials.filter((each) => isUseful(each) && !isOf(policy, each, cost));
+    const waits = rules.filter(({ success }) => !success).map(({ retryAfterMs }) => retryAfterMs ?? Infinity);
+    const maxMs = Math.min(denialTtlMs, Math.max(MAX_DENIED_MS, firmForMs));
+    const denial = {
+      costs: policy.rules.map((rule) => costOf(rule, cost)),
+      rules,
+      atMs: nowMs,
+      untilMs: nowMs + Math.min(maxMs, ...waits),
+      repeatedAtMs: -Infinity,
+      requestedAtMs: -Infinity,
+    };
+    this.#denials = waits.length === 0 ? others : [denial, ...others].slice(0, MAX_DENIALS);
+  }
+
+  /**
+   * The denial of the same cost as an answer for now; `undefined`: only the level beneath can decide.
+   *
+   * @param units by rule, the units that may be spent here
+   * @param estimateOf what is known of a rule now
+   * @param isFresh the call has just come: while another one asks for the same cost, it is denied
+   */
+  find(
+    policy: PolicyView,
+    cost: Cost,
+    units: readonly number[],
+    nowMs: number,
+    estimateOf: (rule: RuleView, index: number) => Pick<RuleDecision, "remaining" | "resetAfterMs">,
+    isFresh = false,
+  ): Decided | undefined {
+    if (this.#denials.length === 0) return undefined;
+    const denial = this.#denials.find((each) => isOf(policy, each, cost));
+    if (denial === undefined) return undefined;
+    const { rules, costs, atMs } = denial;
+    // Units that were granted since then may be enough now.
+    const isEnough = rules.some(
+      ({ success }, index) => !success && (units[index] ?? 0) >= (costs[index] ?? 0),
+    );
+    if (isEnough || !isRepeated(policy, denial, nowMs, isFresh)) return undefined;
+    const minWaitMs = nowMs < denial.untilMs ? 0 : REQUEST_WAIT_MS;
+    return {
+      rules: policy.rules.map((rule, index) => {
+        const before = rules[index] as RuleDecision;
+        const { success, retryAfterMs } = before;
+        const { remaining, resetAfterMs } = estimateOf(rule, index);
+        // What is known of a quota may be newer than the denial, and does not revoke it.
+        const max = success ? Infinity : Math.max(0, (costs[index] ?? 0) - 1);
+        const isKnown = success || retryAfterMs === null;
+        return {
+          ...before,
+          remaining: Math.min(remaining, max),
+          resetAfterMs,
+          retryAfterMs: isKnown ? retryAfterMs : Math.max(minWaitMs, atMs + retryAfterMs - nowMs),
+        };
+      }),
+    };
+  }
+
+  /** No answer came, or no call asks: calls on a denial that is over ask again, each for itself. */
+  endRequests(): void {
+    this.#denials = this.#denials.filter(({ requestedAtMs }) => requestedAtMs === -Infinity);
+  }
+
+  /** Forgets all denials. */
+  forget(): void {
+    this.#denials = [];
+  }
+}
+
+function isOf({ rules }: PolicyView, { costs }: Denial, cost: Cost): boolean {
+  return rules.every((rule, index) => costs[index] === costOf(rule, cost));
+}
+
+/** Whether the denial answers a call; if not, and calls are many, that call is the one that asks for all. */
+function isRepeated(policy: PolicyView, denial: Denial, nowMs: number, isFresh: boolean): boolean {
+  const isOver = nowMs >= denial.untilMs;
+  if (isOver && !isFresh) return false;
+  if (!isOver || nowMs < denial.requestedAtMs + policy.deadlineMs) {
+    denial.repeatedAtMs = nowMs;
+    return true;
+  }
+  // Without a flood, calls that come together may all pass now. And where units come back faster than an answer, the
+  // others would miss some: then all of them ask.
+  const isLong = denial.untilMs - denial.atMs >= FLOOD_MS;
+  if (isLong && nowMs < denial.repeatedAtMs + FLOOD_MS) denial.requestedAtMs = nowMs;
+  return false;
+}
+
+/**
+ * The clock by which one isolate counts the lifetimes of its units. Its requests may read slightly different instants:
+ * the runtime makes clocks coarse, stops them while code runs, and may move a request to another thread. So the largest
+ * instant counts that any of them has read.
+ *
+ * A clock that is put back stands still here until it has caught up, which makes lifetimes longer. That does no harm
+ * within the last part of a lifetime, in which nothing is spent. More is a jump: then all units have to go back.
+ */
+export class HolderClock {
+  /** The largest instant that was read since the last jump. */
+  latestMs = -Infinity;
+  /** By how much the clock may be put back: the shortest such part of all units that are held. */
+  #marginMs = MAX_MARGIN_MS;
+
+  /** Takes what a request has read. Returns whether it is a jump: from then on that reading counts. */
+  read(readMs: number): boolean {
+    if (readMs >= this.latestMs) {
+      this.latestMs = readMs;
+      return false;
+    }
+    if (this.latestMs - readMs <= this.#marginMs) return false;
+    this.#restart(readMs);
+    return true;
+  }
+
+  /** Notes that units are held with so long a time at their end in which nothing is spent. */
+  hold(marginMs: number): void {
+    this.#marginMs = Math.min(this.#marginMs, marginMs);
+  }
+
+  /** Notes that nothing is held. */
+  release(): void {
+    this.#marginMs = MAX_MARGIN_MS;
+  }
+
+  /**
+   * Reads the clock in steps that a timer measures, so it sees a clock that is put back again and again, by a little
+   * each time. A timer may be late, and never early, so the clock is ahead of all steps together by more and more, or
+   * by as much as before.
+   *
+   * @returns whether it is a jump: the clock was put back by more than the margin, in all steps together
+   */
+  steps(): (stepMs: number, readMs: number) => boolean {
+    let [steppedMs, maxAheadMs] = [0, -Infinity];
+    return (stepMs, readMs) => {
+      steppedMs += stepMs;
+      const aheadMs = readMs - steppedMs;
+      const isBack = maxAheadMs - aheadMs > this.#marginMs;
+      maxAheadMs = isBack ? aheadMs : Math.max(maxAheadMs, aheadMs);
+      if (isBack) this.#restart(readMs);
+      return isBack;
+    };
+  }
+
+  #restart(readMs: number): void {
+    this.latestMs = readMs;
+    this.release();
+  }
+}

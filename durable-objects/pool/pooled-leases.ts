@@ -1,0 +1,154 @@
+import { admitsTogether } from "../../core/accounts/joint-decision.ts";
+import type { Cost } from "../../core/policies/policy.ts";
+import type { RuleDecision } from "../../core/protocol/answers.ts";
+import type { KeyState } from "../keys/key-state.ts";
+import type { WaitQueue } from "../operations/wait-queue.ts";
+import { PoolFailure, type PoolSession } from "./session.ts";
+import { costsOf } from "./share-algorithm.ts";
+import type { ShareRequest } from "./share.ts";
+
+/**
+ * How often a region asks for slots that its callers wait for, since nothing tells it that another one has given slots
+ * back. On its way from one region to another, a slot is idle for half of this time on average.
+ */
+const ASK_AGAIN_MS = 200;
+const MIN_WAIT_MS = 10;
+
+/** A caller who waits until the message under way is answered. */
+interface Pending {
+  readonly keyState: KeyState;
+  readonly units: readonly number[];
+}
+
+/**
+ * Leases in slots of a pool. The region holds the slots, and its object leases them to callers as any object does,
+ * with its own queue, sockets and stored leases (operations/claims.ts). No lease outlives the time for which the pool
+ * keeps its slot apart (`endsByMs`).
+ */
+export class PooledLeases {
+  readonly #session: PoolSession;
+  readonly #queue: WaitQueue;
+  /** Keys for whose waiting callers the pool is asked. */
+  readonly #asking = new Set<KeyState>();
+  readonly #pending = new Set<Pending>();
+
+  constructor(session: PoolSession, queue: WaitQueue) {
+    this.#session = session;
+    this.#queue = queue;
+  }
+
+  /**
+   * Does `work`, for which the region may need more slots, or slots for a longer time. When the pool has none, `work`
+   * is done all the same, and is denied or waits.
+   *
+   * @param cost the cost of `work`; 0: the slots are there, and only their time matters
+   * @param work receives the time and, if the pool was called, the decisions of its rules
+   * @throws PoolFailure
+   */
+  async withSlots<Result>(
+    keyState: KeyState,
+    cost: Cost,
+    ttlMs: number,
+    work: (nowMs: number, rules?: readonly RuleDecision[]) => Result,
+  ): Promise<Awaited<Result>> {
+    const done = (nowMs: number, rules?: readonly RuleDecision[]) => {
+      const result = work(nowMs, rules);
+      this.#session.shareOf(keyState).noteLeases(nowMs);
+      this.serve(keyState);
+      return result;
+    };
+    const share = this.#session.shareOf(keyState);
+    const pending: Pending = { keyState, units: costsOf(keyState, cost) };
+    for (;;) {
+      const nowMs = this.#session.toNow(keyState);
+      // Callers wait already. This one joins the queue behind them, and does not ask the pool.
+      const isBehind = cost !== 0 && this.#queue.waitersOf(keyState).length > 0;
+      const isCovered =
+        nowMs + ttlMs <= keyState.endsByMs && admitsTogether(keyState.ruleStates, nowMs, cost);
+      if (isBehind || isCovered) return await done(nowMs);
+      const message = share.messageAt(nowMs);
+      if (message === undefined) return await this.#ask(keyState, cost, ttlMs, nowMs, done);
+      this.#pending.add(pending);
+      await this.#session.follow(message, keyState.policy.deadlineMs);
+      this.#pending.delete(pending);
+    }
+  }
+
+  /**
+   * Reports to the pool which slots an object still has after it was out of memory, before any of its leases ends. All
+   * other slots stay apart until they expire, since messages from before may come late.
+   */
+  async adopt(keyState: KeyState): Promise<void> {
+    if (this.#session.shareOf(keyState).isUnknown)
+      await this.#session.report(keyState, { isGivingBack: true });
+  }
+
+  /**
+   * Called when slots may have come free, or a caller has begun to wait. Asks for slots while callers wait, else
+   * gives idle slots back when other regions want some.
+   */
+  serve(keyState: KeyState): void {
+    const share = this.#session.shareOf(keyState);
+    if (this.#queue.waitersOf(keyState).length > 0) void this.#askForWaiters(keyState);
+    else if (share.isContended && share.isHeld && !share.isAtRest)
+      void this.#session.report(keyState, { isGivingBack: true });
+    this.#session.watch(keyState);
+  }
+
+  async #askForWaiters(keyState: KeyState): Promise<void> {
+    if (this.#asking.has(keyState)) return;
+    this.#asking.add(keyState);
+    const { time } = this.#session;
+    try {
+      for (;;) {
+        const nowMs = time.nowMs();
+        const [head] = this.#queue.waitersOf(keyState);
+        if (head === undefined) return;
+        const untilMs = Math.min(ASK_AGAIN_MS, Math.max(MIN_WAIT_MS, head.untilMs - nowMs));
+        await new Promise<void>((resolve) => time.after(untilMs, resolve));
+        await this.#askForFirst(keyState);
+      }
+    } finally {
+      this.#asking.delete(keyState);
+    }
+  }
+
+  /** Asks for the slots that the first caller in the queue waits for. */
+  async #askForFirst(keyState: KeyState): Promise<void> {
+    const [head] = this.#queue.waitersOf(keyState);
+    const nowMs = this.#session.toNow(keyState);
+    const share = this.#session.shareOf(keyState);
+    if (head === undefined || share.messageAt(nowMs) !== undefined) return;
+    try {
+      await this.#ask(keyState, head.cost, head.ttlMs, nowMs, (atMs) => {
+        this.#queue.serve(keyState);
+        this.#session.shareOf(keyState).noteLeases(atMs);
+      });
+    } catch (error) {
+      // Callers go on waiting: the pool may be back before their time is over.
+      if (!(error instanceof PoolFailure)) throw error;
+    }
+  }
+
+  /** Asks for a cost and for the slots that all waiting callers of a key want, so that one message brings many. */
+  #ask<Result>(
+    keyState: KeyState,
+    cost: Cost,
+    leaseTtlMs: number,
+    nowMs: number,
+    onAnswer: (atMs: number, rules: readonly RuleDecision[] | undefined) => Result,
+  ): Promise<Awaited<Result>> {
+    const wanted = [
+      ...[...this.#pending].filter((each) => each.keyState === keyState).map(({ units }) => units),
+      ...this.#queue.waitersOf(keyState).map((waiter) => costsOf(keyState, waiter.cost)),
+    ];
+    const slots = keyState.ruleStates.map((_, index) =>
+      wanted.reduce((sum, units) => sum + (units[index] ?? 0), 0),
+    );
+    // There may be enough slots, and only their time is too short.
+    const isThere = admitsTogether(keyState.ruleStates, nowMs, cost);
+    const call = { op: "limit", cost: costsOf(keyState, isThere ? 0 : cost) } as const;
+    const request: ShareRequest = { leaseTtlMs, slots };
+    return this.#session.send(keyState, call, request, ({ rules }, atMs) => onAnswer(atMs, rules));
+  }
+}
