@@ -18,10 +18,10 @@ import type {
   MaybePromise,
 } from "../core/protocol/object-methods.ts";
 import { closeLost, releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts";
+import type { KeyParts } from "./key-parts.ts";
 import { isEmpty, isUnrecorded } from "./keys/record-writing.ts";
 import { type KeyMoves, passOn, passRequest } from "./moves/key-moves.ts";
 import type { Places } from "./moves/places.ts";
-import type { KeyParts } from "./object-parts.ts";
 import type { AskKey } from "./operations/operations.ts";
 import { isWireMethod, readCall, type WireMethod } from "./wire-methods.ts";
 

@@ -9,8 +9,8 @@ import type {
   ReserveCall,
 } from "../core/protocol/messages.ts";
 import { KeyCalls } from "./key-calls.ts";
+import { cleaned, joinParts } from "./key-parts.ts";
 import { Timers } from "./keys/key-cache.ts";
-import { cleaned, joinParts } from "./object-parts.ts";
 import { MemoryStorage } from "./storage/memory-storage.ts";
 import { answerBatch, readCall, WIRE_METHODS, type WireMethod, writeAnswer } from "./wire-methods.ts";
 

@@ -2,10 +2,10 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
+import { CallRouter } from "../../durable-objects/key-parts.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
-import { CallRouter } from "../../durable-objects/object-parts.ts";
 import type { AskKey, Operations } from "../../durable-objects/operations/operations.ts";
 import { Storage } from "../../durable-objects/storage/storage.ts";
 import { Database } from "../simulation/database.ts";

@@ -1,10 +1,10 @@
 import type { Time } from "../../core/clock.ts";
 import type { Cost, Policies } from "../../core/policies/policy.ts";
 import type { HoldCall, AcquireCall, ReserveCall, Returned } from "../../core/protocol/messages.ts";
+import { CallRouter } from "../../durable-objects/key-parts.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
-import { CallRouter } from "../../durable-objects/object-parts.ts";
 import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
 import type { AskKey, Operations } from "../../durable-objects/operations/operations.ts";
 import { Shedders } from "../../durable-objects/operations/shedders.ts";

@@ -9,11 +9,11 @@ import type {
   Versioned,
 } from "../../core/protocol/messages.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
+import { CallRouter } from "../../durable-objects/key-parts.ts";
 import { collectGarbage } from "../../durable-objects/keys/garbage-collection.ts";
 import { KeyCache, MemoryBudget, MAX_BYTES } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
-import { CallRouter } from "../../durable-objects/object-parts.ts";
 import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
 import type { AskKey } from "../../durable-objects/operations/operations.ts";
 import { Shedders } from "../../durable-objects/operations/shedders.ts";

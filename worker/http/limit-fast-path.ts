@@ -16,8 +16,8 @@ import {
   plainResponse,
   toResponse,
 } from "../api/responses.ts";
-import { callingFrom, knownCaller, type Principal } from "../auth/tokens.ts";
-import { clientOf, freshen } from "../bindings/client.ts";
+import { knownCaller, type Principal } from "../auth/tokens.ts";
+import { callingFrom, clientOf, freshen } from "../bindings/client.ts";
 import type { Env } from "../bindings/env.ts";
 import { limitOf } from "../calls/limits.ts";
 import { LimitRequest, MAX_KEY_BYTES } from "../calls/schemas/request-schemas.ts";

@@ -3,8 +3,8 @@ import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { violation } from "../../core/validation.ts";
 import type { Call, CatalogCall } from "../api/call.ts";
 import { type DenyStatus, toResponse } from "../api/responses.ts";
-import { authenticate, boundsOf, callingFrom, type Principal, scopeProblem } from "../auth/tokens.ts";
-import { catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
+import { authenticate, boundsOf, type Principal, scopeProblem } from "../auth/tokens.ts";
+import { callingFrom, catalogCallerOf, clientOf, freshen } from "../bindings/client.ts";
 import { type Conditions, notForAdmin } from "../calls/catalog/catalog-access.ts";
 import { notAllowed } from "../calls/validate.ts";
 import {
