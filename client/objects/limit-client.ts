@@ -1,5 +1,4 @@
-import { UNTOUCHED } from "../../core/accounts/account.ts";
-import { withoutTaking } from "../../core/accounts/joint-decision.ts";
+import { UNTOUCHED, withoutTaking } from "../../core/accounts/account.ts";
 import { forPriority, type Policy, takesNothing } from "../../core/policies/policy.ts";
 import { type Decision, degradedDecision, effectDecision } from "../../core/protocol/decision.ts";
 import { type LimitParams, PROTOCOL } from "../../core/protocol/messages.ts";

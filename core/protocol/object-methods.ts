@@ -62,7 +62,8 @@ export type KeyCall =
   | ({ readonly op: "release" } & ReleaseCall)
   | ({ readonly op: "shedding" } & SheddingCall)
   | ({ readonly op: "tell"; readonly inForce: PolicyRevision } & OfKey)
-  | ({ readonly op: "peek" | "reset" } & OfKey);
+  | ({ readonly op: "peek" } & OfKey)
+  | ({ readonly op: "reset" } & OfKey);
 
 /** Makes a lease last that was granted to a caller who might have gone. */
 export interface ConfirmCall extends OfKey {

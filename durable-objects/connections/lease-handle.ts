@@ -16,7 +16,7 @@ import { claimId } from "../../core/protocol/names.ts";
 import type { Attached, ConfirmCall, MaybePromise } from "../../core/protocol/object-methods.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
-import { endLease, leaseIn, linkOf } from "../operations/claims.ts";
+import { claimIn, endLease, linkOf } from "../operations/claims.ts";
 import type { AskAnywhere, AskKey } from "../operations/operations.ts";
 import { takenOver } from "./lease-sockets.ts";
 
@@ -196,7 +196,7 @@ async function acquired(host: LeaseHost, { policy, key, ...call }: AcquireCall):
 /** The link that has a lease. */
 async function linkNow({ ask }: LeaseHost, policy: string, key: string, id: string): Promise<string> {
   return await ask(policy, key, (_, keyState) => {
-    const claim = leaseIn(keyState, id);
+    const claim = claimIn(keyState, "lease", id);
     return claim === undefined ? id : linkOf(claim);
   });
 }

@@ -1,4 +1,4 @@
-import { withoutTaking } from "../../core/accounts/joint-decision.ts";
+import { withoutTaking } from "../../core/accounts/account.ts";
 import { randomFraction, readClockMs } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decided, Lease, Missing, RuleDecision, Shed } from "../../core/protocol/answers.ts";

@@ -12,8 +12,7 @@ import {
 import { REMEMBERED_MS } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { Move } from "../storage/moves.ts";
-import { packRows, removeRows } from "./moved-rows.ts";
-import { KeyHasMoved, type MovesHost } from "./places.ts";
+import { KeyHasMoved, type MovesHost, packRows, removeRows } from "./moved-rows.ts";
 
 /**
  * Gives keys to the objects that are to have them. A key is given away when that is stored; what there was of it stays

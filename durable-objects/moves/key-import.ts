@@ -13,8 +13,7 @@ import {
   type RequestedKey,
 } from "../../core/protocol/object-methods.ts";
 import type { Move } from "../storage/moves.ts";
-import { storePresumed, storeRows, takeBack } from "./moved-rows.ts";
-import type { MovesHost } from "./places.ts";
+import { type MovesHost, storePresumed, storeRows, takeBack } from "./moved-rows.ts";
 
 /** Where a key is that does not come: another object keeps it. */
 export interface KeptKey {

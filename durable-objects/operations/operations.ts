@@ -1,4 +1,4 @@
-import type { QueuedCost } from "../../core/accounts/joint-decision.ts";
+import type { QueuedCost } from "../../core/accounts/hold.ts";
 import type { Cost, Policy } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Peeked } from "../../core/protocol/answers.ts";
 import type {
@@ -11,6 +11,9 @@ import type {
 } from "../../core/protocol/messages.ts";
 import type { LimiterMethods, MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
+
+/** The answer when there is no such hold or lease, or no longer. */
+export const MISSING: Missing = { missing: true };
 
 /** A `ReserveCall` whose key has been opened. */
 export type Reserve = Omit<ReserveCall, "policy" | "key">;

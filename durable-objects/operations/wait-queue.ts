@@ -1,4 +1,4 @@
-import { jointWaitMs } from "../../core/accounts/joint-decision.ts";
+import { jointWaitMs } from "../../core/accounts/hold.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
@@ -178,8 +178,14 @@ export class WaitQueue {
   #lineOf(keyState: KeyState): Line {
     const known = this.#lines.get(keyState);
     if (known !== undefined) return known;
-    const { policy, pins } = keyState;
-    const line = { policy, waiters: [], idlers: new Set<IdleWatch>(), cancel: undefined, unpin: pins.add() };
+    const { policy } = keyState;
+    const line = {
+      policy,
+      waiters: [],
+      idlers: new Set<IdleWatch>(),
+      cancel: undefined,
+      unpin: keyState.pin(),
+    };
     this.#lines.set(keyState, line);
     return line;
   }

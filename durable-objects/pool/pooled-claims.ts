@@ -1,4 +1,4 @@
-import { admitsTogether } from "../../core/accounts/joint-decision.ts";
+import { admitsTogether } from "../../core/accounts/account.ts";
 import { randomId } from "../../core/clock.ts";
 import { type Cost, costOf, costText } from "../../core/policies/policy.ts";
 import type { Answer, Peeked, RuleDecision } from "../../core/protocol/answers.ts";

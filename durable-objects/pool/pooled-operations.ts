@@ -4,9 +4,8 @@ import type { Returned, HoldParams, LimitParams } from "../../core/protocol/mess
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { MISSING } from "../operations/claims.ts";
 import type { LocalOperations } from "../operations/local-operations.ts";
-import type { Acquiring, Operations, Reserve } from "../operations/operations.ts";
+import { type Acquiring, MISSING, type Operations, type Reserve } from "../operations/operations.ts";
 import { PooledClaims, PooledLeases } from "./pooled-claims.ts";
 import { PooledLimits } from "./pooled-limits.ts";
 import { PoolFailure, PoolSession, type PoolSessionHost } from "./session.ts";

@@ -128,7 +128,7 @@ export class PoolSession {
     call: PoolCall,
   ): Promise<PoolAnswer> {
     // Keeps the key in memory until the call has ended.
-    const unpin = keyState.pins.add();
+    const unpin = keyState.pin();
     try {
       const deadlineMs = Math.ceil(keyState.policy.deadlineMs * PART_OF_DEADLINE);
       return await this.#pool.call(keys, message?.call ?? call, deadlineMs);

@@ -1,4 +1,3 @@
-import type { Policy } from "../../core/policies/policy.ts";
 import type { MovedKey, MovedSegment } from "../../core/protocol/object-methods.ts";
 import type { Tables } from "./records.ts";
 
@@ -37,8 +36,8 @@ export class StoredMoves {
   }
 
   /** Whether the key was given to another object: what is stored of it here does not count any more. */
-  isAway({ objectsBefore }: Pick<Policy, "objectsBefore">, key: string): boolean {
-    return objectsBefore !== undefined && (this.read(key)?.other ?? null) !== null;
+  isAway(key: string): boolean {
+    return (this.read(key)?.other ?? null) !== null;
   }
 
   read(key: string): Move | undefined {

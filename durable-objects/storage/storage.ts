@@ -1,15 +1,15 @@
 import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { StoredAnswers } from "./answers.ts";
-import { CrashAllowances } from "./crash-allowances.ts";
 import { StoredMoves } from "./moves.ts";
 import { type Claim, type KeyRow, type StoredKey, type SweptKey, Tables } from "./records.ts";
 import { Sweeps } from "./sweeps.ts";
+import { CrashAllowances } from "./write-behind.ts";
 
 /** How many keys are looked at in one go, so that calls do not wait. */
 export const KEYS_SWEPT = 1_000;
 
-/** What is kept of keys, record by record: in the object's storage, or in memory (memory-storage.ts). */
+/** What is kept of keys, record by record: in the object's storage, or in memory (memory-namespace.ts). */
 export interface KeyStorage extends Omit<Pick<Storage, keyof Storage>, "answers" | "claims" | "moves"> {
   readonly answers: Pick<StoredAnswers, keyof StoredAnswers>;
   readonly claims: Pick<StoredClaims, keyof StoredClaims>;

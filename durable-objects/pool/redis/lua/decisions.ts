@@ -1,5 +1,5 @@
 /**
- * core/accounts/joint-decision.ts in Lua: what each rule says of a cost beside the units outstanding, and what all
+ * core/accounts/account.ts in Lua: what each rule says of a cost beside the units outstanding, and what all
  * rules say together.
  */
 export const DECISIONS = `
