@@ -15,7 +15,6 @@ import { Shedders } from "./operations/shedders.ts";
 import { WaitQueue } from "./operations/wait-queue.ts";
 import type { KeyStorage } from "./storage/storage.ts";
 
-/** Where keys are kept, and by which policies they are decided. */
 interface KeyHost {
   readonly storage: KeyStorage;
   readonly timers: Timers;
@@ -94,7 +93,6 @@ export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHo
 
 export type KeyParts = ReturnType<typeof joinParts>;
 
-/** What opens keys and decides them. */
 interface AskHost extends Pick<PoolParts, "open"> {
   readonly local: Operations;
   readonly loadPooled: () => Promise<Operations>;
@@ -152,7 +150,6 @@ function untilEnd<Result>(work: () => MaybePromise<Result>, onEnd: () => void): 
   return answer;
 }
 
-/** A call with this `op`. */
 type CallOf<Op extends KeyCall["op"]> = Extract<KeyCall, { readonly op: Op }>;
 
 /** Leases that end with their callers. They take the platform, so a limiter in memory has none. */
@@ -317,7 +314,6 @@ async function listKeys(
   return { keys, hasMore: found.length > most };
 }
 
-/** Keys with this prefix of which memory alone knows, in no order. */
 function unrecorded(cache: KeyCache, prefix: string): string[] {
   const keys: string[] = [];
   for (const state of cache.states)

@@ -27,7 +27,6 @@ import { countedStorage, Storage } from "./storage/storage.ts";
 import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
 import { OwnerRouting, WIRE_METHODS, type WireMethod, writeAnswer } from "./wire-methods.ts";
 
-/** The object's environment. */
 interface Bindings {
   readonly OBJECTS: ObjectNamespace;
   /** Absent: counts are not kept. */
@@ -142,7 +141,6 @@ const sender = new StatsSender(tally, randomId, (error) =>
   console.warn(`what objects counted could not be sent, and is sent again: ${String(error)}`),
 );
 
-/** Makes the parts of an object and joins them. */
 function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
   const counted = countedStorage(ctx.storage, tally);
   const storage = new Storage(counted, tally);

@@ -209,7 +209,6 @@ class MemoryAnswers implements Pick<StoredAnswers, keyof StoredAnswers> {
     this.#answers.clear();
   }
 
-  /** The oldest first. */
   #within(key: string, [from, to]: KeyRange): [string, StoredAnswer][] {
     const found = [...(this.#answers.get(key) ?? [])].filter(([each]) => each >= from && each < to);
     return found.toSorted(([, a], [, b]) => a.atMs - b.atMs);

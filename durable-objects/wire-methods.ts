@@ -33,7 +33,6 @@ import { type KeyMoves, type Places, passOn, passRequest } from "./moves/key-mov
 /** The methods about one key. */
 export type WireMethod = Exclude<keyof LimiterMethods, "keys" | "countKeys">;
 
-/** How a method's arguments are read. */
 type Readers = {
   readonly [Method in Exclude<WireMethod, "reserve">]: (
     ...args: Parameters<LimiterMethods[Method]>
@@ -82,7 +81,6 @@ export function writeAnswer(method: WireMethod, answer: MaybePromise<unknown>): 
   return answer instanceof Promise ? answer.then(write) : write(answer);
 }
 
-/** Makes a call on a key that is here, and returns what its method returns. */
 type MakeHere = (message: KeyCall, method: WireMethod) => MaybePromise<unknown>;
 
 /** Makes each call where its key is: here, or in another object (moves/key-moves.ts). */
@@ -119,14 +117,12 @@ export class OwnerRouting {
     });
   }
 
-  /** Each of the units goes where its key is. */
   #giveBack(policy: string, returned: readonly Returned[]): MaybePromise<void> {
     const done = returned.map((each) => this.#make("giveBack", [policy, [each]]));
     const late = done.filter((each) => each instanceof Promise);
     if (late.length > 0) return Promise.all(late).then(() => undefined);
   }
 
-  /** Answers the messages of objects between which keys move. */
   #answerMove(message: HandOver | KeysStored | ForwardedCall): MaybePromise<AnswerText | ForwardedResult> {
     const unsupported = unsupportedOf(message);
     if (unsupported !== undefined || this.#host === undefined) return JSON.stringify(unsupported);
@@ -165,7 +161,6 @@ export class OwnerRouting {
   }
 }
 
-/** Makes one call of a batch, and returns what its method returns. */
 type MakeCall = (
   method: "giveBack" | "limitCall" | "reserve",
   args: readonly unknown[],

@@ -209,7 +209,6 @@ function resetAtMs(rule: Rule, { state, holds }: Account, nowMs: number): number
 /** A call asks twice: for its answer, and for what it writes. So the last answer for a list of holds is kept. */
 const known = new WeakMap<readonly Hold[], { rule: Rule; state: unknown; atMs: number }>();
 
-/** The instant from which a rule's state is whole, if every hold is used when it expires. */
 function emptyAtMs(rule: Rule, state: unknown, holds: readonly Hold[]): number {
   const earlier = known.get(holds);
   if (earlier?.rule === rule && earlier.state === state) return earlier.atMs;

@@ -29,7 +29,6 @@ export interface HeldUnits {
   readonly restored: number;
 }
 
-/** A list in columns, and its sums. */
 interface Columns extends Uses {
   readonly ids: readonly string[];
   readonly sums: HeldUnits;
@@ -107,7 +106,6 @@ function columnsOf(holds: readonly Hold[]): Columns {
   return columns;
 }
 
-/** The sums with `units` more of the kinds that a hold is of. */
 function summed(sums: HeldUnits, hold: Hold, units: number): HeldUnits {
   return {
     all: sums.all + units,

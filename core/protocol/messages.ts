@@ -42,7 +42,7 @@ export interface Versioned {
 }
 
 /** A message about one key. */
-interface OfKey extends Versioned {
+export interface OfKey extends Versioned {
   readonly policy: string;
   readonly key: string;
   /** Who calls. What one caller can make has bounds of its own: see bounds.ts. */

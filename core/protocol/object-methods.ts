@@ -8,6 +8,7 @@ import type {
   KeysCall,
   LeaseReport,
   LimitCall,
+  OfKey,
   RefundCall,
   ReleaseCall,
   ReserveCall,
@@ -35,12 +36,6 @@ export interface Attached {
   readonly renew?: (call?: { readonly ttlMs?: number }) => Promise<Lease>;
   /** Ends the lease as reported. It throws an error of status 404 when the lease has ended. */
   readonly release?: (report?: LeaseReport) => Promise<void>;
-}
-
-/** What names the key that a call is about. */
-interface OfKey extends Versioned {
-  readonly policy: string;
-  readonly key: string;
 }
 
 /**

@@ -12,7 +12,6 @@ const KEYS_A_TURN = 50;
 /** Before all answers. */
 const FIRST: AnswerPlace = { key: "", idempotencyKey: "" };
 
-/** The parts of an object that its alarm uses. */
 interface AlarmHost {
   readonly storage: KeyStorage;
   readonly cache: KeyCache;
@@ -173,7 +172,6 @@ function forgetKey(
   return undefined;
 }
 
-/** Removes keys from memory that are whole and have no record. */
 function* forgetUnrecorded(cache: KeyCache, nowMs: () => number): Generator<undefined, void> {
   for (const [index, keyState] of [...cache.states].entries()) {
     if (index % KEYS_A_TURN === KEYS_A_TURN - 1) yield;

@@ -56,7 +56,6 @@ export class Holders extends Map<string, Holder> {
     return this.size < MAX_HOLDERS && this.#countOfCaller(callerIn(id)) < MAX_HOLDERS_OF_CALLER;
   }
 
-  /** How many holders a caller has; 0 for isolates. */
   #countOfCaller(caller: string | undefined): number {
     if (caller === undefined) return 0;
     let count = 0;

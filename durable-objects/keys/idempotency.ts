@@ -93,7 +93,6 @@ export function forgetCharge(storage: KeyStorage, { key }: KeyState, idempotency
   storage.answers.write(key, idempotencyKey, { ...found, answer: textOf(rememberedIn(found.answer)) });
 }
 
-/** What is stored under an idempotency key, if it is still valid. */
 function findStored(
   storage: KeyStorage,
   keyState: KeyState,

@@ -87,7 +87,6 @@ export class MemoryBudget {
     return isOver();
   }
 
-  /** Looks for objects that have gone. */
   #look(): void {
     [this.#changes, this.#keys, this.#bytes] = [0, 0, 0];
     for (const reference of this.#shares) {
@@ -304,7 +303,6 @@ export class KeyCache {
     this.write(keyState, keyState.accounts, nowMs);
   }
 
-  /** Writes what is lost when the key leaves memory. */
   #writeLast(keyState: KeyState, nowMs: number): void {
     keyState.advance(nowMs);
     if (!keyState.isWritten && !(keyState.isUnrecorded && keyState.isWhole(nowMs)))
@@ -353,7 +351,6 @@ export class KeyCache {
     this.#memory.add(this.#share, 0, keyState.weigh());
   }
 
-  /** Whether there is no room for this many other keys. */
   #isFull(others: number): boolean {
     return this.#memory.hasTooManyKeys(this.#share, others) || this.#memory.hasTooManyBytes(this.#share);
   }

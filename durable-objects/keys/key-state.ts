@@ -30,7 +30,6 @@ export interface RuleState extends RuleAccount {
   readonly isConverted: boolean;
 }
 
-/** A rule's state as `KeyState` itself sees it. */
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
 
 /** One key in memory. Only its own methods change it. */

@@ -108,7 +108,6 @@ export class KeyStore {
     for (const wholeMs of this.#save(keyState, change, nowMs)) this.#onWritten(wholeMs, nowMs);
   }
 
-  /** The same, and returns the instants for `#onWritten`. */
   #save(keyState: KeyState, change: Change, nowMs: number): number[] {
     const { accounts, put = [], end = [], remember = [], forget = [], uncharge } = change;
     const [storage, { key }] = [this.#storage, keyState];

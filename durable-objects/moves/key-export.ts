@@ -91,7 +91,6 @@ export class KeyExport {
     return { moved: packRows(storage, key, this.#giveAway(keyState, { move, other: asker }, nowMs)) };
   }
 
-  /** The key was given away before, and nobody has said that it has arrived. */
   #again({ key, move, lost }: RequestedKey, asker: string, before: Move, other: string): HandOverResult {
     const { storage } = this.#host;
     // Whoever it was given to may have it, unless nothing was there after it was given for the last time.

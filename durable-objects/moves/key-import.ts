@@ -22,7 +22,6 @@ export interface KeptKey {
   readonly isOlder: boolean;
 }
 
-/** An object that is to be asked for a key. */
 interface Asking {
   readonly name: string;
   /** It was given what another object still has: it says now whether that has come. */
@@ -185,14 +184,12 @@ function sumOf(presumed: ReadonlyMap<string, PresumedByRule>): Map<string, numbe
   return sums;
 }
 
-/** What another object has said of a key, and what its clock was. */
 interface OwnerReport {
   readonly handed: HandOverResult | "older";
   readonly nowMs: number;
   readonly layouts: readonly Layout[];
 }
 
-/** A key to be asked for with the next message. */
 interface Question extends PromiseWithResolvers<OwnerReport> {
   readonly asked: RequestedKey;
 }

@@ -23,7 +23,6 @@ import { KeyHasMoved, type MovesHost } from "./moved-rows.ts";
 /** The object to which a call was passed on is not to have the key either. */
 export const NOT_OWNER = Symbol("elsewhere");
 
-/** A call, as it is made here or elsewhere. */
 interface MovingCall<Result> {
   /** Another object has passed it on: it is made here, or not at all. */
   readonly isPassedOn: boolean;
@@ -125,7 +124,6 @@ async function orMoved<Result>(
 
 /* How a call is passed on to the object where its key is, or is to be. */
 
-/** A call of one of the object's methods. */
 interface Passing {
   readonly policy: string;
   readonly key: string;
@@ -214,7 +212,6 @@ export class Places {
     return this.#within(name).getByName(name);
   }
 
-  /** The objects among which the one of this name is. */
   #within(name: string): ObjectNamespace {
     const jurisdiction = this.#jurisdictionOf(name.slice(0, name.indexOf("/")));
     if (jurisdiction === undefined) return this.#namespace;

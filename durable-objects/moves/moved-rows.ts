@@ -132,7 +132,6 @@ function hasUnits(presumed: PresumedUnits): boolean {
   return [...presumed.values()].some((units) => units > 0);
 }
 
-/** Finds objects by their names: see `Places`. */
 interface ObjectFinder {
   isHere(name: string | undefined): boolean;
   objectAt(name: string): ObjectStub;

@@ -124,7 +124,6 @@ export class Claims {
     return rulesNow(keyState, nowMs);
   };
 
-  /** The answer to a settle when the key has no such hold any more. */
   #settledBefore(keyState: KeyState, id: string, nowMs: number): Answer {
     const isExpired = keyState.expired.some((claim) => claim.id === id && claim.kind === "hold");
     const earlier = isExpired ? "expired" : this.#store.endOf(keyState, id, nowMs);
@@ -272,7 +271,6 @@ export class Claims {
   }
 }
 
-/** A lease in an answer, without the claim's other fields. */
 function leaseOf({ id, fencingToken = 0, expiresAtMs }: Claim, nowMs: number): Lease {
   return { id, fencingToken, expiresAfterMs: expiresAtMs - nowMs };
 }
@@ -319,7 +317,6 @@ function isOthers(claim: Claim, link: string | undefined): boolean {
   return link !== undefined && linkOf(claim) !== link;
 }
 
-/** The rules as they are now, as the answer to a call that has changed nothing or is done. */
 function rulesNow(keyState: KeyState, nowMs: number): Decided {
   return { rules: withoutTaking(keyState.seenBy(), nowMs, 0) };
 }

@@ -91,7 +91,6 @@ export class Limits {
     return decideTogether(keyState.seenBy(priority), atMs, cost);
   }
 
-  /** Writes what was decided, and remembers it under the call's idempotency key. */
   #answer(
     keyState: KeyState,
     call: Limiting,
@@ -202,7 +201,6 @@ export function refundText(units: Cost, charge: string | undefined): string {
   return charge === undefined ? text : `${text} of the charge ${JSON.stringify(writtenKey(charge))}`;
 }
 
-/** The worker refuses such calls in words for the caller. */
 function checkNoPool({ policy }: KeyState): void {
   if (policy.pool === undefined) return;
   throw new Error(`the policy ${JSON.stringify(policy.name)} has a pool, where nothing can be forced or set`);

@@ -88,7 +88,6 @@ export type AskKey = <Result>(
   ask: (operations: Operations, keyState: KeyState, nowMs: number) => MaybePromise<Result>,
 ) => MaybePromise<Result>;
 
-/** A call as another object is asked to make it, and how what that returns is read. */
 interface SentCall<Result> {
   readonly method: keyof LimiterMethods;
   readonly args: readonly unknown[];

@@ -112,7 +112,6 @@ export class Reservations {
     this.#queue.serve(keyState);
   };
 
-  /** Reserves the units that can be granted, beside those that the holder keeps. */
   #grant(keyState: KeyState, call: Reserve, noted: HolderReport, nowMs: number): Reserved {
     // Of a pool only its last answer is known here, and what other regions do is not.
     const isShared = keyState.policy.pool !== undefined;

@@ -17,7 +17,6 @@ interface RequestedUnits {
   readonly priority?: string | undefined;
 }
 
-/** A call that is served in its turn. */
 interface TurnCall extends RequestedUnits {
   /** How long a lease will last; 0: the units are used. */
   readonly ttlMs: number;
@@ -87,7 +86,6 @@ export function takeTurn(
   return queue.wait(keyState, waiting, answerAt, signal && { signal, answer: TO_NOBODY });
 }
 
-/** A denial, with the exact wait behind the callers that wait already. */
 function denyBehind(
   queue: WaitQueue,
   keyState: KeyState,

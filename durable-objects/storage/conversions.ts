@@ -24,7 +24,6 @@ import type { DueKey } from "./storage.ts";
 /** What a record without `unit` counts. */
 const USUAL_UNIT = "requests";
 
-/** A stored rule that a rule goes on from. */
 interface Source {
   readonly stored: StoredAccount;
   readonly algorithm: AnyAlgorithm;

@@ -278,6 +278,15 @@ export class Tables {
     );
   }
 
+  /** The rows of a query on a table; none when the table was not made. */
+  rows<Row extends Record<string, SqlStorageValue>>(
+    table: Table,
+    query: string,
+    ...bindings: SqlStorageValue[]
+  ): Row[] {
+    return this.has(table) ? this.exec<Row>(query, ...bindings).toArray() : [];
+  }
+
   exec<Row extends Record<string, SqlStorageValue>>(query: string, ...bindings: SqlStorageValue[]) {
     return this.#storage.sql.exec<Row>(query, ...bindings);
   }

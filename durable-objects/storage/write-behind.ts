@@ -365,7 +365,6 @@ function exactFromMs(lead: StoredLead): number {
   return lead.exactFromMs ?? lead.untilMs;
 }
 
-/** Whether a row that an earlier version of the policy has written is enough for today's. */
 function isEnough(policy: Policy, lead: StoredLead): boolean {
   if (maxTtlOf(lead) < policy.reservation.mostMs) return false;
   return policy.rules.every((rule) => {
@@ -374,7 +373,6 @@ function isEnough(policy: Policy, lead: StoredLead): boolean {
   });
 }
 
-/** From when on a key of which nothing is stored is whole, however far ahead it was. */
 function wholeAtMs(policy: Policy, lead: StoredLead): number {
   const { untilMs } = lead;
   const wholeMs = policy.rules.map((rule) => {
