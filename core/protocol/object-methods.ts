@@ -26,9 +26,7 @@ import type {
 /** A value that is there at once, or later. */
 export type MaybePromise<Value> = Value | Promise<Value>;
 
-/**
- * A lease with a handle for its holder. When the holder ends, the runtime disposes of `slot`: the lease is released.
- */
+/** A lease with a handle for its holder. When the holder ends, the runtime disposes of `slot`: the lease is released. */
 export interface Attached {
   readonly answer: AnswerText;
   readonly slot?: Rpc.RpcTargetBranded;
@@ -123,9 +121,9 @@ export type ObjectStub = {
 /** The version of these messages. */
 export const MOVE_PROTOCOL = 4;
 
-/** So many keys are asked for in one message at most. */
+/** The most keys that one message asks for. */
 export const MAX_MOVED = 256;
-/** An answer has no further key when it has so many UTF-16 units. A message may have 32 MiB. */
+/** An answer of this many UTF-16 units has no further key. A message may have 32 MiB. */
 export const MAX_MOVED_LENGTH = 2 ** 22;
 
 /** Asks an object for keys that it had before. */
@@ -219,7 +217,7 @@ export interface KeysStored extends Versioned {
   };
 }
 
-/** A call that came to an object which does not have its key. Whoever gets it does not pass it on again. */
+/** A call that came to an object which does not have its key. The receiver never passes it on again. */
 export interface ForwardedCall extends Versioned {
   readonly passedOn: {
     readonly policy: string;
@@ -227,10 +225,10 @@ export interface ForwardedCall extends Versioned {
     /** Of the object's methods (object-methods.ts): what the call is. */
     readonly method: string;
     readonly args: readonly unknown[];
-    /** The names of the objects that may have the key. Whoever does not know them all could not find it. */
+    /** The names of the objects that may have the key. A receiver that does not know them all could not find it. */
     readonly mayBeAt: readonly string[];
   };
 }
 
-/** What a call that was passed on returned; `isElsewhere`: it was not made, since the key is not to be here either. */
+/** The result of a call that was passed on; `isElsewhere`: it was not made, since the key is not here either. */
 export type ForwardedResult = { readonly returned: unknown } | { readonly isElsewhere: true };

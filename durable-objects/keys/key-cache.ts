@@ -20,8 +20,8 @@ interface MemoryShare {
   bytes: number;
 }
 
-/** While there is too little memory, the objects that have gone are looked for after so many changes. */
-const LOOK_AFTER = 1_024;
+/** While there is too little memory, objects that have gone are searched for after this many changes. */
+const SEARCH_AFTER = 1_024;
 
 /**
  * The memory that keys may take, for all objects that share it. On Cloudflare objects of one class may run in one
@@ -32,26 +32,26 @@ const LOOK_AFTER = 1_024;
  * twice as much as allowed, until those that have more are called, or leave memory because nobody calls them.
  */
 export class MemoryBudget {
-  readonly #mostKeys: number;
-  readonly #mostBytes: number;
+  readonly #maxKeys: number;
+  readonly #maxBytes: number;
   /** The runtime drops an object without telling it. */
   readonly #shares = new Set<WeakRef<MemoryShare>>();
   #keys = 0;
   #bytes = 0;
   #changes = 0;
-  /** With so many objects it is time to look for those that have gone. */
-  #lookAt = LOOK_AFTER;
+  /** With this many objects it is time to search for those that have gone. */
+  #searchAt = SEARCH_AFTER;
 
-  constructor(mostKeys: number, mostBytes: number) {
-    this.#mostKeys = mostKeys;
-    this.#mostBytes = mostBytes;
+  constructor(maxKeys: number, maxBytes: number) {
+    this.#maxKeys = maxKeys;
+    this.#maxBytes = maxBytes;
   }
 
   /** One more object. */
   join(): MemoryShare {
     const share = { keys: 0, bytes: 0 };
     this.#shares.add(new WeakRef(share));
-    if (this.#shares.size > this.#lookAt) this.#look();
+    if (this.#shares.size > this.#searchAt) this.#forgetGone();
     return share;
   }
 
@@ -68,7 +68,7 @@ export class MemoryBudget {
   hasTooManyKeys(share: MemoryShare, others: number): boolean {
     const isOver = () => {
       const own = share.keys + others;
-      return this.#keys + others > this.#mostKeys && own * this.#shares.size > this.#mostKeys;
+      return this.#keys + others > this.#maxKeys && own * this.#shares.size > this.#maxKeys;
     };
     return this.#isStill(isOver);
   }
@@ -76,18 +76,18 @@ export class MemoryBudget {
   /** Whether the object has to drop keys because all of them are too large together. */
   hasTooManyBytes(share: MemoryShare): boolean {
     return this.#isStill(
-      () => this.#bytes > this.#mostBytes && share.bytes * this.#shares.size > this.#mostBytes,
+      () => this.#bytes > this.#maxBytes && share.bytes * this.#shares.size > this.#maxBytes,
     );
   }
 
   /** Whether it is so when objects do not count that have gone. */
   #isStill(isOver: () => boolean): boolean {
     if (!isOver()) return false;
-    if (this.#changes >= LOOK_AFTER && this.#shares.size > 1) this.#look();
+    if (this.#changes >= SEARCH_AFTER && this.#shares.size > 1) this.#forgetGone();
     return isOver();
   }
 
-  #look(): void {
+  #forgetGone(): void {
     [this.#changes, this.#keys, this.#bytes] = [0, 0, 0];
     for (const reference of this.#shares) {
       const share = reference.deref();
@@ -95,7 +95,7 @@ export class MemoryBudget {
       this.#keys += share?.keys ?? 0;
       this.#bytes += share?.bytes ?? 0;
     }
-    this.#lookAt = 2 * this.#shares.size + LOOK_AFTER;
+    this.#searchAt = 2 * this.#shares.size + SEARCH_AFTER;
   }
 }
 

@@ -31,8 +31,8 @@ interface MovingCall<Result> {
   readonly there: (kept: KeptKey, mayBeAt: readonly string[]) => Promise<Result | typeof NOT_OWNER>;
 }
 
-/** So often a call looks for its key: it may go again as soon as it has come. */
-const MAX_LOOKS = 6;
+/** How often a call searches for its key: it may move again as soon as it has come. */
+const MAX_SEARCHES = 6;
 
 /** Makes each call where its key is. */
 export class KeyMoves {
@@ -46,18 +46,13 @@ export class KeyMoves {
     this.arrivals = new KeyImport(host);
   }
 
-  /** The names of the objects that may have a key, as far as this version knows. */
-  namesOf(policyName: string, key: string): readonly string[] {
-    const policy = this.#host.policies.get(policyName);
-    return policy === undefined ? [] : objectNames(policy, key);
-  }
-
   /**
-   * Whether a call that was passed on can be made here: whoever passed it on knows of no object that may have the key
-   * and is not known here.
+   * Whether a call that was passed on can be made here: its sender knows of no object that may have the key and is not
+   * known here.
    */
   mayTake(policyName: string, key: string, mayBeAt: readonly string[]): boolean {
-    const names = this.namesOf(policyName, key);
+    const policy = this.#host.policies.get(policyName);
+    const names = policy === undefined ? [] : objectNames(policy, key);
     return (
       names.some((name) => this.#host.places.isHere(name)) && mayBeAt.every((name) => names.includes(name))
     );
@@ -91,7 +86,7 @@ export class KeyMoves {
     const names = objectNames(policy, key);
     const [toBeAt = ""] = names;
     let isStaying = mayStay;
-    for (let look = 0; look < MAX_LOOKS; look += 1) {
+    for (let search = 0; search < MAX_SEARCHES; search += 1) {
       if (isStaying && residents.has(key)) {
         const made = await orMoved(call.here);
         if (made !== undefined) return made.answer;
@@ -177,7 +172,7 @@ export interface ObjectNamespace {
   jurisdiction?(name: string): ObjectNamespace;
 }
 
-/** So many names of its own are remembered: an object has one by each layout. */
+/** The most names of its own that are remembered: an object has one by each layout. */
 const MAX_NAMES = 16;
 
 /** Tells an object by its name. An object is not told its own, but a name has one id only. */

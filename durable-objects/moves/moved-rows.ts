@@ -148,18 +148,18 @@ export interface MovesHost {
   readonly nowMs: () => number;
   /** A key was written, and is whole from that instant. */
   readonly onWritten: (wholeMs: number, nowMs: number) => void;
-  /** Whoever waits for the key is told that it has moved. */
+  /** Ends the waits for the key: it has moved. */
   readonly endLine: (keyState: KeyState, moved: Error) => void;
 }
 
-/** The key is not here any more. Whoever made the call makes it again, where the key is. */
+/** The key is not here any more. The call is made again where the key is. */
 export class KeyHasMoved extends Error {
   constructor(key: string) {
     super(`the key ${JSON.stringify(key)} has moved to another object`);
   }
 }
 
-/** So many keys are remembered to be here without a look at storage, at about 100 bytes each. */
+/** The most keys that are remembered to be here without a read of storage, at about 100 bytes each. */
 const MAX_REMEMBERED = 20_000;
 
 /**
@@ -184,17 +184,15 @@ export class OwnedKeys {
   }
 
   add(key: string): void {
-    // Whoever is forgotten is asked for again.
-    if (this.#known.size >= MAX_REMEMBERED) for (const first of this.#known) return this.#replace(first, key);
+    // A key that is forgotten is asked for again.
+    for (const oldest of this.#known) {
+      if (this.#known.size < MAX_REMEMBERED) break;
+      this.#known.delete(oldest);
+    }
     this.#known.add(key);
   }
 
   remove(key: string): void {
     this.#known.delete(key);
-  }
-
-  #replace(first: string, key: string): void {
-    this.#known.delete(first);
-    this.#known.add(key);
   }
 }

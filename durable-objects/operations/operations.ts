@@ -17,7 +17,7 @@ export const MISSING: Missing = { missing: true };
 
 /** A `ReserveCall` whose key has been opened. */
 export type Reserve = Omit<ReserveCall, "policy" | "key">;
-/** Whose lease it has to be, by the link to its holder, and whose it is from then on. Absent: whatever it is. */
+/** The link that the lease must be of, and the one that it is of from then on. Absent: any, and the same. */
 export interface LinkChange {
   readonly from?: string | undefined;
   readonly to?: string | undefined;
@@ -104,7 +104,6 @@ export type AskAnywhere = <Result>(
 
 /** A caller that waits for units of a key. */
 export interface Waiter extends QueuedCost {
-  /** When the caller began to wait. */
   readonly sinceMs: number;
   /** How important its call is: see wait-queue.ts. Absent: as calls that say nothing. */
   readonly priority?: string | undefined;
@@ -117,13 +116,12 @@ export interface Waiter extends QueuedCost {
   attempt(nowMs: number): number | undefined;
   /** Answers the caller for the last time: its wait is over. */
   giveUp(nowMs: number): void;
-  /** The caller's promise rejects: nobody can be answered here any more. */
+  /** The caller's promise rejects. */
   fail(error: Error): void;
 }
 
-/** A caller that waits until a key has no leases. */
+/** A caller that waits until a key has no leases, at most until `untilMs`. */
 export interface IdleWatch {
-  /** When it stops waiting. */
   readonly untilMs: number;
   resolve(): void;
   fail(error: Error): void;
