@@ -5,7 +5,7 @@ import type { Reserving } from "../core/protocol/messages.ts";
 import { KeyCache } from "../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../durable-objects/keys/key-store.ts";
-import { LocalOperations } from "../durable-objects/operations/local-operations.ts";
+import { type LocalOperations, localOperations } from "../durable-objects/operations/local-operations.ts";
 import { Shedders } from "../durable-objects/operations/shedders.ts";
 import { WaitQueue } from "../durable-objects/operations/wait-queue.ts";
 import type { Claim } from "../durable-objects/storage/records.ts";
@@ -91,7 +91,7 @@ export class BoundedKey {
   #start(): [KeyCache, KeyStore, LocalOperations] {
     const cache = new KeyCache(this.storage);
     const store = new KeyStore(this.policies, this.storage, cache, () => undefined);
-    return [cache, store, new LocalOperations(store, new WaitQueue(() => this.nowMs), new Shedders())];
+    return [cache, store, localOperations(store, new WaitQueue(() => this.nowMs), new Shedders())];
   }
 }
 

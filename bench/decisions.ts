@@ -2,8 +2,8 @@
  * `npm run bench:decisions`: how long one decision of each algorithm takes alone, without messages, storage or HTTP: the
  * median of several rounds, in nanoseconds. A key is asked at twice its rate, so half of the calls are denied.
  */
-import { advance, UNTOUCHED, type Account } from "../core/accounts/account.ts";
-import { decideTogether } from "../core/accounts/joint-decision.ts";
+import { UNTOUCHED, advance, decideTogether } from "../core/accounts/account.ts";
+import type { Account } from "../core/accounts/hold.ts";
 import { parsePolicies } from "../core/policies/parse-policies.ts";
 import type { Rule } from "../core/policies/policy.ts";
 

@@ -1,35 +1,159 @@
+import type { Time } from "../core/clock.ts";
+import type { PolicyLookup } from "../core/policies/policy.ts";
 import type { AnswerText, KeyCount, KeyList, ListedKey } from "../core/protocol/answers.ts";
 import { publicDecision } from "../core/protocol/decision.ts";
-import {
-  type AcquireCall,
-  type IdleCall,
-  type KeysCall,
-  type LimitCall,
-  unsupportedOf,
-  type Versioned,
-} from "../core/protocol/messages.ts";
-import type {
-  Attached,
-  ForwardedCall,
-  ForwardedResult,
-  HandOver,
-  KeyCall,
-  KeysStored,
-  MaybePromise,
-} from "../core/protocol/object-methods.ts";
+import { type KeysCall, unsupportedOf, type Versioned } from "../core/protocol/messages.ts";
+import type { Attached, KeyCall, MaybePromise } from "../core/protocol/object-methods.ts";
 import { closeLost, releaseLease, type ReleasingHost } from "./connections/lease-sockets.ts";
-import type { KeyParts } from "./key-parts.ts";
-import { isEmpty, isUnrecorded } from "./keys/record-writing.ts";
-import { type KeyMoves, passOn, passRequest } from "./moves/key-moves.ts";
-import type { Places } from "./moves/places.ts";
-import type { AskKey } from "./operations/operations.ts";
-import { isWireMethod, readCall, type WireMethod } from "./wire-methods.ts";
+import { WaitingCalls } from "./connections/waiting-calls.ts";
+import { KeyCache, SHARED_MEMORY } from "./keys/key-cache.ts";
+import type { KeyState } from "./keys/key-state.ts";
+import { KeyStore, type Timers } from "./keys/key-store.ts";
+import { type LocalOperations, localOperations } from "./operations/local-operations.ts";
+import type { AskKey, Operations } from "./operations/operations.ts";
+import { Shedders } from "./operations/shedders.ts";
+import { WaitQueue } from "./operations/wait-queue.ts";
+import type { KeyStorage } from "./storage/storage.ts";
 
-/** A call with this `op`. */
+interface KeyHost {
+  readonly storage: KeyStorage;
+  readonly timers: Timers;
+  readonly policies: PolicyLookup;
+  /** Absent: the real one. */
+  readonly time?: Time;
+  /** Loads what decides keys whose units are in a pool. */
+  readonly loadPooled: (parts: PoolParts) => Promise<Operations>;
+}
+
+/** The parts of an object that its pooled operations use. */
+export interface PoolParts {
+  readonly store: KeyStore;
+  readonly queue: WaitQueue;
+  readonly local: LocalOperations;
+  readonly toNow: (keyState: KeyState) => number;
+  readonly open: OpenKey;
+  /** The object's clock, which never runs backwards. */
+  readonly nowMs: () => number;
+}
+
+/** Opens a key: it is as of the instant that comes with it. */
+type OpenKey = (policy: string, key: string) => [keyState: KeyState, nowMs: number];
+
+/** The parts that decide the keys of one object, joined. They know nothing of the platform. */
+export function joinParts({ storage, timers, policies, loadPooled, time }: KeyHost) {
+  const cache = new KeyCache(storage, SHARED_MEMORY);
+  const onWritten = (wholeMs: number, nowMs: number) =>
+    timers.alarmBy(storage.sweeps.dueMs(wholeMs, nowMs), nowMs);
+  const store = new KeyStore(policies, storage, cache, onWritten);
+  const open: OpenKey = (policy, key) => {
+    const nowMs = timers.nowMs();
+    const keyState = store.open(policy, key, nowMs);
+    queue.follow(keyState);
+    return [keyState, nowMs];
+  };
+  const toNow = (keyState: KeyState) => {
+    const nowMs = timers.nowMs();
+    keyState.advance(nowMs);
+    return nowMs;
+  };
+  const queue = new WaitQueue(toNow, time);
+  const shedders = new Shedders();
+  const local = localOperations(store, queue, shedders, storage.counter);
+  const ask = makeAsk({
+    local,
+    loadPooled: () => loadPooled({ store, queue, local, toNow, open, nowMs: () => timers.nowMs() }),
+    open,
+    release: (keyState) => cache.release(keyState),
+  });
+  /** The policy by which a key is decided; `undefined`: it is not known. */
+  const policyOf = (policy: string, key: string) => cache.policyOf(policy, policies.get(policy), key);
+  /** A call has come, with what its sender knows of the policy. */
+  const hear = (policy: string, key: string, { terms, inForce }: Versioned) => {
+    if (inForce !== undefined) cache.versions.note(key, inForce);
+    if (terms === undefined || inForce?.fields !== undefined) return;
+    const own = policies.get(policy);
+    if (own !== undefined && own.terms !== terms) cache.fingerprints.note(own, terms, timers.nowMs());
+  };
+  const waiting = new WaitingCalls(ask, queue);
+  return {
+    hear,
+    policyOf,
+    storage,
+    cache,
+    timers,
+    policies,
+    queue,
+    onWritten,
+    ask,
+    local,
+    shedders,
+    waiting,
+  };
+}
+
+export type KeyParts = ReturnType<typeof joinParts>;
+
+interface AskHost extends Pick<PoolParts, "open"> {
+  readonly local: Operations;
+  readonly loadPooled: () => Promise<Operations>;
+  /** Ends what `open` began: a key without any state leaves memory. */
+  readonly release: (keyState: KeyState) => void;
+}
+
+/**
+ * Makes the function that opens the key of each call and passes the call to the operations that decide it: local ones, or
+ * those of the key's pool, which are loaded at the first such call.
+ *
+ * When a call ends, it releases its key. A key without any state leaves memory then, and the next call makes another
+ * `KeyState` of it. So no call may use a `KeyState` that it has released, or that another call could: two of one key
+ * could both save. Calls to pools wait for I/O, so they pin their key until they end. Local calls wait in line only, and
+ * a line pins its key too (`WaitQueue`).
+ */
+export function makeAsk({ local, loadPooled, open, release }: AskHost): AskKey {
+  let pooled: Operations | undefined;
+  let loading: Promise<Operations> | undefined;
+  const load = async () => (pooled = await loadPooled());
+  return (policy, key, ask) => {
+    const [keyState, nowMs] = open(policy, key);
+    if (keyState.policy.pool === undefined)
+      return untilEnd(
+        () => ask(local, keyState, nowMs),
+        () => release(keyState),
+      );
+    const askPool = (operations: Operations, state: KeyState, atMs: number) => {
+      const unpin = state.pin();
+      const onEnd = () => {
+        unpin();
+        release(state);
+      };
+      return untilEnd(() => ask(operations, state, atMs), onEnd);
+    };
+    if (pooled !== undefined) return askPool(pooled, keyState, nowMs);
+    // Loading takes time, and the key may leave memory meanwhile: so the key is opened again.
+    release(keyState);
+    loading ??= load();
+    return loading.then((operations) => askPool(operations, ...open(policy, key)));
+  };
+}
+
+/** Does `work`, and then calls `onEnd`: when its promise is settled if it is one, and also when it throws. */
+function untilEnd<Result>(work: () => MaybePromise<Result>, onEnd: () => void): MaybePromise<Result> {
+  let answer: MaybePromise<Result>;
+  try {
+    answer = work();
+  } catch (error) {
+    onEnd();
+    throw error;
+  }
+  if (answer instanceof Promise) void answer.then(onEnd, onEnd);
+  else onEnd();
+  return answer;
+}
+
 type CallOf<Op extends KeyCall["op"]> = Extract<KeyCall, { readonly op: Op }>;
 
 /** Leases that end with their callers. They take the platform, so a limiter in memory has none. */
-export interface AttachedLeases {
+interface AttachedLeases {
   acquire(call: CallOf<"acquire">): Promise<Attached>;
   confirm(call: CallOf<"confirm">): Promise<Attached>;
 }
@@ -42,81 +166,6 @@ export interface AttachedLeases {
 export class KeyCalls {
   readonly #parts: KeyParts & ReleasingHost;
   readonly #attached: AttachedLeases | undefined;
-  readonly #handlers: { readonly [Op in KeyCall["op"]]: (call: CallOf<Op>) => MaybePromise<unknown> } = {
-    limit: (call) => {
-      const { debits } = this.#parts;
-      const params = paramsOf(call);
-      return this.#ask(call, (operations, keyState, nowMs) =>
-        call.force === true
-          ? debits.force(keyState, params, nowMs)
-          : operations.limit(keyState, params, nowMs),
-      );
-    },
-    set: (call) => {
-      const { debits } = this.#parts;
-      const params = paramsOf(call);
-      return this.#ask(
-        call,
-        (operations, keyState, nowMs) =>
-          debits.setUsed(keyState, params, nowMs) ?? operations.peek(keyState, nowMs),
-      );
-    },
-    reserve: (call) => {
-      const params = paramsOf(call);
-      return this.#ask(call, (operations, keyState, nowMs) => operations.reserve(keyState, params, nowMs));
-    },
-    giveBack: ({ policy, returned }) => {
-      for (const each of returned)
-        void this.#parts.ask(policy, each.key, (operations, keyState, nowMs) =>
-          operations.giveBack(keyState, each, nowMs),
-        );
-    },
-    refund: (call) =>
-      this.#ask(call, (operations, keyState, nowMs) =>
-        operations.refund(keyState, call.units, call.idempotencyKey, call.charge, nowMs),
-      ),
-    hold: (call) => {
-      const params = paramsOf(call);
-      return this.#ask(call, (operations, keyState, nowMs) => operations.hold(keyState, params, nowMs));
-    },
-    settle: (call) =>
-      this.#ask(call, (operations, keyState, nowMs) =>
-        operations.settle(keyState, call.id, call.used, nowMs),
-      ),
-    cancel: (call) =>
-      this.#ask(call, (operations, keyState, nowMs) => operations.cancel(keyState, call.id, nowMs)),
-    acquire: (call) => {
-      this.#parts.hear(call.policy, call.key, call);
-      return this.#attachedLeases().acquire(call);
-    },
-    confirm: (call) => this.#attachedLeases().confirm(call),
-    renew: (call) =>
-      this.#ask(call, (operations, keyState, nowMs) =>
-        operations.renew(keyState, call.id, call.ttlMs, nowMs),
-      ),
-    release: async (call) => {
-      const unsupported = unsupportedOf(call);
-      if (unsupported !== undefined) return unsupported;
-      const isReleased = await releaseLease(this.#parts, call.policy, call.key, paramsOf(call));
-      return isReleased ? { released: true } : { missing: true };
-    },
-    shedding: (call) => {
-      const params = paramsOf(call);
-      return this.#ask(call, (_, keyState, nowMs) => this.#parts.shedders.tell(keyState, params, nowMs));
-    },
-    tell: ({ policy, key, inForce }) => {
-      this.#parts.hear(policy, key, { inForce });
-      // Callers that wait for units of the key are served by it. A key that is not in memory has no such callers.
-      if (this.#parts.cache.has(key)) void this.#parts.ask(policy, key, () => undefined);
-    },
-    peek: (call) => this.#ask(call, (operations, keyState, nowMs) => operations.peek(keyState, nowMs)),
-    reset: ({ policy, key }) =>
-      this.#parts.ask(policy, key, (operations, keyState, nowMs) => {
-        const done = operations.reset(keyState, nowMs);
-        const close = () => closeLost(this.#parts, policy, keyState);
-        return done instanceof Promise ? done.then(close) : close();
-      }),
-  };
 
   /** @param attached absent: `acquire` and `confirm` throw */
   constructor(parts: KeyParts & ReleasingHost, attached?: AttachedLeases) {
@@ -124,51 +173,127 @@ export class KeyCalls {
     this.#attached = attached;
   }
 
-  /** What a call is answered: at once if the answer is there at once. A message of a higher protocol is refused. */
+  /** The answer to a call: at once if it is there at once. A message of a higher protocol is refused. */
   call(message: KeyCall): MaybePromise<unknown> {
-    return (this.#handlers[message.op] as (call: KeyCall) => MaybePromise<unknown>)(message);
+    const parts = this.#parts;
+    const { policy, key } = message;
+    switch (message.op) {
+      case "giveBack":
+        for (const each of message.returned)
+          void parts.ask(policy, each.key, (operations, keyState, nowMs) =>
+            operations.giveBack(keyState, each, nowMs),
+          );
+        return undefined;
+      case "acquire":
+        parts.hear(policy, key, message);
+        return this.#leases.acquire(message);
+      case "confirm":
+        return this.#leases.confirm(message);
+      case "release": {
+        const answer = (isReleased: boolean) => (isReleased ? { released: true } : { missing: true });
+        return unsupportedOf(message) ?? releaseLease(parts, policy, key, message).then(answer);
+      }
+      case "tell":
+        parts.hear(policy, key, message);
+        // Callers that wait for units of the key are served by it. A key that is not in memory has no such callers.
+        if (parts.cache.has(key)) void parts.ask(policy, key, () => undefined);
+        return undefined;
+      case "reset":
+        return parts.ask(policy, key, (operations, keyState, nowMs) => {
+          const done = operations.reset(keyState, nowMs);
+          const close = () => closeLost(parts, policy, keyState);
+          return done instanceof Promise ? done.then(close) : close();
+        });
+      case "cancel":
+      case "hold":
+      case "limit":
+      case "peek":
+      case "refund":
+      case "renew":
+      case "reserve":
+      case "set":
+      case "settle":
+      case "shedding":
+        parts.hear(policy, key, message);
+        return (
+          unsupportedOf(message) ??
+          parts.ask<unknown>(policy, key, (operations, keyState, nowMs) =>
+            this.#decide(operations, keyState, message, nowMs),
+          )
+        );
+      default:
+        return message satisfies never;
+    }
+  }
+
+  #decide(
+    operations: Operations,
+    keyState: KeyState,
+    call: Exclude<
+      KeyCall,
+      { readonly op: "giveBack" | "acquire" | "confirm" | "release" | "tell" | "reset" }
+    >,
+    nowMs: number,
+  ): MaybePromise<unknown> {
+    const { local, shedders } = this.#parts;
+    switch (call.op) {
+      case "limit":
+        return call.force === true
+          ? local.limits.force(keyState, call, nowMs)
+          : operations.limit(keyState, call, nowMs);
+      case "set":
+        return local.limits.setUsed(keyState, call, nowMs) ?? operations.peek(keyState, nowMs);
+      case "reserve":
+        return operations.reserve(keyState, call, nowMs);
+      case "refund":
+        return operations.refund(keyState, call.units, call.idempotencyKey, call.charge, nowMs);
+      case "hold":
+        return operations.hold(keyState, call, nowMs);
+      case "settle":
+        return operations.settle(keyState, call.id, call.used, nowMs);
+      case "cancel":
+        return operations.cancel(keyState, call.id, nowMs);
+      case "renew":
+        return operations.renew(keyState, call.id, call.ttlMs, nowMs);
+      case "shedding":
+        return shedders.tell(keyState, call, nowMs);
+      case "peek":
+        return operations.peek(keyState, nowMs);
+      default:
+        return call satisfies never;
+    }
   }
 
   /** The next keys of this object. */
-  async keys(call: KeysCall): Promise<string> {
+  async keys(call: KeysCall): Promise<AnswerText> {
     return JSON.stringify(unsupportedOf(call) ?? (await listKeys(this.#parts, call)));
   }
 
-  countKeys(call: KeysCall): string {
-    return JSON.stringify(unsupportedOf(call) ?? countKeys(this.#parts, call));
+  /** How many keys this object knows of. */
+  countKeys(call: KeysCall): AnswerText {
+    const { storage, cache } = this.#parts;
+    const { prefix = "" } = call;
+    const counted = (): KeyCount => ({
+      count: storage.countKeys(prefix) + unrecorded(cache, prefix).length,
+    });
+    return JSON.stringify(unsupportedOf(call) ?? counted());
   }
 
-  #attachedLeases(): AttachedLeases {
+  get #leases(): AttachedLeases {
     if (this.#attached === undefined) throw new Error("leases that end with their callers take the platform");
     return this.#attached;
   }
-
-  #ask(
-    call: Versioned & { readonly policy: string; readonly key: string },
-    ask: Parameters<AskKey>[2],
-  ): MaybePromise<unknown> {
-    this.#parts.hear(call.policy, call.key, call);
-    return unsupportedOf(call) ?? this.#parts.ask(call.policy, call.key, ask);
-  }
 }
 
-/** A call without what it is and which key it is about. */
-function paramsOf<Call extends KeyCall>(call: Call): Omit<Call, "op" | "policy" | "key"> {
-  const { op: _op, policy: _policy, key: _key, ...params } = call;
-  return params;
-}
-
-/** So many keys are looked at in one go, so that other calls do not wait for a long list. */
+/** Other calls come in after this many keys of a long list. */
 const KEYS_A_TURN = 50;
 
-type Parts = Pick<KeyParts, "storage" | "cache" | "ask" | "policies">;
-
 /**
- * The next keys of this object, with what a look at each of them says: keys with a record, and keys that memory alone
- * knows of. A key that is whole again is among them until it is forgotten.
+ * The next keys of this object, with a peek at each of them: keys with a record, and keys that memory alone knows of. A
+ * key that is untouched again is among them until it is forgotten.
  */
 async function listKeys(
-  { storage, cache, ask, policies }: Parts,
+  { storage, cache, ask, policies }: Pick<KeyParts, "storage" | "cache" | "ask" | "policies">,
   { policy: name, prefix = "", after, most = 0 }: KeysCall,
 ): Promise<KeyList> {
   // One more than is asked for tells whether there are more.
@@ -180,7 +305,7 @@ async function listKeys(
     if (index % KEYS_A_TURN === KEYS_A_TURN - 1) await new Promise((resolve) => setTimeout(resolve, 0));
     const policy = cache.policyOf(name, policies.get(name), key);
     // It may have moved meanwhile: then it is listed there.
-    if (policy === undefined || storage.moves.isAway(policy, key)) continue;
+    if (policy === undefined || (policy.objectsBefore !== undefined && storage.moves.isAway(key))) continue;
     const peeked = await ask(name, key, (operations, keyState, nowMs) => operations.peek(keyState, nowMs));
     const { limit, remaining = 0, resetAfterMs = 0 } = publicDecision(policy, key, peeked);
     const { outstanding, holds, leases } = peeked;
@@ -189,19 +314,10 @@ async function listKeys(
   return { keys, hasMore: found.length > most };
 }
 
-/** How many keys this object knows of. */
-function countKeys(
-  { storage, cache }: Pick<Parts, "storage" | "cache">,
-  { prefix = "" }: KeysCall,
-): KeyCount {
-  return { count: storage.countKeys(prefix) + unrecorded(cache, prefix).length };
-}
-
-/** Keys with this prefix of which memory alone knows, in no order. */
-function unrecorded(cache: Parts["cache"], prefix: string): string[] {
+function unrecorded(cache: KeyCache, prefix: string): string[] {
   const keys: string[] = [];
   for (const state of cache.states)
-    if (state.key.startsWith(prefix) && isUnrecorded(state) && !state.isWritten && !isEmpty(state))
+    if (state.key.startsWith(prefix) && state.isUnrecorded && !state.isWritten && !state.isEmpty)
       keys.push(state.key);
   return keys;
 }
@@ -213,72 +329,4 @@ function byBytes(one: string, other: string): number {
   // Where they differ in the second half of a code point, the first half is the same.
   const pointOf = (text: string) => text.codePointAt(at) ?? -1;
   return pointOf(one) - pointOf(other);
-}
-
-/** Makes a call on a key that is here, and returns what the method that was called returns. */
-type MakeHere = (message: KeyCall, method: WireMethod) => MaybePromise<unknown>;
-
-/** Makes each call where its key is: here, or in another object (moves/key-moves.ts). */
-export class OwnerRouting {
-  readonly #makeHere: MakeHere;
-  readonly #moves: KeyMoves;
-  readonly #places: Places;
-
-  constructor(makeHere: MakeHere, moves: KeyMoves, places: Places) {
-    this.#makeHere = makeHere;
-    this.#moves = moves;
-    this.#places = places;
-  }
-
-  /** What a method of the object returns. @param isPassedOn another object has passed the call on */
-  make(method: WireMethod, args: readonly unknown[], isPassedOn = false): MaybePromise<unknown> {
-    const message = readCall(method, args);
-    const { policy, key } = message;
-    return this.#moves.make<unknown>(policy, key, {
-      isPassedOn,
-      here: () => this.#makeHere(message, method),
-      there: (kept, mayBeAt) => passOn(this.#places, kept, { policy, key, method, args, mayBeAt }),
-    });
-  }
-
-  /** Answers what objects say to each other when keys move. */
-  answerMove(message: HandOver | KeysStored | ForwardedCall): MaybePromise<AnswerText | ForwardedResult> {
-    const unsupported = unsupportedOf(message);
-    if (unsupported !== undefined) return JSON.stringify(unsupported);
-    if ("passedOn" in message) return this.#makePassed(message.passedOn);
-    const { departures, arrivals } = this.#moves;
-    if ("handOver" in message)
-      return JSON.stringify(departures.handOver(message.handOver, (key) => arrivals.isUnderWay(key)));
-    if ("taken" in message) departures.taken(message.taken);
-    return JSON.stringify(null);
-  }
-
-  /** Makes a call that another object has passed on, if the key may be here. */
-  async #makePassed({
-    policy,
-    key,
-    method,
-    args,
-    mayBeAt,
-  }: ForwardedCall["passedOn"]): Promise<ForwardedResult> {
-    if (!this.#moves.mayTake(policy, key, mayBeAt)) return { isElsewhere: true };
-    if (!isWireMethod(method)) return { isElsewhere: true };
-    return { returned: await this.make(method, args, true) };
-  }
-
-  /** Answers a request where the key of its message is. */
-  async request(
-    request: Request,
-    message: AcquireCall | IdleCall | LimitCall,
-    answer: () => Promise<Response>,
-  ): Promise<Response> {
-    const { policy, key, mayBeAt } = message;
-    if (mayBeAt !== undefined && !this.#moves.mayTake(policy, key, mayBeAt))
-      throw new Error(`the key ${JSON.stringify(key)} is not to be here`);
-    return await this.#moves.make<Response>(policy, key, {
-      isPassedOn: mayBeAt !== undefined,
-      here: answer,
-      there: (kept, names) => passRequest(this.#places, kept, request, message, names),
-    });
-  }
 }

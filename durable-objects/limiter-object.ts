@@ -1,36 +1,35 @@
 import { DurableObject } from "cloudflare:workers";
+import { randomId, SYSTEM_TIME } from "../core/clock.ts";
+import { localName, type Policy, type PolicyLookup, publicName } from "../core/policies/policy.ts";
 import type { AnswerText } from "../core/protocol/answers.ts";
 import {
   type AcquireCall,
-  type Batch,
   CLOSE_BROKEN,
   type IdleCall,
   type KeysCall,
   type LimitCall,
-  type ReserveCall,
-  type Returned,
   unsupportedOf,
 } from "../core/protocol/messages.ts";
-import type {
-  ForwardedCall,
-  HandOver,
-  KeyCall,
-  KeysStored,
-  LimiterMethods,
-  MaybePromise,
-} from "../core/protocol/object-methods.ts";
-import type { StatsNamespace } from "../core/stats/messages.ts";
+import type { LimiterMethods } from "../core/protocol/object-methods.ts";
+import { STATS_NAME, type StatsMessage, type StatsNamespace } from "../core/stats/messages.ts";
+import { StatsSender, Tally } from "../core/stats/tally.ts";
 import { acquireAttached, confirmLease } from "./connections/lease-handle.ts";
-import { KeyCalls, OwnerRouting } from "./key-calls.ts";
-import type { ObjectNamespace } from "./moves/places.ts";
-import { makeParts, type ObjectParts, ObjectStats } from "./object-parts.ts";
+import { LeaseSockets } from "./connections/lease-sockets.ts";
+import { backgroundMs, isRemoved, poolAddress, regionalPolicies } from "./deployment.ts";
+import { KeyCalls, type PoolParts, joinParts } from "./key-calls.ts";
+import { cleaned } from "./keys/garbage-collection.ts";
+import { Timers } from "./keys/key-store.ts";
+import { KeyMoves, NOT_OWNER, type ObjectNamespace, Places, passOn } from "./moves/key-moves.ts";
+import { OwnedKeys } from "./moves/moved-rows.ts";
+import type { AskAnywhere, Operations } from "./operations/operations.ts";
+import { sharesOf } from "./pool/share-algorithm.ts";
+import { countedStorage, Storage } from "./storage/storage.ts";
 import { FAILED_AGAIN_MS } from "./storage/sweeps.ts";
-import { answerBatch, WIRE_METHODS, type WireMethod, writeAnswer } from "./wire-methods.ts";
+import { OwnerRouting, WIRE_METHODS, type WireMethod, writeAnswer } from "./wire-methods.ts";
 
-/** What the object finds in its environment. */
 interface Bindings {
   readonly OBJECTS: ObjectNamespace;
-  /** Absent: nobody takes counts. */
+  /** Absent: counts are not kept. */
   readonly STATS?: StatsNamespace;
 }
 
@@ -44,7 +43,7 @@ export class LimiterObject extends WithWireMethods {
   readonly #parts: ObjectParts;
   readonly #calls: KeyCalls;
   readonly #routing: OwnerRouting;
-  readonly #stats: ObjectStats;
+  readonly #stats: StatsNamespace | undefined;
 
   static {
     // Workers RPC finds methods on the prototype.
@@ -53,7 +52,7 @@ export class LimiterObject extends WithWireMethods {
         configurable: true,
         writable: true,
         value(this: LimiterObject, ...args: readonly unknown[]) {
-          return this.#call(method, args);
+          return this.#routing.call(method, args);
         },
       });
   }
@@ -63,18 +62,16 @@ export class LimiterObject extends WithWireMethods {
     const { OBJECTS, STATS } = env as unknown as Bindings;
     const parts = makeParts(ctx, OBJECTS);
     this.#parts = parts;
+    this.#stats = STATS;
     this.#calls = new KeyCalls(parts, {
       acquire: (call) => acquireAttached(parts, call),
       confirm: (call) => confirmLease(parts, call),
     });
-    this.#stats = new ObjectStats(STATS, (work) => ctx.waitUntil(work));
-    const { moves, places, storage, timers } = parts;
-    const makeHere = (message: KeyCall, method: WireMethod) => {
-      this.#stats.called(message.policy, method);
+    this.#routing = new OwnerRouting((message, method) => {
+      this.#count(message.policy, method);
       return writeAnswer(method, this.#calls.call(message));
-    };
-    this.#routing = new OwnerRouting(makeHere, moves, places);
-    if (!storage.isEmpty) void ctx.blockConcurrencyWhile(() => timers.readAlarm(FAILED_AGAIN_MS));
+    }, parts);
+    if (!parts.storage.isEmpty) void ctx.blockConcurrencyWhile(() => parts.timers.readAlarm(FAILED_AGAIN_MS));
   }
 
   keys(call: KeysCall): Promise<AnswerText> {
@@ -85,17 +82,28 @@ export class LimiterObject extends WithWireMethods {
     return this.#calls.countKeys(call);
   }
 
-  /** Writes all that memory knows better than storage, and sends what was counted: nothing is lost if the process ends now. */
+  /** Writes all by which memory is ahead of storage, and sends all counts: nothing is lost if the process ends now. */
   async rest(): Promise<void> {
-    this.#parts.rest();
-    await this.#stats.sendAll();
+    const { timers, cache, storage } = this.#parts;
+    const atMs = timers.nowMs();
+    if (cache.writeAll(atMs)) storage.leads.end(objectPolicies, atMs);
+    if (this.#stats === undefined) return;
+    // First what had no answer, then what has been counted since.
+    await sender.sendAll(SYSTEM_TIME, this.#push);
   }
 
   override async fetch(request: Request): Promise<Response> {
-    const message = await messageOf(request);
-    return await this.#routing.request(request, message, () => {
-      this.#stats.called(message.policy, new URL(request.url).pathname.slice(1));
-      return answerRequest(request, message, this.#parts);
+    const url = new URL(request.url);
+    // The message is in the address when the request opens a socket, else in the body.
+    const message = JSON.parse(url.searchParams.get("call") ?? (await request.text())) as Message;
+    return await this.#routing.request(request, message, async () => {
+      this.#count(message.policy, url.pathname.slice(1));
+      const { sockets, waiting, hear } = this.#parts;
+      const unsupported = unsupportedOf(message);
+      if (unsupported !== undefined) return Response.json(unsupported);
+      hear(message.policy, message.key, message);
+      if (url.pathname === "/socket") return sockets.accept(message as AcquireCall);
+      return Response.json(await waiting.answer(url.pathname, message, request.signal));
     });
   }
 
@@ -107,46 +115,107 @@ export class LimiterObject extends WithWireMethods {
     this.#parts.sockets.closed(socket, true);
   }
 
-  /** Forgets keys that are whole again and answers that no longer stand; deletes everything when nothing is left. */
+  /** Forgets keys that are untouched again and answers that are not valid any more. */
   override alarm(info?: AlarmInvocationInfo): Promise<void> {
-    return this.#parts.cleanUp(info?.isRetry === true);
+    const { sockets } = this.#parts;
+    return cleaned(this.#parts, () => sockets.renew(), info?.isRetry === true);
   }
 
-  /** Makes a call on a key, by the method that was called and its arguments, and returns what that method returns. */
-  #call(method: WireMethod, args: readonly unknown[]): MaybePromise<unknown> {
-    const [first] = args as [string | ReserveCall | Batch | HandOver | KeysStored | ForwardedCall];
-    if (method === "giveBack") return this.#giveBack(...(args as [string, readonly Returned[]]));
-    if (method !== "reserve" || typeof first === "string") return this.#routing.make(method, args);
-    if ("calls" in first) return answerBatch(first, (...call) => this.#call(...call));
-    return "holder" in first ? this.#routing.make(method, args) : this.#routing.answerMove(first);
+  /** Counts a call on a key. Counts are sent when it is time: no call waits for it, and no timer keeps an object in memory. */
+  #count(policy: string, method: string): void {
+    if (this.#stats === undefined) return;
+    tally.add("object_calls", [publicName(policy), method]);
+    if (sender.isDue(SYSTEM_TIME.nowMs())) this.ctx.waitUntil(sender.begin(SYSTEM_TIME, this.#push, 0));
   }
 
-  /** Each of the units goes where its key is. */
-  #giveBack(policy: string, returned: readonly Returned[]): MaybePromise<void> {
-    const given = returned.map((each) => this.#routing.make("giveBack", [policy, [each]]));
-    const late = given.filter((each) => each instanceof Promise);
-    if (late.length > 0) return Promise.all(late).then(() => undefined);
-  }
+  readonly #push = (message: StatsMessage) =>
+    this.#stats?.getByName(STATS_NAME).push(message) ?? Promise.resolve();
 }
 
+/** A call that comes as a request and not over RPC: it waits, or opens a socket. */
 type Message = AcquireCall | IdleCall | LimitCall;
 
-/** The message of a request: in its address when it opens a socket, else in its body. */
-async function messageOf(request: Request): Promise<Message> {
-  const text = new URL(request.url).searchParams.get("call") ?? (await request.text());
-  return JSON.parse(text) as Message;
+/** The counts of all objects of this isolate: one of them alone would send a message for a few calls. */
+const tally = new Tally();
+const sender = new StatsSender(
+  tally,
+  randomId,
+  (error) => console.warn(`what objects counted could not be sent, and is sent again: ${String(error)}`),
+  backgroundMs,
+);
+
+function makeParts(ctx: DurableObjectState, namespace: ObjectNamespace) {
+  const counted = countedStorage(ctx.storage, tally);
+  const storage = new Storage(counted, tally);
+  const timers = new Timers(counted);
+  const parts = joinParts({ storage, timers, policies: objectPolicies, loadPooled: loadPool });
+  const { cache, ask, onWritten, queue, policyOf } = parts;
+  const nowMs = () => timers.nowMs();
+  const places = new Places(namespace, ctx.id, (name) => objectPolicies.get(name)?.jurisdiction);
+  const moves = new KeyMoves({
+    policies: objectPolicies,
+    storage,
+    cache,
+    onWritten,
+    nowMs,
+    residents: new OwnedKeys(storage),
+    places,
+    time: SYSTEM_TIME,
+    endLine: (keyState, moved) => queue.end(keyState, moved),
+  });
+  const anywhere: AskAnywhere = (policy, key, here, { read, ...sent }) =>
+    moves.make(policy, key, {
+      isPassedOn: false,
+      here: () => ask(policy, key, here),
+      there: async (kept, mayBeAt) => {
+        const returned = await passOn(places, kept, { policy, key, mayBeAt, ...sent });
+        return returned === NOT_OWNER ? NOT_OWNER : read(returned);
+      },
+    });
+  const renewBy = (dueMs: number, atMs: number) => timers.alarmBy(dueMs, atMs, 0);
+  const sockets = new LeaseSockets(ctx, { policyOf, ask, anywhere, nowMs, renewBy });
+  return { ...parts, places, moves, anywhere, sockets };
 }
 
-/** Answers the calls that come as requests and not over RPC: those that wait, and sockets. */
-async function answerRequest(
-  request: Request,
-  message: Message,
-  { sockets, waiting, hear }: Pick<ObjectParts, "sockets" | "waiting" | "hear">,
-): Promise<Response> {
-  const { pathname } = new URL(request.url);
-  const unsupported = unsupportedOf(message);
-  if (unsupported !== undefined) return Response.json(unsupported);
-  hear(message.policy, message.key, message);
-  if (pathname === "/socket") return sockets.accept(message as AcquireCall);
-  return Response.json(await waiting.answer(pathname, message, request.signal));
+type ObjectParts = ReturnType<typeof makeParts>;
+
+/** The policies by which objects decide. In a policy with a pool, each rule is replaced by the region's share of it. */
+const objectPolicies: PolicyLookup = {
+  get(name) {
+    const policy = regionalPolicies.get(name);
+    if (policy?.pool === undefined) return policy;
+    const shares = sharesByPolicy.get(name) ?? sharesOf(policy);
+    sharesByPolicy.set(name, shares);
+    return shares;
+  },
+  isRemoved,
+};
+const sharesByPolicy = new Map<string, Policy>();
+
+/**
+ * A prefix for the keys that a region counts alone while its pool does not answer (`onFailure = "local"`). They are
+ * stored in the same object as the key of the pool. The prefix has 512 characters and a caller's key at most 512 bytes,
+ * so no caller can name such a key. Stored: never change.
+ */
+const ALONE = "alone/".padEnd(512, "/");
+
+/**
+ * Loads the operations of a policy with a pool. They bring Upstash's client and the script with them, so an object
+ * without pools does not load them.
+ *
+ * @throws Error while versions mix: this version of the object was deployed without the address of a Redis
+ */
+async function loadPool({ nowMs, open, ...parts }: PoolParts): Promise<Operations> {
+  if (poolAddress === undefined) throw new Error("this version of the object has no pools");
+  const [{ PooledOperations }, { RedisPool }] = await Promise.all([
+    import("./pool/pooled-operations.ts"),
+    import("./pool/redis/redis-pool.ts"),
+  ]);
+  const time = { ...SYSTEM_TIME, nowMs };
+  return new PooledOperations({
+    ...parts,
+    pool: new RedisPool(poolAddress, time),
+    time,
+    openAlone: ({ policy, key }) => open(localName(policy), ALONE + key),
+  });
 }

@@ -1,18 +1,17 @@
+import type { NewSegment, Segment } from "../core/algorithms/algorithm.ts";
 import { SYSTEM_TIME, type Time } from "../core/clock.ts";
 import type { Policies } from "../core/policies/policy.ts";
-import type {
-  AcquireCall,
-  Batch,
-  IdleCall,
-  KeysCall,
-  LimitCall,
-  ReserveCall,
-} from "../core/protocol/messages.ts";
-import { KeyCalls } from "./key-calls.ts";
-import { cleaned, joinParts } from "./key-parts.ts";
-import { Timers } from "./keys/key-cache.ts";
-import { MemoryStorage } from "./storage/memory-storage.ts";
-import { answerBatch, readCall, WIRE_METHODS, type WireMethod, writeAnswer } from "./wire-methods.ts";
+import type { AcquireCall, IdleCall, KeysCall, LimitCall } from "../core/protocol/messages.ts";
+import type { KeyRange } from "../core/protocol/names.ts";
+import { joinParts, KeyCalls } from "./key-calls.ts";
+import { cleaned } from "./keys/garbage-collection.ts";
+import { Timers } from "./keys/key-store.ts";
+import { ANSWERS_DROPPED, type StoredAnswer, type StoredAnswers, type Swept } from "./storage/answers.ts";
+import type { Claim, StoredKey, SweptKey } from "./storage/records.ts";
+import type { ClaimCounts, DueKey, KeyStorage, StoredClaims } from "./storage/storage.ts";
+import { Sweeps } from "./storage/sweeps.ts";
+import { CrashAllowances } from "./storage/write-behind.ts";
+import { OwnerRouting, WIRE_METHODS, writeAnswer } from "./wire-methods.ts";
 
 /** The objects of a limiter that lives in this process and ends with it: one for each policy, whatever its `objects`. */
 export class MemoryNamespace {
@@ -46,14 +45,11 @@ function makeObject(policies: Pick<Policies, "get">, time: Time): object {
   const loadPooled = () => Promise.reject(new Error("a limiter in memory has no pools"));
   const parts = joinParts({ storage: new MemoryStorage(), timers, policies, loadPooled, time });
   const calls = new KeyCalls({ ...parts, sockets: { closeLost: () => undefined } });
-  const make = (method: WireMethod, args: readonly unknown[]) =>
-    writeAnswer(method, calls.call(readCall(method, args)));
+  const routing = new OwnerRouting((message, method) => writeAnswer(method, calls.call(message)));
   const methods = WIRE_METHODS.map((method) => [
     method,
-    async (...args: readonly unknown[]) => await make(method, args),
+    async (...args: readonly unknown[]) => await routing.call(method, args),
   ]);
-  const reserve = async (message: ReserveCall | Batch) =>
-    await ("calls" in message ? answerBatch(message, make) : make("reserve", [message]));
   const keys = async (call: KeysCall) => await calls.keys(call);
   const countKeys = async (call: KeysCall) => await Promise.resolve(calls.countKeys(call));
   const fetch = async (url: string, { body, signal }: RequestInit) => {
@@ -61,8 +57,198 @@ function makeObject(policies: Pick<Policies, "get">, time: Time): object {
     const gone = signal ?? new AbortController().signal;
     return Response.json(await parts.waiting.answer(new URL(url).pathname, call, gone));
   };
-  return { ...Object.fromEntries(methods), reserve, keys, countKeys, fetch };
+  return { ...Object.fromEntries(methods), keys, countKeys, fetch };
 }
 
 /** A longer timer would end at once. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
+
+const NOT_KEPT = { kv: { get: () => undefined, put: () => undefined } };
+
+/** Keeps in memory what an object keeps in storage: for a limiter that need not survive its process. */
+export class MemoryStorage implements KeyStorage {
+  readonly answers = new MemoryAnswers((key) => this.#keys.has(key));
+  readonly claims = new MemoryClaims();
+  /** Nobody reads what these promise: there is no start after a crash. */
+  readonly leads = new CrashAllowances(NOT_KEPT);
+  readonly sweeps = new Sweeps(NOT_KEPT);
+  readonly loneKey = undefined;
+  /** Keys of a limiter in memory have one object, and never move. */
+  readonly moves = { isEmpty: true, isAway: () => false, sweep: () => ({ left: 0, dueMs: Infinity }) };
+  readonly #keys = new Map<string, DueKey>();
+  /** By key and rule. */
+  readonly #segments = new Map<string, Map<string, NewSegment[]>>();
+
+  get isEmpty(): boolean {
+    return this.#keys.size === 0 && this.leads.isEmpty;
+  }
+
+  /** Nothing that runs in it can fail half-way but by a mistake, and then the process should end. */
+  atomically<Result>(work: () => Result): Result {
+    return work();
+  }
+
+  removeAll(): Promise<void> {
+    for (const key of this.#keys.keys()) this.remove(key);
+    this.answers.clear();
+    this.leads.forget();
+    this.sweeps.forget();
+    return Promise.resolve();
+  }
+
+  read(key: string): DueKey | undefined {
+    return this.#keys.get(key);
+  }
+
+  keysAfter(prefix: string, after: string | undefined, most: number): string[] {
+    const found = [...this.#keys.keys()].filter((key) => key.startsWith(prefix) && (!after || key > after));
+    return found.toSorted((a, b) => (a < b ? -1 : 1)).slice(0, most);
+  }
+
+  countKeys(prefix: string): number {
+    return [...this.#keys.keys()].filter((key) => key.startsWith(prefix)).length;
+  }
+
+  write(record: StoredKey, wholeAtMs: number): void {
+    this.#keys.set(record.key, { ...record, wholeAtMs });
+    this.sweeps.wrote(wholeAtMs);
+  }
+
+  remove(key: string): void {
+    this.claims.removeAll(key);
+    this.#keys.delete(key);
+    this.#segments.delete(key);
+  }
+
+  segments(key: string, rule: string): Segment[] {
+    const kept = this.#segments.get(key)?.get(rule) ?? [];
+    return kept.map(({ log, from, entries }) => ({ log, from, entries: Float64Array.from(entries) }));
+  }
+
+  writeSegment(key: string, rule: string, segment: NewSegment): void {
+    const rules = this.#segments.get(key) ?? new Map<string, NewSegment[]>();
+    this.#segments.set(key, rules);
+    const isKept = ({ log, from, toMs }: NewSegment) =>
+      log === segment.log && toMs >= segment.keepFromMs && from !== segment.from;
+    const kept = (rules.get(rule) ?? []).filter(isKept);
+    rules.set(
+      rule,
+      [...kept, segment].toSorted((a, b) => a.log - b.log || a.from - b.from),
+    );
+  }
+
+  /** All at once: to find those after a key would be to sort them all. */
+  keysSwept(after: string): SweptKey[] {
+    return after === "" ? [...this.#keys.values()] : [];
+  }
+}
+
+/** Answers under idempotency keys. */
+class MemoryAnswers implements Pick<StoredAnswers, keyof StoredAnswers> {
+  readonly #hasRecord: (key: string) => boolean;
+  readonly #answers = new Map<string, Map<string, StoredAnswer>>();
+
+  constructor(hasRecord: (key: string) => boolean) {
+    this.#hasRecord = hasRecord;
+  }
+
+  read(key: string, idempotencyKey: string): StoredAnswer | undefined {
+    return this.#answers.get(key)?.get(idempotencyKey);
+  }
+
+  write(key: string, idempotencyKey: string, answer: StoredAnswer): void {
+    const ofKey = this.#answers.get(key) ?? new Map<string, StoredAnswer>();
+    this.#answers.set(key, ofKey);
+    ofKey.set(idempotencyKey, answer);
+  }
+
+  remove(key: string, idempotencyKey: string): void {
+    const ofKey = this.#answers.get(key);
+    ofKey?.delete(idempotencyKey);
+    if (ofKey?.size === 0) this.#answers.delete(key);
+  }
+
+  count(key: string, range: KeyRange): { readonly count: number; readonly oldestMs: number } {
+    const found = this.#within(key, range);
+    return { count: found.length, oldestMs: found[0]?.[1].atMs ?? Infinity };
+  }
+
+  removeOldest(key: string, range: KeyRange): void {
+    for (const [each] of this.#within(key, range).slice(0, ANSWERS_DROPPED)) this.remove(key, each);
+  }
+
+  has(key: string): boolean {
+    return this.#answers.has(key);
+  }
+
+  /** A process has one caller, and its memory ends with it. */
+  readonly lengths = { all: 0, of: () => 0 };
+  forgetLengths(): void {}
+
+  removeAll(key: string): void {
+    this.#answers.delete(key);
+  }
+
+  sweep(_: object, untilMs: number): Swept {
+    let [left, oldestMs] = [0, Infinity];
+    for (const [key, answers] of this.#answers) {
+      const isRecorded = this.#hasRecord(key);
+      for (const [each, { atMs }] of answers) {
+        if (!isRecorded && atMs <= untilMs) {
+          this.remove(key, each);
+          continue;
+        }
+        left += 1;
+        if (!isRecorded) oldestMs = Math.min(oldestMs, atMs);
+      }
+    }
+    return { left, oldestMs };
+  }
+
+  clear(): void {
+    this.#answers.clear();
+  }
+
+  #within(key: string, [from, to]: KeyRange): [string, StoredAnswer][] {
+    const found = [...(this.#answers.get(key) ?? [])].filter(([each]) => each >= from && each < to);
+    return found.toSorted(([, a], [, b]) => a.atMs - b.atMs);
+  }
+}
+
+/** Holds and leases. */
+class MemoryClaims implements Pick<StoredClaims, keyof StoredClaims> {
+  readonly #claims = new Map<string, Map<string, Claim>>();
+
+  read(key: string): Claim[] {
+    return [...(this.#claims.get(key)?.values() ?? [])];
+  }
+
+  write(key: string, claim: Claim): void {
+    const ofKey = this.#claims.get(key) ?? new Map<string, Claim>();
+    this.#claims.set(key, ofKey);
+    ofKey.set(claim.id, claim);
+  }
+
+  remove(key: string, id: string): void {
+    const ofKey = this.#claims.get(key);
+    ofKey?.delete(id);
+    if (ofKey?.size === 0) this.#claims.delete(key);
+  }
+
+  removeAll(key: string): void {
+    this.#claims.delete(key);
+  }
+
+  get counts(): ClaimCounts {
+    const all = [...this.#claims.values()].flatMap((ofKey) => [...ofKey.values()]);
+    return {
+      all: all.length,
+      of: (caller) => all.filter((claim) => (claim.caller ?? "") === caller).length,
+    };
+  }
+
+  /** They are counted each time. */
+  forgetCounts(): void {
+    return undefined;
+  }
+}

@@ -4,22 +4,35 @@
  */
 import type { AnswerText, Missing, Released, UnsupportedProtocol } from "../core/protocol/answers.ts";
 import {
+  type AcquireCall,
   type Batch,
   type BatchedAnswer,
   type BatchedCall,
   batchText,
+  type IdleCall,
   KNOWN_PROTOCOL,
+  type LimitCall,
   MAX_BATCH_LENGTH,
   MAX_BATCHED,
+  type ReserveCall,
+  type Returned,
   unsupportedOf,
 } from "../core/protocol/messages.ts";
-import type { KeyCall, LimiterMethods, MaybePromise } from "../core/protocol/object-methods.ts";
+import type {
+  ForwardedCall,
+  ForwardedResult,
+  HandOver,
+  KeyCall,
+  KeysStored,
+  LimiterMethods,
+  MaybePromise,
+} from "../core/protocol/object-methods.ts";
 import { full } from "../core/protocol/problems.ts";
+import { type KeyMoves, type Places, passOn, passRequest } from "./moves/key-moves.ts";
 
 /** The methods about one key. */
 export type WireMethod = Exclude<keyof LimiterMethods, "keys" | "countKeys">;
 
-/** How a method's arguments are read. */
 type Readers = {
   readonly [Method in Exclude<WireMethod, "reserve">]: (
     ...args: Parameters<LimiterMethods[Method]>
@@ -62,24 +75,93 @@ const WRITERS: Partial<Record<WireMethod, (answer: unknown) => unknown>> = {
 /** The names of all methods about one key. */
 export const WIRE_METHODS = Object.keys(READERS) as readonly WireMethod[];
 
-/** Whether an object has a method of this name, which is about one key. */
-export function isWireMethod(method: string): method is WireMethod {
-  return Object.hasOwn(READERS, method);
-}
-
-/** The message that a method with these arguments is. */
-export function readCall(method: WireMethod, args: readonly unknown[]): KeyCall {
-  return (READERS[method] as (...given: readonly unknown[]) => KeyCall)(...args);
-}
-
 /** An answer as a method returns it: at once if it is there at once. */
 export function writeAnswer(method: WireMethod, answer: MaybePromise<unknown>): MaybePromise<unknown> {
   const write = WRITERS[method] ?? JSON.stringify;
   return answer instanceof Promise ? answer.then(write) : write(answer);
 }
 
-/** Makes one call of a batch, and returns what its method returns. */
-export type MakeCall = (
+type MakeHere = (message: KeyCall, method: WireMethod) => MaybePromise<unknown>;
+
+/** Makes each call where its key is: here, or in another object (moves/key-moves.ts). */
+export class OwnerRouting {
+  readonly #makeHere: MakeHere;
+  readonly #host: { readonly moves: KeyMoves; readonly places: Places } | undefined;
+
+  /** @param host absent: all keys are here */
+  constructor(makeHere: MakeHere, host?: { readonly moves: KeyMoves; readonly places: Places }) {
+    this.#makeHere = makeHere;
+    this.#host = host;
+  }
+
+  /** Makes a call by the method that was called and its arguments, and returns what that method returns. */
+  call(method: WireMethod, args: readonly unknown[]): MaybePromise<unknown> {
+    const [first] = args as [string | ReserveCall | Batch | HandOver | KeysStored | ForwardedCall];
+    if (method === "giveBack") return this.#giveBack(...(args as [string, readonly Returned[]]));
+    if (method !== "reserve" || typeof first === "string" || "holder" in first)
+      return this.#make(method, args);
+    if ("calls" in first) return answerBatch(first, (...call) => this.call(...call));
+    return this.#answerMove(first);
+  }
+
+  /** @param isPassedOn another object has passed the call on */
+  #make(method: WireMethod, args: readonly unknown[], isPassedOn = false): MaybePromise<unknown> {
+    const message = (READERS[method] as (...given: readonly unknown[]) => KeyCall)(...args);
+    if (this.#host === undefined) return this.#makeHere(message, method);
+    const { moves, places } = this.#host;
+    const { policy, key } = message;
+    return moves.make<unknown>(policy, key, {
+      isPassedOn,
+      here: () => this.#makeHere(message, method),
+      there: (kept, mayBeAt) => passOn(places, kept, { policy, key, method, args, mayBeAt }),
+    });
+  }
+
+  #giveBack(policy: string, returned: readonly Returned[]): MaybePromise<void> {
+    const done = returned.map((each) => this.#make("giveBack", [policy, [each]]));
+    const late = done.filter((each) => each instanceof Promise);
+    if (late.length > 0) return Promise.all(late).then(() => undefined);
+  }
+
+  #answerMove(message: HandOver | KeysStored | ForwardedCall): MaybePromise<AnswerText | ForwardedResult> {
+    const unsupported = unsupportedOf(message);
+    if (unsupported !== undefined || this.#host === undefined) return JSON.stringify(unsupported);
+    const { moves } = this.#host;
+    if ("passedOn" in message) return this.#makePassed(moves, message.passedOn);
+    const { departures, arrivals } = moves;
+    if ("handOver" in message)
+      return JSON.stringify(departures.handOver(message.handOver, (key) => arrivals.isUnderWay(key)));
+    if ("taken" in message) departures.taken(message.taken);
+    return JSON.stringify(null);
+  }
+
+  /** Makes a call that another object has passed on, if the key may be here. */
+  async #makePassed(moves: KeyMoves, call: ForwardedCall["passedOn"]): Promise<ForwardedResult> {
+    const { policy, key, method, args, mayBeAt } = call;
+    if (!moves.mayTake(policy, key, mayBeAt) || !Object.hasOwn(READERS, method)) return { isElsewhere: true };
+    return { returned: await this.#make(method as WireMethod, args, true) };
+  }
+
+  /** Answers a request where the key of its message is. */
+  async request(
+    request: Request,
+    message: AcquireCall | IdleCall | LimitCall,
+    answer: () => Promise<Response>,
+  ): Promise<Response> {
+    if (this.#host === undefined) return await answer();
+    const { moves, places } = this.#host;
+    const { policy, key, mayBeAt } = message;
+    if (mayBeAt !== undefined && !moves.mayTake(policy, key, mayBeAt))
+      throw new Error(`the key ${JSON.stringify(key)} is not to be here`);
+    return await moves.make<Response>(policy, key, {
+      isPassedOn: mayBeAt !== undefined,
+      here: answer,
+      there: (kept, names) => passRequest(places, kept, request, message, names),
+    });
+  }
+}
+
+type MakeCall = (
   method: "giveBack" | "limitCall" | "reserve",
   args: readonly unknown[],
 ) => MaybePromise<unknown>;

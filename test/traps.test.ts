@@ -2,7 +2,8 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
-import { decide, UNTOUCHED, type Account } from "../core/accounts/account.ts";
+import { UNTOUCHED, decide } from "../core/accounts/account.ts";
+import type { Account } from "../core/accounts/hold.ts";
 import type { Rule } from "../core/policies/policy.ts";
 import { bucket, log } from "./support/rules.ts";
 

@@ -1,5 +1,4 @@
-import { UNTOUCHED } from "../../core/accounts/account.ts";
-import { withoutTaking } from "../../core/accounts/joint-decision.ts";
+import { UNTOUCHED, withoutTaking } from "../../core/accounts/account.ts";
 import { randomFraction, randomId } from "../../core/clock.ts";
 import { type CallerBounds, MAX_BOUNDS } from "../../core/policies/policy-options.ts";
 import {

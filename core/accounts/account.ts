@@ -1,3 +1,6 @@
+import type { AlgorithmDecision, Allowed, Denial, Outcome } from "../algorithms/algorithm.ts";
+import { type Cost, costOf, type Rule } from "../policies/policy.ts";
+import type { RuleDecision } from "../protocol/answers.ts";
 /**
  * Accounts: for one key and one rule, the algorithm's state and the holds. A hold is units that are set apart for a
  * holder (an isolate or a caller).
@@ -16,17 +19,17 @@
  *
  * Pure: values in, values out, and time is an argument.
  */
-import type { AlgorithmDecision, Allowed, Denial, Forecast, Outcome, Uses } from "../algorithms/algorithm.ts";
-import type { Rule } from "../policies/policy.ts";
-import { heldUnits, type Hold, holdWith, indexAfter, usesOf, withHold, withoutHold } from "./hold.ts";
-
-/** One rule's state and holds, for one key. */
-export interface Account {
-  /** `undefined`: an untouched quota. */
-  readonly state: unknown;
-  /** In the order in which they expire. */
-  readonly holds: readonly Hold[];
-}
+import {
+  type Account,
+  heldUnits,
+  type Hold,
+  holdWith,
+  Outlook,
+  type RuleAccount,
+  usesOf,
+  withHold,
+  withoutHold,
+} from "./hold.ts";
 
 /** The account of a key that was never used. */
 export const UNTOUCHED: Account = { state: undefined, holds: [] };
@@ -206,7 +209,6 @@ function resetAtMs(rule: Rule, { state, holds }: Account, nowMs: number): number
 /** A call asks twice: for its answer, and for what it writes. So the last answer for a list of holds is kept. */
 const known = new WeakMap<readonly Hold[], { rule: Rule; state: unknown; atMs: number }>();
 
-/** The instant from which a rule's state is whole, if every hold is used when it expires. */
 function emptyAtMs(rule: Rule, state: unknown, holds: readonly Hold[]): number {
   const earlier = known.get(holds);
   if (earlier?.rule === rule && earlier.state === state) return earlier.atMs;
@@ -247,111 +249,6 @@ function withDelayOf(decision: Allowed<unknown>, plain: AlgorithmDecision<unknow
   };
 }
 
-/**
- * One account as it will be, if every hold is used when it expires, every lease runs to its end, and no call comes.
- *
- * Time moves on in it, and never back. So each hold is met once, however many questions are asked on the way.
- */
-export class Outlook {
-  readonly #rule: Rule;
-  readonly #forecast: Forecast;
-  readonly #holds: Uses;
-  #nextHold = 0;
-  /** The ends and the units of leases that begin on the way, in the order of their ends. */
-  readonly #leasesEndMs: number[] = [];
-  readonly #leased: number[] = [];
-  #nextLease = 0;
-  #outstanding: number;
-
-  constructor(rule: Rule, state: unknown, holds: readonly Hold[]) {
-    this.#rule = rule;
-    this.#forecast = rule.algorithm.forecast(rule.config, state);
-    this.#holds = usesOf(holds);
-    this.#outstanding = heldUnits(holds).all;
-  }
-
-  /**
-   * The first instant, `fromMs` or later, at which a cost passes. `Infinity`: there is none, or none up to `untilMs`;
-   * it may also be a later one. Time moves on, at most to that instant or to `untilMs`.
-   *
-   * @param apart units that are kept for more important calls; absent: as the rule says
-   */
-  passesAtMs(fromMs: number, cost: number, untilMs = Infinity, apart = this.#rule.apart ?? 0): number {
-    // What a share says is the pool's word, and the pool knows of the units that are held here.
-    if (this.#rule.algorithm.isShare === true)
-      return this.#forecast.passesAtMs(fromMs, cost, this.#outstanding + apart);
-    const fitsAtMs = cost === 0 ? fromMs : this.#fitsAtMs(fromMs, cost + apart, untilMs);
-    // Units that are leased are all that a lease waits for, where the limit stays as it is.
-    const isFixed = this.#rule.algorithm.limitNow === undefined;
-    if (fitsAtMs === Infinity || (this.#rule.lease !== undefined && isFixed)) return fitsAtMs;
-    for (let atMs = fitsAtMs; ; atMs = this.#nextMs()) {
-      this.moveTo(atMs);
-      const taken = this.#outstanding + apart;
-      const passesAtMs = this.#forecast.passesAtMs(atMs, cost, taken);
-      const isCertain = passesAtMs <= this.#nextMs() || this.#forecast.isCertain(atMs, taken);
-      if (isCertain) return passesAtMs;
-      if (this.#nextMs() > untilMs) return Infinity;
-    }
-  }
-
-  /** The first instant at which the capacity has room for a cost beside what is outstanding. */
-  #fitsAtMs(fromMs: number, cost: number, untilMs: number): number {
-    const { endsMs, units } = this.#holds;
-    const [leasesEndMs, leased] = [this.#leasesEndMs, this.#leased];
-    const { capacity, apart = 0 } = this.#rule;
-    let missing = cost + this.#outstanding - capacity - apart;
-    let atMs = fromMs;
-    let hold = this.#nextHold;
-    let lease = this.#nextLease;
-    let leaseMs = leasesEndMs[lease] ?? Infinity;
-    while (missing > 0) {
-      const holdMs = hold < endsMs.length ? (endsMs[hold] ?? Infinity) : Infinity;
-      atMs = holdMs < leaseMs ? holdMs : leaseMs;
-      if (atMs === Infinity || atMs > untilMs) return Infinity;
-      if (holdMs === atMs) {
-        missing -= units[hold] ?? 0;
-        hold += 1;
-      } else {
-        missing -= leased[lease] ?? 0;
-        lease += 1;
-        leaseMs = leasesEndMs[lease] ?? Infinity;
-      }
-    }
-    return atMs;
-  }
-
-  /** Ends what expires at this instant or before. */
-  moveTo(atMs: number): void {
-    const { endsMs, units } = this.#holds;
-    const from = this.#nextHold;
-    let [to, ended] = [from, 0];
-    for (; to < endsMs.length && (endsMs[to] ?? 0) <= atMs; to += 1) ended += units[to] ?? 0;
-    this.#forecast.debit(this.#holds, from, to);
-    this.#outstanding -= ended;
-    this.#nextHold = to;
-    for (; (this.#leasesEndMs[this.#nextLease] ?? Infinity) <= atMs; this.#nextLease += 1)
-      this.#outstanding -= this.#leased[this.#nextLease] ?? 0;
-  }
-
-  /** Takes a cost that passes at this instant. If the rule leases, the units are free again at `endsAtMs`. */
-  take(atMs: number, units: number, endsAtMs: number): void {
-    if (units === 0) return;
-    this.#forecast.take(atMs, units);
-    if (this.#rule.lease === undefined) return;
-    const index = indexAfter(this.#leasesEndMs, endsAtMs);
-    this.#leasesEndMs.splice(index, 0, endsAtMs);
-    this.#leased.splice(index, 0, units);
-    this.#outstanding += units;
-  }
-
-  #nextMs(): number {
-    return Math.min(
-      this.#holds.endsMs[this.#nextHold] ?? Infinity,
-      this.#leasesEndMs[this.#nextLease] ?? Infinity,
-    );
-  }
-}
-
 /** What is known of a call whose lease has ended. */
 export interface Report {
   readonly outcome: Outcome;
@@ -369,4 +266,121 @@ export function endLease(rule: Rule, account: Account, nowMs: number, id: string
   if (leasing?.released === undefined || durationMs === undefined) return ended;
   const state = leasing.released(rule.config, ended.state, nowMs, { outcome, durationMs, inFlight });
   return { state, holds: ended.holds };
+}
+
+/** How the units of an admitted cost are taken. */
+export interface Taking {
+  /** The hold for the units of rules that do not lease; absent: these units are used at once. */
+  readonly hold?: NewHold;
+  /** The lease for the units of rules that lease. */
+  readonly lease?: NewHold;
+}
+
+/** A hold without its units: each rule's part of the cost. */
+export type NewHold = Omit<Hold, "units" | "isStored">;
+
+/** What all rules of a policy say of one cost. */
+export interface JointDecision {
+  readonly admitted: boolean;
+  /** The new accounts, in the order of the rules; absent: nothing has changed. */
+  readonly accounts?: readonly Account[];
+  readonly rules: readonly RuleDecision[];
+}
+
+/** Decides on a cost under all rules: all or nothing. When one rule denies, no rule takes units. Pure. */
+export function decideTogether(
+  ruleAccounts: readonly RuleAccount[],
+  nowMs: number,
+  cost: Cost,
+  taking: Taking = {},
+): JointDecision {
+  if (!admitsTogether(ruleAccounts, nowMs, cost)) return denyTogether(ruleAccounts, nowMs, cost);
+  const accounts: Account[] = [];
+  const rules: RuleDecision[] = [];
+  for (const { rule, account } of ruleAccounts) {
+    const units = costOf(rule, cost);
+    const held = units === 0 ? account : heldBy(rule, account, nowMs, units, taking);
+    const decision = held === undefined ? decide(rule, account, nowMs, units) : decide(rule, held, nowMs, 0);
+    accounts.push(held ?? (decision.allowed ? decision.account : account));
+    const after = decision.allowed ? decision.account : account;
+    rules.push(ruleDecision(rule, after, nowMs, decision, held && delayMs(rule, account, nowMs, units)));
+  }
+  return { admitted: true, accounts, rules };
+}
+
+/** Whether every rule admits a cost. Quicker than `decideTogether`, since no wait has to be found. */
+export function admitsTogether(ruleAccounts: readonly RuleAccount[], nowMs: number, cost: Cost): boolean {
+  return ruleAccounts.every(({ rule, account }) => admit(rule, account, nowMs, costOf(rule, cost)));
+}
+
+/** What every rule would say of a cost. Nothing is taken, so the figures are those of now. */
+export function withoutTaking(
+  ruleAccounts: readonly RuleAccount[],
+  nowMs: number,
+  cost: Cost,
+): RuleDecision[] {
+  return ruleAccounts.map(({ rule, account }) => {
+    const units = costOf(rule, cost);
+    const passes = admit(rule, account, nowMs, units) !== undefined;
+    const decision = decide(rule, account, nowMs, passes ? 0 : units);
+    const delay = passes ? delayMs(rule, account, nowMs, units) : undefined;
+    return ruleDecision(rule, account, nowMs, decision, delay);
+  });
+}
+
+/** The account with units that pass held or leased; `undefined`: the units are used at once. */
+function heldBy(
+  rule: Rule,
+  account: Account,
+  nowMs: number,
+  units: number,
+  { hold, lease }: Taking,
+): Account | undefined {
+  if (rule.lease === undefined)
+    return hold && placeNoted(rule, account, nowMs, { ...hold, units, isStored: true });
+  return lease && place(admit(rule, account, nowMs, units) ?? account, { ...lease, units, isStored: true });
+}
+
+/** A denial, with the new accounts when a rule counts denials. A cost that can never pass is not counted. */
+function denyTogether(ruleAccounts: readonly RuleAccount[], nowMs: number, cost: Cost): JointDecision {
+  const decided = ruleAccounts.map(({ rule, account }) => {
+    const units = costOf(rule, cost);
+    const passes = admit(rule, account, nowMs, units) !== undefined;
+    return { rule, account, decision: decide(rule, account, nowMs, passes ? 0 : units) };
+  });
+  const isNever = decided.some(({ decision }) => !decision.allowed && decision.retryAfterMs === null);
+  let hasCounted = false;
+  const accounts: Account[] = [];
+  const rules = decided.map(({ rule, account, decision }) => {
+    const counted = decision.allowed || isNever ? undefined : decision.counted;
+    hasCounted ||= counted !== undefined;
+    accounts.push(counted?.account ?? account);
+    const said = counted === undefined ? decision : { ...counted, allowed: false as const };
+    return ruleDecision(rule, account, nowMs, said);
+  });
+  return hasCounted ? { admitted: false, accounts, rules } : { admitted: false, rules };
+}
+
+function ruleDecision(
+  rule: Rule,
+  { state }: Account,
+  nowMs: number,
+  decision: AccountDecision,
+  heldDelayMs?: number,
+): RuleDecision {
+  const { allowed, remaining, quotaRemaining, resetAfterMs } = decision;
+  const delay = heldDelayMs ?? (allowed ? decision.delayMs : undefined);
+  const { name, algorithm, config, capacity, apart = 0 } = rule;
+  const limitNow = algorithm.limitNow?.(config, state, nowMs);
+  return {
+    name,
+    success: allowed,
+    limit: limitNow === undefined ? capacity : Math.max(0, limitNow - apart),
+    remaining,
+    ...(quotaRemaining !== undefined && { quotaRemaining }),
+    resetAfterMs,
+    retryAfterMs: allowed ? 0 : decision.retryAfterMs,
+    reason: allowed ? "ok" : decision.reason,
+    ...(delay !== undefined && { delayMs: delay }),
+  };
 }

@@ -18,7 +18,7 @@ export const PROTOCOL = 1;
 /** The version of a `limit` that waits. Objects of version 1 would take it for a question whether the key is idle. */
 export const WAITING_PROTOCOL = 2;
 
-/** The version of a batch (wire-methods.ts). It comes by `reserve`, which objects of lower versions refuse by value. */
+/** The version of a batch. It comes by `reserve`, which objects of lower versions refuse by value. */
 export const BATCH_PROTOCOL = 3;
 
 /** The version of a socket that resumes a lease: objects of lower versions would grant another one. */
@@ -27,25 +27,25 @@ export const RESUMING_PROTOCOL = 5;
 /** The version of a lease whose link may break: objects of lower versions would end it at once, or grant another one. */
 export const LINK_PROTOCOL = 6;
 
-/** The highest version that is known here. 4 is that of the messages by which keys move (moves.ts). */
+/** The highest version that is known here. 4 is `MOVE_PROTOCOL`. */
 export const KNOWN_PROTOCOL = LINK_PROTOCOL;
 
 /** The version of a message. Absent: version 1, whose first senders knew no version number. */
 export interface Versioned {
   readonly protocol?: number;
-  /** What the rules of the policy say where the sender is (durable-objects/keys/versions.ts). Absent: the sender does not say. */
+  /** The rules of the policy where the sender is, as text (durable-objects/keys/versions.ts). Absent: not sent. */
   readonly terms?: string | undefined;
-  /** What is in force for the key, as far as the sender knows. Absent: what the deployment's file says. */
+  /** The version in force for the key, as far as the sender knows. Absent: that of the deployment's file. */
   readonly inForce?: PolicyRevision | undefined;
-  /** Another object has passed the call on as it is, and knows of these objects that they may have the key (moves.ts). */
+  /** Another object has passed the call on, and these objects may have the key as far as it knows. */
   readonly mayBeAt?: readonly string[];
 }
 
 /** A message about one key. */
-interface OfKey extends Versioned {
+export interface OfKey extends Versioned {
   readonly policy: string;
   readonly key: string;
-  /** Who calls. What one caller can make has bounds of its own: see bounds.ts. */
+  /** The caller, whose calls have bounds of their own. */
   readonly caller?: string;
 }
 
@@ -55,13 +55,13 @@ interface OfKey extends Versioned {
  * A message has totals since the holder began, so it does not matter which earlier messages arrived. `turn` rises
  * with each message, and a message that comes late or twice changes nothing.
  */
-export interface ReserveCall extends Asking {
+export interface ReserveCall extends UnitsCall {
   /** 0: no caller waits for a decision. */
   readonly cost: Cost;
   /** The holder's id, which nobody can guess. */
   readonly holder: string;
   readonly turn: number;
-  /** How long the units are wanted, in milliseconds. The holder counts from before it asks, so it stops first. */
+  /** The lifetime of the units in milliseconds. The holder counts from before it asks, so it stops first. */
   readonly ttlMs: number;
   /** Calls have to wait for units, so granted units are used at once. */
   readonly isShort: boolean;
@@ -89,7 +89,7 @@ export interface Returned {
 }
 
 /** A message that asks for units. */
-interface Asking extends OfKey {
+interface UnitsCall extends OfKey {
   /** The sender has shed the call: it is answered only if the same call was answered before. */
   readonly shed?: Shed | undefined;
   /** How important the call is: one of the policy's priorities. Absent: the one of calls that say none. */
@@ -99,7 +99,7 @@ interface Asking extends OfKey {
 }
 
 /** Decides on a cost, and takes it if every rule admits it. */
-export interface LimitCall extends Asking {
+export interface LimitCall extends UnitsCall {
   readonly cost: Cost;
   readonly idempotencyKey?: string | undefined;
   /** The longest wait for its turn, in milliseconds. Absent: it does not wait, and is not told that it did not. */
@@ -123,7 +123,7 @@ export interface RefundCall extends OfKey {
 }
 
 /** Asks for a lease. Units of rules that lease belong to the lease; units of the other rules are used at once. */
-export interface AcquireCall extends Asking {
+export interface AcquireCall extends UnitsCall {
   readonly cost: Cost;
   /** How long the lease lasts unless it is renewed, in milliseconds. */
   readonly ttlMs: number;
@@ -169,7 +169,7 @@ export interface IdleCall extends OfKey {
 }
 
 /** Sets units apart for `ttlMs` milliseconds, until the caller settles them with the units that it used. */
-export interface HoldCall extends Asking {
+export interface HoldCall extends UnitsCall {
   /** The hold's own part of its id. Absent: the object makes one. */
   readonly id?: string;
   readonly cost: Cost;
@@ -214,16 +214,16 @@ export interface KeysCall extends Versioned {
   readonly prefix?: string;
   /** Only keys after this one, in the order of their bytes. */
   readonly after?: string;
-  /** A list has at most so many keys. */
+  /** The most keys in a list. */
   readonly most?: number;
 }
 
 /*
- * Several calls of an object in one message. It is plain JSON, so it can go over HTTP as well. Nobody in it waits for
- * another: the object decides all calls in one turn, and a call that fails fails alone.
+ * Several calls of an object in one message. It is plain JSON, so it can go over HTTP as well. The object decides all
+ * calls in one turn, and a call that fails fails alone.
  */
 
-/** So many calls go in one message at most. A decision takes some 20 µs, so an object is done within 10 ms. */
+/** The most calls in one message. A decision takes some 20 µs, so an object is done within 10 ms. */
 export const MAX_BATCHED = 256;
 /** The most UTF-16 units of a message. It has room for that many calls with keys of usual length. */
 export const MAX_BATCH_LENGTH = 2 ** 17;
@@ -268,7 +268,7 @@ export function isForAlone(answer: object): boolean {
 
 const BATCH_BOUNDS: ReadonlySet<string> = new Set(["batch-calls", "batch-length", "batch-waits"]);
 
-/** The call, which says what is in force: whoever sent it need not know. */
+/** The call with the version in force, so that its sender need not know it. */
 export function withVersion(
   policy: Parameters<typeof versionOf>[0],
   { limit, reserve, ...call }: BatchedCall,
@@ -281,11 +281,10 @@ export function withVersion(
   };
 }
 
-/** The codes with which sockets are closed: of RFC 6455, and of this protocol from the range that it leaves to private use. */
+/* The codes with which sockets are closed: of RFC 6455, and of its range for private use. */
 
-/** "Normal closure": RFC 6455, section 7.4.1. */
+/** "Normal closure" and "internal error": RFC 6455, section 7.4.1. */
 export const CLOSE_NORMAL = 1000;
-/** "Internal error": RFC 6455, section 7.4.1. */
 export const CLOSE_FAILED = 1011;
 /** The connection of the holder broke. Only a worker says that to an object, when it relays a socket. */
 export const CLOSE_BROKEN = 4400;

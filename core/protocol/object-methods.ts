@@ -8,6 +8,7 @@ import type {
   KeysCall,
   LeaseReport,
   LimitCall,
+  OfKey,
   RefundCall,
   ReleaseCall,
   ReserveCall,
@@ -25,9 +26,7 @@ import type {
 /** A value that is there at once, or later. */
 export type MaybePromise<Value> = Value | Promise<Value>;
 
-/**
- * A lease with a handle for its holder. When the holder ends, the runtime disposes of `slot`: the lease is released.
- */
+/** A lease with a handle for its holder. When the holder ends, the runtime disposes of `slot`: the lease is released. */
 export interface Attached {
   readonly answer: AnswerText;
   readonly slot?: Rpc.RpcTargetBranded;
@@ -35,12 +34,6 @@ export interface Attached {
   readonly renew?: (call?: { readonly ttlMs?: number }) => Promise<Lease>;
   /** Ends the lease as reported. It throws an error of status 404 when the lease has ended. */
   readonly release?: (report?: LeaseReport) => Promise<void>;
-}
-
-/** What names the key that a call is about. */
-interface OfKey extends Versioned {
-  readonly policy: string;
-  readonly key: string;
 }
 
 /**
@@ -62,7 +55,8 @@ export type KeyCall =
   | ({ readonly op: "release" } & ReleaseCall)
   | ({ readonly op: "shedding" } & SheddingCall)
   | ({ readonly op: "tell"; readonly inForce: PolicyRevision } & OfKey)
-  | ({ readonly op: "peek" | "reset" } & OfKey);
+  | ({ readonly op: "peek" } & OfKey)
+  | ({ readonly op: "reset" } & OfKey);
 
 /** Makes a lease last that was granted to a caller who might have gone. */
 export interface ConfirmCall extends OfKey {
@@ -127,9 +121,9 @@ export type ObjectStub = {
 /** The version of these messages. */
 export const MOVE_PROTOCOL = 4;
 
-/** So many keys are asked for in one message at most. */
+/** The most keys that one message asks for. */
 export const MAX_MOVED = 256;
-/** An answer has no further key when it has so many UTF-16 units. A message may have 32 MiB. */
+/** An answer of this many UTF-16 units has no further key. A message may have 32 MiB. */
 export const MAX_MOVED_LENGTH = 2 ** 22;
 
 /** Asks an object for keys that it had before. */
@@ -223,7 +217,7 @@ export interface KeysStored extends Versioned {
   };
 }
 
-/** A call that came to an object which does not have its key. Whoever gets it does not pass it on again. */
+/** A call that came to an object which does not have its key. The receiver never passes it on again. */
 export interface ForwardedCall extends Versioned {
   readonly passedOn: {
     readonly policy: string;
@@ -231,10 +225,10 @@ export interface ForwardedCall extends Versioned {
     /** Of the object's methods (object-methods.ts): what the call is. */
     readonly method: string;
     readonly args: readonly unknown[];
-    /** The names of the objects that may have the key. Whoever does not know them all could not find it. */
+    /** The names of the objects that may have the key. A receiver that does not know them all could not find it. */
     readonly mayBeAt: readonly string[];
   };
 }
 
-/** What a call that was passed on returned; `isElsewhere`: it was not made, since the key is not to be here either. */
+/** The result of a call that was passed on; `isElsewhere`: it was not made, since the key is not here either. */
 export type ForwardedResult = { readonly returned: unknown } | { readonly isElsewhere: true };

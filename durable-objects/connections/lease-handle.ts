@@ -1,7 +1,7 @@
 import { RpcTarget } from "cloudflare:workers";
 import * as v from "valibot";
 import type { Policy } from "../../core/policies/policy.ts";
-import type { Answer, Lease, Missing, Released } from "../../core/protocol/answers.ts";
+import type { Answer, Missing, Released } from "../../core/protocol/answers.ts";
 import {
   type AcquireCall,
   LINK_PROTOCOL,
@@ -16,9 +16,9 @@ import { claimId } from "../../core/protocol/names.ts";
 import type { Attached, ConfirmCall, MaybePromise } from "../../core/protocol/object-methods.ts";
 import { Problem, PROBLEMS } from "../../core/protocol/problems.ts";
 import { integer, number, oneOf, pointerTo, table, violationsOf } from "../../core/validation.ts";
-import { endLease, leaseIn, linkOf } from "../operations/claims.ts";
+import { claimIn, endLease, linkOf } from "../operations/claims.ts";
 import type { AskAnywhere, AskKey } from "../operations/operations.ts";
-import { takenOver } from "./lease-sockets.ts";
+import { renewed, takenOver } from "./lease-sockets.ts";
 
 /**
  * Ends a lease when its link to the holder ends: at once, or after a grace. The handle lives in the object and is passed on to the caller unwrapped. The
@@ -55,7 +55,6 @@ interface LinkedLease {
   readonly graceMs?: number | undefined;
 }
 
-/** An answer, with what keeps the lease for whoever has it if there is one. */
 function attached(
   host: LeaseHost,
   policy: string,
@@ -95,18 +94,9 @@ function leaseHandle(
     },
     renew: async (call) => {
       const ttlMs = renewalOf(policyOf(policy, key), call);
-      const renewed = await anywhere<Lease | Missing>(
-        policy,
-        key,
-        (operations, keyState, nowMs) => operations.renew(keyState, id, ttlMs, nowMs),
-        {
-          method: "renew",
-          args: [policy, key, id, ttlMs],
-          read: (returned) => JSON.parse(returned as string) as Lease | Missing,
-        },
-      );
-      if ("missing" in renewed) throw leaseNotFound();
-      return { ...renewed, id: claimId("lease", { policy, key }, id) };
+      const lease = await renewed({ anywhere }, { policy, key }, id, ttlMs);
+      if ("missing" in lease) throw leaseNotFound();
+      return { ...lease, id: claimId("lease", { policy, key }, id) };
     },
   };
 }
@@ -193,10 +183,9 @@ async function acquired(host: LeaseHost, { policy, key, ...call }: AcquireCall):
   return "missing" in taken ? taken : { ...answer, ...(taken.lease && { lease: taken.lease }) };
 }
 
-/** The link that has a lease. */
 async function linkNow({ ask }: LeaseHost, policy: string, key: string, id: string): Promise<string> {
   return await ask(policy, key, (_, keyState) => {
-    const claim = leaseIn(keyState, id);
+    const claim = claimIn(keyState, "lease", id);
     return claim === undefined ? id : linkOf(claim);
   });
 }
@@ -206,9 +195,9 @@ export async function confirmLease(
   host: LeaseHost,
   { policy, key, id, ttlMs, isAttached }: ConfirmCall,
 ): Promise<Attached> {
-  const renewed = await host.ask(policy, key, (operations, keyState, nowMs) =>
+  const lease = await host.ask(policy, key, (operations, keyState, nowMs) =>
     operations.renew(keyState, id, ttlMs, nowMs),
   );
-  if (!isAttached || "missing" in renewed) return attached(host, policy, key, renewed, undefined);
-  return attached(host, policy, key, renewed, { id, link: await linkNow(host, policy, key, id) });
+  if (!isAttached || "missing" in lease) return attached(host, policy, key, lease, undefined);
+  return attached(host, policy, key, lease, { id, link: await linkNow(host, policy, key, id) });
 }

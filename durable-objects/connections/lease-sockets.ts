@@ -1,4 +1,4 @@
-import { withoutTaking } from "../../core/accounts/joint-decision.ts";
+import { withoutTaking } from "../../core/accounts/account.ts";
 import { randomFraction, readClockMs } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decided, Lease, Missing, RuleDecision, Shed } from "../../core/protocol/answers.ts";
@@ -17,7 +17,6 @@ import { boundText, PROBLEMS } from "../../core/protocol/problems.ts";
 import { endLease } from "../operations/claims.ts";
 import type { AskAnywhere, AskKey } from "../operations/operations.ts";
 
-/** The parts of the object that the sockets use. */
 interface SocketHost extends SocketLeaseHost {
   /** The policy by which a key is decided; `undefined`: there is none any more. */
   readonly policyOf: (policy: string, key: string) => Policy | undefined;
@@ -100,7 +99,6 @@ export class LeaseSockets {
     return againMs;
   }
 
-  /** Takes the connection of a socket for broken. */
   #giveUp(socket: WebSocket): void {
     socket.close(CLOSE_SILENT, "no ping came");
     this.closed(socket, true);
@@ -165,13 +163,11 @@ export class LeaseSockets {
     }
   }
 
-  /** Tells that the call was shed, and closes the socket. */
   #shed(socket: WebSocket, { policy: name, key }: Attachment, shed: Shed): void {
     const policy = this.#host.policyOf(name, key);
     if (policy !== undefined) this.#send(socket, policy, shedDecision(policy, key, shed));
   }
 
-  /** Sends a decision. A denial closes the socket. */
   #send(socket: WebSocket, policy: Policy, decided: Decision): void {
     const decision = withJitter(policy, decided, randomFraction);
     socket.send(JSON.stringify(decision));
@@ -230,7 +226,6 @@ async function endOf(
   }
 }
 
-/** What a socket's holder asked for. */
 function attachmentOf({ policy, key, graceMs, pingWithinMs }: AcquireCall): Attachment {
   return {
     policy,
@@ -251,7 +246,6 @@ function isSilent(ctx: DurableObjectState, socket: WebSocket, attachment: Attach
   return readClockMs() - Math.max(openedMs, pingedMs) > pingWithinMs;
 }
 
-/** Whom a socket's lease is asked of. */
 interface SocketLeaseHost {
   readonly ask: AskKey;
   readonly anywhere: AskAnywhere;
@@ -262,8 +256,8 @@ interface SocketLeaseHost {
  *
  * @param ttlMs from now on, in milliseconds
  */
-function renewed(
-  { anywhere }: SocketLeaseHost,
+export function renewed(
+  { anywhere }: Pick<SocketLeaseHost, "anywhere">,
   { policy, key }: Attachment,
   id: string,
   ttlMs?: number,
@@ -280,7 +274,6 @@ function renewed(
   );
 }
 
-/** Releases a lease. */
 function released(
   { anywhere }: SocketLeaseHost,
   { policy, key }: Attachment,
@@ -318,7 +311,6 @@ function admitted(rules: readonly RuleDecision[]): RuleDecision[] {
   return rules.map((rule) => ({ ...rule, success: true, retryAfterMs: 0, reason: "ok" }));
 }
 
-/** Tells what is wrong as HTTP tells a problem, and closes the socket. */
 function refuse(
   socket: WebSocket,
   closeCode: number,

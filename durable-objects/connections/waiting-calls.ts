@@ -53,7 +53,6 @@ export class WaitingCalls {
     return answer;
   }
 
-  /** Waits until the key has no leases or `waitMs` is over, and then looks at the key. */
   async #untilIdle({ policy, key, waitMs, caller }: IdleCall, signal: AbortSignal): Promise<Peeked | Full> {
     const over = await this.#ask<Full | undefined>(policy, key, (_, keyState, nowMs) => {
       const watcher = { untilMs: nowMs + waitMs, signal, caller };

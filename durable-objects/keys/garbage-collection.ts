@@ -1,17 +1,59 @@
 import type { PolicyLookup, Policy } from "../../core/policies/policy.ts";
 import type { AnswerPlace, Swept } from "../storage/answers.ts";
-import { UNKNOWN_KEPT_MS } from "../storage/crash-allowances.ts";
 import type { SweptKey } from "../storage/records.ts";
 import { KEYS_SWEPT, type KeyStorage } from "../storage/storage.ts";
-import { FAILED_AGAIN_MS, FORGET_AFTER_MS } from "../storage/sweeps.ts";
+import { FAILED_AGAIN_MS, FORGET_AFTER_MS, UNKNOWN_KEPT_MS } from "../storage/sweeps.ts";
 import { endExpired, REMEMBERED_MS } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
-import { isUnrecorded } from "./record-writing.ts";
+import type { Timers } from "./key-store.ts";
 
-/** So many keys are forgotten in one go, so that calls do not wait. */
+/** Calls may come in after this many keys. */
 const KEYS_A_TURN = 50;
 /** Before all answers. */
 const FIRST: AnswerPlace = { key: "", idempotencyKey: "" };
+
+interface AlarmHost {
+  readonly storage: KeyStorage;
+  readonly cache: KeyCache;
+  readonly timers: Timers;
+  readonly policies: PolicyLookup;
+}
+
+/**
+ * What an alarm does: it renews sockets' leases, collects garbage, and deletes everything when nothing is left.
+ *
+ * The runtime gives up an alarm that has failed six times, and then none would come any more. So nothing that fails
+ * here makes it fail, and one that was cut short sets the next before it does anything.
+ *
+ * @param isRepeated whether this alarm came before, and did not end
+ */
+export async function cleaned(
+  { storage, cache, timers, policies }: AlarmHost,
+  renewSockets: () => Promise<number>,
+  isRepeated = false,
+): Promise<void> {
+  timers.alarmCame();
+  const failed = (error: unknown) => {
+    console.error(`an alarm has failed, and comes again: ${String(error)}`);
+    const nowMs = timers.nowMs();
+    timers.alarmBy(nowMs + FAILED_AGAIN_MS, nowMs);
+    return nowMs + FAILED_AGAIN_MS;
+  };
+  if (isRepeated) failed("it did not end");
+  const againMs = await renewSockets().catch(failed);
+  const work = collectGarbage(storage, cache, policies, () => timers.nowMs());
+  try {
+    let step = work.next();
+    for (; step.done !== true; step = work.next()) await new Promise((resolve) => setTimeout(resolve, 0));
+    // No call comes between the last step and this.
+    const nowMs = timers.nowMs();
+    if (step.value === undefined) await storage.removeAll().then(() => timers.alarmCame());
+    const nextMs = Math.min(step.value ?? Infinity, againMs);
+    if (nextMs < Infinity) timers.alarmBy(nextMs, nowMs, againMs < Infinity ? 0 : undefined);
+  } catch (error) {
+    failed(error);
+  }
+}
 
 /**
  * Garbage collection: deletes keys that are whole again, and answers that are not valid any more. Where it yields, calls
@@ -113,7 +155,7 @@ function forgetKey(
   nowMs: number,
 ): number | undefined {
   // Nobody opens a key that was given away, and what is left of it is whole.
-  if (policy !== undefined && storage.moves.isAway(policy, key)) return removeKey(storage, key);
+  if (policy?.objectsBefore !== undefined && storage.moves.isAway(key)) return removeKey(storage, key);
   // The record says when the key was expected to be whole. Memory may know better, or the policy has changed since.
   const keyState = cache.open(name, policy, key, nowMs);
   if (!keyState.isWhole(nowMs)) {
@@ -130,11 +172,10 @@ function forgetKey(
   return undefined;
 }
 
-/** Removes keys from memory that are whole and have no record. */
 function* forgetUnrecorded(cache: KeyCache, nowMs: () => number): Generator<undefined, void> {
   for (const [index, keyState] of [...cache.states].entries()) {
     if (index % KEYS_A_TURN === KEYS_A_TURN - 1) yield;
     const isUsed = keyState.claims.size + keyState.holders.size > 0;
-    if (!isUsed && isUnrecorded(keyState) && keyState.isWhole(nowMs())) cache.drop(keyState);
+    if (!isUsed && keyState.isUnrecorded && keyState.isWhole(nowMs())) cache.drop(keyState);
   }
 }

@@ -1,10 +1,17 @@
 import { type Cost, costOf, publicName, type Rule } from "../../core/policies/policy.ts";
 import type { Conflict, Decided } from "../../core/protocol/answers.ts";
-import { type KeyRange, rangeOf, rangeOfEnds, sharedKey } from "../../core/protocol/names.ts";
-import { ANSWERS_DROPPED, MAX_ANSWERS, type StoredAnswer } from "../storage/answers.ts";
+import { callerIn, type KeyRange, rangeOf, rangeOfEnds, sharedKey } from "../../core/protocol/names.ts";
+import { full, type Full } from "../../core/protocol/problems.ts";
+import {
+  type AnswerCount,
+  ANSWERS_DROPPED,
+  MAX_ANSWERS,
+  MAX_ANSWERS_LENGTH,
+  MAX_ANSWERS_LENGTH_OF_CALLER,
+  type StoredAnswer,
+} from "../storage/answers.ts";
 import type { Claim } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
-import { answersOf } from "./capacity-checks.ts";
 import type { KeyState } from "./key-state.ts";
 
 /** A call that is charged once, also when it is sent again. */
@@ -20,6 +27,18 @@ export interface Idempotent {
 /** What is remembered: an answer or, when a hold ended without being settled, how it ended. */
 export type RememberedAnswer = Decided | ClaimEnd;
 type ClaimEnd = "expired" | "cancelled";
+
+/** A remembered answer of a call, and what it charged. */
+export type Remembered = Idempotent & { readonly answer: RememberedAnswer; readonly charge?: Charge };
+
+/** The answers to remember of a call: none if it has no idempotency key. */
+export function remembering(
+  call: Idempotent | undefined,
+  answer: RememberedAnswer,
+  charge?: Charge,
+): readonly Remembered[] {
+  return call === undefined ? [] : [{ ...call, answer, ...(charge && { charge }) }];
+}
 
 /** An answer as it is stored. A charge that has been given back is not in it any more. Stored: never rename a field. */
 type StoredDecision = Decided & { readonly charge?: Charge };
@@ -74,7 +93,6 @@ export function forgetCharge(storage: KeyStorage, { key }: KeyState, idempotency
   storage.answers.write(key, idempotencyKey, { ...found, answer: textOf(rememberedIn(found.answer)) });
 }
 
-/** What is stored under an idempotency key, if it is still valid. */
 function findStored(
   storage: KeyStorage,
   keyState: KeyState,
@@ -190,4 +208,62 @@ export function takesAll(rules: readonly Rule[], charge: Charge, units: Cost): b
 /** Stored: never reword. With other words, charges from before could not be given back. */
 function termsOf({ algorithm, capacity, quota }: Rule): string {
   return `${algorithm.name} ${capacity} ${quota.units}/${quota.windowMs ?? 0}`;
+}
+
+/** Whether there is room for what a call wants to keep. Nothing is touched by looking. */
+
+/** The most holds and leases of one key: each decision looks at them (docs/performance.md has what that costs). */
+export const MAX_CLAIMS_OF_KEY = 10_000;
+/** The most in one object, and of one caller there. So no caller takes all places of an object that keys share. */
+export const MAX_CLAIMS_OF_OBJECT = 20_000;
+export const MAX_CLAIMS_OF_CALLER = 10_000;
+
+/** However many calls a caller makes, its answers are remembered for this long, in milliseconds. */
+const MIN_REMEMBERED_MS = 60_000;
+
+/** The bound that new claims would pass; `undefined`: there is room for them. Renewed claims take none. */
+export function claimsFull(storage: KeyStorage, keyState: KeyState, put: readonly Claim[]): Full | undefined {
+  const { claims } = keyState;
+  const begun = put.filter(({ id }) => !claims.has(id));
+  if (begun.length === 0) return undefined;
+  if (claims.size + begun.length > MAX_CLAIMS_OF_KEY) return full("key-claims", MAX_CLAIMS_OF_KEY);
+  const { counts } = storage.claims;
+  if (counts.all + begun.length > MAX_CLAIMS_OF_OBJECT) return full("object-claims", MAX_CLAIMS_OF_OBJECT);
+  const { caller = "" } = begun[0] ?? {};
+  // Claims of nobody in particular are those of older versions, and of clients that say nothing.
+  if (caller !== "" && counts.of(caller) + begun.length > MAX_CLAIMS_OF_CALLER)
+    return full("caller-claims", MAX_CLAIMS_OF_CALLER);
+  return undefined;
+}
+
+/**
+ * The bound that one more answer under an idempotency key would pass; `undefined`: there is room. The caller's oldest
+ * answer makes room, but not one that the caller may still need for a call that it repeats.
+ */
+export function answersFull(
+  storage: KeyStorage,
+  keyState: KeyState,
+  idempotencyKey: string,
+  nowMs: number,
+): Full | undefined {
+  const range = rangeOf(idempotencyKey);
+  const { lengths } = storage.answers;
+  if (lengths.all >= MAX_ANSWERS_LENGTH) return full("object-answers", MAX_ANSWERS_LENGTH);
+  if (callerIn(idempotencyKey) !== undefined && lengths.of(range) >= MAX_ANSWERS_LENGTH_OF_CALLER)
+    return full("caller-object-answers", MAX_ANSWERS_LENGTH_OF_CALLER);
+  const known = answersOf(storage, keyState, range);
+  if (known.count < MAX_ANSWERS || nowMs >= known.oldestMs + MIN_REMEMBERED_MS) return undefined;
+  return full("caller-answers", MAX_ANSWERS);
+}
+
+/**
+ * How many answers the key has in the range of one caller. They are counted when the key has been loaded, and
+ * again when they are said to be too many: the alarm deletes answers without telling the key.
+ */
+export function answersOf(storage: KeyStorage, { key, answers }: KeyState, range: KeyRange): AnswerCount {
+  const known = answers.get(range[0]);
+  if (known !== undefined && (known.count < MAX_ANSWERS || known.isExact)) return known;
+  const counted = { ...storage.answers.count(key, range), isExact: true };
+  answers.set(range[0], counted);
+  return counted;
 }

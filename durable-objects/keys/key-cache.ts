@@ -1,10 +1,18 @@
-import { type Account, unstoredOf } from "../../core/accounts/account.ts";
-import { readClockMs } from "../../core/clock.ts";
-import { later, type Policy } from "../../core/policies/policy.ts";
+import { UNTOUCHED, unstoredOf } from "../../core/accounts/account.ts";
+import type { Account } from "../../core/accounts/hold.ts";
+import { isOfAnother, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
+import { type StoredAccount, record } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
+import { endExpired } from "./idempotency.ts";
 import { KeyState } from "./key-state.ts";
-import { adopt, isEmpty, writeFound, writeLast, writeRecord } from "./record-writing.ts";
-import { type Choose, chosen, RuleFingerprints, versionIn, Versions } from "./versions.ts";
+import {
+  type ChosenVersion,
+  readPolicy,
+  RuleFingerprints,
+  storedVersion,
+  versionIn,
+  Versions,
+} from "./versions.ts";
 
 /** What one object has of the memory. It is the object's own: when that goes, this goes too. */
 interface MemoryShare {
@@ -12,8 +20,8 @@ interface MemoryShare {
   bytes: number;
 }
 
-/** While there is too little memory, the objects that have gone are looked for after so many changes. */
-const LOOK_AFTER = 1_024;
+/** While there is too little memory, objects that have gone are searched for after this many changes. */
+const SEARCH_AFTER = 1_024;
 
 /**
  * The memory that keys may take, for all objects that share it. On Cloudflare objects of one class may run in one
@@ -24,26 +32,26 @@ const LOOK_AFTER = 1_024;
  * twice as much as allowed, until those that have more are called, or leave memory because nobody calls them.
  */
 export class MemoryBudget {
-  readonly #mostKeys: number;
-  readonly #mostBytes: number;
+  readonly #maxKeys: number;
+  readonly #maxBytes: number;
   /** The runtime drops an object without telling it. */
   readonly #shares = new Set<WeakRef<MemoryShare>>();
   #keys = 0;
   #bytes = 0;
   #changes = 0;
-  /** With so many objects it is time to look for those that have gone. */
-  #lookAt = LOOK_AFTER;
+  /** With this many objects it is time to search for those that have gone. */
+  #searchAt = SEARCH_AFTER;
 
-  constructor(mostKeys: number, mostBytes: number) {
-    this.#mostKeys = mostKeys;
-    this.#mostBytes = mostBytes;
+  constructor(maxKeys: number, maxBytes: number) {
+    this.#maxKeys = maxKeys;
+    this.#maxBytes = maxBytes;
   }
 
   /** One more object. */
   join(): MemoryShare {
     const share = { keys: 0, bytes: 0 };
     this.#shares.add(new WeakRef(share));
-    if (this.#shares.size > this.#lookAt) this.#look();
+    if (this.#shares.size > this.#searchAt) this.#forgetGone();
     return share;
   }
 
@@ -60,7 +68,7 @@ export class MemoryBudget {
   hasTooManyKeys(share: MemoryShare, others: number): boolean {
     const isOver = () => {
       const own = share.keys + others;
-      return this.#keys + others > this.#mostKeys && own * this.#shares.size > this.#mostKeys;
+      return this.#keys + others > this.#maxKeys && own * this.#shares.size > this.#maxKeys;
     };
     return this.#isStill(isOver);
   }
@@ -68,19 +76,18 @@ export class MemoryBudget {
   /** Whether the object has to drop keys because all of them are too large together. */
   hasTooManyBytes(share: MemoryShare): boolean {
     return this.#isStill(
-      () => this.#bytes > this.#mostBytes && share.bytes * this.#shares.size > this.#mostBytes,
+      () => this.#bytes > this.#maxBytes && share.bytes * this.#shares.size > this.#maxBytes,
     );
   }
 
   /** Whether it is so when objects do not count that have gone. */
   #isStill(isOver: () => boolean): boolean {
     if (!isOver()) return false;
-    if (this.#changes >= LOOK_AFTER && this.#shares.size > 1) this.#look();
+    if (this.#changes >= SEARCH_AFTER && this.#shares.size > 1) this.#forgetGone();
     return isOver();
   }
 
-  /** Looks for objects that have gone. */
-  #look(): void {
+  #forgetGone(): void {
     [this.#changes, this.#keys, this.#bytes] = [0, 0, 0];
     for (const reference of this.#shares) {
       const share = reference.deref();
@@ -88,11 +95,11 @@ export class MemoryBudget {
       this.#keys += share?.keys ?? 0;
       this.#bytes += share?.bytes ?? 0;
     }
-    this.#lookAt = 2 * this.#shares.size + LOOK_AFTER;
+    this.#searchAt = 2 * this.#shares.size + SEARCH_AFTER;
   }
 }
 
-/** The most keys in memory of all objects in an isolate, at about 1 KiB each. Other keys are read from storage when a call opens them. */
+/** The most keys in memory of all objects in an isolate, at about 1 KiB each. Other keys are read from storage. */
 export const MAX_KEYS = 20_000;
 /**
  * The bytes of its 128 MB that keys may take beside that, until some are dropped: two of the largest states. They are
@@ -101,7 +108,7 @@ export const MAX_KEYS = 20_000;
 export const MAX_BYTES = 32 * 2 ** 20;
 /** What all objects in an isolate share. */
 export const SHARED_MEMORY = new MemoryBudget(MAX_KEYS, MAX_BYTES);
-/** A call to a key that grows looks at so many keys for one to drop. It mostly adds far less than that one takes. */
+/** A call to a key that grows looks through this many keys for one to drop. It mostly adds far less than that one takes. */
 const GROWTH_STEPS = 64;
 
 /**
@@ -109,9 +116,9 @@ const GROWTH_STEPS = 64;
  * are synchronous, and memory changes only after storage has: a write that throws has changed nothing.
  */
 export class KeyCache {
-  /** What other versions of its policies say. */
-  readonly heard = new RuleFingerprints();
-  /** What calls have said that is in force for their keys. */
+  /** The rules that other versions of its policies have. */
+  readonly fingerprints = new RuleFingerprints();
+  /** The versions in force that calls have named for their keys. */
   readonly versions = new Versions();
   readonly #storage: KeyStorage;
   readonly #memory: MemoryBudget;
@@ -138,26 +145,28 @@ export class KeyCache {
   /**
    * The key as it is at `nowMs`: from memory or else from storage, with every expired hold debited.
    *
-   * @param file the policy as the deployment's file has it; `undefined`: only a call, or the key's record, can say it
-   * @throws Error when nobody says what the policy is
+   * @param file the policy as the deployment's file has it; `undefined`: only a call, or the key's record, can name it
+   * @throws Error when there is no such policy
    */
   open(name: string, file: Policy | undefined, key: string, nowMs: number): KeyState {
-    const told = this.versions.take(key);
+    const { versions, fingerprints } = this;
+    const latest = versions.size === 0 ? undefined : versions.take(key);
     const known = this.#keys.get(key);
-    // An object has keys of one policy. A call with another name is of a policy that nobody knows.
-    if (known !== undefined && known.policy.name !== name) chosen(name, file, told);
-    const keyState = known ?? this.#load(key, (kept) => chosen(name, file, later(kept, told)), nowMs);
+    // An object has keys of one policy. A call with another name is of a policy that is not known.
+    if (known !== undefined && known.policy.name !== name) chosen(name, file, latest);
+    const keyState = known ?? this.#load(key, (kept) => chosen(name, file, later(kept, latest)), nowMs);
     keyState.isTouched = true;
-    if (known !== undefined && later(known.inForce, told) !== known.inForce) {
-      adopt(this.#storage, known, chosen(name, file, told), nowMs);
+    if (known !== undefined && later(known.inForce, latest) !== known.inForce) {
+      this.#adopt(known, chosen(name, file, latest), nowMs);
       this.#weigh(known);
     }
-    keyState.compare(keyState.inForce?.fields === undefined ? this.heard.comparison(name, nowMs) : undefined);
+    const isCompared = fingerprints.size > 0 && keyState.inForce?.fields === undefined;
+    keyState.compare(isCompared ? fingerprints.comparison(name, nowMs) : undefined);
     keyState.advance(nowMs);
     return keyState;
   }
 
-  /** The policy by which a key is decided, as far as memory, what is stored or the file says; `undefined`: none does. */
+  /** The policy by which a key is decided, by memory, storage or the file; `undefined`: none of them has it. */
   policyOf(name: string, file: Policy | undefined, key: string): Policy | undefined {
     const known = this.#keys.get(key);
     const inForce = known === undefined ? versionIn(this.#storage.read(key)?.rules) : known.inForce;
@@ -168,17 +177,49 @@ export class KeyCache {
    * Writes these accounts as the key's record.
    *
    * @param ahead by rule: how far memory may go ahead of this record, beside what holders have; absent: not at all
-   * @param leastDueMs a sweep need not look at the key before
-   * @returns the instant from which the key is whole if nobody comes, or `leastDueMs` if that is later
+   * @param minDueMs a sweep need not read the key before
+   * @returns the instant from which the key is untouched again if no call comes, or `minDueMs` if that is later
    */
   write(
     keyState: KeyState,
     accounts: readonly Account[],
     nowMs: number,
     ahead: readonly number[] = [],
-    leastDueMs = -Infinity,
+    minDueMs = -Infinity,
   ): number {
-    return writeRecord(this.#storage, keyState, accounts, nowMs, ahead, leastDueMs);
+    const storage = this.#storage;
+    const { key, policy, ruleStates, expired } = keyState;
+    const wholeMs = Math.max(minDueMs, keyState.wholeAtMs(accounts, nowMs));
+    const { memory } = storage.leads;
+    const records = ruleStates.map(({ rule, stored }, index) =>
+      record(
+        rule,
+        accounts[index] ?? UNTOUCHED,
+        ahead[index] ?? 0,
+        nowMs,
+        policy.reservation,
+        stored,
+        memory,
+      ),
+    );
+    const stored = records.map((each) => each.stored);
+    const rules: Record<string, StoredAccount> = {};
+    for (const [index, { rule }] of ruleStates.entries()) rules[rule.name] = stored[index] as StoredAccount;
+    Object.assign(rules, storedVersion(keyState.inForce));
+    const write = () => {
+      // Segments first: their table makes the table of records, so that a first record is not written twice.
+      for (const [index, { rule }] of ruleStates.entries()) {
+        const segment = records[index]?.segment;
+        if (segment !== undefined) storage.writeSegment(key, rule.name, segment);
+      }
+      storage.write({ key, policy: policy.name, rules }, wholeMs);
+      for (const claim of expired) endExpired(storage, keyState, claim);
+    };
+    const isOneRow = expired.length === 0 && records.every(({ segment }) => segment === undefined);
+    if (isOneRow) write();
+    else storage.atomically(write);
+    keyState.noteWritten(stored, accounts, wholeMs);
+    return wholeMs;
   }
 
   /**
@@ -191,7 +232,7 @@ export class KeyCache {
     this.#weigh(keyState);
     if (!this.#isFull(0)) return;
     // The operation that changed the key is not done with it.
-    const unpin = keyState.pins.add();
+    const unpin = keyState.pin();
     this.#dropOne(nowMs, GROWTH_STEPS);
     unpin();
   }
@@ -214,18 +255,15 @@ export class KeyCache {
     if (keyState !== undefined) this.drop(keyState);
   }
 
-  /** A transaction was rolled back, of which memory believes that it was made. The key is read again. */
+  /** A transaction was rolled back that memory takes for made. The key is read again. */
   reload(keyState: KeyState, nowMs: number): void {
     keyState.reload(this.#storage, nowMs, true);
     this.#weigh(keyState);
   }
 
-  /**
-   * Removes the key from memory if there is nothing of it anywhere: who looks at keys that nobody uses leaves nothing.
-   * Is called after each operation, so a key that has a record is told by one comparison.
-   */
+  /** Ends an operation: a key without any state leaves memory, so that a peek at an unused key leaves nothing. */
   release(keyState: KeyState): void {
-    if (isEmpty(keyState)) this.drop(keyState);
+    if (keyState.isEmpty) this.drop(keyState);
   }
 
   /**
@@ -236,28 +274,83 @@ export class KeyCache {
   writeAll(nowMs: number): boolean {
     let isExact = true;
     for (const keyState of this.#keys.values()) {
-      writeLast(this.#storage, keyState, nowMs);
+      this.#writeLast(keyState, nowMs);
       isExact &&= keyState.accounts.every((account) => unstoredOf(account) === 0);
     }
     return isExact;
   }
 
-  #load(key: string, choose: Choose, nowMs: number): KeyState {
+  #load(key: string, choose: (kept: PolicyRevision | undefined) => ChosenVersion, nowMs: number): KeyState {
     // Two rounds find a key that is not pinned, if there is one. Several have to go when a large one came before.
     while (this.#isFull(1) && this.#dropOne(nowMs, 2 * this.#keys.size));
     const keyState = new KeyState(this.#storage, choose, key, nowMs);
-    writeFound(this.#storage, keyState, nowMs);
+    this.#writeFound(keyState, nowMs);
     this.#keys.set(key, keyState);
     this.#memory.add(this.#share, 1, 0);
     this.#weigh(keyState);
     return keyState;
   }
 
+  /** The record of a key that is loaded is written again when it is of an earlier version, or of other rules. */
+  #writeFound(keyState: KeyState, nowMs: number): void {
+    const { found, inForce, policy, ruleStates } = keyState;
+    const isRecorded = keyState.dueMs > -Infinity;
+    if (isRecorded && isOfAnother(found, inForce))
+      return this.#beginAnew(keyState, { policy, inForce }, nowMs);
+    const isNewVersion = isRecorded && later(found, inForce) !== found;
+    if (!isNewVersion && !ruleStates.some(({ isConverted }) => isConverted)) return;
+    keyState.advance(nowMs);
+    this.write(keyState, keyState.accounts, nowMs);
+  }
+
+  #writeLast(keyState: KeyState, nowMs: number): void {
+    keyState.advance(nowMs);
+    if (!keyState.isWritten && !(keyState.isUnrecorded && keyState.isWhole(nowMs)))
+      this.#writeExact(keyState, nowMs);
+  }
+
+  /**
+   * Another version is in force from now on. That is stored with all that is stored of the key. What holds have become in
+   * memory is written first: from then on memory has them, and nothing is presumed of a record.
+   */
+  #adopt(keyState: KeyState, to: ChosenVersion, nowMs: number): void {
+    if (isOfAnother(keyState.inForce, to.inForce)) return this.#beginAnew(keyState, to, nowMs);
+    keyState.advance(nowMs);
+    if (!keyState.isUnrecorded || !keyState.isWhole(nowMs)) this.#writeExact(keyState, nowMs);
+    keyState.compare(undefined);
+    keyState.adopt(this.#storage, to, nowMs);
+    if (!keyState.isUnrecorded) this.#writeExact(keyState, nowMs);
+  }
+
+  /**
+   * Another candidate decides the key from now on: nothing that it has counted counts for this one, nor what holders have
+   * of it. Holders are still known, so that their later messages are recognised as those of before.
+   */
+  #beginAnew(keyState: KeyState, to: ChosenVersion, nowMs: number): void {
+    const storage = this.#storage;
+    storage.atomically(() => {
+      storage.answers.removeAll(keyState.key);
+      storage.remove(keyState.key);
+    });
+    keyState.noteDeleted();
+    keyState.replaceAccounts([], true);
+    keyState.compare(undefined);
+    keyState.adopt(storage, to, nowMs);
+    keyState.replaceAccounts([], true);
+    // An object that starts presumes units of a key without a record for a while.
+    this.#writeExact(keyState, nowMs);
+  }
+
+  #writeExact(keyState: KeyState, nowMs: number): void {
+    const { accounts } = keyState;
+    this.write(keyState, accounts, nowMs);
+    keyState.replaceAccounts(accounts, true);
+  }
+
   #weigh(keyState: KeyState): void {
     this.#memory.add(this.#share, 0, keyState.weigh());
   }
 
-  /** Whether there is no room for so many other keys. */
   #isFull(others: number): boolean {
     return this.#memory.hasTooManyKeys(this.#share, others) || this.#memory.hasTooManyBytes(this.#share);
   }
@@ -266,15 +359,15 @@ export class KeyCache {
    * Drops the first key in insertion order that was not used since the last search ("second chance"). When bytes are
    * short and not places, it drops none that is lighter than the average: thousands of those would make no room.
    *
-   * @param steps how many keys to look at; the next search goes on from there
+   * @param steps how many keys to look through; the next search goes on from there
    * @returns whether there was one. If not in two rounds, all are pinned by calls that wait, and memory grows
    */
   #dropOne(nowMs: number, steps: number): boolean {
     let left = steps;
-    const leastBytes = this.#memory.hasTooManyKeys(this.#share, 1) ? 0 : this.#share.bytes / this.#keys.size;
+    const minBytes = this.#memory.hasTooManyKeys(this.#share, 1) ? 0 : this.#share.bytes / this.#keys.size;
     for (const keyState of this.#keys.values()) {
-      if (!keyState.isTouched && !keyState.pins.isAny && keyState.bytes >= leastBytes) {
-        writeLast(this.#storage, keyState, nowMs);
+      if (!keyState.isTouched && !keyState.isPinned && keyState.bytes >= minBytes) {
+        this.#writeLast(keyState, nowMs);
         this.drop(keyState);
         return true;
       }
@@ -288,62 +381,15 @@ export class KeyCache {
   }
 }
 
-/** An alarm is set to an earlier instant only if it gains more than this, in milliseconds: each move writes a row. */
-const ALARM_SLACK_MS = 60_000;
-/** No alarm is set further ahead than this, in milliseconds. It comes early then, and sets the next one. */
-const MAX_ALARM_MS = 30 * 24 * 60 * 60 * 1_000;
-
-/** Does work that may take long, in steps: calls may come in between. None comes between the last step and `finish`. */
-export async function inTurns<Result>(
-  work: Generator<undefined, Result>,
-  finish: (result: Result) => Promise<void>,
-): Promise<void> {
-  let step = work.next();
-  for (; step.done !== true; step = work.next()) await new Promise((resolve) => setTimeout(resolve, 0));
-  await finish(step.value);
-}
-
-/** Where an alarm is set. */
-export type Alarm = Pick<DurableObjectStorage, "getAlarm" | "setAlarm">;
-
-/** The object's clock and its alarm. */
-export class Timers {
-  readonly #storage: Alarm;
-  readonly #read: () => number;
-  #lastNowMs = 0;
-  #alarmAtMs = Infinity;
-
-  constructor(storage: Alarm, read = readClockMs) {
-    this.#storage = storage;
-    this.#read = read;
-  }
-
-  /**
-   * Reads the alarm that was set before the object started. If none is, though something is stored, one is set that
-   * comes after `lostMs`: the runtime has given it up.
-   */
-  async readAlarm(lostMs: number): Promise<void> {
-    this.#alarmAtMs = (await this.#storage.getAlarm()) ?? Infinity;
-    const nowMs = this.nowMs();
-    if (this.#alarmAtMs === Infinity) this.alarmBy(nowMs + lostMs, nowMs);
-  }
-
-  /** The alarm has come, or was deleted: none is set now. */
-  alarmCame(): void {
-    this.#alarmAtMs = Infinity;
-  }
-
-  /** Sets an alarm for `dueMs`, unless one is already set for at most `slackMs` later. */
-  alarmBy(dueMs: number, nowMs: number, slackMs = ALARM_SLACK_MS): void {
-    const alarmAtMs = Math.min(dueMs, nowMs + MAX_ALARM_MS);
-    if (this.#alarmAtMs <= alarmAtMs + slackMs) return;
-    this.#alarmAtMs = alarmAtMs;
-    void this.#storage.setAlarm(alarmAtMs);
-  }
-
-  /** The object's clock, in milliseconds since the Unix epoch. It never runs backwards. */
-  nowMs(): number {
-    this.#lastNowMs = Math.max(this.#lastNowMs, this.#read());
-    return this.#lastNowMs;
-  }
+/**
+ * The policy of a version.
+ *
+ * @param file the policy as the deployment's file has it; `undefined`: it has no such policy
+ * @throws Error when there is no policy
+ */
+function chosen(name: string, file: Policy | undefined, inForce: PolicyRevision | undefined): ChosenVersion {
+  const policy = (inForce?.fields === undefined ? undefined : readPolicy(name, inForce.fields)) ?? file;
+  if (policy === undefined)
+    throw new Error(`this version of the object has no policy ${JSON.stringify(name)}`);
+  return { policy, inForce };
 }

@@ -1,35 +1,44 @@
-import { type Account, advance, restoredOf, UNTOUCHED } from "../../core/accounts/account.ts";
-import { later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
+import { advance, restoredOf, unstoredOf, UNTOUCHED, wholeAtMs } from "../../core/accounts/account.ts";
+import { type Account, type Hold, type RuleAccount } from "../../core/accounts/hold.ts";
+import { dualState, singleState } from "../../core/algorithms/dual-config.ts";
+import { forPriority, later, type Policy, type PolicyRevision } from "../../core/policies/policy.ts";
 import type { AnswerCount } from "../storage/answers.ts";
-import { claimsOf } from "../storage/conversions.ts";
-import { type Claim, CLAIM_BYTES, type StoredAccount } from "../storage/records.ts";
+import { converted, convertedClaims } from "../storage/conversions.ts";
+import { CLAIM_BYTES, type Claim, type StoredAccount, isReadable, storedName } from "../storage/records.ts";
 import type { DueKey, KeyStorage } from "../storage/storage.ts";
-import { aheadOfRecord, recordWholeAtMs } from "../storage/write-behind.ts";
 import {
-  bytesOf,
-  comparedBy,
-  givenSince,
-  Holders,
-  readRuleStates,
-  type RuleState,
-  statesSeenBy,
-  wholeAtMsOf,
-  withHoldsOf,
-} from "./rule-state.ts";
+  aheadOfRecord,
+  aheadUnits,
+  covers,
+  lastsLongEnough,
+  recordWholeAtMs,
+  restore,
+} from "../storage/write-behind.ts";
+import { HOLDER_BYTES, Holders } from "./holders.ts";
 import { type Choose, type ChosenVersion, type Comparison, versionIn } from "./versions.ts";
 
-/** A rule's state as `KeyState` itself sees it; nobody else may change it. */
+/** One rule of a key: its account, and its part of the key's record (`undefined`: storage has none). */
+export interface RuleState extends RuleAccount {
+  readonly stored: StoredAccount | undefined;
+  /** Of the units that the record is ahead by, those that were presumed when it was written, or found. */
+  readonly presumed: number;
+  /** From when on what the record counts has come back: memory may be as far ahead of it then as of no record. */
+  readonly storedWholeMs: number;
+  /** At least this many units were given out since the key was loaded. */
+  readonly given: number;
+  /** The record was of other rules, and has to be written again before anything is decided. */
+  readonly isConverted: boolean;
+}
+
 type Changing = { -readonly [Field in keyof RuleState]: RuleState[Field] };
 
-/** One key in memory. Only its own methods change it. Others read it, or tell it by a method what has happened. */
+/** One key in memory. Only its own methods change it. */
 export class KeyState {
   readonly key: string;
   /** The version under which its record, as it was found, was written. */
   readonly found: PolicyRevision | undefined;
   /** Isolates that hold units of it, or asked for some lately. */
   readonly holders = new Holders();
-  /** Waiting calls, or a message to the pool, that refer to this `KeyState`: then it stays in memory. */
-  readonly pins = new Pins();
   /** By then reservations and leases must end: a region's pool keeps units until then. `Infinity`: there is no pool. */
   endsByMs: number;
   /** Whether the key was used since a search for a key to drop passed it over. */
@@ -43,15 +52,17 @@ export class KeyState {
   readonly #choose: Choose;
   #chosen: ChosenVersion;
   #ruleStates: readonly Changing[] = [];
-  #claims = new KeyClaims();
+  #claims = new Map<string, Claim>();
+  #expired: readonly Claim[] = [];
   #isWritten = true;
   #comparison: Comparison | undefined;
+  #pins = 0;
 
   constructor(storage: KeyStorage, choose: Choose, key: string, nowMs: number) {
     this.key = key;
     this.#choose = choose;
     const record = storage.read(key);
-    this.found = versionIn(record?.rules);
+    this.found = record && versionIn(record.rules);
     this.#chosen = choose(this.found);
     this.endsByMs = this.policy.pool === undefined ? Infinity : -Infinity;
     this.#take(storage, record, nowMs, false);
@@ -67,7 +78,7 @@ export class KeyState {
     return this.#chosen.inForce;
   }
 
-  /** The state of each rule, in the policy's order. `reload` replaces the whole list. */
+  /** The state of each rule, in the policy's order. `reload` replaces the list. */
   get ruleStates(): readonly RuleState[] {
     return this.#ruleStates;
   }
@@ -78,24 +89,38 @@ export class KeyState {
 
   /** The rules with their accounts as calls of this priority see them: see core/policies/priorities.ts. */
   seenBy(priority?: string): readonly RuleState[] {
-    return statesSeenBy(this.policy, this.#ruleStates, priority);
+    const { rules } = forPriority(this.policy, priority);
+    if (rules === this.policy.rules) return this.#ruleStates;
+    return this.#ruleStates.map((state, index) => {
+      const { apart = 0 } = rules[index] ?? {};
+      // The rule may be compared with another version's (versions.ts).
+      const capacity = Math.max(0, state.rule.capacity - apart);
+      return apart === 0 ? state : { ...state, rule: { ...state.rule, apart, capacity } };
+    });
   }
 
   /** From now on rules are decided together with those of another version; `undefined`: alone. */
   compare(comparison: Comparison | undefined): void {
     if (comparison === this.#comparison) return;
     this.#comparison = comparison;
-    this.#ruleStates = comparedBy(this.policy, this.#ruleStates, comparison);
+    this.#ruleStates = this.#ruleStates.map((ruleState, index) => {
+      const own = this.policy.rules[index] ?? ruleState.rule;
+      const rule = comparison?.get(own);
+      const { state, holds } = ruleState.account;
+      const single = ruleState.rule === own ? state : singleState(state);
+      const account = { state: rule === undefined ? single : dualState(single), holds };
+      return { ...ruleState, rule: rule ?? own, account };
+    });
   }
 
-  /** The holds and leases of callers, by their ids. KeyStorage has them too. */
+  /** The holds and leases of callers, by their ids. Storage has them too. */
   get claims(): ReadonlyMap<string, Claim> {
-    return this.#claims.all;
+    return this.#claims;
   }
 
   /** Claims that have expired and whose rows are still in storage. */
   get expired(): readonly Claim[] {
-    return this.#claims.expired;
+    return this.#expired;
   }
 
   /** Whether an object that reads the key from storage knows as much: nothing has changed since it was read or written. */
@@ -103,24 +128,66 @@ export class KeyState {
     return this.#isWritten;
   }
 
+  /** Whether the key has no record: what there is of it is in memory alone. */
+  get isUnrecorded(): boolean {
+    for (const { stored } of this.#ruleStates) if (stored !== undefined) return false;
+    return true;
+  }
+
+  /** Whether nothing of the key is stored, nothing refers to it, and memory knows no more than storage would say. */
+  get isEmpty(): boolean {
+    if (!this.isUnrecorded) return false;
+    for (const { account } of this.#isWritten ? [] : this.#ruleStates)
+      if (account.state !== undefined || account.holds.length > 0) return false;
+    const size = this.#claims.size + this.#expired.length + this.holders.size;
+    return !this.isPinned && size === 0;
+  }
+
   /** Whether the key equals an untouched one and is not pinned. */
   isWhole(nowMs: number): boolean {
-    if (this.pins.isAny || this.#ruleStates.some(({ account }) => account.holds.length > 0)) return false;
-    return wholeAtMsOf(this.#ruleStates, this.accounts, nowMs) <= nowMs;
+    if (this.isPinned || this.#ruleStates.some(({ account }) => account.holds.length > 0)) return false;
+    return this.wholeAtMs(this.accounts, nowMs) <= nowMs;
+  }
+
+  /** The instant from which all of these accounts equal untouched ones if no call comes. */
+  wholeAtMs(accounts: readonly Account[], nowMs: number): number {
+    const of = ({ rule }: RuleState, index: number) => wholeAtMs(rule, accounts[index] ?? UNTOUCHED, nowMs);
+    return Math.max(...this.#ruleStates.map(of));
+  }
+
+  /** Whether what is stored covers these accounts, so that no write is needed. */
+  isCovered(accounts: readonly Account[], nowMs: number): boolean {
+    return this.#ruleStates.every((state, index) => {
+      const { rule, stored, presumed } = state;
+      const account = accounts[index] ?? UNTOUCHED;
+      // An object that starts with this record would presume again what has ended here.
+      if (stored !== undefined && restoredOf(account) < presumed) return false;
+      if (!lastsLongEnough(stored, account, nowMs)) return false;
+      return covers(rule, stored, account, nowMs, aheadOf(state, nowMs));
+    });
+  }
+
+  /** Whether memory may be ahead of what is stored now. */
+  isAhead(nowMs: number): boolean {
+    return this.#ruleStates.some((state) => aheadOf(state, nowMs) > 0);
   }
 
   /** By rule: how far memory may go ahead of a record of these accounts, which what is stored does not cover. */
   noteGiven(accounts: readonly Account[]): number[] {
     return this.#ruleStates.map((ruleState, index) => {
-      ruleState.given += givenSince(ruleState, accounts[index]);
-      return aheadOfRecord(ruleState.rule, ruleState.given);
+      const { rule, stored, presumed } = ruleState;
+      // Units since the record was written. Of units ahead of no record the number is not known.
+      const account = accounts[index] ?? UNTOUCHED;
+      const own = unstoredOf(account) - restoredOf(account);
+      ruleState.given += 1 + Math.max(0, (stored?.ahead ?? 0) - presumed - own);
+      return aheadOfRecord(rule, ruleState.given);
     });
   }
 
   /** Reads the key again. Its holders stay: what they hold is presumed. `isLost`: more was known than is stored. */
   reload(storage: KeyStorage, nowMs: number, isLost: boolean): void {
     const record = storage.read(this.key);
-    const read = this.#choose(versionIn(record?.rules));
+    const read = this.#choose(record && versionIn(record.rules));
     if (later(this.inForce, read.inForce) !== this.inForce) this.#chosen = read;
     this.#take(storage, record, nowMs, isLost);
   }
@@ -133,24 +200,52 @@ export class KeyState {
     const before = this.#ruleStates;
     this.#chosen = to;
     this.#take(storage, storage.read(this.key), nowMs, false);
-    this.#ruleStates = withHoldsOf(before, this.#ruleStates);
+    for (const ruleState of this.#ruleStates) {
+      const earlier = before.find(({ rule }) => rule.name === ruleState.rule.name);
+      if (earlier !== undefined && storedName(earlier.rule) === storedName(ruleState.rule))
+        ruleState.account = { state: ruleState.account.state, holds: earlier.account.holds };
+    }
   }
 
   #take(storage: KeyStorage, record: DueKey | undefined, nowMs: number, isLost: boolean): void {
-    const claims = claimsOf(this.policy, storage.claims.read(this.key));
-    this.#ruleStates = readRuleStates(storage, this.policy, this.key, record, claims, nowMs, isLost);
+    const stored = storage.claims.read(this.key);
+    this.#claims = stored.length === 0 ? new Map() : convertedClaims(this.policy, stored);
+    this.#ruleStates = this.#read(storage, record, nowMs, isLost);
     this.dueMs = record?.wholeAtMs ?? -Infinity;
     this.#comparison = undefined;
-    this.#claims = new KeyClaims(claims);
+    this.#expired = [];
     this.#isWritten = !isLost;
     this.answers.clear();
+  }
+
+  /** Reads the rules from storage. @param isLost this memory knew more of the key, and has lost it */
+  #read(storage: KeyStorage, record: DueKey | undefined, nowMs: number, isLost: boolean): Changing[] {
+    const { policy, key } = this;
+    const { rules = {} } = record ?? {};
+    return policy.rules.map((rule) => {
+      const found = Object.hasOwn(rules, rule.name) ? rules[rule.name] : undefined;
+      const other = record && converted(policy, rule, record, nowMs);
+      const segments = found === undefined ? [] : storage.segments(key, rule.name);
+      const lead = storage.leads.of(policy, rule, nowMs, isLost);
+      const restored = restore(rule, other ?? found, segments, nowMs, policy.reservation.mostMs, lead);
+      return {
+        rule,
+        account: withClaims(rule.name, restored, this.#claims),
+        stored: isReadable(rule, found) ? found : undefined,
+        presumed: found?.ahead ?? 0,
+        storedWholeMs: recordWholeAtMs(rule, restored.state),
+        given: 0,
+        isConverted: other !== undefined,
+      };
+    });
   }
 
   /** All that was stored of the key has been deleted. */
   noteDeleted(): void {
     for (const ruleState of this.#ruleStates) ruleState.stored = undefined;
     this.dueMs = -Infinity;
-    this.#claims = new KeyClaims();
+    this.#claims = new Map();
+    this.#expired = [];
     this.answers.clear();
   }
 
@@ -162,7 +257,10 @@ export class KeyState {
       hasExpired ||= account !== ruleState.account;
       ruleState.account = account;
     }
-    if (hasExpired) this.#claims.expire(nowMs);
+    if (!hasExpired) return;
+    const expired = [...this.#claims.values()].filter(({ expiresAtMs }) => expiresAtMs <= nowMs);
+    for (const { id } of expired) this.#claims.delete(id);
+    this.#expired = [...this.#expired, ...expired];
   }
 
   /** Replaces all accounts. `isWritten`: just these have been written, and memory may not be ahead of them. */
@@ -181,7 +279,9 @@ export class KeyState {
   /** Weighs the key again, and returns by how many bytes it has grown since the last time. */
   weigh(): number {
     const before = this.bytes;
-    this.bytes = this.key.length + this.#claims.bytes + this.holders.bytes + bytesOf(this.#ruleStates);
+    this.bytes = this.key.length + CLAIM_BYTES * this.#claims.size + HOLDER_BYTES * this.holders.size;
+    for (const { rule, account } of this.#ruleStates)
+      if (account.state !== undefined) this.bytes += rule.algorithm.bytes?.(account.state) ?? 0;
     return this.bytes - before;
   }
 
@@ -193,72 +293,50 @@ export class KeyState {
       ruleState.presumed = restoredOf(accounts[index] ?? UNTOUCHED);
       ruleState.storedWholeMs = recordWholeAtMs(ruleState.rule, accounts[index]?.state);
     }
-    this.#claims.forgetExpired();
+    this.#expired = [];
   }
 
   /** Holds and leases end; others begin, or are renewed. */
   noteClaims(end: readonly Claim[], put: readonly Claim[]): void {
-    this.#claims.note(end, put);
-  }
-}
-
-/** The holds and leases of callers of one key, by their ids. Storage has them too. */
-class KeyClaims {
-  readonly #all: Map<string, Claim>;
-  #expired: readonly Claim[] = [];
-
-  constructor(claims: Map<string, Claim> = new Map()) {
-    this.#all = claims;
+    for (const { id } of end) this.#claims.delete(id);
+    for (const claim of put) this.#claims.set(claim.id, claim);
   }
 
-  get all(): ReadonlyMap<string, Claim> {
-    return this.#all;
+  /** Whether waiting calls, or a message to the pool, refer to this `KeyState`. */
+  get isPinned(): boolean {
+    return this.#pins > 0;
   }
 
-  /** Those that have expired and whose rows are still in storage. */
-  get expired(): readonly Claim[] {
-    return this.#expired;
-  }
-
-  /** About the bytes of memory that they take. */
-  get bytes(): number {
-    return CLAIM_BYTES * this.#all.size;
-  }
-
-  /** Holds and leases end; others begin, or are renewed. */
-  note(end: readonly Claim[], put: readonly Claim[]): void {
-    for (const { id } of end) this.#all.delete(id);
-    for (const claim of put) this.#all.set(claim.id, claim);
-  }
-
-  /** Those whose time is over are claims no more. */
-  expire(nowMs: number): void {
-    const expired = [...this.#all.values()].filter(({ expiresAtMs }) => expiresAtMs <= nowMs);
-    for (const { id } of expired) this.#all.delete(id);
-    this.#expired = [...this.#expired, ...expired];
-  }
-
-  /** The rows of those that have expired were deleted. */
-  forgetExpired(): void {
-    this.#expired = [];
-  }
-}
-
-/** How many refer to a key, so that it has to stay in memory. */
-class Pins {
-  #count = 0;
-
-  get isAny(): boolean {
-    return this.#count > 0;
-  }
-
-  /** Adds one. The returned function takes it away; calling it again does nothing. */
-  add(): () => void {
-    this.#count += 1;
+  /** Keeps the key in memory. The returned function ends that; calling it again does nothing. */
+  pin(): () => void {
+    this.#pins += 1;
     let left = 1;
     return () => {
-      this.#count -= left;
+      this.#pins -= left;
       left = 0;
     };
   }
+}
+
+/** By how many units memory may be ahead of what is stored of a rule. */
+function aheadOf({ rule, stored, storedWholeMs }: RuleState, nowMs: number): number {
+  if (stored === undefined) return aheadUnits(rule);
+  return storedWholeMs <= nowMs ? Math.max(stored.ahead, aheadUnits(rule)) : stored.ahead;
+}
+
+/** The account with a hold for each claim that has units of its rule. They are sorted once: there may be thousands. */
+function withClaims(rule: string, restored: Account, claims: ReadonlyMap<string, Claim>): Account {
+  if (claims.size === 0) return restored;
+  const holds: Hold[] = [...restored.holds];
+  const leasesOfProvisional = new Set<string>();
+  for (const { lease, isProvisional } of claims.values())
+    if (lease !== undefined && isProvisional === true) leasesOfProvisional.add(lease);
+  for (const { id, units: byRule, expiresAtMs, isProvisional } of claims.values()) {
+    const units = Object.hasOwn(byRule, rule) ? (byRule[rule] ?? 0) : 0;
+    if (units === 0) continue;
+    const mark = (isProvisional === true || leasesOfProvisional.has(id)) && { isProvisional: true };
+    holds.push({ id, units, expiresAtMs, isStored: true, ...mark });
+  }
+  if (holds.length === restored.holds.length) return restored;
+  return { state: restored.state, holds: holds.toSorted((a, b) => a.expiresAtMs - b.expiresAtMs) };
 }

@@ -1,24 +1,26 @@
-import { type Account, settle } from "../../core/accounts/account.ts";
+import { settle } from "../../core/accounts/account.ts";
+import type { Account } from "../../core/accounts/hold.ts";
+import { readClockMs } from "../../core/clock.ts";
 import type { Policies } from "../../core/policies/policy.ts";
 import type { Conflict, Decided } from "../../core/protocol/answers.ts";
 import type { Full } from "../../core/protocol/problems.ts";
 import type { Claim } from "../storage/records.ts";
 import type { KeyStorage } from "../storage/storage.ts";
-import { answersFull, claimsFull } from "./capacity-checks.ts";
 import {
-  type Charge,
+  answersFull,
+  claimsFull,
   endOfHold,
   findAnswer,
   findCharge,
   forgetCharge,
   type Idempotent,
   rememberAnswer,
+  type Remembered,
   type RememberedAnswer,
   type StandingCharge,
 } from "./idempotency.ts";
 import type { KeyCache } from "./key-cache.ts";
 import type { KeyState } from "./key-state.ts";
-import { isCovered, isLed } from "./rule-state.ts";
 
 /** What one call changes of a key. `commit` saves all of it or nothing. */
 interface Change {
@@ -28,10 +30,7 @@ interface Change {
   /** Claims that end. */
   readonly end?: readonly Claim[];
   /** Answers that a caller gets again when it repeats the call. */
-  readonly remember?: readonly (Idempotent & {
-    readonly answer: RememberedAnswer;
-    readonly charge?: Charge;
-  })[];
+  readonly remember?: readonly Remembered[];
   /** The record is written even if what is stored covers the accounts, and memory may not be ahead of it. */
   readonly isExact?: boolean;
   /** The idempotency key of the call whose charge is given back. */
@@ -67,26 +66,20 @@ export class KeyStore {
   open(name: string, key: string, nowMs: number): KeyState {
     const file = this.#policies.get(name);
     // Only a deployment moves keys, so those of a policy that it does not have stay where they are.
-    if (file !== undefined && this.#storage.moves.isAway(file, key))
+    if (file?.objectsBefore !== undefined && this.#storage.moves.isAway(key))
       throw new Error(`key ${JSON.stringify(key)} is elsewhere`);
     return this.#cache.open(name, file, key, nowMs);
   }
 
-  /** The operation that opened the key has ended: see `KeyCache.release`. */
+  /** The operation that opened the key has ended. */
   release(keyState: KeyState): void {
     this.#cache.release(keyState);
   }
 
   /** The earlier answer under an idempotency key; `undefined`: there is none that is still valid. */
-  earlier(
-    keyState: KeyState,
-    idempotent: Idempotent | undefined,
-    nowMs: number,
-  ): Decided | Conflict | undefined {
-    // An `Ending` is remembered under the request of `endOfHold`, which no call has: so none is returned here.
-    return (
-      idempotent && (findAnswer(this.#storage, keyState, idempotent, nowMs) as Decided | Conflict | undefined)
-    );
+  earlier(keyState: KeyState, call: Idempotent | undefined, nowMs: number): Decided | Conflict | undefined {
+    // A `ClaimEnd` is remembered under the request of `endOfHold`, which no call has: so none is returned here.
+    return call && (findAnswer(this.#storage, keyState, call, nowMs) as Decided | Conflict | undefined);
   }
 
   /** The charge of the call with an idempotency key; `undefined`: it is unknown, or has been given back. */
@@ -104,7 +97,7 @@ export class KeyStore {
     const { put = [], remember = [] } = change;
     const [answered] = remember;
     const over =
-      claimsFull(this.#storage, keyState, put) ??
+      (put.length > 0 ? claimsFull(this.#storage, keyState, put) : undefined) ??
       (answered && answersFull(this.#storage, keyState, answered.idempotencyKey, nowMs));
     if (over === undefined) this.commit(keyState, change, nowMs);
     return over;
@@ -115,44 +108,44 @@ export class KeyStore {
     for (const wholeMs of this.#save(keyState, change, nowMs)) this.#onWritten(wholeMs, nowMs);
   }
 
-  /** The same, and returns what `#onWritten` has to be told. */
   #save(keyState: KeyState, change: Change, nowMs: number): number[] {
     const { accounts, put = [], end = [], remember = [], forget = [], uncharge } = change;
-    const isSaved = isCovered(keyState.ruleStates, accounts, nowMs);
-    const leastDueMs = dueWith(keyState, put, nowMs);
+    const [storage, { key }] = [this.#storage, keyState];
+    const isSaved = keyState.isCovered(accounts, nowMs);
+    const minDueMs = put.length > 0 ? dueWith(keyState, put, nowMs) : -Infinity;
     const writesState = !isSaved || change.isExact === true || remember.length > 0;
-    const writesRecord = writesState || leastDueMs > keyState.dueMs;
+    const writesRecord = writesState || minDueMs > keyState.dueMs;
     const isNew = keyState.dueMs === -Infinity;
-    const dueMs = writesState || isNew ? leastDueMs : roomyDueMs(leastDueMs, nowMs);
+    // A record that is written for claims alone leaves room for them to be renewed as long again.
+    const dueMs = writesState || isNew ? minDueMs : minDueMs + Math.max(0, minDueMs - nowMs);
     const ahead = isSaved ? [] : keyState.noteGiven(accounts);
     const writeRecord = () =>
       writesRecord ? this.#cache.write(keyState, accounts, nowMs, ahead, dueMs) : undefined;
     const isExact = writesRecord && !ahead.some((units) => units > 0);
-    const isAhead = !isExact && (writesRecord || isLed(keyState.ruleStates, nowMs));
-    const leadEndsMs = this.#lead(keyState, accounts, nowMs, isAhead);
+    const isAhead = !isExact && (writesRecord || keyState.isAhead(nowMs));
+    const leadEndsMs = this.#renewAllowance(keyState, accounts, nowMs, isAhead);
     const writesRows = put.length + end.length + remember.length + forget.length > 0;
     const writeAll = () => {
-      for (const claim of end) this.#storage.claims.remove(keyState.key, claim.id);
-      for (const claim of put)
-        this.#storage.claims.write(keyState.key, claim, !keyState.claims.has(claim.id));
-      for (const each of forget) this.#storage.answers.remove(keyState.key, each);
-      if (uncharge !== undefined) forgetCharge(this.#storage, keyState, uncharge);
+      for (const claim of end) storage.claims.remove(key, claim.id);
+      for (const claim of put) storage.claims.write(key, claim, !keyState.claims.has(claim.id));
+      for (const each of forget) storage.answers.remove(key, each);
+      if (uncharge !== undefined) forgetCharge(storage, keyState, uncharge);
       for (const { answer, charge, ...each } of remember)
-        rememberAnswer(this.#storage, keyState, each, answer, nowMs, charge);
+        rememberAnswer(storage, keyState, each, answer, nowMs, charge);
       return writeRecord();
     };
     const wholeMs = writesRows ? this.#allOrNothing(keyState, writeAll, nowMs) : writeRecord();
-    keyState.noteClaims(end, put);
+    if (put.length + end.length > 0) keyState.noteClaims(end, put);
     this.#cache.take(keyState, accounts, nowMs, isExact);
     return [leadEndsMs, wholeMs].filter((each) => each !== undefined);
   }
 
   /**
-   * Renews the lead, unless it is not needed, or lasts until all that holders have must be spent.
+   * Renews the row that lets memory be ahead, unless that lasts until all that holders have must be spent.
    *
-   * @returns when it does not matter any more, if it had to be written
+   * @returns when the row does not matter any more, if it was written
    */
-  #lead(
+  #renewAllowance(
     { policy }: KeyState,
     accounts: readonly Account[],
     nowMs: number,
@@ -188,14 +181,14 @@ export class KeyStore {
       this.#storage.answers.removeAll(keyState.key);
       this.#storage.remove(keyState.key);
       keyState.noteDeleted();
-      // Whoever reads the key again must not presume what an object before this one may have given out.
+      // The next to read the key must not presume what an object before this one may have given out.
       const isExact = this.#storage.leads.isPresumed(keyState.policy, nowMs);
       if (isExact || accounts.some(({ holds }) => holds.length > 0))
         return this.#save(keyState, { accounts, isExact }, nowMs);
       this.#cache.take(keyState, accounts, nowMs, true);
       return [];
     };
-    // Without the record that was there, nobody would know what isolates have: so all of this is written or nothing.
+    // Without the record that was there, the units of isolates would be unknown: all of this is written or nothing.
     for (const wholeMs of this.#allOrNothing(keyState, reset, nowMs)) this.#onWritten(wholeMs, nowMs);
   }
 
@@ -211,21 +204,66 @@ export class KeyStore {
 }
 
 /**
- * Due times: from when on a sweep looks at a key (garbage-collection.ts). A record is never due before a claim of its
- * key ends: the alarm finds claims by it, and a version that does not know their policy goes by it alone. It may be due
+ * Due times: from when on a sweep reads a key (garbage-collection.ts). A record is never due before a claim of its key
+ * ends: the alarm finds claims by it, and a version that does not know their policy goes by it alone. It may be due
  * before what was consumed has come back, since memory may be ahead of it: the sweep writes a later one then.
  *
- * @returns when these claims let the key's record be due; -Infinity: there are none
+ * @returns when these claims let the key's record be due
  */
 function dueWith({ claims }: KeyState, put: readonly Claim[], nowMs: number): number {
   // One that waits to be confirmed most likely will be, and then lasts as long as its caller has asked for.
   const ends = put.map(({ id, ttlMs, expiresAtMs }) =>
     claims.has(id) ? expiresAtMs : Math.max(expiresAtMs, nowMs + ttlMs),
   );
-  return Math.max(-Infinity, ...ends);
+  return Math.max(...ends);
 }
 
-/** The same where a record is written for nothing else: it leaves room for claims to be renewed as long again. */
-function roomyDueMs(dueMs: number, nowMs: number): number {
-  return dueMs + Math.max(0, dueMs - nowMs);
+/** An alarm is set to an earlier instant only if it gains more than this, in milliseconds: each move writes a row. */
+const ALARM_SLACK_MS = 60_000;
+/** No alarm is set further ahead than this, in milliseconds. It comes early then, and sets the next one. */
+const MAX_ALARM_MS = 30 * 24 * 60 * 60 * 1_000;
+
+/** Where an alarm is set. */
+export type Alarm = Pick<DurableObjectStorage, "getAlarm" | "setAlarm">;
+
+/** The object's clock and its alarm. */
+export class Timers {
+  readonly #storage: Alarm;
+  readonly #read: () => number;
+  #lastNowMs = 0;
+  #alarmAtMs = Infinity;
+
+  constructor(storage: Alarm, read = readClockMs) {
+    this.#storage = storage;
+    this.#read = read;
+  }
+
+  /**
+   * Reads the alarm that was set before the object started. If none is, though something is stored, one is set that
+   * comes after `lostMs`: the runtime has given it up.
+   */
+  async readAlarm(lostMs: number): Promise<void> {
+    this.#alarmAtMs = (await this.#storage.getAlarm()) ?? Infinity;
+    const nowMs = this.nowMs();
+    if (this.#alarmAtMs === Infinity) this.alarmBy(nowMs + lostMs, nowMs);
+  }
+
+  /** The alarm has come, or was deleted: none is set now. */
+  alarmCame(): void {
+    this.#alarmAtMs = Infinity;
+  }
+
+  /** Sets an alarm for `dueMs`, unless one is already set for at most `slackMs` later. */
+  alarmBy(dueMs: number, nowMs: number, slackMs = ALARM_SLACK_MS): void {
+    const alarmAtMs = Math.min(dueMs, nowMs + MAX_ALARM_MS);
+    if (this.#alarmAtMs <= alarmAtMs + slackMs) return;
+    this.#alarmAtMs = alarmAtMs;
+    void this.#storage.setAlarm(alarmAtMs);
+  }
+
+  /** The object's clock, in milliseconds since the Unix epoch. It never runs backwards. */
+  nowMs(): number {
+    this.#lastNowMs = Math.max(this.#lastNowMs, this.#read());
+    return this.#lastNowMs;
+  }
 }

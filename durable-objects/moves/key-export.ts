@@ -12,8 +12,7 @@ import {
 import { REMEMBERED_MS } from "../keys/idempotency.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { Move } from "../storage/moves.ts";
-import { packRows, removeRows } from "./moved-rows.ts";
-import { KeyHasMoved, type MovesHost } from "./places.ts";
+import { KeyHasMoved, type MovesHost, packRows, removeRows } from "./moved-rows.ts";
 
 /**
  * Gives keys to the objects that are to have them. A key is given away when that is stored; what there was of it stays
@@ -92,7 +91,6 @@ export class KeyExport {
     return { moved: packRows(storage, key, this.#giveAway(keyState, { move, other: asker }, nowMs)) };
   }
 
-  /** The key was given away before, and nobody has said that it has arrived. */
   #again({ key, move, lost }: RequestedKey, asker: string, before: Move, other: string): HandOverResult {
     const { storage } = this.#host;
     // Whoever it was given to may have it, unless nothing was there after it was given for the last time.

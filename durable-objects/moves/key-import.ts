@@ -13,8 +13,7 @@ import {
   type RequestedKey,
 } from "../../core/protocol/object-methods.ts";
 import type { Move } from "../storage/moves.ts";
-import { storePresumed, storeRows, takeBack } from "./moved-rows.ts";
-import type { MovesHost } from "./places.ts";
+import { type MovesHost, storePresumed, storeRows, takeBack } from "./moved-rows.ts";
 
 /** Where a key is that does not come: another object keeps it. */
 export interface KeptKey {
@@ -23,7 +22,6 @@ export interface KeptKey {
   readonly isOlder: boolean;
 }
 
-/** An object that is to be asked for a key. */
 interface Asking {
   readonly name: string;
   /** It was given what another object still has: it says now whether that has come. */
@@ -186,14 +184,12 @@ function sumOf(presumed: ReadonlyMap<string, PresumedByRule>): Map<string, numbe
   return sums;
 }
 
-/** What another object has said of a key, and what its clock was. */
 interface OwnerReport {
   readonly handed: HandOverResult | "older";
   readonly nowMs: number;
   readonly layouts: readonly Layout[];
 }
 
-/** A key to be asked for with the next message. */
 interface Question extends PromiseWithResolvers<OwnerReport> {
   readonly asked: RequestedKey;
 }

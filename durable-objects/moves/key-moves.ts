@@ -10,15 +10,19 @@
  */
 import type { Policy } from "../../core/policies/policy.ts";
 import { objectNames } from "../../core/protocol/names.ts";
-import { type LimiterMethods, type MaybePromise, MOVE_PROTOCOL } from "../../core/protocol/object-methods.ts";
+import {
+  type LimiterMethods,
+  type MaybePromise,
+  MOVE_PROTOCOL,
+  type ObjectStub,
+} from "../../core/protocol/object-methods.ts";
 import { KeyExport } from "./key-export.ts";
 import { type KeptKey, KeyImport } from "./key-import.ts";
-import { KeyHasMoved, type MovesHost, type Places } from "./places.ts";
+import { KeyHasMoved, type MovesHost } from "./moved-rows.ts";
 
 /** The object to which a call was passed on is not to have the key either. */
 export const NOT_OWNER = Symbol("elsewhere");
 
-/** A call, as it is made here or elsewhere. */
 interface MovingCall<Result> {
   /** Another object has passed it on: it is made here, or not at all. */
   readonly isPassedOn: boolean;
@@ -27,8 +31,8 @@ interface MovingCall<Result> {
   readonly there: (kept: KeptKey, mayBeAt: readonly string[]) => Promise<Result | typeof NOT_OWNER>;
 }
 
-/** So often a call looks for its key: it may go again as soon as it has come. */
-const MAX_LOOKS = 6;
+/** How often a call searches for its key: it may move again as soon as it has come. */
+const MAX_SEARCHES = 6;
 
 /** Makes each call where its key is. */
 export class KeyMoves {
@@ -42,18 +46,13 @@ export class KeyMoves {
     this.arrivals = new KeyImport(host);
   }
 
-  /** The names of the objects that may have a key, as far as this version knows. */
-  namesOf(policyName: string, key: string): readonly string[] {
-    const policy = this.#host.policies.get(policyName);
-    return policy === undefined ? [] : objectNames(policy, key);
-  }
-
   /**
-   * Whether a call that was passed on can be made here: whoever passed it on knows of no object that may have the key
-   * and is not known here.
+   * Whether a call that was passed on can be made here: its sender knows of no object that may have the key and is not
+   * known here.
    */
   mayTake(policyName: string, key: string, mayBeAt: readonly string[]): boolean {
-    const names = this.namesOf(policyName, key);
+    const policy = this.#host.policies.get(policyName);
+    const names = policy === undefined ? [] : objectNames(policy, key);
     return (
       names.some((name) => this.#host.places.isHere(name)) && mayBeAt.every((name) => names.includes(name))
     );
@@ -87,7 +86,7 @@ export class KeyMoves {
     const names = objectNames(policy, key);
     const [toBeAt = ""] = names;
     let isStaying = mayStay;
-    for (let look = 0; look < MAX_LOOKS; look += 1) {
+    for (let search = 0; search < MAX_SEARCHES; search += 1) {
       if (isStaying && residents.has(key)) {
         const made = await orMoved(call.here);
         if (made !== undefined) return made.answer;
@@ -120,7 +119,6 @@ async function orMoved<Result>(
 
 /* How a call is passed on to the object where its key is, or is to be. */
 
-/** A call of one of the object's methods. */
 interface Passing {
   readonly policy: string;
   readonly key: string;
@@ -164,4 +162,54 @@ export async function passRequest(
     ...(upgrade !== null && { headers: { upgrade } }),
     ...(!isInAddress && { body: text }),
   });
+}
+
+/** The part of the binding OBJECTS by which an object finds others, and itself. */
+export interface ObjectNamespace {
+  idFromName(name: string): { toString(): string };
+  getByName(name: string): ObjectStub;
+  /** The objects of a jurisdiction. */
+  jurisdiction?(name: string): ObjectNamespace;
+}
+
+/** The most names of its own that are remembered: an object has one by each layout. */
+const MAX_NAMES = 16;
+
+/** Tells an object by its name. An object is not told its own, but a name has one id only. */
+export class Places {
+  readonly #namespace: ObjectNamespace;
+  readonly #id: string;
+  readonly #own = new Set<string>();
+  readonly #jurisdictionOf: (policy: string) => string | undefined;
+
+  /** @param jurisdictionOf the jurisdiction of a policy's objects, by its name; `undefined`: none */
+  constructor(
+    namespace: ObjectNamespace,
+    id: { toString(): string },
+    jurisdictionOf: (policy: string) => string | undefined = () => undefined,
+  ) {
+    this.#namespace = namespace;
+    this.#id = id.toString();
+    this.#jurisdictionOf = jurisdictionOf;
+  }
+
+  /** Whether this object has that name. */
+  isHere(name: string | undefined): boolean {
+    if (name === undefined) return false;
+    if (this.#own.has(name)) return true;
+    if (this.#within(name).idFromName(name).toString() !== this.#id) return false;
+    if (this.#own.size < MAX_NAMES) this.#own.add(name);
+    return true;
+  }
+
+  /** A new stub for each call: one that has thrown stays broken. */
+  objectAt(name: string): ObjectStub {
+    return this.#within(name).getByName(name);
+  }
+
+  #within(name: string): ObjectNamespace {
+    const jurisdiction = this.#jurisdictionOf(name.slice(0, name.indexOf("/")));
+    if (jurisdiction === undefined) return this.#namespace;
+    return this.#namespace.jurisdiction?.(jurisdiction) ?? this.#namespace;
+  }
 }

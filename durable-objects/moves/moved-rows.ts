@@ -1,10 +1,12 @@
 /** All that is stored of a key, as it goes to another object. */
-import type { Policy } from "../../core/policies/policy.ts";
-import type { MovedKey } from "../../core/protocol/object-methods.ts";
+import type { Time } from "../../core/clock.ts";
+import type { Policies, Policy } from "../../core/policies/policy.ts";
+import type { MovedKey, ObjectStub } from "../../core/protocol/object-methods.ts";
+import type { KeyCache } from "../keys/key-cache.ts";
+import type { KeyState } from "../keys/key-state.ts";
 import type { Move } from "../storage/moves.ts";
-import type { Claim, StoredAccount } from "../storage/records.ts";
+import { type Claim, type StoredAccount, storedName } from "../storage/records.ts";
 import type { Storage } from "../storage/storage.ts";
-import { storedName } from "../storage/write-behind.ts";
 
 /** By the name of the rule: units that isolates may have. */
 export type PresumedUnits = ReadonlyMap<string, number>;
@@ -128,4 +130,69 @@ export function storePresumed(
 
 function hasUnits(presumed: PresumedUnits): boolean {
   return [...presumed.values()].some((units) => units > 0);
+}
+
+interface ObjectFinder {
+  isHere(name: string | undefined): boolean;
+  objectAt(name: string): ObjectStub;
+}
+
+/** The parts of an object by which its keys move. */
+export interface MovesHost {
+  readonly policies: Pick<Policies, "get">;
+  readonly storage: Storage;
+  readonly cache: KeyCache;
+  readonly residents: OwnedKeys;
+  readonly places: ObjectFinder;
+  readonly time: Pick<Time, "after">;
+  readonly nowMs: () => number;
+  /** A key was written, and is whole from that instant. */
+  readonly onWritten: (wholeMs: number, nowMs: number) => void;
+  /** Ends the waits for the key: it has moved. */
+  readonly endLine: (keyState: KeyState, moved: Error) => void;
+}
+
+/** The key is not here any more. The call is made again where the key is. */
+export class KeyHasMoved extends Error {
+  constructor(key: string) {
+    super(`the key ${JSON.stringify(key)} has moved to another object`);
+  }
+}
+
+/** The most keys that are remembered to be here without a read of storage, at about 100 bytes each. */
+const MAX_REMEMBERED = 20_000;
+
+/**
+ * The keys that are here: what is admitted of them is admitted by this object alone. Of other keys it has to be found
+ * out where they are. A key of which nothing is stored is here as long as this memory remembers that it came with
+ * nothing.
+ */
+export class OwnedKeys {
+  readonly #storage: Storage;
+  readonly #known = new Set<string>();
+
+  constructor(storage: Storage) {
+    this.#storage = storage;
+  }
+
+  has(key: string): boolean {
+    if (this.#known.has(key)) return true;
+    const move = this.#storage.moves.read(key);
+    const isHere = move === undefined ? this.#storage.read(key) !== undefined : move.other === null;
+    if (isHere) this.add(key);
+    return isHere;
+  }
+
+  add(key: string): void {
+    // A key that is forgotten is asked for again.
+    for (const oldest of this.#known) {
+      if (this.#known.size < MAX_REMEMBERED) break;
+      this.#known.delete(oldest);
+    }
+    this.#known.add(key);
+  }
+
+  remove(key: string): void {
+    this.#known.delete(key);
+  }
 }

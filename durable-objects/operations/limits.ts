@@ -1,57 +1,53 @@
-import { type Account, refund, uncharge } from "../../core/accounts/account.ts";
 import {
   admitsTogether,
   decideTogether,
   type JointDecision,
+  refund,
+  uncharge,
   withoutTaking,
-} from "../../core/accounts/joint-decision.ts";
+} from "../../core/accounts/account.ts";
+import type { Account } from "../../core/accounts/hold.ts";
 import { type Cost, costOf, costText, type Rule, takesNothing } from "../../core/policies/policy.ts";
 import type { Answer, Decided } from "../../core/protocol/answers.ts";
 import type { LimitParams, SetParams } from "../../core/protocol/messages.ts";
 import { writtenKey } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
-import { chargeOf, type Idempotent, takenOf, takesAll } from "../keys/idempotency.ts";
-import type { KeyState } from "../keys/key-state.ts";
+import { chargeOf, type Idempotent, remembering, takenOf, takesAll } from "../keys/idempotency.ts";
+import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import type { RuleState } from "../keys/rule-state.ts";
-import { MISSING } from "./claims.ts";
+import { type Limiting, MISSING, type Operations } from "./operations.ts";
 import {
   cacheableDenial,
   cacheableForMs,
   isProvisionallyBlocked,
   kindMismatch,
+  peekTurn,
+  takeTurn,
   whenUncontended,
-} from "./denials.ts";
-import type { Limiting } from "./operations.ts";
-import type { Turns } from "./turns.ts";
+} from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-/** The calls that take units, and give units back: `limit` and `refund`. */
+/** The calls that take units, give units back, and change what a key has used. */
 export class Limits {
   readonly #store: KeyStore;
   readonly #queue: WaitQueue;
-  readonly #turns: Turns;
 
-  constructor(store: KeyStore, queue: WaitQueue, turns: Turns) {
+  constructor(store: KeyStore, queue: WaitQueue) {
     this.#store = store;
     this.#queue = queue;
-    this.#turns = turns;
   }
 
-  /**
-   * Decides on a cost and takes it if every rule admits it: at once or, with `waitMs`, when the caller's turn comes.
-   * While callers wait, a call that does not wait is denied: nobody passes them.
-   */
-  limit(keyState: KeyState, call: Limiting, nowMs: number): MaybePromise<Answer> {
-    const { cost, waitMs, signal, caller, idempotencyKey, priority, shed } = call;
+  /** While callers wait, a call that does not wait is denied: it does not pass them. */
+  readonly limit: Operations["limit"] = (keyState, call, nowMs) => {
+    const { cost, waitMs, priority, shed } = call;
     this.#queue.serve(keyState);
-    if (takesNothing(keyState.policy, cost)) return this.#look(keyState, call, nowMs);
+    if (takesNothing(keyState.policy, cost))
+      return this.#earlier(keyState, call, nowMs) ?? { rules: peekTurn(this.#queue, keyState, call, nowMs) };
     const isBehind = this.#queue.aheadOf(keyState, priority, nowMs).length > 0;
     if (shed !== undefined || (waitMs === undefined && !isBehind))
       return this.#limitAtOnce(keyState, call, nowMs);
-    const turn = { cost, ttlMs: 0, waitMs, signal, caller, idempotencyKey, priority };
-    return this.#turns.take(keyState, turn, nowMs, {
+    return takeTurn(this.#queue, keyState, { ...call, ttlMs: 0 }, nowMs, {
       earlier: (atMs) => this.#standing(keyState, call, atMs),
       grant: (atMs, waitedMs) =>
         admitsTogether(keyState.seenBy(priority), atMs, cost)
@@ -59,15 +55,15 @@ export class Limits {
           : undefined,
       deny: (atMs) => this.#answer(keyState, call, this.#decide(keyState, call, atMs), atMs),
     });
-  }
+  };
 
-  /** Decides at once, and waits only for calls on several keys to end: see denials.ts. */
+  /** Decides at once, and waits only for calls on several keys to end (turns.ts). */
   #limitAtOnce(keyState: KeyState, call: Limiting, nowMs: number): MaybePromise<Answer> {
-    const { cost } = call;
     const answerAt = (atMs: number, isLast: boolean): Answer | undefined => {
-      // This is looked up each time: a repetition of this call may have been answered while this one waited.
-      const standing = this.#standing(keyState, call, atMs) ?? kindMismatch(keyState, "units", atMs);
+      // This is read each time: a repetition of this call may have been answered while this one waited.
+      const standing = this.#standing(keyState, call, atMs);
       if (standing !== undefined) return standing;
+      if (keyState.policy.lease !== undefined) return kindMismatch(keyState, atMs);
       if (call.shed !== undefined) return { shed: call.shed };
       const decided = this.#decide(keyState, call, atMs);
       if (!decided.admitted && !isLast && isProvisionallyBlocked(keyState, call, atMs)) return undefined;
@@ -76,29 +72,25 @@ export class Limits {
     const answer = answerAt(nowMs, false);
     if (answer !== undefined) return answer;
     if (call.isBatched === true) return full("batch-waits", 0);
-    return whenUncontended(this.#queue, keyState, { cost }, nowMs, answerAt);
-  }
-
-  /** The answer to a cost that takes nothing. */
-  #look(keyState: KeyState, call: Limiting, nowMs: number): Answer {
-    return this.#earlier(keyState, call, nowMs) ?? { rules: this.#turns.look(keyState, call, nowMs) };
+    return whenUncontended(this.#queue, keyState, { cost: call.cost }, nowMs, answerAt);
   }
 
   #earlier(keyState: KeyState, { cost, idempotencyKey }: Limiting, atMs: number): Answer | undefined {
-    return this.#store.earlier(keyState, idempotentOf(cost, idempotencyKey), atMs);
+    return this.#store.earlier(keyState, idempotentOf("limit", cost, idempotencyKey), atMs);
   }
 
   /** The earlier answer to the same call, unless it is a denial that a rule has counted: that is decided anew. */
   #standing(keyState: KeyState, call: Limiting, atMs: number): Answer | undefined {
     const earlier = this.#earlier(keyState, call, atMs);
-    return earlier !== undefined && isDenial(earlier) ? undefined : earlier;
+    const isDenial =
+      earlier !== undefined && "rules" in earlier && earlier.rules.some(({ success }) => !success);
+    return isDenial ? undefined : earlier;
   }
 
   #decide(keyState: KeyState, { cost, priority }: Limiting, atMs: number): JointDecision {
     return decideTogether(keyState.seenBy(priority), atMs, cost);
   }
 
-  /** Writes what was decided, and remembers it under the call's idempotency key. */
   #answer(
     keyState: KeyState,
     call: Limiting,
@@ -110,44 +102,32 @@ export class Limits {
     // A denial that a rule has counted (`countDenied`) is not counted again.
     const isCounted = !admitted && this.#earlier(keyState, call, atMs) !== undefined;
     if (isCounted) return { rules: withoutTaking(keyState.seenBy(priority), atMs, cost) };
-    const answer = { rules, ...(waitedMs !== undefined && { waitedMs }) };
-    if (accounts === undefined) return admitted ? answer : this.#firmly(keyState, answer);
-    const charge = admitted ? chargeOf(keyState.policy.rules, cost) : undefined;
-    const idempotent = idempotentOf(cost, idempotencyKey);
-    const remember = idempotent === undefined ? [] : [{ ...idempotent, answer, ...(charge && { charge }) }];
-    const over = this.#store.commitWithin(keyState, { accounts, remember }, atMs);
-    if (over !== undefined || !admitted || idempotent !== undefined) return over ?? answer;
-    return this.#withDenialToCome(keyState, priority, answer, atMs);
-  }
-
-  /** An admission, with the denial of the next call if nothing is left. */
-  #withDenialToCome(
-    keyState: KeyState,
-    priority: string | undefined,
-    answer: Decided,
-    atMs: number,
-  ): Decided {
-    const isLast = answer.rules.some(({ remaining }) => remaining === 0);
+    const answer: Decided = { rules, ...(waitedMs !== undefined && { waitedMs }) };
+    const isInLine = this.#queue.waitersOf(keyState).length > 0;
+    if (accounts === undefined) {
+      const firmMs = admitted ? 0 : cacheableForMs(keyState, undefined, isInLine);
+      return firmMs > 0 ? { ...answer, firmForMs: firmMs } : answer;
+    }
+    const idempotent = idempotentOf("limit", cost, idempotencyKey);
+    if (idempotent !== undefined) {
+      const charge = admitted ? chargeOf(keyState.policy.rules, cost) : undefined;
+      const remember = remembering(idempotent, answer, charge);
+      return this.#store.commitWithin(keyState, { accounts, remember }, atMs) ?? answer;
+    }
+    this.#store.commit(keyState, { accounts }, atMs);
+    // An admission that leaves nothing says how the next call is denied.
+    const isLast = admitted && rules.some(({ remaining }) => remaining === 0);
     if (!isLast || !keyState.policy.localDecisions.denies) return answer;
-    const isInLine = this.#queue.waitersOf(keyState).length > 0;
-    return { ...answer, ...cacheableDenial(keyState, { priority, isInLine }, atMs) };
+    return { ...answer, ...cacheableDenial(keyState, undefined, priority, isInLine, atMs) };
   }
 
-  /** A denial that changes nothing, with how long it stands. */
-  #firmly(keyState: KeyState, answer: Decided): Decided {
-    const isInLine = this.#queue.waitersOf(keyState).length > 0;
-    const firmMs = cacheableForMs(keyState, undefined, isInLine);
-    return firmMs > 0 ? { ...answer, firmForMs: firmMs } : answer;
-  }
-
-  /** Gives units back, at most up to an untouched quota. */
-  refund(
+  readonly refund = (
     keyState: KeyState,
     units: Cost,
     idempotencyKey: string,
     charge: string | undefined,
     nowMs: number,
-  ): Answer {
+  ): Answer => {
     const idempotent = { idempotencyKey, request: refundText(units, charge) };
     const earlier = this.#store.earlier(keyState, idempotent, nowMs);
     if (earlier !== undefined) return earlier;
@@ -163,60 +143,35 @@ export class Limits {
     const answer = { rules: withoutTaking(refunded, nowMs, 0) };
     const accounts = refunded.map(({ account }) => account);
     // All in one commit: a charge that stood while its units are back could be given back again.
-    const change = { accounts, remember: [{ ...idempotent, answer }] };
-    // Nothing is left of a charge that came back whole. So its call is decided anew when it is made again.
-    const isWhole = standing !== undefined && takesAll(keyState.policy.rules, standing.charge, units);
-    const end = charge === undefined ? {} : isWhole ? { forget: [charge] } : { uncharge: charge };
+    const change = { accounts, remember: remembering(idempotent, answer) };
+    // Nothing is left of a charge of which all came back. So its call is decided anew when it is made again.
+    const isAll = standing !== undefined && takesAll(keyState.policy.rules, standing.charge, units);
+    const end = charge === undefined ? {} : isAll ? { forget: [charge] } : { uncharge: charge };
     const over = this.#store.commitWithin(keyState, { ...change, ...end }, nowMs);
     if (over === undefined) this.#queue.serve(keyState);
     return over ?? answer;
-  }
-}
-
-function idempotentOf(cost: Cost, idempotencyKey: string | undefined): Idempotent | undefined {
-  return idempotencyKey === undefined ? undefined : { idempotencyKey, request: `limit of ${costText(cost)}` };
-}
-
-/** A refund in words, with the call whose charge it gives back. Stored: never reword. */
-export function refundText(units: Cost, charge: string | undefined): string {
-  const text = `refund of ${costText(units)}`;
-  return charge === undefined ? text : `${text} of the charge ${JSON.stringify(writtenKey(charge))}`;
-}
-
-function isDenial(answer: Answer): boolean {
-  return "rules" in answer && answer.rules.some(({ success }) => !success);
-}
-
-/** The calls that change what a key has used and decide nothing: a debit that is forced, and a set. */
-export class Debits {
-  readonly #store: KeyStore;
-  readonly #queue: WaitQueue;
-
-  constructor(store: KeyStore, queue: WaitQueue) {
-    this.#store = store;
-    this.#queue = queue;
-  }
+  };
 
   /** Takes a cost under all rules whatever is there, once for each idempotency key. The answer admits. */
   force(keyState: KeyState, { cost, idempotencyKey }: LimitParams, nowMs: number): Answer {
-    this.#checkPolicy(keyState);
-    const idempotent =
-      idempotencyKey === undefined ? undefined : { idempotencyKey, request: `debit of ${costText(cost)}` };
+    checkNoPool(keyState);
+    const idempotent = idempotentOf("debit", cost, idempotencyKey);
     const earlier = this.#store.earlier(keyState, idempotent, nowMs);
     if (earlier !== undefined) return earlier;
-    const accounts = accountsOf(keyState.ruleStates, ({ rule, account }) =>
+    const { ruleStates, policy } = keyState;
+    const accounts = accountsOf(ruleStates, ({ rule, account }) =>
       forced(rule, account, nowMs, costOf(rule, cost)),
     );
     if ("full" in accounts) return accounts;
-    const answer = { rules: withoutTaking(after(keyState, accounts), nowMs, 0) };
-    const charge = chargeOf(keyState.policy.rules, cost);
-    const remember = idempotent === undefined ? [] : [{ ...idempotent, answer, ...(charge && { charge }) }];
+    const after = ruleStates.map(({ rule }, index) => ({ rule, account: accounts[index] as Account }));
+    const answer = { rules: withoutTaking(after, nowMs, 0) };
+    const remember = remembering(idempotent, answer, chargeOf(policy.rules, cost));
     return this.#store.commitWithin(keyState, { accounts, remember }, nowMs) ?? answer;
   }
 
   /** Sets what the rules that count a rate have used; `undefined`: it is done. Holds and leases stay. */
   setUsed(keyState: KeyState, { used }: SetParams, nowMs: number): Full | undefined {
-    this.#checkPolicy(keyState);
+    checkNoPool(keyState);
     const accounts = accountsOf(keyState.ruleStates, ({ rule, account }) => {
       const isNamed = typeof used === "number" || Object.hasOwn(used, rule.unit);
       return isNamed && rule.lease === undefined
@@ -228,14 +183,27 @@ export class Debits {
     this.#queue.serve(keyState);
     return undefined;
   }
+}
 
-  /** The worker refuses such calls with words for whoever made them. */
-  #checkPolicy({ policy }: KeyState): void {
-    if (policy.pool === undefined) return;
-    throw new Error(
-      `the policy ${JSON.stringify(policy.name)} has a pool, where nothing can be forced or set`,
-    );
-  }
+function idempotentOf(
+  call: "limit" | "debit",
+  cost: Cost,
+  idempotencyKey: string | undefined,
+): Idempotent | undefined {
+  return idempotencyKey === undefined
+    ? undefined
+    : { idempotencyKey, request: `${call} of ${costText(cost)}` };
+}
+
+/** A refund in words, with the call whose charge it gives back. Stored: never reword. */
+export function refundText(units: Cost, charge: string | undefined): string {
+  const text = `refund of ${costText(units)}`;
+  return charge === undefined ? text : `${text} of the charge ${JSON.stringify(writtenKey(charge))}`;
+}
+
+function checkNoPool({ policy }: KeyState): void {
+  if (policy.pool === undefined) return;
+  throw new Error(`the policy ${JSON.stringify(policy.name)} has a pool, where nothing can be forced or set`);
 }
 
 function accountsOf(
@@ -251,16 +219,12 @@ function accountsOf(
   return accounts;
 }
 
-function after({ ruleStates }: KeyState, accounts: readonly Account[]) {
-  return ruleStates.map(({ rule, account }, index) => ({ rule, account: accounts[index] ?? account }));
-}
-
 /*
- * Consumption that is said and not asked for: a debit that cannot be denied, and a key whose consumption is set. Both
- * leave holds alone, and neither is under the bound of the limit. Pure, as account.ts is.
+ * A debit that cannot be denied, and a key whose consumption is set. Both leave holds alone, and neither is under the bound
+ * of the limit. Pure, as account.ts is.
  */
 
-/** So many units cannot be counted exactly; `most` can be, when none is used. */
+/** That many units cannot be counted exactly; `most` can be, when none is used. */
 export interface TooMany {
   readonly most: number;
 }
@@ -277,7 +241,7 @@ export function forced(rule: Rule, account: Account, nowMs: number, units: numbe
   return debited(rule, { ...account, state: noted }, nowMs, units);
 }
 
-/** The account as if exactly so many units had been taken now, and none before. It begins no `minInterval`. */
+/** The account as if exactly `used` units had been taken now, and none before. It begins no `minInterval`. */
 export function withUsed(rule: Rule, { holds }: Account, nowMs: number, used: number): Account | TooMany {
   return debited(rule, { state: undefined, holds }, nowMs, used);
 }

@@ -1,4 +1,4 @@
-import type { QueuedCost } from "../../core/accounts/joint-decision.ts";
+import type { QueuedCost } from "../../core/accounts/hold.ts";
 import type { Cost, Policy } from "../../core/policies/policy.ts";
 import type { Answer, Lease, Missing, Peeked } from "../../core/protocol/answers.ts";
 import type {
@@ -12,9 +12,12 @@ import type {
 import type { LimiterMethods, MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 
+/** The answer when there is no such hold or lease, or no longer. */
+export const MISSING: Missing = { missing: true };
+
 /** A `ReserveCall` whose key has been opened. */
 export type Reserve = Omit<ReserveCall, "policy" | "key">;
-/** Whose lease it has to be, by the link to its holder, and whose it is from then on. Absent: whatever it is. */
+/** The link that the lease must be of, and the one that it is of from then on. Absent: any, and the same. */
 export interface LinkChange {
   readonly from?: string | undefined;
   readonly to?: string | undefined;
@@ -85,7 +88,6 @@ export type AskKey = <Result>(
   ask: (operations: Operations, keyState: KeyState, nowMs: number) => MaybePromise<Result>,
 ) => MaybePromise<Result>;
 
-/** A call as another object is asked to make it, and how what that returns is read. */
 interface SentCall<Result> {
   readonly method: keyof LimiterMethods;
   readonly args: readonly unknown[];
@@ -102,7 +104,6 @@ export type AskAnywhere = <Result>(
 
 /** A caller that waits for units of a key. */
 export interface Waiter extends QueuedCost {
-  /** When the caller began to wait. */
   readonly sinceMs: number;
   /** How important its call is: see wait-queue.ts. Absent: as calls that say nothing. */
   readonly priority?: string | undefined;
@@ -115,13 +116,12 @@ export interface Waiter extends QueuedCost {
   attempt(nowMs: number): number | undefined;
   /** Answers the caller for the last time: its wait is over. */
   giveUp(nowMs: number): void;
-  /** The caller's promise rejects: nobody can be answered here any more. */
+  /** The caller's promise rejects. */
   fail(error: Error): void;
 }
 
-/** A caller that waits until a key has no leases. */
+/** A caller that waits until a key has no leases, at most until `untilMs`. */
 export interface IdleWatch {
-  /** When it stops waiting. */
   readonly untilMs: number;
   resolve(): void;
   fail(error: Error): void;

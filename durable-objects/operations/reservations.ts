@@ -1,20 +1,25 @@
-import { place, remainingOf, settle, unstoredOf, wholeAtMs } from "../../core/accounts/account.ts";
-import { holdWith } from "../../core/accounts/hold.ts";
-import { decideTogether, type RuleAccount } from "../../core/accounts/joint-decision.ts";
+import {
+  decideTogether,
+  place,
+  remainingOf,
+  settle,
+  unstoredOf,
+  wholeAtMs,
+} from "../../core/accounts/account.ts";
+import { type RuleAccount, holdWith } from "../../core/accounts/hold.ts";
 import { MIN_USEFUL_TTL_MS } from "../../core/policies/policy-options.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import type { Answer, Prospect, Reserved } from "../../core/protocol/answers.ts";
-import type { Reserving, Returned } from "../../core/protocol/messages.ts";
+import type { Reserving } from "../../core/protocol/messages.ts";
 import { callerIn } from "../../core/protocol/names.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import { grantedTogether, heldMs, isSpare, mostUnits, type Wish } from "../../core/reservations/sizing.ts";
+import type { Holder } from "../keys/holders.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import type { Holder } from "../keys/rule-state.ts";
-import { cacheableDenial, kindMismatch, cacheableForMs, isProvisionallyBlocked } from "./denials.ts";
 import type { Limits } from "./limits.ts";
-import type { Reserve } from "./operations.ts";
-import type { Turns } from "./turns.ts";
+import type { Operations, Reserve } from "./operations.ts";
+import { cacheableDenial, cacheableForMs, isProvisionallyBlocked, peekTurn } from "./turns.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
 /** The units that isolates reserve, and later settle with what they have used. */
@@ -22,22 +27,18 @@ export class Reservations {
   readonly #store: KeyStore;
   readonly #limits: Limits;
   readonly #queue: WaitQueue;
-  readonly #turns: Turns;
 
-  constructor(store: KeyStore, limits: Limits, queue: WaitQueue, turns: Turns) {
+  constructor(store: KeyStore, limits: Limits, queue: WaitQueue) {
     this.#store = store;
     this.#limits = limits;
     this.#queue = queue;
-    this.#turns = turns;
   }
 
-  /** Settles what the holder used, decides on a cost, and reserves units for it. */
-  reserve(keyState: KeyState, call: Reserve, nowMs: number): MaybePromise<Answer> {
+  readonly reserve: Operations["reserve"] = (keyState, call, nowMs) => {
     const { cost, priority, isBatched } = call;
     this.#queue.serve(keyState);
-    const isDenied = kindMismatch(keyState, "units", nowMs) !== undefined;
-    if (isDenied || this.#queue.aheadOf(keyState, priority, nowMs).length > 0)
-      return this.#reserveBehind(keyState, call, nowMs);
+    const isBehind = this.#queue.aheadOf(keyState, priority, nowMs).length > 0;
+    if (keyState.policy.lease !== undefined || isBehind) return this.#reserveBehind(keyState, call, nowMs);
     const noted = noteMessage(keyState, call, nowMs);
     // A later message was here before. The caller behind this one is answered, and nothing is reserved.
     if (noted === undefined) return this.#limits.limit(keyState, { cost, priority, isBatched }, nowMs);
@@ -51,24 +52,23 @@ export class Reservations {
       account: (cost === 0 ? undefined : accounts?.[index]) ?? account,
     }));
     const reserved = this.#grant(keyState, call, { ...noted, ruleAccounts }, nowMs);
-    const told = { holder: call.holder, priority, isInLine: false };
-    const toCome = cacheableDenial(keyState, told, nowMs);
-    const isTold = admitted || toCome.next !== undefined;
-    const firmMs = isTold ? 0 : cacheableForMs(keyState, call.holder, false);
-    return { rules, reserved, ...toCome, ...(firmMs > 0 && { firmForMs: firmMs }) };
-  }
+    const denial = cacheableDenial(keyState, call.holder, priority, false, nowMs);
+    const isCached = admitted || denial.next !== undefined;
+    const firmMs = isCached ? 0 : cacheableForMs(keyState, call.holder, false);
+    return { rules, reserved, ...denial, ...(firmMs > 0 && { firmForMs: firmMs }) };
+  };
 
   /**
    * While callers wait, a holder is granted nothing. What it does not keep comes home and goes to the first of them,
    * and its cost is decided behind those that still wait.
    */
   #reserveBehind(keyState: KeyState, call: Reserve, nowMs: number): MaybePromise<Answer> {
+    const { cost, priority, isBatched } = call;
     const reserved = this.bringHome(keyState, call, nowMs);
-    const next = this.#turns.look(keyState, { cost: 1, priority: call.priority }, nowMs);
+    const next = peekTurn(this.#queue, keyState, { cost: 1, priority }, nowMs);
     const isDenied = next.some(({ success }) => !success);
     const withReserved = (answer: Answer): Answer =>
       reserved === undefined ? answer : { ...answer, reserved, ...(isDenied && { next }) };
-    const { cost, priority, isBatched } = call;
     const answer = this.#limits.limit(keyState, { cost, priority, isBatched }, nowMs);
     return answer instanceof Promise ? answer.then(withReserved) : withReserved(answer);
   }
@@ -99,21 +99,19 @@ export class Reservations {
     return noted && this.#grant(keyState, call, noted, nowMs);
   }
 
-  /** Ends a holder's reservation with what the holder used. A message that is late or repeated changes nothing. */
-  giveBack(keyState: KeyState, { holder, turn, used }: Returned, nowMs: number): void {
+  readonly giveBack: Operations["giveBack"] = (keyState, { holder, turn, used }, nowMs) => {
     const rules = Object.fromEntries(
       Object.entries(used).map(([name, units]) => [name, { used: units, kept: 0, wanted: 0 }]),
     );
     const noted = noteMessage(keyState, { holder, turn, ttlMs: 0, rules }, nowMs);
     if (noted === undefined) return;
-    // The key gets quiet here: nobody has units of it any more.
+    // The key gets quiet here: no isolate has units of it any more.
     const isLast = noted.ruleAccounts.every(({ account }) => unstoredOf(account) === 0);
     const isAhead = keyState.ruleStates.some(({ stored }) => stored !== undefined && stored.ahead > 0);
     this.#commit(keyState, holder, noted, nowMs, isLast && isAhead);
     this.#queue.serve(keyState);
-  }
+  };
 
-  /** Reserves the units that can be granted, beside those that the holder keeps. */
   #grant(keyState: KeyState, call: Reserve, noted: HolderReport, nowMs: number): Reserved {
     // Of a pool only its last answer is known here, and what other regions do is not.
     const isShared = keyState.policy.pool !== undefined;
@@ -134,9 +132,9 @@ export class Reservations {
       return { rule, account: holding.units === 0 ? without : place(without, holding) };
     });
     const rules = new Map(
-      [...noted.holder.rules].map(([name, said], index) => [
+      [...noted.holder.rules].map(([name, report], index) => [
         name,
-        { ...said, held: (noted.kept[index] ?? 0) + (units[index] ?? 0) },
+        { ...report, held: (noted.kept[index] ?? 0) + (units[index] ?? 0) },
       ]),
     );
     const holder = { ...noted.holder, rules, untilMs: expiresAtMs };
@@ -160,11 +158,11 @@ export class Reservations {
     // A call that changes nothing does not commit: a commit could write.
     if (keyState.ruleStates.some(({ account }, index) => account !== accounts[index]))
       this.#store.commit(keyState, { accounts, isExact }, nowMs);
-    if (keyState.holders.hasRoomFor(id)) keyState.holders.put(id, holder);
+    if (keyState.holders.hasRoomFor(id)) keyState.holders.set(id, holder);
   }
 }
 
-/** In so many steps a holder is told how a quota refills while it has its units. */
+/** The number of steps in which an answer says how a quota refills while a holder has its units. */
 const GAIN_STEPS = 4;
 
 function prospectOf({ rule, account }: RuleAccount, ttlMs: number, nowMs: number): Prospect {
@@ -222,8 +220,6 @@ function granted(
   return { ttlMs: leastMs, units: grantedTogether(shorter) };
 }
 
-/* What a holder says with each message: what it used, keeps and wants (core/protocol/messages.ts). */
-
 const NOTHING: Reserving = { used: 0, kept: 0, wanted: 0 };
 
 /** A holder's message and its effect: in `ruleAccounts`, what it used is debited and only what it keeps is held. */
@@ -258,7 +254,7 @@ function noteMessage(
   holders.forgetEnded(nowMs);
   const before = holders.get(id);
   if (before !== undefined && (isAgain ? turn < before.turn : turn <= before.turn)) return undefined;
-  const said = ruleStates.map(({ rule, account }) => {
+  const reports = ruleStates.map(({ rule, account }) => {
     const { used, kept, wanted } = (Object.hasOwn(rules, rule.name) && rules[rule.name]) || NOTHING;
     const reportedBefore = before?.rules.get(rule.name)?.used ?? 0;
     const held = before && holdWith(account.holds, before.hold);
@@ -269,7 +265,7 @@ function noteMessage(
   // late. The restored record covers those units, or they have been settled. An old hold stays until it expires.
   const isNew =
     before === undefined ||
-    said.some(({ kept, delta, held }) =>
+    reports.some(({ kept, delta, held }) =>
       held === undefined ? kept > 0 : Math.max(0, delta) + kept > held.units,
     );
   const isHeld = (hold: string) =>
@@ -281,22 +277,22 @@ function noteMessage(
     ...(replaced !== undefined && isHeld(replaced) && { replaced }),
     rules: new Map(
       ruleStates.map(({ rule }, index) => {
-        const { used = 0, wish = 0 } = said[index] ?? {};
+        const { used = 0, wish = 0 } = reports[index] ?? {};
         return [rule.name, { used, wanted: wish, held: 0 }];
       }),
     ),
     untilMs: nowMs + ttlMs,
   };
   const ruleAccounts = ruleStates.map(({ rule, account }, index): RuleAccount => {
-    const { held, delta = 0, kept = 0 } = said[index] ?? {};
+    const { held, delta = 0, kept = 0 } = reports[index] ?? {};
     if (isNew || held === undefined) return { rule, account };
     const settled = settle(rule, account, nowMs, held.id, Math.max(0, delta));
     return { rule, account: kept === 0 ? settled : place(settled, { ...held, units: kept }) };
   });
-  return { ruleAccounts, holder, kept: said.map(({ kept }) => (isNew ? 0 : kept)), isNew };
+  return { ruleAccounts, holder, kept: reports.map(({ kept }) => (isNew ? 0 : kept)), isNew };
 }
 
-/** The units that a holder wants. An isolate says what it needs; a client may say anything, and wants what it may have. */
+/** The units that a holder wants. An isolate's number is trusted; a client's counts up to what it may have. */
 export function wishOf(id: string, rule: Rule, { kept, wanted }: Pick<Reserving, "kept" | "wanted">): number {
   if (callerIn(id) === undefined) return wanted;
   return Math.min(wanted, Math.max(kept, Math.floor(mostUnits(rule))));

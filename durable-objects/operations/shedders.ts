@@ -21,7 +21,6 @@ const STALE_MS = 60_000;
 /** For so long after a start the clients tell what was shed before: each does so within a second if it has calls. */
 const RESTORING_MS = 5_000;
 
-/** What is shed of one key's calls. */
 interface Shedder {
   state: SheddingState;
   /** The part of its leases that has been taken since `state`. */
@@ -151,12 +150,10 @@ function levelOf({ state, sinceMs }: Shedder, nowMs: number): SheddingLevel {
   return { level, troubleMs, utilization, reportedAgoMs, sinceMs };
 }
 
-/** To 4 digits after the point. */
 function rounded(part: number): number {
   return Math.round(part * 10_000) / 10_000;
 }
 
-/** The part of a key's leases that is taken: of the rule of which most is. */
 function leasedPart({ ruleStates }: KeyState, nowMs: number): number {
   const parts = ruleStates
     .filter(({ rule }) => rule.lease !== undefined)

@@ -1,131 +1,125 @@
-import {
-  leastWaitMs,
-  type QueuedCost,
-  waitBehindMs,
-  withoutTaking,
-} from "../../core/accounts/joint-decision.ts";
+/**
+ * First come, first served: a call takes units of a key at once if no call waits for them, and else when its turn comes.
+ * A wait that cannot end in time is not begun: the call is denied at once, with the exact wait behind the others.
+ */
+import { admitsUnprovisional, withoutTaking } from "../../core/accounts/account.ts";
+import { leastWaitMs, type QueuedCost, waitBehindMs } from "../../core/accounts/hold.ts";
 import { type Cost, costOf } from "../../core/policies/policy.ts";
 import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
-import { kindMismatch } from "./denials.ts";
 import type { LeaveSignal } from "./operations.ts";
 import type { WaitQueue } from "./wait-queue.ts";
 
-/** A call that is served in its turn. */
-export interface TurnCall {
+/** A cost, and how important its call is. */
+interface RequestedUnits {
   readonly cost: Cost;
-  /** How long a lease will last; 0: the units are used. */
-  readonly ttlMs: number;
-  /** The longest wait, in milliseconds. Absent: it does not wait, and is not told that it did not. */
-  readonly waitMs: number | undefined;
-  readonly caller: string | undefined;
-  readonly idempotencyKey: string | undefined;
-  readonly priority: string | undefined;
-  /** Is aborted when the caller has gone: the call leaves the queue then, and is granted nothing. */
-  readonly signal: LeaveSignal | undefined;
+  readonly priority?: string | undefined;
 }
 
-/** How important a call is. */
-type TurnParams = Partial<Pick<TurnCall, "priority">>;
+interface TurnCall extends RequestedUnits {
+  /** How long a lease will last; 0: the units are used. */
+  readonly ttlMs: number;
+  /** The longest wait, in milliseconds. Absent: it does not wait, and the answer does not say how long it waited. */
+  readonly waitMs?: number | undefined;
+  readonly caller?: string | undefined;
+  readonly idempotencyKey?: string | undefined;
+  /** Is aborted when the caller has gone: the call leaves the queue then, and is granted nothing. */
+  readonly signal?: LeaveSignal | undefined;
+}
 
-/** How such a call is answered. Each is asked again and again, at the instants at which the answer may have changed. */
-export interface TurnAnswers {
+/** How such a call is answered. These are called again at each instant at which the answer may have changed. */
+interface TurnAnswers {
   /** The earlier answer to the same call, if there is one. */
   earlier(atMs: number): Answer | undefined;
   /** Takes the units; `undefined`: a rule denies them. */
   grant(atMs: number, waitedMs: number | undefined): Answer | undefined;
-  /** Denies a cost that a rule denies, when nobody else waits. */
+  /** Denies a cost that a rule denies, when no other call waits. */
   deny(atMs: number): Answer;
 }
 
-/**
- * First come, first served: a call takes units of a key at once if nobody waits for them, and else when its turn comes.
- * A wait that cannot end in time is not begun: the call is denied at once, with the exact wait behind the others.
- */
-export class Turns {
-  readonly #queue: WaitQueue;
-
-  constructor(queue: WaitQueue) {
-    this.#queue = queue;
-  }
-
-  /** Takes units at once or when the caller's turn comes, or denies them. */
-  take(keyState: KeyState, call: TurnCall, nowMs: number, answers: TurnAnswers): MaybePromise<Answer> {
-    this.#queue.serve(keyState);
-    const standing = (atMs: number): Answer | undefined => {
-      const denied = kindMismatch(keyState, call.ttlMs > 0 ? "slots" : "units", atMs);
-      const waited = call.waitMs === undefined ? {} : { waitedMs: atMs - nowMs };
-      return answers.earlier(atMs) ?? (denied && { ...denied, ...waited });
-    };
-    const earlier = standing(nowMs);
-    if (earlier !== undefined) return earlier;
-    const { cost, ttlMs, signal, caller, idempotencyKey, priority } = call;
-    const { policy } = keyState;
-    const waiters = this.#queue.aheadOf(keyState, priority, nowMs);
-    const waitedMs = call.waitMs === undefined ? undefined : 0;
-    const granted = waiters.length === 0 ? answers.grant(nowMs, waitedMs) : undefined;
-    if (granted !== undefined) return granted;
-    const waitMs = policy.shadow ? 0 : (call.waitMs ?? 0);
-    const leastMs =
-      waitMs === 0 ? Infinity : (leastWaitMs(keyState.seenBy(priority), waiters, cost, nowMs) ?? Infinity);
-    if (leastMs > waitMs) return this.#deny(keyState, call, nowMs, answers, { waitedMs });
-    if (waiters.length >= policy.waiting.maxWaiters)
-      return this.#deny(keyState, call, nowMs, answers, { waitedMs, reason: "queue-full" });
-    const over = this.#queue.fullFor(caller);
-    if (over !== undefined) return over;
-    const apart = keyState.seenBy(priority).map(({ rule }) => rule.apart ?? 0);
-    const waiting = {
-      cost,
-      ttlMs,
-      sinceMs: nowMs,
-      untilMs: nowMs + waitMs,
-      caller,
-      idempotencyKey,
-      priority,
-      apart,
-    };
-    const answerAt = (atMs: number, isLast: boolean) =>
-      standing(atMs) ??
-      (isLast
-        ? this.#deny(keyState, call, atMs, answers, { waitedMs: atMs - nowMs, reason: "wait-timeout" })
-        : answers.grant(atMs, atMs - nowMs));
-    return this.#queue.wait(keyState, waiting, answerAt, signal && { signal, answer: TO_NOBODY });
-  }
-
-  /** What a call with this cost would be answered now, behind the callers that wait. */
-  look(keyState: KeyState, call: Pick<TurnCall, "cost"> & TurnParams, nowMs: number): RuleDecision[] {
-    const waiters = this.#queue.aheadOf(keyState, call.priority, nowMs);
-    const isFirst = waiters.length === 0;
-    if (isFirst) return withoutTaking(keyState.seenBy(call.priority), nowMs, call.cost);
-    return behind(keyState, call, nowMs, waiters);
-  }
-
-  /** A denial, with the exact wait behind the callers that wait already. */
-  #deny(
-    keyState: KeyState,
-    call: TurnCall,
-    nowMs: number,
-    answers: TurnAnswers,
-    { waitedMs, reason }: Pick<Decided, "reason"> & { readonly waitedMs: number | undefined },
-  ): Answer {
-    const waiters = this.#queue.aheadOf(keyState, call.priority, nowMs);
-    const answer =
-      waiters.length === 0 ? answers.deny(nowMs) : { rules: behind(keyState, call, nowMs, waiters) };
-    return { ...answer, ...(waitedMs !== undefined && { waitedMs }), ...(reason && { reason }) };
-  }
-}
-
-/** The answer for a caller that has gone: nobody reads it. */
+/** The answer for a caller that has gone. */
 export const TO_NOBODY: Decided = { rules: [] };
 
+/** Takes units at once or when the caller's turn comes, or denies them. */
+export function takeTurn(
+  queue: WaitQueue,
+  keyState: KeyState,
+  call: TurnCall,
+  nowMs: number,
+  answers: TurnAnswers,
+): MaybePromise<Answer> {
+  queue.serve(keyState);
+  const { cost, ttlMs, signal, caller, idempotencyKey, priority } = call;
+  const standing = (atMs: number): Answer | undefined => {
+    const waited = call.waitMs === undefined ? {} : { waitedMs: atMs - nowMs };
+    const hasLeases = keyState.policy.lease !== undefined;
+    return (
+      answers.earlier(atMs) ??
+      (hasLeases === ttlMs > 0 ? undefined : { ...kindMismatch(keyState, atMs), ...waited })
+    );
+  };
+  const earlier = standing(nowMs);
+  if (earlier !== undefined) return earlier;
+  const { policy } = keyState;
+  const waiters = queue.aheadOf(keyState, priority, nowMs);
+  const waitedMs = call.waitMs === undefined ? undefined : 0;
+  const granted = waiters.length === 0 ? answers.grant(nowMs, waitedMs) : undefined;
+  if (granted !== undefined) return granted;
+  const waitMs = policy.shadow ? 0 : (call.waitMs ?? 0);
+  const minMs =
+    waitMs === 0 ? Infinity : (leastWaitMs(keyState.seenBy(priority), waiters, cost, nowMs) ?? Infinity);
+  const deny = (atMs: number, outcome: Pick<Decided, "reason"> & { waitedMs: number | undefined }) =>
+    denyBehind(queue, keyState, call, atMs, answers, outcome);
+  if (minMs > waitMs) return deny(nowMs, { waitedMs });
+  if (waiters.length >= policy.waiting.maxWaiters) return deny(nowMs, { waitedMs, reason: "queue-full" });
+  const over = queue.fullFor(caller);
+  if (over !== undefined) return over;
+  const apart = keyState.seenBy(priority).map(({ rule }) => rule.apart ?? 0);
+  const untilMs = nowMs + waitMs;
+  const waiting = { cost, ttlMs, sinceMs: nowMs, untilMs, caller, idempotencyKey, priority, apart };
+  const answerAt = (atMs: number, isLast: boolean) =>
+    standing(atMs) ??
+    (isLast
+      ? deny(atMs, { waitedMs: atMs - nowMs, reason: "wait-timeout" })
+      : answers.grant(atMs, atMs - nowMs));
+  return queue.wait(keyState, waiting, answerAt, signal && { signal, answer: TO_NOBODY });
+}
+
+function denyBehind(
+  queue: WaitQueue,
+  keyState: KeyState,
+  call: TurnCall,
+  nowMs: number,
+  answers: TurnAnswers,
+  { waitedMs, reason }: Pick<Decided, "reason"> & { readonly waitedMs: number | undefined },
+): Answer {
+  const waiters = queue.aheadOf(keyState, call.priority, nowMs);
+  const answer =
+    waiters.length === 0 ? answers.deny(nowMs) : { rules: behind(keyState, call, nowMs, waiters) };
+  return { ...answer, ...(waitedMs !== undefined && { waitedMs }), ...(reason && { reason }) };
+}
+
+/** What a call with this cost would be answered now, behind the callers that wait. */
+export function peekTurn(
+  queue: WaitQueue,
+  keyState: KeyState,
+  call: RequestedUnits,
+  nowMs: number,
+): RuleDecision[] {
+  const waiters = queue.aheadOf(keyState, call.priority, nowMs);
+  return waiters.length === 0
+    ? withoutTaking(keyState.seenBy(call.priority), nowMs, call.cost)
+    : behind(keyState, call, nowMs, waiters);
+}
+
 /**
- * What the rules say of a cost behind these waiters. A rule has no units for it before they are served; beside a rule
- * that leases, a rate says what it has.
+ * The decisions of the rules on a cost behind these waiters. A rule has no units for it before they are served; beside a
+ * rule that leases, a rate has what it has.
  */
 function behind(
   keyState: KeyState,
-  { cost, priority }: Pick<TurnCall, "cost"> & TurnParams,
+  { cost, priority }: RequestedUnits,
   nowMs: number,
   waiters: readonly QueuedCost[],
 ): RuleDecision[] {
@@ -141,4 +135,106 @@ function behind(
     const { delayMs: _, ...denied } = decision;
     return { ...denied, success: false, remaining: 0, retryAfterMs, reason };
   });
+}
+
+/**
+ * The denial of a call for what its policy does not have any more. A policy may go from units of a rate to slots that are
+ * leased, or back, while a call is under way or waits in line. Such a call must not pass: nothing would count it.
+ */
+export function kindMismatch(keyState: KeyState, nowMs: number): Decided {
+  const rules = withoutTaking(keyState.seenBy(), nowMs, 0).map(
+    (rule) => ({ ...rule, success: false, retryAfterMs: null, reason: "cost-over-limit" }) as const,
+  );
+  return { rules };
+}
+
+/*
+ * Contention with calls on several keys. Such a call takes a provisional hold on each key, and settles or cancels them
+ * all a few messages later. A call that would pass without provisional holds waits for their end, and is not denied.
+ */
+
+/**
+ * The longest that a call waits for provisional holds to end, in milliseconds; half the policy's deadline if that is
+ * less. A denial at once would be needless, and its `retryAfterMs` wrong.
+ */
+const CONTENTION_WAIT_MS = 250;
+
+/** Whether the key has provisional holds, and the cost would pass without them. */
+export function isProvisionallyBlocked(
+  keyState: KeyState,
+  { cost, priority }: RequestedUnits,
+  nowMs: number,
+): boolean {
+  for (const { isProvisional } of keyState.claims.values()) {
+    if (isProvisional !== true) continue;
+    return keyState
+      .seenBy(priority)
+      .every(({ rule, account }) => admitsUnprovisional(rule, account, nowMs, costOf(rule, cost)));
+  }
+  return false;
+}
+
+/**
+ * Waits in the key's line until `answerAt` returns an answer, or until the wait is over.
+ *
+ * @param waitMs the longest wait in milliseconds; absent: as `CONTENTION_WAIT_MS`
+ * @param answerAt the answer at an instant; `undefined`: not yet. When `isLast` is true it must return an answer
+ */
+export function whenUncontended<Result>(
+  queue: WaitQueue,
+  keyState: KeyState,
+  { cost, ttlMs = 0, waitMs }: { readonly cost: Cost; readonly ttlMs?: number; readonly waitMs?: number },
+  nowMs: number,
+  answerAt: (atMs: number, isLast: boolean) => Result | undefined,
+): MaybePromise<Result> {
+  // Where too many calls wait already, this one gets its last answer at once.
+  const last = queue.fullFor(undefined) === undefined ? undefined : answerAt(nowMs, true);
+  if (last !== undefined) return last;
+  const maxMs = waitMs ?? Math.min(CONTENTION_WAIT_MS, Math.floor(keyState.policy.deadlineMs / 2));
+  const untilMs = nowMs + maxMs;
+  return queue.wait(keyState, { cost, ttlMs, sinceMs: nowMs, untilMs, isBrief: true }, answerAt);
+}
+
+/**
+ * For how long a denial stands before its wait is over, whatever isolates do, in milliseconds; 0: it is not known.
+ *
+ * An exact wait reckons that every unit which is held is used. So units that come back unused end it sooner. Where no
+ * units of the key are held, only a refund, a reset, a debit or another policy gives any back. That may happen through
+ * another isolate, which is why the policy bounds the time (`denialTtl`). Units that are taken, or held and given back,
+ * after the denial make it last longer, or leave it as it was.
+ *
+ * An exact wait also reckons that units are used when their hold ends. Those that the holder itself used and settled in
+ * the window before that leave the view of a sliding window counter sooner. It has a sixteenth of the limit at most, so
+ * a cost of 1 passes sooner by a fifteenth of the time between two units at most, and no message is worth that.
+ *
+ * It is not known where callers wait in line, since they may leave it; of a pool, of which other regions hold units; and
+ * of what a region decides alone, which is over when the pool answers again.
+ *
+ * @param holder the id of the isolate that gets the denial, which knows when it gives back units itself
+ * @param isInLine callers wait for units of the key
+ */
+export function cacheableForMs(keyState: KeyState, holder: string | undefined, isInLine: boolean): number {
+  const { ruleStates, policy, holders } = keyState;
+  const isShared = policy.pool !== undefined || policy.region !== undefined;
+  if (isShared || isInLine || !policy.localDecisions.denies) return 0;
+  const own = holder === undefined ? undefined : holders.get(holder)?.hold;
+  const isHeld = ruleStates.some(({ account }) => account.holds.some(({ id }) => id !== own));
+  return isHeld ? 0 : policy.denialTtlMs;
+}
+
+/**
+ * The denial of a further call of cost 1, if it would be denied, and for how long that stands: so the caller that got the
+ * last unit need not ask again to learn that there is none. The parameters are those of `cacheableForMs`.
+ */
+export function cacheableDenial(
+  keyState: KeyState,
+  holder: string | undefined,
+  priority: string | undefined,
+  isInLine: boolean,
+  nowMs: number,
+): Pick<Decided, "next" | "firmForMs"> {
+  const next = withoutTaking(keyState.seenBy(priority), nowMs, 1);
+  if (next.every(({ success }) => success)) return {};
+  const firmMs = cacheableForMs(keyState, holder, isInLine);
+  return { next, ...(firmMs > 0 && { firmForMs: firmMs }) };
 }

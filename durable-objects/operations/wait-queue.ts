@@ -1,4 +1,4 @@
-import { jointWaitMs } from "../../core/accounts/joint-decision.ts";
+import { jointWaitMs } from "../../core/accounts/hold.ts";
 import { SYSTEM_TIME, type Time } from "../../core/clock.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { full, type Full } from "../../core/protocol/problems.ts";
@@ -20,7 +20,9 @@ const NOBODY: readonly Waiter[] = [];
  */
 export class WaitQueue {
   readonly #lines = new Map<KeyState, Line>();
-  readonly #places = new WaitPlaces();
+  /** How many calls wait, by caller. Callers without a name are `""`. */
+  readonly #waits = new Map<string, number>();
+  #count = 0;
   readonly #toNow: (keyState: KeyState) => number;
   readonly #time: Timers;
 
@@ -53,15 +55,25 @@ export class WaitQueue {
   }
 
   /** The bound that one more call of this caller would pass; `undefined`: it may wait for units of a key. */
-  fullFor(caller: string | undefined): Full | undefined {
-    return this.#places.fullFor(caller);
+  fullFor(caller = ""): Full | undefined {
+    if (this.#count >= MAX_WAITS_OF_OBJECT) return full("object-waits", MAX_WAITS_OF_OBJECT);
+    if (caller !== "" && (this.#waits.get(caller) ?? 0) >= MAX_WAITS_OF_CALLER)
+      return full("caller-waits", MAX_WAITS_OF_CALLER);
+    return undefined;
+  }
+
+  #add(caller: string, more: number): void {
+    this.#count += more;
+    const waits = (this.#waits.get(caller) ?? 0) + more;
+    if (waits === 0) this.#waits.delete(caller);
+    else this.#waits.set(caller, waits);
   }
 
   /** The same for a call that waits until this key has no leases. */
   watchersFull(keyState: KeyState, caller: string | undefined): Full | undefined {
     const most = keyState.policy.lease?.maxWaiters ?? 0;
     const watchers = this.#lines.get(keyState)?.idlers.size ?? 0;
-    return watchers >= most ? full("key-watchers", most) : this.#places.fullFor(caller);
+    return watchers >= most ? full("key-watchers", most) : this.fullFor(caller);
   }
 
   /**
@@ -80,7 +92,8 @@ export class WaitQueue {
     answerAt: (atMs: number, isLast: boolean) => Result | undefined,
     leaving?: { readonly signal: LeaveSignal; readonly answer: Result },
   ): Promise<Result> {
-    const leavePlace = this.#places.take(waiting.caller);
+    const { caller = "" } = waiting;
+    this.#add(caller, 1);
     const answered = new Promise<Result>((resolve, reject) => {
       const attempt = (atMs: number, isLast: boolean) => {
         try {
@@ -106,15 +119,15 @@ export class WaitQueue {
       insert(keyState.policy, this.#lineOf(keyState).waiters, waiter);
       this.serve(keyState);
     });
-    return answered.finally(leavePlace);
+    return answered.finally(() => this.#add(caller, -1));
   }
 
   /** Resolves when the key has no leases, at `untilMs`, or when the caller has gone. */
   untilIdle(
     keyState: KeyState,
-    { untilMs, signal, caller }: { untilMs: number; signal: AbortSignal; caller: string | undefined },
+    { untilMs, signal, caller = "" }: { untilMs: number; signal: AbortSignal; caller: string | undefined },
   ): Promise<undefined> {
-    const leavePlace = this.#places.take(caller);
+    this.#add(caller, 1);
     const idle = new Promise<undefined>((done, fail) => {
       const idler: IdleWatch = { untilMs, resolve: () => done(undefined), fail };
       const { idlers } = this.#lineOf(keyState);
@@ -126,7 +139,7 @@ export class WaitQueue {
       });
       this.serve(keyState);
     });
-    return idle.finally(leavePlace);
+    return idle.finally(() => this.#add(caller, -1));
   }
 
   /** Answers the callers that can be answered now, in their order, and sets the timer for the next instant. */
@@ -178,20 +191,24 @@ export class WaitQueue {
   #lineOf(keyState: KeyState): Line {
     const known = this.#lines.get(keyState);
     if (known !== undefined) return known;
-    const { policy, pins } = keyState;
-    const line = { policy, waiters: [], idlers: new Set<IdleWatch>(), cancel: undefined, unpin: pins.add() };
+    const { policy } = keyState;
+    const line = {
+      policy,
+      waiters: [],
+      idlers: new Set<IdleWatch>(),
+      cancel: undefined,
+      unpin: keyState.pin(),
+    };
     this.#lines.set(keyState, line);
     return line;
   }
 
-  /** Removes a line in which nobody waits any more. */
   #close(keyState: KeyState, line: Line): void {
     this.#lines.delete(keyState);
     line.unpin();
   }
 }
 
-/** Whether the key has no leases. */
 function isIdle({ claims }: KeyState): boolean {
   for (const { kind } of claims.values()) if (kind === "lease") return false;
   return true;
@@ -275,34 +292,3 @@ function rankOf({ names, usual }: Policy["priorities"], priority: string | undef
  */
 export const MAX_WAITS_OF_OBJECT = 2_000;
 export const MAX_WAITS_OF_CALLER = 1_000;
-
-/** The places of an object for calls that wait, whatever they wait for. */
-class WaitPlaces {
-  readonly #taken = new Map<string, number>();
-  #count = 0;
-
-  /** The bound that one more call of this caller would pass; `undefined`: there is a place. */
-  fullFor(caller = ""): Full | undefined {
-    if (this.#count >= MAX_WAITS_OF_OBJECT) return full("object-waits", MAX_WAITS_OF_OBJECT);
-    if (caller !== "" && (this.#taken.get(caller) ?? 0) >= MAX_WAITS_OF_CALLER)
-      return full("caller-waits", MAX_WAITS_OF_CALLER);
-    return undefined;
-  }
-
-  /** Takes a place. The returned function leaves it; calling it again does nothing. */
-  take(caller = ""): () => void {
-    this.#add(caller, 1);
-    let isTaken = true;
-    return () => {
-      if (isTaken) this.#add(caller, -1);
-      isTaken = false;
-    };
-  }
-
-  #add(caller: string, more: number): void {
-    this.#count += more;
-    const taken = (this.#taken.get(caller) ?? 0) + more;
-    if (taken === 0) this.#taken.delete(caller);
-    else this.#taken.set(caller, taken);
-  }
-}

@@ -1,4 +1,4 @@
-import { admitsTogether } from "../../core/accounts/joint-decision.ts";
+import { admitsTogether } from "../../core/accounts/account.ts";
 import type { Cost } from "../../core/policies/policy.ts";
 import type { RuleDecision } from "../../core/protocol/answers.ts";
 import type { KeyState } from "../keys/key-state.ts";

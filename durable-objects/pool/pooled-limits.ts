@@ -1,4 +1,4 @@
-import { decideTogether } from "../../core/accounts/joint-decision.ts";
+import { decideTogether } from "../../core/accounts/account.ts";
 import type { Cost } from "../../core/policies/policy.ts";
 import type { Answer, Decided, RuleDecision } from "../../core/protocol/answers.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";

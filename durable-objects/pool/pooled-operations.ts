@@ -5,10 +5,9 @@ import type { Returned, HoldParams, LimitParams } from "../../core/protocol/mess
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
 import type { KeyState } from "../keys/key-state.ts";
 import type { KeyStore } from "../keys/key-store.ts";
-import { MISSING } from "../operations/claims.ts";
 import { refundText } from "../operations/limits.ts";
 import type { LocalOperations } from "../operations/local-operations.ts";
-import type { Acquiring, Operations, Reserve } from "../operations/operations.ts";
+import { type Acquiring, MISSING, type Operations, type Reserve } from "../operations/operations.ts";
 import { PooledLeases } from "./pooled-leases.ts";
 import { PooledLimits } from "./pooled-limits.ts";
 import type { PoolAnswer, PoolCall } from "./protocol.ts";

@@ -108,7 +108,7 @@ export class PoolSession {
     names: readonly string[],
   ): Promise<PoolAnswer> {
     // Keeps the key in memory until the call has ended.
-    const unpin = keyState.pins.add();
+    const unpin = keyState.pin();
     try {
       const { name, rules, deadlineMs } = keyState.policy;
       const ruleNames = rules.map((rule) => rule.name);

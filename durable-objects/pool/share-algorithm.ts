@@ -3,8 +3,7 @@ import { outstandingOf } from "../../core/accounts/account.ts";
 import type { Algorithm, AnyAlgorithm, LeaseTerms, Leasing } from "../../core/algorithms/algorithm.ts";
 import { type Cost, costOf, type Policy, type Rule } from "../../core/policies/policy.ts";
 import { mostUnits, spendableMs } from "../../core/reservations/sizing.ts";
-import type { KeyState } from "../keys/key-state.ts";
-import type { RuleState } from "../keys/rule-state.ts";
+import type { KeyState, RuleState } from "../keys/key-state.ts";
 import type { PoolGrant, PoolRule } from "./protocol.ts";
 
 interface ShareConfig extends LeaseTerms {

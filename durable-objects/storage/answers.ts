@@ -1,5 +1,6 @@
 import { type KeyRange, rangeOf } from "../../core/protocol/names.ts";
 import type { Tables } from "./records.ts";
+import type { RowStorage } from "./sweeps.ts";
 
 /** The answer to a call with an idempotency key. */
 export interface StoredAnswer {
@@ -96,11 +97,7 @@ class AnswerLengths {
   }
 }
 
-/** Where the row is kept. */
-interface LengthStorage {
-  get<Value>(name: string): Value | undefined;
-  put<Value>(name: string, value: Value): void;
-}
+type LengthStorage = RowStorage["kv"];
 
 const RETURNING = `RETURNING idempotency_key AS idempotencyKey,
   length(key) + length(idempotency_key) + length(request) + length(answer) AS length`;
@@ -126,14 +123,13 @@ export class StoredAnswers {
   }
 
   read(key: string, idempotencyKey: string): StoredAnswer | undefined {
-    if (!this.#tables.has("answers")) return undefined;
-    return this.#tables
-      .exec<{ request: string; answer: string; atMs: number }>(
-        "SELECT request, answer, at_ms AS atMs FROM answers WHERE key = ? AND idempotency_key = ?",
-        key,
-        idempotencyKey,
-      )
-      .toArray()[0];
+    const query = "SELECT request, answer, at_ms AS atMs FROM answers WHERE key = ? AND idempotency_key = ?";
+    return this.#tables.rows<{ request: string; answer: string; atMs: number }>(
+      "answers",
+      query,
+      key,
+      idempotencyKey,
+    )[0];
   }
 
   write(key: string, idempotencyKey: string, { request, answer, atMs }: StoredAnswer): void {
@@ -154,11 +150,12 @@ export class StoredAnswers {
   }
 
   #delete(query: string, ...bindings: SqlStorageValue[]): void {
-    const gone = this.#tables.exec<{ idempotencyKey: string; length: number }>(
+    const gone = this.#tables.rows<{ idempotencyKey: string; length: number }>(
+      "answers",
       `${query} ${RETURNING}`,
       ...bindings,
     );
-    for (const { idempotencyKey, length } of gone.toArray()) this.#lengths.add(idempotencyKey, -length);
+    for (const { idempotencyKey, length } of gone) this.#lengths.add(idempotencyKey, -length);
   }
 
   /** How many answers of a caller the key has, and when the oldest was given (`Infinity`: there is none). */
@@ -189,12 +186,11 @@ export class StoredAnswers {
 
   /** Whether any answer of the key is stored. */
   has(key: string): boolean {
-    if (!this.#tables.has("answers")) return false;
-    return this.#tables.exec("SELECT 1 FROM answers WHERE key = ? LIMIT 1", key).toArray().length > 0;
+    return this.#tables.rows("answers", "SELECT 1 FROM answers WHERE key = ? LIMIT 1", key).length > 0;
   }
 
   removeAll(key: string): void {
-    if (this.#tables.has("answers")) this.#delete("DELETE FROM answers WHERE key = ?", key);
+    this.#delete("DELETE FROM answers WHERE key = ?", key);
   }
 
   /**
@@ -203,16 +199,14 @@ export class StoredAnswers {
    * answer cost one more row.
    */
   sweep(after: AnswerPlace, untilMs: number): Swept {
-    if (!this.#tables.has("answers")) return { left: 0, oldestMs: Infinity };
-    const rows = this.#tables
-      .exec<{ key: string; idempotencyKey: string; atMs: number; isRecorded: number }>(
-        `SELECT key, idempotency_key AS idempotencyKey, at_ms AS atMs, ${IS_RECORDED} AS isRecorded FROM answers
-          WHERE (key, idempotency_key) > (?, ?) ORDER BY key, idempotency_key LIMIT ?`,
-        after.key,
-        after.idempotencyKey,
-        ANSWERS_SWEPT,
-      )
-      .toArray();
+    const rows = this.#tables.rows<{ key: string; idempotencyKey: string; atMs: number; isRecorded: number }>(
+      "answers",
+      `SELECT key, idempotency_key AS idempotencyKey, at_ms AS atMs, ${IS_RECORDED} AS isRecorded FROM answers
+        WHERE (key, idempotency_key) > (?, ?) ORDER BY key, idempotency_key LIMIT ?`,
+      after.key,
+      after.idempotencyKey,
+      ANSWERS_SWEPT,
+    );
     let [left, oldestMs] = [0, Infinity];
     for (const { key, idempotencyKey, atMs, isRecorded } of rows) {
       if (isRecorded === 0 && atMs <= untilMs) {

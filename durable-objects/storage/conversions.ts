@@ -18,14 +18,12 @@ import type { AnyAlgorithm } from "../../core/algorithms/algorithm.ts";
 import { blockIn, withoutBlock } from "../../core/algorithms/penalty.ts";
 import { algorithms } from "../../core/policies/algorithms.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
-import type { Claim, StoredAccount } from "./records.ts";
+import { type Claim, type StoredAccount, storedName } from "./records.ts";
 import type { DueKey } from "./storage.ts";
-import { storedName } from "./write-behind.ts";
 
 /** What a record without `unit` counts. */
 const USUAL_UNIT = "requests";
 
-/** A stored rule that a rule goes on from. */
 interface Source {
   readonly stored: StoredAccount;
   readonly algorithm: AnyAlgorithm;
@@ -77,7 +75,7 @@ export function converted(
 }
 
 /** A key's claims by their ids, each as a claim of the rules that its policy has now. */
-export function claimsOf(policy: Policy, claims: readonly Claim[]): Map<string, Claim> {
+export function convertedClaims(policy: Policy, claims: readonly Claim[]): Map<string, Claim> {
   return new Map(claims.map((claim) => [claim.id, convertedClaim(policy, claim)]));
 }
 

@@ -1,4 +1,3 @@
-import type { Policy } from "../../core/policies/policy.ts";
 import type { MovedKey, MovedSegment } from "../../core/protocol/object-methods.ts";
 import type { Tables } from "./records.ts";
 
@@ -37,18 +36,14 @@ export class StoredMoves {
   }
 
   /** Whether the key was given to another object: what is stored of it here does not count any more. */
-  isAway({ objectsBefore }: Pick<Policy, "objectsBefore">, key: string): boolean {
-    return objectsBefore !== undefined && (this.read(key)?.other ?? null) !== null;
+  isAway(key: string): boolean {
+    return (this.read(key)?.other ?? null) !== null;
   }
 
   read(key: string): Move | undefined {
-    if (this.isEmpty) return undefined;
-    return this.#tables
-      .exec<{ move: number; other: string | null; times: number; dueMs: number }>(
-        "SELECT move, other, times, due_ms AS dueMs FROM moves WHERE key = ?",
-        key,
-      )
-      .toArray()[0];
+    const query = "SELECT move, other, times, due_ms AS dueMs FROM moves WHERE key = ?";
+    type Row = { move: number; other: string | null; times: number; dueMs: number };
+    return this.#tables.rows<Row>("moves", query, key)[0];
   }
 
   write(key: string, { move, other, times, dueMs }: Move): void {
@@ -64,7 +59,7 @@ export class StoredMoves {
   }
 
   remove(key: string): void {
-    if (!this.isEmpty) this.#tables.exec("DELETE FROM moves WHERE key = ?", key);
+    this.#tables.rows("moves", "DELETE FROM moves WHERE key = ?", key);
   }
 
   /** Deletes the rows of moves that do not matter any more, of keys that have no record. */
@@ -84,25 +79,25 @@ export class StoredMoves {
 
   /** The rows of a key that are not its record, its claims or its move. */
   rowsOf(key: string): Pick<MovedKey, "segments" | "answers"> {
-    const segments = this.#tables.has("segments")
-      ? this.#tables
-          .exec<{ rule: string; log: number; start: number; toMs: number; entries: ArrayBuffer }>(
-            "SELECT rule, log, start, to_ms AS toMs, entries FROM segments WHERE key = ?",
-            key,
-          )
-          .toArray()
-          .map(({ entries, ...segment }) => ({ ...segment, entries: [...new Float64Array(entries)] }))
-      : [];
-    const answers = this.#tables.has("answers")
-      ? this.#tables
-          .exec<{ idempotencyKey: string; request: string; answer: string; atMs: number }>(
-            `SELECT idempotency_key AS idempotencyKey, request, answer, at_ms AS atMs FROM answers
-              WHERE key = ? ORDER BY at_ms DESC LIMIT ?`,
-            key,
-            MAX_ANSWERS_MOVED,
-          )
-          .toArray()
-      : [];
+    const segments = this.#tables
+      .rows<{ rule: string; log: number; start: number; toMs: number; entries: ArrayBuffer }>(
+        "segments",
+        "SELECT rule, log, start, to_ms AS toMs, entries FROM segments WHERE key = ?",
+        key,
+      )
+      .map(({ entries, ...segment }) => ({ ...segment, entries: [...new Float64Array(entries)] }));
+    const answers = this.#tables.rows<{
+      idempotencyKey: string;
+      request: string;
+      answer: string;
+      atMs: number;
+    }>(
+      "answers",
+      `SELECT idempotency_key AS idempotencyKey, request, answer, at_ms AS atMs FROM answers
+        WHERE key = ? ORDER BY at_ms DESC LIMIT ?`,
+      key,
+      MAX_ANSWERS_MOVED,
+    );
     return { segments, answers };
   }
 

@@ -1,4 +1,10 @@
 /** What storage keeps of a key. It is stored as JSON or in columns: never rename a field. */
+import { spendableUntilMs, unstoredOf } from "../../core/accounts/account.ts";
+import type { Account } from "../../core/accounts/hold.ts";
+import type { PackedState } from "../../core/algorithms/algorithm.ts";
+import { withoutBlock } from "../../core/algorithms/penalty.ts";
+import type { Lifetimes } from "../../core/policies/policy-options.ts";
+import type { Rule } from "../../core/policies/policy.ts";
 
 /** One rule's part of a key's record. */
 export interface StoredAccount {
@@ -29,6 +35,87 @@ export interface StoredKey {
   readonly key: string;
   readonly policy: string;
   readonly rules: Readonly<Record<string, StoredAccount>>;
+}
+
+/** The name under which the states of a rule are stored. */
+export function storedName({ algorithm }: Rule): string {
+  return algorithm.storedAs ?? algorithm.name;
+}
+
+/** Whether a record can be read under this rule: one of another algorithm cannot. */
+export function isReadable(rule: Rule, stored: StoredAccount | undefined): stored is StoredAccount {
+  return stored !== undefined && stored.algorithm === storedName(rule);
+}
+
+/** The state of a record as the rule reads it: a rule without penalties reads nothing of a block. */
+export function readable({ algorithm }: Rule, state: unknown): unknown {
+  return algorithm.isPenal === true || state === undefined ? state : withoutBlock(state);
+}
+
+/**
+ * A record tells apart the units that were presumed after so many crashes. Of more, those that end first end a little
+ * later, with the next.
+ */
+const MAX_PRESUMED = 4;
+
+/**
+ * The record of an account.
+ *
+ * @param ahead units that memory may give out before the next write, beside those that holders have now
+ * @param lifetimes of reservations under today's policy
+ * @param before the record that was written last
+ * @param by the memory that the account is in
+ */
+export function record(
+  rule: Rule,
+  account: Account,
+  ahead: number,
+  nowMs: number,
+  lifetimes: Lifetimes,
+  before: StoredAccount | undefined,
+  by?: number,
+): { readonly stored: StoredAccount; readonly segment?: PackedState["segment"] } {
+  const { state } = account;
+  const { isShare = false } = rule.algorithm;
+  const units = isShare ? 0 : ahead + unstoredOf(account);
+  const ttlMs = lifeMs(account, nowMs, lifetimes, before);
+  const header = {
+    algorithm: storedName(rule),
+    ahead: units,
+    ...(units > 0 && { ttlMs, presumed: presumedIn(account, nowMs) }),
+    ...(rule.lease === undefined && rule.unit !== "requests" && { unit: rule.unit }),
+    ...(!isShare && by !== undefined && { by }),
+  };
+  if (state === undefined) return { stored: header };
+  const earlier = before?.algorithm === header.algorithm ? readable(rule, before.state) : undefined;
+  const { record: packed, segment } = rule.algorithm.pack(rule.config, state, nowMs, earlier);
+  return { stored: { ...header, state: packed }, segment };
+}
+
+/**
+ * For how long holders may have units of a record that is written now, in milliseconds: for longer costs another row. A
+ * busy key has the shortest lifetimes. Longer ones are measured, and a little longer or shorter the next time.
+ */
+function lifeMs(
+  account: Account,
+  nowMs: number,
+  { leastMs, mostMs }: Lifetimes,
+  before: StoredAccount | undefined,
+): number {
+  const heldMs = spendableUntilMs(account) - nowMs;
+  if (heldMs <= leastMs) return leastMs;
+  return Math.max(heldMs, Math.min(2 * heldMs, mostMs), before?.ttlMs ?? 0);
+}
+
+/** The units that are presumed, and how much longer, in the order in which they end. */
+function presumedIn({ holds }: Account, nowMs: number): NonNullable<StoredAccount["presumed"]> {
+  const parts: [units: number, leftMs: number][] = [];
+  for (const { isRestored, units, expiresAtMs } of holds)
+    if (isRestored === true) parts.push([units, expiresAtMs - nowMs]);
+  const merged = parts.splice(0, Math.max(0, parts.length - MAX_PRESUMED));
+  const [next] = parts;
+  if (next !== undefined) for (const [units] of merged) next[0] += units;
+  return parts;
 }
 
 /** About the bytes of memory that a claim takes, with its holds in the key's accounts (measured: 330 to 600). */
@@ -189,6 +276,15 @@ export class Tables {
       rules,
       wholeAtMs,
     );
+  }
+
+  /** The rows of a query on a table; none when the table was not made. */
+  rows<Row extends Record<string, SqlStorageValue>>(
+    table: Table,
+    query: string,
+    ...bindings: SqlStorageValue[]
+  ): Row[] {
+    return this.has(table) ? this.exec<Row>(query, ...bindings).toArray() : [];
   }
 
   exec<Row extends Record<string, SqlStorageValue>>(query: string, ...bindings: SqlStorageValue[]) {

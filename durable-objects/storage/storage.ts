@@ -1,15 +1,15 @@
 import type { NewSegment, Segment } from "../../core/algorithms/algorithm.ts";
 import type { Counter } from "../../core/stats/tally.ts";
 import { StoredAnswers } from "./answers.ts";
-import { CrashAllowances } from "./crash-allowances.ts";
 import { StoredMoves } from "./moves.ts";
 import { type Claim, type KeyRow, type StoredKey, type SweptKey, Tables } from "./records.ts";
 import { Sweeps } from "./sweeps.ts";
+import { CrashAllowances } from "./write-behind.ts";
 
 /** How many keys are looked at in one go, so that calls do not wait. */
 export const KEYS_SWEPT = 1_000;
 
-/** What is kept of keys, record by record: in the object's storage, or in memory (memory-storage.ts). */
+/** What is kept of keys, record by record: in the object's storage, or in memory (memory-namespace.ts). */
 export interface KeyStorage extends Omit<Pick<Storage, keyof Storage>, "answers" | "claims" | "moves"> {
   readonly answers: Pick<StoredAnswers, keyof StoredAnswers>;
   readonly claims: Pick<StoredClaims, keyof StoredClaims>;
@@ -73,19 +73,11 @@ export class Storage {
   /** The key's record, and when it is due; `undefined`: it has none, so nothing but answers is stored of the key. */
   read(key: string): DueKey | undefined {
     const { lone } = this.#tables;
-    const row = lone === undefined ? this.#readRow(key) : lone.row;
+    const query = "SELECT key, policy, rules, whole_at_ms AS wholeAtMs FROM keys WHERE key = ?";
+    const row = lone === undefined ? this.#tables.rows<StoredRow>("keys", query, key)[0] : lone.row;
     if (row === undefined || row.key !== key) return undefined;
     const { policy, wholeAtMs } = row;
     return { key, policy, wholeAtMs, rules: JSON.parse(row.rules) as StoredKey["rules"] };
-  }
-
-  #readRow(key: string): KeyRow | undefined {
-    return this.#tables
-      .exec<{ key: string; policy: string; rules: string; wholeAtMs: number }>(
-        "SELECT key, policy, rules, whole_at_ms AS wholeAtMs FROM keys WHERE key = ?",
-        key,
-      )
-      .toArray()[0];
   }
 
   /**
@@ -100,15 +92,9 @@ export class Storage {
       return key?.startsWith(prefix) === true && key !== after ? [key] : [];
     }
     const from = after === undefined ? "key >= ?" : "key > ?";
-    return this.#tables
-      .exec<{ key: string }>(
-        `SELECT key FROM keys WHERE ${from} AND key <= ? ${this.#isHere} ORDER BY key LIMIT ?`,
-        after ?? prefix,
-        lastWith(prefix),
-        most,
-      )
-      .toArray()
-      .map(({ key }) => key);
+    const query = `SELECT key FROM keys WHERE ${from} AND key <= ? ${this.#isHere} ORDER BY key LIMIT ?`;
+    const rows = this.#tables.rows<{ key: string }>("keys", query, after ?? prefix, lastWith(prefix), most);
+    return rows.map(({ key }) => key);
   }
 
   /** How many keys have this prefix. It reads a row for each. */
@@ -138,21 +124,15 @@ export class Storage {
     const { lone } = this.#tables;
     if (lone !== undefined) return lone.row?.key === key ? lone.remove() : undefined;
     this.claims.removeAll(key);
-    for (const table of ["keys", "segments"] as const) {
-      if (this.#tables.has(table)) this.#tables.exec(`DELETE FROM ${table} WHERE key = ?`, key);
-    }
+    for (const table of ["keys", "segments"] as const)
+      this.#tables.rows(table, `DELETE FROM ${table} WHERE key = ?`, key);
   }
 
   /** The segments of a rule's state, in their order. */
   segments(key: string, rule: string): Segment[] {
-    if (!this.#tables.has("segments")) return [];
+    const query = `SELECT log, start AS "from", entries FROM segments WHERE key = ? AND rule = ? ORDER BY log, start`;
     return this.#tables
-      .exec<{ log: number; from: number; entries: ArrayBuffer }>(
-        `SELECT log, start AS "from", entries FROM segments WHERE key = ? AND rule = ? ORDER BY log, start`,
-        key,
-        rule,
-      )
-      .toArray()
+      .rows<{ log: number; from: number; entries: ArrayBuffer }>("segments", query, key, rule)
       .map(({ entries, ...segment }) => ({ ...segment, entries: new Float64Array(entries) }));
   }
 
@@ -183,16 +163,15 @@ export class Storage {
     const row = lone?.row;
     if (lone !== undefined)
       return row !== undefined && row.key > after ? [{ ...row, versionAt: row.rules.indexOf(MARK) + 1 }] : [];
-    return this.#tables
-      .exec<{ key: string; policy: string; wholeAtMs: number; versionAt: number }>(
-        "SELECT key, policy, whole_at_ms AS wholeAtMs, instr(rules, ?) AS versionAt FROM keys WHERE key > ? ORDER BY key LIMIT ?",
-        MARK,
-        after,
-        KEYS_SWEPT,
-      )
-      .toArray();
+    const query =
+      "SELECT key, policy, whole_at_ms AS wholeAtMs, instr(rules, ?) AS versionAt FROM keys WHERE key > ? ORDER BY key LIMIT ?";
+    return this.#tables.rows<SweptRow>("keys", query, MARK, after, KEYS_SWEPT);
   }
 }
+
+/** Rows as types of SQLite's values, which interfaces are not. */
+type StoredRow = { [Field in keyof KeyRow]: KeyRow[Field] };
+type SweptRow = Omit<StoredRow, "rules"> & { versionAt: number };
 
 /** A key's record, with the instant from which a sweep looks at it. */
 export type DueKey = StoredKey & Pick<KeyRow, "wholeAtMs">;
@@ -205,7 +184,6 @@ function lastWith(prefix: string): string {
   return prefix + "\u{10FFFF}".repeat(128);
 }
 
-/** The storage of an object as the parts here use it. */
 type Used = Pick<DurableObjectStorage, "transactionSync" | "deleteAll" | "getAlarm" | "setAlarm"> & {
   readonly sql: Pick<SqlStorage, "exec">;
   readonly kv: Pick<SyncKvStorage, "get" | "put" | "delete">;
@@ -275,11 +253,8 @@ export class StoredClaims {
   }
 
   read(key: string): Claim[] {
-    if (!this.#tables.has("holds")) return [];
-    return this.#tables
-      .exec<{ claim: string }>("SELECT claim FROM holds WHERE key = ?", key)
-      .toArray()
-      .map(({ claim }) => JSON.parse(claim) as Claim);
+    const rows = this.#tables.rows<{ claim: string }>("holds", "SELECT claim FROM holds WHERE key = ?", key);
+    return rows.map(({ claim }) => JSON.parse(claim) as Claim);
   }
 
   /** @param isNew whether the claim begins; else it is renewed */
@@ -301,7 +276,7 @@ export class StoredClaims {
   }
 
   removeAll(key: string): void {
-    if (this.#tables.has("holds")) this.#uncount("DELETE FROM holds WHERE key = ? RETURNING caller", key);
+    this.#uncount("DELETE FROM holds WHERE key = ? RETURNING caller", key);
   }
 
   /** Claims are counted once, when this is first asked for, and then with each that comes or goes. */
@@ -318,15 +293,13 @@ export class StoredClaims {
   }
 
   #read(): Map<string, number> {
-    if (!this.#tables.has("holds")) return new Map();
-    const rows = this.#tables.exec<{ caller: string | null; number: number }>(
-      "SELECT caller, count(*) AS number FROM holds GROUP BY caller",
-    );
-    return new Map(rows.toArray().map(({ caller, number }) => [caller ?? "", number]));
+    const query = "SELECT caller, count(*) AS number FROM holds GROUP BY caller";
+    const rows = this.#tables.rows<{ caller: string | null; number: number }>("holds", query);
+    return new Map(rows.map(({ caller, number }) => [caller ?? "", number]));
   }
 
   #uncount(query: string, ...bindings: string[]): void {
-    for (const { caller } of this.#tables.exec<{ caller: string | null }>(query, ...bindings).toArray())
+    for (const { caller } of this.#tables.rows<{ caller: string | null }>("holds", query, ...bindings))
       this.#count(caller ?? "", -1);
   }
 

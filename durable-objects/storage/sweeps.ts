@@ -8,7 +8,6 @@
  * So sweeps read 100,000 rows an hour at most, however many keys there are, and two more for each row that is written.
  * Of 100,000 keys each is read once an hour, of 10,000 ten times. What is whole may stay for as long meanwhile.
  */
-import type { LeadStorage } from "./crash-allowances.ts";
 
 /**
  * How long a key's record stays after the key has become whole, in milliseconds. With less, a key that comes now and then
@@ -16,6 +15,11 @@ import type { LeadStorage } from "./crash-allowances.ts";
  * with this, $0.11 with 10 s, and $0.07 with 5 minutes. With more, more is stored.
  */
 export const FORGET_AFTER_MS = 180_000;
+/**
+ * What is stored under a policy that this version does not know stays for this long after it would have refilled, in
+ * milliseconds: a version that knows the policy may come back.
+ */
+export const UNKNOWN_KEPT_MS = 30 * 24 * 60 * 60 * 1_000;
 /** When something could not be swept, it is looked at again after so many milliseconds. */
 export const FAILED_AGAIN_MS = 60 * 60 * 1_000;
 /** For each row that is left, a sweep is followed by so many milliseconds without one. */
@@ -24,6 +28,14 @@ export const REST_MS = 36;
 export const APART_MS = 60_000;
 /** With so many rows the time of the next sweep is stored. With fewer, one sweep more costs less than that row. */
 const MANY_ROWS = 1_000;
+
+/** Where single rows are kept. */
+export interface RowStorage {
+  readonly kv: {
+    get<Value>(name: string): Value | undefined;
+    put<Value>(name: string, value: Value): void;
+  };
+}
 
 /** What the last sweep has left. Stored: never rename a field. */
 interface StoredSweep {
@@ -36,14 +48,14 @@ const ROW = "sweep";
 
 /** What the last sweep has left, what the one under way finds, and what has been written since it began. */
 export class Sweeps {
-  readonly #storage: LeadStorage;
+  readonly #storage: RowStorage;
   #rows: number;
   #notBeforeMs: number;
   #written = 0;
   /** When the first of those rows can be due. */
   #earliestMs = Infinity;
 
-  constructor(storage: LeadStorage) {
+  constructor(storage: RowStorage) {
     this.#storage = storage;
     const { rows, notBeforeMs } = storage.kv.get<StoredSweep>(ROW) ?? { rows: 0, notBeforeMs: -Infinity };
     this.#rows = rows;

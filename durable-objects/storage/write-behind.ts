@@ -23,13 +23,14 @@
  *
  * These functions are pure: time is an argument.
  */
-import { place, spendableUntilMs, unstoredOf, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
-import type { PackedState, Segment } from "../../core/algorithms/algorithm.ts";
-import { withoutBlock } from "../../core/algorithms/penalty.ts";
-import type { Lifetimes } from "../../core/policies/policy-options.ts";
-import type { Rule } from "../../core/policies/policy.ts";
+import { UNTOUCHED, place, spendableUntilMs, unstoredOf } from "../../core/accounts/account.ts";
+import type { Account } from "../../core/accounts/hold.ts";
+import type { Segment } from "../../core/algorithms/algorithm.ts";
+import { randomFraction } from "../../core/clock.ts";
+import type { Policy, PolicyLookup, Rule } from "../../core/policies/policy.ts";
 import { mostLost } from "../../core/reservations/sizing.ts";
-import type { StoredAccount } from "./records.ts";
+import { isReadable, readable, type StoredAccount, storedName } from "./records.ts";
+import { type RowStorage, UNKNOWN_KEPT_MS } from "./sweeps.ts";
 
 /**
  * The part of the capacity by which memory may be ahead at most. Where less than that comes back soon, it is less
@@ -45,12 +46,6 @@ const MAX_SHARE = 0.02;
 const USED_SHARE = 1 / 8;
 
 /**
- * A record tells apart the units that were presumed after so many crashes. Of more, those that end first end a little
- * later, with the next.
- */
-const MAX_PRESUMED = 4;
-
-/**
  * By how many units the memory of a key may be ahead of its storage. 0 for leases and for units that no time gives back:
  * each of these is written; and for shares of a pool, whose units are not stored here.
  */
@@ -63,66 +58,6 @@ export function aheadUnits(rule: Rule): number {
 /** By how many units memory may go ahead of a record that is written now, beside what holders have. */
 export function aheadOfRecord(rule: Rule, used: number): number {
   return Math.min(aheadUnits(rule), Math.floor(used * USED_SHARE));
-}
-
-/**
- * The record of an account.
- *
- * @param ahead units that memory may give out before the next write, beside those that holders have now
- * @param lifetimes of reservations under today's policy
- * @param before the record that was written last
- * @param by the memory that the account is in
- */
-export function record(
-  rule: Rule,
-  account: Account,
-  ahead: number,
-  nowMs: number,
-  lifetimes: Lifetimes,
-  before: StoredAccount | undefined,
-  by?: number,
-): { readonly stored: StoredAccount; readonly segment?: PackedState["segment"] } {
-  const { state } = account;
-  const { isShare = false } = rule.algorithm;
-  const units = isShare ? 0 : ahead + unstoredOf(account);
-  const ttlMs = lifeMs(account, nowMs, lifetimes, before);
-  const header = {
-    algorithm: storedName(rule),
-    ahead: units,
-    ...(units > 0 && { ttlMs, presumed: presumedIn(account, nowMs) }),
-    ...(rule.lease === undefined && rule.unit !== "requests" && { unit: rule.unit }),
-    ...(!isShare && by !== undefined && { by }),
-  };
-  if (state === undefined) return { stored: header };
-  const earlier = before?.algorithm === header.algorithm ? readable(rule, before.state) : undefined;
-  const { record: packed, segment } = rule.algorithm.pack(rule.config, state, nowMs, earlier);
-  return { stored: { ...header, state: packed }, segment };
-}
-
-/**
- * For how long holders may have units of a record that is written now, in milliseconds: for longer costs another row. A
- * busy key has the shortest lifetimes. Longer ones are measured, and a little longer or shorter the next time.
- */
-function lifeMs(
-  account: Account,
-  nowMs: number,
-  { leastMs, mostMs }: Lifetimes,
-  before: StoredAccount | undefined,
-): number {
-  const heldMs = spendableUntilMs(account) - nowMs;
-  if (heldMs <= leastMs) return leastMs;
-  return Math.max(heldMs, Math.min(2 * heldMs, mostMs), before?.ttlMs ?? 0);
-}
-
-/** The units that are presumed, and how much longer, in the order in which they end. */
-function presumedIn({ holds }: Account, nowMs: number): NonNullable<StoredAccount["presumed"]> {
-  const parts: [units: number, leftMs: number][] = [];
-  for (const { isRestored, units, expiresAtMs } of holds)
-    if (isRestored === true) parts.push([units, expiresAtMs - nowMs]);
-  const merged = parts.splice(0, Math.max(0, parts.length - MAX_PRESUMED));
-  const [next] = parts;
-  if (next !== undefined) for (const [units] of merged) next[0] += units;
-  return parts;
 }
 
 /** Whether holders spend nothing for longer than an object would presume that starts with this record. */
@@ -166,11 +101,6 @@ export interface CrashAllowance {
 }
 
 const NO_LEAD: CrashAllowance = { memory: Number.NaN, startMs: 0, untilMs: -Infinity };
-
-/** Whether a record can be read under this rule: one of another algorithm cannot. */
-export function isReadable(rule: Rule, stored: StoredAccount | undefined): stored is StoredAccount {
-  return stored !== undefined && stored.algorithm === storedName(rule);
-}
 
 /** From when on what a record counts has come back. Infinity: it never does, or it need not be known. */
 export function recordWholeAtMs(rule: Rule, state: unknown): number {
@@ -246,15 +176,210 @@ function presumed(
     });
 }
 
-/** The name under which the states of a rule are stored. */
-export function storedName({ algorithm }: Rule): string {
-  return algorithm.storedAs ?? algorithm.name;
-}
-
-/** The state of a record as the rule reads it: a rule without penalties reads nothing of a block. */
-function readable({ algorithm }: Rule, state: unknown): unknown {
-  return algorithm.isPenal === true ? state : withoutBlock(state);
-}
-
 /** How the ids of those holds begin. They are in memory only, and must differ from all ids of claims and holders. */
 const RESTORED = "write-ahead";
+
+/*
+ * The lead: one row for all keys of an object. It says of a policy that until an instant the memory of any of its keys may
+ * be that many units ahead of what is stored of the key. So many keys that are called once write one row for all of them.
+ *
+ * The row is renewed while calls come. An object that starts reads what the one before had promised. Memory was ahead
+ * until `untilMs` at most, so a key that has refilled since then needs no deduction.
+ */
+
+/** What the row says of one policy. Stored: never rename a field. */
+interface StoredLead {
+  readonly untilMs: number;
+  /**
+   * The longest that a holder may spend units that it has reserved, in milliseconds. Where `exactFromMs` is there, it is
+   * one less, so that to a version before it is too short: that writes a row of its own before it gives out any unit.
+   */
+  readonly ttlMs: number;
+  /**
+   * From then on nobody has units that a version before has given out, which keeps nothing of what records say of times
+   * (`StoredAccount.presumed`). Absent: such a version wrote this row.
+   */
+  readonly exactFromMs?: number;
+  /** By the rule's name. */
+  readonly rules: Readonly<Record<string, { readonly algorithm: string; readonly units: number }>>;
+}
+
+type Stored = readonly (readonly [policy: string, lead: StoredLead])[];
+
+/** Where the row is. Stored: never rename it. */
+const ROW = "lead";
+/** For so long the row is valid when it is written, in milliseconds: it is renewed about every 30 s. */
+const LEAD_MS = 45_000;
+/** It is renewed when it is needed for longer than it has left, less this: by so much two machines' clocks may differ. */
+const MARGIN_MS = 10_000;
+
+/** What the object has promised, and what the one before it had. */
+export class CrashAllowances {
+  /** Tells this memory of the object from those before it. A clock could not: it may have been put back. */
+  readonly memory = Math.floor(randomFraction() * 2 ** 32);
+  readonly #storage: RowStorage;
+  #found: ReadonlyMap<string, StoredLead>;
+  #made: Map<string, StoredLead>;
+  /** The first instant at which this object was asked. */
+  #startMs: number | undefined;
+
+  constructor(storage: RowStorage) {
+    this.#storage = storage;
+    this.#found = new Map(storage.kv.get<Stored>(ROW));
+    this.#made = new Map(this.#found);
+  }
+
+  get isEmpty(): boolean {
+    return this.#made.size === 0;
+  }
+
+  /**
+   * What a key of this policy has to presume when it is loaded.
+   *
+   * @param isLost whether this memory knew more of the key and has lost it: then this object is to it the one before
+   */
+  of(policy: Policy, rule: Rule, nowMs: number, isLost: boolean): CrashAllowance {
+    this.#startMs ??= nowMs;
+    const made = this.#made.get(policy.name);
+    const found = isLost ? made : this.#found.get(policy.name);
+    return {
+      memory: isLost ? Number.NaN : this.memory,
+      startMs: isLost ? nowMs : this.#startMs,
+      untilMs: made?.untilMs ?? -Infinity,
+      ...(found && {
+        found: {
+          units: presumedOf(found, policy, rule),
+          untilMs: found.untilMs,
+          ttlMs: maxTtlOf(found),
+          exactFromMs: exactFromMs(found),
+        },
+      }),
+    };
+  }
+
+  /** Whether a key of which nothing is stored may have been ahead before this object started, and not be whole yet. */
+  isPresumed(policy: Policy, nowMs: number): boolean {
+    const found = this.#found.get(policy.name);
+    return found !== undefined && nowMs < wholeAtMs(policy, found);
+  }
+
+  /** By rule: by how many units a key of which nothing is stored may have been ahead before this object started. */
+  presumed(policy: Policy, nowMs: number): Readonly<Record<string, number>> | undefined {
+    const found = this.#found.get(policy.name);
+    if (found === undefined || !this.isPresumed(policy, nowMs)) return undefined;
+    return Object.fromEntries(policy.rules.map((rule) => [rule.name, presumedOf(found, policy, rule)]));
+  }
+
+  /**
+   * Makes sure that memory may be ahead until `neededMs`.
+   *
+   * @returns when the lead does not matter any more, if it had to be written
+   */
+  renew(policy: Policy, neededMs: number, nowMs: number): number | undefined {
+    const made = this.#made.get(policy.name);
+    const isValid = made !== undefined && made.untilMs >= neededMs + MARGIN_MS;
+    if (isValid && isEnough(policy, made)) return undefined;
+    const untilMs = Math.max(made?.untilMs ?? 0, neededMs + MARGIN_MS, nowMs + LEAD_MS);
+    const ttlMs = Math.max(policy.reservation.mostMs, isValid ? maxTtlOf(made) : 0) - 1;
+    const found = this.#found.get(policy.name);
+    const fromMs = found === undefined ? 0 : exactFromMs(found);
+    const lead = { untilMs, ttlMs, exactFromMs: fromMs, rules: this.#units(policy, nowMs) };
+    const all = new Map([...this.#made, [policy.name, lead]]);
+    this.#storage.kv.put<Stored>(ROW, [...all]);
+    this.#made = all;
+    return wholeAtMs(policy, lead);
+  }
+
+  /**
+   * When no lead matters any more, if nobody comes: a key that was ahead is whole then. A policy that is not known may
+   * come back. -Infinity: there is none.
+   */
+  endsAtMs(policies: PolicyLookup): number {
+    let endsMs = -Infinity;
+    for (const [name, lead] of this.#made) {
+      const policy = policies.get(name);
+      if (policy !== undefined) endsMs = Math.max(endsMs, wholeAtMs(policy, lead));
+      else if (policies.isRemoved?.(name) !== true) endsMs = Math.max(endsMs, lead.untilMs + UNKNOWN_KEPT_MS);
+    }
+    return endsMs;
+  }
+
+  /** What is stored of every key is exact: memory is not ahead any more. What was found may still matter. */
+  end(policies: PolicyLookup, nowMs: number): void {
+    const kept = [...this.#found].filter(([name, { untilMs }]) => {
+      const policy = policies.get(name);
+      if (policy !== undefined) return this.isPresumed(policy, nowMs);
+      return policies.isRemoved?.(name) !== true && nowMs < untilMs + UNKNOWN_KEPT_MS;
+    });
+    if (this.#made.size > 0) this.#storage.kv.put<Stored>(ROW, kept);
+    this.#made = new Map(kept);
+  }
+
+  /** Returns what undoes all that happens to the row from now on: a transaction may be rolled back. */
+  mark(): () => void {
+    const made = this.#made;
+    return () => {
+      this.#made = made;
+    };
+  }
+
+  /** The row was deleted. */
+  forget(): void {
+    this.#found = new Map();
+    this.#made.clear();
+  }
+
+  /** What the row has to say: today's units, and those that were promised before as long as they may matter. */
+  #units(policy: Policy, nowMs: number): StoredLead["rules"] {
+    const found = this.isPresumed(policy, nowMs) ? this.#found.get(policy.name) : undefined;
+    const made = this.#made.get(policy.name);
+    const rules = policy.rules.map((rule): [string, StoredLead["rules"][string]] => {
+      const before = found === undefined ? 0 : presumedOf(found, policy, rule);
+      // Keys with overrides are further ahead than others, and all have this one row.
+      const isOwn = made !== undefined && made !== this.#found.get(policy.name);
+      const others = isOwn ? presumedOf(made, policy, rule) : 0;
+      return [rule.name, { algorithm: storedName(rule), units: Math.max(aheadUnits(rule), before, others) }];
+    });
+    return { ...(made !== this.#found.get(policy.name) && made?.rules), ...Object.fromEntries(rules) };
+  }
+}
+
+/**
+ * The units by which a key may have been ahead, as one of a rule's: under whichever algorithm they were given. A rule
+ * that the lead does not know goes on from those that it knows and that are gone, as its records do (conversions.ts).
+ */
+function presumedOf({ rules }: StoredLead, policy: Policy, rule: Rule): number {
+  if (rule.lease !== undefined || rule.algorithm.isShare === true) return 0;
+  if (Object.hasOwn(rules, rule.name)) return rules[rule.name]?.units ?? 0;
+  const isGone = (name: string) => policy.rules.every((each) => each.name !== name);
+  return Math.max(0, ...Object.entries(rules).map(([name, { units }]) => (isGone(name) ? units : 0)));
+}
+
+/** The longest that a holder may spend units, in milliseconds. */
+function maxTtlOf({ ttlMs, exactFromMs: fromMs }: StoredLead): number {
+  return fromMs === undefined ? ttlMs : ttlMs + 1;
+}
+
+/** From when on nobody has units of a version that keeps nothing of what records say of times. */
+function exactFromMs(lead: StoredLead): number {
+  return lead.exactFromMs ?? lead.untilMs;
+}
+
+function isEnough(policy: Policy, lead: StoredLead): boolean {
+  if (maxTtlOf(lead) < policy.reservation.mostMs) return false;
+  return policy.rules.every((rule) => {
+    const own = Object.hasOwn(lead.rules, rule.name) ? lead.rules[rule.name] : undefined;
+    return (own?.algorithm === storedName(rule) ? own.units : 0) >= aheadUnits(rule);
+  });
+}
+
+function wholeAtMs(policy: Policy, lead: StoredLead): number {
+  const { untilMs } = lead;
+  const wholeMs = policy.rules.map((rule) => {
+    const { algorithm, config } = rule;
+    const units = presumedOf(lead, policy, rule);
+    if (units === 0) return untilMs;
+    return algorithm.wholeAtMs(config, algorithm.debit(config, undefined, untilMs, units));
+  });
+  return Math.max(untilMs, ...wholeMs);
+}

@@ -2,7 +2,7 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
-import { CallRouter } from "../../durable-objects/key-parts.ts";
+import { makeAsk } from "../../durable-objects/key-calls.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
@@ -28,12 +28,12 @@ beforeEach(() => {
   const storage = new Storage(new Database().storage);
   cache = new KeyCache(storage);
   store = new KeyStore(policies, storage, cache, () => undefined);
-  ({ ask } = new CallRouter({
+  ask = makeAsk({
     local: { name: "local" } as unknown as Operations,
     loadPooled: () => Promise.resolve({ name: "pooled" } as unknown as Operations),
     open: (policy, key) => [store.open(policy, key, NOW_MS), NOW_MS],
     release: (keyState) => cache.release(keyState),
-  }));
+  });
 });
 
 /** Takes a unit as an operation does: reads, decides, saves. */

@@ -3,15 +3,8 @@
  * an adaptive limit first: one that all machines share, as an object of Weir has it, or one that each machine has for
  * itself. All decisions and all limits are those of the production code.
  */
-import {
-  type Account,
-  advance,
-  decide,
-  endLease,
-  place,
-  type Report,
-  UNTOUCHED,
-} from "../../core/accounts/account.ts";
+import { type Report, UNTOUCHED, advance, decide, endLease, place } from "../../core/accounts/account.ts";
+import type { Account } from "../../core/accounts/hold.ts";
 import type { Rule } from "../../core/policies/policy.ts";
 import { seededRandom } from "../support/random.ts";
 import { ruleOf } from "../support/rules.ts";

@@ -1,6 +1,6 @@
 /** Ways in which the rule of holds is easily broken. The laws have to find each of them. */
-import { place, refund, settle, type Account } from "../../core/accounts/account.ts";
-import type { Hold } from "../../core/accounts/hold.ts";
+import { place, refund, settle } from "../../core/accounts/account.ts";
+import type { Account, Hold } from "../../core/accounts/hold.ts";
 import type { Policy, Rule } from "../../core/policies/policy.ts";
 import { heldMs } from "../../core/reservations/sizing.ts";
 import type { Breakage } from "./schedule.ts";

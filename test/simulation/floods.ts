@@ -1,8 +1,7 @@
 /** One random history of a key that is mostly denied: isolates that call it without a pause, and units given back. */
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { Objects } from "../../client/transports/objects.ts";
-import { outstandingOf } from "../../core/accounts/account.ts";
-import { decideTogether } from "../../core/accounts/joint-decision.ts";
+import { decideTogether, outstandingOf } from "../../core/accounts/account.ts";
 import type { SlidingWindowCounterConfig } from "../../core/algorithms/windows/sliding-window-counter.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import { parseDeployment } from "../../core/policies/regional-policies.ts";

@@ -1,16 +1,10 @@
 /** An object whose keys may move: the production modules, over a storage that outlives it, and a network to others. */
 import type { Policies } from "../../core/policies/policy.ts";
-import type { HoldCall, LimitCall, ReserveCall, Returned } from "../../core/protocol/messages.ts";
-import type {
-  ForwardedCall,
-  HandOver,
-  KeyCall,
-  KeysStored,
-  ObjectStub,
-} from "../../core/protocol/object-methods.ts";
-import { OwnerRouting } from "../../durable-objects/key-calls.ts";
-import { KeyMoves } from "../../durable-objects/moves/key-moves.ts";
-import { type MovesHost, OwnedKeys, Places } from "../../durable-objects/moves/places.ts";
+import type { HoldCall, LimitCall, ReserveCall } from "../../core/protocol/messages.ts";
+import type { KeyCall, ObjectStub } from "../../core/protocol/object-methods.ts";
+import { KeyMoves, Places } from "../../durable-objects/moves/key-moves.ts";
+import { type MovesHost, OwnedKeys } from "../../durable-objects/moves/moved-rows.ts";
+import { OwnerRouting } from "../../durable-objects/wire-methods.ts";
 import { Died, type Database } from "./database.ts";
 import { SimulatedObject } from "./simulated-object.ts";
 import type { VirtualTime } from "./virtual-time.ts";
@@ -68,20 +62,12 @@ export class MovingObject {
     };
     this.moves = new KeyMoves(host);
     world.breakage?.(host, this.moves);
-    this.placed = new OwnerRouting((call) => this.#make(call), this.moves, places);
+    this.placed = new OwnerRouting((call) => this.#make(call), { moves: this.moves, places });
   }
 
   /** A message has come. */
   receive(method: MovingMethod, args: readonly unknown[]): unknown {
-    if (method === "giveBack") {
-      const [policy, returned] = args as [string, readonly Returned[]];
-      const made = returned.map((each) => this.placed.make("giveBack", [policy, [each]]));
-      return Promise.all(made.filter((each) => each instanceof Promise)).then(() => undefined);
-    }
-    const [first] = args as [string | LimitCall | ReserveCall | HandOver | KeysStored | ForwardedCall];
-    return typeof first === "string" || "policy" in first
-      ? this.placed.make(method, args)
-      : this.placed.answerMove(first);
+    return this.placed.call(method, args);
   }
 
   /** Makes a call on a key that is here. */

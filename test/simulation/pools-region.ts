@@ -1,11 +1,11 @@
 import type { Time } from "../../core/clock.ts";
 import type { Cost, Policies } from "../../core/policies/policy.ts";
 import type { HoldCall, AcquireCall, ReserveCall, Returned } from "../../core/protocol/messages.ts";
-import { CallRouter } from "../../durable-objects/key-parts.ts";
+import { makeAsk } from "../../durable-objects/key-calls.ts";
 import { KeyCache } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
-import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
+import { localOperations } from "../../durable-objects/operations/local-operations.ts";
 import type { AskKey, Operations } from "../../durable-objects/operations/operations.ts";
 import { Shedders } from "../../durable-objects/operations/shedders.ts";
 import { WaitQueue } from "../../durable-objects/operations/wait-queue.ts";
@@ -131,14 +131,14 @@ export class SimulatedRegion {
       return nowMs();
     };
     const queue = new WaitQueue(toNow);
-    const local = new LocalOperations(store, queue, new Shedders());
+    const local = localOperations(store, queue, new Shedders());
     const clocked = { ...time.clock(clock, () => life.isGone), nowMs };
     const openAlone = () => {
       throw new Error("no policy here goes on alone");
     };
     const pool = this.#parts.poolFor(clocked);
     const host = { store, queue, local, pool, time: clocked, toNow, openAlone };
-    const { ask } = new CallRouter({
+    const ask = makeAsk({
       local,
       loadPooled: () => Promise.resolve(new PooledOperations(host)),
       open: (policy, key) => [store.open(policy, key, nowMs()), nowMs()],

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { restoredOf, UNTOUCHED } from "../../core/accounts/account.ts";
+import { UNTOUCHED, restoredOf } from "../../core/accounts/account.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { MIN_TTL_MS } from "../../core/policies/policy-options.ts";
 import type { Policy } from "../../core/policies/policy.ts";

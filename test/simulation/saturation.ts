@@ -2,7 +2,8 @@
 import { LocalLimiter } from "../../client/local-limiter.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects } from "../../client/transports/objects.ts";
-import { decide, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import { UNTOUCHED, decide } from "../../core/accounts/account.ts";
+import type { Account } from "../../core/accounts/hold.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";

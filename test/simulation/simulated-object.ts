@@ -9,12 +9,12 @@ import type {
   Versioned,
 } from "../../core/protocol/messages.ts";
 import type { MaybePromise } from "../../core/protocol/object-methods.ts";
-import { CallRouter } from "../../durable-objects/key-parts.ts";
+import { makeAsk } from "../../durable-objects/key-calls.ts";
 import { collectGarbage } from "../../durable-objects/keys/garbage-collection.ts";
-import { KeyCache, MemoryBudget, MAX_BYTES } from "../../durable-objects/keys/key-cache.ts";
+import { KeyCache, MAX_BYTES, MemoryBudget } from "../../durable-objects/keys/key-cache.ts";
 import type { KeyState } from "../../durable-objects/keys/key-state.ts";
 import { KeyStore } from "../../durable-objects/keys/key-store.ts";
-import { LocalOperations } from "../../durable-objects/operations/local-operations.ts";
+import { localOperations } from "../../durable-objects/operations/local-operations.ts";
 import type { AskKey } from "../../durable-objects/operations/operations.ts";
 import { Shedders } from "../../durable-objects/operations/shedders.ts";
 import { WaitQueue } from "../../durable-objects/operations/wait-queue.ts";
@@ -150,7 +150,7 @@ export class SimulatedObject {
   }
 
   #hear(key: string, { inForce }: Versioned): void {
-    if (inForce !== undefined) this.#memory.cache.versions.tell(key, inForce);
+    if (inForce !== undefined) this.#memory.cache.versions.note(key, inForce);
   }
 
   #start(): Memory {
@@ -164,8 +164,8 @@ export class SimulatedObject {
       return this.nowMs;
     }, this.#time);
     const shedders = new Shedders();
-    const { ask } = new CallRouter({
-      local: new LocalOperations(store, queue, shedders),
+    const ask = makeAsk({
+      local: localOperations(store, queue, shedders),
       loadPooled: () => Promise.reject(new Error("there are no pools")),
       open: (policy, key) => {
         const keyState = store.open(policy, key, this.nowMs);

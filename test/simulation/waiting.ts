@@ -3,7 +3,7 @@ import { LocalLimiter } from "../../client/local-limiter.ts";
 import { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { ReservationCache } from "../../client/reservation-cache.ts";
 import { Objects, type LimiterNamespace } from "../../client/transports/objects.ts";
-import { admitsTogether } from "../../core/accounts/joint-decision.ts";
+import { admitsTogether } from "../../core/accounts/account.ts";
 import type { Policy } from "../../core/policies/policy.ts";
 import type { Answer, AnswerText, Decided, Peeked } from "../../core/protocol/answers.ts";
 import type { Decision } from "../../core/protocol/decision.ts";

@@ -2,7 +2,8 @@
  * How wrong the sliding window counter is: the same calls are decided by it and by the exact log, and each of its
  * decisions is compared with what a log would say of what it has admitted itself.
  */
-import { decide, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
+import { UNTOUCHED, decide } from "../../core/accounts/account.ts";
+import type { Account } from "../../core/accounts/hold.ts";
 import { seededRandom } from "./random.ts";
 import { log, ruleOf } from "./rules.ts";
 

@@ -26,8 +26,8 @@ const EDITS: readonly Edit[] = [
     before: "const all = { ...whole, ",
   },
   {
-    file: "durable-objects/keys/versions.ts",
-    now: "if (policy === undefined || terms === policy.terms) return;",
+    file: "durable-objects/key-calls.ts",
+    now: "if (terms === undefined || inForce?.fields !== undefined) return;",
     before: "return;",
   },
 ];

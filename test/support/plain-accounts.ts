@@ -2,9 +2,13 @@
  * The arithmetic of accounts in the plainest way: every question looks at one hold after another, with the algorithms'
  * own states, and queues are played through with whole decisions. Production code has to say the same, faster.
  */
-import { advance, type Account, type AccountDecision } from "../../core/accounts/account.ts";
-import type { Hold } from "../../core/accounts/hold.ts";
-import type { JointDecision, QueuedCost, RuleAccount, Taking } from "../../core/accounts/joint-decision.ts";
+import {
+  type AccountDecision,
+  type JointDecision,
+  type Taking,
+  advance,
+} from "../../core/accounts/account.ts";
+import type { Account, Hold, QueuedCost, RuleAccount } from "../../core/accounts/hold.ts";
 import type { Denial } from "../../core/algorithms/algorithm.ts";
 import { type Cost, costOf, type Rule } from "../../core/policies/policy.ts";
 import type { RuleDecision } from "../../core/protocol/answers.ts";

@@ -148,7 +148,7 @@ export const FAULTS: readonly Fault[] = [
     edits: [
       SMALL_ANSWERS,
       [
-        "durable-objects/keys/capacity-checks.ts",
+        "durable-objects/keys/idempotency.ts",
         "lengths.of(range) >= MAX_ANSWERS_LENGTH_OF_CALLER",
         "lengths.of(range) >= Infinity * MAX_ANSWERS_LENGTH_OF_CALLER",
       ],
@@ -190,7 +190,7 @@ export const FAULTS: readonly Fault[] = [
     parts: ["wanted"],
     edits: [
       [
-        "durable-objects/keys/rule-state.ts",
+        "durable-objects/keys/holders.ts",
         "Math.min(wish, MAX_WISHES_OF_CALLER * max)",
         "Math.max(wish, 0 * MAX_WISHES_OF_CALLER * max)",
       ],

@@ -1,20 +1,21 @@
 /**
- * What the script of a pool has to answer: the same calls, made of the functions that objects use (core/algorithms/,
- * core/accounts/, core/reservations/sizing.ts). The model never loses writes.
+ * What a pool's script has to answer: the same calls, made of the functions of objects. The model never loses writes.
  */
 import {
+  type NewHold,
+  UNTOUCHED,
   advance,
   decide,
+  decideTogether,
   outstandingOf,
   place,
   refund,
   settle,
   uncharge,
-  UNTOUCHED,
   wholeAtMs,
-  type Account,
+  withoutTaking,
 } from "../../core/accounts/account.ts";
-import { decideTogether, withoutTaking, type NewHold } from "../../core/accounts/joint-decision.ts";
+import type { Account } from "../../core/accounts/hold.ts";
 import { costOf, type Rule } from "../../core/policies/policy.ts";
 import { grantedTogether, isSpare, type Wish } from "../../core/reservations/sizing.ts";
 import type { PoolGrant, HolderMessage, PoolAnswer, PoolCall } from "../../durable-objects/pool/protocol.ts";

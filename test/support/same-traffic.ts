@@ -1,6 +1,6 @@
 /** The same calls against each algorithm, in virtual time: what docs/choosing.md shows. */
-import { advance, UNTOUCHED, type Account } from "../../core/accounts/account.ts";
-import { decideTogether } from "../../core/accounts/joint-decision.ts";
+import { UNTOUCHED, advance, decideTogether } from "../../core/accounts/account.ts";
+import type { Account } from "../../core/accounts/hold.ts";
 import { seededRandom } from "./random.ts";
 import { ruleOf } from "./rules.ts";
 

@@ -1,23 +1,23 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import {
+  UNTOUCHED,
   advance,
   decide,
   outstandingOf,
   place,
   refund,
   settle,
-  UNTOUCHED,
   wholeAtMs,
-  type Account,
 } from "../../../core/accounts/account.ts";
 import {
+  type Account,
+  type Hold,
   heldUnits,
   holdWith,
   usesOf,
   withHold,
   withoutHold,
-  type Hold,
 } from "../../../core/accounts/hold.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { bucket, reachable } from "../../support/rules.ts";

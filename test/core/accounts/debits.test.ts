@@ -1,6 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { decide, place, remainingOf, UNTOUCHED, type Account } from "../../../core/accounts/account.ts";
+import { UNTOUCHED, decide, place, remainingOf } from "../../../core/accounts/account.ts";
+import type { Account } from "../../../core/accounts/hold.ts";
 import { MAX_PARTS } from "../../../core/algorithms/token-bucket.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";

@@ -1,23 +1,23 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import {
-  type Account,
+  UNTOUCHED,
   advance,
   decide,
+  decideTogether,
   endLease,
   place,
   placeNoted,
   settle,
-  UNTOUCHED,
+  withoutTaking,
 } from "../../../core/accounts/account.ts";
 import {
-  decideTogether,
-  jointWaitMs,
+  type Account,
   type QueuedCost,
   type RuleAccount,
+  jointWaitMs,
   waitBehindMs,
-  withoutTaking,
-} from "../../../core/accounts/joint-decision.ts";
+} from "../../../core/accounts/hold.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { depth } from "../../support/depth.ts";
 import * as plain from "../../support/plain-accounts.ts";

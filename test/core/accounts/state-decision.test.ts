@@ -1,13 +1,14 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { advance, decide, place, UNTOUCHED, type Account } from "../../../core/accounts/account.ts";
 import {
+  UNTOUCHED,
   admitsTogether,
+  advance,
+  decide,
   decideTogether,
-  jointWaitMs,
-  leastWaitMs,
-  waitBehindMs,
-} from "../../../core/accounts/joint-decision.ts";
+  place,
+} from "../../../core/accounts/account.ts";
+import { type Account, jointWaitMs, leastWaitMs, waitBehindMs } from "../../../core/accounts/hold.ts";
 import { type Policy, forPriority } from "../../../core/policies/policy.ts";
 import { Oracles } from "../../simulation/laws.ts";
 import { depth } from "../../support/depth.ts";

@@ -1,15 +1,17 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import {
+  UNTOUCHED,
   advance,
   decide,
+  decideTogether,
   endLease,
   place,
-  UNTOUCHED,
   waitMs,
   wholeAtMs,
+  withoutTaking,
 } from "../../../core/accounts/account.ts";
-import { decideTogether, jointWaitMs, withoutTaking } from "../../../core/accounts/joint-decision.ts";
+import { jointWaitMs } from "../../../core/accounts/hold.ts";
 import {
   adaptiveConcurrency,
   type AdaptiveConfig,

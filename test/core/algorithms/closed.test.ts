@@ -1,9 +1,17 @@
 import { describe, expect, test } from "vitest";
-import { decide, place, refund, remainingOf, UNTOUCHED, wholeAtMs } from "../../../core/accounts/account.ts";
-import { decideTogether } from "../../../core/accounts/joint-decision.ts";
+import {
+  UNTOUCHED,
+  decide,
+  decideTogether,
+  place,
+  refund,
+  remainingOf,
+  wholeAtMs,
+} from "../../../core/accounts/account.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import { forced } from "../../../durable-objects/operations/limits.ts";
-import { record, restore } from "../../../durable-objects/storage/write-behind.ts";
+import { record } from "../../../durable-objects/storage/records.ts";
+import { restore } from "../../../durable-objects/storage/write-behind.ts";
 import { ruleOf } from "../../support/rules.ts";
 
 const NEVER = {

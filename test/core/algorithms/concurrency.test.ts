@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { advance, decide, place, settle, UNTOUCHED, type Account } from "../../../core/accounts/account.ts";
+import { UNTOUCHED, advance, decide, place, settle } from "../../../core/accounts/account.ts";
+import type { Account } from "../../../core/accounts/hold.ts";
 import { concurrency, type ConcurrencyState } from "../../../core/algorithms/concurrency.ts";
 import { ruleOf } from "../../support/rules.ts";
 

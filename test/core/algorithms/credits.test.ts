@@ -1,17 +1,11 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import {
-  decide,
-  place,
-  refund,
-  remainingOf,
-  uncharge,
-  UNTOUCHED,
-  type Account,
-} from "../../../core/accounts/account.ts";
+import { UNTOUCHED, decide, place, refund, remainingOf, uncharge } from "../../../core/accounts/account.ts";
+import type { Account } from "../../../core/accounts/hold.ts";
 import { credits } from "../../../core/algorithms/credits.ts";
 import { forced, withUsed } from "../../../durable-objects/operations/limits.ts";
-import { aheadUnits, record, restore } from "../../../durable-objects/storage/write-behind.ts";
+import { record } from "../../../durable-objects/storage/records.ts";
+import { aheadUnits, restore } from "../../../durable-objects/storage/write-behind.ts";
 import { ruleOf } from "../../support/rules.ts";
 
 const NOW_MS = 1_760_000_000_000;

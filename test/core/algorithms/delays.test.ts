@@ -2,15 +2,16 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import {
+  UNTOUCHED,
   advance,
   decide,
+  decideTogether,
   delayMs,
   place,
   settle,
-  UNTOUCHED,
-  type Account,
+  withoutTaking,
 } from "../../../core/accounts/account.ts";
-import { decideTogether, withoutTaking } from "../../../core/accounts/joint-decision.ts";
+import type { Account } from "../../../core/accounts/hold.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { ruleWith, specimens } from "../../support/algorithms.ts";

@@ -1,7 +1,14 @@
 import fc from "fast-check";
 import { describe, expect, test, vi } from "vitest";
-import { advance, decide, outstandingOf, place, settle, UNTOUCHED } from "../../../core/accounts/account.ts";
-import { decideTogether } from "../../../core/accounts/joint-decision.ts";
+import {
+  UNTOUCHED,
+  advance,
+  decide,
+  decideTogether,
+  outstandingOf,
+  place,
+  settle,
+} from "../../../core/accounts/account.ts";
 import {
   fixedWindow,
   type FixedWindowConfig,

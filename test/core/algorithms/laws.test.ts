@@ -1,15 +1,15 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import {
+  type AccountDecision,
+  UNTOUCHED,
   advance,
   decide as decideAdvanced,
   outstandingOf,
   place,
   uncharge,
-  UNTOUCHED,
-  type Account,
-  type AccountDecision,
 } from "../../../core/accounts/account.ts";
+import type { Account } from "../../../core/accounts/hold.ts";
 import type { Segment } from "../../../core/algorithms/algorithm.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";

@@ -1,7 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { UNTOUCHED } from "../../../core/accounts/account.ts";
-import { decideTogether } from "../../../core/accounts/joint-decision.ts";
+import { UNTOUCHED, decideTogether } from "../../../core/accounts/account.ts";
 import { leakyBucket, type LeakyBucketConfig } from "../../../core/algorithms/leaky-bucket.ts";
 import type { TokenBucketState } from "../../../core/algorithms/token-bucket.ts";
 import { publicDecision } from "../../../core/protocol/decision.ts";

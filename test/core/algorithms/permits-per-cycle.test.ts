@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { advance, decide as decideOn, place, UNTOUCHED } from "../../../core/accounts/account.ts";
+import { UNTOUCHED, advance, decide as decideOn, place } from "../../../core/accounts/account.ts";
 import {
   permitsPerCycle,
   type PermitsPerCycleConfig,

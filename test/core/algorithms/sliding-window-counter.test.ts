@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { advance, decide, place, settle, UNTOUCHED } from "../../../core/accounts/account.ts";
+import { UNTOUCHED, advance, decide, place, settle } from "../../../core/accounts/account.ts";
 import {
   type KeptCounters,
   slidingWindowCounter,

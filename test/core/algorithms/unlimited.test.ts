@@ -1,6 +1,5 @@
 import { expect, test } from "vitest";
-import { UNTOUCHED } from "../../../core/accounts/account.ts";
-import { decideTogether } from "../../../core/accounts/joint-decision.ts";
+import { UNTOUCHED, decideTogether } from "../../../core/accounts/account.ts";
 import { forced, withUsed } from "../../../durable-objects/operations/limits.ts";
 import { ruleOf } from "../../support/rules.ts";
 

@@ -5,7 +5,7 @@ import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import { parseBackgroundMs } from "../../../core/policies/placement.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import { parseDeployment } from "../../../core/policies/regional-policies.ts";
-import { Places, type ObjectNamespace } from "../../../durable-objects/moves/places.ts";
+import { type ObjectNamespace, Places } from "../../../durable-objects/moves/key-moves.ts";
 
 const given = (fields: object) => ({ a: { algorithm: "token-bucket", limit: 1, window: "1s", ...fields } });
 const parse = (fields: object) => parsePolicies(given(fields)).get("a") as Policy;

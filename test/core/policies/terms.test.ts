@@ -1,14 +1,8 @@
 /** While two versions of a policy are in use, what passes has to pass under both: so the bounds of both hold. */
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import {
-  advance,
-  decide,
-  place,
-  placeNoted,
-  UNTOUCHED,
-  type Account,
-} from "../../../core/accounts/account.ts";
+import { UNTOUCHED, advance, decide, place, placeNoted } from "../../../core/accounts/account.ts";
+import type { Account } from "../../../core/accounts/hold.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";

@@ -1,6 +1,6 @@
 /** The runtime gives up an alarm that has failed six times. So nothing that fails may stop it, or the next one. */
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { cleaned } from "../../../durable-objects/key-parts.ts";
+import { cleaned } from "../../../durable-objects/keys/garbage-collection.ts";
 import { FAILED_AGAIN_MS } from "../../../durable-objects/storage/sweeps.ts";
 import { AlarmedObject, known } from "../../support/alarmed-object.ts";
 

@@ -8,7 +8,7 @@ import {
   MAX_CLAIMS_OF_CALLER,
   MAX_CLAIMS_OF_KEY,
   MAX_CLAIMS_OF_OBJECT,
-} from "../../../durable-objects/keys/capacity-checks.ts";
+} from "../../../durable-objects/keys/idempotency.ts";
 import {
   MAX_ANSWERS_LENGTH,
   MAX_ANSWERS_LENGTH_OF_CALLER,

@@ -77,7 +77,7 @@ async function play(object: AlarmedObject, { what, policy, ttlMs, which }: Opera
       else if (what === "release") await each.release(keyState, lease, nowMs);
       else if (what === "settle") await each.settle(keyState, hold, which, nowMs);
       else if (what === "cancel") await each.cancel(keyState, hold, nowMs);
-      else if (what === "set") object.parts.debits.setUsed(keyState, { used: which }, nowMs);
+      else if (what === "set") object.parts.local.limits.setUsed(keyState, { used: which }, nowMs);
       else if (what === "refund") await each.refund(keyState, 1, idempotencyKey, undefined, nowMs);
     },
     policy,
@@ -121,7 +121,7 @@ test("an only key that is whole beside a lead goes with it, at an alarm that is 
   const object = new AlarmedObject(POLICIES, NOW_MS);
   object.ask(
     "bucket",
-    (_, keyState, nowMs) => object.parts.debits.setUsed(keyState, { used: 0 }, nowMs),
+    (_, keyState, nowMs) => object.parts.local.limits.setUsed(keyState, { used: 0 }, nowMs),
     "bucket",
   );
   await object.pass(126_000);

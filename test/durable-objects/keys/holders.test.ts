@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { ownKey } from "../../../core/protocol/names.ts";
-import { type Holder, Holders } from "../../../durable-objects/keys/rule-state.ts";
+import { type Holder, Holders } from "../../../durable-objects/keys/holders.ts";
 
 const wanting = (wanted: number): Holder => ({
   turn: 1,
@@ -14,12 +14,12 @@ test("one caller's clients leave room for isolates and for other callers, and th
   const holders = new Holders();
   const of = (caller: string, index: number) => ownKey(caller, `h${index}`);
   let [one, isolates] = [0, 0];
-  for (; holders.hasRoomFor(of("one", one)) && one < 2_000; one += 1) holders.put(of("one", one), holder);
+  for (; holders.hasRoomFor(of("one", one)) && one < 2_000; one += 1) holders.set(of("one", one), holder);
   expect(one).toBe(500);
   expect(holders.hasRoomFor(of("one", 0))).toBe(true);
   expect(holders.hasRoomFor(of("other", 0))).toBe(true);
   for (; holders.hasRoomFor(`isolate.${isolates}`) && isolates < 2_000; isolates += 1)
-    holders.put(`isolate.${isolates}`, holder);
+    holders.set(`isolate.${isolates}`, holder);
   expect(isolates).toBe(500);
   expect(holders.hasRoomFor(of("other", 0))).toBe(false);
 });

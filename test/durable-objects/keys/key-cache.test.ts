@@ -1,6 +1,6 @@
 /** What the object's memory may take: about 32 MiB of states, names and claims, and 20,000 keys. */
 import { beforeEach, describe, expect, test } from "vitest";
-import type { Account } from "../../../core/accounts/account.ts";
+import type { Account } from "../../../core/accounts/hold.ts";
 import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Rule } from "../../../core/policies/policy.ts";
 import { KeyCache, MAX_KEYS } from "../../../durable-objects/keys/key-cache.ts";
@@ -78,7 +78,7 @@ describe("large states leave when there are too many", () => {
 
   test("all at once, when those leave that somebody waited for", () => {
     const states = Array.from({ length: 60 }, (_, key) => store.open("log", `waits ${key}`, NOW_MS));
-    const unpins = states.map((keyState) => keyState.pins.add());
+    const unpins = states.map((keyState) => keyState.pin());
     for (const keyState of states) fill(keyState, large);
     expect(cache.size).toBe(60);
     for (const unpin of unpins) unpin();
@@ -110,7 +110,7 @@ test("claims are weighed, and names", () => {
 
 test("no more keys than there are places, except those that somebody waits for", () => {
   const pinned = Array.from({ length: 10 }, (_, key) => store.open("bucket", `pinned ${key}`, NOW_MS));
-  for (const keyState of pinned) keyState.pins.add();
+  for (const keyState of pinned) keyState.pin();
   for (let key = 0; key < MAX_KEYS + 100; key += 1) store.open("bucket", `key ${key}`, NOW_MS);
   expect(cache.size).toBe(MAX_KEYS);
   for (const [key, keyState] of pinned.entries())

@@ -1,6 +1,6 @@
 /** A version that does not know a policy leaves alone what is stored under it: one that knows it may come back. */
 import { expect, test } from "vitest";
-import { UNKNOWN_KEPT_MS } from "../../../durable-objects/storage/crash-allowances.ts";
+import { UNKNOWN_KEPT_MS } from "../../../durable-objects/storage/sweeps.ts";
 import { AlarmedObject, known } from "../../support/alarmed-object.ts";
 
 const NOW_MS = 1_760_000_000_000;

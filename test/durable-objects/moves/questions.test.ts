@@ -4,7 +4,7 @@ import { parsePolicies } from "../../../core/policies/parse-policies.ts";
 import type { Policy } from "../../../core/policies/policy.ts";
 import type { HandOver, HandOverResult, ObjectStub } from "../../../core/protocol/object-methods.ts";
 import { KeyQuestions } from "../../../durable-objects/moves/key-import.ts";
-import { Places } from "../../../durable-objects/moves/places.ts";
+import { Places } from "../../../durable-objects/moves/key-moves.ts";
 import { VirtualTime } from "../../simulation/virtual-time.ts";
 
 const POLICY = parsePolicies({

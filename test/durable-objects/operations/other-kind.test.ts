@@ -85,7 +85,7 @@ class Changing {
 
   #tell(): void {
     const { inForce } = this.#inForce;
-    if (inForce !== undefined) this.#object.memory.cache.versions.tell(KEY, inForce);
+    if (inForce !== undefined) this.#object.memory.cache.versions.note(KEY, inForce);
   }
 
   acquire(waitMs = 0): MaybePromise<Answer> {

@@ -1,7 +1,7 @@
 /** A policy changes under keys that are in use: what was consumed stays consumed, and a change creates no units. */
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { remainingOf, UNTOUCHED } from "../../../core/accounts/account.ts";
+import { UNTOUCHED, remainingOf } from "../../../core/accounts/account.ts";
 import type { AnyAlgorithm } from "../../../core/algorithms/algorithm.ts";
 import { algorithms } from "../../../core/policies/algorithms.ts";
 import type { Rule } from "../../../core/policies/policy.ts";

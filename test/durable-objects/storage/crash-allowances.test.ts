@@ -1,9 +1,8 @@
 /** What one memory of an object tells the next: how far it may have been ahead of what is stored, and until when. */
 import { afterEach, expect, test } from "vitest";
 import type { Policy } from "../../../core/policies/policy.ts";
-import { CrashAllowances } from "../../../durable-objects/storage/crash-allowances.ts";
 import { Storage } from "../../../durable-objects/storage/storage.ts";
-import { restore } from "../../../durable-objects/storage/write-behind.ts";
+import { CrashAllowances, restore } from "../../../durable-objects/storage/write-behind.ts";
 import { Database } from "../../simulation/database.ts";
 import { parsePolicies } from "../../support/milliseconds.ts";
 

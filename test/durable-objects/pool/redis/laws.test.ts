@@ -1,7 +1,7 @@
 /** The laws of the algorithms (../algorithms/laws.test.ts), through the script on a real server. */
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { decide, UNTOUCHED } from "../../../../core/accounts/account.ts";
+import { UNTOUCHED, decide } from "../../../../core/accounts/account.ts";
 import type { AnyAlgorithm } from "../../../../core/algorithms/algorithm.ts";
 import { tokenBucket } from "../../../../core/algorithms/token-bucket.ts";
 import { algorithms } from "../../../../core/policies/algorithms.ts";
