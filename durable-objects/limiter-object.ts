@@ -88,7 +88,6 @@ export class LimiterObject extends WithWireMethods {
     const atMs = timers.nowMs();
     if (cache.writeAll(atMs)) storage.leads.end(objectPolicies, atMs);
     if (this.#stats === undefined) return;
-    // First what had no answer, then what has been counted since.
     await sender.sendAll(SYSTEM_TIME, this.#push);
   }
 
