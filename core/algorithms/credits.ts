@@ -31,10 +31,12 @@ export interface CreditsState {
   readonly spent: number;
 }
 
+type Config = CreditsConfig;
+type State = CreditsState;
 /** The year 144,683, in milliseconds since the Unix epoch. Sums with it are exact. */
 const END_MS = 2 ** 52;
 
-export const credits: Algorithm<CreditsConfig, CreditsState> = {
+export const credits: Algorithm<Config, State> = {
   name: "credits",
   fields: { limit: "units", initial: "count?" },
   isLasting: true,
@@ -101,33 +103,28 @@ export const credits: Algorithm<CreditsConfig, CreditsState> = {
   },
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
-    const before = spentAt(config, stored as CreditsState | undefined, nowMs) + ahead;
+    const before = spentAt(config, stored as State | undefined, nowMs) + ahead;
     return before >= spentAt(config, state, nowMs) + outstanding;
   },
 
   pack: (_, state) => ({ record: state }),
-  unpack: (_, record) => record as CreditsState,
-  used: (record) => Math.max(0, (record as CreditsState | null)?.spent ?? 0),
+  unpack: (_, record) => record as State,
+  used: (record) => Math.max(0, (record as State | null)?.spent ?? 0),
 };
 
-function credit(
-  config: CreditsConfig,
-  state: CreditsState | undefined,
-  nowMs: number,
-  units: number,
-): CreditsState | undefined {
+function credit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined {
   return stateOf(Math.max(spentAt(config, state, nowMs) - units, config.initial - config.limit));
 }
 
 /** Units spent. If the limit was lowered, a key with more units has that limit. */
-function spentAt({ limit, initial }: CreditsConfig, state: CreditsState | undefined, nowMs: number): number {
+function spentAt({ limit, initial }: Config, state: State | undefined, nowMs: number): number {
   return nowMs >= END_MS ? 0 : Math.max(state?.spent ?? 0, initial - limit);
 }
 
-function stateOf(spent: number): CreditsState | undefined {
+function stateOf(spent: number): State | undefined {
   return spent === 0 ? undefined : { spent };
 }
 
-function untouchedAfterMs(state: CreditsState | undefined, nowMs: number): number {
+function untouchedAfterMs(state: State | undefined, nowMs: number): number {
   return state === undefined ? 0 : Math.max(0, END_MS - nowMs);
 }

@@ -36,15 +36,17 @@ interface Block {
   readonly forMs: number;
 }
 
-interface PenaltyState {
+interface State {
   readonly inner: unknown;
   readonly block: Block | undefined;
 }
 
+type Config = PenaltyConfig;
+type Decision = AlgorithmDecision<State>;
 const GROWTH = 2;
 
 /** The algorithm with penalties. The algorithm alone can read its stored states: `withoutBlock`. */
-export function withPenalty(algorithm: AnyAlgorithm): Algorithm<PenaltyConfig, PenaltyState> {
+export function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
   // No function is copied: each takes the configuration of the algorithm.
   const { name, storedAs, fields, isLasting, isStateless, mostDebit, bytes } = algorithm;
   return {
@@ -92,7 +94,7 @@ export function withPenalty(algorithm: AnyAlgorithm): Algorithm<PenaltyConfig, P
 /** States are stored as those of the algorithm, with the block beside them if there is one. */
 function storageOf(
   algorithm: AnyAlgorithm,
-): Pick<Algorithm<PenaltyConfig, PenaltyState>, "covers" | "pack" | "unpack" | "used"> {
+): Pick<Algorithm<Config, State>, "covers" | "pack" | "unpack" | "used"> {
   return {
     covers(config, stored, ahead, state, outstanding, nowMs) {
       const isKnown = blockIn(stored)?.untilMs === state?.block?.untilMs;
@@ -117,7 +119,7 @@ function storageOf(
 
 /** The plain values of a rule's configuration, with those of its penalties. */
 export function figuresOf(config: object): object {
-  const { inner, ...own } = config as Partial<PenaltyConfig>;
+  const { inner, ...own } = config as Partial<Config>;
   return Object.fromEntries(
     Object.entries({ ...inner, ...own }).filter(([, value]) =>
       ["number", "string", "boolean"].includes(typeof value),
@@ -138,17 +140,17 @@ function hasBlock(record: unknown): record is { readonly inner?: unknown; readon
   return typeof record === "object" && record !== null && "block" in record;
 }
 
-function stateOf(inner: unknown, block: Block | undefined): PenaltyState | undefined {
+function stateOf(inner: unknown, block: Block | undefined): State | undefined {
   return inner === undefined && block === undefined ? undefined : { inner, block };
 }
 
 /** The decision during a block that lasts `leftMs` more. */
 function blocked(
   decision: AlgorithmDecision<unknown>,
-  state: PenaltyState | undefined,
+  state: State | undefined,
   leftMs: number,
   cost: number,
-): AlgorithmDecision<PenaltyState> {
+): Decision {
   const estimate = { remaining: 0, resetAfterMs: Math.max(decision.resetAfterMs, leftMs) };
   if (cost === 0) return { allowed: true, state, ...estimate };
   if (decision.allowed) return { allowed: false, reason: "blocked", retryAfterMs: leftMs, ...estimate };
@@ -161,19 +163,17 @@ function blocked(
 
 /** The decision without a block; a denial begins one. */
 function unblocked(
-  { blockForMs, maxBlockMs }: PenaltyConfig,
+  { blockForMs, maxBlockMs }: Config,
   decision: AlgorithmDecision<unknown>,
-  state: PenaltyState | undefined,
+  state: State | undefined,
   nowMs: number,
-): AlgorithmDecision<PenaltyState> {
+): Decision {
   const before = state?.block;
-  if (decision.allowed) {
-    const block = forgottenAtMs(before) > nowMs ? before : undefined;
-    return { ...decision, state: stateOf(decision.state, block) };
-  }
+  const isRemembered = forgottenAtMs(before) > nowMs;
+  if (decision.allowed)
+    return { ...decision, state: stateOf(decision.state, isRemembered ? before : undefined) };
   const { counted, ...denied } = decision;
-  const isAgain = forgottenAtMs(before) > nowMs;
-  const forMs = isAgain ? Math.min(maxBlockMs, GROWTH * (before?.forMs ?? 0)) : blockForMs;
+  const forMs = isRemembered ? Math.min(maxBlockMs, GROWTH * (before?.forMs ?? 0)) : blockForMs;
   const block = { untilMs: nowMs + forMs, forMs };
   const { state: inner, ...after } = counted ?? { ...denied, state: state?.inner };
   const estimate: Denial = {

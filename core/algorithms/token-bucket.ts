@@ -39,7 +39,10 @@ import {
  * Counting is exact while every sum is at most 2^53, so `burst * windowMs` may not exceed that.
  */
 
-export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
+type Config = TokenBucketConfig;
+type State = TokenBucketState;
+
+export const tokenBucket: Algorithm<Config, State> = {
   name: "token-bucket",
   isPoolable: true,
   fields: { limit: "units", window: "duration", burst: "units?" },
@@ -59,8 +62,8 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
     if (burst < min)
       return configProblem(
         "burst",
-        `at least ${min} for ${limit} per ${windowMs} ms: waits are whole milliseconds, so with less, a caller that ` +
-          "waits as it is told cannot reach that rate",
+        `at least ${min} for ${limit} per ${windowMs} ms: waits are whole milliseconds, so with less, callers that ` +
+          "wait for `retryAfterMs` cannot reach that rate",
       );
     return { limit, windowMs, burst };
   },
@@ -77,7 +80,7 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
     return scaled < 1 ? undefined : { limit, windowMs: Math.ceil(windowMs / part), burst: scaled };
   },
 
-  decide(config, state, nowMs, cost, outstanding): AlgorithmDecision<TokenBucketState> {
+  decide(config, state, nowMs, cost, outstanding): AlgorithmDecision<State> {
     const { limit, windowMs, burst } = config;
     const spent = spentAt(config, state, nowMs);
     const unheldParts = (burst - outstanding) * windowMs;
@@ -132,31 +135,26 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
     const heldParts = (ahead - outstanding) * config.windowMs;
     // If the clock was put back, the state is refilled only from its own instant on.
     const atMs = stamp(state, nowMs);
-    const storedSpent = spentAt(config, stored as TokenBucketState | undefined, atMs);
+    const storedSpent = spentAt(config, stored as State | undefined, atMs);
     return heldParts >= 0 && storedSpent + heldParts >= spentAt(config, state, atMs);
   },
 
   pack: (_, state) => ({ record: state }),
-  unpack: (_, record) => record as TokenBucketState,
+  unpack: (_, record) => record as State,
   used(record) {
     if (record === null) return 0;
-    const { spentParts, totalParts, windowMs } = record as TokenBucketState;
+    const { spentParts, totalParts, windowMs } = record as State;
     return Math.ceil((totalParts ?? spentParts) / windowMs);
   },
 };
 
-function forecastOf(config: TokenBucketConfig, state: TokenBucketState | undefined): TokenBucketForecast {
+function forecastOf(config: Config, state: State | undefined): TokenBucketForecast {
   const atMs = state?.atMs ?? -Infinity;
   return new TokenBucketForecast(config, spentAt(config, state, atMs), atMs);
 }
 
 /** The state with `parts` fewer spent. */
-function returned(
-  config: TokenBucketConfig,
-  state: TokenBucketState | undefined,
-  nowMs: number,
-  parts: number,
-): TokenBucketState | undefined {
+function returned(config: Config, state: State | undefined, nowMs: number, parts: number): State | undefined {
   const spent = Math.max(0, spentAt(config, state, nowMs) - parts);
   return stateOf(config, spent, stamp(state, nowMs), beyondAt(config, state, nowMs));
 }
@@ -185,7 +183,7 @@ export interface TokenBucketState {
 }
 
 /** Parts spent at `nowMs`. When the clock runs backwards, nothing is given back. */
-function spentAt(config: TokenBucketConfig, state: TokenBucketState | undefined, nowMs: number): number {
+function spentAt(config: Config, state: State | undefined, nowMs: number): number {
   if (state === undefined) return 0;
   // The same consumption under a changed policy. It is at most the new burst, so that a bucket that shrinks begins
   // empty, and not with a debt of a hundred windows. The rest counts when the bucket grows again.
@@ -198,21 +196,18 @@ function spentAt(config: TokenBucketConfig, state: TokenBucketState | undefined,
 }
 
 /** How much more than `spentAt` would be spent if the bucket had never shrunk below its consumption. */
-function beyondAt(config: TokenBucketConfig, state: TokenBucketState | undefined, nowMs: number): number {
+function beyondAt(config: Config, state: State | undefined, nowMs: number): number {
   if (state === undefined || (state.totalParts === undefined && isUnder(config, state))) return 0;
   const refilled = config.limit * Math.max(0, nowMs - state.atMs);
   return Math.max(0, totalOf(state, config) - refilled - spentAt(config, state, nowMs));
 }
 
-function isUnder({ windowMs, burst }: TokenBucketConfig, state: TokenBucketState): boolean {
+function isUnder({ windowMs, burst }: Config, state: State): boolean {
   return state.windowMs === windowMs && state.burst === burst;
 }
 
 /** All that was spent, in parts of a policy, rounded up so that a change never creates units. */
-function totalOf(
-  { spentParts, totalParts, windowMs: before }: TokenBucketState,
-  { windowMs }: TokenBucketConfig,
-): number {
+function totalOf({ spentParts, totalParts, windowMs: before }: State, { windowMs }: Config): number {
   const parts = totalParts ?? spentParts;
   if (before === windowMs) return parts;
   const from = BigInt(before);
@@ -225,11 +220,11 @@ export function stamp(state: { readonly atMs: number } | undefined, nowMs: numbe
 }
 
 function stateOf(
-  { windowMs, burst }: TokenBucketConfig,
+  { windowMs, burst }: Config,
   spentParts: number,
   atMs: number,
   beyond: number,
-): TokenBucketState | undefined {
+): State | undefined {
   if (spentParts === 0) return undefined;
   if (beyond === 0) return { spentParts, windowMs, burst, atMs };
   return { spentParts, windowMs, burst, atMs, totalParts: Math.min(spentParts + beyond, MAX_PARTS) };
@@ -267,12 +262,12 @@ export const MAX_PARTS = 2 ** 53;
 
 /** A token bucket that is played forward: its state is two numbers. */
 class TokenBucketForecast implements Forecast {
-  readonly #config: TokenBucketConfig;
+  readonly #config: Config;
   #spentParts: number;
   #atMs: number;
 
   /** @param spentParts parts spent at `atMs` */
-  constructor(config: TokenBucketConfig, spentParts: number, atMs: number) {
+  constructor(config: Config, spentParts: number, atMs: number) {
     this.#config = config;
     this.#spentParts = spentParts;
     this.#atMs = atMs;

@@ -88,11 +88,11 @@ export const permitsPerCycle: Algorithm<Config, State> = {
   scale: scaleLimit,
 
   decide(config, state, nowMs, cost, outstanding): AlgorithmDecision<State> {
-    const { limit, windowMs } = config;
+    const { limit, windowMs, timeoutMs } = config;
     const atMs = stamp(state, nowMs);
-    const cycle = Math.floor(atMs / windowMs);
+    const cycle = cycleOf(config, atMs);
     const spent = spentAt(config, state, nowMs);
-    const left = limit * (1 + cyclesWithin(config, atMs)) - spent - outstanding;
+    const left = limit * (1 + cycleOf(config, atMs + timeoutMs) - cycle) - spent - outstanding;
     const untouchedAfterMs = (used: number) =>
       used === 0 ? 0 : (cycle + Math.ceil(used / limit)) * windowMs - nowMs;
     if (cost > 0 && cost > left) {
@@ -162,11 +162,6 @@ function capacityOf({ limit, windowMs, timeoutMs }: Config): number {
 
 function cycleOf({ windowMs }: Config, atMs: number): number {
   return Math.floor(atMs / windowMs);
-}
-
-/** How many cycles begin within the timeout. */
-function cyclesWithin(config: Config, atMs: number): number {
-  return cycleOf(config, atMs + config.timeoutMs) - cycleOf(config, atMs);
 }
 
 /** How many cycles have to begin for this many permits, with those of the current cycle. */

@@ -44,15 +44,15 @@ import {
  * boundary: a large call at a quiet time, which proceeds at once. What it is bad at: keys with few calls, which stay
  * cold.
  */
-export interface SmoothWarmingUpConfig extends TokenBucketConfig, WarmUpConfig {}
-
-/** The bucket that decides whether a call passes, and the counts that decide when it proceeds. */
-export interface SmoothWarmingUpState extends TokenBucketState, Warmth {
-  /** The policy under which it was counted, beside `windowMs` and `burst`. */
-  readonly limit: number;
+export interface SmoothWarmingUpConfig extends TokenBucketConfig {
+  /** The time in which a cold limiter warms up under full load, and an idle one becomes cold. */
   readonly warmupMs: number;
+  /** The first permit takes this many times `window / limit`. */
   readonly coldFactor: number;
 }
+
+/** The bucket that decides whether a call passes, when it proceeds, and the policy under which that was counted. */
+export interface SmoothWarmingUpState extends TokenBucketState, Warmth, SmoothWarmingUpConfig {}
 
 type Config = SmoothWarmingUpConfig;
 type State = SmoothWarmingUpState;
@@ -145,12 +145,8 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
   uncharge(config, state, nowMs, units, atMs) {
     const parts = config.limit * Math.max(0, nowMs - atMs);
     const after = afterReturning(config, warmthAt(config, state, nowMs), units, parts);
-    return stateOf(
-      config,
-      tokenBucket.uncharge(config, state, nowMs, units, atMs),
-      after,
-      stamp(state, nowMs),
-    );
+    const bucket = tokenBucket.uncharge(config, state, nowMs, units, atMs);
+    return stateOf(config, bucket, after, stamp(state, nowMs));
   },
 
   wholeAtMs(config, state, uses) {
@@ -197,15 +193,6 @@ function stateOf(
   return { spentParts, atMs, ...policy, owedParts, missing, isFilled };
 }
 
-interface WarmUpConfig {
-  readonly limit: number;
-  readonly windowMs: number;
-  /** The time in which a cold limiter warms up under full load, and an idle one becomes cold. */
-  readonly warmupMs: number;
-  /** The first permit takes this many times `window / limit`. */
-  readonly coldFactor: number;
-}
-
 /**
  * What is owed and what is stored at an instant, in integers.
  *
@@ -226,17 +213,17 @@ interface Warmth {
 const COLD: Warmth = { owedParts: 0, missing: 0, isFilled: true };
 
 /** A full storage. Its upper part, `4 * warmup * limit`, is cold. */
-function storageOf({ limit, warmupMs, coldFactor }: WarmUpConfig): number {
+function storageOf({ limit, warmupMs, coldFactor }: Config): number {
   return warmupMs * limit * (coldFactor + 5);
 }
 
 /** How many parts more than warm permits those of a full cold storage cost, rounded up. */
-function coldParts(config: WarmUpConfig): number {
+function coldParts(config: Config): number {
   return extraParts(config, 0, true);
 }
 
 /** What is owed and stored after `parts` of time. */
-function afterParts(config: WarmUpConfig, warmth: Warmth, parts: number): Warmth {
+function afterParts(config: Config, warmth: Warmth, parts: number): Warmth {
   const paid = Math.min(parts, warmth.owedParts);
   // Above 2^53 the product is not exact, but no storage is that large: nothing is missing either way.
   const filled = Math.min(warmth.missing, (parts - paid) * (config.coldFactor + 5));
@@ -248,7 +235,7 @@ function afterParts(config: WarmUpConfig, warmth: Warmth, parts: number): Warmth
 }
 
 /** After `units` were taken, first out of the storage. */
-function afterTaking(config: WarmUpConfig, warmth: Warmth, units: number): Warmth {
+function afterTaking(config: Config, warmth: Warmth, units: number): Warmth {
   if (units === 0) return warmth;
   const missing = Math.min(storageOf(config), warmth.missing + units * permitOf(config));
   const extra = extraParts(config, warmth.missing, warmth.isFilled) - extraParts(config, missing, false);
@@ -260,7 +247,7 @@ function afterTaking(config: WarmUpConfig, warmth: Warmth, units: number): Warmt
  * After `units` came back that were taken `parts` of time ago. They go back into the storage, minus what has filled it
  * since, and are not owed any more, minus what has been paid since.
  */
-function afterReturning(config: WarmUpConfig, warmth: Warmth, units: number, parts: number): Warmth {
+function afterReturning(config: Config, warmth: Warmth, units: number, parts: number): Warmth {
   const unpaid = Math.max(0, units * config.windowMs - parts);
   const idle = Math.max(0, parts - units * config.windowMs * config.coldFactor);
   const back = Math.max(0, units * permitOf(config) - idle * (config.coldFactor + 5));
@@ -271,11 +258,11 @@ function afterReturning(config: WarmUpConfig, warmth: Warmth, units: number, par
 }
 
 /** The parts of time until nothing is owed and the storage is full. */
-function partsUntilCold({ coldFactor }: WarmUpConfig, { owedParts, missing }: Warmth): number {
+function partsUntilCold({ coldFactor }: Config, { owedParts, missing }: Warmth): number {
   return owedParts + Math.ceil(missing / (coldFactor + 5));
 }
 
-function isSamePolicy(one: WarmUpConfig, other: WarmUpConfig): boolean {
+function isSamePolicy(one: Config, other: Config): boolean {
   const isSameRate = one.limit === other.limit && one.windowMs === other.windowMs;
   return isSameRate && one.warmupMs === other.warmupMs && one.coldFactor === other.coldFactor;
 }
@@ -284,7 +271,7 @@ function isSamePolicy(one: WarmUpConfig, other: WarmUpConfig): boolean {
  * The same under another policy, in which `spentParts` count: as many permits are owed, rounded up but at most what its
  * own calls could owe; and the storage is as full, rounded up.
  */
-function convertWarmth(from: WarmUpConfig, to: WarmUpConfig, warmth: Warmth, spentParts: number): Warmth {
+function convertWarmth(from: Config, to: Config, warmth: Warmth, spentParts: number): Warmth {
   const share = (value: number, of: number, by: number) => (BigInt(value) * BigInt(of)) / BigInt(by);
   const missing = Number(share(warmth.missing, storageOf(to), storageOf(from)));
   const owed = Number(-share(-warmth.owedParts, to.windowMs, from.windowMs));
@@ -293,7 +280,7 @@ function convertWarmth(from: WarmUpConfig, to: WarmUpConfig, warmth: Warmth, spe
 }
 
 /** What a permit takes out of the storage. */
-function permitOf({ windowMs, coldFactor }: WarmUpConfig): number {
+function permitOf({ windowMs, coldFactor }: Config): number {
   return 2 * windowMs * (coldFactor + 1);
 }
 
@@ -306,7 +293,7 @@ function permitOf({ windowMs, coldFactor }: WarmUpConfig): number {
  * It is rounded down, and up where taking begins. So permits that are taken one by one cost what they cost at once, and
  * never less than without rounding.
  */
-function extraParts(config: WarmUpConfig, missing: number, isBegin: boolean): number {
+function extraParts(config: Config, missing: number, isBegin: boolean): number {
   const { limit, warmupMs, coldFactor } = config;
   const cold = 4 * warmupMs * limit - missing;
   if (cold <= 0 || coldFactor === 1) return 0;

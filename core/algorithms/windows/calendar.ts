@@ -21,28 +21,18 @@ const MAX_MS = 8e15;
  * Periods in wall-clock time, where every day has 24 hours: `startOf` is when the period with a number begins, as if
  * clocks showed UTC. `nominalMs` is for the header, and no period is longer than `longestMs`.
  */
-const KINDS: Readonly<
-  Record<Period, { nominalMs: number; longestMs: number; startOf: (number: number) => number }>
-> = {
-  hour: { nominalMs: HOUR_MS, longestMs: 2 * HOUR_MS, startOf: (number) => number * HOUR_MS },
-  day: { nominalMs: DAY_MS, longestMs: DAY_MS + MAX_BACK_MS, startOf: (number) => number * DAY_MS },
+const KINDS = {
+  hour: kind(HOUR_MS, 2 * HOUR_MS, (number) => number * HOUR_MS),
+  day: kind(DAY_MS, DAY_MS + MAX_BACK_MS, (number) => number * DAY_MS),
   // Weeks begin on Mondays (ISO 8601), and 1970 began on a Thursday.
-  week: {
-    nominalMs: 7 * DAY_MS,
-    longestMs: 7 * DAY_MS + MAX_BACK_MS,
-    startOf: (number) => (7 * number - 3) * DAY_MS,
-  },
-  month: {
-    nominalMs: 30 * DAY_MS,
-    longestMs: 31 * DAY_MS + MAX_BACK_MS,
-    startOf: (number) => Date.UTC(1970, number),
-  },
-  year: {
-    nominalMs: 365 * DAY_MS,
-    longestMs: 366 * DAY_MS + MAX_BACK_MS,
-    startOf: (number) => Date.UTC(1970 + number, 0),
-  },
-};
+  week: kind(7 * DAY_MS, 7 * DAY_MS + MAX_BACK_MS, (number) => (7 * number - 3) * DAY_MS),
+  month: kind(30 * DAY_MS, 31 * DAY_MS + MAX_BACK_MS, (number) => Date.UTC(1970, number)),
+  year: kind(365 * DAY_MS, 366 * DAY_MS + MAX_BACK_MS, (number) => Date.UTC(1970 + number, 0)),
+} satisfies Record<Period, unknown>;
+
+function kind(nominalMs: number, longestMs: number, startOf: (number: number) => number) {
+  return { nominalMs, longestMs, startOf };
+}
 
 /**
  * The periods of the calendar in a time zone. A period begins at the first instant at which the zone's clocks show its

@@ -82,7 +82,7 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
     const counters = countersAt(windowMs, countersUnder(config, state), nowMs);
     const freeParts = (limit - outstanding) * windowMs - partsAt(windowMs, counters, nowMs);
     if (cost > 0 && cost * windowMs > freeParts) {
-      const atMs = passesAtMs(config, counters, nowMs, cost, outstanding);
+      const atMs = passesAtMs(config, counters, cost + outstanding);
       return {
         allowed: false,
         reason: cost > limit ? "cost-over-limit" : "quota",
@@ -236,25 +236,13 @@ function maxCounted(windowMs: number): number {
   return Math.floor(MAX_PARTS / windowMs);
 }
 
-/**
- * The first instant, `nowMs` or later, at which a cost passes while `outstanding` does not change. Infinity: never. The
- * estimate only falls while nothing is taken, also from one window to the next.
- */
-function passesAtMs(
-  { limit, windowMs }: Config,
-  counters: Counters,
-  nowMs: number,
-  cost: number,
-  outstanding: number,
-): number {
-  if (cost === 0) return nowMs;
-  if (cost + outstanding > limit) return Infinity;
-  const room = (limit - outstanding - cost) * windowMs;
-  const { startMs, units, before } = counters;
-  if (partsAt(windowMs, counters, nowMs) <= room) return nowMs;
+/** The first instant at which a denied cost passes; `units` is the cost and what is outstanding. Infinity: never. */
+function passesAtMs({ limit, windowMs }: Config, counters: Counters, units: number): number {
+  if (units > limit) return Infinity;
+  const room = (limit - units) * windowMs;
   // In this window `before` has to fall to what `units` leave of the room; in the next, `units` have to fall.
-  const left = room - units * windowMs;
-  if (left >= before) return startMs + windowMs - Math.floor(left / before);
-  const inViewMs = units === 0 ? windowMs : Math.min(windowMs, Math.floor(room / units));
-  return startMs + 2 * windowMs - inViewMs;
+  const left = room - counters.units * windowMs;
+  if (left >= counters.before) return counters.startMs + windowMs - Math.floor(left / counters.before);
+  const inViewMs = counters.units === 0 ? windowMs : Math.min(windowMs, Math.floor(room / counters.units));
+  return counters.startMs + 2 * windowMs - inViewMs;
 }
