@@ -8,7 +8,7 @@ const AHEAD_MS = 120_000;
 /** The process is ended after so long, in milliseconds, whatever it does. */
 export const MAX_MS = 5_000;
 /** An object's file, or its log. */
-const OBJECT_FILE = /^(?<id>[0-9a-f]{64})\.sqlite(-wal)?$/;
+const OBJECT_OR_LOG = /^(?<id>[0-9a-f]{64})\.sqlite(-wal)?$/;
 
 /** Tells the worker at each of these addresses that it ends. If one does not answer in time, it ends all the same. */
 export async function giveAllBack(urls: readonly string[], stateDir: string, secret: string): Promise<void> {
@@ -28,7 +28,7 @@ function activeObjects(stateDir: string): string[] {
     // Those of other classes are ahead of nothing: they write before they answer.
     if (!folder.isDirectory() || !folder.name.endsWith("-LimiterObject")) continue;
     for (const name of readdirSync(join(stateDir, folder.name))) {
-      const id = OBJECT_FILE.exec(name)?.groups?.["id"];
+      const id = OBJECT_OR_LOG.exec(name)?.groups?.["id"];
       // workerd removes the log of an object that it drops, at any moment.
       const file = id && statSync(join(stateDir, folder.name, name), { throwIfNoEntry: false });
       if (id !== undefined && file && file.mtimeMs > sinceMs) ids.add(id);
