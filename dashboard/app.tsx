@@ -3,13 +3,12 @@ import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { OwnToken } from "./answers.ts";
 import { askWith } from "./api.ts";
 import { CatalogPage } from "./catalog.tsx";
-import { rightsOf, SessionContext, useRights, type Session } from "./context.ts";
+import { keepToken, keptToken, rightsOf, type Session, SessionContext, useRights } from "./context.ts";
 import { KeyPage } from "./key.tsx";
 import { Overview } from "./overview.tsx";
 import { To } from "./parts.tsx";
 import { placeOf, type Place } from "./places.ts";
 import { PolicyPage } from "./policy.tsx";
-import { keepToken, keptToken } from "./session.ts";
 import { SignIn } from "./sign-in.tsx";
 import { TryPage } from "./try.tsx";
 

@@ -1,6 +1,6 @@
-/** What every part of the dashboard needs: who is signed in, and how the limiter is asked. */
 import { createContext } from "preact";
 import { useContext } from "preact/hooks";
+/** What every part of the dashboard needs: who is signed in, and how the limiter is asked. */
 import type { OwnToken } from "./answers.ts";
 import type { Ask } from "./api.ts";
 import type { Reading } from "./rates.ts";
@@ -59,4 +59,18 @@ export function rightsOf({ scopes, policies, keyPrefix = "" }: OwnToken): Rights
 
 export function useRights(): Rights {
   return rightsOf(useSession().token);
+}
+
+/** The token of this tab. It is kept nowhere else, and gone when the tab is closed. */
+const NAME = "weir-token";
+
+/** The token; `undefined`: nobody is signed in. */
+export function keptToken(): string | undefined {
+  return sessionStorage.getItem(NAME) ?? undefined;
+}
+
+/** Keeps the token, or forgets it. */
+export function keepToken(token: string | undefined): void {
+  if (token === undefined) sessionStorage.removeItem(NAME);
+  else sessionStorage.setItem(NAME, token);
 }

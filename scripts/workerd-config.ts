@@ -9,7 +9,7 @@ export interface ServeOptions {
   readonly port?: number;
   /** The process is in a group of its own: signals of a terminal do not reach it. */
   readonly isApart?: boolean;
-  /** Who knows it may tell the worker that the process ends: see stopping.ts. Absent: nobody may. */
+  /** Who knows it may tell the worker that the process ends: see workerd.ts. Absent: nobody may. */
   readonly stopSecret?: string;
   /** How many objects the process can have: see object-bounds.ts. Absent: as many as are asked for. */
   readonly objectBounds?: string;

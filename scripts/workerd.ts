@@ -1,16 +1,15 @@
 /** Runs a bundle with plain workerd, for self-hosting, tests and benchmarks. */
-import { spawn, type ChildProcess } from "node:child_process";
+import { type ChildProcess, spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { removeEmptyDatabases } from "./empty-databases.ts";
+import { STOP_HEADER } from "../worker/http/stop-header.ts";
 import { freePort } from "./free-port.ts";
 import { requireFree } from "./listening.ts";
 import { ROOT } from "./project.ts";
 import { lockState, type StateLock } from "./state-lock.ts";
-import { giveAllBack } from "./stopping.ts";
-import { workerdConfig, type ServeOptions } from "./workerd-config.ts";
+import { type ServeOptions, workerdConfig } from "./workerd-config.ts";
 
 export interface Serving {
   readonly url: string;
@@ -120,4 +119,67 @@ async function answers(url: string, ended: AbortSignal): Promise<boolean> {
     await new Promise((done) => setTimeout(done, 20));
   }
   return false;
+}
+
+/*
+ * Files of objects that have nothing.
+ *
+ * workerd makes an object's file when the object starts, before any code of the object runs, and never deletes it
+ * (tried on workerd 1.20261023.1: also when the object touches no storage, and after `deleteAll`). So a key that is
+ * only looked at costs an object of its own a page of 4 KiB, for good. While the object is in memory there are 32 KiB
+ * more beside it (`-shm`). On Cloudflare an object that stores nothing ceases to exist.
+ */
+
+/** An object's file is named by the object's id. The file of all alarms (`metadata.sqlite`) is not. */
+const OBJECT_FILE = /^[0-9a-f]{64}\.sqlite$/;
+/** One page of SQLite has the header and no table: the first table would take a second page. */
+const PAGE_BYTES = 4_096;
+
+/** Removes these files. No workerd may run on the folder: one that has such a file open would go on in no file. */
+export function removeEmptyDatabases(stateDir: string): void {
+  for (const folder of readdirSync(stateDir, { withFileTypes: true })) {
+    if (!folder.isDirectory()) continue;
+    for (const name of readdirSync(join(stateDir, folder.name))) {
+      const path = join(stateDir, folder.name, name);
+      // With a log beside it (`-wal`) the object was killed, or is open: what is in the log is not in the file.
+      if (OBJECT_FILE.test(name) && !existsSync(`${path}-wal`) && statSync(path).size === PAGE_BYTES)
+        rmSync(path);
+    }
+  }
+}
+
+/* How a process ends in an orderly way: isolates give their units back, and objects write what they know. */
+
+/** An object that has written nothing for so long, in milliseconds, is not ahead of its storage: a lead lasts less. */
+const AHEAD_MS = 120_000;
+/** The process is ended after so long, in milliseconds, whatever it does. */
+export const MAX_MS = 5_000;
+/** An object's file, or its log. */
+const OBJECT_OR_LOG = /^(?<id>[0-9a-f]{64})\.sqlite(-wal)?$/;
+
+/** Tells the worker at each of these addresses that it ends. If one does not answer in time, it ends all the same. */
+export async function giveAllBack(urls: readonly string[], stateDir: string, secret: string): Promise<void> {
+  const signal = AbortSignal.timeout(MAX_MS);
+  const tell = (url: string, ids: readonly string[]) =>
+    fetch(url, { method: "POST", headers: { [STOP_HEADER]: secret }, body: JSON.stringify(ids), signal });
+  await Promise.allSettled(urls.map((url) => tell(url, [])));
+  const [first] = urls;
+  if (first !== undefined) await Promise.allSettled([tell(first, activeObjects(stateDir))]);
+}
+
+/** The ids of the objects that have written lately. */
+function activeObjects(stateDir: string): string[] {
+  const sinceMs = Date.now() - AHEAD_MS;
+  const ids = new Set<string>();
+  for (const folder of readdirSync(stateDir, { withFileTypes: true })) {
+    // Those of other classes are ahead of nothing: they write before they answer.
+    if (!folder.isDirectory() || !folder.name.endsWith("-LimiterObject")) continue;
+    for (const name of readdirSync(join(stateDir, folder.name))) {
+      const id = OBJECT_OR_LOG.exec(name)?.groups?.["id"];
+      // workerd removes the log of an object that it drops, at any moment.
+      const file = id && statSync(join(stateDir, folder.name, name), { throwIfNoEntry: false });
+      if (id !== undefined && file && file.mtimeMs > sinceMs) ids.add(id);
+    }
+  }
+  return [...ids];
 }
