@@ -14,7 +14,6 @@ import { TryPage } from "./try.tsx";
 
 const EXPIRED = "This token is not known any more: sign in with another one.";
 
-/** The whole page. */
 export function App() {
   const [secret, setSecret] = useState(keptToken);
   const [token, setToken] = useState<OwnToken>();
@@ -65,7 +64,7 @@ function Frame({ onSignOut }: { readonly onSignOut: () => void }) {
   const isFirst = useRef(true);
   const text = JSON.stringify(place);
   useLayoutEffect(() => {
-    // Whoever reads by ear or keyboard goes on where the new place begins. Later it would take the focus away.
+    // Screen readers and keyboards continue at the new page. Later this would steal the focus.
     if (!isFirst.current) main.current?.focus();
     isFirst.current = false;
     scrollTo(0, 0);

@@ -9,12 +9,12 @@ import { calledIn, takenByNpm } from "./call.ts";
 const COMMAND = process.env["WEIR_PROJECT"] === undefined ? "npm run policies --" : "npx weir policies";
 const USAGE = `Usage: TOKEN=weir_... ${COMMAND} pull|diff|push URL [--file catalog.json]
 
-  pull    writes all that was changed at run time into the file
+  pull    writes all run-time changes into the file
   diff    shows what a push would change; the exit code is 1 when it would change anything
-  push    makes the limiter what the file says: all of it or, if anything is refused, nothing
+  push    applies the file: all of it or, if anything is refused, nothing
   URL     the limiter's address, such as https://weir.example.workers.dev
   TOKEN   a token with the scope admin
-  --file  default: catalog.json in the folder in which this is called`;
+  --file  default: catalog.json in the current folder`;
 const ACTIONS = ["pull", "diff", "push"];
 
 /** What a limiter has, and its entity tag. */
@@ -35,16 +35,14 @@ async function main(): Promise<number> {
   }
   const [lost] = takenByNpm(["file"]);
   if (lost !== undefined)
-    throw new Error(`${lost} did not get here, npm took it for its own: write ${COMMAND} diff URL ${lost}`);
+    throw new Error(`${lost} was taken by npm as its own flag: write ${COMMAND} diff URL ${lost}`);
   const [action = "", url = "", ...others] = positionals;
   if (!ACTIONS.includes(action))
     throw new Error(
-      `${action === "" ? "nothing" : action} is no action${meant(action, ACTIONS)}\n\n${USAGE}`,
+      `${action === "" ? "nothing" : action} is not an action${meant(action, ACTIONS)}\n\n${USAGE}`,
     );
   if (!/^https?:\/\//.test(url) || others.length > 0)
-    throw new Error(
-      `the address is ${url === "" ? "missing" : url}: must be one, and begin with https://\n\n${USAGE}`,
-    );
+    throw new Error(`the address is ${url === "" ? "missing" : url}: must begin with https://\n\n${USAGE}`);
   const token = process.env["TOKEN"] ?? "";
   if (token === "") throw new Error(`TOKEN is missing in the environment\n\n${USAGE}`);
   const file = join(calledIn(), values.file ?? "catalog.json");
@@ -76,7 +74,7 @@ async function read(limiter: LimiterAddress): Promise<Remote> {
 async function write(limiter: LimiterAddress, document: CatalogDocument, etag: string): Promise<void> {
   const headers = { "content-type": "application/json", "if-match": etag };
   await ask(limiter, { method: "PUT", headers, body: JSON.stringify(document) });
-  console.log(`${limiter.url} has it; it is in force everywhere within 10 s`);
+  console.log(`${limiter.url} has the change; it is in force everywhere within 10 s`);
 }
 
 interface Asked {
@@ -92,7 +90,7 @@ async function ask({ url, token }: LimiterAddress, init: Asked): Promise<Respons
   if (response.ok) return response;
   const text = await response.text();
   if (response.status === 412)
-    throw new Error("somebody has changed the catalog meanwhile: look at the diff again");
+    throw new Error("the catalog was changed in the meantime: check the diff again");
   throw new Error(`${url} answers ${response.status}: ${reasonIn(text)}`);
 }
 
@@ -109,7 +107,7 @@ function reasonIn(text: string): string {
 }
 
 function fromFile(file: string): CatalogDocument {
-  if (!existsSync(file)) throw new Error(`${file} is not there: make it with ${COMMAND} pull URL`);
+  if (!existsSync(file)) throw new Error(`${file} does not exist: make it with ${COMMAND} pull URL`);
   try {
     return JSON.parse(readFileSync(file, "utf8")) as CatalogDocument;
   } catch (error) {

@@ -87,7 +87,7 @@ function readBound(
 
 try {
   const { token, entry } = makeToken(readArguments());
-  console.log(`The token, shown this once; give it to whoever calls as ${JSON.stringify(entry.name)}:
+  console.log(`The token, shown only once, for the caller ${JSON.stringify(entry.name)}:
 
 ${token}
 

@@ -70,11 +70,11 @@ async function main(): Promise<number> {
   }
   const [lost] = takenByNpm(["quick", "redeploy", "policy", "key-prefix"]);
   if (lost !== undefined)
-    throw new Error(`${lost} did not get here, npm took it for its own: write ${COMMAND} URL ${lost}`);
+    throw new Error(`${lost} was taken by npm as its own flag: write ${COMMAND} URL ${lost}`);
   const [url, ...others] = positionals;
   const token = process.env["TOKEN"] ?? "";
   if (url === undefined || !/^https?:\/\//.test(url) || others.length > 0)
-    throw new Error(`the address is ${url ?? "missing"}: must be one, and begin with https://\n\n${USAGE}`);
+    throw new Error(`the address is ${url ?? "missing"}: must begin with https://\n\n${USAGE}`);
   if (token === "") throw new Error(`TOKEN is missing in the environment\n\n${USAGE}`);
   const calls = new Calls(url, token, values["key-prefix"]);
   const policies = await listed(calls, values.policy);
@@ -96,7 +96,7 @@ async function listed(calls: Calls, wanted: readonly string[] | undefined): Prom
   if (answered === undefined) throw new Error(`${calls.url} does not answer`);
   if (answered.status !== 200)
     throw new Error(
-      `${calls.url} answers ${answered.status}: ${JSON.stringify(answered.body["detail"] ?? "it is no limiter")}`,
+      `${calls.url} answers ${answered.status}: ${JSON.stringify(answered.body["detail"] ?? "it is not a limiter")}`,
     );
   const policies = answered.body["policies"] as ListedPolicy[];
   const unknown = wanted?.find((name) => !policies.some((policy) => policy.name === name));
@@ -165,14 +165,13 @@ try {
 
 /* How long calls take from this machine, network included. */
 
-/** Measures each kind of call so many times, one after the other. */
+/** Measures each kind of call `times` times, one after the other. */
 export async function measureLatency(calls: Calls, policy: string, times: number): Promise<Finding> {
   const key = calls.freshKey();
   const kinds = {
     "the network: GET /healthz": () => calls.make("GET", "/healthz"),
-    "a key that was asked for before": () => calls.make("POST", "/v1/limit", { policy, key, cost: 0 }),
-    "a key for the first time": () =>
-      calls.make("POST", "/v1/limit", { policy, key: calls.freshKey(), cost: 0 }),
+    "a known key": () => calls.make("POST", "/v1/limit", { policy, key, cost: 0 }),
+    "a new key": () => calls.make("POST", "/v1/limit", { policy, key: calls.freshKey(), cost: 0 }),
   };
   const says: string[] = [];
   for (const [kind, call] of Object.entries(kinds)) {

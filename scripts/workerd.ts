@@ -92,7 +92,7 @@ async function serveLocked(options: ServeOptions, lock: StateLock): Promise<Serv
   void exited.then(() => ended.abort());
   const areUp = await Promise.all(urls.map((each) => answers(each, ended.signal)));
   if (areUp.includes(false))
-    throw new Error(`workerd stopped before it served: ${printed === "" ? "it says why above" : printed}`);
+    throw new Error(`workerd stopped before it served: ${printed === "" ? "see above" : printed}`);
   const stop = async (signal: NodeJS.Signals = "SIGTERM") => {
     child.kill(signal);
     const late = setTimeout(() => child.kill("SIGKILL"), DRAIN_MS);
