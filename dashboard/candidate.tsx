@@ -1,5 +1,5 @@
-import { useState } from "preact/hooks";
 /** The candidate of a policy: other fields on trial beside those in force. */
+import { useState } from "preact/hooks";
 import type { Candidate, PolicyInForce, Problem } from "./answers.ts";
 import { path } from "./api.ts";
 import { useSession } from "./context.ts";

@@ -1,6 +1,6 @@
+/** What every part of the dashboard needs: the token, and the function that calls the limiter. */
 import { createContext } from "preact";
 import { useContext } from "preact/hooks";
-/** What every part of the dashboard needs: the token, and the function that calls the limiter. */
 import type { OwnToken } from "./answers.ts";
 import type { Ask } from "./api.ts";
 import type { Reading } from "./rates.ts";

@@ -1,7 +1,7 @@
+/** Runs the limiter with `wrangler dev` on this machine, and makes a token to try it with. */
 import { spawn } from "node:child_process";
 import { appendFileSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-/** Runs the limiter with `wrangler dev` on this machine, and makes a token to try it with. */
 import type { Policies } from "../core/policies/policy.ts";
 import { endWithoutTrace } from "./end-without-trace.ts";
 import { readPort, requireFree } from "./listening.ts";

@@ -1,7 +1,7 @@
+/** Keeps what changes at run time in a file: npm run policies -- pull | diff | push, with TOKEN in the environment. */
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-/** Keeps what changes at run time in a file: npm run policies -- pull | diff | push, with TOKEN in the environment. */
 import type { CatalogDocument } from "../core/catalog/calls.ts";
 import { meant } from "../core/violations.ts";
 import { calledIn, takenByNpm } from "./call.ts";

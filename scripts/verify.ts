@@ -1,5 +1,5 @@
-import { parseArgs } from "node:util";
 /** Verifies a deployment from outside: npm run verify -- https://... with TOKEN in the environment. */
+import { parseArgs } from "node:util";
 import type { ListedPolicy } from "../core/protocol/reservation-messages.ts";
 import { takenByNpm } from "./call.ts";
 import { Calls } from "./verify/calls.ts";

@@ -27,8 +27,8 @@ export interface Serving {
 }
 
 /**
- * How long workerd may go on with the requests that are under way when it is asked to end, in milliseconds. It would do so
- * for as long as a socket is open, and containers are killed after 10 s.
+ * How long workerd may finish open requests when it stops, in milliseconds. Without a bound it would wait for open
+ * sockets, and containers are killed after 10 s.
  */
 const DRAIN_MS = 3_000;
 /** When workerd does not start, the error has about this many characters of what it printed. */
@@ -122,11 +122,9 @@ async function answers(url: string, ended: AbortSignal): Promise<boolean> {
 }
 
 /*
- * Files of objects that have nothing.
- *
  * workerd makes an object's file when the object starts, before any code of the object runs, and never deletes it
  * (tried on workerd 1.20261023.1: also when the object touches no storage, and after `deleteAll`). So a key that is
- * only looked at costs an object of its own a page of 4 KiB, for good. While the object is in memory there are 32 KiB
+ * only read costs an object of its own a page of 4 KiB, for good. While the object is in memory there are 32 KiB
  * more beside it (`-shm`). On Cloudflare an object that stores nothing ceases to exist.
  */
 
@@ -135,7 +133,7 @@ const OBJECT_FILE = /^[0-9a-f]{64}\.sqlite$/;
 /** One page of SQLite has the header and no table: the first table would take a second page. */
 const PAGE_BYTES = 4_096;
 
-/** Removes these files. No workerd may run on the folder: one that has such a file open would go on in no file. */
+/** Removes these files. No workerd may run on the folder: one with such a file open would write to a deleted file. */
 export function removeEmptyDatabases(stateDir: string): void {
   for (const folder of readdirSync(stateDir, { withFileTypes: true })) {
     if (!folder.isDirectory()) continue;
