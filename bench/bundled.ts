@@ -28,7 +28,7 @@ export async function bundleUpstash(folder: string): Promise<string> {
   return await bundled(folder, "upstash", { conditions: IN_WORKER, plugins: [forRedis] });
 }
 
-/** Removes the flag from the scripts, and corrects their digests: else each call would send the whole script. */
+/** Removes the flag from the scripts, and corrects their digests: otherwise each call would send the full script. */
 export const forRedis: Plugin = {
   name: "for-redis",
   setup(building) {

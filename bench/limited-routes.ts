@@ -1,4 +1,4 @@
-/** How much slower a Hono route in a worker is behind a limit, whoever limits it: see limited-route.ts. */
+/** How much slower a Hono route in a worker is behind a limit of each limiter: see limited-route.ts. */
 import { join } from "node:path";
 import { freePort } from "../scripts/free-port.ts";
 import { BUNDLE } from "../scripts/project.ts";

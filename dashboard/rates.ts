@@ -37,8 +37,8 @@ const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 export function totalsIn(text: string): TotalsByPolicy {
   const found = new Map<string, Totals>();
   for (const [, labels = "", count = ""] of text.matchAll(SAMPLE)) {
-    const found = Object.fromEntries([...labels.matchAll(LABEL)].map(([, name, value]) => [name, value]));
-    const { policy = "", outcome, reason, source } = found as Record<string, string | undefined>;
+    const parsed = Object.fromEntries([...labels.matchAll(LABEL)].map(([, name, value]) => [name, value]));
+    const { policy = "", outcome, reason, source } = parsed as Record<string, string | undefined>;
     const before = found.get(policy) ?? NOTHING;
     const more = (isMeant: boolean) => (isMeant ? Number(count) : 0);
     found.set(policy, {

@@ -32,7 +32,7 @@ function manifest(): string {
       `weir ${command}`,
     ]),
   );
-  const dependencies = { weir: given(), wrangler: `^${MIN_WRANGLER}` };
+  const dependencies = { weir: source(), wrangler: `^${MIN_WRANGLER}` };
   const fields = {
     name: name === "" ? "limiter" : name,
     private: true,
@@ -44,7 +44,7 @@ function manifest(): string {
 }
 
 /** What the project depends on: this version, or the file in its folder. */
-function given(): string {
+function source(): string {
   const file = tarball();
   return file === undefined ? `^${version()}` : `file:${basename(file)}`;
 }

@@ -11,7 +11,7 @@ import { lockState } from "./state-lock.ts";
 import { checkTokens, makeToken, sha256Of, type TokenEntry } from "./tokens.ts";
 
 export interface LocalLimiter {
-  /** A `curl` line that asks for one unit of the policy, ready to be pasted. */
+  /** A `curl` line that takes one unit of the policy. */
   curl(policy: string): string;
   /** The address of the page that shows what it does. */
   readonly dashboard: string;
@@ -144,10 +144,10 @@ function madeToken(): string {
   return token;
 }
 
-/** Gives a token that `npm start` made, and nobody has changed, the scopes that it makes now. */
-function widen(given: string, before: TokenEntry): void {
+/** Gives an unchanged token of `npm start` the current scopes. */
+function widen(apiTokens: string, before: TokenEntry): void {
   const was = JSON.stringify([before]);
-  if (given !== was) return;
+  if (apiTokens !== was) return;
   const text = readFileSync(DEV_VARS, "utf8");
   writeFileSync(
     DEV_VARS,

@@ -77,14 +77,14 @@ async function write(limiter: LimiterAddress, document: CatalogDocument, etag: s
   console.log(`${limiter.url} has the change; it is in force everywhere within 10 s`);
 }
 
-interface Asked {
+interface RequestOptions {
   readonly method: string;
   readonly headers?: Readonly<Record<string, string>>;
   readonly body?: string;
 }
 
 /** @throws Error that says what the limiter refused */
-async function ask({ url, token }: LimiterAddress, init: Asked): Promise<Response> {
+async function ask({ url, token }: LimiterAddress, init: RequestOptions): Promise<Response> {
   const headers = { ...init.headers, authorization: `Bearer ${token}` };
   const response = await fetch(`${url}/v1/catalog`, { ...init, headers });
   if (response.ok) return response;

@@ -3,7 +3,7 @@
  * production: it knows one token, has no TLS and none of a plan's limits. A caller with the token may do everything.
  *
  * All requests share one connection to Redis, and the commands of one turn of the event loop are sent together. Each
- * command is sent once. When the connection breaks before the reply, nobody knows whether the command ran, so the
+ * command is sent once. When the connection breaks before the reply, it is unknown whether the command ran, so the
  * caller gets 503 and decides what to do. While Redis hangs, the requests hang too.
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";

@@ -64,7 +64,7 @@ async function serveLocked(options: ServeOptions, lock: StateLock): Promise<Serv
     mode: 0o600,
   });
   const child = spawn(join(ROOT, "node_modules", ".bin", "workerd"), ["serve", config], {
-    // Ctrl-C goes to the whole group of a terminal, and whoever serves may have things to do before the end.
+    // Ctrl-C goes to the terminal's process group, and the server may have work to do before the end.
     detached: options.isApart === true,
     stdio: onOutput === undefined ? ["ignore", "inherit", "inherit"] : ["ignore", "pipe", "pipe"],
   });
@@ -146,31 +146,31 @@ export function removeEmptyDatabases(stateDir: string): void {
   }
 }
 
-/* How a process ends in an orderly way: isolates give their units back, and objects write what they know. */
+/* An orderly end: isolates return their units, and objects write their state. */
 
-/** An object that has written nothing for so long, in milliseconds, is not ahead of its storage: a lead lasts less. */
+/** An object that has not written for this time, in milliseconds, is not ahead of its storage. */
 const AHEAD_MS = 120_000;
-/** The process is ended after so long, in milliseconds, whatever it does. */
+/** The process is killed after this time, in milliseconds. */
 export const MAX_MS = 5_000;
 /** An object's file, or its log. */
 const OBJECT_OR_LOG = /^(?<id>[0-9a-f]{64})\.sqlite(-wal)?$/;
 
-/** Tells the worker at each of these addresses that it ends. If one does not answer in time, it ends all the same. */
+/** Announces the end to the worker at each address. It ends even if one does not answer in time. */
 export async function giveAllBack(urls: readonly string[], stateDir: string, secret: string): Promise<void> {
   const signal = AbortSignal.timeout(MAX_MS);
-  const tell = (url: string, ids: readonly string[]) =>
+  const announce = (url: string, ids: readonly string[]) =>
     fetch(url, { method: "POST", headers: { [STOP_HEADER]: secret }, body: JSON.stringify(ids), signal });
-  await Promise.allSettled(urls.map((url) => tell(url, [])));
+  await Promise.allSettled(urls.map((url) => announce(url, [])));
   const [first] = urls;
-  if (first !== undefined) await Promise.allSettled([tell(first, activeObjects(stateDir))]);
+  if (first !== undefined) await Promise.allSettled([announce(first, activeObjects(stateDir))]);
 }
 
-/** The ids of the objects that have written lately. */
+/** The ids of objects that have written recently. */
 function activeObjects(stateDir: string): string[] {
   const sinceMs = Date.now() - AHEAD_MS;
   const ids = new Set<string>();
   for (const folder of readdirSync(stateDir, { withFileTypes: true })) {
-    // Those of other classes are ahead of nothing: they write before they answer.
+    // Objects of other classes write before they answer.
     if (!folder.isDirectory() || !folder.name.endsWith("-LimiterObject")) continue;
     for (const name of readdirSync(join(stateDir, folder.name))) {
       const id = OBJECT_OR_LOG.exec(name)?.groups?.["id"];

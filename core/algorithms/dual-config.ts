@@ -78,7 +78,6 @@ export function dualConfig(own: AnyAlgorithm, other: AnyAlgorithm): DualAlgorith
 
 /** Storage has the first of the two states. */
 function storageOf(own: AnyAlgorithm): Pick<DualAlgorithm, "covers" | "pack" | "unpack" | "bytes"> {
-  const { bytes } = own;
   return {
     covers: (config, stored, ahead, state, outstanding, nowMs) =>
       own.covers(config.own, stored, ahead, state?.own, outstanding, nowMs),
@@ -88,10 +87,11 @@ function storageOf(own: AnyAlgorithm): Pick<DualAlgorithm, "covers" | "pack" | "
       const state = own.unpack(config.own, record, segments);
       return { own: state, other: state };
     },
-    ...(bytes && {
+    ...(own.bytes && {
       bytes: (state) =>
-        (state.own === undefined ? 0 : bytes(state.own)) +
-        (state.other === undefined ? 0 : bytes(state.other)),
+        [state.own, state.other]
+          .filter((each) => each !== undefined)
+          .reduce<number>((sum, each) => sum + (own.bytes?.(each) ?? 0), 0),
     }),
   };
 }

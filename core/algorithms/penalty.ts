@@ -48,7 +48,7 @@ const GROWTH = 2;
 /** The algorithm with penalties. The algorithm alone can read its stored states: `withoutBlock`. */
 export function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
   // No function is copied: each takes the configuration of the algorithm.
-  const { name, storedAs, fields, isLasting, isStateless, mostDebit, bytes } = algorithm;
+  const { name, storedAs, fields, isLasting, isStateless } = algorithm;
   return {
     name,
     fields,
@@ -78,7 +78,9 @@ export function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
       stateOf(algorithm.noteHold(inner, state?.inner, nowMs), state?.block),
     debit: ({ inner }, state, nowMs, units) =>
       stateOf(algorithm.debit(inner, state?.inner, nowMs, units), state?.block),
-    ...(mostDebit && { mostDebit: ({ inner }, state, nowMs) => mostDebit(inner, state?.inner, nowMs) }),
+    ...(algorithm.mostDebit && {
+      mostDebit: ({ inner }, state, nowMs) => algorithm.mostDebit?.(inner, state?.inner, nowMs) ?? Infinity,
+    }),
     credit: ({ inner }, state, nowMs, units) =>
       stateOf(algorithm.credit(inner, state?.inner, nowMs, units), state?.block),
     uncharge: ({ inner }, state, nowMs, units, atMs) =>
@@ -87,7 +89,9 @@ export function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
       Math.max(algorithm.wholeAtMs(inner, state?.inner, uses), forgottenAtMs(state?.block)),
     forecast: ({ inner }, state) => forecastOf(algorithm.forecast(inner, state?.inner), state?.block),
     ...storageOf(algorithm),
-    ...(bytes && { bytes: ({ inner }) => (inner === undefined ? 0 : bytes(inner)) }),
+    ...(algorithm.bytes && {
+      bytes: ({ inner }) => (inner === undefined ? 0 : (algorithm.bytes?.(inner) ?? 0)),
+    }),
   };
 }
 
