@@ -1,5 +1,5 @@
 /**
- * A worker that asks one object as fast as it can, in place of Weir's own: `/run` makes so many callers ask, each one call
+ * A worker that calls one object as fast as it can, in place of Weir's own: `/run` starts callers, each with one call
  * after the other, by the client's own transport. No request comes in for a decision, so the object is what is measured,
  * and what it takes to ask it.
  */
@@ -19,7 +19,7 @@ interface Env {
   readonly POLICIES: Readonly<Record<string, object>>;
 }
 
-/** What an isolate has asked, and how many messages the objects have had. */
+/** The decisions of an isolate, and the messages of the objects. */
 export interface Asked {
   readonly decisions: number;
   readonly messages: number;

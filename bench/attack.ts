@@ -15,10 +15,10 @@ import { makeState, removeState } from "../test/support/served.ts";
 
 const AT_ONCE = 16;
 const MIN_MS = 1_000 * Number(process.env["SECONDS"] ?? 0.7);
-/** A round that is slow is made again, since a machine may be busy: it counts by the least of so many. */
+/** A slow round is repeated, since the machine may be busy: the minimum of this many counts. */
 const TRIES = 4;
 const ALLOWED = 2;
-/** After so many rounds of the attack one of ordinary calls. */
+/** Rounds of the attack between two rounds of ordinary calls. */
 const BETWEEN = 8;
 const QUIET_MS = 60_000;
 

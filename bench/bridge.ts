@@ -11,7 +11,7 @@ export interface DistantBridge extends Pick<Bridge, "url" | "token"> {
 }
 
 /** A message from the bridge's process. */
-type Said = { readonly url: string } | { readonly commands: number };
+type Message = { readonly url: string } | { readonly commands: number };
 
 /** @param distanceMs how long a message takes from the bridge to Redis and back, in milliseconds */
 export async function startDistantBridge(
@@ -23,7 +23,7 @@ export async function startDistantBridge(
   const exited = new Promise<void>((done) => child.once("exit", () => done()));
   const hear = () =>
     Promise.race([
-      new Promise<Said>((done) => child.once("message", (said) => done(said as Said))),
+      new Promise<Message>((done) => child.once("message", (said) => done(said as Message))),
       exited.then((): never => {
         throw new Error("the bridge has ended");
       }),
@@ -45,9 +45,9 @@ export async function startDistantBridge(
 async function main(redisPort: number, token: string, distanceMs: number): Promise<void> {
   const port = distanceMs === 0 ? redisPort : await distantPort(redisPort, distanceMs / 2);
   const bridge = await startBridge({ redisUrl: `redis://127.0.0.1:${port}`, token });
-  process.on("message", () => process.send?.({ commands: bridge.commands() } satisfies Said));
+  process.on("message", () => process.send?.({ commands: bridge.commands() } satisfies Message));
   process.on("disconnect", () => process.exit());
-  process.send?.({ url: bridge.url } satisfies Said);
+  process.send?.({ url: bridge.url } satisfies Message);
 }
 
 /** A port that passes everything on to another port, `delayMs` later, in both directions. */

@@ -4,10 +4,10 @@ import { admissionsOf, END_MS, LANES, STEP_MS, trafficMs } from "../test/support
 const [LEFT, WIDTH, HEIGHT, TOP, RIGHT] = [210, 600, 34, 30, 90];
 const COLOURS = { goOn: "#0b6bcb", denied: "#f0c4a4", line: "#c9ced3", text: "#30343a" };
 const STEP_PX = WIDTH / (END_MS / STEP_MS);
-/** More than so many calls in a step are cut: the first burst has 40. */
+/** Steps with more calls are cut off: the first burst has 40. */
 const MAX = 12;
 
-/** The whole picture: the traffic, and below it a lane for each algorithm. */
+/** The picture: the traffic, and below it a lane for each algorithm. */
 export function picture(): string {
   const calls = Array.from({ length: END_MS / STEP_MS }, () => 0);
   for (const atMs of trafficMs())
@@ -23,7 +23,7 @@ export function picture(): string {
     `  font-family="system-ui, sans-serif" font-size="11" fill="${COLOURS.text}">`,
     `<rect width="100%" height="100%" fill="#ffffff"/>`,
     `<text x="10" y="18" font-size="13" font-weight="600">The same calls, by algorithm</text>`,
-    `<text x="${LEFT + 40}" y="18" fill="${COLOURS.goOn}">calls that go on</text>`,
+    `<text x="${LEFT + 40}" y="18" fill="${COLOURS.goOn}">calls that pass</text>`,
     `<text x="${LEFT + 150}" y="18" fill="#c77d45">denied calls</text>`,
     ...lane("the calls", `${trafficMs().length} calls`, 0, [], calls),
     ...lanes.flat(),

@@ -139,14 +139,14 @@ export const AN_HOUR: Line = {
   staysInUse: true,
 };
 
-/** A line of the table of months: what is measured stands for so many calls. */
+/** A line of the table of months: the measured calls stand for a month's number of calls. */
 interface Month extends Line {
   readonly calls: number;
 }
 
 const MONTH_SECONDS = 30 * 86_400;
 
-/** Calls on one key, a few hours of them, so many seconds apart. */
+/** Calls on one key at an interval, for a few hours. */
 function month(name: string, seconds: number, call: Line["call"]): Month {
   return {
     name: `${name}, every ${seconds === 60 ? "minute" : `${seconds} s`}`,

@@ -20,7 +20,7 @@ import { dollarsOf, gbSecondsOf, logEventsOf, type Billed } from "./prices.ts";
 const DAY_MS = 86_400_000;
 const A_MILLION = 1_000_000;
 
-/** What so many calls of a line cost. */
+/** What the calls of a line cost. */
 interface Measured {
   readonly billed: Billed;
   /** Of the rows written, those that forgetting wrote. */
@@ -87,7 +87,7 @@ async function measureAnew(main: string, line: Line, calls: number): Promise<Mea
     apiTokens: JSON.stringify([{ ...entry, maxNewKeysPerSecond: MAX_NEW_KEYS_PER_SECOND }]),
     main,
     modules: { "weir.js": BUNDLE },
-    // workerd tells of each object that leaves memory.
+    // workerd logs each object that leaves memory.
     onOutput: () => undefined,
   });
   try {

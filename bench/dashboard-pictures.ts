@@ -19,7 +19,7 @@ import { makeState, removeState, serveBundle } from "../test/support/served.ts";
 import { withPalette } from "./palette-png.ts";
 
 const FOLDER = process.argv[2] ?? join(ROOT, "docs", "images");
-/** So long there is traffic, in milliseconds: plots by the minute need some. */
+/** How long there is traffic, in milliseconds: plots by the minute need some. */
 const TRAFFIC_MS = Number(process.env["TRAFFIC_MS"] ?? 480_000);
 
 async function main(): Promise<void> {
@@ -77,7 +77,7 @@ async function pictures(page: Page): Promise<void> {
   await sleep(3_000);
   await take(page, "candidate", "[aria-labelledby=part-candidate]");
   await goTo(page, "#/policy/export");
-  // Leases are asked for now and then; three are granted, and the others wait.
+  // Leases are requested now and then; three are granted, and the others wait.
   await page.waitForFunction(
     `[...document.querySelectorAll("td:nth-child(7)")].some((cell) => cell.textContent > "0")`,
   );

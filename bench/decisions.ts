@@ -1,6 +1,6 @@
 /**
  * `npm run bench:decisions`: how long one decision of each algorithm takes alone, without messages, storage or HTTP: the
- * median of several rounds, in nanoseconds. A key is asked at twice its rate, so half of the calls are denied.
+ * median of several rounds, in nanoseconds. A key is called at twice its rate, so half of the calls are denied.
  */
 import { UNTOUCHED, advance, decideTogether } from "../core/accounts/account.ts";
 import type { Account } from "../core/accounts/hold.ts";

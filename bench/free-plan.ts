@@ -1,9 +1,9 @@
 /** What Cloudflare's free plan is enough for. */
 
-/** So many a day, in November 2026: https://developers.cloudflare.com/durable-objects/platform/pricing/. */
+/** Allowances per day, in November 2026: https://developers.cloudflare.com/durable-objects/platform/pricing/. */
 const A_DAY = { "worker requests": 100_000, "object requests": 100_000, "rows written": 100_000 };
 
-/** What so many calls of a line needed. */
+/** What the calls of a line needed. */
 export interface Needed {
   readonly calls: number;
   readonly workerRequests: number;

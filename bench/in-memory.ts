@@ -1,6 +1,6 @@
 /** Counts how long objects are in memory, which timers keep them there, and what is logged. */
 
-/** An object that has nothing to do leaves memory after so many milliseconds. */
+/** An idle object leaves memory after this many milliseconds. */
 const LEAVES_AFTER_MS = 10_000;
 
 /** How long objects were active, and how long they stayed in memory. */
@@ -13,7 +13,7 @@ export class TimeInMemory {
     return { activeMs: this.#activeMs, awakeMs: this.#awakeMs };
   }
 
-  /** An object has worked for so long until now. */
+  /** How long an object has worked. */
   worked(name: string, nowMs: number, ms: number): void {
     this.#activeMs += ms;
     const sinceMs = Math.max(nowMs - ms, this.#inMemoryUntilMs.get(name) ?? 0);

@@ -1,4 +1,4 @@
-/** How much slower a Hono route in a worker is behind a limit, whoever limits it: see limited-route.ts. */
+/** How much slower a Hono route in a worker is behind a limit of each limiter: see limited-route.ts. */
 import { join } from "node:path";
 import { freePort } from "../scripts/free-port.ts";
 import { BUNDLE } from "../scripts/project.ts";
@@ -6,8 +6,7 @@ import { startRedis } from "../scripts/redis-server.ts";
 import { serve, type Serving } from "../scripts/workerd.ts";
 import { seededRandom } from "../test/support/random.ts";
 import { startDistantBridge, type DistantBridge } from "./bridge.ts";
-import { forRedis, IN_WORKER } from "./bundle-upstash.ts";
-import { bundled } from "./bundled.ts";
+import { bundled, forRedis, IN_WORKER } from "./bundled.ts";
 import { load, requestsFor, zipfKeys, type Requests } from "./load.ts";
 
 const ROUNDS = Number(process.env["ROUNDS"] ?? 5);

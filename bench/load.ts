@@ -8,7 +8,7 @@
 import { connect } from "node:net";
 
 export const CONNECTIONS = Number(process.env["CONNECTIONS"] ?? 32);
-/** So many requests are sent in a second, by all connections together; Infinity: each as soon as the last is answered. */
+/** Requests per second of all connections together; Infinity: each as soon as the last is answered. */
 const PER_SECOND = Number(process.env["PER_SECOND"] ?? Infinity);
 
 /** What was measured. Latencies are those of single requests, or of pairs when there is a follow-up. */

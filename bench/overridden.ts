@@ -8,13 +8,13 @@ import { CONNECTIONS, load, requestsFor, type Requests } from "./load.ts";
 
 const HOT_ROUNDS = Number(process.env["ROUNDS"] ?? 16);
 const HOT_SECONDS = 1;
-/** Calls of each kind in one round of cold keys. Each key of the first pass is asked for once. */
+/** Calls of each kind in one round of cold keys. Each key of the first pass is called once. */
 const SLICE = 250;
 const OVERRIDES = 10_000;
 const PLANS = 10;
 
 const BUCKET = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: 10_000 };
-/** Policies with the same figures, whose objects lie differently. Only `given` and `given-16` have overrides. */
+/** Policies with the same limits and different layouts of objects. Only `given` and `given-16` have overrides. */
 export const POLICIES = {
   none: BUCKET,
   given: BUCKET,
@@ -23,8 +23,8 @@ export const POLICIES = {
 };
 
 /**
- * Of which keys calls are: their policy has no overrides; or they have none; or each has that of one of ten plans, or one
- * with figures of its own.
+ * The keys of calls: their policy has no overrides; or they have none; or each has that of one of ten plans, or one of
+ * its own.
  */
 const KINDS = ["none", "others", "plan", "own"] as const;
 type Kind = (typeof KINDS)[number];
@@ -39,15 +39,15 @@ export interface Compared {
   readonly quartiles: readonly [number, number];
 }
 
-/** The server that is asked. */
-export interface Asked {
+/** The server under test. */
+export interface ServerUnderTest {
   readonly url: string;
   readonly pid: number;
   readonly token: string;
 }
 
-/** Writes 10,000 overrides of a policy: one half has the figures of ten plans, the other has figures of its own. */
-export async function importOverrides({ url, token }: Asked, policy: string): Promise<void> {
+/** Writes 10,000 overrides of a policy: one half has the limits of ten plans, the other limits of its own. */
+export async function importOverrides({ url, token }: ServerUnderTest, policy: string): Promise<void> {
   const figures = (more: number) => ({ limit: 1_000_001 + more, burst: 1_000_001 + more });
   const all = Array.from({ length: OVERRIDES / 2 }, (_, each) => [
     [keyOf("plan", each), figures(each % PLANS)],
@@ -66,7 +66,12 @@ function keyOf(kind: Kind, each: number): string {
   return `${kind.padEnd(6, "-")}:${String(each).padStart(5, "0")}`;
 }
 
-function requestsOf({ url, token }: Asked, kind: Kind, layout: string, keys: readonly number[]): Requests {
+function requestsOf(
+  { url, token }: ServerUnderTest,
+  kind: Kind,
+  layout: string,
+  keys: readonly number[],
+): Requests {
   const policy = `${kind === "none" ? "none" : "given"}${layout}`;
   const bodies = keys.map((each) => JSON.stringify({ policy, key: keyOf(kind, each), cost: 1 }));
   return requestsFor(`${url}/v1/limit`, token, bodies);
@@ -86,7 +91,7 @@ function processorUs(pid: number): number {
 }
 
 /** One hot key of each kind. */
-export async function compareHot(asked: Asked): Promise<readonly Compared[]> {
+export async function compareHot(asked: ServerUnderTest): Promise<readonly Compared[]> {
   const requests = KINDS.map((kind) => requestsOf(asked, kind, "", [7]));
   for (const each of requests) await load(each, 2);
   return await compare(asked, HOT_ROUNDS, async (which) => {
@@ -95,8 +100,8 @@ export async function compareHot(asked: Asked): Promise<readonly Compared[]> {
   });
 }
 
-/** Keys that are asked for once in each pass. In the first they are new; in a later one their objects know them. */
-export async function compareCold(asked: Asked, layout: "" | "-16"): Promise<readonly Compared[]> {
+/** Keys that are called once in each pass. In the first they are new; in a later one their objects know them. */
+export async function compareCold(asked: ServerUnderTest, layout: "" | "-16"): Promise<readonly Compared[]> {
   const count = OVERRIDES / 2;
   const order = Array.from({ length: count }, (_, each) => (each * 7_919) % count);
   // Objects take milliseconds to start, and some 30 KiB each.
@@ -109,7 +114,7 @@ export async function compareCold(asked: Asked, layout: "" | "-16"): Promise<rea
 }
 
 async function compare(
-  { pid }: Asked,
+  { pid }: ServerUnderTest,
   rounds: number,
   ask: (which: number, round: number) => Promise<number>,
 ): Promise<readonly Compared[]> {

@@ -12,16 +12,16 @@ import {
   importOverrides,
   memoryMiB,
   POLICIES,
-  type Asked,
+  type ServerUnderTest,
   type Compared,
 } from "./overridden.ts";
 
-/** A key is new once in a server's life, so so many servers are started for each layout, one after the other. */
+/** A key is new once in a server's life, so this many servers are started for each layout, one after the other. */
 const SERVERS = Number(process.env["SERVERS"] ?? 5);
 
 const median = (numbers: readonly number[]) => numbers.toSorted((a, b) => a - b)[numbers.length >> 1] ?? 0;
 
-/** By what was compared: what each server said. */
+/** The results of each server, by what was compared. */
 type Found = Map<string, Compared[]>;
 
 function note(found: Found, what: string, all: readonly Compared[]): void {
@@ -31,10 +31,10 @@ function note(found: Found, what: string, all: readonly Compared[]): void {
   }
 }
 
-/** Serves anew, with 10,000 overrides of one policy. Returns the memory of the process before and after they are known. */
+/** Starts a new server, with 10,000 overrides of one policy. Returns the memory of the process before and after they are known. */
 async function serving(
   policy: string,
-  use: (asked: Asked) => Promise<void>,
+  use: (asked: ServerUnderTest) => Promise<void>,
 ): Promise<readonly [before: number, after: number]> {
   const stateDir = mkdtempSync(join(tmpdir(), "weir-overrides-"));
   const rights = { name: "bench", scopes: ["limit", "admin"] as const, maxNewKeysPerSecond: 100_000 };

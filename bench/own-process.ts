@@ -14,11 +14,11 @@ import { printRoutes } from "./limited-routes.ts";
 
 const SECONDS = Number(process.env["SECONDS"] ?? 2);
 const AWAY_MS = 20;
-/** So many decisions are made before the process looks at its network and timers again. */
+/** How many decisions are made before the event loop runs again. */
 const AT_ONCE = 1_000;
 const FIRST_CALLS = 100;
 
-/** Limits that nobody reaches, and one that everybody does. */
+/** Limits that are never reached, and one that always is. */
 const POLICIES = {
   hot: { algorithm: "token-bucket", limit: 1_000_000_000, window: "1s", deadlineMs: 10_000 },
   many: { algorithm: "token-bucket", limit: 10_000, window: "1s", deadlineMs: 10_000, objects: 16 },

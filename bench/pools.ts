@@ -16,7 +16,7 @@ import { makeToken } from "../scripts/tokens.ts";
 import { serve, type Serving } from "../scripts/workerd.ts";
 import { seededRandom } from "../test/support/random.ts";
 import { startDistantBridge, type DistantBridge } from "./bridge.ts";
-import { bundleUpstash } from "./bundle-upstash.ts";
+import { bundleUpstash } from "./bundled.ts";
 import { CONNECTIONS, load, requestsFor } from "./load.ts";
 
 const ROUNDS = Number(process.env["ROUNDS"] ?? 7);

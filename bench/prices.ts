@@ -1,4 +1,4 @@
-/** What Cloudflare bills, and what it asks for it: https://developers.cloudflare.com/durable-objects/platform/pricing/. */
+/** What Cloudflare bills, and its prices: https://developers.cloudflare.com/durable-objects/platform/pricing/. */
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { parse } from "smol-toml";
@@ -20,7 +20,7 @@ const OBJECT_GB = 0.128;
 /** How much of each is billed. */
 export type Billed = Readonly<Record<keyof typeof PRICES, number>>;
 
-/** What is asked for it, in dollars. */
+/** Prices in dollars. */
 export function dollarsOf(billed: Billed): number {
   let dollars = 0;
   for (const [kind, price] of Object.entries(PRICES))
@@ -28,7 +28,7 @@ export function dollarsOf(billed: Billed): number {
   return dollars;
 }
 
-/** How much memory is billed for an object that is active for so long. */
+/** How much memory is billed for an active object. */
 export function gbSecondsOf(ms: number): number {
   return (ms / 1_000) * OBJECT_GB;
 }

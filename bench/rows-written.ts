@@ -2,7 +2,7 @@
  * Counts the rows that objects write and read, as Cloudflare bills them. Written: what a cursor says of each statement, a
  * row for each value that is put into the key-value table or taken out of it, and a row for an alarm that is set. The
  * key-value table and that of the alarm are the runtime's own, and making them costs nothing; nor does `deleteAll`. Read:
- * what a cursor says, and a row for each value that is asked for.
+ * what a cursor says, and a row for each value that is read.
  */
 
 type Cursor = Pick<SqlStorageCursor<Record<string, SqlStorageValue>>, "rowsRead">;

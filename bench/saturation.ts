@@ -14,7 +14,7 @@ const percent = (share: number) => `${(100 * share).toFixed(2)} %`;
 
 export async function printSaturation(): Promise<void> {
   console.log(`
-Asked for ${FACTOR} times the limit for ${SECONDS} s: admitted, of what one exact bucket admits; object calls per 1,000 decisions.
+Load of ${FACTOR} times the limit for ${SECONDS} s: admitted, of what one exact bucket admits; object calls per 1,000 decisions.
 
 | limit | isolates | load | admitted | calls | with a fixed batch of 1/1000 | calls | units stranded in the end |
 | --- | --- | --- | --- | --- | --- | --- | --- |`);
@@ -37,10 +37,10 @@ Asked for ${FACTOR} times the limit for ${SECONDS} s: admitted, of what one exac
   await printSteady();
 }
 
-/** Measures a load below the limit: nobody is denied, but some calls wait for the object. */
+/** Measures a load below the limit: no call is denied, but some wait for the object. */
 async function printSteady(): Promise<void> {
   console.log(`
-Asked for 0.8 times the limit: calls that waited for the object, and object calls per 1,000 decisions.
+Load of 0.8 times the limit: calls that waited for the object, and object calls per 1,000 decisions.
 
 | limit | isolates | admitted | waited | calls |
 | --- | --- | --- | --- | --- |`);

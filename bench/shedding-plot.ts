@@ -12,7 +12,7 @@ import {
 } from "../test/simulation/busy-machines.ts";
 import { COLOURS, picture, type Line } from "./plot.ts";
 
-/** What is drawn is the mean of so many seconds: what a dashboard would show. */
+/** Points are means of this many seconds, as a dashboard would show. */
 const MEAN_S = 10;
 
 /** A picture of three panels over time: this shedder, beside one that sheds at once and restores at once. */

@@ -1,5 +1,5 @@
 /**
- * What load shedding does for a fleet that is asked for more than it can do: draws the plot of docs/load-shedding.md, and
+ * What load shedding does for an overloaded fleet: draws the plot of docs/load-shedding.md, and
  * prints its table. Virtual time, so it does not matter how fast the machine is.
  */
 import { mkdirSync, writeFileSync } from "node:fs";

@@ -22,15 +22,15 @@ const COUNTED = 2_000_000;
 const median = (values: readonly number[]) =>
   values.toSorted((a, b) => a - b)[values.length >> 1] ?? Number.NaN;
 
-/** Nanoseconds to count a decision of one of so many keys. */
+/** Nanoseconds to count a decision of one of `keys` keys. */
 function nanoseconds(keys: number): number {
-  const told = { policy: "hot", success: true, reason: "ok", source: "isolate" } as const;
+  const decided = { policy: "hot", success: true, reason: "ok", source: "isolate" } as const;
   const times = Array.from({ length: 7 }, () => {
     const tally = new Tally();
     const names = Array.from({ length: keys }, (_, index) => `user:${index}`);
     const sinceMs = performance.now();
     for (let call = 0; call < COUNTED; call += 1)
-      tally.decided({ ...told, key: names[(call * 7_919) % keys] ?? "" });
+      tally.decided({ ...decided, key: names[(call * 7_919) % keys] ?? "" });
     return ((performance.now() - sinceMs) / COUNTED) * 1e6;
   });
   return median(times);
@@ -61,7 +61,7 @@ try {
     const body = JSON.stringify({ policy, key: "user:42", cost: 1 });
     const requests = servings.map(({ url }) => requestsFor(`${url}/v1/limit`, token, [body]));
     for (const each of requests) await load(each, WARM_UP_SECONDS);
-    /** By serving, a figure for each round: what else runs on the machine only adds to it, so the least counts. */
+    /** By serving, a time for each round: other load on the machine only adds to it, so the minimum counts. */
     const used = servings.map((): number[] => []);
     const ratios: number[] = [];
     const least = (which: number) => Math.min(...(used[which] ?? []));

@@ -10,7 +10,7 @@ const KEYS = 10_000;
 const QUERY = "policy=hot&key=user:42&cost=1";
 
 const BUCKET = { algorithm: "token-bucket", limit: 1_000_000, window: "1s", deadlineMs: 10_000 };
-/** A hot key of each algorithm, all with limits that nobody reaches. */
+/** A hot key of each algorithm, all with limits that are never reached. */
 const BY_ALGORITHM: Readonly<Record<string, object>> = {
   "token-bucket": BUCKET,
   gcra: { ...BUCKET, algorithm: "gcra" },
@@ -75,7 +75,7 @@ export interface Target {
   readonly perThousand: { readonly rows: number; readonly calls: number };
   /** How long it is loaded before it is measured, in seconds. Thousands of keys need as long as a reservation lives. */
   readonly warmUp: number;
-  /** It is asked through the service binding of a second worker. */
+  /** It is called through the service binding of a second worker. */
   readonly isBound: boolean;
   readonly loads: Load[];
 }

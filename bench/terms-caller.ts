@@ -1,4 +1,4 @@
-/** The built bundle, which compares calls to its objects when it is asked to (terms.ts). */
+/** The built bundle, which compares calls to its objects on request (terms.ts). */
 // @ts-expect-error The built bundle, given to workerd under this name.
 import * as weir from "weir.js";
 import type { LimiterNamespace } from "../client/transports/objects.ts";

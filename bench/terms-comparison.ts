@@ -18,7 +18,7 @@ const CALLS = 200;
 /** What one policy's calls took with its terms and without them. */
 export interface Compared {
   readonly policy: string;
-  /** So long are the terms, in characters. */
+  /** The length of the terms, in characters. */
   readonly length: number;
   readonly withoutUs: number;
   readonly withUs: number;

@@ -22,17 +22,17 @@ export async function measureWaking(url: string, token: string): Promise<void> {
     const waiting = acquire(30_000);
     const key = "/v1/policies/slots/keys/waking";
     while ((await call("GET", key)).queueLength !== 1) await sleep(1);
-    const lookedAtMs = performance.now();
+    const readAtMs = performance.now();
     await call("GET", key);
     const releasedAtMs = performance.now();
-    plainMs.push(releasedAtMs - lookedAtMs);
+    plainMs.push(releasedAtMs - readAtMs);
     const released = call("DELETE", `/v1/leases/${held}`);
     held = await waiting;
     wakingMs.push(performance.now() - releasedAtMs);
     await released;
   }
   console.log(`
-From a release being sent to the next waiter having its lease: ${quantiles(wakingMs)}; a plain look at the same key, for
+From a release being sent to the next waiter having its lease: ${quantiles(wakingMs)}; a plain read of the same key, for
 comparison: ${quantiles(plainMs)} (${ROUNDS} rounds, one client).`);
 }
 

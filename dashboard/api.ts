@@ -1,4 +1,4 @@
-/** How the limiter is asked. */
+/** Calls of the limiter. */
 import type { Problem } from "./answers.ts";
 
 /** What it answered. */
@@ -7,7 +7,7 @@ export type Answer<Value> =
   | { readonly value?: undefined; readonly problem: Problem };
 
 /** What a call says beside its address. */
-export interface Said {
+export interface CallOptions {
   readonly body?: unknown;
   readonly query?: Readonly<Record<string, string | undefined>>;
   readonly ifMatch?: string | undefined;
@@ -15,18 +15,22 @@ export interface Said {
   readonly accept?: string;
 }
 
-export type Ask = <Value>(method: string, address: string, said?: Said) => Promise<Answer<Value>>;
+export type Ask = <Value>(method: string, address: string, options?: CallOptions) => Promise<Answer<Value>>;
 
 /**
  * Calls with this token.
  *
- * @param onRefused is told when the token is not known any more
+ * @param onRefused is called when the token is not known any more
  */
 export function askWith(token: string, onRefused: () => void): Ask {
-  return async <Value>(method: string, address: string, said: Said = {}): Promise<Answer<Value>> => {
+  return async <Value>(
+    method: string,
+    address: string,
+    options: CallOptions = {},
+  ): Promise<Answer<Value>> => {
     let response: Response;
     try {
-      response = await fetch(address + queryText(said.query), requestOf(token, method, said));
+      response = await fetch(address + queryText(options.query), requestOf(token, method, options));
     } catch {
       return { problem: UNREACHABLE };
     }
@@ -46,22 +50,22 @@ export function canStandInAddress(key: string): boolean {
   return key !== "." && key !== "..";
 }
 
-function queryText(query: Said["query"] = {}): string {
-  const given = Object.entries(query).flatMap(([name, value]) =>
+function queryText(query: CallOptions["query"] = {}): string {
+  const pairs = Object.entries(query).flatMap(([name, value]) =>
     value === undefined ? [] : [`${name}=${encodeURIComponent(value.toWellFormed())}`],
   );
-  return given.length === 0 ? "" : `?${given.join("&")}`;
+  return pairs.length === 0 ? "" : `?${pairs.join("&")}`;
 }
 
-function requestOf(token: string, method: string, said: Said): RequestInit {
+function requestOf(token: string, method: string, options: CallOptions): RequestInit {
   const headers = {
     authorization: `Bearer ${token}`,
-    ...(said.body !== undefined && { "content-type": "application/json" }),
-    ...(said.ifMatch !== undefined && { "if-match": said.ifMatch }),
-    ...(said.ifNoneMatch !== undefined && { "if-none-match": said.ifNoneMatch }),
-    ...(said.accept !== undefined && { accept: said.accept }),
+    ...(options.body !== undefined && { "content-type": "application/json" }),
+    ...(options.ifMatch !== undefined && { "if-match": options.ifMatch }),
+    ...(options.ifNoneMatch !== undefined && { "if-none-match": options.ifNoneMatch }),
+    ...(options.accept !== undefined && { accept: options.accept }),
   };
-  const body = said.body === undefined ? {} : { body: JSON.stringify(said.body) };
+  const body = options.body === undefined ? {} : { body: JSON.stringify(options.body) };
   return { method, headers, cache: "no-store", credentials: "omit", ...body };
 }
 
@@ -90,5 +94,5 @@ const UNREACHABLE: Problem = {
   type: "",
   title: "The limiter cannot be reached",
   status: 0,
-  detail: "the limiter cannot be reached: what was asked may have been done, so look before you ask again",
+  detail: "the limiter cannot be reached: the change may have been made, so check before you repeat it",
 };

@@ -3,19 +3,17 @@ import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { OwnToken } from "./answers.ts";
 import { askWith } from "./api.ts";
 import { CatalogPage } from "./catalog.tsx";
-import { rightsOf, SessionContext, useRights, type Session } from "./context.ts";
+import { keepToken, keptToken, rightsOf, type Session, SessionContext, useRights } from "./context.ts";
 import { KeyPage } from "./key.tsx";
 import { Overview } from "./overview.tsx";
 import { To } from "./parts.tsx";
 import { placeOf, type Place } from "./places.ts";
 import { PolicyPage } from "./policy.tsx";
-import { keepToken, keptToken } from "./session.ts";
 import { SignIn } from "./sign-in.tsx";
 import { TryPage } from "./try.tsx";
 
 const EXPIRED = "This token is not known any more: sign in with another one.";
 
-/** The whole page. */
 export function App() {
   const [secret, setSecret] = useState(keptToken);
   const [token, setToken] = useState<OwnToken>();
@@ -66,7 +64,7 @@ function Frame({ onSignOut }: { readonly onSignOut: () => void }) {
   const isFirst = useRef(true);
   const text = JSON.stringify(place);
   useLayoutEffect(() => {
-    // Whoever reads by ear or keyboard goes on where the new place begins. Later it would take the focus away.
+    // Screen readers and keyboards continue at the new page. Later this would steal the focus.
     if (!isFirst.current) main.current?.focus();
     isFirst.current = false;
     scrollTo(0, 0);

@@ -2,13 +2,22 @@
 import { useState } from "preact/hooks";
 import type { Candidate, PolicyInForce, Problem } from "./answers.ts";
 import { path } from "./api.ts";
-import { Compared } from "./compared.tsx";
 import { useSession } from "./context.ts";
 import { jsonIn } from "./json.ts";
-import { Confirm, DoneNote, Part, ProblemNote, type Done, type Question } from "./parts.tsx";
+import {
+  Confirm,
+  type Done,
+  DoneNote,
+  Figure,
+  Part,
+  ProblemNote,
+  type Question,
+  Rows,
+  To,
+} from "./parts.tsx";
 import { bringBack, fieldsOf } from "./policy-editor.tsx";
 import { usePoll } from "./poll.ts";
-import { instant } from "./words.ts";
+import { count, instant } from "./words.ts";
 
 const EVERY_MS = 5_000;
 
@@ -160,6 +169,46 @@ function Trial(props: { readonly candidate: Candidate; readonly onEnded: (done?:
         </button>
       </div>
       {question !== undefined && <Confirm question={question} onEnd={() => setQuestion(undefined)} />}
+    </>
+  );
+}
+
+/* How a candidate compares with the policy. */
+
+/** What both would have decided of the same calls. */
+export function Compared({ candidate }: { readonly candidate: Candidate }) {
+  const { policy, compared, keys = [] } = candidate;
+  return (
+    <>
+      {compared !== undefined && (
+        <dl class="figures">
+          <Figure name="calls compared" value={count(compared.calls)} />
+          <Figure name="admitted by both" value={count(compared.admittedByBoth)} />
+          <Figure name="denied by both" value={count(compared.deniedByBoth)} />
+          <Figure name="denied by the policy alone" value={count(compared.deniedByPolicyAlone)} />
+          <Figure
+            name="denied by the candidate alone"
+            value={count(compared.deniedByCandidateAlone)}
+            tone={compared.deniedByCandidateAlone > 0 ? "bad" : undefined}
+          />
+          <Figure name="not decided by one of them" value={count(compared.undecided)} />
+        </dl>
+      )}
+      {keys.length > 0 && (
+        <Rows
+          label="Keys that the candidate alone would deny"
+          heads={["denied by the candidate alone", "calls"]}
+        >
+          {keys.map((each) => (
+            <tr key={each.key}>
+              <td class="key">
+                <To place={{ at: "key", policy, key: each.key }}>{each.key}</To>
+              </td>
+              <td>{count(each.count)}</td>
+            </tr>
+          ))}
+        </Rows>
+      )}
     </>
   );
 }

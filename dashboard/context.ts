@@ -1,4 +1,4 @@
-/** What every part of the dashboard needs: who is signed in, and how the limiter is asked. */
+/** What every part of the dashboard needs: the token, and the function that calls the limiter. */
 import { createContext } from "preact";
 import { useContext } from "preact/hooks";
 import type { OwnToken } from "./answers.ts";
@@ -8,7 +8,7 @@ import type { Reading } from "./rates.ts";
 export interface Session {
   readonly token: OwnToken;
   readonly ask: Ask;
-  /** What /metrics said lately: rates go on from page to page. */
+  /** Recent readings of /metrics, kept from page to page. */
   readonly readings: { current: readonly Reading[] };
 }
 
@@ -17,7 +17,7 @@ export const SessionContext = createContext<Session | undefined>(undefined);
 /** Who is signed in. */
 export function useSession(): Session {
   const session = useContext(SessionContext);
-  if (session === undefined) throw new Error("nobody is signed in");
+  if (session === undefined) throw new Error("not signed in");
   return session;
 }
 
@@ -41,7 +41,7 @@ export interface Rights {
   readonly counts: boolean;
 }
 
-/** The rights of whoever is signed in. */
+/** The rights of the token. */
 export function rightsOf({ scopes, policies, keyPrefix = "" }: OwnToken): Rights {
   const has = (...any: readonly string[]) => any.some((scope) => scopes.includes(scope));
   const changes = has("admin");
@@ -59,4 +59,18 @@ export function rightsOf({ scopes, policies, keyPrefix = "" }: OwnToken): Rights
 
 export function useRights(): Rights {
   return rightsOf(useSession().token);
+}
+
+/** The token of this tab. It is kept nowhere else, and gone when the tab is closed. */
+const NAME = "weir-token";
+
+/** The token; `undefined`: not signed in. */
+export function keptToken(): string | undefined {
+  return sessionStorage.getItem(NAME) ?? undefined;
+}
+
+/** Keeps the token, or forgets it. */
+export function keepToken(token: string | undefined): void {
+  if (token === undefined) sessionStorage.removeItem(NAME);
+  else sessionStorage.setItem(NAME, token);
 }

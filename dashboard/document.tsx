@@ -22,10 +22,10 @@ export function DocumentPart() {
     setEtag(answer.etag);
   };
   const write = async (isDryRun: boolean): Promise<Problem | undefined> => {
-    const given = jsonIn(text ?? "");
-    if (given.problem !== undefined) return given.problem;
+    const parsed = jsonIn(text ?? "");
+    if (parsed.problem !== undefined) return parsed.problem;
     const query = isDryRun ? { dryRun: "true" } : {};
-    const answer = await ask<object>("PUT", "/v1/catalog", { body: given.value, ifMatch: etag, query });
+    const answer = await ask<object>("PUT", "/v1/catalog", { body: parsed.value, ifMatch: etag, query });
     if (answer.problem !== undefined) return answer.problem;
     if (!isDryRun) setEtag(answer.etag);
     setDone({
@@ -40,7 +40,7 @@ export function DocumentPart() {
   const askWrite = () =>
     setQuestion({
       title: "Make the catalog what this document says?",
-      says: "What it does not have is deleted: policies, overrides and tokens. It is refused if somebody changed something since you read it.",
+      says: "What it does not have is deleted: policies, overrides and tokens. It is refused if the catalog has changed since you read it.",
       yes: "Write",
       act: () => write(false),
     });

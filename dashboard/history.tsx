@@ -24,7 +24,7 @@ export function History(props: { readonly policy: string; readonly span: Span; r
   return <Plot span={span} points={value.points} height={height} />;
 }
 
-/** The same, and how far back it looks. */
+/** The same, and how far back it goes. */
 export function HistoryWithSpans({ policy }: { readonly policy: string }) {
   const [span, setSpan] = useState(HOUR);
   return (

@@ -1,4 +1,4 @@
-/** JSON that somebody typed. */
+/** JSON that the user typed. */
 import type { Problem } from "./answers.ts";
 
 type Table = Readonly<Record<string, unknown>>;

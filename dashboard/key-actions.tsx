@@ -55,8 +55,8 @@ export function KeyActions({ policy, name, onDone }: Props) {
     const before = await readOverride(ask, policy, name);
     if (before.problem !== undefined) return before.problem;
     const expiresAt = lifeMs === 0 ? {} : { expiresAt: instantText(readClockMs() + lifeMs) };
-    const said = { ...fields, ...expiresAt, note: "from the dashboard" };
-    return await finish(says, writeOverride(ask, { policy, pattern: name }, said, before.value));
+    const value = { ...fields, ...expiresAt, note: "from the dashboard" };
+    return await finish(says, writeOverride(ask, { policy, pattern: name }, value, before.value));
   };
   const replaces =
     own.value === undefined ? "" : ` It replaces the override of this key: ${overrideLine(own.value)}.`;

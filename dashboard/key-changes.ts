@@ -12,7 +12,7 @@ export type Changed =
   | { readonly problem?: undefined; readonly undo: () => Promise<Problem | undefined> };
 
 /**
- * Writes the override of exactly this pattern. Undoing it brings back what was there before, unless somebody has changed
+ * Writes the override of exactly this pattern. Undoing it brings back what was there before, unless it was changed
  * it since.
  *
  * @param before the override that is there; `undefined`: there is none

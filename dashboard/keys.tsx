@@ -1,7 +1,7 @@
 /** The keys of a policy, with their leases and queues, as they move. */
 import { useState } from "preact/hooks";
 import type { KeyReport, ListedKey, PolicyDescription, TopKey } from "./answers.ts";
-import { canStandInAddress, path, type Answer, type Ask, type Said } from "./api.ts";
+import { canStandInAddress, path, type Answer, type Ask, type CallOptions } from "./api.ts";
 import { useSession } from "./context.ts";
 import { Part, ProblemNote, Rows, To } from "./parts.tsx";
 import { usePoll } from "./poll.ts";
@@ -9,7 +9,7 @@ import { count, duration } from "./words.ts";
 
 const EVERY_MS = 2_000;
 const ON_A_PAGE = 50;
-/** So many keys are looked at, each with a call of its own: a list has no queues, and some policies have no list. */
+/** How many keys are read with a call each: a list has no queues, and some policies have no list. */
 const LOOKED_AT = 8;
 
 /** The keys: all of them where objects can be listed, else those that come most. */
@@ -43,7 +43,7 @@ function ListedKeys({ policy }: { readonly policy: string }) {
       <ProblemNote problem={problem} />
       <Rows label="Keys" heads={HEADS}>
         {(value?.keys ?? []).map((each) => (
-          <KeyRow policy={policy} figures={each} key={each.key} />
+          <KeyRow policy={policy} report={each} key={each.key} />
         ))}
       </Rows>
       {value?.keys.length === 0 && <p class="quiet">None on this page.</p>}
@@ -79,7 +79,7 @@ function ActiveKeys({ policy }: { readonly policy: string }) {
       {value.length > 0 && (
         <Rows label="Keys" heads={HEADS}>
           {value.map((each) => (
-            <KeyRow policy={policy} figures={each} key={each.key} />
+            <KeyRow policy={policy} report={each} key={each.key} />
           ))}
         </Rows>
       )}
@@ -90,14 +90,14 @@ function ActiveKeys({ policy }: { readonly policy: string }) {
 const HEADS = ["key", "left", "of", "in use", "holds", "leases", "waiting", "longest wait"];
 
 /** What is known of a key: a list does not say who waits. */
-type Figures = Omit<ListedKey, "remaining" | "resetAfterMs"> & {
+type ListedReport = Omit<ListedKey, "remaining" | "resetAfterMs"> & {
   readonly remaining?: number;
   readonly queueLength?: number;
   readonly longestWaitMs?: number;
 };
 
-function KeyRow({ policy, figures }: { readonly policy: string; readonly figures: Figures }) {
-  const { key, remaining, queueLength, longestWaitMs } = figures;
+function KeyRow({ policy, report }: { readonly policy: string; readonly report: ListedReport }) {
+  const { key, remaining, queueLength, longestWaitMs } = report;
   const shown = (value: number | undefined) => (value === undefined ? "–" : count(value));
   return (
     <tr>
@@ -105,10 +105,10 @@ function KeyRow({ policy, figures }: { readonly policy: string; readonly figures
         <To place={{ at: "key", policy, key }}>{key}</To>
       </td>
       <td>{shown(remaining)}</td>
-      <td>{count(figures.limit)}</td>
-      <td>{count(figures.outstanding)}</td>
-      <td>{count(figures.holds)}</td>
-      <td>{count(figures.leases)}</td>
+      <td>{count(report.limit)}</td>
+      <td>{count(report.outstanding)}</td>
+      <td>{count(report.holds)}</td>
+      <td>{count(report.leases)}</td>
       <td>{shown(queueLength)}</td>
       <td>{longestWaitMs === undefined ? "–" : duration(longestWaitMs)}</td>
     </tr>
@@ -116,15 +116,15 @@ function KeyRow({ policy, figures }: { readonly policy: string; readonly figures
 }
 
 interface KeyPageOf {
-  readonly keys: readonly Figures[];
+  readonly keys: readonly ListedReport[];
   readonly cursor?: string;
 }
 
-/** A page of keys; those of which nothing is left are looked at, since somebody may wait there. */
+/** A page of keys; those with nothing left are read one by one, since calls may wait there. */
 async function listed(
   ask: Ask,
   policy: string,
-  query: NonNullable<Said["query"]>,
+  query: NonNullable<CallOptions["query"]>,
 ): Promise<Answer<KeyPageOf>> {
   const page = await ask<{ keys: ListedKey[]; cursor?: string }>("GET", path("policies", policy, "keys"), {
     query,
@@ -142,10 +142,10 @@ async function listed(
 }
 
 async function reportsOf(ask: Ask, policy: string, keys: readonly string[]): Promise<readonly KeyReport[]> {
-  const looked = await Promise.all(
+  const read = await Promise.all(
     keys.map((key) => ask<KeyReport>("GET", path("policies", policy, "keys", key))),
   );
-  return looked.flatMap(({ value }) => (value === undefined ? [] : [value]));
+  return read.flatMap(({ value }) => (value === undefined ? [] : [value]));
 }
 
 async function activeReports(ask: Ask, policy: string): Promise<Answer<readonly KeyReport[]>> {

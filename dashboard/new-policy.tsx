@@ -23,7 +23,7 @@ export function NewPolicyPart() {
     const there = await ask("GET", address);
     if (there.problem === undefined) return setProblem(thereAlready(name));
     const made = await ask("PUT", address, { body: read.value, ifMatch: '"0"' });
-    // A name that was taken away before has a version: nobody has it now.
+    // The name of a deleted policy has a version.
     const again = made.problem?.status === 412 && there.problem.status === 404;
     const { problem: refused } = again ? await ask("PUT", address, { body: read.value }) : made;
     setProblem(refused);

@@ -82,7 +82,7 @@ function Card(props: {
       {described !== undefined && (
         <p class="quiet">
           {described.rules.map(ruleLine).join("; ")}
-          {described.shadow && " (in shadow: denies nobody)"}
+          {described.shadow && " (in shadow: denies no call)"}
         </p>
       )}
       {rights.counts && <LiveFigures policy={name} readings={readings} />}
@@ -94,7 +94,7 @@ function Card(props: {
 /** The rates of one policy. */
 export function LiveFigures(props: { readonly policy: string; readonly readings: readonly Reading[] }) {
   const rates = ratesOf(props.readings, props.policy);
-  if (rates === undefined) return <p class="quiet">Rates come with the second look, in 5 seconds.</p>;
+  if (rates === undefined) return <p class="quiet">Loading rates…</p>;
   const { admittedPerSecond, deniedPerSecond, hitRate, degraded } = rates;
   return (
     <dl class="figures">
@@ -110,7 +110,7 @@ export function LiveFigures(props: { readonly policy: string; readonly readings:
   );
 }
 
-/** A plot is asked for when it comes into view: there may be a thousand policies. */
+/** A plot is loaded when it comes into view: there may be a thousand policies. */
 function WhenSeen({ of }: { readonly of: string }) {
   const place = useRef<HTMLDivElement>(null);
   const [isSeen, setSeen] = useState(false);

@@ -9,15 +9,13 @@ export function To({ place, children }: { readonly place: Place; readonly childr
   return <a href={hashOf(place)}>{children}</a>;
 }
 
-/** What went wrong, as the limiter said it. */
+/** A problem, in the limiter's words. */
 export function ProblemNote({ problem }: { readonly problem: Problem | undefined }) {
   if (problem === undefined) return null;
   const { detail, errors = [] } = problem;
   return (
     <div class="note bad" role="alert">
-      <p>
-        {problem.status === 412 ? "Somebody else changed it meanwhile. Nothing was changed now." : detail}
-      </p>
+      <p>{problem.status === 412 ? "It was changed in the meantime. Nothing was changed now." : detail}</p>
       {errors.length > 0 && (
         <ul>
           {errors.map((each) => (
@@ -47,7 +45,7 @@ export function Part(props: {
   );
 }
 
-/** A figure with its name. */
+/** A value with its name. */
 export function Figure(props: {
   readonly name: string;
   readonly value: string;

@@ -26,7 +26,7 @@ export function hashOf(place: Place): string {
   return `#/${parts.map((part) => encodeURIComponent(part.toWellFormed())).join("/")}`;
 }
 
-/** A part that is not percent-encoded as it should be stands for itself: somebody wrote it by hand. */
+/** A part that is not percent-encoded is used literally: it was typed by hand. */
 function decoded(part: string): string {
   try {
     return decodeURIComponent(part);

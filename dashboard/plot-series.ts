@@ -1,7 +1,7 @@
 /** What a plot shows: all steps of a span. */
 import type { HistoryPoint } from "./answers.ts";
 
-/** How far back a plot looks. */
+/** How far back a plot goes. */
 export interface Span {
   readonly name: string;
   readonly since: string;
@@ -17,7 +17,7 @@ export const SPANS: readonly Span[] = [
 ];
 const STEP_SECONDS = { minute: 60, hour: 3_600 };
 
-/** So many steps are shown at least, also when nothing was counted before the last of them. */
+/** The minimum number of steps, also when nothing was counted before the last of them. */
 const MIN_STEPS = 15;
 
 /**

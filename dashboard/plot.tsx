@@ -6,7 +6,7 @@ import { readClockMs } from "./clock.ts";
 import { seriesOf, type Span } from "./plot-series.ts";
 import { count } from "./words.ts";
 
-/** Draws the points. Whoever cannot see it is told the sums. */
+/** Draws the points. Screen readers get the sums. */
 export function Plot(props: {
   readonly span: Span;
   readonly points: readonly HistoryPoint[];
@@ -88,7 +88,7 @@ function atText(seconds: number, { step }: Span): string {
   return step === "hour" && text === "00:00" ? DAYS.format(seconds * 1_000) : text;
 }
 
-/** A figure beside an axis, where there is little room. */
+/** A number beside an axis, where there is little room. */
 function short(value: number): string {
   return value >= 10_000 ? `${count(value / 1_000)}k` : count(value);
 }

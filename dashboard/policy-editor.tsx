@@ -15,7 +15,7 @@ export function fieldsOf(policy: PolicyInForce): Record<string, unknown> {
   return Object.fromEntries(Object.entries(policy).filter(([field]) => !BESIDE.has(field)));
 }
 
-/** Makes a policy again what it was; `version` is that of the change, so that nobody else's is undone. */
+/** Restores a policy; `version` is that of the change, so no other change is undone. */
 export async function bringBack(ask: Ask, before: PolicyInForce, version: number): Promise<Answer<unknown>> {
   const address = path("policies", before.policy);
   const ifMatch = `"${version}"`;
@@ -30,7 +30,7 @@ interface Draft {
   readonly version: number;
 }
 
-/** The editor. A change is checked, and refused when somebody else was faster. */
+/** The editor. A change is checked, and refused if another change came first. */
 export function PolicyEditor(props: { readonly policy: string; readonly inForce: Polled<PolicyInForce> }) {
   const { policy, inForce } = props;
   const { ask } = useSession();
@@ -53,8 +53,8 @@ export function PolicyEditor(props: { readonly policy: string; readonly inForce:
     setDone(undefined);
     const read = jsonIn(text);
     if (read.problem !== undefined) return setProblem(read.problem);
-    const said = { body: read.value, ifMatch: `"${version}"`, query: { dryRun: "true" } };
-    const { problem: refused } = await ask<PolicyInForce>("PUT", address, said);
+    const options = { body: read.value, ifMatch: `"${version}"`, query: { dryRun: "true" } };
+    const { problem: refused } = await ask<PolicyInForce>("PUT", address, options);
     setProblem(refused);
     if (refused === undefined) setDone({ says: "These fields would be accepted." });
   };
@@ -114,7 +114,7 @@ export function PolicyEditor(props: { readonly policy: string; readonly inForce:
         <ProblemNote problem={problem} />
         {isOutdated && (
           <div class="note bad">
-            <p>Somebody else has changed this policy meanwhile. This is there now, version {now.version}:</p>
+            <p>This policy was changed in the meantime. It is now version {now.version}:</p>
             <pre>{nowText}</pre>
             <button type="button" class="small outline" onClick={() => setDraft(undefined)}>
               Begin again with that

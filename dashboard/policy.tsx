@@ -34,7 +34,7 @@ export function PolicyPage({ policy }: { readonly policy: string }) {
       {described !== undefined && (
         <p>
           {described.rules.map(ruleLine).join("; ")}
-          {described.shadow && " (in shadow: denies nobody)"}
+          {described.shadow && " (in shadow: denies no call)"}
         </p>
       )}
       {inForce.value !== undefined && (

@@ -1,4 +1,4 @@
-/** Asking again and again, while somebody looks. */
+/** Repeated calls while the page is visible. */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import type { Problem } from "./answers.ts";
 import type { Answer } from "./api.ts";
@@ -13,9 +13,9 @@ export interface Polled<Value> {
 }
 
 /**
- * Asks now and then every so often, while the page is visible. An answer to what is not asked any more is dropped.
+ * Calls now and then at an interval, while the page is visible. An answer to an outdated call is dropped.
  *
- * @param about what is asked about: when it changes, what was answered before is forgotten
+ * @param about the subject: when it changes, the last answer is dropped
  * @param everyMs 0: once
  */
 export function usePoll<Value>(
@@ -44,7 +44,7 @@ export function usePoll<Value>(
     const loop = async () => {
       clearTimeout(timer);
       if (!document.hidden) await again();
-      // The next one is asked so long after this one was answered: a slow limiter is not asked twice at a time.
+      // The interval begins with the answer: a slow limiter never gets two calls at a time.
       if (!isOver && everyMs > 0) timer = setTimeout(() => void loop(), everyMs);
     };
     const onVisible = () => {

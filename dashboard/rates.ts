@@ -1,4 +1,4 @@
-/** Live rates, from what /metrics said lately. */
+/** Live rates, from recent readings of /metrics. */
 
 /** What was counted of one policy until now. */
 export interface Totals {
@@ -9,7 +9,7 @@ export interface Totals {
 }
 /** By policy. */
 export type TotalsByPolicy = ReadonlyMap<string, Totals>;
-/** What /metrics said at an instant. */
+/** The counts of /metrics at an instant. */
 export interface Reading {
   readonly atMs: number;
   readonly totals: TotalsByPolicy;
@@ -24,7 +24,7 @@ export interface Rates {
 }
 
 /**
- * Rates are taken over so long, in milliseconds: counts come every 10 s from each isolate, so over less they would jump
+ * The period of a rate, in milliseconds: counts come every 10 s from each isolate, so over less they would jump
  * between none and double.
  */
 export const RATE_OVER_MS = 30_000;
@@ -37,8 +37,8 @@ const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 export function totalsIn(text: string): TotalsByPolicy {
   const found = new Map<string, Totals>();
   for (const [, labels = "", count = ""] of text.matchAll(SAMPLE)) {
-    const said = Object.fromEntries([...labels.matchAll(LABEL)].map(([, name, value]) => [name, value]));
-    const { policy = "", outcome, reason, source } = said as Record<string, string | undefined>;
+    const parsed = Object.fromEntries([...labels.matchAll(LABEL)].map(([, name, value]) => [name, value]));
+    const { policy = "", outcome, reason, source } = parsed as Record<string, string | undefined>;
     const before = found.get(policy) ?? NOTHING;
     const more = (isMeant: boolean) => (isMeant ? Number(count) : 0);
     found.set(policy, {
@@ -51,7 +51,7 @@ export function totalsIn(text: string): TotalsByPolicy {
   return found;
 }
 
-/** The readings that count, with this one; the oldest is as old as rates look back. */
+/** The readings of the period, with this one. */
 export function withReading(readings: readonly Reading[], reading: Reading): readonly Reading[] {
   const all = [...readings, reading];
   const recent = all.filter(({ atMs }) => atMs > reading.atMs - RATE_OVER_MS);

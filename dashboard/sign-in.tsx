@@ -8,7 +8,7 @@ import { ProblemNote } from "./parts.tsx";
  * Asks for a token.
  *
  * @param kept the token of before the page was loaded again; it is tried at once
- * @param says why somebody has to sign in again
+ * @param says why the user has to sign in again
  */
 export function SignIn(props: {
   readonly kept: string | undefined;

@@ -1,12 +1,12 @@
-/** Figures in words. */
+/** Numbers as text. */
 import type { Override, RuleDescription } from "./answers.ts";
 
-const WHOLE = new Intl.NumberFormat("en");
+const INTEGER = new Intl.NumberFormat("en");
 const TIME = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 
-/** A whole number with its thousands apart. */
+/** An integer with separated thousands. */
 export function count(value: number): string {
-  return WHOLE.format(value);
+  return INTEGER.format(value);
 }
 
 /** A rate per second: small ones with their parts. */
@@ -42,12 +42,12 @@ export function instant(text: string): string {
 /** A rule in one line: `token-bucket: 100 per 1 s, up to 500 at once`. */
 export function ruleLine(rule: RuleDescription): string {
   const { algorithm, limit, windowMs, burst } = rule;
-  const figures = [
+  const values = [
     typeof limit === "number" ? count(limit) : "",
     typeof windowMs === "number" ? ` per ${duration(windowMs)}` : "",
     typeof burst === "number" && burst !== limit ? `, up to ${count(burst)} at once` : "",
   ].join("");
-  return figures === "" ? algorithm : `${algorithm}: ${figures}`;
+  return values === "" ? algorithm : `${algorithm}: ${values}`;
 }
 
 const BESIDE: ReadonlySet<string> = new Set(["policy", "pattern", "version", "expiresAt", "note"]);

@@ -57,8 +57,8 @@ export function readStateDir({ STATE_DIR }: NodeJS.Dict<string> = process.env): 
   const [path, before] = [resolve(calledIn(), STATE_DIR), resolve(ROOT, STATE_DIR)];
   if (path !== before && !existsSync(path) && existsSync(before))
     throw new Error(
-      `STATE_DIR is ${JSON.stringify(STATE_DIR)}: from here it is ${path}, which is not there, and from the project it is ` +
-        `${before}, which is: must be an absolute path`,
+      `STATE_DIR is ${JSON.stringify(STATE_DIR)}: from here it is ${path}, which does not exist, and from the project it is ` +
+        `${before}, which does: must be an absolute path`,
     );
   return path;
 }

@@ -26,7 +26,7 @@ try {
   const args = process.argv.slice(2);
   const [lost] = takenByNpm(["env", "config", "dry-run", "check"]);
   if (lost !== undefined)
-    throw new Error(`${lost} did not get here, npm took it for its own: write npm run deploy -- ${lost}`);
+    throw new Error(`${lost} was taken by npm as its own flag: write npm run deploy -- ${lost}`);
   if (args.includes("--check")) process.exitCode = await checkDeployment(args);
   else {
     const { environment, file } = asked(args);

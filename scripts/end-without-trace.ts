@@ -2,7 +2,7 @@ import { createInterface } from "node:readline";
 
 /**
  * esbuild's service, which wrangler runs to watch files, ends with its parent. When wrangler takes its folder away at the
- * end, that may be in the middle of a build: then Go finds that nobody will answer, and prints a trace of all it did.
+ * end, that may be in the middle of a build: then Go finds a deadlock and prints a trace.
  */
 const TRACE = /^fatal error: all goroutines are asleep - deadlock!/;
 

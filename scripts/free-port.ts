@@ -5,15 +5,15 @@ import { listeningProblem } from "./listening.ts";
  * port is used, no connection of another process takes it.
  */
 const [MIN, MAX] = [20_000, 32_000];
-/** Those that this process was given. Another process draws other ones, most likely. */
-const given = new Set<number>();
+/** Ports of this process. Another process most likely draws other ones. */
+const used = new Set<number>();
 
-/** A TCP port of 127.0.0.1 that nobody listens at. */
+/** A TCP port of 127.0.0.1 without a listener. */
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = MIN + Math.floor(Math.random() * (MAX - MIN));
-    if (given.has(port)) continue;
-    given.add(port);
+    if (used.has(port)) continue;
+    used.add(port);
     if ((await listeningProblem("127.0.0.1", port)) === undefined) return port;
   }
 }

@@ -32,7 +32,7 @@ function manifest(): string {
       `weir ${command}`,
     ]),
   );
-  const dependencies = { weir: given(), wrangler: `^${MIN_WRANGLER}` };
+  const dependencies = { weir: source(), wrangler: `^${MIN_WRANGLER}` };
   const fields = {
     name: name === "" ? "limiter" : name,
     private: true,
@@ -44,7 +44,7 @@ function manifest(): string {
 }
 
 /** What the project depends on: this version, or the file in its folder. */
-function given(): string {
+function source(): string {
   const file = tarball();
   return file === undefined ? `^${version()}` : `file:${basename(file)}`;
 }
@@ -90,12 +90,12 @@ function version(): string {
 try {
   const [stray] = process.argv.slice(2);
   if (stray !== undefined)
-    throw new Error(`${stray} is not known: weir init has no arguments, and writes into this folder`);
+    throw new Error(`${stray} is not known: weir init takes no arguments; it writes into this folder`);
   const wanted = files();
   const there = wanted.filter(({ to }) => existsSync(join(ROOT, to))).map(({ to }) => to);
   if (there.length > 0)
     throw new Error(
-      `nothing was written, because this folder has ${there.join(", ")} already: take another one`,
+      `nothing was written, because this folder already has ${there.join(", ")}: use another one`,
     );
   for (const { from, to } of wanted) {
     mkdirSync(dirname(join(ROOT, to)), { recursive: true });
@@ -109,7 +109,7 @@ try {
   console.log(
     isNew
       ? "Next:\n\n  npm install\n  npm start"
-      : `package.json stays as it is. Next:\n\n  npm install ${packageToInstall()} wrangler@^${MIN_WRANGLER}\n  npx weir start`,
+      : `package.json is unchanged. Next:\n\n  npm install ${packageToInstall()} wrangler@^${MIN_WRANGLER}\n  npx weir start`,
   );
 } catch (error) {
   console.error(error instanceof Error ? error.message : String(error));

@@ -2,9 +2,9 @@
 import { createServer } from "node:net";
 
 /**
- * The port that the variable PORT says; 8787 when it says none.
+ * The port of the variable PORT; 8787 by default.
  *
- * @throws Error when it says something else
+ * @throws Error when it is not a port
  */
 export function readPort({ PORT = "8787" }: NodeJS.Dict<string> = process.env): number {
   const port = /^\d{1,5}$/.test(PORT) ? Number(PORT) : 0;
@@ -14,9 +14,9 @@ export function readPort({ PORT = "8787" }: NodeJS.Dict<string> = process.env): 
 }
 
 /**
- * Whoever starts a server and asks an address until somebody answers would take another process for it.
+ * A server that is polled until it answers could be taken for another process on the same port.
  *
- * @throws Error when nobody can listen there, with the reason
+ * @throws Error when the address cannot be used, with the reason
  */
 export async function requireFree(host: string, port: number): Promise<void> {
   const code = await listeningProblem(host, port);
@@ -24,7 +24,7 @@ export async function requireFree(host: string, port: number): Promise<void> {
   const where = `${host}:${port}`;
   if (code === "EADDRINUSE")
     throw new Error(
-      `PORT is ${port}: another process listens on ${where}. Stop it, or say another port: PORT=${port === 65_535 ? port - 1 : port + 1}`,
+      `PORT is ${port}: another process listens on ${where}. Stop it, or set another port: PORT=${port === 65_535 ? port - 1 : port + 1}`,
     );
   if (code === "EACCES")
     throw new Error(`PORT is ${port}: this user may not listen on ${where}: must be above 1023`);

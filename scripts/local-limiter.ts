@@ -1,16 +1,17 @@
 /** Runs the limiter with `wrangler dev` on this machine, and makes a token to try it with. */
 import { spawn } from "node:child_process";
+import { appendFileSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Policies } from "../core/policies/policy.ts";
 import { endWithoutTrace } from "./end-without-trace.ts";
 import { readPort, requireFree } from "./listening.ts";
-import { localToken } from "./local-token.ts";
 import { objectBounds } from "./object-bounds.ts";
-import { ROOT, WRANGLER_TOML } from "./project.ts";
+import { DEV_VARS, readDevVars, ROOT, WRANGLER_TOML } from "./project.ts";
 import { lockState } from "./state-lock.ts";
+import { checkTokens, makeToken, sha256Of, type TokenEntry } from "./tokens.ts";
 
 export interface LocalLimiter {
-  /** A `curl` line that asks for one unit of the policy, ready to be pasted. */
+  /** A `curl` line that takes one unit of the policy. */
   curl(policy: string): string;
   /** The address of the page that shows what it does. */
   readonly dashboard: string;
@@ -105,4 +106,51 @@ async function answers(url: string, isGone: () => boolean): Promise<boolean> {
     await new Promise((done) => setTimeout(done, 100));
   }
   return false;
+}
+
+/* The token to try things with on this machine, which .dev.vars keeps. */
+
+/** All that a client needs which holds units in its own process, and all that one person tries out. */
+const SCOPES = ["limit", "refund", "reserve", "admin"];
+/** Those of tokens that were made by earlier versions. */
+const SCOPES_BEFORE = ["limit", "refund", "admin"];
+
+/**
+ * The token to try things with. It is made at the first start and kept in .dev.vars, in plain text, because it opens
+ * only the limiter on this machine. `undefined`: .dev.vars has API_TOKENS of its own, without a LOCAL_TOKEN in it.
+ *
+ * @throws Error when API_TOKENS cannot be used
+ */
+export function localToken(policies: Policies): string | undefined {
+  const { API_TOKENS, LOCAL_TOKEN } = readDevVars();
+  if (API_TOKENS === undefined) return madeToken();
+  for (const note of checkTokens(API_TOKENS, policies)) console.warn(note);
+  if (LOCAL_TOKEN === undefined) return undefined;
+  const sha256 = sha256Of(LOCAL_TOKEN);
+  widen(API_TOKENS, { name: "local", sha256, scopes: SCOPES_BEFORE });
+  return (JSON.parse(API_TOKENS) as TokenEntry[]).some((entry) => entry.sha256 === sha256)
+    ? LOCAL_TOKEN
+    : undefined;
+}
+
+function madeToken(): string {
+  const { token, entry } = makeToken({ name: "local", scopes: SCOPES });
+  const isOpen = existsSync(DEV_VARS) && !readFileSync(DEV_VARS, "utf8").endsWith("\n");
+  appendFileSync(
+    DEV_VARS,
+    `${isOpen ? "\n" : ""}# Made by npm start, for this machine only.\nLOCAL_TOKEN=${token}\nAPI_TOKENS='${JSON.stringify([entry])}'\n`,
+    { mode: 0o600 },
+  );
+  return token;
+}
+
+/** Gives an unchanged token of `npm start` the current scopes. */
+function widen(apiTokens: string, before: TokenEntry): void {
+  const was = JSON.stringify([before]);
+  if (apiTokens !== was) return;
+  const text = readFileSync(DEV_VARS, "utf8");
+  writeFileSync(
+    DEV_VARS,
+    text.replace(was, () => JSON.stringify([{ ...before, scopes: SCOPES }])),
+  );
 }

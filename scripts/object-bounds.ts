@@ -13,7 +13,7 @@ const MAX_FILES_FOR_OTHERS = 4_096;
 /** Each takes some 50 KB of memory, so these take a gigabyte. */
 const MAX_OBJECTS = 20_000;
 
-/** What the worker is told of that, as JSON. workerd may open as many files as this process. */
+/** The bound for the worker, as JSON. workerd may open as many files as this process. */
 export function objectBounds(): string {
   const files = openFiles();
   const others = Math.min(MAX_FILES_FOR_OTHERS, files / 2);
@@ -21,7 +21,7 @@ export function objectBounds(): string {
   return JSON.stringify({ startsAtOnce: STARTS_AT_ONCE, inMemory } satisfies ObjectBounds);
 }
 
-/** The most files that this process may open; `Infinity` where nobody says. */
+/** The maximum number of open files of this process; `Infinity` where it is unknown. */
 function openFiles(): number {
   const { userLimits } = process.report.getReport() as {
     readonly userLimits?: { readonly open_files?: { readonly soft: number | "unlimited" } };

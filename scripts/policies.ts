@@ -5,17 +5,16 @@ import { parseArgs } from "node:util";
 import type { CatalogDocument } from "../core/catalog/calls.ts";
 import { meant } from "../core/violations.ts";
 import { calledIn, takenByNpm } from "./call.ts";
-import { catalogLines } from "./catalog-diff.ts";
 
 const COMMAND = process.env["WEIR_PROJECT"] === undefined ? "npm run policies --" : "npx weir policies";
 const USAGE = `Usage: TOKEN=weir_... ${COMMAND} pull|diff|push URL [--file catalog.json]
 
-  pull    writes all that was changed at run time into the file
+  pull    writes all run-time changes into the file
   diff    shows what a push would change; the exit code is 1 when it would change anything
-  push    makes the limiter what the file says: all of it or, if anything is refused, nothing
+  push    applies the file: all of it or, if anything is refused, nothing
   URL     the limiter's address, such as https://weir.example.workers.dev
   TOKEN   a token with the scope admin
-  --file  default: catalog.json in the folder in which this is called`;
+  --file  default: catalog.json in the current folder`;
 const ACTIONS = ["pull", "diff", "push"];
 
 /** What a limiter has, and its entity tag. */
@@ -36,16 +35,14 @@ async function main(): Promise<number> {
   }
   const [lost] = takenByNpm(["file"]);
   if (lost !== undefined)
-    throw new Error(`${lost} did not get here, npm took it for its own: write ${COMMAND} diff URL ${lost}`);
+    throw new Error(`${lost} was taken by npm as its own flag: write ${COMMAND} diff URL ${lost}`);
   const [action = "", url = "", ...others] = positionals;
   if (!ACTIONS.includes(action))
     throw new Error(
-      `${action === "" ? "nothing" : action} is no action${meant(action, ACTIONS)}\n\n${USAGE}`,
+      `${action === "" ? "nothing" : action} is not an action${meant(action, ACTIONS)}\n\n${USAGE}`,
     );
   if (!/^https?:\/\//.test(url) || others.length > 0)
-    throw new Error(
-      `the address is ${url === "" ? "missing" : url}: must be one, and begin with https://\n\n${USAGE}`,
-    );
+    throw new Error(`the address is ${url === "" ? "missing" : url}: must begin with https://\n\n${USAGE}`);
   const token = process.env["TOKEN"] ?? "";
   if (token === "") throw new Error(`TOKEN is missing in the environment\n\n${USAGE}`);
   const file = join(calledIn(), values.file ?? "catalog.json");
@@ -77,23 +74,23 @@ async function read(limiter: LimiterAddress): Promise<Remote> {
 async function write(limiter: LimiterAddress, document: CatalogDocument, etag: string): Promise<void> {
   const headers = { "content-type": "application/json", "if-match": etag };
   await ask(limiter, { method: "PUT", headers, body: JSON.stringify(document) });
-  console.log(`${limiter.url} has it; it is in force everywhere within 10 s`);
+  console.log(`${limiter.url} has the change; it is in force everywhere within 10 s`);
 }
 
-interface Asked {
+interface RequestOptions {
   readonly method: string;
   readonly headers?: Readonly<Record<string, string>>;
   readonly body?: string;
 }
 
 /** @throws Error that says what the limiter refused */
-async function ask({ url, token }: LimiterAddress, init: Asked): Promise<Response> {
+async function ask({ url, token }: LimiterAddress, init: RequestOptions): Promise<Response> {
   const headers = { ...init.headers, authorization: `Bearer ${token}` };
   const response = await fetch(`${url}/v1/catalog`, { ...init, headers });
   if (response.ok) return response;
   const text = await response.text();
   if (response.status === 412)
-    throw new Error("somebody has changed the catalog meanwhile: look at the diff again");
+    throw new Error("the catalog was changed in the meantime: check the diff again");
   throw new Error(`${url} answers ${response.status}: ${reasonIn(text)}`);
 }
 
@@ -110,7 +107,7 @@ function reasonIn(text: string): string {
 }
 
 function fromFile(file: string): CatalogDocument {
-  if (!existsSync(file)) throw new Error(`${file} is not there: make it with ${COMMAND} pull URL`);
+  if (!existsSync(file)) throw new Error(`${file} does not exist: make it with ${COMMAND} pull URL`);
   try {
     return JSON.parse(readFileSync(file, "utf8")) as CatalogDocument;
   } catch (error) {
@@ -128,4 +125,41 @@ try {
 } catch (error) {
   console.error(error instanceof Error ? error.message : error);
   process.exitCode = 2;
+}
+
+type Tables = Readonly<Record<string, unknown>>;
+
+/** What would change if the catalog became another document: a line for each thing, the old value before the new one. */
+export function catalogLines(before: CatalogDocument, after: Partial<CatalogDocument>): string[] {
+  return [
+    ...changedIn("policy", before.policies, after.policies),
+    ...[...namesOf(before.overrides, after.overrides)].flatMap((policy) =>
+      changedIn(`override ${policy}`, before.overrides[policy], after.overrides?.[policy]),
+    ),
+    ...changedIn("candidate", before.candidates, after.candidates),
+    ...changedIn("token", before.tokens, after.tokens),
+  ];
+}
+
+function changedIn(what: string, before: Tables = {}, after: Tables = {}): string[] {
+  return [...namesOf(before, after)].flatMap((name) => {
+    const [old, made] = [textOf(before[name]), textOf(after[name])];
+    if (old === made) return [];
+    if (made === undefined) return [`- ${what} ${name}: ${old}`];
+    return old === undefined ? [`+ ${what} ${name}: ${made}`] : [`~ ${what} ${name}: ${old} -> ${made}`];
+  });
+}
+
+function namesOf(before: Tables = {}, after: Tables = {}): Set<string> {
+  return new Set([...Object.keys(before), ...Object.keys(after)].toSorted());
+}
+
+/** Its fields in one order: where they stand means nothing. */
+function textOf(value: unknown): string | undefined {
+  if (value === undefined) return undefined;
+  return JSON.stringify(value, (_, each: unknown) =>
+    typeof each === "object" && each !== null && !Array.isArray(each)
+      ? Object.fromEntries(Object.entries(each).toSorted(([a], [b]) => (a < b ? -1 : 1)))
+      : each,
+  );
 }

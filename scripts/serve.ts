@@ -32,13 +32,13 @@ async function main(): Promise<void> {
   stopping.stops(serving);
   console.log(`Weir serves ${names.join(", ")} on ${serving.url}, storage in ${stateDir}`);
   if (apiTokens === undefined)
-    console.log("API_TOKENS is not set: every call but /healthz answers 503 and says how to set it.");
+    console.log("API_TOKENS is not set: every call except /healthz answers 503 with how to set it.");
   const code = await serving.exited;
   if (!stopping.isAsked)
-    throw new Error(`workerd ended by itself (${code === null ? "killed" : `code ${code}`})`);
+    throw new Error(`workerd ended unexpectedly (${code === null ? "killed" : `code ${code}`})`);
 }
 
-/** Hears of signals, and stops what is served, as soon as it is there: else it would be left behind. */
+/** Handles signals, and stops the server as soon as it runs: otherwise it would be left behind. */
 class Stopping {
   isAsked = false;
   #serving: Serving | undefined;
@@ -53,14 +53,14 @@ class Stopping {
   }
 
   #ask(): void {
-    // Whoever asks twice does not want to wait.
+    // A second signal ends it at once.
     if (this.isAsked) return void this.#serving?.stop("SIGKILL");
     this.isAsked = true;
     void this.#serving?.rest().then(() => this.#serving?.stop());
   }
 }
 
-/** Tables that may have been given as JSON text. */
+/** Tables, possibly as JSON text. */
 function tables(given: unknown): unknown {
   return typeof given === "string" ? JSON.parse(given) : given;
 }

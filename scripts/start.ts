@@ -6,7 +6,7 @@ import { startLimiter, type LocalLimiter } from "./local-limiter.ts";
 
 /** `npm run serve` reads these too, but here they would be ignored. */
 const NOT_READ = ["STATE_DIR", "API_TOKENS"];
-/** So often a file that was saved with an error is looked at again, in milliseconds. */
+/** How often a file with an error is read again, in milliseconds. */
 const LOOK_EVERY_MS = 300;
 
 const { POLICIES, REGIONS } = process.env;
@@ -17,13 +17,13 @@ async function main(): Promise<void> {
   requireNoFlags("npm start");
   for (const name of NOT_READ)
     if (process.env[name] !== undefined)
-      throw new Error(`${name} is set, and npm start does not read it: npm run serve does, or unset it`);
+      throw new Error(`${name} is set, but only npm run serve reads it: unset it`);
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const)
     process.on(signal, () => {
       isStopping = true;
       running?.stop(signal);
     });
-  // wrangler ends when a bad policy is saved. So it is told, and mended, and started again.
+  // wrangler ends when a bad policy is saved. So the error is printed, and wrangler started again after the fix.
   for (;;) {
     process.exitCode = await runOnce();
     if (isStopping || problem() === undefined) return;
@@ -40,7 +40,7 @@ async function runOnce(): Promise<number> {
   if (await limiter.isUp)
     console.log(
       `\nThe limiter is up. Paste this in another terminal:\n\n${limiter.curl([...policies.keys()][0] ?? "")}\n\n` +
-        `What it does is on ${limiter.dashboard} (sign in with the token in that line).\n`,
+        `The dashboard is ${limiter.dashboard} (sign in with the token in that line).\n`,
     );
   const code = await limiter.exited;
   running = undefined;
@@ -57,13 +57,13 @@ function problem(): string | undefined {
   }
 }
 
-/** Tells each new error, until there is none. */
+/** Prints each new error, until there is none. */
 async function untilMended(): Promise<void> {
-  let told: string | undefined;
+  let printed: string | undefined;
   for (let wrong = problem(); wrong !== undefined && !isStopping; wrong = problem()) {
-    if (wrong !== told)
-      console.error(`\n${wrong}\n\nThe limiter is down. It starts again when this is mended.\n`);
-    told = wrong;
+    if (wrong !== printed)
+      console.error(`\n${wrong}\n\nThe limiter is down. It starts again when this is fixed.\n`);
+    printed = wrong;
     await sleep(LOOK_EVERY_MS);
   }
 }

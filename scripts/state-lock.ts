@@ -1,9 +1,9 @@
 /**
- * One server a folder: two that keep their objects in one folder would each admit the whole limit.
+ * One server per folder: two servers on one folder would each admit the full limit.
  *
  * The lock is one of the operating system's, which a database of SQLite takes. So it ends with its process, however
- * that ends, and the file that is left means nothing. Who has it stands beside it, to be told. What the process has
- * started may live on after a SIGKILL, and still work on the folder: so that is written down too, and ended.
+ * that ends, and the file that is left means nothing. The holder is written beside it, for error messages. Its child
+ * may survive a SIGKILL and still work on the folder: so that is written too, and stopped.
  */
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
@@ -12,12 +12,12 @@ import { DatabaseSync } from "node:sqlite";
 
 /** A folder that no other server can have. */
 export interface StateLock {
-  /** Says which process works on the folder: it is ended by the next server, if this process cannot. */
+  /** Records which process works on the folder: the next server stops it, if this process cannot. */
   worksBy(pid: number | undefined): void;
   release(): void;
 }
 
-/** Who has the lock, or had it when it was killed. */
+/** The process with the lock, or the one that was killed with it. */
 interface Holder {
   readonly pid: number;
   readonly since: string;
@@ -26,7 +26,7 @@ interface Holder {
 
 /** SQLite's SQLITE_BUSY. */
 const BUSY = 5;
-/** A process that was asked to end is killed after so long, in milliseconds. */
+/** A process that does not stop within this time is killed, in milliseconds. */
 const PATIENCE_MS = 5_000;
 
 /**
@@ -69,8 +69,8 @@ function takenBy(stateDir: string, name: string): string {
   const holder = holderOf(stateDir);
   const who = holder === undefined ? "another process" : `process ${holder.pid}, since ${holder.since}`;
   return (
-    `${name} is ${JSON.stringify(resolve(stateDir))}: another server has it (${who}). Two on one folder would each ` +
-    "admit the whole limit: stop that one, or say another folder"
+    `${name} is ${JSON.stringify(resolve(stateDir))}: another server uses it (${who}). Two servers on one folder ` +
+    "would each admit the full limit: stop that one, or set another folder"
   );
 }
 
@@ -95,7 +95,7 @@ function holderOf(stateDir: string): Holder | undefined {
 async function end({ pid, started }: NonNullable<Holder["worker"]>): Promise<void> {
   const isThere = () => startOf(pid) === started;
   if (!isThere()) return;
-  console.log(`A server that was killed has left process ${pid} at work on this folder: it is ended first.`);
+  console.log(`A killed server has left process ${pid} running on this folder: stopping it first.`);
   process.kill(pid, "SIGTERM");
   const untilMs = performance.now() + PATIENCE_MS;
   while (isThere() && performance.now() < untilMs) await new Promise((done) => setTimeout(done, 20));
@@ -103,7 +103,7 @@ async function end({ pid, started }: NonNullable<Holder["worker"]>): Promise<voi
   while (isThere()) await new Promise((done) => setTimeout(done, 20));
 }
 
-/** When a process was started, in words that no other process of the same id has; `undefined`: it does not run. */
+/** When a process was started, as text that no other process of the same id has; `undefined`: it does not run. */
 function startOf(pid: number): string | undefined {
   if (!existsSync("/proc/self/stat")) {
     const started = spawnSync("ps", ["-o", "lstart=", "-p", String(pid)], { encoding: "utf8" }).stdout.trim();

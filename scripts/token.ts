@@ -75,19 +75,19 @@ function requirePolicies(names: readonly string[], environment: string | undefin
 function readBound(
   option: string,
   values: Readonly<Record<string, unknown>>,
-  most: number,
+  max: number,
 ): number | undefined {
   const given = values[option];
   if (given === undefined) return undefined;
   const bound = typeof given === "string" && /^\d{1,9}$/.test(given) ? Number(given) : 0;
-  if (bound < 1 || bound > most)
-    throw new Error(`--${option} is ${JSON.stringify(given)}: must be an integer from 1 to ${most}`);
+  if (bound < 1 || bound > max)
+    throw new Error(`--${option} is ${JSON.stringify(given)}: must be an integer from 1 to ${max}`);
   return bound;
 }
 
 try {
   const { token, entry } = makeToken(readArguments());
-  console.log(`The token, shown this once; give it to whoever calls as ${JSON.stringify(entry.name)}:
+  console.log(`The token, shown only once, for the caller ${JSON.stringify(entry.name)}:
 
 ${token}
 

@@ -5,7 +5,6 @@ import { takenByNpm } from "./call.ts";
 import { Calls } from "./verify/calls.ts";
 import { verifyExactness } from "./verify/exactness.ts";
 import { verifyHeldUnits, verifyHoldExpiry, verifySettling } from "./verify/holds.ts";
-import { measureLatency } from "./verify/latency.ts";
 import { verifyExclusion, verifyExpiry } from "./verify/leases.ts";
 import {
   holdPolicy,
@@ -18,7 +17,7 @@ import {
   RULES_NEEDED,
   rulesPolicy,
 } from "./verify/policies.ts";
-import { report, type Finding } from "./verify/report.ts";
+import { type Finding, report } from "./verify/report.ts";
 import { verifyRules } from "./verify/rules.ts";
 import { verifySockets, watchRedeployment } from "./verify/sockets.ts";
 
@@ -71,11 +70,11 @@ async function main(): Promise<number> {
   }
   const [lost] = takenByNpm(["quick", "redeploy", "policy", "key-prefix"]);
   if (lost !== undefined)
-    throw new Error(`${lost} did not get here, npm took it for its own: write ${COMMAND} URL ${lost}`);
+    throw new Error(`${lost} was taken by npm as its own flag: write ${COMMAND} URL ${lost}`);
   const [url, ...others] = positionals;
   const token = process.env["TOKEN"] ?? "";
   if (url === undefined || !/^https?:\/\//.test(url) || others.length > 0)
-    throw new Error(`the address is ${url ?? "missing"}: must be one, and begin with https://\n\n${USAGE}`);
+    throw new Error(`the address is ${url ?? "missing"}: must begin with https://\n\n${USAGE}`);
   if (token === "") throw new Error(`TOKEN is missing in the environment\n\n${USAGE}`);
   const calls = new Calls(url, token, values["key-prefix"]);
   const policies = await listed(calls, values.policy);
@@ -97,7 +96,7 @@ async function listed(calls: Calls, wanted: readonly string[] | undefined): Prom
   if (answered === undefined) throw new Error(`${calls.url} does not answer`);
   if (answered.status !== 200)
     throw new Error(
-      `${calls.url} answers ${answered.status}: ${JSON.stringify(answered.body["detail"] ?? "it is no limiter")}`,
+      `${calls.url} answers ${answered.status}: ${JSON.stringify(answered.body["detail"] ?? "it is not a limiter")}`,
     );
   const policies = answered.body["policies"] as ListedPolicy[];
   const unknown = wanted?.find((name) => !policies.some((policy) => policy.name === name));
@@ -162,4 +161,35 @@ try {
 } catch (error) {
   console.error(error instanceof Error ? error.message : String(error));
   process.exitCode = 2;
+}
+
+/* How long calls take from this machine, network included. */
+
+/** Measures each kind of call `times` times, one after the other. */
+export async function measureLatency(calls: Calls, policy: string, times: number): Promise<Finding> {
+  const key = calls.freshKey();
+  const kinds = {
+    "the network: GET /healthz": () => calls.make("GET", "/healthz"),
+    "a known key": () => calls.make("POST", "/v1/limit", { policy, key, cost: 0 }),
+    "a new key": () => calls.make("POST", "/v1/limit", { policy, key: calls.freshKey(), cost: 0 }),
+  };
+  const says: string[] = [];
+  for (const [kind, call] of Object.entries(kinds)) {
+    await call();
+    const tookMs: number[] = [];
+    for (let time = 0; time < times; time += 1) {
+      const beginMs = performance.now();
+      if ((await call()) !== undefined) tookMs.push(performance.now() - beginMs);
+    }
+    says.push(`${kind}: ${percentiles(tookMs)}`);
+  }
+  return { name: `latency, ${times} calls each, one after the other`, verdict: "measured", says };
+}
+
+/** Percentiles of durations, in words. */
+export function percentiles(tookMs: readonly number[]): string {
+  if (tookMs.length === 0) return "no answer";
+  const inOrder = tookMs.toSorted((a, b) => a - b);
+  const at = (share: number) => (inOrder[Math.ceil(share * inOrder.length) - 1] ?? 0).toFixed(1);
+  return `p50 ${at(0.5)} ms, p95 ${at(0.95)} ms, p99 ${at(0.99)} ms`;
 }

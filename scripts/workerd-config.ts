@@ -9,9 +9,9 @@ export interface ServeOptions {
   readonly port?: number;
   /** The process is in a group of its own: signals of a terminal do not reach it. */
   readonly isApart?: boolean;
-  /** Who knows it may tell the worker that the process ends: see stopping.ts. Absent: nobody may. */
+  /** Who knows it may tell the worker that the process ends: see workerd.ts. Absent: no caller may. */
   readonly stopSecret?: string;
-  /** How many objects the process can have: see object-bounds.ts. Absent: as many as are asked for. */
+  /** How many objects the process can have: see object-bounds.ts. Absent: no bound. */
   readonly objectBounds?: string;
   /** For tests: after how many milliseconds work in the background is due again. Absent: as everywhere else. */
   readonly backgroundMs?: number | undefined;

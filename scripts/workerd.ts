@@ -1,16 +1,15 @@
 /** Runs a bundle with plain workerd, for self-hosting, tests and benchmarks. */
-import { spawn, type ChildProcess } from "node:child_process";
+import { type ChildProcess, spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { removeEmptyDatabases } from "./empty-databases.ts";
+import { STOP_HEADER } from "../worker/http/stop-header.ts";
 import { freePort } from "./free-port.ts";
 import { requireFree } from "./listening.ts";
 import { ROOT } from "./project.ts";
 import { lockState, type StateLock } from "./state-lock.ts";
-import { giveAllBack } from "./stopping.ts";
-import { workerdConfig, type ServeOptions } from "./workerd-config.ts";
+import { type ServeOptions, workerdConfig } from "./workerd-config.ts";
 
 export interface Serving {
   readonly url: string;
@@ -28,8 +27,8 @@ export interface Serving {
 }
 
 /**
- * How long workerd may go on with the requests that are under way when it is asked to end, in milliseconds. It would do so
- * for as long as a socket is open, and containers are killed after 10 s.
+ * How long workerd may finish open requests when it stops, in milliseconds. Without a bound it would wait for open
+ * sockets, and containers are killed after 10 s.
  */
 const DRAIN_MS = 3_000;
 /** When workerd does not start, the error has about this many characters of what it printed. */
@@ -65,7 +64,7 @@ async function serveLocked(options: ServeOptions, lock: StateLock): Promise<Serv
     mode: 0o600,
   });
   const child = spawn(join(ROOT, "node_modules", ".bin", "workerd"), ["serve", config], {
-    // Ctrl-C goes to the whole group of a terminal, and whoever serves may have things to do before the end.
+    // Ctrl-C goes to the terminal's process group, and the server may have work to do before the end.
     detached: options.isApart === true,
     stdio: onOutput === undefined ? ["ignore", "inherit", "inherit"] : ["ignore", "pipe", "pipe"],
   });
@@ -93,7 +92,7 @@ async function serveLocked(options: ServeOptions, lock: StateLock): Promise<Serv
   void exited.then(() => ended.abort());
   const areUp = await Promise.all(urls.map((each) => answers(each, ended.signal)));
   if (areUp.includes(false))
-    throw new Error(`workerd stopped before it served: ${printed === "" ? "it says why above" : printed}`);
+    throw new Error(`workerd stopped before it served: ${printed === "" ? "see above" : printed}`);
   const stop = async (signal: NodeJS.Signals = "SIGTERM") => {
     child.kill(signal);
     const late = setTimeout(() => child.kill("SIGKILL"), DRAIN_MS);
@@ -120,4 +119,65 @@ async function answers(url: string, ended: AbortSignal): Promise<boolean> {
     await new Promise((done) => setTimeout(done, 20));
   }
   return false;
+}
+
+/*
+ * workerd makes an object's file when the object starts, before any code of the object runs, and never deletes it
+ * (tried on workerd 1.20261023.1: also when the object touches no storage, and after `deleteAll`). So a key that is
+ * only read costs an object of its own a page of 4 KiB, for good. While the object is in memory there are 32 KiB
+ * more beside it (`-shm`). On Cloudflare an object that stores nothing ceases to exist.
+ */
+
+/** An object's file is named by the object's id. The file of all alarms (`metadata.sqlite`) is not. */
+const OBJECT_FILE = /^[0-9a-f]{64}\.sqlite$/;
+/** One page of SQLite has the header and no table: the first table would take a second page. */
+const PAGE_BYTES = 4_096;
+
+/** Removes these files. No workerd may run on the folder: one with such a file open would write to a deleted file. */
+export function removeEmptyDatabases(stateDir: string): void {
+  for (const folder of readdirSync(stateDir, { withFileTypes: true })) {
+    if (!folder.isDirectory()) continue;
+    for (const name of readdirSync(join(stateDir, folder.name))) {
+      const path = join(stateDir, folder.name, name);
+      // With a log beside it (`-wal`) the object was killed, or is open: what is in the log is not in the file.
+      if (OBJECT_FILE.test(name) && !existsSync(`${path}-wal`) && statSync(path).size === PAGE_BYTES)
+        rmSync(path);
+    }
+  }
+}
+
+/* An orderly end: isolates return their units, and objects write their state. */
+
+/** An object that has not written for this time, in milliseconds, is not ahead of its storage. */
+const AHEAD_MS = 120_000;
+/** The process is killed after this time, in milliseconds. */
+export const MAX_MS = 5_000;
+/** An object's file, or its log. */
+const OBJECT_OR_LOG = /^(?<id>[0-9a-f]{64})\.sqlite(-wal)?$/;
+
+/** Announces the end to the worker at each address. It ends even if one does not answer in time. */
+export async function giveAllBack(urls: readonly string[], stateDir: string, secret: string): Promise<void> {
+  const signal = AbortSignal.timeout(MAX_MS);
+  const announce = (url: string, ids: readonly string[]) =>
+    fetch(url, { method: "POST", headers: { [STOP_HEADER]: secret }, body: JSON.stringify(ids), signal });
+  await Promise.allSettled(urls.map((url) => announce(url, [])));
+  const [first] = urls;
+  if (first !== undefined) await Promise.allSettled([announce(first, activeObjects(stateDir))]);
+}
+
+/** The ids of objects that have written recently. */
+function activeObjects(stateDir: string): string[] {
+  const sinceMs = Date.now() - AHEAD_MS;
+  const ids = new Set<string>();
+  for (const folder of readdirSync(stateDir, { withFileTypes: true })) {
+    // Objects of other classes write before they answer.
+    if (!folder.isDirectory() || !folder.name.endsWith("-LimiterObject")) continue;
+    for (const name of readdirSync(join(stateDir, folder.name))) {
+      const id = OBJECT_OR_LOG.exec(name)?.groups?.["id"];
+      // workerd removes the log of an object that it drops, at any moment.
+      const file = id && statSync(join(stateDir, folder.name, name), { throwIfNoEntry: false });
+      if (id !== undefined && file && file.mtimeMs > sinceMs) ids.add(id);
+    }
+  }
+  return [...ids];
 }

@@ -1,24 +1,24 @@
-import type { Algorithm, LeaseTerms } from "./algorithm.ts";
+import { type Algorithm, configProblem, constantForecast, type LeaseTerms, scaleLimit } from "./algorithm.ts";
 
 /**
  * Concurrency: at most `limit` units held at once. It is a semaphore, and with a limit of 1 a mutex.
  *
- * Units are occupied and given back, not used up, so this algorithm counts nothing. A caller that has units has a
- * lease. A lease is a hold (core/accounts/account.ts), but its units are free when it expires. A cost passes when
+ * Units are occupied and given back, not used up, so this algorithm counts nothing. A caller occupies units by a lease,
+ * which is a hold (core/accounts/account.ts) whose units are free when it expires. A cost passes when
  *
  *     cost + outstanding  <=  limit
  *
- * The exact wait lasts until enough leases have expired. account.ts finds it, because the holds are there.
+ * The exact wait lasts until enough leases have expired. account.ts computes it, because it has the holds.
  *
  * Example: limit 10, leases of 4 until 300 ms and of 5 until 800 ms. A cost of 1 passes, a cost of 2 waits 300 ms.
  *
  * The state is only what outlasts a lease. The fencing token rises with every grant: it is the time in microseconds
- * since the Unix epoch, or the last token plus 1 if that is larger. So it goes on rising when the state has been
- * forgotten, as long as the clock is not put back by more than the key was idle. (Fencing: M. Kleppmann, "How to do
- * distributed locking", 2016.)
+ * since the Unix epoch, or the last token plus 1 if that is larger. So it keeps rising after the state is forgotten,
+ * unless the clock is put back by more than the key was idle. (Fencing: M. Kleppmann, "How to do distributed locking",
+ * 2016.)
  *
- * The bound, at any instant: `limit` units. Its worst boundary is a holder that pauses for longer than its lease and
- * does not notice: the fencing token is for that. What it is bad at: a rate, since many short leases are many calls.
+ * The bound, at any instant: `limit` units. The worst boundary is a holder that pauses for longer than its lease without
+ * noticing: the fencing token is for that. What it is bad at: a rate, since many short leases are many calls.
  */
 export interface ConcurrencyConfig extends LeaseTerms {
   readonly limit: number;
@@ -27,20 +27,20 @@ export interface ConcurrencyConfig extends LeaseTerms {
 export interface ConcurrencyState {
   /** The token of the latest lease. */
   readonly fencingToken: number;
-  /** How many leases expired and were not released. */
+  /** How many leases expired without being released. */
   readonly reclaimed: number;
 }
 
 const DEFAULT_TTL_MS = 60_000;
-/** A caller may renew for ever. This bounds how long the units of a caller that crashed stay occupied: an hour. */
+/** An hour: it bounds how long the units of a crashed caller stay occupied. A caller may renew for ever. */
 const DEFAULT_MAX_TTL_MS = 3_600_000;
 export const DEFAULT_MAX_WAIT_MS = 30_000;
-/** A request that waits in the queue takes memory and a connection. The runtime ends it after some minutes anyway. */
+/** A waiting request takes memory and a connection. The runtime ends it after some minutes anyway. */
 export const MAX_WAIT_MS = 600_000;
 export const DEFAULT_MAX_WAITERS = 1_000;
 /** Each waiter is a pending request in the object, which has 128 MB. With 2,000 waiters, each took 110 KB. */
 export const MAX_WAITERS = 1_000;
-/** 2^31 - 1 ms, which is the longest that a timer can run. */
+/** 2^31 - 1 ms: the maximum of a timer. */
 const MAX_TTL_MS = 2_147_483_647;
 
 export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
@@ -65,18 +65,11 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
     const maxTtlMs = Number(fields["maxTtl"] ?? Math.max(ttlMs, DEFAULT_MAX_TTL_MS));
     const maxWaitMs = Number(fields["maxWait"] ?? DEFAULT_MAX_WAIT_MS);
     const maxWaiters = Number(fields["maxWaiters"] ?? DEFAULT_MAX_WAITERS);
-    if (ttlMs > MAX_TTL_MS) return { problem: { field: "ttl", allowed: `at most ${MAX_TTL_MS} ms` } };
+    if (ttlMs > MAX_TTL_MS) return configProblem("ttl", `at most ${MAX_TTL_MS} ms`);
     if (maxTtlMs < ttlMs || maxTtlMs > MAX_TTL_MS)
-      return {
-        problem: {
-          field: "maxTtl",
-          allowed: `at least the ttl of ${ttlMs} ms and at most ${MAX_TTL_MS} ms`,
-        },
-      };
-    if (maxWaitMs > MAX_WAIT_MS)
-      return { problem: { field: "maxWait", allowed: `at most ${MAX_WAIT_MS} ms` } };
-    if (maxWaiters > MAX_WAITERS)
-      return { problem: { field: "maxWaiters", allowed: `at most ${MAX_WAITERS}` } };
+      return configProblem("maxTtl", `at least the ttl of ${ttlMs} ms and at most ${MAX_TTL_MS} ms`);
+    if (maxWaitMs > MAX_WAIT_MS) return configProblem("maxWait", `at most ${MAX_WAIT_MS} ms`);
+    if (maxWaiters > MAX_WAITERS) return configProblem("maxWaiters", `at most ${MAX_WAITERS}`);
     return { limit: Number(fields["limit"]), ttlMs, maxTtlMs, maxWaitMs, maxWaiters };
   },
 
@@ -86,10 +79,7 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
   localDecisions: () => ({ admits: false, denies: false }),
   wholeFromMs: () => 0,
 
-  scale(config, part) {
-    const limit = Math.floor(config.limit * part);
-    return limit < 1 ? undefined : { ...config, limit };
-  },
+  scale: scaleLimit,
 
   decide({ limit }, state, nowMs, cost, outstanding) {
     const remaining = Math.max(0, limit - outstanding);
@@ -105,24 +95,22 @@ export const concurrency: Algorithm<ConcurrencyConfig, ConcurrencyState> = {
 
   noteHold: (_, state) => state,
 
-  // More than 0 units: a lease has expired. Its units are free again, and the expiry is counted.
+  // More than 0 units: a lease has expired. Only the expiry is counted.
   debit: (_, state, __, units) =>
     units === 0 || state === undefined ? state : { ...state, reclaimed: state.reclaimed + 1 },
 
-  // No units were used up. Only releasing a lease gives units back.
+  // No units are used up. Only the end of a lease gives units back.
   credit: (_, state) => state,
   uncharge: (_, state) => state,
 
   wholeAtMs: () => -Infinity,
 
-  forecast: ({ limit }) => ({
-    debit: () => undefined,
-    take: () => undefined,
-    passesAtMs: (atMs, cost, outstanding) => (cost === 0 || cost + outstanding <= limit ? atMs : Infinity),
-    isCertain: () => true,
-  }),
+  forecast: ({ limit }) =>
+    constantForecast((atMs, cost, outstanding) =>
+      cost === 0 || cost + outstanding <= limit ? atMs : Infinity,
+    ),
 
-  // Every grant is written, with its token: an acknowledged lease is never forgotten.
+  // Every grant is written with its token: an acknowledged lease is never forgotten.
   covers: (_, stored, ahead, state, outstanding) =>
     outstanding <= ahead &&
     (state === undefined || (stored as ConcurrencyState | undefined)?.fencingToken === state.fencingToken),

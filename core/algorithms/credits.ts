@@ -1,39 +1,42 @@
-import type { Algorithm } from "./algorithm.ts";
+import { type Algorithm, configProblem } from "./algorithm.ts";
 
 /**
- * Credits: units that are bought and used up, and that no time gives back. (Prepaid balances, trials of so many calls.)
+ * Credits: units that are bought and used up, and that time does not give back (prepaid balances, trials).
  *
- * A key begins with `initial` units and never has more than `limit`. A refund adds units, a debit takes them, and
- * nothing else does. A cost passes when
+ * A key begins with `initial` units and never has more than `limit`. Only a refund adds units, and only a debit takes
+ * them. A cost passes when
  *
  *     spent + outstanding + cost  <=  initial
  *
- * Example: limit 10, initial 2. Two calls pass, and the third is told to wait for ever. A refund of 5 makes 5 more pass.
+ * Example: limit 10, initial 2. Two calls pass, and no wait is long enough for the third. After a refund of 5, 5 more
+ * pass.
  *
- * The state is what has been *spent*, as in a token bucket: below 0 when more was bought than used. So an untouched key
- * needs none, and when `initial` changes, what was spent stays spent. Time only ever makes a key whole again at an
- * instant that nobody will see (`END_MS`): figures have to be numbers. So its record stays until somebody resets it.
+ * The state is what has been *spent*, as in a token bucket, and below 0 when more was bought than used. So an untouched
+ * key needs none, and when `initial` changes, what was spent stays spent. Times have to be numbers, so the key is
+ * untouched again at `END_MS`, in the far future: its record stays until it is reset.
  *
- * The bound: units admitted in any interval, and not given back, are at most `limit` and those that were added in it.
- * There is no worst boundary. What it is bad at: loss. Units that a crash or a lost isolate costs would never come back.
- * So memory is never ahead of storage, isolates reserve nothing, and the object writes each call.
+ * The bound: units admitted in any interval, and not given back, are at most `limit` plus those added in it. There is no
+ * worst boundary. What it is bad at: loss. Units lost by a crash or with an isolate would never come back. So memory is
+ * never ahead of storage, isolates reserve nothing, and the object writes each call.
  */
 export interface CreditsConfig {
-  /** The most units that a key can have. */
+  /** The maximum number of units of a key. */
   readonly limit: number;
   /** What a key begins with. */
   readonly initial: number;
 }
 
 export interface CreditsState {
-  /** Units used since the key was untouched, less those that were added. Never 0: that is an untouched key. */
+  /** Units used minus units added. Never 0: that is an untouched key. */
   readonly spent: number;
 }
 
+type Config = CreditsConfig;
+type State = CreditsState;
 /** The year 144,683, in milliseconds since the Unix epoch. Sums with it are exact. */
 const END_MS = 2 ** 52;
 
-export const credits: Algorithm<CreditsConfig, CreditsState> = {
+export const credits: Algorithm<Config, State> = {
   name: "credits",
   fields: { limit: "units", initial: "count?" },
   isLasting: true,
@@ -41,7 +44,7 @@ export const credits: Algorithm<CreditsConfig, CreditsState> = {
   configure(fields) {
     const limit = Number(fields["limit"]);
     const initial = Number(fields["initial"] ?? limit);
-    if (initial > limit) return { problem: { field: "initial", allowed: `at most the limit of ${limit}` } };
+    if (initial > limit) return configProblem("initial", `at most the limit of ${limit}`);
     return { limit, initial };
   },
 
@@ -51,8 +54,8 @@ export const credits: Algorithm<CreditsConfig, CreditsState> = {
   wholeFromMs: () => END_MS,
 
   scale({ limit, initial }, part) {
-    const least = Math.floor(limit * part);
-    return least < 1 ? undefined : { limit: least, initial: Math.floor(initial * part) };
+    const scaled = Math.floor(limit * part);
+    return scaled < 1 ? undefined : { limit: scaled, initial: Math.floor(initial * part) };
   },
 
   decide(config, state, nowMs, cost, outstanding) {
@@ -61,14 +64,14 @@ export const credits: Algorithm<CreditsConfig, CreditsState> = {
     if (cost === 0 || cost <= free) {
       const after = stateOf(spent + cost);
       const remaining = Math.max(0, free - cost);
-      return { allowed: true, state: after, remaining, resetAfterMs: wholeAfterMs(after, nowMs) };
+      return { allowed: true, state: after, remaining, resetAfterMs: untouchedAfterMs(after, nowMs) };
     }
     return {
       allowed: false,
       reason: cost > config.limit ? "cost-over-limit" : "quota",
       retryAfterMs: null,
       remaining: Math.max(0, free),
-      resetAfterMs: wholeAfterMs(stateOf(spent), nowMs),
+      resetAfterMs: untouchedAfterMs(stateOf(spent), nowMs),
     };
   },
 
@@ -76,7 +79,7 @@ export const credits: Algorithm<CreditsConfig, CreditsState> = {
   debit: (config, state, nowMs, units) => stateOf(spentAt(config, state, nowMs) + units),
   mostDebit: (config, state, nowMs) => Number.MAX_SAFE_INTEGER - spentAt(config, state, nowMs),
   credit,
-  // Time gives nothing back, so all of a charge can be given back, however old it is.
+  // Time gives nothing back, so a charge of any age can be given back in full.
   uncharge: credit,
 
   wholeAtMs: (_, state, uses) =>
@@ -100,33 +103,28 @@ export const credits: Algorithm<CreditsConfig, CreditsState> = {
   },
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
-    const before = spentAt(config, stored as CreditsState | undefined, nowMs) + ahead;
+    const before = spentAt(config, stored as State | undefined, nowMs) + ahead;
     return before >= spentAt(config, state, nowMs) + outstanding;
   },
 
   pack: (_, state) => ({ record: state }),
-  unpack: (_, record) => record as CreditsState,
-  used: (record) => Math.max(0, (record as CreditsState | null)?.spent ?? 0),
+  unpack: (_, record) => record as State,
+  used: (record) => Math.max(0, (record as State | null)?.spent ?? 0),
 };
 
-function credit(
-  config: CreditsConfig,
-  state: CreditsState | undefined,
-  nowMs: number,
-  units: number,
-): CreditsState | undefined {
+function credit(config: Config, state: State | undefined, nowMs: number, units: number): State | undefined {
   return stateOf(Math.max(spentAt(config, state, nowMs) - units, config.initial - config.limit));
 }
 
-/** Units spent. A key that has more than a limit which was lowered has that limit. */
-function spentAt({ limit, initial }: CreditsConfig, state: CreditsState | undefined, nowMs: number): number {
+/** Units spent. If the limit was lowered, a key with more units has that limit. */
+function spentAt({ limit, initial }: Config, state: State | undefined, nowMs: number): number {
   return nowMs >= END_MS ? 0 : Math.max(state?.spent ?? 0, initial - limit);
 }
 
-function stateOf(spent: number): CreditsState | undefined {
+function stateOf(spent: number): State | undefined {
   return spent === 0 ? undefined : { spent };
 }
 
-function wholeAfterMs(state: CreditsState | undefined, nowMs: number): number {
+function untouchedAfterMs(state: State | undefined, nowMs: number): number {
   return state === undefined ? 0 : Math.max(0, END_MS - nowMs);
 }

@@ -1,19 +1,26 @@
-import type { Algorithm, AlgorithmDecision, AnyAlgorithm, Denial, Forecast } from "./algorithm.ts";
+import {
+  type Algorithm,
+  type AlgorithmDecision,
+  type AnyAlgorithm,
+  configProblem,
+  type Denial,
+  type Forecast,
+} from "./algorithm.ts";
 
 /**
- * Penalty: whoever is denied is blocked for a while. It is not an algorithm of its own, but goes around one that counts
- * a rate. A denial begins a block of `blockForMs`, during which every cost is denied. Denials during a block change
- * nothing, so the wait that they name is exact. A denial that comes after a block, but within as long again, begins one
- * that is twice as long, up to `maxBlockMs`: so whoever keeps on is kept out for longer and longer. That is the growing ban
- * of fail2ban (`bantime.increment`).
+ * Penalty: a denial blocks the key for a while. It is not an algorithm of its own, but wraps one that counts a rate. A
+ * denial begins a block of `blockForMs`, during which every cost is denied. Denials during a block change nothing, so
+ * their wait is exact. A denial after a block, but within as long again, begins one twice as long, up to `maxBlockMs`:
+ * a caller that does not stop is blocked for longer and longer, as by the growing ban of fail2ban (`bantime.increment`).
  *
- * Example: 5 per minute, blocked for 15 min and at most a day. The sixth attempt is denied, and the key blocked for 15
- * min. An attempt in the 20th minute passes; ten more there are too many, and it is blocked for 30 min. Whoever stays
- * away for 30 min after that begins with 15 min again.
+ * Example: 5 per minute, blocked for 15 min, and for a day at most. The sixth attempt is denied, and the key blocked for
+ * 15 min. An attempt in the 20th minute passes; ten more are too many, and the key is blocked for 30 min. If no denial
+ * follows within 30 min after that, the next block is 15 min again.
  *
- * What can never pass begins no block, nor does a denial for what is kept for more important calls. A reset ends it.
+ * A cost that can never pass begins no block, nor does a denial of units kept for more important calls. A reset ends it.
  *
- * The bound: that of the algorithm, since a block only denies more.
+ * The bound and its worst boundary are those of the algorithm, since a block only denies more. What it is bad at: keys
+ * that several callers share, since one of them blocks all.
  */
 export interface PenaltyConfig {
   readonly inner: object;
@@ -29,18 +36,19 @@ interface Block {
   readonly forMs: number;
 }
 
-interface PenaltyState {
+interface State {
   readonly inner: unknown;
   readonly block: Block | undefined;
 }
 
+type Config = PenaltyConfig;
+type Decision = AlgorithmDecision<State>;
 const GROWTH = 2;
 
-/** The algorithm with penalties. Its states are stored so that the algorithm alone can read them: `withoutBlock`. */
-export function withPenalty(algorithm: AnyAlgorithm): Algorithm<PenaltyConfig, PenaltyState> {
-  // No function of it is taken over as it is: each has a configuration of its own.
+/** The algorithm with penalties. The algorithm alone can read its stored states: `withoutBlock`. */
+export function withPenalty(algorithm: AnyAlgorithm): Algorithm<Config, State> {
+  // No function is copied: each takes the configuration of the algorithm.
   const { name, storedAs, fields, isLasting, isStateless } = algorithm;
-  const innerOf = (state: PenaltyState | undefined) => state?.inner;
   return {
     name,
     fields,
@@ -48,10 +56,10 @@ export function withPenalty(algorithm: AnyAlgorithm): Algorithm<PenaltyConfig, P
     ...(isLasting && { isLasting }),
     ...(isStateless && { isStateless }),
     isPenal: true,
-    configure: () => ({ problem: { field: "blockFor", allowed: "beside an algorithm" } }),
+    configure: () => configProblem("blockFor", "beside an algorithm"),
     capacity: ({ inner }) => algorithm.capacity(inner),
     quota: ({ inner }) => algorithm.quota(inner),
-    // Each denial counts, so the object has to see it; and what it blocks no isolate may admit.
+    // Each denial counts, so the object decides it; and no isolate may admit what is blocked.
     localDecisions: () => ({ admits: false, denies: false }),
     wholeFromMs: ({ inner, maxBlockMs }, missing) =>
       Math.max(algorithm.wholeFromMs(inner, missing), 2 * maxBlockMs),
@@ -60,37 +68,37 @@ export function withPenalty(algorithm: AnyAlgorithm): Algorithm<PenaltyConfig, P
       return inner && { ...config, inner };
     },
     decide(config, state, nowMs, cost, outstanding) {
-      const decision = algorithm.decide(config.inner, innerOf(state), nowMs, cost, outstanding);
+      const decision = algorithm.decide(config.inner, state?.inner, nowMs, cost, outstanding);
       const block = state?.block;
       return block !== undefined && nowMs < block.untilMs
         ? blocked(decision, state, block.untilMs - nowMs, cost)
         : unblocked(config, decision, state, nowMs);
     },
-    noteHold: (config, state, nowMs) =>
-      stateOf(algorithm.noteHold(config.inner, innerOf(state), nowMs), state?.block),
+    noteHold: ({ inner }, state, nowMs) =>
+      stateOf(algorithm.noteHold(inner, state?.inner, nowMs), state?.block),
     debit: ({ inner }, state, nowMs, units) =>
-      stateOf(algorithm.debit(inner, innerOf(state), nowMs, units), state?.block),
+      stateOf(algorithm.debit(inner, state?.inner, nowMs, units), state?.block),
     ...(algorithm.mostDebit && {
-      mostDebit: ({ inner }, state, nowMs) => algorithm.mostDebit?.(inner, innerOf(state), nowMs) ?? Infinity,
+      mostDebit: ({ inner }, state, nowMs) => algorithm.mostDebit?.(inner, state?.inner, nowMs) ?? Infinity,
     }),
     credit: ({ inner }, state, nowMs, units) =>
-      stateOf(algorithm.credit(inner, innerOf(state), nowMs, units), state?.block),
+      stateOf(algorithm.credit(inner, state?.inner, nowMs, units), state?.block),
     uncharge: ({ inner }, state, nowMs, units, atMs) =>
-      stateOf(algorithm.uncharge(inner, innerOf(state), nowMs, units, atMs), state?.block),
+      stateOf(algorithm.uncharge(inner, state?.inner, nowMs, units, atMs), state?.block),
     wholeAtMs: ({ inner }, state, uses) =>
-      Math.max(algorithm.wholeAtMs(inner, innerOf(state), uses), forgottenAtMs(state?.block)),
-    forecast: ({ inner }, state) => forecastOf(algorithm.forecast(inner, innerOf(state)), state?.block),
-    ...storing(algorithm),
+      Math.max(algorithm.wholeAtMs(inner, state?.inner, uses), forgottenAtMs(state?.block)),
+    forecast: ({ inner }, state) => forecastOf(algorithm.forecast(inner, state?.inner), state?.block),
+    ...storageOf(algorithm),
     ...(algorithm.bytes && {
       bytes: ({ inner }) => (inner === undefined ? 0 : (algorithm.bytes?.(inner) ?? 0)),
     }),
   };
 }
 
-/** How its states are stored: as those of the algorithm, with the block beside them if there is one. */
-function storing(
+/** States are stored as those of the algorithm, with the block beside them if there is one. */
+function storageOf(
   algorithm: AnyAlgorithm,
-): Pick<Algorithm<PenaltyConfig, PenaltyState>, "covers" | "pack" | "unpack" | "used"> {
+): Pick<Algorithm<Config, State>, "covers" | "pack" | "unpack" | "used"> {
   return {
     covers(config, stored, ahead, state, outstanding, nowMs) {
       const isKnown = blockIn(stored)?.untilMs === state?.block?.untilMs;
@@ -113,22 +121,21 @@ function storing(
   };
 }
 
-/** The figures and words of a rule's configuration, those of its penalties included. */
+/** The plain values of a rule's configuration, with those of its penalties. */
 export function figuresOf(config: object): object {
-  const { inner, ...own } = config as Partial<PenaltyConfig>;
+  const { inner, ...own } = config as Partial<Config>;
   return Object.fromEntries(
-    Object.entries({ ...inner, ...own }).filter(([, value]) => FIGURES.includes(typeof value)),
+    Object.entries({ ...inner, ...own }).filter(([, value]) =>
+      ["number", "string", "boolean"].includes(typeof value),
+    ),
   );
 }
 
-const FIGURES = ["number", "string", "boolean"];
-
-/** The record of the algorithm alone, in a record that may have a block beside it. */
+/** The algorithm's own record in a record that may have a block. */
 export function withoutBlock(record: unknown): unknown {
   return hasBlock(record) ? record.inner : record;
 }
 
-/** The block in a record; absent: it has none. */
 export function blockIn(record: unknown): Block | undefined {
   return hasBlock(record) ? record.block : undefined;
 }
@@ -137,54 +144,52 @@ function hasBlock(record: unknown): record is { readonly inner?: unknown; readon
   return typeof record === "object" && record !== null && "block" in record;
 }
 
-function stateOf(inner: unknown, block: Block | undefined): PenaltyState | undefined {
+function stateOf(inner: unknown, block: Block | undefined): State | undefined {
   return inner === undefined && block === undefined ? undefined : { inner, block };
 }
 
-/** What was decided, during a block of which `leftMs` are left. */
+/** The decision during a block that lasts `leftMs` more. */
 function blocked(
   decision: AlgorithmDecision<unknown>,
-  state: PenaltyState | undefined,
+  state: State | undefined,
   leftMs: number,
   cost: number,
-): AlgorithmDecision<PenaltyState> {
-  const figures = { remaining: 0, resetAfterMs: Math.max(decision.resetAfterMs, leftMs) };
-  if (cost === 0) return { allowed: true, state, ...figures };
-  if (decision.allowed) return { allowed: false, reason: "blocked", retryAfterMs: leftMs, ...figures };
+): Decision {
+  const estimate = { remaining: 0, resetAfterMs: Math.max(decision.resetAfterMs, leftMs) };
+  if (cost === 0) return { allowed: true, state, ...estimate };
+  if (decision.allowed) return { allowed: false, reason: "blocked", retryAfterMs: leftMs, ...estimate };
   const { reason, retryAfterMs } = decision;
   if (retryAfterMs === null && reason === "cost-over-limit")
-    return { allowed: false, reason, retryAfterMs, ...figures };
+    return { allowed: false, reason, retryAfterMs, ...estimate };
   const waitMs = retryAfterMs === null ? null : Math.max(leftMs, retryAfterMs);
-  return { allowed: false, reason: "blocked", retryAfterMs: waitMs, ...figures };
+  return { allowed: false, reason: "blocked", retryAfterMs: waitMs, ...estimate };
 }
 
-/** What was decided while there is no block; a denial begins one. */
+/** The decision without a block; a denial begins one. */
 function unblocked(
-  { blockForMs, maxBlockMs }: PenaltyConfig,
+  { blockForMs, maxBlockMs }: Config,
   decision: AlgorithmDecision<unknown>,
-  state: PenaltyState | undefined,
+  state: State | undefined,
   nowMs: number,
-): AlgorithmDecision<PenaltyState> {
+): Decision {
   const before = state?.block;
-  if (decision.allowed) {
-    const block = forgottenAtMs(before) > nowMs ? before : undefined;
-    return { ...decision, state: stateOf(decision.state, block) };
-  }
+  const isRemembered = forgottenAtMs(before) > nowMs;
+  if (decision.allowed)
+    return { ...decision, state: stateOf(decision.state, isRemembered ? before : undefined) };
   const { counted, ...denied } = decision;
-  const isAgain = forgottenAtMs(before) > nowMs;
-  const forMs = isAgain ? Math.min(maxBlockMs, GROWTH * (before?.forMs ?? 0)) : blockForMs;
+  const forMs = isRemembered ? Math.min(maxBlockMs, GROWTH * (before?.forMs ?? 0)) : blockForMs;
   const block = { untilMs: nowMs + forMs, forMs };
   const { state: inner, ...after } = counted ?? { ...denied, state: state?.inner };
-  const figures: Denial = {
+  const estimate: Denial = {
     ...after,
     remaining: 0,
     resetAfterMs: Math.max(after.resetAfterMs, forMs),
     retryAfterMs: after.retryAfterMs === null ? null : Math.max(after.retryAfterMs, forMs),
   };
-  return { ...denied, counted: { ...figures, state: { inner, block } } };
+  return { ...denied, counted: { ...estimate, state: { inner, block } } };
 }
 
-/** From when on a block is as if it had never been. */
+/** When a block has no effect any more. */
 function forgottenAtMs(block: Block | undefined): number {
   return block === undefined ? -Infinity : block.untilMs + block.forMs;
 }
@@ -195,7 +200,7 @@ function forecastOf(inner: Forecast, block: Block | undefined): Forecast {
   return {
     debit: (uses, from, to) => inner.debit(uses, from, to),
     take: (atMs, units) => inner.take(atMs, units),
-    // What passes at an instant also passes later, if nobody comes. So the later one of the two is exact.
+    // What passes at an instant also passes later if no call comes, so the later of the two instants is exact.
     passesAtMs(atMs, cost, outstanding) {
       const passesAtMs = inner.passesAtMs(atMs, cost, outstanding);
       return cost === 0 ? passesAtMs : Math.max(passesAtMs, untilMs);

@@ -1,16 +1,21 @@
-import type { Algorithm, AlgorithmDecision, Forecast, Uses } from "./algorithm.ts";
+import {
+  type Algorithm,
+  type AlgorithmDecision,
+  configProblem,
+  type Forecast,
+  type Uses,
+} from "./algorithm.ts";
 
 /**
  * Token bucket: `limit` units per window, refilled continuously, at most `burst` at once.
  *
- * The textbook keeps the tokens that are left as a fraction, and adds `elapsed * limit / window` on every call.
- * Fractions are rounded, and after a few million calls the bucket has drifted from its rate. So nothing here is a
- * fraction. A token is `windowMs` parts, and each millisecond gives back `limit` parts. Both are integers, whatever
- * the rate is.
+ * The textbook stores the remaining tokens as a fraction, and adds `elapsed * limit / window` on every call. Fractions
+ * are rounded, so after a few million calls the bucket has drifted from its rate. Here nothing is a fraction: a token
+ * is `windowMs` parts, and each millisecond gives back `limit` parts. Both are integers at any rate.
  *
- * The state is what has been *spent*, not what is left (the "leaky bucket as a meter" of ITU-T I.371). What is left
- * is `burst * windowMs - spent`. An untouched bucket is then 0, whatever the policy says. So when a policy changes,
- * the consumption stays and the new limit counts at once.
+ * The state is what has been *spent*, not what remains (the "leaky bucket as a meter" of ITU-T I.371). What remains is
+ * `burst * windowMs - spent`. An untouched bucket is 0 under every policy, so when a policy changes, the consumption
+ * stays and the new limit applies at once.
  *
  *     spent(now) = max(0, spent - limit * (now - at))
  *     a cost passes when  spent(now) + (outstanding + cost) * windowMs  <=  burst * windowMs
@@ -19,22 +24,25 @@ import type { Algorithm, AlgorithmDecision, Forecast, Uses } from "./algorithm.t
  * spent <= 2,000, so it waits ceil(1,000 / 3) = 334 ms: at 333 ms spent is 2,001 (denied), at 334 ms 1,998 (passes).
  *
  * The bound, in any interval of L ms: burst + limit * L / windowMs units. It is reached when a full bucket is emptied
- * at once and then each unit is taken as soon as it comes back. That is its worst boundary: nearly burst + limit
- * units in one window. What it is bad at: "never more than `limit` in any window" needs a sliding log.
+ * at once and each further unit is taken as soon as it comes back. That is the worst boundary: nearly burst + limit
+ * units in one window. What it is bad at: "never more than `limit` in any window", which needs a sliding log.
  *
  * A charge of n units can be given back later by name, as long as the bucket has not refilled them:
  *
  *     max(0, n * windowMs - limit * (now - at))  parts
  *
- * Why that keeps the bound: let V be what is left, and what could be given back of each charge. A charge moves parts
- * from the one to the other, and a refund moves them back. In a millisecond what is left grows by at most `limit`; if
- * anything could be given back, that shrinks by as much. So V is never over `burst`, and units taken in an interval
+ * Why that keeps the bound: let V be what remains plus what could be given back of each charge. A charge moves parts
+ * from the first to the second, and a refund moves them back. In a millisecond what remains grows by at most `limit`;
+ * if anything could be given back, that shrinks by as much. So V never exceeds `burst`, and units taken in an interval
  * and not given back are at most that and what was refilled meanwhile: the same bound.
  *
- * Counting is exact as long as every sum is at most 2^53, so `burst * windowMs` may not exceed that.
+ * Counting is exact while every sum is at most 2^53, so `burst * windowMs` may not exceed that.
  */
 
-export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
+type Config = TokenBucketConfig;
+type State = TokenBucketState;
+
+export const tokenBucket: Algorithm<Config, State> = {
   name: "token-bucket",
   isPoolable: true,
   fields: { limit: "units", window: "duration", burst: "units?" },
@@ -43,20 +51,20 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
     const [limit, windowMs] = [Number(fields["limit"]), Number(fields["window"])];
     const burst = Number(fields["burst"] ?? limit);
     if (burst * windowMs > MAX_PARTS) {
-      const field = burst === limit ? "limit" : "burst";
-      const most = Math.floor(MAX_PARTS / windowMs);
-      const allowed =
-        `at most ${most} with a window of ${windowMs} ms (burst * windowMs may not exceed 2^53, so that ` +
-        "counting stays exact); the same rate over a shorter window allows more";
-      return { problem: { field, allowed } };
+      const max = Math.floor(MAX_PARTS / windowMs);
+      return configProblem(
+        burst === limit ? "limit" : "burst",
+        `at most ${max} with a window of ${windowMs} ms (burst * windowMs may not exceed 2^53, so that ` +
+          "counting stays exact); the same rate over a shorter window allows more",
+      );
     }
-    const least = leastBurst(limit, windowMs);
-    if (burst < least) {
-      const allowed =
-        `at least ${least} for ${limit} per ${windowMs} ms: waits are whole milliseconds, so with less, a caller that ` +
-        "waits as it is told cannot reach that rate";
-      return { problem: { field: "burst", allowed } };
-    }
+    const min = leastBurst(limit, windowMs);
+    if (burst < min)
+      return configProblem(
+        "burst",
+        `at least ${min} for ${limit} per ${windowMs} ms: waits are whole milliseconds, so with less, callers that ` +
+          "wait for `retryAfterMs` cannot reach that rate",
+      );
     return { limit, windowMs, burst };
   },
 
@@ -66,21 +74,35 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
   localDecisions: () => ({ admits: true, denies: true }),
   wholeFromMs: ({ windowMs, limit }, missing) => Math.ceil((missing * windowMs) / limit),
 
-  // The window is stretched and the limit stays, so the rate is not rounded: a sixth of 5 in 15 min is 5 in 90 min.
+  // The window grows and the limit stays, so the rate is not rounded: a sixth of 5 in 15 min is 5 in 90 min.
   scale({ limit, windowMs, burst }, part) {
-    const least = Math.floor(burst * part);
-    return least < 1 ? undefined : { limit, windowMs: Math.ceil(windowMs / part), burst: least };
+    const scaled = Math.floor(burst * part);
+    return scaled < 1 ? undefined : { limit, windowMs: Math.ceil(windowMs / part), burst: scaled };
   },
 
-  decide(config, state, nowMs, cost, outstanding) {
-    return decide(
-      config,
-      spentAt(config, state, nowMs),
-      stamp(state, nowMs),
-      cost,
-      outstanding,
-      beyondAt(config, state, nowMs),
-    );
+  decide(config, state, nowMs, cost, outstanding): AlgorithmDecision<State> {
+    const { limit, windowMs, burst } = config;
+    const spent = spentAt(config, state, nowMs);
+    const unheldParts = (burst - outstanding) * windowMs;
+    const costParts = cost * windowMs;
+    // This cost passes if at most this many parts are spent already.
+    const room = unheldParts - costParts;
+    if (cost === 0 || spent <= room) {
+      const spentAfter = spent + costParts;
+      return {
+        allowed: true,
+        state: stateOf(config, spentAfter, stamp(state, nowMs), beyondAt(config, state, nowMs)),
+        remaining: Math.max(0, Math.floor((room - spent) / windowMs)),
+        resetAfterMs: Math.ceil(spentAfter / limit),
+      };
+    }
+    return {
+      allowed: false,
+      reason: cost > burst ? "cost-over-limit" : "quota",
+      retryAfterMs: room < 0 ? null : Math.ceil((spent - room) / limit),
+      remaining: Math.max(0, Math.floor((unheldParts - spent) / windowMs)),
+      resetAfterMs: Math.ceil(spent / limit),
+    };
   },
 
   noteHold: (_, state) => state,
@@ -93,20 +115,12 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
   mostDebit: (config, state, nowMs) =>
     Math.floor((MAX_PARTS - spentAt(config, state, nowMs)) / config.windowMs),
 
-  credit(config, state, nowMs, units) {
-    const spent = spentAt(config, state, nowMs) - units * config.windowMs;
-    return spent <= 0
-      ? undefined
-      : stateOf(config, spent, stamp(state, nowMs), beyondAt(config, state, nowMs));
-  },
+  credit: (config, state, nowMs, units) => returned(config, state, nowMs, units * config.windowMs),
 
   uncharge(config, state, nowMs, units, atMs) {
     // Above 2^53 the product is not exact, but no charge is so large: the result is 0 either way.
     const refilled = config.limit * Math.max(0, nowMs - atMs);
-    const spent = spentAt(config, state, nowMs) - Math.max(0, units * config.windowMs - refilled);
-    return spent <= 0
-      ? undefined
-      : stateOf(config, spent, stamp(state, nowMs), beyondAt(config, state, nowMs));
+    return returned(config, state, nowMs, Math.max(0, units * config.windowMs - refilled));
   },
 
   wholeAtMs(config, state, uses) {
@@ -119,56 +133,32 @@ export const tokenBucket: Algorithm<TokenBucketConfig, TokenBucketState> = {
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
     const heldParts = (ahead - outstanding) * config.windowMs;
-    // Where the clock was put back, the state is refilled from its own instant on only.
+    // If the clock was put back, the state is refilled only from its own instant on.
     const atMs = stamp(state, nowMs);
-    const storedSpent = spentAt(config, stored as TokenBucketState | undefined, atMs);
+    const storedSpent = spentAt(config, stored as State | undefined, atMs);
     return heldParts >= 0 && storedSpent + heldParts >= spentAt(config, state, atMs);
   },
 
   pack: (_, state) => ({ record: state }),
-  unpack: (_, record) => record as TokenBucketState,
-  used: (record) => unitsIn(record as TokenBucketState | null),
+  unpack: (_, record) => record as State,
+  used(record) {
+    if (record === null) return 0;
+    const { spentParts, totalParts, windowMs } = record as State;
+    return Math.ceil((totalParts ?? spentParts) / windowMs);
+  },
 };
 
-function decide(
-  config: TokenBucketConfig,
-  spent: number,
-  atMs: number,
-  cost: number,
-  outstanding: number,
-  beyond: number,
-): AlgorithmDecision<TokenBucketState> {
-  const { limit, windowMs, burst } = config;
-  const unheldParts = (burst - outstanding) * windowMs;
-  const costParts = cost * windowMs;
-  // This cost passes if at most so many parts are spent already.
-  const room = unheldParts - costParts;
-  if (cost === 0 || spent <= room) {
-    const spentAfter = spent + costParts;
-    return {
-      allowed: true,
-      state: stateOf(config, spentAfter, atMs, beyond),
-      remaining: Math.max(0, Math.floor((room - spent) / windowMs)),
-      resetAfterMs: Math.ceil(spentAfter / limit),
-    };
-  }
-  return {
-    allowed: false,
-    reason: cost > burst ? "cost-over-limit" : "quota",
-    retryAfterMs: room < 0 ? null : Math.ceil((spent - room) / limit),
-    remaining: Math.max(0, Math.floor((unheldParts - spent) / windowMs)),
-    resetAfterMs: Math.ceil(spent / limit),
-  };
-}
-
-function forecastOf(config: TokenBucketConfig, state: TokenBucketState | undefined): TokenBucketForecast {
+function forecastOf(config: Config, state: State | undefined): TokenBucketForecast {
   const atMs = state?.atMs ?? -Infinity;
   return new TokenBucketForecast(config, spentAt(config, state, atMs), atMs);
 }
 
-/* What a token bucket has spent, and how that is read under a changed policy: token-bucket.ts. */
+/** The state with `parts` fewer spent. */
+function returned(config: Config, state: State | undefined, nowMs: number, parts: number): State | undefined {
+  const spent = Math.max(0, spentAt(config, state, nowMs) - parts);
+  return stateOf(config, spent, stamp(state, nowMs), beyondAt(config, state, nowMs));
+}
 
-/** How a token bucket is configured. */
 export interface TokenBucketConfig {
   /** Units refilled per window. */
   readonly limit: number;
@@ -177,7 +167,7 @@ export interface TokenBucketConfig {
   readonly burst: number;
 }
 
-/** What was spent of a token bucket. Stored: never rename a field. */
+/** Stored: never rename a field. */
 export interface TokenBucketState {
   /** Parts spent at `atMs`; one unit is `windowMs` parts. More than `burst * windowMs` is debt. */
   readonly spentParts: number;
@@ -186,44 +176,38 @@ export interface TokenBucketState {
   readonly burst: number;
   readonly atMs: number;
   /**
-   * What would be spent if the bucket had never shrunk below what was: when it grows again, that counts. Absent: no more
-   * than `spentParts`.
+   * What would be spent if the bucket had never shrunk below its consumption. It counts when the bucket grows again.
+   * Absent: no more than `spentParts`.
    */
   readonly totalParts?: number;
 }
 
 /** Parts spent at `nowMs`. When the clock runs backwards, nothing is given back. */
-function spentAt(config: TokenBucketConfig, state: TokenBucketState | undefined, nowMs: number): number {
+function spentAt(config: Config, state: State | undefined, nowMs: number): number {
   if (state === undefined) return 0;
-  const isUnchanged = state.windowMs === config.windowMs && state.burst === config.burst;
-  const spent = isUnchanged ? state.spentParts : convert(state, config);
+  // The same consumption under a changed policy. It is at most the new burst, so that a bucket that shrinks begins
+  // empty, and not with a debt of a hundred windows. The rest counts when the bucket grows again.
+  const spent = isUnder(config, state)
+    ? state.spentParts
+    : Math.min(totalOf(state, config), config.burst * config.windowMs);
   // Above 2^53 the product is not exact, but no bucket can have spent so much: the result is 0 either way.
   const refilled = config.limit * Math.max(0, nowMs - state.atMs);
   return Math.max(0, spent - refilled);
 }
 
-/** How much more than `spentAt` would be spent if the bucket had never shrunk below what was. */
-function beyondAt(config: TokenBucketConfig, state: TokenBucketState | undefined, nowMs: number): number {
-  if (state === undefined) return 0;
-  const isUnchanged = state.windowMs === config.windowMs && state.burst === config.burst;
-  if (isUnchanged && state.totalParts === undefined) return 0;
+/** How much more than `spentAt` would be spent if the bucket had never shrunk below its consumption. */
+function beyondAt(config: Config, state: State | undefined, nowMs: number): number {
+  if (state === undefined || (state.totalParts === undefined && isUnder(config, state))) return 0;
   const refilled = config.limit * Math.max(0, nowMs - state.atMs);
   return Math.max(0, totalOf(state, config) - refilled - spentAt(config, state, nowMs));
 }
 
-/**
- * The same consumption in parts of a changed policy. It is at most the whole new bucket, so that a bucket that shrinks
- * begins empty, and not with a debt of a hundred windows. What that leaves out counts when the bucket grows again.
- */
-function convert(state: TokenBucketState, config: TokenBucketConfig): number {
-  return Math.min(totalOf(state, config), config.burst * config.windowMs);
+function isUnder({ windowMs, burst }: Config, state: State): boolean {
+  return state.windowMs === windowMs && state.burst === burst;
 }
 
-/** All that was spent, in parts of a policy. It is rounded up, so that a change never creates units. */
-function totalOf(
-  { spentParts, totalParts, windowMs: before }: TokenBucketState,
-  { windowMs }: TokenBucketConfig,
-): number {
+/** All that was spent, in parts of a policy, rounded up so that a change never creates units. */
+function totalOf({ spentParts, totalParts, windowMs: before }: State, { windowMs }: Config): number {
   const parts = totalParts ?? spentParts;
   if (before === windowMs) return parts;
   const from = BigInt(before);
@@ -231,32 +215,31 @@ function totalOf(
 }
 
 /** The instant of the next state: it never goes backwards. */
-function stamp(state: TokenBucketState | undefined, nowMs: number): number {
+export function stamp(state: { readonly atMs: number } | undefined, nowMs: number): number {
   return state === undefined ? nowMs : Math.max(state.atMs, nowMs);
 }
 
-/** The state after so many parts were spent; `undefined`: an untouched bucket. */
 function stateOf(
-  { windowMs, burst }: TokenBucketConfig,
+  { windowMs, burst }: Config,
   spentParts: number,
   atMs: number,
   beyond: number,
-): TokenBucketState | undefined {
+): State | undefined {
   if (spentParts === 0) return undefined;
   if (beyond === 0) return { spentParts, windowMs, burst, atMs };
   return { spentParts, windowMs, burst, atMs, totalParts: Math.min(spentParts + beyond, MAX_PARTS) };
 }
 
 /**
- * The smallest burst with which a token bucket reaches its rate for a caller that waits as it is told.
+ * The smallest burst with which a token bucket reaches its rate for a caller that waits for `retryAfterMs`.
  *
- * Waits are whole milliseconds, so such a caller comes up to a millisecond late, and what the bucket has no room for in
- * that time is lost. 600 a second with a burst of 1: a unit comes back every 1.67 ms, the caller is told to wait 2 ms,
- * and a third of a unit is lost each time. That makes 500 a second.
+ * Waits are whole milliseconds, so such a caller comes up to a millisecond late, and the bucket loses what it has no
+ * room for in that time. 600 a second with a burst of 1: a unit comes back every 1.67 ms, the caller waits 2 ms, and a
+ * third of a unit is lost each time. That makes 500 a second.
  *
- * A unit is `windowMs` parts, and a millisecond gives back `limit` parts (token-bucket.ts). Everything that is ever left
- * in a bucket that begins full is a multiple of g, the greatest common divisor of the two. A caller that is denied one
- * unit finds less than a unit, so at most `windowMs - g` parts, and a millisecond later at most
+ * A unit is `windowMs` parts, and a millisecond gives back `limit` parts. Everything that ever remains in a bucket that
+ * begins full is a multiple of g, the greatest common divisor of the two. A caller that is denied one unit finds less
+ * than a unit, so at most `windowMs - g` parts, and a millisecond later at most
  *
  *     windowMs - g + limit  parts
  *
@@ -277,14 +260,8 @@ function divisorOf(a: number, b: number): number {
 /** A double represents every integer up to here exactly. */
 export const MAX_PARTS = 2 ** 53;
 
-interface Config {
-  readonly limit: number;
-  readonly windowMs: number;
-  readonly burst: number;
-}
-
 /** A token bucket that is played forward: its state is two numbers. */
-export class TokenBucketForecast implements Forecast {
+class TokenBucketForecast implements Forecast {
   readonly #config: Config;
   #spentParts: number;
   #atMs: number;
@@ -321,7 +298,7 @@ export class TokenBucketForecast implements Forecast {
   }
 
   isCertain(atMs: number, outstanding: number): boolean {
-    // Up to half of the most parts, the division above is exact too.
+    // Up to half of the maximum, the division above is exact too.
     const parts = this.#spentParts + outstanding * this.#config.windowMs;
     return atMs >= this.#atMs && parts <= MAX_PARTS / 2;
   }
@@ -334,15 +311,4 @@ export class TokenBucketForecast implements Forecast {
   #spentAt(atMs: number): number {
     return Math.max(0, this.#spentParts - this.#config.limit * Math.max(0, atMs - this.#atMs));
   }
-}
-
-/** The units that a record of a bucket has spent, rounded up. */
-export function unitsIn(record: BucketRecord | null): number {
-  return record === null ? 0 : Math.ceil((record.totalParts ?? record.spentParts) / record.windowMs);
-}
-
-interface BucketRecord {
-  readonly spentParts: number;
-  readonly totalParts?: number;
-  readonly windowMs: number;
 }

@@ -1,22 +1,21 @@
-import type { Algorithm, AnyAlgorithm } from "./algorithm.ts";
+import { type Algorithm, type AnyAlgorithm, constantForecast, MAX_UNITS } from "./algorithm.ts";
 
-/** By the algorithm that is closed. */
-const known = new Map<AnyAlgorithm, AnyAlgorithm>();
+/** By the algorithm whose limit is 0. */
+const made = new Map<AnyAlgorithm, AnyAlgorithm>();
 
 /**
- * An algorithm whose limit is 0: it denies every cost, for ever, and looks find nothing left. It keeps no state, so what
- * was consumed under another limit is forgotten with it, as far as time would have let it matter. Leases that were given
- * under another limit go on until they end.
+ * An algorithm whose limit is 0: it denies every cost, for ever, and nothing remains. It keeps no state, so consumption
+ * under another limit is forgotten. Leases that were granted under another limit last until they end.
  *
- * It has the name of the algorithm that it closes, so that a policy may be closed and opened again.
+ * It has the name of the algorithm that it replaces, so a limit may be set to 0 and raised again.
  */
 export function zeroLimit(algorithm: AnyAlgorithm): AnyAlgorithm {
-  const made = known.get(algorithm) ?? closing(algorithm);
-  known.set(algorithm, made);
-  return made;
+  const zero = made.get(algorithm) ?? closed(algorithm);
+  made.set(algorithm, zero);
+  return zero;
 }
 
-function closing(open: AnyAlgorithm): AnyAlgorithm {
+function closed(open: AnyAlgorithm): AnyAlgorithm {
   const { isPoolable: _, ...algorithm } = open;
   const isLeasing = algorithm.leasing !== undefined;
   const kept = isLeasing ? algorithm : { ...algorithm, ...STATELESS };
@@ -30,18 +29,13 @@ function closing(open: AnyAlgorithm): AnyAlgorithm {
       cost === 0
         ? { allowed: true, state: isLeasing ? state : undefined, ...NOTHING_LEFT }
         : { allowed: false, reason: "cost-over-limit", retryAfterMs: null, ...NOTHING_LEFT },
-    forecast: () => ({
-      debit: () => undefined,
-      take: () => undefined,
-      passesAtMs: (atMs, cost) => (cost === 0 ? atMs : Infinity),
-      isCertain: () => true,
-    }),
+    forecast: () => constantForecast((atMs, cost) => (cost === 0 ? atMs : Infinity)),
   };
 }
 
 const NOTHING_LEFT = { remaining: 0, resetAfterMs: 0 };
 
-/** What an algorithm does that keeps no state, whatever it decides. */
+/** The functions of an algorithm that keeps no state. */
 const STATELESS = {
   isStateless: true,
   wholeFromMs: () => 0,
@@ -59,35 +53,28 @@ const STATELESS = {
 } as const;
 
 /**
- * Unlimited: every cost passes, and nothing is counted. For customers without a limit, and for a rule that is to be
- * lifted without being taken out.
+ * Unlimited: every cost passes, and nothing is counted. For customers without a limit, and to lift a rule without
+ * removing it.
  *
- * There is no state, so an isolate decides alone and nothing is stored. Figures have to be numbers, so `limit` and
- * `remaining` are the largest cost that a call may have. They stay that, whatever is taken or held.
+ * There is no state, so an isolate decides alone and nothing is stored. `limit` and `remaining` have to be numbers: they
+ * are always the largest cost that a call may have.
  *
- * The bound: none. What it is bad at: saying how much was used. A rule with a limit of 1,000,000,000 counts.
+ * The bound: none. What it is bad at: telling how much was used. A rule with a limit of 1,000,000,000 counts.
  */
 export const unlimited: Algorithm<object, undefined> = {
   ...STATELESS,
   name: "unlimited",
   fields: {},
   configure: () => ({}),
-  capacity: () => MAX_COST,
-  quota: () => ({ units: MAX_COST }),
+  capacity: () => MAX_UNITS,
+  quota: () => ({ units: MAX_UNITS }),
   localDecisions: () => ({ admits: true, denies: true }),
   scale: (config) => config,
   decide: (_config, _state, _nowMs, cost) =>
-    cost <= MAX_COST
-      ? { allowed: true, state: undefined, ...FIGURES }
-      : { allowed: false, reason: "cost-over-limit", retryAfterMs: null, ...FIGURES },
-  forecast: () => ({
-    debit: () => undefined,
-    take: () => undefined,
-    passesAtMs: (atMs, cost) => (cost <= MAX_COST ? atMs : Infinity),
-    isCertain: () => true,
-  }),
+    cost <= MAX_UNITS
+      ? { allowed: true, state: undefined, ...ALL_LEFT }
+      : { allowed: false, reason: "cost-over-limit", retryAfterMs: null, ...ALL_LEFT },
+  forecast: () => constantForecast((atMs, cost) => (cost <= MAX_UNITS ? atMs : Infinity)),
 };
 
-/** No call may cost more (core/policies/policy-fields.ts). */
-const MAX_COST = 1_000_000_000;
-const FIGURES = { remaining: MAX_COST, resetAfterMs: 0 };
+const ALL_LEFT = { remaining: MAX_UNITS, resetAfterMs: 0 };

@@ -1,36 +1,36 @@
 /**
- * The worker utilization load shedder: while the machines behind a policy are too busy, it turns calls away by chance,
- * the least important first. After P. Tarjan, "Scaling your API with rate limiters" (Stripe, 2017).
+ * The worker utilization load shedder: while the machines behind a policy are too busy, it denies calls by chance, the
+ * least important first. After P. Tarjan, "Scaling your API with rate limiters" (Stripe, 2017).
  *
- * The idea: what is shed is one figure, the *level*. At 0 nothing is shed; at 1 every call of the least important
+ * The idea: one number, the *level*, says what is shed. At 0 nothing is shed; at 1 every call of the least important
  * priority; at 1.4 these, and 40 % of the calls of the next one. The most important calls are never shed. Above the `bad`
- * utilization the level rises, below the `good` one it falls, in between it rests. It moves by one priority in `over`.
- * It begins to rise only when the trouble has lasted for `after`, and the trouble is over when the utilization has been
- * below `good`, or for `after` not above `bad`: so what was shed comes back slowly, and a burst sheds nothing.
+ * utilization the level rises, below the `good` one it falls, in between it stays. It moves by one priority in `over`.
+ * It rises only after trouble has lasted for `after`. Trouble ends when the utilization has been below `good`, or for
+ * `after` not above `bad`: so shed calls come back slowly, and a burst sheds nothing.
  *
  * An example with good = 0.7, bad = 0.8, after = 28 s, over = 120 s: machines that are 95 % busy shed nothing for 28 s,
- * 10 % of the `low` calls after 40 s, half of them after 88 s. When that has brought them to 78 %, the level stays where
- * it is, for as long as they are asked for so much.
+ * 10 % of the `low` calls after 40 s, half of them after 88 s. When that has brought them to 78 %, the level stays, for
+ * as long as the load lasts.
  *
- * Why it does not oscillate: what is done shows only after a while (`LAG_MS`: chances that isolates keep, reports that
- * fade, the queue of a machine). In that time the utilization moves by at most lag / over, which has to be less than
- * the rest between good and bad: then what sheds too much does not go on to shed too little. `sheddingOf` in
+ * Why it does not oscillate: shedding takes effect after a lag (`LAG_MS`: chances that isolates keep, reports that fade,
+ * the queue of a machine). In that time the utilization moves by at most lag / over, which has to be less than the gap
+ * between good and bad: then too much shedding is not followed by too little. `sheddingOf` in
  * core/policies/policy-fields.ts refuses an `over` that is shorter.
  *
- * What it is bad at: an overload that is there at once and gone in a minute. A queue or a limit answers that.
+ * What it is bad at: a sudden overload that is over in a minute. Use a queue or a limit for that.
  */
 
-/** When a policy sheds how much. Utilizations are from 0 to 1. */
+/** When and how much a policy sheds. Utilizations are from 0 to 1. */
 export interface Shedding {
-  /** Below it, what is shed comes back. */
+  /** Below it, the level falls. */
   readonly good: number;
-  /** Above it, more is shed. */
+  /** Above it, the level rises. */
   readonly bad: number;
   /** How long the utilization must have been bad before more is shed, in milliseconds. */
   readonly afterMs: number;
-  /** How long it takes to shed all calls of one priority, and to let them all come back, in milliseconds. */
+  /** The time in which the level moves by one priority, in milliseconds. */
   readonly overMs: number;
-  /** Where the utilization is from: `leases` that the key has, of all that it may have, or callers' `reports`. */
+  /** The source of the utilization: the key's share of `leases` in use, or callers' `reports`. */
   readonly by: "leases" | "reports";
 }
 
@@ -38,17 +38,17 @@ export interface Shedding {
 export interface Importance {
   /** The most important first. */
   readonly names: readonly string[];
-  /** The priority of a call that says none. */
+  /** The priority of a call without one. */
   readonly usual: string;
 }
 
-/** What is known of the machines behind a key, and what is shed. */
+/** The utilization of the machines behind a key, and what is shed. */
 export interface SheddingState {
   /** How many priorities are shed, from the least important. */
   readonly level: number;
   /** How long the utilization has been bad since it was last good, in milliseconds. */
   readonly troubleMs: number;
-  /** How long it has not been bad since then: `after` of it ends the trouble too. */
+  /** How long it has not been bad since then: `after` of that ends the trouble too. */
   readonly calmMs: number;
   readonly atMs: number;
   /** The sum of all reports and their number, both of which fade. */
@@ -57,7 +57,7 @@ export interface SheddingState {
   readonly reportedAtMs: number;
 }
 
-/** How busy machines said that they are. */
+/** Utilizations that machines reported. */
 export interface Reports {
   /** The sum of the utilizations, each from 0 to 1. */
   readonly sum: number;
@@ -66,9 +66,9 @@ export interface Reports {
 
 /** Reports fade with this time constant, in milliseconds: a report counts 37 % of one that comes so much later. */
 export const FADES_MS = 5_000;
-/** What nobody has reported for so long is not known any more. Then what is shed comes back. */
+/** After this time without reports the utilization is unknown, and the level falls. */
 export const KNOWN_FOR_MS = 15_000;
-/** How long it takes until what is done shows in the reports: two refreshed chances, and reports that fade. */
+/** How long shedding takes to show in the reports: two refreshed chances, and reports that fade. */
 export const LAG_MS = 8_000;
 
 /** Nothing is known, and nothing is shed. */
@@ -76,7 +76,7 @@ export function sheddingNothing(nowMs: number): SheddingState {
   return { level: 0, troubleMs: 0, calmMs: 0, atMs: nowMs, sum: 0, count: 0, reportedAtMs: -Infinity };
 }
 
-/** The utilization of the machines; `undefined`: nobody has reported lately. */
+/** The utilization of the machines; `undefined`: no recent reports. */
 export function utilizationOf(
   { sum, count, reportedAtMs }: SheddingState,
   nowMs: number,
@@ -84,7 +84,7 @@ export function utilizationOf(
   return count > 0 && nowMs < reportedAtMs + KNOWN_FOR_MS ? sum / count : undefined;
 }
 
-/** The state at `nowMs`, if nobody has reported since. A clock that went backwards changes nothing. */
+/** The state at `nowMs` without new reports. A clock that went backwards changes nothing. */
 export function advanced(
   shedding: Shedding,
   priorities: Importance,
@@ -117,8 +117,8 @@ export function reported(
 }
 
 /**
- * The state when a part of the leases has been taken since it was last looked at. That is known always, so nothing has to
- * be reported.
+ * The state when this part of the leases has been in use since the last call. It is always known, so nothing is
+ * reported.
  */
 export function leasedSince(
   shedding: Shedding,
@@ -130,7 +130,7 @@ export function leasedSince(
   const mean = before.count === 0 ? part : before.sum / before.count;
   const known = { ...before, reportedAtMs: Infinity, sum: mean, count: 1 };
   const ends = [];
-  // After a minute the mean is what it tends to.
+  // After a minute the mean has converged.
   for (let atMs = before.atMs + STEP_MS; atMs < nowMs && ends.length < MAX_STEPS; atMs += STEP_MS)
     ends.push(atMs);
   return [...ends, nowMs].reduce((state, endMs) => {
@@ -143,7 +143,7 @@ export function leasedSince(
 const STEP_MS = 1_000;
 const MAX_STEPS = 60;
 
-/** The state at `untilMs`: until then it is known how busy the machines are, or it is not. */
+/** The state at `untilMs`, if the utilization is known, or unknown, until then. */
 function moved(
   { good, bad, afterMs, overMs }: Shedding,
   { names }: Importance,
@@ -161,10 +161,10 @@ function moved(
   }
   const lastedMs = troubleMs + ms;
   const risesMs = Math.max(0, lastedMs - Math.max(troubleMs, afterMs));
-  const mostLevel = names.length - 1;
+  const maxLevel = names.length - 1;
   return {
     ...state,
-    level: Math.min(mostLevel, level + risesMs / overMs),
+    level: Math.min(maxLevel, level + risesMs / overMs),
     troubleMs: lastedMs,
     calmMs: 0,
     atMs: untilMs,

@@ -245,7 +245,7 @@ export class Tables {
   constructor(storage: DurableObjectStorage) {
     this.#storage = storage;
     this.#lone = new LoneRecord(storage);
-    // Reading at once costs no file: an object's file is there before its code runs (scripts/empty-databases.ts).
+    // Reading at once costs no file: an object's file is there before its code runs (scripts/workerd.ts).
     this.#made = this.#readMade();
   }
 

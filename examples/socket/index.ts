@@ -15,11 +15,11 @@ export interface SlotOptions {
   readonly pingMs?: number;
 }
 
-/** What the work is given. */
+/** What the work gets. */
 export interface Slot {
   /** It rises with every lease of the key: send it with each write, and refuse lower ones where they arrive. */
   readonly fencingToken: number;
-  /** Aborted when the slot is lost: somebody else may have it. */
+  /** Aborted when the slot is lost: another holder may have it. */
   readonly lost: AbortSignal;
 }
 

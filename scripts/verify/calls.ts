@@ -19,7 +19,7 @@ export class Calls {
   readonly token: string;
   readonly #keyPrefix: string;
   made = 0;
-  /** Calls of which nobody knows what became. */
+  /** Calls without an answer. */
   lost = 0;
 
   constructor(url: string, token: string, keyPrefix: string) {
@@ -28,7 +28,7 @@ export class Calls {
     this.#keyPrefix = keyPrefix;
   }
 
-  /** A key that nobody else uses. */
+  /** A new key. */
   freshKey(): string {
     return `${this.#keyPrefix}verify-${crypto.randomUUID()}`;
   }

@@ -1,17 +1,16 @@
-/** Whether a limit is exact: one key, asked by many at once. */
+/** Whether a limit is exact: many concurrent calls on one key. */
 import { mostInWindow, worstExcess, type AdmittedCall } from "../../test/support/interval-bound.ts";
 import { pause, type Answered, type Calls } from "./calls.ts";
 import type { RatePolicy, RateRule } from "./policies.ts";
 import type { Finding } from "./report.ts";
 import { windowExcess } from "./window-bound.ts";
 
-/** So many ask at once. */
-export const ASKERS = 48;
-/** Whoever was denied asks again after this many milliseconds at most. */
+/** Concurrent callers. */
+export const CALLERS = 48;
+/** A denied caller tries again after this many milliseconds at most. */
 const MAX_PAUSE_MS = 25;
 /**
- * Objects may move from one machine to another, whose clock is ahead by so many milliseconds: what refills in them is
- * no leak of the limiter.
+ * Objects may move to a machine whose clock is ahead by this much: what refills in that time is not an error.
  */
 export const CLOCKS_DIFFER_MS = 20;
 
@@ -22,19 +21,19 @@ export interface Bounded {
   readonly isBroken: boolean;
 }
 
-/** Asks for a fresh key for so long, and compares what was admitted with the bound in every interval. */
+/** Calls on a fresh key, and compares what was admitted with the bound in every interval. */
 export async function verifyExactness(calls: Calls, rate: RatePolicy, lastsMs: number): Promise<Finding> {
   const key = calls.freshKey();
-  const answers = await askByMany(calls, lastsMs, { policy: rate.policy, key });
+  const answers = await callByMany(calls, lastsMs, { policy: rate.policy, key });
   await calls.make("DELETE", `/v1/policies/${rate.policy}/keys/${encodeURIComponent(key)}`);
   return findingOf(rate, answers, lastsMs);
 }
 
-/** Has many ask the same for so long. */
-export async function askByMany(calls: Calls, lastsMs: number, body: object): Promise<Answered[]> {
+/** Many callers make the same call until the time is over. */
+export async function callByMany(calls: Calls, lastsMs: number, body: object): Promise<Answered[]> {
   const answers: Answered[] = [];
   const endMs = performance.now() + lastsMs;
-  const askUntilEnd = async () => {
+  const callUntilEnd = async () => {
     while (performance.now() < endMs) {
       const answered = await calls.make("POST", "/v1/limit", body);
       if (answered === undefined) {
@@ -47,7 +46,7 @@ export async function askByMany(calls: Calls, lastsMs: number, body: object): Pr
       await pause(Math.max(1, Math.min(waitMs, MAX_PAUSE_MS)));
     }
   };
-  await Promise.all(Array.from({ length: ASKERS }, askUntilEnd));
+  await Promise.all(Array.from({ length: CALLERS }, callUntilEnd));
   return answers;
 }
 
@@ -56,9 +55,9 @@ export function decisionsIn(answers: readonly Answered[]): Answered[] {
   return answers.filter(({ status, body }) => status === 200 && body["reason"] !== "degraded");
 }
 
-/** What was not decided, in words. */
+/** A line for answers that are not decisions. */
 export function notDecided(count: number): string[] {
-  return count === 0 ? [] : [`${count} answers were no decisions: errors, or degraded`];
+  return count === 0 ? [] : [`${count} answers were not decisions: errors, or degraded`];
 }
 
 function findingOf(rate: RatePolicy, answers: readonly Answered[], lastsMs: number): Finding {
@@ -69,7 +68,7 @@ function findingOf(rate: RatePolicy, answers: readonly Answered[], lastsMs: numb
     .map((each) => ({ ...each, units: 1 }));
   const { excess, isBroken } = boundOf(rate, admitted);
   const says = [
-    `${answers.length} calls by ${ASKERS} at once in ${lastsMs / 1_000} s: ${admitted.length} admitted of about ${mostIn(rate, lastsMs)}`,
+    `${answers.length} calls by ${CALLERS} at once in ${lastsMs / 1_000} s: ${admitted.length} admitted of about ${mostIn(rate, lastsMs)}`,
     excess > 0
       ? `in the worst interval ${Math.ceil(excess)} more than the bound`
       : "in no interval more than the bound",
@@ -77,7 +76,7 @@ function findingOf(rate: RatePolicy, answers: readonly Answered[], lastsMs: numb
   ];
   if (admitted.length === 0) return { name, verdict: "untested", says: [...says, "nothing was admitted"] };
   const isUsedUp = decided.length > admitted.length;
-  if (!isUsedUp) says.push("nothing was denied: this machine cannot ask fast enough to test this limit");
+  if (!isUsedUp) says.push("nothing was denied: this machine is too slow to test this limit");
   return { name, verdict: isBroken ? "BROKEN" : isUsedUp ? "holds" : "untested", says };
 }
 
@@ -86,7 +85,7 @@ export function inWords({ algorithm, limit, windowMs, capacity }: RateRule): str
   return `${algorithm}, ${limit} per ${windowMs} ms, ${capacity} at once`;
 }
 
-/** About how many units a rule admits in so long, if nothing was used before. */
+/** About how many units a rule admits in this time, if nothing was used before. */
 export function mostIn({ algorithm, limit, windowMs, capacity }: RateRule, lastsMs: number): number {
   const windows = lastsMs / windowMs;
   const isRefilled = algorithm === "token-bucket" || algorithm === "gcra";
@@ -105,7 +104,7 @@ export function boundOf(rule: RateRule, admitted: readonly AdmittedCall[]): Boun
 
 /**
  * An interval of length L meets at most L / shortest + 2 windows. That counts calls too that were under way while one
- * window ended and the next began, of which nobody knows in which of the two they were.
+ * window ended and the next began, which may belong to either.
  */
 function excessOfWindows(admitted: readonly AdmittedCall[], limit: number, shortestMs: number): number {
   const atLeastMs = Math.max(1, shortestMs - CLOCKS_DIFFER_MS);

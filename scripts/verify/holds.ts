@@ -1,11 +1,11 @@
 /** Whether units that are held are out of the reach of others, and whether what was not used of them comes back. */
 import type { AdmittedCall } from "../../test/support/interval-bound.ts";
 import { pause, type Answered, type Calls } from "./calls.ts";
-import { ASKERS, boundOf, CLOCKS_DIFFER_MS, inWords } from "./exactness.ts";
+import { CALLERS, boundOf, CLOCKS_DIFFER_MS, inWords } from "./exactness.ts";
 import type { RatePolicy } from "./policies.ts";
 import type { Finding } from "./report.ts";
 
-/** A hold, and when it was asked for and got, in milliseconds of this machine's clock. */
+/** A hold, and when it was requested and granted, in milliseconds of this machine's clock. */
 interface Placed {
   readonly id: string;
   readonly receivedAtMs: number;
@@ -44,7 +44,7 @@ async function place(
 const reset = (calls: Calls, { policy }: RatePolicy, key: string) =>
   calls.make("DELETE", `/v1/policies/${policy}/keys/${encodeURIComponent(key)}`);
 
-/** Has many hold, work and settle for so long. What they use while they hold it keeps to the bound. */
+/** Many callers hold, work and settle. What they use while they hold it keeps to the bound. */
 export async function verifyHeldUnits(calls: Calls, rate: RatePolicy, lastsMs: number): Promise<Finding> {
   const name = `units that are held of ${rate.policy} keep to the bound: ${inWords(rate)}`;
   const key = calls.freshKey();
@@ -67,11 +67,11 @@ export async function verifyHeldUnits(calls: Calls, rate: RatePolicy, lastsMs: n
       await calls.make("POST", `/v1/holds/${hold.id}/settle`, { used: count });
     }
   };
-  await Promise.all(Array.from({ length: ASKERS }, work));
+  await Promise.all(Array.from({ length: CALLERS }, work));
   await reset(calls, rate, key);
   const { excess, isBroken } = boundOf(rate, used);
   const says = [
-    `${placed} holds by ${ASKERS} at once in ${lastsMs / 1_000} s: ${used.reduce((sum, { units }) => sum + units, 0)} units used, ${denied} holds denied`,
+    `${placed} holds by ${CALLERS} at once in ${lastsMs / 1_000} s: ${used.reduce((sum, { units }) => sum + units, 0)} units used, ${denied} holds denied`,
     excess > 0
       ? `in the worst interval ${Math.ceil(excess)} more used than the bound`
       : "in no interval more used than the bound",
@@ -81,7 +81,7 @@ export async function verifyHeldUnits(calls: Calls, rate: RatePolicy, lastsMs: n
   return { name, verdict: isBroken ? "BROKEN" : denied > 0 ? "holds" : "untested", says };
 }
 
-/** Holds all units of a key, sees that nobody else gets one, and settles with half of them. */
+/** Holds all units of a key, checks that no other call gets one, and settles with half of them. */
 export async function verifySettling(calls: Calls, rate: RatePolicy): Promise<Finding> {
   const { policy, capacity } = rate;
   const name = `a hold of ${policy} keeps others out, and what it did not use is free again`;
@@ -93,7 +93,7 @@ export async function verifySettling(calls: Calls, rate: RatePolicy): Promise<Fi
   const used = Math.floor(capacity / 2);
   const settled = await calls.make("POST", `/v1/holds/${hold.id}/settle`, { used });
   if (settled === undefined) return { name, verdict: "untested", says: ["settling was not answered"] };
-  const seen = await look(calls, policy, key);
+  const seen = await peek(calls, policy, key);
   const tooMany =
     seen !== undefined && seen.remaining > capacity - used + back(rate, seen.atMs - settled.sentAtMs);
   const beginMs = performance.now();
@@ -107,7 +107,7 @@ export async function verifySettling(calls: Calls, rate: RatePolicy): Promise<Fi
   const says = [
     others.includes(true)
       ? `others got units while all ${capacity} were held`
-      : `all ${capacity} units were held, and nobody else got one`,
+      : `all ${capacity} units were held, and no other call got one`,
     tooMany ? "more came back than was not used" : `${used} were used, and no more than the rest came back`,
     isBack
       ? `the other ${capacity - used} were had ${afterMs} ms after it was settled`
@@ -131,12 +131,12 @@ export async function verifyHoldExpiry(calls: Calls, rate: RatePolicy): Promise<
   await pause(Math.max(0, hold.endedByMs - performance.now()) + CLOCKS_DIFFER_MS);
   // It is too late for this, so it is answered and changes nothing.
   await calls.make("POST", `/v1/holds/${hold.id}/settle`, { used: 0 });
-  const seen = await look(calls, policy, key);
+  const seen = await peek(calls, policy, key);
   await reset(calls, rate, key);
   if (seen === undefined) return untested(name);
   const most = back(rate, seen.atMs - hold.endsAtMs);
   const says = [
-    isEarly ? "others got units before its end" : "nobody got a unit before its end",
+    isEarly ? "others got units before its end" : "no other call got a unit before its end",
     `after it, and settled too late, ${seen.remaining} of ${capacity} units were free: ${most} may have come back since`,
   ];
   const isBroken = isEarly || seen.remaining > most;
@@ -151,7 +151,7 @@ function untested(name: string): Finding {
   };
 }
 
-/** Whether a call for so many units is admitted. */
+/** Whether a call for `units` is admitted. */
 async function take(calls: Calls, policy: string, key: string, cost: number): Promise<boolean> {
   return isAdmitted(await calls.make("POST", "/v1/limit", { policy, key, cost }));
 }
@@ -165,8 +165,8 @@ async function takeOnce(calls: Calls, policy: string, key: string, cost: number)
   return isAdmitted(await calls.makeOnce("POST", "/v1/limit", { policy, key, cost }));
 }
 
-/** How many units are free, and until when that was decided; `undefined`: nobody knows. */
-async function look(
+/** How many units are free, and until when that was decided; `undefined`: unknown. */
+async function peek(
   calls: Calls,
   policy: string,
   key: string,
@@ -178,7 +178,7 @@ async function look(
     : undefined;
 }
 
-/** The most units that come back in so long. */
+/** The maximum number of units that come back in this time. */
 function back({ algorithm, limit, windowMs, capacity }: RatePolicy, ms: number): number {
   const passedMs = Math.max(0, ms) + CLOCKS_DIFFER_MS;
   if (algorithm === "sliding-log") return passedMs < windowMs ? 0 : capacity;

@@ -19,7 +19,7 @@ const WORK_MS = 30;
 const TTL_MS = 3_000;
 const WAIT_MS = 10_000;
 
-/** A lease, and when it was asked for and got. */
+/** A lease, and when it was requested and granted. */
 interface Granted {
   readonly id: string;
   readonly held: Omit<Held, "untilMs">;
@@ -29,12 +29,17 @@ interface Granted {
   readonly endedByMs: number;
 }
 
-function asked({ policy, maxTtlMs, maxWaitMs }: LeasePolicy, key: string, units: number, waitMs: number) {
+function leaseRequest(
+  { policy, maxTtlMs, maxWaitMs }: LeasePolicy,
+  key: string,
+  units: number,
+  waitMs: number,
+) {
   return { policy, key, units, ttlMs: Math.min(TTL_MS, maxTtlMs), waitMs: Math.min(waitMs, maxWaitMs) };
 }
 
 async function acquire(calls: Calls, lease: LeasePolicy, key: string, units: number, waitMs: number) {
-  const answered = await calls.make("POST", "/v1/leases", asked(lease, key, units, waitMs));
+  const answered = await calls.make("POST", "/v1/leases", leaseRequest(lease, key, units, waitMs));
   const granted = answered?.body["lease"] as
     | { id: string; fencingToken: number; expiresAfterMs: number }
     | undefined;
@@ -46,7 +51,7 @@ async function acquire(calls: Calls, lease: LeasePolicy, key: string, units: num
   return { id, held, endsAtMs, endedByMs } satisfies Granted;
 }
 
-/** Has workers acquire, work and release for so long. No instant may see more units held than there are slots. */
+/** Workers acquire, work and release. At no instant may more units be held than there are slots. */
 export async function verifyExclusion(calls: Calls, lease: LeasePolicy, lastsMs: number): Promise<Finding> {
   const key = calls.freshKey();
   const units = Math.max(1, Math.ceil(lease.limit / HOLDERS));
@@ -68,21 +73,21 @@ export async function verifyExclusion(calls: Calls, lease: LeasePolicy, lastsMs:
     }
   };
   await Promise.all(Array.from({ length: workers }, work));
-  const most = mostHeld(held);
+  const most = maxHeld(held);
   const stale = staleTokens(held);
   const says = [
     `${held.length} leases by ${workers} workers: at most ${most} of ${lease.limit} units held at once`,
     stale === 0
-      ? "each fencing token is higher than all that were granted before"
-      : `${stale} fencing tokens were not higher than one that was granted before`,
+      ? "each fencing token is higher than all earlier ones"
+      : `${stale} fencing tokens were not higher than an earlier one`,
   ];
   const name = `leases of ${lease.policy} exclude each other: ${lease.limit} at once`;
   if (held.length === 0) return { name, verdict: "untested", says: ["no lease was granted"] };
   return { name, verdict: most > lease.limit || stale > 0 ? "BROKEN" : "holds", says };
 }
 
-/** The most units that were surely held at one instant. */
-export function mostHeld(held: readonly Pick<Held, "fromMs" | "untilMs" | "units">[]): number {
+/** The maximum number of units surely held at one instant. */
+export function maxHeld(held: readonly Pick<Held, "fromMs" | "untilMs" | "units">[]): number {
   const changes = held
     .filter(({ fromMs, untilMs }) => fromMs < untilMs)
     .flatMap(({ fromMs, untilMs, units }) => [
@@ -99,7 +104,7 @@ export function mostHeld(held: readonly Pick<Held, "fromMs" | "untilMs" | "units
   return most;
 }
 
-/** How many leases have a token that is not higher than that of one which was granted before they were asked for, or that of another. */
+/** How many leases have a token of an earlier lease, or one that is not higher. */
 export function staleTokens(held: readonly Pick<Held, "askedAtMs" | "fromMs" | "fencingToken">[]): number {
   const byGrant = held.toSorted((a, b) => a.fromMs - b.fromMs);
   let [next, highest, stale] = [0, -Infinity, 0];
@@ -111,7 +116,7 @@ export function staleTokens(held: readonly Pick<Held, "askedAtMs" | "fromMs" | "
   return stale + held.length - new Set(held.map(({ fencingToken }) => fencingToken)).size;
 }
 
-/** Takes all slots and does not come back: nobody gets one before they expire, and then somebody does. */
+/** Takes all slots and does not come back: none is granted before they expire, and then one is. */
 export async function verifyExpiry(calls: Calls, lease: LeasePolicy): Promise<Finding> {
   const name = `a lease of ${lease.policy} whose holder vanished comes back, and not before its end`;
   const key = calls.freshKey();
@@ -130,7 +135,7 @@ export async function verifyExpiry(calls: Calls, lease: LeasePolicy): Promise<Fi
     return { name, verdict: "BROKEN", says: ["a second holder before the first one's end"] };
   await pause(Math.max(0, lost.endedByMs - performance.now()) + 500);
   const renewed = await calls.make("POST", `/v1/leases/${lost.id}/renew`, {});
-  const answered = await calls.makeOnce("POST", "/v1/leases", asked(lease, key, lease.limit, WAIT_MS));
+  const answered = await calls.makeOnce("POST", "/v1/leases", leaseRequest(lease, key, lease.limit, WAIT_MS));
   if (answered?.status !== 200 || answered.body["reason"] === "degraded")
     return { name, verdict: "untested", says: ["calls were not answered, or not decided"] };
   const next = answered.body["lease"] as { id: string } | undefined;

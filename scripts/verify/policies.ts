@@ -5,7 +5,7 @@ import type { ListedPolicy, ListedRule } from "../../core/protocol/reservation-m
 const RATES = ["token-bucket", "gcra", "sliding-log", "fixed-window"] as const;
 type RateAlgorithm = (typeof RATES)[number];
 
-/** Those of which it is known how much comes back in so long. When a window ends depends on when it began. */
+/** Algorithms whose refill is known. When a window ends depends on when it began. */
 const HELD: readonly RateAlgorithm[] = ["token-bucket", "gcra", "sliding-log"];
 
 /** A rule that counts a rate exactly. */
@@ -39,7 +39,7 @@ export interface LeasePolicy {
   readonly maxWaitMs: number;
 }
 
-/** One machine uses up so many units in some seconds. */
+/** One machine uses up this many units in some seconds. */
 const MAX_UNITS = 2_000;
 const PLAIN = `with keyKind = "text", no shadow and onFailure = "closed"`;
 const SIMPLE = "without countDenied, minInterval and blockFor";

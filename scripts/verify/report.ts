@@ -1,5 +1,3 @@
-/** What was found, as it is printed. */
-
 /** What one check found. `untested`: it needs something that is not there, and `says` what. */
 export interface Finding {
   readonly name: string;

@@ -1,10 +1,10 @@
 /** Whether a policy with several rules is decided all or nothing. */
 import { pause, type Answered, type Calls } from "./calls.ts";
-import { askByMany, ASKERS, boundOf, decisionsIn, mostIn, notDecided } from "./exactness.ts";
+import { callByMany, CALLERS, boundOf, decisionsIn, mostIn, notDecided } from "./exactness.ts";
 import { firstToDeny, type RateRule, type RulesPolicy } from "./policies.ts";
 import type { Finding } from "./report.ts";
 
-/** What an isolate has of a key is given back, or counts as used, within so long after its end. */
+/** An isolate's units are returned, or count as used, within this time after its end. */
 const SETTLED_WITHIN_MS = 2_000;
 /**
  * A crash meanwhile, which a deployment is too, may cost a part of each limit: 2 % and a sixteenth at most. Denied calls
@@ -20,7 +20,7 @@ export async function verifyRules(calls: Calls, policy: RulesPolicy, lastsMs: nu
   const key = calls.freshKey();
   const cost = costOf(policy.rules, lastsMs);
   const lostBefore = calls.lost;
-  const answers = await askByMany(calls, lastsMs, { policy: policy.policy, key, cost });
+  const answers = await callByMany(calls, lastsMs, { policy: policy.policy, key, cost });
   const lost = calls.lost - lostBefore;
   const decided = decisionsIn(answers);
   const admitted = decided.filter(({ body }) => body["success"] === true);
@@ -33,7 +33,7 @@ export async function verifyRules(calls: Calls, policy: RulesPolicy, lastsMs: nu
     return { says, isBroken: isBroken || (rule !== first && missing > rule.capacity * MAX_LOST) };
   });
   const says = [
-    `${answers.length} calls by ${ASKERS} at once in ${lastsMs / 1_000} s: ${admitted.length} admitted, each of ${inWords(cost)}`,
+    `${answers.length} calls by ${CALLERS} at once in ${lastsMs / 1_000} s: ${admitted.length} admitted, each of ${inWords(cost)}`,
     ...perRule.map((each) => each.says),
     ...notDecided(answers.length - decided.length),
   ];
@@ -81,7 +81,7 @@ function findingOf(
     bound.excess > 0 ? `${Math.ceil(bound.excess)} more than its bound` : "never more than its bound";
   const remaining = left.get(rule.name);
   if (remaining === undefined)
-    return { says: `${rule.name}: ${most}; it did not say what is left`, ...bound, missing: 0 };
+    return { says: `${rule.name}: ${most}; the remaining units are missing`, ...bound, missing: 0 };
   const missing = missingOf(rule, (admitted.length + lost) * units, remaining);
   const says = `${rule.name}: ${most}; ${remaining} of ${rule.capacity} left, ${missing} that were denied are missing`;
   return { says, ...bound, missing };

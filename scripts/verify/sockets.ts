@@ -35,7 +35,7 @@ async function open(calls: Calls, { policy, limit }: LeasePolicy, key: string): 
   return { decision, closed, close: () => socket.close(1000) };
 }
 
-/** Whether all slots can be had now. They are given back. */
+/** Whether all slots are free now. They are released again. */
 async function isFree(
   calls: Calls,
   { policy, limit, maxTtlMs }: LeasePolicy,
@@ -63,7 +63,7 @@ async function freeAfterMs(calls: Calls, lease: LeasePolicy, key: string, within
   return undefined;
 }
 
-/** Opens a socket, asks for its slots elsewhere, closes it, and asks again. */
+/** Opens a socket, requests its slots elsewhere, closes it, and requests them again. */
 export async function verifySockets(calls: Calls, lease: LeasePolicy): Promise<Finding> {
   const name = `a lease of ${lease.policy} that a socket holds ends with the socket`;
   const key = calls.freshKey();
@@ -76,7 +76,9 @@ export async function verifySockets(calls: Calls, lease: LeasePolicy): Promise<F
   socket.close();
   const afterMs = await freeAfterMs(calls, lease, key, FREE_WITHIN_MS);
   const says = [
-    others.includes(true) ? "others got its slots meanwhile" : "nobody else got its slots meanwhile",
+    others.includes(true)
+      ? "others got its slots in the meantime"
+      : "no other call got its slots in the meantime",
     afterMs === undefined
       ? `its slots were not free ${FREE_WITHIN_MS / 1_000} s after it was closed`
       : `its slots were free ${afterMs} ms after it was closed`,
@@ -84,7 +86,7 @@ export async function verifySockets(calls: Calls, lease: LeasePolicy): Promise<F
   return { name, verdict: others.includes(true) || afterMs === undefined ? "BROKEN" : "holds", says };
 }
 
-/** Keeps a socket for so long while the user deploys, and tells what became of it and of its slots. */
+/** Keeps a socket open while the user deploys, and reports what happened to it and to its slots. */
 export async function watchRedeployment(calls: Calls, lease: LeasePolicy, lastsMs: number): Promise<Finding> {
   const name = `a socket of ${lease.policy} over a redeployment`;
   const key = calls.freshKey();
@@ -106,13 +108,13 @@ export async function watchRedeployment(calls: Calls, lease: LeasePolicy, lastsM
   }
   if (code === undefined) {
     socket.close();
-    const says = [`it stayed open for ${lastsMs / 1_000} s: nothing was deployed, or it outlived that`];
+    const says = [`it stayed open for ${lastsMs / 1_000} s: nothing was deployed, or it survived that`];
     return { name, verdict: isTaken ? "BROKEN" : "measured", says };
   }
   const cutAfterS = ((performance.now() - beginMs) / 1_000).toFixed(1);
   const freeMs = await freeAfterMs(calls, lease, key, 2 * FREE_WITHIN_MS);
   const says = [
-    isTaken ? "others got its slots while it was open" : "nobody else got its slots while it was open",
+    isTaken ? "others got its slots while it was open" : "no other call got its slots while it was open",
     `it was cut after ${cutAfterS} s, with code ${code}; its slots were free again after ${freeMs ?? "over 20000"} ms`,
   ];
   return { name, verdict: isTaken ? "BROKEN" : "measured", says };

@@ -123,7 +123,7 @@ test.each([
   ["start", ["--watch"], {}, "--watch is not known: npm start has no flags"],
   ["start", [], { POLICYS: "{}" }, "POLICYS is not a variable that is read (did you mean POLICIES?)"],
   ["serve", [], { STATEDIR: "x" }, "STATEDIR is not a variable that is read (did you mean STATE_DIR?)"],
-  ["start", [], { STATE_DIR: "x" }, "STATE_DIR is set, and npm start does not read it: npm run serve does"],
+  ["start", [], { STATE_DIR: "x" }, "STATE_DIR is set, but only npm run serve reads it"],
   ["start", [], { POLICIES: '{"a":{"algorithm":"unlimted"}}' }, "(did you mean unlimited?)"],
   ["start", [], { PORT: "80800" }, 'PORT is "80800": must be an integer from 1 to 65535'],
 ])("%s %j with %j is refused", (script, args, env, said) => {

@@ -39,7 +39,7 @@ test.each(["start", "serve"])(
       const { status, stdout, stderr } = runScript(folder, script, { env: { PORT: String(port) } });
       expect([status, /is up|Weir serves|curl/.test(stdout)]).toEqual([1, false]);
       expect(stderr).toContain(
-        `PORT is ${port}: another process listens on 127.0.0.1:${port}. Stop it, or say another`,
+        `PORT is ${port}: another process listens on 127.0.0.1:${port}. Stop it, or set another`,
       );
     } finally {
       server.close();
@@ -73,7 +73,7 @@ test("a bad policy that is saved while npm start runs is told with its line, and
   await running.prints("Paste this");
   writeToml(folder, POLICY.replace("30d", "30 days"));
   await running.prints('wrangler.toml:15: policy "api": window is "30 days": must be a duration');
-  await running.prints("It starts again when this is mended");
+  await running.prints("It starts again when this is fixed");
   const before = running.printed().length;
   writeToml(folder, POLICY);
   await expect.poll(() => running?.printed().slice(before), { timeout: 60_000 }).toContain("Paste this");

@@ -44,7 +44,7 @@ test("the second server is refused, and told who has the folder and since when; 
   await first.prints("Weir serves");
   const second = await serve();
   await expect(second.prints("Weir serves")).rejects.toThrow(
-    new RegExp(`another server has it \\(process ${first.pid}, since 20\\d\\d-\\S+Z\\)`),
+    new RegExp(`another server uses it \\(process ${first.pid}, since 20\\d\\d-\\S+Z\\)`),
   );
   let admitted = 0;
   for (let call = 0; call < 9; call += 1) if (await admits(first)) admitted += 1;
@@ -67,7 +67,7 @@ test("what a server leaves behind when it is killed is ended first, and is no ob
   expect(await admits(first)).toBe(true);
   const second = await serve(port);
   await second.prints("Weir serves");
-  expect(second.printed()).toContain(`process ${orphan} at work`);
+  expect(second.printed()).toContain(`process ${orphan} running`);
   expect(workerOf()).not.toBe(orphan);
   const admitted = [await admits(second), await admits(second), await admits(second)];
   expect(admitted.filter(Boolean).length).toBeLessThanOrEqual(1);

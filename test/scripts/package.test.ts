@@ -7,7 +7,7 @@ import { gzipSync } from "node:zlib";
 import { expect, test } from "vitest";
 import { isRecent, MIN_WRANGLER } from "../../scripts/least-wrangler.ts";
 import { BUNDLING, COMMAND_BUNDLING, WORKER_BUNDLING } from "../../scripts/package-build.ts";
-import { MAX_MS } from "../../scripts/stopping.ts";
+import { MAX_MS } from "../../scripts/workerd.ts";
 import { readPages } from "../support/docs.ts";
 
 const ROOT = join(import.meta.dirname, "../..");

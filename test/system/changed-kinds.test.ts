@@ -184,7 +184,7 @@ async function change(method: string, path: string, body?: object): Promise<void
 const filesOf = ({ process: { pid } }: Serving) => readdirSync(`/proc/${pid}/fd`).length;
 
 /** The most slots that were surely held at one time. */
-function mostHeld(held: readonly { readonly fromMs: number; readonly untilMs: number }[]): number {
+function maxHeld(held: readonly { readonly fromMs: number; readonly untilMs: number }[]): number {
   const at = (ms: number) => held.filter(({ fromMs, untilMs }) => fromMs <= ms && ms < untilMs).length;
   return Math.max(0, ...held.map(({ fromMs }) => at(fromMs)));
 }
@@ -239,7 +239,7 @@ test("from a rate to slots and back, with candidates and overrides: each call en
   expect(ends[0]).toMatchObject({ "422 not-allowed": expect.any(Number), blocked: expect.any(Number) });
   for (const key of KEYS.filter((each) => each !== "free"))
     expect(worstExcess(admittedOf(clients, key), loosest(key)), key).toBeLessThanOrEqual(0);
-  const held = mostHeld(clients.flatMap((client) => client.held));
+  const held = maxHeld(clients.flatMap((client) => client.held));
   expect(held).toBeGreaterThan(0);
   expect(held).toBeLessThanOrEqual(MAX_SLOTS);
   for (const line of lines) expect(line.most).toBeLessThanOrEqual(PROCESS_BOUNDS.asking);

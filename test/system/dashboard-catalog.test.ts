@@ -104,7 +104,7 @@ test("the document is read, checked and written back, and refused when something
   await send(url, "PUT", override, { multiply: 5 });
   await press(page, "Write");
   await press(page, "Write", "dialog");
-  await says(page, "Somebody else changed it meanwhile");
+  await says(page, "It was changed in the meantime");
   expect(await send(url, "GET", override)).toMatchObject({ multiply: 5 });
   expect(faults).toEqual([]);
 });

@@ -123,7 +123,7 @@ test("a policy is checked, changed and brought back; who comes too late is told,
   await send(url, "PUT", "/v1/policies/visitor", { ...fields, limit: 90 });
   await press(page, "Save");
   await press(page, "Save", "dialog");
-  await says(page, "Somebody else changed it meanwhile");
+  await says(page, "It was changed in the meantime");
   await says(page, '"limit": 90');
   expect(await send(url, "GET", "/v1/policies/visitor")).toMatchObject({ limit: 90 });
   expect(faults).toEqual([]);
@@ -177,7 +177,7 @@ test("undoing brings back what was there, and not what somebody else has changed
   await raise();
   await send(url, "PUT", address, { limit: 9 });
   await press(page, "Undo");
-  await says(page, "Somebody else changed it meanwhile");
+  await says(page, "It was changed in the meantime");
   expect(await send(url, "GET", address)).toMatchObject({ limit: 9 });
   expect(faults).toEqual([]);
 });

@@ -3,8 +3,8 @@ import { randomBytes } from "node:crypto";
 import { mkdirSync, readdirSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { giveAllBack } from "../../scripts/stopping.ts";
-import { serve, type Serving } from "../../scripts/workerd.ts";
+import { giveAllBack, serve, type Serving } from "../../scripts/workerd.ts";
+
 import { TEST_TOKENS, TOKENS } from "../support/fixtures.ts";
 import { makeState, removeState } from "../support/served.ts";
 

@@ -205,7 +205,7 @@ test("at no instant more than the limit is held, grants are in order, and in the
   expect(counts.granted).toBeGreaterThan(LASTS_MS / 60);
   expect(counts.crashed).toBeGreaterThan(LASTS_MS / 1_200);
   expect(overHeld()).toEqual([]);
-  expect(mostHeld()).toBe(LIMIT);
+  expect(maxHeld()).toBe(LIMIT);
   expect(outOfOrder()).toEqual([]);
   for (let key = 0; key < KEYS; key += 1) {
     await vi.waitFor(
@@ -221,7 +221,7 @@ test("at no instant more than the limit is held, grants are in order, and in the
 });
 
 /** The most units that were certainly held of one key at one instant. */
-function mostHeld(): number {
+function maxHeld(): number {
   let most = 0;
   for (const of of Map.groupBy(held, ({ key }) => key).values()) {
     const changes = of

@@ -6,7 +6,7 @@ import { freePort } from "../../scripts/free-port.ts";
 import { ROOT } from "../../scripts/project.ts";
 import { Calls, pause } from "../../scripts/verify/calls.ts";
 import { verifyHoldExpiry } from "../../scripts/verify/holds.ts";
-import { mostHeld, staleTokens, verifyExpiry } from "../../scripts/verify/leases.ts";
+import { maxHeld, staleTokens, verifyExpiry } from "../../scripts/verify/leases.ts";
 import { serve, type Serving } from "../../scripts/workerd.ts";
 import { inDeepRuns } from "../support/depth.ts";
 import { eventually } from "../support/eventually.ts";
@@ -205,8 +205,8 @@ test.each([
 describe("what it counts", () => {
   test("units count as held only while their lease surely was", () => {
     const at = (fromMs: number, untilMs: number) => ({ fromMs, untilMs, units: 1 });
-    expect(mostHeld([at(0, 10), at(10, 20)])).toBe(1);
-    expect(mostHeld([at(0, 11), at(10, 20), at(15, 15)])).toBe(2);
+    expect(maxHeld([at(0, 10), at(10, 20)])).toBe(1);
+    expect(maxHeld([at(0, 11), at(10, 20), at(15, 15)])).toBe(2);
   });
 
   test("a fencing token must be higher than all that were granted before it was asked for", () => {

@@ -1,20 +1,19 @@
-import type {
-  Algorithm,
-  AlgorithmDecision,
-  ConfigProblem,
-  FieldKind,
-  Fields,
-  Forecast,
+import {
+  type Algorithm,
+  type ConfigProblem,
+  configProblem,
+  constantForecast,
+  type FieldKind,
+  type Fields,
+  type Leasing,
 } from "../algorithm.ts";
 import { concurrency, type ConcurrencyConfig, type ConcurrencyState } from "../concurrency.ts";
 import { type Bounds, type Estimate, type LimitTerms, nextEstimate, within } from "./adaptive-limits.ts";
 
-/* The fields by which a policy sets a limit rule. Each one's default is that of Netflix's concurrency-limits. */
-
-/** The limit rules. The first one is the default. */
+/** The rules that move the limit. The first one is the default. */
 const RULES = ["gradient2", "vegas", "aimd"] as const;
 
-/** The fields of the limit rules, and which rules each belongs to. */
+/** The fields of the rules, and the rules of each. Defaults are those of Netflix's concurrency-limits. */
 const FIELDS = {
   backoffRatio: { kind: "ratio?", of: ["aimd"] },
   timeout: { kind: "duration?", of: ["aimd"] },
@@ -27,12 +26,6 @@ const FIELDS = {
   queueSize: { kind: "units?", of: ["gradient2"] },
 } as const satisfies Record<string, { kind: FieldKind; of: readonly (typeof RULES)[number][] }>;
 
-/** The kinds of these fields, and of the one that names the rule. */
-const ADAPT_FIELDS: Readonly<Record<string, FieldKind>> = {
-  adapt: RULES,
-  ...Object.fromEntries(Object.entries(FIELDS).map(([field, { kind }]) => [field, kind])),
-};
-
 const DEFAULT_BACKOFF_RATIO = 0.9;
 const DEFAULT_TIMEOUT_MS = 5_000;
 const DEFAULT_PROBE_MULTIPLIER = 30;
@@ -42,24 +35,27 @@ const DEFAULT_RTT_TOLERANCE = 1.5;
 const DEFAULT_LONG_WINDOW = 600;
 const DEFAULT_QUEUE_SIZE = 4;
 
-/** Reads the fields of the rule that `adapt` names. A field of another rule is a mistake, and is refused. */
+/** Reads the fields of the rule that `adapt` names. Fields of other rules are refused. */
 function limitTerms(fields: Fields): LimitTerms | ConfigProblem {
   const adapt = (fields["adapt"] ?? RULES[0]) as (typeof RULES)[number];
   for (const [field, { of }] of Object.entries(FIELDS))
     if (fields[field] !== undefined && !of.some((each) => each === adapt))
-      return problem(field, `left out with adapt = "${adapt}": it is of ${of.join(" and ")}`);
+      return configProblem(field, `left out with adapt = "${adapt}": it is for ${of.join(" and ")}`);
   const number = (field: string, otherwise: number) => Number(fields[field] ?? otherwise);
-  if (number("smoothing", 1) > 1) return problem("smoothing", "a number above 0 and at most 1");
+  if (number("smoothing", 1) > 1) return configProblem("smoothing", "a number above 0 and at most 1");
   if (adapt === "aimd") {
     const backoffRatio = number("backoffRatio", DEFAULT_BACKOFF_RATIO);
-    if (backoffRatio < 0.5 || backoffRatio >= 1) return problem("backoffRatio", "from 0.5 to below 1");
+    if (backoffRatio < 0.5 || backoffRatio >= 1) return configProblem("backoffRatio", "from 0.5 to below 1");
     return { adapt, backoffRatio, timeoutMs: number("timeout", DEFAULT_TIMEOUT_MS) };
   }
   if (adapt === "vegas") {
     const { alpha, beta } = fields;
     if ((alpha === undefined) !== (beta === undefined))
-      return alpha === undefined ? problem("alpha", "given with beta") : problem("beta", "given with alpha");
-    if (Number(alpha) > Number(beta)) return problem("beta", `at least alpha, which is ${String(alpha)}`);
+      return alpha === undefined
+        ? configProblem("alpha", "given with beta")
+        : configProblem("beta", "given with alpha");
+    if (Number(alpha) > Number(beta))
+      return configProblem("beta", `at least alpha, which is ${String(alpha)}`);
     return {
       adapt,
       ...(alpha !== undefined && { alpha: Number(alpha), beta: Number(beta) }),
@@ -68,7 +64,7 @@ function limitTerms(fields: Fields): LimitTerms | ConfigProblem {
     };
   }
   const rttTolerance = number("rttTolerance", DEFAULT_RTT_TOLERANCE);
-  if (rttTolerance < 1) return problem("rttTolerance", "at least 1");
+  if (rttTolerance < 1) return configProblem("rttTolerance", "at least 1");
   return {
     adapt,
     rttTolerance,
@@ -78,29 +74,26 @@ function limitTerms(fields: Fields): LimitTerms | ConfigProblem {
   };
 }
 
-function problem(field: string, allowed: string): ConfigProblem {
-  return { problem: { field, allowed } };
-}
-
 /**
- * Adaptive concurrency: at most so many units held at once as the upstream can take now. It is `concurrency` with a
- * limit that moves between `floor` and `limit`. Whoever ends a lease reports how the call went and how long it took,
- * and a rule makes of that the next limit (adaptive-limits.ts: AIMD, Vegas and Gradient2 of Netflix's
- * concurrency-limits). A cost passes when
+ * Adaptive concurrency: at most as many units held at once as the upstream can take now. It is `concurrency` with a limit
+ * that moves between `floor` and `limit`. The release of a lease reports how the call went and how long it took, and a
+ * rule computes the next limit (adaptive-limits.ts: AIMD, Vegas and Gradient2 of Netflix's concurrency-limits). A cost
+ * passes when
  *
- *     cost + outstanding  <=  the present limit, rounded down
+ *     cost + outstanding  <=  the current limit, rounded down
  *
- * A limit that falls takes no lease away: nothing is admitted until enough have come back.
+ * When the limit falls, leases stay: nothing is admitted until enough of them have ended.
  *
  * Example: AIMD at 10, and 10 leased. One is released as dropped: the limit is 9, all of it is leased, and the next
  * waits. One more is released, as ok: 8 are leased, and the limit is 10 again, since more than half of it is in use.
  *
- * What was learned is forgotten `forgetAfter` after the last report: then the limit is `initial` again. That instant
- * is part of every wait. A lease that expires reports nothing: its holder was lost, which says nothing of the upstream.
+ * What was learned is forgotten `forgetAfter` after the last report: then the limit is `initial` again. That instant is
+ * part of every wait. A lease that expires reports nothing: its holder was lost, which says nothing about the upstream.
  *
- * The bound: at each grant the present limit, and never more than `limit`. What it is bad at: costs of several units
- * above `floor`. If the limit falls below such a cost, nobody can raise it, until what was learned is forgotten. And a
- * pool has no such rule: regions decide from slots that they have, and no region sees all that is in flight.
+ * The bound: at each grant the current limit, and never more than `limit`. The worst boundary: a limit that has just
+ * fallen, with more leases than it allows. What it is bad at: costs of several units above `floor`. If the limit falls
+ * below such a cost, no report raises it until what was learned is forgotten. And pools have no such rule: regions decide
+ * from their own slots, and no region sees everything in flight.
  */
 export type AdaptiveConfig = Adaptive & LimitTerms;
 
@@ -111,7 +104,7 @@ interface Adaptive extends ConcurrencyConfig {
 }
 
 export interface AdaptiveState extends ConcurrencyState {
-  /** Absent: no lease has been reported. */
+  /** Absent: no report has come. */
   readonly learned?: Learned;
 }
 
@@ -126,11 +119,17 @@ interface Learned extends Estimate {
 
 const DEFAULT_INITIAL = 20;
 const DEFAULT_FORGET_AFTER_MS = 600_000;
-/** A call that took no time is taken to have lasted a microsecond, in milliseconds: the rules divide by durations. */
+/** A microsecond, for a call that took no time: the rules divide by durations. */
 const MIN_DURATION_MS = 0.001;
 
-export const adaptiveConcurrency: Algorithm<AdaptiveConfig, AdaptiveState> = {
-  ...(concurrency as unknown as Algorithm<AdaptiveConfig, AdaptiveState>),
+type Config = AdaptiveConfig;
+type State = AdaptiveState;
+const { leasing, ...slots } = concurrency as unknown as Algorithm<Config, State> & {
+  leasing: Leasing<Config, State>;
+};
+
+export const adaptiveConcurrency: Algorithm<Config, State> = {
+  ...slots,
   name: "adaptive-concurrency",
   isPoolable: undefined,
   fields: {
@@ -138,14 +137,11 @@ export const adaptiveConcurrency: Algorithm<AdaptiveConfig, AdaptiveState> = {
     floor: "units?",
     initial: "units?",
     forgetAfter: "duration?",
-    ...ADAPT_FIELDS,
+    adapt: RULES,
+    ...Object.fromEntries(Object.entries(FIELDS).map(([field, { kind }]) => [field, kind])),
   },
   leasing: {
-    terms: (config) => config,
-    fencingToken: (state) => state.fencingToken,
-    resumed: (fencingToken) => ({ fencingToken, reclaimed: 0 }),
-    reclaimed: (state) => state.reclaimed,
-
+    ...leasing,
     released(config, state, nowMs, { outcome, durationMs, inFlight }) {
       // Without a state no lease was granted since the key was forgotten or reset.
       if (outcome === "ignore" || state === undefined) return state;
@@ -155,7 +151,7 @@ export const adaptiveConcurrency: Algorithm<AdaptiveConfig, AdaptiveState> = {
         inFlight,
         isDropped: outcome === "dropped",
       };
-      // Another rule's averages mean nothing to this one, but its limit does.
+      // Of another rule's estimate only the limit is used.
       const limit = within(boundsOf(config), before?.limit ?? config.initial);
       const estimate = before?.by === config.adapt ? { ...before, limit } : { limit };
       const next = nextEstimate(config, boundsOf(config), estimate, sample);
@@ -166,21 +162,18 @@ export const adaptiveConcurrency: Algorithm<AdaptiveConfig, AdaptiveState> = {
   },
 
   configure(fields) {
-    const slots = concurrency.configure(fields);
-    if ("problem" in slots) return slots;
+    const plain = concurrency.configure(fields);
+    if ("problem" in plain) return plain;
     const terms = limitTerms(fields);
     if ("problem" in terms) return terms;
-    const { limit } = slots;
+    const { limit } = plain;
     const floor = Number(fields["floor"] ?? 1);
     const initial = Number(fields["initial"] ?? within({ floor, ceiling: limit }, DEFAULT_INITIAL));
-    if (floor > limit)
-      return { problem: { field: "floor", allowed: `at most the limit, which is ${limit}` } };
+    if (floor > limit) return configProblem("floor", `at most the limit, which is ${limit}`);
     if (initial < floor || initial > limit)
-      return {
-        problem: { field: "initial", allowed: `from the floor of ${floor} to the limit of ${limit}` },
-      };
+      return configProblem("initial", `from the floor of ${floor} to the limit of ${limit}`);
     const forgetAfterMs = Number(fields["forgetAfter"] ?? DEFAULT_FORGET_AFTER_MS);
-    return { ...slots, floor, initial, forgetAfterMs, ...terms };
+    return { ...plain, floor, initial, forgetAfterMs, ...terms };
   },
 
   limitNow,
@@ -195,7 +188,13 @@ export const adaptiveConcurrency: Algorithm<AdaptiveConfig, AdaptiveState> = {
   decide(config, state, nowMs, cost, outstanding) {
     const limit = limitNow(config, state, nowMs);
     const decision = concurrency.decide({ ...config, limit }, state, nowMs, cost, outstanding);
-    if (!decision.allowed) return deniedBelow(config, state, nowMs, cost, decision.remaining);
+    if (!decision.allowed) {
+      // While no lease ends, the limit changes only when what was learned is forgotten.
+      const forgottenAtMs = adaptiveConcurrency.wholeAtMs(config, state);
+      const willFit = cost <= limit || (forgottenAtMs > nowMs && cost <= config.initial);
+      const retryAfterMs = willFit && cost > limit ? forgottenAtMs - nowMs : null;
+      return { ...decision, reason: willFit ? "quota" : "cost-over-limit", retryAfterMs };
+    }
     const { learned } = state ?? {};
     if (cost === 0 || learned === undefined || decision.state === undefined) return decision;
     return { ...decision, state: { ...decision.state, learned } };
@@ -204,17 +203,13 @@ export const adaptiveConcurrency: Algorithm<AdaptiveConfig, AdaptiveState> = {
   wholeAtMs: ({ forgetAfterMs }, state) =>
     state?.learned === undefined ? -Infinity : state.learned.atMs + forgetAfterMs,
 
-  forecast: (config, state): Forecast => ({
-    debit: () => undefined,
-    take: () => undefined,
-    passesAtMs(atMs, cost, outstanding) {
+  forecast: (config, state) =>
+    constantForecast((atMs, cost, outstanding) => {
       if (cost === 0 || cost + outstanding <= limitNow(config, state, atMs)) return atMs;
       const forgottenAtMs = adaptiveConcurrency.wholeAtMs(config, state);
       const fitsThen = forgottenAtMs > atMs && cost + outstanding <= config.initial;
       return fitsThen ? forgottenAtMs : Infinity;
-    },
-    isCertain: () => false,
-  }),
+    }, false),
 
   // Every grant and every report is written, so a crash forgets none.
   covers(config, stored, ahead, state, outstanding, nowMs) {
@@ -222,43 +217,18 @@ export const adaptiveConcurrency: Algorithm<AdaptiveConfig, AdaptiveState> = {
     const isLearned = learned?.samples === state?.learned?.samples && learned?.atMs === state?.learned?.atMs;
     return isLearned && concurrency.covers(config, stored, ahead, state, outstanding, nowMs);
   },
-
-  unpack: (_, record) => record as AdaptiveState,
 };
 
-function boundsOf({ floor, limit }: AdaptiveConfig): Bounds {
+function boundsOf({ floor, limit }: Config): Bounds {
   return { floor, ceiling: limit };
 }
 
-/** What is known at an instant; `undefined`: nothing was reported, or it has been forgotten. */
-function learnedAt(
-  config: AdaptiveConfig,
-  state: AdaptiveState | undefined,
-  nowMs: number,
-): Learned | undefined {
+/** `undefined`: nothing was reported, or it has been forgotten. */
+function learnedAt(config: Config, state: State | undefined, nowMs: number): Learned | undefined {
   return nowMs < adaptiveConcurrency.wholeAtMs(config, state) ? state?.learned : undefined;
 }
 
-function limitNow(config: AdaptiveConfig, state: AdaptiveState | undefined, nowMs: number): number {
+function limitNow(config: Config, state: State | undefined, nowMs: number): number {
   const { limit } = learnedAt(config, state, nowMs) ?? { limit: config.initial };
   return Math.floor(within(boundsOf(config), limit));
-}
-
-/** A denial while no lease ends: the limit changes only when what was learned is forgotten. */
-function deniedBelow(
-  config: AdaptiveConfig,
-  state: AdaptiveState | undefined,
-  nowMs: number,
-  cost: number,
-  remaining: number,
-): AlgorithmDecision<AdaptiveState> {
-  const forgottenAtMs = adaptiveConcurrency.wholeAtMs(config, state);
-  const willFit = cost <= limitNow(config, state, nowMs) || (forgottenAtMs > nowMs && cost <= config.initial);
-  return {
-    allowed: false,
-    reason: willFit ? "quota" : "cost-over-limit",
-    retryAfterMs: willFit && cost > limitNow(config, state, nowMs) ? forgottenAtMs - nowMs : null,
-    remaining,
-    resetAfterMs: 0,
-  };
 }

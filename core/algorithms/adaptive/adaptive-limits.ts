@@ -1,37 +1,37 @@
 /**
- * How many calls an upstream can take at once, found out from the calls that have ended: the limit rules of Netflix's
- * concurrency-limits (https://github.com/Netflix/concurrency-limits: AIMDLimit, VegasLimit, Gradient2Limit), with its
- * defaults. Each rule makes of an estimate and one call that ended the next estimate. Pure, and in real numbers.
+ * How many calls an upstream can take at once, learned from ended calls: the limit rules of Netflix's concurrency-limits
+ * (https://github.com/Netflix/concurrency-limits: AIMDLimit, VegasLimit, Gradient2Limit), with its defaults. Each rule
+ * computes the next estimate from an estimate and one ended call. Pure, and in real numbers.
  *
- * Three things differ from there. Vegas probes after a number of calls that is drawn at random there; here it follows
- * a fixed sequence (`probeAfter`). All rules keep to a floor. What is in flight is counted when a call ends, the call
- * itself included; there it is counted when the call begins.
+ * Three things differ. Vegas there probes after a random number of calls; here it follows a fixed sequence
+ * (`probeAfter`). All rules keep to a floor. Calls in flight are counted when a call ends, with the call itself; there
+ * when it begins.
  */
 
 /** A call that has ended. */
 export interface Sample {
-  /** How long it took, in milliseconds, above 0. */
+  /** In milliseconds, above 0. */
   readonly durationMs: number;
   /** Units in flight when it ended, its own included. */
   readonly inFlight: number;
-  /** The upstream was overloaded: it did not answer in time, or said so. */
+  /** The upstream was overloaded: it timed out or refused. */
   readonly isDropped: boolean;
 }
 
-/** What a rule remembers. It is stored: never rename a field. */
+/** What a rule has learned. Stored: never rename a field. */
 export interface Estimate {
   readonly limit: number;
-  /** Vegas: the duration of a call without any queue, in milliseconds; absent: none has ended yet. */
+  /** Vegas: the duration of a call without a queue, in milliseconds; absent: no call has ended yet. */
   readonly noLoadMs?: number;
-  /** Vegas: calls since that duration was measured anew, and how often it was. */
+  /** Vegas: calls since the last probe, which measures that duration again, and the number of probes. */
   readonly sinceProbe?: number;
   readonly probes?: number;
-  /** Gradient2: the average duration over long, in milliseconds, and how many calls it began with (10 at most). */
+  /** Gradient2: the long average duration in milliseconds, and how many calls it began with (10 at most). */
   readonly longMs?: number;
   readonly warmUp?: number;
 }
 
-/** The least and the most that a limit may be. */
+/** The minimum and the maximum of a limit. */
 export interface Bounds {
   readonly floor: number;
   readonly ceiling: number;
@@ -48,7 +48,7 @@ interface AimdTerms {
 /** After TCP Vegas. */
 interface VegasTerms {
   readonly adapt: "vegas";
-  /** Below so many calls in the upstream's queue the limit rises, above `beta` it falls. Absent: see `logOf`. */
+  /** Below `alpha` calls in the upstream's queue the limit rises, above `beta` it falls. Absent: see `logOf`. */
   readonly alpha?: number;
   readonly beta?: number;
   readonly smoothing: number;
@@ -58,18 +58,18 @@ interface VegasTerms {
 /** By the slope of the durations. */
 interface Gradient2Terms {
   readonly adapt: "gradient2";
-  /** By so many times durations may rise before the limit falls. */
+  /** The factor by which durations may rise before the limit falls. */
   readonly rttTolerance: number;
   readonly smoothing: number;
-  /** Over so many calls the long average goes. */
+  /** The number of calls in the long average. */
   readonly longWindow: number;
-  /** By so much the limit grows while durations stay low. */
+  /** The growth of the limit while durations stay low. */
   readonly queueSize: number;
 }
 
 export type LimitTerms = AimdTerms | VegasTerms | Gradient2Terms;
 
-/** The estimate after a call that has ended. */
+/** The estimate after an ended call. */
 export function nextEstimate(
   terms: LimitTerms,
   bounds: Bounds,
@@ -98,8 +98,8 @@ function aimd({ backoffRatio, timeoutMs }: AimdTerms, estimate: Estimate, sample
 }
 
 /**
- * Of `limit` calls, those that are more than the upstream answers in the time of an unhindered call wait in its queue:
- * `limit * (1 - noLoad / duration)`. The limit is moved so that between `alpha` and `beta` calls wait.
+ * Of `limit` calls, `limit * (1 - noLoad / duration)` wait in the upstream's queue: those beyond what it answers in the
+ * time of a call without a queue. The limit moves so that between `alpha` and `beta` calls wait.
  */
 function vegas(terms: VegasTerms, bounds: Bounds, estimate: Estimate, sample: Sample): Estimate {
   const { limit, noLoadMs, probes = 0 } = estimate;
@@ -115,7 +115,7 @@ function vegas(terms: VegasTerms, bounds: Bounds, estimate: Estimate, sample: Sa
     limit: (1 - terms.smoothing) * limit + terms.smoothing * within(bounds, to),
   });
   if (isDropped) return smoothed(limit - step);
-  // Too little is in flight to learn that more would fit.
+  // With few calls in flight, nothing shows that more would fit.
   if (inFlight * 2 < limit) return counted;
   const { alpha = 3 * step, beta = 6 * step } = terms;
   const queued = Math.ceil(limit * (1 - noLoadMs / durationMs));
@@ -132,20 +132,20 @@ function logOf(limit: number): number {
 const GOLDEN = (Math.sqrt(5) - 1) / 2;
 
 /**
- * After how many times `probeMultiplier * limit` calls the next probe comes: from 0.5 to 1, and never in a rhythm, since
- * the multiples of the golden ratio modulo 1 have none. Each probe replaces the duration without a queue, which
- * otherwise would only fall.
+ * The next probe comes after this many times `probeMultiplier * limit` calls: from 0.5 to 1, without a rhythm, since the
+ * multiples of the golden ratio modulo 1 have none. Each probe replaces the duration without a queue, which otherwise
+ * would only fall.
  */
 function probeAfter(probes: number): number {
   return 0.5 + (((probes + 1) * GOLDEN) % 1) / 2;
 }
 
-/** So many calls are averaged plainly at first. */
+/** How many calls are averaged with equal weight at first. */
 const WARM_UP = 10;
 
 /**
- * The limit is multiplied by how much longer calls take now than over long, at least by a half, and `queueSize` is
- * added. Whether a call was dropped does not matter: a drop is told by its duration.
+ * The limit is multiplied by the long average divided by the duration now, from 0.5 to 1, and `queueSize` is added. Drops
+ * do not matter: they show in the duration.
  */
 function gradient2(terms: Gradient2Terms, bounds: Bounds, estimate: Estimate, sample: Sample): Estimate {
   const { rttTolerance, smoothing, longWindow, queueSize } = terms;
@@ -155,7 +155,7 @@ function gradient2(terms: Gradient2Terms, bounds: Bounds, estimate: Estimate, sa
   const averageMs = longMs * (1 - weight) + durationMs * weight;
   const learned = {
     ...estimate,
-    // After a long time of overload the average is too high: it falls faster then.
+    // After long overload the average is too high, so it falls faster.
     longMs: averageMs / durationMs > 2 && warmUp + 1 >= WARM_UP ? averageMs * 0.95 : averageMs,
     warmUp: Math.min(WARM_UP, warmUp + 1),
   };

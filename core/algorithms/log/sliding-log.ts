@@ -1,4 +1,12 @@
-import type { Algorithm, AlgorithmDecision, Denial, Forecast, Uses } from "../algorithm.ts";
+import {
+  type Algorithm,
+  type AlgorithmDecision,
+  configProblem,
+  type Denial,
+  type Forecast,
+  scaleLimit,
+  type Uses,
+} from "../algorithm.ts";
 import {
   add,
   begin,
@@ -24,7 +32,7 @@ import {
  * Sliding log: at most `limit` units in any window, exactly.
  *
  * A counter that starts again at 0 in every window admits twice the limit around the edge of two windows. Two
- * counters, weighted by how far the window has moved, only estimate. The log remembers when each unit was taken. A unit
+ * counters, weighted by how far the window has moved, only estimate. The log stores when each unit was taken. A unit
  * taken at `t` counts while now < t + window, and a cost passes when
  *
  *     units counted + outstanding + cost  <=  limit
@@ -32,18 +40,18 @@ import {
  * Example: limit 3 per 1,000 ms, one unit each at 0, 400 and 900 ms. At 950 ms a cost of 1 waits until the first unit
  * leaves the window: 50 ms, and a cost of 2 for the second: 450 ms.
  *
- * The units of one millisecond are one run (unit-log.ts). The latest run is kept open in the state, since more units may
- * join it. Every run knows how many units were logged up to it, so the number of units that count is a difference.
- * The wait for a cost is found by a search that begins at the oldest run. So on average the time of a decision does
- * not grow with the log, only with the logarithm of the number of runs that a cost has to wait for.
+ * The units of one millisecond are one run (unit-log.ts). The latest run is open: more units may join it. Every run has
+ * the number of units logged up to it, so the number that counts is a difference. The wait for a cost is found by a
+ * search from the oldest run. So on average the time of a decision does not grow with the log, only with the logarithm
+ * of the number of runs that a cost waits for.
  *
- * A refund that names its charge takes units out of the run in which they were logged (unit-log.ts), if that still
- * counts. Without a name it takes the oldest units, which leave first anyway: any other choice could admit too many.
+ * A refund that names its charge takes units out of their run, if that still counts. Without a name it takes the oldest
+ * units, which leave first: any other choice could admit too many.
  *
  * `minInterval` is the shortest time between two calls that pass. With `countDenied` a denied call is logged as if it
  * had passed, so a client that never pauses stays denied. Then only the newest `limit` units matter and are kept.
  *
- * The bound, in any window: `limit` units. Its worst boundary: `limit` units at once, and again one window later. A
+ * The bound, in any window: `limit` units. The worst boundary: `limit` units at once, and again one window later. A
  * client that calls steadily above the limit is denied in bursts. What it is bad at: memory. It keeps a run for each
  * distinct millisecond, at most 1,000,000.
  */
@@ -53,7 +61,7 @@ type Config = SlidingLogConfig;
 type Record = UnitLogRecord & Pick<State, "lastMs">;
 /** A run takes at most 16 bytes, and an object has 128 MB for everything. */
 const MAX_RUNS = 1_000_000;
-/** The most runs in one segment: they take 1.6 MB there, and a row of storage has room for 2 MB. */
+/** Runs in one segment, at most: they take 1.6 MB of the 2 MB of a row. */
 const MAX_SEGMENT = 100_000;
 
 export const slidingLog: Algorithm<Config, State> = {
@@ -64,8 +72,8 @@ export const slidingLog: Algorithm<Config, State> = {
   configure(fields) {
     const [limit, windowMs] = [Number(fields["limit"]), Number(fields["window"])];
     if (Math.min(limit, windowMs) > MAX_RUNS) {
-      const allowed = `at most ${MAX_RUNS} with a window of more than ${MAX_RUNS} ms (every unit is remembered)`;
-      return { problem: { field: "limit", allowed } };
+      const allowed = `at most ${MAX_RUNS} with a window of more than ${MAX_RUNS} ms (every unit is stored)`;
+      return configProblem("limit", allowed);
     }
     const minIntervalMs = Number(fields["minInterval"] ?? 0);
     return { limit, windowMs, minIntervalMs, countDenied: fields["countDenied"] === true };
@@ -80,39 +88,50 @@ export const slidingLog: Algorithm<Config, State> = {
   }),
   wholeFromMs: ({ windowMs, minIntervalMs }) => Math.max(windowMs, minIntervalMs),
 
-  scale(config, part) {
-    const limit = Math.floor(config.limit * part);
-    return limit < 1 ? undefined : { ...config, limit };
-  },
+  scale: scaleLimit,
 
-  decide: decideByLog,
+  decide(config, state, nowMs, cost, outstanding): AlgorithmDecision<State> {
+    const { minIntervalMs, limit, countDenied } = config;
+    const free = limit - countedAt(state, config.windowMs, nowMs) - outstanding;
+    const isTooSoon = minIntervalMs > 0 && state !== undefined && nowMs < state.lastMs + minIntervalMs;
+    if (cost > 0 && (cost > free || isTooSoon)) {
+      const denied = deny(config, state, nowMs, cost, outstanding);
+      if (!countDenied || cost > limit) return { allowed: false, ...denied };
+      const after = logged(config, state, nowMs, cost, limit);
+      // The estimate includes this call. The reason is from before it was counted.
+      const { reason } = denied;
+      const counted = { ...deny(config, after, nowMs, cost, outstanding), reason, state: after };
+      return { allowed: false, ...denied, counted };
+    }
+    const untaken = state === undefined || untouchedMs(config, state) <= nowMs ? undefined : state;
+    const after = cost === 0 ? untaken : logged(config, state, nowMs, cost, MAX_COUNTED);
+    const isSpaced = isTooSoon || (cost > 0 && minIntervalMs > 0);
+    const resetAfterMs = untouchedAfterMs(config, after, nowMs);
+    return { allowed: true, state: after, ...estimateOf(config, free - cost, isSpaced), resetAfterMs };
+  },
 
   debit: (config, state, nowMs, units) =>
     units === 0 ? state : logged(config, state, nowMs, units, MAX_COUNTED, state?.lastMs ?? 0),
 
   mostDebit: (config, state, nowMs) => roomIn(state, config.windowMs, nowMs, MAX_RUNS),
 
-  credit(config, state, nowMs, units) {
-    return state && withoutOldest(state, config.windowMs, nowMs, units);
-  },
+  credit: (config, state, nowMs, units) => state && withoutOldest(state, config.windowMs, nowMs, units),
 
-  uncharge(config, state, nowMs, units, atMs) {
-    return state && withoutUnitsAt(state, config.windowMs, nowMs, units, atMs);
-  },
+  uncharge: (config, state, nowMs, units, atMs) =>
+    state && withoutUnitsAt(state, config.windowMs, nowMs, units, atMs),
 
   noteHold(config, state, nowMs) {
     if (config.minIntervalMs === 0) return state;
     return { ...(state ?? begin(nowMs)), lastMs: Math.max(nowMs, state?.lastMs ?? nowMs) };
   },
 
-  wholeAtMs({ windowMs, minIntervalMs }, state, uses) {
-    // What is used last leaves the window last.
+  wholeAtMs(config, state, uses) {
+    const { windowMs, minIntervalMs } = config;
     const lastUseMs = uses?.endsMs.at(-1);
-    if (state === undefined && lastUseMs === undefined) return -Infinity;
-    const { openMs = -Infinity, lastMs = 0 } = state ?? {};
-    const emptyMs = state === undefined ? -Infinity : emptyAtMs(state, windowMs);
-    const atMs = lastUseMs === undefined ? emptyMs : Math.max(openMs, lastUseMs) + windowMs;
-    return minIntervalMs === 0 ? atMs : Math.max(atMs, lastMs + minIntervalMs);
+    if (lastUseMs === undefined) return state === undefined ? -Infinity : untouchedMs(config, state);
+    // What is used last leaves the window last.
+    const atMs = Math.max(state?.openMs ?? -Infinity, lastUseMs) + windowMs;
+    return minIntervalMs === 0 ? atMs : Math.max(atMs, (state?.lastMs ?? 0) + minIntervalMs);
   },
 
   forecast: (config, state) => new SlidingLogForecast(config, state),
@@ -148,78 +167,46 @@ export const slidingLog: Algorithm<Config, State> = {
   bytes: (state) => state.runs.bytes,
 };
 
-/* How the sliding log decides, and how units join it: the essay is in sliding-log.ts. */
-
 export interface SlidingLogConfig {
   readonly limit: number;
   readonly windowMs: number;
-  /** 0: calls may come at any distance. */
+  /** 0: none. */
   readonly minIntervalMs: number;
-  /** A denied call is logged as if it had passed. */
   readonly countDenied: boolean;
 }
 
 export interface SlidingLogState extends UnitLog {
-  /** When the last call passed or, with `countDenied`, was made: `minInterval` begins here. */
+  /** When the last call passed or, with `countDenied`, came: `minInterval` begins here. */
   readonly lastMs: number;
 }
 
-/** Decides on a cost, as `Algorithm.decide` says. */
-function decideByLog(
-  config: Config,
-  state: State | undefined,
-  nowMs: number,
-  cost: number,
-  outstanding: number,
-): AlgorithmDecision<State> {
-  const { minIntervalMs, limit, countDenied } = config;
-  const free = limit - countedAt(state, config.windowMs, nowMs) - outstanding;
-  const isTooSoon = minIntervalMs > 0 && state !== undefined && nowMs < state.lastMs + minIntervalMs;
-  if (cost > 0 && (cost > free || isTooSoon)) {
-    const denied = deny(config, state, nowMs, cost, outstanding);
-    if (!countDenied || cost > limit) return { allowed: false, ...denied };
-    const after = logged(config, state, nowMs, cost, limit);
-    // The figures are those with this call. Why it was denied, it was before it was counted.
-    const { reason } = denied;
-    const counted = { ...deny(config, after, nowMs, cost, outstanding), reason, state: after };
-    return { allowed: false, ...denied, counted };
-  }
-  const isWhole = state === undefined || wholeMs(config, state) <= nowMs;
-  const untaken = isWhole ? undefined : state;
-  const after = cost === 0 ? untaken : logged(config, state, nowMs, cost, MAX_COUNTED);
-  const isSpaced = isTooSoon || (cost > 0 && minIntervalMs > 0);
-  const resetAfterMs = wholeAfterMs(config, after, nowMs);
-  return { allowed: true, state: after, ...figuresOf(config, free - cost, isSpaced), resetAfterMs };
-}
-
-/** The state with `units` more at `nowMs`. Of all its units only the newest `most` go on counting. */
+/** The state with `units` more at `nowMs`. Only the newest `max` of its units count. */
 function logged(
   config: Config,
   state: State | undefined,
   nowMs: number,
   units: number,
-  most: number,
+  max: number,
   lastMs = nowMs,
 ): State {
   // When nothing in the log counts any more, a new log begins.
-  const isOver = state !== undefined && wholeMs(config, state) <= nowMs && state.openMs < nowMs;
+  const isOver = state !== undefined && untouchedMs(config, state) <= nowMs && state.openMs < nowMs;
   const log = state === undefined || isOver ? begin(nowMs) : state;
-  const added = add(log, config.windowMs, nowMs, units, most);
+  const added = add(log, config.windowMs, nowMs, units, max);
   return { ...added, lastMs: isOver ? lastMs : Math.max(state?.lastMs ?? 0, lastMs) };
 }
 
-/** The instant from which the state equals an untouched one. */
-function wholeMs({ windowMs, minIntervalMs }: Config, state: State): number {
+function untouchedMs({ windowMs, minIntervalMs }: Config, state: State): number {
   const emptyMs = emptyAtMs(state, windowMs);
   return minIntervalMs === 0 ? emptyMs : Math.max(emptyMs, state.lastMs + minIntervalMs);
 }
 
-function wholeAfterMs(config: Config, state: State | undefined, nowMs: number): number {
-  return state === undefined ? 0 : Math.max(0, wholeMs(config, state) - nowMs);
+function untouchedAfterMs(config: Config, state: State | undefined, nowMs: number): number {
+  return state === undefined ? 0 : Math.max(0, untouchedMs(config, state) - nowMs);
 }
 
-/** What is left: under `minInterval` the largest cost that passes now may be 0 while there is quota. */
-function figuresOf({ minIntervalMs }: Config, free: number, isTooSoon: boolean) {
+/** What remains: with `minInterval` the largest cost that passes now may be 0 while quota remains. */
+function estimateOf({ minIntervalMs }: Config, free: number, isTooSoon: boolean) {
   const left = Math.max(0, free);
   if (minIntervalMs === 0) return { remaining: left };
   return { remaining: isTooSoon ? 0 : left, quotaRemaining: left };
@@ -240,40 +227,33 @@ function deny(
   return {
     reason: cost > limit ? "cost-over-limit" : intervalMs > quotaMs ? "min-interval" : "quota",
     retryAfterMs: cost + outstanding > limit ? null : Math.max(quotaMs, intervalMs) - nowMs,
-    ...figuresOf(config, free, intervalMs > nowMs),
-    resetAfterMs: wholeAfterMs(config, state, nowMs),
+    ...estimateOf(config, free, intervalMs > nowMs),
+    resetAfterMs: untouchedAfterMs(config, state, nowMs),
   };
 }
 
 /**
- * A sliding log that is played forward. Units that are used on the way come after all units of the log, so they are
- * kept beside it: the log is not copied.
+ * A sliding log that is played forward. Units that are used on the way come after those of the log, so they are kept
+ * beside it, and the log is not copied.
  */
 class SlidingLogForecast implements Forecast {
-  readonly #limit: number;
-  readonly #windowMs: number;
-  readonly #minIntervalMs: number;
+  readonly #config: Config;
   readonly #log: UnitLog | undefined;
   /** When the last call passed; -Infinity: the log is absent. */
   #lastMs: number;
-  /** At least as many units as count now. */
-  #most: number;
+  /** An upper bound of the units that count now. */
+  #maxCounted: number;
   /** Of each use: its instant, and all units used up to and including it. */
   readonly #usedAtMs: number[] = [];
   readonly #usedTo: number[] = [];
   /** The first use that still counts. */
   #first = 0;
 
-  constructor(
-    config: { readonly limit: number; readonly windowMs: number; readonly minIntervalMs: number },
-    state: (UnitLog & { readonly lastMs: number }) | undefined,
-  ) {
-    this.#limit = config.limit;
-    this.#windowMs = config.windowMs;
-    this.#minIntervalMs = config.minIntervalMs;
+  constructor(config: Config, state: State | undefined) {
+    this.#config = config;
     this.#log = state;
     this.#lastMs = state?.lastMs ?? -Infinity;
-    this.#most = countedAt(state, config.windowMs, -Infinity);
+    this.#maxCounted = countedAt(state, config.windowMs, -Infinity);
   }
 
   debit({ endsMs, units }: Uses, from: number, to: number): void {
@@ -287,41 +267,42 @@ class SlidingLogForecast implements Forecast {
 
   passesAtMs(atMs: number, cost: number, outstanding: number): number {
     if (cost === 0) return atMs;
-    if (cost + outstanding > this.#limit) return Infinity;
-    const intervalMs = this.#minIntervalMs === 0 ? atMs : this.#lastMs + this.#minIntervalMs;
-    const excess = this.#countedAt(atMs) + outstanding + cost - this.#limit;
+    const { limit, minIntervalMs } = this.#config;
+    if (cost + outstanding > limit) return Infinity;
+    const intervalMs = minIntervalMs === 0 ? atMs : this.#lastMs + minIntervalMs;
+    const excess = this.#countedAt(atMs) + outstanding + cost - limit;
     return Math.max(atMs, intervalMs, excess > 0 ? this.#leavesAtMs(atMs, excess) : atMs);
   }
 
   isCertain(_: number, outstanding: number): boolean {
-    return this.#most + outstanding <= MAX_COUNTED;
+    return this.#maxCounted + outstanding <= MAX_COUNTED;
   }
 
   #use(atMs: number, units: number): void {
-    // A log counts no more than `MAX_COUNTED`; what is over that is cut off.
-    const isNearMost = this.#most + units > MAX_COUNTED;
-    const counted = isNearMost ? Math.min(units, MAX_COUNTED - this.#countedAt(atMs)) : units;
-    this.#most += counted;
+    // A log counts at most `MAX_COUNTED`; the rest is cut off.
+    const isNearMax = this.#maxCounted + units > MAX_COUNTED;
+    const counted = isNearMax ? Math.min(units, MAX_COUNTED - this.#countedAt(atMs)) : units;
+    this.#maxCounted += counted;
     this.#usedAtMs.push(Math.max(atMs, this.#log?.openMs ?? -Infinity));
     this.#usedTo.push(this.#usedBefore(this.#usedTo.length) + counted);
   }
 
   /** Units that count at `atMs`: units of the log, and units used on the way. */
   #countedAt(atMs: number): number {
+    const { windowMs } = this.#config;
     const used = this.#usedTo.length;
-    this.#first = search(this.#first, used, (at) => (this.#usedAtMs[at] ?? 0) > atMs - this.#windowMs);
-    return (
-      countedAt(this.#log, this.#windowMs, atMs) + this.#usedBefore(used) - this.#usedBefore(this.#first)
-    );
+    this.#first = search(this.#first, used, (at) => (this.#usedAtMs[at] ?? 0) > atMs - windowMs);
+    return countedAt(this.#log, windowMs, atMs) + this.#usedBefore(used) - this.#usedBefore(this.#first);
   }
 
   /** The instant at which the oldest `units` of those that count at `atMs` have left the window. */
   #leavesAtMs(atMs: number, units: number): number {
-    const ofLog = countedAt(this.#log, this.#windowMs, atMs);
-    if (this.#log !== undefined && units <= ofLog) return leavesAtMs(this.#log, this.#windowMs, atMs, units);
+    const { windowMs } = this.#config;
+    const ofLog = countedAt(this.#log, windowMs, atMs);
+    if (this.#log !== undefined && units <= ofLog) return leavesAtMs(this.#log, windowMs, atMs, units);
     const goneTo = this.#usedBefore(this.#first) + units - ofLog;
     const use = search(this.#first, this.#usedTo.length, (at) => (this.#usedTo[at] ?? 0) >= goneTo);
-    return (this.#usedAtMs[use] ?? Infinity) + this.#windowMs;
+    return (this.#usedAtMs[use] ?? Infinity) + windowMs;
   }
 
   /** Units of all uses before this one. */

@@ -12,44 +12,44 @@ export interface UnitLog {
   readonly first: number;
   /** The position after the last closed run. */
   readonly end: number;
-  /** So many of the oldest units do not count any more: they have left the window, or were given back. */
+  /** How many of the oldest units do not count any more: they have left the window, or were given back. */
   readonly goneUnits: number;
-  /** Younger units that do not count any more: they were given back, and older ones go on counting. */
+  /** Younger units that do not count any more: they were given back, while older ones count. */
   readonly holes: Holes;
   /** All units of closed runs, since the log began. */
   readonly closedUnits: number;
-  /** The latest run. It is open: more units may join it. */
+  /** The latest run, which is open: more units may join it. */
   readonly openMs: number;
   readonly openUnits: number;
 }
 
+type Gone = Pick<UnitLog, "first" | "goneUnits">;
+
 /**
- * The stored form: never rename a field. `tail` has the closed runs that are in no segment, two numbers for each: its
- * millisecond, and all units up to and including it.
+ * Stored: never rename a field. `tail` has the closed runs that are in no segment, two numbers for each: its millisecond,
+ * and all units up to and including it.
  */
 export interface UnitLogRecord extends Omit<UnitLog, "runs" | "first" | "holes"> {
   readonly tail: readonly number[];
-  /** Absent: there are none. Whoever does not know this field counts these units as if they had not been given back. */
+  /** Absent: none. A version without this field counts these units as not given back. */
   readonly holes?: Holes;
 }
 
-/** The most units that may count at once, since runs keep unit counts modulo 2^32. A debt above this is cut off. */
+/** The maximum that may count at once, since runs keep unit counts modulo 2^32. A larger debt is cut off. */
 export const MAX_COUNTED = 2 ** 32 - 1;
-/**
- * A record carries up to so many closed runs, and is written each time. More become a segment, which is written once.
- */
+/** Closed runs in a record, which is written each time. More become a segment, which is written once. */
 const MAX_TAIL = 64;
-/** A record carries up to so many holes. */
+/** Holes in a record. */
 const MAX_HOLES = 64;
 
 /** A log without units. */
 export function begin(nowMs: number): UnitLog {
   const none = { first: 0, end: 0, goneUnits: 0, holes: NO_HOLES, closedUnits: 0, openUnits: 0 };
-  return { sinceMs: nowMs, runs: Runs.empty(0), ...none, openMs: nowMs };
+  return { sinceMs: nowMs, runs: Runs.from(0, []), ...none, openMs: nowMs };
 }
 
-/** The log with `units` more at `nowMs`. Of all its units only the newest `most` go on counting. */
-export function add(log: UnitLog, windowMs: number, nowMs: number, units: number, most: number): UnitLog {
+/** The log with `units` more at `nowMs`. Only the newest `max` of its units count. */
+export function add(log: UnitLog, windowMs: number, nowMs: number, units: number, max: number): UnitLog {
   const { first, goneUnits } = countingFrom(log, windowMs, nowMs);
   let { runs, end, closedUnits, openUnits } = log;
   const openMs = Math.max(log.openMs, nowMs);
@@ -60,14 +60,14 @@ export function add(log: UnitLog, windowMs: number, nowMs: number, units: number
   }
   openUnits += Math.min(units, MAX_COUNTED - (totalOf(log) - goneUnits));
   const counted = closedUnits + openUnits - goneUnits - unitsInHoles(log.holes, goneUnits);
-  const gone = after(log.holes, goneUnits, Math.max(0, counted - most));
+  const gone = after(log.holes, goneUnits, Math.max(0, counted - max));
   const holes = holesFrom(log.holes, gone);
   return { sinceMs: log.sinceMs, runs, first, end, goneUnits: gone, holes, closedUnits, openMs, openUnits };
 }
 
 /**
- * The log after `units` were given back, nobody knows which. The oldest units go, which leave the window first anyway.
- * So in every later window the log counts at least the units that were really used in it, whichever they were.
+ * The log after `units` were given back without a name. The oldest units go, which leave the window first. So in every
+ * later window the log counts at least the units that were really used in it.
  */
 export function withoutOldest<Log extends UnitLog>(
   log: Log,
@@ -76,13 +76,13 @@ export function withoutOldest<Log extends UnitLog>(
   units: number,
 ): Log {
   const { goneUnits } = countingFrom(log, windowMs, nowMs);
-  const most = Math.min(units, countedAt(log, windowMs, nowMs));
-  return { ...log, goneUnits: after(log.holes, goneUnits, most) };
+  const given = Math.min(units, countedAt(log, windowMs, nowMs));
+  return { ...log, goneUnits: after(log.holes, goneUnits, given) };
 }
 
 /**
- * The log after `units` of those that were logged at `atMs` were given back, as far as they still count. When there
- * are too many holes already, the oldest units go instead, which is never too many.
+ * The log after `units` of those logged at `atMs` were given back, as far as they still count. If there are too many
+ * holes, the oldest units go instead, which never admits too many.
  */
 export function withoutUnitsAt<Log extends UnitLog>(
   log: Log,
@@ -112,11 +112,11 @@ export function countedAt(log: UnitLog | undefined, windowMs: number, nowMs: num
   return totalOf(log) - goneUnits - unitsInHoles(log.holes, goneUnits);
 }
 
-/** How many units may join: as many as can be counted, and none if that would take one of over `mostRuns` runs. */
-export function roomIn(log: UnitLog | undefined, windowMs: number, nowMs: number, mostRuns: number): number {
+/** How many units may join: as many as can be counted, and none if the log has `maxRuns` runs. */
+export function roomIn(log: UnitLog | undefined, windowMs: number, nowMs: number, maxRuns: number): number {
   if (log === undefined) return MAX_COUNTED;
   const { first, goneUnits } = countingFrom(log, windowMs, nowMs);
-  return log.end - first >= mostRuns ? 0 : MAX_COUNTED - (totalOf(log) - goneUnits);
+  return log.end - first >= maxRuns ? 0 : MAX_COUNTED - (totalOf(log) - goneUnits);
 }
 
 /** The instant at which the oldest `units` of those that count at `nowMs` have left the window. */
@@ -125,7 +125,7 @@ export function leavesAtMs(log: UnitLog, windowMs: number, nowMs: number, units:
   return windowMs + loggedAtMs(log, first, after(log.holes, goneUnits, units));
 }
 
-/** The instant at which the last unit leaves the window; -Infinity: the log has no unit that could count. */
+/** The instant at which the last unit leaves the window; -Infinity: no unit could count. */
 export function emptyAtMs(log: UnitLog, windowMs: number): number {
   const { first, goneUnits, holes } = log;
   const total = totalOf(log);
@@ -134,24 +134,22 @@ export function emptyAtMs(log: UnitLog, windowMs: number): number {
   return last > goneUnits ? windowMs + loggedAtMs(log, first, last) : -Infinity;
 }
 
-/** All units logged since the log began, those that do not count any more included. */
+/** All units since the log began, also those that do not count any more. */
 export function totalOf({ closedUnits, openUnits }: Pick<UnitLog, "closedUnits" | "openUnits">): number {
   return closedUnits + openUnits;
 }
 
 /**
- * The log as storage keeps it: a record, and a segment when the tail has grown too long.
- *
- * @param before the record that was written last
- * @param live what counts now, as `countingFrom` says
+ * The log as it is stored: a record, and a segment when the tail is too long. `before` is the record that was written
+ * last, and `live` the result of `countingFrom`.
  */
 export function packLog(
   log: UnitLog,
   before: UnitLogRecord | undefined,
-  live: { readonly first: number; readonly goneUnits: number },
+  live: Gone,
 ): { readonly record: UnitLogRecord; readonly segment?: NewSegment } {
   const { sinceMs, runs, end, closedUnits, openMs, openUnits } = log;
-  // Runs that have left the window are not written, so the record must say that their units are gone.
+  // Runs that have left the window are not written, so their units must count as gone in the record.
   const holes = holesFrom(log.holes, live.goneUnits);
   const counts = { goneUnits: live.goneUnits, ...(holes.length > 0 && { holes }) };
   const rest = { sinceMs, end, ...counts, closedUnits, openMs, openUnits };
@@ -165,7 +163,7 @@ export function packLog(
   return { record: { ...rest, tail: [] }, segment };
 }
 
-/** The log that a record and the stored segments stand for. Segments of other logs are not used. */
+/** The log of a record and the stored segments, without segments of other logs. */
 export function unpackLog(
   { tail, holes = NO_HOLES, ...rest }: UnitLogRecord,
   segments: readonly Segment[],
@@ -177,12 +175,8 @@ export function unpackLog(
   return { ...rest, holes, runs: Runs.from(first, parts), first };
 }
 
-/** The first closed run that counts at `nowMs` (`end`: none does), and how many units do not count any more. */
-export function countingFrom(
-  log: UnitLog,
-  windowMs: number,
-  nowMs: number,
-): { readonly first: number; readonly goneUnits: number } {
+/** The first closed run that counts at `nowMs` (`end`: none), and how many of the oldest units do not count. */
+export function countingFrom(log: UnitLog, windowMs: number, nowMs: number): Gone {
   const { runs, end, openMs } = log;
   const leftMs = nowMs - windowMs;
   if (openMs <= leftMs) return { first: end, goneUnits: totalOf(log) };
@@ -197,7 +191,7 @@ function unitsTo({ runs, closedUnits }: UnitLog, position: number): number {
   return closedUnits - ((closedUnits - runs.unitsTo(position)) >>> 0);
 }
 
-/** When the units up to this number had been logged, in a run at `first` or behind it. */
+/** When the units up to this number had been logged, in a run at or after `first`. */
 function loggedAtMs(log: UnitLog, first: number, units: number): number {
   if (units > log.closedUnits) return log.openMs;
   const position = search(first, log.end, (at) => unitsTo(log, at) >= units);
@@ -205,16 +199,16 @@ function loggedAtMs(log: UnitLog, first: number, units: number): number {
 }
 
 /**
- * Holes in a log: units that were given back by name, and that do not count any more. The units of a log are numbered
- * as they were logged, from 0. A hole is a pair of numbers `from, to`: the units from number `from` up to `to`, `to`
- * not included. A list has its pairs in order, and no two of them touch. Units only ever join holes, so a log whose
- * record is older than its latest hole counts too much and never too little.
+ * Holes in a log: units that were given back by name and do not count any more. Units are numbered from 0 as they were
+ * logged. A hole is a pair `from, to`: the units from number `from` (inclusive) to `to` (exclusive). Pairs are in order,
+ * and no two of them touch. Units only ever join holes, so a record older than the latest hole counts too much, never
+ * too little.
  */
 type Holes = readonly number[];
 
 export const NO_HOLES: Holes = [];
 
-/** How many units with this number or a higher one are in holes. */
+/** How many units numbered `from` or higher are in holes. */
 export function unitsInHoles(holes: Holes, from: number): number {
   let units = 0;
   for (let at = 0; at < holes.length; at += 2)
@@ -222,7 +216,7 @@ export function unitsInHoles(holes: Holes, from: number): number {
   return units;
 }
 
-/** The number after the first `units` units that are in no hole, counted from the number `from` on. */
+/** The number after the first `units` units outside holes, counted from the number `from` on. */
 function after(holes: Holes, from: number, units: number): number {
   let to = from + units;
   for (let at = 0; at < holes.length && startOf(holes, at, from) < to; at += 2)
@@ -230,7 +224,7 @@ function after(holes: Holes, from: number, units: number): number {
   return to;
 }
 
-/** The list with one hole more, which may touch others or lie over them. */
+/** The list with one hole more, which may touch or overlap others. */
 function withHole(holes: Holes, start: number, end: number): Holes {
   const [before, behind]: [number[], number[]] = [[], []];
   let [from, to] = [start, end];
@@ -243,14 +237,14 @@ function withHole(holes: Holes, start: number, end: number): Holes {
   return [...before, from, to, ...behind];
 }
 
-/** The holes that have a unit with this number or a higher one. */
+/** The holes with units numbered `from` or higher. */
 function holesFrom(holes: Holes, from: number): Holes {
   let at = 0;
   while (at < holes.length && endOf(holes, at) <= from) at += 2;
   return at === 0 ? holes : holes.slice(at);
 }
 
-/** Where the hole at this place of the list begins, or its part from the number `from` on. */
+/** Where the hole at this index begins, or its part from the number `from` on. */
 function startOf(holes: Holes, at: number, from = 0): number {
   return Math.max(from, holes[at] ?? 0);
 }
@@ -260,17 +254,16 @@ function endOf(holes: Holes, at: number): number {
 }
 
 /**
- * Runs: how many units were logged in which millisecond. There is one run for each distinct millisecond, in order.
+ * Runs: how many units were logged in which millisecond, one run for each distinct millisecond, in order.
  *
- * Logs share runs. A log has a position `end` and reads only runs before it, which never change. Runs are only added
- * at the end, so a log that grows shares all its runs with the log that it grew from. When an older log adds a run,
- * its `end` is not the newest: then its runs are copied, unless the same run is already there. (A call that another
- * rule denied leaves such a run behind, and the next attempt finds it.)
+ * Logs share runs. A log reads only runs before its position `end`, which never change. Runs are only added at the end,
+ * so a log that grows shares all its runs with its predecessor. When an older log adds a run, its `end` is not the
+ * newest: then its runs are copied, unless the same run is already there. (A call that another rule denied leaves such
+ * a run, and the next attempt finds it.)
  *
- * Two typed arrays take 12 bytes a run, and at most a third of that is slack: so at most 16 bytes a run, and a few
- * dozen for the whole. When the arrays are full, or more than a quarter of them is not needed any more, the runs that
- * are needed are copied into new ones. That copies a handful of runs for each run that was added or forgotten,
- * whatever the size.
+ * Two typed arrays take 12 bytes a run, plus at most a third of slack: so at most 16 bytes a run, and a few dozen in
+ * all. When the arrays are full, or a quarter of them is not needed any more, the needed runs are copied into new ones:
+ * a handful of copies for each run that was added or dropped, at any size.
  */
 export class Runs {
   /** The position of the first run in the arrays. Positions count from the beginning of the log. */
@@ -286,16 +279,7 @@ export class Runs {
     this.#units = new Uint32Array(capacity);
   }
 
-  /** No runs. The first one will be added at `position`. */
-  static empty(position: number): Runs {
-    return new Runs(position, SPARE);
-  }
-
-  /**
-   * The runs that `parts` list, two numbers for each: its millisecond, and all units up to and including it.
-   *
-   * @param first the position of the first of them
-   */
+  /** The runs in `parts`, two numbers for each as in `UnitLogRecord.tail`, the first of them at position `first`. */
   static from(first: number, parts: readonly ArrayLike<number>[]): Runs {
     const count = parts.reduce((sum, { length }) => sum + length / 2, 0);
     const runs = new Runs(first, roomFor(count));
@@ -304,7 +288,6 @@ export class Runs {
     return runs;
   }
 
-  /** The millisecond of a run. */
   atMs(position: number): number {
     return this.#atMs[position - this.#start] ?? Number.NaN;
   }
@@ -314,16 +297,13 @@ export class Runs {
     return this.#units[position - this.#start] ?? Number.NaN;
   }
 
-  /** Bytes of memory that the arrays take. */
   get bytes(): number {
     return this.#atMs.byteLength + this.#units.byteLength;
   }
 
   /**
-   * These runs from `first` on, with one more at `end`. It may be this very object.
-   *
-   * @param end at most the next free position
-   * @param total all units logged up to and including the new run; taken modulo 2^32
+   * These runs from `first` on, with one more at `end`, which is at most the next free position. May return this object.
+   * `total` is all units up to and including the new run, taken modulo 2^32.
    */
   with(first: number, end: number, atMs: number, total: number): Runs {
     const index = end - this.#start;
@@ -357,7 +337,7 @@ export class Runs {
   }
 }
 
-/** Room for a few more runs than are needed, so that a small log is not copied at every call. */
+/** Spare runs, so that a small log is not copied at every call. */
 const SPARE = 8;
 
 function roomFor(count: number): number {
@@ -366,8 +346,7 @@ function roomFor(count: number): number {
 
 /**
  * The first position in [from, to) for which `isReached` is true; `to` if there is none. `isReached` must be false up
- * to some position and true from there on. The search begins at `from`, and takes as many steps as the logarithm of
- * the distance (a galloping search).
+ * to some position and true from there on. It is a galloping search: the steps are the logarithm of the distance.
  */
 export function search(from: number, to: number, isReached: (position: number) => boolean): number {
   let [low, step] = [from, 1];

@@ -1,43 +1,43 @@
-import type { Algorithm, ConfigProblem } from "../algorithm.ts";
+import { type Algorithm, type ConfigProblem, configProblem } from "../algorithm.ts";
 import { MAX_PARTS, tokenBucket, type TokenBucketConfig, type TokenBucketState } from "../token-bucket.ts";
 
 /**
- * Smooth bursty, as Guava's RateLimiter.create(rate): permits come evenly, those of up to `maxBurst` are saved while
- * nobody calls, and a call is never kept waiting for its own permits, but for those that the calls before it took.
+ * Smooth bursty, as Guava's RateLimiter.create(rate): permits come evenly, those of up to `maxBurst` are saved while no
+ * call comes, and a call never waits for its own permits, but for those that earlier calls took.
  *
- * Guava keeps the permits that are saved and the instant at which the next call is free to go on. A call goes on at
- * that instant, takes what is saved, and moves the instant by the rest of its cost: who comes next pays for it. So a
- * large call at a quiet time goes on at once, and a small one after it waits.
+ * Guava stores the saved permits and the instant at which the next call may proceed. A call proceeds at that instant,
+ * takes what is saved, and moves the instant by the rest of its cost, which the next call pays. So a large call at a
+ * quiet time proceeds at once, and a small one after it waits.
  *
  * Both are one number, since nothing is saved while there is debt: the *spent* of the token bucket, 0 when the savings
- * are full. Beyond the savings it is debt. So it is counted by the functions of the token bucket, in integers:
+ * are full, and debt beyond them. So the functions of the token bucket count, in integers:
  *
  *     saved = limit * maxBurst / window units, and debt(now) = spent(now) + outstanding - saved, when that is above 0
  *     delayMs = debt(now) * window / limit, rounded up
  *     a cost passes when the debt after it is paid within maxDelay
  *
- * Guava admits every call, into a future without end, or with a time-out by the debt before the call alone, so that one
- * large call takes as much future as it likes. Here the debt after the call counts: nobody is told to wait for longer
- * than `maxDelay`, and what waits is denied with its exact wait. In whole units, rounded down, that is the `capacity`
- * `limit * (maxBurst + maxDelay) / window`, and so all that holds of a token bucket holds here. Nothing but the delay
- * and the capacity is rounded, and never so that more or sooner is admitted.
+ * Guava admits every call into an endless future, or with a timeout by the debt before the call alone, so that one large
+ * call may take any amount of it. Here the debt after the call counts: no delay exceeds `maxDelay`, and what would wait
+ * longer is denied with its exact wait. In whole units, rounded down, that is the `capacity` `limit * (maxBurst +
+ * maxDelay) / window`, so every property of a token bucket holds here. Only the delay and the capacity are rounded, and
+ * never so that more or sooner is admitted.
  *
  * Example: limit 5 per 1,000 ms, maxBurst 1 s, maxDelay 2 s. After a pause a cost of 9 passes at once: 5 are saved, and
- * 4 are owed. The next call waits for those, 800 ms. Had it come 800 ms later, it would not wait.
+ * 4 are owed. The next call waits for those, 800 ms. If it came 800 ms later, it would not wait.
  *
- * A key that was never seen has saved all it can, as one that was idle. (A new RateLimiter of Guava has saved nothing.)
+ * A new key has full savings, as an idle one. (A new RateLimiter of Guava has saved nothing.)
  *
- * The bound, in any interval of L ms: `limit * (maxBurst + maxDelay + L) / window` units are admitted. Callers that wait
- * as told go on with at most `limit * (maxBurst + L + 1) / window` units and the largest cost, since the last call pays
- * afterwards. Its worst boundary: the savings and then a call as large as may be. What it is bad at: small calls, which
- * wait for the large ones of others.
+ * The bound, in any interval of L ms: `limit * (maxBurst + maxDelay + L) / window` units are admitted. Callers that keep
+ * their delays proceed with at most `limit * (maxBurst + L + 1) / window` units and the largest cost, since the last
+ * call pays afterwards. The worst boundary: the savings, and then a call of the maximum size. What it is bad at: small
+ * calls, which wait for the large ones of others.
  */
 export interface SmoothBurstyConfig extends TokenBucketConfig {
-  /** The parts of tokens that are saved at most: as many may be spent before somebody waits. */
+  /** The parts of tokens that may be spent before a call waits. */
   readonly savedParts: number;
 }
 
-/** All that a token bucket does, but in pools: their script knows no delays. */
+/** A token bucket, except in pools: their script has no delays. */
 const { isPoolable: _, ...bucket } = tokenBucket;
 const DEFAULT_MAX_BURST_MS = 1_000;
 
@@ -50,21 +50,21 @@ export const smoothBursty: Algorithm<SmoothBurstyConfig, TokenBucketState> = {
     const [limit, windowMs] = [Number(fields["limit"]), Number(fields["window"])];
     const maxBurstMs = Number(fields["maxBurst"] ?? DEFAULT_MAX_BURST_MS);
     const maxDelayMs = Number(fields["maxDelay"] ?? windowMs);
-    const most = Math.floor(MAX_PARTS / limit);
-    const problemOf = (field: string, allowed: string) => ({ problem: { field, allowed } });
-    if (maxBurstMs >= most) return problemOf("maxBurst", `less than ${most} ms with a limit of ${limit}`);
-    if (maxDelayMs > most - maxBurstMs)
-      return problemOf(
+    const maxMs = Math.floor(MAX_PARTS / limit);
+    if (maxBurstMs >= maxMs)
+      return configProblem("maxBurst", `less than ${maxMs} ms with a limit of ${limit}`);
+    if (maxDelayMs > maxMs - maxBurstMs)
+      return configProblem(
         fields["maxDelay"] === undefined ? "window" : "maxDelay",
-        `at most ${most - maxBurstMs} ms with a limit of ${limit} (so that counting stays exact)`,
+        `at most ${maxMs - maxBurstMs} ms with a limit of ${limit} (so that counting stays exact)`,
       );
     const burst = Math.floor((limit * (maxBurstMs + maxDelayMs)) / windowMs);
-    const leastMs = Math.ceil(windowMs / limit) - maxBurstMs;
-    if (burst < 1) return problemOf("maxDelay", `at least ${leastMs} ms, so that one unit passes`);
+    const minMs = Math.ceil(windowMs / limit) - maxBurstMs;
+    if (burst < 1) return configProblem("maxDelay", `at least ${minMs} ms, so that one unit passes`);
     return { limit, windowMs, burst, savedParts: limit * maxBurstMs };
   },
 
-  // An isolate that spends units does not know the debt, so it cannot tell a delay.
+  // An isolate that spends units does not know the debt, so it cannot compute a delay.
   localDecisions: () => ({ admits: false, denies: true }),
 
   scale(config, part) {
@@ -76,7 +76,7 @@ export const smoothBursty: Algorithm<SmoothBurstyConfig, TokenBucketState> = {
     const decision = tokenBucket.decide(config, state, nowMs, cost, outstanding);
     if (!decision.allowed || cost === 0) return decision;
     const { limit, windowMs, savedParts } = config;
-    // Units that are held are paid for before this call goes on, as if they were taken.
+    // Held units are paid before this call proceeds, as if they were taken.
     const debt = (decision.state?.spentParts ?? 0) + (outstanding - cost) * windowMs - savedParts;
     return debt <= 0 ? decision : { ...decision, delayMs: Math.ceil(debt / limit) };
   },

@@ -1,52 +1,58 @@
-import type { Algorithm, ConfigProblem } from "../algorithm.ts";
-import { MAX_PARTS, tokenBucket, type TokenBucketConfig, type TokenBucketState } from "../token-bucket.ts";
+import { afterUses, type Algorithm, type ConfigProblem, configProblem } from "../algorithm.ts";
+import {
+  MAX_PARTS,
+  stamp,
+  tokenBucket,
+  type TokenBucketConfig,
+  type TokenBucketState,
+} from "../token-bucket.ts";
 
 /**
  * Smooth warming up, as Guava's RateLimiter.create(rate, warmupPeriod): after a pause the limiter is cold, and permits
- * take up to `coldFactor` times as long, until it has warmed up. It is for what is slow after a pause: caches that are
- * empty, connections that are closed.
+ * take up to `coldFactor` times as long until it has warmed up. It is for upstreams that are slow after a pause, with
+ * empty caches or closed connections.
  *
- * As in smooth-bursty.ts nobody waits for its own permits, but for those that the calls before it took. And permits are
- * stored while nobody calls, but stored ones are not free. With `stable = window / limit`, half a warm-up's worth of them
+ * As in smooth-bursty.ts a call does not wait for its own permits, but for those of earlier calls. Permits are stored
+ * while no call comes, but stored ones are not free. With `stable = window / limit`, half a warm-up's worth of them
  * (`warmup / stable / 2`) takes `stable` each. Those above, `2 * warmup / (stable + coldFactor * stable)`, take longer
  * the more are stored: from `stable` up to `coldFactor * stable`. So taking them takes `warmup`, and so does storing all.
  *
- *     interval |            * coldFactor * stable           what permits take is the area under the line
+ *     interval |            * coldFactor * stable           the time of permits is the area under the line
  *              |        *
  *              |    *
  *              | * * * * * - - - - stable
  *              +----------+--------+---> permits stored
  *              0          half     all
  *
- * Two questions are two counts. *When* a call goes on is Guava's (smooth-warming-up.ts): what is owed, and what is stored.
- * *Whether* it passes is a token bucket's at the warm rate, since Guava admits into a future without end. That bucket is
- * so large that nobody is told to wait for longer than `maxDelay`: a cold storage takes `warmup * (coldFactor - 1) /
- * (coldFactor + 1)` longer than its permits would when warm, and what is left of `maxDelay` is the bucket:
+ * There are two counts. *When* a call proceeds is Guava's: what is owed, and what is stored. *Whether* it passes is
+ * decided by a token bucket at the warm rate, since Guava admits into an endless future. That bucket's size keeps all
+ * delays within `maxDelay`: a cold storage takes `warmup * (coldFactor - 1) / (coldFactor + 1)` longer than its permits
+ * would when warm, and the rest of `maxDelay` is the bucket:
  *
  *     capacity = limit * (maxDelay - warmup * (coldFactor - 1) / (coldFactor + 1)) / window,  rounded down
  *
- * So all that holds of a token bucket holds here. Time is counted in whole parts of a millisecond, and permits that are
- * stored in parts that any `coldFactor` divides, so nothing drifts. Only the area of the slope is rounded: up, by less
- * than 2 parts (`2 / limit` ms) from one pause to the next, and the storage has so much less time to fill. Delays are
- * rounded to whole milliseconds, up.
+ * So every property of a token bucket holds here. Time is counted in integer parts of a millisecond, and stored permits
+ * in parts that any `coldFactor` divides, so nothing drifts. Only the area of the slope is rounded: up, by less than
+ * 2 parts (`2 / limit` ms) from one pause to the next, by which the storage has less time to fill. Delays are rounded
+ * up to whole milliseconds.
  *
  * Example, from Guava's tests: limit 2 per 1,000 ms, warmup 4 s. Eight calls after a pause, each as soon as the one
  * before has waited: 0, 1,375, 1,125, 875, 625, 500, 500 and 500 ms.
  *
- * The bound, in any interval of L ms: `capacity + limit * L / window` units are admitted. Callers that wait as told go on
- * with at most `limit * (L + 1) / window` units and the largest cost; the storage never makes it more. Its worst
- * boundary: a large call at a quiet time, which goes on at once. What it is bad at: a key that is asked for now and then
- * stays cold for ever.
+ * The bound, in any interval of L ms: `capacity + limit * L / window` units are admitted. Callers that keep their delays
+ * proceed with at most `limit * (L + 1) / window` units and the largest cost; stored permits do not add to it. The worst
+ * boundary: a large call at a quiet time, which proceeds at once. What it is bad at: keys with few calls, which stay
+ * cold.
  */
-export interface SmoothWarmingUpConfig extends TokenBucketConfig, WarmUpConfig {}
-
-/** The bucket that says whether a call passes, and what says when it goes on. */
-export interface SmoothWarmingUpState extends TokenBucketState, Warmth {
-  /** The policy, beside the bucket's part, under which the rest was counted. */
-  readonly limit: number;
+export interface SmoothWarmingUpConfig extends TokenBucketConfig {
+  /** The time in which a cold limiter warms up under full load, and an idle one becomes cold. */
   readonly warmupMs: number;
+  /** The first permit takes this many times `window / limit`. */
   readonly coldFactor: number;
 }
+
+/** The bucket that decides whether a call passes, when it proceeds, and the policy under which that was counted. */
+export interface SmoothWarmingUpState extends TokenBucketState, Warmth, SmoothWarmingUpConfig {}
 
 type Config = SmoothWarmingUpConfig;
 type State = SmoothWarmingUpState;
@@ -67,26 +73,26 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
     const [limit, windowMs] = [Number(fields["limit"]), Number(fields["window"])];
     const warmupMs = Number(fields["warmup"]);
     const coldFactor = Number(fields["coldFactor"] ?? DEFAULT_COLD_FACTOR);
-    const problemOf = (field: string, allowed: string) => ({ problem: { field, allowed } });
-    if (coldFactor > MAX_COLD_FACTOR) return problemOf("coldFactor", `at most ${MAX_COLD_FACTOR}`);
-    const mostMs = Math.floor(MAX_PARTS / (limit * (coldFactor + 5)));
+    if (coldFactor > MAX_COLD_FACTOR) return configProblem("coldFactor", `at most ${MAX_COLD_FACTOR}`);
+    const maxMs = Math.floor(MAX_PARTS / (limit * (coldFactor + 5)));
     const exactly = `with a limit of ${limit} (so that counting stays exact)`;
-    if (warmupMs > mostMs) return problemOf("warmup", `at most ${mostMs} ms ${exactly}`);
+    if (warmupMs > maxMs) return configProblem("warmup", `at most ${maxMs} ms ${exactly}`);
     const coldMs = (warmupMs * (coldFactor - 1)) / (coldFactor + 1);
     const maxDelayMs = Number(fields["maxDelay"] ?? windowMs + Math.ceil(coldMs));
     const field = fields["maxDelay"] === undefined ? "window" : "maxDelay";
-    if (maxDelayMs > mostMs) return problemOf(field, `at most ${mostMs} ms ${exactly}`);
+    if (maxDelayMs > maxMs) return configProblem(field, `at most ${maxMs} ms ${exactly}`);
     const scaled = limit * (maxDelayMs * (coldFactor + 1) - warmupMs * (coldFactor - 1));
     const burst = Math.floor(scaled / (windowMs * (coldFactor + 1)));
-    const leastMs = Math.ceil(windowMs / limit + coldMs);
-    if (burst < 1) return problemOf("maxDelay", `at least ${leastMs} ms, so that one unit passes when cold`);
+    const minMs = Math.ceil(windowMs / limit + coldMs);
+    if (burst < 1)
+      return configProblem("maxDelay", `at least ${minMs} ms, so that one unit passes when cold`);
     return { limit, windowMs, burst, warmupMs, coldFactor };
   },
 
   capacity: (config) => config.burst,
   quota: (config) => ({ units: config.limit, windowMs: config.windowMs }),
 
-  // An isolate that spends units does not know what is owed, so it cannot tell a delay.
+  // An isolate that spends units does not know what is owed, so it cannot compute a delay.
   localDecisions: () => ({ admits: false, denies: true }),
 
   wholeFromMs: (config, missing) =>
@@ -107,11 +113,15 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
       return { allowed: false, reason, retryAfterMs, remaining, resetAfterMs: resetAfterMs(before) };
     }
     if (cost === 0) {
-      const wholeAfterMs = resetAfterMs(before);
-      return { ...decision, state: wholeAfterMs === 0 ? undefined : state, resetAfterMs: wholeAfterMs };
+      const untouchedAfterMs = resetAfterMs(before);
+      return {
+        ...decision,
+        state: untouchedAfterMs === 0 ? undefined : state,
+        resetAfterMs: untouchedAfterMs,
+      };
     }
     const after = afterTaking(config, before, cost);
-    // Units that are held are paid for before this call goes on, as if they were taken.
+    // Held units are paid before this call proceeds, as if they were taken.
     const { owedParts } = afterTaking(config, before, outstanding);
     return {
       ...decision,
@@ -124,7 +134,7 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
   noteHold: (_, state) => state,
 
   debit(config, state, nowMs, units) {
-    // Nothing was taken: whether the storage has filled since units were is still to be told.
+    // Taking nothing keeps `isFilled`.
     if (units === 0) return state;
     const after = afterTaking(config, warmthAt(config, state, nowMs), units);
     return stateOf(config, tokenBucket.debit(config, state, nowMs, units), after, stamp(state, nowMs));
@@ -135,18 +145,12 @@ export const smoothWarmingUp: Algorithm<Config, State> = {
   uncharge(config, state, nowMs, units, atMs) {
     const parts = config.limit * Math.max(0, nowMs - atMs);
     const after = afterReturning(config, warmthAt(config, state, nowMs), units, parts);
-    return stateOf(
-      config,
-      tokenBucket.uncharge(config, state, nowMs, units, atMs),
-      after,
-      stamp(state, nowMs),
-    );
+    const bucket = tokenBucket.uncharge(config, state, nowMs, units, atMs);
+    return stateOf(config, bucket, after, stamp(state, nowMs));
   },
 
   wholeAtMs(config, state, uses) {
-    let after = state;
-    for (const [index, endMs] of (uses?.endsMs ?? []).entries())
-      after = smoothWarmingUp.debit(config, after, endMs, uses?.units[index] ?? 0);
+    const after = afterUses(smoothWarmingUp, config, state, uses);
     if (after === undefined) return -Infinity;
     return after.atMs + smoothWarmingUp.decide(config, after, after.atMs, 0, 0).resetAfterMs;
   },
@@ -177,11 +181,6 @@ function warmthAt(config: Config, state: State | undefined, nowMs: number): Warm
   return afterParts(config, convertWarmth(state, config, state, spentParts), parts);
 }
 
-/** The instant of the next state: it never goes backwards. */
-function stamp(state: State | undefined, nowMs: number): number {
-  return state === undefined ? nowMs : Math.max(state.atMs, nowMs);
-}
-
 function stateOf(
   { limit, windowMs, burst, warmupMs, coldFactor }: Config,
   bucket: TokenBucketState | undefined,
@@ -194,25 +193,14 @@ function stateOf(
   return { spentParts, atMs, ...policy, owedParts, missing, isFilled };
 }
 
-/** The arithmetic of smooth-warming-up.ts: what permits cost that are taken out of cold storage. All are integers. */
-
-interface WarmUpConfig {
-  readonly limit: number;
-  readonly windowMs: number;
-  /** In so long a cold limiter warms up when it is asked for all it has, and a warm one becomes cold. */
-  readonly warmupMs: number;
-  /** How many times longer than `window / limit` the first permit takes. */
-  readonly coldFactor: number;
-}
-
 /**
- * What is owed and what is stored at an instant.
+ * What is owed and what is stored at an instant, in integers.
  *
- * `owedParts` is time that permits take which were given out already: `limit` parts are a millisecond, and `windowMs`
- * parts a permit of a warm limiter. While something is owed, the storage stays as it is; then it fills.
+ * `owedParts` is the time of permits that were already taken: `limit` parts are a millisecond, and `windowMs` parts a
+ * permit of a warm limiter. While something is owed, the storage does not change; then it fills.
  *
- * `missing` is how far the storage is from full, that is from cold. It fills by `coldFactor + 5` for each part of idle
- * time, and a permit takes `2 * windowMs * (coldFactor + 1)` out of it: so both are whole numbers.
+ * `missing` is how far the storage is from full, which is cold. It fills by `coldFactor + 5` for each part of idle time,
+ * and a permit takes `2 * windowMs * (coldFactor + 1)` out of it.
  */
 interface Warmth {
   readonly owedParts: number;
@@ -223,23 +211,21 @@ interface Warmth {
 
 /** Nothing is owed, and the storage is full. */
 const COLD: Warmth = { owedParts: 0, missing: 0, isFilled: true };
-/** A double represents every integer up to here exactly. */
-const MAX = 2 ** 53;
 
-/** A full storage, of which the upper part, `4 * warmup * limit`, is cold. */
-function storageOf({ limit, warmupMs, coldFactor }: WarmUpConfig): number {
+/** A full storage. Its upper part, `4 * warmup * limit`, is cold. */
+function storageOf({ limit, warmupMs, coldFactor }: Config): number {
   return warmupMs * limit * (coldFactor + 5);
 }
 
-/** How many parts more than warm permits those cost that empty a cold storage, rounded up. */
-function coldParts(config: WarmUpConfig): number {
+/** How many parts more than warm permits those of a full cold storage cost, rounded up. */
+function coldParts(config: Config): number {
   return extraParts(config, 0, true);
 }
 
-/** What is owed and stored when so many parts of time have passed. */
-function afterParts(config: WarmUpConfig, warmth: Warmth, parts: number): Warmth {
+/** What is owed and stored after `parts` of time. */
+function afterParts(config: Config, warmth: Warmth, parts: number): Warmth {
   const paid = Math.min(parts, warmth.owedParts);
-  // Above 2^53 the product is not exact, but no storage is so large: nothing is missing either way.
+  // Above 2^53 the product is not exact, but no storage is that large: nothing is missing either way.
   const filled = Math.min(warmth.missing, (parts - paid) * (config.coldFactor + 5));
   return {
     owedParts: warmth.owedParts - paid,
@@ -248,20 +234,20 @@ function afterParts(config: WarmUpConfig, warmth: Warmth, parts: number): Warmth
   };
 }
 
-/** After `units` were taken: first out of the storage, the rest fresh. */
-function afterTaking(config: WarmUpConfig, warmth: Warmth, units: number): Warmth {
+/** After `units` were taken, first out of the storage. */
+function afterTaking(config: Config, warmth: Warmth, units: number): Warmth {
   if (units === 0) return warmth;
   const missing = Math.min(storageOf(config), warmth.missing + units * permitOf(config));
   const extra = extraParts(config, warmth.missing, warmth.isFilled) - extraParts(config, missing, false);
-  const owedParts = Math.min(warmth.owedParts + units * config.windowMs + extra, MAX);
+  const owedParts = Math.min(warmth.owedParts + units * config.windowMs + extra, MAX_PARTS);
   return { owedParts, missing, isFilled: false };
 }
 
 /**
- * After `units` came back which were taken `parts` of time ago. They go back into the storage, less what has filled it
- * since, and are owed no more, less what has been paid since.
+ * After `units` came back that were taken `parts` of time ago. They go back into the storage, minus what has filled it
+ * since, and are not owed any more, minus what has been paid since.
  */
-function afterReturning(config: WarmUpConfig, warmth: Warmth, units: number, parts: number): Warmth {
+function afterReturning(config: Config, warmth: Warmth, units: number, parts: number): Warmth {
   const unpaid = Math.max(0, units * config.windowMs - parts);
   const idle = Math.max(0, parts - units * config.windowMs * config.coldFactor);
   const back = Math.max(0, units * permitOf(config) - idle * (config.coldFactor + 5));
@@ -272,42 +258,42 @@ function afterReturning(config: WarmUpConfig, warmth: Warmth, units: number, par
 }
 
 /** The parts of time until nothing is owed and the storage is full. */
-function partsUntilCold({ coldFactor }: WarmUpConfig, { owedParts, missing }: Warmth): number {
+function partsUntilCold({ coldFactor }: Config, { owedParts, missing }: Warmth): number {
   return owedParts + Math.ceil(missing / (coldFactor + 5));
 }
 
-function isSamePolicy(one: WarmUpConfig, other: WarmUpConfig): boolean {
+function isSamePolicy(one: Config, other: Config): boolean {
   const isSameRate = one.limit === other.limit && one.windowMs === other.windowMs;
   return isSameRate && one.warmupMs === other.warmupMs && one.coldFactor === other.coldFactor;
 }
 
 /**
- * The same under another policy, in which `spentParts` count: as many permits are owed, rounded up but no more than its
+ * The same under another policy, in which `spentParts` count: as many permits are owed, rounded up but at most what its
  * own calls could owe; and the storage is as full, rounded up.
  */
-function convertWarmth(from: WarmUpConfig, to: WarmUpConfig, warmth: Warmth, spentParts: number): Warmth {
+function convertWarmth(from: Config, to: Config, warmth: Warmth, spentParts: number): Warmth {
   const share = (value: number, of: number, by: number) => (BigInt(value) * BigInt(of)) / BigInt(by);
   const missing = Number(share(warmth.missing, storageOf(to), storageOf(from)));
   const owed = Number(-share(-warmth.owedParts, to.windowMs, from.windowMs));
-  const most = spentParts + coldParts(to) - extraParts(to, missing, false);
-  return { owedParts: Math.min(owed, most), missing, isFilled: true };
+  const maxOwed = spentParts + coldParts(to) - extraParts(to, missing, false);
+  return { owedParts: Math.min(owed, maxOwed), missing, isFilled: true };
 }
 
 /** What a permit takes out of the storage. */
-function permitOf({ windowMs, coldFactor }: WarmUpConfig): number {
+function permitOf({ windowMs, coldFactor }: Config): number {
   return 2 * windowMs * (coldFactor + 1);
 }
 
 /**
- * How many parts more than warm permits the cold ones cost that are still stored, when so much is missing. The price
- * falls evenly from the first to the last of them, so it is the square of how many there are:
+ * How many parts more than warm permits the stored cold ones cost, when `missing` is missing. The price falls evenly
+ * from the first to the last of them, so the sum grows with the square of their number:
  *
  *     cold^2 * (coldFactor - 1) / (16 * (coldFactor + 1) * warmup * limit)
  *
- * It is rounded down, and where taking begins, rounded up. So permits that are taken one after the other cost what they
- * cost at once, and never less than without rounding.
+ * It is rounded down, and up where taking begins. So permits that are taken one by one cost what they cost at once, and
+ * never less than without rounding.
  */
-function extraParts(config: WarmUpConfig, missing: number, isBegin: boolean): number {
+function extraParts(config: Config, missing: number, isBegin: boolean): number {
   const { limit, warmupMs, coldFactor } = config;
   const cold = 4 * warmupMs * limit - missing;
   if (cold <= 0 || coldFactor === 1) return 0;

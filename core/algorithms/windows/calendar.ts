@@ -2,7 +2,7 @@
 export const PERIODS = ["hour", "day", "week", "month", "year"] as const;
 export type Period = (typeof PERIODS)[number];
 
-/** From `startMs` up to `endMs`, without `endMs`. */
+/** From `startMs` (inclusive) to `endMs` (exclusive). */
 interface Span {
   readonly startMs: number;
   readonly endMs: number;
@@ -10,48 +10,38 @@ interface Span {
 
 const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
-/** No clock of any zone is further from UTC since 1970: the furthest is 14 h. */
+/** More than any zone's offset from UTC since 1970, which is at most 14 h. */
 const REACH_MS = 16 * HOUR_MS;
-/** The most that clocks of a zone were put back at once since 1970 is 7 h (Antarctica/Vostok, 1994). */
+/** The largest step by which a zone's clocks were put back since 1970 (Antarctica/Vostok, 1994). */
 const MAX_BACK_MS = 7 * HOUR_MS;
-/** `Intl` knows instants up to 8.64e15. */
+/** `Intl` accepts instants up to 8.64e15. */
 const MAX_MS = 8e15;
 
 /**
- * What a period is by the wall, where every day has 24 hours: `startOf` is when the period with a number begins, as if
- * the wall showed UTC. `nominalMs` is what the header says, and no such period is longer than `longestMs`.
+ * Periods in wall-clock time, where every day has 24 hours: `startOf` is when the period with a number begins, as if
+ * clocks showed UTC. `nominalMs` is for the header, and no period is longer than `longestMs`.
  */
-const KINDS: Readonly<
-  Record<Period, { nominalMs: number; longestMs: number; startOf: (number: number) => number }>
-> = {
-  hour: { nominalMs: HOUR_MS, longestMs: 2 * HOUR_MS, startOf: (number) => number * HOUR_MS },
-  day: { nominalMs: DAY_MS, longestMs: DAY_MS + MAX_BACK_MS, startOf: (number) => number * DAY_MS },
+const KINDS = {
+  hour: kind(HOUR_MS, 2 * HOUR_MS, (number) => number * HOUR_MS),
+  day: kind(DAY_MS, DAY_MS + MAX_BACK_MS, (number) => number * DAY_MS),
   // Weeks begin on Mondays (ISO 8601), and 1970 began on a Thursday.
-  week: {
-    nominalMs: 7 * DAY_MS,
-    longestMs: 7 * DAY_MS + MAX_BACK_MS,
-    startOf: (number) => (7 * number - 3) * DAY_MS,
-  },
-  month: {
-    nominalMs: 30 * DAY_MS,
-    longestMs: 31 * DAY_MS + MAX_BACK_MS,
-    startOf: (number) => Date.UTC(1970, number),
-  },
-  year: {
-    nominalMs: 365 * DAY_MS,
-    longestMs: 366 * DAY_MS + MAX_BACK_MS,
-    startOf: (number) => Date.UTC(1970 + number, 0),
-  },
-};
+  week: kind(7 * DAY_MS, 7 * DAY_MS + MAX_BACK_MS, (number) => (7 * number - 3) * DAY_MS),
+  month: kind(30 * DAY_MS, 31 * DAY_MS + MAX_BACK_MS, (number) => Date.UTC(1970, number)),
+  year: kind(365 * DAY_MS, 366 * DAY_MS + MAX_BACK_MS, (number) => Date.UTC(1970 + number, 0)),
+} satisfies Record<Period, unknown>;
+
+function kind(nominalMs: number, longestMs: number, startOf: (number: number) => number) {
+  return { nominalMs, longestMs, startOf };
+}
 
 /**
  * The periods of the calendar in a time zone. A period begins at the first instant at which the zone's clocks show its
- * beginning, or a later time: where clocks skip midnight, the day begins when they have skipped it. So each instant is
- * in one period, and periods are as long as they are: a day in Europe/Berlin has 23 hours when summer time begins, and
- * 25 when it ends. An hour has 60 minutes on those days too: the hour that the clocks show twice is two.
+ * beginning or later: where clocks skip midnight, the day begins after the gap. So each instant is in one period, and
+ * lengths differ: a day in Europe/Berlin has 23 hours when summer time begins, and 25 when it ends. An hour always has
+ * 60 minutes: the hour that the clocks show twice is two periods.
  *
- * `Intl` has the rules of the zones. It takes microseconds, so the last two periods are remembered: while calls come,
- * it is asked once a period.
+ * `Intl` has the rules of the zones. It takes microseconds, so the last two periods are cached: with steady calls it is
+ * used once a period.
  */
 export class Calendar {
   readonly period: Period;
@@ -64,18 +54,17 @@ export class Calendar {
     this.#clock = clock;
   }
 
-  /** `undefined`: there is no such time zone. */
+  /** `undefined`: the time zone does not exist. */
   static of(period: Period, timeZone: string): Calendar | undefined {
     const clock = clockOf(timeZone);
     return clock && new Calendar(period, clock);
   }
 
-  /** How long the period is, as far as that can be said in one number: a month has 30 days, a year 365. */
+  /** The period's usual length: a month has 30 days, a year 365. */
   get nominalMs(): number {
     return KINDS[this.period].nominalMs;
   }
 
-  /** No period is longer. */
   get longestMs(): number {
     return KINDS[this.period].longestMs;
   }
@@ -99,7 +88,7 @@ export class Calendar {
     while (startOf(number) > wallMs) number -= 1;
     let startMs = this.#firstAt(startOf(number));
     let endMs = this.#firstAt(startOf(number + 1));
-    // Clocks that were put back across the beginning show the period before once more.
+    // Clocks that are put back across the beginning show the period before again.
     for (; endMs <= atMs; endMs = this.#firstAt(startOf(number + 1))) {
       number += 1;
       startMs = endMs;
@@ -112,7 +101,7 @@ export class Calendar {
     let [fromMs, toMs] = [wallMs - REACH_MS, wallMs + REACH_MS];
     const [before, after] = [this.#offsetMs(fromMs), this.#offsetMs(toMs)];
     if (before === after) return wallMs - before;
-    // The clocks are changed meanwhile, at `toMs`.
+    // The clocks change in between: find when.
     while (toMs - fromMs > 1) {
       const betweenMs = Math.floor((fromMs + toMs) / 2);
       if (this.#offsetMs(betweenMs) === before) fromMs = betweenMs;
@@ -121,7 +110,7 @@ export class Calendar {
     return wallMs - before < toMs ? wallMs - before : Math.max(toMs, wallMs - after);
   }
 
-  /** What the clocks are ahead of UTC; for hours, only what they differ from UTC in minutes and seconds. */
+  /** How far the clocks are ahead of UTC; for hours, only the minutes and seconds of that. */
   #offsetMs(atMs: number): number {
     const shown: Partial<Record<Intl.DateTimeFormatPartTypes, number>> = {};
     for (const { type, value } of this.#clock.formatToParts(atMs)) shown[type] = Number(value);
@@ -135,7 +124,7 @@ function isIn({ startMs, endMs }: Span, atMs: number): boolean {
   return startMs <= atMs && atMs < endMs;
 }
 
-/** By the names of time zones; one takes a millisecond to make. There are as many as zones in policies. */
+/** By time zone, since one takes a millisecond to make. There are as many as zones in policies. */
 const clocks = new Map<string, Intl.DateTimeFormat>();
 
 function clockOf(timeZone: string): Intl.DateTimeFormat | undefined {

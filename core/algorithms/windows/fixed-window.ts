@@ -1,46 +1,53 @@
-import type { Algorithm, Fields, Forecast, Uses } from "../algorithm.ts";
+import {
+  afterUses,
+  type Algorithm,
+  type ConfigProblem,
+  configProblem,
+  type Fields,
+  replay,
+  scaleLimit,
+} from "../algorithm.ts";
 import { Calendar, type Period, PERIODS } from "./calendar.ts";
 
 /**
- * Fixed window: at most `limit` units in each window. It is the counter that starts again at 0: the oldest limiter
- * there is, and the right one for quotas that people speak of by the calendar, such as 10,000 a month.
+ * Fixed window: at most `limit` units in each window, by a counter that starts again at 0. It is the oldest limiter,
+ * and the right one for quotas by the calendar, such as 10,000 a month.
  *
  *     a cost passes when  taken in this window + outstanding + cost  <=  limit
  *
  * Where windows begin (`align`): with "epoch" they follow each other since 1970, with "calendar" they are the hours,
- * days, weeks, months or years of a time zone with its daylight saving (calendar.ts), and with "first" a window begins
- * with the first request, and the next with the first request after its end.
+ * days, weeks, months or years of a time zone with its daylight saving (calendar.ts), and with "first" each window
+ * begins with the first request after the last window's end.
  *
  * Example: 3 a day in Europe/Berlin. On 25 October 2025 three units are taken at 23:59. The fourth waits for one
  * minute. If three are taken at 0:00 on the 26th, on which the clocks are put back, the fourth waits for 25 hours.
  *
  * The bound: `limit` units in each window. An interval of L ms meets at most floor(L / shortest window) + 2 windows,
- * so it has that many times the limit at most. The worst boundary: `limit` units in the last millisecond of a window
- * and `limit` in the first of the next. What it is bad at: just that, and that all who were denied come back at the
- * same instant.
+ * so it has at most that many times the limit. The worst boundary: `limit` units in the last millisecond of a window
+ * and `limit` in the first of the next. What it is bad at: this boundary, and that all denied callers retry at the same
+ * instant.
  *
- * `jitter` is against such herds: the end of a window is put off by 0 up to `jitter`, drawn from the instant of its
- * first request. An algorithm does not know the key, and a decision must not depend on chance. Keys begin at different
- * milliseconds, so they end at different ones; only keys that begin in the same one end together. The next window
- * begins with the first request after that, and ends where it would have ended anyway, put off by its own jitter. So a
- * key has one window for each of the calendar, and `jitter` is at most half of one. An interval of L ms then meets
- * floor((L + jitter) / shortest window) + 2.
+ * `jitter` prevents such herds: it delays the end of a window by 0 up to `jitter`, drawn from the instant of its first
+ * request. (An algorithm does not know the key, and a decision must not depend on chance.) Keys that begin in different
+ * milliseconds end in different ones. The next window begins with the first request after that, and ends at its usual
+ * end, delayed by its own jitter. So a key has one window for each of the calendar, and `jitter` is at most half of one.
+ * An interval of L ms then meets floor((L + jitter) / shortest window) + 2.
  *
- * Units that isolates and callers hold are debited when they are settled, in the window of that instant. May an isolate
- * spend units after the window ended in which it was granted them? Yes: they go on being outstanding, so the new window
- * offers so many less. At any instant taken + outstanding <= limit. Whatever was used in a window is by its end debited
- * in it, or still outstanding. Both together are at most `limit`. So no window has more than `limit` units *used* in
- * it, whichever was settled late; units used in one window and debited in the next count in both, which only denies.
- * The same holds of an interval: what was used in it is debited in one of the windows that it meets, or outstanding at
- * its end. Those add up to `limit` for each window that it meets, and when the last of them is over (only with "first"
- * or `jitter`), to one `limit` more: floor(L / shortest window) + 2 at most.
+ * Held units are debited when they are settled, in the window of that instant. An isolate may spend units after the end
+ * of the window in which it reserved them: they stay outstanding, so the new window offers fewer. At any instant
+ * taken + outstanding <= limit. What was used in a window is by its end debited in it or still outstanding, and both
+ * together are at most `limit`. So no window has more than `limit` units *used* in it, even with late settlement; units
+ * used in one window and debited in the next count in both, which only denies. The same holds for an interval: what was
+ * used in it is debited in one of its windows, or outstanding at its end. Those add up to `limit` for each window that
+ * it meets, and if the last of them is over (only with "first" or `jitter`), to one `limit` more: floor(L / shortest
+ * window) + 2 at most.
  *
- * A charge is given back while the window lasts in which it was taken. It is then as if it had never been.
+ * A charge can be given back until its window ends, as if it had never been made.
  *
- * When a policy changes, what is counted goes on counting: in the window, under the new policy, of the first unit, or
- * if that would be over before the last unit was taken, of the last.
+ * When a policy changes, the count stays: in the new policy's window of the first unit, or of the last unit if that
+ * window would end before the last unit was taken.
  *
- * The Redis script does not know it: Lua has no time zones there.
+ * The Redis script does not implement it: Lua has no time zones there.
  */
 export interface FixedWindowConfig extends Windows {
   readonly limit: number;
@@ -58,9 +65,8 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
     const windows = typeof fields["window"] === "number" ? durations(fields) : periods(fields);
     if ("problem" in windows) return windows;
     const jitterMs = Number(fields["jitter"] ?? 0);
-    const mostMs = Math.floor(windows.windowMs / 2);
-    if (jitterMs > mostMs)
-      return { problem: { field: "jitter", allowed: `at most half of the window: ${mostMs} ms` } };
+    const maxMs = Math.floor(windows.windowMs / 2);
+    if (jitterMs > maxMs) return configProblem("jitter", `at most half of the window: ${maxMs} ms`);
     return { limit: Number(fields["limit"]), ...windows, jitterMs };
   },
 
@@ -69,10 +75,7 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
   localDecisions: () => ({ admits: true, denies: true }),
   wholeFromMs: ({ windowMs, jitterMs, calendar }) => (calendar?.longestMs ?? windowMs) + jitterMs,
 
-  scale(config, part) {
-    const limit = Math.floor(config.limit * part);
-    return limit < 1 ? undefined : { ...config, limit };
-  },
+  scale: scaleLimit,
 
   decide(config, state, nowMs, cost, outstanding) {
     const { limit } = config;
@@ -107,18 +110,18 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
   },
 
   wholeAtMs(config, state, uses) {
-    const forecast = new WindowForecast(config, state);
-    if (uses !== undefined) forecast.debit(uses);
-    return forecast.wholeAtMs();
+    const after = afterUses(fixedWindow, config, state, uses);
+    return after === undefined ? -Infinity : windowOf(config, after).endMs;
   },
 
-  forecast: (config, state) => new WindowForecast(config, state),
+  // Units that are used before the window ends count in it as much as held ones.
+  forecast: (config, state) => replay(fixedWindow, config, state, () => true),
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
     const spare = ahead - outstanding;
     const endMs = state === undefined ? -Infinity : windowOf(config, state).endMs;
     if (spare < 0 || state === undefined || nowMs >= endMs) return spare >= 0;
-    // What is stored has to count for as long as what is not.
+    // The stored units have to count for as long as those in memory.
     const record = stored as WindowUse | undefined;
     const kept = record !== undefined && windowOf(config, record).endMs >= endMs ? record.units : 0;
     return kept + spare >= state.units;
@@ -129,31 +132,30 @@ export const fixedWindow: Algorithm<Config, WindowUse> = {
   used: (record) => (record as WindowUse | null)?.units ?? 0,
 };
 
-/** The state with fewer units; `undefined`: with none. */
+/** The state with fewer units; `undefined`: none. */
 function without(state: WindowUse | undefined, units: number): WindowUse | undefined {
   if (state === undefined || state.units <= units) return undefined;
   return { ...state, units: state.units - units };
 }
 
-type WindowPlacement = Omit<Windows, "jitterMs"> | { problem: { field: string; allowed: string } };
+type WindowPlacement = Omit<Windows, "jitterMs"> | ConfigProblem;
 
-/** Windows of so many milliseconds. */
+/** Windows with a duration in milliseconds. */
 function durations({ window, align = "epoch", timeZone }: Fields): WindowPlacement {
   const calendar = `with a window of ${QUOTED_PERIODS}`;
-  if (timeZone !== undefined) return { problem: { field: "timeZone", allowed: `left out, or ${calendar}` } };
-  if (align === "calendar")
-    return { problem: { field: "align", allowed: `"epoch", "first" or left out, or ${calendar}` } };
+  if (timeZone !== undefined) return configProblem("timeZone", `left out, or ${calendar}`);
+  if (align === "calendar") return configProblem("align", `"epoch", "first" or left out, or ${calendar}`);
   return { windowMs: Number(window), align: align === "first" ? "first" : "epoch" };
 }
 
 /** Windows that are periods of the calendar. */
 function periods({ window, align = "calendar", timeZone = "UTC" }: Fields): WindowPlacement {
   if (align !== "calendar")
-    return { problem: { field: "align", allowed: `"calendar" or left out, or with a duration as window` } };
+    return configProblem("align", `"calendar" or left out, or with a duration as window`);
   const calendar = Calendar.of(window as Period, String(timeZone));
   if (calendar === undefined) {
     const allowed = 'the name of a time zone of the IANA database, such as "Europe/Berlin" or "UTC"';
-    return { problem: { field: "timeZone", allowed } };
+    return configProblem("timeZone", allowed);
   }
   const shown = { period: String(window), timeZone: String(timeZone) };
   return { windowMs: calendar.nominalMs, align, calendar, ...shown };
@@ -161,32 +163,31 @@ function periods({ window, align = "calendar", timeZone = "UTC" }: Fields): Wind
 
 /** Where windows begin and end. */
 export interface Windows {
-  /** How long a window is; of a period of the calendar, about how long. */
+  /** The length of a window; of a period of the calendar, its usual length. */
   readonly windowMs: number;
-  /** Windows are one after the other since the Unix epoch or in the calendar, or begin with the first request. */
   readonly align: "epoch" | "calendar" | "first";
   /** 0: none. */
   readonly jitterMs: number;
-  /** Only with `calendar`: its periods, and by whose time they go. */
+  /** The periods of align "calendar", and their time zone. */
   readonly calendar?: Calendar;
   readonly period?: string;
   readonly timeZone?: string;
 }
 
-/** What was taken in a window: the state of a fixed window, as storage keeps it. Never rename a field. */
+/** What was taken in a window. Stored: never rename a field. */
 export interface WindowUse {
-  /** More than the limit is a debt. */
+  /** More than the limit is debt. */
   readonly units: number;
-  /** When the first of them was taken: the window is the one that this begins, or that it is in. */
+  /** When the first of them was taken, which determines the window. */
   readonly startMs: number;
-  /** When the last was taken. Only a policy that changes asks for it. */
+  /** When the last was taken. Used only after a change of the policy. */
   readonly lastMs: number;
 }
 
-/** A debt beyond this is cut. */
+/** A larger debt is cut off. */
 const MAX_TAKEN = 2 ** 52;
 
-/** When a window ends whose first unit is taken at `startMs`. */
+/** When the window ends whose first unit was taken at `startMs`. */
 function endFromMs({ align, windowMs, jitterMs, calendar }: Windows, startMs: number): number {
   const endMs =
     align === "first"
@@ -196,15 +197,15 @@ function endFromMs({ align, windowMs, jitterMs, calendar }: Windows, startMs: nu
 }
 
 /**
- * When the window of a state ends, and when it began. Under another policy than the one that it was counted under,
- * units may have been taken after that end. Then they count as if all had been taken with the last of them.
+ * When the window of a state began and ends. After a change of the policy, units may have been taken after that end:
+ * then all count as taken with the last of them.
  */
 function windowOf(windows: Windows, { startMs, lastMs }: WindowUse): { fromMs: number; endMs: number } {
   const endMs = endFromMs(windows, startMs);
   return lastMs < endMs ? { fromMs: startMs, endMs } : { fromMs: lastMs, endMs: endFromMs(windows, lastMs) };
 }
 
-/** The state with `units` more. A clock that was put back takes them in the window that there is. */
+/** The state with `units` more. If the clock was put back, they are taken in the current window. */
 function taking(windows: Windows, state: WindowUse | undefined, nowMs: number, units: number): WindowUse {
   if (state !== undefined && nowMs < windowOf(windows, state).endMs)
     return {
@@ -213,48 +214,6 @@ function taking(windows: Windows, state: WindowUse | undefined, nowMs: number, u
       lastMs: Math.max(state.lastMs, nowMs),
     };
   return { units, startMs: nowMs, lastMs: nowMs };
-}
-
-/** A fixed window that is played forward. */
-class WindowForecast implements Forecast {
-  readonly #windows: Windows & { readonly limit: number };
-  #units = 0;
-  /** When the latest window ends in which units were taken; -Infinity: none were. */
-  #endMs = -Infinity;
-
-  constructor(windows: Windows & { readonly limit: number }, state: WindowUse | undefined) {
-    this.#windows = windows;
-    if (state === undefined) return;
-    this.#units = state.units;
-    this.#endMs = windowOf(windows, state).endMs;
-  }
-
-  debit({ endsMs, units }: Uses, from = 0, to = endsMs.length): void {
-    for (let index = from; index < to; index += 1) this.take(endsMs[index] ?? 0, units[index] ?? 0);
-  }
-
-  take(atMs: number, units: number): void {
-    if (units === 0) return;
-    const isOver = atMs >= this.#endMs;
-    this.#units = isOver ? units : Math.min(this.#units + units, MAX_TAKEN);
-    if (isOver) this.#endMs = endFromMs(this.#windows, atMs);
-  }
-
-  passesAtMs(atMs: number, cost: number, outstanding: number): number {
-    if (cost === 0) return atMs;
-    const room = this.#windows.limit - outstanding - cost;
-    if (room < 0) return Infinity;
-    return atMs >= this.#endMs || this.#units <= room ? atMs : this.#endMs;
-  }
-
-  /** Units that are used before the window ends are taken from it as much as if they were held. Then it ends. */
-  isCertain(): boolean {
-    return true;
-  }
-
-  wholeAtMs(): number {
-    return this.#endMs;
-  }
 }
 
 /** A number in [0, 1) for an instant: the finaliser of MurmurHash3 (A. Appleby), of both halves. */

@@ -1,27 +1,27 @@
-import type { Algorithm, Forecast, Uses } from "../algorithm.ts";
+import { afterUses, type Algorithm, configProblem, replay, scaleLimit } from "../algorithm.ts";
 
 /**
  * Sliding window counter: about `limit` units in any window, counted with two counters, however large the limit is.
  *
- * A sliding log remembers when each unit was taken. This remembers only how many were taken in the present window since
- * the epoch and how many in the one before, and estimates as if those had come evenly:
+ * A sliding log stores when each unit was taken. This stores only how many were taken in the current window since the
+ * epoch and how many in the one before, and estimates as if those had come evenly:
  *
  *     estimate = before * (part of the window before that is still in view) + units
  *     a cost passes when  estimate + outstanding + cost  <=  limit
  *
- * It is what Cloudflare ("How we built rate limiting capable of scaling to millions of domains", 2017) and Upstash's
- * `slidingWindow` count. Those round. Here a unit is `windowMs` parts, so the estimate is an integer, and waits and
+ * Cloudflare ("How we built rate limiting capable of scaling to millions of domains", 2017) and Upstash's
+ * `slidingWindow` count so, and round. Here a unit is `windowMs` parts, so the estimate is an integer, and waits and
  * `remaining` are exact for it.
  *
  * Example: limit 50 per minute, 42 units in the minute before, and 18 in this one. After 15 s of it the estimate is
- * 42 * 45 / 60 + 18 = 49.5, so a unit is denied. Each second 0.7 leave the view, so 49 is reached after 714.3 ms: it
- * waits 715 ms.
+ * 42 * 45 / 60 + 18 = 49.5, so a unit is denied. Each second 0.7 leave the view, so 49 is reached after 714.3 ms: the
+ * wait is 715 ms.
  *
- * Its bound, in any interval of L ms: limit + limit * L / windowMs units, as of a token bucket with burst = limit. For
- * the estimate is never over `limit` when something was admitted, and falls by at most before / windowMs <= limit /
- * windowMs units in a millisecond; what is admitted in an interval is what the estimate has risen and fallen meanwhile.
+ * The bound, in any interval of L ms: limit + limit * L / windowMs units, as of a token bucket with burst = limit. The
+ * estimate is never over `limit` when a cost was admitted, and falls by at most before / windowMs <= limit / windowMs
+ * units in a millisecond; what is admitted in an interval is how much the estimate rose and fell in it.
  *
- * Its error, against "at most `limit` in any window", which a sliding log keeps:
+ * The error, against "at most `limit` in any window", which a sliding log keeps:
  *
  * - It admits too many when the units of the window before came late. At worst, `limit` units come in the last
  *   millisecond of a window, and then one whenever one passes: a window that begins with that millisecond has
@@ -29,23 +29,23 @@ import type { Algorithm, Forecast, Uses } from "../algorithm.ts";
  *   admitted `e` ms after this one began, A * (windowMs - e) / windowMs + C <= limit. So A + C <= limit + A * e /
  *   windowMs. One window that has both has e <= windowMs - 2, and A <= limit.
  * - It denies wrongly when they came early. At worst, `limit` units come in the first millisecond of a window. When
- *   the next begins, a log has forgotten them and admits `limit`, and here not one passes. The first passes
- *   ceil(windowMs / limit) ms later, and the whole limit a window later.
+ *   the next begins, a log has forgotten them and admits `limit`, and here none passes. The first passes
+ *   ceil(windowMs / limit) ms later, and the full limit a window later.
  *
  * So a steady `limit` units per window may be denied now and then; a steady limit - 1 never is.
- * bench/window-counter-error.ts measures it for other traffic. What it is bad at: exactness. Take it when a log of so
- * many units is too much, and a token bucket is not what was promised.
+ * bench/window-counter-error.ts measures other traffic. What it is bad at: exactness. Use it when a log of `limit` units
+ * is too large, and a token bucket is not what was promised.
  *
- * Units that are held count whole until they are settled, and from then on in the window of that instant. So estimate +
- * outstanding is what never exceeds the limit, and the bound holds of what was used, whenever it is settled: what was
- * used in an interval is debited in it or outstanding at its end.
+ * Held units count in full until they are settled, and then in the window of that instant. So estimate + outstanding
+ * never exceeds the limit, and the bound holds for what was used, even if it is settled late: what was used in an
+ * interval is debited in it or outstanding at its end.
  *
- * A charge that is given back by name leaves the counter that it went into. The estimate is linear, so it is then as if
- * the charge had never been. Without a name units leave the present counter first, and then as many of the other one as
- * count as much, rounded down: a refund creates nothing.
+ * A charge that is given back by name leaves its counter. The estimate is linear, so it is then as if the charge had
+ * never been made. Without a name units leave the current counter first, and then as many of the other one as count as
+ * much, rounded down: a refund creates nothing.
  *
- * When the window of a policy changes, the estimate at the last use becomes the new window's count. Counting is exact as
- * long as limit * windowMs < 2^53. The Redis script does not know it.
+ * When the window of a policy changes, the estimate at the last use becomes the new window's count. Counting is exact
+ * while limit * windowMs < 2^53. The Redis script does not implement it.
  */
 export interface SlidingWindowCounterConfig {
   readonly limit: number;
@@ -62,12 +62,12 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
   configure(fields) {
     const [limit, windowMs] = [Number(fields["limit"]), Number(fields["window"])];
     if (limit * windowMs <= MAX_PARTS) return { limit, windowMs };
-    const most = mostCounted(windowMs);
-    const allowed =
-      most === 0
-        ? `counted in a window of less than 2^53 ms`
-        : `at most ${most} with a window of ${windowMs} ms (limit * window may not reach 2^53, so that counting stays exact)`;
-    return { problem: { field: most === 0 ? "window" : "limit", allowed } };
+    const max = maxCounted(windowMs);
+    if (max === 0) return configProblem("window", "less than 2^53 ms");
+    return configProblem(
+      "limit",
+      `at most ${max} with a window of ${windowMs} ms (limit * window may not reach 2^53, so that counting stays exact)`,
+    );
   },
 
   capacity: (config) => config.limit,
@@ -75,33 +75,30 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
   localDecisions: () => ({ admits: true, denies: true }),
   wholeFromMs: ({ windowMs }) => 2 * windowMs,
 
-  scale(config, part) {
-    const limit = Math.floor(config.limit * part);
-    return limit < 1 ? undefined : { ...config, limit };
-  },
+  scale: scaleLimit,
 
   decide(config, state, nowMs, cost, outstanding) {
     const { limit, windowMs } = config;
     const counters = countersAt(windowMs, countersUnder(config, state), nowMs);
     const freeParts = (limit - outstanding) * windowMs - partsAt(windowMs, counters, nowMs);
     if (cost > 0 && cost * windowMs > freeParts) {
-      const atMs = passesAtMs(config, counters, nowMs, cost, outstanding);
+      const atMs = passesAtMs(config, counters, cost + outstanding);
       return {
         allowed: false,
         reason: cost > limit ? "cost-over-limit" : "quota",
         retryAfterMs: atMs === Infinity ? null : atMs - nowMs,
         remaining: Math.max(0, Math.floor(freeParts / windowMs)),
-        resetAfterMs: wholeAfterMs(config, counters, nowMs),
+        resetAfterMs: untouchedAfterMs(config, counters, nowMs),
       };
     }
     const units = counters.units + cost;
-    const isWhole = units + counters.before === 0;
+    const isUntouched = units + counters.before === 0;
     const after = cost === 0 ? state : stateOf(config, { ...counters, units }, state, nowMs);
     return {
       allowed: true,
-      state: isWhole ? undefined : after,
+      state: isUntouched ? undefined : after,
       remaining: Math.max(0, Math.floor(freeParts / windowMs) - cost),
-      resetAfterMs: wholeAfterMs(config, { ...counters, units }, nowMs),
+      resetAfterMs: untouchedAfterMs(config, { ...counters, units }, nowMs),
     };
   },
 
@@ -110,8 +107,8 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
   debit(config, state, nowMs, units) {
     if (units === 0) return state;
     const counters = countersAt(config.windowMs, countersUnder(config, state), nowMs);
-    const most = mostCounted(config.windowMs);
-    return stateOf(config, { ...counters, units: Math.min(counters.units + units, most) }, state, nowMs);
+    const max = maxCounted(config.windowMs);
+    return stateOf(config, { ...counters, units: Math.min(counters.units + units, max) }, state, nowMs);
   },
 
   credit(config, state, nowMs, units) {
@@ -136,12 +133,13 @@ export const slidingWindowCounter: Algorithm<Config, State> = {
   },
 
   wholeAtMs(config, state, uses) {
-    const forecast = forecastOf(config, state);
-    if (uses !== undefined) forecast.debit(uses);
-    return forecast.wholeAtMs();
+    const counters = countersUnder(config, afterUses(slidingWindowCounter, config, state, uses));
+    return counters === undefined ? -Infinity : outOfViewMs(config, counters);
   },
 
-  forecast: forecastOf,
+  // Held units count in full. Used ones leave the view with their window.
+  forecast: (config, state) =>
+    replay(slidingWindowCounter, config, state, (outstanding) => outstanding === 0),
 
   covers(config, stored, ahead, state, outstanding, nowMs) {
     const { windowMs } = config;
@@ -170,7 +168,7 @@ function stateOf({ windowMs }: Config, counters: Counters, state: State | undefi
   return { startMs, units, before, windowMs, lastMs: Math.max(state?.lastMs ?? nowMs, nowMs) };
 }
 
-/** The state with so many fewer units in each counter; `undefined`: none is left. */
+/** The state with fewer units in each counter; `undefined`: none is left. */
 function lessened(
   config: Config,
   { startMs, units, before }: Counters,
@@ -182,24 +180,19 @@ function lessened(
   return less.units + less.before === 0 ? undefined : stateOf(config, less, state, state.lastMs);
 }
 
-function forecastOf(config: Config, state: State | undefined): CounterForecast {
-  return new CounterForecast(config, countersUnder(config, state));
+function untouchedAfterMs(config: Config, counters: Counters, nowMs: number): number {
+  return counters.units + counters.before === 0 ? 0 : outOfViewMs(config, counters) - nowMs;
 }
 
-function wholeAfterMs(config: Config, counters: Counters, nowMs: number): number {
-  if (counters.units + counters.before === 0) return 0;
-  return new CounterForecast(config, counters).wholeAtMs() - nowMs;
+/** When no counter is in view any more. */
+function outOfViewMs({ windowMs }: Config, { startMs, units }: Counters): number {
+  return startMs + (units > 0 ? 2 : 1) * windowMs;
 }
 
 /** Every sum of parts that is compared with a limit is exact up to here. */
 const MAX_PARTS = 2 ** 53 - 1;
 
-interface WindowConfig {
-  readonly limit: number;
-  readonly windowMs: number;
-}
-
-/** Two counters: the units of one window, and of the window before it. */
+/** The units of one window, and of the window before it. */
 interface Counters {
   /** Where the window of `units` begins. */
   readonly startMs: number;
@@ -207,26 +200,23 @@ interface Counters {
   readonly before: number;
 }
 
-/** The counters as storage keeps them: never rename a field. */
+/** Stored: never rename a field. */
 export interface KeptCounters extends Counters {
-  /** The window that they were counted under. */
+  /** The window of the policy that they were counted under. */
   readonly windowMs: number;
   /** When units were taken last. */
   readonly lastMs: number;
 }
 
 /** The counters of a state under a policy. When the window has changed, the units that counted at the last use. */
-function countersUnder(
-  { windowMs }: { readonly windowMs: number },
-  state: KeptCounters | undefined,
-): Counters | undefined {
+function countersUnder({ windowMs }: Config, state: State | undefined): Counters | undefined {
   if (state === undefined || state.windowMs === windowMs) return state;
   const parts = partsAt(state.windowMs, state, Math.max(state.lastMs, state.startMs));
-  const units = Math.min(Math.ceil(parts / state.windowMs), mostCounted(windowMs));
+  const units = Math.min(Math.ceil(parts / state.windowMs), maxCounted(windowMs));
   return { startMs: Math.floor(state.lastMs / windowMs) * windowMs, units, before: 0 };
 }
 
-/** The counters for an instant. A clock that was put back leaves them as they are. */
+/** The counters for an instant. A clock that was put back does not change them. */
 function countersAt(windowMs: number, counters: Counters | undefined, nowMs: number): Counters {
   const startMs = Math.floor(nowMs / windowMs) * windowMs;
   if (counters === undefined) return { startMs, units: 0, before: 0 };
@@ -241,68 +231,18 @@ function partsAt(windowMs: number, { startMs, units, before }: Counters, nowMs: 
   return before * inViewMs + units * windowMs;
 }
 
-/** The most units that a counter counts. What is over that is a debt that no wait of two windows would tell apart. */
-function mostCounted(windowMs: number): number {
+/** The maximum of a counter. A larger debt makes no difference within two windows. */
+function maxCounted(windowMs: number): number {
   return Math.floor(MAX_PARTS / windowMs);
 }
 
-/**
- * The first instant, `nowMs` or later, at which a cost passes while `outstanding` stays as it is. Infinity: never. The
- * estimate only falls while nothing is taken, also from one window to the next.
- */
-function passesAtMs(
-  { limit, windowMs }: WindowConfig,
-  counters: Counters,
-  nowMs: number,
-  cost: number,
-  outstanding: number,
-): number {
-  if (cost === 0) return nowMs;
-  if (cost + outstanding > limit) return Infinity;
-  const room = (limit - outstanding - cost) * windowMs;
-  const { startMs, units, before } = counters;
-  if (partsAt(windowMs, counters, nowMs) <= room) return nowMs;
-  // In this window the counter before it has to fall to what `units` leave of the room; then `units` have to fall.
-  const left = room - units * windowMs;
-  if (left >= before) return startMs + windowMs - Math.floor(left / before);
-  const inViewMs = units === 0 ? windowMs : Math.min(windowMs, Math.floor(room / units));
-  return startMs + 2 * windowMs - inViewMs;
-}
-
-/** Two counters that are played forward. */
-class CounterForecast implements Forecast {
-  readonly #config: WindowConfig;
-  #counters: Counters | undefined;
-
-  constructor(config: WindowConfig, counters: Counters | undefined) {
-    this.#config = config;
-    this.#counters = counters;
-  }
-
-  debit({ endsMs, units }: Uses, from = 0, to = endsMs.length): void {
-    for (let index = from; index < to; index += 1) this.take(endsMs[index] ?? 0, units[index] ?? 0);
-  }
-
-  take(atMs: number, units: number): void {
-    if (units === 0) return;
-    const { windowMs } = this.#config;
-    const counters = countersAt(windowMs, this.#counters, atMs);
-    this.#counters = { ...counters, units: Math.min(counters.units + units, mostCounted(windowMs)) };
-  }
-
-  passesAtMs(atMs: number, cost: number, outstanding: number): number {
-    const counters = countersAt(this.#config.windowMs, this.#counters, atMs);
-    return passesAtMs(this.#config, counters, atMs, cost, outstanding);
-  }
-
-  /** Units that are held count whole for as long as they are held. Once used, they leave the view with their window. */
-  isCertain(_: number, outstanding: number): boolean {
-    return outstanding === 0;
-  }
-
-  wholeAtMs(): number {
-    if (this.#counters === undefined) return -Infinity;
-    const { startMs, units } = this.#counters;
-    return startMs + (units > 0 ? 2 : 1) * this.#config.windowMs;
-  }
+/** The first instant at which a denied cost passes; `units` is the cost and what is outstanding. Infinity: never. */
+function passesAtMs({ limit, windowMs }: Config, counters: Counters, units: number): number {
+  if (units > limit) return Infinity;
+  const room = (limit - units) * windowMs;
+  // In this window `before` has to fall to what `units` leave of the room; in the next, `units` have to fall.
+  const left = room - counters.units * windowMs;
+  if (left >= counters.before) return counters.startMs + windowMs - Math.floor(left / counters.before);
+  const inViewMs = counters.units === 0 ? windowMs : Math.min(windowMs, Math.floor(room / counters.units));
+  return counters.startMs + 2 * windowMs - inViewMs;
 }

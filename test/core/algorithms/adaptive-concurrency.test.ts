@@ -231,11 +231,11 @@ describe("fields", () => {
     [{ floor: 5, initial: 4 }, "initial", "from the floor of 5 to the limit of 100"],
     [{ initial: 101 }, "initial", "from the floor of 1 to the limit of 100"],
     [{ maxWait: 600_001 }, "maxWait", "at most 600000 ms"],
-    [{ alpha: 3, beta: 6 }, "alpha", 'left out with adapt = "gradient2": it is of vegas'],
+    [{ alpha: 3, beta: 6 }, "alpha", 'left out with adapt = "gradient2": it is for vegas'],
     [
       { adapt: "aimd", smoothing: 0.5 },
       "smoothing",
-      'left out with adapt = "aimd": it is of vegas and gradient2',
+      'left out with adapt = "aimd": it is for vegas and gradient2',
     ],
     [{ adapt: "vegas", alpha: 7, beta: 6 }, "beta", "at least alpha, which is 7"],
     [{ adapt: "vegas", alpha: 3 }, "beta", "given with alpha"],
