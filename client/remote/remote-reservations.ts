@@ -16,7 +16,7 @@ import {
 import type { UnitSource } from "../call-gate.ts";
 import { toDecision } from "../read-answer.ts";
 import { BatchQueue, type QueuedCall } from "../transports/batch-queue.ts";
-import { MAX_QUEUED, QUEUE_FULL } from "../transports/requests.ts";
+import { MAX_QUEUED, QUEUE_FULL } from "../transports/http.ts";
 import { limiterErrorIn, type LimiterTransport } from "../transports/transport.ts";
 
 /** An HTTP message has at most 16 KiB. The versions of known policies are beside the calls, and shorter than these. */
