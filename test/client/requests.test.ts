@@ -1,9 +1,13 @@
 /** How many requests a client has under way: bounded, whatever is asked of it and whatever its policies become. */
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
-import { MAX_QUEUED, overHttp, PROCESS_BOUNDS, UNBOUNDED } from "../../client/transports/http.ts";
-
-import type { RequestBounds } from "../../client/transports/transport.ts";
+import {
+  MAX_QUEUED,
+  overHttp,
+  PROCESS_BOUNDS,
+  type RequestBounds,
+  UNBOUNDED,
+} from "../../client/transports/http.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
 import { describePolicy, type ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
