@@ -260,7 +260,7 @@ export class RemoteLimiter implements Limiter {
     request: LimitRequest | HoldRequest | AcquireRequest,
     ended: AbortSignal,
   ): Promise<Decision> {
-    const decision = this.#transport.call(name, request as CallRequests["limit" | "hold" | "acquire"], ended);
+    const decision = this.#transport.call(name, request, ended);
     if (name !== "acquire") return decision;
     const kept = decision.then(async (granted) => {
       const { lease } = granted;

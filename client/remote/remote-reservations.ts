@@ -1,17 +1,17 @@
 import { normaliseKey } from "../../core/catalog/patterns.ts";
 import type { Time } from "../../core/clock.ts";
-import { forPriority, type PolicyView, takesNothing } from "../../core/policies/policy.ts";
+import { forPriority, type PolicyView, type RuleView, takesNothing } from "../../core/policies/policy.ts";
 import type { Decision } from "../../core/protocol/decision.ts";
 import type { BatchedCall, LimitCall, MadeAnswer } from "../../core/protocol/messages.ts";
 import { LimiterError, Problem } from "../../core/protocol/problems.ts";
 import {
-  describedPolicy,
   type DescribedPolicy,
   MAX_RESERVING,
   type PolicyDescription,
   type RefusedCall,
   type ReservationAnswer,
   RESERVATIONS_PROTOCOL,
+  type RuleDescription,
 } from "../../core/protocol/reservation-messages.ts";
 import type { UnitSource } from "../call-gate.ts";
 import { toDecision } from "../read-answer.ts";
@@ -176,6 +176,32 @@ export class RemoteReservations implements UnitSource {
       if (before !== undefined) this.#parts.onChange();
     }
   }
+}
+
+/** The policy of a description. */
+export function describedPolicy(name: string, description: PolicyDescription): DescribedPolicy {
+  const { isPooled, priorities: priorityNames, defaultPriority: usual, seen, rules, ...policy } = description;
+  const views = new Map<string, PolicyView>();
+  const view = {
+    ...policy,
+    name,
+    priorityNames,
+    rules: rules.map((rule) => viewedRule(rule, rule.capacity)),
+    priorities: { usual, seen: views },
+    ...(isPooled && { pool: { kind: "redis" as const } }),
+  };
+  for (const [priority, capacities] of Object.entries(seen ?? {})) {
+    const viewed = rules.map((rule, index) => viewedRule(rule, capacities[index] ?? rule.capacity));
+    views.set(priority, { ...view, rules: viewed, priority });
+  }
+  return view;
+}
+
+/** In between, the time is on the line through both ends: never too short of rates that refill evenly, or all at once. */
+function viewedRule({ name, unit, capacity: max, wholeMs: { one, all } }: RuleDescription, capacity: number) {
+  const eachMs = max > 1 ? (all - one) / (max - 1) : 0;
+  const wholeFromMs = (_: object, missing: number) => Math.ceil(one + (missing - 1) * eachMs);
+  return { name, unit, capacity, config: {}, algorithm: { wholeFromMs } } satisfies RuleView;
 }
 
 /** Whether the call asks for a decision, and not only for units. */

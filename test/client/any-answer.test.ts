@@ -10,7 +10,8 @@ import { type LimiterCalls, type LimiterTransport } from "../../client/transport
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
-import { describePolicy, type ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
+import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
+import { describePolicy } from "../../worker/calls/reservations.ts";
 import { Dice } from "../simulation/dice.ts";
 import { depth } from "../support/depth.ts";
 import { announcedSeed } from "../support/random.ts";

@@ -2,20 +2,20 @@
 import { afterEach, beforeEach, expect, expectTypeOf, test, vi } from "vitest";
 import type { ClientOptions } from "../../client/limiter.ts";
 import { RemoteLimiter } from "../../client/remote/remote-limiter.ts";
+import { describedPolicy } from "../../client/remote/remote-reservations.ts";
 import { overHttp } from "../../client/transports/http.ts";
 import type { LimiterCalls, LimiterTransport } from "../../client/transports/transport.ts";
 import { SYSTEM_TIME } from "../../core/clock.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { LimiterError, Problem, PROBLEMS } from "../../core/protocol/problems.ts";
-import {
-  describedPolicy,
-  describePolicy,
-  type PolicyList,
-  type ReservationsMessage,
-  type ReservationsReply,
+import type {
+  PolicyList,
+  ReservationsMessage,
+  ReservationsReply,
 } from "../../core/protocol/reservation-messages.ts";
 import { manualClock } from "../../package/testing.ts";
 import type { PolicyList as ListedSchema } from "../../worker/calls/keys.ts";
+import { describePolicy } from "../../worker/calls/reservations.ts";
 import type { Limiter } from "../../worker/rpc/limiter.ts";
 import { transportOf } from "../support/transport.ts";
 

@@ -10,8 +10,9 @@ import {
 } from "../../client/transports/http.ts";
 import { parsePolicies } from "../../core/policies/parse-policies.ts";
 import { LimiterError } from "../../core/protocol/problems.ts";
-import { describePolicy, type ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
+import type { ReservationsMessage } from "../../core/protocol/reservation-messages.ts";
 import { manualClock } from "../../package/testing.ts";
+import { describePolicy } from "../../worker/calls/reservations.ts";
 
 let warned: string[] = [];
 beforeEach(() => {

@@ -3,16 +3,23 @@ import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
 import { normaliseKey } from "../../core/catalog/patterns.ts";
-import { type Cost, forPriority, type Policy, publicName, takesNothing } from "../../core/policies/policy.ts";
+import {
+  type Cost,
+  forPriority,
+  type Policy,
+  publicName,
+  type Rule,
+  takesNothing,
+} from "../../core/policies/policy.ts";
 import type { MadeAnswer } from "../../core/protocol/messages.ts";
-import { ownKey } from "../../core/protocol/names.ts";
+import { hash, ownKey } from "../../core/protocol/names.ts";
 import { type Full, Problem } from "../../core/protocol/problems.ts";
 import {
-  describePolicy,
   type PolicyDescription,
   type ReservationAnswer,
   RESERVATIONS_PROTOCOL,
   type ReservationsReply,
+  type RuleDescription,
 } from "../../core/protocol/reservation-messages.ts";
 import { scopeProblem, type Principal } from "../auth/tokens.ts";
 import { decide as decideOn } from "./limits.ts";
@@ -189,4 +196,41 @@ function answerOf(
   if (answer === null || "rules" in answer) return answer;
   if ("full" in answer) return boundReached(answer);
   return unavailable("the key's object answered something else");
+}
+
+const descriptions = new WeakMap<Policy, PolicyDescription>();
+
+/** The description of a policy. A client decides nothing if calls are shed, lease units, or need no object. */
+export function describePolicy(policy: Policy): PolicyDescription {
+  const before = descriptions.get(policy);
+  if (before !== undefined) return before;
+  const { priorities, pool, lease, shedding, isStateless, retryJitter, reservation } = policy;
+  const isByLimiter = lease !== undefined || shedding !== undefined || isStateless === true;
+  const seen = [...priorities.seen].map(([name, { rules }]) => [name, rules.map((rule) => rule.capacity)]);
+  const described = {
+    onFailure: policy.onFailure === "open" ? ("open" as const) : ("closed" as const),
+    deadlineMs: policy.deadlineMs,
+    objects: policy.objects,
+    localDecisions: isByLimiter
+      ? { admits: false, denies: false }
+      : { ...policy.localDecisions, ...(reservation.clients === false && { admits: false }) },
+    reservation,
+    denialTtlMs: policy.denialTtlMs,
+    shadow: policy.shadow,
+    keyKind: policy.keyKind,
+    ...(pool && { isPooled: true as const }),
+    ...(retryJitter && { retryJitter }),
+    priorities: priorities.names,
+    defaultPriority: priorities.usual,
+    ...(seen.length > 0 && { seen: Object.fromEntries(seen) as PolicyDescription["seen"] & object }),
+    rules: policy.rules.map(describeRule),
+  };
+  const description = { version: (hash(JSON.stringify(described)) >>> 0).toString(36), ...described };
+  descriptions.set(policy, description);
+  return description;
+}
+
+function describeRule({ name, unit, capacity, algorithm, config }: Rule): RuleDescription {
+  const wholeMs = { one: algorithm.wholeFromMs(config, 1), all: algorithm.wholeFromMs(config, capacity) };
+  return { name, unit, capacity, wholeMs };
 }
