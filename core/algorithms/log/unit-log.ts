@@ -327,8 +327,7 @@ export class Runs {
    */
   with(first: number, end: number, atMs: number, total: number): Runs {
     const index = end - this.#start;
-    const isThere =
-      index < this.#length && this.#atMs[index] === atMs && this.#units[index] === total >>> 0;
+    const isThere = index < this.#length && this.#atMs[index] === atMs && this.#units[index] === total >>> 0;
     if (isThere) return this;
     const capacity = this.#atMs.length;
     const isWasteful = (end - first) * 4 < (capacity - SPARE) * 3;
