@@ -1,4 +1,4 @@
-/** Units that a caller's own client holds of many keys: each call of the message is checked as any other call is. */
+/** Units of many keys that a client holds in its caller's process. Each call of the message is checked as any other. */
 import type * as v from "valibot";
 import type { LimiterClient } from "../../client/objects/limiter-client.ts";
 import { boundReached, unavailable } from "../../client/read-answer.ts";
@@ -33,17 +33,17 @@ type Limit = NonNullable<Call["limit"]>;
 type Reserve = NonNullable<Call["reserve"]>;
 type GiveBack = NonNullable<Call["giveBack"]>;
 
-/** A message that is being answered. */
+/** The message, and what its answer has to bring. */
 interface Message {
   readonly client: LimiterClient;
   readonly principal: Principal;
   /** The policies that the client knows, by name: the versions of their descriptions. */
   readonly known: Readonly<Record<string, string>>;
-  /** The descriptions that the answer has to bring. */
+  /** The descriptions that the client lacks. */
   readonly unknown: Map<string, PolicyDescription>;
 }
 
-/** Answers a message that holds units. A call that is refused is refused by itself. */
+/** Answers the message. Each call is refused by itself. */
 export async function callReserve(
   client: LimiterClient,
   principal: Principal,
@@ -79,18 +79,18 @@ async function answerOne(
 }
 
 /** The policy and the key of a call; notes whether the client knows the policy as it is now. */
-function targetOf(message: Message, asked: Limit, input: unknown): (Target & { isKnown: boolean }) | Problem {
+function targetOf(message: Message, call: Limit, input: unknown): (Target & { isKnown: boolean }) | Problem {
   const { client, principal } = message;
-  const target = findTarget(client, principal, asked);
+  const target = findTarget(client, principal, call);
   if (target instanceof Problem) return target;
   const { policy } = target;
   // A client knows a policy, and not the overrides of its keys: those are decided here.
   const named = client.policies.get(policy.name) ?? policy;
   const isKnown = noteKnown(message, named) && policy.override === undefined;
   const problem =
-    rateProblem(policy, asked.cost) ??
-    costProblem(policy, ["cost"], asked.cost, given(input, "cost")) ??
-    priorityProblem(policy, asked.priority);
+    rateProblem(policy, call.cost) ??
+    costProblem(policy, ["cost"], call.cost, given(input, "cost")) ??
+    priorityProblem(policy, call.priority);
   return problem ?? { ...target, isKnown };
 }
 
@@ -101,7 +101,7 @@ function noteKnown({ known, unknown }: Message, policy: Policy): boolean {
   return isKnown;
 }
 
-/** A client that does not know the policy could not read what the object says, so it gets a whole decision. */
+/** A client that does not know the policy could not read the object's answer, so it gets a decision. */
 async function answerLimit(
   message: Message,
   limit: Limit,
@@ -144,13 +144,13 @@ async function answerReserve(
   if (isKnown && mayHold && describePolicy(policy).localDecisions.denies) {
     const strays = Object.keys(rules).filter((name) => !policy.rules.some((rule) => rule.name === name));
     if (strays.length > 0) return notAllowed(strays.map((name) => strayRule(policy, name)));
-    const asked = { ...messageOf(target, reserve), holder, turn, ttlMs, isShort, rules };
-    return answerOf(await message.client.forward(policy, key, { reserve: asked }));
+    const own = { ...messageOf(target, reserve), holder, turn, ttlMs, isShort, rules };
+    return answerOf(await message.client.forward(policy, key, { reserve: own }));
   }
-  // The client holds units under other rules, or may hold none, and is granted none by these. What it keeps it may spend until it hears of
-  // that, so those units stay held until it says what it used of them, or their lifetime ends.
+  // The client holds units under other rules, or may hold none, and is granted none by these. It may spend what it keeps
+  // until it has this answer, so those units stay held until it reports what it used, or their lifetime ends.
   const kept = Object.fromEntries(
-    Object.entries(rules).map(([name, said]) => [name, { ...said, wanted: said.kept }]),
+    Object.entries(rules).map(([name, units]) => [name, { ...units, wanted: units.kept }]),
   );
   const noted = { ...messageOf(target, reserve), cost: 0, holder, turn, ttlMs: 0, isShort, rules: kept };
   await message.client.forward(policy, key, { reserve: noted });
@@ -162,7 +162,7 @@ function strayRule({ rules }: Policy, name: string) {
   return { path: ["rules", name], detail: `${name} is not a rule of this policy: there are ${names}` };
 }
 
-/** Gives back what holders of several keys of one policy have left. Each key has an object of its own, or shares one. */
+/** Gives back units of several keys of one policy. */
 async function answerGiveBack(
   message: Message,
   { policy: name, returned }: GiveBack,
@@ -189,10 +189,10 @@ async function answerGiveBack(
 }
 
 function answerOf(
-  asked: { readonly answer: MadeAnswer | Full } | undefined,
+  result: { readonly answer: MadeAnswer | Full } | undefined,
 ): Exclude<ReservationAnswer, { readonly problem: unknown }> | Problem {
-  if (asked === undefined) return { failed: "the key's object did not answer" };
-  const { answer } = asked;
+  if (result === undefined) return { failed: "the key's object did not answer" };
+  const { answer } = result;
   if (answer === null || "rules" in answer) return answer;
   if ("full" in answer) return boundReached(answer);
   return unavailable("the key's object answered something else");
